@@ -1,0 +1,1 @@
+//! Names, files and lines of code addresses.

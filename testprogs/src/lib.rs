@@ -1,0 +1,1 @@
+//! Target programs whose behaviour is known.

@@ -1,0 +1,47 @@
+//! What is to be instrumented: pure data, the same for every engine.
+
+use std::sync::Arc;
+
+use darc_disasm::{CallSite, FunctionCode};
+
+use crate::addr::TargetAddr;
+use crate::record::{FnodeId, SiteId};
+
+/// A function of the target whose sites are instrumented: its code and where that lies.
+#[derive(Clone, Debug)]
+pub struct PlannedFunction {
+    /// The function's bytes as they are in the target without any patch, at their run-time addresses.
+    pub code: Arc<FunctionCode>,
+    /// The sites to instrument, each with the id that edges refer to.
+    pub sites: Vec<(SiteId, CallSite)>,
+}
+
+/// One way through the ftree: in `parent`, a call through `site` (reaching `target`) is `child`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Edge {
+    /// The fnode whose function contains the site.
+    pub parent: FnodeId,
+    /// The call site.
+    pub site: SiteId,
+    /// The callee for which the edge stands: `None` for a site that has one only (direct calls and
+    /// system calls), or for indirect calls all targets that have no edge of their own.
+    pub target: Option<TargetAddr>,
+    /// The fnode that such a call is.
+    pub child: FnodeId,
+}
+
+/// Everything that is to be instrumented at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// f0: its code, entry first. `None` while f0 is not mapped yet (a library that is loaded later).
+    pub f0: Option<Arc<FunctionCode>>,
+    /// Functions with instrumented sites, f0 among them once it is descended into.
+    pub functions: Vec<PlannedFunction>,
+    /// The ftree as the probes need it.
+    pub edges: Vec<Edge>,
+    /// Entries of functions that unwind the stack or walk it (`_Unwind_RaiseException` and its like):
+    /// hidden return addresses are put back before these run.
+    pub unwinders: Vec<TargetAddr>,
+    /// Entries of functions that run when an unwind has arrived (`__cxa_begin_catch`).
+    pub catchers: Vec<TargetAddr>,
+}
