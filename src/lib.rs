@@ -1,1 +1,2 @@
 //! darc
+pub mod analysis;

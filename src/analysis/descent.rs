@@ -1,0 +1,503 @@
+//! The descent: from f0 down the ftree to what takes the time, for every peak at once.
+//!
+//! A state machine without input or output. [`Analysis::op`] takes what was measured; whenever something
+//! is to be done to the target a [`Request`] is queued, which the session carries out off the target's
+//! path and answers. DARC, SIGMETRICS 2008, section 3; beyond the paper the peaks share one ftree, and
+//! maxcounts and states are kept per (fnode, peak).
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+
+use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
+
+use super::contribute::{divide, largest, threshold};
+use super::ftree::{Callee, Expansion, Ftree, Outcome, PathState, Probe, Stop};
+use super::histogram::{Bucket, Profile};
+use super::params::{Params, PeakChoice};
+use super::peaks::{Peak, find_peaks};
+use super::root_cause::{self, PeakStatus, RootCause, Status};
+
+/// What the session is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Measure all calls of this fnode's function in the fnode's context. The session answers with
+    /// [`Analysis::add_child`] for each call and then [`Analysis::expanded`], or with
+    /// [`Analysis::cannot_expand`]. The same fnode may be asked for again after calls of it were retired;
+    /// `add_child` then returns the fnodes that exist.
+    Expand(FnodeId),
+    /// Only ops of these latencies are of interest from now on; the others need only be counted
+    /// ([`Analysis::add_unrecorded`]).
+    FilterChanged(Vec<RangeInclusive<Ticks>>),
+    /// No peak needs the probes of these fnodes any more.
+    Retire(Vec<FnodeId>),
+    /// Every path of every peak has ended: take all instrumentation away.
+    Finished,
+}
+
+/// The whole analysis of one f0.
+#[derive(Clone, Debug)]
+pub struct Analysis {
+    params: Params,
+    profile: Profile,
+    /// Peak `n` is at index `n - 1`.
+    peaks: Vec<PeakAnalysis>,
+    /// Peaks are looked for again when this many ops have been counted.
+    next_look: u64,
+    ftree: Ftree,
+    /// The fnodes that are measured as parents: whose calls are all probed.
+    measured: Vec<FnodeId>,
+    requests: VecDeque<Request>,
+    filter: Vec<RangeInclusive<Ticks>>,
+    finished: bool,
+    /// Where the record of each fnode is in the op at hand; kept to save allocations.
+    touched_at: Vec<Option<usize>>,
+}
+
+#[derive(Clone, Debug)]
+struct PeakAnalysis {
+    /// The range, frozen when the peak was found.
+    peak: Peak,
+    /// How many (fnode, peak) pairs are waiting or collecting; none before the descent begins.
+    open: Option<usize>,
+}
+
+impl Analysis {
+    /// An analysis that has seen nothing yet.
+    #[must_use]
+    pub fn new(params: Params) -> Self {
+        Self {
+            params,
+            profile: Profile::new(params.resolution),
+            peaks: Vec::new(),
+            next_look: params.start_ops.max(1),
+            ftree: Ftree::new(),
+            measured: Vec::new(),
+            requests: VecDeque::new(),
+            filter: Vec::new(),
+            finished: false,
+            touched_at: Vec::new(),
+        }
+    }
+
+    /// Records one op. Requests may be waiting afterwards.
+    pub fn op(&mut self, op: &Op) {
+        let bucket = self.profile.add(op.latency);
+        self.look_for_peaks();
+        let Some(peak) = self.peak_of(bucket) else {
+            return;
+        };
+        let root = Touched {
+            fnode: FnodeId::ROOT,
+            max: op.latency,
+            max_start: op.start,
+            sum: op.latency,
+            count: 1,
+        };
+        self.record(peak, &root);
+        for touched in &op.touched {
+            if touched.fnode != FnodeId::ROOT && touched.count > 0 {
+                self.record(peak, touched);
+            }
+        }
+        self.index_touched(op);
+        for index in 0..self.measured.len() {
+            let fnode = self.measured[index];
+            if fnode == FnodeId::ROOT {
+                self.contribute(op, peak, &root);
+            } else if let Some(at) = self.touched_at[fnode.0 as usize] {
+                self.contribute(op, peak, &op.touched[at]);
+            }
+        }
+        self.decide(peak);
+    }
+
+    /// Counts ops that the engine counted but did not deliver, because no peak of interest holds them.
+    /// Buckets that do not exist are ignored.
+    pub fn add_unrecorded(&mut self, bucket: u32, ops: u64, total: Ticks) {
+        if ops > 0
+            && self
+                .profile
+                .add_bucket(bucket, Bucket { ops, total })
+                .is_ok()
+        {
+            self.look_for_peaks();
+        }
+    }
+
+    /// What the session is to do, oldest first; each request is handed out once.
+    pub fn requests(&mut self) -> Vec<Request> {
+        self.requests.drain(..).collect()
+    }
+
+    /// Chooses the peaks to analyse; for [`PeakChoice::Later`] once the person has been asked, or to turn
+    /// to other peaks while the analysis runs. A descent that has begun is not taken back.
+    pub fn choose(&mut self, peak: PeakChoice) {
+        self.params.peak = peak;
+        self.begin_descents();
+    }
+
+    /// A call that the session will measure below `parent`. Also for targets of an indirect call that are
+    /// seen later. The same call always gives the same fnode.
+    ///
+    /// # Panics
+    /// When the parent is no fnode of this analysis.
+    pub fn add_child(&mut self, parent: FnodeId, site: SiteId, callee: Callee) -> FnodeId {
+        let child = self.ftree.add_child(parent, site, callee);
+        self.ftree.fnode_mut(child).probe = Probe::Wanted;
+        child
+    }
+
+    /// Answers [`Request::Expand`]: all calls are measured in ops that began at `since` or later. Ops that
+    /// were on their way through the queue when the probes were put in do not count for the fnode. An
+    /// fnode without children makes no calls.
+    pub fn expanded(&mut self, fnode: FnodeId, since: Tsc) {
+        if self.ftree.fnode(fnode).children.is_empty() {
+            self.cannot_expand(fnode, Stop::NoCalls);
+            return;
+        }
+        self.ftree.fnode_mut(fnode).expansion = Expansion::Complete(since);
+        if !self.measured.contains(&fnode) {
+            self.measured.push(fnode);
+        }
+        for peak in self.waiting_for(fnode) {
+            self.set_state(fnode, peak, PathState::Collecting);
+        }
+        self.settle();
+    }
+
+    /// Answers [`Request::Expand`]: the fnode's calls cannot be measured; every path to it ends there.
+    pub fn cannot_expand(&mut self, fnode: FnodeId, why: Stop) {
+        self.ftree.fnode_mut(fnode).expansion = Expansion::Impossible(why.clone());
+        for peak in self.waiting_for(fnode) {
+            self.set_state(fnode, peak, PathState::Ended(why.clone()));
+        }
+        self.settle();
+    }
+
+    /// The parameters.
+    #[must_use]
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// f0's profile.
+    #[must_use]
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// The peaks found so far, by number, each with the ops that its range holds by now.
+    #[must_use]
+    pub fn peaks(&self) -> Vec<Peak> {
+        self.peaks
+            .iter()
+            .map(|at| Peak {
+                content: self
+                    .profile
+                    .range(at.peak.first_bucket, at.peak.last_bucket),
+                ..at.peak
+            })
+            .collect()
+    }
+
+    /// The ftree.
+    #[must_use]
+    pub fn ftree(&self) -> &Ftree {
+        &self.ftree
+    }
+
+    /// The fnodes whose probes the target has to carry, f0 left out.
+    pub fn needed_probes(&self) -> impl Iterator<Item = FnodeId> + '_ {
+        self.ftree
+            .fnodes()
+            .skip(1)
+            .filter(|fnode| fnode.is_probe_needed())
+            .map(|fnode| fnode.id)
+    }
+
+    /// Where the whole analysis stands.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        if !self.finished {
+            return Status::InProgress;
+        }
+        let reached =
+            |at: &PeakAnalysis| self.peak_status(at.peak.number) == PeakStatus::MaxDepthReached;
+        if self.peaks.iter().any(reached) {
+            Status::MaxDepthReached
+        } else {
+            Status::RootCauseFound
+        }
+    }
+
+    /// Where one peak stands.
+    #[must_use]
+    pub fn peak_status(&self, peak: u32) -> PeakStatus {
+        match self.analysis_of(peak).map(|at| at.open) {
+            None | Some(None) => PeakStatus::NotAnalysed,
+            Some(Some(_)) => root_cause::peak_status(&self.ftree, peak),
+        }
+    }
+
+    /// The root-cause paths of one peak, unfinished ones included.
+    #[must_use]
+    pub fn root_causes(&self, peak: u32) -> Vec<RootCause> {
+        root_cause::root_causes(&self.ftree, peak)
+    }
+
+    fn analysis_of(&self, peak: u32) -> Option<&PeakAnalysis> {
+        self.peaks.get((peak as usize).checked_sub(1)?)
+    }
+
+    fn peak_of(&self, bucket: u32) -> Option<u32> {
+        self.peaks
+            .iter()
+            .find(|at| at.peak.contains(bucket))
+            .map(|at| at.peak.number)
+    }
+
+    /// Looks for peaks at `start_ops` ops and whenever their number has doubled: rare slow ops appear
+    /// late. Peaks that are known keep their number and range, for maxcounts belong to them; a new hump
+    /// beside them gets the next number.
+    fn look_for_peaks(&mut self) {
+        if self.finished || self.profile.count() < self.next_look {
+            return;
+        }
+        while self.next_look <= self.profile.count() {
+            self.next_look = self.next_look.saturating_mul(2);
+        }
+        for found in find_peaks(&self.profile) {
+            let overlaps = |at: &PeakAnalysis| {
+                found.first_bucket <= at.peak.last_bucket
+                    && at.peak.first_bucket <= found.last_bucket
+            };
+            if self.peaks.iter().any(overlaps) {
+                continue;
+            }
+            let number = self.peaks.len() as u32 + 1;
+            let peak = Peak { number, ..found };
+            self.peaks.push(PeakAnalysis { peak, open: None });
+        }
+        self.begin_descents();
+    }
+
+    /// Begins at f0 for every chosen peak that has not begun.
+    fn begin_descents(&mut self) {
+        for number in 1..=self.peaks.len() as u32 {
+            let chosen = match self.params.peak {
+                PeakChoice::All => true,
+                PeakChoice::One(one) => one == number,
+                PeakChoice::Later => false,
+            };
+            let at = &mut self.peaks[number as usize - 1];
+            if chosen && at.open.is_none() {
+                at.open = Some(0);
+                self.finished = false;
+                self.begin_path(FnodeId::ROOT, number);
+            }
+        }
+        self.settle();
+    }
+
+    /// An fnode has been chosen for a peak: go on below it, or end there.
+    fn begin_path(&mut self, id: FnodeId, peak: u32) {
+        let fnode = self.ftree.fnode(id);
+        let state = match (&fnode.callee, &fnode.expansion) {
+            (Callee::Syscall(_), _) => PathState::Ended(Stop::SelfTime),
+            _ if fnode.depth >= self.params.max_depth => PathState::Ended(Stop::MaxDepth),
+            (_, Expansion::Impossible(why)) => PathState::Ended(why.clone()),
+            (_, Expansion::Complete(_)) => PathState::Collecting,
+            (_, Expansion::Requested) => PathState::Waiting,
+            (_, Expansion::None | Expansion::Partial) => {
+                self.ftree.fnode_mut(id).expansion = Expansion::Requested;
+                self.requests.push_back(Request::Expand(id));
+                PathState::Waiting
+            }
+        };
+        self.set_state(id, peak, state);
+    }
+
+    fn set_state(&mut self, fnode: FnodeId, peak: u32, state: PathState) {
+        let record = self.ftree.fnode_mut(fnode).record_mut(peak);
+        let before = usize::from(record.state.is_open());
+        let after = usize::from(state.is_open());
+        record.state = state;
+        if let Some(open) = &mut self.peaks[peak as usize - 1].open {
+            *open = *open + after - before;
+        }
+    }
+
+    fn waiting_for(&self, fnode: FnodeId) -> Vec<u32> {
+        self.ftree
+            .fnode(fnode)
+            .records()
+            .filter(|(_, record)| record.state == PathState::Waiting)
+            .map(|(peak, _)| peak)
+            .collect()
+    }
+
+    fn record(&mut self, peak: u32, touched: &Touched) {
+        if self.ftree.get(touched.fnode).is_some() {
+            let fnode = self.ftree.fnode_mut(touched.fnode);
+            fnode.record_mut(peak).stats.add(touched);
+        }
+    }
+
+    fn index_touched(&mut self, op: &Op) {
+        self.touched_at.clear();
+        self.touched_at.resize(self.ftree.len() + 1, None);
+        for (at, touched) in op.touched.iter().enumerate() {
+            if touched.count > 0
+                && let Some(slot) = self.touched_at.get_mut(touched.fnode.0 as usize)
+            {
+                *slot = Some(at);
+            }
+        }
+    }
+
+    /// Raises the maxcounts of the main contributors of one fnode's longest call in the op.
+    fn contribute(&mut self, op: &Op, peak: u32, call: &Touched) {
+        let fnode = self.ftree.fnode(call.fnode);
+        match fnode.expansion {
+            Expansion::Complete(since) if op.start >= since => {}
+            _ => return,
+        }
+        let collecting = fnode.record(peak).state == PathState::Collecting;
+        let callees = fnode
+            .children
+            .iter()
+            .filter_map(|child| self.touched_at[child.0 as usize])
+            .map(|at| &op.touched[at]);
+        let counted = collecting.then(|| {
+            let shares = divide(call, callees);
+            let contributors = largest(&shares, self.params.resolution);
+            (shares, contributors)
+        });
+        let record = self.ftree.fnode_mut(call.fnode).record_mut(peak);
+        record.measured_ops = record.measured_ops.saturating_add(1);
+        let Some((shares, contributors)) = counted else {
+            return;
+        };
+        record.decision_ops = record.decision_ops.saturating_add(1);
+        if contributors.own {
+            record.self_maxcount = record.self_maxcount.saturating_add(1);
+            record.self_time = record.self_time + shares.own;
+            record.loop_time = record.loop_time + shares.repeated;
+        }
+        for callee in contributors.callees {
+            let record = self.ftree.fnode_mut(callee).record_mut(peak);
+            record.maxcount = record.maxcount.saturating_add(1);
+        }
+    }
+
+    /// Decides wherever `decision_ops` ops of the peak have been collected.
+    fn decide(&mut self, peak: u32) {
+        let enough = self.params.decision_ops.max(1);
+        let due: Vec<FnodeId> = self
+            .measured
+            .iter()
+            .copied()
+            .filter(|&fnode| {
+                let record = self.ftree.fnode(fnode).record(peak);
+                record.state == PathState::Collecting && record.decision_ops >= enough
+            })
+            .collect();
+        if due.is_empty() {
+            return;
+        }
+        for fnode in due {
+            self.decide_at(fnode, peak);
+        }
+        self.settle();
+    }
+
+    /// One decision: the function itself, callees, or both.
+    fn decide_at(&mut self, id: FnodeId, peak: u32) {
+        let fnode = self.ftree.fnode(id);
+        let own = fnode.record(peak).self_maxcount;
+        let maxcount = |child: &FnodeId| self.ftree.fnode(*child).record(peak).maxcount;
+        let most = fnode.children.iter().map(maxcount).fold(own, u64::max);
+        let threshold = threshold(most, self.params.maxcount_percentage);
+        let chosen: Vec<FnodeId> = fnode
+            .children
+            .iter()
+            .copied()
+            .filter(|child| maxcount(child) >= threshold)
+            .collect();
+        // With nothing measurable anywhere there is nothing to descend into: it ends at the function.
+        let outcome = match (own >= threshold, chosen.is_empty()) {
+            (_, true) => Outcome::Itself,
+            (false, false) => Outcome::Callees,
+            (true, false) => Outcome::Both,
+        };
+        self.set_state(id, peak, PathState::Decided(outcome));
+        for child in chosen {
+            self.begin_path(child, peak);
+        }
+    }
+
+    /// After every change: finish, or take away what no peak needs any more.
+    fn settle(&mut self) {
+        if self.finished {
+            return;
+        }
+        let begun = self.peaks.iter().filter_map(|at| at.open);
+        if begun.clone().next().is_some() && begun.clone().all(|open| open == 0) {
+            self.finished = true;
+            self.requests.push_back(Request::Finished);
+            return;
+        }
+        self.retire();
+        let filter: Vec<RangeInclusive<Ticks>> = self
+            .peaks
+            .iter()
+            .filter(|at| at.open.is_some_and(|open| open > 0))
+            .filter_map(|at| {
+                let (first, _) = self.params.resolution.bounds(at.peak.first_bucket)?;
+                let (_, last) = self.params.resolution.bounds(at.peak.last_bucket)?;
+                Some(first..=last)
+            })
+            .collect();
+        if !filter.is_empty() && filter != self.filter {
+            self.filter.clone_from(&filter);
+            self.requests.push_back(Request::FilterChanged(filter));
+        }
+    }
+
+    /// A probe is needed while its parent collects (or is about to), and while anything at or below its
+    /// own fnode does: a deeper decision needs the latency of every fnode above it.
+    fn retire(&mut self) {
+        let mut open = vec![false; self.ftree.len() + 1];
+        for fnode in self.ftree.fnodes().rev() {
+            let here = fnode.records().any(|(_, record)| record.state.is_open());
+            open[fnode.id.0 as usize] |= here;
+            if let Some(parent) = fnode.parent {
+                open[parent.0 as usize] |= open[fnode.id.0 as usize];
+            }
+        }
+        let is_open = |id: FnodeId| {
+            let records = self.ftree.fnode(id).records();
+            records
+                .into_iter()
+                .any(|(_, record)| record.state.is_open())
+        };
+        let retired: Vec<FnodeId> = self
+            .ftree
+            .fnodes()
+            .filter(|fnode| fnode.probe == Probe::Wanted && !open[fnode.id.0 as usize])
+            .filter(|fnode| fnode.parent.is_some_and(|parent| !is_open(parent)))
+            .map(|fnode| fnode.id)
+            .collect();
+        for &id in &retired {
+            let fnode = self.ftree.fnode_mut(id);
+            fnode.probe = Probe::Retired;
+            if let Some(parent) = fnode.parent {
+                self.ftree.fnode_mut(parent).expansion = Expansion::Partial;
+                self.measured.retain(|&measured| measured != parent);
+            }
+        }
+        if !retired.is_empty() {
+            self.requests.push_back(Request::Retire(retired));
+        }
+    }
+}

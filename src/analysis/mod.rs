@@ -1,0 +1,27 @@
+//! The analysis: profile, peaks, ftree and descent, on ids and ticks alone.
+//!
+//! Owns the method of DARC (SIGMETRICS 2008, section 3) and of OSprof (OSDI 2006, section 3). What an
+//! engine measured comes in as [`Op`](darc_tracer::record::Op)s; what is to be done to the target goes
+//! out as [`Request`]s. Nothing here knows a process, an address, a symbol or a clock to read, so every
+//! decision can be repeated in a test.
+#![forbid(unsafe_code)]
+
+pub mod calibrate;
+pub mod compare;
+mod contribute;
+pub mod descent;
+pub mod ftree;
+pub mod histogram;
+pub mod params;
+pub mod peaks;
+pub mod root_cause;
+pub mod units;
+
+pub use darc_tracer::record::{FnodeId, SiteId};
+pub use descent::{Analysis, Request};
+pub use ftree::{Callee, CalleeId, Fnode, Ftree, Outcome, PathState, PeakRecord, Stats, Stop};
+pub use histogram::{Profile, Resolution};
+pub use params::{Params, PeakChoice};
+pub use peaks::{Hump, Peak, find_humps, find_peaks};
+pub use root_cause::{CauseKind, PeakStatus, RootCause, Status};
+pub use units::{Hz, Nanos, Ticks, Tsc};

@@ -1,0 +1,114 @@
+//! What the analysis answers: for each peak, the paths from f0 to what takes the time.
+
+use darc_tracer::record::FnodeId;
+
+use super::ftree::{Callee, Ftree, Outcome, PathState, Stop};
+
+/// What takes the time at the end of a root-cause path.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum CauseKind {
+    /// The function's own code.
+    Function,
+    /// The function's many calls, each of them short.
+    Loop,
+    /// The kernel, in a system call.
+    Syscall,
+}
+
+/// One root-cause path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RootCause {
+    /// From f0 down to the cause.
+    pub path: Vec<FnodeId>,
+    /// What takes the time there.
+    pub kind: CauseKind,
+    /// How often it was among the largest contributors.
+    pub maxcount: u64,
+    /// Why the path ends.
+    pub stop: Stop,
+}
+
+/// Where the analysis of one peak stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PeakStatus {
+    /// The person did not choose it.
+    NotAnalysed,
+    /// Some path does not end yet.
+    InProgress,
+    /// Every path ends, one at least because it may not become longer.
+    MaxDepthReached,
+    /// Every path ends.
+    RootCauseFound,
+}
+
+/// Where the whole analysis stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// Peaks are still looked for, or some path does not end yet.
+    InProgress,
+    /// Every path ends, one at least because it may not become longer.
+    MaxDepthReached,
+    /// Every path ends.
+    RootCauseFound,
+}
+
+/// All root-cause paths of a peak, from left to right in the ftree.
+#[must_use]
+pub fn root_causes(ftree: &Ftree, peak: u32) -> Vec<RootCause> {
+    let mut causes = Vec::new();
+    let mut below = vec![FnodeId::ROOT];
+    while let Some(id) = below.pop() {
+        let fnode = ftree.fnode(id);
+        let record = fnode.record(peak);
+        let mut add = |kind, maxcount, stop| {
+            causes.push(RootCause {
+                path: ftree.path(id),
+                kind,
+                maxcount,
+                stop,
+            });
+        };
+        match &record.state {
+            PathState::NotChosen => {}
+            PathState::Waiting | PathState::Collecting => {
+                add(CauseKind::Function, record.maxcount, Stop::StillDescending);
+            }
+            PathState::Ended(stop) => {
+                let kind = match fnode.callee {
+                    Callee::Syscall(_) => CauseKind::Syscall,
+                    Callee::Function(_) | Callee::Unknown => CauseKind::Function,
+                };
+                add(kind, record.maxcount, stop.clone());
+            }
+            PathState::Decided(outcome) => {
+                if *outcome != Outcome::Callees {
+                    // Most of its own time went into calls that were repeated.
+                    let kind = if record.loop_time.0 > record.self_time.0 / 2 {
+                        CauseKind::Loop
+                    } else {
+                        CauseKind::Function
+                    };
+                    add(kind, record.self_maxcount, Stop::SelfTime);
+                }
+                if *outcome != Outcome::Itself {
+                    below.extend(fnode.children.iter().rev());
+                }
+            }
+        }
+    }
+    causes
+}
+
+/// Where a peak stands whose descent has begun.
+#[must_use]
+pub fn peak_status(ftree: &Ftree, peak: u32) -> PeakStatus {
+    root_causes(ftree, peak)
+        .iter()
+        .fold(PeakStatus::RootCauseFound, |status, cause| {
+            match (&cause.stop, status) {
+                (Stop::StillDescending, _) | (_, PeakStatus::InProgress) => PeakStatus::InProgress,
+                (Stop::MaxDepth, _) => PeakStatus::MaxDepthReached,
+                _ => status,
+            }
+        })
+}
