@@ -1,1 +1,47 @@
-//! Target programs whose behaviour is known.
+//! Target programs whose latency behaviour is known, and what is to be found in each.
+//!
+//! A program's head comment says in words what [`ground_truth`] says as values.
+
+#![forbid(unsafe_code)]
+
+mod ground_truth;
+
+pub use ground_truth::{GROUND_TRUTHS, GroundTruth, Kind, Peak, ground_truth};
+
+use std::path::{Path, PathBuf};
+
+/// The optimisation level that a target program was compiled with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Opt {
+    /// Not optimised: every call in the source is a call in the code.
+    O0,
+    /// `-O2`: tail calls, functions split into cold parts, jump tables.
+    O2,
+}
+
+impl Opt {
+    /// Both levels.
+    pub const ALL: [Opt; 2] = [Opt::O0, Opt::O2];
+
+    fn folder(self) -> &'static str {
+        match self {
+            Opt::O0 => "O0",
+            Opt::O2 => "O2",
+        }
+    }
+}
+
+/// Where the program (or shared library, with its `.so`) of that name is.
+///
+/// # Panics
+/// When there is no such program.
+#[must_use]
+pub fn program(name: &str, opt: Opt) -> PathBuf {
+    let path = Path::new(env!("OUT_DIR")).join(opt.folder()).join(name);
+    assert!(
+        path.is_file(),
+        "no target program {name} at {}",
+        path.display()
+    );
+    path
+}

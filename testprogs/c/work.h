@@ -1,0 +1,151 @@
+/*
+ * What every target program shares: work of a known length, and the loop that runs the ops.
+ *
+ * Work is pure arithmetic (no call, no clock inside an op), calibrated once before the first op.
+ * Everything here is inlined, so that it appears in no call path.
+ */
+#ifndef WORK_H
+#define WORK_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* A function that exists as such at every optimisation level, under its own name. */
+#if defined(__clang__)
+#define FUNCTION __attribute__((noinline))
+#else
+#define FUNCTION __attribute__((noinline, noclone))
+#endif
+
+/* Keeps the call before it from becoming a tail call. */
+#define NO_TAIL_CALL() __asm__ volatile("" ::: "memory")
+
+/* One round of the spin per element of this many microseconds; set by calibrate(). */
+static uint64_t rounds_per_us = 100;
+
+INLINE void spin_rounds(uint64_t rounds)
+{
+    __asm__ volatile("1:\n\t"
+                     "lea 1(%0), %0\n\t"
+                     "imul $1, %0, %0\n\t"
+                     "sub $2, %0\n\t"
+                     "jns 1b\n\t"
+                     : "+r"(rounds)
+                     :
+                     : "cc");
+}
+
+/* Works for about `us` microseconds. */
+INLINE void spin_us(uint64_t us)
+{
+    spin_rounds(us * rounds_per_us);
+}
+
+INLINE uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* The fastest of several tries, so that a busy machine cannot make the work shorter. */
+static void calibrate(void)
+{
+    enum { ROUNDS = 200000, TRIES = 9 };
+    uint64_t best = UINT64_MAX;
+    for (int i = 0; i < TRIES; i++) {
+        uint64_t start = now_ns();
+        spin_rounds(ROUNDS);
+        uint64_t took = now_ns() - start;
+        if (took < best)
+            best = took;
+    }
+    rounds_per_us = best == 0 ? 1000 : ROUNDS * 1000ull / best;
+    if (rounds_per_us == 0)
+        rounds_per_us = 1;
+}
+
+/* A small mixing step: what ops return, so that a checksum notices any wrong register. */
+INLINE uint64_t mix(uint64_t value)
+{
+    value ^= value >> 33;
+    value *= 0xff51afd7ed558ccdull;
+    value ^= value >> 29;
+    return value;
+}
+
+/* Whether standard input is at its end (the other side has closed the pipe). */
+INLINE int stdin_closed(void)
+{
+    struct pollfd fd = {.fd = 0, .events = POLLIN, .revents = 0};
+    char byte;
+    return poll(&fd, 1, 0) > 0 && read(0, &byte, 1) <= 0;
+}
+
+/*
+ * How the program was told to run:
+ *   program [N]        N ops (rounded up to whole periods), then the result
+ *   program wait [N]   prints "ready", works until standard input is at its end (or N ops are done)
+ * In either mode the last line is "checksum=…": it covers one period of PERIOD ops, is the same for
+ * every period, and so depends on neither the number of ops nor the speed of the machine.
+ */
+enum { PERIOD = 20 };
+
+struct run {
+    uint64_t ops;
+    int waits;
+};
+
+static inline struct run parse_run(int argc, char **argv, uint64_t default_ops)
+{
+    struct run run = {.ops = default_ops, .waits = 0};
+    if (argc > 1 && strcmp(argv[1], "wait") == 0) {
+        run.waits = 1;
+        run.ops = argc > 2 ? strtoull(argv[2], NULL, 10) : UINT64_MAX;
+    } else if (argc > 1) {
+        run.ops = strtoull(argv[1], NULL, 10);
+    }
+    return run;
+}
+
+INLINE void say_ready(void)
+{
+    printf("ready\n");
+    fflush(stdout);
+}
+
+/* Runs `op` as `run` says and prints the checksum; returns the exit status. */
+static inline int run_ops(struct run run, uint64_t (*op)(uint64_t))
+{
+    calibrate();
+    if (run.waits)
+        say_ready();
+    uint64_t expected = 0, sum = 0, done = 0;
+    int differs = 0;
+    while (done < run.ops) {
+        sum = 0;
+        for (uint64_t i = 0; i < PERIOD; i++)
+            sum = mix(sum ^ op(i) ^ i);
+        if (done == 0)
+            expected = sum;
+        differs |= sum != expected;
+        done += PERIOD;
+        if (run.waits && stdin_closed())
+            break;
+    }
+    printf("checksum=%016llx%s\n", (unsigned long long)expected, differs ? " differs" : "");
+    fflush(stdout);
+    return differs;
+}
+
+#endif
