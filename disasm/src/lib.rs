@@ -1,9 +1,19 @@
-//! Finds call sites, blocks and branches in x86-64 machine code. Takes bytes and a base address;
-//! knows neither files nor processes.
+//! Reads x86-64 machine code: which calls a function makes, its blocks and loops, which bytes of it
+//! can be overwritten by a jump, and how instructions are moved elsewhere.
+//!
+//! Bytes and run-time addresses go in, values come out. Nothing here knows files, processes or
+//! symbols; run-time data (jump tables, PLT slots) is read through [`Memory`]. Code is input from a
+//! stranger: whatever the bytes are, the answer is a value or a reason, never a panic.
 
-/// Machine code of one function.
-#[derive(Debug)]
-pub struct FunctionCode;
-/// A call site.
-#[derive(Clone, Debug)]
-pub struct CallSite;
+#![forbid(unsafe_code)]
+
+mod calls;
+mod code;
+mod operand;
+
+pub use calls::{
+    CallSite, Condition, SiteKind, Sites, SkipReason, SkippedSite, Target, call_sites,
+};
+pub use code::{CodePart, FunctionCode, Memory, NoMemory};
+pub use iced_x86::Instruction;
+pub use operand::{Gpr, MemoryOperand, Operand, Registers, Segment};
