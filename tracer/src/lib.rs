@@ -4,5 +4,22 @@
 //! in the running target, and every name is somebody else's business.
 
 pub mod addr;
+pub mod arena;
+pub mod child_signal;
+pub mod engine;
+pub mod error;
+pub mod event;
+pub mod guardian;
+pub mod launch;
+pub mod ledger;
+pub mod maps;
+pub mod memory;
 pub mod plan;
 pub mod record;
+pub mod remote_call;
+pub mod stopped;
+mod sys;
+pub mod threads;
+
+pub use error::{Error, Result};
+pub use sys::tsc;

@@ -44,4 +44,6 @@ pub struct Plan {
     pub unwinders: Vec<TargetAddr>,
     /// Entries of functions that run when an unwind has arrived (`__cxa_begin_catch`).
     pub catchers: Vec<TargetAddr>,
+    /// The function that the dynamic linker calls after every change of the loaded libraries (`r_brk`).
+    pub loader: Option<TargetAddr>,
 }

@@ -1,0 +1,89 @@
+//! Memory for code in the target, near the code that is instrumented.
+//!
+//! The target maps it itself (a remote system call), readable and executable only; it is filled
+//! through `/proc/PID/mem`, so that it never is writable and executable at once.
+
+use crate::addr::TargetAddr;
+use crate::error::{Error, Result};
+use crate::maps::{self, Mapping};
+use crate::memory::Memory;
+use crate::remote_call::RemoteCaller;
+use crate::stopped::Stopped;
+
+/// A region of executable memory in the target from which pieces are handed out and never taken back.
+#[derive(Debug)]
+pub struct Arena {
+    start: TargetAddr,
+    len: u64,
+    used: u64,
+}
+
+impl Arena {
+    /// Maps `len` bytes within reach of a 32-bit displacement of `near`.
+    ///
+    /// # Errors
+    /// When there is no room near it, or the target may not map memory.
+    pub fn map(
+        caller: RemoteCaller,
+        thread: &mut Stopped,
+        mappings: &[Mapping],
+        near: TargetAddr,
+        len: u64,
+    ) -> Result<Arena> {
+        let at = maps::gap_near(mappings, near.0, len).ok_or_else(|| {
+            Error::Unsuitable(format!(
+                "there is no free memory within 2 GiB of {near} for the probes' code"
+            ))
+        })?;
+        let protection = libc::PROT_READ | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let arguments = [at, len, protection as u64, flags as u64, u64::MAX, 0];
+        let start = caller.call(thread, "mmap", libc::SYS_mmap, arguments)?;
+        Ok(Arena {
+            start: TargetAddr(start),
+            len,
+            used: 0,
+        })
+    }
+
+    /// Takes room for `len` bytes, aligned to 16; `None` when the arena is full.
+    pub fn reserve(&mut self, len: u64) -> Option<TargetAddr> {
+        let at = self.used.next_multiple_of(16);
+        let end = at.checked_add(len).filter(|&end| end <= self.len)?;
+        self.used = end;
+        Some(TargetAddr(self.start.0 + at))
+    }
+
+    /// Takes room for the bytes and writes them there.
+    ///
+    /// # Errors
+    /// When the arena is full or the target is gone.
+    pub fn place(&mut self, memory: &Memory, bytes: &[u8]) -> Result<TargetAddr> {
+        let at = self.reserve(bytes.len() as u64).ok_or_else(|| {
+            Error::Unsuitable("the room for the probes' code is used up".to_owned())
+        })?;
+        memory.write(at, bytes)?;
+        Ok(at)
+    }
+
+    /// Whether the address lies in the arena.
+    #[must_use]
+    pub fn contains(&self, addr: TargetAddr) -> bool {
+        (self.start.0..self.start.0 + self.len).contains(&addr.0)
+    }
+
+    /// Gives the memory back; nothing in the target may lead there any more.
+    ///
+    /// # Errors
+    /// When the thread ends meanwhile.
+    pub fn unmap(self, caller: RemoteCaller, thread: &mut Stopped) -> Result<()> {
+        caller
+            .call(
+                thread,
+                "munmap",
+                libc::SYS_munmap,
+                [self.start.0, self.len, 0, 0, 0, 0],
+            )
+            .map(drop)
+    }
+}

@@ -1,0 +1,140 @@
+//! Measures what a breakpoint costs, by instrumenting an empty function of a child process with this
+//! very engine.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use darc_disasm::{CodePart, FunctionCode};
+
+use crate::addr::TargetAddr;
+use crate::engine::{Engine, ProbeCost, Sink};
+use crate::error::{Error, Result};
+use crate::plan::Plan;
+use crate::record::{FnodeId, Op, SiteId, Ticks};
+use crate::sys;
+
+use super::{Guarding, Int3};
+
+/// What [`calibrate`] found, in cycles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Calibration {
+    /// What a stop costs the stopped thread beyond the tracer's handling of it.
+    pub delivery: Ticks,
+    /// The probe's cost as shown to people.
+    pub cost: ProbeCost,
+}
+
+const OPS: usize = 400;
+
+#[inline(never)]
+extern "C" fn empty() {
+    black_box(());
+}
+
+#[derive(Default)]
+struct Latencies(Vec<Ticks>, Vec<Ticks>);
+
+impl Sink for Latencies {
+    fn op(&mut self, op: Op) {
+        if let Some(last) = self.1.last_mut() {
+            *last = Ticks(op.start.0 - last.0);
+        }
+        self.1.push(Ticks(op.start.0));
+        self.0.push(op.latency);
+    }
+
+    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+
+    fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> Option<FnodeId> {
+        None
+    }
+}
+
+/// Measures the engine's cost on this machine, now. Takes some tens of milliseconds.
+///
+/// # Errors
+/// When no child can be made or traced.
+pub fn calibrate() -> Result<Calibration> {
+    let entry = empty as extern "C" fn() as usize as u64;
+    let pid = sys::fork_into(|| {
+        sys::die_with_parent();
+        loop {
+            empty();
+        }
+    })
+    .map_err(|errno| Error::Os {
+        operation: "make a process to calibrate with",
+        source: errno.into(),
+    })?;
+    let outcome = measure(pid, entry);
+    sys::kill_and_reap(pid);
+    let mut latencies = outcome?;
+    latencies.1.pop();
+    let inside = median(&mut latencies.0);
+    Ok(Calibration {
+        delivery: inside,
+        cost: ProbeCost {
+            inside,
+            outside: median(&mut latencies.1),
+        },
+    })
+}
+
+fn measure(pid: i32, entry: u64) -> Result<Latencies> {
+    let mut engine = Int3::attach(pid, Guarding::Unguarded)?;
+    let mut bytes = vec![0; 16];
+    engine.memory.read(TargetAddr(entry), &mut bytes)?;
+    let f0 = FunctionCode::new(vec![CodePart {
+        start: entry,
+        bytes,
+    }])
+    .expect("one part that is not empty");
+    let refused = engine.apply(&Plan {
+        f0: Some(Arc::new(f0)),
+        ..Plan::default()
+    })?;
+    if let Some(refused) = refused.first() {
+        return Err(Error::Unsuitable(format!(
+            "cannot calibrate: {}",
+            refused.reason
+        )));
+    }
+    let mut latencies = Latencies::default();
+    let since = Instant::now();
+    while latencies.0.len() < OPS && since.elapsed() < Duration::from_secs(5) {
+        if engine
+            .poll(Duration::from_millis(20), &mut latencies)?
+            .is_some()
+        {
+            break;
+        }
+    }
+    if latencies.0.is_empty() {
+        return Err(Error::Unsuitable(
+            "cannot calibrate: the test process made no progress".to_owned(),
+        ));
+    }
+    Ok(latencies)
+}
+
+fn median(values: &mut [Ticks]) -> Ticks {
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => Ticks(0),
+        _ => *values.select_nth_unstable(middle).1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_call_costs_something() {
+        crate::child_signal::block().unwrap();
+        let found = calibrate().unwrap();
+        assert!(found.delivery > Ticks(0));
+        assert!(found.cost.outside > found.cost.inside, "{found:?}");
+    }
+}

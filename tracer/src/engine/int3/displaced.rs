@@ -1,0 +1,47 @@
+//! A copy of one instruction that runs elsewhere and goes on behind the original.
+
+use iced_x86::{
+    BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, Instruction, InstructionBlock,
+};
+
+/// Encodes the first instruction of `bytes` (which lie at `from`) for the address `to`, followed by a
+/// jump to the instruction behind it.
+///
+/// # Errors
+/// Why the instruction cannot be moved.
+pub fn first_instruction(bytes: &[u8], from: u64, to: u64) -> Result<Vec<u8>, String> {
+    let instruction = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE).decode();
+    if instruction.is_invalid() {
+        return Err("its bytes are no instruction".to_owned());
+    }
+    let back = Instruction::with_branch(Code::Jmp_rel32_64, instruction.next_ip())
+        .map_err(|error| error.to_string())?;
+    let moved = [instruction, back];
+    let encoded = BlockEncoder::encode(
+        64,
+        InstructionBlock::new(&moved, to),
+        BlockEncoderOptions::NONE,
+    )
+    .map_err(|error| error.to_string())?;
+    Ok(encoded.code_buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rip_relative_operand_keeps_its_target() {
+        // lea rax,[rip+0x10] at 0x1000, so of 0x1017
+        let code = first_instruction(&[0x48, 0x8d, 0x05, 0x10, 0, 0, 0], 0x1000, 0x5000).unwrap();
+        let mut decoder = Decoder::with_ip(64, &code, 0x5000, DecoderOptions::NONE);
+        assert_eq!(decoder.decode().ip_rel_memory_address(), 0x1017);
+        assert_eq!(decoder.decode().near_branch_target(), 0x1007);
+    }
+
+    #[test]
+    fn bytes_that_are_no_instruction_are_refused() {
+        assert!(first_instruction(&[0x06], 0x1000, 0x5000).is_err());
+        assert!(first_instruction(&[], 0x1000, 0x5000).is_err());
+    }
+}

@@ -1,0 +1,437 @@
+//! The `int3` engine: ptrace breakpoints at f0's entry and at call sites. Works at every site, slow.
+//!
+//! A call is emulated: its return address is replaced by that of a landing pad, the thread continues
+//! at the callee, and the trap at the landing pad ends the measurement. Nothing is single-stepped. The
+//! tracer stays attached while it measures. Signals pass through untouched.
+
+mod calibrate;
+mod calls;
+mod displaced;
+mod edges;
+mod finish;
+mod points;
+mod probes;
+mod returns;
+mod stacks;
+mod stops;
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use darc_disasm::SiteKind;
+
+use crate::addr::TargetAddr;
+use crate::arena::Arena;
+use crate::child_signal;
+use crate::engine::{Counters, Engine, Notice, ProbeCost, Refused, Sink};
+use crate::error::{Error, Result, unless_gone};
+use crate::event::{Event, decode};
+use crate::guardian::Guardian;
+use crate::ledger::Ledger;
+use crate::maps;
+use crate::memory::Memory;
+use crate::plan::Plan;
+use crate::record::Ticks;
+use crate::remote_call::RemoteCaller;
+use crate::stopped::Stopped;
+use crate::sys;
+use crate::threads;
+
+pub use calibrate::{Calibration, calibrate};
+use calls::ThreadCalls;
+use edges::Edges;
+use points::{Continuation, INT3, Points, Roles, SyscallCopies};
+use stacks::Stacks;
+
+/// The ptrace options under which every thread is seized.
+pub const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACEEXEC;
+
+/// Room for the landing pad and for copies of instructions.
+const ARENA_BYTES: u64 = 64 << 10;
+
+/// Whether a guardian process is to watch over the target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Guarding {
+    /// Start one.
+    Guarded,
+    /// The target may die with the tracer.
+    Unguarded,
+}
+
+/// The engine; see the module.
+#[derive(Debug)]
+pub struct Int3 {
+    pid: i32,
+    memory: Memory,
+    arena: Option<Arena>,
+    caller: Option<RemoteCaller>,
+    landing: TargetAddr,
+    threads: HashMap<i32, ThreadCalls>,
+    /// Processes that share the target's memory for a while (vfork), traced but never measured.
+    borrowers: HashSet<i32>,
+    /// The thread that a launched program is stopped in until the first poll.
+    parked: Option<Stopped>,
+    points: Points,
+    /// Where the copies of `syscall` instructions trap, and where their threads go on.
+    syscall_ends: HashMap<TargetAddr, TargetAddr>,
+    syscall_copies: HashMap<TargetAddr, SyscallCopies>,
+    continuations: HashMap<TargetAddr, Continuation>,
+    edges: Edges,
+    /// Stack slots that held the landing pad when their frame was given up, and what belongs there.
+    abandoned: HashMap<u64, u64>,
+    stacks: Stacks,
+    generation: u64,
+    delivery: Ticks,
+    cost: ProbeCost,
+    ledger: Ledger,
+    _guardian: Option<Guardian>,
+    counters: Counters,
+    libraries_changed: bool,
+}
+
+impl Int3 {
+    /// Attaches to all threads of a running process. No thread is stopped.
+    ///
+    /// # Errors
+    /// When the permission is lacking or the process is gone.
+    pub fn attach(pid: i32, guarding: Guarding) -> Result<Int3> {
+        let mut engine = Int3::new(pid, guarding)?;
+        for tid in threads::seize_all(pid, OPTIONS)? {
+            engine.threads.insert(tid, ThreadCalls::new(tid));
+        }
+        Ok(engine)
+    }
+
+    /// Takes over a program that [`crate::launch::launch`] started with [`OPTIONS`].
+    ///
+    /// # Errors
+    /// When its memory cannot be opened.
+    pub fn launched(thread: Stopped, guarding: Guarding) -> Result<Int3> {
+        let pid = thread.tid();
+        let mut engine = Int3::new(pid, guarding)?;
+        engine.threads.insert(pid, ThreadCalls::new(pid));
+        engine.parked = Some(thread);
+        Ok(engine)
+    }
+
+    fn new(pid: i32, guarding: Guarding) -> Result<Int3> {
+        let ledger = Ledger::create()?;
+        let guardian = match guarding {
+            Guarding::Guarded => Some(Guardian::start(pid, &ledger)?),
+            Guarding::Unguarded => None,
+        };
+        Ok(Int3 {
+            pid,
+            memory: Memory::open(pid)?,
+            arena: None,
+            caller: None,
+            landing: TargetAddr(0),
+            threads: HashMap::new(),
+            borrowers: HashSet::new(),
+            parked: None,
+            points: Points::default(),
+            syscall_ends: HashMap::new(),
+            syscall_copies: HashMap::new(),
+            continuations: HashMap::new(),
+            edges: Edges::default(),
+            abandoned: HashMap::new(),
+            stacks: Stacks::default(),
+            generation: 0,
+            delivery: Ticks(0),
+            cost: ProbeCost::default(),
+            ledger,
+            _guardian: guardian,
+            counters: Counters::default(),
+            libraries_changed: false,
+        })
+    }
+
+    /// Sets what a stop costs beyond the tracer's own handling, as calibrated; it is taken out of
+    /// every latency.
+    pub fn set_cost(&mut self, delivery: Ticks, cost: ProbeCost) {
+        self.delivery = delivery;
+        self.cost = cost;
+    }
+
+    /// Maps the memory for the landing pad and the copies, once, near the first instrumented code.
+    fn prepare_arena(&mut self, near: TargetAddr) -> Result<()> {
+        if self.arena.is_some() {
+            return Ok(());
+        }
+        let mappings = maps::read(self.pid)?;
+        let caller = RemoteCaller::find(self.pid, &self.memory, &mappings)?;
+        let since = Instant::now();
+        let mut arena = self.with_stopped_thread(|_, thread| {
+            Arena::map(caller, thread, &mappings, near, ARENA_BYTES)
+        })?;
+        self.counters.pauses.push(since.elapsed());
+        self.landing = arena.place(&self.memory, &[INT3])?;
+        self.caller = Some(caller);
+        self.arena = Some(arena);
+        Ok(())
+    }
+
+    /// Stops one thread, preferably one that is not blocked in a system call, for `work`.
+    fn with_stopped_thread<T>(
+        &mut self,
+        work: impl FnOnce(&mut Int3, &mut Stopped) -> Result<T>,
+    ) -> Result<T> {
+        if let Some(mut thread) = self.parked.take() {
+            let outcome = work(self, &mut thread);
+            self.parked = Some(thread);
+            return outcome;
+        }
+        let mut tids: Vec<i32> = self.threads.keys().copied().collect();
+        tids.sort_by_key(|&tid| match threads::state(tid) {
+            Some('R') => 0,
+            Some('S') => 1,
+            Some('T' | 't') => 2,
+            _ => 3,
+        });
+        for tid in tids {
+            if !threads::interrupt(tid)? {
+                continue;
+            }
+            let (_, status) =
+                sys::wait_for(tid).map_err(|errno| Error::ptrace("wait for", tid, errno))?;
+            let mut thread = match decode(status) {
+                Event::Exited(_) | Event::Killed(_) => {
+                    self.threads.remove(&tid);
+                    continue;
+                }
+                Event::Signal(signal) => Stopped::observed(tid, signal),
+                _ => Stopped::observed(tid, 0),
+            };
+            self.hide_interruption(&thread)?;
+            let outcome = work(self, &mut thread);
+            // The thread goes on where it was: in a group stop if it was in one.
+            let resumed = match decode(status) {
+                Event::GroupStop(_) => thread.listen(),
+                _ => thread.resume(),
+            };
+            unless_gone(resumed)?;
+            return outcome;
+        }
+        Err(Error::ThreadGone { tid: self.pid })
+    }
+
+    /// Makes a blocked system call that our stop ended early start again.
+    fn hide_interruption(&self, thread: &Stopped) -> Result<()> {
+        let mut registers = thread.registers()?;
+        let due =
+            || threads::SignalMasks::of(thread.tid()).is_some_and(|masks| masks.handler_due());
+        if registers.hide_interruption() && !due() {
+            thread.set_registers(&registers)?;
+        }
+        Ok(())
+    }
+
+    fn continuation(&mut self, addr: TargetAddr) -> Result<Continuation> {
+        if let Some(&known) = self.continuations.get(&addr) {
+            return Ok(known);
+        }
+        const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+        let mut bytes = [0; 15];
+        let readable = (1..=15)
+            .rev()
+            .find(|&len| self.memory.read(addr, &mut bytes[..len]).is_ok())
+            .unwrap_or(0);
+        let continuation = if bytes.starts_with(&ENDBR64) {
+            Continuation::Skip(addr.offset(4))
+        } else {
+            let arena = self
+                .arena
+                .as_mut()
+                .expect("mapped before anything is armed");
+            let at = arena.reserve(64).ok_or_else(|| {
+                Error::Unsuitable("the room for the probes' code is used up".to_owned())
+            })?;
+            let copy = displaced::first_instruction(&bytes[..readable], addr.0, at.0).map_err(
+                |reason| {
+                    Error::Unsuitable(format!(
+                        "the instruction at {addr} cannot be moved: {reason}"
+                    ))
+                },
+            )?;
+            self.memory.write(at, &copy)?;
+            Continuation::Copy(at)
+        };
+        self.continuations.insert(addr, continuation);
+        Ok(continuation)
+    }
+
+    fn syscall_copies(&mut self, addr: TargetAddr, next: TargetAddr) -> Result<SyscallCopies> {
+        if let Some(&known) = self.syscall_copies.get(&addr) {
+            return Ok(known);
+        }
+        let arena = self
+            .arena
+            .as_mut()
+            .expect("mapped before anything is armed");
+        let mut place = |trap: bool| {
+            let at = arena.reserve(7).ok_or_else(|| {
+                Error::Unsuitable("the room for the probes' code is used up".to_owned())
+            })?;
+            let displacement =
+                i32::try_from(next.0.wrapping_sub(at.0 + 7) as i64).map_err(|_| {
+                    Error::Unsuitable(format!(
+                        "the system call at {addr} is too far from the probes' code"
+                    ))
+                })?;
+            // The jump's displacement stands behind the trap too: replacing the trap's one byte by
+            // the jump's opcode lets a thread that is blocked in the call go on without us.
+            let mut code = [0x0f, 0x05, if trap { INT3 } else { JMP }, 0, 0, 0, 0];
+            code[3..].copy_from_slice(&displacement.to_le_bytes());
+            self.memory.write(at, &code)?;
+            Ok::<_, Error>(at)
+        };
+        let copies = SyscallCopies {
+            measured: place(true)?,
+            plain: place(false)?,
+        };
+        self.syscall_ends.insert(copies.measured.offset(2), next);
+        self.syscall_copies.insert(addr, copies);
+        Ok(copies)
+    }
+
+    /// Makes one address stand for what the plan wants there.
+    fn arm(&mut self, addr: TargetAddr, mut roles: Roles, expected: Option<u8>) -> Result<()> {
+        if let Some(site) = &mut roles.site
+            && matches!(site.call.kind, SiteKind::Syscall { .. })
+        {
+            site.syscall = Some(self.syscall_copies(addr, TargetAddr(site.call.next()))?);
+        }
+        let continuation = match roles.needs_continuation() {
+            true => Some(self.continuation_unless_armed(addr)?),
+            false => None,
+        };
+        if self.points.get(addr).is_some() {
+            self.points.reassign(addr, roles, continuation);
+            return Ok(());
+        }
+        self.points.arm(
+            &self.memory,
+            &mut self.ledger,
+            addr,
+            expected,
+            roles,
+            continuation,
+        )
+    }
+
+    /// The continuation must be made from the program's own bytes, so before the breakpoint is written.
+    fn continuation_unless_armed(&mut self, addr: TargetAddr) -> Result<Continuation> {
+        if self.points.get(addr).is_none() || self.continuations.contains_key(&addr) {
+            return self.continuation(addr);
+        }
+        self.points.disarm(&self.memory, &mut self.ledger, addr)?;
+        self.continuation(addr)
+    }
+}
+
+/// The opcode of `jmp rel32`.
+const JMP: u8 = 0xe9;
+
+impl Engine for Int3 {
+    fn name(&self) -> &'static str {
+        "int3"
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
+        let wanted = points::wanted(plan);
+        let near = plan
+            .f0
+            .as_ref()
+            .map(|f0| TargetAddr(f0.entry()))
+            .or_else(|| wanted.keys().min().copied());
+        let Some(near) = near else {
+            return Ok(Vec::new());
+        };
+        self.prepare_arena(near)?;
+        let unwanted: Vec<_> = self
+            .points
+            .addresses()
+            .filter(|addr| !wanted.contains_key(addr))
+            .collect();
+        for addr in unwanted {
+            self.points.disarm(&self.memory, &mut self.ledger, addr)?;
+        }
+        // The edges come first: a site that is armed already must find the new tree.
+        self.edges = Edges::new(&plan.edges);
+        self.generation += 1;
+        let planned_byte = |addr: TargetAddr| {
+            let codes = plan
+                .f0
+                .iter()
+                .chain(plan.functions.iter().map(|function| &function.code));
+            codes
+                .into_iter()
+                .find_map(|code| code.bytes_at(addr.0, 1).map(|bytes| bytes[0]))
+        };
+        let mut refused = Vec::new();
+        for (addr, roles) in wanted {
+            if let Err(error) = self.arm(addr, roles, planned_byte(addr)) {
+                refused.push(Refused {
+                    addr,
+                    reason: error.to_string(),
+                });
+            }
+        }
+        refused.sort_by_key(|refused| refused.addr);
+        Ok(refused)
+    }
+
+    fn poll(&mut self, wait: Duration, sink: &mut dyn Sink) -> Result<Option<Notice>> {
+        let since = Instant::now();
+        if let Some(thread) = self.parked.take() {
+            unless_gone(thread.resume())?;
+        }
+        loop {
+            loop {
+                match sys::wait_any() {
+                    Ok(Some((tid, status))) => {
+                        let trap = sys::tsc();
+                        if let Some(notice) = self.stop(tid, decode(status), trap, sink)? {
+                            return Ok(Some(notice));
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(nix::errno::Errno::EINTR) => return Ok(None),
+                    Err(errno) => return Err(Error::ptrace("wait for", self.pid, errno)),
+                }
+                if since.elapsed() >= wait {
+                    return Ok(None);
+                }
+            }
+            let Some(left) = wait
+                .checked_sub(since.elapsed())
+                .filter(|left| !left.is_zero())
+            else {
+                return Ok(None);
+            };
+            child_signal::wait(left);
+        }
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.let_go()
+    }
+
+    fn counters(&self) -> Counters {
+        Counters {
+            bytes_differing: self.points.bytes_differing(),
+            ..self.counters.clone()
+        }
+    }
+
+    fn cost(&self) -> ProbeCost {
+        self.cost
+    }
+
+    fn memory(&self) -> &Memory {
+        &self.memory
+    }
+}

@@ -1,0 +1,254 @@
+//! The breakpoints: which addresses are armed, what stands for each, and the program's own bytes.
+
+use std::collections::{HashMap, HashSet};
+
+use darc_disasm::CallSite;
+
+use crate::addr::TargetAddr;
+use crate::error::{Error, Result, unless_gone};
+use crate::ledger::{Debt, Ledger};
+use crate::memory::Memory;
+use crate::plan::Plan;
+use crate::record::SiteId;
+
+/// The breakpoint instruction, `int3`.
+pub const INT3: u8 = 0xcc;
+
+/// How to go on behind a breakpoint whose instruction is not emulated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Continuation {
+    /// The instruction does nothing (`endbr64`): go on behind it.
+    Skip(TargetAddr),
+    /// A copy of the instruction, followed by a jump back.
+    Copy(TargetAddr),
+}
+
+/// Copies of a `syscall` instruction outside the program's text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SyscallCopies {
+    /// `syscall; int3`: the trap ends the measurement.
+    pub measured: TargetAddr,
+    /// `syscall; jmp back`.
+    pub plain: TargetAddr,
+}
+
+/// An instrumented call site.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// Its id in the plan.
+    pub id: SiteId,
+    /// The instruction.
+    pub call: CallSite,
+    /// The address ranges of the function that it is in; jumps inside are no calls.
+    pub function: Vec<(u64, u64)>,
+    /// For a system call.
+    pub syscall: Option<SyscallCopies>,
+}
+
+/// What a breakpoint stands for; one address can stand for several things.
+#[derive(Clone, Default, Debug)]
+pub struct Roles {
+    /// The entry of f0.
+    pub f0: bool,
+    /// A call site.
+    pub site: Option<Site>,
+    /// A function that unwinds or walks the stack.
+    pub unwinder: bool,
+    /// A function that runs when an exception has been caught.
+    pub catcher: bool,
+    /// The dynamic linker's notification.
+    pub loader: bool,
+}
+
+impl Roles {
+    /// Whether the breakpoint's instruction is executed elsewhere instead of being emulated.
+    #[must_use]
+    pub fn needs_continuation(&self) -> bool {
+        self.site.is_none()
+    }
+}
+
+/// What the plan wants at each address (sites without their system call copies yet).
+#[must_use]
+pub fn wanted(plan: &Plan) -> HashMap<TargetAddr, Roles> {
+    let mut wanted: HashMap<TargetAddr, Roles> = HashMap::new();
+    if let Some(f0) = &plan.f0 {
+        wanted.entry(TargetAddr(f0.entry())).or_default().f0 = true;
+    }
+    for function in &plan.functions {
+        let ranges: Vec<_> = function
+            .code
+            .parts()
+            .iter()
+            .map(|part| (part.start, part.start + part.bytes.len() as u64))
+            .collect();
+        for (id, call) in &function.sites {
+            let site = Site {
+                id: *id,
+                call: call.clone(),
+                function: ranges.clone(),
+                syscall: None,
+            };
+            wanted.entry(TargetAddr(call.addr)).or_default().site = Some(site);
+        }
+    }
+    for &addr in &plan.unwinders {
+        wanted.entry(addr).or_default().unwinder = true;
+    }
+    for &addr in &plan.catchers {
+        wanted.entry(addr).or_default().catcher = true;
+    }
+    if let Some(addr) = plan.loader {
+        wanted.entry(addr).or_default().loader = true;
+    }
+    wanted
+}
+
+/// An armed breakpoint.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// What it stands for.
+    pub roles: Roles,
+    /// How to go on, where the instruction is not emulated.
+    pub continuation: Option<Continuation>,
+    original: u8,
+    ledger: Option<u32>,
+}
+
+/// All breakpoints of the target.
+#[derive(Default, Debug)]
+pub struct Points {
+    armed: HashMap<TargetAddr, Point>,
+    retired: HashSet<TargetAddr>,
+    differing: u64,
+}
+
+impl Points {
+    /// The breakpoint at an address.
+    #[must_use]
+    pub fn get(&self, addr: TargetAddr) -> Option<&Point> {
+        self.armed.get(&addr)
+    }
+
+    /// The addresses of all armed breakpoints.
+    pub fn addresses(&self) -> impl Iterator<Item = TargetAddr> + '_ {
+        self.armed.keys().copied()
+    }
+
+    /// Whether a breakpoint was here once: a thread may still be about to report it.
+    #[must_use]
+    pub fn was_armed(&self, addr: TargetAddr) -> bool {
+        self.retired.contains(&addr)
+    }
+
+    /// How many bytes were not the program's own after they had been put back.
+    #[must_use]
+    pub fn bytes_differing(&self) -> u64 {
+        self.differing
+    }
+
+    /// Changes what an armed breakpoint stands for; the text stays as it is.
+    pub fn reassign(&mut self, addr: TargetAddr, roles: Roles, continuation: Option<Continuation>) {
+        if let Some(point) = self.armed.get_mut(&addr) {
+            point.roles = roles;
+            point.continuation = continuation;
+        }
+    }
+
+    /// Writes a breakpoint. `expected` is the byte that the plan saw there.
+    ///
+    /// The one-byte write is atomic for threads that run through it (Intel SDM volume 3, 10.1.3, as
+    /// the kernel's text_poke relies on), so nobody needs to be stopped.
+    ///
+    /// # Errors
+    /// When the text is not what was planned for, or cannot be written.
+    pub fn arm(
+        &mut self,
+        memory: &Memory,
+        ledger: &mut Ledger,
+        addr: TargetAddr,
+        expected: Option<u8>,
+        roles: Roles,
+        continuation: Option<Continuation>,
+    ) -> Result<()> {
+        let mut byte = [0];
+        memory.read(addr, &mut byte)?;
+        if byte[0] == INT3 {
+            return Err(Error::Unsuitable(format!(
+                "there is a breakpoint of somebody else at {addr}"
+            )));
+        }
+        if expected.is_some_and(|expected| expected != byte[0]) {
+            return Err(Error::Unsuitable(format!(
+                "the code at {addr} has changed since it was read"
+            )));
+        }
+        let debt = ledger.enter(Debt::Text {
+            addr: addr.0,
+            original: byte[0],
+        });
+        memory.write(addr, &[INT3])?;
+        self.retired.remove(&addr);
+        self.armed.insert(
+            addr,
+            Point {
+                roles,
+                continuation,
+                original: byte[0],
+                ledger: debt,
+            },
+        );
+        Ok(())
+    }
+
+    /// Puts the program's byte back, if the breakpoint is still there: code that the program has
+    /// rewritten meanwhile is left alone.
+    ///
+    /// # Errors
+    /// When the text cannot be read or written though the target lives.
+    pub fn disarm(&mut self, memory: &Memory, ledger: &mut Ledger, addr: TargetAddr) -> Result<()> {
+        let Some(point) = self.armed.remove(&addr) else {
+            return Ok(());
+        };
+        let restored = restore(memory, addr, point.original);
+        if let Some(index) = point.ledger {
+            ledger.strike(index);
+        }
+        self.retired.insert(addr);
+        if unless_gone(restored)? == Some(false) {
+            self.differing += 1;
+        }
+        Ok(())
+    }
+
+    /// Puts every byte back in a copy of the target's memory (a forked child's).
+    pub fn restore_copy(&self, memory: &Memory) {
+        for (&addr, point) in &self.armed {
+            let _ = restore(memory, addr, point.original);
+        }
+    }
+
+    /// Forgets everything: the memory that the breakpoints were in is gone.
+    pub fn forget(&mut self, ledger: &mut Ledger) {
+        for (_, point) in self.armed.drain() {
+            if let Some(index) = point.ledger {
+                ledger.strike(index);
+            }
+        }
+        self.retired.clear();
+    }
+}
+
+/// Writes the original byte over a breakpoint; true when the text is the program's own afterwards.
+fn restore(memory: &Memory, addr: TargetAddr, original: u8) -> Result<bool> {
+    let mut byte = [0];
+    if memory.read(addr, &mut byte).is_err() {
+        // Unmapped meanwhile (dlclose): nothing of ours is left there.
+        return Ok(true);
+    }
+    if byte[0] == INT3 {
+        memory.write(addr, &[original])?;
+        memory.read(addr, &mut byte)?;
+    }
+    Ok(byte[0] == original)
+}

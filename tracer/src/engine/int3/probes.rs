@@ -1,0 +1,425 @@
+//! What happens at our own breakpoints: f0's entry, call sites, landing pads, hooks.
+
+use darc_disasm::{Registers as _, SiteKind, Target};
+
+use crate::addr::TargetAddr;
+use crate::engine::Sink;
+use crate::error::Result;
+use crate::record::{FnodeId, Tsc};
+use crate::stopped::{Registers, Stopped};
+use crate::sys;
+
+use super::Int3;
+use super::calls::{Completed, Frame, FrameKind};
+use super::points::{Continuation, Point, Site};
+
+/// What the ABI lets a function keep below its stack pointer (System V ABI for AMD64, 3.2.2).
+const RED_ZONE: u64 = 128;
+
+/// A trap being handled: the thread's registers, and whether it is measured at all.
+struct Trap {
+    tid: i32,
+    at: Tsc,
+    registers: Registers,
+    measured: bool,
+}
+
+impl Int3 {
+    /// Handles a SIGTRAP: ours, or the program's own.
+    pub(super) fn trap(&mut self, mut thread: Stopped, at: Tsc, sink: &mut dyn Sink) -> Result<()> {
+        let registers = thread.registers()?;
+        let addr = registers.rip().offset(-1);
+        let tid = thread.tid();
+        let measured = self.threads.contains_key(&tid);
+        let mut trap = Trap {
+            tid,
+            at,
+            registers,
+            measured,
+        };
+        if addr == self.landing {
+            if !self.returned(&mut trap, sink) {
+                // Nobody's return: the program jumped to our landing pad by itself.
+                return thread.resume();
+            }
+        } else if let Some(&next) = self.syscall_ends.get(&addr) {
+            self.syscall_returned(&mut trap, next);
+        } else if let Some(point) = self.points.get(addr).cloned() {
+            self.point(addr, &point, &mut trap, sink)?;
+        } else if self.points.was_armed(addr) {
+            // The thread ran into a breakpoint that has been taken out since.
+            trap.registers.set_rip(addr);
+        } else {
+            self.clean_for_core(tid, libc::SIGTRAP)?;
+            return thread.resume();
+        }
+        thread.suppress_signal();
+        thread.set_registers(&trap.registers)?;
+        if let Some(calls) = self.threads.get_mut(&tid) {
+            calls.resumed(at, sys::tsc(), self.delivery);
+        }
+        thread.resume()
+    }
+
+    fn point(
+        &mut self,
+        addr: TargetAddr,
+        point: &Point,
+        trap: &mut Trap,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
+        if trap.measured {
+            self.drop_dead(trap.tid, trap.registers.rsp());
+            if point.roles.unwinder {
+                self.reveal(trap.tid);
+            }
+            if point.roles.catcher {
+                self.caught(trap);
+            }
+            if point.roles.f0 {
+                self.entered(trap)?;
+            }
+        }
+        self.libraries_changed |= point.roles.loader;
+        match (&point.roles.site, point.continuation) {
+            (Some(site), _) => self.site(addr, site, trap, sink),
+            (None, Some(Continuation::Skip(to) | Continuation::Copy(to))) => {
+                trap.registers.set_rip(to);
+                Ok(())
+            }
+            (None, None) => self.execute_natively(addr, trap),
+        }
+    }
+
+    /// Gives up a breakpoint whose instruction cannot be emulated now, so that the program meets its
+    /// own instruction (and, if it must, its own fault).
+    fn execute_natively(&mut self, addr: TargetAddr, trap: &mut Trap) -> Result<()> {
+        self.points.disarm(&self.memory, &mut self.ledger, addr)?;
+        trap.registers.set_rip(addr);
+        Ok(())
+    }
+
+    fn drop_dead(&mut self, tid: i32, rsp: u64) {
+        let (Some(calls), stacks) = (self.threads.get_mut(&tid), &mut self.stacks) else {
+            return;
+        };
+        if calls.frames().last().is_none_or(|top| top.slot >= rsp) {
+            return;
+        }
+        let stacks = std::cell::RefCell::new(stacks);
+        let dead = calls.drop_dead(rsp, |slot| stacks.borrow_mut().same(self.pid, rsp, slot));
+        self.abandon(&dead);
+    }
+
+    fn caught(&mut self, trap: &Trap) {
+        let rsp = trap.registers.rsp();
+        let (Some(calls), stacks) = (self.threads.get_mut(&trap.tid), &mut self.stacks) else {
+            return;
+        };
+        let stacks = std::cell::RefCell::new(stacks);
+        let same = |slot| stacks.borrow_mut().same(self.pid, rsp, slot);
+        let left = calls.unwound(rsp, trap.at, self.delivery, same);
+        self.abandon(&left);
+        self.hide_again(trap.tid);
+    }
+
+    /// f0 was entered; the return address is on top of the stack.
+    fn entered(&mut self, trap: &Trap) -> Result<()> {
+        let slot = trap.registers.rsp();
+        let return_to = self.memory.read_word(TargetAddr(slot))?;
+        let calls = &self.threads[&trap.tid];
+        let kind = match (calls.in_op(), calls.current()) {
+            (false, _) => FrameKind::F0,
+            // Through an instrumented site or a tail call: the frame is there already.
+            (true, _) if return_to == self.landing.0 => return Ok(()),
+            (true, Some(fnode)) if self.edges.is_expanded(fnode) => FrameKind::Ignored,
+            (true, _) => return Ok(()),
+        };
+        if kind == FrameKind::F0 && return_to == self.landing.0 {
+            // The frame was lost (a stack walker, an abandoned slot): this call cannot be measured.
+            return Ok(());
+        }
+        // A frame left by longjmp may have used this very slot.
+        let stale = self
+            .threads
+            .get_mut(&trap.tid)
+            .map(|calls| calls.take(slot))
+            .unwrap_or_default();
+        self.abandon(&stale);
+        let debt = self.hide(slot, return_to)?;
+        self.await_return(trap.tid, kind, slot, return_to, debt);
+        Ok(())
+    }
+
+    fn await_return(
+        &mut self,
+        tid: i32,
+        kind: FrameKind,
+        slot: u64,
+        return_to: u64,
+        debt: Option<u32>,
+    ) {
+        let generation = self.generation;
+        let calls = self
+            .threads
+            .get_mut(&tid)
+            .expect("only threads of the target are measured");
+        calls.enter(kind, slot, return_to, generation);
+        if let Some(frame) = calls.frames_mut().last_mut() {
+            frame.hidden = !matches!(kind, FrameKind::Syscall(_));
+            frame.ledger = debt;
+        }
+    }
+
+    fn site(
+        &mut self,
+        addr: TargetAddr,
+        site: &Site,
+        trap: &mut Trap,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
+        let next = TargetAddr(site.call.next());
+        match &site.call.kind {
+            SiteKind::Call(target) => match self.resolve(target, &trap.registers) {
+                Some(to) => self.call(addr, site, target, to, next, trap, sink),
+                None => self.execute_natively(addr, trap),
+            },
+            SiteKind::TailJump {
+                condition: Some(condition),
+                ..
+            } if !condition.holds(trap.registers.rflags()) => {
+                trap.registers.set_rip(next);
+                Ok(())
+            }
+            SiteKind::TailJump { target, .. } => match self.resolve(target, &trap.registers) {
+                Some(to) => {
+                    let inside = site
+                        .function
+                        .iter()
+                        .any(|&(start, end)| (start..end).contains(&to.0));
+                    if !inside {
+                        self.tail_call(site, target, to, trap, sink)?;
+                    }
+                    trap.registers.set_rip(to);
+                    Ok(())
+                }
+                None => self.execute_natively(addr, trap),
+            },
+            SiteKind::Syscall { number } => self.system_call(addr, site, *number, trap, sink),
+        }
+    }
+
+    fn resolve(&self, target: &Target, registers: &Registers) -> Option<TargetAddr> {
+        match target {
+            Target::Direct(to) => Some(TargetAddr(*to)),
+            Target::Indirect(operand) => operand.resolve(registers, &self.memory).map(TargetAddr),
+        }
+    }
+
+    /// The fnode that a call through this site is now, if it is to be measured.
+    fn child(
+        &mut self,
+        site: &Site,
+        target: &Target,
+        to: TargetAddr,
+        trap: &Trap,
+        sink: &mut dyn Sink,
+    ) -> Option<FnodeId> {
+        let parent = self.threads.get(&trap.tid)?.current()?;
+        match target {
+            Target::Direct(_) => self.edges.child(parent, site.id),
+            Target::Indirect(_) => self.edges.child_of_target(parent, site.id, to, sink),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn call(
+        &mut self,
+        addr: TargetAddr,
+        site: &Site,
+        target: &Target,
+        to: TargetAddr,
+        next: TargetAddr,
+        trap: &mut Trap,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
+        let slot = trap.registers.rsp().wrapping_sub(8);
+        let child = self.child(site, target, to, trap, sink);
+        // A failing push is the program's own fault (stack overflow): let it have it.
+        let pushed = match child {
+            Some(_) => self.hide(slot, next.0),
+            None => self
+                .memory
+                .write_word(TargetAddr(slot), next.0)
+                .map(|()| None),
+        };
+        let debt = match pushed {
+            Ok(debt) => debt,
+            Err(_) => return self.execute_natively(addr, trap),
+        };
+        if let Some(child) = child {
+            self.await_return(trap.tid, FrameKind::Call(child), slot, next.0, debt);
+        }
+        trap.registers.0.rsp = slot;
+        trap.registers.set_rip(to);
+        Ok(())
+    }
+
+    fn tail_call(
+        &mut self,
+        site: &Site,
+        target: &Target,
+        to: TargetAddr,
+        trap: &Trap,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
+        let slot = trap.registers.rsp();
+        let Some(child) = self.child(site, target, to, trap, sink) else {
+            return Ok(());
+        };
+        let hidden = self.threads[&trap.tid]
+            .frames()
+            .last()
+            .filter(|top| top.slot == slot && top.hidden);
+        match hidden.map(|top| top.return_to) {
+            Some(return_to) => {
+                self.await_return(trap.tid, FrameKind::TailCall(child), slot, return_to, None)
+            }
+            None => {
+                let return_to = self.memory.read_word(TargetAddr(slot))?;
+                if return_to != self.landing.0 {
+                    let debt = self.hide(slot, return_to)?;
+                    self.await_return(trap.tid, FrameKind::TailCall(child), slot, return_to, debt);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn system_call(
+        &mut self,
+        addr: TargetAddr,
+        site: &Site,
+        number: Option<u32>,
+        trap: &mut Trap,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
+        let Some(copies) = site.syscall else {
+            return self.execute_natively(addr, trap);
+        };
+        let parent = self
+            .threads
+            .get(&trap.tid)
+            .and_then(|calls| calls.current());
+        let child = parent.and_then(|parent| match number {
+            Some(_) => self.edges.child(parent, site.id),
+            None => {
+                self.edges
+                    .child_of_target(parent, site.id, TargetAddr(trap.registers.0.rax), sink)
+            }
+        });
+        match child {
+            Some(child) => {
+                let below = trap.registers.rsp().wrapping_sub(RED_ZONE);
+                self.await_return(
+                    trap.tid,
+                    FrameKind::Syscall(child),
+                    below,
+                    site.call.next(),
+                    None,
+                );
+                trap.registers.set_rip(copies.measured);
+            }
+            None => trap.registers.set_rip(copies.plain),
+        }
+        Ok(())
+    }
+
+    /// A system call ended. A thread or process that it made comes this way too, with no frame.
+    fn syscall_returned(&mut self, trap: &mut Trap, next: TargetAddr) {
+        let slot = trap.registers.rsp().wrapping_sub(RED_ZONE);
+        if let Some(calls) = self.threads.get_mut(&trap.tid) {
+            let awaited = calls
+                .frames()
+                .iter()
+                .any(|frame| frame.slot == slot && matches!(frame.kind, FrameKind::Syscall(_)));
+            if awaited && let Some((ended, _)) = calls.leave(slot, trap.at, self.delivery) {
+                self.abandon(&ended[1..]);
+            }
+        }
+        trap.registers.set_rip(next);
+        // The instruction leaves its return address in rcx.
+        trap.registers.0.rcx = next.0;
+    }
+
+    /// A thread came to the landing pad; false when that is no doing of ours.
+    fn returned(&mut self, trap: &mut Trap, sink: &mut dyn Sink) -> bool {
+        let slot = trap.registers.rsp().wrapping_sub(8);
+        let left = self
+            .threads
+            .get_mut(&trap.tid)
+            .and_then(|calls| calls.leave(slot, trap.at, self.delivery));
+        if let Some((ended, op)) = left {
+            let (here, inner): (Vec<Frame>, Vec<Frame>) =
+                ended.into_iter().partition(|frame| frame.slot == slot);
+            self.abandon(&inner);
+            for frame in &here {
+                frame
+                    .ledger
+                    .into_iter()
+                    .for_each(|index| self.ledger.strike(index));
+            }
+            trap.registers.set_rip(TargetAddr(here[0].return_to));
+            if let Some(op) = op {
+                self.deliver(op, sink);
+            }
+            return true;
+        }
+        if let Some(return_to) = self.return_of_another(slot, trap) {
+            trap.registers.set_rip(TargetAddr(return_to));
+            return true;
+        }
+        false
+    }
+
+    fn deliver(&mut self, completed: Completed, sink: &mut dyn Sink) {
+        self.counters.records += 1;
+        match completed.generation == self.generation {
+            true => sink.op(completed.op),
+            // Probes came or went while it ran: what its fnodes say is incomplete.
+            false => sink.latency_only(completed.op.latency, 1, completed.op.latency),
+        }
+    }
+
+    /// Where a return leads that this thread did not enter: a vfork child using its parent's frame, a
+    /// stack that moved to another thread, a frame that was given up.
+    fn return_of_another(&mut self, slot: u64, trap: &Trap) -> Option<u64> {
+        if !trap.measured {
+            let frames = self.threads.values().flat_map(|calls| calls.frames());
+            let borrowed = frames
+                .filter(|frame| frame.hidden && frame.slot == slot)
+                .map(|frame| frame.return_to)
+                .next();
+            return borrowed.or_else(|| self.abandoned.get(&slot).copied());
+        }
+        let owner = self
+            .threads
+            .iter()
+            .find(|(_, calls)| {
+                calls
+                    .frames()
+                    .iter()
+                    .any(|frame| frame.hidden && frame.slot == slot)
+            })
+            .map(|(&tid, _)| tid);
+        if let Some(owner) = owner {
+            let taken = self
+                .threads
+                .get_mut(&owner)
+                .map(|calls| calls.take(slot))
+                .unwrap_or_default();
+            self.abandon(&taken);
+        }
+        self.abandoned.remove(&slot)
+    }
+}

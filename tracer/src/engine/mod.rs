@@ -1,0 +1,108 @@
+//! What every engine offers: keep a plan instrumented, deliver what was measured, put everything back.
+
+use std::time::Duration;
+
+use crate::addr::TargetAddr;
+use crate::error::Result;
+use crate::memory::Memory;
+use crate::plan::Plan;
+use crate::record::{FnodeId, Op, SiteId, Ticks};
+
+pub mod int3;
+
+/// Receives what an engine measured.
+pub trait Sink {
+    /// One completed op with everything its fnodes did.
+    fn op(&mut self, op: Op);
+
+    /// Ops of which only the latency is known: those that ran while the instrumentation changed, and
+    /// those that the peak filter kept out. `latency` is any latency of their common bucket.
+    fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks);
+
+    /// An indirect site called `target` for the first time in `parent`; the fnode to be used from
+    /// now on, or `None` to leave such calls to the edge without a target.
+    fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> Option<FnodeId>;
+}
+
+/// What happened to the target as a whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// Libraries were loaded or unloaded.
+    LibrariesChanged,
+    /// The process replaced its program; nothing is instrumented any more.
+    Exec,
+    /// The process exited with this status.
+    Exited(i32),
+    /// The process was killed by this signal.
+    Killed(i32),
+}
+
+/// A site or function that could not be instrumented, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refused {
+    /// The address of the site, or of the function's entry.
+    pub addr: TargetAddr,
+    /// Why, for people.
+    pub reason: String,
+}
+
+/// What an engine did and met so far.
+#[derive(Clone, Default, Debug)]
+pub struct Counters {
+    /// Records delivered to the sink.
+    pub records: u64,
+    /// Records lost because the target was faster than the reader.
+    pub dropped: u64,
+    /// Ops that did not end by returning: unwound, jumped out of, or ended with their thread.
+    pub ended_otherwise: u64,
+    /// For how long the target was stopped each time.
+    pub pauses: Vec<Duration>,
+    /// Bytes of the target's text that differed from the original after the last restore.
+    pub bytes_differing: u64,
+}
+
+/// The cost that a probe adds to what it measures.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ProbeCost {
+    /// What an empty call reads before compensation.
+    pub inside: Ticks,
+    /// What one measured call adds to the latency of its caller.
+    pub outside: Ticks,
+}
+
+/// Keeps the planned probes in the target and reports what they measure.
+pub trait Engine {
+    /// The engine's name as the command line spells it.
+    fn name(&self) -> &'static str;
+
+    /// Brings the target's instrumentation to exactly this plan. Returns what was refused.
+    ///
+    /// # Errors
+    /// When the target cannot be instrumented at all. The end of the target is no error here: it is
+    /// a [`Notice`] of the next poll.
+    fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>>;
+
+    /// Tells which latencies of f0 are of interest; ops outside may be delivered as latency only.
+    fn set_filter(&mut self, _latencies: &[std::ops::RangeInclusive<Ticks>]) {}
+
+    /// Handles what the target does and delivers what was measured, for at most about `wait`.
+    ///
+    /// # Errors
+    /// When the target can no longer be traced for another reason than its end.
+    fn poll(&mut self, wait: Duration, sink: &mut dyn Sink) -> Result<Option<Notice>>;
+
+    /// Removes every probe, checks the text, and lets go of the target.
+    ///
+    /// # Errors
+    /// When something could not be put back.
+    fn finish(&mut self) -> Result<()>;
+
+    /// What was done and met so far.
+    fn counters(&self) -> Counters;
+
+    /// The calibrated cost of a probe.
+    fn cost(&self) -> ProbeCost;
+
+    /// The target's memory.
+    fn memory(&self) -> &Memory;
+}

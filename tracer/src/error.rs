@@ -1,0 +1,103 @@
+//! What can go wrong with a target: each error carries the operation and the thread or address.
+
+use nix::errno::Errno;
+
+use crate::addr::TargetAddr;
+
+/// A failure while tracing a process.
+#[derive(thiserror::Error, Debug)]
+pub enum Error {
+    /// The thread ended while it was worked on; for a tracer this is ordinary.
+    #[error("thread {tid} has ended")]
+    ThreadGone {
+        /// The thread.
+        tid: i32,
+    },
+    /// A ptrace request was refused.
+    #[error("cannot {operation} thread {tid}: {source}")]
+    Ptrace {
+        /// The verb of the request, for people.
+        operation: &'static str,
+        /// The thread.
+        tid: i32,
+        /// What the kernel said.
+        source: Errno,
+    },
+    /// The target's memory could not be read or written.
+    #[error("cannot {operation} {len} bytes at {addr} of process {pid}: {source}")]
+    Memory {
+        /// "read" or "write".
+        operation: &'static str,
+        /// The process.
+        pid: i32,
+        /// Where.
+        addr: TargetAddr,
+        /// How many bytes.
+        len: usize,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// A system call made in the target's name failed.
+    #[error("{call} in process {pid} failed: {source}")]
+    RemoteCall {
+        /// Which system call.
+        call: &'static str,
+        /// The process.
+        pid: i32,
+        /// What the kernel answered in the target.
+        source: Errno,
+    },
+    /// Something about the target rules out what was asked.
+    #[error("{0}")]
+    Unsuitable(String),
+    /// The command could not be started.
+    #[error(
+        "cannot start {command}: {source}; check the path and that it is an executable program"
+    )]
+    Launch {
+        /// The command as given.
+        command: String,
+        /// What exec said.
+        source: Errno,
+    },
+    /// A call to the operating system on the tracer's own behalf failed.
+    #[error("cannot {operation}: {source}")]
+    Os {
+        /// What was tried.
+        operation: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// A result of a tracing operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Sorts a ptrace errno: `ESRCH` means that the thread is gone (or not stopped, which the types exclude).
+    pub(crate) fn ptrace(operation: &'static str, tid: i32, source: Errno) -> Error {
+        match source {
+            Errno::ESRCH => Error::ThreadGone { tid },
+            _ => Error::Ptrace {
+                operation,
+                tid,
+                source,
+            },
+        }
+    }
+
+    /// Whether the error says no more than that a thread ended.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Error::ThreadGone { .. })
+    }
+}
+
+/// Turns the end of the thread into `None`, and leaves other failures as they are.
+pub(crate) fn unless_gone<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}

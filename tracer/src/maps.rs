@@ -1,0 +1,181 @@
+//! The target's mappings (`/proc/PID/maps`), as far as instrumentation needs them. Parsing is pure.
+//!
+//! Source: proc_pid_maps(5).
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use crate::error::{Error, Result};
+
+/// One mapping.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Readable, writable, executable.
+    pub readable: bool,
+    /// Stores are allowed.
+    pub writable: bool,
+    /// Code can run in it.
+    pub executable: bool,
+    /// Stores are seen by others that map the same object.
+    pub shared: bool,
+    /// Offset in the file, bytes.
+    pub offset: u64,
+    /// Device (major, minor) and inode of the file; inode zero for none.
+    pub inode: u64,
+    /// The file's device as the kernel prints it ("08:01").
+    pub device: String,
+    /// What is mapped: a path, a bracketed name such as `[stack]`, or empty.
+    pub name: PathBuf,
+}
+
+impl Mapping {
+    /// Whether the address lies in the mapping.
+    #[must_use]
+    pub fn contains(&self, addr: u64) -> bool {
+        (self.start..self.end).contains(&addr)
+    }
+
+    /// Whether a file on a file system is mapped, by its path.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.inode != 0 && self.name.as_os_str().as_encoded_bytes().starts_with(b"/")
+    }
+}
+
+/// Reads the mappings of a process, sorted by address.
+///
+/// # Errors
+/// When the process is gone or its maps may not be read.
+pub fn read(pid: i32) -> Result<Vec<Mapping>> {
+    let text = std::fs::read(format!("/proc/{pid}/maps")).map_err(|source| Error::Os {
+        operation: "read the target's mappings",
+        source,
+    })?;
+    Ok(parse(&text))
+}
+
+/// Parses the text of a maps file; lines that make no sense are left out.
+#[must_use]
+pub fn parse(text: &[u8]) -> Vec<Mapping> {
+    text.split(|&byte| byte == b'\n').filter_map(line).collect()
+}
+
+fn line(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.splitn(6, |&byte| byte == b' ');
+    let mut text = || {
+        fields
+            .next()
+            .and_then(|field| std::str::from_utf8(field).ok())
+    };
+    let (start, end) = text()?.split_once('-')?;
+    let permissions = text()?.as_bytes();
+    let offset = text()?;
+    let device = text()?.to_owned();
+    let inode = text()?.parse().ok()?;
+    let name = fields.next().unwrap_or_default().trim_ascii_start();
+    let permitted = |index: usize, letter| permissions.get(index) == Some(&letter);
+    Some(Mapping {
+        start: u64::from_str_radix(start, 16).ok()?,
+        end: u64::from_str_radix(end, 16).ok()?,
+        readable: permitted(0, b'r'),
+        writable: permitted(1, b'w'),
+        executable: permitted(2, b'x'),
+        shared: permitted(3, b's'),
+        offset: u64::from_str_radix(offset, 16).ok()?,
+        inode,
+        device,
+        name: PathBuf::from(OsString::from_vec(unescape(name))),
+    })
+}
+
+/// Undoes the kernel's octal escape of newlines in names (`\012`).
+fn unescape(name: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((&byte, tail)) = rest.split_first() {
+        if rest.starts_with(b"\\012") {
+            out.push(b'\n');
+            rest = &rest[4..];
+        } else {
+            out.push(byte);
+            rest = tail;
+        }
+    }
+    out
+}
+
+/// Finds room for `len` bytes (whole pages) that no mapping uses, within a signed 32-bit displacement
+/// of all of `near`, leaving a guard page to its neighbours. The nearest room is taken.
+#[must_use]
+pub fn gap_near(mappings: &[Mapping], near: u64, len: u64) -> Option<u64> {
+    const REACH: u64 = 0x7000_0000;
+    const LOWEST: u64 = 0x1_0000;
+    const HIGHEST: u64 = 0x7fff_ffff_0000;
+    const GUARD: u64 = 0x1000;
+    let lowest = near.saturating_sub(REACH).max(LOWEST);
+    let highest = near.saturating_add(REACH).min(HIGHEST);
+    let ends = std::iter::once(0).chain(mappings.iter().map(|m| m.end));
+    let starts = mappings
+        .iter()
+        .map(|m| m.start)
+        .chain(std::iter::once(u64::MAX));
+    ends.zip(starts)
+        .filter_map(|(from, to)| {
+            let from = from
+                .saturating_add(GUARD)
+                .max(lowest)
+                .next_multiple_of(0x1000);
+            let to = to.saturating_sub(GUARD).min(highest) & !0xfff;
+            let last = to.checked_sub(len).filter(|&last| last >= from)?;
+            Some(near.clamp(from, last) & !0xfff)
+        })
+        .min_by_key(|&at| at.abs_diff(near))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_may_hold_spaces_and_newlines() {
+        let parsed = parse(
+            b"7f0000001000-7f0000002000 r-xp 00001000 08:01 42         /a b\\012c (deleted)\n",
+        );
+        assert_eq!(parsed.len(), 1);
+        assert_eq!(parsed[0].name, PathBuf::from("/a b\nc (deleted)"));
+        assert!(
+            parsed[0].executable && parsed[0].readable && !parsed[0].writable && !parsed[0].shared
+        );
+        assert_eq!((parsed[0].offset, parsed[0].inode), (0x1000, 42));
+        assert!(parsed[0].is_file());
+    }
+
+    #[test]
+    fn nonsense_is_left_out() {
+        assert!(parse(b"zz-1 r\n\n1000-2000\n").is_empty());
+    }
+
+    fn mapping(start: u64, end: u64) -> Mapping {
+        let line = format!("{start:x}-{end:x} r-xp 0 00:00 0 ");
+        parse(line.as_bytes()).remove(0)
+    }
+
+    #[test]
+    fn a_gap_is_near_and_keeps_a_guard_page() {
+        let maps = [mapping(0x40_0000, 0x50_0000), mapping(0x50_4000, 0x60_0000)];
+        assert_eq!(gap_near(&maps, 0x4f_0000, 0x2000), Some(0x50_1000));
+        let at = gap_near(&maps, 0x4f_0000, 0x3000).unwrap();
+        assert!(at + 0x3000 <= 0x3f_f000 || at >= 0x60_1000, "{at:#x}");
+    }
+
+    #[test]
+    fn no_gap_within_reach_is_none() {
+        let maps = [mapping(0x1000, 0x7fff_ffff_f000)];
+        assert_eq!(gap_near(&maps, 0x4000_0000_0000, 0x1000), None);
+    }
+}

@@ -1,0 +1,107 @@
+//! The target's memory, read and written through `/proc/PID/mem` (or by ptrace where that is refused).
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+use crate::addr::TargetAddr;
+use crate::error::{Error, Result};
+use crate::sys;
+
+/// An open view of one process's memory. Works while the process runs.
+#[derive(Debug)]
+pub struct Memory {
+    pid: i32,
+    file: File,
+}
+
+impl Memory {
+    /// Opens the memory of a process.
+    ///
+    /// # Errors
+    /// When `/proc/PID/mem` cannot be opened: the process is gone or the permission is lacking.
+    pub fn open(pid: i32) -> Result<Memory> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/{pid}/mem"))
+            .map_err(|source| Error::Os {
+                operation: "open the target's memory",
+                source,
+            })?;
+        Ok(Memory { pid, file })
+    }
+
+    /// Fills the buffer from the target.
+    ///
+    /// # Errors
+    /// When any byte of the range is not mapped or the process is gone.
+    pub fn read(&self, addr: TargetAddr, buffer: &mut [u8]) -> Result<()> {
+        self.file
+            .read_exact_at(buffer, addr.0)
+            .map_err(|source| Error::Memory {
+                operation: "read",
+                pid: self.pid,
+                addr,
+                len: buffer.len(),
+                source,
+            })
+    }
+
+    /// Reads one 64-bit word.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn read_word(&self, addr: TargetAddr) -> Result<u64> {
+        let mut bytes = [0; 8];
+        self.read(addr, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Writes bytes, into read-only text as well (the page becomes the target's private copy).
+    ///
+    /// Falls back to ptrace where a hardened kernel refuses the write; that needs a stopped thread.
+    ///
+    /// # Errors
+    /// When the range is not mapped, the process is gone, or both ways are refused.
+    pub fn write(&self, addr: TargetAddr, bytes: &[u8]) -> Result<()> {
+        match self.file.write_all_at(bytes, addr.0) {
+            Ok(()) => Ok(()),
+            Err(source) => self.poke(addr, bytes).map_err(|_| Error::Memory {
+                operation: "write",
+                pid: self.pid,
+                addr,
+                len: bytes.len(),
+                source,
+            }),
+        }
+    }
+
+    /// Writes one 64-bit word.
+    ///
+    /// # Errors
+    /// As [`Memory::write`].
+    pub fn write_word(&self, addr: TargetAddr, word: u64) -> Result<()> {
+        self.write(addr, &word.to_le_bytes())
+    }
+
+    fn poke(&self, addr: TargetAddr, bytes: &[u8]) -> Result<()> {
+        let start = addr.0 & !7;
+        let end = (addr.0 + bytes.len() as u64).next_multiple_of(8);
+        let mut words = vec![0; (end - start) as usize];
+        self.read(TargetAddr(start), &mut words)?;
+        let skip = (addr.0 - start) as usize;
+        words[skip..skip + bytes.len()].copy_from_slice(bytes);
+        for (word, at) in words.chunks_exact(8).zip((start..end).step_by(8)) {
+            let word = u64::from_le_bytes(word.try_into().expect("chunks of eight"));
+            sys::poke(self.pid, at, word)
+                .map_err(|errno| Error::ptrace("write the text of", self.pid, errno))?;
+        }
+        Ok(())
+    }
+}
+
+impl darc_disasm::Memory for Memory {
+    fn read(&self, addr: u64, buffer: &mut [u8]) -> bool {
+        Memory::read(self, TargetAddr(addr), buffer).is_ok()
+    }
+}

@@ -1,0 +1,171 @@
+//! A thread that is stopped: what needs a stopped thread takes one, and resuming consumes it.
+
+use darc_disasm::Gpr;
+
+use crate::addr::TargetAddr;
+use crate::error::{Error, Result};
+use crate::sys::{self, RawRegisters};
+
+/// The general registers of a stopped thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Registers(pub(crate) RawRegisters);
+
+impl Registers {
+    /// The instruction pointer.
+    #[must_use]
+    pub fn rip(&self) -> TargetAddr {
+        TargetAddr(self.0.rip)
+    }
+
+    /// Sets the instruction pointer.
+    pub fn set_rip(&mut self, to: TargetAddr) {
+        self.0.rip = to.0;
+    }
+
+    /// The stack pointer.
+    #[must_use]
+    pub fn rsp(&self) -> u64 {
+        self.0.rsp
+    }
+
+    /// Makes a system call that the stop cut short with `EINTR` start again as if nothing had happened.
+    ///
+    /// The kernel restarts most interrupted calls by itself; a few kinds (`epoll_wait`, `semop`,
+    /// `sigtimedwait`, …) return `EINTR` after any stop, which the program must not see. A relative
+    /// timeout starts anew. True when the registers were changed.
+    pub fn hide_interruption(&mut self) -> bool {
+        let interrupted =
+            self.0.orig_rax as i64 >= 0 && self.0.rax as i64 == -i64::from(libc::EINTR);
+        if interrupted {
+            self.0.rax = self.0.orig_rax;
+            self.0.rip = self.0.rip.wrapping_sub(2);
+        }
+        interrupted
+    }
+}
+
+impl darc_disasm::Registers for Registers {
+    fn gpr(&self, register: Gpr) -> u64 {
+        let r = &self.0;
+        match register {
+            Gpr::Rax => r.rax,
+            Gpr::Rcx => r.rcx,
+            Gpr::Rdx => r.rdx,
+            Gpr::Rbx => r.rbx,
+            Gpr::Rsp => r.rsp,
+            Gpr::Rbp => r.rbp,
+            Gpr::Rsi => r.rsi,
+            Gpr::Rdi => r.rdi,
+            Gpr::R8 => r.r8,
+            Gpr::R9 => r.r9,
+            Gpr::R10 => r.r10,
+            Gpr::R11 => r.r11,
+            Gpr::R12 => r.r12,
+            Gpr::R13 => r.r13,
+            Gpr::R14 => r.r14,
+            Gpr::R15 => r.r15,
+        }
+    }
+
+    fn fs_base(&self) -> u64 {
+        self.0.fs_base
+    }
+
+    fn gs_base(&self) -> u64 {
+        self.0.gs_base
+    }
+
+    fn rflags(&self) -> u64 {
+        self.0.eflags
+    }
+}
+
+/// A thread in a ptrace stop. Dropping it leaves the thread stopped.
+#[derive(Debug)]
+#[must_use = "a stopped thread must be resumed, parked or detached"]
+pub struct Stopped {
+    tid: i32,
+    /// The signal whose delivery the thread was stopped at, still owed to it (zero for none).
+    pending: i32,
+}
+
+impl Stopped {
+    /// Only whoever saw the stop in a wait status may say that a thread is stopped.
+    pub(crate) fn observed(tid: i32, pending: i32) -> Stopped {
+        Stopped { tid, pending }
+    }
+
+    /// The thread's id.
+    #[must_use]
+    pub fn tid(&self) -> i32 {
+        self.tid
+    }
+
+    /// The signal that will be delivered on resume; zero for none.
+    #[must_use]
+    pub fn pending(&self) -> i32 {
+        self.pending
+    }
+
+    /// Takes a signal back that was about to be delivered.
+    pub fn suppress_signal(&mut self) {
+        self.pending = 0;
+    }
+
+    /// Hands the thread a signal (on resume) that arrived while something else was done with it.
+    pub(crate) fn owe(&mut self, signal: i32) {
+        self.pending = signal;
+    }
+
+    /// Reads the registers.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub fn registers(&self) -> Result<Registers> {
+        sys::registers(self.tid)
+            .map(Registers)
+            .map_err(|errno| Error::ptrace("read the registers of", self.tid, errno))
+    }
+
+    /// Writes the registers.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub fn set_registers(&self, registers: &Registers) -> Result<()> {
+        sys::set_registers(self.tid, &registers.0)
+            .map_err(|errno| Error::ptrace("write the registers of", self.tid, errno))
+    }
+
+    /// Lets the thread run on, with the signal that it is owed.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub fn resume(self) -> Result<()> {
+        sys::cont(self.tid, self.pending).map_err(|errno| Error::ptrace("resume", self.tid, errno))
+    }
+
+    /// Leaves the thread in its group stop.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub fn listen(self) -> Result<()> {
+        sys::listen(self.tid).map_err(|errno| Error::ptrace("leave stopped", self.tid, errno))
+    }
+
+    /// Lets the thread run one instruction; the next wait status is of that.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub(crate) fn step(&self) -> Result<()> {
+        sys::step(self.tid).map_err(|errno| Error::ptrace("step", self.tid, errno))
+    }
+
+    /// Detaches, with the signal that the thread is owed.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub fn detach(self) -> Result<()> {
+        sys::detach(self.tid, self.pending)
+            .map_err(|errno| Error::ptrace("detach from", self.tid, errno))
+    }
+}

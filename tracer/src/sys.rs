@@ -1,0 +1,241 @@
+//! The crate's only unsafe code: the ptrace requests, the cycle counter, fork.
+//!
+//! Everything here is a thin call; policy lives elsewhere. Source: ptrace(2), kcmp(2), fork(2).
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use nix::errno::Errno;
+
+use crate::record::Tsc;
+
+/// The general registers of a stopped thread, as the kernel lays them out (`struct user_regs_struct`).
+pub type RawRegisters = libc::user_regs_struct;
+
+/// The event number of a group stop or an interrupt of a seized thread (`PTRACE_EVENT_STOP`).
+pub const EVENT_STOP: i32 = 128;
+
+fn request(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> Result<i64, Errno> {
+    // SAFETY: the requests made through this function take plain integers; none makes the kernel
+    // write through `addr` or `data` in this process.
+    let value = unsafe { libc::ptrace(request, tid, addr, data) };
+    if value == -1 {
+        Err(Errno::last())
+    } else {
+        Ok(value)
+    }
+}
+
+/// Attaches without stopping the thread.
+pub fn seize(tid: i32, options: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_SEIZE, tid, 0, options as usize).map(drop)
+}
+
+/// Asks a seized thread to stop.
+pub fn interrupt(tid: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_INTERRUPT, tid, 0, 0).map(drop)
+}
+
+/// Lets a stopped thread run, delivering `signal` unless it is zero.
+pub fn cont(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_CONT, tid, 0, signal as usize).map(drop)
+}
+
+/// Lets a stopped thread run one instruction.
+pub fn step(tid: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_SINGLESTEP, tid, 0, 0).map(drop)
+}
+
+/// Leaves a group-stopped thread stopped, but lets it hear of SIGCONT.
+pub fn listen(tid: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_LISTEN, tid, 0, 0).map(drop)
+}
+
+/// Detaches from a stopped thread, delivering `signal` unless it is zero.
+pub fn detach(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_DETACH, tid, 0, signal as usize).map(drop)
+}
+
+/// Reads the general registers of a stopped thread.
+pub fn registers(tid: i32) -> Result<RawRegisters, Errno> {
+    // SAFETY: `user_regs_struct` is plain integers, for which zero is a valid value.
+    let mut registers: RawRegisters = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes exactly one `user_regs_struct` through the pointer.
+    let value =
+        unsafe { libc::ptrace(libc::PTRACE_GETREGS, tid, 0, ptr::from_mut(&mut registers)) };
+    if value == -1 {
+        Err(Errno::last())
+    } else {
+        Ok(registers)
+    }
+}
+
+/// Writes the general registers of a stopped thread.
+pub fn set_registers(tid: i32, registers: &RawRegisters) -> Result<(), Errno> {
+    // SAFETY: the kernel reads exactly one `user_regs_struct` through the pointer.
+    let value = unsafe { libc::ptrace(libc::PTRACE_SETREGS, tid, 0, ptr::from_ref(registers)) };
+    if value == -1 {
+        Err(Errno::last())
+    } else {
+        Ok(())
+    }
+}
+
+/// Writes one word of text or data through ptrace, where `/proc/PID/mem` refuses.
+pub fn poke(tid: i32, addr: u64, word: u64) -> Result<(), Errno> {
+    request(libc::PTRACE_POKEDATA, tid, addr as usize, word as usize).map(drop)
+}
+
+/// What [`wait_any`] found.
+pub type WaitStatus = (i32, i32);
+
+/// Takes one wait status of any thread or child that this very thread traces or made, without blocking: `(tid, status)`.
+pub fn wait_any() -> Result<Option<WaitStatus>, Errno> {
+    wait(-1, libc::WNOHANG)
+}
+
+/// Waits until the given thread changes state.
+pub fn wait_for(tid: i32) -> Result<WaitStatus, Errno> {
+    loop {
+        match wait(tid, 0) {
+            Err(Errno::EINTR) => {}
+            Ok(Some(found)) => return Ok(found),
+            Ok(None) => return Err(Errno::ECHILD),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn wait(tid: i32, flags: i32) -> Result<Option<WaitStatus>, Errno> {
+    let mut status = 0;
+    // SAFETY: the kernel writes one int through the pointer.
+    match unsafe {
+        libc::waitpid(
+            tid,
+            ptr::from_mut(&mut status),
+            libc::__WALL | libc::__WNOTHREAD | flags,
+        )
+    } {
+        -1 => Err(Errno::last()),
+        0 => Ok(None),
+        found => Ok(Some((found, status))),
+    }
+}
+
+/// Reads the cycle counter.
+#[inline]
+#[must_use]
+pub fn tsc() -> Tsc {
+    // SAFETY: every x86-64 processor has the instruction, and Linux leaves it enabled for user code.
+    Tsc(unsafe { std::arch::x86_64::_rdtsc() })
+}
+
+/// Whether two processes share one address space; `None` where the kernel does not tell.
+#[must_use]
+pub fn shares_memory(a: i32, b: i32) -> Option<bool> {
+    const KCMP_VM: i32 = 1;
+    // SAFETY: kcmp takes plain integers.
+    match unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) } {
+        0 => Some(true),
+        1..=3 => Some(false),
+        _ => None,
+    }
+}
+
+/// Forks, and runs `child` in the new process, which exits with status 127 should it return.
+///
+/// `child` must restrict itself to what is safe after a fork of a threaded process: no allocation,
+/// no locks.
+pub fn fork_into(child: impl FnOnce()) -> Result<i32, Errno> {
+    // SAFETY: the callers' closures only make system calls and compute; the parent goes on normally.
+    match unsafe { libc::fork() } {
+        -1 => Err(Errno::last()),
+        0 => {
+            child();
+            exit_now(127)
+        }
+        pid => Ok(pid),
+    }
+}
+
+/// Ends this process at once, without running anything that `exit` would run.
+pub fn exit_now(status: i32) -> ! {
+    // SAFETY: `_exit` takes an integer and does not return.
+    unsafe { libc::_exit(status) }
+}
+
+/// Replaces this process's program; returns only when that fails.
+///
+/// Both lists must be null-terminated and point to null-terminated strings that live as long as the call.
+pub fn exec(program: &std::ffi::CStr, arguments: &[*const libc::c_char]) -> Errno {
+    assert!(
+        arguments.last().is_some_and(|last| last.is_null()),
+        "argument list without an end"
+    );
+    // SAFETY: the list ends with a null pointer (checked), its strings are owned by the caller's CStrings.
+    unsafe { libc::execvp(program.as_ptr(), arguments.as_ptr()) };
+    Errno::last()
+}
+
+/// What the process found SIGPIPE set to when it started, before the language's runtime ignored it.
+static SIGPIPE_AT_START: std::sync::atomic::AtomicUsize =
+    std::sync::atomic::AtomicUsize::new(libc::SIG_DFL);
+
+extern "C" fn note_sigpipe() {
+    // SAFETY: `sigaction` is plain data, for which zero is a valid value; the call only reads the disposition.
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGPIPE, ptr::null(), &mut old) == 0 {
+            SIGPIPE_AT_START.store(old.sa_sigaction, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
+
+// Runs before `main`, and so before the runtime changes the disposition.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_SIGPIPE: extern "C" fn() = note_sigpipe;
+
+/// Gives SIGPIPE back the disposition that this process was started with (for a program to be exec'ed).
+pub fn restore_sigpipe() {
+    let inherited = SIGPIPE_AT_START.load(std::sync::atomic::Ordering::Relaxed);
+    let disposition = if inherited == libc::SIG_IGN {
+        libc::SIG_IGN
+    } else {
+        libc::SIG_DFL
+    };
+    // SAFETY: sets a standard disposition, no handler.
+    unsafe { libc::signal(libc::SIGPIPE, disposition) };
+}
+
+/// Waits for SIGCHLD (which must be blocked) for at most `timeout`; returns early on any other signal.
+pub fn wait_child_signal(timeout: std::time::Duration) {
+    let time = libc::timespec {
+        tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    // SAFETY: the set is initialised by sigemptyset before use, all pointers live through the calls.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        libc::sigtimedwait(&set, ptr::null_mut(), &time);
+    }
+}
+
+/// Has the kernel kill this process when the thread that forked it ends.
+pub fn die_with_parent() {
+    // SAFETY: prctl takes plain integers here.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// Kills and reaps a child of this process.
+pub fn kill_and_reap(pid: i32) {
+    // SAFETY: kill takes plain integers; the pid is a child that has not been reaped.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    while let Ok((_, status)) = wait_for(pid) {
+        if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+            return;
+        }
+    }
+}

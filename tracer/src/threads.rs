@@ -1,0 +1,181 @@
+//! The threads of the target: listing them, seizing all of them, and what the kernel says of each.
+//!
+//! Source: ptrace(2) PTRACE_SEIZE, proc_pid_status(5).
+
+use std::collections::BTreeSet;
+
+use nix::errno::Errno;
+
+use crate::error::{Error, Result, unless_gone};
+use crate::sys;
+
+/// The ids of the process's threads now.
+///
+/// # Errors
+/// When the process is gone.
+pub fn list(pid: i32) -> Result<Vec<i32>> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .map_err(|_| Error::ThreadGone { tid: pid })?;
+    Ok(entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect())
+}
+
+/// Seizes every thread of the process, those included that are made meanwhile.
+///
+/// No thread is stopped by this. `options` are those of ptrace(2) and must contain
+/// `PTRACE_O_TRACECLONE`, so that threads made later are traced from their first instruction.
+///
+/// # Errors
+/// When the permission is lacking or somebody else traces the process.
+pub fn seize_all(pid: i32, options: i32) -> Result<BTreeSet<i32>> {
+    let mut seized = BTreeSet::new();
+    loop {
+        let mut found_new = false;
+        for tid in list(pid)? {
+            if seized.contains(&tid) {
+                continue;
+            }
+            match sys::seize(tid, options) {
+                Ok(()) => {
+                    seized.insert(tid);
+                    found_new = true;
+                }
+                // A thread that a seized one has just made is traced already; one that ends is no matter.
+                Err(Errno::ESRCH) => {}
+                Err(Errno::EPERM) if tracer_of(tid) == Some(std::process::id() as i32) => {
+                    seized.insert(tid);
+                }
+                Err(Errno::EPERM) if is_dead(tid) => {}
+                Err(errno) => return Err(Error::ptrace("attach to", tid, errno)),
+            }
+        }
+        if !found_new {
+            return match seized.is_empty() {
+                true => Err(Error::ThreadGone { tid: pid }),
+                false => Ok(seized),
+            };
+        }
+    }
+}
+
+/// Asks a thread to stop; `false` when it has ended.
+///
+/// # Errors
+/// When the kernel refuses for another reason.
+pub fn interrupt(tid: i32) -> Result<bool> {
+    let outcome = sys::interrupt(tid).map_err(|errno| Error::ptrace("interrupt", tid, errno));
+    Ok(unless_gone(outcome)?.is_some())
+}
+
+/// One field of `/proc/TID/status`.
+#[must_use]
+pub fn status_field(tid: i32, field: &str) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    Some(value.trim().to_owned())
+}
+
+/// The thread group (process) that a thread belongs to.
+#[must_use]
+pub fn process_of(tid: i32) -> Option<i32> {
+    status_field(tid, "Tgid")?.parse().ok()
+}
+
+fn tracer_of(tid: i32) -> Option<i32> {
+    status_field(tid, "TracerPid")?.parse().ok()
+}
+
+fn is_dead(tid: i32) -> bool {
+    status_field(tid, "State").is_none_or(|state| state.starts_with(['Z', 'X']))
+}
+
+/// The one-letter state of a thread: `R` runs, `S` and `D` wait, `t` is stopped by its tracer.
+#[must_use]
+pub fn state(tid: i32) -> Option<char> {
+    status_field(tid, "State")?.chars().next()
+}
+
+/// What a process does with its signals, as bit masks (bit `n - 1` for signal `n`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SignalMasks {
+    /// Pending for the thread or the process.
+    pub pending: u64,
+    /// Blocked by the thread.
+    pub blocked: u64,
+    /// Ignored by the process.
+    pub ignored: u64,
+    /// Caught by a handler of the process.
+    pub caught: u64,
+}
+
+impl SignalMasks {
+    /// Reads the masks of a thread; `None` when it has ended.
+    #[must_use]
+    pub fn of(tid: i32) -> Option<SignalMasks> {
+        let text = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+        let mask = |field: &str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(field))?;
+            u64::from_str_radix(value.trim(), 16).ok()
+        };
+        Some(SignalMasks {
+            pending: mask("SigPnd:")? | mask("ShdPnd:")?,
+            blocked: mask("SigBlk:")?,
+            ignored: mask("SigIgn:")?,
+            caught: mask("SigCgt:")?,
+        })
+    }
+
+    fn has(mask: u64, signal: i32) -> bool {
+        (1..=64).contains(&signal) && mask & (1 << (signal - 1)) != 0
+    }
+
+    /// Whether the process would never learn of the signal when nobody traces it.
+    #[must_use]
+    pub fn discards(&self, signal: i32) -> bool {
+        let by_default = matches!(signal, libc::SIGCHLD | libc::SIGURG | libc::SIGWINCH);
+        Self::has(self.ignored, signal) || (by_default && !Self::has(self.caught, signal))
+    }
+
+    /// Whether delivering the signal ends the process with a core dump.
+    #[must_use]
+    pub fn dumps_core(&self, signal: i32) -> bool {
+        use libc::{
+            SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT, SIGSEGV, SIGSYS, SIGTRAP, SIGXCPU, SIGXFSZ,
+        };
+        let core = [
+            SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGXCPU, SIGXFSZ, SIGSYS,
+        ];
+        core.contains(&signal)
+            && !Self::has(self.caught, signal)
+            && !Self::has(self.ignored, signal)
+    }
+
+    /// Whether a handler is about to run, so that a system call rightly ends with `EINTR`.
+    #[must_use]
+    pub fn handler_due(&self) -> bool {
+        self.pending & !self.blocked & self.caught != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_told_from_caught_ones() {
+        let masks = SignalMasks {
+            ignored: 1 << (libc::SIGUSR1 - 1),
+            caught: 1 << (libc::SIGCHLD - 1),
+            ..SignalMasks::default()
+        };
+        assert!(masks.discards(libc::SIGUSR1));
+        assert!(masks.discards(libc::SIGWINCH));
+        assert!(!masks.discards(libc::SIGCHLD));
+        assert!(!masks.discards(libc::SIGTERM));
+        assert!(masks.dumps_core(libc::SIGSEGV));
+    }
+}
