@@ -1,2 +1,3 @@
 //! darc
 pub mod analysis;
+pub mod report;

@@ -102,6 +102,14 @@ impl Analysis {
         self.index_touched(op);
         for index in 0..self.measured.len() {
             let fnode = self.measured[index];
+            if !self.counts_for(fnode, op) {
+                continue;
+            }
+            let record = self.ftree.fnode_mut(fnode).record_mut(peak);
+            record.measured_ops = record.measured_ops.saturating_add(1);
+            if record.state != PathState::Collecting {
+                continue;
+            }
             if fnode == FnodeId::ROOT {
                 self.contribute(op, peak, &root);
             } else if let Some(at) = self.touched_at[fnode.0 as usize] {
@@ -355,29 +363,26 @@ impl Analysis {
         }
     }
 
-    /// Raises the maxcounts of the main contributors of one fnode's longest call in the op.
-    fn contribute(&mut self, op: &Op, peak: u32, call: &Touched) {
-        let fnode = self.ftree.fnode(call.fnode);
-        match fnode.expansion {
-            Expansion::Complete(since) if op.start >= since => {}
-            _ => return,
+    /// Whether all calls of the fnode were measured when the op began.
+    fn counts_for(&self, fnode: FnodeId, op: &Op) -> bool {
+        match self.ftree.fnode(fnode).expansion {
+            Expansion::Complete(since) => op.start >= since,
+            _ => false,
         }
-        let collecting = fnode.record(peak).state == PathState::Collecting;
-        let callees = fnode
+    }
+
+    /// Raises the maxcounts of the main contributors to one fnode's longest call in the op.
+    fn contribute(&mut self, op: &Op, peak: u32, call: &Touched) {
+        let callees = self
+            .ftree
+            .fnode(call.fnode)
             .children
             .iter()
             .filter_map(|child| self.touched_at[child.0 as usize])
             .map(|at| &op.touched[at]);
-        let counted = collecting.then(|| {
-            let shares = divide(call, callees);
-            let contributors = largest(&shares, self.params.resolution);
-            (shares, contributors)
-        });
+        let shares = divide(call, callees);
+        let contributors = largest(&shares, self.params.resolution);
         let record = self.ftree.fnode_mut(call.fnode).record_mut(peak);
-        record.measured_ops = record.measured_ops.saturating_add(1);
-        let Some((shares, contributors)) = counted else {
-            return;
-        };
         record.decision_ops = record.decision_ops.saturating_add(1);
         if contributors.own {
             record.self_maxcount = record.self_maxcount.saturating_add(1);

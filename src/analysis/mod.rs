@@ -15,6 +15,10 @@ pub mod histogram;
 pub mod params;
 pub mod peaks;
 pub mod root_cause;
+#[cfg(test)]
+mod scenarios;
+#[cfg(test)]
+pub(crate) mod simulate;
 pub mod units;
 
 pub use darc_tracer::record::{FnodeId, SiteId};

@@ -1,0 +1,257 @@
+//! A synthetic program, measured by a synthetic engine, for tests: time is a counter, and which op it is
+//! decides what happens, so every run is the same.
+
+use std::collections::{BTreeMap, HashMap};
+
+use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
+
+use super::descent::{Analysis, Request};
+use super::ftree::{Callee, CalleeId, Stop};
+use super::params::Params;
+use super::root_cause::{CauseKind, RootCause};
+
+/// One function: its calls, and what it does when it runs.
+pub(crate) struct Function {
+    pub name: &'static str,
+    pub sites: Vec<(SiteId, Callee)>,
+    pub body: fn(&mut Run<'_>),
+}
+
+/// A program whose f0 is function 0.
+#[derive(Default)]
+pub(crate) struct Program {
+    pub functions: BTreeMap<u32, Function>,
+}
+
+/// Calls function `function`.
+pub(crate) fn call(function: u32) -> Callee {
+    Callee::Function(CalleeId(function))
+}
+
+impl Program {
+    /// A function with its call sites.
+    pub(crate) fn function(
+        mut self,
+        id: u32,
+        name: &'static str,
+        sites: &[(u32, Callee)],
+        body: fn(&mut Run<'_>),
+    ) -> Self {
+        let sites = sites.iter().map(|&(site, callee)| (SiteId(site), callee));
+        let sites = sites.collect();
+        self.functions.insert(id, Function { name, sites, body });
+        self
+    }
+
+    fn of(&self, callee: Callee) -> Option<&Function> {
+        match callee {
+            Callee::Function(id) => self.functions.get(&id.0),
+            Callee::Syscall(_) | Callee::Unknown => None,
+        }
+    }
+
+    pub(crate) fn name(&self, callee: Callee) -> String {
+        match callee {
+            Callee::Syscall(number) => format!("syscall {}", number.unwrap_or(0)),
+            _ => self
+                .of(callee)
+                .map_or("?", |function| function.name)
+                .to_owned(),
+        }
+    }
+}
+
+/// One op that runs.
+pub(crate) struct Run<'a> {
+    program: &'a Program,
+    edges: &'a HashMap<(FnodeId, SiteId, Callee), FnodeId>,
+    now: u64,
+    /// `None` outside of the ftree.
+    current: Option<FnodeId>,
+    touched: BTreeMap<FnodeId, Touched>,
+    /// Which op this is, from 0.
+    pub op: u64,
+    /// Free for bodies, for instance to end a recursion.
+    pub level: u64,
+}
+
+impl Run<'_> {
+    /// Lets time pass.
+    pub(crate) fn work(&mut self, ticks: u64) {
+        self.now += ticks;
+    }
+
+    /// Makes a call; a system call or an unknown function takes `ticks`.
+    pub(crate) fn call_for(&mut self, site: u32, callee: Callee, ticks: u64) {
+        let before = self.current;
+        let edge = |callee| self.edges.get(&(before?, SiteId(site), callee)).copied();
+        self.current = edge(callee).or_else(|| edge(Callee::Unknown));
+        let fnode = self.current;
+        let start = self.now;
+        match self.program.of(callee) {
+            Some(function) => (function.body)(self),
+            None => self.now += ticks,
+        }
+        let latency = Ticks(self.now - start);
+        if let Some(fnode) = fnode {
+            let touched = self.touched.entry(fnode).or_insert(Touched {
+                fnode,
+                max: Ticks(0),
+                max_start: Tsc(start),
+                sum: Ticks(0),
+                count: 0,
+            });
+            touched.count += 1;
+            touched.sum = touched.sum + latency;
+            if latency > touched.max {
+                touched.max = latency;
+                touched.max_start = Tsc(start);
+            }
+        }
+        self.current = before;
+    }
+
+    /// Makes a call of a function of the program.
+    pub(crate) fn call(&mut self, site: u32, function: u32) {
+        self.call_for(site, call(function), 0);
+    }
+}
+
+/// The program, its probes and its analysis.
+pub(crate) struct Session {
+    pub program: Program,
+    pub analysis: Analysis,
+    edges: HashMap<(FnodeId, SiteId, Callee), FnodeId>,
+    filter: Option<Vec<std::ops::RangeInclusive<Ticks>>>,
+    now: u64,
+    next_op: u64,
+    pub finished: bool,
+    /// Every request, in order.
+    pub log: Vec<Request>,
+}
+
+impl Session {
+    pub(crate) fn new(program: Program, params: Params) -> Self {
+        Self::over(program, Analysis::new(params))
+    }
+
+    pub(crate) fn over(program: Program, analysis: Analysis) -> Self {
+        let mut session = Self {
+            program,
+            analysis,
+            edges: HashMap::new(),
+            filter: None,
+            now: 1_000,
+            next_op: 0,
+            finished: false,
+            log: Vec::new(),
+        };
+        session.serve();
+        session
+    }
+
+    /// Runs up to `ops` ops, fewer when the analysis finishes.
+    pub(crate) fn run(&mut self, ops: u64) -> &mut Self {
+        for _ in 0..ops {
+            if self.finished {
+                break;
+            }
+            let op = self.one_op();
+            let resolution = self.analysis.profile().resolution();
+            match &self.filter {
+                Some(ranges) if !ranges.iter().any(|range| range.contains(&op.latency)) => {
+                    let bucket = resolution.bucket(op.latency);
+                    self.analysis.add_unrecorded(bucket, 1, op.latency);
+                }
+                _ => self.analysis.op(&op),
+            }
+            self.serve();
+        }
+        self
+    }
+
+    fn one_op(&mut self) -> Op {
+        let start = self.now;
+        let mut run = Run {
+            program: &self.program,
+            edges: &self.edges,
+            now: start,
+            current: Some(FnodeId::ROOT),
+            touched: BTreeMap::new(),
+            op: self.next_op,
+            level: 0,
+        };
+        (self.program.functions[&0].body)(&mut run);
+        let (end, touched) = (run.now, run.touched.into_values().collect());
+        self.now = end + 50;
+        self.next_op += 1;
+        Op {
+            tid: 1,
+            start: Tsc(start),
+            end: Tsc(end),
+            latency: Ticks(end - start),
+            touched,
+        }
+    }
+
+    fn serve(&mut self) {
+        loop {
+            let requests = self.analysis.requests();
+            if requests.is_empty() {
+                return;
+            }
+            for request in requests {
+                self.log.push(request.clone());
+                match request {
+                    Request::Expand(fnode) => self.expand(fnode),
+                    Request::FilterChanged(ranges) => self.filter = Some(ranges),
+                    Request::Retire(fnodes) => {
+                        self.edges.retain(|_, child| !fnodes.contains(child));
+                    }
+                    Request::Finished => {
+                        self.edges.clear();
+                        self.finished = true;
+                    }
+                }
+            }
+        }
+    }
+
+    fn expand(&mut self, fnode: FnodeId) {
+        let callee = match fnode {
+            FnodeId::ROOT => call(0),
+            _ => self.analysis.ftree().fnode(fnode).callee,
+        };
+        let Some(function) = self.program.of(callee) else {
+            let why = Stop::NotInstrumentable("no code".to_owned());
+            self.analysis.cannot_expand(fnode, why);
+            return;
+        };
+        for &(site, callee) in &function.sites {
+            let child = self.analysis.add_child(fnode, site, callee);
+            self.edges.insert((fnode, site, callee), child);
+        }
+        self.analysis.expanded(fnode, Tsc(self.now));
+    }
+
+    /// The root-cause paths of a peak: names joined by `/`, kind, stop.
+    pub(crate) fn causes(&self, peak: u32) -> Vec<(String, CauseKind, Stop)> {
+        self.analysis
+            .root_causes(peak)
+            .into_iter()
+            .map(|cause| (self.path(&cause), cause.kind, cause.stop))
+            .collect()
+    }
+
+    fn path(&self, cause: &RootCause) -> String {
+        let names: Vec<String> = cause
+            .path
+            .iter()
+            .map(|&id| match id {
+                FnodeId::ROOT => self.program.name(call(0)),
+                id => self.program.name(self.analysis.ftree().fnode(id).callee),
+            })
+            .collect();
+        names.join("/")
+    }
+}

@@ -1,0 +1,312 @@
+//! From an analysis to the parts of a report that it knows, with names from the session.
+
+use std::collections::BTreeMap;
+
+use super::model::{
+    BucketEntry, CalleeKind, DescentState, FnodePeak, Frame, FtreeNode, Function, InlinedFrame,
+    Kind, Parameters, PeakEntry, ProfileComparison, ProfileTable, RootCauseEntry, Status,
+    StopReason,
+};
+use super::place::Place;
+use crate::analysis::compare::{Comparison, PeakChange};
+use crate::analysis::{
+    self, Analysis, Callee, CalleeId, CauseKind, Fnode, FnodeId, Outcome, Params, PathState, Peak,
+    PeakChoice, PeakRecord, PeakStatus, Profile, RootCause, SiteId, Stop,
+};
+
+/// A call site as it is shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Site {
+    /// Where it is.
+    pub place: Place,
+    /// The source file.
+    pub file: Option<String>,
+    /// The line there.
+    pub line: Option<u32>,
+    /// The inlined functions it stands in, the innermost first.
+    pub inlined_from: Vec<InlinedFrame>,
+}
+
+/// The session's knowledge of what the analysis' ids stand for.
+pub trait Names {
+    /// f0.
+    fn f0(&self) -> Function;
+    /// A function that is called.
+    fn function(&self, callee: CalleeId) -> Function;
+    /// A call site.
+    fn site(&self, site: SiteId) -> Site;
+    /// A system call, `None` where its number is not known.
+    fn syscall(&self, number: Option<u32>) -> String;
+    /// What an fnode is called whose target is not known.
+    fn unknown(&self) -> String {
+        "(indirect call)".to_owned()
+    }
+}
+
+/// The parameters.
+#[must_use]
+pub fn parameters(params: &Params) -> Parameters {
+    Parameters {
+        start_ops: params.start_ops,
+        decision_ops: params.decision_ops,
+        maxcount_percentage: params.maxcount_percentage,
+        max_depth: params.max_depth as u64,
+        peak: match params.peak {
+            PeakChoice::One(peak) => Some(peak),
+            PeakChoice::All | PeakChoice::Later => None,
+        },
+    }
+}
+
+/// The analysis' status.
+#[must_use]
+pub fn status(analysis: &Analysis) -> Status {
+    match analysis.status() {
+        analysis::Status::InProgress => Status::InProgress,
+        analysis::Status::MaxDepthReached => Status::MaxDepthReached,
+        analysis::Status::RootCauseFound => Status::RootCauseFound,
+    }
+}
+
+/// A profile.
+#[must_use]
+pub fn profile(profile: &Profile) -> ProfileTable {
+    ProfileTable {
+        resolution: profile.resolution().get(),
+        ops: profile.count(),
+        total: profile.total().0,
+        buckets: profile
+            .buckets()
+            .map(|(bucket, content)| BucketEntry {
+                bucket,
+                ops: content.ops,
+                total: content.total.0,
+            })
+            .collect(),
+    }
+}
+
+/// A comparison with a stored profile.
+#[must_use]
+pub fn comparison(comparison: &Comparison) -> ProfileComparison {
+    let range = |peak: &Peak| format!("buckets {} to {}", peak.first_bucket, peak.last_bucket);
+    ProfileComparison {
+        earth_movers_distance: Some(comparison.emd).filter(|emd| emd.is_finite()),
+        chi_square: comparison.chi_square,
+        ops: comparison.ops,
+        mean_latency: comparison.mean_latency,
+        total_latency: comparison.total_latency,
+        changed: comparison.is_changed(),
+        peaks: comparison
+            .peaks
+            .iter()
+            .map(|change| match change {
+                PeakChange::Appeared(peak) => format!("a peak appeared in {}", range(peak)),
+                PeakChange::Vanished(peak) => format!("the peak in {} vanished", range(peak)),
+                PeakChange::Moved(before, after) => {
+                    format!("the peak in {} is now in {}", range(before), range(after))
+                }
+            })
+            .collect(),
+    }
+}
+
+/// The peaks with their root causes.
+#[must_use]
+pub fn peaks(analysis: &Analysis, names: &dyn Names) -> Vec<PeakEntry> {
+    let all = analysis.profile();
+    let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+    analysis
+        .peaks()
+        .into_iter()
+        .map(|peak| PeakEntry {
+            peak: peak.number,
+            first_bucket: peak.first_bucket,
+            last_bucket: peak.last_bucket,
+            ops: peak.content.ops,
+            total: peak.content.total.0,
+            share_of_ops: share(peak.content.ops, all.count()),
+            share_of_time: share(peak.content.total.0, all.total().0),
+            status: match analysis.peak_status(peak.number) {
+                PeakStatus::NotAnalysed => Status::NotAnalysed,
+                PeakStatus::InProgress => Status::InProgress,
+                PeakStatus::MaxDepthReached => Status::MaxDepthReached,
+                PeakStatus::RootCauseFound => Status::RootCauseFound,
+            },
+            root_causes: analysis
+                .root_causes(peak.number)
+                .iter()
+                .map(|cause| root_cause(analysis, cause, names))
+                .collect(),
+        })
+        .collect()
+}
+
+fn root_cause(analysis: &Analysis, cause: &RootCause, names: &dyn Names) -> RootCauseEntry {
+    let frames: Vec<Frame> = cause
+        .path
+        .iter()
+        .map(|&id| frame(analysis.ftree().fnode(id), names))
+        .collect();
+    let (stop, reason) = stop_reason(&cause.stop);
+    RootCauseEntry {
+        path: frames.iter().map(|frame| frame.name.clone()).collect(),
+        kind: match cause.kind {
+            CauseKind::Function => Kind::Function,
+            CauseKind::Loop => Kind::Loop,
+            CauseKind::Syscall => Kind::Syscall,
+        },
+        maxcount: cause.maxcount,
+        stop,
+        reason,
+        frames,
+    }
+}
+
+fn frame(fnode: &Fnode, names: &dyn Names) -> Frame {
+    let Some(site) = fnode.site.map(|site| names.site(site)) else {
+        let f0 = names.f0();
+        return Frame {
+            name: f0.name,
+            module: Some(f0.module),
+            call_site: None,
+            file: f0.file,
+            line: f0.line,
+            inlined_from: Vec::new(),
+        };
+    };
+    let callee = callee(fnode, names);
+    Frame {
+        name: callee.name,
+        module: callee.place.map(|place| place.module),
+        call_site: Some(site.place),
+        file: site.file,
+        line: site.line,
+        inlined_from: site.inlined_from,
+    }
+}
+
+struct NamedCallee {
+    kind: CalleeKind,
+    name: String,
+    place: Option<Place>,
+    syscall: Option<u32>,
+}
+
+fn callee(fnode: &Fnode, names: &dyn Names) -> NamedCallee {
+    let function = |function: Function| NamedCallee {
+        kind: CalleeKind::Function,
+        name: function.name,
+        place: Some(Place {
+            module: function.module,
+            offset: function.offset,
+        }),
+        syscall: None,
+    };
+    match fnode.callee {
+        _ if fnode.id == FnodeId::ROOT => function(names.f0()),
+        Callee::Function(callee) => function(names.function(callee)),
+        Callee::Syscall(number) => NamedCallee {
+            kind: CalleeKind::Syscall,
+            name: names.syscall(number),
+            place: None,
+            syscall: number,
+        },
+        Callee::Unknown => NamedCallee {
+            kind: CalleeKind::Unknown,
+            name: names.unknown(),
+            place: None,
+            syscall: None,
+        },
+    }
+}
+
+fn stop_reason(stop: &Stop) -> (StopReason, Option<String>) {
+    match stop {
+        Stop::SelfTime => (StopReason::SelfTime, None),
+        Stop::NoCalls => (StopReason::NoCalls, None),
+        Stop::MaxDepth => (StopReason::MaxDepth, None),
+        Stop::NotInstrumentable(why) => (StopReason::NotInstrumentable, Some(why.clone())),
+        Stop::StillDescending => (StopReason::StillDescending, None),
+    }
+}
+
+/// The ftree.
+#[must_use]
+pub fn ftree(analysis: &Analysis, names: &dyn Names) -> FtreeNode {
+    // From the last fnode to the first, so that a node's children are complete before it is.
+    let mut below: BTreeMap<FnodeId, Vec<FtreeNode>> = BTreeMap::new();
+    for fnode in analysis.ftree().fnodes().rev() {
+        let mut children = below.remove(&fnode.id).unwrap_or_default();
+        children.reverse();
+        let node = node(fnode, children, names);
+        match fnode.parent {
+            Some(parent) => below.entry(parent).or_default().push(node),
+            None => return node,
+        }
+    }
+    unreachable!("the ftree begins with f0")
+}
+
+fn node(fnode: &Fnode, children: Vec<FtreeNode>, names: &dyn Names) -> FtreeNode {
+    let callee = callee(fnode, names);
+    let site = fnode.site.map(|site| names.site(site));
+    let stats = fnode.stats();
+    let counts = |count: fn(&PeakRecord) -> u64| {
+        fnode
+            .records()
+            .map(|(peak, record)| (peak, count(record)))
+            .filter(|&(_, count)| count > 0)
+            .collect()
+    };
+    FtreeNode {
+        name: callee.name,
+        kind: callee.kind,
+        callee: callee.place,
+        syscall: callee.syscall,
+        file: site.as_ref().and_then(|site| site.file.clone()),
+        line: site.as_ref().and_then(|site| site.line),
+        site: site.map(|site| site.place),
+        maxcount: counts(|record| record.maxcount),
+        self_maxcount: counts(|record| record.self_maxcount),
+        root_cause_of: fnode
+            .records()
+            .filter(|(_, record)| record.state != PathState::NotChosen)
+            .map(|(peak, _)| peak)
+            .collect(),
+        max: stats.max.0,
+        mean: stats.mean().0,
+        count: stats.count,
+        peaks: fnode
+            .records()
+            .map(|(peak, record)| (peak, fnode_peak(record)))
+            .collect(),
+        children,
+    }
+}
+
+fn fnode_peak(record: &PeakRecord) -> FnodePeak {
+    let (state, stop) = match &record.state {
+        PathState::NotChosen => (DescentState::NotChosen, None),
+        PathState::Waiting => (DescentState::Waiting, None),
+        PathState::Collecting => (DescentState::Collecting, None),
+        PathState::Decided(Outcome::Itself) => (DescentState::DecidedSelf, None),
+        PathState::Decided(Outcome::Callees) => (DescentState::DecidedCallees, None),
+        PathState::Decided(Outcome::Both) => (DescentState::DecidedBoth, None),
+        PathState::Ended(stop) => (DescentState::Ended, Some(stop_reason(stop))),
+    };
+    let (stop, reason) = stop.unzip();
+    FnodePeak {
+        state,
+        stop,
+        reason: reason.flatten(),
+        decision_ops: record.decision_ops,
+        measured_ops: record.measured_ops,
+        ops: record.stats.ops,
+        max: record.stats.max.0,
+        sum: record.stats.sum.0,
+        count: record.stats.count,
+        self_time: record.self_time.0,
+        loop_time: record.loop_time.0,
+    }
+}

@@ -1,0 +1,494 @@
+//! The report as data: schema 1 of the JSON output. All durations are cycles unless a name says otherwise.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::place::Place;
+
+/// The version of this schema.
+pub const SCHEMA: u32 = 1;
+
+/// What an analysis found, and all that a later run needs to go on with it.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The version of the program that wrote it.
+    pub darc: String,
+    /// How the target was instrumented.
+    pub engine: Engine,
+    /// Where the analysis stood.
+    pub status: Status,
+    /// What was analysed.
+    pub target: Target,
+    /// The function whose latency was analysed.
+    pub f0: Function,
+    /// The clock of all durations.
+    pub clock: Clock,
+    /// What the person chose.
+    pub parameters: Parameters,
+    /// The modules that places refer to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<Module>,
+    /// f0's latencies.
+    pub profile: ProfileTable,
+    /// How this profile differs from the one that an earlier run had stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<ProfileComparison>,
+    /// The numbered humps of the profile.
+    pub peaks: Vec<PeakEntry>,
+    /// The tree of call sites below f0.
+    pub ftree: FtreeNode,
+    /// Functions below an f0 that was running already, each with an analysis of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub focus: Vec<Focus>,
+    /// What was done to the target.
+    pub probes: Probes,
+    /// What the person should know.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// How the target is instrumented.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Jumps to stubs; no traps.
+    Jump,
+    /// Breakpoints.
+    Int3,
+}
+
+/// Where the analysis, or that of one peak, stands.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// Every path ends.
+    RootCauseFound,
+    /// Every path ends, one at least because it may not become longer.
+    MaxDepthReached,
+    /// Some path does not end yet.
+    InProgress,
+    /// The person did not choose this peak.
+    NotAnalysed,
+}
+
+/// The process.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[serde(default)]
+pub struct Target {
+    /// Its id, when there was a process.
+    pub pid: Option<i32>,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// The path of the executable.
+    pub exe: String,
+    /// The build-id of the executable, in hexadecimal.
+    pub build_id: Option<String>,
+    /// Its exit status, when it has ended: the code, or 128 plus the signal.
+    pub exit_status: Option<i32>,
+}
+
+/// A function.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+pub struct Function {
+    /// The demangled name.
+    pub name: String,
+    /// The module's path.
+    pub module: String,
+    /// Where it begins in the module, in bytes.
+    #[serde(with = "hex")]
+    pub offset: u64,
+    /// The source file that defines it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+}
+
+/// The clock.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Clock {
+    /// The unit of durations.
+    pub unit: ClockUnit,
+    /// How many of them a second has.
+    pub hz: u64,
+}
+
+/// The unit of durations.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClockUnit {
+    /// Cycles of the time stamp counter.
+    #[default]
+    Cycles,
+}
+
+/// What the person chose.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct Parameters {
+    /// Ops before peaks are chosen.
+    pub start_ops: u64,
+    /// Ops inside the peak between two decisions.
+    pub decision_ops: u64,
+    /// The share of the largest maxcount that makes a root cause.
+    pub maxcount_percentage: f64,
+    /// The longest root-cause path.
+    pub max_depth: u64,
+    /// The one peak to analyse; absent for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak: Option<u32>,
+}
+
+/// A file that code was mapped from.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Module {
+    /// Its path.
+    pub path: String,
+    /// Its build-id, in hexadecimal.
+    pub build_id: Option<String>,
+}
+
+/// A histogram.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct ProfileTable {
+    /// Buckets per doubling of the latency.
+    pub resolution: u32,
+    /// How many ops; the buckets add up to it.
+    pub ops: u64,
+    /// Their latencies together.
+    pub total: u64,
+    /// The buckets that hold ops, from short latencies to long ones.
+    pub buckets: Vec<BucketEntry>,
+}
+
+/// One bucket of a histogram.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct BucketEntry {
+    /// `floor(resolution · log2(latency))`.
+    pub bucket: u32,
+    /// How many ops.
+    pub ops: u64,
+    /// Their latencies together.
+    pub total: u64,
+}
+
+/// How a profile differs from a stored one; see [`crate::analysis::compare`].
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct ProfileComparison {
+    /// The Earth Mover's Distance; absent when one of the profiles is empty.
+    pub earth_movers_distance: Option<f64>,
+    /// Chi-square distance, 0 to 1.
+    pub chi_square: f64,
+    /// Normalised difference of the numbers of ops, 0 to 1.
+    pub ops: f64,
+    /// Normalised difference of the mean latencies, 0 to 1.
+    pub mean_latency: f64,
+    /// Normalised difference of the total latencies, 0 to 1.
+    pub total_latency: f64,
+    /// Whether the distribution is another one.
+    pub changed: bool,
+    /// Peaks that appeared, vanished or moved, in words.
+    pub peaks: Vec<String>,
+}
+
+/// A peak and what was found about it.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct PeakEntry {
+    /// Its number.
+    pub peak: u32,
+    /// The leftmost bucket.
+    pub first_bucket: u32,
+    /// The rightmost bucket.
+    pub last_bucket: u32,
+    /// How many ops.
+    pub ops: u64,
+    /// Their latencies together.
+    pub total: u64,
+    /// Their part of all ops, 0 to 1.
+    pub share_of_ops: f64,
+    /// Their part of the time of all ops, 0 to 1.
+    pub share_of_time: f64,
+    /// Where the analysis of this peak stands.
+    pub status: Status,
+    /// The paths to what takes the time.
+    pub root_causes: Vec<RootCauseEntry>,
+}
+
+/// What takes the time at the end of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The function's own code.
+    Function,
+    /// The function's many short calls.
+    Loop,
+    /// A system call.
+    Syscall,
+    /// The thread did not run.
+    Preemption,
+    /// An interrupt ran.
+    Interrupt,
+}
+
+/// Why a path ends.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum StopReason {
+    /// The function itself takes the time.
+    #[serde(rename = "self")]
+    SelfTime,
+    /// It makes no calls.
+    NoCalls,
+    /// The path may not become longer.
+    MaxDepth,
+    /// Its calls cannot be measured.
+    NotInstrumentable,
+    /// It does not end yet.
+    StillDescending,
+}
+
+/// A root-cause path.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct RootCauseEntry {
+    /// The functions' names, f0 first.
+    pub path: Vec<String>,
+    /// What takes the time.
+    pub kind: Kind,
+    /// How often it was among the largest contributors.
+    pub maxcount: u64,
+    /// Why the path ends.
+    pub stop: StopReason,
+    /// Why the calls of the last function cannot be measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The path again, with places.
+    pub frames: Vec<Frame>,
+}
+
+/// One function on a root-cause path and the call that led to it.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+pub struct Frame {
+    /// The function's name.
+    pub name: String,
+    /// Its module's path; absent for system calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// Where it was called; absent for f0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_site: Option<Place>,
+    /// The source file of the call; for f0 of its definition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// The inlined functions that the call stands in, the innermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inlined_from: Vec<InlinedFrame>,
+}
+
+/// A function that the compiler copied into its caller.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct InlinedFrame {
+    /// Its name.
+    pub name: String,
+    /// The source file of the place where it is called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+}
+
+/// What is called at a site.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum CalleeKind {
+    /// A function: `callee` says where it is.
+    #[default]
+    Function,
+    /// The kernel: `syscall` says which system call, if that is known.
+    Syscall,
+    /// Targets of an indirect call that have no node of their own.
+    Unknown,
+}
+
+/// One fnode and all below it.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+pub struct FtreeNode {
+    /// The call site; absent for f0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<Place>,
+    /// The name of what is called.
+    pub name: String,
+    /// What is called.
+    #[serde(default)]
+    pub kind: CalleeKind,
+    /// Where the called function begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callee: Option<Place>,
+    /// The number of the system call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub syscall: Option<u32>,
+    /// The source file of the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// By peak: how often it was among the largest contributors of its parent.
+    pub maxcount: BTreeMap<u32, u64>,
+    /// By peak: how often the function itself was, against its own callees.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub self_maxcount: BTreeMap<u32, u64>,
+    /// The peaks that have it on a root-cause path.
+    pub root_cause_of: Vec<u32>,
+    /// The longest call.
+    pub max: u64,
+    /// The mean call.
+    pub mean: u64,
+    /// How many calls were measured.
+    pub count: u64,
+    /// By peak: what was measured and where the descent stands.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub peaks: BTreeMap<u32, FnodePeak>,
+    /// The calls that the function makes.
+    pub children: Vec<FtreeNode>,
+}
+
+/// Where the descent stands at an fnode.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum DescentState {
+    /// On no root-cause path.
+    #[default]
+    NotChosen,
+    /// Its calls are not measured yet.
+    Waiting,
+    /// Ops are collected for the decision.
+    Collecting,
+    /// Decided: the function itself.
+    DecidedSelf,
+    /// Decided: callees of it.
+    DecidedCallees,
+    /// Decided: both.
+    DecidedBoth,
+    /// The path ends here, for the reason in `stop`.
+    Ended,
+}
+
+/// What an fnode knows about one peak.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+pub struct FnodePeak {
+    /// Where the descent stands.
+    pub state: DescentState,
+    /// Why the path ends here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopReason>,
+    /// The reason in words, where `stop` has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Ops that count for the decision so far.
+    pub decision_ops: u64,
+    /// Ops in which the fnode's calls were measured.
+    pub measured_ops: u64,
+    /// Ops in which it was called.
+    pub ops: u64,
+    /// The longest call.
+    pub max: u64,
+    /// All calls together.
+    pub sum: u64,
+    /// How many calls.
+    pub count: u64,
+    /// The function's own time in the ops that its self-maxcount counts.
+    pub self_time: u64,
+    /// The part of it that went into repeated short calls.
+    pub loop_time: u64,
+}
+
+/// A function below an f0 that was running already, with an analysis of its own.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct Focus {
+    /// The functions' names from f0 down to it.
+    pub path: Vec<String>,
+    /// Its part of the time of f0, 0 to 1.
+    pub share_of_time: f64,
+    /// How often it was called.
+    pub calls: u64,
+    /// Its latencies.
+    pub profile: ProfileTable,
+    /// The numbered humps.
+    pub peaks: Vec<PeakEntry>,
+    /// The tree below it.
+    pub ftree: FtreeNode,
+}
+
+/// What was done to the target, and what it cost.
+#[derive(Clone, PartialEq, Default, Serialize, Deserialize, Debug)]
+#[serde(default)]
+pub struct Probes {
+    /// How many call sites were instrumented, at most at one time.
+    pub sites: u64,
+    /// The call sites that were not, each with the reason.
+    pub skipped: Vec<SkippedSite>,
+    /// What one probe adds.
+    pub cost_cycles: ProbeCost,
+    /// Ops that were recorded.
+    pub records: u64,
+    /// Ops that were lost.
+    pub dropped: u64,
+    /// How long the target was stopped, in microseconds.
+    pub pause_us: Pause,
+    /// How many bytes of code differed from the files after the probes were taken away.
+    pub bytes_differing_after_detach: u64,
+}
+
+/// A call site without a probe.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct SkippedSite {
+    /// Where it is.
+    pub site: Place,
+    /// Why.
+    pub reason: String,
+}
+
+/// What one probe adds, in cycles.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[serde(default)]
+pub struct ProbeCost {
+    /// To the latency that it reports; taken out of all figures.
+    pub inside: u64,
+    /// To its surroundings, beside that.
+    pub outside: u64,
+}
+
+/// How long the target was stopped, in microseconds.
+#[derive(Clone, Copy, PartialEq, Default, Serialize, Deserialize, Debug)]
+#[serde(default)]
+pub struct Pause {
+    /// The median stop.
+    pub p50: f64,
+    /// The longest stop.
+    pub max: f64,
+}
+
+/// Offsets are written `0x1f`.
+mod hex {
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(offset: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{offset:#x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(from)?;
+        text.strip_prefix("0x")
+            .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+            .ok_or_else(|| D::Error::custom("an offset is written 0x..."))
+    }
+}

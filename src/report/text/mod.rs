@@ -1,0 +1,193 @@
+//! The report for people.
+//!
+//! Sections in the order of the questions: what was analysed, what its latencies look like, why each peak
+//! is there, what the ops of one peak do that those of another do not, and what the measuring did.
+//! Everything that came from the target is escaped here.
+
+mod causes;
+mod contrast;
+mod header;
+mod histogram;
+mod probes;
+
+use super::escape::control;
+use super::model::Report;
+use crate::analysis::{Hz, Nanos, Ticks};
+
+/// How a report is laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Style {
+    /// Columns of the page; below 60 counts as 60.
+    pub width: usize,
+    /// Whether headings stand out.
+    pub color: Color,
+}
+
+/// Whether escape sequences are written.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Color {
+    /// Never: for files and pipes.
+    #[default]
+    Never,
+    /// Always.
+    Always,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Self {
+            width: 100,
+            color: Color::Never,
+        }
+    }
+}
+
+/// The whole report, ending with a newline.
+#[must_use]
+pub fn render(report: &Report, style: Style) -> String {
+    let mut page = Page::new(report.clock.hz, style);
+    header::write(&mut page, report);
+    histogram::write(&mut page, report);
+    causes::write(&mut page, report);
+    contrast::write(&mut page, &report.ftree, &report.peaks);
+    for focus in &report.focus {
+        page.blank();
+        page.heading(&format!(
+            "Below {}: {} of the time, {} calls",
+            path(&focus.path),
+            percent(focus.share_of_time),
+            focus.calls
+        ));
+        histogram::buckets(&mut page, &focus.profile, &focus.peaks);
+        causes::peaks(&mut page, &focus.peaks, focus.profile.resolution);
+        contrast::write(&mut page, &focus.ftree, &focus.peaks);
+    }
+    probes::write(&mut page, report);
+    page.text
+}
+
+/// The page that sections write on.
+struct Page {
+    text: String,
+    width: usize,
+    color: Color,
+    hz: Option<Hz>,
+}
+
+impl Page {
+    fn new(hz: u64, style: Style) -> Self {
+        Self {
+            text: String::new(),
+            width: style.width.max(60),
+            color: style.color,
+            hz: Hz::new(hz),
+        }
+    }
+
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
+    }
+
+    fn blank(&mut self) {
+        self.text.push('\n');
+    }
+
+    fn heading(&mut self, heading: &str) {
+        match self.color {
+            Color::Never => self.line(heading),
+            Color::Always => self.line(&format!("\x1b[1m{heading}\x1b[0m")),
+        }
+    }
+
+    /// `label` in the left column, what it is in the right one.
+    fn field(&mut self, label: &str, value: &str) {
+        self.line(&format!("  {label:<12}{value}"));
+    }
+
+    /// A duration for people; cycles where the clock's rate is not known.
+    fn time(&self, cycles: u64) -> String {
+        match self.hz {
+            Some(hz) => hz.nanos(Ticks(cycles)).to_string(),
+            None => format!("{cycles} cycles"),
+        }
+    }
+}
+
+/// Names of a path in one line.
+fn path(names: &[String]) -> String {
+    let names: Vec<_> = names.iter().map(|name| control(name)).collect();
+    names.join(" → ")
+}
+
+/// A share for people: two digits, and never "0%" or "100%" for what is not.
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if share <= 0.0 {
+        "0%".to_owned()
+    } else if percent < 0.01 {
+        "<0.01%".to_owned()
+    } else if percent < 1.0 {
+        format!("{percent:.2}%")
+    } else if percent < 99.95 {
+        format!("{percent:.1}%")
+    } else if share < 1.0 {
+        ">99.9%".to_owned()
+    } else {
+        "100%".to_owned()
+    }
+}
+
+/// `file:line`, as far as known.
+fn source(file: Option<&str>, line: Option<u32>) -> Option<String> {
+    let file = control(file?);
+    Some(match line {
+        Some(line) => format!("{file}:{line}"),
+        None => file.into_owned(),
+    })
+}
+
+/// The text cut in its middle to at most `width` characters: both ends of a long name matter.
+fn shorten(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width || width == 0 {
+        return text.to_owned();
+    }
+    let head = (width - 1).div_ceil(2);
+    let tail = width - 1 - head;
+    let begin = text.chars().take(head);
+    let end = text.chars().skip(length - tail);
+    begin.chain(std::iter::once('…')).chain(end).collect()
+}
+
+/// Microseconds as a duration for people.
+fn microseconds(us: f64) -> String {
+    Nanos(us * 1e3).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_never_rounded_to_all_or_nothing() {
+        let cases = [
+            (0.0, "0%"),
+            (0.000_01, "<0.01%"),
+            (0.004, "0.40%"),
+            (0.123, "12.3%"),
+            (0.999_9, ">99.9%"),
+            (1.0, "100%"),
+        ];
+        for (share, text) in cases {
+            assert_eq!(percent(share), text);
+        }
+    }
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(shorten("std::vector<int>::push_back", 11), "std::…_back");
+        assert_eq!(shorten("short", 5), "short");
+        assert_eq!(shorten("höher", 3), "h…r");
+    }
+}

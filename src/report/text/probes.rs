@@ -1,0 +1,61 @@
+//! What the measuring did to the target, and what the person should know.
+
+use super::{Page, microseconds};
+use crate::report::escape::control;
+use crate::report::model::Report;
+
+pub(super) fn write(page: &mut Page, report: &Report) {
+    let probes = &report.probes;
+    page.blank();
+    page.heading("Probes");
+    page.field(
+        "sites",
+        &format!(
+            "{} instrumented, {} skipped",
+            probes.sites,
+            probes.skipped.len()
+        ),
+    );
+    for skipped in &probes.skipped {
+        let site = skipped.site.to_string();
+        page.field(
+            "",
+            &format!("{}: {}", control(&site), control(&skipped.reason)),
+        );
+    }
+    let cost = probes.cost_cycles;
+    page.field(
+        "cost",
+        &format!(
+            "{} inside of each measured call (taken out), {} outside",
+            page.time(cost.inside),
+            page.time(cost.outside)
+        ),
+    );
+    page.field(
+        "records",
+        &format!("{}, {} dropped", probes.records, probes.dropped),
+    );
+    page.field(
+        "pauses",
+        &format!(
+            "{} typical, {} at most",
+            microseconds(probes.pause_us.p50),
+            microseconds(probes.pause_us.max)
+        ),
+    );
+    page.field(
+        "code",
+        &format!(
+            "{} bytes differ after detaching",
+            probes.bytes_differing_after_detach
+        ),
+    );
+    if !report.warnings.is_empty() {
+        page.blank();
+        page.heading("Warnings");
+        for warning in &report.warnings {
+            page.line(&format!("  {}", control(warning)));
+        }
+    }
+}
