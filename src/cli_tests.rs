@@ -1,0 +1,235 @@
+//! What command lines mean, and what is said of those that mean nothing.
+
+use clap::CommandFactory;
+
+use super::*;
+
+fn darc(arguments: &[&str]) -> Result<Invocation, Stop> {
+    parse(
+        std::iter::once(&"darc")
+            .chain(arguments)
+            .map(OsString::from),
+    )
+}
+
+/// The one line that is shown for a refused command line.
+fn refused(arguments: &[&str]) -> String {
+    match darc(arguments) {
+        Err(Stop::Refuse(failure)) => {
+            assert_eq!(failure.kind().code(), 2, "{arguments:?}");
+            let line = failure.line();
+            assert!(
+                line.starts_with("darc: ") && !line.contains('\n'),
+                "{line:?}"
+            );
+            line
+        }
+        other => panic!("{arguments:?} was not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn the_parser_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn attach_takes_a_process_and_a_function() {
+    let Ok(Invocation::Attach(options)) = darc(&["attach", "-p", "42", "--f0", "a::b(int)"]) else {
+        panic!()
+    };
+    assert_eq!((options.pid, options.f0.as_str()), (42, "a::b(int)"));
+    assert_eq!(options.common, Common::default());
+}
+
+#[test]
+fn run_takes_everything_after_the_program() {
+    let Ok(Invocation::Run(options)) =
+        darc(&["run", "--repeat", "3", "--", "ls", "-l", "--", "--help"])
+    else {
+        panic!()
+    };
+    assert_eq!(options.command, ["ls", "-l", "--", "--help"]);
+    assert_eq!((options.repeat.get(), options.f0.as_str()), (3, "main"));
+    let Ok(Invocation::Run(options)) = darc(&["run", "-q", "ls", "-q"]) else {
+        panic!()
+    };
+    assert_eq!(options.command, ["ls", "-q"]);
+    assert_eq!(options.common.verbosity, Verbosity::Quiet);
+}
+
+#[test]
+fn resume_takes_its_target_from_three_places() {
+    let target = |arguments: &[&str]| match darc(arguments) {
+        Ok(Invocation::Resume(options)) => options.target,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(target(&["resume", "out.txt"]), ResumeTarget::FromFile);
+    assert_eq!(
+        target(&["resume", "out.txt", "-p", "7"]),
+        ResumeTarget::Pid(7)
+    );
+    assert_eq!(
+        target(&["resume", "out.txt", "--", "a", "-p"]),
+        ResumeTarget::Command(vec!["a".into(), "-p".into()])
+    );
+    refused(&["resume", "out.txt", "-p", "7", "--", "a"]);
+}
+
+#[test]
+fn all_options_arrive() {
+    let line = "attach -p 1 -o r.json --format json --engine jump --peak 2 --start-ops 5 --decision-ops 6 \
+                --maxcount-percentage 1 --max-depth 7 --resolution 8 -d 1.5s -vv --color never";
+    let Ok(Invocation::Attach(options)) = darc(&line.split_whitespace().collect::<Vec<_>>()) else {
+        panic!()
+    };
+    let expected = Common {
+        output: "r.json".into(),
+        format: Format::Json,
+        engine: EngineChoice::Jump,
+        params: GivenParams {
+            start_ops: Some(5),
+            decision_ops: Some(6),
+            maxcount_percentage: Some(1.0),
+            max_depth: Some(7),
+            resolution: Resolution::new(8),
+            peak: Some(PeakChoice::One(2)),
+        },
+        duration: Some(Duration::from_millis(1500)),
+        verbosity: Verbosity::Trace,
+        color: ColorChoice::Never,
+    };
+    assert_eq!(options.common, expected);
+    let Ok(Invocation::Attach(options)) = darc(&["attach", "-p", "1", "--ask"]) else {
+        panic!()
+    };
+    assert_eq!(options.common.params.peak, Some(PeakChoice::Later));
+}
+
+#[test]
+fn guardian_and_report_are_understood() {
+    assert_eq!(
+        darc(&[
+            "guardian",
+            "--pid",
+            "9",
+            "--ledger-fd",
+            "3",
+            "--life-fd",
+            "4"
+        ])
+        .ok(),
+        Some(Invocation::Guardian(GuardianOptions {
+            pid: 9,
+            ledger_fd: 3,
+            life_fd: 4
+        })),
+    );
+    let Ok(Invocation::Report(options)) = darc(&["report", "out.txt", "--format", "json"]) else {
+        panic!()
+    };
+    assert_eq!((options.format, options.output), (Format::Json, None));
+}
+
+#[test]
+fn a_process_id_is_a_process_id() {
+    for pid in ["0", "-1", "99999999999", "12x", "", "+5", "１", " 1"] {
+        let line = refused(&["attach", "-p", pid]);
+        assert!(line.contains("not a process id"), "{line}");
+    }
+}
+
+#[test]
+fn degenerate_values_are_usage_errors() {
+    for (option, values) in [
+        (
+            "--duration",
+            &["0", "0s", "-1", "-1s", "1e30s", "5 m", "1,5s", "10"] as &[_],
+        ),
+        (
+            "--maxcount-percentage",
+            &["-0.1", "1.1", "NaN", "inf", "0,5", ""],
+        ),
+        ("--start-ops", &["0", "x", "18446744073709551616"]),
+        ("--decision-ops", &["0", "1.5"]),
+        ("--max-depth", &["0", ""]),
+        ("--resolution", &["0", "17"]),
+        ("--peak", &["0", "some"]),
+        ("--engine", &["magic"]),
+        ("--f0", &["", " "]),
+    ] {
+        for value in values {
+            let line = refused(&["attach", "-p", "1", &format!("{option}={value}")]);
+            assert!(line.contains(option), "{line}");
+        }
+    }
+    refused(&["run", "--repeat", "0", "--", "ls"]);
+}
+
+#[test]
+fn contradictions_are_usage_errors() {
+    for arguments in [
+        &[] as &[&str],
+        &["frobnicate"],
+        &["attach"],
+        &["attach", "-p", "1", "--frobnicate"],
+        &["attach", "-p", "1", "ls"],
+        &["attach", "-p", "1", "-p", "2"],
+        &["attach", "-p", "1", "--ask", "--peak", "1"],
+        &["attach", "-p", "1", "-q", "-v"],
+        &["run"],
+        &["run", "--"],
+        &["run", "--", ""],
+        &["run", "-p", "1", "--", "ls"],
+        &["resume"],
+        &["report", "a", "b"],
+        &["attach", "-p", "1", "--line\nfeed\x1b[2J"],
+    ] {
+        refused(arguments);
+    }
+    assert!(
+        refused(&["attach", "-p", "1", "--duraton", "1s"]).contains("'--duration'"),
+        "suggests what was meant"
+    );
+}
+
+#[test]
+fn help_and_version_succeed_and_list_the_exit_codes() {
+    for arguments in [&["--help"] as &[_], &["attach", "--help"], &["run", "-h"]] {
+        let Err(Stop::Show(text)) = darc(arguments) else {
+            panic!()
+        };
+        assert!(text.contains(EXIT_CODES), "{text}");
+        assert!(!text.contains("guardian"), "{text}");
+    }
+    let Err(Stop::Show(text)) = darc(&["--version"]) else {
+        panic!()
+    };
+    assert!(text.starts_with("darc "), "{text}");
+}
+
+#[test]
+fn the_command_line_wins_over_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("darc.toml");
+    std::fs::write(
+        &path,
+        "pid = 5\nf0 = \"serve\"\nduration = \"2s\"\nstart-ops = 30\nmax-depth = 4\n",
+    )
+    .unwrap();
+    let path = path.to_str().unwrap();
+    let Ok(Invocation::Attach(options)) =
+        darc(&["attach", "--config", path, "--start-ops", "10", "-p", "6"])
+    else {
+        panic!()
+    };
+    assert_eq!((options.pid, options.f0.as_str()), (6, "serve"));
+    assert_eq!(
+        (
+            options.common.params.start_ops,
+            options.common.params.max_depth
+        ),
+        (Some(10), Some(4))
+    );
+    assert_eq!(options.common.duration, Some(Duration::from_secs(2)));
+}

@@ -1,0 +1,27 @@
+//! The subcommands, one a file. Each takes plain options and says how it ended.
+
+pub mod attach;
+pub mod demo;
+pub mod guardian;
+pub mod report;
+pub mod resume;
+pub mod run;
+
+use crate::exit::{ExitStatus, Failure};
+use crate::options::Invocation;
+
+/// Does what was asked for.
+///
+/// # Errors
+/// When darc itself failed; how a target ended is no failure.
+pub fn execute(invocation: Invocation) -> Result<ExitStatus, Failure> {
+    match invocation {
+        Invocation::Run(options) => run::execute(options),
+        Invocation::Attach(options) => attach::execute(options),
+        Invocation::Resume(options) => resume::execute(options),
+        Invocation::Report(options) => report::execute(options),
+        Invocation::Demo(options) => demo::execute(options),
+        Invocation::DemoTarget => Ok(demo::target()),
+        Invocation::Guardian(options) => guardian::execute(options),
+    }
+}

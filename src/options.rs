@@ -1,0 +1,260 @@
+//! What the person asked for, as plain values: nothing of the command line's parser is left in them.
+
+use std::ffi::OsString;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::analysis::{Params, PeakChoice, Resolution};
+
+/// The function that is analysed when none is named.
+pub const DEFAULT_F0: &str = "main";
+
+/// The file that results go to when none is named.
+pub const DEFAULT_OUTPUT: &str = "out.txt";
+
+/// One invocation of darc.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Invocation {
+    /// `darc run`
+    Run(RunOptions),
+    /// `darc attach`
+    Attach(AttachOptions),
+    /// `darc resume`
+    Resume(ResumeOptions),
+    /// `darc report`
+    Report(ReportOptions),
+    /// `darc demo`
+    Demo(DemoOptions),
+    /// The program that `darc demo` analyses.
+    DemoTarget,
+    /// The process that restores the target's code should darc be killed.
+    Guardian(GuardianOptions),
+}
+
+/// `darc run`: start a program and analyse a function of it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RunOptions {
+    /// The program and its arguments; never empty.
+    pub command: Vec<OsString>,
+    /// How often the program is run.
+    pub repeat: NonZeroU32,
+    /// The function, as the person named it.
+    pub f0: String,
+    /// What all analyses have.
+    pub common: Common,
+}
+
+/// `darc attach`: analyse a function of a running process.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AttachOptions {
+    /// The process, greater than 0.
+    pub pid: i32,
+    /// The function, as the person named it.
+    pub f0: String,
+    /// What all analyses have.
+    pub common: Common,
+}
+
+/// `darc resume`: go on with an analysis that a file holds.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ResumeOptions {
+    /// The file with the earlier results.
+    pub file: PathBuf,
+    /// What is analysed.
+    pub target: ResumeTarget,
+    /// What all analyses have.
+    pub common: Common,
+}
+
+/// The target of a resumed analysis.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ResumeTarget {
+    /// The command that the file records.
+    FromFile,
+    /// A running process.
+    Pid(i32),
+    /// This program with these arguments; never empty.
+    Command(Vec<OsString>),
+}
+
+/// `darc report`: show results that a file holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReportOptions {
+    /// The file with the results.
+    pub file: PathBuf,
+    /// The format they are shown in.
+    pub format: Format,
+    /// Where to: stdout when `None`.
+    pub output: Option<PathBuf>,
+    /// Whether colours are used.
+    pub color: ColorChoice,
+}
+
+/// `darc demo`: analyse a program that comes with darc.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DemoOptions {
+    /// What all analyses have.
+    pub common: Common,
+}
+
+/// `darc guardian`, which darc starts by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GuardianOptions {
+    /// The target.
+    pub pid: i32,
+    /// The inherited descriptor of the list of patched bytes.
+    pub ledger_fd: i32,
+    /// The inherited descriptor that reaches its end when darc dies.
+    pub life_fd: i32,
+}
+
+/// What all analyses have.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Common {
+    /// The file that results are written to.
+    pub output: PathBuf,
+    /// Their format.
+    pub format: Format,
+    /// How calls are measured.
+    pub engine: EngineChoice,
+    /// The parameters that were given; the others come from a resumed file, or the defaults.
+    pub params: GivenParams,
+    /// When the analysis ends by itself; never zero.
+    pub duration: Option<Duration>,
+    /// How much is said on stderr.
+    pub verbosity: Verbosity,
+    /// Whether colours are used.
+    pub color: ColorChoice,
+}
+
+impl Default for Common {
+    fn default() -> Self {
+        Self {
+            output: PathBuf::from(DEFAULT_OUTPUT),
+            format: Format::default(),
+            engine: EngineChoice::default(),
+            params: GivenParams::default(),
+            duration: None,
+            verbosity: Verbosity::default(),
+            color: ColorChoice::default(),
+        }
+    }
+}
+
+/// The format of results.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Format {
+    /// Plain text, for people and for `darc resume`.
+    #[default]
+    Text,
+    /// JSON, schema version 1.
+    Json,
+}
+
+/// How calls are measured.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum EngineChoice {
+    /// Breakpoints: works at every site, slow.
+    #[default]
+    Int3,
+    /// Jumps to stubs in the target: no traps.
+    Jump,
+}
+
+/// How much is said on stderr.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub enum Verbosity {
+    /// Nothing but errors.
+    Quiet,
+    /// Progress and warnings.
+    #[default]
+    Normal,
+    /// What darc does, too.
+    Verbose,
+    /// Every event.
+    Trace,
+}
+
+/// Whether colours are used.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum ColorChoice {
+    /// On a terminal that understands them.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// The parameters of the analysis that the person gave.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct GivenParams {
+    /// See [`Params::start_ops`].
+    pub start_ops: Option<u64>,
+    /// See [`Params::decision_ops`].
+    pub decision_ops: Option<u64>,
+    /// See [`Params::maxcount_percentage`].
+    pub maxcount_percentage: Option<f64>,
+    /// See [`Params::max_depth`].
+    pub max_depth: Option<usize>,
+    /// See [`Params::resolution`].
+    pub resolution: Option<Resolution>,
+    /// See [`Params::peak`]; `--ask` is [`PeakChoice::Later`].
+    pub peak: Option<PeakChoice>,
+}
+
+impl GivenParams {
+    /// `base`, with what was given in its place.
+    #[must_use]
+    pub fn over(&self, base: Params) -> Params {
+        Params {
+            start_ops: self.start_ops.unwrap_or(base.start_ops),
+            decision_ops: self.decision_ops.unwrap_or(base.decision_ops),
+            maxcount_percentage: self.maxcount_percentage.unwrap_or(base.maxcount_percentage),
+            max_depth: self.max_depth.unwrap_or(base.max_depth),
+            resolution: self.resolution.unwrap_or(base.resolution),
+            peak: self.peak.unwrap_or(base.peak),
+        }
+    }
+
+    /// These, and `other`'s where these give none.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            start_ops: self.start_ops.or(other.start_ops),
+            decision_ops: self.decision_ops.or(other.decision_ops),
+            maxcount_percentage: self.maxcount_percentage.or(other.maxcount_percentage),
+            max_depth: self.max_depth.or(other.max_depth),
+            resolution: self.resolution.or(other.resolution),
+            peak: self.peak.or(other.peak),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_wins_and_the_rest_stays() {
+        let given = GivenParams {
+            start_ops: Some(7),
+            ..GivenParams::default()
+        };
+        let file = GivenParams {
+            start_ops: Some(1),
+            max_depth: Some(3),
+            ..GivenParams::default()
+        };
+        let params = given.or(file).over(Params {
+            decision_ops: 9,
+            ..Params::default()
+        });
+        assert_eq!(
+            (params.start_ops, params.max_depth, params.decision_ops),
+            (7, 3, 9)
+        );
+    }
+}

@@ -1,0 +1,187 @@
+//! Interrupts: the first ends the analysis, the second makes darc restore the target and leave at once.
+//!
+//! A handler only counts; whoever owns the target looks at [`Interrupts::level`] between two of its
+//! events, or waits for [`Interrupts::fd`] beside them. Before [`Interrupts::install`] the signals
+//! have their default action, which is right as long as the target was not touched.
+//!
+//! A signal that darc was started with as ignored (nohup, a shell's background job) stays ignored.
+//! Handlers do not outlive exec, so a program that darc starts has the dispositions a shell would give it.
+//! Source: signal(7), sigaction(2), proc_pid_status(5) on SigIgn.
+
+use std::cell::Cell;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use signal_hook::SigId;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ};
+
+/// The signals that end the analysis. SIGXCPU is the soft limit of processor time.
+const ENDING: [i32; 5] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU];
+
+/// What darc has been told so far.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    /// Nothing: go on.
+    GoOn,
+    /// One signal: end the analysis, restore the target, report.
+    End,
+    /// Two or more; the last was this one: restore the target and leave.
+    LeaveAtOnce(i32),
+}
+
+/// The installed handlers. Dropping them makes the signals do nothing at all; see [`Interrupts::finish`].
+#[derive(Debug)]
+pub struct Interrupts {
+    /// The number of the last signal that was not yet looked at, or 0.
+    last: Arc<AtomicUsize>,
+    /// One byte for each signal.
+    bytes: UnixStream,
+    level: Cell<Level>,
+    registered: Vec<SigId>,
+    /// Set once the signals are to have their default action again.
+    finished: Arc<AtomicBool>,
+}
+
+impl Interrupts {
+    /// Installs the handlers, for the whole process.
+    ///
+    /// # Errors
+    /// When the kernel refuses a handler or there are no file descriptors left.
+    pub fn install() -> io::Result<Self> {
+        let ignored = ignored_signals();
+        let (bytes, sender) = UnixStream::pair()?;
+        bytes.set_nonblocking(true)?;
+        let last = Arc::new(AtomicUsize::new(0));
+        let finished = Arc::new(AtomicBool::new(false));
+        let mut registered = Vec::new();
+        for signal in ENDING
+            .into_iter()
+            .filter(|&signal| !contains(ignored, signal))
+        {
+            // The byte comes first: whoever sees the number finds the byte.
+            registered.push(signal_hook::low_level::pipe::register(
+                signal,
+                sender.try_clone()?,
+            )?);
+            let number = usize::try_from(signal).unwrap_or(0);
+            registered.push(signal_hook::flag::register_usize(
+                signal,
+                Arc::clone(&last),
+                number,
+            )?);
+            registered.push(signal_hook::flag::register_conditional_default(
+                signal,
+                Arc::clone(&finished),
+            )?);
+        }
+        if !contains(ignored, SIGXFSZ) {
+            // A file that outgrows RLIMIT_FSIZE shall be an error of write(2), not the end.
+            registered.push(signal_hook::flag::register(
+                SIGXFSZ,
+                Arc::new(AtomicBool::new(false)),
+            )?);
+        }
+        Ok(Self {
+            last,
+            bytes,
+            level: Cell::new(Level::GoOn),
+            registered,
+            finished,
+        })
+    }
+
+    /// What darc has been told so far. Costs one load as long as no signal came.
+    pub fn level(&self) -> Level {
+        let signal = self.last.swap(0, Ordering::AcqRel);
+        if signal != 0 {
+            let mut came = 0;
+            let mut buffer = [0; 64];
+            while let Ok(n @ 1..) = (&self.bytes).read(&mut buffer) {
+                came += n;
+            }
+            let signal = i32::try_from(signal).unwrap_or(SIGTERM);
+            self.level.set(match (self.level.get(), came) {
+                (Level::GoOn, 0 | 1) => Level::End,
+                _ => Level::LeaveAtOnce(signal),
+            });
+        }
+        self.level.get()
+    }
+
+    /// Readable when a signal came that [`level`](Self::level) has not looked at.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.bytes.as_fd()
+    }
+
+    /// Gives the signals their default action again: the target is restored, and nobody shall have
+    /// to wait for a report that cannot be written.
+    pub fn finish(&self) {
+        self.finished.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        if !self.finished.load(Ordering::Acquire) {
+            for id in self.registered.drain(..) {
+                signal_hook::low_level::unregister(id);
+            }
+        }
+    }
+}
+
+/// The mask of signals that this process ignores; none when `/proc` cannot be read.
+fn ignored_signals() -> u64 {
+    std::fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|status| {
+            let mask = status
+                .lines()
+                .find_map(|line| line.strip_prefix("SigIgn:"))?;
+            u64::from_str_radix(mask.trim(), 16).ok()
+        })
+        .unwrap_or(0)
+}
+
+fn contains(mask: u64, signal: i32) -> bool {
+    u32::try_from(signal - 1).is_ok_and(|bit| mask.checked_shr(bit).unwrap_or(0) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::signal::{Signal, raise};
+
+    #[test]
+    fn the_first_ends_and_the_second_leaves() {
+        let interrupts = Interrupts::install().unwrap();
+        assert_eq!(interrupts.level(), Level::GoOn);
+        raise(Signal::SIGTERM).unwrap();
+        assert_eq!(interrupts.level(), Level::End);
+        assert_eq!(
+            interrupts.level(),
+            Level::End,
+            "looking again changes nothing"
+        );
+        raise(Signal::SIGINT).unwrap();
+        assert_eq!(interrupts.level(), Level::LeaveAtOnce(SIGINT));
+        drop(interrupts);
+
+        // Both may come before anybody looks.
+        let interrupts = Interrupts::install().unwrap();
+        raise(Signal::SIGINT).unwrap();
+        raise(Signal::SIGQUIT).unwrap();
+        assert_eq!(interrupts.level(), Level::LeaveAtOnce(SIGQUIT));
+    }
+
+    #[test]
+    fn a_mask_is_read_as_the_kernel_writes_it() {
+        assert!(contains(1 << 12, 13));
+        assert!(!contains(1 << 12, 12));
+        assert!(!contains(u64::MAX, 0) && !contains(u64::MAX, 99));
+    }
+}
