@@ -93,27 +93,22 @@ impl Analysis {
             sum: op.latency,
             count: 1,
         };
-        self.record(peak, &root);
-        for touched in &op.touched {
-            if touched.fnode != FnodeId::ROOT && touched.count > 0 {
-                self.record(peak, touched);
-            }
-        }
+        let f0 = self.ftree.fnode_mut(FnodeId::ROOT);
+        f0.record_mut(peak).stats.add(&root);
         self.index_touched(op);
         for index in 0..self.measured.len() {
             let fnode = self.measured[index];
             if !self.counts_for(fnode, op) {
                 continue;
             }
-            let record = self.ftree.fnode_mut(fnode).record_mut(peak);
-            record.measured_ops = record.measured_ops.saturating_add(1);
-            if record.state != PathState::Collecting {
-                continue;
-            }
-            if fnode == FnodeId::ROOT {
-                self.contribute(op, peak, &root);
-            } else if let Some(at) = self.touched_at[fnode.0 as usize] {
-                self.contribute(op, peak, &op.touched[at]);
+            let call = match fnode {
+                FnodeId::ROOT => Some(&root),
+                _ => self.touched_at[fnode.0 as usize].map(|at| &op.touched[at]),
+            };
+            self.measure(op, peak, fnode, call);
+            let state = &self.ftree.fnode(fnode).record(peak).state;
+            if let (Some(call), PathState::Collecting) = (call, state) {
+                self.contribute(op, peak, call);
             }
         }
         self.decide(peak);
@@ -344,13 +339,6 @@ impl Analysis {
             .collect()
     }
 
-    fn record(&mut self, peak: u32, touched: &Touched) {
-        if self.ftree.get(touched.fnode).is_some() {
-            let fnode = self.ftree.fnode_mut(touched.fnode);
-            fnode.record_mut(peak).stats.add(touched);
-        }
-    }
-
     fn index_touched(&mut self, op: &Op) {
         self.touched_at.clear();
         self.touched_at.resize(self.ftree.len() + 1, None);
@@ -368,6 +356,24 @@ impl Analysis {
         match self.ftree.fnode(fnode).expansion {
             Expansion::Complete(since) => op.start >= since,
             _ => false,
+        }
+    }
+
+    /// Adds an op to the statistics of an fnode's callees. Only ops in which all of them were measured
+    /// count, so that callees can be compared with one another and with the fnode itself.
+    fn measure(&mut self, op: &Op, peak: u32, fnode: FnodeId, call: Option<&Touched>) {
+        let record = self.ftree.fnode_mut(fnode).record_mut(peak);
+        record.measured_ops = record.measured_ops.saturating_add(1);
+        let Some(call) = call else {
+            return;
+        };
+        record.measured_time = record.measured_time + call.sum;
+        for index in 0..self.ftree.fnode(fnode).children.len() {
+            let child = self.ftree.fnode(fnode).children[index];
+            if let Some(at) = self.touched_at[child.0 as usize] {
+                let record = self.ftree.fnode_mut(child).record_mut(peak);
+                record.stats.add(&op.touched[at]);
+            }
         }
     }
 

@@ -64,7 +64,8 @@ pub enum PathState {
     Ended(Stop),
 }
 
-/// What was measured of an fnode in the ops of one peak.
+/// What was measured of an fnode in the ops of one peak: for f0 in all of them, for others in those in which
+/// all calls of its parent were measured.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Stats {
     /// Ops in which it was called.
@@ -88,6 +89,8 @@ pub struct PeakRecord {
     pub decision_ops: u64,
     /// Ops of the peak in which the fnode's callees were measured.
     pub measured_ops: u64,
+    /// The fnode's own latency in those ops, all calls together.
+    pub measured_time: Ticks,
     /// The time of the function itself in the ops that `self_maxcount` counts.
     pub self_time: Ticks,
     /// The part of `self_time` that was spent in repeated calls, each of them short.
@@ -155,6 +158,7 @@ static NO_RECORD: PeakRecord = PeakRecord {
     self_maxcount: 0,
     decision_ops: 0,
     measured_ops: 0,
+    measured_time: Ticks(0),
     self_time: Ticks(0),
     loop_time: Ticks(0),
     stats: Stats {

@@ -302,6 +302,7 @@ fn fnode_peak(record: &PeakRecord) -> FnodePeak {
         reason: reason.flatten(),
         decision_ops: record.decision_ops,
         measured_ops: record.measured_ops,
+        measured_time: record.measured_time.0,
         ops: record.stats.ops,
         max: record.stats.max.0,
         sum: record.stats.sum.0,

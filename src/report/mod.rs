@@ -9,6 +9,8 @@ pub mod escape;
 pub mod json;
 pub mod model;
 pub mod place;
+#[cfg(test)]
+pub(crate) mod sample;
 pub mod text;
 
 pub use assemble::Names;

@@ -395,7 +395,9 @@ pub struct FnodePeak {
     pub decision_ops: u64,
     /// Ops in which the fnode's calls were measured.
     pub measured_ops: u64,
-    /// Ops in which it was called.
+    /// The fnode's latency in those ops, all calls together.
+    pub measured_time: u64,
+    /// Ops in which it was called while all calls of its parent were measured.
     pub ops: u64,
     /// The longest call.
     pub max: u64,

@@ -88,7 +88,10 @@ fn in_words(cause: &RootCauseEntry) -> String {
         }
         (Kind::Function, StopReason::SelfTime) => format!("{last} takes the time itself"),
     };
-    format!("{what} (maxcount {})", cause.maxcount)
+    match cause.maxcount {
+        0 => what,
+        maxcount => format!("{what} (maxcount {maxcount})"),
+    }
 }
 
 /// A frame with its call site, and the inlined functions that the call stands in.

@@ -102,10 +102,7 @@ fn collect(
     let below = indent + 2;
     rows.push(Row {
         name: format!("{:below$}(itself)", ""),
-        cells: peaks
-            .iter()
-            .map(|&peak| self_cell(node, parent, peak))
-            .collect(),
+        cells: peaks.iter().map(|&peak| self_cell(node, peak)).collect(),
     });
     for child in &node.children {
         collect(child, Some(node), below, peaks, rows);
@@ -126,24 +123,27 @@ fn call_cell(node: &FtreeNode, parent: Option<&FtreeNode>, peak: u32) -> Cell {
     }
 }
 
-fn self_cell(node: &FtreeNode, parent: Option<&FtreeNode>, peak: u32) -> Cell {
-    let state = node.peaks.get(&peak).map(|record| record.state);
+fn self_cell(node: &FtreeNode, peak: u32) -> Cell {
+    let Some(record) = node.peaks.get(&peak) else {
+        return Cell::default();
+    };
     let below = node
         .children
         .iter()
-        .filter_map(|child| per_op(child, Some(node), peak))
-        .fold(0_u64, |sum, (_, time)| sum.saturating_add(time));
-    let is_measured = node.peaks.get(&peak).is_some_and(|at| at.measured_ops > 0);
-    let time = per_op(node, parent, peak).map(|(_, time)| time.saturating_sub(below));
+        .filter_map(|child| child.peaks.get(&peak))
+        .fold(0_u64, |sum, child| sum.saturating_add(child.sum));
     Cell {
         maxcount: is_decided_on(node, peak)
             .then(|| node.self_maxcount.get(&peak).copied().unwrap_or(0)),
         is_cause: matches!(
-            state,
-            Some(DescentState::DecidedSelf | DescentState::DecidedBoth)
+            record.state,
+            DescentState::DecidedSelf | DescentState::DecidedBoth
         ),
         calls: None,
-        time: time.filter(|_| is_measured),
+        time: record
+            .measured_time
+            .saturating_sub(below)
+            .checked_div(record.measured_ops),
     }
 }
 

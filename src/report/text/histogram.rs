@@ -84,8 +84,9 @@ fn row(
         .iter()
         .find(|peak| (peak.first_bucket..=peak.last_bucket).contains(&bucket))
         .map(|peak| peak.peak.to_string());
+    let unassigned = if ops > 0 { "-" } else { "" };
     Some(Row {
-        peak: peak.unwrap_or_else(|| "-".to_owned()),
+        peak: peak.unwrap_or_else(|| unassigned.to_owned()),
         cycles: format!("{} - {}", first.0, last.0),
         time: format!(
             "{} - {}",

@@ -1,0 +1,186 @@
+//! A report of a synthetic program, for tests of the formats.
+
+use super::assemble::{self, Names, Site};
+use super::model::{
+    Clock, ClockUnit, Engine, Function, InlinedFrame, Module, Pause, ProbeCost, Probes, Report,
+    SCHEMA, SkippedSite, Target,
+};
+use super::place::Place;
+use crate::analysis::compare::Comparison;
+use crate::analysis::simulate::{Program, Session, call};
+use crate::analysis::{Callee, CalleeId, Params, SiteId};
+
+const EXE: &str = "/srv/bin/store";
+const FUTEX: Callee = Callee::Syscall(Some(202));
+
+/// Every fourth op waits for a lock; every fiftieth sorts in a loop.
+pub(crate) fn program() -> Program {
+    Program::default()
+        .function(
+            0,
+            "put",
+            &[(1, call(1)), (2, call(2)), (3, call(3))],
+            |run| {
+                run.work(40 + run.op % 7 * 9);
+                run.call(1, 1);
+                if run.op % 4 == 0 {
+                    run.call(2, 2);
+                } else if run.op % 50 == 1 {
+                    run.call(3, 3);
+                }
+            },
+        )
+        .function(1, "hash<std::string>", &[(4, call(4))], |run| {
+            run.call(4, 4);
+            run.work(2_000 + run.op % 5 * 300);
+        })
+        .function(
+            2,
+            "lock",
+            &[(5, FUTEX), (6, call(4)), (7, Callee::Unknown)],
+            |run| {
+                run.call(6, 4);
+                run.call_for(5, FUTEX, 900_000 + run.op * 100);
+            },
+        )
+        .function(3, "sort", &[(8, call(4))], |run| {
+            for _ in 0..4_000 {
+                run.work(2);
+                run.call(8, 4);
+            }
+        })
+        .function(4, "less", &[], |run| run.work(5))
+}
+
+/// Where everything of the program lies.
+pub(crate) struct Map<'a>(pub &'a Program);
+
+impl Names for Map<'_> {
+    fn f0(&self) -> Function {
+        self.function(CalleeId(0))
+    }
+
+    fn function(&self, callee: CalleeId) -> Function {
+        let library = callee.0 == 2;
+        Function {
+            name: self.0.name(Callee::Function(callee)),
+            module: if library {
+                "/usr/lib/liblock.so.1"
+            } else {
+                EXE
+            }
+            .to_owned(),
+            offset: 0x1000 + 0x100 * u64::from(callee.0),
+            file: (!library).then(|| "store.cc".to_owned()),
+            line: (!library).then_some(10 * (callee.0 + 1)),
+        }
+    }
+
+    fn site(&self, site: SiteId) -> Site {
+        let library = matches!(site.0, 5..=7);
+        Site {
+            place: Place {
+                module: if library {
+                    "/usr/lib/liblock.so.1"
+                } else {
+                    EXE
+                }
+                .to_owned(),
+                offset: 0x1800 + 0x10 * u64::from(site.0),
+            },
+            file: (!library).then(|| "store.cc".to_owned()),
+            line: (!library).then_some(100 + site.0),
+            inlined_from: if site.0 == 8 {
+                vec![InlinedFrame {
+                    name: "insertion_sort".to_owned(),
+                    file: Some("sort.h".to_owned()),
+                    line: Some(7),
+                }]
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    fn syscall(&self, number: Option<u32>) -> String {
+        match number {
+            Some(202) => "futex".to_owned(),
+            Some(number) => format!("system call {number}"),
+            None => "system call".to_owned(),
+        }
+    }
+}
+
+/// The report after some ops; everything that can be present is.
+pub(crate) fn report(ops: u64) -> Report {
+    let mut session = Session::new(program(), Params::default());
+    session.run(ops);
+    of(&session)
+}
+
+/// The report of a session over [`program`].
+pub(crate) fn of(session: &Session) -> Report {
+    let analysis = &session.analysis;
+    let names = Map(&session.program);
+    let comparison = Comparison::of(analysis.profile(), analysis.profile()).unwrap();
+    Report {
+        schema: SCHEMA,
+        darc: "0.1.0".to_owned(),
+        engine: Engine::Jump,
+        status: assemble::status(analysis),
+        target: Target {
+            pid: Some(4711),
+            command: vec![
+                EXE.to_owned(),
+                "--name".to_owned(),
+                "a b\x1b[2J\n".to_owned(),
+            ],
+            exe: EXE.to_owned(),
+            build_id: Some("00ff".to_owned()),
+            exit_status: Some(0),
+        },
+        f0: names.f0(),
+        clock: Clock {
+            unit: ClockUnit::Cycles,
+            hz: 2_000_000_000,
+        },
+        parameters: assemble::parameters(analysis.params()),
+        modules: vec![
+            Module {
+                path: EXE.to_owned(),
+                build_id: Some("00ff".to_owned()),
+            },
+            Module {
+                path: "/usr/lib/liblock.so.1".to_owned(),
+                build_id: None,
+            },
+        ],
+        profile: assemble::profile(analysis.profile()),
+        comparison: Some(assemble::comparison(&comparison)),
+        peaks: assemble::peaks(analysis, &names),
+        ftree: assemble::ftree(analysis, &names),
+        focus: Vec::new(),
+        probes: Probes {
+            sites: 8,
+            skipped: vec![SkippedSite {
+                site: Place {
+                    module: EXE.to_owned(),
+                    offset: 0x1999,
+                },
+                reason: "a branch leads into it".to_owned(),
+            }],
+            cost_cycles: ProbeCost {
+                inside: 41,
+                outside: 38,
+            },
+            records: analysis.profile().count(),
+            dropped: 0,
+            pause_us: Pause {
+                p50: 312.5,
+                max: 800.0,
+            },
+            bytes_differing_after_detach: 0,
+        },
+        warnings: vec!["the clock's rate was measured, not read".to_owned()],
+    }
+}
