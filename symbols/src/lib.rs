@@ -1,1 +1,40 @@
-//! Names, files and lines of code addresses.
+//! Names, files and lines of code addresses, read from ELF and DWARF files.
+//!
+//! The crate knows files, not processes: the caller opens a file (through `/proc/PID/exe`,
+//! `/proc/PID/map_files` or `/proc/PID/root`) and converts between run-time addresses and [`FileAddr`].
+//! Files are read with `pread` into memory and never mapped, as a mapping of a file that shrinks kills the
+//! reader. Everything in a file may be hostile: sizes, counts and recursion are bounded, damaged parts are
+//! dropped with a warning ([`Image::warnings`]).
+//!
+//! * [`Image`]: one file, read lazily; functions, PLT stubs, source lines.
+//! * [`NameSpec`] and [`resolve`]: what a person typed, looked up over several images.
+//! * [`demangle`] and [`escape`]: names for people.
+
+#![forbid(unsafe_code)]
+
+mod addr;
+mod debugfile;
+mod demangle;
+mod elf;
+mod error;
+mod functions;
+mod image;
+mod lines;
+mod lookup;
+mod matching;
+mod plt;
+mod reader;
+mod spec;
+mod symtab;
+mod unwind;
+
+pub use addr::{AddrRange, BuildId, FileAddr, InvalidBuildId};
+pub use debugfile::DebugSearch;
+pub use demangle::{demangle, escape};
+pub use error::{Error, Unsupported};
+pub use functions::{Function, FunctionKind, SymbolSource};
+pub use image::{Image, ImageKind, Segment};
+pub use lines::{Frame, InlinedCopy};
+pub use lookup::{Candidate, LookupError, NotAFunction, resolve};
+pub use matching::{Match, MatchRank};
+pub use spec::{InvalidSpec, NameSpec};

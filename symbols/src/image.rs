@@ -1,0 +1,412 @@
+//! One executable or library, read lazily.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use object::elf;
+
+use crate::addr::{BuildId, FileAddr};
+use crate::debugfile::{self, DebugSearch};
+use crate::elf::Elf;
+use crate::error::Error;
+use crate::functions::{Function, FunctionTable, SymbolSource};
+use crate::lines::{Frame, InlinedCopy, Lines};
+use crate::lookup;
+use crate::matching::{self, Match};
+use crate::plt::{Slot, Slots};
+use crate::spec::NameSpec;
+use crate::symtab::SymbolTable;
+use crate::unwind;
+
+/// A `PT_LOAD` segment: a part of the file, and the addresses it is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Offset of the first byte in the file.
+    pub file_offset: u64,
+    /// Bytes in the file.
+    pub file_size: u64,
+    /// Address of the first byte.
+    pub addr: FileAddr,
+    /// Bytes in memory; what the file does not have is zero.
+    pub mem_size: u64,
+    /// Whether it holds code.
+    pub executable: bool,
+}
+
+/// How a file is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageKind {
+    /// A program that must lie at its link-time addresses (`ET_EXEC`).
+    Executable,
+    /// A program that may lie anywhere: PIE and static-PIE.
+    PositionIndependent,
+    /// A shared library, the dynamic linker or the vdso.
+    SharedLibrary,
+}
+
+/// One ELF file and what is known about its code.
+pub struct Image {
+    elf: Elf,
+    build_id: Option<BuildId>,
+    kind: ImageKind,
+    search: DebugSearch,
+    debug: OnceLock<Option<Elf>>,
+    symbols: OnceLock<Vec<SymbolTable>>,
+    functions: OnceLock<FunctionTable>,
+    slots: OnceLock<Slots>,
+    lines: OnceLock<Option<Mutex<Lines>>>,
+    warnings: Mutex<Vec<String>>,
+}
+
+/// More warnings than this about one file help nobody.
+const MAX_WARNINGS: usize = 32;
+
+impl Image {
+    /// Reads the headers of an open file. `path` is shown in messages, names the module in look-ups, and tells
+    /// (under the root of `search`) where a debug file may lie; it is not opened.
+    ///
+    /// # Errors
+    /// Not a regular file, not an ELF file, of an unsupported kind, damaged, or not readable.
+    pub fn open(file: File, path: &Path, search: &DebugSearch) -> Result<Image, Error> {
+        Ok(Image::new(Elf::open(file, path)?, search))
+    }
+
+    /// The same for a file that is in memory, such as the vdso.
+    ///
+    /// # Errors
+    /// As [`Image::open`].
+    pub fn from_bytes(bytes: Vec<u8>, path: &Path, search: &DebugSearch) -> Result<Image, Error> {
+        Ok(Image::new(Elf::from_bytes(bytes, path)?, search))
+    }
+
+    fn new(elf: Elf, search: &DebugSearch) -> Image {
+        Image {
+            build_id: elf.build_id(),
+            kind: kind(&elf),
+            search: search.clone(),
+            elf,
+            debug: OnceLock::new(),
+            symbols: OnceLock::new(),
+            functions: OnceLock::new(),
+            slots: OnceLock::new(),
+            lines: OnceLock::new(),
+            warnings: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The path it was opened with.
+    pub fn path(&self) -> &Path {
+        self.elf.path()
+    }
+
+    /// The last component of the path: how a module is called in look-ups and reports.
+    pub fn module(&self) -> String {
+        self.path()
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    }
+
+    /// The build-id, if the linker wrote one.
+    pub fn build_id(&self) -> Option<&BuildId> {
+        self.build_id.as_ref()
+    }
+
+    /// How it is loaded.
+    pub fn kind(&self) -> ImageKind {
+        self.kind
+    }
+
+    /// The entry point of the file's header; 0 in most libraries.
+    pub fn entry(&self) -> FileAddr {
+        FileAddr(self.elf.entry)
+    }
+
+    /// The loaded segments, sorted by address.
+    pub fn segments(&self) -> &[Segment] {
+        &self.elf.segments
+    }
+
+    /// The address of a byte of the file, where an executable segment holds it.
+    pub fn addr_of_offset(&self, file_offset: u64) -> Option<FileAddr> {
+        let holds = |s: &&Segment| {
+            file_offset >= s.file_offset && file_offset - s.file_offset < s.file_size
+        };
+        let mut segments: Vec<&Segment> = self.segments().iter().filter(holds).collect();
+        // One page of a file may belong to two segments; code is what is asked for.
+        segments.sort_by_key(|segment| !segment.executable);
+        let segment = segments.first()?;
+        segment
+            .addr
+            .0
+            .checked_add(file_offset - segment.file_offset)
+            .map(FileAddr)
+    }
+
+    /// Whether the address lies in an executable segment.
+    pub fn is_code(&self, addr: FileAddr) -> bool {
+        crate::functions::is_code(&self.elf, addr.0)
+    }
+
+    /// Up to `len` bytes at an address, as they are in the file.
+    pub fn bytes_at(&self, addr: FileAddr, len: u64) -> Option<Vec<u8>> {
+        self.elf.read_at(addr.0, len)
+    }
+
+    /// Whether the Go tool chain linked it: its runtime walks and moves stacks.
+    pub fn is_go(&self) -> bool {
+        let sections = [".go.buildinfo", ".gopclntab", ".note.go.buildid"];
+        sections.iter().any(|name| self.elf.section(name).is_some())
+            || self.elf.note(b"Go", 4).is_some()
+    }
+
+    /// Whether there is no full symbol table, neither in the file nor in a debug file.
+    pub fn is_stripped(&self) -> bool {
+        !self
+            .symbol_tables()
+            .iter()
+            .any(|table| table.source == SymbolSource::Symtab)
+    }
+
+    /// The dynamic linker that the file asks for; `None` for libraries and static programs.
+    pub fn interpreter(&self) -> Option<PathBuf> {
+        let header = self.elf.header(elf::PT_INTERP)?;
+        let bytes = self.elf.read(header.offset, header.size.min(4096)).ok()?;
+        let end = bytes
+            .iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(bytes.len());
+        Some(PathBuf::from(OsStr::from_bytes(&bytes[..end])))
+    }
+
+    /// All functions, sorted by address.
+    pub fn functions(&self) -> &[Function] {
+        &self.function_table().functions
+    }
+
+    /// The function that contains an address, cold parts included.
+    pub fn function_at(&self, addr: FileAddr) -> Option<&Function> {
+        self.function_table().at(addr)
+    }
+
+    fn function_table(&self) -> &FunctionTable {
+        self.functions.get_or_init(|| {
+            let (ranges, warning) = unwind::ranges(&self.elf);
+            warning.into_iter().for_each(|warning| self.warn(warning));
+            FunctionTable::build(&self.elf, self.symbol_tables(), &ranges)
+        })
+    }
+
+    /// The name of the imported function that the PLT stub at (or around) an address jumps to.
+    pub fn plt_name(&self, addr: FileAddr) -> Option<String> {
+        self.slot_name(self.slots().stub(&self.elf, addr)?)
+    }
+
+    /// The name of the function whose address the dynamic linker puts into a slot of the global offset table, as used by
+    /// `call *slot(%rip)`.
+    pub fn got_name(&self, slot: FileAddr) -> Option<String> {
+        self.slot_name(self.slots().slot(slot)?)
+    }
+
+    fn slot_name(&self, slot: &Slot) -> Option<String> {
+        match slot {
+            Slot::Symbol(name) => Some(name.as_str().to_owned()),
+            Slot::Resolver(addr) => self.function_at(*addr)?.raw_name().map(str::to_owned),
+        }
+    }
+
+    fn slots(&self) -> &Slots {
+        self.slots.get_or_init(|| {
+            let dynsym = self
+                .symbol_tables()
+                .iter()
+                .find(|table| table.source == SymbolSource::Dynsym);
+            Slots::read(&self.elf, dynsym)
+        })
+    }
+
+    /// The address of a defined symbol of exactly this raw name (versions aside), code or data.
+    pub fn symbol(&self, exact_name: &str) -> Option<FileAddr> {
+        // The dynamic table is the smaller one.
+        let mut tables = self.symbol_tables().iter().rev();
+        let found = tables.find_map(|table| {
+            table.find(exact_name, |s| s.is_defined() && s.kind != elf::STT_TLS)
+        })?;
+        Some(FileAddr(found.addr))
+    }
+
+    pub(crate) fn symbol_tables(&self) -> &[SymbolTable] {
+        self.symbols.get_or_init(|| {
+            let read = |elf: &Elf, source| {
+                SymbolTable::read(elf, source).unwrap_or_else(|error| {
+                    self.warn(format!("{error}; symbol table ignored"));
+                    None
+                })
+            };
+            let full = read(&self.elf, SymbolSource::Symtab).or_else(|| {
+                self.debug_file()
+                    .and_then(|debug| read(debug, SymbolSource::Symtab))
+            });
+            full.into_iter()
+                .chain(read(&self.elf, SymbolSource::Dynsym))
+                .collect()
+        })
+    }
+
+    fn debug_file(&self) -> Option<&Elf> {
+        let find = || debugfile::find(&self.elf, &self.search, &mut |warning| self.warn(warning));
+        self.debug.get_or_init(find).as_ref()
+    }
+
+    /// The source position of an address, innermost inlined function first. Without debugging information the
+    /// containing function alone, without file and line; empty where nothing is known.
+    pub fn frames(&self, addr: FileAddr) -> Vec<Frame> {
+        let frames = self
+            .with_lines(|lines| lines.frames(addr))
+            .unwrap_or_default();
+        let function = || self.function_at(addr).map(Function::demangled);
+        if frames.is_empty() {
+            let symbol = function().map(|function| Frame {
+                function,
+                file: None,
+                line: None,
+            });
+            return symbol.into_iter().collect();
+        }
+        frames
+            .into_iter()
+            .filter_map(|frame| {
+                let name = frame.name.or_else(function)?;
+                Some(Frame {
+                    function: name,
+                    file: frame.file,
+                    line: frame.line,
+                })
+            })
+            .collect()
+    }
+
+    /// Runs a query of the debugging information; a failure becomes a warning.
+    pub(crate) fn with_lines<T>(
+        &self,
+        query: impl FnOnce(&mut Lines) -> Result<T, gimli::Error>,
+    ) -> Option<T> {
+        let lines = self.lines.get_or_init(|| {
+            let own = self
+                .elf
+                .section(".debug_info")
+                .filter(|section| section.kind != elf::SHT_NOBITS);
+            let elf = if own.is_some() {
+                &self.elf
+            } else {
+                self.debug_file()?
+            };
+            elf.section(".debug_info")?;
+            let lines = Lines::load(elf, &self.search, &mut |warning| self.warn(warning));
+            lines
+                .inspect_err(|error| self.warn(error.clone()))
+                .ok()
+                .map(Mutex::new)
+        });
+        // A panic inside of a query leaves caches that are filled or not.
+        let mut lines = lines
+            .as_ref()?
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let result = query(&mut lines);
+        result
+            .inspect_err(|error| {
+                self.warn(format!(
+                    "{}: damaged debugging information ({error}), used in part",
+                    self.shown_path()
+                ));
+            })
+            .ok()
+    }
+
+    /// Addresses in code where statements of a source line begin.
+    pub(crate) fn line_addresses(&self, file: &str, line: u32) -> Vec<FileAddr> {
+        let found = self
+            .with_lines(|lines| lines.addresses_of(file, line))
+            .unwrap_or_default();
+        let mut addrs: Vec<FileAddr> = found
+            .iter()
+            .map(|found| found.addr)
+            .filter(|addr| self.is_code(*addr))
+            .collect();
+        addrs.sort();
+        addrs.dedup();
+        addrs
+    }
+
+    /// Whether there is debugging information with source lines.
+    pub fn has_lines(&self) -> bool {
+        self.with_lines(|_| Ok(())).is_some()
+    }
+
+    /// The functions that a name means, the best ones only; see [`crate::resolve`] for the rules.
+    pub fn find(&self, spec: &NameSpec) -> Vec<Match<'_>> {
+        matching::find(self, spec)
+    }
+
+    /// Names that a mistyped name may have meant, nearest first.
+    pub fn suggest(&self, name: &str, max: usize) -> Vec<String> {
+        lookup::suggest(&[self], name, max)
+    }
+
+    /// The places into which a function of this name was inlined.
+    pub fn inlined_into(&self, name: &str) -> Vec<InlinedCopy> {
+        self.with_lines(|lines| lines.inlined_copies(name))
+            .unwrap_or_default()
+    }
+
+    /// What was damaged, missing or left out so far. Each is one line.
+    pub fn warnings(&self) -> Vec<String> {
+        self.warnings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn warn(&self, warning: String) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if warnings.len() < MAX_WARNINGS && !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    }
+
+    fn shown_path(&self) -> String {
+        crate::demangle::escape(&self.path().to_string_lossy())
+    }
+}
+
+fn kind(elf: &Elf) -> ImageKind {
+    if elf.file_type == elf::ET_EXEC {
+        return ImageKind::Executable;
+    }
+    let pie = elf
+        .dynamic()
+        .iter()
+        .any(|&(tag, value)| tag == elf::DT_FLAGS_1.0 && value & elf::DF_1_PIE.0 != 0);
+    // Old linkers do not set the flag; a program asks for a dynamic linker. So does libc, which can be run.
+    let has_soname = elf
+        .dynamic()
+        .iter()
+        .any(|&(tag, _)| tag == elf::DT_SONAME.0);
+    if pie || (elf.header(elf::PT_INTERP).is_some() && !has_soname) {
+        ImageKind::PositionIndependent
+    } else {
+        ImageKind::SharedLibrary
+    }
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Image")
+            .field("path", &self.path())
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}

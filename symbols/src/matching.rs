@@ -1,0 +1,332 @@
+//! The functions of one file that a name means.
+
+use std::collections::HashSet;
+
+use crate::addr::FileAddr;
+use crate::demangle::{demangle, is_mangled, try_demangle};
+use crate::functions::Function;
+use crate::image::Image;
+use crate::spec::{self, Fit, NameSpec};
+
+/// How well a function fits what was typed, best first. Only the best matches of all are considered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MatchRank {
+    /// The mangled name, the whole demangled name, or the address.
+    Exact,
+    /// All but the arguments.
+    WithoutArguments,
+    /// All but arguments and generics.
+    WithoutGenerics,
+    /// A clone that the optimizer made (`.isra.0`, `.constprop.0`, `.part.0`), when the function itself is not there.
+    Clone,
+    /// The last components of the name.
+    Tail,
+    /// A pattern.
+    Pattern,
+    /// It contains the source line.
+    Line,
+}
+
+/// A function, and how it fits.
+#[derive(Clone, Debug)]
+pub struct Match<'a> {
+    /// The function.
+    pub function: &'a Function,
+    /// The symbol (raw) by which it was found; empty when it has none.
+    pub symbol: &'a str,
+    /// How well it fits.
+    pub rank: MatchRank,
+}
+
+/// The matches of the best rank in one image, sorted by address, one a function.
+pub(crate) fn find<'a>(image: &'a Image, spec: &NameSpec) -> Vec<Match<'a>> {
+    if !spec.allows_module(&image.module()) {
+        return Vec::new();
+    }
+    let mut matches = match spec {
+        NameSpec::Address(_) => Vec::new(),
+        NameSpec::ModuleAddress { addr, .. } => at_address(image, *addr),
+        NameSpec::Line { file, line } => at_line(image, file, *line),
+        NameSpec::Name { name, .. } => {
+            let by_name = named(image, name);
+            if by_name.is_empty() && is_pattern(name) {
+                by_pattern(image, name)
+            } else {
+                by_name
+            }
+        }
+    };
+    let best = matches.iter().map(|found| found.rank).min();
+    matches.retain(|found| Some(found.rank) == best);
+    matches.dedup_by_key(|found| found.function.addr);
+    matches
+}
+
+fn at_address(image: &Image, addr: FileAddr) -> Vec<Match<'_>> {
+    let function = image
+        .function_at(addr)
+        .filter(|function| function.addr == addr);
+    function
+        .into_iter()
+        .map(|function| matched(function, MatchRank::Exact))
+        .collect()
+}
+
+fn matched(function: &Function, rank: MatchRank) -> Match<'_> {
+    Match {
+        function,
+        symbol: function.raw_name().unwrap_or_default(),
+        rank,
+    }
+}
+
+fn named<'a>(image: &'a Image, name: &str) -> Vec<Match<'a>> {
+    let filter = Prefilter::new(name);
+    let best = |function: &'a Function| {
+        let ranked = function
+            .names()
+            .filter_map(|symbol| Some((rank(symbol, name, &filter)?, symbol)));
+        let (rank, symbol) = ranked.min_by_key(|(rank, _)| *rank)?;
+        Some(Match {
+            function,
+            symbol,
+            rank,
+        })
+    };
+    image.functions().iter().filter_map(best).collect()
+}
+
+fn rank(symbol: &str, name: &str, filter: &Prefilter) -> Option<MatchRank> {
+    if !filter.may_match(symbol) {
+        return None;
+    }
+    let rank = |raw: &str| spec::fit(raw, try_demangle(raw).as_deref(), name);
+    match rank(symbol) {
+        Some(Fit::Exact) => Some(MatchRank::Exact),
+        Some(Fit::NoArguments) => Some(MatchRank::WithoutArguments),
+        Some(Fit::NoGenerics) => Some(MatchRank::WithoutGenerics),
+        Some(Fit::Tail) => Some(MatchRank::Tail),
+        None => (rank(clone_of(symbol)?)? < Fit::Tail).then_some(MatchRank::Clone),
+    }
+}
+
+/// The function that a symbol is a clone of, by its suffix: `foo.constprop.0.isra.0` → `foo`.
+pub(crate) fn clone_of(symbol: &str) -> Option<&str> {
+    let suffixes = [
+        ".constprop.",
+        ".isra.",
+        ".part.",
+        ".cold",
+        ".lto_priv.",
+        ".llvm.",
+        ".localalias",
+    ];
+    let cut = suffixes
+        .iter()
+        .filter_map(|suffix| symbol.find(suffix))
+        .min()?;
+    (cut > 0).then(|| &symbol[..cut])
+}
+
+/// Tells in a few nanoseconds that a symbol cannot match, so that a library with 300,000 mangled names is searched without
+/// demangling them. Both manglings write an identifier as its length and itself.
+struct Prefilter {
+    plain: String,
+    mangled: Option<[String; 2]>,
+}
+
+impl Prefilter {
+    fn new(name: &str) -> Prefilter {
+        let ident = spec::last_identifier(name);
+        let mangled = (!ident.is_empty()).then(|| {
+            let len = ident.len();
+            // The newer Rust mangling separates an identifier that begins with a digit or `_`.
+            [format!("{len}{ident}"), format!("{len}_{ident}")]
+        });
+        Prefilter {
+            plain: name.to_owned(),
+            mangled,
+        }
+    }
+
+    fn may_match(&self, symbol: &str) -> bool {
+        if symbol == self.plain {
+            return true;
+        }
+        if !is_mangled(symbol) {
+            return symbol.starts_with(self.plain.as_str());
+        }
+        let Some([needle, separated]) = &self.mangled else {
+            return true;
+        };
+        symbol.contains(needle.as_str()) || symbol.contains(separated.as_str())
+    }
+}
+
+fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?', '['])
+}
+
+fn by_pattern<'a>(image: &'a Image, pattern: &str) -> Vec<Match<'a>> {
+    let fits = |symbol: &str| {
+        glob(pattern, symbol)
+            || try_demangle(symbol).is_some_and(|name| {
+                glob(pattern, &name) || glob(pattern, spec::without_arguments(&name))
+            })
+    };
+    let functions = image.functions().iter();
+    functions
+        .filter_map(|function| {
+            let symbol = function.names().find(|symbol| fits(symbol))?;
+            Some(Match {
+                function,
+                symbol,
+                rank: MatchRank::Pattern,
+            })
+        })
+        .collect()
+}
+
+/// Matches `*`, `?` and `[a-z]`, `[!a-z]` against a whole name. Takes at most the product of both lengths.
+pub(crate) fn glob(pattern: &str, text: &str) -> bool {
+    let pattern: Vec<char> = pattern.chars().collect();
+    let text: Vec<char> = text.chars().collect();
+    let (mut p, mut t) = (0, 0);
+    let mut retry = None;
+    loop {
+        if pattern.get(p) == Some(&'*') {
+            p += 1;
+            retry = Some((p, t));
+            continue;
+        }
+        if p == pattern.len() && t == text.len() {
+            return true;
+        }
+        match text.get(t).and_then(|&c| one(&pattern[p..], c)) {
+            Some(used) => (p, t) = (p + used, t + 1),
+            None => match retry {
+                Some((after, from)) if from < text.len() => {
+                    (p, t) = (after, from + 1);
+                    retry = Some((after, from + 1));
+                }
+                _ => return false,
+            },
+        }
+    }
+}
+
+/// Whether one pattern element matches a character: how long the element is.
+fn one(pattern: &[char], c: char) -> Option<usize> {
+    match pattern {
+        ['?', ..] => Some(1),
+        ['[', rest @ ..] if let Some(end) = rest.iter().skip(1).position(|&c| c == ']') => {
+            let set = &rest[..=end];
+            let (negated, set) = match set {
+                ['!' | '^', set @ ..] if !set.is_empty() => (true, set),
+                set => (false, set),
+            };
+            (in_set(set, c) != negated).then_some(end + 3)
+        }
+        [literal, ..] => (*literal == c).then_some(1),
+        [] => None,
+    }
+}
+
+fn in_set(mut set: &[char], c: char) -> bool {
+    loop {
+        match set {
+            [low, '-', high, rest @ ..] => {
+                if (*low..=*high).contains(&c) {
+                    return true;
+                }
+                set = rest;
+            }
+            [single, rest @ ..] => {
+                if *single == c {
+                    return true;
+                }
+                set = rest;
+            }
+            [] => return false,
+        }
+    }
+}
+
+/// The functions whose own code (not an inlined copy) has statements of the line.
+fn at_line<'a>(image: &'a Image, file: &str, line: u32) -> Vec<Match<'a>> {
+    let mut seen = HashSet::new();
+    let mut matches = Vec::new();
+    for addr in image.line_addresses(file, line) {
+        let Some(function) = image.function_at(addr) else {
+            continue;
+        };
+        if image.frames(addr).len() <= 1 && seen.insert(function.addr) {
+            matches.push(matched(function, MatchRank::Line));
+        }
+    }
+    matches.sort_by_key(|found| found.function.addr);
+    matches
+}
+
+/// The name of a match for people.
+pub(crate) fn shown(found: &Match<'_>) -> String {
+    if found.symbol.is_empty() {
+        found.function.demangled()
+    } else {
+        demangle(found.symbol)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, text, is) in [
+            ("*", "", true),
+            ("a*b*c", "axxbyyc", true),
+            ("a*b*c", "axxbyy", false),
+            ("?", "é", true),
+            ("[a-c]x", "bx", true),
+            ("[!a-c]x", "bx", false),
+            ("[]x]", "]", true),
+            ("f[", "f[", true),
+            ("operator[]", "operator[]", true),
+            ("a*", "b", false),
+            ("**a", "bba", true),
+            ("", "", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(glob(pattern, text), is, "{pattern} {text}");
+        }
+        assert!(!glob(&"*a".repeat(50), &"a".repeat(49)));
+    }
+
+    #[test]
+    fn clones_are_recognised() {
+        assert_eq!(clone_of("foo.constprop.0.isra.1"), Some("foo"));
+        assert_eq!(clone_of("foo.part.0.cold"), Some("foo"));
+        assert_eq!(clone_of("foo"), None);
+        assert_eq!(clone_of(".cold"), None);
+    }
+
+    #[test]
+    fn prefilter_keeps_what_matches() {
+        for (name, symbol, may) in [
+            ("f", "_ZN2ns1fEi", true),
+            ("f", "_ZN2ns2ffEi", false),
+            ("f", "f", true),
+            ("f", "f.part.0", true),
+            ("_foo", "_RNvCs1_1a4__foo", true),
+            ("a::operator+", "_ZN1aplEi", true),
+            ("f", "g", false),
+        ] {
+            assert_eq!(
+                Prefilter::new(name).may_match(symbol),
+                may,
+                "{name} {symbol}"
+            );
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Raw symbol tables, `.symtab` and `.dynsym`: read once, names kept in their string table.
+
+use std::sync::Arc;
+
+use object::LittleEndian as LE;
+use object::elf;
+
+use crate::elf::{Elf, Section};
+use crate::functions::SymbolSource;
+
+/// Symbols beyond this number are not looked at (a browser with all its symbols has about a million).
+pub(crate) const MAX_SYMBOLS: usize = 4_000_000;
+/// Names are cut off here. Without a bound, a table whose entries all point into one endless name would
+/// take quadratic time.
+const MAX_NAME: usize = 32 << 10;
+
+/// A string table that is valid UTF-8: bytes that are not are replaced by `?`, so that offsets stay.
+#[derive(Default)]
+pub(crate) struct StringTable(String);
+
+impl StringTable {
+    pub(crate) fn new(mut bytes: Vec<u8>) -> StringTable {
+        loop {
+            match String::from_utf8(bytes) {
+                Ok(text) => return StringTable(text),
+                Err(error) => {
+                    bytes = error.into_bytes();
+                    replace_invalid(&mut bytes);
+                }
+            }
+        }
+    }
+
+    /// The NUL-terminated name at an offset; empty when there is none.
+    pub(crate) fn name(self: &Arc<StringTable>, offset: u32) -> Name {
+        let rest = self.0.as_bytes().get(offset as usize..).unwrap_or_default();
+        let rest = &rest[..rest.len().min(MAX_NAME)];
+        let len = rest
+            .iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(rest.len());
+        // MAX_NAME fits.
+        Name {
+            table: Arc::clone(self),
+            offset,
+            len: len as u32,
+        }
+    }
+}
+
+fn replace_invalid(bytes: &mut [u8]) {
+    let mut start = 0;
+    while let Err(error) = std::str::from_utf8(&bytes[start..]) {
+        let bad = start + error.valid_up_to();
+        let len = error.error_len().unwrap_or(bytes.len() - bad);
+        bytes[bad..bad + len].fill(b'?');
+        start = bad + len;
+    }
+}
+
+/// A symbol name inside a shared string table.
+#[derive(Clone)]
+pub(crate) struct Name {
+    table: Arc<StringTable>,
+    offset: u32,
+    len: u32,
+}
+
+impl Name {
+    /// The name as the linker wrote it, with its version (`@@GLIBC_2.2.5`) if it carries one.
+    pub(crate) fn full(&self) -> &str {
+        let start = self.offset as usize;
+        self.table
+            .0
+            .get(start..start + self.len as usize)
+            .unwrap_or_default()
+    }
+
+    /// The name without its version.
+    pub(crate) fn as_str(&self) -> &str {
+        without_version(self.full())
+    }
+}
+
+/// `read@@GLIBC_2.2.5` → `read`. An `@` at the front belongs to the name.
+pub(crate) fn without_version(name: &str) -> &str {
+    match name.find('@') {
+        Some(at) if at > 0 => &name[..at],
+        _ => name,
+    }
+}
+
+/// One entry.
+#[derive(Clone, Copy)]
+pub(crate) struct Symbol {
+    pub(crate) name: u32,
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+    pub(crate) kind: elf::SymbolType,
+    pub(crate) bind: elf::SymbolBind,
+    pub(crate) section: u16,
+}
+
+impl Symbol {
+    pub(crate) fn is_defined(&self) -> bool {
+        self.section != 0 && self.section != elf::SHN_COMMON.0
+    }
+}
+
+/// One symbol table with its strings.
+pub(crate) struct SymbolTable {
+    pub(crate) source: SymbolSource,
+    pub(crate) names: Arc<StringTable>,
+    entries: Vec<u8>,
+}
+
+impl SymbolTable {
+    /// Reads the table in a section of type `kind`. `Ok(None)` when the file has none.
+    pub(crate) fn read(
+        elf: &Elf,
+        source: SymbolSource,
+    ) -> Result<Option<SymbolTable>, crate::Error> {
+        let kind = match source {
+            SymbolSource::Symtab => elf::SHT_SYMTAB,
+            SymbolSource::Dynsym => elf::SHT_DYNSYM,
+            SymbolSource::UnwindTable => return Ok(None),
+        };
+        let Some(section) = elf.sections.iter().find(|section| section.kind == kind) else {
+            return Ok(None);
+        };
+        SymbolTable::from_section(elf, section, source).map(Some)
+    }
+
+    fn from_section(
+        elf: &Elf,
+        section: &Section,
+        source: SymbolSource,
+    ) -> Result<SymbolTable, crate::Error> {
+        let limit = (MAX_SYMBOLS * size_of::<elf::Sym64<LE>>()) as u64;
+        let entries = match section.flags.0 & elf::SHF_COMPRESSED.0 {
+            0 => elf.read(section.offset, section.size.min(limit))?,
+            _ => elf.section_data(section)?.unwrap_or_default(),
+        };
+        let strings = elf
+            .sections
+            .get(section.link as usize)
+            .ok_or_else(|| elf.damaged("string table link"))?;
+        let names = elf.section_data(strings)?.unwrap_or_default();
+        Ok(SymbolTable {
+            source,
+            names: Arc::new(StringTable::new(names)),
+            entries,
+        })
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Symbol> + '_ {
+        let count = (self.entries.len() / size_of::<elf::Sym64<LE>>()).min(MAX_SYMBOLS);
+        let entries = object::pod::slice_from_bytes::<elf::Sym64<LE>>(&self.entries, count);
+        let entries = entries.map_or(&[][..], |(entries, _)| entries);
+        entries.iter().map(|entry| Symbol {
+            name: entry.st_name.get(LE),
+            addr: entry.st_value.get(LE),
+            size: entry.st_size.get(LE),
+            kind: entry.st_type(),
+            bind: entry.st_bind(),
+            section: entry.st_shndx.get(LE).0,
+        })
+    }
+
+    pub(crate) fn name(&self, symbol: &Symbol) -> Name {
+        self.names.name(symbol.name)
+    }
+
+    /// The first symbol with this name (versions aside) for which `wanted` holds.
+    pub(crate) fn find(&self, name: &str, wanted: impl Fn(&Symbol) -> bool) -> Option<Symbol> {
+        self.iter()
+            .find(|symbol| self.is_named(symbol, name) && wanted(symbol))
+    }
+
+    /// Compares without looking for the end of a name that differs.
+    fn is_named(&self, symbol: &Symbol, name: &str) -> bool {
+        let rest = self
+            .names
+            .0
+            .as_bytes()
+            .get(symbol.name as usize..)
+            .unwrap_or_default();
+        let end = rest
+            .strip_prefix(name.as_bytes())
+            .map(|rest| rest.first().copied().unwrap_or(0));
+        matches!(end, Some(0 | b'@'))
+    }
+}
