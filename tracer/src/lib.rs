@@ -15,6 +15,7 @@ pub mod ledger;
 pub mod maps;
 pub mod memory;
 pub mod plan;
+pub mod preflight;
 pub mod record;
 pub mod remote_call;
 pub mod stopped;
