@@ -11,5 +11,6 @@ pub mod exit;
 pub mod options;
 pub mod output;
 pub mod report;
+pub mod session;
 pub mod target_name;
 pub mod terminal;

@@ -1,16 +1,73 @@
 //! `darc attach`: analyse a function of a running process.
 
-use crate::exit::{ExitStatus, Failure, FailureKind};
+use darc_tracer::preflight;
+
+use crate::analysis::Params;
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::AttachOptions;
+use crate::report::model::Target;
+use crate::session::Ending;
+
+use super::conduct::{Conduct, Show, Stdout};
 
 /// Does it.
 ///
 /// # Errors
 /// When darc itself failed.
 pub fn execute(options: AttachOptions) -> Result<ExitStatus, Failure> {
-    let _ = options;
-    Err(Failure::message(
-        FailureKind::Other,
-        "attach: not available in this build",
-    ))
+    let found = preflight::check(options.pid).class(FailureKind::Target)?;
+    let params = options.common.params.over(Params::default());
+    let mut conduct = Conduct::prepare(&options.f0, params, options.common, Stdout::Ours)?;
+    for note in &found.notes {
+        conduct.warn(note.to_string());
+    }
+    conduct_attach(&mut conduct, found.pid)
+}
+
+/// Attaches, analyses, reports.
+///
+/// # Errors
+/// When darc itself failed.
+pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Failure> {
+    let command = command_line(pid);
+    let ending = conduct.attach(pid)?;
+    let program = conduct.investigation.modules.known().first();
+    let mut target = Target {
+        pid: Some(pid),
+        command,
+        exe: program
+            .map(|module| module.path.clone())
+            .unwrap_or_default(),
+        build_id: program.and_then(|module| module.build_id.clone()),
+        exit_status: None,
+    };
+    match ending {
+        Ending::Exited(code) => target.exit_status = Some(code),
+        Ending::Killed(signal) => target.exit_status = Some(128 + signal),
+        _ => {}
+    }
+    if target.exit_status.is_some() && !conduct.is_finished() {
+        let file = conduct.output_path();
+        conduct.warn(format!(
+            "the target ended before the analysis; go on with: darc resume {file}"
+        ));
+    }
+    if !conduct.saw_ops() {
+        conduct.warn("no call of f0 completed while darc was watching".to_owned());
+    }
+    conduct.publish(target, Show::Report)?;
+    Ok(conduct.exit_status(ending))
+}
+
+/// The command that the process was started with.
+fn command_line(pid: i32) -> Vec<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
+    match text.is_empty() {
+        true => Vec::new(),
+        false => text
+            .split(|&byte| byte == 0)
+            .map(|part| String::from_utf8_lossy(part).into_owned())
+            .collect(),
+    }
 }

@@ -1,6 +1,7 @@
 //! The subcommands, one a file. Each takes plain options and says how it ended.
 
 pub mod attach;
+mod conduct;
 pub mod demo;
 pub mod guardian;
 pub mod report;

@@ -1,16 +1,145 @@
 //! `darc run`: start a program and analyse a function of it.
 
-use crate::exit::{ExitStatus, Failure, FailureKind};
+use darc_tracer::engine::int3;
+use darc_tracer::launch::launch;
+
+use crate::analysis::Params;
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::RunOptions;
+use crate::report::model::Target;
+use crate::session::Ending;
+use crate::terminal::interrupts::Level;
+
+use super::conduct::{Conduct, Show, Stdout, shown, wait_for_exit};
 
 /// Does it.
 ///
 /// # Errors
 /// When darc itself failed.
 pub fn execute(options: RunOptions) -> Result<ExitStatus, Failure> {
-    let _ = options;
-    Err(Failure::message(
-        FailureKind::Other,
-        "run: not available in this build",
-    ))
+    let params = options.common.params.over(Params::default());
+    let mut conduct = Conduct::prepare(&options.f0, params, options.common, Stdout::Targets)?;
+    conduct_runs(&mut conduct, &options.command, options.repeat.get())
+}
+
+/// Runs the program until every path has ended, at most `times` times.
+///
+/// # Errors
+/// When darc itself failed.
+pub fn conduct_runs(
+    conduct: &mut Conduct,
+    command: &[std::ffi::OsString],
+    times: u32,
+) -> Result<ExitStatus, Failure> {
+    let mut last = ExitStatus::Done;
+    for _ in 0..times {
+        let (status, go_on) = one_run(conduct, command)?;
+        last = status;
+        if go_on == GoOn::No || conduct.is_finished() {
+            break;
+        }
+    }
+    Ok(last)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GoOn {
+    Yes,
+    No,
+}
+
+fn one_run(
+    conduct: &mut Conduct,
+    command: &[std::ffi::OsString],
+) -> Result<(ExitStatus, GoOn), Failure> {
+    let thread = launch(command, &conduct.mask, int3::OPTIONS).class(FailureKind::Target)?;
+    let pid = thread.tid();
+    let outcome = conduct.launched(thread);
+    let mut target = Target {
+        pid: Some(pid),
+        command: shown(command),
+        exe: program_path(conduct, command),
+        build_id: program_build_id(conduct),
+        exit_status: None,
+    };
+    let mut ending = match outcome {
+        Ok(ending) => ending,
+        Err(failure) => {
+            if failure.kind() == FailureKind::Name || failure.kind() == FailureKind::Target {
+                // Nothing of the program has run that a person would miss.
+                let _ = nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(pid),
+                    nix::sys::signal::Signal::SIGKILL,
+                );
+                let _ = wait_for_exit(pid, &conduct.interrupts);
+            }
+            return Err(failure);
+        }
+    };
+    let mut show = Show::Report;
+    let go_on = match ending {
+        Ending::Exited(_) | Ending::Killed(_) => GoOn::Yes,
+        _ => GoOn::No,
+    };
+    if !matches!(ending, Ending::Exited(_) | Ending::Killed(_)) {
+        // The answer is here: nobody shall have to wait for the program's end to see it.
+        conduct.publish(target.clone(), Show::Report)?;
+        show = Show::Nothing;
+        if let Ending::Interrupted(Level::LeaveAtOnce(signal)) = ending {
+            return Ok((ExitStatus::LeftAtOnce(signal), GoOn::No));
+        }
+        match wait_for_exit(pid, &conduct.interrupts) {
+            Some(ended) => ending = ended,
+            None => return Ok((conduct.exit_status(ending), GoOn::No)),
+        }
+    }
+    let status = match ending {
+        Ending::Exited(code) => {
+            target.exit_status = Some(code);
+            ExitStatus::TargetExited(code as u8)
+        }
+        Ending::Killed(signal) => {
+            target.exit_status = Some(128 + signal);
+            ExitStatus::TargetKilled(signal)
+        }
+        _ => conduct.exit_status(ending),
+    };
+    if show == Show::Report {
+        explain_early_end(conduct);
+    }
+    conduct.publish(target, show)?;
+    Ok((status, go_on))
+}
+
+/// The program ended before the analysis did: says what can be done about it.
+fn explain_early_end(conduct: &mut Conduct) {
+    if conduct.is_finished() {
+        return;
+    }
+    let file = conduct.output_path();
+    let warning = match conduct.saw_ops() {
+        true => format!("the program ended before the analysis; go on with: darc resume {file}"),
+        false => "f0 was never called and left before the program ended, so there is no profile"
+            .to_owned(),
+    };
+    conduct.warn(warning);
+}
+
+fn program_path(conduct: &Conduct, command: &[std::ffi::OsString]) -> String {
+    let known = conduct
+        .investigation
+        .modules
+        .known()
+        .first()
+        .map(|module| module.path.clone());
+    known.unwrap_or_else(|| shown(command).into_iter().next().unwrap_or_default())
+}
+
+fn program_build_id(conduct: &Conduct) -> Option<String> {
+    conduct
+        .investigation
+        .modules
+        .known()
+        .first()
+        .and_then(|module| module.build_id.clone())
 }

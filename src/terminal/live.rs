@@ -86,6 +86,12 @@ impl Progress {
         Self { verbosity, lines }
     }
 
+    /// Whether anybody sees what [`update`](Self::update) draws.
+    #[must_use]
+    pub fn is_drawn(&self) -> bool {
+        self.lines.is_some()
+    }
+
     /// Draws the state. Cheap enough to be called often: at most ten times a second are drawn.
     pub fn update(&mut self, snapshot: &Snapshot) {
         let Some(lines) = &mut self.lines else { return };

@@ -73,11 +73,18 @@ pub fn launch(command: &[OsString], mask: &SigSet, options: i32) -> Result<Stopp
     // Exec closes the pipe: end of file means that the program is in place.
     let mut failed = std::fs::File::from(failed_read);
     // The exec event stops the child before it can be seen here, so the pipe must not be waited for first.
+    let mut execed = false;
     loop {
         let (_, status) =
             sys::wait_for(pid).map_err(|errno| Error::ptrace("wait for", pid, errno))?;
         match decode(status) {
-            Event::Exec => return Ok(Stopped::observed(pid, 0)),
+            Event::Exec => {
+                // Execve itself is not over at this stop: the kernel has still to write its result
+                // over a register. The next stop is before the program's first instruction.
+                let _ = sys::interrupt(pid).and_then(|()| sys::cont(pid, 0));
+                execed = true;
+            }
+            Event::Stopped if execed => return Ok(Stopped::observed(pid, 0)),
             Event::Exited(_) | Event::Killed(_) => {
                 let known = failed.read_exact(&mut errno).is_ok();
                 let source = if known {

@@ -103,6 +103,9 @@ pub trait Engine {
     /// The calibrated cost of a probe.
     fn cost(&self) -> ProbeCost;
 
-    /// The target's memory.
+    /// The target's memory, patches included.
     fn memory(&self) -> &Memory;
+
+    /// Reads the program's own code: the memory without the engine's patches. False when it is not mapped.
+    fn read_code(&self, addr: TargetAddr, buffer: &mut [u8]) -> bool;
 }

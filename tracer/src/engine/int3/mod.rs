@@ -434,4 +434,10 @@ impl Engine for Int3 {
     fn memory(&self) -> &Memory {
         &self.memory
     }
+
+    fn read_code(&self, addr: TargetAddr, buffer: &mut [u8]) -> bool {
+        let readable = self.memory.read(addr, buffer).is_ok();
+        self.points.hide_from(addr, buffer);
+        readable
+    }
 }

@@ -147,6 +147,16 @@ impl Points {
         self.differing
     }
 
+    /// Puts the program's own bytes into a copy of its code that was read at `addr`.
+    pub fn hide_from(&self, addr: TargetAddr, code: &mut [u8]) {
+        for (at, point) in &self.armed {
+            let offset = at.0.wrapping_sub(addr.0);
+            if let Some(byte) = usize::try_from(offset).ok().and_then(|offset| code.get_mut(offset)) {
+                *byte = point.original;
+            }
+        }
+    }
+
     /// Changes what an armed breakpoint stands for; the text stays as it is.
     pub fn reassign(&mut self, addr: TargetAddr, roles: Roles, continuation: Option<Continuation>) {
         if let Some(point) = self.armed.get_mut(&addr) {

@@ -1,0 +1,330 @@
+//! What `run`, `attach` and `resume` have in common: everything but where the process comes from.
+
+use std::time::{Duration, Instant};
+
+use darc_symbols::NameSpec;
+use darc_tracer::engine::Engine;
+use darc_tracer::engine::int3::{self, Calibration, Guarding, Int3};
+use darc_tracer::stopped::Stopped;
+use nix::sys::signal::SigSet;
+
+use crate::analysis::Params;
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::{Common, EngineChoice, Format, Verbosity};
+use crate::output::Output;
+use crate::report::model::{self, Report, Target};
+use crate::report::text::{self, Style};
+use crate::session::clock::Moment;
+use crate::session::investigation::Investigation;
+use crate::session::{Ending, Libraries, Limits, Session, SessionError, summary};
+use crate::terminal::interrupts::{Interrupts, Level};
+use crate::terminal::live::{Progress, Screen};
+use crate::terminal::{self, Color};
+
+/// Whose stdout is it?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stdout {
+    /// Ours: the report goes there.
+    Ours,
+    /// The target's: the report goes to stderr, as perf stat does.
+    Targets,
+}
+
+/// An analysis that is being conducted: what it needs from start to report.
+pub struct Conduct {
+    /// What is asked and known.
+    pub investigation: Investigation,
+    /// The signal mask that darc was started with.
+    pub mask: SigSet,
+    /// The person's signals.
+    pub interrupts: Interrupts,
+    common: Common,
+    stdout: Stdout,
+    output: Option<Output>,
+    calibration: Calibration,
+    progress: Progress,
+    since: Moment,
+    deadline: Option<Instant>,
+}
+
+impl Conduct {
+    /// Checks and prepares everything that needs no target.
+    ///
+    /// # Errors
+    /// When the name or the parameters make no sense, or the output cannot be written.
+    pub fn prepare(
+        f0: &str,
+        params: Params,
+        common: Common,
+        stdout: Stdout,
+    ) -> Result<Conduct, Failure> {
+        let spec = NameSpec::parse(f0).class(FailureKind::Usage)?;
+        Conduct::with(Investigation::new(spec, params), common, stdout)
+    }
+
+    /// As [`Conduct::prepare`], going on with what is known already.
+    ///
+    /// # Errors
+    /// As [`Conduct::prepare`].
+    pub fn with(
+        investigation: Investigation,
+        common: Common,
+        stdout: Stdout,
+    ) -> Result<Conduct, Failure> {
+        investigation
+            .analysis
+            .params()
+            .validate()
+            .class(FailureKind::Usage)?;
+        let output = Output::open(&common.output).class(FailureKind::File)?;
+        let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
+        let calibration = int3::calibrate().class(FailureKind::Target)?;
+        let interrupts = Interrupts::install().class(FailureKind::Other)?;
+        let screen = match stdout {
+            Stdout::Ours => Screen::Own,
+            Stdout::Targets => Screen::SharedWithTarget,
+        };
+        Ok(Conduct {
+            investigation,
+            mask,
+            interrupts,
+            stdout,
+            output: Some(output),
+            calibration,
+            progress: Progress::new(common.verbosity, screen),
+            since: Moment::now(),
+            deadline: common.duration.map(|duration| Instant::now() + duration),
+            common,
+        })
+    }
+
+    /// Analyses a process that runs already.
+    ///
+    /// # Errors
+    /// When it cannot be traced or instrumented; it runs on.
+    pub fn attach(&mut self, pid: i32) -> Result<Ending, Failure> {
+        self.supported()?;
+        let mut engine =
+            Int3::attach(pid, Guarding::Guarded).map_err(|error| tracing_failed(&error, pid))?;
+        engine.set_cost(self.calibration.delivery, self.calibration.cost);
+        self.session(pid, Box::new(engine), Libraries::Loaded)
+            .map_err(Failure::from)
+    }
+
+    /// Analyses a process that was just launched.
+    ///
+    /// # Errors
+    /// When it cannot be instrumented; when f0 is not in it, it has not run at all.
+    pub fn launched(&mut self, thread: Stopped) -> Result<Ending, Failure> {
+        self.supported()?;
+        let pid = thread.tid();
+        let mut engine = Int3::launched(thread, Guarding::Guarded)
+            .map_err(|error| tracing_failed(&error, pid))?;
+        engine.set_cost(self.calibration.delivery, self.calibration.cost);
+        self.session(pid, Box::new(engine), Libraries::NotLoadedYet)
+            .map_err(Failure::from)
+    }
+
+    fn supported(&self) -> Result<(), Failure> {
+        match self.common.engine {
+            EngineChoice::Int3 => Ok(()),
+            EngineChoice::Jump => Err(Failure::message(
+                FailureKind::Usage,
+                "--engine jump: not available in this build; use --engine int3",
+            )),
+        }
+    }
+
+    fn session(
+        &mut self,
+        pid: i32,
+        engine: Box<dyn Engine>,
+        libraries: Libraries,
+    ) -> Result<Ending, SessionError> {
+        let limits = Limits {
+            deadline: self.deadline,
+            interrupts: &self.interrupts,
+        };
+        Session::new(
+            pid,
+            &mut self.investigation,
+            engine,
+            libraries,
+            &mut self.progress,
+        )
+        .run(limits)
+    }
+
+    /// Writes the results to the file, and shows them unless that is not wanted.
+    ///
+    /// # Errors
+    /// When the file cannot be written; the report was shown all the same.
+    pub fn publish(&mut self, target: Target, show: Show) -> Result<(), Failure> {
+        self.progress.clear();
+        let warnings = self.investigation.modules.take_warnings();
+        self.investigation.warnings.extend(warnings);
+        let report = summary::report(
+            &self.investigation,
+            self.engine(),
+            target,
+            self.since.rate(),
+        );
+        if show == Show::Report && self.common.verbosity != Verbosity::Quiet {
+            self.show(&report);
+        }
+        let saved = match self.common.format {
+            Format::Text => text::render(&report, Style::default()),
+            Format::Json => crate::report::json::render(&report).class(FailureKind::Other)?,
+        };
+        // Opened again for a second version of the same results.
+        let output = match self.output.take() {
+            Some(output) => output,
+            None => Output::open(&self.common.output).class(FailureKind::File)?,
+        };
+        output.write(saved.as_bytes()).class(FailureKind::File)
+    }
+
+    fn engine(&self) -> model::Engine {
+        match self.common.engine {
+            EngineChoice::Int3 => model::Engine::Int3,
+            EngineChoice::Jump => model::Engine::Jump,
+        }
+    }
+
+    fn show(&self, report: &Report) {
+        let color = |color| match color {
+            Color::Ansi => text::Color::Always,
+            Color::Plain => text::Color::Never,
+        };
+        // A closed pipe is no reason to fail: the file has the results.
+        match self.stdout {
+            Stdout::Ours => {
+                let stream = std::io::stdout();
+                let style = Style {
+                    width: terminal::width(&stream),
+                    color: color(Color::of(self.common.color, &stream)),
+                };
+                print(stream, &text::render(report, style));
+            }
+            Stdout::Targets => {
+                let stream = std::io::stderr();
+                let style = Style {
+                    width: terminal::width(&stream),
+                    color: color(Color::of(self.common.color, &stream)),
+                };
+                print(stream, &text::render(report, style));
+            }
+        }
+    }
+
+    /// Where the results go, as the person named it.
+    #[must_use]
+    pub fn output_path(&self) -> String {
+        self.common.output.display().to_string()
+    }
+
+    /// Tells the person something, now and in the report.
+    pub fn warn(&mut self, warning: String) {
+        self.progress.warn(&warning);
+        self.investigation.warnings.push(warning);
+    }
+
+    /// Whether any op completed.
+    #[must_use]
+    pub fn saw_ops(&self) -> bool {
+        self.investigation.analysis.profile().count() > 0
+    }
+
+    /// Whether every path has ended.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.investigation.analysis.status() != crate::analysis::Status::InProgress
+    }
+
+    /// How darc itself ends after a session in which the target lives on.
+    #[must_use]
+    pub fn exit_status(&self, ending: Ending) -> ExitStatus {
+        match ending {
+            Ending::Interrupted(Level::LeaveAtOnce(signal)) => ExitStatus::LeftAtOnce(signal),
+            _ if !self.saw_ops() => ExitStatus::NoOps,
+            _ => ExitStatus::Done,
+        }
+    }
+}
+
+/// Whether results are shown to the person, beside being saved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Show {
+    /// The report.
+    Report,
+    /// Nothing: it was shown before.
+    Nothing,
+}
+
+fn print(mut stream: impl std::io::Write, text: &str) {
+    let _ = stream
+        .write_all(text.as_bytes())
+        .and_then(|()| stream.flush());
+}
+
+/// A failed attach, with the reason that the kernel's bare number does not tell.
+fn tracing_failed(error: &darc_tracer::Error, pid: i32) -> Failure {
+    if error.is_gone() {
+        return Failure::message(
+            FailureKind::Lost,
+            format!("process {pid} ended while darc attached to it"),
+        );
+    }
+    match error {
+        darc_tracer::Error::Ptrace {
+            source: nix::errno::Errno::EPERM,
+            ..
+        } => Failure::message(
+            FailureKind::Target,
+            darc_tracer::preflight::explain_eperm(pid),
+        ),
+        _ => Failure::message(FailureKind::Target, error),
+    }
+}
+
+impl From<SessionError> for Failure {
+    fn from(error: SessionError) -> Failure {
+        let kind = match &error {
+            SessionError::Name(_) => FailureKind::Name,
+            SessionError::Unsuitable(_) => FailureKind::Target,
+            SessionError::Tracer(error) if error.is_gone() => FailureKind::Lost,
+            SessionError::Tracer(_) => FailureKind::Target,
+        };
+        Failure::new(kind, error)
+    }
+}
+
+/// A path or argument as it is shown.
+#[must_use]
+pub fn shown(command: &[std::ffi::OsString]) -> Vec<String> {
+    command
+        .iter()
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Waits for a started program that is no longer traced. `None` when the person does not want to.
+#[must_use]
+pub fn wait_for_exit(pid: i32, interrupts: &Interrupts) -> Option<Ending> {
+    use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+    let pid = nix::unistd::Pid::from_raw(pid);
+    loop {
+        match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(_, status)) => return Some(Ending::Exited(status)),
+            Ok(WaitStatus::Signaled(_, signal, _)) => return Some(Ending::Killed(signal as i32)),
+            Ok(WaitStatus::StillAlive) => {
+                darc_tracer::child_signal::wait(Duration::from_millis(200))
+            }
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(_) => return None,
+        }
+        if let Level::LeaveAtOnce(_) = interrupts.level() {
+            return None;
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What the analysis' ids stand for, and their names for people.
+
+use std::collections::HashMap;
+
+use darc_disasm::{SiteKind, Target};
+
+use crate::analysis::{CalleeId, SiteId};
+use crate::report::assemble::{Names, Site};
+use crate::report::model::{Function, InlinedFrame};
+use crate::report::place::Place;
+
+use super::modules::{CodeRef, Modules};
+
+/// What is known at plan time about the callee of a site.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// One callee, named by the instruction.
+    One,
+    /// Whatever the instruction's operand holds when it runs.
+    Any,
+}
+
+impl Reach {
+    /// How much a site tells about its callee.
+    #[must_use]
+    pub fn of(kind: &SiteKind) -> Reach {
+        match kind {
+            SiteKind::Call(Target::Direct(_))
+            | SiteKind::TailJump { target: Target::Direct(_), .. }
+            | SiteKind::Syscall { number: Some(_) } => Reach::One,
+            _ => Reach::Any,
+        }
+    }
+}
+
+/// The numbering of call sites and callees; the numbers outlive a process.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    sites: Vec<(CodeRef, Reach)>,
+    site_ids: HashMap<CodeRef, SiteId>,
+    callees: Vec<CodeRef>,
+    callee_ids: HashMap<CodeRef, CalleeId>,
+}
+
+impl Catalog {
+    /// The id of a call site.
+    pub fn site(&mut self, at: CodeRef, reach: Reach) -> SiteId {
+        *self.site_ids.entry(at).or_insert_with(|| {
+            self.sites.push((at, reach));
+            SiteId(self.sites.len() as u32 - 1)
+        })
+    }
+
+    /// The id of a called function.
+    pub fn callee(&mut self, at: CodeRef) -> CalleeId {
+        *self.callee_ids.entry(at).or_insert_with(|| {
+            self.callees.push(at);
+            CalleeId(self.callees.len() as u32 - 1)
+        })
+    }
+
+    /// Where a site is, and what it may call.
+    #[must_use]
+    pub fn site_at(&self, site: SiteId) -> (CodeRef, Reach) {
+        self.sites[site.0 as usize]
+    }
+
+    /// Where a callee is.
+    #[must_use]
+    pub fn callee_at(&self, callee: CalleeId) -> CodeRef {
+        self.callees[callee.0 as usize]
+    }
+}
+
+/// Names for a report.
+#[derive(Clone, Copy, Debug)]
+pub struct Naming<'a> {
+    /// The numbering.
+    pub catalog: &'a Catalog,
+    /// The files.
+    pub modules: &'a Modules,
+    /// f0.
+    pub f0: Option<CodeRef>,
+}
+
+impl Naming<'_> {
+    /// A place as the report writes it.
+    #[must_use]
+    pub fn place(&self, at: CodeRef) -> Place {
+        Place { module: self.modules.get(at.module).path.clone(), offset: at.addr.0 }
+    }
+
+    /// A function by its entry.
+    #[must_use]
+    pub fn function_at(&self, at: CodeRef) -> Function {
+        let module = self.modules.get(at.module);
+        let image = module.image.as_ref();
+        let lines = image.map(|image| image.frames(at.addr)).unwrap_or_default();
+        let outermost = lines.last();
+        Function {
+            name: self.name(at),
+            module: module.path.clone(),
+            offset: at.addr.0,
+            file: outermost.and_then(|frame| frame.file.clone()),
+            line: outermost.and_then(|frame| frame.line),
+        }
+    }
+
+    fn name(&self, at: CodeRef) -> String {
+        let module = self.modules.get(at.module);
+        let short = || module.path.rsplit('/').next().unwrap_or_default().to_owned();
+        let Some(image) = &module.image else { return format!("{}+{:#x}", short(), at.addr.0) };
+        if let Some(name) = image.plt_name(at.addr) {
+            return name;
+        }
+        match image.function_at(at.addr) {
+            Some(function) if function.raw_name().is_some() => match at.addr.0 - function.addr.0 {
+                0 => function.demangled(),
+                inside => format!("{}+{inside:#x}", function.demangled()),
+            },
+            _ => format!("{}+{:#x}", short(), at.addr.0),
+        }
+    }
+}
+
+impl Names for Naming<'_> {
+    fn f0(&self) -> Function {
+        self.f0.map(|f0| self.function_at(f0)).unwrap_or_default()
+    }
+
+    fn function(&self, callee: CalleeId) -> Function {
+        self.function_at(self.catalog.callee_at(callee))
+    }
+
+    fn site(&self, site: SiteId) -> Site {
+        let (at, _) = self.catalog.site_at(site);
+        let image = self.modules.get(at.module).image.as_ref();
+        let mut frames = image.map(|image| image.frames(at.addr)).unwrap_or_default();
+        // The last frame is the function itself; those before it were inlined into it.
+        let innermost = frames.first().cloned();
+        frames.pop();
+        Site {
+            place: self.place(at),
+            file: innermost.as_ref().and_then(|frame| frame.file.clone()),
+            line: innermost.as_ref().and_then(|frame| frame.line),
+            inlined_from: frames
+                .into_iter()
+                .map(|frame| InlinedFrame { name: frame.function, file: frame.file, line: frame.line })
+                .collect(),
+        }
+    }
+
+    fn syscall(&self, number: Option<u32>) -> String {
+        match number.and_then(|number| syscalls::Sysno::new(number as usize)) {
+            Some(known) => known.name().to_owned(),
+            None => number.map_or_else(|| "(system call)".to_owned(), |number| format!("syscall_{number}")),
+        }
+    }
+}
+

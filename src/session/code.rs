@@ -1,0 +1,105 @@
+//! The machine code of a function of the target: its true extent, its call sites.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use darc_disasm::{CallSite, CodePart, FunctionCode, SkippedSite, call_sites};
+use darc_symbols::{AddrRange, FileAddr};
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::Engine;
+
+use super::modules::{CodeRef, Modules};
+
+/// A larger function is taken for a damaged symbol.
+const MAX_FUNCTION: u64 = 8 << 20;
+/// How far a function without known extent is followed.
+const MAX_UNKNOWN_EXTENT: u64 = 64 << 10;
+
+/// A function ready to be instrumented.
+#[derive(Clone, Debug)]
+pub struct Scanned {
+    /// Its bytes, at their run-time addresses.
+    pub code: Arc<FunctionCode>,
+    /// Where it calls something.
+    pub sites: Vec<CallSite>,
+    /// Calls that cannot be instrumented.
+    pub skipped: Vec<SkippedSite>,
+}
+
+/// Functions that have been scanned in the current process.
+#[derive(Debug, Default)]
+pub struct CodeCache {
+    by_entry: HashMap<TargetAddr, Arc<Scanned>>,
+}
+
+impl CodeCache {
+    /// Forgets everything: the process is gone or its code has changed.
+    pub fn clear(&mut self) {
+        self.by_entry.clear();
+    }
+
+    /// The function that begins at `entry`.
+    ///
+    /// # Errors
+    /// Why its code cannot be had, for people.
+    pub fn scan(&mut self, entry: TargetAddr, modules: &Modules, engine: &dyn Engine) -> Result<Arc<Scanned>, String> {
+        if let Some(known) = self.by_entry.get(&entry) {
+            return Ok(Arc::clone(known));
+        }
+        let code = Arc::new(read(entry, modules, engine)?);
+        let found = call_sites(&code, &Unpatched(engine));
+        let scanned = Arc::new(Scanned { code, sites: found.sites, skipped: found.skipped });
+        self.by_entry.insert(entry, Arc::clone(&scanned));
+        Ok(scanned)
+    }
+}
+
+/// The target's memory without the engine's patches.
+pub struct Unpatched<'a>(pub &'a dyn Engine);
+
+impl darc_disasm::Memory for Unpatched<'_> {
+    fn read(&self, addr: u64, buffer: &mut [u8]) -> bool {
+        self.0.read_code(TargetAddr(addr), buffer)
+    }
+}
+
+fn read(entry: TargetAddr, modules: &Modules, engine: &dyn Engine) -> Result<FunctionCode, String> {
+    let place = modules.place(entry).ok_or_else(|| format!("no code is mapped at {entry}"))?;
+    let module = modules.get(place.module);
+    if module.path.starts_with("[v") {
+        return Err(format!("it is in {}, which the kernel provides", module.path));
+    }
+    let parts = extent(place, modules);
+    if parts.is_empty() {
+        let memory = Unpatched(engine);
+        return None::<FunctionCode>.or_else(|| { let _ = (&memory, MAX_UNKNOWN_EXTENT); None })
+            .ok_or_else(|| format!("where the function at {entry} ends is not known"));
+    }
+    let parts = parts
+        .into_iter()
+        .map(|range| {
+            let start = modules
+                .locate(CodeRef { module: place.module, addr: range.start })
+                .ok_or_else(|| format!("{} is not loaded", module.path))?;
+            let mut bytes = vec![0; range.len() as usize];
+            match engine.read_code(start, &mut bytes) {
+                true => Ok(CodePart { start: start.0, bytes }),
+                false => Err(format!("its code at {start} cannot be read")),
+            }
+        })
+        .collect::<Result<Vec<_>, String>>()?;
+    FunctionCode::new(parts).ok_or_else(|| "its symbol describes no sensible piece of code".to_owned())
+}
+
+/// The ranges of the function that begins at a place: by symbol or unwind table.
+fn extent(place: CodeRef, modules: &Modules) -> Vec<AddrRange> {
+    let Some(image) = &modules.get(place.module).image else { return Vec::new() };
+    let Some(function) = image.function_at(place.addr) else { return Vec::new() };
+    let Some(range) = function.range() else { return Vec::new() };
+    // A call into the middle of a symbol (an alternative entry) has the rest of it.
+    let main = AddrRange { start: FileAddr(place.addr.0), end: range.end };
+    let ranges: Vec<AddrRange> =
+        std::iter::once(main).chain(function.cold_parts.iter().copied()).filter(|range| !range.is_empty()).collect();
+    let sane = ranges.iter().map(AddrRange::len).sum::<u64>() <= MAX_FUNCTION;
+    if sane { ranges } else { Vec::new() }
+}

@@ -1,0 +1,65 @@
+//! Functions of the run-time libraries at which the engine has to act: unwinders, catch handlers, the
+//! dynamic linker's notification.
+//!
+//! Names: Itanium C++ ABI (exception handling), the GNU C library's `link.h` (`r_brk`).
+
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::plan::Plan;
+
+use super::modules::{CodeRef, ModuleId, Modules};
+
+const UNWINDERS: [&str; 5] = [
+    "_Unwind_RaiseException",
+    "_Unwind_Resume",
+    "_Unwind_Resume_or_Rethrow",
+    "_Unwind_ForcedUnwind",
+    "_Unwind_Backtrace",
+];
+const CATCHERS: [&str; 1] = ["__cxa_begin_catch"];
+const LOADER: &str = "_dl_debug_state";
+
+/// Where the hooks are in the current process.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Hooks {
+    unwinders: Vec<TargetAddr>,
+    catchers: Vec<TargetAddr>,
+    loader: Option<TargetAddr>,
+}
+
+impl Hooks {
+    /// Finds the hooks in the modules that are loaded now.
+    #[must_use]
+    pub fn find(modules: &Modules) -> Hooks {
+        let mut hooks = Hooks::default();
+        for (index, id) in modules.loaded().into_iter().enumerate() {
+            let path = &modules.get(id).path;
+            let file = path.rsplit('/').next().unwrap_or_default();
+            // A statically linked program brings its own.
+            let unwinds = ["libgcc_s", "libunwind", "libstdc++", "libc++abi"].iter().any(|name| file.starts_with(name));
+            if unwinds || index == 0 {
+                hooks.unwinders.extend(UNWINDERS.iter().filter_map(|name| locate(modules, id, name)));
+                hooks.catchers.extend(CATCHERS.iter().filter_map(|name| locate(modules, id, name)));
+            }
+            if file.starts_with("ld-") || file.starts_with("ld.") {
+                hooks.loader = hooks.loader.or_else(|| locate(modules, id, LOADER));
+            }
+        }
+        hooks
+    }
+
+    /// A plan of the hooks alone.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        Plan {
+            unwinders: self.unwinders.clone(),
+            catchers: self.catchers.clone(),
+            loader: self.loader,
+            ..Plan::default()
+        }
+    }
+}
+
+fn locate(modules: &Modules, module: ModuleId, name: &str) -> Option<TargetAddr> {
+    let addr = modules.get(module).image.as_ref()?.symbol(name)?;
+    modules.locate(CodeRef { module, addr })
+}

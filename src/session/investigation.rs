@@ -1,0 +1,145 @@
+//! One question ("why are some calls of this function slow?") and all that is known about its answer,
+//! whatever number of processes it takes.
+
+use std::collections::BTreeMap;
+
+use darc_symbols::{Image, LookupError, NameSpec};
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::{Counters, ProbeCost, Sink};
+use darc_tracer::record::Op;
+
+use crate::analysis::{Analysis, Callee, FnodeId, Params, SiteId, Ticks};
+
+use super::catalog::{Catalog, Naming, Reach};
+use super::modules::{CodeRef, ModuleId, Modules};
+
+/// More targets than this of one indirect site share one fnode.
+const MAX_TARGETS: usize = 64;
+
+/// What is asked, and what is known.
+#[derive(Debug)]
+pub struct Investigation {
+    /// f0 as the person named it.
+    pub spec: NameSpec,
+    /// The analysis.
+    pub analysis: Analysis,
+    /// What its ids stand for.
+    pub catalog: Catalog,
+    /// The files.
+    pub modules: Modules,
+    /// f0, once it is found.
+    pub f0: Option<CodeRef>,
+    /// Call sites without a probe, each with the reason.
+    pub skipped: BTreeMap<CodeRef, String>,
+    /// How many sites were instrumented, at most at one time.
+    pub sites: usize,
+    /// What the engines of all processes did.
+    pub counters: Counters,
+    /// What a probe costs.
+    pub cost: ProbeCost,
+    /// What the person should know.
+    pub warnings: Vec<String>,
+}
+
+impl Investigation {
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(spec: NameSpec, params: Params) -> Investigation {
+        Investigation {
+            spec,
+            analysis: Analysis::new(params),
+            catalog: Catalog::default(),
+            modules: Modules::default(),
+            f0: None,
+            skipped: BTreeMap::new(),
+            sites: 0,
+            counters: Counters::default(),
+            cost: ProbeCost::default(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Names for what the ids stand for.
+    #[must_use]
+    pub fn naming(&self) -> Naming<'_> {
+        Naming { catalog: &self.catalog, modules: &self.modules, f0: self.f0 }
+    }
+
+    /// Looks f0 up among the loaded modules.
+    ///
+    /// # Errors
+    /// Why there is not exactly one such function.
+    pub fn find_f0(&mut self) -> Result<CodeRef, LookupError> {
+        if let Some(f0) = self.f0 {
+            return Ok(f0);
+        }
+        let found = match self.spec {
+            NameSpec::Address(addr) => self.find_address(addr),
+            _ => self.find_name(),
+        }?;
+        self.f0 = Some(found);
+        Ok(found)
+    }
+
+    /// A number is an address in the running target, or else one in the program's file.
+    fn find_address(&self, addr: u64) -> Result<CodeRef, LookupError> {
+        if let Some(place) = self.modules.place(TargetAddr(addr)) {
+            return Ok(place);
+        }
+        let program = self.modules.loaded().first().copied();
+        program
+            .map(|module| CodeRef { module, addr: darc_symbols::FileAddr(addr) })
+            .filter(|place| self.modules.get(place.module).image.as_ref().is_some_and(|image| image.is_code(place.addr)))
+            .ok_or(LookupError::RunTimeAddress(addr))
+    }
+
+    fn find_name(&self) -> Result<CodeRef, LookupError> {
+        let ids: Vec<ModuleId> =
+            self.modules.loaded().into_iter().filter(|&id| self.modules.get(id).image.is_some()).collect();
+        let images: Vec<&Image> = ids.iter().filter_map(|&id| self.modules.get(id).image.as_ref()).collect();
+        let (index, addr) = darc_symbols::resolve(&self.spec, &images)?;
+        Ok(CodeRef { module: ids[index], addr })
+    }
+
+    /// Remembers that a site carries no probe.
+    pub fn skip(&mut self, at: TargetAddr, reason: String) {
+        if let Some(place) = self.modules.place(at) {
+            self.skipped.insert(place, reason);
+        }
+    }
+
+    /// Adds what an engine counted in one process.
+    pub fn add_counters(&mut self, counters: Counters) {
+        self.counters.records += counters.records;
+        self.counters.dropped += counters.dropped;
+        self.counters.ended_otherwise += counters.ended_otherwise;
+        self.counters.bytes_differing += counters.bytes_differing;
+        self.counters.pauses.extend(counters.pauses);
+    }
+}
+
+impl Sink for Investigation {
+    fn op(&mut self, op: Op) {
+        self.analysis.op(&op);
+    }
+
+    fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks) {
+        let bucket = self.analysis.params().resolution.bucket(latency);
+        self.analysis.add_unrecorded(bucket, ops, total);
+    }
+
+    fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> Option<FnodeId> {
+        let known = self.analysis.ftree().get(parent)?;
+        let targets = known.children.iter().filter(|&&child| self.analysis.ftree().fnode(child).site == Some(site));
+        if targets.count() > MAX_TARGETS {
+            return None;
+        }
+        // A system call site's target is the number of the call.
+        let callee = match self.modules.place(target) {
+            Some(place) => Callee::Function(self.catalog.callee(place)),
+            None => Callee::Syscall(Some(u32::try_from(target.0).ok().filter(|&number| number < 4096)?)),
+        };
+        debug_assert_eq!(self.catalog.site_at(site).1, Reach::Any);
+        Some(self.analysis.add_child(parent, site, callee))
+    }
+}

@@ -1,0 +1,323 @@
+//! A session: one process, from the first look at it to the moment it is let go.
+//!
+//! The order is start → plan → instrument → drain → decide → restore. The engine records, the analysis
+//! decides, and the session carries requests and answers between them.
+
+pub mod catalog;
+pub mod clock;
+mod code;
+pub mod hooks;
+pub mod investigation;
+pub mod modules;
+mod planning;
+pub mod summary;
+mod watch;
+
+use std::time::{Duration, Instant};
+
+use darc_symbols::{LookupError, NameSpec};
+use darc_tracer::engine::{Engine, Notice};
+
+use crate::analysis::{Callee, FnodeId, Request};
+use crate::terminal::interrupts::{Interrupts, Level};
+use crate::terminal::live::Progress;
+
+use catalog::Reach;
+use code::CodeCache;
+use hooks::Hooks;
+use investigation::Investigation;
+use planning::Sources;
+use watch::Watch;
+
+/// How long the engine may serve the target before the session looks at its other duties.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// How a session ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// Every path of every peak has ended; the target runs on.
+    Finished,
+    /// The person ended it; the target runs on.
+    Interrupted(Level),
+    /// The time that was given is over; the target runs on.
+    TimeUp,
+    /// The target became another program; it runs on.
+    Exec,
+    /// The target exited.
+    Exited(i32),
+    /// The target was killed by a signal.
+    Killed(i32),
+}
+
+/// Why a session could not go on.
+#[derive(thiserror::Error, Debug)]
+pub enum SessionError {
+    /// f0 is not to be had.
+    #[error(transparent)]
+    Name(#[from] LookupError),
+    /// The target or the function cannot be instrumented.
+    #[error("{0}")]
+    Unsuitable(String),
+    /// Tracing failed.
+    #[error(transparent)]
+    Tracer(#[from] darc_tracer::Error),
+}
+
+/// Whether f0 may turn up later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Libraries {
+    /// The program was just started: its libraries are yet to be loaded.
+    NotLoadedYet,
+    /// What is not there now is not expected.
+    Loaded,
+}
+
+/// What ends a session early.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits<'a> {
+    /// When the analysis ends by itself.
+    pub deadline: Option<Instant>,
+    /// The person's signals.
+    pub interrupts: &'a Interrupts,
+}
+
+/// One process under analysis.
+pub struct Session<'a> {
+    pid: i32,
+    investigation: &'a mut Investigation,
+    engine: Box<dyn Engine>,
+    code: CodeCache,
+    hooks: Hooks,
+    libraries: Libraries,
+    /// Changes of the set of libraries since the program started.
+    changes: u32,
+    watch: Watch<'a>,
+}
+
+/// The dynamic linker announces the libraries that a program starts with twice: before and after
+/// it maps them (`link.h`, RT_ADD and RT_CONSISTENT).
+const STARTUP_CHANGES: u32 = 2;
+
+impl<'a> Session<'a> {
+    /// Takes charge of a process that the engine has attached to or started.
+    pub fn new(
+        pid: i32,
+        investigation: &'a mut Investigation,
+        engine: Box<dyn Engine>,
+        libraries: Libraries,
+        progress: &'a mut Progress,
+    ) -> Session<'a> {
+        investigation.cost = engine.cost();
+        Session {
+            pid,
+            investigation,
+            engine,
+            code: CodeCache::default(),
+            hooks: Hooks::default(),
+            libraries,
+            changes: 0,
+            watch: Watch::new(progress),
+        }
+    }
+
+    /// Analyses until something ends it, and lets the process go, whatever happened.
+    ///
+    /// # Errors
+    /// Why the analysis could not begin or go on. The target has been restored all the same.
+    pub fn run(mut self, limits: Limits<'_>) -> Result<Ending, SessionError> {
+        let outcome = self.analyse(limits);
+        let restored = match outcome {
+            Ok(Ending::Exited(_) | Ending::Killed(_)) => Ok(()),
+            _ => self.engine.finish(),
+        };
+        self.investigation.add_counters(self.engine.counters());
+        self.investigation.modules.unload();
+        let ending = outcome?;
+        match restored {
+            Err(error) if !error.is_gone() => Err(error.into()),
+            _ => Ok(ending),
+        }
+    }
+
+    fn analyse(&mut self, limits: Limits<'_>) -> Result<Ending, SessionError> {
+        self.look_at_libraries()?;
+        loop {
+            if self.answer()? {
+                return Ok(Ending::Finished);
+            }
+            let notice = self.engine.poll(SLICE, self.investigation)?;
+            match notice {
+                Some(Notice::Exited(status)) => return Ok(Ending::Exited(status)),
+                Some(Notice::Killed(signal)) => return Ok(Ending::Killed(signal)),
+                Some(Notice::Exec) => {
+                    self.investigation.warnings.push("the target executed another program; measuring ended there".to_owned());
+                    return Ok(Ending::Exec);
+                }
+                Some(Notice::LibrariesChanged) => {
+                    self.changes += 1;
+                    self.look_at_libraries()?;
+                }
+                None => {}
+            }
+            self.watch.look(self.investigation);
+            match limits.interrupts.level() {
+                Level::GoOn => {}
+                level => return Ok(Ending::Interrupted(level)),
+            }
+            if limits.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(Ending::TimeUp);
+            }
+        }
+    }
+
+    /// Code came or went: finds f0 and the hooks among what is loaded now.
+    fn look_at_libraries(&mut self) -> Result<(), SessionError> {
+        let new = match self.investigation.modules.refresh(self.pid) {
+            Ok(new) => new,
+            // The poll that follows says how the target ended.
+            Err(_) => return Ok(()),
+        };
+        if new || self.hooks == Hooks::default() {
+            self.hooks = Hooks::find(&self.investigation.modules);
+        }
+        self.code.clear();
+        let dynamic = self.hooks.plan().loader.is_some();
+        if self.libraries == Libraries::NotLoadedYet && (!dynamic || self.changes >= STARTUP_CHANGES) {
+            self.libraries = Libraries::Loaded;
+        }
+        match self.investigation.find_f0() {
+            Ok(_) => self.check_f0()?,
+            Err(_) if self.libraries == Libraries::NotLoadedYet => {}
+            Err(error) if self.may_come_later(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.instrument()
+    }
+
+    /// A library that was named and is not there may be loaded later.
+    fn may_come_later(&mut self, error: &LookupError) -> bool {
+        let waiting = matches!(error, LookupError::NoSuchModule { .. })
+            && matches!(self.investigation.spec, NameSpec::Name { module: Some(_), .. })
+            && self.changes > 0;
+        if waiting && self.changes == STARTUP_CHANGES {
+            self.investigation.warnings.push(format!("{error}; waiting for it to be loaded"));
+        }
+        waiting
+    }
+
+    /// Refuses programs whose stacks must not be touched, and functions that cannot be read.
+    fn check_f0(&mut self) -> Result<(), SessionError> {
+        let program = self.investigation.modules.loaded().first().copied();
+        let image = program.and_then(|id| self.investigation.modules.get(id).image.as_ref());
+        if image.is_some_and(darc_symbols::Image::is_go) {
+            return Err(SessionError::Unsuitable(
+                "the target is a Go program: its run-time moves stacks and checks return addresses, which probes would break"
+                    .to_owned(),
+            ));
+        }
+        let Some(f0) = self.investigation.f0 else { return Ok(()) };
+        let Some(addr) = self.investigation.modules.locate(f0) else { return Ok(()) };
+        self.code
+            .scan(addr, &self.investigation.modules, self.engine.as_ref())
+            .map(drop)
+            .map_err(|reason| SessionError::Unsuitable(format!("f0 cannot be instrumented: {reason}")))
+    }
+
+    /// Does what the analysis asks for. True when it asks for nothing more, ever.
+    fn answer(&mut self) -> Result<bool, SessionError> {
+        let requests = self.investigation.analysis.requests();
+        if requests.is_empty() {
+            return Ok(false);
+        }
+        let mut expanded = Vec::new();
+        for request in requests {
+            match request {
+                Request::Expand(fnode) => match self.expand(fnode) {
+                    Ok(()) => expanded.push(fnode),
+                    Err(reason) => {
+                        let why = crate::analysis::Stop::NotInstrumentable(reason);
+                        self.investigation.analysis.cannot_expand(fnode, why);
+                    }
+                },
+                Request::FilterChanged(latencies) => self.engine.set_filter(&latencies),
+                Request::Retire(_) => {}
+                Request::Finished => return Ok(true),
+            }
+        }
+        self.watch.next_round();
+        self.instrument()?;
+        let now = darc_tracer::tsc();
+        for fnode in expanded {
+            self.investigation.analysis.expanded(fnode, now);
+        }
+        Ok(false)
+    }
+
+    /// Makes an fnode's calls its children.
+    fn expand(&mut self, fnode: FnodeId) -> Result<(), String> {
+        let scanned = {
+            let Some(sources) = self.sources() else { return Err("f0 is not loaded".to_owned()) };
+            let fnode = self.investigation.analysis.ftree().fnode(fnode);
+            let entry = sources.entry(fnode)?;
+            self.code.scan(entry, &self.investigation.modules, self.engine.as_ref())?
+        };
+        let Investigation { analysis, catalog, modules, .. } = &mut *self.investigation;
+        for site in &scanned.sites {
+            let Some(at) = modules.place(darc_tracer::addr::TargetAddr(site.addr)) else { continue };
+            let reach = Reach::of(&site.kind);
+            let id = catalog.site(at, reach);
+            let callee = match &site.kind {
+                darc_disasm::SiteKind::Syscall { number: Some(number) } => Callee::Syscall(Some(*number)),
+                darc_disasm::SiteKind::Call(darc_disasm::Target::Direct(to))
+                | darc_disasm::SiteKind::TailJump { target: darc_disasm::Target::Direct(to), .. } => {
+                    let to = darc_tracer::addr::TargetAddr(*to);
+                    match modules.place(to) {
+                        Some(place) => Callee::Function(catalog.callee(place)),
+                        None => continue,
+                    }
+                }
+                _ => Callee::Unknown,
+            };
+            analysis.add_child(fnode, id, callee);
+        }
+        for skipped in &scanned.skipped {
+            self.investigation.skip(darc_tracer::addr::TargetAddr(skipped.addr), skipped.reason.to_string());
+        }
+        Ok(())
+    }
+
+    fn sources(&self) -> Option<Sources<'_>> {
+        Some(Sources {
+            modules: &self.investigation.modules,
+            catalog: &self.investigation.catalog,
+            engine: self.engine.as_ref(),
+            f0: self.investigation.f0?,
+        })
+    }
+
+    /// Brings the target's probes to what the ftree needs.
+    fn instrument(&mut self) -> Result<(), SessionError> {
+        let mut code = std::mem::take(&mut self.code);
+        let plan = match self.sources() {
+            Some(sources) => planning::plan(&self.investigation.analysis, &sources, &mut code, &self.hooks),
+            None => self.hooks.plan(),
+        };
+        self.code = code;
+        let sites = plan.functions.iter().map(|function| function.sites.len()).sum();
+        self.investigation.sites = self.investigation.sites.max(sites);
+        let f0 = plan.f0.as_ref().map(|f0| f0.entry());
+        match self.engine.apply(&plan) {
+            Ok(refused) => {
+                for refused in refused {
+                    if f0 == Some(refused.addr.0) {
+                        return Err(SessionError::Unsuitable(format!("f0 cannot be instrumented: {}", refused.reason)));
+                    }
+                    self.investigation.skip(refused.addr, refused.reason);
+                }
+                Ok(())
+            }
+            Err(error) if error.is_gone() => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Files whose code the target runs: the one place where addresses in the running target and
+//! addresses in a file are converted.
+//!
+//! A [`ModuleId`] outlives a process: when a program is run again, or an analysis resumed, the same
+//! file has the same id wherever it is loaded.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use darc_symbols::{DebugSearch, FileAddr, Image};
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::maps::{self, Mapping};
+
+/// One file with code, in whatever process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ModuleId(pub usize);
+
+/// A place in a file's code: the same in every run.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CodeRef {
+    /// The file.
+    pub module: ModuleId,
+    /// The link-time address in it. In memory that no file backs: the run-time address.
+    pub addr: FileAddr,
+}
+
+/// A file with code.
+#[derive(Debug)]
+pub struct Module {
+    /// Its path in the target's file system, or a name in brackets.
+    pub path: String,
+    /// Its build-id, in hexadecimal.
+    pub build_id: Option<String>,
+    /// Its symbols; `None` when it could not be read.
+    pub image: Option<Image>,
+}
+
+/// All modules ever seen, and where those of the current process lie.
+#[derive(Debug, Default)]
+pub struct Modules {
+    known: Vec<Module>,
+    by_key: HashMap<(String, Option<String>), ModuleId>,
+    /// Executable ranges of the current process, sorted: start, end, module.
+    ranges: Vec<(u64, u64, ModuleId)>,
+    bias: HashMap<ModuleId, u64>,
+    /// Mappings that have been looked at, so that a refresh opens only new files.
+    seen: HashMap<(String, u64), ModuleId>,
+    warnings: Vec<String>,
+}
+
+impl Modules {
+    /// Forgets where modules lie (the process is gone), not what they are.
+    pub fn unload(&mut self) {
+        self.ranges.clear();
+        self.bias.clear();
+        self.seen.clear();
+    }
+
+    /// Reads the process's mappings again. Returns true when there is code that was not there before.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn refresh(&mut self, pid: i32) -> darc_tracer::Result<bool> {
+        let mappings = maps::read(pid)?;
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let mut ranges = Vec::new();
+        let mut new = false;
+        for mapping in mappings.iter().filter(|mapping| mapping.executable) {
+            let name = mapping.name.to_string_lossy().into_owned();
+            let key = (name.clone(), mapping.inode);
+            let id = match self.seen.get(&key) {
+                Some(&id) if mapping.is_file() || !name.is_empty() => id,
+                _ => {
+                    new = true;
+                    let id = self.add(pid, &root, mapping, &name);
+                    self.seen.insert(key, id);
+                    id
+                }
+            };
+            ranges.push((mapping.start, mapping.end, id));
+            self.bias.entry(id).or_insert_with(|| bias(self.known[id.0].image.as_ref(), mapping));
+        }
+        let loaded: std::collections::HashSet<ModuleId> = ranges.iter().map(|&(_, _, id)| id).collect();
+        self.bias.retain(|id, _| loaded.contains(id));
+        ranges.sort_unstable();
+        self.ranges = ranges;
+        Ok(new)
+    }
+
+    fn add(&mut self, pid: i32, root: &Path, mapping: &Mapping, name: &str) -> ModuleId {
+        let path = Path::new(name.strip_suffix(" (deleted)").unwrap_or(name));
+        let search = DebugSearch::under(root);
+        let image = match open(pid, root, mapping, path) {
+            Source::File(file) => Image::open(file, path, &search),
+            Source::Memory(bytes) => Image::from_bytes(bytes, path, &search),
+            Source::None => return self.intern(if name.is_empty() { "[anonymous]" } else { name }, None, None),
+        };
+        let image = image.map_err(|error| self.warnings.push(format!("no symbols of {name}: {error}"))).ok();
+        let build_id = image.as_ref().and_then(|image| image.build_id()).map(ToString::to_string);
+        self.intern(&path.to_string_lossy(), build_id, image)
+    }
+
+    /// The id of a module by path and build-id, whether loaded or not (a resumed analysis names modules
+    /// before anything runs).
+    pub fn intern(&mut self, path: &str, build_id: Option<String>, image: Option<Image>) -> ModuleId {
+        let next = ModuleId(self.known.len());
+        let id = *self.by_key.entry((path.to_owned(), build_id.clone())).or_insert(next);
+        if id == next {
+            self.known.push(Module { path: path.to_owned(), build_id, image });
+        } else if self.known[id.0].image.is_none() {
+            self.known[id.0].image = image;
+        }
+        id
+    }
+
+    /// A module.
+    #[must_use]
+    pub fn get(&self, id: ModuleId) -> &Module {
+        &self.known[id.0]
+    }
+
+    /// All modules seen so far.
+    #[must_use]
+    pub fn known(&self) -> &[Module] {
+        &self.known
+    }
+
+    /// The modules of the current process, in address order.
+    #[must_use]
+    pub fn loaded(&self) -> Vec<ModuleId> {
+        let mut ids: Vec<ModuleId> = Vec::new();
+        for &(_, _, id) in &self.ranges {
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        ids
+    }
+
+    /// Where an address of the target is, as a place in a file. `None` when no code is mapped there.
+    #[must_use]
+    pub fn place(&self, addr: TargetAddr) -> Option<CodeRef> {
+        let after = self.ranges.partition_point(|&(start, _, _)| start <= addr.0);
+        let &(_, end, module) = self.ranges.get(after.checked_sub(1)?)?;
+        let bias = *self.bias.get(&module)?;
+        (addr.0 < end).then(|| CodeRef { module, addr: FileAddr(addr.0.wrapping_sub(bias)) })
+    }
+
+    /// Where a place in a file is in the target now. `None` when the file is not loaded.
+    #[must_use]
+    pub fn locate(&self, place: CodeRef) -> Option<TargetAddr> {
+        let bias = *self.bias.get(&place.module)?;
+        Some(TargetAddr(place.addr.0.wrapping_add(bias)))
+    }
+
+    /// Problems with files, once each.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        let from_images = self.known.iter().filter_map(|module| module.image.as_ref()).flat_map(Image::warnings);
+        let mut warnings: Vec<String> = std::mem::take(&mut self.warnings);
+        warnings.extend(from_images);
+        warnings.sort();
+        warnings.dedup();
+        warnings
+    }
+}
+
+/// What to add to a link-time address to get the run-time address.
+fn bias(image: Option<&Image>, mapping: &Mapping) -> u64 {
+    match image.and_then(|image| image.addr_of_offset(mapping.offset)) {
+        Some(addr) => mapping.start.wrapping_sub(addr.0),
+        // Code without a file: the address is its own name.
+        None => 0,
+    }
+}
+
+enum Source {
+    File(File),
+    Memory(Vec<u8>),
+    None,
+}
+
+/// Opens what is mapped, not what its path names by now: the file may be deleted, replaced, or
+/// in another mount namespace.
+fn open(pid: i32, root: &Path, mapping: &Mapping, path: &Path) -> Source {
+    if !mapping.is_file() {
+        return match mapping.name.to_str() {
+            Some("[vdso]") => vdso(pid, mapping),
+            _ => Source::None,
+        };
+    }
+    let same = |file: &File| file.metadata().is_ok_and(|data| data.ino() == mapping.inode && data.is_file());
+    let inside = root.join(path.strip_prefix("/").unwrap_or(path));
+    let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+    let exact = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
+    [inside, exe, exact]
+        .iter()
+        .find_map(|path| File::open(path).ok().filter(same))
+        .map_or(Source::None, Source::File)
+}
+
+fn vdso(pid: i32, mapping: &Mapping) -> Source {
+    let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
+    let read = darc_tracer::memory::Memory::open(pid)
+        .and_then(|memory| memory.read(TargetAddr(mapping.start), &mut bytes));
+    read.map_or(Source::None, |()| Source::Memory(bytes))
+}

@@ -1,0 +1,118 @@
+//! From the ftree to the probes: which sites the target is to carry, and what a call through each is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::Engine;
+use darc_tracer::plan::{Edge, Plan, PlannedFunction};
+
+use crate::analysis::{Analysis, Callee, Fnode, FnodeId, SiteId};
+
+use super::catalog::{Catalog, Reach};
+use super::code::{CodeCache, Scanned};
+use super::hooks::Hooks;
+use super::modules::{CodeRef, Modules};
+
+/// What planning looks things up in.
+pub struct Sources<'a> {
+    /// The files and where they lie.
+    pub modules: &'a Modules,
+    /// What the ids stand for.
+    pub catalog: &'a Catalog,
+    /// The engine, for reading the program's own code.
+    pub engine: &'a dyn Engine,
+    /// f0.
+    pub f0: CodeRef,
+}
+
+impl Sources<'_> {
+    /// Where the function of an fnode begins, behind any PLT stub.
+    ///
+    /// # Errors
+    /// Why that cannot be told, for people.
+    pub fn entry(&self, fnode: &Fnode) -> Result<TargetAddr, String> {
+        let place = match fnode.callee {
+            _ if fnode.id == FnodeId::ROOT => self.f0,
+            Callee::Function(callee) => self.catalog.callee_at(callee),
+            Callee::Syscall(_) => return Err("it is in the kernel".to_owned()),
+            Callee::Unknown => return Err("which function it is was not seen".to_owned()),
+        };
+        let addr = self.modules.locate(place).ok_or_else(|| {
+            format!("{} is not loaded", self.modules.get(place.module).path)
+        })?;
+        Ok(self.behind_plt(addr, place))
+    }
+
+    /// Follows a PLT stub to the function that its slot holds by now.
+    fn behind_plt(&self, addr: TargetAddr, place: CodeRef) -> TargetAddr {
+        let image = self.modules.get(place.module).image.as_ref();
+        if image.and_then(|image| image.plt_name(place.addr)).is_none() {
+            return addr;
+        }
+        let mut stub = [0; 16];
+        if !self.engine.read_code(addr, &mut stub) {
+            return addr;
+        }
+        let slot = None::<u64>;
+        let target = slot.and_then(|slot| self.engine.memory().read_word(TargetAddr(slot)).ok()).map(TargetAddr);
+        // Before its first call a lazily bound slot points back into the PLT.
+        target
+            .filter(|&target| {
+                self.modules.place(target).is_some_and(|at| {
+                    let image = self.modules.get(at.module).image.as_ref();
+                    image.is_none_or(|image| image.function_at(at.addr).is_some() && image.plt_name(at.addr).is_none())
+                })
+            })
+            .unwrap_or(addr)
+    }
+
+    /// The function of an fnode, scanned.
+    ///
+    /// # Errors
+    /// Why its code cannot be had.
+    pub fn scan(&self, fnode: &Fnode, cache: &mut CodeCache) -> Result<std::sync::Arc<Scanned>, String> {
+        cache.scan(self.entry(fnode)?, self.modules, self.engine)
+    }
+}
+
+/// The plan for all fnodes whose probes are needed, as far as their code is loaded.
+#[must_use]
+pub fn plan(analysis: &Analysis, sources: &Sources<'_>, cache: &mut CodeCache, hooks: &Hooks) -> Plan {
+    let mut plan = hooks.plan();
+    let ftree = analysis.ftree();
+    match sources.scan(ftree.root(), cache) {
+        Ok(f0) => plan.f0 = Some(std::sync::Arc::clone(&f0.code)),
+        Err(_) => return plan,
+    }
+    let mut wanted: BTreeMap<TargetAddr, BTreeSet<SiteId>> = BTreeMap::new();
+    for id in analysis.needed_probes() {
+        let child = ftree.fnode(id);
+        let (Some(parent), Some(site)) = (child.parent, child.site) else { continue };
+        let Ok(entry) = sources.entry(ftree.fnode(parent)) else { continue };
+        let (_, reach) = sources.catalog.site_at(site);
+        let target = match (reach, child.callee) {
+            (Reach::One, _) | (Reach::Any, Callee::Unknown) => None,
+            (Reach::Any, Callee::Function(callee)) => {
+                // A target that is not loaded in this process cannot be called either.
+                let Some(target) = sources.modules.locate(sources.catalog.callee_at(callee)) else { continue };
+                Some(target)
+            }
+            (Reach::Any, Callee::Syscall(number)) => number.map(|number| TargetAddr(number.into())),
+        };
+        plan.edges.push(Edge { parent, site, target, child: id });
+        wanted.entry(entry).or_default().insert(site);
+    }
+    for (entry, ids) in wanted {
+        let Ok(scanned) = cache.scan(entry, sources.modules, sources.engine) else { continue };
+        let sites = ids
+            .into_iter()
+            .filter_map(|id| {
+                let addr = sources.modules.locate(sources.catalog.site_at(id).0)?;
+                let site = scanned.sites.iter().find(|site| site.addr == addr.0)?;
+                Some((id, site.clone()))
+            })
+            .collect();
+        plan.functions.push(PlannedFunction { code: std::sync::Arc::clone(&scanned.code), sites });
+    }
+    plan
+}

@@ -1,0 +1,83 @@
+//! What the person is shown while a session runs.
+
+use std::time::{Duration, Instant};
+
+use crate::analysis::PeakStatus;
+use crate::report::assemble::Names;
+use crate::terminal::live::{PeakProgress, Phase, Progress, Snapshot};
+
+use super::investigation::Investigation;
+
+/// More often than this nobody can read it.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// Looks at an investigation now and then and shows where it stands.
+pub struct Watch<'a> {
+    progress: &'a mut Progress,
+    last: Instant,
+    ops_then: u64,
+    round: u32,
+    warned: usize,
+}
+
+impl<'a> Watch<'a> {
+    /// Nothing shown yet.
+    pub fn new(progress: &'a mut Progress) -> Watch<'a> {
+        Watch { progress, last: Instant::now(), ops_then: 0, round: 0, warned: 0 }
+    }
+
+    /// The instrumentation was changed.
+    pub fn next_round(&mut self) {
+        self.round += 1;
+    }
+
+    /// Shows new warnings at once, and the state when it is time.
+    pub fn look(&mut self, investigation: &Investigation) {
+        for warning in investigation.warnings.iter().skip(self.warned) {
+            self.progress.warn(warning);
+        }
+        self.warned = investigation.warnings.len();
+        let passed = self.last.elapsed();
+        if passed < EVERY || !self.progress.is_drawn() {
+            return;
+        }
+        let ops = investigation.analysis.profile().count();
+        let rate = (ops.saturating_sub(self.ops_then)) as f64 / passed.as_secs_f64();
+        (self.last, self.ops_then) = (Instant::now(), ops);
+        let peaks: Vec<PeakProgress> = investigation
+            .analysis
+            .peaks()
+            .into_iter()
+            .map(|peak| PeakProgress {
+                number: peak.number,
+                ops: peak.content.ops,
+                status: investigation.analysis.peak_status(peak.number),
+                path: longest_path(investigation, peak.number),
+            })
+            .collect();
+        let phase = match peaks.iter().any(|peak| peak.status != PeakStatus::NotAnalysed) {
+            true => Phase::Descending,
+            false => Phase::CollectingStartOps,
+        };
+        self.progress.update(&Snapshot { ops, rate, peaks, round: self.round, phase });
+    }
+}
+
+fn longest_path(investigation: &Investigation, peak: u32) -> Vec<String> {
+    let causes = investigation.analysis.root_causes(peak);
+    let Some(longest) = causes.into_iter().max_by_key(|cause| cause.path.len()) else { return Vec::new() };
+    let naming = investigation.naming();
+    longest
+        .path
+        .iter()
+        .map(|&id| {
+            let fnode = investigation.analysis.ftree().fnode(id);
+            match fnode.callee {
+                _ if fnode.parent.is_none() => naming.f0().name,
+                crate::analysis::Callee::Function(callee) => naming.function(callee).name,
+                crate::analysis::Callee::Syscall(number) => naming.syscall(number),
+                crate::analysis::Callee::Unknown => naming.unknown(),
+            }
+        })
+        .collect()
+}
