@@ -10,8 +10,7 @@ use std::ops::RangeInclusive;
 
 use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 
-use super::contribute::{divide, largest, threshold};
-use super::ftree::{Callee, Expansion, Ftree, Outcome, PathState, Probe, Stop};
+use super::ftree::{Callee, Expansion, Ftree, PathState, Probe, Stop};
 use super::histogram::{Bucket, Profile};
 use super::params::{Params, PeakChoice};
 use super::peaks::{Peak, find_peaks};
@@ -37,28 +36,30 @@ pub enum Request {
 /// The whole analysis of one f0.
 #[derive(Clone, Debug)]
 pub struct Analysis {
-    params: Params,
-    profile: Profile,
+    pub(super) params: Params,
+    pub(super) profile: Profile,
+    /// The part of the profile that an earlier run had stored.
+    pub(super) stored: Option<Profile>,
     /// Peak `n` is at index `n - 1`.
-    peaks: Vec<PeakAnalysis>,
+    pub(super) peaks: Vec<PeakAnalysis>,
     /// Peaks are looked for again when this many ops have been counted.
-    next_look: u64,
-    ftree: Ftree,
+    pub(super) next_look: u64,
+    pub(super) ftree: Ftree,
     /// The fnodes that are measured as parents: whose calls are all probed.
-    measured: Vec<FnodeId>,
-    requests: VecDeque<Request>,
-    filter: Vec<RangeInclusive<Ticks>>,
-    finished: bool,
+    pub(super) measured: Vec<FnodeId>,
+    pub(super) requests: VecDeque<Request>,
+    pub(super) filter: Vec<RangeInclusive<Ticks>>,
+    pub(super) finished: bool,
     /// Where the record of each fnode is in the op at hand; kept to save allocations.
-    touched_at: Vec<Option<usize>>,
+    pub(super) touched_at: Vec<Option<usize>>,
 }
 
 #[derive(Clone, Debug)]
-struct PeakAnalysis {
+pub(super) struct PeakAnalysis {
     /// The range, frozen when the peak was found.
-    peak: Peak,
+    pub(super) peak: Peak,
     /// How many (fnode, peak) pairs are waiting or collecting; none before the descent begins.
-    open: Option<usize>,
+    pub(super) open: Option<usize>,
 }
 
 impl Analysis {
@@ -68,6 +69,7 @@ impl Analysis {
         Self {
             params,
             profile: Profile::new(params.resolution),
+            stored: None,
             peaks: Vec::new(),
             next_look: params.start_ops.max(1),
             ftree: Ftree::new(),
@@ -183,7 +185,7 @@ impl Analysis {
         &self.params
     }
 
-    /// f0's profile.
+    /// f0's profile; after a resume with the ops of the earlier runs.
     #[must_use]
     pub fn profile(&self) -> &Profile {
         &self.profile
@@ -262,7 +264,7 @@ impl Analysis {
     /// Looks for peaks at `start_ops` ops and whenever their number has doubled: rare slow ops appear
     /// late. Peaks that are known keep their number and range, for maxcounts belong to them; a new hump
     /// beside them gets the next number.
-    fn look_for_peaks(&mut self) {
+    pub(super) fn look_for_peaks(&mut self) {
         if self.finished || self.profile.count() < self.next_look {
             return;
         }
@@ -285,7 +287,7 @@ impl Analysis {
     }
 
     /// Begins at f0 for every chosen peak that has not begun.
-    fn begin_descents(&mut self) {
+    pub(super) fn begin_descents(&mut self) {
         for number in 1..=self.peaks.len() as u32 {
             let chosen = match self.params.peak {
                 PeakChoice::All => true,
@@ -300,43 +302,6 @@ impl Analysis {
             }
         }
         self.settle();
-    }
-
-    /// An fnode has been chosen for a peak: go on below it, or end there.
-    fn begin_path(&mut self, id: FnodeId, peak: u32) {
-        let fnode = self.ftree.fnode(id);
-        let state = match (&fnode.callee, &fnode.expansion) {
-            (Callee::Syscall(_), _) => PathState::Ended(Stop::SelfTime),
-            _ if fnode.depth >= self.params.max_depth => PathState::Ended(Stop::MaxDepth),
-            (_, Expansion::Impossible(why)) => PathState::Ended(why.clone()),
-            (_, Expansion::Complete(_)) => PathState::Collecting,
-            (_, Expansion::Requested) => PathState::Waiting,
-            (_, Expansion::None | Expansion::Partial) => {
-                self.ftree.fnode_mut(id).expansion = Expansion::Requested;
-                self.requests.push_back(Request::Expand(id));
-                PathState::Waiting
-            }
-        };
-        self.set_state(id, peak, state);
-    }
-
-    fn set_state(&mut self, fnode: FnodeId, peak: u32, state: PathState) {
-        let record = self.ftree.fnode_mut(fnode).record_mut(peak);
-        let before = usize::from(record.state.is_open());
-        let after = usize::from(state.is_open());
-        record.state = state;
-        if let Some(open) = &mut self.peaks[peak as usize - 1].open {
-            *open = *open + after - before;
-        }
-    }
-
-    fn waiting_for(&self, fnode: FnodeId) -> Vec<u32> {
-        self.ftree
-            .fnode(fnode)
-            .records()
-            .filter(|(_, record)| record.state == PathState::Waiting)
-            .map(|(peak, _)| peak)
-            .collect()
     }
 
     fn index_touched(&mut self, op: &Op) {
@@ -356,159 +321,6 @@ impl Analysis {
         match self.ftree.fnode(fnode).expansion {
             Expansion::Complete(since) => op.start >= since,
             _ => false,
-        }
-    }
-
-    /// Adds an op to the statistics of an fnode's callees. Only ops in which all of them were measured
-    /// count, so that callees can be compared with one another and with the fnode itself.
-    fn measure(&mut self, op: &Op, peak: u32, fnode: FnodeId, call: Option<&Touched>) {
-        let record = self.ftree.fnode_mut(fnode).record_mut(peak);
-        record.measured_ops = record.measured_ops.saturating_add(1);
-        let Some(call) = call else {
-            return;
-        };
-        record.measured_time = record.measured_time + call.sum;
-        for index in 0..self.ftree.fnode(fnode).children.len() {
-            let child = self.ftree.fnode(fnode).children[index];
-            if let Some(at) = self.touched_at[child.0 as usize] {
-                let record = self.ftree.fnode_mut(child).record_mut(peak);
-                record.stats.add(&op.touched[at]);
-            }
-        }
-    }
-
-    /// Raises the maxcounts of the main contributors to one fnode's longest call in the op.
-    fn contribute(&mut self, op: &Op, peak: u32, call: &Touched) {
-        let callees = self
-            .ftree
-            .fnode(call.fnode)
-            .children
-            .iter()
-            .filter_map(|child| self.touched_at[child.0 as usize])
-            .map(|at| &op.touched[at]);
-        let shares = divide(call, callees);
-        let contributors = largest(&shares, self.params.resolution);
-        let record = self.ftree.fnode_mut(call.fnode).record_mut(peak);
-        record.decision_ops = record.decision_ops.saturating_add(1);
-        if contributors.own {
-            record.self_maxcount = record.self_maxcount.saturating_add(1);
-            record.self_time = record.self_time + shares.own;
-            record.loop_time = record.loop_time + shares.repeated;
-        }
-        for callee in contributors.callees {
-            let record = self.ftree.fnode_mut(callee).record_mut(peak);
-            record.maxcount = record.maxcount.saturating_add(1);
-        }
-    }
-
-    /// Decides wherever `decision_ops` ops of the peak have been collected.
-    fn decide(&mut self, peak: u32) {
-        let enough = self.params.decision_ops.max(1);
-        let due: Vec<FnodeId> = self
-            .measured
-            .iter()
-            .copied()
-            .filter(|&fnode| {
-                let record = self.ftree.fnode(fnode).record(peak);
-                record.state == PathState::Collecting && record.decision_ops >= enough
-            })
-            .collect();
-        if due.is_empty() {
-            return;
-        }
-        for fnode in due {
-            self.decide_at(fnode, peak);
-        }
-        self.settle();
-    }
-
-    /// One decision: the function itself, callees, or both.
-    fn decide_at(&mut self, id: FnodeId, peak: u32) {
-        let fnode = self.ftree.fnode(id);
-        let own = fnode.record(peak).self_maxcount;
-        let maxcount = |child: &FnodeId| self.ftree.fnode(*child).record(peak).maxcount;
-        let most = fnode.children.iter().map(maxcount).fold(own, u64::max);
-        let threshold = threshold(most, self.params.maxcount_percentage);
-        let chosen: Vec<FnodeId> = fnode
-            .children
-            .iter()
-            .copied()
-            .filter(|child| maxcount(child) >= threshold)
-            .collect();
-        // With nothing measurable anywhere there is nothing to descend into: it ends at the function.
-        let outcome = match (own >= threshold, chosen.is_empty()) {
-            (_, true) => Outcome::Itself,
-            (false, false) => Outcome::Callees,
-            (true, false) => Outcome::Both,
-        };
-        self.set_state(id, peak, PathState::Decided(outcome));
-        for child in chosen {
-            self.begin_path(child, peak);
-        }
-    }
-
-    /// After every change: finish, or take away what no peak needs any more.
-    fn settle(&mut self) {
-        if self.finished {
-            return;
-        }
-        let begun = self.peaks.iter().filter_map(|at| at.open);
-        if begun.clone().next().is_some() && begun.clone().all(|open| open == 0) {
-            self.finished = true;
-            self.requests.push_back(Request::Finished);
-            return;
-        }
-        self.retire();
-        let filter: Vec<RangeInclusive<Ticks>> = self
-            .peaks
-            .iter()
-            .filter(|at| at.open.is_some_and(|open| open > 0))
-            .filter_map(|at| {
-                let (first, _) = self.params.resolution.bounds(at.peak.first_bucket)?;
-                let (_, last) = self.params.resolution.bounds(at.peak.last_bucket)?;
-                Some(first..=last)
-            })
-            .collect();
-        if !filter.is_empty() && filter != self.filter {
-            self.filter.clone_from(&filter);
-            self.requests.push_back(Request::FilterChanged(filter));
-        }
-    }
-
-    /// A probe is needed while its parent collects (or is about to), and while anything at or below its
-    /// own fnode does: a deeper decision needs the latency of every fnode above it.
-    fn retire(&mut self) {
-        let mut open = vec![false; self.ftree.len() + 1];
-        for fnode in self.ftree.fnodes().rev() {
-            let here = fnode.records().any(|(_, record)| record.state.is_open());
-            open[fnode.id.0 as usize] |= here;
-            if let Some(parent) = fnode.parent {
-                open[parent.0 as usize] |= open[fnode.id.0 as usize];
-            }
-        }
-        let is_open = |id: FnodeId| {
-            let records = self.ftree.fnode(id).records();
-            records
-                .into_iter()
-                .any(|(_, record)| record.state.is_open())
-        };
-        let retired: Vec<FnodeId> = self
-            .ftree
-            .fnodes()
-            .filter(|fnode| fnode.probe == Probe::Wanted && !open[fnode.id.0 as usize])
-            .filter(|fnode| fnode.parent.is_some_and(|parent| !is_open(parent)))
-            .map(|fnode| fnode.id)
-            .collect();
-        for &id in &retired {
-            let fnode = self.ftree.fnode_mut(id);
-            fnode.probe = Probe::Retired;
-            if let Some(parent) = fnode.parent {
-                self.ftree.fnode_mut(parent).expansion = Expansion::Partial;
-                self.measured.retain(|&measured| measured != parent);
-            }
-        }
-        if !retired.is_empty() {
-            self.requests.push_back(Request::Retire(retired));
         }
     }
 }

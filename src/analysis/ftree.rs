@@ -286,6 +286,24 @@ impl Ftree {
         id
     }
 
+    /// The target is a new one: it carries no probe.
+    pub(crate) fn forget_probes(&mut self) {
+        for fnode in &mut self.fnodes {
+            fnode.expansion = Expansion::None;
+            if fnode.parent.is_some() {
+                fnode.probe = Probe::Retired;
+            }
+        }
+    }
+
+    /// Puts back what an earlier run knew about an fnode and a peak (numbered from 1).
+    ///
+    /// # Panics
+    /// When there is no such fnode, or the peak is 0.
+    pub fn set_record(&mut self, fnode: FnodeId, peak: u32, record: PeakRecord) {
+        *self.fnode_mut(fnode).record_mut(peak) = record;
+    }
+
     /// An fnode, if there is one of this id.
     #[must_use]
     pub fn get(&self, id: FnodeId) -> Option<&Fnode> {

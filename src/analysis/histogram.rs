@@ -184,6 +184,23 @@ impl Profile {
         Ok(())
     }
 
+    /// The ops that are not in `earlier`, which this profile has grown from.
+    #[must_use]
+    pub fn since(&self, earlier: &Profile) -> Profile {
+        let mut since = Profile::new(self.resolution);
+        for (bucket, content) in self.buckets() {
+            let before = earlier.bucket(bucket);
+            let rest = Bucket {
+                ops: content.ops.saturating_sub(before.ops),
+                total: content.total.saturating_sub(before.total),
+            };
+            if rest.ops > 0 {
+                since.put(bucket, rest);
+            }
+        }
+        since
+    }
+
     /// The checksum of OSprof: the buckets must add up to the number of ops.
     ///
     /// # Errors

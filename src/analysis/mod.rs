@@ -9,14 +9,17 @@
 pub mod calibrate;
 pub mod compare;
 mod contribute;
+mod decision;
 pub mod descent;
 pub mod ftree;
 pub mod histogram;
 pub mod params;
 pub mod peaks;
+pub mod resume;
 pub mod root_cause;
 #[cfg(test)]
 mod scenarios;
+mod settle;
 #[cfg(test)]
 pub(crate) mod simulate;
 pub mod units;
@@ -27,5 +30,6 @@ pub use ftree::{Callee, CalleeId, Fnode, Ftree, Outcome, PathState, PeakRecord, 
 pub use histogram::{Profile, Resolution};
 pub use params::{Params, PeakChoice};
 pub use peaks::{Hump, Peak, find_humps, find_peaks};
+pub use resume::{ResumeError, Stored};
 pub use root_cause::{CauseKind, PeakStatus, RootCause, Status};
 pub use units::{Hz, Nanos, Ticks, Tsc};

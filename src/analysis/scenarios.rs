@@ -1,8 +1,10 @@
 //! Whole analyses of synthetic programs: what causes what is known, and the descent has to find it.
 
-use super::descent::Request;
+use super::descent::{Analysis, Request};
 use super::ftree::{Callee, Stop};
+use super::histogram::Resolution;
 use super::params::{Params, PeakChoice};
+use super::resume::Stored;
 use super::root_cause::{CauseKind, PeakStatus, Status};
 use super::simulate::{Program, Session, call};
 
@@ -324,4 +326,116 @@ fn an_op_without_time_ends_at_the_function() {
     let mut session = Session::new(program, Params::default());
     session.run(1_000);
     assert_eq!(session.causes(1), [found("f0")]);
+}
+
+/// The program is run again with what is known.
+fn again(session: &Session, params: Params) -> Session {
+    let stored = Stored {
+        profile: session.analysis.profile().clone(),
+        peaks: session
+            .analysis
+            .peaks()
+            .iter()
+            .map(|peak| (peak.first_bucket, peak.last_bucket))
+            .collect(),
+        ftree: session.analysis.ftree().clone(),
+    };
+    let analysis = Analysis::resume(params, stored).unwrap();
+    Session::over(program_of(&session.program), analysis)
+}
+
+#[test]
+fn a_short_program_is_run_as_often_as_needed() {
+    let params = Params::default();
+    let mut session = Session::new(two_peaks(), params);
+    session.run(33);
+    let mut runs = 1;
+    while !session.finished {
+        assert!(runs < 50);
+        session = again(&session, params);
+        session.run(33);
+        runs += 1;
+    }
+    assert!(runs > 4);
+    assert_eq!(session.causes(1), [found("f0/compute")]);
+    assert_eq!(
+        session.causes(2),
+        [(
+            "f0/lock/syscall 202".to_owned(),
+            CauseKind::Syscall,
+            Stop::SelfTime
+        )]
+    );
+    let lock = session
+        .analysis
+        .ftree()
+        .fnodes()
+        .find(|fnode| fnode.callee == call(2));
+    assert_eq!(
+        lock.unwrap().record(2).maxcount,
+        20,
+        "ops of all runs count"
+    );
+    assert!(again(&session, params).finished, "nothing is left to do");
+}
+
+#[test]
+fn a_path_goes_on_when_it_may_become_longer() {
+    let shallow = Params {
+        max_depth: 2,
+        ..Params::default()
+    };
+    let mut session = Session::new(chain(), shallow);
+    session.run(1_000);
+    assert_eq!(session.causes(1)[0].2, Stop::MaxDepth);
+    let mut same = again(&session, shallow);
+    assert_eq!(same.log, [Request::Finished]);
+    same.run(10);
+    assert_eq!(same.analysis.status(), Status::MaxDepthReached);
+    let mut deeper = again(&session, Params::default());
+    assert!(!deeper.finished);
+    deeper.run(1_000);
+    assert_eq!(deeper.causes(1), [no_calls("f0/a/b/c")]);
+    let fresh = deeper.analysis.fresh_profile();
+    assert_eq!(
+        fresh.count() + session.analysis.profile().count(),
+        deeper.analysis.profile().count()
+    );
+}
+
+#[test]
+fn another_distribution_is_noticed_after_a_resume() {
+    let params = Params {
+        decision_ops: 1_000,
+        ..Params::default()
+    };
+    let mut session = Session::new(chain(), params);
+    session.run(500);
+    let mut same = again(&session, params);
+    assert_eq!(same.analysis.comparison(), None, "no ops yet");
+    same.run(200);
+    assert!(!same.analysis.comparison().unwrap().is_changed());
+    let mut other = again(&session, params);
+    other.program.functions.get_mut(&3).unwrap().body = |run| run.work(9_000);
+    other.run(200);
+    assert!(other.analysis.comparison().unwrap().is_changed());
+}
+
+#[test]
+fn what_contradicts_itself_is_not_gone_on_with() {
+    let mut session = Session::new(chain(), Params::default());
+    session.run(300);
+    let stored = |peaks: &[(u32, u32)]| Stored {
+        profile: session.analysis.profile().clone(),
+        peaks: peaks.to_vec(),
+        ftree: session.analysis.ftree().clone(),
+    };
+    for peaks in [&[(9, 8)][..], &[(5, 8), (8, 9)], &[(5, 700)], &[]] {
+        assert!(Analysis::resume(Params::default(), stored(peaks)).is_err());
+    }
+    let finer = Params {
+        resolution: Resolution::new(2).unwrap(),
+        ..Params::default()
+    };
+    assert!(Analysis::resume(finer, stored(&[(11, 11)])).is_err());
 }

@@ -1,0 +1,134 @@
+//! Decisions: counting who takes the time of each op, and descending into those who do most often.
+
+use darc_tracer::record::{FnodeId, Op, Touched};
+
+use super::contribute::{divide, largest, threshold};
+use super::descent::{Analysis, Request};
+use super::ftree::{Callee, Expansion, Outcome, PathState, Stop};
+
+impl Analysis {
+    /// Adds an op to the statistics of an fnode's callees. Only ops in which all of them were measured
+    /// count, so that callees can be compared with one another and with the fnode itself.
+    pub(super) fn measure(&mut self, op: &Op, peak: u32, fnode: FnodeId, call: Option<&Touched>) {
+        let record = self.ftree.fnode_mut(fnode).record_mut(peak);
+        record.measured_ops = record.measured_ops.saturating_add(1);
+        let Some(call) = call else {
+            return;
+        };
+        record.measured_time = record.measured_time + call.sum;
+        for index in 0..self.ftree.fnode(fnode).children.len() {
+            let child = self.ftree.fnode(fnode).children[index];
+            if let Some(at) = self.touched_at[child.0 as usize] {
+                let record = self.ftree.fnode_mut(child).record_mut(peak);
+                record.stats.add(&op.touched[at]);
+            }
+        }
+    }
+
+    /// Raises the maxcounts of the main contributors to one fnode's longest call in the op.
+    pub(super) fn contribute(&mut self, op: &Op, peak: u32, call: &Touched) {
+        let callees = self
+            .ftree
+            .fnode(call.fnode)
+            .children
+            .iter()
+            .filter_map(|child| self.touched_at[child.0 as usize])
+            .map(|at| &op.touched[at]);
+        let shares = divide(call, callees);
+        let contributors = largest(&shares, self.params.resolution);
+        let record = self.ftree.fnode_mut(call.fnode).record_mut(peak);
+        record.decision_ops = record.decision_ops.saturating_add(1);
+        if contributors.own {
+            record.self_maxcount = record.self_maxcount.saturating_add(1);
+            record.self_time = record.self_time + shares.own;
+            record.loop_time = record.loop_time + shares.repeated;
+        }
+        for callee in contributors.callees {
+            let record = self.ftree.fnode_mut(callee).record_mut(peak);
+            record.maxcount = record.maxcount.saturating_add(1);
+        }
+    }
+
+    /// Decides wherever `decision_ops` ops of the peak have been collected.
+    pub(super) fn decide(&mut self, peak: u32) {
+        let enough = self.params.decision_ops.max(1);
+        let due: Vec<FnodeId> = self
+            .measured
+            .iter()
+            .copied()
+            .filter(|&fnode| {
+                let record = self.ftree.fnode(fnode).record(peak);
+                record.state == PathState::Collecting && record.decision_ops >= enough
+            })
+            .collect();
+        if due.is_empty() {
+            return;
+        }
+        for fnode in due {
+            self.decide_at(fnode, peak);
+        }
+        self.settle();
+    }
+
+    /// One decision: the function itself, callees, or both.
+    pub(super) fn decide_at(&mut self, id: FnodeId, peak: u32) {
+        let fnode = self.ftree.fnode(id);
+        let own = fnode.record(peak).self_maxcount;
+        let maxcount = |child: &FnodeId| self.ftree.fnode(*child).record(peak).maxcount;
+        let most = fnode.children.iter().map(maxcount).fold(own, u64::max);
+        let threshold = threshold(most, self.params.maxcount_percentage);
+        let chosen: Vec<FnodeId> = fnode
+            .children
+            .iter()
+            .copied()
+            .filter(|child| maxcount(child) >= threshold)
+            .collect();
+        // With nothing measurable anywhere there is nothing to descend into: it ends at the function.
+        let outcome = match (own >= threshold, chosen.is_empty()) {
+            (_, true) => Outcome::Itself,
+            (false, false) => Outcome::Callees,
+            (true, false) => Outcome::Both,
+        };
+        self.set_state(id, peak, PathState::Decided(outcome));
+        for child in chosen {
+            self.begin_path(child, peak);
+        }
+    }
+
+    /// An fnode has been chosen for a peak: go on below it, or end there.
+    pub(super) fn begin_path(&mut self, id: FnodeId, peak: u32) {
+        let fnode = self.ftree.fnode(id);
+        let state = match (&fnode.callee, &fnode.expansion) {
+            (Callee::Syscall(_), _) => PathState::Ended(Stop::SelfTime),
+            _ if fnode.depth >= self.params.max_depth => PathState::Ended(Stop::MaxDepth),
+            (_, Expansion::Impossible(why)) => PathState::Ended(why.clone()),
+            (_, Expansion::Complete(_)) => PathState::Collecting,
+            (_, Expansion::Requested) => PathState::Waiting,
+            (_, Expansion::None | Expansion::Partial) => {
+                self.ftree.fnode_mut(id).expansion = Expansion::Requested;
+                self.requests.push_back(Request::Expand(id));
+                PathState::Waiting
+            }
+        };
+        self.set_state(id, peak, state);
+    }
+
+    pub(super) fn set_state(&mut self, fnode: FnodeId, peak: u32, state: PathState) {
+        let record = self.ftree.fnode_mut(fnode).record_mut(peak);
+        let before = usize::from(record.state.is_open());
+        let after = usize::from(state.is_open());
+        record.state = state;
+        if let Some(open) = &mut self.peaks[peak as usize - 1].open {
+            *open = *open + after - before;
+        }
+    }
+
+    pub(super) fn waiting_for(&self, fnode: FnodeId) -> Vec<u32> {
+        self.ftree
+            .fnode(fnode)
+            .records()
+            .filter(|(_, record)| record.state == PathState::Waiting)
+            .map(|(peak, _)| peak)
+            .collect()
+    }
+}

@@ -1,0 +1,78 @@
+//! What follows from every change: the end of the analysis, probes and ops that are needed no more.
+
+use std::ops::RangeInclusive;
+
+use darc_tracer::record::{FnodeId, Ticks};
+
+use super::descent::{Analysis, Request};
+use super::ftree::{Expansion, Probe};
+
+impl Analysis {
+    /// After every change: finish, or take away what no peak needs any more.
+    pub(super) fn settle(&mut self) {
+        if self.finished {
+            return;
+        }
+        let begun = self.peaks.iter().filter_map(|at| at.open);
+        if begun.clone().next().is_some() && begun.clone().all(|open| open == 0) {
+            self.finished = true;
+            self.requests.push_back(Request::Finished);
+            return;
+        }
+        self.retire();
+        let filter: Vec<RangeInclusive<Ticks>> = self
+            .peaks
+            .iter()
+            .filter(|at| at.open.is_some_and(|open| open > 0))
+            .filter_map(|at| {
+                let (first, _) = self.params.resolution.bounds(at.peak.first_bucket)?;
+                let (_, last) = self.params.resolution.bounds(at.peak.last_bucket)?;
+                Some(first..=last)
+            })
+            .collect();
+        if !filter.is_empty() && filter != self.filter {
+            self.filter.clone_from(&filter);
+            self.requests.push_back(Request::FilterChanged(filter));
+        }
+    }
+
+    /// A probe is needed while its parent collects (or is about to), and while anything at or below its
+    /// own fnode does: a deeper decision needs the latency of every fnode above it.
+    pub(super) fn retire(&mut self) {
+        let mut open = vec![false; self.ftree.len() + 1];
+        for fnode in self.ftree.fnodes().rev() {
+            let here = fnode.records().any(|(_, record)| record.state.is_open());
+            open[fnode.id.0 as usize] |= here;
+            if let Some(parent) = fnode.parent {
+                open[parent.0 as usize] |= open[fnode.id.0 as usize];
+            }
+        }
+        let is_open = |id: FnodeId| {
+            let records = self.ftree.fnode(id).records();
+            records
+                .into_iter()
+                .any(|(_, record)| record.state.is_open())
+        };
+        let retired: Vec<FnodeId> = self
+            .ftree
+            .fnodes()
+            .filter(|fnode| fnode.probe == Probe::Wanted && !open[fnode.id.0 as usize])
+            .filter(|fnode| fnode.parent.is_some_and(|parent| !is_open(parent)))
+            .map(|fnode| fnode.id)
+            .collect();
+        for &id in &retired {
+            let fnode = self.ftree.fnode_mut(id);
+            fnode.probe = Probe::Retired;
+            if let Some(parent) = fnode.parent {
+                let above = self.ftree.fnode_mut(parent);
+                if matches!(above.expansion, Expansion::Complete(_)) {
+                    above.expansion = Expansion::Partial;
+                }
+                self.measured.retain(|&measured| measured != parent);
+            }
+        }
+        if !retired.is_empty() {
+            self.requests.push_back(Request::Retire(retired));
+        }
+    }
+}
