@@ -32,6 +32,58 @@ pub enum Invocation {
     Guardian(GuardianOptions),
 }
 
+impl Invocation {
+    /// How much is said on stderr.
+    #[must_use]
+    pub fn verbosity(&self) -> Verbosity {
+        self.common()
+            .map_or(Verbosity::Normal, |common| common.verbosity)
+    }
+
+    /// Whether a failure is also written to stdout, as JSON: when that format was asked for, and
+    /// stdout does not belong to the target.
+    #[must_use]
+    pub fn failures(&self) -> FailureFormat {
+        let owns_stdout = match self {
+            Invocation::Run(_)
+            | Invocation::Demo(_)
+            | Invocation::DemoTarget
+            | Invocation::Guardian(_) => false,
+            Invocation::Resume(options) => matches!(options.target, ResumeTarget::Pid(_)),
+            Invocation::Attach(_) => true,
+            Invocation::Report(options) => options.output.is_none(),
+        };
+        let format = match self {
+            Invocation::Report(options) => options.format,
+            _ => self.common().map_or(Format::Text, |common| common.format),
+        };
+        if owns_stdout && format == Format::Json {
+            FailureFormat::LineAndJson
+        } else {
+            FailureFormat::Line
+        }
+    }
+
+    fn common(&self) -> Option<&Common> {
+        match self {
+            Invocation::Run(options) => Some(&options.common),
+            Invocation::Attach(options) => Some(&options.common),
+            Invocation::Resume(options) => Some(&options.common),
+            Invocation::Demo(options) => Some(&options.common),
+            Invocation::Report(_) | Invocation::DemoTarget | Invocation::Guardian(_) => None,
+        }
+    }
+}
+
+/// How a failure is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FailureFormat {
+    /// One line on stderr.
+    Line,
+    /// The same, and one JSON object on stdout.
+    LineAndJson,
+}
+
 /// `darc run`: start a program and analyse a function of it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RunOptions {
@@ -236,6 +288,30 @@ impl GivenParams {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_failures_go_to_stdout_only_where_it_is_ours() {
+        let common = Common {
+            format: Format::Json,
+            ..Common::default()
+        };
+        let attach = AttachOptions {
+            pid: 1,
+            f0: "f".into(),
+            common: common.clone(),
+        };
+        assert_eq!(
+            Invocation::Attach(attach).failures(),
+            FailureFormat::LineAndJson
+        );
+        let run = RunOptions {
+            command: vec!["ls".into()],
+            repeat: NonZeroU32::MIN,
+            f0: "f".into(),
+            common,
+        };
+        assert_eq!(Invocation::Run(run).failures(), FailureFormat::Line);
+    }
 
     #[test]
     fn what_is_given_wins_and_the_rest_stays() {

@@ -3,6 +3,7 @@
 
 pub mod interrupts;
 pub mod live;
+pub mod log;
 pub mod prompt;
 pub mod warning;
 

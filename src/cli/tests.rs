@@ -2,7 +2,12 @@
 
 use clap::CommandFactory;
 
+use std::time::Duration;
+
 use super::*;
+use crate::analysis::Resolution;
+use crate::exit::EXIT_CODES;
+use crate::options::ColorChoice;
 
 fn darc(arguments: &[&str]) -> Result<Invocation, Stop> {
     parse(

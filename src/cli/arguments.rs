@@ -1,0 +1,209 @@
+//! The command line as clap sees it.
+
+use std::ffi::OsString;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::values::{
+    parse_depth, parse_f0, parse_fraction, parse_peak, parse_pid, parse_resolution,
+};
+use crate::analysis::{PeakChoice, Resolution};
+use crate::duration;
+use crate::exit::EXIT_CODES;
+use crate::options::{ColorChoice, EngineChoice, Format};
+
+/// Finds out why some calls of a function are slow, in a running Linux x86-64 process.
+///
+/// Darc measures a function's latency, shows its distribution, and descends from each peak of the
+/// distribution through the calls that cause it, down to the root cause.
+#[derive(Parser)]
+#[command(name = "darc", version, after_help = EXIT_CODES, subcommand_required = true, arg_required_else_help = true)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(super) enum Command {
+    /// Analyse a function of a running process
+    #[command(after_help = EXIT_CODES, override_usage = "darc attach -p PID [--f0 FUNC] [OPTIONS]")]
+    Attach {
+        /// The process to analyse
+        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true)]
+        pid: Option<i32>,
+        #[command(flatten)]
+        f0: F0Arg,
+        #[command(flatten)]
+        analysis: AnalysisArgs,
+    },
+    /// Start a program and analyse a function of it
+    #[command(after_help = EXIT_CODES, override_usage = "darc run [--f0 FUNC] [OPTIONS] -- CMD [ARG]...")]
+    Run {
+        #[command(flatten)]
+        f0: F0Arg,
+        /// Run the program N times, until the causes are found
+        #[arg(long, value_name = "N", default_value = "1")]
+        repeat: NonZeroU32,
+        #[command(flatten)]
+        analysis: AnalysisArgs,
+        /// The program and its arguments
+        #[arg(value_name = "CMD", trailing_var_arg = true)]
+        command: Vec<OsString>,
+    },
+    /// Go on with an analysis whose results are in FILE
+    #[command(after_help = EXIT_CODES, override_usage = "darc resume FILE [-p PID | -- CMD [ARG]...] [OPTIONS]")]
+    Resume {
+        /// A results file of darc
+        file: PathBuf,
+        /// Analyse this process; without it and without CMD the command in FILE is run
+        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true,
+              conflicts_with = "command")]
+        pid: Option<i32>,
+        #[command(flatten)]
+        analysis: AnalysisArgs,
+        /// Run this program with these arguments
+        #[arg(value_name = "CMD", last = true)]
+        command: Vec<OsString>,
+    },
+    /// Show the results that are in FILE
+    #[command(after_help = EXIT_CODES)]
+    Report {
+        /// A results file of darc
+        file: PathBuf,
+        /// The format to show them in
+        #[arg(long, value_enum, default_value_t = FormatArg::Text)]
+        format: FormatArg,
+        /// Write to FILE instead of stdout
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Use colours
+        #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
+        color: ColorArg,
+    },
+    /// Analyse a program that comes with darc, to see how it works
+    #[command(after_help = EXIT_CODES)]
+    Demo {
+        #[command(flatten)]
+        analysis: AnalysisArgs,
+    },
+    #[command(hide = true)]
+    DemoTarget,
+    #[command(hide = true)]
+    Guardian {
+        #[arg(long, value_parser = parse_pid)]
+        pid: i32,
+        #[arg(long, value_parser = clap::value_parser!(i32).range(0..))]
+        ledger_fd: i32,
+        #[arg(long, value_parser = clap::value_parser!(i32).range(0..))]
+        life_fd: i32,
+    },
+}
+
+#[derive(Args)]
+pub(super) struct F0Arg {
+    /// The function to analyse: a name, LIB:NAME, 0xADDR, FILE:LINE, or a pattern that fits one
+    /// function [default: main]
+    #[arg(long, value_name = "FUNC", value_parser = parse_f0)]
+    pub(super) f0: Option<String>,
+}
+
+#[derive(Args)]
+pub(super) struct AnalysisArgs {
+    /// Write the results to FILE [default: out.txt]
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// The format of FILE [default: text]
+    #[arg(long, value_enum)]
+    pub(super) format: Option<FormatArg>,
+    /// How calls are measured [default: int3]
+    #[arg(long, value_enum)]
+    pub(super) engine: Option<EngineArg>,
+    /// Analyse peak N only, or all [default: all]
+    #[arg(long, value_name = "N|all", value_parser = parse_peak)]
+    pub(super) peak: Option<PeakChoice>,
+    /// Show the peaks and ask which one to analyse
+    #[arg(long, conflicts_with = "peak")]
+    pub(super) ask: bool,
+    /// Ops collected before peaks are looked for [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) start_ops: Option<u64>,
+    /// Ops inside a peak between two decisions [default: 20]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) decision_ops: Option<u64>,
+    /// A callee is a root cause from this part of the largest maxcount on, 0 to 1 [default: 0.9]
+    #[arg(long, value_name = "X", value_parser = parse_fraction, allow_hyphen_values = true)]
+    pub(super) maxcount_percentage: Option<f64>,
+    /// The longest root-cause path, f0 included [default: 16]
+    #[arg(long, value_name = "N", value_parser = parse_depth)]
+    pub(super) max_depth: Option<usize>,
+    /// Buckets per doubling of the latency, 1 to 16 [default: 1]
+    #[arg(long, value_name = "R", value_parser = parse_resolution)]
+    pub(super) resolution: Option<Resolution>,
+    /// End the analysis after TIME, as in 500ms, 2s, 1m
+    #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(super) duration: Option<Duration>,
+    /// Read options from FILE (TOML); the command line wins
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Say nothing but errors
+    #[arg(short, long, conflicts_with_all = ["verbose", "ask"])]
+    pub(super) quiet: bool,
+    /// Say what is done; twice: every event
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(super) verbose: u8,
+    /// Use colours
+    #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
+    pub(super) color: ColorArg,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum FormatArg {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum EngineArg {
+    /// Breakpoints: works everywhere, slow
+    Int3,
+    /// Jumps to stubs in the target: fast
+    Jump,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum ColorArg {
+    Auto,
+    Always,
+    Never,
+}
+
+impl From<FormatArg> for Format {
+    fn from(format: FormatArg) -> Self {
+        match format {
+            FormatArg::Text => Format::Text,
+            FormatArg::Json => Format::Json,
+        }
+    }
+}
+
+impl From<EngineArg> for EngineChoice {
+    fn from(engine: EngineArg) -> Self {
+        match engine {
+            EngineArg::Int3 => EngineChoice::Int3,
+            EngineArg::Jump => EngineChoice::Jump,
+        }
+    }
+}
+
+impl From<ColorArg> for ColorChoice {
+    fn from(color: ColorArg) -> Self {
+        match color {
+            ColorArg::Auto => ColorChoice::Auto,
+            ColorArg::Always => ColorChoice::Always,
+            ColorArg::Never => ColorChoice::Never,
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Values of options: text in, a checked value or the reason against it out.
+
+use crate::analysis::{PeakChoice, Resolution};
+
+pub(super) fn parse_pid(text: &str) -> Result<i32, String> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse() {
+        Ok(pid @ 1..) if digits => Ok(pid),
+        _ => Err("not a process id, which is a whole number from 1 on".to_owned()),
+    }
+}
+
+pub(super) fn parse_f0(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        Err("not a function's name".to_owned())
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
+pub(super) fn parse_peak(text: &str) -> Result<PeakChoice, String> {
+    match text.parse() {
+        _ if text == "all" => Ok(PeakChoice::All),
+        Ok(number @ 1..) => Ok(PeakChoice::One(number)),
+        _ => Err("neither a peak's number, from 1 on, nor `all`".to_owned()),
+    }
+}
+
+pub(super) fn parse_fraction(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(fraction) if (0.0..=1.0).contains(&fraction) => Ok(fraction),
+        _ => Err("not a number between 0 and 1".to_owned()),
+    }
+}
+
+pub(super) fn parse_depth(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(depth @ 1..) => Ok(depth),
+        _ => Err("not a whole number from 1 on".to_owned()),
+    }
+}
+
+pub(super) fn parse_resolution(text: &str) -> Result<Resolution, String> {
+    let resolution = text.parse().ok().and_then(Resolution::new);
+    resolution.ok_or_else(|| format!("not a whole number between 1 and {}", Resolution::MAX))
+}
