@@ -4,6 +4,9 @@ use thiserror::Error;
 
 use super::histogram::Resolution;
 
+/// No root-cause path becomes longer than this, whatever is asked for: results nest as deep.
+pub const MAX_DEPTH: usize = 128;
+
 /// Which peaks are analysed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum PeakChoice {
@@ -39,6 +42,9 @@ pub enum ParamsError {
     /// A count or depth of zero.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
+    /// A depth above [`MAX_DEPTH`].
+    #[error("max-depth must be at most {MAX_DEPTH}, not {0}")]
+    TooDeep(usize),
     /// A percentage outside of its range.
     #[error("maxcount-percentage must lie between 0 and 1, not {0}")]
     Percentage(f64),
@@ -75,6 +81,9 @@ impl Params {
         ];
         if let Some((name, _)) = counts.into_iter().find(|&(_, value)| value == 0) {
             return Err(ParamsError::Zero(name));
+        }
+        if self.max_depth > MAX_DEPTH {
+            return Err(ParamsError::TooDeep(self.max_depth));
         }
         if !(0.0..=1.0).contains(&self.maxcount_percentage) {
             return Err(ParamsError::Percentage(self.maxcount_percentage));

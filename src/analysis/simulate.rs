@@ -124,7 +124,7 @@ pub(crate) struct Session {
     edges: HashMap<(FnodeId, SiteId, Callee), FnodeId>,
     filter: Option<Vec<std::ops::RangeInclusive<Ticks>>>,
     now: u64,
-    next_op: u64,
+    pub next_op: u64,
     pub finished: bool,
     /// Every request, in order.
     pub log: Vec<Request>,

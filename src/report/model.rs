@@ -37,6 +37,7 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparison: Option<ProfileComparison>,
     /// The numbered humps of the profile.
+    #[serde(default)]
     pub peaks: Vec<PeakEntry>,
     /// The tree of call sites below f0.
     pub ftree: FtreeNode,
@@ -161,6 +162,7 @@ pub struct ProfileTable {
     /// Their latencies together.
     pub total: u64,
     /// The buckets that hold ops, from short latencies to long ones.
+    #[serde(default)]
     pub buckets: Vec<BucketEntry>,
 }
 
@@ -191,6 +193,7 @@ pub struct ProfileComparison {
     /// Whether the distribution is another one.
     pub changed: bool,
     /// Peaks that appeared, vanished or moved, in words.
+    #[serde(default)]
     pub peaks: Vec<String>,
 }
 
@@ -214,6 +217,7 @@ pub struct PeakEntry {
     /// Where the analysis of this peak stands.
     pub status: Status,
     /// The paths to what takes the time.
+    #[serde(default)]
     pub root_causes: Vec<RootCauseEntry>,
 }
 
@@ -254,6 +258,7 @@ pub enum StopReason {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct RootCauseEntry {
     /// The functions' names, f0 first.
+    #[serde(default)]
     pub path: Vec<String>,
     /// What takes the time.
     pub kind: Kind,
@@ -265,6 +270,7 @@ pub struct RootCauseEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The path again, with places.
+    #[serde(default)]
     pub frames: Vec<Frame>,
 }
 
@@ -340,11 +346,17 @@ pub struct FtreeNode {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
     /// By peak: how often it was among the largest contributors of its parent.
+    #[serde(default, deserialize_with = "by_peak::deserialize")]
     pub maxcount: BTreeMap<u32, u64>,
     /// By peak: how often the function itself was, against its own callees.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "by_peak::deserialize"
+    )]
     pub self_maxcount: BTreeMap<u32, u64>,
     /// The peaks that have it on a root-cause path.
+    #[serde(default)]
     pub root_cause_of: Vec<u32>,
     /// The longest call.
     pub max: u64,
@@ -353,9 +365,14 @@ pub struct FtreeNode {
     /// How many calls were measured.
     pub count: u64,
     /// By peak: what was measured and where the descent stands.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "by_peak::deserialize"
+    )]
     pub peaks: BTreeMap<u32, FnodePeak>,
     /// The calls that the function makes.
+    #[serde(default)]
     pub children: Vec<FtreeNode>,
 }
 
@@ -415,6 +432,7 @@ pub struct FnodePeak {
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub struct Focus {
     /// The functions' names from f0 down to it.
+    #[serde(default)]
     pub path: Vec<String>,
     /// Its part of the time of f0, 0 to 1.
     pub share_of_time: f64,
@@ -423,6 +441,7 @@ pub struct Focus {
     /// Its latencies.
     pub profile: ProfileTable,
     /// The numbered humps.
+    #[serde(default)]
     pub peaks: Vec<PeakEntry>,
     /// The tree below it.
     pub ftree: FtreeNode,
@@ -492,5 +511,43 @@ mod hex {
             .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
             .and_then(|digits| u64::from_str_radix(digits, 16).ok())
             .ok_or_else(|| D::Error::custom("an offset is written 0x..."))
+    }
+}
+
+/// Reads a map by peak; a peak that is there twice is refused.
+mod by_peak {
+    use std::collections::BTreeMap;
+    use std::fmt;
+    use std::marker::PhantomData;
+
+    use serde::de::{Error as _, MapAccess, Visitor};
+    use serde::{Deserialize, Deserializer};
+
+    pub(super) fn deserialize<'de, D, T>(from: D) -> Result<BTreeMap<u32, T>, D::Error>
+    where
+        D: Deserializer<'de>,
+        T: Deserialize<'de>,
+    {
+        from.deserialize_map(ByPeak(PhantomData))
+    }
+
+    struct ByPeak<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for ByPeak<T> {
+        type Value = BTreeMap<u32, T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("values by the number of a peak")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut by_peak = BTreeMap::new();
+            while let Some((peak, value)) = map.next_entry()? {
+                if by_peak.insert(peak, value).is_some() {
+                    return Err(A::Error::custom(format_args!("peak {peak} is there twice")));
+                }
+            }
+            Ok(by_peak)
+        }
     }
 }

@@ -1,0 +1,53 @@
+//! The result file (`out.txt`): written for people, read again by `resume` and `report`.
+//!
+//! ```text
+//! darc 1                        what the file is, and the version of its format
+//! report-lines 61               so many lines follow that are for people; they are not read again
+//! ...
+//! report schema=1 darc="0.1.0"  the same as data: one record a line, every figure labelled,
+//!   f0 name="put" ...           parts indented below the whole
+//!   - peaks peak=1 ...          `-`: one item of a list
+//! checksum fnv1a-64 0011223344556677    of all bytes before this line
+//! ```
+//!
+//! The files of strangers are read too, so reading checks the checksum first, has limits for everything,
+//! and refuses what contradicts itself. JSON results (schema 1) are read as well; those have no checksum.
+#![forbid(unsafe_code)]
+
+mod checksum;
+mod document;
+pub mod error;
+mod json;
+mod outline;
+pub mod restore;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+pub use document::{VERSION, parse, write};
+pub use error::StateError;
+pub use restore::{Ids, restore};
+
+use crate::report::Report;
+
+/// Files larger than this are refused, in bytes.
+pub const MAX_SIZE: usize = 32 << 20;
+/// Files of more records than this are refused.
+const MAX_RECORDS: usize = 500_000;
+/// The longest path from f0 down that is accepted, in fnodes.
+const MAX_DEPTH: usize = crate::analysis::params::MAX_DEPTH;
+/// Records are nested this deep at most: the report, an analysis in it, and the ftree.
+const MAX_NESTING: usize = MAX_DEPTH + 4;
+
+/// Reads a result in either format.
+///
+/// # Errors
+/// When it is no result, is damaged, has another version, or contradicts itself.
+pub fn read_any(bytes: &[u8]) -> Result<Report, StateError> {
+    let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+    if first == Some(&b'{') {
+        json::parse(bytes)
+    } else {
+        parse(bytes)
+    }
+}

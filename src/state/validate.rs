@@ -1,0 +1,178 @@
+//! Whether what a file says can be: figures that contradict one another are refused before anybody
+//! computes with them.
+
+use std::collections::BTreeSet;
+
+use super::{MAX_DEPTH, MAX_RECORDS, StateError};
+use crate::analysis::{Params, PeakChoice, Profile, Resolution, Ticks, histogram::Bucket};
+use crate::report::Report;
+use crate::report::model::{
+    DescentState, FnodePeak, FtreeNode, Parameters, PeakEntry, ProfileTable, SCHEMA,
+};
+
+/// Checks a whole report.
+pub(super) fn report(report: &Report) -> Result<(), StateError> {
+    ensure(report.schema == SCHEMA, || {
+        format!("schema {} is not known", report.schema)
+    })?;
+    let resolution = profile(&report.profile)?.resolution();
+    params(&report.parameters, resolution)?;
+    analysis(&report.profile, &report.peaks, &report.ftree)?;
+    for focus in &report.focus {
+        share("share_of_time", focus.share_of_time)?;
+        profile(&focus.profile)?;
+        analysis(&focus.profile, &focus.peaks, &focus.ftree)?;
+    }
+    if let Some(comparison) = &report.comparison {
+        for value in [
+            comparison.chi_square,
+            comparison.ops,
+            comparison.mean_latency,
+            comparison.total_latency,
+        ] {
+            share("comparison", value)?;
+        }
+        let distance = comparison.earth_movers_distance.unwrap_or(0.0);
+        let longest = 64.0;
+        ensure((0.0..=longest).contains(&distance), || {
+            format!("earth_movers_distance {distance} cannot be")
+        })?;
+    }
+    let pauses = report.probes.pause_us;
+    ensure(pauses.p50 >= 0.0 && pauses.max >= 0.0, || {
+        "a pause is negative".to_owned()
+    })?;
+    let modules: BTreeSet<_> = report
+        .modules
+        .iter()
+        .map(|at| (&at.path, &at.build_id))
+        .collect();
+    ensure(modules.len() == report.modules.len(), || {
+        "a module is listed twice".to_owned()
+    })
+}
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), StateError> {
+    if holds {
+        Ok(())
+    } else {
+        Err(StateError::Invalid(what()))
+    }
+}
+
+fn share(name: &str, share: f64) -> Result<(), StateError> {
+    // Sums of shares may be off by a rounding.
+    ensure((0.0..=1.0 + 1e-9).contains(&share), || {
+        format!("{name} {share} is not between 0 and 1")
+    })
+}
+
+/// The parameters that a report names.
+pub(super) fn params(from: &Parameters, resolution: Resolution) -> Result<Params, StateError> {
+    let invalid = |error: &dyn std::fmt::Display| StateError::Invalid(error.to_string());
+    let params = Params {
+        start_ops: from.start_ops,
+        decision_ops: from.decision_ops,
+        maxcount_percentage: from.maxcount_percentage,
+        max_depth: usize::try_from(from.max_depth).map_err(|error| invalid(&error))?,
+        resolution,
+        peak: from.peak.map_or(PeakChoice::All, PeakChoice::One),
+    };
+    params.validate().map_err(|error| invalid(&error))?;
+    Ok(params)
+}
+
+/// The profile that a table describes; its checksum is right.
+pub(super) fn profile(table: &ProfileTable) -> Result<Profile, StateError> {
+    let refuse = |what: String| StateError::Invalid(format!("profile: {what}"));
+    let resolution = Resolution::new(table.resolution)
+        .ok_or_else(|| refuse(format!("resolution {} is not known", table.resolution)))?;
+    let mut profile = Profile::new(resolution);
+    let (mut ops, mut total) = (0_u64, 0_u64);
+    for pair in table.buckets.windows(2) {
+        ensure(pair[0].bucket < pair[1].bucket, || {
+            format!("profile: bucket {} is out of order", pair[1].bucket)
+        })?;
+    }
+    for entry in &table.buckets {
+        let too_many = || refuse(format!("bucket {} has too much", entry.bucket));
+        ops = ops.checked_add(entry.ops).ok_or_else(too_many)?;
+        total = total.checked_add(entry.total).ok_or_else(too_many)?;
+        ensure(entry.ops > 0, || {
+            format!("profile: bucket {} is empty", entry.bucket)
+        })?;
+        let content = Bucket {
+            ops: entry.ops,
+            total: Ticks(entry.total),
+        };
+        profile
+            .add_bucket(entry.bucket, content)
+            .map_err(|error| refuse(error.to_string()))?;
+    }
+    ensure((ops, total) == (table.ops, table.total), || {
+        format!("profile: the buckets hold {ops} ops, not {}", table.ops)
+    })?;
+    Ok(profile)
+}
+
+/// One analysis: peaks that the profile can have, and an ftree of these peaks.
+fn analysis(
+    profile: &ProfileTable,
+    peaks: &[PeakEntry],
+    ftree: &FtreeNode,
+) -> Result<(), StateError> {
+    let buckets = Resolution::new(profile.resolution).map_or(0, Resolution::buckets);
+    ensure(peaks.len() <= buckets as usize, || {
+        "there are more peaks than buckets".to_owned()
+    })?;
+    for (number, peak) in (1..).zip(peaks) {
+        ensure(peak.peak == number, || format!("peak {number} is missing"))?;
+        ensure(peak.first_bucket <= peak.last_bucket, || {
+            format!("peak {number} has no range")
+        })?;
+        share("share_of_ops", peak.share_of_ops)?;
+        share("share_of_time", peak.share_of_time)?;
+        ensure(
+            peak.ops <= profile.ops && peak.total <= profile.total,
+            || format!("peak {number} has more ops than the profile"),
+        )?;
+    }
+    ensure(ftree.site.is_none(), || {
+        "the ftree does not begin with f0".to_owned()
+    })?;
+    let last = peaks.len() as u32;
+    let mut nodes = 0_usize;
+    let mut below = vec![(ftree, 1_usize)];
+    while let Some((node, depth)) = below.pop() {
+        nodes += 1;
+        ensure(depth <= MAX_DEPTH + 1 && nodes <= MAX_RECORDS, || {
+            "the ftree is too large".to_owned()
+        })?;
+        ensure(depth == 1 || node.site.is_some(), || {
+            "an fnode has no call site".to_owned()
+        })?;
+        let numbers = node
+            .maxcount
+            .keys()
+            .chain(node.self_maxcount.keys())
+            .chain(node.peaks.keys())
+            .chain(&node.root_cause_of);
+        for &peak in numbers {
+            ensure((1..=last).contains(&peak), || {
+                format!("an fnode speaks of peak {peak}, which does not exist")
+            })?;
+        }
+        for record in node.peaks.values() {
+            fnode_peak(record)?;
+        }
+        below.extend(node.children.iter().map(|child| (child, depth + 1)));
+    }
+    Ok(())
+}
+
+fn fnode_peak(record: &FnodePeak) -> Result<(), StateError> {
+    ensure(
+        (record.state == DescentState::Ended) == record.stop.is_some(),
+        || "an fnode's path ends without a reason, or has one and does not end".to_owned(),
+    )
+}
