@@ -11,7 +11,7 @@ pub mod exit;
 pub mod options;
 pub mod output;
 pub mod report;
-pub mod state;
 pub mod session;
+pub mod state;
 pub mod target_name;
 pub mod terminal;

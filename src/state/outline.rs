@@ -134,7 +134,7 @@ fn close(open: &mut Vec<Open>, depth: usize) -> Result<(), String> {
 fn record(line: &str) -> Result<(usize, Open), String> {
     let text = line.trim_start_matches(' ');
     let indent = line.len() - text.len();
-    if indent % 2 != 0 {
+    if !indent.is_multiple_of(2) {
         return Err("the indentation is odd".to_owned());
     }
     let (is_item, text) = match text.strip_prefix("- ") {
