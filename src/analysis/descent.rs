@@ -12,6 +12,7 @@ use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 
 use super::ftree::{Callee, Expansion, Ftree, PathState, Probe, Stop};
 use super::histogram::{Bucket, Profile};
+use super::noise::Noise;
 use super::params::{Params, PeakChoice};
 use super::peaks::{Peak, find_peaks};
 use super::root_cause::{self, PeakStatus, RootCause, Status};
@@ -52,6 +53,7 @@ pub struct Analysis {
     pub(super) finished: bool,
     /// Where the record of each fnode is in the op at hand; kept to save allocations.
     pub(super) touched_at: Vec<Option<usize>>,
+    pub(super) noise: Noise,
 }
 
 #[derive(Clone, Debug)]
@@ -60,6 +62,8 @@ pub(super) struct PeakAnalysis {
     pub(super) peak: Peak,
     /// How many (fnode, peak) pairs are waiting or collecting; none before the descent begins.
     pub(super) open: Option<usize>,
+    /// Ops that were too short for what was measured in them to mean anything.
+    pub(super) unresolved: u64,
 }
 
 impl Analysis {
@@ -78,16 +82,21 @@ impl Analysis {
             filter: Vec::new(),
             finished: false,
             touched_at: Vec::new(),
+            noise: Noise::default(),
         }
     }
 
     /// Records one op. Requests may be waiting afterwards.
     pub fn op(&mut self, op: &Op) {
-        let bucket = self.profile.add(op.latency);
+        let bucket = self.profile.add(self.noise.resolved(op.latency));
         self.look_for_peaks();
         let Some(peak) = self.peak_of(bucket) else {
             return;
         };
+        if self.is_unresolved(op) {
+            self.give_up_unresolved(peak);
+            return;
+        }
         let root = Touched {
             fnode: FnodeId::ROOT,
             max: op.latency,
@@ -281,7 +290,7 @@ impl Analysis {
             }
             let number = self.peaks.len() as u32 + 1;
             let peak = Peak { number, ..found };
-            self.peaks.push(PeakAnalysis { peak, open: None });
+            self.peaks.push(PeakAnalysis { peak, open: None, unresolved: 0 });
         }
         self.begin_descents();
     }

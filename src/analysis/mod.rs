@@ -13,6 +13,7 @@ mod decision;
 pub mod descent;
 pub mod ftree;
 pub mod histogram;
+pub mod noise;
 pub mod params;
 pub mod peaks;
 pub mod resume;

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use darc_symbols::{LookupError, NameSpec};
 use darc_tracer::engine::{Engine, Notice};
 
+use crate::analysis::noise::Noise;
 use crate::analysis::{Callee, FnodeId, Request};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::live::Progress;
@@ -108,6 +109,12 @@ impl<'a> Session<'a> {
         progress: &'a mut Progress,
     ) -> Session<'a> {
         investigation.cost = engine.cost();
+        let remedy = format!(
+            "its ops are so short that the {} engine cannot tell who takes their time{}",
+            engine.name(),
+            if engine.name() == "int3" { "; --engine jump may" } else { "" }
+        );
+        investigation.analysis.set_noise(Noise::new(engine.cost().resolution, remedy));
         Session {
             pid,
             investigation,

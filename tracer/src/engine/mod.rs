@@ -66,8 +66,10 @@ pub struct Counters {
 pub struct ProbeCost {
     /// What an empty call reads before compensation.
     pub inside: Ticks,
-    /// What one measured call adds to the latency of its caller.
+    /// What one measured call takes beside that; taken out of the caller's latency.
     pub outside: Ticks,
+    /// How much the cost itself varies: a latency below this cannot be told from none.
+    pub resolution: Ticks,
 }
 
 /// Keeps the planned probes in the target and reports what they measure.

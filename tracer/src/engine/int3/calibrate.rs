@@ -71,13 +71,19 @@ pub fn calibrate() -> Result<Calibration> {
     sys::kill_and_reap(pid);
     let mut latencies = outcome?;
     latencies.1.pop();
-    let inside = median(&mut latencies.0);
+    // The cost that the machine can reach is the probe's own; what comes on top is its variation. Taking
+    // out more would turn short calls into calls that take no time at all.
+    let inside = quantile(&mut latencies.0, 0.1);
+    let most = quantile(&mut latencies.0, 0.9);
+    let per_call = quantile(&mut latencies.1, 0.5);
+    let cost = ProbeCost {
+        inside,
+        outside: per_call.saturating_sub(inside),
+        resolution: most.saturating_sub(inside),
+    };
     Ok(Calibration {
         delivery: inside,
-        cost: ProbeCost {
-            inside,
-            outside: median(&mut latencies.1),
-        },
+        cost,
     })
 }
 
@@ -118,12 +124,10 @@ fn measure(pid: i32, entry: u64) -> Result<Latencies> {
     Ok(latencies)
 }
 
-fn median(values: &mut [Ticks]) -> Ticks {
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => Ticks(0),
-        _ => *values.select_nth_unstable(middle).1,
-    }
+fn quantile(values: &mut [Ticks], quantile: f64) -> Ticks {
+    values.sort_unstable();
+    let index = (values.len() as f64 * quantile) as usize;
+    values.get(index).copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -135,6 +139,6 @@ mod tests {
         crate::child_signal::block().unwrap();
         let found = calibrate().unwrap();
         assert!(found.delivery > Ticks(0));
-        assert!(found.cost.outside > found.cost.inside, "{found:?}");
+        assert!(found.cost.outside > Ticks(0), "{found:?}");
     }
 }
