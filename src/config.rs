@@ -4,21 +4,19 @@
 //! checks as on the command line, and a command in it is only run when nobody else could have written it.
 
 use std::ffi::OsString;
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::analysis::{PeakChoice, Resolution};
+use crate::analysis::{Params, PeakChoice, Resolution};
 use crate::duration;
 use crate::exit::{Failure, FailureKind};
+use crate::input::{distrust, read_bounded};
 use crate::options::{EngineChoice, Format, GivenParams};
 
 /// No honest file is larger.
-const LARGEST: u64 = 64 * 1024;
+const LARGEST: usize = 64 * 1024;
 
 /// What the file says; everything is optional.
 #[derive(Clone, PartialEq, Default, Debug)]
@@ -57,7 +55,10 @@ impl Config {
     /// unknown key, or a value that makes no sense.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let refuse = |why: String| Failure::message(FailureKind::File, format!("{path:?}: {why}"));
-        let (text, metadata) = read_bounded(path).map_err(&refuse)?;
+        let (bytes, metadata) =
+            read_bounded(path, LARGEST).map_err(|error| refuse(error.to_string()))?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| refuse("is no UTF-8 text; name a TOML file".to_owned()))?;
         let keys: Keys = toml::from_str(&text).map_err(|error| {
             let line = error
                 .span()
@@ -92,47 +93,6 @@ impl Config {
             None => Ok(command.words.iter().map(OsString::from).collect()),
         }
     }
-}
-
-/// Why a command that a file names must not be run: somebody else may have written it.
-/// `None` when it is the user's own file (or root's) that nobody else can write.
-#[must_use]
-pub fn distrust(metadata: &Metadata) -> Option<String> {
-    let user = nix::unistd::geteuid().as_raw();
-    if metadata.uid() != user && metadata.uid() != 0 {
-        Some(format!("the file belongs to user {}", metadata.uid()))
-    } else if metadata.mode() & 0o022 != 0 {
-        Some("other users can write the file".to_owned())
-    } else {
-        None
-    }
-}
-
-fn read_bounded(path: &Path) -> Result<(String, Metadata), String> {
-    // O_NONBLOCK: a named pipe must not make darc wait.
-    let open = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path);
-    let file: File = open.map_err(|error| format!("cannot be read: {error}; check the path"))?;
-    let metadata = file
-        .metadata()
-        .map_err(|error| format!("cannot be read: {error}; check the path"))?;
-    if !metadata.is_file() {
-        return Err("is no regular file; name a TOML file".to_owned());
-    }
-    let mut bytes = Vec::new();
-    file.take(LARGEST + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| format!("cannot be read: {error}"))?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(format!(
-            "is larger than {LARGEST} bytes; this is no configuration of darc"
-        ));
-    }
-    let text = String::from_utf8(bytes)
-        .map_err(|_| "is no UTF-8 text; this is no configuration of darc".to_owned())?;
-    Ok((text, metadata))
 }
 
 /// The keys as they stand in the file.
@@ -207,12 +167,6 @@ impl Keys {
         let duration = self
             .duration
             .map(|text| duration::parse(&text).map_err(|why| format!("duration: {text:?} {why}")));
-        let fraction = match self.maxcount_percentage {
-            Some(value) if !(0.0..=1.0).contains(&value) => {
-                return Err("maxcount-percentage: not a number between 0 and 1".to_owned());
-            }
-            fraction => fraction,
-        };
         let resolution = self.resolution.map(|value| {
             let resolution = u32::try_from(value).ok().and_then(Resolution::new);
             resolution.ok_or_else(|| {
@@ -229,6 +183,18 @@ impl Keys {
             }
             PeakKey::Word(_) | PeakKey::Number(_) => Err(PEAK),
         });
+        let params = GivenParams {
+            start_ops: at_least_one("start-ops", self.start_ops)?,
+            decision_ops: at_least_one("decision-ops", self.decision_ops)?,
+            maxcount_percentage: self.maxcount_percentage,
+            max_depth: at_least_one("max-depth", self.max_depth)?,
+            resolution: resolution.transpose()?,
+            peak: peak.transpose()?,
+        };
+        params
+            .over(Params::default())
+            .validate()
+            .map_err(|why| why.to_string())?;
         Ok(Config {
             pid: pid.transpose()?,
             program: self.program,
@@ -244,14 +210,7 @@ impl Keys {
                 EngineKey::Jump => EngineChoice::Jump,
             }),
             duration: duration.transpose()?,
-            params: GivenParams {
-                start_ops: at_least_one("start-ops", self.start_ops)?,
-                decision_ops: at_least_one("decision-ops", self.decision_ops)?,
-                maxcount_percentage: fraction,
-                max_depth: at_least_one("max-depth", self.max_depth)?,
-                resolution: resolution.transpose()?,
-                peak: peak.transpose()?,
-            },
+            params,
         })
     }
 }
@@ -310,6 +269,7 @@ mod tests {
             ("decision-ops = -9223372036854775808", "decision-ops"),
             ("maxcount-percentage = nan", "maxcount-percentage"),
             ("maxcount-percentage = 1e400", "overflowed"),
+            ("max-depth = 129", "max-depth"),
             ("resolution = 99", "resolution"),
             ("peak = 4294967296", "peak"),
             ("command = []", "command"),
@@ -363,5 +323,13 @@ mod tests {
                 .line()
                 .contains("other users can write the file")
         );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "(pid|peak|f0|resolution|duration|command|x)?[ =\\[\\]\"'0-9.e\\-a-z\n#]{0,40}") {
+            let _ = toml::from_str::<Keys>(&text).map(|keys| keys.check(None));
+            let _ = duration::parse(&text);
+        }
     }
 }

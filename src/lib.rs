@@ -8,6 +8,7 @@ pub mod command;
 pub mod config;
 pub mod duration;
 pub mod exit;
+pub mod input;
 pub mod options;
 pub mod output;
 pub mod report;

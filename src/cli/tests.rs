@@ -157,7 +157,7 @@ fn degenerate_values_are_usage_errors() {
         ),
         ("--start-ops", &["0", "x", "18446744073709551616"]),
         ("--decision-ops", &["0", "1.5"]),
-        ("--max-depth", &["0", ""]),
+        ("--max-depth", &["0", "", "129"]),
         ("--resolution", &["0", "17"]),
         ("--peak", &["0", "some"]),
         ("--engine", &["magic"]),

@@ -1,5 +1,6 @@
 //! Values of options: text in, a checked value or the reason against it out.
 
+use crate::analysis::params::MAX_DEPTH;
 use crate::analysis::{PeakChoice, Resolution};
 
 pub(super) fn parse_pid(text: &str) -> Result<i32, String> {
@@ -35,8 +36,8 @@ pub(super) fn parse_fraction(text: &str) -> Result<f64, String> {
 
 pub(super) fn parse_depth(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(depth @ 1..) => Ok(depth),
-        _ => Err("not a whole number from 1 on".to_owned()),
+        Ok(depth @ 1..=MAX_DEPTH) => Ok(depth),
+        _ => Err(format!("not a whole number between 1 and {MAX_DEPTH}")),
     }
 }
 

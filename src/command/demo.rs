@@ -1,7 +1,7 @@
 //! `darc demo`: the analysis of a small program whose causes of latency are known.
 //!
 //! The program is darc itself, started with a hidden subcommand, so that there is nothing to install.
-//! Its ground truth: [`answer`] is f0 and has two peaks. Most ops are short, and their cause is
+//! Its ground truth: `answer` is f0 and has two peaks. Most ops are short, and their cause is
 //! `answer` → `look_up`. Every 16th op is about a thousand times longer, and its cause is
 //! `answer` → `refresh` → `write_log` → the system call `clock_nanosleep`.
 

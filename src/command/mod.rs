@@ -7,6 +7,7 @@ pub mod guardian;
 pub mod report;
 pub mod resume;
 pub mod run;
+mod stored;
 
 use crate::exit::{ExitStatus, Failure};
 use crate::options::Invocation;

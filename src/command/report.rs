@@ -1,16 +1,64 @@
 //! `darc report`: show results that a file holds.
 
-use crate::exit::{ExitStatus, Failure, FailureKind};
-use crate::options::ReportOptions;
+use std::io::{self, Write};
 
-/// Does it.
+use super::stored;
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::{Format, ReportOptions};
+use crate::output::Output;
+use crate::report::text::{self, Style};
+use crate::report::{Report, json};
+use crate::state;
+use crate::terminal::{self, Color};
+
+/// Shows the results on stdout, or writes them to a file, which `darc resume` can read in either format.
 ///
 /// # Errors
-/// When darc itself failed.
+/// When the file is none of darc's, or the output cannot be written.
 pub fn execute(options: ReportOptions) -> Result<ExitStatus, Failure> {
-    let _ = options;
-    Err(Failure::message(
-        FailureKind::Other,
-        "report: not available in this build",
-    ))
+    let (report, _) = stored::read(&options.file)?;
+    match &options.output {
+        Some(path) => {
+            let text = match options.format {
+                Format::Text => state::write(&report),
+                Format::Json => json::render(&report).class(FailureKind::Other)?,
+            };
+            Output::open(path)
+                .class(FailureKind::File)?
+                .write(text.as_bytes())
+                .class(FailureKind::File)?;
+        }
+        None => show(&report, &options)?,
+    }
+    Ok(ExitStatus::Done)
+}
+
+fn show(report: &Report, options: &ReportOptions) -> Result<(), Failure> {
+    let mut stdout = io::stdout();
+    let text = match options.format {
+        Format::Text => {
+            let color = match Color::of(options.color, &stdout) {
+                Color::Ansi => text::Color::Always,
+                Color::Plain => text::Color::Never,
+            };
+            text::render(
+                report,
+                Style {
+                    width: terminal::width(&stdout),
+                    color,
+                },
+            )
+        }
+        Format::Json => json::render(report).class(FailureKind::Other)?,
+    };
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        // Whoever read it had enough, as in `darc report out.txt | head`.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result
+            .map_err(|error| anyhow::Error::new(error).context("stdout"))
+            .class(FailureKind::File),
+    }
 }

@@ -136,14 +136,12 @@ impl Drop for Interrupts {
 
 /// The mask of signals that this process ignores; none when `/proc` cannot be read.
 fn ignored_signals() -> u64 {
-    std::fs::read_to_string("/proc/self/status")
-        .ok()
-        .and_then(|status| {
-            let mask = status
-                .lines()
-                .find_map(|line| line.strip_prefix("SigIgn:"))?;
-            u64::from_str_radix(mask.trim(), 16).ok()
-        })
+    std::fs::read_to_string("/proc/self/status").map_or(0, |status| ignored_in(&status))
+}
+
+fn ignored_in(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .unwrap_or(0)
 }
 
@@ -180,6 +178,11 @@ mod tests {
 
     #[test]
     fn a_mask_is_read_as_the_kernel_writes_it() {
+        assert_eq!(
+            ignored_in("SigBlk:\t0000000000000001\nSigIgn:\t0000000000001000\n"),
+            1 << 12
+        );
+        assert_eq!(ignored_in("SigIgn:\tnonsense"), 0);
         assert!(contains(1 << 12, 13));
         assert!(!contains(1 << 12, 12));
         assert!(!contains(u64::MAX, 0) && !contains(u64::MAX, 99));

@@ -1,7 +1,7 @@
 //! Everything that can be said against a process before it is touched.
 //!
-//! Reads `/proc` and sends the null signal; attaches to nothing, stops nothing. [`facts`] collects,
-//! and [`judge`] decides without looking at the system, so that every case is a test.
+//! Reads `/proc` and sends the null signal; attaches to nothing, stops nothing. `facts` collects,
+//! and `judge` decides without looking at the system, so that every case is a test.
 //! Go programs are recognised by their symbols, which is not done here.
 //!
 //! Source: ptrace(2) "Ptrace access mode checking", proc_pid_stat(5), proc_pid_status(5),
