@@ -123,6 +123,9 @@ impl Analysis {
             }
         }
         self.decide(peak);
+        if !self.finished && self.peaks[peak as usize - 1].open == Some(0) {
+            self.filter_ops();
+        }
     }
 
     /// Counts ops that the engine counted but did not deliver, because no peak of interest holds them.
@@ -290,7 +293,11 @@ impl Analysis {
             }
             let number = self.peaks.len() as u32 + 1;
             let peak = Peak { number, ..found };
-            self.peaks.push(PeakAnalysis { peak, open: None, unresolved: 0 });
+            self.peaks.push(PeakAnalysis {
+                peak,
+                open: None,
+                unresolved: 0,
+            });
         }
         self.begin_descents();
     }

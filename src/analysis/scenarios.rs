@@ -318,6 +318,66 @@ fn probes_that_no_peak_needs_are_retired() {
     assert_eq!(finished.count(), 1);
 }
 
+/// A slow path of four calls; fast ops take the same way, but shortly.
+fn slow_and_fast() -> Program {
+    Program::default()
+        .function(0, "f0", &[(1, call(1))], |run| run.call(1, 1))
+        .function(1, "a", &[(2, call(2))], |run| run.call(2, 2))
+        .function(2, "b", &[(3, call(3))], |run| run.call(3, 3))
+        .function(3, "c", &[(4, call(4))], |run| run.call(4, 4))
+        .function(4, "d", &[], |run| {
+            run.work(if run.op % 25 == 0 { 1_000_000 } else { 3_000 });
+        })
+}
+
+#[test]
+fn fast_ops_are_measured_wherever_slow_ones_lead() {
+    let params = Params {
+        max_depth: 4,
+        ..Params::default()
+    };
+    let mut session = Session::new(slow_and_fast(), params);
+    session.run(400);
+    // Fast ops are done at this depth; the slow ones go on further down.
+    assert_eq!(session.analysis.peak_status(1), PeakStatus::MaxDepthReached);
+    assert_eq!(session.analysis.peak_status(2), PeakStatus::InProgress);
+    session.run(10_000);
+    assert!(session.finished);
+    for fnode in session
+        .analysis
+        .ftree()
+        .fnodes()
+        .filter(|fnode| fnode.depth < 4)
+    {
+        for peak in [1, 2] {
+            let seen = fnode.record(peak).measured_ops;
+            assert!(
+                seen >= 20,
+                "peak {peak} at depth {}: {seen} ops",
+                fnode.depth
+            );
+        }
+    }
+    // They are filtered out all the same once there are enough of them.
+    assert!(session.analysis.ftree().root().record(1).stats.ops < 200);
+}
+
+#[test]
+fn the_filter_opens_for_contrast_and_closes_again() {
+    // Peak 1 ends first; when the calls of `lock` are measured, its ops are asked for once more.
+    let mut session = Session::new(two_peaks(), Params::default());
+    session.run(10_000);
+    let filters: Vec<usize> = session
+        .log
+        .iter()
+        .filter_map(|request| match request {
+            Request::FilterChanged(ranges) => Some(ranges.len()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(filters, [2, 1, 2, 1]);
+}
+
 #[test]
 fn an_op_without_time_ends_at_the_function() {
     let program = Program::default()

@@ -20,10 +20,24 @@ impl Analysis {
             return;
         }
         self.retire();
+        self.filter_ops();
+    }
+
+    /// Asks for the ops of peaks that still descend, and for a few of every ended peak wherever another
+    /// one has begun to measure: what slow ops do means little without what fast ops do there.
+    pub(super) fn filter_ops(&mut self) {
         let filter: Vec<RangeInclusive<Ticks>> = self
             .peaks
             .iter()
-            .filter(|at| at.open.is_some_and(|open| open > 0))
+            .filter(|at| match at.open {
+                None => false,
+                // Ops that cannot be resolved would never be enough.
+                Some(0) => {
+                    at.unresolved < self.params.decision_ops
+                        && self.is_contrast_wanted(at.peak.number)
+                }
+                Some(_) => true,
+            })
             .filter_map(|at| {
                 let (first, _) = self.params.resolution.bounds(at.peak.first_bucket)?;
                 let (_, last) = self.params.resolution.bounds(at.peak.last_bucket)?;
@@ -34,6 +48,15 @@ impl Analysis {
             self.filter.clone_from(&filter);
             self.requests.push_back(Request::FilterChanged(filter));
         }
+    }
+
+    /// Whether an fnode that collects for other peaks has seen fewer than `decision_ops` ops of this one.
+    fn is_contrast_wanted(&self, peak: u32) -> bool {
+        self.measured.iter().any(|&id| {
+            let fnode = self.ftree.fnode(id);
+            fnode.record(peak).measured_ops < self.params.decision_ops
+                && fnode.records().any(|(_, record)| record.state.is_open())
+        })
     }
 
     /// A probe is needed while its parent collects (or is about to), and while anything at or below its

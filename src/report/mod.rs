@@ -6,6 +6,8 @@
 
 pub mod assemble;
 pub mod escape;
+#[cfg(test)]
+mod golden_tests;
 pub mod json;
 pub mod model;
 pub mod place;

@@ -11,6 +11,9 @@ pub(super) fn write(page: &mut Page, report: &Report) {
     }
 }
 
+/// Stands for the number of a peak where there is none.
+const UNASSIGNED: &str = "-";
+
 /// One bucket's row: what stands left of the bar.
 struct Row {
     peak: String,
@@ -46,6 +49,9 @@ pub(super) fn buckets(page: &mut Page, profile: &ProfileTable, peaks: &[PeakEntr
             row.ops,
             "█".repeat(length)
         ));
+    }
+    if rows.iter().any(|row| row.peak == UNASSIGNED) {
+        page.line(&format!("  {UNASSIGNED:>4}  belongs to no numbered peak"));
     }
 }
 
@@ -84,7 +90,7 @@ fn row(
         .iter()
         .find(|peak| (peak.first_bucket..=peak.last_bucket).contains(&bucket))
         .map(|peak| peak.peak.to_string());
-    let unassigned = if ops > 0 { "-" } else { "" };
+    let unassigned = if ops > 0 { UNASSIGNED } else { "" };
     Some(Row {
         peak: peak.unwrap_or_else(|| unassigned.to_owned()),
         cycles: format!("{} - {}", first.0, last.0),

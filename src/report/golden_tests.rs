@@ -1,0 +1,76 @@
+//! The formats, letter by letter. Set `DARC_BLESS=1` to take what is written now for right.
+
+use std::path::Path;
+
+use super::model::Report;
+use super::text::{self, Color, Style};
+use super::{json, sample};
+
+/// Compares with the file of this name, line by line for a readable failure.
+fn golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("src/report/golden")
+        .join(name);
+    if std::env::var_os("DARC_BLESS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    for (number, (ours, theirs)) in (1..).zip(text.lines().zip(expected.lines())) {
+        assert_eq!(ours, theirs, "{name}:{number}");
+    }
+    assert_eq!(text, expected, "{name}");
+}
+
+/// A finished analysis with one more below it.
+fn finished() -> Report {
+    let mut report = sample::report(30_000);
+    report.focus = vec![super::model::Focus {
+        path: vec!["main".to_owned(), "put".to_owned()],
+        share_of_time: 0.87,
+        calls: 2_152,
+        profile: report.profile.clone(),
+        peaks: report.peaks[..1].to_vec(),
+        ftree: report.ftree.clone(),
+    }];
+    report
+}
+
+#[test]
+fn a_finished_analysis_for_people() {
+    golden("finished.txt", &text::render(&finished(), Style::default()));
+}
+
+#[test]
+fn an_unfinished_analysis_on_a_narrow_page_in_colour() {
+    let style = Style {
+        width: 72,
+        color: Color::Always,
+    };
+    let text = text::render(&sample::report(330), style);
+    golden("unfinished-narrow.txt", &text);
+    let wide = text.lines().filter(|line| line.chars().count() > 72 + 8);
+    // Names of sites and places are never cut.
+    assert!(
+        wide.clone().all(|line| line.contains("+0x")),
+        "{:?}",
+        wide.collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn an_analysis_without_ops() {
+    let mut report = sample::report(0);
+    report.clock.hz = 0;
+    report.comparison = None;
+    golden("empty.txt", &text::render(&report, Style::default()));
+}
+
+#[test]
+fn a_finished_analysis_for_programs() {
+    golden("finished.json", &json::render(&finished()).unwrap());
+}
+
+#[test]
+fn the_result_file() {
+    golden("out.txt", &crate::state::write(&finished()));
+}
