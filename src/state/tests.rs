@@ -59,19 +59,22 @@ fn a_result_is_read_as_it_was_written() {
 
 #[test]
 fn every_truncation_and_every_changed_byte_is_noticed() {
-    let report = sample::report(330);
-    let file = write(&report).into_bytes();
-    for end in 0..file.len() {
-        assert!(parse(&file[..end]).is_err(), "cut at {end}");
-    }
-    let mut changed = file.clone();
-    for at in 0..file.len() {
-        for flip in [0x01, 0x20] {
-            changed[at] = file[at] ^ flip;
-            assert!(read_any(&changed).is_err(), "byte {at} ^ {flip}");
+    // Every byte of a small file, and one in seven of a larger one.
+    for (ops, step) in [(50, 1), (330, 7)] {
+        let file = write(&sample::report(ops)).into_bytes();
+        for end in (0..file.len()).step_by(step) {
+            assert!(parse(&file[..end]).is_err(), "cut at {end}");
         }
-        changed[at] = file[at];
+        let mut changed = file.clone();
+        for at in (0..file.len()).step_by(step) {
+            for flip in [0x01, 0x20] {
+                changed[at] = file[at] ^ flip;
+                assert!(read_any(&changed).is_err(), "byte {at} ^ {flip}");
+            }
+            changed[at] = file[at];
+        }
     }
+    let file = write(&sample::report(0)).into_bytes();
     let mut longer = file.clone();
     longer.extend(b"\n");
     assert!(parse(&longer).is_err());
