@@ -92,14 +92,28 @@ impl Failure {
     /// The line for people, without a line feed: the chain of causes after `darc: `.
     #[must_use]
     pub fn line(&self) -> String {
-        format!("darc: {}", one_line(&format!("{:#}", self.error)))
+        format!("darc: {}", self.text())
     }
 
     /// The failure for programs: one JSON object, shaped as `docs/output-format.md` says.
     #[must_use]
     pub fn json(&self) -> String {
-        let message = one_line(&format!("{:#}", self.error));
+        let message = self.text();
         serde_json::json!({ "schema": 1, "error": { "code": self.kind.code(), "message": message } }).to_string()
+    }
+
+    /// The chain of causes on one line. Some errors' own text repeats its cause: that is left out.
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for cause in self.error.chain().map(ToString::to_string) {
+            if text.is_empty() {
+                text = cause;
+            } else if !text.contains(&cause) {
+                text.push_str(": ");
+                text.push_str(&cause);
+            }
+        }
+        one_line(&text)
     }
 }
 
@@ -203,6 +217,17 @@ mod tests {
         assert_eq!(ExitStatus::TargetKilled(11).code(), 139);
         assert_eq!(ExitStatus::LeftAtOnce(2).code(), 130);
         assert_eq!(ExitStatus::TargetKilled(i32::MAX).code(), 255);
+    }
+
+    #[test]
+    fn a_cause_that_the_text_names_already_is_not_repeated() {
+        let cause = std::io::Error::from_raw_os_error(2);
+        let text = format!("cannot open x ({cause}); check the path");
+        let failure = Failure::new(
+            FailureKind::File,
+            anyhow::Error::new(cause).context(text.clone()),
+        );
+        assert_eq!(failure.line(), format!("darc: {text}"));
     }
 
     #[test]

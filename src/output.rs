@@ -47,7 +47,10 @@ pub struct Output {
 #[derive(Debug)]
 enum Sink {
     /// Written beside `place`, then renamed to it.
-    Beside { file: NamedTempFile, place: PathBuf },
+    Beside {
+        file: NamedTempFile<File>,
+        place: PathBuf,
+    },
     /// Written where it is.
     Direct(File),
 }
@@ -88,7 +91,7 @@ impl Output {
 
 impl Sink {
     fn open(path: &Path) -> io::Result<Self> {
-        let mut permissions = Permissions::from_mode(0o666);
+        let mut permissions = None;
         let place = match fs::metadata(path) {
             Ok(existing) => {
                 let place = fs::canonicalize(path)?;
@@ -101,7 +104,9 @@ impl Sink {
                 if special || !existing.is_file() {
                     return Ok(Sink::Direct(file));
                 }
-                permissions = Permissions::from_mode(existing.permissions().mode() & 0o777);
+                permissions = Some(Permissions::from_mode(
+                    existing.permissions().mode() & 0o777,
+                ));
                 place
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound && path.file_name().is_some() => {
@@ -122,14 +127,12 @@ impl Sink {
         let file = tempfile::Builder::new()
             .prefix(".darc-")
             .suffix(".partial")
-            .permissions(permissions)
-            .tempfile_in(directory)
-            // Its own text repeats a path that the person never named.
-            .map_err(|error| {
-                error
-                    .raw_os_error()
-                    .map_or(error, io::Error::from_raw_os_error)
+            .make_in(directory, |path| {
+                OpenOptions::new().write(true).create_new(true).open(path)
             })?;
+        if let Some(permissions) = permissions {
+            file.as_file().set_permissions(permissions)?;
+        }
         Ok(Sink::Beside { file, place })
     }
 
@@ -227,6 +230,7 @@ mod tests {
         ] {
             let error = Output::open(&path).unwrap_err();
             assert!(matches!(error, OutputError::Open { .. }), "{path:?}");
+            assert!(!error.to_string().contains(".partial"), "{error}");
         }
     }
 

@@ -205,6 +205,14 @@ pub enum Refusal {
         /// The process.
         pid: i32,
     },
+    /// Nothing on the process itself says why.
+    #[error("process {pid}: may not be traced: {why}")]
+    Forbidden {
+        /// The process.
+        pid: i32,
+        /// The likeliest reason, and what to do.
+        why: &'static str,
+    },
     /// `/proc` is no window on processes here.
     #[error("/proc: is not mounted or shows no processes; mount it (mount -t proc proc /proc)")]
     NoProc,
@@ -239,27 +247,35 @@ pub fn explain_eperm(pid: i32) -> String {
     let Ok(viewer) = Viewer::current() else {
         return Refusal::NoProc.to_string();
     };
-    match Facts::collect(pid).and_then(|facts| judge(&facts, &viewer)) {
+    let facts = match Facts::collect(pid) {
+        Ok(facts) => facts,
+        Err(refusal) => return refusal.to_string(),
+    };
+    match judge(&facts, &viewer) {
         Err(refusal) => refusal.to_string(),
-        Ok(_) => explain_hidden_reason(pid, &viewer),
+        Ok(_) => Refusal::Forbidden {
+            pid: facts.pid,
+            why: hidden_reason(&facts, &viewer),
+        }
+        .to_string(),
     }
 }
 
-/// The reasons for EPERM that do not show on the process itself.
-fn explain_hidden_reason(pid: i32, viewer: &Viewer) -> String {
-    let why = if !viewer.can_trace_all() && viewer.yama == Some(1) {
+/// The reasons for EPERM that do not show on the process itself, and what to do.
+fn hidden_reason(facts: &Facts, viewer: &Viewer) -> &'static str {
+    if !viewer.can_trace_all() && viewer.yama == Some(1) {
         "the system lets a process trace its own children only (kernel.yama.ptrace_scope is 1); \
          start the program with `darc run`, or run as root or with CAP_SYS_PTRACE"
     } else if !viewer.can_trace_all() && viewer.uid == 0 {
         "CAP_SYS_PTRACE is missing, as in a container by default; start the container with that capability"
-    } else if facts::other_user_namespace(pid) {
+    } else if facts.other_user_namespace {
         "it lives in another user namespace, where darc has no rights; run darc outside of the container, as root"
     } else if viewer.seccomp != Seccomp::Unrestricted {
         "darc itself runs under a seccomp filter, which may forbid ptrace (containers do); allow ptrace there"
     } else {
-        "a security module (SELinux, AppArmor, …) forbids it; its audit log says which rule"
-    };
-    format!("process {pid}: may not be traced: {why}")
+        "another user namespace or a security module (SELinux, AppArmor, …) forbids it; \
+         run darc outside of the container, or ask the audit log which rule"
+    }
 }
 
 fn judge(facts: &Facts, viewer: &Viewer) -> Result<Preflight, Refusal> {
@@ -297,17 +313,21 @@ fn judge(facts: &Facts, viewer: &Viewer) -> Result<Preflight, Refusal> {
                 machine: *machine,
             });
         }
+        // Reading it needs the same rights as an attach, so there will be none of that either.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(Refusal::Forbidden {
+                pid,
+                why: hidden_reason(facts, viewer),
+            });
+        }
         Err(error) => {
-            // The same rights are needed as for an attach, so there will be none of that either.
-            let source = error
-                .raw_os_error()
-                .map_or_else(|| error.kind().into(), io::Error::from_raw_os_error);
-            let remedy = "run as root, or with CAP_SYS_PTRACE";
             return Err(Refusal::Unreadable {
                 pid,
                 path: format!("/proc/{pid}/exe"),
-                source,
-                remedy,
+                source: error
+                    .raw_os_error()
+                    .map_or_else(|| error.kind().into(), io::Error::from_raw_os_error),
+                remedy: "it has no program that could be analysed",
             });
         }
     }

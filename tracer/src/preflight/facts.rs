@@ -42,6 +42,8 @@ pub(super) struct Facts {
     pub dumpable: bool,
     pub seccomp: Seccomp,
     pub shadow_stack: bool,
+    /// `false` also when that cannot be seen.
+    pub other_user_namespace: bool,
     pub executable: io::Result<Executable>,
 }
 
@@ -164,13 +166,14 @@ impl Facts {
                 .value("x86_Thread_features")
                 .split_whitespace()
                 .any(|feature| feature == "shstk"),
+            other_user_namespace: other_user_namespace(pid),
             executable: executable(&format!("{directory}/exe")),
         })
     }
 }
 
 /// Whether darc and the process are in different user namespaces; `false` when that cannot be seen.
-pub(super) fn other_user_namespace(pid: i32) -> bool {
+fn other_user_namespace(pid: i32) -> bool {
     match (
         fs::read_link("/proc/self/ns/user"),
         fs::read_link(format!("/proc/{pid}/ns/user")),

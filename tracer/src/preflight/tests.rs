@@ -28,6 +28,7 @@ fn ordinary() -> Facts {
         dumpable: true,
         seccomp: Seccomp::Filter,
         shadow_stack: false,
+        other_user_namespace: false,
         executable: Ok(Executable::X86_64),
     }
 }
@@ -70,7 +71,7 @@ fn nothing_speaks_against_an_ordinary_process() {
 #[test]
 fn each_reason_has_its_own_line() {
     type Change = fn(&mut Facts, &mut Viewer);
-    let cases: [(Change, &str); 17] = [
+    let cases: [(Change, &str); 18] = [
         (|facts, _| facts.pid = 10, "is darc itself"),
         (|facts, _| facts.kernel_thread = true, "kernel thread"),
         (|facts, _| facts.living_threads = 0, "has already exited"),
@@ -105,7 +106,11 @@ fn each_reason_has_its_own_line() {
         ),
         (
             |facts, _| facts.executable = Err(io::Error::from_raw_os_error(13)),
-            "/proc/50/exe (Permission denied",
+            "may not be traced",
+        ),
+        (
+            |facts, _| facts.executable = Err(io::Error::from_raw_os_error(2)),
+            "/proc/50/exe (No such file",
         ),
         (|facts, _| facts.shadow_stack = true, "shadow stack"),
     ];
@@ -157,7 +162,7 @@ fn the_capability_overrules_users_but_not_yamas_last_word() {
         ..user()
     };
     assert!(judge(&ordinary(), &yama).is_ok());
-    assert!(explain_hidden_reason(50, &yama).contains("ptrace_scope is 1"));
+    assert!(hidden_reason(&ordinary(), &yama).contains("ptrace_scope is 1"));
 }
 
 #[test]
