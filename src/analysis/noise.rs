@@ -34,11 +34,11 @@ impl Noise {
         latency.max(self.per_probe)
     }
 
-    /// By how much an op's latency may be wrong.
+    /// By how much an op's latency may be wrong: independent errors add up by their squares.
     #[must_use]
     pub fn of(&self, op: &Op) -> Ticks {
         let probes = op.touched.iter().fold(1, |sum: u64, touched| sum.saturating_add(touched.count));
-        Ticks(self.per_probe.0.saturating_mul(probes))
+        Ticks((self.per_probe.0 as f64 * (probes as f64).sqrt()) as u64)
     }
 }
 

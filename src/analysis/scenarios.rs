@@ -1,5 +1,10 @@
 //! Whole analyses of synthetic programs: what causes what is known, and the descent has to find it.
 
+use std::collections::VecDeque;
+
+use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
+use proptest::prelude::*;
+
 use super::descent::{Analysis, Request};
 use super::ftree::{Callee, Stop};
 use super::histogram::Resolution;
@@ -498,4 +503,80 @@ fn what_contradicts_itself_is_not_gone_on_with() {
         ..Params::default()
     };
     assert!(Analysis::resume(finer, stored(&[(11, 11)])).is_err());
+}
+
+prop_compose! {
+    fn any_op()(
+        start: u64,
+        latency in prop_oneof![0_u64..5_000, any::<u64>()],
+        touched in prop::collection::vec((0_u32..12, any::<u64>(), any::<u64>(), any::<u64>(), 0_u64..5), 0..6),
+    ) -> Op {
+        Op {
+            tid: 1,
+            start: Tsc(start),
+            end: Tsc(start),
+            latency: Ticks(latency),
+            touched: touched
+                .into_iter()
+                .map(|(fnode, max, max_start, sum, count)| Touched {
+                    fnode: FnodeId(fnode),
+                    max: Ticks(max),
+                    max_start: Tsc(max_start),
+                    sum: Ticks(sum),
+                    count,
+                })
+                .collect(),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_record_breaks_the_analysis(
+        ops in prop::collection::vec(any_op(), 1..300),
+        calls in 0_u32..4,
+        peak in 0_u32..3,
+    ) {
+        let params = Params {
+            start_ops: 10,
+            decision_ops: 3,
+            max_depth: 4,
+            peak: if peak == 0 { PeakChoice::All } else { PeakChoice::One(peak) },
+            ..Params::default()
+        };
+        let mut analysis = Analysis::new(params);
+        let mut finished = 0;
+        for op in &ops {
+            analysis.op(op);
+            let mut requests = VecDeque::from(analysis.requests());
+            while let Some(request) = requests.pop_front() {
+                match request {
+                    Request::Expand(fnode) if fnode.0 % 5 == 4 => {
+                        analysis.cannot_expand(fnode, Stop::NotInstrumentable("no".to_owned()));
+                    }
+                    Request::Expand(fnode) => {
+                        for site in 0..calls {
+                            analysis.add_child(fnode, SiteId(site), call(site));
+                        }
+                        analysis.expanded(fnode, Tsc(0));
+                    }
+                    Request::Retire(fnodes) => prop_assert!(!fnodes.contains(&FnodeId::ROOT)),
+                    Request::FilterChanged(ranges) => prop_assert!(!ranges.is_empty()),
+                    Request::Finished => finished += 1,
+                }
+                requests.extend(analysis.requests());
+            }
+        }
+        prop_assert_eq!(analysis.profile().verify(), Ok(()));
+        prop_assert_eq!(analysis.profile().count(), ops.len() as u64);
+        prop_assert!(finished <= 1);
+        prop_assert_eq!(finished == 1, analysis.status() != Status::InProgress);
+        for peak in analysis.peaks() {
+            for cause in analysis.root_causes(peak.number) {
+                prop_assert_eq!(cause.path[0], FnodeId::ROOT);
+                prop_assert!(cause.path.len() <= 4);
+                prop_assert!(finished == 0 || cause.stop != Stop::StillDescending);
+            }
+        }
+    }
 }

@@ -322,7 +322,7 @@ proptest! {
 
     #[test]
     fn any_tree_and_any_text_survive(tree in tree(), words in prop::collection::vec(name(), 0..4), hz: u64) {
-        let mut report = sample::report(30_000);
+        let mut report = sample::report(330);
         report.ftree.children = vec![tree];
         report.warnings = words.clone();
         report.target.command = words;
