@@ -1,8 +1,11 @@
-//! Interrupts: the first ends the analysis, the second makes darc restore the target and leave at once.
+//! Interrupts: the first ends the analysis, a second one makes darc restore the target and leave at once.
 //!
 //! A handler only counts; whoever owns the target looks at [`Interrupts::level`] between two of its
 //! events, or waits for [`Interrupts::fd`] beside them. Before [`Interrupts::install`] the signals
 //! have their default action, which is right as long as the target was not touched.
+//!
+//! Signals that come together are one wish: `timeout` sends its signal twice, and a terminal that
+//! closes does too. Nobody presses a key twice within a fifth of a second.
 //!
 //! A signal that darc was started with as ignored (nohup, a shell's background job) stays ignored.
 //! Handlers do not outlive exec, so a program that darc starts has the dispositions a shell would give it.
@@ -14,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ};
@@ -21,14 +25,17 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ};
 /// The signals that end the analysis. SIGXCPU is the soft limit of processor time.
 const ENDING: [i32; 5] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU];
 
+/// Signals that follow the first within this time are the same wish.
+const ONE_WISH: Duration = Duration::from_millis(200);
+
 /// What darc has been told so far.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
     /// Nothing: go on.
     GoOn,
-    /// One signal: end the analysis, restore the target, report.
+    /// Once: end the analysis, restore the target, report.
     End,
-    /// Two or more; the last was this one: restore the target and leave.
+    /// Again, by this signal: restore the target and leave.
     LeaveAtOnce(i32),
 }
 
@@ -37,9 +44,11 @@ pub enum Level {
 pub struct Interrupts {
     /// The number of the last signal that was not yet looked at, or 0.
     last: Arc<AtomicUsize>,
-    /// One byte for each signal.
+    /// Readable when signals came.
     bytes: UnixStream,
     level: Cell<Level>,
+    /// When the first signal was seen.
+    since: Cell<Option<Instant>>,
     registered: Vec<SigId>,
     /// Set once the signals are to have their default action again.
     finished: Arc<AtomicBool>,
@@ -88,27 +97,33 @@ impl Interrupts {
             last,
             bytes,
             level: Cell::new(Level::GoOn),
+            since: Cell::new(None),
             registered,
             finished,
         })
     }
 
-    /// What darc has been told so far. Costs one load as long as no signal came.
+    /// What darc has been told so far. Costs next to nothing as long as no signal came.
     pub fn level(&self) -> Level {
         let signal = self.last.swap(0, Ordering::AcqRel);
         if signal != 0 {
-            let mut came = 0;
             let mut buffer = [0; 64];
-            while let Ok(n @ 1..) = (&self.bytes).read(&mut buffer) {
-                came += n;
-            }
-            let signal = i32::try_from(signal).unwrap_or(SIGTERM);
-            self.level.set(match (self.level.get(), came) {
-                (Level::GoOn, 0 | 1) => Level::End,
-                _ => Level::LeaveAtOnce(signal),
-            });
+            while let Ok(1..) = (&self.bytes).read(&mut buffer) {}
+            self.told(i32::try_from(signal).unwrap_or(SIGTERM), Instant::now());
         }
         self.level.get()
+    }
+
+    /// One signal, or some that came since the last look.
+    fn told(&self, signal: i32, now: Instant) {
+        match self.since.get() {
+            None => {
+                self.since.set(Some(now));
+                self.level.set(Level::End);
+            }
+            Some(since) if now.saturating_duration_since(since) <= ONE_WISH => {}
+            Some(_) => self.level.set(Level::LeaveAtOnce(signal)),
+        }
     }
 
     /// Readable when a signal came that [`level`](Self::level) has not looked at.
@@ -158,6 +173,8 @@ mod tests {
     fn the_first_ends_and_the_second_leaves() {
         let interrupts = Interrupts::install().unwrap();
         assert_eq!(interrupts.level(), Level::GoOn);
+        // As timeout(1) does.
+        raise(Signal::SIGTERM).unwrap();
         raise(Signal::SIGTERM).unwrap();
         assert_eq!(interrupts.level(), Level::End);
         assert_eq!(
@@ -165,15 +182,12 @@ mod tests {
             Level::End,
             "looking again changes nothing"
         );
-        raise(Signal::SIGINT).unwrap();
-        assert_eq!(interrupts.level(), Level::LeaveAtOnce(SIGINT));
-        drop(interrupts);
 
-        // Both may come before anybody looks.
-        let interrupts = Interrupts::install().unwrap();
-        raise(Signal::SIGINT).unwrap();
-        raise(Signal::SIGQUIT).unwrap();
-        assert_eq!(interrupts.level(), Level::LeaveAtOnce(SIGQUIT));
+        let first = interrupts.since.get().unwrap();
+        interrupts.told(SIGINT, first + ONE_WISH);
+        assert_eq!(interrupts.level(), Level::End);
+        interrupts.told(SIGINT, first + ONE_WISH + Duration::from_millis(1));
+        assert_eq!(interrupts.level(), Level::LeaveAtOnce(SIGINT));
     }
 
     #[test]
