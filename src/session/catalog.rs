@@ -106,7 +106,9 @@ impl Naming<'_> {
         }
     }
 
-    fn name(&self, at: CodeRef) -> String {
+    /// The name of the code at a place: a function, or an offset in one or in a module.
+    #[must_use]
+    pub fn name(&self, at: CodeRef) -> String {
         let module = self.modules.get(at.module);
         let short = || module.path.rsplit('/').next().unwrap_or_default().to_owned();
         let Some(image) = &module.image else { return format!("{}+{:#x}", short(), at.addr.0) };

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use darc_symbols::{Image, LookupError, NameSpec};
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::{Counters, ProbeCost, Sink};
+use darc_tracer::engine::{Counters, NewTarget, ProbeCost, Sink};
 use darc_tracer::record::Op;
 
 use crate::analysis::{Analysis, Callee, FnodeId, Params, SiteId, Ticks};
 
-use super::catalog::{Catalog, Naming, Reach};
+use super::catalog::{Catalog, Naming};
 use super::modules::{CodeRef, ModuleId, Modules};
 
 /// More targets than this of one indirect site share one fnode.
@@ -128,18 +128,34 @@ impl Sink for Investigation {
         self.analysis.add_unrecorded(bucket, ops, total);
     }
 
-    fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> Option<FnodeId> {
-        let known = self.analysis.ftree().get(parent)?;
-        let targets = known.children.iter().filter(|&&child| self.analysis.ftree().fnode(child).site == Some(site));
-        if targets.count() > MAX_TARGETS {
-            return None;
-        }
+    fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {
+        let ftree = self.analysis.ftree();
+        let Some(known) = ftree.get(parent) else { return NewTarget::AnyTarget };
         // A system call site's target is the number of the call.
         let callee = match self.modules.place(target) {
+            Some(place) if returns_twice(&self.naming().name(place)) => return NewTarget::Unmeasured,
             Some(place) => Callee::Function(self.catalog.callee(place)),
-            None => Callee::Syscall(Some(u32::try_from(target.0).ok().filter(|&number| number < 4096)?)),
+            None => match u32::try_from(target.0) {
+                Ok(number) if number < 4096 => Callee::Syscall(Some(number)),
+                _ => return NewTarget::AnyTarget,
+            },
         };
-        debug_assert_eq!(self.catalog.site_at(site).1, Reach::Any);
-        Some(self.analysis.add_child(parent, site, callee))
+        let ftree = self.analysis.ftree();
+        let targets = known.children.iter().filter(|&&child| ftree.fnode(child).site == Some(site));
+        if targets.count() > MAX_TARGETS {
+            return NewTarget::AnyTarget;
+        }
+        NewTarget::Fnode(self.analysis.add_child(parent, site, callee))
     }
+}
+
+/// Whether a function remembers its return address beyond its return: a probe that hides it would be
+/// remembered instead, and met when the probe is long gone.
+#[must_use]
+pub fn returns_twice(name: &str) -> bool {
+    const NAMES: [&str; 12] = [
+        "setjmp", "_setjmp", "__setjmp", "sigsetjmp", "__sigsetjmp", "getcontext", "__getcontext", "swapcontext",
+        "__swapcontext", "vfork", "__vfork", "savectx",
+    ];
+    NAMES.contains(&name) || name.ends_with("jump_fcontext")
 }

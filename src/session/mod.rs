@@ -15,7 +15,9 @@ mod watch;
 
 use std::time::{Duration, Instant};
 
+use darc_disasm::{SiteKind, Target};
 use darc_symbols::{LookupError, NameSpec};
+use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Engine, Notice};
 
 use crate::analysis::noise::Noise;
@@ -139,7 +141,11 @@ impl<'a> Session<'a> {
         };
         self.investigation.add_counters(self.engine.counters());
         self.investigation.modules.unload();
-        let ending = outcome?;
+        let ending = match (outcome?, self.engine.end()) {
+            (_, Some(Notice::Exited(status))) => Ending::Exited(status),
+            (_, Some(Notice::Killed(signal))) => Ending::Killed(signal),
+            (ending, _) => ending,
+        };
         match restored {
             Err(error) if !error.is_gone() => Err(error.into()),
             _ => Ok(ending),
@@ -268,16 +274,21 @@ impl<'a> Session<'a> {
             let entry = sources.entry(fnode)?;
             self.code.scan(entry, &self.investigation.modules, self.engine.as_ref())?
         };
-        let Investigation { analysis, catalog, modules, .. } = &mut *self.investigation;
         for site in &scanned.sites {
-            let Some(at) = modules.place(darc_tracer::addr::TargetAddr(site.addr)) else { continue };
+            if let Some(name) = self.returning_twice(&site.kind) {
+                let reason = format!("{name} remembers where it returns to, which a probe must not disturb");
+                self.investigation.skip(TargetAddr(site.addr), reason);
+                continue;
+            }
+            let Investigation { analysis, catalog, modules, .. } = &mut *self.investigation;
+            let Some(at) = modules.place(TargetAddr(site.addr)) else { continue };
             let reach = Reach::of(&site.kind);
             let id = catalog.site(at, reach);
             let callee = match &site.kind {
-                darc_disasm::SiteKind::Syscall { number: Some(number) } => Callee::Syscall(Some(*number)),
-                darc_disasm::SiteKind::Call(darc_disasm::Target::Direct(to))
-                | darc_disasm::SiteKind::TailJump { target: darc_disasm::Target::Direct(to), .. } => {
-                    let to = darc_tracer::addr::TargetAddr(*to);
+                SiteKind::Syscall { number: Some(number) } => Callee::Syscall(Some(*number)),
+                SiteKind::Call(Target::Direct(to))
+                | SiteKind::TailJump { target: Target::Direct(to), .. } => {
+                    let to = TargetAddr(*to);
                     match modules.place(to) {
                         Some(place) => Callee::Function(catalog.callee(place)),
                         None => continue,
@@ -288,9 +299,19 @@ impl<'a> Session<'a> {
             analysis.add_child(fnode, id, callee);
         }
         for skipped in &scanned.skipped {
-            self.investigation.skip(darc_tracer::addr::TargetAddr(skipped.addr), skipped.reason.to_string());
+            self.investigation.skip(TargetAddr(skipped.addr), skipped.reason.to_string());
         }
         Ok(())
+    }
+
+    /// The name of a directly called function that remembers its return address.
+    fn returning_twice(&self, kind: &SiteKind) -> Option<String> {
+        let (SiteKind::Call(Target::Direct(to)) | SiteKind::TailJump { target: Target::Direct(to), .. }) = kind else {
+            return None;
+        };
+        let place = self.investigation.modules.place(TargetAddr(*to))?;
+        let name = self.investigation.naming().name(place);
+        investigation::returns_twice(&name).then_some(name)
     }
 
     fn sources(&self) -> Option<Sources<'_>> {

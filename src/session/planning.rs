@@ -53,7 +53,7 @@ impl Sources<'_> {
         if !self.engine.read_code(addr, &mut stub) {
             return addr;
         }
-        let slot = None::<u64>;
+        let slot = got_slot(&stub, addr);
         let target = slot.and_then(|slot| self.engine.memory().read_word(TargetAddr(slot)).ok()).map(TargetAddr);
         // Before its first call a lazily bound slot points back into the PLT.
         target
@@ -115,4 +115,18 @@ pub fn plan(analysis: &Analysis, sources: &Sources<'_>, cache: &mut CodeCache, h
         plan.functions.push(PlannedFunction { code: std::sync::Arc::clone(&scanned.code), sites });
     }
     plan
+}
+
+/// The GOT slot that a PLT stub jumps through.
+fn got_slot(stub: &[u8], addr: TargetAddr) -> Option<u64> {
+    use darc_disasm::{CodePart, FunctionCode, NoMemory, Operand, SiteKind, Target, call_sites};
+    let code = FunctionCode::new(vec![CodePart { start: addr.0, bytes: stub.to_vec() }])?;
+    call_sites(&code, &NoMemory).sites.first().and_then(|site| match &site.kind {
+        SiteKind::TailJump { target: Target::Indirect(Operand::Memory(slot)), condition: None }
+            if slot.base.is_none() && slot.index.is_none() =>
+        {
+            Some(slot.displacement as u64)
+        }
+        _ => None,
+    })
 }

@@ -13,6 +13,7 @@ use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::stopped::Stopped;
 use crate::sys;
+use crate::threads;
 
 /// Makes system calls through one `syscall` instruction found in the target.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +54,12 @@ impl RemoteCaller {
         number: i64,
         arguments: [u64; 6],
     ) -> Result<u64> {
+        if threads::is_filtered(thread.tid()) {
+            return Err(Error::Unsuitable(format!(
+                "process {} runs under a seccomp filter, which might kill it for {call} made in its name",
+                self.pid
+            )));
+        }
         let saved = thread.registers()?;
         let mut registers = saved;
         let r = &mut registers.0;

@@ -106,6 +106,11 @@ pub fn wait_for(tid: i32) -> Result<WaitStatus, Errno> {
     }
 }
 
+/// Takes a wait status of the given thread without blocking.
+pub fn wait_now(tid: i32) -> Result<Option<WaitStatus>, Errno> {
+    wait(tid, libc::WNOHANG)
+}
+
 fn wait(tid: i32, flags: i32) -> Result<Option<WaitStatus>, Errno> {
     let mut status = 0;
     // SAFETY: the kernel writes one int through the pointer.

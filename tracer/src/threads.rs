@@ -3,10 +3,13 @@
 //! Source: ptrace(2) PTRACE_SEIZE, proc_pid_status(5).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
+use crate::child_signal;
 use crate::error::{Error, Result, unless_gone};
+use crate::event::{Event, decode};
 use crate::sys;
 
 /// The ids of the process's threads now.
@@ -67,6 +70,32 @@ pub fn seize_all(pid: i32, options: i32) -> Result<BTreeSet<i32>> {
 pub fn interrupt(tid: i32) -> Result<bool> {
     let outcome = sys::interrupt(tid).map_err(|errno| Error::ptrace("interrupt", tid, errno));
     Ok(unless_gone(outcome)?.is_some())
+}
+
+/// Waits until an interrupted thread reports, its end included; `None` when it has ended without that.
+///
+/// A thread group's leader that has exited before the others is a zombie that reports nothing until
+/// the last of them has ended, so it must not be waited for.
+///
+/// # Errors
+/// When the thread is not traced by this thread.
+pub fn wait_stopped(tid: i32) -> Result<Option<Event>> {
+    loop {
+        match sys::wait_now(tid) {
+            Ok(Some((_, status))) => return Ok(Some(decode(status))),
+            Ok(None) if is_dead(tid) => return Ok(None),
+            Ok(None) => child_signal::wait(Duration::from_millis(10)),
+            Err(Errno::EINTR) => {}
+            Err(Errno::ECHILD | Errno::ESRCH) => return Ok(None),
+            Err(errno) => return Err(Error::ptrace("wait for", tid, errno)),
+        }
+    }
+}
+
+/// Whether the kernel filters the thread's system calls: one that it would not make itself may kill it.
+#[must_use]
+pub fn is_filtered(tid: i32) -> bool {
+    status_field(tid, "Seccomp").is_some_and(|mode| mode != "0")
 }
 
 /// One field of `/proc/TID/status`.

@@ -19,9 +19,19 @@ pub trait Sink {
     /// those that the peak filter kept out. `latency` is any latency of their common bucket.
     fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks);
 
-    /// An indirect site called `target` for the first time in `parent`; the fnode to be used from
-    /// now on, or `None` to leave such calls to the edge without a target.
-    fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> Option<FnodeId>;
+    /// An indirect site called `target` for the first time in `parent`; the answer holds from now on.
+    fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget;
+}
+
+/// What becomes of calls of a target that is seen for the first time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NewTarget {
+    /// They have an fnode of their own.
+    Fnode(FnodeId),
+    /// They belong to the edge without a target.
+    AnyTarget,
+    /// They must not be measured: the callee remembers its return address (`setjmp` and its like).
+    Unmeasured,
 }
 
 /// What happened to the target as a whole.
@@ -98,6 +108,9 @@ pub trait Engine {
     /// # Errors
     /// When something could not be put back.
     fn finish(&mut self) -> Result<()>;
+
+    /// How the process ended, if the engine has seen that: [`Notice::Exited`] or [`Notice::Killed`].
+    fn end(&self) -> Option<Notice>;
 
     /// What was done and met so far.
     fn counters(&self) -> Counters;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use darc_disasm::{CodePart, FunctionCode};
 
 use crate::addr::TargetAddr;
-use crate::engine::{Engine, ProbeCost, Sink};
+use crate::engine::{Engine, NewTarget, ProbeCost, Sink};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::record::{FnodeId, Op, SiteId, Ticks};
@@ -46,8 +46,8 @@ impl Sink for Latencies {
 
     fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
 
-    fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> Option<FnodeId> {
-        None
+    fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
+        NewTarget::AnyTarget
     }
 }
 

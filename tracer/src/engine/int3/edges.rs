@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::addr::TargetAddr;
-use crate::engine::Sink;
+use crate::engine::{NewTarget, Sink};
 use crate::plan::Edge;
 use crate::record::{FnodeId, SiteId};
 
@@ -12,8 +12,8 @@ use crate::record::{FnodeId, SiteId};
 struct Exits {
     any_target: Option<FnodeId>,
     by_target: HashMap<TargetAddr, FnodeId>,
-    /// Targets for which no fnode is wanted.
-    declined: HashSet<TargetAddr>,
+    /// Targets that have no fnode of their own.
+    declined: HashMap<TargetAddr, NewTarget>,
 }
 
 /// Look-up from (fnode, site, target) to the child fnode.
@@ -63,13 +63,15 @@ impl Edges {
         if let Some(&child) = exits.by_target.get(&target) {
             return Some(child);
         }
-        if !exits.declined.contains(&target) {
-            if let Some(child) = sink.new_target(parent, site, target) {
+        let answer = exits.declined.entry(target).or_insert_with(|| sink.new_target(parent, site, target));
+        match *answer {
+            NewTarget::Fnode(child) => {
+                exits.declined.remove(&target);
                 exits.by_target.insert(target, child);
-                return Some(child);
+                Some(child)
             }
-            exits.declined.insert(target);
+            NewTarget::AnyTarget => exits.any_target,
+            NewTarget::Unmeasured => None,
         }
-        exits.any_target
     }
 }

@@ -90,6 +90,8 @@ pub struct Int3 {
     _guardian: Option<Guardian>,
     counters: Counters,
     libraries_changed: bool,
+    /// How the process ended, once it has.
+    end: Option<Notice>,
 }
 
 impl Int3 {
@@ -146,6 +148,7 @@ impl Int3 {
             _guardian: guardian,
             counters: Counters::default(),
             libraries_changed: false,
+            end: None,
         })
     }
 
@@ -195,11 +198,13 @@ impl Int3 {
             if !threads::interrupt(tid)? {
                 continue;
             }
-            let (_, status) =
-                sys::wait_for(tid).map_err(|errno| Error::ptrace("wait for", tid, errno))?;
-            let mut thread = match decode(status) {
+            let Some(event) = threads::wait_stopped(tid)? else {
+                self.threads.remove(&tid);
+                continue;
+            };
+            let mut thread = match event {
                 Event::Exited(_) | Event::Killed(_) => {
-                    self.threads.remove(&tid);
+                    self.note_end(tid, event);
                     continue;
                 }
                 Event::Signal(signal) => Stopped::observed(tid, signal),
@@ -208,7 +213,7 @@ impl Int3 {
             self.hide_interruption(&thread)?;
             let outcome = work(self, &mut thread);
             // The thread goes on where it was: in a group stop if it was in one.
-            let resumed = match decode(status) {
+            let resumed = match event {
                 Event::GroupStop(_) => thread.listen(),
                 _ => thread.resume(),
             };
@@ -389,6 +394,9 @@ impl Engine for Int3 {
         if let Some(thread) = self.parked.take() {
             unless_gone(thread.resume())?;
         }
+        if self.end.is_some() {
+            return Ok(self.end);
+        }
         loop {
             loop {
                 match sys::wait_any() {
@@ -425,6 +433,10 @@ impl Engine for Int3 {
             bytes_differing: self.points.bytes_differing(),
             ..self.counters.clone()
         }
+    }
+
+    fn end(&self) -> Option<Notice> {
+        self.end
     }
 
     fn cost(&self) -> ProbeCost {

@@ -112,7 +112,9 @@ impl Int3 {
     }
 
     fn caught(&mut self, trap: &Trap) {
-        let rsp = trap.registers.rsp();
+        // The handler's own call of this hook has its return address in the slot of the call that it caught
+        // the exception from: that frame is gone too.
+        let rsp = trap.registers.rsp().wrapping_add(8);
         let (Some(calls), stacks) = (self.threads.get_mut(&trap.tid), &mut self.stacks) else {
             return;
         };
@@ -127,18 +129,17 @@ impl Int3 {
     fn entered(&mut self, trap: &Trap) -> Result<()> {
         let slot = trap.registers.rsp();
         let return_to = self.memory.read_word(TargetAddr(slot))?;
+        if return_to == self.landing.0 {
+            // Through an instrumented site or a tail call: the frame is there already.
+            return Ok(());
+        }
+        self.give_up_lost_op(trap.tid);
         let calls = &self.threads[&trap.tid];
         let kind = match (calls.in_op(), calls.current()) {
             (false, _) => FrameKind::F0,
-            // Through an instrumented site or a tail call: the frame is there already.
-            (true, _) if return_to == self.landing.0 => return Ok(()),
             (true, Some(fnode)) if self.edges.is_expanded(fnode) => FrameKind::Ignored,
             (true, _) => return Ok(()),
         };
-        if kind == FrameKind::F0 && return_to == self.landing.0 {
-            // The frame was lost (a stack walker, an abandoned slot): this call cannot be measured.
-            return Ok(());
-        }
         // A frame left by longjmp may have used this very slot.
         let stale = self
             .threads
@@ -149,6 +150,19 @@ impl Int3 {
         let debt = self.hide(slot, return_to)?;
         self.await_return(trap.tid, kind, slot, return_to, debt);
         Ok(())
+    }
+
+    /// An op whose hidden return address is no longer in its place was left by longjmp, an exception, or
+    /// lost to a stack walker: it will never be seen to return.
+    fn give_up_lost_op(&mut self, tid: i32) {
+        let frames = self.threads[&tid].frames();
+        let Some(f0) = frames.iter().find(|frame| frame.kind == FrameKind::F0) else { return };
+        let slot = f0.slot;
+        let stands = f0.hidden && self.memory.read_word(TargetAddr(slot)).is_ok_and(|word| word == self.landing.0);
+        if !stands {
+            let lost = self.threads.get_mut(&tid).map(|calls| calls.take(slot)).unwrap_or_default();
+            self.abandon(&lost);
+        }
     }
 
     fn await_return(

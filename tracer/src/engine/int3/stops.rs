@@ -23,8 +23,7 @@ impl Int3 {
         sink: &mut dyn Sink,
     ) -> Result<Option<Notice>> {
         match event {
-            Event::Exited(status) => return Ok(self.ended(tid, Notice::Exited(status))),
-            Event::Killed(signal) => return Ok(self.ended(tid, Notice::Killed(signal))),
+            Event::Exited(_) | Event::Killed(_) => return Ok(self.note_end(tid, event)),
             Event::Exec => return self.exec(tid),
             _ => {}
         }
@@ -63,7 +62,21 @@ impl Int3 {
         Ok(false)
     }
 
-    fn ended(&mut self, tid: i32, notice: Notice) -> Option<Notice> {
+    /// A thread has ended. The notice when the process has ended with it.
+    pub(super) fn note_end(&mut self, tid: i32, event: Event) -> Option<Notice> {
+        self.forget_thread(tid);
+        if tid == self.pid {
+            self.end = match event {
+                Event::Exited(status) => Some(Notice::Exited(status)),
+                Event::Killed(signal) => Some(Notice::Killed(signal)),
+                _ => None,
+            };
+            return self.end;
+        }
+        None
+    }
+
+    fn forget_thread(&mut self, tid: i32) {
         self.borrowers.remove(&tid);
         if let Some(calls) = self.threads.remove(&tid) {
             let lost = calls
@@ -79,7 +92,6 @@ impl Int3 {
                     .for_each(|index| self.ledger.strike(index));
             }
         }
-        (tid == self.pid).then_some(notice)
     }
 
     fn exec(&mut self, tid: i32) -> Result<Option<Notice>> {
@@ -92,7 +104,7 @@ impl Int3 {
         // All other threads are gone, and whichever called exec has the leader's id now.
         let threads: Vec<i32> = self.threads.keys().copied().collect();
         for thread in threads {
-            self.ended(thread, Notice::Exec);
+            self.forget_thread(thread);
         }
         self.points.forget(&mut self.ledger);
         self.abandoned.clear();
