@@ -14,6 +14,8 @@ enum Language {
     C,
     Cxx,
     Rust,
+    /// Not compiled: `objcopy` of a program that has been made.
+    Stripped,
 }
 
 /// One file to be built: `output` from `source` (relative to this package), with extra arguments.
@@ -59,12 +61,103 @@ const fn rust(output: &'static str, source: &'static str) -> Target {
     }
 }
 
-const TARGETS: &[Target] = &[
+const fn stripped(
+    output: &'static str,
+    source: &'static str,
+    arguments: &'static [&'static str],
+) -> Target {
+    Target {
+        language: Language::Stripped,
+        source,
+        output,
+        arguments,
+    }
+}
+
+const PROGRAMS: &[Target] = &[
+    c("blocked_calls", "c/blocked_calls.c", &[]),
     c("btree", "c/btree.c", &[]),
+    c("cached_and_slow_read", "c/cached_and_slow_read.c", &[]),
     c("call", "c/call.c", &[]),
+    c("call_path_filter", "c/call_path_filter.c", &[]),
+    c("closes_fds", "c/closes_fds.c", &[]),
+    c("cold_split", "c/cold_split.c", &[]),
+    c("contexts", "c/contexts.c", &[]),
+    c("dead_leader", "c/dead_leader.c", &[]),
+    c("deep_path", "c/deep_path.c", &[]),
+    c("ends_in_f0", "c/ends_in_f0.c", &[]),
+    c("exec_from_thread", "c/exec_from_thread.c", &[]),
+    c("fork_exec", "c/fork_exec.c", &[]),
+    c("four_threads", "c/four_threads.c", &[]),
+    c("function_pointers", "c/function_pointers.c", &[]),
+    c("ignored_signals", "c/ignored_signals.c", &[]),
+    c("inherited_state", "c/inherited_state.c", &[]),
+    c("jump_table", "c/jump_table.c", &[]),
+    c("longjmp_out", "c/longjmp_out.c", &[]),
     c("loop", "c/loop.c", &[]),
+    c("loop_over_fast", "c/loop_over_fast.c", &[]),
+    c("mutex_contention", "c/mutex_contention.c", &[]),
+    c("mutual_recursion", "c/mutual_recursion.c", &[]),
+    c("odd_entries", "c/odd_entries.c", &[]),
+    c("own_int3", "c/own_int3.c", &[]),
     c("recursion", "c/recursion.c", &[]),
+    c("recursion_through_f0", "c/recursion_through_f0.c", &[]),
+    c("registers", "c/registers.c", &[]),
+    c("sandboxed", "c/sandboxed.c", &[]),
+    c("signal_stack", "c/signal_stack.c", &[]),
+    c("signal_storm", "c/signal_storm.c", &[]),
+    c("signals", "c/signals.c", &[]),
+    c("slow_callee_in_loop", "c/slow_callee_in_loop.c", &[]),
+    c("stack_overflow", "c/stack_overflow.c", &[]),
+    c("tail_calls", "c/tail_calls.c", &[]),
+    c("tail_f0", "c/tail_f0.c", &[]),
+    c("thread_churn", "c/thread_churn.c", &[]),
     c("two_peaks", "c/two_peaks.c", &[]),
+    c("plugin_host", "c/plugin_host.c", &["-ldl"]),
+    c(
+        "sqlite_inserts",
+        "c/sqlite_inserts.c",
+        &["-lsqlite3", "-lm", "-ldl"],
+    ),
+    // One program in all forms that an executable can have.
+    c(
+        "two_peaks_no_pie",
+        "c/two_peaks.c",
+        &["-no-pie", "-fno-pie"],
+    ),
+    c(
+        "two_peaks_static",
+        "c/two_peaks.c",
+        &["-static", "-no-pie", "-fno-pie"],
+    ),
+    c(
+        "two_peaks_static_pie",
+        "c/two_peaks.c",
+        &["-static-pie", "-fPIE"],
+    ),
+    c("two_peaks_dwarf4", "c/two_peaks.c", &["-gdwarf-4"]),
+    cxx("cancellation", "cxx/cancellation.cpp", &[]),
+    cxx("exceptions", "cxx/exceptions.cpp", &[]),
+    cxx("names", "cxx/names.cpp", &["cxx/names_other.cpp"]),
+    cxx("virtual_calls", "cxx/virtual_calls.cpp", &[]),
+    rust("closures", "rust/closures.rs"),
+    c("libserve.so", "c/libserve.c", &["-shared", "-fPIC"]),
+];
+
+/// What is made from the programs: linked against the library, or stripped.
+const DERIVED: &[Target] = &[
+    c(
+        "shared_library",
+        "c/shared_library.c",
+        &["-lserve", "-Wl,-rpath,$ORIGIN"],
+    ),
+    stripped("two_peaks_stripped", "two_peaks", &["--strip-all"]),
+    // The twin beside it is the debug file that its link names.
+    stripped(
+        "two_peaks_debuglink",
+        "two_peaks",
+        &["--strip-all", "--add-gnu-debuglink=two_peaks"],
+    ),
 ];
 
 const LEVELS: [&str; 2] = ["O0", "O2"];
@@ -74,66 +167,118 @@ fn main() {
         println!("cargo::rerun-if-changed={folder}");
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let mut jobs = Vec::new();
-    for level in LEVELS {
-        fs::create_dir_all(out.join(level)).expect("OUT_DIR is writable");
-        jobs.extend(
-            TARGETS
-                .iter()
-                .map(|target| target.job(&out.join(level), level)),
-        );
+    let folders = LEVELS.map(|level| out.join(level));
+    for folder in &folders {
+        fs::create_dir_all(folder).expect("OUT_DIR is writable");
     }
-    run_all(&jobs);
+    let toolchain = Toolchain::detect();
+    for stage in [PROGRAMS, DERIVED] {
+        let jobs: Vec<Job> = LEVELS
+            .iter()
+            .zip(&folders)
+            .flat_map(|(level, folder)| {
+                stage
+                    .iter()
+                    .map(|target| toolchain.job(target, folder, level))
+            })
+            .collect();
+        run_all(&jobs);
+    }
+}
+
+/// The compilers, and where the bundled SQLite is.
+struct Toolchain {
+    c: PathBuf,
+    cxx: PathBuf,
+    rustc: String,
+    sqlite_include: String,
+    sqlite_library: String,
 }
 
 /// A command, what it makes and what it makes it from.
 struct Job {
     command: Vec<String>,
-    environment: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     output: PathBuf,
     inputs: Vec<PathBuf>,
 }
 
-impl Target {
-    fn job(&self, folder: &Path, level: &str) -> Job {
-        let output = folder.join(self.output);
-        let mut inputs = vec![PathBuf::from(self.source)];
-        let mut environment = Vec::new();
-        let mut command: Vec<String> = match self.language {
+impl Toolchain {
+    fn detect() -> Toolchain {
+        let compiler = |is_cxx| {
+            let tool = cc::Build::new()
+                .cpp(is_cxx)
+                .cargo_metadata(false)
+                .get_compiler();
+            tool.path().to_owned()
+        };
+        let variable = |name| env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
+        Toolchain {
+            c: compiler(false),
+            cxx: compiler(true),
+            rustc: variable("RUSTC"),
+            sqlite_include: variable("DEP_SQLITE3_INCLUDE"),
+            sqlite_library: variable("DEP_SQLITE3_LIB_DIR"),
+        }
+    }
+
+    fn job(&self, target: &Target, folder: &Path, level: &str) -> Job {
+        let output = folder.join(target.output);
+        let words = |words: &[&str]| {
+            words
+                .iter()
+                .map(|word| (*word).to_owned())
+                .collect::<Vec<_>>()
+        };
+        let folder = folder.to_string_lossy().into_owned();
+        let made = output.to_string_lossy().into_owned();
+        let level_argument = format!("-{level}");
+        let mut inputs = vec![PathBuf::from(target.source)];
+        let mut command = match target.language {
             Language::Rust => {
-                let rustc = env::var("RUSTC").expect("cargo sets RUSTC");
-                let level = format!("-Copt-level={}", &level[1..]);
-                [&rustc, "--edition=2021", "-g", &level]
-                    .map(String::from)
-                    .to_vec()
+                let level_argument = format!("-Copt-level={}", &level[1..]);
+                words(&[
+                    &self.rustc,
+                    "--edition=2021",
+                    "-g",
+                    &level_argument,
+                    target.source,
+                    "-o",
+                    &made,
+                ])
             }
             Language::C | Language::Cxx => {
                 inputs.push(PathBuf::from("c/work.h"));
-                let is_cxx = matches!(self.language, Language::Cxx);
-                let compiler = cc::Build::new()
-                    .cpp(is_cxx)
-                    .cargo_metadata(false)
-                    .get_compiler();
-                environment = compiler.env().to_vec();
-                let standard = if is_cxx { "-std=gnu++17" } else { "-std=gnu11" };
-                let path = compiler.path().to_string_lossy().into_owned();
-                let level = format!("-{level}");
-                [
-                    &path, standard, "-Wall", "-Wextra", "-g", "-pthread", &level, "-Ic",
-                ]
-                .map(String::from)
-                .to_vec()
+                let (compiler, standard) = match target.language {
+                    Language::Cxx => (&self.cxx, "-std=gnu++17"),
+                    _ => (&self.c, "-std=gnu11"),
+                };
+                let compiler = compiler.to_string_lossy();
+                let mut command =
+                    words(&[&compiler, standard, "-Wall", "-Wextra", "-g", "-pthread"]);
+                command.extend(words(&[&level_argument, "-Ic", "-I", &self.sqlite_include]));
+                command.extend(words(&["-L", &self.sqlite_library, "-L", &folder]));
+                command.extend(words(&[target.source, "-o", &made]));
+                command
+            }
+            Language::Stripped => {
+                let original = Path::new(&folder).join(target.source);
+                inputs = vec![original.clone()];
+                words(&["objcopy", &original.to_string_lossy(), &made])
             }
         };
-        command.extend([
-            self.source.into(),
-            "-o".into(),
-            output.to_string_lossy().into_owned(),
-        ]);
-        command.extend(self.arguments.iter().map(|argument| (*argument).to_owned()));
+        inputs.extend(
+            target
+                .arguments
+                .iter()
+                .map(PathBuf::from)
+                .filter(|path| path.is_file()),
+        );
+        match target.language {
+            Language::Stripped => drop(command.splice(1..1, words(target.arguments))),
+            _ => command.extend(words(target.arguments)),
+        }
         Job {
             command,
-            environment,
             output,
             inputs,
         }
@@ -163,9 +308,13 @@ impl Job {
         if self.is_fresh() {
             return;
         }
-        let made = Command::new(&self.command[0])
+        // A debug link is looked for in the current folder.
+        let mut command = Command::new(&self.command[0]);
+        if self.command[0] == "objcopy" {
+            command.current_dir(self.output.parent().expect("lies in OUT_DIR"));
+        }
+        let made = command
             .args(&self.command[1..])
-            .envs(self.environment.iter().map(|(key, value)| (key, value)))
             .output()
             .unwrap_or_else(|error| {
                 panic!(
@@ -173,12 +322,15 @@ impl Job {
                     self.command[0]
                 )
             });
+        let messages = String::from_utf8_lossy(&made.stderr);
         assert!(
             made.status.success(),
-            "{} failed:\n{}",
-            self.command.join(" "),
-            String::from_utf8_lossy(&made.stderr)
+            "{} failed:\n{messages}",
+            self.command.join(" ")
         );
+        for line in messages.lines().filter(|line| line.contains("warning:")) {
+            println!("cargo::warning={line}");
+        }
         fs::write(self.record(), self.command.join(" ")).expect("OUT_DIR is writable");
     }
 }

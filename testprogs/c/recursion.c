@@ -17,7 +17,7 @@ FUNCTION uint64_t expand(uint64_t key)
 FUNCTION uint64_t visit(uint64_t key, uint64_t levels, uint64_t depth)
 {
     if (depth < levels)
-        return visit(key + 1, levels, depth + 1) + depth;
+        return mix(visit(key + 1, levels, depth + 1)) + depth; /* mix: no loop can be made of it */
     if (levels > 0)
         return expand(key) + 1;
     spin_us(300);

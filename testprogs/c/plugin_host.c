@@ -1,0 +1,63 @@
+/*
+ * f0 in a plugin that is loaded (dlopen) after the program has started.
+ *
+ * f0 = library_serve (in libserve.so), peaks as in shared_library.c
+ *
+ *   plugin_host [N]         loads the plugin, runs N ops
+ *   plugin_host wait [N]    prints "ready" *before* the plugin is loaded, and loads it when a byte
+ *                           arrives on standard input; then as ever
+ *   plugin_host reload [N]  unloads and loads the plugin after every period
+ */
+#include "work.h"
+
+#include <dlfcn.h>
+
+static uint64_t (*serve)(uint64_t key, uint64_t rounds);
+static void *plugin;
+
+static void load(void)
+{
+    char path[4096];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 32);
+    if (length < 0)
+        exit(2);
+    path[length] = '\0';
+    strcpy(strrchr(path, '/') + 1, "libserve.so");
+    plugin = dlopen(path, RTLD_NOW);
+    if (plugin == NULL)
+        exit(3);
+    *(void **)&serve = dlsym(plugin, "library_serve");
+}
+
+static uint64_t op(uint64_t key)
+{
+    return serve(key, rounds_per_us);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "reload") == 0) {
+        struct run run = parse_run(argc - 1, argv + 1, 400);
+        calibrate();
+        uint64_t expected = 0;
+        int differs = 0;
+        for (uint64_t done = 0; done < run.ops; done += PERIOD) {
+            load();
+            uint64_t sum = one_period(op);
+            expected = done == 0 ? sum : expected;
+            differs |= sum != expected;
+            dlclose(plugin);
+        }
+        return say_checksum(expected, differs);
+    }
+    struct run run = parse_run(argc, argv, 800);
+    calibrate();
+    if (run.waits) {
+        char byte;
+        say_ready();
+        if (read(0, &byte, 1) < 1)
+            return 4;
+    }
+    load();
+    return run_calibrated_ops(run, op);
+}

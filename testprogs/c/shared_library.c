@@ -1,0 +1,20 @@
+/*
+ * f0 in a shared library that is loaded at the start; its callees are reached through the PLT.
+ *
+ * f0 = library_serve (in libserve.so)
+ * fast peak (4 of 5 ops, ~0.3 ms):  library_serve -> library_lookup                     function
+ * slow peak (1 of 5 ops, ~3 ms):    library_serve -> library_rebuild -> library_rehash  function
+ */
+#include "work.h"
+
+uint64_t library_serve(uint64_t key, uint64_t rounds);
+
+static uint64_t op(uint64_t key)
+{
+    return library_serve(key, rounds_per_us);
+}
+
+int main(int argc, char **argv)
+{
+    return run_ops(parse_run(argc, argv, 800), op);
+}

@@ -1,0 +1,173 @@
+//! Generics, closures, trait objects and a panic that is caught, in Rust.
+//!
+//! f0 = `closures::serve`
+//! fast peak (4 of 5 ops that return, ~0.3 ms):  serve -> apply -> {closure} or light     function
+//! slow peak (1 of 5, ~3 ms):  serve -> <Heavy as Handler>::handle -> rebuild            function
+//! Every tenth op panics below f0 and is caught above it: it has not returned.
+//!
+//! Arguments as in the C programs: `[N]`, or `wait [N]`, then `brisk`.
+
+use std::hint::black_box;
+use std::io::{Read, Write};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+const PERIOD: u64 = 20;
+
+static ROUNDS_PER_US: AtomicU64 = AtomicU64::new(0);
+
+#[inline(always)]
+fn spin_rounds(rounds: u64) {
+    // One dependent addition and a branch a round.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "lea {0}, [{0} + 1]",
+            "sub {0}, 2",
+            "jns 2b",
+            inout(reg) rounds => _,
+            options(nomem, nostack)
+        );
+    }
+}
+
+#[inline(always)]
+fn spin_us(us: u64) {
+    spin_rounds(us * ROUNDS_PER_US.load(Ordering::Relaxed));
+}
+
+fn calibrate(brisk: bool) {
+    const ROUNDS: u64 = 400_000;
+    let best = (0..9)
+        .map(|_| {
+            let start = Instant::now();
+            spin_rounds(ROUNDS);
+            start.elapsed().as_nanos().max(1)
+        })
+        .min()
+        .unwrap_or(1);
+    let rounds = (u128::from(ROUNDS) * 1000 / best) as u64;
+    ROUNDS_PER_US.store(if brisk { rounds / 100 + 1 } else { rounds.max(1) }, Ordering::Relaxed);
+}
+
+fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    value ^ (value >> 29)
+}
+
+trait Handler {
+    fn handle(&self, key: u64) -> u64;
+}
+
+struct Light;
+struct Heavy;
+
+#[inline(never)]
+fn light(key: u64) -> u64 {
+    spin_us(300);
+    mix(key)
+}
+
+#[inline(never)]
+fn rebuild(key: u64) -> u64 {
+    spin_us(3000);
+    mix(key + 1)
+}
+
+#[inline(never)]
+fn apply<F: Fn(u64) -> u64>(work: F, key: u64) -> u64 {
+    black_box(work(key)) + 1
+}
+
+impl Handler for Light {
+    #[inline(never)]
+    fn handle(&self, key: u64) -> u64 {
+        apply(|key| black_box(light(key)) + 1, key) + 2
+    }
+}
+
+impl Handler for Heavy {
+    #[inline(never)]
+    fn handle(&self, key: u64) -> u64 {
+        black_box(rebuild(key)) + 3
+    }
+}
+
+/// Has a destructor, so that the frames above the panic have cleanup pads.
+struct Guard<'a>(&'a mut u64);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        *self.0 += 1;
+    }
+}
+
+#[inline(never)]
+fn fail(key: u64) {
+    if key % 10 == 7 {
+        panic::panic_any(key);
+    }
+}
+
+#[inline(never)]
+fn serve(handler: &dyn Handler, key: u64, dropped: &mut u64) -> u64 {
+    let _guard = Guard(dropped);
+    fail(black_box(key));
+    black_box(handler.handle(key)) + 1
+}
+
+fn op(key: u64) -> u64 {
+    let handlers: [&dyn Handler; 2] = [&Light, &Heavy];
+    let handler = black_box(handlers)[usize::from(key % 5 == 4)];
+    let mut dropped = 0;
+    let result = panic::catch_unwind(AssertUnwindSafe(|| serve(handler, key, &mut dropped)));
+    let sum = match result {
+        Ok(sum) => sum,
+        Err(payload) => payload.downcast_ref::<u64>().map_or(1, |key| key + 1000),
+    };
+    sum ^ (dropped << 40)
+}
+
+/// Reads standard input in a thread; the answer says whether it has ended.
+fn watch_stdin() -> &'static AtomicU64 {
+    static CLOSED: AtomicU64 = AtomicU64::new(0);
+    std::thread::spawn(|| {
+        let mut byte = [0];
+        while matches!(std::io::stdin().read(&mut byte), Ok(1)) {}
+        CLOSED.store(1, Ordering::Relaxed);
+    });
+    &CLOSED
+}
+
+fn main() {
+    panic::set_hook(Box::new(|_| {}));
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let brisk = arguments.last().is_some_and(|last| last == "brisk");
+    if brisk {
+        arguments.pop();
+    }
+    let waits = arguments.first().is_some_and(|first| first == "wait");
+    let number = arguments.get(usize::from(waits)).and_then(|number| number.parse().ok());
+    let ops: u64 = number.unwrap_or(if waits { u64::MAX } else { 800 });
+    calibrate(brisk);
+    let mut closed = None;
+    if waits {
+        println!("ready");
+        std::io::stdout().flush().expect("stdout");
+        closed = Some(watch_stdin());
+    }
+    let mut expected = None;
+    let mut differs = false;
+    let mut done = 0;
+    while done < ops {
+        let sum = (0..PERIOD).fold(0, |sum, key| mix(sum ^ op(key) ^ key));
+        differs |= *expected.get_or_insert(sum) != sum;
+        if closed.is_some_and(|closed| closed.load(Ordering::Relaxed) == 1) {
+            break;
+        }
+        done += PERIOD;
+    }
+    println!("checksum={:016x}{}", expected.unwrap_or(0), if differs { " differs" } else { "" });
+    std::process::exit(i32::from(differs));
+}
