@@ -56,6 +56,25 @@ pub fn detach(tid: i32, signal: i32) -> Result<(), Errno> {
     request(libc::PTRACE_DETACH, tid, 0, signal as usize).map(drop)
 }
 
+/// The message of the last ptrace event: the id of a new thread or process.
+pub fn event_message(tid: i32) -> Result<i32, Errno> {
+    let mut message: libc::c_ulong = 0;
+    // SAFETY: the kernel writes one unsigned long through the pointer, which lives through the call.
+    let value = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETEVENTMSG,
+            tid,
+            0,
+            ptr::from_mut(&mut message),
+        )
+    };
+    if value == -1 {
+        Err(Errno::last())
+    } else {
+        i32::try_from(message).map_err(|_| Errno::ERANGE)
+    }
+}
+
 /// Reads the general registers of a stopped thread.
 pub fn registers(tid: i32) -> Result<RawRegisters, Errno> {
     // SAFETY: `user_regs_struct` is plain integers, for which zero is a valid value.

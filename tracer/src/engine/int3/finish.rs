@@ -4,12 +4,12 @@
 use std::time::Instant;
 
 use crate::error::{Error, Result, unless_gone};
-use crate::event::Event;
+use crate::event::{Event, Spawn};
 use crate::stopped::Stopped;
 use crate::threads;
 
 use super::calls::FrameKind;
-use super::{Int3, JMP};
+use super::{Int3, JMP_INDIRECT};
 
 impl Int3 {
     /// Restores text and stacks and detaches from every thread.
@@ -18,7 +18,7 @@ impl Int3 {
         self.reveal_all();
         for &end in self.syscall_ends.keys() {
             // Threads blocked in a copied system call go on by themselves from now on.
-            let _ = self.memory.write(end, &[JMP]);
+            let _ = self.memory.write(end, &JMP_INDIRECT[..1]);
         }
         let since = Instant::now();
         if let Some(thread) = self.parked.take() {
@@ -72,6 +72,10 @@ impl Int3 {
                         continue;
                     }
                     Event::Signal(signal) => Stopped::observed(tid, signal),
+                    Event::Spawned(Spawn::Fork | Spawn::Vfork) => {
+                        self.clean_child_of(tid)?;
+                        Stopped::observed(tid, 0)
+                    }
                     _ => Stopped::observed(tid, 0),
                 };
                 if let Some(thread) = unless_gone(self.clean(thread))? {

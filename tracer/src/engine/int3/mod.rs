@@ -277,21 +277,12 @@ impl Int3 {
             .as_mut()
             .expect("mapped before anything is armed");
         let mut place = |trap: bool| {
-            let at = arena.reserve(7).ok_or_else(|| {
-                Error::Unsuitable("the room for the probes' code is used up".to_owned())
-            })?;
-            let displacement =
-                i32::try_from(next.0.wrapping_sub(at.0 + 7) as i64).map_err(|_| {
-                    Error::Unsuitable(format!(
-                        "the system call at {addr} is too far from the probes' code"
-                    ))
-                })?;
-            // The jump's displacement stands behind the trap too: replacing the trap's one byte by
-            // the jump's opcode lets a thread that is blocked in the call go on without us.
-            let mut code = [0x0f, 0x05, if trap { INT3 } else { JMP }, 0, 0, 0, 0];
-            code[3..].copy_from_slice(&displacement.to_le_bytes());
-            self.memory.write(at, &code)?;
-            Ok::<_, Error>(at)
+            let mut code = vec![0x0f, 0x05, if trap { INT3 } else { JMP_INDIRECT[0] }];
+            // The jump's operand stands behind the trap too: replacing the trap's one byte by the jump's
+            // opcode lets a thread that is blocked in the call go on without us.
+            code.extend(&JMP_INDIRECT[1..]);
+            code.extend(next.0.to_le_bytes());
+            arena.place(&self.memory, &code)
         };
         let copies = SyscallCopies {
             measured: place(true)?,
@@ -337,8 +328,8 @@ impl Int3 {
     }
 }
 
-/// The opcode of `jmp rel32`.
-const JMP: u8 = 0xe9;
+/// `jmp [rip+0]`: to the address in the eight bytes that follow, however far.
+const JMP_INDIRECT: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
 
 impl Engine for Int3 {
     fn name(&self) -> &'static str {

@@ -1,6 +1,6 @@
 //! The breakpoints: which addresses are armed, what stands for each, and the program's own bytes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use darc_disasm::CallSite;
 
@@ -119,7 +119,8 @@ pub struct Point {
 #[derive(Default, Debug)]
 pub struct Points {
     armed: HashMap<TargetAddr, Point>,
-    retired: HashSet<TargetAddr>,
+    /// Breakpoints that were taken out, with the program's own bytes.
+    retired: HashMap<TargetAddr, u8>,
     differing: u64,
 }
 
@@ -138,7 +139,7 @@ impl Points {
     /// Whether a breakpoint was here once: a thread may still be about to report it.
     #[must_use]
     pub fn was_armed(&self, addr: TargetAddr) -> bool {
-        self.retired.contains(&addr)
+        self.retired.contains_key(&addr)
     }
 
     /// How many bytes were not the program's own after they had been put back.
@@ -224,7 +225,7 @@ impl Points {
         if let Some(index) = point.ledger {
             ledger.strike(index);
         }
-        self.retired.insert(addr);
+        self.retired.insert(addr, point.original);
         if unless_gone(restored)? == Some(false) {
             self.differing += 1;
         }
@@ -233,8 +234,11 @@ impl Points {
 
     /// Puts every byte back in a copy of the target's memory (a forked child's).
     pub fn restore_copy(&self, memory: &Memory) {
-        for (&addr, point) in &self.armed {
-            let _ = restore(memory, addr, point.original);
+        // A breakpoint may have been taken out of the parent since the copy was made.
+        let armed = self.armed.iter().map(|(&addr, point)| (addr, point.original));
+        let retired = self.retired.iter().map(|(&addr, &original)| (addr, original));
+        for (addr, original) in armed.chain(retired) {
+            let _ = restore(memory, addr, original);
         }
     }
 

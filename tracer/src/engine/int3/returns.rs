@@ -105,7 +105,7 @@ impl Int3 {
         for tid in tids {
             self.reveal(tid);
         }
-        for (slot, return_to) in self.abandoned.drain() {
+        for (&slot, &return_to) in &self.abandoned {
             put_back(&self.memory, self.landing, slot, return_to);
         }
     }
@@ -113,9 +113,8 @@ impl Int3 {
     /// Puts back the return addresses in a copy of the memory (a forked child's).
     pub(super) fn reveal_copy(&self, copy: &Memory) {
         let frames = self.threads.values().flat_map(|calls| calls.frames());
-        let hidden = frames
-            .filter(|frame| frame.hidden)
-            .map(|frame| (frame.slot, frame.return_to));
+        // Those that have been put back since the copy was made, too.
+        let hidden = frames.map(|frame| (frame.slot, frame.return_to));
         for (slot, return_to) in hidden.chain(self.abandoned.iter().map(|(&slot, &to)| (slot, to)))
         {
             put_back(copy, self.landing, slot, return_to);

@@ -3,7 +3,7 @@
 
 use crate::engine::{Notice, Sink};
 use crate::error::{Error, Result, unless_gone};
-use crate::event::Event;
+use crate::event::{Event, Spawn};
 use crate::memory::Memory;
 use crate::record::Tsc;
 use crate::stopped::Stopped;
@@ -36,11 +36,31 @@ impl Int3 {
             }
             Event::Signal(signal) => self.signal(Stopped::observed(tid, signal)),
             Event::GroupStop(_) => Stopped::observed(tid, 0).listen(),
+            Event::Spawned(Spawn::Fork | Spawn::Vfork) => {
+                self.clean_child_of(tid)?;
+                Stopped::observed(tid, 0).resume()
+            }
             _ => Stopped::observed(tid, 0).resume(),
         };
         unless_gone(handled)?;
         let changed = std::mem::take(&mut self.libraries_changed);
         Ok(changed.then_some(Notice::LibrariesChanged))
+    }
+
+    /// Takes care of a child that a thread, stopped at its fork, has just made. Now, for the frames that
+    /// the child has a copy of may be gone as soon as the parent goes on.
+    pub(super) fn clean_child_of(&mut self, parent: i32) -> Result<()> {
+        let Ok(child) = sys::event_message(parent) else {
+            return Ok(());
+        };
+        let known = self.threads.contains_key(&child) || self.borrowers.contains(&child);
+        if known || threads::wait_stopped(child)?.is_none() {
+            return Ok(());
+        }
+        if self.adopt(child)? {
+            unless_gone(Stopped::observed(child, 0).resume())?;
+        }
+        Ok(())
     }
 
     /// A thread seen for the first time: one of ours, or a child process. False when it was let go.
