@@ -274,8 +274,8 @@ impl Analysis {
     }
 
     /// Looks for peaks at `start_ops` ops and whenever their number has doubled: rare slow ops appear
-    /// late. Peaks that are known keep their number and range, for maxcounts belong to them; a new hump
-    /// beside them gets the next number.
+    /// late. Peaks that are known keep their number, for maxcounts belong to it; a new hump beside
+    /// them gets the next number.
     pub(super) fn look_for_peaks(&mut self) {
         if self.finished || self.profile.count() < self.next_look {
             return;
@@ -289,6 +289,7 @@ impl Analysis {
                     && at.peak.first_bucket <= found.last_bucket
             };
             if self.peaks.iter().any(overlaps) {
+                self.grow(&found);
                 continue;
             }
             let number = self.peaks.len() as u32 + 1;
@@ -300,6 +301,28 @@ impl Analysis {
             });
         }
         self.begin_descents();
+    }
+
+    /// A known peak takes in the buckets of its hump that belong to no peak yet: with few ops at first its
+    /// edges were not seen. What it has, it keeps.
+    fn grow(&mut self, found: &Peak) {
+        let taken = |peaks: &[PeakAnalysis], bucket| peaks.iter().any(|at| at.peak.contains(bucket));
+        for index in 0..self.peaks.len() {
+            let Peak { first_bucket, last_bucket, .. } = self.peaks[index].peak;
+            if first_bucket > found.last_bucket || found.first_bucket > last_bucket {
+                continue;
+            }
+            let first = (found.first_bucket..first_bucket)
+                .rev()
+                .take_while(|&bucket| !taken(&self.peaks, bucket))
+                .last();
+            let last = (last_bucket + 1..found.last_bucket.saturating_add(1))
+                .take_while(|&bucket| !taken(&self.peaks, bucket))
+                .last();
+            let peak = &mut self.peaks[index].peak;
+            peak.first_bucket = first.unwrap_or(first_bucket);
+            peak.last_bucket = last.unwrap_or(last_bucket);
+        }
     }
 
     /// Begins at f0 for every chosen peak that has not begun.

@@ -76,10 +76,10 @@ impl Conduct {
             .params()
             .validate()
             .class(FailureKind::Usage)?;
-        let output = Output::open(&common.output).class(FailureKind::File)?;
         let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
-        let calibration = int3::calibrate().class(FailureKind::Target)?;
         let interrupts = Interrupts::install().class(FailureKind::Other)?;
+        let output = Output::open(&common.output).class(FailureKind::File)?;
+        let calibration = int3::calibrate().class(FailureKind::Target)?;
         let screen = match stdout {
             Stdout::Ours => Screen::Own,
             Stdout::Targets => Screen::SharedWithTarget,
@@ -173,7 +173,7 @@ impl Conduct {
             self.show(&report);
         }
         let saved = match self.common.format {
-            Format::Text => text::render(&report, Style::default()),
+            Format::Text => crate::state::write(&report),
             Format::Json => crate::report::json::render(&report).class(FailureKind::Other)?,
         };
         // Opened again for a second version of the same results.
@@ -221,6 +221,13 @@ impl Conduct {
     #[must_use]
     pub fn output_path(&self) -> String {
         self.common.output.display().to_string()
+    }
+
+    /// Tells the person what is being done.
+    pub fn say(&self, line: &str) {
+        if self.common.verbosity != Verbosity::Quiet {
+            self.progress.print(&format!("darc: {}", terminal::warning::one_line(line)));
+        }
     }
 
     /// Tells the person something, now and in the report.
@@ -292,6 +299,7 @@ impl From<SessionError> for Failure {
         let kind = match &error {
             SessionError::Name(_) => FailureKind::Name,
             SessionError::Unsuitable(_) => FailureKind::Target,
+            SessionError::OtherBuild(_) => FailureKind::File,
             SessionError::Tracer(error) if error.is_gone() => FailureKind::Lost,
             SessionError::Tracer(_) => FailureKind::Target,
         };

@@ -1,16 +1,59 @@
 //! `darc resume`: go on with an analysis that a file holds.
 
-use crate::exit::{ExitStatus, Failure, FailureKind};
-use crate::options::ResumeOptions;
+use std::ffi::OsString;
+
+use darc_tracer::preflight;
+
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::input::distrust;
+use crate::options::{ResumeOptions, ResumeTarget};
+use crate::report::Report;
+use crate::session::investigation::Investigation;
+use crate::state::restore;
+
+use super::conduct::{Conduct, Stdout, shown};
+use super::{attach, run, stored};
 
 /// Does it.
 ///
 /// # Errors
 /// When darc itself failed.
 pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
-    let _ = options;
-    Err(Failure::message(
-        FailureKind::Other,
-        "resume: not available in this build",
-    ))
+    let (report, metadata) = stored::read(&options.file)?;
+    let refuse = |why: String| Failure::message(FailureKind::File, format!("{:?}: {why}", options.file));
+    let params = restore::params(&report).map_err(|error| refuse(error.to_string()))?;
+    let params = options.common.params.over(params);
+    let investigation = Investigation::resumed(&report, params).map_err(|error| refuse(error.to_string()))?;
+    match options.target {
+        ResumeTarget::Pid(pid) => {
+            let found = preflight::check(pid).class(FailureKind::Target)?;
+            let mut conduct = Conduct::with(investigation, options.common, Stdout::Ours)?;
+            for note in &found.notes {
+                conduct.warn(note.to_string());
+            }
+            attach::conduct_attach(&mut conduct, found.pid)
+        }
+        ResumeTarget::Command(command) => {
+            let mut conduct = Conduct::with(investigation, options.common, Stdout::Targets)?;
+            run::conduct_runs(&mut conduct, &command, 1)
+        }
+        ResumeTarget::FromFile => {
+            let command = recorded_command(&report).map_err(refuse)?;
+            if let Some(why) = distrust(&metadata) {
+                return Err(refuse(format!(
+                    "{why}, so the command in it is not run; give the command after --, if that is what you want"
+                )));
+            }
+            let mut conduct = Conduct::with(investigation, options.common, Stdout::Targets)?;
+            conduct.say(&format!("running {}", shown(&command).join(" ")));
+            run::conduct_runs(&mut conduct, &command, 1)
+        }
+    }
+}
+
+fn recorded_command(report: &Report) -> Result<Vec<OsString>, String> {
+    match report.target.command.is_empty() {
+        true => Err("no command is recorded in it; give one after --, or a process with -p".to_owned()),
+        false => Ok(report.target.command.iter().map(OsString::from).collect()),
+    }
 }

@@ -65,7 +65,7 @@ fn one_run(
     let mut ending = match outcome {
         Ok(ending) => ending,
         Err(failure) => {
-            if failure.kind() == FailureKind::Name || failure.kind() == FailureKind::Target {
+            if matches!(failure.kind(), FailureKind::Name | FailureKind::Target | FailureKind::File) {
                 // Nothing of the program has run that a person would miss.
                 let _ = nix::sys::signal::kill(
                     nix::unistd::Pid::from_raw(pid),

@@ -43,8 +43,11 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The id of a call site.
+    /// The id of a call site. What an earlier run's file says of a site is replaced by what its code says.
     pub fn site(&mut self, at: CodeRef, reach: Reach) -> SiteId {
+        if let Some(&known) = self.site_ids.get(&at) {
+            self.sites[known.0 as usize].1 = reach;
+        }
         *self.site_ids.entry(at).or_insert_with(|| {
             self.sites.push((at, reach));
             SiteId(self.sites.len() as u32 - 1)

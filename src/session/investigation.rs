@@ -1,16 +1,18 @@
 //! One question ("why are some calls of this function slow?") and all that is known about its answer,
 //! whatever number of processes it takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use darc_symbols::{Image, LookupError, NameSpec};
+use darc_symbols::{FileAddr, Image, LookupError, NameSpec};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Counters, NewTarget, ProbeCost, Sink};
 use darc_tracer::record::Op;
 
-use crate::analysis::{Analysis, Callee, FnodeId, Params, SiteId, Ticks};
+use crate::analysis::{Analysis, Callee, CalleeId, FnodeId, Params, SiteId, Ticks};
+use crate::report::{Place, Report};
+use crate::state::{Ids, StateError};
 
-use super::catalog::{Catalog, Naming};
+use super::catalog::{Catalog, Naming, Reach};
 use super::modules::{CodeRef, ModuleId, Modules};
 
 /// More targets than this of one indirect site share one fnode.
@@ -59,6 +61,34 @@ impl Investigation {
         }
     }
 
+    /// What an earlier run has stored, to be gone on with.
+    ///
+    /// # Errors
+    /// When what is stored contradicts itself or the parameters.
+    pub fn resumed(report: &Report, params: Params) -> Result<Investigation, StateError> {
+        let mut modules = Modules::default();
+        let mut catalog = Catalog::default();
+        let builds: HashMap<&str, Option<String>> =
+            report.modules.iter().map(|module| (module.path.as_str(), module.build_id.clone())).collect();
+        let mut code = |modules: &mut Modules, place: &Place| {
+            let build = builds.get(place.module.as_str()).cloned().flatten();
+            let module = modules.intern(&place.module, build, None);
+            CodeRef { module, addr: FileAddr(place.offset) }
+        };
+        let f0 = Place { module: report.f0.module.clone(), offset: report.f0.offset };
+        let f0 = (!f0.module.is_empty()).then(|| code(&mut modules, &f0));
+        let mut ids = StoredIds { catalog: &mut catalog, code: |place: &Place| code(&mut modules, place) };
+        let analysis = crate::state::restore(report, params, &mut ids)?;
+        Ok(Investigation {
+            analysis,
+            catalog,
+            modules,
+            f0,
+            warnings: Vec::new(),
+            ..Investigation::new(NameSpec::Name { module: None, name: report.f0.name.clone() }, params)
+        })
+    }
+
     /// Names for what the ids stand for.
     #[must_use]
     pub fn naming(&self) -> Naming<'_> {
@@ -88,7 +118,7 @@ impl Investigation {
         }
         let program = self.modules.loaded().first().copied();
         program
-            .map(|module| CodeRef { module, addr: darc_symbols::FileAddr(addr) })
+            .map(|module| CodeRef { module, addr: FileAddr(addr) })
             .filter(|place| self.modules.get(place.module).image.as_ref().is_some_and(|image| image.is_code(place.addr)))
             .ok_or(LookupError::RunTimeAddress(addr))
     }
@@ -115,6 +145,23 @@ impl Investigation {
         self.counters.ended_otherwise += counters.ended_otherwise;
         self.counters.bytes_differing += counters.bytes_differing;
         self.counters.pauses.extend(counters.pauses);
+    }
+}
+
+/// Gives ids to the places in a stored result.
+struct StoredIds<'a, C> {
+    catalog: &'a mut Catalog,
+    code: C,
+}
+
+impl<C: FnMut(&Place) -> CodeRef> Ids for StoredIds<'_, C> {
+    fn site(&mut self, place: &Place) -> SiteId {
+        // Whether the site names its callee is seen when its code is scanned.
+        self.catalog.site((self.code)(place), Reach::Any)
+    }
+
+    fn function(&mut self, _name: &str, place: &Place) -> CalleeId {
+        self.catalog.callee((self.code)(place))
     }
 }
 

@@ -29,6 +29,7 @@ use catalog::Reach;
 use code::CodeCache;
 use hooks::Hooks;
 use investigation::Investigation;
+use modules::CodeRef;
 use planning::Sources;
 use watch::Watch;
 
@@ -61,6 +62,9 @@ pub enum SessionError {
     /// The target or the function cannot be instrumented.
     #[error("{0}")]
     Unsuitable(String),
+    /// A stored analysis is of another build of the program.
+    #[error("{0}")]
+    OtherBuild(String),
     /// Tracing failed.
     #[error(transparent)]
     Tracer(#[from] darc_tracer::Error),
@@ -229,11 +233,38 @@ impl<'a> Session<'a> {
             ));
         }
         let Some(f0) = self.investigation.f0 else { return Ok(()) };
-        let Some(addr) = self.investigation.modules.locate(f0) else { return Ok(()) };
+        let Some(addr) = self.investigation.modules.locate(f0) else { return self.explain_missing(f0) };
         self.code
             .scan(addr, &self.investigation.modules, self.engine.as_ref())
             .map(drop)
             .map_err(|reason| SessionError::Unsuitable(format!("f0 cannot be instrumented: {reason}")))
+    }
+
+    /// f0 is known from an earlier run, but its file is not loaded (yet).
+    fn explain_missing(&mut self, f0: CodeRef) -> Result<(), SessionError> {
+        let wanted = self.investigation.modules.get(f0.module);
+        let other = self.investigation.modules.loaded().into_iter().map(|id| self.investigation.modules.get(id));
+        let same_file = |path: &str| path.rsplit('/').next() == wanted.path.rsplit('/').next();
+        if let Some(other) = other.into_iter().find(|other| same_file(&other.path)) {
+            let build = |id: &Option<String>| id.clone().unwrap_or_else(|| "unknown".to_owned());
+            return Err(SessionError::OtherBuild(format!(
+                "{} is another build than the stored analysis is of ({}, not {}); start a new analysis with darc run or attach",
+                other.path,
+                build(&other.build_id),
+                build(&wanted.build_id)
+            )));
+        }
+        match self.libraries {
+            Libraries::NotLoadedYet => Ok(()),
+            Libraries::Loaded if self.changes > STARTUP_CHANGES => Ok(()),
+            Libraries::Loaded => {
+                let warning = format!("{} is not loaded; waiting for it", wanted.path);
+                if !self.investigation.warnings.contains(&warning) {
+                    self.investigation.warnings.push(warning);
+                }
+                Ok(())
+            }
+        }
     }
 
     /// Does what the analysis asks for. True when it asks for nothing more, ever.

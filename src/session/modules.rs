@@ -41,7 +41,8 @@ pub struct Module {
 #[derive(Debug, Default)]
 pub struct Modules {
     known: Vec<Module>,
-    by_key: HashMap<(String, Option<String>), ModuleId>,
+    /// By build-id, or by path where there is none: the same build is the same module wherever it lies.
+    by_key: HashMap<String, ModuleId>,
     /// Executable ranges of the current process, sorted: start, end, module.
     ranges: Vec<(u64, u64, ModuleId)>,
     bias: HashMap<ModuleId, u64>,
@@ -106,7 +107,8 @@ impl Modules {
     /// before anything runs).
     pub fn intern(&mut self, path: &str, build_id: Option<String>, image: Option<Image>) -> ModuleId {
         let next = ModuleId(self.known.len());
-        let id = *self.by_key.entry((path.to_owned(), build_id.clone())).or_insert(next);
+        let key = build_id.clone().unwrap_or_else(|| path.to_owned());
+        let id = *self.by_key.entry(key).or_insert(next);
         if id == next {
             self.known.push(Module { path: path.to_owned(), build_id, image });
         } else if self.known[id.0].image.is_none() {
@@ -168,8 +170,18 @@ impl Modules {
 
 /// What to add to a link-time address to get the run-time address.
 fn bias(image: Option<&Image>, mapping: &Mapping) -> u64 {
-    match image.and_then(|image| image.addr_of_offset(mapping.offset)) {
-        Some(addr) => mapping.start.wrapping_sub(addr.0),
+    // A mapping begins at a page, a segment anywhere in it.
+    let page = |offset: u64| offset & !0xfff;
+    let segment = image.into_iter().flat_map(Image::segments).find(|segment| {
+        segment.executable
+            && page(segment.file_offset) <= mapping.offset
+            && mapping.offset < segment.file_offset.saturating_add(segment.file_size)
+    });
+    match segment {
+        Some(segment) => {
+            let offset = segment.file_offset.wrapping_sub(mapping.offset);
+            mapping.start.wrapping_add(offset).wrapping_sub(segment.addr.0)
+        }
         // Code without a file: the address is its own name.
         None => 0,
     }

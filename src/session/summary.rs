@@ -30,7 +30,7 @@ pub fn report(investigation: &Investigation, engine: Engine, target: Target, hz:
             .map(|module| Module { path: module.path.clone(), build_id: module.build_id.clone() })
             .collect(),
         profile: assemble::profile(analysis.profile()),
-        comparison: None,
+        comparison: analysis.comparison().as_ref().map(assemble::comparison),
         peaks: assemble::peaks(analysis, &naming),
         ftree: assemble::ftree(analysis, &naming),
         focus: Vec::new(),

@@ -244,7 +244,11 @@ impl Int3 {
             .rev()
             .find(|&len| self.memory.read(addr, &mut bytes[..len]).is_ok())
             .unwrap_or(0);
-        let continuation = if bytes.starts_with(&ENDBR64) {
+        let call = displaced::first_call(&bytes[..readable], addr.0)
+            .map_err(|reason| Error::Unsuitable(format!("the instruction at {addr} cannot be moved: {reason}")))?;
+        let continuation = if let Some((to, next)) = call {
+            Continuation::Call { to: TargetAddr(to), next: TargetAddr(next) }
+        } else if bytes.starts_with(&ENDBR64) {
             Continuation::Skip(addr.offset(4))
         } else {
             let arena = self

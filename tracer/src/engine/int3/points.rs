@@ -21,6 +21,13 @@ pub enum Continuation {
     Skip(TargetAddr),
     /// A copy of the instruction, followed by a jump back.
     Copy(TargetAddr),
+    /// The instruction is a call, which is emulated: a copy would make it return to the copy.
+    Call {
+        /// The callee.
+        to: TargetAddr,
+        /// The return address.
+        next: TargetAddr,
+    },
 }
 
 /// Copies of a `syscall` instruction outside the program's text.

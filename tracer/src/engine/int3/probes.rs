@@ -87,6 +87,15 @@ impl Int3 {
                 trap.registers.set_rip(to);
                 Ok(())
             }
+            (None, Some(Continuation::Call { to, next })) => {
+                let slot = trap.registers.rsp().wrapping_sub(8);
+                if self.memory.write_word(TargetAddr(slot), next.0).is_err() {
+                    return self.execute_natively(addr, trap);
+                }
+                trap.registers.0.rsp = slot;
+                trap.registers.set_rip(to);
+                Ok(())
+            }
             (None, None) => self.execute_natively(addr, trap),
         }
     }
