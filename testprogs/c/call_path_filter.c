@@ -21,7 +21,7 @@ FUNCTION uint64_t receive(uint64_t key)
 
 FUNCTION uint64_t send(uint64_t key, int is_large)
 {
-    return transfer(key, is_large ? 3000 : 30) + 2;
+    return transfer(key, is_large ? 2500 : 30) + 2;
 }
 
 FUNCTION uint64_t exchange(uint64_t key)

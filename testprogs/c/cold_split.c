@@ -4,13 +4,13 @@
  *
  * f0 = handle_request
  * fast peak (4 of 5 ops, ~0.3 ms):  handle_request -> answer   function
- * slow peak (1 of 5 ops, ~3 ms):    handle_request -> recover  function
+ * slow peak (1 of 5 ops, ~2.5 ms):    handle_request -> recover  function
  */
 #include "work.h"
 
 __attribute__((cold)) FUNCTION uint64_t recover(uint64_t key)
 {
-    spin_us(3000);
+    spin_us(2500);
     return mix(key);
 }
 

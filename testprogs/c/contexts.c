@@ -92,8 +92,7 @@ int main(int argc, char **argv)
     sem_init(&resume, 0, 0);
     sem_init(&resumed, 0, 0);
     pthread_t thread;
-    calibrate();
     if (stack == NULL || pthread_create(&thread, NULL, other_thread, NULL) != 0)
         return 2;
-    return run_calibrated_ops(run, op);
+    return run_ops(run, op);
 }

@@ -4,7 +4,7 @@
  *
  * f0 = level00
  * fast peak (every other op, ~0.3 ms):  level00 -> quick                        function
- * slow peak (every other op, ~3 ms):    level00 -> level01 -> … -> level20      function
+ * slow peak (every other op, ~2.5 ms):    level00 -> level01 -> … -> level20      function
  */
 #include "work.h"
 
@@ -16,7 +16,7 @@ FUNCTION uint64_t quick(uint64_t key)
 
 FUNCTION uint64_t level20(uint64_t key)
 {
-    spin_us(3000);
+    spin_us(2500);
     return mix(key);
 }
 
@@ -55,5 +55,5 @@ FUNCTION uint64_t level00(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    return run_ops(parse_run(argc, argv, 1200), level00);
+    return run_ops(parse_run(argc, argv, 1600), level00);
 }

@@ -45,7 +45,6 @@ int main(int argc, char **argv)
 {
     if (argc < 2)
         return 2;
-    calibrate();
     pthread_t thread;
     if (strcmp(argv[1], "group") == 0 && pthread_create(&thread, NULL, work_for_ever, NULL) != 0)
         return 2;

@@ -19,7 +19,7 @@ FUNCTION uint64_t lookup(uint64_t key)
 
 FUNCTION uint64_t rebuild(uint64_t key)
 {
-    spin_us(3000);
+    spin_us(2500);
     return mix(key + 1);
 }
 
@@ -55,7 +55,6 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "second") == 0)
         return run_ops(parse_run(argc - 1, argv + 1, 400), serve);
     run = parse_run(argc, argv, 400);
-    calibrate();
     if (run.waits)
         say_ready();
     pthread_t threads[3], replacing;

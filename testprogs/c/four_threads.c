@@ -2,7 +2,7 @@
  * Four threads that run f0 at once. The slow ops sleep, so that two cores are enough for all.
  *
  * f0 = serve
- * fast peak (4 of 5 ops, ~0.2 ms):  serve -> compute                              function
+ * fast peak (4 of 5 ops, ~0.3 ms):  serve -> compute                              function
  * slow peak (1 of 5 ops, ~5 ms):    serve -> wait_for_disk -> … clock_nanosleep   syscall
  */
 #include "work.h"
@@ -16,7 +16,7 @@ static volatile int stopped;
 
 FUNCTION uint64_t compute(uint64_t key)
 {
-    spin_us(200);
+    spin_us(300);
     return mix(key);
 }
 
@@ -49,7 +49,6 @@ static void *work(void *unused)
 int main(int argc, char **argv)
 {
     run = parse_run(argc, argv, 500);
-    calibrate();
     if (run.waits)
         say_ready();
     pthread_t threads[THREADS];

@@ -47,13 +47,12 @@ static uint64_t op(uint64_t key)
 int main(int argc, char **argv)
 {
     struct run run = parse_run(argc, argv, 1000);
-    calibrate();
     signal(SIGUSR1, SIG_IGN);
     if (pthread_create(&sleeper, NULL, sleep_in_epoll, NULL) != 0)
         return 2;
     while (!is_blocked)
         ;
-    int status = run_calibrated_ops(run, op);
+    int status = run_ops(run, op);
     printf("early=%d\n", early);
     return status;
 }

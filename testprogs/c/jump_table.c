@@ -3,7 +3,7 @@
  *
  * f0 = interpret
  * fast peak (4 of 5 ops, ~0.3 ms):  interpret -> execute          function
- * slow peak (1 of 5 ops, ~3 ms):    interpret -> collect_garbage  function
+ * slow peak (1 of 5 ops, ~2.5 ms):    interpret -> collect_garbage  function
  */
 #include "work.h"
 
@@ -15,7 +15,7 @@ FUNCTION uint64_t execute(uint64_t operand)
 
 FUNCTION uint64_t collect_garbage(uint64_t operand)
 {
-    spin_us(3000);
+    spin_us(2500);
     return mix(operand + 1);
 }
 

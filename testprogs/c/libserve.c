@@ -1,27 +1,27 @@
 /* The library of shared_library.c: f0 and all its callees are exported from a shared object. */
 #include "work.h"
 
-FUNCTION uint64_t library_lookup(uint64_t key, uint64_t rounds)
+FUNCTION uint64_t library_lookup(uint64_t key)
 {
-    spin_rounds(300 * rounds);
+    spin_us(300);
     return mix(key);
 }
 
-FUNCTION uint64_t library_rehash(uint64_t key, uint64_t rounds)
+FUNCTION uint64_t library_rehash(uint64_t key)
 {
-    spin_rounds(3000 * rounds);
+    spin_us(2500);
     return mix(key + 1);
 }
 
-FUNCTION uint64_t library_rebuild(uint64_t key, uint64_t rounds)
+FUNCTION uint64_t library_rebuild(uint64_t key)
 {
-    return library_rehash(key, rounds) + 2;
+    return library_rehash(key) + 2;
 }
 
-FUNCTION uint64_t library_serve(uint64_t key, uint64_t rounds)
+FUNCTION uint64_t library_serve(uint64_t key)
 {
-    uint64_t found = library_lookup(key, rounds);
+    uint64_t found = library_lookup(key);
     if (key % 5 == 4)
-        found ^= library_rebuild(key, rounds);
+        found ^= library_rebuild(key);
     return found;
 }

@@ -4,7 +4,7 @@
  *
  * f0 = transact
  * fast peak (~0.3 ms):              transact -> prepare  function
- * slow peak (1 of 5 ops, ~3 ms):    transact -> commit   function
+ * slow peak (1 of 5 ops, ~2.5 ms):    transact -> commit   function
  */
 #include "work.h"
 
@@ -20,7 +20,7 @@ FUNCTION uint64_t prepare(uint64_t key)
 
 FUNCTION uint64_t commit(uint64_t key)
 {
-    spin_us(3000);
+    spin_us(2500);
     return mix(key + 1);
 }
 

@@ -12,7 +12,7 @@
 
 #include <dlfcn.h>
 
-static uint64_t (*serve)(uint64_t key, uint64_t rounds);
+static uint64_t (*serve)(uint64_t key);
 static void *plugin;
 
 static void load(void)
@@ -31,14 +31,13 @@ static void load(void)
 
 static uint64_t op(uint64_t key)
 {
-    return serve(key, rounds_per_us);
+    return serve(key);
 }
 
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "reload") == 0) {
         struct run run = parse_run(argc - 1, argv + 1, 400);
-        calibrate();
         uint64_t expected = 0;
         int differs = 0;
         for (uint64_t done = 0; done < run.ops; done += PERIOD) {
@@ -51,7 +50,6 @@ int main(int argc, char **argv)
         return say_checksum(expected, differs);
     }
     struct run run = parse_run(argc, argv, 800);
-    calibrate();
     if (run.waits) {
         char byte;
         say_ready();
@@ -59,5 +57,5 @@ int main(int argc, char **argv)
             return 4;
     }
     load();
-    return run_calibrated_ops(run, op);
+    return run_ops(run, op);
 }

@@ -80,7 +80,6 @@ static uint64_t op(uint64_t key)
 int main(int argc, char **argv)
 {
     struct run run = parse_run(argc, argv, 400);
-    calibrate();
     main_thread = pthread_self();
     struct sigaction value = {.sa_sigaction = on_value, .sa_flags = SA_SIGINFO | SA_RESTART};
     struct sigaction user = {.sa_handler = on_user, .sa_flags = SA_RESTART};
@@ -89,5 +88,5 @@ int main(int argc, char **argv)
     pthread_t thread;
     if (pipe(go) != 0 || pipe(sent) != 0 || pthread_create(&thread, NULL, sender, NULL) != 0)
         return 2;
-    return run_calibrated_ops(run, op);
+    return run_ops(run, op);
 }

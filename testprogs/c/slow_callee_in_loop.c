@@ -4,13 +4,13 @@
  *
  * f0 = batch
  * fast peak (4 of 5 ops, 10 turns of ~30 us):  batch                      loop
- * slow peak (1 of 5 ops, one turn of ~3 ms):   batch -> handle -> repair  function
+ * slow peak (1 of 5 ops, one turn of ~2.5 ms):   batch -> handle -> repair  function
  */
 #include "work.h"
 
 FUNCTION uint64_t repair(uint64_t key)
 {
-    spin_us(3000);
+    spin_us(2500);
     return mix(key);
 }
 

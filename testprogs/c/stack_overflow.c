@@ -44,13 +44,12 @@ static void *work(void *unused)
     (void)unused;
     stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
     sigaltstack(&stack, NULL);
-    return (void *)(intptr_t)run_calibrated_ops(run, op);
+    return (void *)(intptr_t)run_ops(run, op);
 }
 
 int main(int argc, char **argv)
 {
     run = parse_run(argc, argv, 100);
-    calibrate();
     struct sigaction action = {.sa_handler = on_overflow, .sa_flags = SA_ONSTACK};
     sigaction(SIGSEGV, &action, NULL);
     printf("deep=%016llx\n", (unsigned long long)sink(10000));

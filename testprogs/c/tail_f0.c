@@ -4,7 +4,7 @@
  *
  * f0 = relay
  * fast peak (4 of 5 ops, ~0.3 ms):  relay -> light  function
- * slow peak (1 of 5 ops, ~3 ms):    relay -> heavy  function
+ * slow peak (1 of 5 ops, ~2.5 ms):    relay -> heavy  function
  */
 #include "work.h"
 
@@ -18,7 +18,7 @@ FUNCTION uint64_t light(uint64_t key)
 
 FUNCTION uint64_t heavy(uint64_t key)
 {
-    spin_us(3000);
+    spin_us(2500);
     return mix(key) + 1;
 }
 

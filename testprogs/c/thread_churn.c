@@ -2,8 +2,8 @@
  * Threads that come and go: every op of f0 runs on a thread of its own, two threads at a time.
  *
  * f0 = task
- * fast peak (4 of 5 ops, ~0.2 ms):  task -> compute  function
- * slow peak (1 of 5 ops, ~2 ms):    task -> archive  function
+ * fast peak (4 of 5 ops, ~0.3 ms):  task -> compute  function
+ * slow peak (1 of 5 ops, ~2.5 ms):    task -> archive  function
  */
 #include "work.h"
 
@@ -11,13 +11,13 @@
 
 FUNCTION uint64_t compute(uint64_t key)
 {
-    spin_us(200);
+    spin_us(300);
     return mix(key);
 }
 
 FUNCTION uint64_t archive(uint64_t key)
 {
-    spin_us(2000);
+    spin_us(2500);
     return mix(key + 1);
 }
 

@@ -3,7 +3,7 @@
  *
  * f0 = render(Shape&, unsigned long)
  * fast peak (4 of 5 ops, ~0.3 ms):  render -> Circle::draw                                      function
- * slow peak (1 of 5 ops, ~3 ms):    render -> Polygon::draw -> Polygon::triangulate             function
+ * slow peak (1 of 5 ops, ~2.5 ms):    render -> Polygon::draw -> Polygon::triangulate             function
  */
 #include "work.h"
 
@@ -32,7 +32,7 @@ FUNCTION uint64_t Circle::draw(uint64_t key)
 
 FUNCTION uint64_t Polygon::triangulate(uint64_t key)
 {
-    spin_us(3000);
+    spin_us(2500);
     return mix(key + 1);
 }
 
