@@ -9,7 +9,7 @@ use object::elf;
 use object::read::CompressedData;
 use object::{LittleEndian as LE, pod};
 
-use crate::addr::{BuildId, FileAddr};
+use crate::addr::{AddrRange, BuildId, FileAddr};
 use crate::error::{Error, Unsupported};
 use crate::image::Segment;
 
@@ -67,6 +67,9 @@ pub(crate) struct Elf {
     pub(crate) segments: Vec<Segment>,
     pub(crate) headers: Vec<Header>,
     pub(crate) sections: Vec<Section>,
+    /// The executable segments, and the executable sections, sorted and disjoint.
+    code_segments: Vec<AddrRange>,
+    code_sections: Vec<AddrRange>,
 }
 
 impl Elf {
@@ -99,6 +102,8 @@ impl Elf {
             segments: Vec::new(),
             headers: Vec::new(),
             sections: Vec::new(),
+            code_segments: Vec::new(),
+            code_sections: Vec::new(),
         };
         let ident = this.read(0, this.size().min(20))?;
         this.check_identity(&ident)?;
@@ -110,6 +115,13 @@ impl Elf {
         this.entry = header.e_entry.get(LE);
         this.read_sections(&header)?;
         this.read_segments(&header)?;
+        let segments = this.segments.iter().filter(|segment| segment.executable);
+        this.code_segments = disjoint(segments.map(|s| AddrRange::sized(s.addr, s.mem_size)));
+        let sections = this
+            .sections
+            .iter()
+            .filter(|section| section.is_executable());
+        this.code_sections = disjoint(sections.map(|s| AddrRange::sized(FileAddr(s.addr), s.size)));
         Ok(this)
     }
 
@@ -319,6 +331,21 @@ impl Elf {
         .ok()
     }
 
+    /// Whether an address lies in an executable segment.
+    pub(crate) fn is_code(&self, addr: FileAddr) -> bool {
+        around(&self.code_segments, addr).is_some()
+    }
+
+    /// Whether an address lies in an executable section.
+    pub(crate) fn in_code_section(&self, addr: FileAddr) -> bool {
+        around(&self.code_sections, addr).is_some()
+    }
+
+    /// The executable section around an address; the segment, in a file without sections.
+    pub(crate) fn code_around(&self, addr: FileAddr) -> Option<AddrRange> {
+        around(&self.code_sections, addr).or_else(|| around(&self.code_segments, addr))
+    }
+
     pub(crate) fn section(&self, name: &str) -> Option<&Section> {
         self.sections.iter().find(|section| section.name == name)
     }
@@ -429,6 +456,27 @@ impl Elf {
             what: what.to_owned(),
         }
     }
+}
+
+/// Sorts ranges, and cuts off what overlaps an earlier one.
+fn disjoint(ranges: impl Iterator<Item = AddrRange>) -> Vec<AddrRange> {
+    let mut ranges: Vec<AddrRange> = ranges.collect();
+    ranges.sort();
+    let mut end = FileAddr(0);
+    for range in &mut ranges {
+        range.start = range.start.max(end);
+        end = end.max(range.end);
+    }
+    ranges.retain(|range| !range.is_empty());
+    ranges
+}
+
+fn around(ranges: &[AddrRange], addr: FileAddr) -> Option<AddrRange> {
+    let before = ranges.partition_point(|range| range.start <= addr);
+    ranges[..before]
+        .last()
+        .copied()
+        .filter(|range| range.contains(addr))
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {

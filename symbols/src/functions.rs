@@ -7,7 +7,7 @@ use object::elf;
 use crate::addr::{AddrRange, FileAddr};
 use crate::demangle::demangle;
 use crate::elf::Elf;
-use crate::symtab::{Name, SymbolTable};
+use crate::symtab::{Name, SymbolTable, Version};
 use crate::unwind::UnwindRange;
 
 /// Where a function is known from.
@@ -63,6 +63,14 @@ impl Function {
     /// All symbols at the address, the preferred one first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.raw_name().into_iter().chain(self.aliases())
+    }
+
+    /// As [`Function::names`], with the callers that each serves.
+    pub(crate) fn symbols(&self) -> impl Iterator<Item = (&str, Version)> {
+        self.name
+            .iter()
+            .chain(&self.aliases)
+            .map(|name| (name.as_str(), name.version))
     }
 
     /// The name for people. A function without a symbol is called by its address in the file, `sub_401000`.
@@ -177,7 +185,7 @@ impl FunctionTable {
             .filter(|found| {
                 let start = found.range.start;
                 let fresh = start >= last_end
-                    && is_code(elf, start.0)
+                    && elf.is_code(start)
                     && !plt.iter().any(|range| range.contains(start))
                     && self.at(start).is_none();
                 if fresh {
@@ -205,13 +213,6 @@ impl FunctionTable {
     }
 }
 
-/// Whether an address lies in an executable segment.
-pub(crate) fn is_code(elf: &Elf, addr: u64) -> bool {
-    elf.segments.iter().any(|segment| {
-        segment.executable && addr >= segment.addr.0 && addr - segment.addr.0 < segment.mem_size
-    })
-}
-
 fn candidates<'a>(elf: &'a Elf, table: &'a SymbolTable) -> impl Iterator<Item = Found> + 'a {
     let mut file = 0;
     table
@@ -224,7 +225,7 @@ fn candidates<'a>(elf: &'a Elf, table: &'a SymbolTable) -> impl Iterator<Item = 
             let typed = matches!(symbol.kind, elf::STT_FUNC | elf::STT_GNU_IFUNC);
             if !(typed || symbol.kind == elf::STT_NOTYPE)
                 || !symbol.is_defined()
-                || !is_code(elf, symbol.addr)
+                || !elf.is_code(FileAddr(symbol.addr))
             {
                 return None;
             }
@@ -254,21 +255,18 @@ fn is_code_label(elf: &Elf, name: &str, addr: u64) -> bool {
             name.trim_start_matches('_'),
             "etext" | "executable_start" | "ehdr_start"
         );
-    !mark
-        && elf
-            .sections
-            .iter()
-            .any(|section| section.is_executable() && section.contains(addr))
+    !mark && elf.in_code_section(FileAddr(addr))
 }
 
 /// Which of several symbols at one address people know it by: typed, visible to others, with few underscores in front
 /// (`read`, not `__libc_read`), from the full table, short.
-fn preference(symbol: &Found) -> (bool, bool, usize, usize, &str, bool) {
+fn preference(symbol: &Found) -> impl Ord + '_ {
     let name = symbol.name.as_str();
     let underscores = name.len() - name.trim_start_matches('_').len();
     (
         !symbol.typed,
         symbol.local,
+        symbol.name.version == Version::Old,
         underscores,
         name.len(),
         name,
@@ -284,10 +282,15 @@ fn group(found: Vec<Found>) -> Vec<Function> {
         match functions.last_mut() {
             Some(function) if function.addr.0 == symbol.addr => {
                 function.size = function.size.max((symbol.size > 0).then_some(symbol.size));
-                let known = function.names().any(|name| name == symbol.name.as_str());
                 // One address with a million names is no reason for a quadratic search.
-                if !known && function.aliases.len() < MAX_NESTING {
-                    function.aliases.push(symbol.name);
+                let room = function.aliases.len() < MAX_NESTING;
+                let mut names = function.name.iter_mut().chain(&mut function.aliases);
+                match names.find(|name| name.as_str() == symbol.name.as_str()) {
+                    Some(known) if symbol.name.version == Version::Default => {
+                        known.version = Version::Default;
+                    }
+                    None if room => function.aliases.push(symbol.name),
+                    _ => {}
                 }
             }
             // An untyped label inside of a function is a place in it.
@@ -389,18 +392,15 @@ fn apply_unwind(functions: &mut [Function], unwind: &[UnwindRange]) {
 fn index(elf: &Elf, functions: &[Function]) -> Vec<Indexed> {
     let mut index: Vec<Indexed> = Vec::with_capacity(functions.len());
     for ((number, function), position) in (0u32..).zip(functions).zip(1..) {
-        // Without a size a function reaches to the next one, or to the end of its segment.
+        // Without a size a function reaches to the next one, or to the end of its section.
         let unbounded = || {
             let next = functions[position..]
                 .iter()
                 .map(|next| next.addr)
                 .find(|next| *next > function.addr);
-            let segment = elf.segments.iter().find(|s| {
-                s.executable && function.addr >= s.addr && function.addr.0 - s.addr.0 < s.mem_size
-            });
-            let limit = segment.map_or(function.addr, |s| {
-                FileAddr(s.addr.0.saturating_add(s.mem_size))
-            });
+            let limit = elf
+                .code_around(function.addr)
+                .map_or(function.addr, |code| code.end);
             AddrRange {
                 start: function.addr,
                 end: next.map_or(limit, |next| next.min(limit)),

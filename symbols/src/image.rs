@@ -13,7 +13,8 @@ use crate::debugfile::{self, DebugSearch};
 use crate::elf::Elf;
 use crate::error::Error;
 use crate::functions::{Function, FunctionTable, SymbolSource};
-use crate::lines::{Frame, InlinedCopy, Lines};
+use crate::inlined::{self, InlinedCopy};
+use crate::lines::{Frame, Lines};
 use crate::lookup;
 use crate::matching::{self, Match};
 use crate::plt::{Slot, Slots};
@@ -147,7 +148,7 @@ impl Image {
 
     /// Whether the address lies in an executable segment.
     pub fn is_code(&self, addr: FileAddr) -> bool {
-        crate::functions::is_code(&self.elf, addr.0)
+        self.elf.is_code(addr)
     }
 
     /// Up to `len` bytes at an address, as they are in the file.
@@ -260,32 +261,43 @@ impl Image {
         self.debug.get_or_init(find).as_ref()
     }
 
-    /// The source position of an address, innermost inlined function first. Without debugging information the
-    /// containing function alone, without file and line; empty where nothing is known.
+    /// The source position of an address, innermost inlined function first. The last frame is the function that
+    /// contains the address, called as in [`Image::function_at`] where a symbol covers it. Without debugging
+    /// information it is the only one, without file and line; empty where nothing is known.
     pub fn frames(&self, addr: FileAddr) -> Vec<Frame> {
         let frames = self
             .with_lines(|lines| lines.frames(addr))
             .unwrap_or_default();
-        let function = || self.function_at(addr).map(Function::demangled);
+        let around = self.function_at(addr);
+        let symbol = around
+            .filter(|function| function.raw_name().is_some())
+            .map(Function::demangled);
         if frames.is_empty() {
-            let symbol = function().map(|function| Frame {
-                function,
-                file: None,
-                line: None,
-            });
-            return symbol.into_iter().collect();
-        }
-        frames
-            .into_iter()
-            .filter_map(|frame| {
-                let name = frame.name.or_else(function)?;
-                Some(Frame {
-                    function: name,
-                    file: frame.file,
-                    line: frame.line,
+            let name = around.map(Function::demangled);
+            return name
+                .map(|function| Frame {
+                    function,
+                    file: None,
+                    line: None,
                 })
-            })
-            .collect()
+                .into_iter()
+                .collect();
+        }
+        let last = frames.len() - 1;
+        let named = frames.into_iter().enumerate().map(|(index, frame)| {
+            let name = if index == last {
+                symbol.clone().or(frame.name)
+            } else {
+                frame.name
+            };
+            let function = name.unwrap_or_else(|| "?".to_owned());
+            Frame {
+                function,
+                file: frame.file,
+                line: frame.line,
+            }
+        });
+        named.collect()
     }
 
     /// Runs a query of the debugging information; a failure becomes a warning.
@@ -328,14 +340,9 @@ impl Image {
 
     /// Addresses in code where statements of a source line begin.
     pub(crate) fn line_addresses(&self, file: &str, line: u32) -> Vec<FileAddr> {
-        let found = self
-            .with_lines(|lines| lines.addresses_of(file, line))
-            .unwrap_or_default();
-        let mut addrs: Vec<FileAddr> = found
-            .iter()
-            .map(|found| found.addr)
-            .filter(|addr| self.is_code(*addr))
-            .collect();
+        let found = self.with_lines(|lines| lines.addresses_of(file, line));
+        let mut addrs = found.unwrap_or_default();
+        addrs.retain(|addr| self.is_code(*addr));
         addrs.sort();
         addrs.dedup();
         addrs
@@ -358,7 +365,7 @@ impl Image {
 
     /// The places into which a function of this name was inlined.
     pub fn inlined_into(&self, name: &str) -> Vec<InlinedCopy> {
-        self.with_lines(|lines| lines.inlined_copies(name))
+        self.with_lines(|lines| inlined::copies(&lines.info, name))
             .unwrap_or_default()
     }
 

@@ -8,7 +8,7 @@ use crate::addr::FileAddr;
 use crate::demangle::{demangle, escape};
 use crate::functions::FunctionKind;
 use crate::image::Image;
-use crate::lines::InlinedCopy;
+use crate::inlined::InlinedCopy;
 use crate::matching::{self, Match};
 use crate::spec::{self, NameSpec};
 
@@ -116,6 +116,8 @@ impl std::error::Error for LookupError {}
 
 /// Names are listed up to this number in a message.
 const MAX_LISTED: usize = 8;
+/// So many candidates are given with file and line; a name may mean thousands of instances of a generic function.
+const MAX_PLACED: usize = 64;
 
 impl fmt::Display for LookupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -269,25 +271,32 @@ pub fn resolve(spec: &NameSpec, images: &[&Image]) -> Result<(usize, FileAddr), 
             })
         }
         [(index, found)] => Ok((*index, found.function.addr)),
-        several => Err(LookupError::Ambiguous {
-            name: spec.to_string(),
-            candidates: several
+        several => {
+            let mut candidates: Vec<Candidate> = several
                 .iter()
                 .map(|(index, found)| candidate(images[*index], found))
-                .collect(),
-        }),
+                .collect();
+            for (candidate, (index, found)) in candidates.iter_mut().zip(several).take(MAX_PLACED) {
+                if let Some(place) = images[*index].frames(found.function.addr).pop() {
+                    (candidate.file, candidate.line) = (place.file, place.line);
+                }
+            }
+            Err(LookupError::Ambiguous {
+                name: spec.to_string(),
+                candidates,
+            })
+        }
     }
 }
 
 fn candidate(image: &Image, found: &Match<'_>) -> Candidate {
-    let place = image.frames(found.function.addr).pop();
-    let (file, line) = place.map_or((None, None), |frame| (frame.file, frame.line));
+    let (module, addr) = (image.module(), found.function.addr);
     Candidate {
         name: matching::shown(found),
-        module: image.module(),
-        addr: found.function.addr,
-        file,
-        line,
+        module,
+        addr,
+        file: None,
+        line: None,
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use crate::addr::FileAddr;
 use crate::demangle::{demangle, is_mangled, try_demangle};
-use crate::functions::Function;
+use crate::functions::{Function, FunctionKind};
 use crate::image::Image;
 use crate::spec::{self, Fit, NameSpec};
+use crate::symtab::Version;
 
 /// How well a function fits what was typed, best first. Only the best matches of all are considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,6 +18,8 @@ pub enum MatchRank {
     WithoutArguments,
     /// All but arguments and generics.
     WithoutGenerics,
+    /// A version of the symbol that only old programs use (`memcpy@GLIBC_2.2.5`), when there is no other.
+    OldVersion,
     /// A clone that the optimizer made (`.isra.0`, `.constprop.0`, `.part.0`), when the function itself is not there.
     Clone,
     /// The last components of the name.
@@ -83,9 +86,11 @@ fn matched(function: &Function, rank: MatchRank) -> Match<'_> {
 fn named<'a>(image: &'a Image, name: &str) -> Vec<Match<'a>> {
     let filter = Prefilter::new(name);
     let best = |function: &'a Function| {
-        let ranked = function
-            .names()
-            .filter_map(|symbol| Some((rank(symbol, name, &filter)?, symbol)));
+        let ranked = function.symbols().filter_map(|(symbol, version)| {
+            let rank = rank(symbol, name, &filter)?;
+            let old = version == Version::Old && rank < MatchRank::OldVersion;
+            Some((if old { MatchRank::OldVersion } else { rank }, symbol))
+        });
         let (rank, symbol) = ranked.min_by_key(|(rank, _)| *rank)?;
         Some(Match {
             function,
@@ -174,8 +179,10 @@ fn by_pattern<'a>(image: &'a Image, pattern: &str) -> Vec<Match<'a>> {
                 glob(pattern, &name) || glob(pattern, spec::without_arguments(&name))
             })
     };
+    // An ifunc's code is never what a pattern is after, only the functions it chooses from.
     let functions = image.functions().iter();
     functions
+        .filter(|function| function.kind == FunctionKind::Code)
         .filter_map(|function| {
             let symbol = function.names().find(|symbol| fits(symbol))?;
             Some(Match {

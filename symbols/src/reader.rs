@@ -17,6 +17,16 @@ impl Fuel {
         self.0.store(reads, Ordering::Relaxed);
     }
 
+    /// An error when nothing is left.
+    pub(crate) fn check(&self) -> Result<()> {
+        let left = self.0.load(Ordering::Relaxed);
+        if left > 0 {
+            Ok(())
+        } else {
+            Err(Error::UnexpectedEof(ReaderOffsetId(0)))
+        }
+    }
+
     /// Not one atomic operation: two threads that race get a few reads for free.
     fn spend(&self, reads: usize) -> bool {
         let left = self.0.load(Ordering::Relaxed).saturating_sub(reads as u64);

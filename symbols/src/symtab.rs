@@ -44,6 +44,7 @@ impl StringTable {
             table: Arc::clone(self),
             offset,
             len: len as u32,
+            version: Version::Default,
         }
     }
 }
@@ -58,12 +59,22 @@ fn replace_invalid(bytes: &mut [u8]) {
     }
 }
 
+/// Which callers a versioned symbol serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// New programs (`name@@VERSION`), or all of them.
+    Default,
+    /// Only programs that were linked against an older library (`name@VERSION`).
+    Old,
+}
+
 /// A symbol name inside a shared string table.
 #[derive(Clone)]
 pub(crate) struct Name {
     table: Arc<StringTable>,
     offset: u32,
     len: u32,
+    pub(crate) version: Version,
 }
 
 impl Name {
@@ -99,6 +110,8 @@ pub(crate) struct Symbol {
     pub(crate) kind: elf::SymbolType,
     pub(crate) bind: elf::SymbolBind,
     pub(crate) section: u16,
+    /// As in `.gnu.version`; 0 without it.
+    pub(crate) version: u16,
 }
 
 impl Symbol {
@@ -112,6 +125,8 @@ pub(crate) struct SymbolTable {
     pub(crate) source: SymbolSource,
     pub(crate) names: Arc<StringTable>,
     entries: Vec<u8>,
+    /// `.gnu.version`: one 16-bit number a symbol.
+    versions: Vec<u8>,
 }
 
 impl SymbolTable {
@@ -146,10 +161,15 @@ impl SymbolTable {
             .get(section.link as usize)
             .ok_or_else(|| elf.damaged("string table link"))?;
         let names = elf.section_data(strings)?.unwrap_or_default();
+        let versions = match source {
+            SymbolSource::Dynsym => elf.data_of(".gnu.version")?.unwrap_or_default(),
+            _ => Vec::new(),
+        };
         Ok(SymbolTable {
             source,
             names: Arc::new(StringTable::new(names)),
             entries,
+            versions,
         })
     }
 
@@ -157,18 +177,36 @@ impl SymbolTable {
         let count = (self.entries.len() / size_of::<elf::Sym64<LE>>()).min(MAX_SYMBOLS);
         let entries = object::pod::slice_from_bytes::<elf::Sym64<LE>>(&self.entries, count);
         let entries = entries.map_or(&[][..], |(entries, _)| entries);
-        entries.iter().map(|entry| Symbol {
-            name: entry.st_name.get(LE),
-            addr: entry.st_value.get(LE),
-            size: entry.st_size.get(LE),
-            kind: entry.st_type(),
-            bind: entry.st_bind(),
-            section: entry.st_shndx.get(LE).0,
-        })
+        entries
+            .iter()
+            .zip(0..)
+            .map(|(entry, index): (_, usize)| Symbol {
+                name: entry.st_name.get(LE),
+                addr: entry.st_value.get(LE),
+                size: entry.st_size.get(LE),
+                kind: entry.st_type(),
+                bind: entry.st_bind(),
+                section: entry.st_shndx.get(LE).0,
+                version: self.version(index),
+            })
+    }
+
+    fn version(&self, index: usize) -> u16 {
+        let version = self.versions.get(2 * index..2 * index + 2);
+        version
+            .and_then(|bytes| bytes.try_into().ok())
+            .map_or(0, u16::from_le_bytes)
     }
 
     pub(crate) fn name(&self, symbol: &Symbol) -> Name {
-        self.names.name(symbol.name)
+        let mut name = self.names.name(symbol.name);
+        let full = name.full();
+        let suffix = &full[without_version(full).len()..];
+        let hidden = symbol.version & elf::VERSYM_HIDDEN.0 != 0;
+        if hidden || (suffix.starts_with('@') && !suffix.starts_with("@@")) {
+            name.version = Version::Old;
+        }
+        name
     }
 
     /// The first symbol with this name (versions aside) for which `wanted` holds.
