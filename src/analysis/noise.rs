@@ -5,10 +5,10 @@
 //! the profile and for no decision, and a peak of such ops is reported as one that the engine cannot
 //! resolve instead of with a cause that is a roll of dice.
 
-use darc_tracer::record::{Op, Ticks};
+use darc_tracer::record::{FnodeId, Op, Ticks};
 
 use super::descent::Analysis;
-use super::ftree::{PathState, Stop};
+use super::ftree::{Expansion, PathState, Stop};
 
 /// After so many times `decision_ops` ops without resolution a peak is given up.
 const PATIENCE: u64 = 5;
@@ -57,6 +57,23 @@ impl Analysis {
     /// Whether the op is too short for its fnodes to mean anything.
     pub(super) fn is_unresolved(&self, op: &Op) -> bool {
         op.latency < self.noise.of(op)
+    }
+
+    /// Ends every open path at an fnode whose calls cannot be followed after all, and never measures them again.
+    pub fn give_up(&mut self, fnode: FnodeId, why: Stop) {
+        self.ftree.fnode_mut(fnode).expansion = Expansion::Impossible(why.clone());
+        self.measured.retain(|&measured| measured != fnode);
+        let open: Vec<u32> = self
+            .ftree
+            .fnode(fnode)
+            .records()
+            .filter(|(_, record)| record.state.is_open())
+            .map(|(peak, _)| peak)
+            .collect();
+        for peak in open {
+            self.set_state(fnode, peak, PathState::Ended(why.clone()));
+        }
+        self.settle();
     }
 
     /// Counts an unresolved op, and ends the peak's open paths when there is nothing but such ops.

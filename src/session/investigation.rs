@@ -8,7 +8,7 @@ use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Counters, NewTarget, ProbeCost, Sink};
 use darc_tracer::record::Op;
 
-use crate::analysis::{Analysis, Callee, CalleeId, FnodeId, Params, SiteId, Ticks};
+use crate::analysis::{Analysis, Callee, CalleeId, FnodeId, Params, SiteId, Stop, Ticks};
 use crate::report::{Place, Report};
 use crate::state::{Ids, StateError};
 
@@ -31,12 +31,16 @@ pub struct Investigation {
     pub modules: Modules,
     /// f0, once it is found.
     pub f0: Option<CodeRef>,
+    /// The program that a stored analysis is of.
+    pub program: Option<ModuleId>,
     /// Call sites without a probe, each with the reason.
     pub skipped: BTreeMap<CodeRef, String>,
     /// How many sites were instrumented, at most at one time.
     pub sites: usize,
     /// What the engines of all processes did.
     pub counters: Counters,
+    /// More calls than this at one site in one op cannot be followed by the engine.
+    pub most_calls: Option<u64>,
     /// What a probe costs.
     pub cost: ProbeCost,
     /// What the person should know.
@@ -53,9 +57,11 @@ impl Investigation {
             catalog: Catalog::default(),
             modules: Modules::default(),
             f0: None,
+            program: None,
             skipped: BTreeMap::new(),
             sites: 0,
             counters: Counters::default(),
+            most_calls: None,
             cost: ProbeCost::default(),
             warnings: Vec::new(),
         }
@@ -79,11 +85,14 @@ impl Investigation {
         let f0 = (!f0.module.is_empty()).then(|| code(&mut modules, &f0));
         let mut ids = StoredIds { catalog: &mut catalog, code: |place: &Place| code(&mut modules, place) };
         let analysis = crate::state::restore(report, params, &mut ids)?;
+        let build = report.target.build_id.clone();
+        let program = (!report.target.exe.is_empty()).then(|| modules.intern(&report.target.exe, build, None));
         Ok(Investigation {
             analysis,
             catalog,
             modules,
             f0,
+            program,
             warnings: Vec::new(),
             ..Investigation::new(NameSpec::Name { module: None, name: report.f0.name.clone() }, params)
         })
@@ -138,6 +147,13 @@ impl Investigation {
         }
     }
 
+    /// The fnode that makes so many calls in the op that measuring them has drowned everything.
+    fn too_busy(&self, op: &Op) -> Option<FnodeId> {
+        let most = self.most_calls?;
+        let busy = op.touched.iter().filter(|touched| touched.count > most);
+        busy.filter_map(|touched| self.analysis.ftree().get(touched.fnode)?.parent).next()
+    }
+
     /// Adds what an engine counted in one process.
     pub fn add_counters(&mut self, counters: Counters) {
         self.counters.records += counters.records;
@@ -167,7 +183,16 @@ impl<C: FnMut(&Place) -> CodeRef> Ids for StoredIds<'_, C> {
 
 impl Sink for Investigation {
     fn op(&mut self, op: Op) {
-        self.analysis.op(&op);
+        match self.too_busy(&op) {
+            Some(fnode) => {
+                let why = format!(
+                    "it makes more than {} calls at one place in an op, too many to follow with breakpoints; --engine jump can",
+                    self.most_calls.unwrap_or(u64::MAX)
+                );
+                self.analysis.give_up(fnode, Stop::NotInstrumentable(why));
+            }
+            None => self.analysis.op(&op),
+        }
     }
 
     fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks) {

@@ -36,6 +36,9 @@ use watch::Watch;
 /// How long the engine may serve the target before the session looks at its other duties.
 const SLICE: Duration = Duration::from_millis(20);
 
+/// At some 30 µs a breakpoint this many calls make an op longer by a tenth of a second.
+const MOST_CALLS_INT3: u64 = 2_000;
+
 /// How a session ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
@@ -115,6 +118,7 @@ impl<'a> Session<'a> {
         progress: &'a mut Progress,
     ) -> Session<'a> {
         investigation.cost = engine.cost();
+        investigation.most_calls = (engine.name() == "int3").then_some(MOST_CALLS_INT3);
         let remedy = format!(
             "its ops are so short that the {} engine cannot tell who takes their time{}",
             engine.name(),
@@ -159,7 +163,7 @@ impl<'a> Session<'a> {
     fn analyse(&mut self, limits: Limits<'_>) -> Result<Ending, SessionError> {
         self.look_at_libraries()?;
         loop {
-            if self.answer()? {
+            if self.is_f0_loaded() && self.answer()? {
                 return Ok(Ending::Finished);
             }
             let notice = self.engine.poll(SLICE, self.investigation)?;
@@ -185,6 +189,10 @@ impl<'a> Session<'a> {
                 return Ok(Ending::TimeUp);
             }
         }
+    }
+
+    fn is_f0_loaded(&self) -> bool {
+        self.investigation.f0.is_some_and(|f0| self.investigation.modules.locate(f0).is_some())
     }
 
     /// Code came or went: finds f0 and the hooks among what is loaded now.
@@ -242,16 +250,21 @@ impl<'a> Session<'a> {
 
     /// f0 is known from an earlier run, but its file is not loaded (yet).
     fn explain_missing(&mut self, f0: CodeRef) -> Result<(), SessionError> {
-        let wanted = self.investigation.modules.get(f0.module);
-        let other = self.investigation.modules.loaded().into_iter().map(|id| self.investigation.modules.get(id));
+        let modules = &self.investigation.modules;
+        let wanted = modules.get(f0.module);
         let same_file = |path: &str| path.rsplit('/').next() == wanted.path.rsplit('/').next();
-        if let Some(other) = other.into_iter().find(|other| same_file(&other.path)) {
-            let build = |id: &Option<String>| id.clone().unwrap_or_else(|| "unknown".to_owned());
+        let loaded = modules.loaded();
+        let program = loaded.first().filter(|_| self.investigation.program == Some(f0.module));
+        let other = loaded.iter().find(|&&id| same_file(&modules.get(id).path)).or(program);
+        if let Some(&other) = other {
+            let build = |id: &Option<String>| id.clone().unwrap_or_else(|| "without build-id".to_owned());
+            let other = modules.get(other);
             return Err(SessionError::OtherBuild(format!(
-                "{} is another build than the stored analysis is of ({}, not {}); start a new analysis with darc run or attach",
+                "the stored analysis is of {} ({}), the target has {} ({}); run the same build, or start a new analysis with darc run or attach",
+                wanted.path,
+                build(&wanted.build_id),
                 other.path,
-                build(&other.build_id),
-                build(&wanted.build_id)
+                build(&other.build_id)
             )));
         }
         match self.libraries {
