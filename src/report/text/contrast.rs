@@ -2,7 +2,7 @@
 
 use super::{Page, shorten};
 use crate::report::escape::control;
-use crate::report::model::{DescentState, FtreeNode, PeakEntry};
+use crate::report::model::{CalleeKind, DescentState, FtreeNode, PeakEntry};
 
 /// Columns of one peak: maxcount, calls per op, time per op.
 const CELL: usize = 9 + 9 + 9;
@@ -104,7 +104,9 @@ fn collect(
         name: format!("{:below$}(itself)", ""),
         cells: peaks.iter().map(|&peak| self_cell(node, peak)).collect(),
     });
-    for child in &node.children {
+    // The place of an indirect call's unnamed targets says nothing as long as all targets have names.
+    let seen = |child: &&FtreeNode| child.kind != CalleeKind::Unknown || child.count > 0;
+    for child in node.children.iter().filter(seen) {
         collect(child, Some(node), below, peaks, rows);
     }
 }
