@@ -1,0 +1,229 @@
+//! `darc attach`: a running process is analysed, and left as it was found.
+
+use std::process::Command;
+
+use darc_testprogs::{Opt, ground_truth, program};
+
+use crate::harness::{Target, Task, for_all, run_darc, turn, wait_until};
+use crate::untouched::{ProcessState, tracer_of};
+
+/// Attaches to a working program, checks what is found, and that nothing of the process was changed.
+fn check(name: &str) {
+    let _turn = turn();
+    let truth = ground_truth(name);
+    for_all(|engine, opt| {
+        let target = Target::start(name, opt, &[]);
+        let before = ProcessState::of(target.pid());
+        let analysis = Task::new(engine, truth.f0)
+            .options(truth.options)
+            .attach(target.pid());
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        assert!(
+            analysis.darc.stdout.contains(truth.peaks[0].path[0]),
+            "the report is on stdout"
+        );
+        before.check_unchanged(target.pid());
+        analysis.report().check(truth);
+        target.finish_like_native(&program(name, opt), &[]);
+    });
+}
+
+macro_rules! programs {
+    ($($name:ident)*) => { $(#[test] fn $name() { check(stringify!($name)); })* };
+}
+
+programs! {
+    closures
+    recursion
+    shared_library
+    tail_calls
+    two_peaks
+    two_peaks_no_pie
+    two_peaks_static
+    two_peaks_static_pie
+    virtual_calls
+}
+
+/// Again and again: no mapping, file, thread or tracer is left behind.
+#[test]
+fn attaching_often_leaves_nothing_behind() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("two_peaks", opt, &["brisk"]);
+        let before = ProcessState::of(target.pid());
+        for _ in 0..10 {
+            let task =
+                Task::new(engine, "serve").options(&["--start-ops", "20", "--decision-ops", "3"]);
+            let analysis = task.attach(target.pid());
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            before.check_unchanged(target.pid());
+        }
+        target.finish_like_native(&program("two_peaks", opt), &["brisk"]);
+    });
+}
+
+/// The id of a thread stands for its process, and darc says so.
+#[test]
+fn a_threads_id_stands_for_its_process() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("four_threads", opt, &[]);
+        let mut tid = 0;
+        wait_until("a second thread", || {
+            let tasks =
+                std::fs::read_dir(format!("/proc/{}/task", target.pid())).expect("it lives");
+            let tids =
+                tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse::<i32>().ok());
+            tid = tids.max().unwrap_or(0);
+            tid > target.pid()
+        });
+        let analysis = Task::new(engine, "serve").attach(tid);
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        assert!(
+            analysis
+                .darc
+                .stderr
+                .contains(&format!("thread of process {}", target.pid())),
+            "{analysis:#?}"
+        );
+        analysis.report().check(ground_truth("four_threads"));
+    });
+}
+
+/// The time that was given ends the analysis; what was seen so far is reported.
+#[test]
+fn a_duration_ends_the_analysis() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("two_peaks", opt, &[]);
+        let before = ProcessState::of(target.pid());
+        let task = Task::new(engine, "serve").options(&[
+            "--duration",
+            "500ms",
+            "--decision-ops",
+            "1000000",
+        ]);
+        let analysis = task.attach(target.pid());
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        before.check_unchanged(target.pid());
+        let report = analysis.report();
+        assert_eq!(report.status(), "in-progress");
+        assert!(report.ops() > 0);
+        target.finish_like_native(&program("two_peaks", opt), &[]);
+    });
+}
+
+/// f0 is never called: that is said, with an exit code of its own.
+#[test]
+fn a_function_that_is_never_called() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("names", opt, &[]);
+        let before = ProcessState::of(target.pid());
+        let analysis = Task::new(engine, "never_called")
+            .options(&["-d", "300ms"])
+            .attach(target.pid());
+        assert_eq!(analysis.darc.code(), 7, "{analysis:#?}");
+        assert!(
+            analysis.darc.stderr.contains("no call of f0 completed"),
+            "{analysis:#?}"
+        );
+        assert_eq!(analysis.report().ops(), 0);
+        before.check_unchanged(target.pid());
+        target.finish_like_native(&program("names", opt), &[]);
+    });
+}
+
+/// f0 is running when darc attaches, and never returns: detaching is as clean.
+#[test]
+fn a_function_that_is_running_already() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("two_peaks", opt, &[]);
+        let before = ProcessState::of(target.pid());
+        let analysis = Task::new(engine, "main")
+            .options(&["-d", "500ms"])
+            .attach(target.pid());
+        assert!([0, 7].contains(&analysis.darc.code()), "{analysis:#?}");
+        before.check_unchanged(target.pid());
+        target.finish_like_native(&program("two_peaks", opt), &[]);
+    });
+}
+
+/// A process has one tracer at most: the second darc names the first and touches nothing.
+#[test]
+fn two_at_once() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("two_peaks", opt, &[]);
+        let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
+        let (first, output, folder) = task.start_attach(target.pid());
+        wait_until("a tracer", || tracer_of(target.pid()) == first.pid());
+        let second = Task::new(engine, "serve").attach(target.pid());
+        let line = second.darc.failure(3);
+        assert!(
+            line.contains(&format!("already traced by process {}", first.pid())),
+            "{line}"
+        );
+        assert_eq!(tracer_of(target.pid()), first.pid());
+        first.signal(nix::sys::signal::Signal::SIGINT);
+        assert_eq!(first.finish().code(), 0);
+        assert!(output.exists(), "{folder:?}");
+        target.finish_like_native(&program("two_peaks", opt), &[]);
+    });
+}
+
+/// The program's file may be deleted or replaced while it runs.
+#[test]
+fn a_deleted_program() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("server");
+        std::fs::copy(program("two_peaks", opt), &path).expect("copied");
+        let target = Target::start_at(&path, &[]);
+        std::fs::remove_file(&path).expect("removed");
+        std::fs::write(&path, "something else").expect("written");
+        let analysis = Task::new(engine, "serve").attach(target.pid());
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        analysis.report().check(ground_truth("two_peaks"));
+        assert!(target.finish().status.success());
+    });
+}
+
+/// The terminal report of `attach` is text; a stored result can be shown again in both formats.
+#[test]
+fn results_can_be_shown_again() {
+    let _turn = turn();
+    let target = Target::start("two_peaks", Opt::O2, &[]);
+    let analysis = Task::new("int3", "serve").attach(target.pid());
+    let file = analysis.output.to_str().expect("text");
+    let shown = run_darc(&["report", file]);
+    assert_eq!(shown.code(), 0, "{shown:#?}");
+    assert!(shown.stdout.contains("rehash"), "{shown:#?}");
+    let json = run_darc(&["report", "--format", "json", file]);
+    let again: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+    assert_eq!(again, analysis.report().0);
+}
+
+/// A sleeping program that never calls anything can be left at once.
+#[test]
+fn a_program_that_sleeps() {
+    let _turn = turn();
+    for_all(|engine, _| {
+        let mut child = Command::new("/bin/sleep")
+            .arg("600")
+            .spawn()
+            .expect("started");
+        let pid = i32::try_from(child.id()).expect("an id");
+        let before = ProcessState::of(pid);
+        let analysis = Task::new(engine, "libc.so.6:malloc")
+            .options(&["-d", "300ms"])
+            .attach(pid);
+        assert_eq!(analysis.darc.code(), 7, "{analysis:#?}");
+        before.check_unchanged(pid);
+        assert!(child.try_wait().expect("ours").is_none());
+        child.kill().expect("ours");
+        child.wait().expect("ours");
+    });
+}

@@ -1,0 +1,92 @@
+//! Results files that are none, or damaged: exit code 5, one line, no panic, nothing run.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use darc_testprogs::{Opt, program};
+use tempfile::TempDir;
+
+use crate::harness::{Finished, darc, engines, execute, turn};
+
+/// Results of a short analysis, in the text format.
+fn results() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("out.txt");
+    let mut command = darc(&["run", "--f0", "serve", "--engine", engines()[0], "-o"]);
+    let finished = execute(
+        command
+            .arg(&file)
+            .arg("--")
+            .arg(program("two_peaks", Opt::O2))
+            .arg("160"),
+    );
+    assert_eq!(finished.code(), 0, "{finished:#?}");
+    (folder, file)
+}
+
+fn report(file: &Path) -> Finished {
+    execute(darc(&["report"]).arg(file))
+}
+
+/// Both commands that read results refuse this file.
+fn refused(file: &Path) {
+    let output = file.with_extension("again");
+    let resumed = execute(darc(&["resume"]).arg(file).arg("-o").arg(&output));
+    for finished in [report(file), resumed] {
+        assert!(!finished.stderr.contains("panicked"), "{finished:#?}");
+        finished.failure(5);
+        assert_eq!(
+            finished.stdout, "",
+            "nothing was run or shown: {finished:#?}"
+        );
+    }
+}
+
+#[test]
+fn files_that_are_no_results() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    refused(&path("missing"));
+    refused(folder.path());
+    let files: [(&str, &[u8]); 6] = [
+        ("empty", b""),
+        ("text", b"something else\n"),
+        ("json", b"{}"),
+        ("deep", &[b'['; 100_000]),
+        ("binary", b"\xff\xfe\0\x01"),
+        ("other_schema", b"{\"schema\": 2}"),
+    ];
+    for (name, content) in files {
+        fs::write(path(name), content).expect("written");
+        refused(&path(name));
+    }
+    File::create(path("huge"))
+        .and_then(|file| file.set_len(100 << 30))
+        .expect("sparse");
+    refused(&path("huge"));
+    nix::unistd::mkfifo(&path("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("made");
+    refused(&path("fifo"));
+    refused(Path::new("/dev/zero"));
+}
+
+#[test]
+fn damaged_results() {
+    let _turn = turn();
+    let (folder, file) = results();
+    let whole = fs::read(&file).expect("text");
+    assert_eq!(report(&file).code(), 0);
+    let damaged = folder.path().join("damaged.txt");
+    let step = whole.len() / 25 + 1;
+    for place in (0..whole.len()).step_by(step) {
+        fs::write(&damaged, &whole[..place]).expect("written");
+        refused(&damaged);
+        let mut flipped = whole.clone();
+        flipped[place] ^= 0x04;
+        fs::write(&damaged, flipped).expect("written");
+        refused(&damaged);
+    }
+    let mut longer = whole.clone();
+    longer.extend(b"and more\n");
+    fs::write(&damaged, longer).expect("written");
+    refused(&damaged);
+}

@@ -1,0 +1,154 @@
+//! Death at any moment: of the target, and of darc.
+
+use darc_testprogs::{Opt, program};
+use nix::sys::signal::Signal;
+
+use crate::harness::{Running, Target, Task, engines, for_all, turn, wait_until};
+use crate::untouched::{check_text, tracer_of};
+
+/// The target is killed while darc is at work, each time a little later: darc ends, with results
+/// or with one line that says what happened.
+#[test]
+fn the_target_is_killed() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        for (round, name) in ["two_peaks", "four_threads", "thread_churn", "fork_exec"]
+            .iter()
+            .cycle()
+            .take(24)
+            .enumerate()
+        {
+            let f0 = match *name {
+                "thread_churn" => "task",
+                "fork_exec" => "job",
+                _ => "serve",
+            };
+            let target = Target::start(name, opt, &["brisk"]);
+            let task = Task::new(engine, f0).options(&["--decision-ops", "1000000000"]);
+            let (darc, _output, _folder) = task.start_attach(target.pid());
+            if round % 3 > 0 {
+                wait_until("a tracer", || tracer_of(target.pid()) != 0);
+            }
+            let mut turns = round * 200;
+            wait_until("a moment", || {
+                turns = turns.saturating_sub(1);
+                turns == 0
+            });
+            target.signal(Signal::SIGKILL);
+            let finished = darc.finish();
+            let code = finished.code();
+            assert!([0, 3, 6, 7].contains(&code), "{name}: {finished:#?}");
+            if code == 3 || code == 6 {
+                finished.failure(code);
+            }
+        }
+    });
+}
+
+/// A program that darc started dies by a signal: darc passes it on as its own exit code.
+#[test]
+fn a_started_program_is_killed() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let analysis =
+            Task::new(engine, "serve").run_like_native(&program("ends_in_f0", opt), &["abort"]);
+        assert_eq!(analysis.darc.code(), 128 + Signal::SIGABRT as i32);
+        assert_eq!(
+            analysis.report().at("/target/exit_status"),
+            128 + Signal::SIGABRT as i32
+        );
+    });
+}
+
+/// darc is killed in mid-analysis. With breakpoints in its code the target can only be saved when the
+/// guardian is quicker than the next call of f0, so that f0 is a function here that is not called.
+#[test]
+fn darc_is_killed() {
+    let _turn = turn();
+    for engine in engines() {
+        for _ in 0..10 {
+            let target = Target::start("names", Opt::O2, &[]);
+            let (darc, _output, _folder) =
+                Task::new(engine, "never_called").start_attach(target.pid());
+            wait_until("a tracer", || tracer_of(target.pid()) == darc.pid());
+            darc.signal(Signal::SIGKILL);
+            darc.finish();
+            wait_until("the end of tracing", || tracer_of(target.pid()) == 0);
+            wait_until("the code as it was", || text_is_whole(target.pid()));
+            check_text(target.pid());
+            target.finish_like_native(&program("names", Opt::O2), &[]);
+        }
+    }
+}
+
+fn text_is_whole(pid: i32) -> bool {
+    std::panic::catch_unwind(|| check_text(pid)).is_ok()
+}
+
+/// The pipe that darc writes its report to is closed: the target is restored all the same.
+#[test]
+fn nobody_reads_the_report() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("two_peaks", opt, &[]);
+        let before = crate::untouched::ProcessState::of(target.pid());
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command =
+            crate::harness::darc(&["attach", "--f0", "serve", "--engine", engine, "-o"]);
+        command
+            .arg(folder.path().join("out.txt"))
+            .args(["-p", &target.pid().to_string()]);
+        let mut child = command
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("started");
+        drop(child.stdout.take());
+        child.wait().expect("ours");
+        before.check_unchanged(target.pid());
+        assert!(folder.path().join("out.txt").exists());
+        target.finish_like_native(&program("two_peaks", opt), &[]);
+    });
+}
+
+/// A started program goes on when darc is told to end early.
+#[test]
+fn a_started_program_runs_on() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = crate::harness::darc(&[
+            "run",
+            "--f0",
+            "serve",
+            "--engine",
+            engine,
+            "--decision-ops",
+            "1000000000",
+            "-o",
+        ]);
+        command
+            .arg(folder.path().join("out.txt"))
+            .arg("--")
+            .arg(program("two_peaks", opt));
+        let darc = Running::start(command.stdin(std::process::Stdio::null()));
+        let child_of = || {
+            let path = format!("/proc/{0}/task/{0}/children", darc.pid());
+            let children = std::fs::read_to_string(path).unwrap_or_default();
+            children.split_ascii_whitespace().find_map(|child| {
+                let exe = std::fs::read_link(format!("/proc/{child}/exe")).ok()?;
+                exe.ends_with("two_peaks")
+                    .then(|| child.parse::<i32>().ok())?
+            })
+        };
+        wait_until("the program", || {
+            child_of().is_some_and(|child| tracer_of(child) == darc.pid())
+        });
+        darc.signal(Signal::SIGINT);
+        let finished = darc.finish();
+        let native = crate::harness::native::<&str>(&program("two_peaks", opt), &[]);
+        assert_eq!(finished.stdout, native.stdout, "{finished:#?}");
+        assert_eq!(finished.code(), 0, "{finished:#?}");
+    });
+}

@@ -1,0 +1,180 @@
+//! f0 in a shared library, also one that is loaded later; programs without symbols.
+
+use std::process::Command;
+
+use darc_testprogs::{Opt, ground_truth, program};
+
+use crate::harness::{Target, Task, for_all, turn};
+use crate::report::Report;
+use crate::untouched::ProcessState;
+
+/// The library can be named.
+#[test]
+fn a_library_is_named() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let task = Task::new(engine, "libserve.so:library_serve");
+        let report = task
+            .run_like_native(&program("shared_library", opt), &[])
+            .report();
+        report.check(ground_truth("shared_library"));
+        assert!(
+            report
+                .at("/f0/module")
+                .as_str()
+                .expect("text")
+                .ends_with("libserve.so")
+        );
+    });
+}
+
+/// The plugin is there when darc attaches.
+#[test]
+fn a_plugin_that_is_loaded() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let mut target = Target::start("plugin_host", opt, &[]);
+        target.poke();
+        crate::harness::wait_until("the plugin", || {
+            let maps =
+                std::fs::read_to_string(format!("/proc/{}/maps", target.pid())).expect("it lives");
+            maps.lines()
+                .any(|line| line.contains("libserve.so") && line.contains(" r-xp "))
+        });
+        let analysis = Task::new(engine, "library_serve").attach(target.pid());
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        crate::untouched::check_released(target.pid());
+        crate::untouched::check_text(target.pid());
+        analysis.report().check(ground_truth("plugin_host"));
+        assert!(target.finish().status.success());
+    });
+}
+
+/// The plugin is not there: the error says which libraries are, and the process is left alone.
+#[test]
+fn a_plugin_that_is_not_loaded() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("plugin_host", opt, &[]);
+        let before = ProcessState::of(target.pid());
+        for f0 in ["library_serve", "libserve.so:library_serve"] {
+            let analysis = Task::new(engine, f0).attach(target.pid());
+            let line = analysis.darc.failure(4);
+            assert!(
+                line.contains("library_serve") || line.contains("libserve"),
+                "{line}"
+            );
+            before.check_unchanged(target.pid());
+        }
+    });
+}
+
+/// The plugin is unloaded and loaded again: nothing is written where it used to be.
+#[test]
+fn a_plugin_that_comes_and_goes() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let analysis = Task::new(engine, "library_serve")
+            .run_like_native(&program("plugin_host", opt), &["reload", "400", "brisk"]);
+        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+    });
+}
+
+/// The address of a function, as the symbols of the program's twin tell.
+fn address_of(name: &str, opt: Opt) -> String {
+    let output = Command::new("nm")
+        .arg(program("two_peaks", opt))
+        .output()
+        .expect("nm comes with the compiler");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let line = text
+        .lines()
+        .find(|line| line.ends_with(&format!(" {name}")))
+        .expect("it is there");
+    format!(
+        "0x{}",
+        line.split(' ')
+            .next()
+            .expect("an address")
+            .trim_start_matches('0')
+    )
+}
+
+/// Without symbols an address does, and names are module and offset.
+#[test]
+fn a_stripped_program() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let f0 = address_of("serve", opt);
+        let report = Task::new(engine, &f0)
+            .run_like_native(&program("two_peaks_stripped", opt), &[])
+            .report();
+        assert_eq!(report.status(), "root-cause-found", "{:#}", report.0);
+        let expected = [vec!["serve", "lookup"], vec!["serve", "rebuild", "rehash"]];
+        for path in expected {
+            let names: Vec<String> = path
+                .iter()
+                .map(|name| format!("two_peaks_stripped+{}", address_of(name, opt)))
+                .collect();
+            let is_found = report
+                .peaks()
+                .iter()
+                .flat_map(Report::causes)
+                .any(|cause| cause.path == names);
+            assert!(is_found, "{names:?}: {:#}", report.0);
+        }
+    });
+}
+
+#[test]
+fn a_stripped_program_has_no_names() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let analysis = Task::new(engine, "serve").run(&program("two_peaks_stripped", opt), &[]);
+        let line = analysis.darc.failure(4);
+        assert!(line.contains("0x"), "says what to do: {line}");
+        assert_eq!(analysis.darc.stdout, "", "it has not run");
+    });
+}
+
+/// Files and lines, from DWARF 5 and DWARF 4.
+#[test]
+fn lines_of_the_source() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        for name in ["two_peaks", "two_peaks_dwarf4", "two_peaks_debuglink"] {
+            let report = Task::new(engine, "serve")
+                .run_like_native(&program(name, opt), &[])
+                .report();
+            let source = include_str!("../testprogs/c/two_peaks.c");
+            let line_of = |text: &str| {
+                source
+                    .lines()
+                    .position(|line| line.contains(text))
+                    .expect("it is there") as u64
+                    + 1
+            };
+            for cause in report
+                .peaks()
+                .iter()
+                .flat_map(|peak| peak["root_causes"].as_array().expect("a list"))
+            {
+                for frame in cause["frames"].as_array().expect("a list").iter().skip(1) {
+                    assert!(
+                        frame["file"]
+                            .as_str()
+                            .is_some_and(|file| file.ends_with("two_peaks.c")),
+                        "{frame:#}"
+                    );
+                    let expected = match frame["name"].as_str().expect("text") {
+                        "lookup" => line_of("= lookup(key)"),
+                        "rebuild" => line_of("^= rebuild(key)"),
+                        "rehash" => line_of("return rehash(table)"),
+                        other => panic!("{other}"),
+                    };
+                    assert_eq!(frame["line"], expected, "{name}: {frame:#}");
+                }
+            }
+        }
+    });
+}

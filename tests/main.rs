@@ -1,0 +1,23 @@
+//! Integration tests: the `darc` binary on real programs whose behaviour is known.
+//!
+//! Each test also checks that the target's output and exit status are as without darc; those that
+//! attach check that nothing of it was changed. Tests that start targets take turns
+//! ([`harness::turn`]): they measure time, and would disturb each other.
+
+mod harness;
+mod report;
+mod untouched;
+
+mod attach;
+mod bad_input;
+mod bad_results;
+mod death;
+mod ground_truth;
+mod libraries;
+mod processes;
+mod resume;
+mod signals;
+mod sqlite;
+mod threads;
+mod transparency;
+mod unwinding;

@@ -1,0 +1,91 @@
+//! fork, vfork, posix_spawn, exec, and programs that end inside f0.
+
+use darc_testprogs::{ground_truth, program};
+
+use crate::harness::{Target, Task, for_all, turn};
+use crate::untouched::ProcessState;
+
+/// Children of an attached target run as if there were no darc, also those that call f0.
+#[test]
+fn children_run_untouched() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("fork_exec", opt, &[]);
+        let before = ProcessState::of(target.pid());
+        let analysis = Task::new(engine, "job").attach(target.pid());
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        before.check_unchanged(target.pid());
+        analysis.report().check(ground_truth("fork_exec"));
+        target.finish_like_native(&program("fork_exec", opt), &[]);
+    });
+}
+
+/// Many short forks while probes are set: the child's memory is put right each time.
+#[test]
+fn many_forks() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let task = Task::new(engine, "job").options(&["--decision-ops", "1000000000"]);
+        task.run_like_native(&program("fork_exec", opt), &["1000", "brisk"]);
+    });
+}
+
+/// exec by another thread than the leader while three threads are in f0.
+#[test]
+fn exec_from_a_thread() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
+        let analysis = task.run_like_native(&program("exec_from_thread", opt), &[]);
+        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+    });
+}
+
+#[test]
+fn exec_from_a_thread_of_an_attached_program() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("exec_from_thread", opt, &[]);
+        let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
+        let (darc, output, folder) = task.start_attach(target.pid());
+        crate::harness::wait_until("a tracer", || {
+            crate::untouched::tracer_of(target.pid()) == darc.pid()
+        });
+        target.finish_like_native(&program("exec_from_thread", opt), &[]);
+        let finished = darc.finish();
+        assert!([0, 7].contains(&finished.code()), "{finished:#?}");
+        assert!(output.exists(), "{folder:?}");
+    });
+}
+
+/// f0 never returns because the program ends in it: same end, and what was seen is reported.
+#[test]
+fn programs_that_end_inside_f0() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        for (end, code) in [
+            ("exit", 7),
+            ("_exit", 8),
+            ("abort", 134),
+            ("execve", 0),
+            ("segv", 139),
+            ("group", 9),
+        ] {
+            let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
+            let analysis = task.run_like_native(&program("ends_in_f0", opt), &[end]);
+            assert_eq!(analysis.darc.code(), code, "{end}: {analysis:#?}");
+            assert!(analysis.report().ops() >= 100, "{end}: {analysis:#?}");
+        }
+    });
+}
+
+/// What a program inherits from darc is what it inherits from a shell.
+#[test]
+fn a_started_program_inherits_what_darc_inherited() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let analysis =
+            Task::new(engine, "serve").run_like_native(&program("inherited_state", opt), &["20"]);
+        assert!(analysis.darc.stdout.contains("umask="), "{analysis:#?}");
+    });
+}

@@ -1,0 +1,196 @@
+//! An analysis that did not come to its end goes on: `darc resume`, and `darc run --repeat`.
+
+use std::fs;
+use std::path::Path;
+
+use darc_testprogs::{Opt, ground_truth, program};
+
+use crate::harness::{Analysis, Target, Task, darc, engines, execute, for_all, turn};
+use crate::report::Report;
+use crate::untouched::ProcessState;
+
+/// Stops after 160 ops: peaks are found, their causes are not.
+fn cut_short(engine: &str, opt: Opt) -> Analysis {
+    let analysis = Task::new(engine, "serve").run_like_native(&program("two_peaks", opt), &["160"]);
+    let report = analysis.report();
+    assert_eq!(report.status(), "in-progress", "{:#}", report.0);
+    assert!(
+        analysis.darc.stderr.contains("darc resume"),
+        "{analysis:#?}"
+    );
+    analysis
+}
+
+fn resume(file: &Path, output: &Path, rest: &[&str]) -> crate::harness::Finished {
+    let mut command = darc(&["resume"]);
+    command
+        .arg(file)
+        .args(["--format", "json", "-o"])
+        .arg(output)
+        .args(rest);
+    execute(command.stdin(std::process::Stdio::null()))
+}
+
+/// How many decisions the ftree's root has behind it, per peak.
+fn decided(report: &Report) -> usize {
+    let mut nodes = vec![report.at("/ftree")];
+    let mut count = 0;
+    while let Some(node) = nodes.pop() {
+        nodes.extend(node["children"].as_array().into_iter().flatten());
+        let peaks = node["peaks"].as_object().into_iter().flatten();
+        count += peaks
+            .filter(|(_, peak)| {
+                peak["state"]
+                    .as_str()
+                    .is_some_and(|state| state.starts_with("decided") || state == "ended")
+            })
+            .count();
+    }
+    count
+}
+
+#[test]
+fn a_short_program_is_run_again() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let first = cut_short(engine, opt);
+        let mut report = first.report();
+        // As often as needed, but each time some decision is made, so not for ever.
+        for _ in 0..20 {
+            if report.status() == "root-cause-found" {
+                break;
+            }
+            let (ops, decisions) = (report.ops(), decided(&report));
+            let path = program("two_peaks", opt);
+            let resumed = resume(
+                &first.output,
+                &first.output,
+                &["--", path.to_str().expect("text"), "160"],
+            );
+            assert_eq!(resumed.code(), 0, "{resumed:#?}");
+            report = Report::read(&first.output, &resumed);
+            assert!(
+                decided(&report) >= decisions,
+                "no decision is made twice: {:#}",
+                report.0
+            );
+            assert!(
+                report.ops() >= ops || report.0["comparison"].is_object(),
+                "{:#}",
+                report.0
+            );
+        }
+        report.check(ground_truth("two_peaks"));
+    });
+}
+
+/// The command is in the file, in the text format too.
+#[test]
+fn the_file_knows_its_command() {
+    let _turn = turn();
+    for engine in engines() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("out.txt");
+        let mut command = darc(&["run", "--f0", "serve", "--engine", engine, "-o"]);
+        command
+            .arg(&file)
+            .arg("--")
+            .arg(program("two_peaks", Opt::O2))
+            .arg("160");
+        assert_eq!(execute(&mut command).code(), 0);
+        let text = fs::read_to_string(&file).expect("text");
+        assert!(
+            text.contains("serve") && text.contains("two_peaks"),
+            "{text}"
+        );
+        let output = folder.path().join("out.json");
+        let resumed = resume(&file, &output, &[]);
+        assert_eq!(resumed.code(), 0, "{resumed:#?}");
+        assert!(resumed.stdout.starts_with("checksum="), "{resumed:#?}");
+        assert!(
+            resumed.stderr.contains("two_peaks 160"),
+            "the command is shown first: {resumed:#?}"
+        );
+        assert!(Report::read(&output, &resumed).ops() > 0);
+    }
+}
+
+#[test]
+fn a_file_that_others_can_write_is_not_run() {
+    use std::os::unix::fs::PermissionsExt;
+    let _turn = turn();
+    let first = cut_short(engines()[0], Opt::O2);
+    fs::set_permissions(&first.output, fs::Permissions::from_mode(0o666)).expect("ours");
+    let output = first.folder.path().join("again.json");
+    let resumed = resume(&first.output, &output, &[]);
+    let line = resumed.failure(5);
+    assert!(line.contains("other users can write"), "{line}");
+    assert_eq!(resumed.stdout, "", "nothing was run");
+}
+
+#[test]
+fn a_running_process_is_attached_to() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let first = cut_short(engine, opt);
+        let target = Target::start("two_peaks", opt, &[]);
+        let before = ProcessState::of(target.pid());
+        let output = first.folder.path().join("again.json");
+        let pid = target.pid().to_string();
+        let resumed = resume(&first.output, &output, &["-p", &pid]);
+        assert_eq!(resumed.code(), 0, "{resumed:#?}");
+        before.check_unchanged(target.pid());
+        Report::read(&output, &resumed).check(ground_truth("two_peaks"));
+        target.finish_like_native(&program("two_peaks", opt), &[]);
+    });
+}
+
+/// Another build of the program: its build-id differs, and that is an error.
+#[test]
+fn another_build_is_refused() {
+    let _turn = turn();
+    for engine in engines() {
+        let first = cut_short(engine, Opt::O0);
+        let output = first.folder.path().join("again.json");
+        let other = program("two_peaks", Opt::O2);
+        let resumed = resume(
+            &first.output,
+            &output,
+            &["--", other.to_str().expect("text"), "160"],
+        );
+        let line = resumed.failure(5);
+        assert!(line.contains("build"), "{line}");
+    }
+}
+
+/// Ops that became much faster since: the distribution is another one, and that is reported.
+#[test]
+fn a_changed_distribution_is_reported() {
+    let _turn = turn();
+    for engine in engines() {
+        let path = program("loop_over_fast", Opt::O2);
+        let first = Task::new(engine, "scan").run(&path, &["160"]);
+        let output = first.folder.path().join("again.json");
+        let resumed = resume(
+            &first.output,
+            &output,
+            &["--", path.to_str().expect("text"), "600", "brisk"],
+        );
+        let report = Report::read(&output, &resumed);
+        assert_eq!(report.at("/comparison/changed"), true, "{:#}", report.0);
+    }
+}
+
+/// A program too short for its analysis is run several times in one go.
+#[test]
+fn runs_are_repeated_until_the_causes_are_found() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let task = Task::new(engine, "serve").options(&["--repeat", "20"]);
+        let analysis = task.run(&program("two_peaks", opt), &["120"]);
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        let runs = analysis.darc.stdout.lines().count();
+        assert!((2..20).contains(&runs), "{analysis:#?}");
+        analysis.report().check(ground_truth("two_peaks"));
+    });
+}

@@ -1,0 +1,142 @@
+//! Signals of the target, to the target, and to darc.
+
+use darc_testprogs::{ground_truth, program};
+use nix::sys::signal::Signal;
+
+use crate::harness::{Target, Task, for_all, turn, wait_until};
+use crate::untouched::{ProcessState, check_text, process_state, tracer_of};
+
+/// None of 8,000 queued signals is lost, and their order holds.
+#[test]
+fn queued_signals_arrive_in_order() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let analysis =
+            Task::new(engine, "serve").run_like_native(&program("signal_storm", opt), &[]);
+        assert!(analysis.report().ops() > 0);
+    });
+}
+
+#[test]
+fn queued_signals_arrive_while_darc_comes_and_goes() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("signal_storm", opt, &[]);
+        for _ in 0..3 {
+            let analysis = Task::new(engine, "serve")
+                .options(&["-d", "300ms"])
+                .attach(target.pid());
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        }
+        crate::untouched::check_released(target.pid());
+        check_text(target.pid());
+        target.finish_like_native(&program("signal_storm", opt), &[]);
+    });
+}
+
+/// Signals that are ignored do not end a blocked call of a traced program either.
+#[test]
+fn ignored_signals_end_no_call() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let analysis = Task::new(engine, "serve")
+            .options(&["--decision-ops", "1000000000"])
+            .run_like_native(&program("ignored_signals", opt), &[]);
+        assert!(analysis.darc.stdout.contains("early=0\n"), "{analysis:#?}");
+    });
+}
+
+/// The target's own breakpoints are its own.
+#[test]
+fn the_programs_own_traps() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        Task::new(engine, "serve").run_like_native(&program("own_int3", opt), &[]);
+    });
+}
+
+#[test]
+fn a_trap_that_is_not_handled_ends_the_program() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let analysis =
+            Task::new(engine, "serve").run_like_native(&program("own_int3", opt), &["die"]);
+        assert_eq!(
+            analysis.darc.code(),
+            128 + Signal::SIGTRAP as i32,
+            "{analysis:#?}"
+        );
+    });
+}
+
+/// SIGSTOP and SIGCONT during the analysis: stopped is stopped, and then it goes on.
+#[test]
+fn a_program_is_stopped_and_continued() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("two_peaks", opt, &[]);
+        let before = ProcessState::of(target.pid());
+        let (darc, output, folder) = Task::new(engine, "serve").start_attach(target.pid());
+        wait_until("a tracer", || tracer_of(target.pid()) == darc.pid());
+        target.signal(Signal::SIGSTOP);
+        wait_until("the stop", || {
+            matches!(process_state(target.pid()), Some('t' | 'T'))
+        });
+        target.signal(Signal::SIGCONT);
+        let finished = darc.finish();
+        assert_eq!(finished.code(), 0, "{finished:#?}");
+        before.check_unchanged(target.pid());
+        crate::report::Report::read(&output, &finished).check(ground_truth("two_peaks"));
+        drop(folder);
+        target.finish_like_native(&program("two_peaks", opt), &[]);
+    });
+}
+
+/// What was stopped before stays stopped while darc looks at it and after.
+#[test]
+fn a_stopped_program_stays_stopped() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("two_peaks", opt, &[]);
+        target.signal(Signal::SIGSTOP);
+        wait_until("the stop", || process_state(target.pid()) == Some('T'));
+        let before = ProcessState::of(target.pid());
+        let analysis = Task::new(engine, "serve")
+            .options(&["-d", "300ms"])
+            .attach(target.pid());
+        assert_eq!(analysis.darc.code(), 7, "{analysis:#?}");
+        assert!(analysis.darc.stderr.contains("stopped"), "{analysis:#?}");
+        assert_eq!(process_state(target.pid()), Some('T'));
+        assert_eq!(before, ProcessState::of(target.pid()));
+        check_text(target.pid());
+        target.signal(Signal::SIGCONT);
+        target.finish_like_native(&program("two_peaks", opt), &[]);
+    });
+}
+
+/// A signal that ends darc's analysis: the target is restored, the results are written.
+#[test]
+fn darc_is_interrupted() {
+    let _turn = turn();
+    for signal in [
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+    ] {
+        for_all(|engine, opt| {
+            let target = Target::start("two_peaks", opt, &[]);
+            let before = ProcessState::of(target.pid());
+            let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
+            let (darc, output, _folder) = task.start_attach(target.pid());
+            wait_until("a tracer", || tracer_of(target.pid()) == darc.pid());
+            darc.signal(signal);
+            let finished = darc.finish();
+            assert!([0, 7].contains(&finished.code()), "{signal}: {finished:#?}");
+            before.check_unchanged(target.pid());
+            let report = crate::report::Report::read(&output, &finished);
+            assert_eq!(report.status(), "in-progress");
+            target.finish_like_native(&program("two_peaks", opt), &[]);
+        });
+    }
+}

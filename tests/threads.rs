@@ -1,0 +1,58 @@
+//! Many threads, threads that come and go, a leader that is gone.
+
+use darc_testprogs::{ground_truth, program};
+
+use crate::harness::{Target, Task, for_all, turn};
+use crate::untouched::{ProcessState, check_released, check_text};
+
+#[test]
+fn four_threads_at_once() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("four_threads", opt, &[]);
+        let analysis = Task::new(engine, "serve").attach(target.pid());
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        check_released(target.pid());
+        check_text(target.pid());
+        analysis.report().check(ground_truth("four_threads"));
+        target.finish_like_native(&program("four_threads", opt), &[]);
+    });
+}
+
+/// Attaching while threads are born and die: none is missed, none is left traced.
+#[test]
+fn threads_that_come_and_go() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("thread_churn", opt, &["brisk"]);
+        for _ in 0..5 {
+            let task = Task::new(engine, "task").options(&[
+                "--start-ops",
+                "50",
+                "--decision-ops",
+                "5",
+                "-d",
+                "5s",
+            ]);
+            let analysis = task.attach(target.pid());
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            check_released(target.pid());
+            check_text(target.pid());
+        }
+        target.finish_like_native(&program("thread_churn", opt), &["brisk"]);
+    });
+}
+
+#[test]
+fn a_leader_that_is_gone() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("dead_leader", opt, &[]);
+        let before = ProcessState::of(target.pid());
+        let analysis = Task::new(engine, "serve").attach(target.pid());
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        before.check_unchanged(target.pid());
+        analysis.report().check(ground_truth("dead_leader"));
+        target.finish_like_native(&program("dead_leader", opt), &[]);
+    });
+}

@@ -1,0 +1,114 @@
+//! What a measured program could notice, and must not.
+
+use darc_testprogs::{ground_truth, program};
+
+use crate::harness::{Target, Task, for_all, turn};
+use crate::untouched::ProcessState;
+
+/// All registers, flags, vector registers and the red zone are as f0 and its caller left them.
+#[test]
+fn registers_are_preserved() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        for f0 in ["pass_through", "call_with_pattern", "leaf"] {
+            for options in [
+                &["--decision-ops", "1000000000"][..],
+                &["--start-ops", "20", "--decision-ops", "5"],
+            ] {
+                let task = Task::new(engine, f0).options(options);
+                let analysis = task.run_like_native(&program("registers", opt), &[]);
+                assert!(
+                    analysis.darc.stdout.contains("registers=ok\n"),
+                    "{analysis:#?}"
+                );
+                assert!(analysis.report().ops() > 0, "{analysis:#?}");
+            }
+        }
+    });
+}
+
+/// 35 threads, each blocked in another system call: attaching and detaching lets none return early.
+#[test]
+fn blocked_calls_stay_blocked() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("blocked_calls", opt, &[]);
+        let before = ProcessState::of(target.pid());
+        for _ in 0..3 {
+            let analysis = Task::new(engine, "serve").attach(target.pid());
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            before.check_unchanged(target.pid());
+            analysis.report().check(ground_truth("blocked_calls"));
+        }
+        let finished = target.finish();
+        assert!(finished.stdout.contains("early=0\n"), "{finished:#?}");
+    });
+}
+
+/// Functions whose first bytes are odd, each as f0: measured, or refused with a reason; never broken.
+#[test]
+fn odd_entries() {
+    const ENTRIES: [&str; 12] = [
+        "nothing",
+        "nothing_alias",
+        "two_bytes",
+        "sizeless",
+        "countdown",
+        "countdown_inside",
+        "early_call",
+        "early_relative",
+        "early_jrcxz",
+        "early_syscall",
+        "variadic",
+        "marked",
+    ];
+    let _turn = turn();
+    for_all(|engine, opt| {
+        for f0 in ENTRIES {
+            let path = program("odd_entries", opt);
+            let native = crate::harness::native(&path, &["2000"]);
+            let analysis = Task::new(engine, f0)
+                .options(&["--decision-ops", "50"])
+                .run(&path, &["2000"]);
+            if analysis.darc.code() == 3 {
+                let line = analysis.darc.failure(3);
+                assert!(line.contains(f0), "{line}");
+                assert_eq!(analysis.darc.stdout, "", "it has not run");
+                continue;
+            }
+            assert_eq!(analysis.darc.stdout, native.stdout, "{f0}: {analysis:#?}");
+            assert_eq!(analysis.darc.code(), native.code(), "{f0}: {analysis:#?}");
+            assert!(analysis.report().ops() >= 2000 / 20, "{f0}: {analysis:#?}");
+        }
+    });
+}
+
+/// A program that may make no system calls but its own.
+#[test]
+fn a_sandboxed_program() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("sandboxed", opt, &[]);
+        let before = ProcessState::of(target.pid());
+        let analysis = Task::new(engine, "serve").attach(target.pid());
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        before.check_unchanged(target.pid());
+        analysis.report().check(ground_truth("sandboxed"));
+        target.finish_like_native(&program("sandboxed", opt), &[]);
+    });
+}
+
+/// The report of an analysis never mixes with what the program writes.
+#[test]
+fn stdout_is_the_programs() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let path = program("two_peaks", opt);
+        let quiet = Task::new(engine, "serve")
+            .options(&["-q"])
+            .run_like_native(&path, &["100"]);
+        assert_eq!(quiet.darc.stderr, "", "{quiet:#?}");
+        let shown = Task::new(engine, "serve").run_like_native(&path, &["100"]);
+        assert!(shown.darc.stderr.contains("serve"), "{shown:#?}");
+    });
+}

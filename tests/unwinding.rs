@@ -1,0 +1,57 @@
+//! Calls that never return: exceptions, longjmp, cancelled threads, left stacks; many of each.
+
+use darc_testprogs::program;
+
+use crate::harness::{Target, Task, for_all, turn};
+use crate::untouched::{check_released, check_text};
+
+/// Runs the program under darc with many fast ops, all probes staying in place, then attaches twice
+/// in mid-work. What it computes must be the same.
+fn check(name: &str, f0: &str, ops: &str) {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let stay = ["--decision-ops", "1000000000"];
+        let analysis = Task::new(engine, f0)
+            .options(&stay)
+            .run_like_native(&program(name, opt), &[ops, "brisk"]);
+        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+        // As the analysis goes: sites of callees come and go while the stack is unwound.
+        Task::new(engine, f0).run_like_native(&program(name, opt), &[ops, "brisk"]);
+        let target = Target::start(name, opt, &["brisk"]);
+        for _ in 0..2 {
+            let task = Task::new(engine, f0).options(&["-d", "500ms"]);
+            let analysis = task.attach(target.pid());
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            check_released(target.pid());
+            check_text(target.pid());
+        }
+        target.finish_like_native(&program(name, opt), &["brisk"]);
+    });
+}
+
+macro_rules! programs {
+    ($($test:ident: $name:literal $f0:literal $ops:literal)*) => {
+        $(#[test] fn $test() { check($name, $f0, $ops); })*
+    };
+}
+
+programs! {
+    exceptions: "exceptions" "parse" "10000"
+    exceptions_through_the_frame_above: "exceptions" "frame1" "5000"
+    rust_panics: "closures" "closures::serve" "10000"
+    longjmp: "longjmp_out" "transact" "10000"
+    cancelled_threads: "cancellation" "serve" "3000"
+    switched_stacks: "contexts" "serve" "5000"
+    switched_stacks_seen_from_the_callee: "contexts" "part" "2000"
+    signal_stacks: "signal_stack" "serve" "5000"
+}
+
+/// Ten thousand frames of f0, and stacks that overflow: SIGSEGV arrives as ever.
+#[test]
+fn deep_recursion_and_overflow() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let task = Task::new(engine, "sink").options(&["--decision-ops", "1000000000"]);
+        task.run_like_native(&program("stack_overflow", opt), &["40"]);
+    });
+}
