@@ -14,7 +14,7 @@ use crate::elf::Elf;
 use crate::error::Error;
 use crate::functions::{Function, FunctionTable, SymbolSource};
 use crate::inlined::{self, InlinedCopy};
-use crate::lines::{Frame, Lines};
+use crate::lines::{Frame, Lines, Statement};
 use crate::lookup;
 use crate::matching::{self, Match};
 use crate::plt::{Slot, Slots};
@@ -338,14 +338,14 @@ impl Image {
             .ok()
     }
 
-    /// Addresses in code where statements of a source line begin.
-    pub(crate) fn line_addresses(&self, file: &str, line: u32) -> Vec<FileAddr> {
-        let found = self.with_lines(|lines| lines.addresses_of(file, line));
-        let mut addrs = found.unwrap_or_default();
-        addrs.retain(|addr| self.is_code(*addr));
-        addrs.sort();
-        addrs.dedup();
-        addrs
+    /// Where the code of a source line begins; of the next line that has any, if this one has none.
+    pub(crate) fn statements(&self, file: &str, line: u32) -> Vec<Statement> {
+        let found = self.with_lines(|lines| lines.statements(file, line));
+        let mut statements = found.unwrap_or_default();
+        statements.retain(|statement| self.is_code(statement.addr));
+        statements.sort();
+        statements.dedup();
+        statements
     }
 
     /// Whether there is debugging information with source lines.
@@ -356,6 +356,20 @@ impl Image {
     /// The functions that a name means, the best ones only; see [`crate::resolve`] for the rules.
     pub fn find(&self, spec: &NameSpec) -> Vec<Match<'_>> {
         matching::find(self, spec)
+    }
+
+    /// The clones that the optimizer made of the function at an address (`.isra.0`, `.constprop.0`, `.part.0`): calls
+    /// may go to them in its stead.
+    pub fn clones(&self, addr: FileAddr) -> Vec<&Function> {
+        let Some(function) = self.function_at(addr) else {
+            return Vec::new();
+        };
+        let names: Vec<&str> = function.names().collect();
+        let is_clone = |other: &&Function| {
+            let mut symbols = other.names().filter_map(matching::clone_of);
+            other.addr != function.addr && symbols.any(|original| names.contains(&original))
+        };
+        self.functions().iter().filter(is_clone).collect()
     }
 
     /// Names that a mistyped name may have meant, nearest first.

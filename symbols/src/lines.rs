@@ -33,6 +33,16 @@ pub(crate) struct UnnamedFrame {
     pub(crate) line: Option<u32>,
 }
 
+/// Where the code of a line begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Statement {
+    pub(crate) addr: FileAddr,
+    pub(crate) line: u32,
+    /// No other row of the line program for this address comes before: at the entry of a function it is the function's own
+    /// line, and what follows may be that of a copy that was inlined there.
+    pub(crate) is_first: bool,
+}
+
 /// Inline chains are cut off here.
 const MAX_FRAMES: usize = 256;
 /// Addresses of a line are collected up to this number.
@@ -97,12 +107,12 @@ impl Lines {
 
     /// The addresses where statements of a line begin; of the next line that has any, if this one has none. `file` matches
     /// whole components from the end of the recorded path.
-    pub(crate) fn addresses_of(&self, file: &str, line: u32) -> gimli::Result<Vec<FileAddr>> {
+    pub(crate) fn statements(&self, file: &str, line: u32) -> gimli::Result<Vec<Statement>> {
         let mut programs = HashSet::new();
         let mut found = Statements {
             wanted: line,
             best: u32::MAX,
-            addrs: Vec::new(),
+            statements: Vec::new(),
         };
         self.info.each_unit(|unit| {
             let Some(program) = unit.line_program.clone() else {
@@ -119,7 +129,7 @@ impl Lines {
                 found.collect(program, &files)
             }
         })?;
-        Ok(found.addrs)
+        Ok(found.statements)
     }
 }
 
@@ -127,7 +137,7 @@ impl Lines {
 struct Statements {
     wanted: u32,
     best: u32,
-    addrs: Vec<FileAddr>,
+    statements: Vec<Statement>,
 }
 
 impl Statements {
@@ -137,7 +147,10 @@ impl Statements {
         files: &HashSet<u64>,
     ) -> gimli::Result<()> {
         let mut rows = program.rows();
+        let mut previous = None;
         while let Some((_, row)) = rows.next_row()? {
+            let addr = FileAddr(row.address());
+            let is_first = previous.replace(addr) != Some(addr);
             let line = row.line().and_then(|line| u32::try_from(line.get()).ok());
             let Some(line) = line.filter(|line| (self.wanted..=self.best).contains(line)) else {
                 continue;
@@ -147,10 +160,14 @@ impl Statements {
             }
             if line < self.best {
                 self.best = line;
-                self.addrs.clear();
+                self.statements.clear();
             }
-            if self.addrs.len() < MAX_STATEMENTS {
-                self.addrs.push(FileAddr(row.address()));
+            if self.statements.len() < MAX_STATEMENTS {
+                self.statements.push(Statement {
+                    addr,
+                    line,
+                    is_first,
+                });
             }
         }
         Ok(())

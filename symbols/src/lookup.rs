@@ -9,6 +9,7 @@ use crate::demangle::{demangle, escape};
 use crate::functions::FunctionKind;
 use crate::image::Image;
 use crate::inlined::InlinedCopy;
+use crate::lines::Statement;
 use crate::matching::{self, Match};
 use crate::spec::{self, NameSpec};
 
@@ -108,6 +109,13 @@ pub enum LookupError {
         /// The function around it, and its entry.
         inside: Option<(String, FileAddr)>,
     },
+    /// No code of a loaded file comes from that line.
+    NoCodeAtLine {
+        /// As typed.
+        spec: String,
+        /// Some searched file has debugging information.
+        has_lines: bool,
+    },
     /// A run-time address: only the caller knows the address space.
     RunTimeAddress(u64),
 }
@@ -166,9 +174,10 @@ impl fmt::Display for LookupError {
             LookupError::OnlyInlined { name, copies } => {
                 write!(
                     f,
-                    "{}: inlined everywhere ({} places",
+                    "{}: inlined everywhere ({} {}",
                     escape(name),
-                    copies.len()
+                    copies.len(),
+                    if copies.len() == 1 { "place" } else { "places" }
                 )?;
                 if let Some(InlinedCopy { caller, file, line }) = copies.first() {
                     write!(f, ", first in {}", escape(caller))?;
@@ -215,6 +224,24 @@ impl fmt::Display for LookupError {
                         "in no function of the file; give the address of a function"
                     ),
                 }
+            }
+            LookupError::NoCodeAtLine {
+                spec,
+                has_lines: true,
+            } => {
+                write!(
+                    f,
+                    "{spec}: no code of a loaded file comes from there; check the file's name and the line"
+                )
+            }
+            LookupError::NoCodeAtLine {
+                spec,
+                has_lines: false,
+            } => {
+                write!(
+                    f,
+                    "{spec}: the loaded files have no debugging information; compile with -g or name a function"
+                )
             }
             LookupError::RunTimeAddress(addr) => write!(
                 f,
@@ -307,64 +334,91 @@ fn explain(spec: &NameSpec, images: &[&Image]) -> LookupError {
         .copied()
         .filter(|image| spec.allows_module(&image.module()))
         .collect();
-    if let (
-        NameSpec::Name {
-            module: Some(module),
-            ..
+    match (spec, meant.as_slice()) {
+        (
+            NameSpec::Name {
+                module: Some(module),
+                ..
+            }
+            | NameSpec::ModuleAddress { module, .. },
+            [],
+        ) => {
+            let loaded = images.iter().map(|image| image.module()).collect();
+            LookupError::NoSuchModule {
+                module: module.clone(),
+                loaded,
+            }
         }
-        | NameSpec::ModuleAddress { module, .. },
-        [],
-    ) = (spec, meant.as_slice())
-    {
-        let loaded = images.iter().map(|image| image.module()).collect();
-        return LookupError::NoSuchModule {
-            module: module.clone(),
-            loaded,
-        };
+        (NameSpec::ModuleAddress { addr, .. }, [image, ..]) => {
+            let function = image.function_at(*addr);
+            let inside = function.map(|function| (function.demangled(), function.addr));
+            LookupError::NotAnEntry {
+                module: image.module(),
+                addr: *addr,
+                inside,
+            }
+        }
+        (NameSpec::Name { name, .. }, meant) => explain_name(spec, name, meant),
+        (NameSpec::Line { file, line }, meant) => explain_line(spec, file, *line, meant),
+        (NameSpec::Address(addr), _) => LookupError::RunTimeAddress(*addr),
     }
-    if let (NameSpec::ModuleAddress { addr, .. }, [image, ..]) = (spec, meant.as_slice()) {
-        let inside = image
-            .function_at(*addr)
-            .map(|function| (function.demangled(), function.addr));
-        return LookupError::NotAnEntry {
-            module: image.module(),
-            addr: *addr,
-            inside,
-        };
-    }
+}
+
+/// Why no function has the name: it stands for something else, it was inlined, or it is mistyped.
+fn explain_name(spec: &NameSpec, bare: &str, images: &[&Image]) -> LookupError {
     let name = spec.to_string();
-    let searched = meant.iter().map(|image| image.functions().len()).sum();
-    let stripped = meant.iter().all(|image| image.is_stripped());
-    let NameSpec::Name { name: bare, .. } = spec else {
-        return LookupError::NotFound {
-            name,
-            searched,
-            nearest: Vec::new(),
-            stripped,
-        };
-    };
-    if let Some((image, kind)) = meant
+    let other = images
         .iter()
-        .find_map(|image| Some((image, other_symbol(image, bare)?)))
-    {
+        .find_map(|image| Some((image, other_symbol(image, bare)?)));
+    if let Some((image, kind)) = other {
         return LookupError::NotAFunction {
             name,
             module: image.module(),
             kind,
         };
     }
-    let copies: Vec<InlinedCopy> = meant
+    let copies: Vec<InlinedCopy> = images
         .iter()
         .flat_map(|image| image.inlined_into(bare))
         .collect();
     if !copies.is_empty() {
         return LookupError::OnlyInlined { name, copies };
     }
+    let searched = images.iter().map(|image| image.functions().len()).sum();
+    let stripped = images.iter().all(|image| image.is_stripped());
     LookupError::NotFound {
         name,
         searched,
-        nearest: suggest(&meant, bare, 5),
+        nearest: suggest(images, bare, MAX_LISTED),
         stripped,
+    }
+}
+
+/// Why no function has statements of the line: they are all in inlined copies, or there are none.
+fn explain_line(spec: &NameSpec, file: &str, line: u32, images: &[&Image]) -> LookupError {
+    let mut copies = Vec::new();
+    for image in images {
+        for Statement { addr, .. } in image.statements(file, line).into_iter().take(MAX_PLACED) {
+            let mut frames = image.frames(addr);
+            if let (Some(around), true) = (frames.pop(), !frames.is_empty()) {
+                let copy = InlinedCopy {
+                    caller: around.function,
+                    file: around.file,
+                    line: around.line,
+                };
+                if !copies.contains(&copy) {
+                    copies.push(copy);
+                }
+            }
+        }
+    }
+    let name = spec.to_string();
+    if !copies.is_empty() {
+        return LookupError::OnlyInlined { name, copies };
+    }
+    LookupError::NoCodeAtLine {
+        spec: name,
+        has_lines: images.iter().any(|image| image.has_lines()),
     }
 }
 

@@ -1,11 +1,13 @@
 //! The functions of one file that a name means.
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use crate::addr::FileAddr;
 use crate::demangle::{demangle, is_mangled, try_demangle};
 use crate::functions::{Function, FunctionKind};
 use crate::image::Image;
+use crate::lines::Statement;
 use crate::spec::{self, Fit, NameSpec};
 use crate::symtab::Version;
 
@@ -259,20 +261,34 @@ fn in_set(mut set: &[char], c: char) -> bool {
     }
 }
 
-/// The functions whose own code (not an inlined copy) has statements of the line.
+/// The functions whose own code (not that of an inlined copy) has statements of the line.
 fn at_line<'a>(image: &'a Image, file: &str, line: u32) -> Vec<Match<'a>> {
     let mut seen = HashSet::new();
     let mut matches = Vec::new();
-    for addr in image.line_addresses(file, line) {
-        let Some(function) = image.function_at(addr) else {
+    for statement in image.statements(file, line) {
+        let Some(function) = image.function_at(statement.addr) else {
             continue;
         };
-        if image.frames(addr).len() <= 1 && seen.insert(function.addr) {
+        if !seen.contains(&function.addr) && is_own(image, function, statement, file) {
+            seen.insert(function.addr);
             matches.push(matched(function, MatchRank::Line));
         }
     }
     matches.sort_by_key(|found| found.function.addr);
     matches
+}
+
+/// Whether a statement belongs to the function itself: nothing is inlined there, or the function's own line calls what is
+/// inlined (the copy may begin at the very same address), or it is the line that opens the function.
+fn is_own(image: &Image, function: &Function, statement: Statement, file: &str) -> bool {
+    let frames = image.frames(statement.addr);
+    let [.., _, outermost] = frames.as_slice() else {
+        return true;
+    };
+    let path = outermost.file.as_ref().map(Path::new);
+    let calls =
+        outermost.line == Some(statement.line) && path.is_some_and(|path| path.ends_with(file));
+    calls || (statement.addr == function.addr && statement.is_first)
 }
 
 /// The name of a match for people.

@@ -1,0 +1,10 @@
+//! Real files, compiled by the system's compilers for each test, and damaged ones.
+
+mod debugfiles;
+mod functions;
+mod harness;
+mod hostile;
+mod lines;
+mod lookup;
+mod plt;
+mod system;
