@@ -106,7 +106,7 @@ impl Conduct {
         self.supported()?;
         let mut engine =
             Int3::attach(pid, Guarding::Guarded).map_err(|error| tracing_failed(&error, pid))?;
-        engine.set_cost(self.calibration.delivery, self.calibration.cost);
+        engine.set_cost(&self.calibration);
         self.session(pid, Box::new(engine), Libraries::Loaded)
             .map_err(Failure::from)
     }
@@ -120,7 +120,7 @@ impl Conduct {
         let pid = thread.tid();
         let mut engine = Int3::launched(thread, Guarding::Guarded)
             .map_err(|error| tracing_failed(&error, pid))?;
-        engine.set_cost(self.calibration.delivery, self.calibration.cost);
+        engine.set_cost(&self.calibration);
         self.session(pid, Box::new(engine), Libraries::NotLoadedYet)
             .map_err(Failure::from)
     }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use darc_disasm::{CodePart, FunctionCode};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 
 use crate::addr::TargetAddr;
 use crate::engine::{Engine, NewTarget, ProbeCost, Sink};
@@ -14,18 +16,19 @@ use crate::plan::Plan;
 use crate::record::{FnodeId, Op, SiteId, Ticks};
 use crate::sys;
 
+use super::delivery::Delivery;
 use super::{Guarding, Int3};
 
 /// What [`calibrate`] found, in cycles.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Calibration {
     /// What a stop costs the stopped thread beyond the tracer's handling of it.
-    pub delivery: Ticks,
+    pub delivery: Delivery,
     /// The probe's cost as shown to people.
     pub cost: ProbeCost,
 }
 
-const OPS: usize = 400;
+const OPS: usize = 300;
 
 #[inline(never)]
 extern "C" fn empty() {
@@ -56,35 +59,81 @@ impl Sink for Latencies {
 /// # Errors
 /// When no child can be made or traced.
 pub fn calibrate() -> Result<Calibration> {
-    let entry = empty as extern "C" fn() as usize as u64;
-    let pid = sys::fork_into(|| {
-        sys::die_with_parent();
-        loop {
-            empty();
-        }
-    })
-    .map_err(|errno| Error::Os {
-        operation: "make a process to calibrate with",
-        source: errno.into(),
-    })?;
-    let outcome = measure(pid, entry);
-    sys::kill_and_reap(pid);
-    let mut latencies = outcome?;
-    latencies.1.pop();
-    // The cost that the machine can reach is the probe's own; what comes on top is its variation. Taking
-    // out more would turn short calls into calls that take no time at all.
-    let inside = quantile(&mut latencies.0, 0.1);
-    let most = quantile(&mut latencies.0, 0.9);
-    let per_call = quantile(&mut latencies.1, 0.5);
-    let cost = ProbeCost {
-        inside,
-        outside: per_call.saturating_sub(inside),
-        resolution: most.saturating_sub(inside),
+    let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    let mut cores = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false));
+    let (home, other) = (cores.next(), cores.next());
+    let outcome = on_cores(home, other);
+    // Whatever came of it, this process may use all its cores again.
+    let _ = sched_setaffinity(Pid::from_raw(0), &allowed);
+    outcome
+}
+
+fn on_cores(home: Option<usize>, other: Option<usize>) -> Result<Calibration> {
+    pin(0, home);
+    let same = Regime::of(home)?;
+    let apart = match other {
+        Some(other) => Regime::of(Some(other))?,
+        None => same,
     };
-    Ok(Calibration {
-        delivery: inside,
-        cost,
-    })
+    // What one regime varies by; and half of what they differ by, for the regime is only guessed.
+    let guess = apart.low.saturating_sub(same.low).0 / 2;
+    let resolution = Ticks(same.varies().0.max(apart.varies().0).max(guess));
+    let dearest = if apart.low > same.low { apart } else { same };
+    let cost = ProbeCost {
+        inside: dearest.low,
+        outside: dearest.per_call.saturating_sub(dearest.low),
+        resolution,
+    };
+    Ok(Calibration { delivery: Delivery::between(same.low, apart.low), cost })
+}
+
+/// What an empty call reads while the scheduler keeps to one arrangement.
+#[derive(Clone, Copy)]
+struct Regime {
+    /// The cost that the machine can reach is the probe's own; what comes on top is its variation. Taking out
+    /// more would turn short calls into calls that take no time at all.
+    low: Ticks,
+    high: Ticks,
+    per_call: Ticks,
+}
+
+impl Regime {
+    /// Measures with the calling process on `core`.
+    fn of(core: Option<usize>) -> Result<Regime> {
+        let entry = empty as extern "C" fn() as usize as u64;
+        let pid = sys::fork_into(|| {
+            sys::die_with_parent();
+            pin(0, core);
+            loop {
+                empty();
+            }
+        })
+        .map_err(|errno| Error::Os {
+            operation: "make a process to calibrate with",
+            source: errno.into(),
+        })?;
+        let outcome = measure(pid, entry);
+        sys::kill_and_reap(pid);
+        let mut latencies = outcome?;
+        latencies.1.pop();
+        Ok(Regime {
+            low: quantile(&mut latencies.0, 0.1),
+            high: quantile(&mut latencies.0, 0.9),
+            per_call: quantile(&mut latencies.1, 0.5),
+        })
+    }
+
+    fn varies(self) -> Ticks {
+        self.high.saturating_sub(self.low)
+    }
+}
+
+/// Keeps a thread (zero: the caller) on one core; where that is refused it goes where it likes.
+fn pin(tid: i32, core: Option<usize>) {
+    let mut set = CpuSet::new();
+    if core.is_some_and(|core| set.set(core).is_ok()) {
+        let _ = sched_setaffinity(Pid::from_raw(tid), &set);
+    }
 }
 
 fn measure(pid: i32, entry: u64) -> Result<Latencies> {
@@ -138,7 +187,7 @@ mod tests {
     fn an_empty_call_costs_something() {
         crate::child_signal::block().unwrap();
         let found = calibrate().unwrap();
-        assert!(found.delivery > Ticks(0));
+        assert!(found.cost.inside > Ticks(0));
         assert!(found.cost.outside > Ticks(0), "{found:?}");
     }
 }

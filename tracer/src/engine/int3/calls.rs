@@ -234,6 +234,14 @@ impl ThreadCalls {
         taken
     }
 
+    /// How long the innermost call with this stack slot has taken until `end`, as measured: the cost of
+    /// one stop included.
+    #[must_use]
+    pub fn window(&self, slot: u64, end: Tsc) -> Option<Ticks> {
+        let frame = self.frames.iter().rfind(|frame| frame.slot == slot)?;
+        Some(self.latency(frame, end, Ticks(0)))
+    }
+
     fn latency(&self, frame: &Frame, end: Tsc, delivery: Ticks) -> Ticks {
         let raw = self.clock.at(end).wrapping_sub(frame.start_clock);
         Ticks(if raw > i64::MAX as u64 { 0 } else { raw }).saturating_sub(delivery)

@@ -6,6 +6,7 @@
 
 mod calibrate;
 mod calls;
+mod delivery;
 mod displaced;
 mod edges;
 mod finish;
@@ -39,6 +40,7 @@ use crate::threads;
 
 pub use calibrate::{Calibration, calibrate};
 use calls::ThreadCalls;
+use delivery::Delivery;
 use edges::Edges;
 use points::{Continuation, INT3, Points, Roles, SyscallCopies};
 use stacks::Stacks;
@@ -51,6 +53,9 @@ pub const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
 
 /// Room for the landing pad and for copies of instructions.
 const ARENA_BYTES: u64 = 64 << 10;
+
+/// For how long after a stop the tracer looks for the next one without sleeping.
+const SPIN: Duration = Duration::from_micros(150);
 
 /// Whether a guardian process is to watch over the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,12 +89,13 @@ pub struct Int3 {
     abandoned: HashMap<u64, u64>,
     stacks: Stacks,
     generation: u64,
-    delivery: Ticks,
+    delivery: Delivery,
     cost: ProbeCost,
     ledger: Ledger,
     _guardian: Option<Guardian>,
     counters: Counters,
     libraries_changed: bool,
+    last_stop: Instant,
     /// How the process ended, once it has.
     end: Option<Notice>,
 }
@@ -142,21 +148,21 @@ impl Int3 {
             abandoned: HashMap::new(),
             stacks: Stacks::default(),
             generation: 0,
-            delivery: Ticks(0),
+            delivery: Delivery::between(Ticks(0), Ticks(0)),
             cost: ProbeCost::default(),
             ledger,
             _guardian: guardian,
             counters: Counters::default(),
             libraries_changed: false,
+            last_stop: Instant::now(),
             end: None,
         })
     }
 
-    /// Sets what a stop costs beyond the tracer's own handling, as calibrated; it is taken out of
-    /// every latency.
-    pub fn set_cost(&mut self, delivery: Ticks, cost: ProbeCost) {
-        self.delivery = delivery;
-        self.cost = cost;
+    /// Sets what a stop costs, as calibrated; it is taken out of every latency.
+    pub fn set_cost(&mut self, calibration: &Calibration) {
+        self.delivery = calibration.delivery.clone();
+        self.cost = calibration.cost;
     }
 
     /// Maps the memory for the landing pad and the copies, once, near the first instrumented code.
@@ -397,6 +403,7 @@ impl Engine for Int3 {
                 match sys::wait_any() {
                     Ok(Some((tid, status))) => {
                         let trap = sys::tsc();
+                        self.last_stop = Instant::now();
                         if let Some(notice) = self.stop(tid, decode(status), trap, sink)? {
                             return Ok(Some(notice));
                         }
@@ -415,6 +422,12 @@ impl Engine for Int3 {
             else {
                 return Ok(None);
             };
+            // Sleeping and being woken costs more than most calls take, so a thread that has just
+            // stopped is expected to stop again soon.
+            if self.last_stop.elapsed() < SPIN {
+                std::thread::yield_now();
+                continue;
+            }
             child_signal::wait(left);
         }
     }

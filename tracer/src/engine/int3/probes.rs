@@ -56,7 +56,7 @@ impl Int3 {
         thread.suppress_signal();
         thread.set_registers(&trap.registers)?;
         if let Some(calls) = self.threads.get_mut(&tid) {
-            calls.resumed(at, sys::tsc(), self.delivery);
+            calls.resumed(at, sys::tsc(), self.delivery.current());
         }
         thread.resume()
     }
@@ -129,7 +129,7 @@ impl Int3 {
         };
         let stacks = std::cell::RefCell::new(stacks);
         let same = |slot| stacks.borrow_mut().same(self.pid, rsp, slot);
-        let left = calls.unwound(rsp, trap.at, self.delivery, same);
+        let left = calls.unwound(rsp, trap.at, self.delivery.current(), same);
         self.abandon(&left);
         self.hide_again(trap.tid);
     }
@@ -366,7 +366,7 @@ impl Int3 {
                 .frames()
                 .iter()
                 .any(|frame| frame.slot == slot && matches!(frame.kind, FrameKind::Syscall(_)));
-            if awaited && let Some((ended, _)) = calls.leave(slot, trap.at, self.delivery) {
+            if awaited && let Some((ended, _)) = calls.leave(slot, trap.at, self.delivery.current()) {
                 self.abandon(&ended[1..]);
             }
         }
@@ -378,10 +378,12 @@ impl Int3 {
     /// A thread came to the landing pad; false when that is no doing of ours.
     fn returned(&mut self, trap: &mut Trap, sink: &mut dyn Sink) -> bool {
         let slot = trap.registers.rsp().wrapping_sub(8);
+        let window = self.threads.get(&trap.tid).and_then(|calls| calls.window(slot, trap.at));
+        window.into_iter().for_each(|window| self.delivery.observe(window));
         let left = self
             .threads
             .get_mut(&trap.tid)
-            .and_then(|calls| calls.leave(slot, trap.at, self.delivery));
+            .and_then(|calls| calls.leave(slot, trap.at, self.delivery.current()));
         if let Some((ended, op)) = left {
             let (here, inner): (Vec<Frame>, Vec<Frame>) =
                 ended.into_iter().partition(|frame| frame.slot == slot);

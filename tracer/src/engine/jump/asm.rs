@@ -1,0 +1,120 @@
+//! Sequences that every stub is made of. Pure: they append instructions to an assembler.
+
+use iced_x86::BlockEncoderOptions;
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+
+use super::layout::{HASH, HASH_SHIFT, block};
+
+/// A result of assembling; failures are mistakes of this engine or addresses out of reach.
+pub type Emitted<T> = Result<T, IcedError>;
+
+/// What the stubs are told about their surroundings.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings {
+    /// Address of the control mapping.
+    pub control: u64,
+    /// Address of the ring mapping.
+    pub rings: u64,
+    /// Cycles that an empty measured call reads.
+    pub inside: i32,
+    /// Cycles that a measured call takes from its caller.
+    pub outside: i32,
+    /// Cycles that an empty f0 reads.
+    pub inside_f0: i32,
+    /// Where, from the thread pointer, the C library keeps the thread's id.
+    pub tid_offset: Option<u32>,
+}
+
+/// Machine code with the addresses of its labels.
+pub struct Code(CodeAssemblerResult);
+
+impl Code {
+    /// Assembles for the address where the code will run.
+    pub fn assemble(a: &mut CodeAssembler, at: u64) -> Emitted<Code> {
+        a.assemble_options(at, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
+            .map(Code)
+    }
+
+    /// The bytes.
+    pub fn bytes(self) -> Vec<u8> {
+        self.0.inner.code_buffer
+    }
+
+    /// Where a label came to lie.
+    pub fn address(&self, label: &CodeLabel) -> Emitted<u64> {
+        self.0.label_ip(label)
+    }
+}
+
+/// Bytes that [`save`] pushes.
+pub const SAVED: i32 = 48;
+
+/// Saves what the stubs use: flags, rax, rcx, rdx, rsi, rdi. Only where the red zone is free.
+///
+/// The flags are kept by `lahf` and `seto` because `pushfq` and `popfq` take tens of cycles.
+pub fn save(a: &mut CodeAssembler) -> Emitted<()> {
+    a.push(rax)?;
+    a.lahf()?;
+    a.seto(al)?;
+    a.push(rax)?;
+    a.push(rcx)?;
+    a.push(rdx)?;
+    a.push(rsi)?;
+    a.push(rdi)
+}
+
+/// Undoes [`save`].
+pub fn restore(a: &mut CodeAssembler) -> Emitted<()> {
+    a.pop(rdi)?;
+    a.pop(rsi)?;
+    a.pop(rdx)?;
+    a.pop(rcx)?;
+    a.pop(rax)?;
+    // Overflows exactly when seto had found the overflow flag set; sahf brings the others back.
+    a.add(al, 0x7f)?;
+    a.sahf()?;
+    a.pop(rax)
+}
+
+/// Reads the cycle counter into rax; rdx is lost.
+pub fn tsc(a: &mut CodeAssembler) -> Emitted<()> {
+    a.rdtsc()?;
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)
+}
+
+/// Finds the thread's block: rcx. At `miss` rax is the thread pointer and rdx the table offset.
+pub fn acquire(a: &mut CodeAssembler, table: u64, miss: CodeLabel) -> Emitted<()> {
+    a.mov(rax, qword_ptr(0).fs())?;
+    a.imul_3(edx, eax, HASH)?;
+    a.shr(edx, HASH_SHIFT)?;
+    a.shl(edx, 4)?;
+    a.mov(rcx, table)?;
+    a.cmp(qword_ptr(rcx + rdx), rax)?;
+    a.jne(miss)?;
+    a.mov(rcx, qword_ptr(rcx + rdx + 8))
+}
+
+/// A field of the block that rcx points to.
+pub fn field(offset: u64) -> AsmMemoryOperand {
+    qword_ptr(rcx + offset as i32)
+}
+
+/// A 32-bit field of the block that rcx points to.
+pub fn field32(offset: u64) -> AsmMemoryOperand {
+    dword_ptr(rcx + offset as i32)
+}
+
+/// A field of the shadow entry that `rsi + from` points to.
+pub fn shadow(from: i32, offset: u64) -> AsmMemoryOperand {
+    qword_ptr(rsi + (from + offset as i32))
+}
+
+/// The offset of the top entry from the first free one.
+pub const TOP: i32 = -(super::layout::entry::SIZE as i32);
+
+/// Makes rsi the first free entry of the shadow stack.
+pub fn top(a: &mut CodeAssembler) -> Emitted<()> {
+    a.mov(rsi, field(block::TOP))
+}

@@ -1,0 +1,347 @@
+//! Where everything lies that stubs and tracer share: pure numbers, no code.
+//!
+//! Two mappings in the target. The *control* mapping is private to the process: a forked child gets
+//! its own copy and disturbs nobody. The *ring* mapping is shared with the tracer. The stubs are in
+//! arenas near the code that they serve.
+
+/// Recognises the control mapping of an earlier tracer; the last byte is the layout's version.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x01");
+
+// The control mapping, offsets in bytes.
+
+/// A page that a fork wipes (MADV_WIPEONFORK): the generation of the plan, zero for "do not measure".
+pub const LIVE: u64 = 0;
+/// Fields that exist once; see [`header`].
+pub const HEADER: u64 = 0x1000;
+/// Thread pointer to block: [`TABLE_ENTRIES`] pairs of words.
+pub const TABLE: u64 = 0x2000;
+/// The fnodes, [`descriptor`] each.
+pub const DESCRIPTORS: u64 = TABLE + TABLE_BYTES;
+/// Child lists and target tables.
+pub const HEAP: u64 = DESCRIPTORS + FNODES * descriptor::SIZE;
+/// Bytes of the heap.
+pub const HEAP_BYTES: u64 = 2 << 20;
+/// What to put back in the text: [`journal`] entries.
+pub const JOURNAL: u64 = HEAP + HEAP_BYTES;
+/// Bytes of the journal.
+pub const JOURNAL_BYTES: u64 = 1 << 20;
+/// The blocks of the threads.
+pub const BLOCKS: u64 = JOURNAL + JOURNAL_BYTES;
+
+/// Entries of the table from thread pointers to blocks; a power of two.
+pub const TABLE_ENTRIES: u64 = 4096;
+/// Bytes of that table.
+pub const TABLE_BYTES: u64 = TABLE_ENTRIES * 16;
+/// How many entries are looked at before a thread counts as unknown.
+pub const PROBES: u32 = 64;
+/// The multiplier of the hash (2^32 divided by the golden ratio; Knuth volume 3, 6.4).
+pub const HASH: i32 = 0x9e37_79b1_u32 as i32;
+/// How far the hash is shifted right, so that an index of the table remains.
+pub const HASH_SHIFT: u32 = 32 - TABLE_ENTRIES.trailing_zeros();
+
+/// How many fnodes there can be, "outside of the ftree" (index zero) included.
+pub const FNODES: u64 = 1024;
+
+/// Fields of the header.
+pub mod header {
+    /// [`super::MAGIC`].
+    pub const MAGIC: u64 = 0;
+    /// How many blocks have been handed out (32 bits).
+    pub const NEXT_BLOCK: u64 = 8;
+    /// How many blocks there are (32 bits).
+    pub const BLOCKS: u64 = 12;
+    /// Address of the ring mapping.
+    pub const RINGS: u64 = 16;
+    /// How many threads went without a block, counted each time they tried (32 bits).
+    pub const UNREGISTERED: u64 = 24;
+    /// Entries of the journal (32 bits).
+    pub const PATCHES: u64 = 28;
+    /// How many arenas there are (32 bits).
+    pub const ARENAS: u64 = 32;
+    /// How many latency ranges are of interest; zero for all (32 bits).
+    pub const FILTERS: u64 = 36;
+    /// The ranges: pairs of first and last latency.
+    pub const FILTER: u64 = 64;
+    /// How many ranges there can be.
+    pub const MAX_FILTERS: usize = 32;
+    /// The arenas: pairs of address and length.
+    pub const ARENA: u64 = 1024;
+    /// How many arenas there can be.
+    pub const MAX_ARENAS: usize = 128;
+}
+
+/// An fnode as the stubs see it.
+pub mod descriptor {
+    /// Offset of its accumulator in every block (32 bits).
+    pub const NODE: u64 = 0;
+    /// The function whose sites lead on from it (32 bits).
+    pub const FUNCTION: u64 = 4;
+    /// Address of its child list: one word a site of the function. Zero when none is measured.
+    pub const CHILDREN: u64 = 8;
+    /// Bytes.
+    pub const SIZE: u64 = 32;
+    /// No function: an fnode that is not descended into.
+    pub const NO_FUNCTION: u32 = u32::MAX;
+}
+
+/// The callees seen at one indirect site in one fnode.
+pub mod targets {
+    /// The fnode of callees that have none of their own; zero for none.
+    pub const ANY: u64 = 0;
+    /// Pairs of callee and fnode; an fnode of [`PENDING`] or [`UNMEASURED`] is none.
+    pub const SLOTS: u64 = 16;
+    /// How many pairs; a power of two.
+    pub const COUNT: u64 = 32;
+    /// Bytes.
+    pub const SIZE: u64 = SLOTS + COUNT * 16;
+    /// Nobody has said yet what such calls are, or they belong to [`ANY`].
+    pub const PENDING: u64 = 0;
+    /// Such calls must be left alone.
+    pub const UNMEASURED: u64 = 1;
+}
+
+/// One patched place of the text.
+pub mod journal {
+    /// Its address.
+    pub const AT: usize = 0;
+    /// How many bytes.
+    pub const LEN: usize = 8;
+    /// The program's own.
+    pub const ORIGINAL: usize = 16;
+    /// Ours.
+    pub const REPLACEMENT: usize = 48;
+    /// The longest patch.
+    pub const MAX_LEN: usize = 32;
+    /// Bytes of an entry.
+    pub const SIZE: usize = 80;
+}
+
+/// What a thread has to itself.
+pub mod block {
+    /// The thread pointer.
+    pub const THREAD: u64 = 0x00;
+    /// The descriptor of the fnode that execution is in.
+    pub const CURRENT: u64 = 0x08;
+    /// The first free entry of the shadow stack.
+    pub const TOP: u64 = 0x10;
+    /// Where the shadow stack ends; zero sends the stubs to the slow path.
+    pub const LIMIT: u64 = 0x18;
+    /// Counts ops: tells whether an accumulator is of this op.
+    pub const EPOCH: u64 = 0x20;
+    /// Cycles that the stubs took, as calibrated.
+    pub const STOLEN: u64 = 0x28;
+    /// The thread's ring.
+    pub const RING: u64 = 0x30;
+    /// The thread's id (32 bits).
+    pub const TID: u64 = 0x38;
+    /// Whether a record is being written (32 bits).
+    pub const BUSY: u64 = 0x3c;
+    /// The end of what is written to the ring.
+    pub const HEAD: u64 = 0x40;
+    /// Where the shadow stack begins.
+    pub const BASE: u64 = 0x48;
+    /// Where it really ends.
+    pub const REAL_LIMIT: u64 = 0x50;
+    /// How many accumulators the op has touched (32 bits).
+    pub const TOUCHED: u64 = 0x58;
+    /// Whether the op in progress is incomplete (32 bits).
+    pub const TAINTED: u64 = 0x5c;
+    /// The generation in which the op began (32 bits).
+    pub const GENERATION: u64 = 0x60;
+    /// Records that found no room.
+    pub const DROPPED: u64 = 0x68;
+    /// Ops that ended otherwise than by returning.
+    pub const ENDED_OTHERWISE: u64 = 0x70;
+    /// Entries given up whose frame may still be there (another stack).
+    pub const ABANDONED: u64 = 0x78;
+
+    /// Offsets of the touched accumulators, in order (32 bits each).
+    pub const TOUCH: u64 = 0x1000;
+    /// The shadow stack. Its first entry is a sentinel above every stack.
+    pub const SHADOW: u64 = 0x2000;
+    /// Where it ends.
+    pub const SHADOW_END: u64 = 0x6000;
+    /// The accumulators.
+    pub const NODES: u64 = 0x6000;
+    /// Bytes.
+    pub const SIZE: u64 = NODES + super::FNODES * super::node::SIZE;
+}
+
+/// What an fnode did in the op in progress.
+pub mod node {
+    /// The op.
+    pub const EPOCH: u64 = 0;
+    /// Number of calls.
+    pub const COUNT: u64 = 8;
+    /// All latencies.
+    pub const SUM: u64 = 16;
+    /// The largest.
+    pub const MAX: u64 = 24;
+    /// When that began.
+    pub const MAX_START: u64 = 32;
+    /// Bytes.
+    pub const SIZE: u64 = 64;
+}
+
+/// A call whose return is awaited.
+pub mod entry {
+    /// The descriptor that is current again afterwards.
+    pub const SAVED: u64 = 0;
+    /// The callee's.
+    pub const CHILD: u64 = 8;
+    /// The stack slot that holds the return address.
+    pub const SLOT: u64 = 16;
+    /// When it began.
+    pub const START: u64 = 24;
+    /// The same without what had been stolen until then.
+    pub const ADJUSTED: u64 = 32;
+    /// What kind of call it is: a [`super::place`].
+    pub const PLACE: u64 = 40;
+    /// The program's return address, where the place does not know it.
+    pub const RETURN_TO: u64 = 48;
+    /// Bytes.
+    pub const SIZE: u64 = 64;
+}
+
+/// What is the same for all calls from one stub; lies beside its code.
+pub mod place {
+    /// The program's return address; zero when each call has its own.
+    pub const RETURN_TO: u64 = 0;
+    /// The return address that stands in its place; zero when it is not hidden.
+    pub const HIDDEN: u64 = 8;
+    /// One of the kinds below (32 bits).
+    pub const KIND: u64 = 16;
+    /// For indirect sites: the function (32 bits).
+    pub const FUNCTION: u64 = 20;
+    /// For indirect sites: the site's index in the function (32 bits).
+    pub const LOCAL: u64 = 24;
+    /// Bytes.
+    pub const SIZE: u64 = 32;
+
+    /// A measured call, tail call or system call.
+    pub const CALL: u32 = 0;
+    /// The call of f0 that is the op.
+    pub const F0: u32 = 1;
+    /// A call of f0 inside an op, by no instrumented way.
+    pub const IGNORED: u32 = 2;
+}
+
+/// A thread's ring.
+pub mod ring {
+    /// End of what was written, counted from the beginning of time.
+    pub const HEAD: u64 = 0;
+    /// End of what was read.
+    pub const TAIL: u64 = 64;
+    /// Latencies outside of the filter: pairs of number and sum for every bucket.
+    pub const HISTOGRAM: u64 = 0x1000;
+    /// Number of buckets: eight an octave.
+    pub const BUCKETS: u64 = 512;
+    /// The records.
+    pub const DATA: u64 = 0x3000;
+    /// Bytes of records; a power of two.
+    pub const DATA_BYTES: u64 = 512 << 10;
+    /// Bytes.
+    pub const SIZE: u64 = DATA + DATA_BYTES;
+}
+
+/// A record in a ring.
+pub mod record {
+    /// Bytes of the record (32 bits).
+    pub const LEN: u64 = 0;
+    /// One of the kinds below (32 bits).
+    pub const KIND: u64 = 4;
+    /// Bytes of a record without items.
+    pub const HEAD: u64 = 64;
+
+    /// An op.
+    pub const OP: u32 = 1;
+    /// Nothing: the rest of the ring.
+    pub const PADDING: u32 = 2;
+    /// A callee seen first at an indirect site.
+    pub const TARGET: u32 = 3;
+
+    /// Op: when f0 was entered.
+    pub const START: u64 = 8;
+    /// Op: when f0 returned.
+    pub const END: u64 = 16;
+    /// Op: latency without what was stolen.
+    pub const LATENCY: u64 = 24;
+    /// Op: generation at its start (32 bits).
+    pub const BEGAN: u64 = 32;
+    /// Op: generation at its end (32 bits).
+    pub const ENDED: u64 = 36;
+    /// Op: number of items (32 bits).
+    pub const ITEMS: u64 = 40;
+    /// Op: whether it is incomplete (32 bits).
+    pub const TAINTED: u64 = 44;
+    /// Op: the thread (32 bits).
+    pub const TID: u64 = 48;
+
+    /// Item: offset of the accumulator in the block.
+    pub const ITEM_NODE: u64 = 0;
+    /// Item: the four words of the accumulator.
+    pub const ITEM_VALUES: u64 = 8;
+    /// Bytes of an item.
+    pub const ITEM: u64 = 40;
+
+    /// Target: the descriptor of the fnode.
+    pub const PARENT: u64 = 8;
+    /// Target: the place of the site.
+    pub const PLACE: u64 = 16;
+    /// Target: the callee.
+    pub const CALLEE: u64 = 24;
+    /// Target: where the callee's fnode is to be written.
+    pub const ANSWER: u64 = 32;
+}
+
+/// The bucket of a latency in a ring's histogram: eight an octave, exact below sixteen.
+#[must_use]
+pub fn bucket(latency: u64) -> u64 {
+    match latency {
+        0..16 => latency,
+        _ => {
+            let octave = u64::from(latency.ilog2()) - 3;
+            octave * 8 + (latency >> octave)
+        }
+    }
+}
+
+/// The smallest latency of a bucket.
+#[must_use]
+pub fn bucket_start(bucket: u64) -> u64 {
+    match bucket {
+        0..16 => bucket,
+        _ => {
+            let octave = (bucket / 8 - 1).min(60);
+            (bucket % 8 + 8) << octave
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_do_not_overlap_and_are_aligned() {
+        assert!(header::FILTER + 16 * header::MAX_FILTERS as u64 <= header::ARENA);
+        assert!(header::ARENA + 16 * header::MAX_ARENAS as u64 <= TABLE - HEADER);
+        assert!(block::TOUCH + 4 * FNODES <= block::SHADOW);
+        assert!(BLOCKS.is_multiple_of(4096) && block::SIZE.is_multiple_of(4096));
+        assert!(ring::HISTOGRAM + 16 * ring::BUCKETS <= ring::DATA);
+        assert!(ring::SIZE.is_multiple_of(4096) && ring::DATA_BYTES.is_power_of_two());
+        assert!(record::HEAD + FNODES * record::ITEM < ring::DATA_BYTES / 4);
+    }
+
+    #[test]
+    fn buckets_are_contiguous_and_ordered() {
+        for latency in (0..5000).chain([1 << 40, u64::MAX / 3, u64::MAX]) {
+            let index = bucket(latency);
+            assert!(index < ring::BUCKETS, "{latency}");
+            assert!(bucket_start(index) <= latency, "{latency}");
+            if index + 1 < 496 {
+                assert!(bucket_start(index + 1) > latency, "{latency}");
+            }
+        }
+    }
+}
