@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assemble;
+mod contrast;
 pub mod escape;
 #[cfg(test)]
 mod golden_tests;
@@ -14,6 +15,7 @@ pub mod place;
 #[cfg(test)]
 pub(crate) mod sample;
 pub mod text;
+mod words;
 
 pub use assemble::Names;
 pub use model::Report;

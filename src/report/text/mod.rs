@@ -10,9 +10,9 @@ mod header;
 mod histogram;
 mod probes;
 
-use super::escape::control;
 use super::model::Report;
-use crate::analysis::{Hz, Nanos, Ticks};
+use super::words::{self, path, percent};
+use crate::analysis::Hz;
 
 /// How a report is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,44 +107,8 @@ impl Page {
 
     /// A duration for people; cycles where the clock's rate is not known.
     fn time(&self, cycles: u64) -> String {
-        match self.hz {
-            Some(hz) => hz.nanos(Ticks(cycles)).to_string(),
-            None => format!("{cycles} cycles"),
-        }
+        words::time(self.hz, cycles)
     }
-}
-
-/// Names of a path in one line.
-fn path(names: &[String]) -> String {
-    let names: Vec<_> = names.iter().map(|name| control(name)).collect();
-    names.join(" → ")
-}
-
-/// A share for people: two digits, and never "0%" or "100%" for what is not.
-fn percent(share: f64) -> String {
-    let percent = share * 100.0;
-    if share <= 0.0 {
-        "0%".to_owned()
-    } else if percent < 0.01 {
-        "<0.01%".to_owned()
-    } else if percent < 1.0 {
-        format!("{percent:.2}%")
-    } else if percent < 99.95 {
-        format!("{percent:.1}%")
-    } else if share < 1.0 {
-        ">99.9%".to_owned()
-    } else {
-        "100%".to_owned()
-    }
-}
-
-/// `file:line`, as far as known.
-fn source(file: Option<&str>, line: Option<u32>) -> Option<String> {
-    let file = control(file?);
-    Some(match line {
-        Some(line) => format!("{file}:{line}"),
-        None => file.into_owned(),
-    })
 }
 
 /// The text cut in its middle to at most `width` characters: both ends of a long name matter.
@@ -160,29 +124,9 @@ fn shorten(text: &str, width: usize) -> String {
     begin.chain(std::iter::once('…')).chain(end).collect()
 }
 
-/// Microseconds as a duration for people.
-fn microseconds(us: f64) -> String {
-    Nanos(us * 1e3).to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn shares_are_never_rounded_to_all_or_nothing() {
-        let cases = [
-            (0.0, "0%"),
-            (0.000_01, "<0.01%"),
-            (0.004, "0.40%"),
-            (0.123, "12.3%"),
-            (0.999_9, ">99.9%"),
-            (1.0, "100%"),
-        ];
-        for (share, text) in cases {
-            assert_eq!(percent(share), text);
-        }
-    }
 
     #[test]
     fn long_names_keep_both_ends() {

@@ -1,8 +1,9 @@
 //! What the measuring did to the target, and what the person should know.
 
-use super::{Page, microseconds};
+use super::Page;
 use crate::report::escape::control;
 use crate::report::model::Report;
+use crate::report::words::microseconds;
 
 pub(super) fn write(page: &mut Page, report: &Report) {
     let probes = &report.probes;

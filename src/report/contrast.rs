@@ -1,0 +1,143 @@
+//! The ftree with the peaks side by side: what slow ops do that fast ops do not.
+
+use super::model::{CalleeKind, DescentState, FtreeNode, PeakEntry};
+
+/// A line of the table.
+pub(super) struct Row<'a> {
+    /// The call, or what its caller takes itself.
+    pub(super) what: What<'a>,
+    /// How far below f0.
+    pub(super) depth: usize,
+    /// One per peak.
+    pub(super) cells: Vec<Cell>,
+}
+
+/// What a line is about.
+#[derive(Clone, Copy)]
+pub(super) enum What<'a> {
+    /// A call, or f0.
+    Call(&'a FtreeNode),
+    /// The own time of the function above.
+    Itself,
+}
+
+/// What the ops of one peak did there.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Cell {
+    /// How often it was among the largest contributors; nothing where no decision was made.
+    pub(super) maxcount: Option<u64>,
+    /// On a root-cause path of the peak.
+    pub(super) is_cause: bool,
+    /// Calls per op.
+    pub(super) calls: Option<f64>,
+    /// Cycles per op.
+    pub(super) time: Option<u64>,
+}
+
+/// The whole table, f0 first.
+pub(super) fn rows<'a>(ftree: &'a FtreeNode, peaks: &[PeakEntry]) -> Vec<Row<'a>> {
+    let numbers: Vec<u32> = peaks.iter().map(|peak| peak.peak).collect();
+    let mut rows = Vec::new();
+    collect(ftree, None, 0, &numbers, &mut rows);
+    rows
+}
+
+/// Calls per op for people.
+pub(super) fn calls(calls: Option<f64>) -> String {
+    match calls {
+        Some(calls) if calls >= 99.95 || calls == 0.0 => format!("{calls:.0}"),
+        Some(calls) if calls >= 0.05 => format!("{calls:.1}"),
+        Some(calls) => format!("{calls:.3}"),
+        None => "-".to_owned(),
+    }
+}
+
+/// The rows of a node and all below it. `parent` is absent for f0.
+fn collect<'a>(
+    node: &'a FtreeNode,
+    parent: Option<&FtreeNode>,
+    depth: usize,
+    peaks: &[u32],
+    rows: &mut Vec<Row<'a>>,
+) {
+    rows.push(Row {
+        what: What::Call(node),
+        depth,
+        cells: peaks
+            .iter()
+            .map(|&peak| call_cell(node, parent, peak))
+            .collect(),
+    });
+    if node.children.is_empty() {
+        return;
+    }
+    let below = depth + 1;
+    rows.push(Row {
+        what: What::Itself,
+        depth: below,
+        cells: peaks.iter().map(|&peak| self_cell(node, peak)).collect(),
+    });
+    // The place of an indirect call's unnamed targets says nothing as long as all targets have names.
+    let seen = |child: &&FtreeNode| child.kind != CalleeKind::Unknown || child.count > 0;
+    for child in node.children.iter().filter(seen) {
+        collect(child, Some(node), below, peaks, rows);
+    }
+}
+
+/// What the ops of one peak do at a call.
+fn call_cell(node: &FtreeNode, parent: Option<&FtreeNode>, peak: u32) -> Cell {
+    let record = node.peaks.get(&peak);
+    let (calls, time) = per_op(node, parent, peak).unzip();
+    Cell {
+        // f0 competes with nobody.
+        maxcount: parent
+            .filter(|parent| is_decided_on(parent, peak))
+            .map(|_| node.maxcount.get(&peak).copied().unwrap_or(0)),
+        is_cause: record.is_some_and(|record| record.state != DescentState::NotChosen),
+        calls,
+        time,
+    }
+}
+
+/// What a function takes itself.
+fn self_cell(node: &FtreeNode, peak: u32) -> Cell {
+    let Some(record) = node.peaks.get(&peak) else {
+        return Cell::default();
+    };
+    let below = node
+        .children
+        .iter()
+        .filter_map(|child| child.peaks.get(&peak))
+        .fold(0_u64, |sum, child| sum.saturating_add(child.sum));
+    Cell {
+        maxcount: is_decided_on(node, peak)
+            .then(|| node.self_maxcount.get(&peak).copied().unwrap_or(0)),
+        is_cause: matches!(
+            record.state,
+            DescentState::DecidedSelf | DescentState::DecidedBoth
+        ),
+        calls: None,
+        time: record
+            .measured_time
+            .saturating_sub(below)
+            .checked_div(record.measured_ops),
+    }
+}
+
+/// Whether ops of the peak have been counted for a decision at this node.
+fn is_decided_on(node: &FtreeNode, peak: u32) -> bool {
+    node.peaks
+        .get(&peak)
+        .is_some_and(|record| record.decision_ops > 0)
+}
+
+/// Calls and cycles in an op of the peak; nothing where the call was not measured in such ops.
+fn per_op(node: &FtreeNode, parent: Option<&FtreeNode>, peak: u32) -> Option<(f64, u64)> {
+    let record = node.peaks.get(&peak);
+    let ops = match parent {
+        Some(parent) => parent.peaks.get(&peak)?.measured_ops,
+        None => record?.ops,
+    };
+    let (count, sum) = record.map_or((0, 0), |record| (record.count, record.sum));
+    Some((count as f64 / ops.max(1) as f64, sum.checked_div(ops)?))
+}
