@@ -14,6 +14,20 @@ pub(crate) struct Shares {
     /// What each callee accounts for: its longest call only, so that a loop over short calls is the
     /// caller's time and a long call in a loop is the callee's.
     pub callees: Vec<(FnodeId, Ticks)>,
+    /// How many calls were measured within the longest call, on average.
+    pub calls: u64,
+}
+
+impl Shares {
+    /// The division if each measured call has left `noise` of its probe in what seems the function's own time.
+    fn with_least_own(&self, noise: Ticks) -> Shares {
+        let pure = self.own.saturating_sub(self.repeated);
+        let left = Ticks(noise.0.saturating_mul(self.calls));
+        Shares {
+            own: self.repeated + pure.saturating_sub(left),
+            ..self.clone()
+        }
+    }
 }
 
 /// Divides the longest of an fnode's calls among the function itself and the callees seen in the op.
@@ -41,6 +55,7 @@ pub(crate) fn divide<'a>(call: &Touched, callees: impl IntoIterator<Item = &'a T
         attributed = attributed + share;
         // `sum` covers all calls of the parent, `own` only the longest.
         shares.repeated = shares.repeated + Ticks(others.0 / call.count.max(1));
+        shares.calls = shares.calls.saturating_add(callee.count / call.count.max(1));
         shares.callees.push((callee.fnode, share));
     }
     shares.own = call.max.saturating_sub(attributed);
@@ -80,6 +95,17 @@ pub(crate) fn largest(shares: &Shares, resolution: Resolution) -> Contributors {
     }
 }
 
+/// Those who are main contributors whether or not the probes' variation is in the function's own time.
+/// None at all when it decides who is the largest.
+pub(crate) fn certainly_largest(shares: &Shares, resolution: Resolution, noise: Ticks) -> Contributors {
+    let most = largest(shares, resolution);
+    let least = largest(&shares.with_least_own(noise), resolution);
+    Contributors {
+        own: most.own && least.own,
+        callees: most.callees.into_iter().filter(|callee| least.callees.contains(callee)).collect(),
+    }
+}
+
 /// The smallest maxcount that makes a root cause, when the largest is `largest`.
 pub(crate) fn threshold(largest: u64, percentage: f64) -> u64 {
     // Rounding up keeps `maxcount >= percentage * largest` for whole numbers; zero is never a cause.
@@ -111,6 +137,21 @@ mod tests {
         assert_eq!(shares.repeated, Ticks(200));
         let largest = largest(&shares, Resolution::default());
         assert_eq!((largest.own, largest.callees), (false, vec![FnodeId(2)]));
+    }
+
+    #[test]
+    fn own_time_that_may_be_the_probes_decides_nothing() {
+        // 300 ticks seem to be the function's own, beside 20 calls, the longest of 200 ticks.
+        let call = touched(1, 0, 600, 600, 1);
+        let callees = [touched(2, 0, 200, 200, 1), touched(3, 200, 6, 100, 19)];
+        let shares = divide(&call, &callees);
+        let certain = |noise| certainly_largest(&shares, Resolution::default(), Ticks(noise));
+        assert!(certain(0).own);
+        assert_eq!(certain(20), Contributors::default(), "either may be the largest");
+        // A loop's repeated calls were measured themselves: they are no doubt the loop's.
+        let call = touched(1, 0, 1_000, 1_000, 1);
+        let looping = divide(&call, &[touched(2, 0, 40, 900, 23)]);
+        assert!(certainly_largest(&looping, Resolution::default(), Ticks(100)).own);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Decisions: counting who takes the time of each op, and descending into those who do most often.
 
-use darc_tracer::record::{FnodeId, Op, Touched};
+use darc_tracer::record::{FnodeId, Op, Ticks, Touched};
 
-use super::contribute::{divide, largest, threshold};
+use super::contribute::{Contributors, certainly_largest, divide, threshold};
 use super::descent::{Analysis, Request};
 use super::ftree::{Callee, Expansion, Outcome, PathState, Stop};
 
@@ -35,7 +35,12 @@ impl Analysis {
             .filter_map(|child| self.touched_at[child.0 as usize])
             .map(|at| &op.touched[at]);
         let shares = divide(call, callees);
-        let contributors = largest(&shares, self.params.resolution);
+        let contributors =
+            certainly_largest(&shares, self.params.resolution, self.noise.per_probe());
+        if contributors == Contributors::default() && self.noise.per_probe() > Ticks(0) {
+            self.give_up_unresolved(peak);
+            return;
+        }
         let record = self.ftree.fnode_mut(call.fnode).record_mut(peak);
         record.decision_ops = record.decision_ops.saturating_add(1);
         if contributors.own {

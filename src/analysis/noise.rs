@@ -28,6 +28,12 @@ impl Noise {
         Self { per_probe, remedy }
     }
 
+    /// By how much the cost of one probe varies.
+    #[must_use]
+    pub fn per_probe(&self) -> Ticks {
+        self.per_probe
+    }
+
     /// The latency as far as it can be told: never shorter than the variation of one probe.
     #[must_use]
     pub fn resolved(&self, latency: Ticks) -> Ticks {
