@@ -44,5 +44,5 @@ FUNCTION uint64_t dispatch(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    return run_ops(parse_run(argc, argv, 800), dispatch);
+    return run_ops(parse_run(argc, argv, 1200), dispatch);
 }

@@ -59,7 +59,7 @@ static uint64_t op(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    struct run run = parse_run(argc, argv, 800);
+    struct run run = parse_run(argc, argv, 1600);
     sem_init(&take, 0, 0);
     sem_init(&taken, 0, 0);
     pthread_t thread;
