@@ -9,6 +9,7 @@ use crate::plan::Plan;
 use crate::record::{FnodeId, Op, SiteId, Ticks};
 
 pub mod int3;
+pub mod jump;
 
 /// Receives what an engine measured.
 pub trait Sink {

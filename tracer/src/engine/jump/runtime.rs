@@ -64,10 +64,23 @@ pub mod nested {
 pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     let mut a = CodeAssembler::new(64)?;
     let mut labels = Labels::new(&mut a);
-    let [mut lookup, mut register, mut renew, mut first, mut stale, mut slow, mut find] =
-        std::array::from_fn(|_| a.create_label());
-    let [mut nested, mut end, mut reveal, mut caught, mut target, mut anywhere] =
-        std::array::from_fn(|_| a.create_label());
+    let [
+        mut lookup,
+        mut register,
+        mut renew,
+        mut first,
+        mut stale,
+        mut slow,
+        mut find,
+    ] = std::array::from_fn(|_| a.create_label());
+    let [
+        mut nested,
+        mut end,
+        mut reveal,
+        mut caught,
+        mut target,
+        mut anywhere,
+    ] = std::array::from_fn(|_| a.create_label());
     emit_lookup(&mut a, &mut lookup, around)?;
     emit_register(&mut a, &mut register, lookup, around)?;
     emit_renew(&mut a, &mut renew, around)?;
@@ -140,7 +153,8 @@ fn none(around: &Surroundings) -> u64 {
 }
 
 fn emit_lookup(a: &mut CodeAssembler, start: &mut CodeLabel, around: &Surroundings) -> Emitted<()> {
-    let (mut again, mut unknown, mut found) = (a.create_label(), a.create_label(), a.create_label());
+    let (mut again, mut unknown, mut found) =
+        (a.create_label(), a.create_label(), a.create_label());
     a.set_label(start)?;
     a.push(r8)?;
     a.mov(rcx, around.control + TABLE)?;
@@ -171,8 +185,14 @@ fn emit_register(
     lookup: CodeLabel,
     around: &Surroundings,
 ) -> Emitted<()> {
-    let [mut unknown, mut full, mut without, mut insert, mut won, mut done] =
-        std::array::from_fn(|_| a.create_label());
+    let [
+        mut unknown,
+        mut full,
+        mut without,
+        mut insert,
+        mut won,
+        mut done,
+    ] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     a.push(rdx)?;
     a.call(lookup)?;
@@ -191,7 +211,8 @@ fn emit_register(
     a.je(done)?;
     a.mov(r8, around.control + HEADER)?;
     a.mov(ecx, 1)?;
-    a.lock().xadd(dword_ptr(r8 + header::NEXT_BLOCK as i32), ecx)?;
+    a.lock()
+        .xadd(dword_ptr(r8 + header::NEXT_BLOCK as i32), ecx)?;
     a.cmp(ecx, dword_ptr(r8 + header::BLOCKS as i32))?;
     a.jae(full)?;
     a.mov(r10d, ecx)?;
@@ -425,8 +446,15 @@ fn emit_stale(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> 
 }
 
 fn emit_resync(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
-    let [mut below, mut uncounted, mut rest, mut hide, mut next, mut known, mut done] =
-        std::array::from_fn(|_| a.create_label());
+    let [
+        mut below,
+        mut uncounted,
+        mut rest,
+        mut hide,
+        mut next,
+        mut known,
+        mut done,
+    ] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     a.push(r8)?;
     a.mov(r8d, eax)?;
@@ -571,7 +599,10 @@ fn emit_nested(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) ->
     a.cmp(rax, SAME_STACK)?;
     a.jbe(gone)?;
     a.mov(rax, field(block::CURRENT))?;
-    a.cmp(qword_ptr(rax + super::layout::descriptor::CHILDREN as i32), 0)?;
+    a.cmp(
+        qword_ptr(rax + super::layout::descriptor::CHILDREN as i32),
+        0,
+    )?;
     a.je(pass)?;
     a.cmp(rsi, field(block::LIMIT))?;
     a.jae(pass)?;
@@ -674,8 +705,14 @@ fn emit_end(
     labels: &Labels,
     around: &Surroundings,
 ) -> Emitted<()> {
-    let [mut off, mut filter, mut write, mut item, mut items, mut done] =
-        std::array::from_fn(|_| a.create_label());
+    let [
+        mut off,
+        mut filter,
+        mut write,
+        mut item,
+        mut items,
+        mut done,
+    ] = std::array::from_fn(|_| a.create_label());
     let mut bucket = a.create_label();
     a.set_label(start)?;
     a.mov(rax, shadow(0, entry::PLACE))?;
@@ -755,7 +792,10 @@ fn emit_end(
     a.je(items)?;
     a.mov(eax, dword_ptr(rdx))?;
     a.mov(to_record(record::ITEM_NODE), rax)?;
-    for (word, offset) in [node::COUNT, node::SUM, node::MAX, node::MAX_START].into_iter().enumerate() {
+    for (word, offset) in [node::COUNT, node::SUM, node::MAX, node::MAX_START]
+        .into_iter()
+        .enumerate()
+    {
         a.mov(rbx, qword_ptr(rcx + rax + offset as i32))?;
         a.mov(to_record(record::ITEM_VALUES + 8 * word as u64), rbx)?;
     }
@@ -783,8 +823,15 @@ fn emit_target(
     around: &Surroundings,
 ) -> Emitted<()> {
     let scratch = [r8, r9, r10, r11, rbx];
-    let [mut again, mut next, mut known, mut any, mut report, mut written, mut done] =
-        std::array::from_fn(|_| a.create_label());
+    let [
+        mut again,
+        mut next,
+        mut known,
+        mut any,
+        mut report,
+        mut written,
+        mut done,
+    ] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     for register in scratch {
         a.push(register)?;
@@ -847,6 +894,7 @@ fn emit_target(
     a.mov(to_record(record::PARENT), rax)?;
     a.mov(to_record(record::PLACE), rsi)?;
     a.mov(to_record(record::CALLEE), rdx)?;
+    a.add(r11, 8)?;
     a.mov(to_record(record::ANSWER), r11)?;
     publish(a)?;
     a.jmp(any)

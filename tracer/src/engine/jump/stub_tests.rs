@@ -1,0 +1,606 @@
+//! Runs emitted stubs inside the test process, around tiny programs, and compares every register,
+//! the flags and the red zone with an undisturbed run.
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use darc_disasm::{Gpr, MemoryOperand, Operand, Segment};
+use iced_x86::code_asm::*;
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+
+use super::asm::Surroundings;
+use super::layout::*;
+use super::runtime::{self, Runtime};
+use super::stubs::{self, Callee, Entry, F0End, Kind, Site, Stub};
+
+const CODE_BYTES: usize = 1 << 16;
+const BLOCK_COUNT: u64 = 2;
+
+/// Memory of this process in which a test plays the target.
+struct Arena {
+    code: u64,
+    used: u64,
+    control: u64,
+    rings: u64,
+    around: Surroundings,
+    runtime: Runtime,
+}
+
+fn map(len: usize, protection: i32) -> u64 {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh anonymous mapping disturbs nothing.
+    let at = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    at as u64
+}
+
+fn word(at: u64) -> u64 {
+    // SAFETY: the tests only pass addresses in their own mappings.
+    unsafe { ptr::read_volatile(at as *const u64) }
+}
+
+fn word32(at: u64) -> u32 {
+    word(at) as u32
+}
+
+fn set(at: u64, value: u64) {
+    // SAFETY: as in `word`.
+    unsafe { ptr::write_volatile(at as *mut u64, value) }
+}
+
+fn set32(at: u64, value: u32) {
+    // SAFETY: as in `word`.
+    unsafe { ptr::write_volatile(at as *mut u32, value) }
+}
+
+impl Arena {
+    fn new() -> Arena {
+        let data = libc::PROT_READ | libc::PROT_WRITE;
+        let code = map(CODE_BYTES, data | libc::PROT_EXEC);
+        let control = map((BLOCKS + BLOCK_COUNT * block::SIZE) as usize, data);
+        let rings = map((BLOCK_COUNT * ring::SIZE) as usize, data);
+        let around = Surroundings {
+            control,
+            rings,
+            inside: 0,
+            outside: 0,
+            inside_f0: 0,
+            tid_offset: None,
+        };
+        let mut arena = Arena {
+            code,
+            used: 0,
+            control,
+            rings,
+            around,
+            runtime: Runtime::default(),
+        };
+        let (bytes, runtime) = runtime::emit(code, &around).unwrap();
+        arena.place(&bytes);
+        arena.runtime = runtime;
+        set32(control + LIVE, 1);
+        set32(control + HEADER + header::BLOCKS, BLOCK_COUNT as u32);
+        for fnode in 0..FNODES {
+            arena.descriptor(fnode, descriptor::NO_FUNCTION, 0);
+        }
+        arena
+    }
+
+    fn next(&self) -> u64 {
+        self.code + self.used
+    }
+
+    fn place(&mut self, bytes: &[u8]) -> u64 {
+        let at = self.next();
+        self.write(at, bytes);
+        self.used = (self.used + bytes.len() as u64).next_multiple_of(16);
+        at
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        assert!(at >= self.code && at + (bytes.len() as u64) < self.code + CODE_BYTES as u64);
+        // SAFETY: checked to lie in the mapping; no code in it is running.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+    }
+
+    fn assemble(&mut self, emit: impl Fn(&mut CodeAssembler)) -> u64 {
+        let mut a = CodeAssembler::new(64).unwrap();
+        emit(&mut a);
+        let bytes = a.assemble(self.next()).unwrap();
+        self.place(&bytes)
+    }
+
+    fn descriptor(&self, fnode: u64, function: u32, children: u64) {
+        let at = self.descriptor_at(fnode);
+        set32(
+            at + descriptor::NODE,
+            (block::NODES + fnode * node::SIZE) as u32,
+        );
+        set32(at + descriptor::FUNCTION, function);
+        set(at + descriptor::CHILDREN, children);
+    }
+
+    fn descriptor_at(&self, fnode: u64) -> u64 {
+        self.control + DESCRIPTORS + fnode * descriptor::SIZE
+    }
+
+    /// Makes `fnode` one whose function is `function`, with the child at its only site.
+    fn expand(&self, fnode: u64, function: u32, child: u64) {
+        let list = self.control + HEAP + fnode * 8;
+        set(list, child);
+        self.descriptor(fnode, function, list);
+    }
+
+    fn patch(&mut self, at: u64, len: usize, emit: impl Fn(u64, &Surroundings, &Runtime) -> Stub) {
+        let stub = emit(self.next(), &self.around, &self.runtime);
+        decodes(&stub.bytes, self.next());
+        self.place(&stub.bytes);
+        let mut bytes = vec![0x90; len];
+        bytes[0] = 0xe9;
+        bytes[1..5].copy_from_slice(&(stub.entry.wrapping_sub(at + 5) as u32).to_le_bytes());
+        self.write(at, &bytes);
+    }
+
+    fn instructions(&self, at: u64, len: usize) -> Vec<Instruction> {
+        // SAFETY: inside the code mapping.
+        let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
+        Decoder::with_ip(64, bytes, at, DecoderOptions::NONE)
+            .into_iter()
+            .collect()
+    }
+
+    fn patch_f0(&mut self, entry: u64, displaced: usize, end: F0End) {
+        let entry_code = Entry {
+            displaced: self.instructions(entry, displaced),
+            site: None,
+            next: entry + displaced as u64,
+        };
+        self.patch(entry, displaced, |at, around, runtime| {
+            stubs::f0(at, &entry_code, end, around, runtime).unwrap()
+        });
+    }
+
+    fn patch_site(&mut self, at: u64, len: usize, site: &Site) {
+        self.patch(at, len, |at, around, runtime| {
+            stubs::site(at, site, around, runtime).unwrap()
+        });
+    }
+
+    fn ops(&self) -> Vec<Vec<u64>> {
+        let end = word(self.rings + ring::HEAD);
+        let mut at = 0;
+        let mut records = Vec::new();
+        while at < end {
+            let record = self.rings + ring::DATA + at;
+            let len = word32(record);
+            records.push(
+                (0..u64::from(len) / 8)
+                    .map(|i| word(record + 8 * i))
+                    .collect(),
+            );
+            at += u64::from(len);
+        }
+        records
+    }
+
+    fn block(&self, offset: u64) -> u64 {
+        word(self.control + BLOCKS + offset)
+    }
+}
+
+/// What was emitted are instructions up to the data at the end.
+fn decodes(bytes: &[u8], at: u64) {
+    let code = &bytes[..bytes.len().min(40)];
+    let mut decoder = Decoder::with_ip(64, code, at, DecoderOptions::NONE);
+    for _ in 0..4 {
+        assert!(!decoder.decode().is_invalid());
+    }
+}
+
+/// All general registers but rsp, then the flags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+struct State {
+    registers: [u64; 15],
+    flags: u64,
+}
+
+const REGISTERS: [AsmRegister64; 15] = [
+    rax, rcx, rdx, rbx, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
+];
+
+impl State {
+    fn arbitrary(flags: u64) -> State {
+        State {
+            registers: std::array::from_fn(|i| 0x0101_0101_0101_0101 * (i as u64 + 1)),
+            flags,
+        }
+    }
+}
+
+/// Emits `extern "C" fn(&mut State)`: takes the state, calls `program`, stores the state.
+fn trampoline(arena: &mut Arena, program: u64) -> extern "C" fn(&mut State) {
+    let at = arena.assemble(|a| {
+        for register in [rbx, rbp, r12, r13, r14, r15] {
+            a.push(register).unwrap();
+        }
+        a.push(rdi).unwrap();
+        a.push(qword_ptr(rdi + 15 * 8)).unwrap();
+        for (i, register) in REGISTERS.into_iter().enumerate() {
+            if register != rdi {
+                a.mov(register, qword_ptr(rdi + 8 * i)).unwrap();
+            }
+        }
+        a.mov(rdi, qword_ptr(rdi + 8 * 6)).unwrap();
+        a.popfq().unwrap();
+        a.call(program).unwrap();
+        a.pushfq().unwrap();
+        a.push(rdi).unwrap();
+        a.mov(rdi, qword_ptr(rsp + 16)).unwrap();
+        for (i, register) in REGISTERS.into_iter().enumerate() {
+            if register != rdi {
+                a.mov(qword_ptr(rdi + 8 * i), register).unwrap();
+            }
+        }
+        a.pop(rax).unwrap();
+        a.mov(qword_ptr(rdi + 8 * 6), rax).unwrap();
+        a.pop(rax).unwrap();
+        a.mov(qword_ptr(rdi + 15 * 8), rax).unwrap();
+        a.pop(rdi).unwrap();
+        for register in [r15, r14, r13, r12, rbp, rbx] {
+            a.pop(register).unwrap();
+        }
+        a.cld().unwrap();
+        a.ret().unwrap();
+    });
+    // SAFETY: the code just emitted has this signature and keeps what the ABI wants kept.
+    unsafe { std::mem::transmute::<u64, extern "C" fn(&mut State)>(at) }
+}
+
+/// Flags to try: none, all arithmetic ones with the direction flag, and single ones.
+const FLAGS: [u64; 6] = [0x202, 0xed7, 0x203, 0xa02, 0x282, 0x246];
+
+/// Runs the program plainly and patched, from every set of flags, and compares.
+fn compare(arena: &mut Arena, program: u64, patch: impl FnOnce(&mut Arena)) {
+    let run = trampoline(arena, program);
+    let all = |run: extern "C" fn(&mut State)| {
+        FLAGS.map(|flags| {
+            let mut state = State::arbitrary(flags);
+            run(&mut state);
+            state
+        })
+    };
+    let plain = all(run);
+    patch(arena);
+    let patched = all(run);
+    assert_eq!(plain, patched);
+}
+
+/// A callee that changes what a callee may change, and depends on what it is passed.
+fn callee(arena: &mut Arena) -> u64 {
+    arena.assemble(|a| {
+        a.lea(r10, qword_ptr(rdi + rsi)).unwrap();
+        a.add(rdi, 7).unwrap();
+        a.xor(r9, qword_ptr(rsp + 8)).unwrap();
+        a.add(rax, rcx).unwrap();
+        a.stc().unwrap();
+        a.ret().unwrap();
+    })
+}
+
+struct Program {
+    f0: u64,
+    site: u64,
+    after: u64,
+}
+
+/// f0 with one call site in the middle, of `len` bytes made by `call`.
+fn program(arena: &mut Arena, len: u64, call: impl Fn(&mut CodeAssembler)) -> Program {
+    let before = |a: &mut CodeAssembler| {
+        a.push(rbx).unwrap();
+        a.sub(rsp, 32).unwrap();
+        a.mov(qword_ptr(rsp), r12).unwrap();
+        a.lea(rbx, qword_ptr(rdi + 3)).unwrap();
+    };
+    let site = {
+        let mut a = CodeAssembler::new(64).unwrap();
+        before(&mut a);
+        arena.next() + a.assemble(arena.next()).unwrap().len() as u64
+    };
+    let f0 = arena.assemble(|a| {
+        before(a);
+        call(a);
+        a.adc(rax, rbx).unwrap();
+        a.lea(rsp, qword_ptr(rsp + 32)).unwrap();
+        a.pop(rbx).unwrap();
+        a.ret().unwrap();
+    });
+    Program {
+        f0,
+        site,
+        after: site + len,
+    }
+}
+
+fn call_site(kind: Kind, next: u64) -> Site {
+    Site {
+        function: 5,
+        local: 0,
+        kind,
+        before: Vec::new(),
+        next,
+    }
+}
+
+const OPS: u64 = FLAGS.len() as u64;
+
+fn check_ops(arena: &Arena, children: &[u64]) {
+    let ops = arena.ops();
+    assert_eq!(ops.len() as u64, OPS);
+    for op in ops {
+        let (start, end, latency) = (op[1], op[2], op[3]);
+        assert!(start < end && latency == end - start, "{op:?}");
+        assert_eq!(op[6] as u32, std::process::id().max(op[6] as u32));
+        assert_eq!(op[5] as u32 as usize, children.len());
+        for (item, &child) in op[8..].chunks(5).zip(children) {
+            let [at, count, sum, max, max_start] = item else {
+                panic!("{item:?}")
+            };
+            assert_eq!(*at, block::NODES + child * node::SIZE);
+            assert_eq!((*count, *sum), (1, *max));
+            assert!(*max > 0 && *max < latency && start < *max_start && *max_start < end);
+        }
+    }
+    assert_eq!(arena.block(block::TOP), arena.block(block::BASE));
+    assert_eq!(arena.block(block::CURRENT), arena.descriptor_at(0));
+    assert_eq!(
+        arena.block(block::ENDED_OTHERWISE) + arena.block(block::DROPPED),
+        0
+    );
+}
+
+#[test]
+fn a_direct_call_is_measured_and_nothing_is_disturbed() {
+    let mut arena = Arena::new();
+    let child = callee(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    arena.expand(1, 5, arena.descriptor_at(2));
+    compare(&mut arena, p.f0, |arena| {
+        arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
+        arena.patch_site(
+            p.site,
+            5,
+            &call_site(Kind::Call(Callee::Direct(child)), p.after),
+        );
+    });
+    check_ops(&arena, &[2]);
+}
+
+#[test]
+fn a_call_outside_of_the_tree_passes_with_its_own_return_address() {
+    let mut arena = Arena::new();
+    let child = callee(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    compare(&mut arena, p.f0, |arena| {
+        arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
+        arena.patch_site(
+            p.site,
+            5,
+            &call_site(Kind::Call(Callee::Direct(child)), p.after),
+        );
+    });
+    check_ops(&arena, &[]);
+}
+
+#[test]
+fn an_indirect_call_is_told_apart_by_its_callee() {
+    let operands = [
+        Operand::Register(Gpr::Rax),
+        Operand::Register(Gpr::R11),
+        Operand::Memory(MemoryOperand {
+            segment: Segment::None,
+            base: Some(Gpr::Rsp),
+            index: None,
+            displacement: 8,
+        }),
+    ];
+    for operand in operands {
+        let mut arena = Arena::new();
+        let child = callee(&mut arena);
+        let load = |a: &mut CodeAssembler| {
+            a.mov(rax, child).unwrap();
+            a.mov(r11, rax).unwrap();
+            a.mov(qword_ptr(rsp + 8), rax).unwrap();
+            a.nop_1::<AsmMemoryOperand>(dword_ptr(rax + rax)).unwrap();
+        };
+        let call = |a: &mut CodeAssembler| match operand {
+            Operand::Register(Gpr::Rax) => a.call(rax).unwrap(),
+            Operand::Register(_) => a.call(r11).unwrap(),
+            Operand::Memory(_) => a.call(qword_ptr(rsp + 8)).unwrap(),
+        };
+        let whole = |a: &mut CodeAssembler| {
+            load(a);
+            call(a);
+        };
+        let len = |emit: &dyn Fn(&mut CodeAssembler)| {
+            let mut a = CodeAssembler::new(64).unwrap();
+            emit(&mut a);
+            a.assemble(child).unwrap().len() as u64
+        };
+        let loads = len(&load);
+        let p = program(&mut arena, len(&whole), whole);
+        let before = arena.instructions(p.site, loads as usize);
+        let table = arena.control + HEAP + 4096;
+        arena.expand(1, 5, table);
+        compare(&mut arena, p.f0, |arena| {
+            arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
+            let mut site = call_site(Kind::Call(Callee::Indirect(operand)), p.after);
+            site.before = before.clone();
+            arena.patch_site(p.site, (p.after - p.site) as usize, &site);
+        });
+        // The first op announced the callee; nobody answered.
+        let mut records = arena.ops();
+        let announced = records.remove(0);
+        assert_eq!(announced[0] >> 32, u64::from(record::TARGET));
+        assert_eq!(
+            (announced[1], announced[3]),
+            (arena.descriptor_at(1), child)
+        );
+        assert_eq!(records.len() as u64, OPS);
+        assert!(records.iter().all(|op| op[5] as u32 == 0));
+        // With an answer it has an fnode of its own.
+        set(announced[4], arena.descriptor_at(3));
+        let run = trampoline(&mut arena, p.f0);
+        run(&mut State::arbitrary(0x202));
+        let last = arena.ops().pop().unwrap();
+        assert_eq!(last[8], block::NODES + 3 * node::SIZE);
+    }
+}
+
+#[test]
+fn a_tail_call_and_the_call_it_replaces_are_both_measured() {
+    let mut arena = Arena::new();
+    let end = callee(&mut arena);
+    let middle = arena.assemble(|a| {
+        a.lea(rdi, qword_ptr(rdi + rdi)).unwrap();
+        a.jmp(end).unwrap();
+        a.nop().unwrap();
+        a.nop().unwrap();
+        a.nop().unwrap();
+    });
+    let jump = middle + 4;
+    let p = program(&mut arena, 5, |a| a.call(middle).unwrap());
+    arena.expand(1, 5, arena.descriptor_at(2));
+    arena.expand(2, 6, arena.descriptor_at(3));
+    compare(&mut arena, p.f0, |arena| {
+        arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
+        arena.patch_site(
+            p.site,
+            5,
+            &call_site(Kind::Call(Callee::Direct(middle)), p.after),
+        );
+        let mut site = call_site(Kind::Tail(Callee::Direct(end), None), jump + 5);
+        site.function = 6;
+        arena.patch_site(jump, 5, &site);
+    });
+    let ops = arena.ops();
+    assert_eq!(ops.len() as u64, OPS);
+    for op in ops {
+        assert_eq!(op[8], block::NODES + 3 * node::SIZE);
+        assert_eq!(op[13], block::NODES + 2 * node::SIZE);
+        assert!(op[8 + 3] < op[13 + 3]);
+    }
+}
+
+#[test]
+fn patched_returns_end_an_op_without_a_hidden_return_address() {
+    let mut arena = Arena::new();
+    let child = callee(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    arena.expand(1, 5, arena.descriptor_at(2));
+    let tail = arena.instructions(p.after, 10);
+    // adc rax,rbx (3); lea rsp,[rsp+32] (5); pop rbx (1); ret (1)
+    assert_eq!(
+        tail.iter().map(|i| i.len()).collect::<Vec<_>>(),
+        [3, 5, 1, 1]
+    );
+    compare(&mut arena, p.f0, |arena| {
+        arena.patch_f0(p.f0, 5, F0End::PatchedReturns);
+        arena.patch_site(
+            p.site,
+            5,
+            &call_site(Kind::Call(Callee::Direct(child)), p.after),
+        );
+        arena.patch(p.after + 3, 7, |at, around, runtime| {
+            stubs::ret(at, &tail[1..3], tail[3], around, runtime).unwrap()
+        });
+    });
+    check_ops(&arena, &[2]);
+}
+
+#[test]
+fn a_system_call_is_measured_and_the_red_zone_kept() {
+    let mut arena = Arena::new();
+    let f0 = arena.assemble(|a| {
+        a.push(rbx).unwrap();
+        a.mov(rbx, rax).unwrap();
+        a.nop().unwrap();
+        a.mov(qword_ptr(rsp - 8), r12).unwrap();
+        a.mov(qword_ptr(rsp - 128), r13).unwrap();
+        a.cmp(r12, r13).unwrap();
+        a.mov(eax, libc::SYS_getpid as i32).unwrap();
+        a.syscall().unwrap();
+        // The instruction changes r11 and rcx; these depend on the flags and on where it is.
+        a.mov(r8, qword_ptr(rsp - 8)).unwrap();
+        a.mov(r9, qword_ptr(rsp - 128)).unwrap();
+        a.pop(rbx).unwrap();
+        a.ret().unwrap();
+    });
+    let code = arena.instructions(f0, 48);
+    let at = code
+        .iter()
+        .position(|i| i.mnemonic() == iced_x86::Mnemonic::Syscall)
+        .unwrap();
+    let (load, call) = (code[at - 1], code[at]);
+    arena.expand(1, 5, arena.descriptor_at(2));
+    compare(&mut arena, f0, |arena| {
+        arena.patch_f0(f0, 5, F0End::HiddenReturn);
+        let mut site = call_site(Kind::Syscall { by_number: false }, call.next_ip());
+        site.before = vec![load];
+        arena.patch_site(load.ip(), load.len(), &site);
+    });
+    check_ops(&arena, &[2]);
+}
+
+#[test]
+fn ops_outside_of_the_filter_are_only_counted() {
+    let mut arena = Arena::new();
+    let child = callee(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    let filter = arena.control + HEADER;
+    set32(filter + header::FILTERS, 1);
+    set(filter + header::FILTER, u64::MAX - 1);
+    set(filter + header::FILTER + 8, u64::MAX);
+    compare(&mut arena, p.f0, |arena| {
+        arena.patch_f0(p.f0, 5, F0End::HiddenReturn)
+    });
+    assert!(arena.ops().is_empty());
+    let histogram: Vec<_> = (0..ring::BUCKETS)
+        .map(|i| arena.rings + ring::HISTOGRAM + 16 * i)
+        .map(|at| (word(at), word(at + 8)))
+        .enumerate()
+        .filter(|(_, (ops, _))| *ops > 0)
+        .collect();
+    assert_eq!(histogram.iter().map(|(_, (ops, _))| ops).sum::<u64>(), OPS);
+    for (index, (ops, total)) in histogram {
+        assert_eq!(bucket(total / ops), index as u64);
+    }
+}
+
+#[test]
+fn a_full_ring_drops_records_and_says_so() {
+    let mut arena = Arena::new();
+    let child = callee(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
+    let run = trampoline(&mut arena, p.f0);
+    let room = ring::DATA_BYTES / record::HEAD;
+    for _ in 0..room + 3 {
+        run(&mut State::arbitrary(0x202));
+    }
+    assert_eq!(arena.ops().len() as u64, room);
+    assert_eq!(arena.block(block::DROPPED), 3);
+}
+
+#[test]
+fn a_forked_child_writes_nothing() {
+    let mut arena = Arena::new();
+    let child = callee(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
+    let run = trampoline(&mut arena, p.f0);
+    run(&mut State::arbitrary(0x202));
+    set32(arena.control + LIVE, 0);
+    run(&mut State::arbitrary(0x202));
+    assert_eq!(arena.ops().len(), 1);
+}
