@@ -16,6 +16,18 @@ const MAX_DEPTH: isize = 256;
 /// At most this many units may claim one address.
 const MAX_OVERLAP: usize = 64;
 
+/// Why a query of the debugging information was given up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum QueryError {
+    /// The sections contradict themselves, end early, or ask for more work than is allowed.
+    #[error(transparent)]
+    Damaged(#[from] gimli::Error),
+    #[error("entries nest too deep")]
+    TooDeep,
+    #[error("too many units claim one address")]
+    Overlap,
+}
+
 /// The debugging information of one file.
 pub(crate) struct DebugInfo {
     pub(crate) dwarf: Arc<Dwarf<SectionReader>>,
@@ -149,20 +161,23 @@ impl DebugInfo {
         Ok(())
     }
 
-    /// Whether the units that may contain an address are shaped so that addr2line can take them: it recurses over nested
-    /// entries, and reads every unit that claims the address.
-    pub(crate) fn is_bounded(&mut self, addr: u64) -> gimli::Result<bool> {
-        let mut overlap = 0;
+    /// Checks that the units that may contain an address are shaped so that addr2line can take them: it recurses over
+    /// nested entries, and reads every unit that claims the address.
+    pub(crate) fn check_units_around(&mut self, addr: u64) -> Result<(), QueryError> {
+        let mut claims = 0;
         for unit in self.units.iter_mut().filter(|unit| unit.may_contain(addr)) {
-            overlap += usize::from(!unit.ranges.is_empty());
+            claims += usize::from(!unit.ranges.is_empty());
             if unit.depth == Depth::Unchecked {
                 unit.depth = depth(&self.dwarf, &unit.header)?;
             }
-            if unit.depth == Depth::Excessive || overlap > MAX_OVERLAP {
-                return Ok(false);
+            if unit.depth == Depth::Excessive {
+                return Err(QueryError::TooDeep);
+            }
+            if claims > MAX_OVERLAP {
+                return Err(QueryError::Overlap);
             }
         }
-        Ok(true)
+        Ok(())
     }
 }
 

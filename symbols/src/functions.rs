@@ -1,12 +1,9 @@
-//! The functions of one file: symbols, aliases, split-off cold parts, and ranges from the unwind table.
-
-use std::collections::HashMap;
-
-use object::elf;
+//! The functions of one file: from symbols, and from the unwind table where there are none.
 
 use crate::addr::{AddrRange, FileAddr};
 use crate::demangle::demangle;
 use crate::elf::Elf;
+use crate::grouping;
 use crate::symtab::{Name, SymbolTable, Version};
 use crate::unwind::UnwindRange;
 
@@ -45,8 +42,8 @@ pub struct Function {
     pub kind: FunctionKind,
     /// The unwind table names a language-specific data area for it: exceptions may be caught or cleaned up in it.
     pub has_landing_pads: bool,
-    name: Option<Name>,
-    aliases: Vec<Name>,
+    pub(crate) name: Option<Name>,
+    pub(crate) aliases: Vec<Name>,
 }
 
 impl Function {
@@ -97,19 +94,6 @@ impl std::fmt::Debug for Function {
     }
 }
 
-/// A symbol that may be a function.
-struct Found {
-    addr: u64,
-    size: u64,
-    name: Name,
-    source: SymbolSource,
-    local: bool,
-    typed: bool,
-    ifunc: bool,
-    /// Index of the `STT_FILE` symbol before it, by which statics of the same name are told apart.
-    file: u32,
-}
-
 /// Functions sorted by address, and an index from addresses to them.
 #[derive(Default)]
 pub(crate) struct FunctionTable {
@@ -134,22 +118,7 @@ impl FunctionTable {
         tables: &[SymbolTable],
         unwind: &[UnwindRange],
     ) -> FunctionTable {
-        let found: Vec<Found> = tables
-            .iter()
-            .flat_map(|table| candidates(elf, table))
-            .collect();
-        let (cold, mut found): (Vec<Found>, Vec<Found>) = found
-            .into_iter()
-            .partition(|symbol| cold_base(symbol.name.as_str()).is_some());
-        found.sort_by(|a, b| (a.addr, preference(a)).cmp(&(b.addr, preference(b))));
-        let files: HashMap<u64, u32> = found
-            .iter()
-            .filter(|symbol| symbol.local)
-            .map(|s| (s.addr, s.file))
-            .collect();
-        let mut functions = group(found);
-        attach_cold_parts(&mut functions, &files, cold);
-        functions.sort_by_key(|function| function.addr);
+        let mut functions = grouping::functions(elf, tables);
         apply_unwind(&mut functions, unwind);
         let mut table = FunctionTable {
             index: index(elf, &functions),
@@ -177,6 +146,7 @@ impl FunctionTable {
             .sections
             .iter()
             .filter(|s| s.name.starts_with(".plt"))
+            .take(MAX_NESTING)
             .map(|s| AddrRange::sized(FileAddr(s.addr), s.size))
             .collect();
         let mut last_end = FileAddr(0);
@@ -211,164 +181,6 @@ impl FunctionTable {
         self.functions.sort_by_key(|function| function.addr);
         self.index = index(elf, &self.functions);
     }
-}
-
-fn candidates<'a>(elf: &'a Elf, table: &'a SymbolTable) -> impl Iterator<Item = Found> + 'a {
-    let mut file = 0;
-    table
-        .iter()
-        .zip(0u32..)
-        .filter_map(move |(symbol, number)| {
-            if symbol.kind == elf::STT_FILE {
-                file = number;
-            }
-            let typed = matches!(symbol.kind, elf::STT_FUNC | elf::STT_GNU_IFUNC);
-            if !(typed || symbol.kind == elf::STT_NOTYPE)
-                || !symbol.is_defined()
-                || !elf.is_code(FileAddr(symbol.addr))
-            {
-                return None;
-            }
-            let name = table.name(&symbol);
-            let named = !name.as_str().is_empty();
-            if !named || (!typed && !is_code_label(elf, name.as_str(), symbol.addr)) {
-                return None;
-            }
-            Some(Found {
-                addr: symbol.addr,
-                size: symbol.size,
-                name,
-                source: table.source,
-                local: symbol.bind == elf::STB_LOCAL,
-                typed,
-                ifunc: symbol.kind == elf::STT_GNU_IFUNC,
-                file,
-            })
-        })
-}
-
-/// Hand-written assembly often leaves the type out. Labels of the assembler and marks of the linker are no functions.
-fn is_code_label(elf: &Elf, name: &str, addr: u64) -> bool {
-    let mark = name.starts_with(".L")
-        || name.starts_with('$')
-        || matches!(
-            name.trim_start_matches('_'),
-            "etext" | "executable_start" | "ehdr_start"
-        );
-    !mark && elf.in_code_section(FileAddr(addr))
-}
-
-/// Which of several symbols at one address people know it by: typed, visible to others, with few underscores in front
-/// (`read`, not `__libc_read`), from the full table, short.
-fn preference(symbol: &Found) -> impl Ord + '_ {
-    let name = symbol.name.as_str();
-    let underscores = name.len() - name.trim_start_matches('_').len();
-    (
-        !symbol.typed,
-        symbol.local,
-        symbol.name.version == Version::Old,
-        underscores,
-        name.len(),
-        name,
-        symbol.source == SymbolSource::Dynsym,
-    )
-}
-
-/// Makes one function of the symbols at each address. They come sorted by address and preference.
-fn group(found: Vec<Found>) -> Vec<Function> {
-    let mut functions: Vec<Function> = Vec::new();
-    let mut typed_end = 0;
-    for symbol in found {
-        match functions.last_mut() {
-            Some(function) if function.addr.0 == symbol.addr => {
-                function.size = function.size.max((symbol.size > 0).then_some(symbol.size));
-                // One address with a million names is no reason for a quadratic search.
-                let room = function.aliases.len() < MAX_NESTING;
-                let mut names = function.name.iter_mut().chain(&mut function.aliases);
-                match names.find(|name| name.as_str() == symbol.name.as_str()) {
-                    Some(known) if symbol.name.version == Version::Default => {
-                        known.version = Version::Default;
-                    }
-                    None if room => function.aliases.push(symbol.name),
-                    _ => {}
-                }
-            }
-            // An untyped label inside of a function is a place in it.
-            _ if !symbol.typed && symbol.addr < typed_end => continue,
-            _ => functions.push(Function {
-                addr: FileAddr(symbol.addr),
-                size: (symbol.size > 0).then_some(symbol.size),
-                cold_parts: Vec::new(),
-                source: symbol.source,
-                kind: if symbol.ifunc {
-                    FunctionKind::IfuncResolver
-                } else {
-                    FunctionKind::Code
-                },
-                has_landing_pads: false,
-                name: Some(symbol.name),
-                aliases: Vec::new(),
-            }),
-        }
-        typed_end = typed_end.max(symbol.addr.saturating_add(symbol.size));
-    }
-    functions
-}
-
-/// `foo.cold`, `foo.cold.3` → `foo`.
-fn cold_base(name: &str) -> Option<&str> {
-    let (base, rest) = name.rsplit_once(".cold")?;
-    let numbered = rest
-        .strip_prefix('.')
-        .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
-    (!base.is_empty() && (rest.is_empty() || numbered)).then_some(base)
-}
-
-/// Gives each cold part to the function it was split from: the one of that name in the same source file, else the only
-/// one of that name. A part whose function cannot be told stays a function of its own.
-fn attach_cold_parts(functions: &mut Vec<Function>, files: &HashMap<u64, u32>, cold: Vec<Found>) {
-    let mut owners: HashMap<&str, Vec<usize>> = cold
-        .iter()
-        .filter_map(|part| cold_base(part.name.as_str()))
-        .map(|base| (base, Vec::new()))
-        .collect();
-    for (index, function) in functions.iter().enumerate() {
-        for name in function.names() {
-            if let Some(owners) = owners.get_mut(name)
-                && owners.len() < MAX_NESTING
-            {
-                owners.push(index);
-            }
-        }
-    }
-    let attached: Vec<Option<usize>> = cold
-        .iter()
-        .map(|part| {
-            let owners = owners.get(cold_base(part.name.as_str())?)?;
-            let mut beside = owners
-                .iter()
-                .filter(|&&owner| files.get(&functions[owner].addr.0) == Some(&part.file));
-            match (beside.next(), beside.next(), owners.as_slice()) {
-                (Some(&owner), None, _) | (_, _, &[owner]) => Some(owner),
-                _ => None,
-            }
-        })
-        .collect();
-    let mut orphans = Vec::new();
-    for (part, owner) in cold.into_iter().zip(attached) {
-        match owner {
-            Some(owner) if part.size > 0 => {
-                let range = AddrRange::sized(FileAddr(part.addr), part.size);
-                let parts = &mut functions[owner].cold_parts;
-                if !parts.contains(&range) && parts.len() < MAX_NESTING {
-                    parts.push(range);
-                }
-            }
-            _ => orphans.push(part),
-        }
-    }
-    orphans.sort_by(|a, b| (a.addr, preference(a)).cmp(&(b.addr, preference(b))));
-    functions.extend(group(orphans));
 }
 
 /// Sizes for symbols without one, and landing pads. A sized symbol keeps its size: hand-written assembly has unwind

@@ -10,6 +10,7 @@ use object::elf;
 
 use crate::addr::{BuildId, FileAddr};
 use crate::debugfile::{self, DebugSearch};
+use crate::dwarf::QueryError;
 use crate::elf::Elf;
 use crate::error::Error;
 use crate::functions::{Function, FunctionTable, SymbolSource};
@@ -303,7 +304,7 @@ impl Image {
     /// Runs a query of the debugging information; a failure becomes a warning.
     pub(crate) fn with_lines<T>(
         &self,
-        query: impl FnOnce(&mut Lines) -> Result<T, gimli::Error>,
+        query: impl FnOnce(&mut Lines) -> Result<T, QueryError>,
     ) -> Option<T> {
         let lines = self.lines.get_or_init(|| {
             let own = self

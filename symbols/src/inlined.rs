@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use gimli::{AttributeValue, DwAt, DwTag, Reader, Section, UnitRef, UnitSectionOffset};
 
 use crate::demangle::demangle;
-use crate::dwarf::DebugInfo;
+use crate::dwarf::{DebugInfo, QueryError};
 use crate::lines::file_path;
 use crate::reader::SectionReader;
 use crate::spec;
@@ -31,7 +31,7 @@ const MAX_SCOPES: usize = 64;
 
 /// All inlined copies of the functions that `name` means. Empty for names without a plain identifier (operators, closures),
 /// as those cannot be searched in reasonable time.
-pub(crate) fn copies(info: &DebugInfo, name: &str) -> gimli::Result<Vec<InlinedCopy>> {
+pub(crate) fn copies(info: &DebugInfo, name: &str) -> Result<Vec<InlinedCopy>, QueryError> {
     let ident = spec::last_identifier(name);
     let occurs = |section: &SectionReader| contains(section.bytes(), ident.as_bytes());
     let (strings, entries) = (

@@ -19,6 +19,7 @@ mod dwarf;
 mod elf;
 mod error;
 mod functions;
+mod grouping;
 mod image;
 mod inlined;
 mod lines;

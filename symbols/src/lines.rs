@@ -11,7 +11,7 @@ use gimli::{FileEntry, IncompleteLineProgram, LineProgramHeader, Reader, UnitRef
 use crate::addr::FileAddr;
 use crate::debugfile::DebugSearch;
 use crate::demangle::demangle;
-use crate::dwarf::DebugInfo;
+use crate::dwarf::{DebugInfo, QueryError};
 use crate::elf::Elf;
 use crate::reader::SectionReader;
 
@@ -72,12 +72,13 @@ impl Lines {
     }
 
     /// The inline chain at an address, innermost first.
-    pub(crate) fn frames(&mut self, addr: FileAddr) -> gimli::Result<Vec<UnnamedFrame>> {
+    pub(crate) fn frames(&mut self, addr: FileAddr) -> Result<Vec<UnnamedFrame>, QueryError> {
         self.info.refuel();
         // addr2line asks for the address behind it.
-        if addr.0 == u64::MAX || !self.info.is_bounded(addr.0)? {
+        if addr.0 == u64::MAX {
             return Ok(Vec::new());
         }
+        self.info.check_units_around(addr.0)?;
         let mut lookup = self.context.find_frames(addr.0);
         let mut found = loop {
             match lookup {
@@ -107,7 +108,7 @@ impl Lines {
 
     /// The addresses where statements of a line begin; of the next line that has any, if this one has none. `file` matches
     /// whole components from the end of the recorded path.
-    pub(crate) fn statements(&self, file: &str, line: u32) -> gimli::Result<Vec<Statement>> {
+    pub(crate) fn statements(&self, file: &str, line: u32) -> Result<Vec<Statement>, QueryError> {
         let mut programs = HashSet::new();
         let mut found = Statements {
             wanted: line,

@@ -1,5 +1,6 @@
 //! Raw symbol tables, `.symtab` and `.dynsym`: read once, names kept in their string table.
 
+use std::ffi::CStr;
 use std::sync::Arc;
 
 use object::LittleEndian as LE;
@@ -35,17 +36,14 @@ impl StringTable {
     pub(crate) fn name(self: &Arc<StringTable>, offset: u32) -> Name {
         let rest = self.0.as_bytes().get(offset as usize..).unwrap_or_default();
         let rest = &rest[..rest.len().min(MAX_NAME)];
-        let len = rest
-            .iter()
-            .position(|&byte| byte == 0)
-            .unwrap_or(rest.len());
-        // MAX_NAME fits.
-        Name {
+        let len = CStr::from_bytes_until_nul(rest).map_or(rest.len(), CStr::count_bytes);
+        let name = Name {
             table: Arc::clone(self),
             offset,
-            len: len as u32,
+            len: 0,
             version: Version::Default,
-        }
+        };
+        name.with_len(len)
     }
 }
 
@@ -60,7 +58,7 @@ fn replace_invalid(bytes: &mut [u8]) {
 }
 
 /// Which callers a versioned symbol serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Version {
     /// New programs (`name@@VERSION`), or all of them.
     Default,
@@ -78,8 +76,8 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// The name as the linker wrote it, with its version (`@@GLIBC_2.2.5`) if it carries one.
-    pub(crate) fn full(&self) -> &str {
+    /// The name, without its version.
+    pub(crate) fn as_str(&self) -> &str {
         let start = self.offset as usize;
         self.table
             .0
@@ -87,9 +85,11 @@ impl Name {
             .unwrap_or_default()
     }
 
-    /// The name without its version.
-    pub(crate) fn as_str(&self) -> &str {
-        without_version(self.full())
+    /// The front of the name.
+    pub(crate) fn with_len(mut self, len: usize) -> Name {
+        // MAX_NAME fits.
+        self.len = len.min(MAX_NAME) as u32;
+        self
     }
 }
 
@@ -200,13 +200,14 @@ impl SymbolTable {
 
     pub(crate) fn name(&self, symbol: &Symbol) -> Name {
         let mut name = self.names.name(symbol.name);
-        let full = name.full();
-        let suffix = &full[without_version(full).len()..];
+        let full = name.as_str();
+        let bare = without_version(full).len();
+        let suffix = &full[bare..];
         let hidden = symbol.version & elf::VERSYM_HIDDEN.0 != 0;
         if hidden || (suffix.starts_with('@') && !suffix.starts_with("@@")) {
             name.version = Version::Old;
         }
-        name
+        name.with_len(bare)
     }
 
     /// The first symbol with this name (versions aside) for which `wanted` holds.
