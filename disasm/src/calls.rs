@@ -4,14 +4,13 @@
 //! that reads the program counter), jumps inside the function (loops, the entry included) and jumps
 //! through a recovered jump table.
 
-use std::collections::HashSet;
-
 use iced_x86::{
     Code, ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind, Register,
 };
 
-use crate::{FunctionCode, Memory, Operand};
+use crate::blocks::direct_target;
+use crate::{BranchInto, Cfg, FunctionCode, Memory, Operand};
 
 /// Where a call or jump goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -147,27 +146,21 @@ pub struct Sites {
 
 /// Finds the call sites of `code`. Jump tables are read from `memory`.
 pub fn call_sites(code: &FunctionCode, memory: &dyn Memory) -> Sites {
-    let _ = memory;
-    let instructions: Vec<_> = code.instructions().collect();
-    let targets: HashSet<u64> = instructions.iter().filter_map(direct_target).collect();
+    call_sites_in(code, &Cfg::build(code, memory))
+}
+
+/// Finds the call sites of `code`, of which `cfg` is the control flow.
+pub fn call_sites_in(code: &FunctionCode, cfg: &Cfg) -> Sites {
     let mut found = Sites::default();
-    for (i, instruction) in instructions.iter().enumerate() {
+    for instruction in code.instructions() {
         let addr = instruction.ip();
-        match classify(code, instruction) {
+        match classify(code, cfg, &instruction) {
             Ok(None) => {}
-            Ok(Some(kind)) => {
-                let kind = match kind {
-                    SiteKind::Syscall { .. } => SiteKind::Syscall {
-                        number: syscall_number(&instructions[..=i], &targets),
-                    },
-                    other => other,
-                };
-                found.sites.push(CallSite {
-                    addr,
-                    len: instruction.len() as u8,
-                    kind,
-                });
-            }
+            Ok(Some(kind)) => found.sites.push(CallSite {
+                addr,
+                len: instruction.len() as u8,
+                kind,
+            }),
             Err(reason) => found.skipped.push(SkippedSite { addr, reason }),
         }
     }
@@ -177,6 +170,7 @@ pub fn call_sites(code: &FunctionCode, memory: &dyn Memory) -> Sites {
 /// What call `instruction` makes, if any.
 fn classify(
     code: &FunctionCode,
+    cfg: &Cfg,
     instruction: &Instruction,
 ) -> Result<Option<SiteKind>, SkipReason> {
     let leaves = |target: u64| !code.contains(target);
@@ -196,7 +190,9 @@ fn classify(
                     CallInside::Subroutine => return Err(SkipReason::LocalCall),
                 }
             }
-            Code::Syscall => Some(SiteKind::Syscall { number: None }),
+            Code::Syscall => Some(SiteKind::Syscall {
+                number: system_call_number(cfg, instruction.ip()),
+            }),
             Code::Sysenter => return Err(SkipReason::LegacySystemCall),
             Code::Call_rel16 => return Err(SkipReason::OperandSize),
             _ if instruction.is_call_far() => return Err(SkipReason::Far),
@@ -231,6 +227,7 @@ fn classify(
         FlowControl::IndirectBranch if instruction.is_jmp_far_indirect() => {
             return Err(SkipReason::Far);
         }
+        FlowControl::IndirectBranch if stays_inside(cfg, instruction) => None,
         FlowControl::IndirectBranch => Some(SiteKind::TailJump {
             target: Target::Indirect(Operand::of_branch(instruction)?),
             condition: None,
@@ -273,19 +270,9 @@ fn has_data16_prefix(code: &FunctionCode, instruction: &Instruction) -> bool {
     bytes[..prefixes].contains(&0x66) && !wide
 }
 
-/// The target of a direct near jump, conditional or not.
-pub(crate) fn direct_target(instruction: &Instruction) -> Option<u64> {
-    let jump = matches!(
-        instruction.flow_control(),
-        FlowControl::UnconditionalBranch
-            | FlowControl::ConditionalBranch
-            | FlowControl::XbeginXabortXend
-    );
-    let near = matches!(
-        instruction.op0_kind(),
-        OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
-    );
-    (jump && near).then(|| instruction.near_branch_target())
+/// Whether the indirect jump `instruction` goes through a recovered jump table.
+fn stays_inside(cfg: &Cfg, instruction: &Instruction) -> bool {
+    cfg.tables().any(|table| table.jump == instruction.ip())
 }
 
 /// A direct call seen from the function it lies in.
@@ -312,39 +299,33 @@ fn call_inside(code: &FunctionCode, call: &Instruction, target: u64) -> CallInsi
     }
 }
 
-/// The number of the system call that ends `run`, when a constant is loaded into `eax` before it
-/// without a branch, a branch target or another write to `rax` in between.
-fn syscall_number(run: &[Instruction], branch_targets: &HashSet<u64>) -> Option<u32> {
-    let at = number_load(run, branch_targets)?;
-    let load = &run[at];
-    match load.mnemonic() {
-        Mnemonic::Xor => Some(0),
-        _ => Some(load.immediate(1) as u32),
-    }
+/// The number of the system call at `addr`, when its block loads a constant into `eax` before it and
+/// nothing but that load leads to it.
+fn system_call_number(cfg: &Cfg, addr: u64) -> Option<u32> {
+    let load = number_load(cfg, addr)?;
+    Some(match load.mnemonic() {
+        Mnemonic::Xor => 0,
+        _ => load.immediate(1) as u32,
+    })
 }
 
-/// The position in `run` of the instruction that loads the number of the system call ending it.
-fn number_load(run: &[Instruction], branch_targets: &HashSet<u64>) -> Option<usize> {
-    let (syscall, before) = run.split_last()?;
+/// The instruction that loads the number of the system call at `addr`.
+pub(crate) fn number_load(cfg: &Cfg, addr: u64) -> Option<&Instruction> {
+    let block = &cfg.blocks()[cfg.block_of(addr)?];
+    let before = block.instructions.start..cfg.instruction_at(addr)?;
     let mut info = InstructionInfoFactory::new();
-    let mut follower = syscall;
-    for (at, instruction) in before.iter().enumerate().rev() {
-        let falls_through = instruction.next_ip() == follower.ip()
-            && instruction.flow_control() == FlowControl::Next;
-        if !falls_through || branch_targets.contains(&follower.ip()) {
-            return None;
+    for load in cfg.instructions()[before].iter().rev() {
+        if loads_constant(load) {
+            let sole = cfg.branches_into(load.ip()..addr.checked_add(1)?) == BranchInto::None;
+            return sole.then_some(load);
         }
-        if loads_constant(instruction) {
-            return Some(at);
-        }
-        let writes_rax = info.info(instruction).used_registers().iter().any(|used| {
+        let writes_rax = info.info(load).used_registers().iter().any(|used| {
             used.register().full_register() == Register::RAX
                 && !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
         });
-        if writes_rax {
+        if writes_rax || load.flow_control() != FlowControl::Next {
             return None;
         }
-        follower = instruction;
     }
     None
 }

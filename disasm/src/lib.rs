@@ -7,13 +7,22 @@
 
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod calls;
 mod code;
+mod frame;
+mod loops;
 mod operand;
+mod tables;
+mod values;
 
+pub use blocks::{Block, BranchInto, Cfg, UnknownBranch};
 pub use calls::{
     CallSite, Condition, SiteKind, Sites, SkipReason, SkippedSite, Target, call_sites,
+    call_sites_in,
 };
 pub use code::{CodePart, FunctionCode, Memory, NoMemory};
 pub use iced_x86::Instruction;
+pub use loops::{Dominators, Loop, Loops};
 pub use operand::{Gpr, MemoryOperand, Operand, Registers, Segment};
+pub use tables::JumpTable;

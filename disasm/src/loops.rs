@@ -1,0 +1,267 @@
+//! Dominators and natural loops of a function (Cooper, Harvey and Kennedy, "A Simple, Fast
+//! Dominance Algorithm", 2001; Aho, Lam, Sethi and Ullman, section 9.6).
+
+use crate::Cfg;
+
+/// Which block every path to a block runs through. Blocks that nothing is known to lead to (landing
+/// pads, the cases of a jump that was not recovered) count as entered from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dominators {
+    /// Immediate dominator by block; None for those that are entered from outside or never.
+    parents: Vec<Option<usize>>,
+    /// Distance from the root of the dominator tree.
+    depths: Vec<usize>,
+}
+
+impl Dominators {
+    /// The dominators of the blocks of `cfg`.
+    pub fn new(cfg: &Cfg) -> Self {
+        let blocks = cfg.blocks();
+        let entry = cfg.block_of(cfg.entry());
+        let is_root = |b: usize| Some(b) == entry || blocks[b].predecessors.is_empty();
+        let order = reverse_postorder(cfg, &is_root);
+        // The virtual root, which leads to all roots, comes first.
+        let root = blocks.len();
+        let mut rank = vec![usize::MAX; blocks.len() + 1];
+        rank[root] = 0;
+        for (at, &block) in order.iter().enumerate() {
+            rank[block] = at + 1;
+        }
+        let mut parents: Vec<Option<usize>> = vec![None; blocks.len() + 1];
+        parents[root] = Some(root);
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for &block in &order {
+                let outside = is_root(block).then_some(root);
+                let parent = outside
+                    .into_iter()
+                    .chain(blocks[block].predecessors.iter().copied())
+                    .filter(|&p| parents[p].is_some())
+                    .reduce(|a, b| meet(&parents, &rank, a, b));
+                if parents[block] != parent {
+                    parents[block] = parent;
+                    changed = true;
+                }
+            }
+        }
+        let mut depths = vec![0; blocks.len()];
+        for &block in &order {
+            if let Some(parent) = parents[block].filter(|&p| p != root) {
+                depths[block] = depths[parent] + 1;
+            }
+        }
+        parents.truncate(blocks.len());
+        for parent in &mut parents {
+            *parent = parent.filter(|&p| p != root);
+        }
+        Self { parents, depths }
+    }
+
+    /// The closest other block that every path to `block` runs through.
+    pub fn immediate(&self, block: usize) -> Option<usize> {
+        self.parents.get(block).copied().flatten()
+    }
+
+    /// Whether every path to `block` runs through `over`; a block dominates itself.
+    pub fn dominates(&self, over: usize, block: usize) -> bool {
+        let (Some(&top), Some(&bottom)) = (self.depths.get(over), self.depths.get(block)) else {
+            return false;
+        };
+        let mut at = block;
+        for _ in top..bottom {
+            match self.parents[at] {
+                Some(parent) => at = parent,
+                None => return false,
+            }
+        }
+        at == over
+    }
+}
+
+/// Closest common dominator of two blocks.
+fn meet(parents: &[Option<usize>], rank: &[usize], mut a: usize, mut b: usize) -> usize {
+    while a != b {
+        let later = if rank[a] > rank[b] { &mut a } else { &mut b };
+        match parents[*later] {
+            Some(parent) => *later = parent,
+            None => break,
+        }
+    }
+    a
+}
+
+fn reverse_postorder(cfg: &Cfg, is_root: &dyn Fn(usize) -> bool) -> Vec<usize> {
+    let blocks = cfg.blocks();
+    let mut seen = vec![false; blocks.len()];
+    let mut order = Vec::with_capacity(blocks.len());
+    for root in (0..blocks.len()).filter(|&b| is_root(b)) {
+        if std::mem::replace(&mut seen[root], true) {
+            continue;
+        }
+        let mut path = vec![(root, 0)];
+        while let Some((block, next)) = path.last_mut() {
+            match blocks[*block].successors.get(*next) {
+                Some(&successor) => {
+                    *next += 1;
+                    if !std::mem::replace(&mut seen[successor], true) {
+                        path.push((successor, 0));
+                    }
+                }
+                None => {
+                    order.push(*block);
+                    path.pop();
+                }
+            }
+        }
+    }
+    order.reverse();
+    order
+}
+
+/// Blocks that run again and again: all that reach a back edge without leaving through the header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loop {
+    /// The block through which the loop is entered.
+    pub header: usize,
+    /// All blocks of the loop, nested loops included, in order.
+    pub blocks: Vec<usize>,
+    /// Position of the smallest loop around this one.
+    pub parent: Option<usize>,
+    /// 1 for an outermost loop.
+    pub depth: usize,
+}
+
+/// The natural loops of a function, outer loops before the loops inside them. Cycles with several
+/// entries have no header and are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loops {
+    loops: Vec<Loop>,
+    innermost: Vec<Option<usize>>,
+}
+
+impl Loops {
+    /// The loops of `cfg`.
+    pub fn new(cfg: &Cfg) -> Self {
+        let dominators = Dominators::new(cfg);
+        let mut loops: Vec<Loop> = Vec::new();
+        for (header, block) in cfg.blocks().iter().enumerate() {
+            let is_back_edge = |&tail: &usize| dominators.dominates(header, tail);
+            let tails: Vec<_> = block
+                .predecessors
+                .iter()
+                .copied()
+                .filter(is_back_edge)
+                .collect();
+            if !tails.is_empty() {
+                loops.push(Loop {
+                    header,
+                    blocks: body(cfg, header, tails),
+                    parent: None,
+                    depth: 1,
+                });
+            }
+        }
+        // A loop has fewer blocks than the loop around it.
+        loops.sort_by_key(|l| (std::cmp::Reverse(l.blocks.len()), l.header));
+        let mut innermost = vec![None; cfg.blocks().len()];
+        for at in 0..loops.len() {
+            let parent = innermost[loops[at].header];
+            loops[at].parent = parent;
+            loops[at].depth = parent.map_or(0, |p: usize| loops[p].depth) + 1;
+            for &block in &loops[at].blocks {
+                innermost[block] = Some(at);
+            }
+        }
+        Self { loops, innermost }
+    }
+
+    /// All loops.
+    pub fn all(&self) -> &[Loop] {
+        &self.loops
+    }
+
+    /// Position of the smallest loop around `block`.
+    pub fn innermost(&self, block: usize) -> Option<usize> {
+        self.innermost.get(block).copied().flatten()
+    }
+}
+
+fn body(cfg: &Cfg, header: usize, tails: Vec<usize>) -> Vec<usize> {
+    let mut inside = vec![false; cfg.blocks().len()];
+    inside[header] = true;
+    let mut open = tails;
+    while let Some(block) = open.pop() {
+        if !std::mem::replace(&mut inside[block], true) {
+            open.extend(&cfg.blocks()[block].predecessors);
+        }
+    }
+    (0..inside.len()).filter(|&b| inside[b]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CodePart, FunctionCode, NoMemory};
+
+    fn cfg(bytes: &[u8]) -> Cfg {
+        let part = CodePart {
+            start: 0x1000,
+            bytes: bytes.to_vec(),
+        };
+        Cfg::build(&FunctionCode::new(vec![part]).unwrap(), &NoMemory)
+    }
+
+    #[test]
+    fn nested_loops() {
+        // 0: nop; 1: nop; 2: jne 2; 4: jne 1; 6: ret
+        let cfg = cfg(&[0x90, 0x90, 0x75, 0xfe, 0x75, 0xfb, 0xc3]);
+        let loops = Loops::new(&cfg);
+        let inner = cfg.block_of(0x1002).unwrap();
+        let outer = cfg.block_of(0x1001).unwrap();
+        assert_eq!(
+            loops.all(),
+            [
+                Loop {
+                    header: outer,
+                    blocks: vec![outer, inner, inner + 1],
+                    parent: None,
+                    depth: 1,
+                },
+                Loop {
+                    header: inner,
+                    blocks: vec![inner],
+                    parent: Some(0),
+                    depth: 2,
+                }
+            ]
+        );
+        assert_eq!(loops.innermost(inner), Some(1));
+        assert_eq!(loops.innermost(outer), Some(0));
+        assert_eq!(loops.innermost(0), None);
+    }
+
+    #[test]
+    fn dominators_of_a_diamond() {
+        // 0: je 5; 2: nop; 3: jmp 6; 5: nop; 6: ret
+        let cfg = cfg(&[0x74, 3, 0x90, 0xeb, 1, 0x90, 0xc3]);
+        let dominators = Dominators::new(&cfg);
+        let parents: Vec<_> = (0..4).map(|b| dominators.immediate(b)).collect();
+        assert_eq!(parents, [None, Some(0), Some(0), Some(0)]);
+        assert!(dominators.dominates(0, 3) && dominators.dominates(3, 3));
+        assert!(!dominators.dominates(1, 3) && !dominators.dominates(3, 0));
+    }
+
+    #[test]
+    fn a_cycle_with_two_entries_is_no_natural_loop() {
+        // 0: je 3; 2: nop; 3: nop; 4: jne 2; 6: ret
+        let cfg = cfg(&[0x74, 1, 0x90, 0x90, 0x75, 0xfc, 0xc3]);
+        assert!(Loops::new(&cfg).all().is_empty());
+    }
+
+    #[test]
+    fn a_jump_to_the_entry_is_a_loop() {
+        let cfg = cfg(&[0x90, 0x75, 0xfd, 0xc3]); // 0: nop; 1: jne 0; 3: ret
+        assert_eq!(Loops::new(&cfg).all()[0].blocks, [0]);
+    }
+}

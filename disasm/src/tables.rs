@@ -1,0 +1,353 @@
+//! Jump tables: where the indirect jump of a `switch` goes.
+//!
+//! Compilers load a table entry and jump to it, or to the entry plus the table's address:
+//! ```text
+//! cmp $7,%edi                  cmp $7,%edi
+//! ja  default                  ja  default
+//! mov %edi,%edi                lea table(%rip),%rdx
+//! jmp *table(,%rdi,8)          movslq (%rdx,%rdi,4),%rax
+//!                              add %rdx,%rax
+//!                              jmp *%rax
+//! ```
+//! The number of entries comes from the comparison. A compiler that knows the index to be in range
+//! (an exhaustive `match`) leaves it out; then entries are read for as long as they lead to an
+//! instruction of the function. That finds too many rather than too few, as every entry of the true
+//! table does, and a branch too many only makes a patch be refused.
+
+use iced_x86::{ConditionCode, FlowControl, Instruction, Mnemonic, OpKind};
+
+use crate::frame::Frames;
+use crate::loops::Dominators;
+use crate::values::{Sum, Value, Values};
+use crate::{Cfg, FunctionCode, Memory};
+
+/// A jump table that was recovered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JumpTable {
+    /// Address of the indirect jump.
+    pub jump: u64,
+    /// Address of the first entry.
+    pub table: u64,
+    /// Where the jump may go, in address order, each once.
+    pub targets: Vec<u64>,
+}
+
+/// What is known of an indirect jump.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum IndirectJump {
+    /// It stays inside the function.
+    Table(JumpTable),
+    /// It leaves the function: a tail call.
+    Leaves,
+    /// It may go anywhere.
+    Unknown,
+}
+
+/// More entries are not read.
+const MOST_ENTRIES: u64 = 1 << 16;
+/// A table without a comparison is indexed by a byte-sized enumeration in practice.
+const MOST_UNBOUNDED_ENTRIES: u64 = 1 << 10;
+
+/// Looks anew at all indirect jumps of `cfg`.
+pub(crate) fn recover(
+    cfg: &Cfg,
+    code: &FunctionCode,
+    memory: &dyn Memory,
+) -> Vec<(usize, IndirectJump)> {
+    if cfg.jumps().is_empty() {
+        return Vec::new();
+    }
+    let search = Search {
+        cfg,
+        code,
+        memory,
+        values: Values::new(cfg),
+        dominators: Dominators::new(cfg),
+        frames: Frames::new(cfg),
+    };
+    cfg.jumps()
+        .iter()
+        .map(|&(at, _)| (at, search.jump(at)))
+        .collect()
+}
+
+struct Search<'a> {
+    cfg: &'a Cfg,
+    code: &'a FunctionCode,
+    memory: &'a dyn Memory,
+    values: Values<'a>,
+    dominators: Dominators,
+    frames: Frames,
+}
+
+/// How entries are found and read.
+struct Layout {
+    /// Address of the entry for index 0.
+    first: u64,
+    stride: u64,
+    bits: u32,
+    signed: bool,
+    /// Added to what is read.
+    base: u64,
+}
+
+impl Search<'_> {
+    fn jump(&self, at: usize) -> IndirectJump {
+        let Some(target) = self.values.operand(at, 0) else {
+            return self.computed(at);
+        };
+        if matches!(target.single(), Some(Value::Load { address, .. }) if address.terms.is_empty())
+        {
+            return IndirectJump::Leaves; // a fixed slot: the GOT, or a function pointer
+        }
+        match layout(&target) {
+            Some((layout, index)) => match self.bounds(at, &index) {
+                Some((low, count)) => self.bounded(at, &layout, low, count),
+                None => self.unbounded(at, &layout),
+            },
+            None if is_indexed(&target) => IndirectJump::Unknown,
+            None => self.computed(at),
+        }
+    }
+
+    /// A jump to a value of which no table is known. When the frame is given back it is a tail call
+    /// (of a virtual function, say), else it may be a computed `goto`.
+    fn computed(&self, at: usize) -> IndirectJump {
+        if self.frames.is_returned(at) {
+            IndirectJump::Leaves
+        } else {
+            IndirectJump::Unknown
+        }
+    }
+
+    fn bounded(&self, at: usize, layout: &Layout, low: u64, count: u64) -> IndirectJump {
+        let table = layout.entry_address(low);
+        let entries: Option<Vec<_>> = (0..count)
+            .map(|i| layout.read(self.memory, low.wrapping_add(i)))
+            .collect();
+        match entries {
+            Some(targets) if targets.iter().all(|&t| self.is_instruction(t)) => {
+                self.table(at, table, targets)
+            }
+            Some(targets) if !targets.iter().any(|&t| self.code.contains(t)) => {
+                IndirectJump::Leaves // a table of function pointers
+            }
+            _ => IndirectJump::Unknown,
+        }
+    }
+
+    fn unbounded(&self, at: usize, layout: &Layout) -> IndirectJump {
+        let entries = |most| (0..most).map_while(|i| layout.read(self.memory, i));
+        let targets: Vec<_> = entries(MOST_UNBOUNDED_ENTRIES)
+            .take_while(|&t| self.is_instruction(t))
+            .collect();
+        // A lone entry is no table.
+        if targets.len() > 1 {
+            return self.table(at, layout.entry_address(0), targets);
+        }
+        // The first index need not be 0: what is read there may belong to something else.
+        let pointers = layout.bits == 64 && targets.is_empty();
+        if pointers && !entries(16).any(|t| self.code.contains(t)) {
+            return self.computed(at); // perhaps a table of function pointers
+        }
+        IndirectJump::Unknown
+    }
+
+    fn table(&self, at: usize, table: u64, mut targets: Vec<u64>) -> IndirectJump {
+        targets.sort_unstable();
+        targets.dedup();
+        IndirectJump::Table(JumpTable {
+            jump: self.cfg.instructions()[at].ip(),
+            table,
+            targets,
+        })
+    }
+
+    fn is_instruction(&self, addr: u64) -> bool {
+        let found = self.cfg.instruction_at(addr);
+        found.is_some_and(|at| !self.cfg.instructions()[at].is_invalid())
+    }
+
+    /// The smallest value of `index` at the instruction at position `at`, and how many there are.
+    fn bounds(&self, at: usize, index: &Sum) -> Option<(u64, u64)> {
+        if let Some(Value::Masked { mask, .. }) = index.core().single()
+            && *mask < MOST_ENTRIES
+        {
+            return Some((0, mask + 1));
+        }
+        let mut block = self.cfg.block_of(self.cfg.instructions()[at].ip())?;
+        while let Some(above) = self.dominators.immediate(block) {
+            if let Some(bounds) = self.bounds_on_edge(above, block, index) {
+                return Some(bounds);
+            }
+            block = above;
+        }
+        None
+    }
+
+    /// What the jump at the end of block `from` says about `index` in block `to`.
+    fn bounds_on_edge(&self, from: usize, to: usize, index: &Sum) -> Option<(u64, u64)> {
+        let blocks = self.cfg.blocks();
+        if blocks[to].predecessors != [from] {
+            return None;
+        }
+        let jump = blocks[from].instructions.end - 1;
+        let instruction = &self.cfg.instructions()[jump];
+        if instruction.flow_control() != FlowControl::ConditionalBranch
+            || !instruction.is_jcc_short_or_near()
+        {
+            return None;
+        }
+        let taken = instruction.near_branch_target() == blocks[to].start;
+        if taken && instruction.next_ip() == blocks[to].start {
+            return None;
+        }
+        let condition = if taken {
+            instruction.condition_code()
+        } else {
+            negated(instruction.condition_code())
+        };
+        let (compared, limit) = self.comparison(from, jump)?;
+        let count = match condition {
+            ConditionCode::be => limit.checked_add(1)?,
+            ConditionCode::b => limit,
+            ConditionCode::e if limit == 0 => 1,
+            _ => return None,
+        };
+        // index = e + value and compared = d + value, each perhaps inside an extension.
+        let low = difference(index, &compared)?;
+        (1..=MOST_ENTRIES).contains(&count).then_some((low, count))
+    }
+
+    /// What the flags tested by the jump at position `jump` compare: a value and a constant.
+    fn comparison(&self, block: usize, jump: usize) -> Option<(Sum, u64)> {
+        let start = self.cfg.blocks()[block].instructions.start;
+        let at = (start..jump)
+            .rev()
+            .find(|&i| self.cfg.instructions()[i].rflags_modified() != 0)?;
+        let instruction = &self.cfg.instructions()[at];
+        if !matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Sub) {
+            return None;
+        }
+        let value = self.values.operand(at, 0)?;
+        let limit = self.values.operand(at, 1)?;
+        let bits = operand_bits(instruction);
+        let limit = (limit.terms.is_empty()).then_some(limit.constant)?;
+        Some((value, limit & (u64::MAX >> (64 - bits))))
+    }
+}
+
+impl Layout {
+    fn entry_address(&self, index: u64) -> u64 {
+        self.first.wrapping_add(index.wrapping_mul(self.stride))
+    }
+
+    fn read(&self, memory: &dyn Memory, index: u64) -> Option<u64> {
+        let mut word = [0; 8];
+        let bytes = (self.bits / 8) as usize;
+        if !memory.read(self.entry_address(index), &mut word[..bytes]) {
+            return None;
+        }
+        let shift = 64 - self.bits;
+        let top = u64::from_le_bytes(word) << shift;
+        let entry = if self.signed {
+            (top as i64 >> shift) as u64
+        } else {
+            top >> shift
+        };
+        Some(self.base.wrapping_add(entry))
+    }
+}
+
+/// Takes a jump target apart: `base + load(first + stride * index)`.
+fn layout(target: &Sum) -> Option<(Layout, Sum)> {
+    let [(value, 1)] = &target.terms[..] else {
+        return None;
+    };
+    let (bits, signed, address) = match value {
+        Value::Load {
+            bits,
+            signed,
+            address,
+        } => (*bits, *signed, address),
+        Value::Extended { bits, signed, of } => match of.single() {
+            Some(Value::Load {
+                bits: b, address, ..
+            }) if b == bits => (*bits, *signed, address),
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let [(index, stride)] = &address.terms[..] else {
+        return None;
+    };
+    if !matches!(bits, 32 | 64) || *stride < u64::from(bits / 8) || *stride > 64 {
+        return None;
+    }
+    let layout = Layout {
+        first: address.constant,
+        stride: *stride,
+        bits,
+        signed,
+        base: target.constant,
+    };
+    let index = Sum {
+        constant: 0,
+        terms: vec![(index.clone(), 1)],
+    };
+    Some((layout, index))
+}
+
+/// Whether a jump target is read from a place that depends on a scaled index, or is computed from
+/// what is read: marks of a jump table even where the table's address is not known.
+fn is_indexed(target: &Sum) -> bool {
+    let scaled = |sum: &Sum| sum.terms.iter().any(|&(_, factor)| matches!(factor, 4 | 8));
+    let loaded_entry = |value: &Value| match value {
+        Value::Load { bits, address, .. } => *bits == 32 || scaled(address),
+        Value::Extended { .. } => true,
+        _ => false,
+    };
+    target.terms.len() > 1 || target.terms.iter().any(|(value, _)| loaded_entry(value))
+}
+
+/// `index - compared`, when both are the same value but for a constant.
+fn difference(index: &Sum, compared: &Sum) -> Option<u64> {
+    let (index, compared) = (innermost(index), innermost(compared));
+    (index.terms == compared.terms && !index.terms.is_empty())
+        .then(|| index.constant.wrapping_sub(compared.constant))
+}
+
+/// The sum inside all extensions, and of a load what is loaded without regard to the width that
+/// a comparison reads.
+fn innermost(sum: &Sum) -> Sum {
+    let mut core = sum.core().clone();
+    for (value, _) in &mut core.terms {
+        if let Value::Load { bits, signed, .. } = value {
+            *bits = 0;
+            *signed = false;
+        }
+    }
+    core
+}
+
+fn negated(condition: ConditionCode) -> ConditionCode {
+    match condition {
+        ConditionCode::a => ConditionCode::be,
+        ConditionCode::ae => ConditionCode::b,
+        ConditionCode::b => ConditionCode::ae,
+        ConditionCode::be => ConditionCode::a,
+        ConditionCode::ne => ConditionCode::e,
+        ConditionCode::e => ConditionCode::ne,
+        _ => ConditionCode::None,
+    }
+}
+
+/// Width of the first operand of a comparison.
+fn operand_bits(instruction: &Instruction) -> u32 {
+    let bytes = match instruction.op0_kind() {
+        OpKind::Register => instruction.op0_register().size(),
+        OpKind::Memory => instruction.memory_size().size(),
+        _ => 8,
+    };
+    (bytes.clamp(1, 8) * 8) as u32
+}
