@@ -104,7 +104,7 @@ struct Keys {
     command: Option<Vec<String>>,
     f0: Option<String>,
     output: Option<PathBuf>,
-    format: Option<FormatKey>,
+    format: Option<String>,
     engine: Option<EngineKey>,
     duration: Option<String>,
     start_ops: Option<i64>,
@@ -113,13 +113,6 @@ struct Keys {
     max_depth: Option<i64>,
     resolution: Option<i64>,
     peak: Option<PeakKey>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum FormatKey {
-    Text,
-    Json,
 }
 
 #[derive(Deserialize)]
@@ -183,6 +176,10 @@ impl Keys {
             }
             PeakKey::Word(_) | PeakKey::Number(_) => Err(PEAK),
         });
+        let format = self.format.map(|name| {
+            let known = Format::NAMES.map(|(name, _)| name).join(", ");
+            Format::from_name(&name).ok_or_else(|| format!("format: {name:?} is none of {known}"))
+        });
         let params = GivenParams {
             start_ops: at_least_one("start-ops", self.start_ops)?,
             decision_ops: at_least_one("decision-ops", self.decision_ops)?,
@@ -201,10 +198,7 @@ impl Keys {
             command: self.command.map(|words| Command { words, distrust }),
             f0: self.f0,
             output: self.output,
-            format: self.format.map(|format| match format {
-                FormatKey::Text => Format::Text,
-                FormatKey::Json => Format::Json,
-            }),
+            format: format.transpose()?,
             engine: self.engine.map(|engine| match engine {
                 EngineKey::Int3 => EngineChoice::Int3,
                 EngineKey::Jump => EngineChoice::Jump,
@@ -271,6 +265,7 @@ mod tests {
             ("maxcount-percentage = 1e400", "overflowed"),
             ("max-depth = 129", "max-depth"),
             ("resolution = 99", "resolution"),
+            ("format = \"pdf\"", "none of text, json"),
             ("peak = 4294967296", "peak"),
             ("command = []", "command"),
             ("f0 = \"\"", "f0"),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::analysis::{Params, PeakChoice, Resolution};
+pub use crate::report::Format;
 
 /// The function that is analysed when none is named.
 pub const DEFAULT_F0: &str = "main";
@@ -192,16 +193,6 @@ impl Default for Common {
             color: ColorChoice::default(),
         }
     }
-}
-
-/// The format of results.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Format {
-    /// Plain text, for people and for `darc resume`.
-    #[default]
-    Text,
-    /// JSON, schema version 1.
-    Json,
 }
 
 /// How calls are measured.

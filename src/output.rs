@@ -35,6 +35,9 @@ pub enum OutputError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// Stdout takes nothing.
+    #[error("stdout: {0}; make room or redirect it elsewhere")]
+    Stdout(io::Error),
 }
 
 /// An output file that is open and waits for the results.
@@ -161,6 +164,21 @@ impl Sink {
                 file.flush()
             }
         }
+    }
+}
+
+/// Writes to stdout. Whoever read it may have had enough, as in `darc report out.txt | head`.
+///
+/// # Errors
+/// When the text could not be written for another reason, such as a full disk.
+pub fn to_stdout(text: &str) -> Result<(), OutputError> {
+    let mut stdout = io::stdout();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.map_err(OutputError::Stdout),
     }
 }
 

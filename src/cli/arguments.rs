@@ -161,8 +161,20 @@ pub(super) struct AnalysisArgs {
 
 #[derive(Clone, Copy, ValueEnum)]
 pub(super) enum FormatArg {
+    /// For people, and for darc resume
     Text,
+    /// For programs, and for darc resume
     Json,
+    /// Folded stacks, for flame graphs
+    Folded,
+    /// For speedscope
+    Speedscope,
+    /// For callgrind_annotate and KCachegrind
+    Callgrind,
+    /// The histogram as a picture
+    Svg,
+    /// One page for a browser
+    Html,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -185,6 +197,11 @@ impl From<FormatArg> for Format {
         match format {
             FormatArg::Text => Format::Text,
             FormatArg::Json => Format::Json,
+            FormatArg::Folded => Format::Folded,
+            FormatArg::Speedscope => Format::Speedscope,
+            FormatArg::Callgrind => Format::Callgrind,
+            FormatArg::Svg => Format::Svg,
+            FormatArg::Html => Format::Html,
         }
     }
 }

@@ -10,7 +10,7 @@ use nix::sys::signal::SigSet;
 
 use crate::analysis::Params;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::{Common, EngineChoice, Format, Verbosity};
+use crate::options::{Common, EngineChoice, Verbosity};
 use crate::output::Output;
 use crate::report::model::{self, Report, Target};
 use crate::report::text::{self, Style};
@@ -20,6 +20,8 @@ use crate::session::{Ending, Libraries, Limits, Session, SessionError, summary};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::live::{Progress, Screen};
 use crate::terminal::{self, Color};
+
+use super::saved;
 
 /// Whose stdout is it?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -172,16 +174,17 @@ impl Conduct {
         if show == Show::Report && self.common.verbosity != Verbosity::Quiet {
             self.show(&report);
         }
-        let saved = match self.common.format {
-            Format::Text => crate::state::write(&report),
-            Format::Json => crate::report::json::render(&report).class(FailureKind::Other)?,
-        };
+        let saved = saved::contents(&report, self.common.format)?;
         // Opened again for a second version of the same results.
         let output = match self.output.take() {
             Some(output) => output,
             None => Output::open(&self.common.output).class(FailureKind::File)?,
         };
-        output.write(saved.as_bytes()).class(FailureKind::File)
+        output.write(saved.as_bytes()).class(FailureKind::File)?;
+        if let Some(caveat) = saved::caveat(self.common.format) {
+            self.say(&caveat);
+        }
+        Ok(())
     }
 
     fn engine(&self) -> model::Engine {

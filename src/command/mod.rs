@@ -7,6 +7,7 @@ pub mod guardian;
 pub mod report;
 pub mod resume;
 pub mod run;
+mod saved;
 mod stored;
 
 use crate::exit::{ExitStatus, Failure};

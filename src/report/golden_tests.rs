@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::model::Report;
 use super::text::{self, Color, Style};
-use super::{json, sample};
+use super::{Format, json, render, sample};
 
 /// Compares with the file of this name, line by line for a readable failure.
 fn golden(name: &str, text: &str) {
@@ -68,6 +68,23 @@ fn an_analysis_without_ops() {
 #[test]
 fn a_finished_analysis_for_programs() {
     golden("finished.json", &json::render(&finished()).unwrap());
+}
+
+#[test]
+fn a_finished_analysis_for_other_tools() {
+    let formats = [
+        ("finished.folded", Format::Folded),
+        ("finished.speedscope.json", Format::Speedscope),
+        ("finished.callgrind", Format::Callgrind),
+        ("finished.svg", Format::Svg),
+        ("finished.html", Format::Html),
+    ];
+    for (name, format) in formats {
+        golden(
+            name,
+            &render(&finished(), format, Style::default()).unwrap(),
+        );
+    }
 }
 
 #[test]

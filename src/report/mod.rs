@@ -5,15 +5,22 @@
 #![forbid(unsafe_code)]
 
 pub mod assemble;
+mod attribution;
+pub mod callgrind;
 mod contrast;
 pub mod escape;
+pub mod folded;
 #[cfg(test)]
 mod golden_tests;
+pub mod html;
 pub mod json;
+mod markup;
 pub mod model;
 pub mod place;
 #[cfg(test)]
 pub(crate) mod sample;
+pub mod speedscope;
+pub mod svg;
 pub mod text;
 mod words;
 
@@ -27,13 +34,31 @@ pub enum Format {
     /// For people; saved, also for a later run.
     #[default]
     Text,
-    /// For programs: schema 1.
+    /// For programs: schema 1. Also for a later run.
     Json,
+    /// Folded stacks, for flame graphs.
+    Folded,
+    /// The file format of speedscope.
+    Speedscope,
+    /// The file format of Callgrind.
+    Callgrind,
+    /// The histogram as a picture.
+    Svg,
+    /// One page that needs nothing beside itself.
+    Html,
 }
 
 impl Format {
     /// All formats, by the name that the command line has for them.
-    pub const NAMES: [(&'static str, Format); 2] = [("text", Format::Text), ("json", Format::Json)];
+    pub const NAMES: [(&'static str, Format); 7] = [
+        ("text", Format::Text),
+        ("json", Format::Json),
+        ("folded", Format::Folded),
+        ("speedscope", Format::Speedscope),
+        ("callgrind", Format::Callgrind),
+        ("svg", Format::Svg),
+        ("html", Format::Html),
+    ];
 
     /// The format of a name.
     #[must_use]
@@ -50,6 +75,37 @@ impl Format {
         match self {
             Format::Text => "text",
             Format::Json => "json",
+            Format::Folded => "folded",
+            Format::Speedscope => "speedscope",
+            Format::Callgrind => "callgrind",
+            Format::Svg => "svg",
+            Format::Html => "html",
         }
     }
+
+    /// Whether it holds all of the results, so that `darc resume` and `darc report` read them again.
+    #[must_use]
+    pub fn is_complete(self) -> bool {
+        matches!(self, Format::Text | Format::Json)
+    }
+}
+
+/// The report in a format; `style` matters to the text only.
+///
+/// # Errors
+/// Only when a figure is not finite, which no assembled report has.
+pub fn render(
+    report: &Report,
+    format: Format,
+    style: text::Style,
+) -> Result<String, serde_json::Error> {
+    Ok(match format {
+        Format::Text => text::render(report, style),
+        Format::Json => json::render(report)?,
+        Format::Folded => folded::render(report),
+        Format::Speedscope => speedscope::render(report)?,
+        Format::Callgrind => callgrind::render(report),
+        Format::Svg => svg::render(report),
+        Format::Html => html::render(report),
+    })
 }
