@@ -14,8 +14,8 @@ use crate::analysis::PeakChoice;
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::options::{
-    AttachOptions, Common, DEFAULT_F0, DEFAULT_OUTPUT, DemoOptions, EngineChoice, Format,
-    GivenParams, GuardianOptions, Invocation, ReportOptions, ResumeOptions, ResumeTarget,
+    AttachOptions, Common, CompareOptions, DEFAULT_F0, DEFAULT_OUTPUT, DemoOptions, EngineChoice,
+    Format, GivenParams, GuardianOptions, Invocation, ReportOptions, ResumeOptions, ResumeTarget,
     RunOptions, Verbosity,
 };
 use crate::target_name;
@@ -145,6 +145,21 @@ impl Command {
                 file,
                 format: format.into(),
                 output,
+                color: color.into(),
+            }),
+            Command::Compare {
+                before,
+                after,
+                method,
+                fail_on,
+                format,
+                color,
+            } => Invocation::Compare(CompareOptions {
+                before,
+                after,
+                method: method.into(),
+                fail_on,
+                format: format.into(),
                 color: color.into(),
             }),
             Command::Demo { analysis } => {

@@ -16,6 +16,7 @@ Exit codes:
   5    a file cannot be read or written, or is damaged
   6    the target was lost in the middle of the analysis
   7    no op of f0 completed, so there is nothing to report
+  8    compare: a condition of --fail-on holds
   128+N  darc was told to leave at once by signal N
 With `run` (and a `resume` that runs) the target's own exit status is passed on
 once it has ended: its code, or 128+N when signal N ended it.";
@@ -154,6 +155,8 @@ pub enum ExitStatus {
     LeftAtOnce(i32),
     /// No op of f0 completed.
     NoOps,
+    /// What was compared differs in a way that the person named.
+    Differs,
 }
 
 impl ExitStatus {
@@ -163,6 +166,7 @@ impl ExitStatus {
         match self {
             ExitStatus::Done => 0,
             ExitStatus::NoOps => 7,
+            ExitStatus::Differs => 8,
             ExitStatus::TargetExited(code) => code,
             ExitStatus::TargetKilled(signal) | ExitStatus::LeftAtOnce(signal) => {
                 u8::try_from(signal.saturating_add(128)).unwrap_or(u8::MAX)
@@ -206,7 +210,7 @@ mod tests {
         let codes = [Other, Usage, Target, Name, File, Lost].map(FailureKind::code);
         for code in codes
             .into_iter()
-            .chain([ExitStatus::Done.code(), ExitStatus::NoOps.code()])
+            .chain([ExitStatus::Done, ExitStatus::NoOps, ExitStatus::Differs].map(ExitStatus::code))
         {
             assert!(EXIT_CODES.contains(&format!("\n  {code}    ")), "{code}");
         }

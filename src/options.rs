@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::analysis::{Params, PeakChoice, Resolution};
 pub use crate::report::Format;
+pub use crate::report::difference::{Condition, Method};
 
 /// The function that is analysed when none is named.
 pub const DEFAULT_F0: &str = "main";
@@ -25,6 +26,8 @@ pub enum Invocation {
     Resume(ResumeOptions),
     /// `darc report`
     Report(ReportOptions),
+    /// `darc compare`
+    Compare(CompareOptions),
     /// `darc demo`
     Demo(DemoOptions),
     /// The program that `darc demo` analyses.
@@ -53,9 +56,11 @@ impl Invocation {
             Invocation::Resume(options) => matches!(options.target, ResumeTarget::Pid(_)),
             Invocation::Attach(_) => true,
             Invocation::Report(options) => options.output.is_none(),
+            Invocation::Compare(_) => true,
         };
         let format = match self {
             Invocation::Report(options) => options.format,
+            Invocation::Compare(options) => options.format.into(),
             _ => self.common().map_or(Format::Text, |common| common.format),
         };
         if owns_stdout && format == Format::Json {
@@ -71,7 +76,10 @@ impl Invocation {
             Invocation::Attach(options) => Some(&options.common),
             Invocation::Resume(options) => Some(&options.common),
             Invocation::Demo(options) => Some(&options.common),
-            Invocation::Report(_) | Invocation::DemoTarget | Invocation::Guardian(_) => None,
+            Invocation::Report(_)
+            | Invocation::Compare(_)
+            | Invocation::DemoTarget
+            | Invocation::Guardian(_) => None,
         }
     }
 }
@@ -142,6 +150,42 @@ pub struct ReportOptions {
     pub output: Option<PathBuf>,
     /// Whether colours are used.
     pub color: ColorChoice,
+}
+
+/// `darc compare`: how two results differ.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CompareOptions {
+    /// The file with the earlier results.
+    pub before: PathBuf,
+    /// The file with the later results.
+    pub after: PathBuf,
+    /// What profiles are rated by.
+    pub method: Method,
+    /// What makes the exit code tell.
+    pub fail_on: Vec<Condition>,
+    /// The format of the comparison.
+    pub format: ListingFormat,
+    /// Whether colours are used.
+    pub color: ColorChoice,
+}
+
+/// The format of what is not the report of an analysis.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum ListingFormat {
+    /// Text for people.
+    #[default]
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+impl From<ListingFormat> for Format {
+    fn from(format: ListingFormat) -> Self {
+        match format {
+            ListingFormat::Text => Format::Text,
+            ListingFormat::Json => Format::Json,
+        }
+    }
 }
 
 /// `darc demo`: analyse a program that comes with darc.

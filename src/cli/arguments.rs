@@ -8,12 +8,12 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::values::{
-    parse_depth, parse_f0, parse_fraction, parse_peak, parse_pid, parse_resolution,
+    parse_condition, parse_depth, parse_f0, parse_fraction, parse_peak, parse_pid, parse_resolution,
 };
 use crate::analysis::{PeakChoice, Resolution};
 use crate::duration;
 use crate::exit::EXIT_CODES;
-use crate::options::{ColorChoice, EngineChoice, Format};
+use crate::options::{ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method};
 
 /// Finds out why some calls of a function are slow, in a running Linux x86-64 process.
 ///
@@ -79,6 +79,29 @@ pub(super) enum Command {
         /// Write to FILE instead of stdout
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// Use colours
+        #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
+        color: ColorArg,
+    },
+    /// Say how the results in B differ from those in A
+    #[command(after_help = EXIT_CODES)]
+    Compare {
+        /// The earlier results
+        #[arg(value_name = "A")]
+        before: PathBuf,
+        /// The later results
+        #[arg(value_name = "B")]
+        after: PathBuf,
+        /// What profiles are rated by
+        #[arg(long, value_enum, default_value_t = MethodArg::Emd)]
+        method: MethodArg,
+        /// Exit with code 8 when there is a new peak, or METHOD rates a profile at X or higher; can be
+        /// given several times
+        #[arg(long, value_name = "new-peak|METHOD=X", value_parser = parse_condition)]
+        fail_on: Vec<Condition>,
+        /// The format of the comparison
+        #[arg(long, value_enum, default_value_t = ListingFormatArg::Text)]
+        format: ListingFormatArg,
         /// Use colours
         #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
         color: ColorArg,
@@ -178,6 +201,26 @@ pub(super) enum FormatArg {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+pub(super) enum ListingFormatArg {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum MethodArg {
+    /// Earth Mover's Distance: how far ops moved, in doublings of the latency
+    Emd,
+    /// Chi-square distance of the distributions, 0 to 1
+    ChiSquare,
+    /// Difference of the numbers of ops, 0 to 1
+    Ops,
+    /// Difference of the total latencies, 0 to 1
+    Latency,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 pub(super) enum EngineArg {
     /// Breakpoints: works everywhere, slow
     Int3,
@@ -202,6 +245,26 @@ impl From<FormatArg> for Format {
             FormatArg::Callgrind => Format::Callgrind,
             FormatArg::Svg => Format::Svg,
             FormatArg::Html => Format::Html,
+        }
+    }
+}
+
+impl From<ListingFormatArg> for ListingFormat {
+    fn from(format: ListingFormatArg) -> Self {
+        match format {
+            ListingFormatArg::Text => ListingFormat::Text,
+            ListingFormatArg::Json => ListingFormat::Json,
+        }
+    }
+}
+
+impl From<MethodArg> for Method {
+    fn from(method: MethodArg) -> Self {
+        match method {
+            MethodArg::Emd => Method::Emd,
+            MethodArg::ChiSquare => Method::ChiSquare,
+            MethodArg::Ops => Method::Ops,
+            MethodArg::Latency => Method::Latency,
         }
     }
 }

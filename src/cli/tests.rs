@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::analysis::Resolution;
 use crate::exit::EXIT_CODES;
-use crate::options::ColorChoice;
+use crate::options::{ColorChoice, Condition, ListingFormat, Method};
 
 fn darc(arguments: &[&str]) -> Result<Invocation, Stop> {
     parse(
@@ -134,6 +134,28 @@ fn guardian_and_report_are_understood() {
         panic!()
     };
     assert_eq!((options.format, options.output), (Format::Json, None));
+}
+
+#[test]
+fn compare_takes_two_files_and_conditions() {
+    let line =
+        "compare a.txt b.txt --method ops --fail-on new-peak --fail-on emd=0.5 --format json";
+    let Ok(Invocation::Compare(options)) = darc(&line.split_whitespace().collect::<Vec<_>>())
+    else {
+        panic!()
+    };
+    assert_eq!(options.method, Method::Ops);
+    let conditions = [Condition::NewPeak, Condition::AtLeast(Method::Emd, 0.5)];
+    assert_eq!(options.fail_on, conditions);
+    assert_eq!(options.format, ListingFormat::Json);
+    refused(&["compare", "a.txt"]);
+    refused(&["compare", "a.txt", "b.txt", "--format", "html"]);
+    for condition in [
+        "", "emd", "emd=", "emd=-1", "emd=NaN", "emd=inf", "old-peak", "x=1",
+    ] {
+        let line = refused(&["compare", "a", "b", &format!("--fail-on={condition}")]);
+        assert!(line.contains("--fail-on"), "{line}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::analysis::params::MAX_DEPTH;
 use crate::analysis::{PeakChoice, Resolution};
+use crate::options::{Condition, Method};
 
 pub(super) fn parse_pid(text: &str) -> Result<i32, String> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -31,6 +32,19 @@ pub(super) fn parse_fraction(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(fraction) if (0.0..=1.0).contains(&fraction) => Ok(fraction),
         _ => Err("not a number between 0 and 1".to_owned()),
+    }
+}
+
+pub(super) fn parse_condition(text: &str) -> Result<Condition, String> {
+    const CONDITIONS: &str = "neither new-peak nor METHOD=X, as in emd=0.5";
+    if text == "new-peak" {
+        return Ok(Condition::NewPeak);
+    }
+    let (method, limit) = text.split_once('=').ok_or(CONDITIONS)?;
+    let method = Method::from_name(method).ok_or(CONDITIONS)?;
+    match limit.parse::<f64>() {
+        Ok(limit) if limit.is_finite() && limit >= 0.0 => Ok(Condition::AtLeast(method, limit)),
+        _ => Err("the limit is no number from 0 on".to_owned()),
     }
 }
 

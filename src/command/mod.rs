@@ -1,6 +1,7 @@
 //! The subcommands, one a file. Each takes plain options and says how it ended.
 
 pub mod attach;
+pub mod compare;
 mod conduct;
 pub mod demo;
 pub mod guardian;
@@ -23,6 +24,7 @@ pub fn execute(invocation: Invocation) -> Result<ExitStatus, Failure> {
         Invocation::Attach(options) => attach::execute(options),
         Invocation::Resume(options) => resume::execute(options),
         Invocation::Report(options) => report::execute(options),
+        Invocation::Compare(options) => compare::execute(options),
         Invocation::Demo(options) => demo::execute(options),
         Invocation::DemoTarget => Ok(demo::target()),
         Invocation::Guardian(options) => guardian::execute(options),

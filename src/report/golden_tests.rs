@@ -7,7 +7,7 @@ use super::text::{self, Color, Style};
 use super::{Format, json, render, sample};
 
 /// Compares with the file of this name, line by line for a readable failure.
-fn golden(name: &str, text: &str) {
+pub(super) fn golden(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("src/report/golden")
         .join(name);

@@ -394,9 +394,12 @@ impl Page {
             .text(&node.name)
             .raw("</code> <span class=\"place\">");
         if let Some(source) = words::source(node.file.as_deref(), node.line) {
-            self.raw("called at ").words(source).raw(" ");
+            self.raw("called at ").words(source);
         } else if let Some(site) = &node.site {
-            self.raw("called at ").text(site.to_string()).raw(" ");
+            self.raw("called at ").text(site.to_string());
+        }
+        if node.count > 0 && node.site.is_some() {
+            self.raw("; ");
         }
         if node.count > 0 {
             let (mean, max) = (self.time(node.mean), self.time(node.max));

@@ -8,6 +8,7 @@ pub mod assemble;
 mod attribution;
 pub mod callgrind;
 mod contrast;
+pub mod difference;
 pub mod escape;
 pub mod folded;
 #[cfg(test)]

@@ -21,7 +21,7 @@ const LABEL: f64 = 52.0;
 
 /// Colours that are told apart with any kind of colour vision (Okabe and Ito), on white and on black.
 pub(super) const STYLE: &str = "
-:root{--ink:#1b1b1b;--paper:#fff;--faint:#8a8a8a;--line:#d8d8d8;--c0:#9a9a9a;--c1:#0072b2;--c2:#d55e00;--c3:#009e73;--c4:#b0488a;--c5:#b07d00;--c6:#3d8fc0}
+:root{--ink:#1b1b1b;--paper:#fff;--faint:#6b6b6b;--line:#d8d8d8;--c0:#9a9a9a;--c1:#0072b2;--c2:#d55e00;--c3:#009e73;--c4:#b0488a;--c5:#b07d00;--c6:#3d8fc0}
 @media (prefers-color-scheme:dark){:root{--ink:#e8e8e8;--paper:#16181c;--faint:#9a9a9a;--line:#3a3e46;--c0:#808080;--c1:#56b4e9;--c2:#f08a45;--c3:#35c79a;--c4:#e09cc4;--c5:#e6b93c;--c6:#8fc7ea}}
 @media print{:root{--ink:#000;--paper:#fff;--faint:#555;--line:#ccc;--c0:#9a9a9a;--c1:#0072b2;--c2:#d55e00;--c3:#009e73;--c4:#b0488a;--c5:#b07d00;--c6:#3d8fc0}}
 .plot text{font:12px system-ui,sans-serif;fill:var(--ink)}.plot .title{font-weight:600;font-size:14px}.plot .unit{fill:var(--faint)}
@@ -96,7 +96,7 @@ struct Scale {
     /// The leftmost and rightmost bucket shown.
     first: u32,
     last: u32,
-    /// log10 of the highest count shown; the axis begins at half an op.
+    /// log10 of the count at the top; the axis begins at half an op.
     highest: f64,
 }
 
@@ -109,7 +109,8 @@ impl Scale {
             resolution,
             first: first.bucket.saturating_sub(resolution.get()),
             last: last.bucket.saturating_add(resolution.get()),
-            highest: (most.max(10) as f64).log10(),
+            // Room for a label above the highest bar.
+            highest: (most.max(10) as f64).log10() * 1.1 + 0.05,
         })
     }
 

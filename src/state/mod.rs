@@ -27,6 +27,7 @@ mod validate;
 pub use document::{VERSION, parse, write};
 pub use error::StateError;
 pub use restore::{Ids, restore};
+pub use validate::profile;
 
 use crate::report::Report;
 

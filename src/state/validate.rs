@@ -83,7 +83,10 @@ pub(super) fn params(from: &Parameters, resolution: Resolution) -> Result<Params
 }
 
 /// The profile that a table describes; its checksum is right.
-pub(super) fn profile(table: &ProfileTable) -> Result<Profile, StateError> {
+///
+/// # Errors
+/// When the buckets are out of order or do not add up.
+pub fn profile(table: &ProfileTable) -> Result<Profile, StateError> {
     let refuse = |what: String| StateError::Invalid(format!("profile: {what}"));
     let resolution = Resolution::new(table.resolution)
         .ok_or_else(|| refuse(format!("resolution {} is not known", table.resolution)))?;
