@@ -66,6 +66,28 @@ impl Arena {
         Ok(at)
     }
 
+    /// Where the next piece will lie.
+    #[must_use]
+    pub fn next(&self) -> TargetAddr {
+        TargetAddr(self.start.0 + self.used.next_multiple_of(16))
+    }
+
+    /// The first address and the length in bytes.
+    #[must_use]
+    pub fn extent(&self) -> (TargetAddr, u64) {
+        (self.start, self.len)
+    }
+
+    /// An arena of an earlier tracer; nothing more is placed in it.
+    #[must_use]
+    pub fn found(start: TargetAddr, len: u64) -> Arena {
+        Arena {
+            start,
+            len,
+            used: len,
+        }
+    }
+
     /// Whether the address lies in the arena.
     #[must_use]
     pub fn contains(&self, addr: TargetAddr) -> bool {

@@ -263,3 +263,144 @@ pub fn kill_and_reap(pid: i32) {
         }
     }
 }
+
+/// Lets a stopped thread run to the begin or end of its next system call, delivering `signal` unless it is zero.
+pub fn cont_to_syscall(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_SYSCALL, tid, 0, signal as usize).map(drop)
+}
+
+/// Takes a child's exit status without blocking: `None` while it lives, or when somebody else traces it.
+pub fn reap(pid: i32) -> Option<i32> {
+    match wait(pid, libc::WNOHANG) {
+        Ok(Some((_, status))) => Some(status),
+        _ => None,
+    }
+}
+
+/// Memory shared with the target, a file of its own.
+#[derive(Debug)]
+pub struct SharedWords {
+    start: *mut u64,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone, and every access to it is atomic.
+unsafe impl Send for SharedWords {}
+
+impl SharedWords {
+    /// Maps the first `len` bytes of the file.
+    pub fn map(file: &std::fs::File, len: usize) -> Result<SharedWords, Errno> {
+        use std::os::fd::AsRawFd;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs no other memory.
+        let start = unsafe {
+            libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        Ok(SharedWords { start: start.cast(), len })
+    }
+
+    fn word(&self, offset: usize) -> &std::sync::atomic::AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset < self.len, "outside of the ring: {offset:#x}");
+        // SAFETY: the word lies in the mapping (checked), which lives as long as `self`, and is aligned.
+        unsafe { std::sync::atomic::AtomicU64::from_ptr(self.start.add(offset / 8)) }
+    }
+
+    /// Reads the word at a byte offset; what was written before it is seen too.
+    ///
+    /// # Panics
+    /// When the offset is not aligned or outside.
+    #[must_use]
+    pub fn load(&self, offset: usize) -> u64 {
+        self.word(offset).load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Writes the word at a byte offset after everything read before.
+    ///
+    /// # Panics
+    /// When the offset is not aligned or outside.
+    pub fn store(&self, offset: usize, value: u64) {
+        self.word(offset).store(value, std::sync::atomic::Ordering::Release);
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` and nothing refers to it any more.
+        unsafe { libc::munmap(self.start.cast(), self.len) };
+    }
+}
+
+/// A descriptor that becomes readable when the process has ended.
+pub fn pidfd(pid: i32) -> Result<std::os::fd::OwnedFd, Errno> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: the call takes plain integers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(Errno::last());
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// A page of machine code for a forked child to run.
+#[derive(Debug)]
+pub struct CodePage {
+    start: *mut u8,
+}
+
+/// Bytes of a [`CodePage`].
+const CODE_PAGE: usize = 4096;
+
+impl CodePage {
+    /// Maps a page, writable until it is run.
+    pub fn new() -> Result<CodePage, Errno> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice disturbs no other memory.
+        let start = unsafe { libc::mmap(ptr::null_mut(), CODE_PAGE, protection, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        Ok(CodePage { start: start.cast() })
+    }
+
+    /// The address of its first byte.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.start as u64
+    }
+
+    /// Writes code for an address in the page.
+    ///
+    /// # Panics
+    /// When it does not fit.
+    pub fn write(&self, at: u64, code: &[u8]) {
+        let offset = at.checked_sub(self.start()).map_or(CODE_PAGE, |offset| offset as usize);
+        assert!(offset.saturating_add(code.len()) <= CODE_PAGE, "code outside of its page");
+        // SAFETY: the bytes lie in the mapping (checked), which nobody else has a reference to.
+        unsafe { ptr::copy_nonoverlapping(code.as_ptr(), self.start.add(offset), code.len()) };
+    }
+
+    /// Runs the code at an address of the page, in a process that is killed when it has served; does
+    /// not return.
+    pub fn run(&self, at: u64) -> ! {
+        assert!((self.start()..self.start() + CODE_PAGE as u64).contains(&at), "code outside of its page");
+        // SAFETY: the page is this process's own, and the code in it was written to be called without
+        // arguments; should it return, the process ends.
+        unsafe {
+            libc::mprotect(self.start.cast(), CODE_PAGE, libc::PROT_READ | libc::PROT_EXEC);
+            let code: extern "C" fn() = std::mem::transmute(at);
+            code();
+        }
+        exit_now(127)
+    }
+}
+
+impl Drop for CodePage {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new` and nothing refers to it any more.
+        unsafe { libc::munmap(self.start.cast(), CODE_PAGE) };
+    }
+}

@@ -232,6 +232,8 @@ pub mod ring {
     pub const HEAD: u64 = 0;
     /// End of what was read.
     pub const TAIL: u64 = 64;
+    /// In the first ring: address of the control mapping.
+    pub const CONTROL: u64 = 128;
     /// Latencies outside of the filter: pairs of number and sum for every bucket.
     pub const HISTOGRAM: u64 = 0x1000;
     /// Number of buckets: eight an octave.

@@ -1,0 +1,136 @@
+//! Letting go of the target, and clearing what a killed tracer left in one.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::addr::TargetAddr;
+use crate::error::{Error, Result, unless_gone};
+use crate::memory::Memory;
+use crate::stopped::Stopped;
+
+use super::installed::Installed;
+use super::layout::block;
+use super::patches::Patches;
+use super::{Jump, Space, world};
+
+/// How often it is tried to give the mappings back while a thread is still on its way out.
+const ATTEMPTS: u32 = 4;
+/// The time between two attempts.
+const BETWEEN: Duration = Duration::from_millis(1);
+
+/// What was found of an earlier tracer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cleared {
+    /// Nothing.
+    Nothing,
+    /// Its patches and mappings; all are gone.
+    Everything,
+    /// Its patches are gone; its mappings stay, because a thread may still return to them.
+    Patches,
+}
+
+impl Jump {
+    /// Restores text and stacks, gives the mappings back, and lets go.
+    pub(super) fn let_go(&mut self) -> Result<()> {
+        let outcome = match self.space.take() {
+            Some(mut space) => {
+                let outcome = self.remove(&mut space);
+                self.counters.bytes_differing += space.patches.bytes_differing();
+                outcome
+            }
+            None => Ok(()),
+        };
+        if let Some(thread) = self.parked.take() {
+            unless_gone(thread.detach())?;
+        }
+        match outcome {
+            Err(error) if error.is_gone() || !self.watch.is_alive() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn remove(&mut self, space: &mut Space) -> Result<()> {
+        let memory = Memory::open(self.pid)?;
+        let pid = self.pid;
+        let ends = space.syscall_ends();
+        let Space { installed, patches, .. } = space;
+        for attempt in 0..ATTEMPTS {
+            let ((dropped, otherwise), unmapped) = self.while_stopped(|world| {
+                let mut lost = (0, 0);
+                if attempt == 0 {
+                    installed.set_generation(&memory, 0)?;
+                    patches.restore_all(&memory)?;
+                    installed.reveal(&memory);
+                    for thread in world.threads() {
+                        unless_gone(lead_out(thread, &ends))?;
+                    }
+                    lost.0 = installed.sum(&memory, block::DROPPED);
+                    lost.1 = installed.sum(&memory, block::ENDED_OTHERWISE);
+                }
+                Ok((lost, installed.unmap(pid, &memory, world)?))
+            })?;
+            self.counters.dropped += dropped;
+            self.counters.ended_otherwise += otherwise;
+            if unmapped {
+                return Ok(());
+            }
+            std::thread::sleep(BETWEEN);
+        }
+        // Some memory stays mapped until the process ends; nothing in its text leads there.
+        Ok(())
+    }
+}
+
+impl Space {
+    /// The addresses behind all copied system calls, each with the one behind the original.
+    fn syscall_ends(&self) -> HashMap<u64, u64> {
+        let prepared = self.prepared.values().flatten().flatten();
+        prepared.flat_map(|prepared| prepared.behind_syscalls.iter().copied()).collect()
+    }
+}
+
+/// Leads a thread that waits in a copied system call to the original, which is as long.
+fn lead_out(thread: &Stopped, ends: &HashMap<u64, u64>) -> Result<()> {
+    const SYSCALL: i64 = 2;
+    let mut registers = thread.registers()?;
+    let rip = registers.rip();
+    let original = match (ends.get(&rip.0), ends.get(&rip.offset(SYSCALL).0)) {
+        (Some(&next), _) => TargetAddr(next),
+        (None, Some(&next)) => TargetAddr(next).offset(-SYSCALL),
+        (None, None) => return Ok(()),
+    };
+    registers.set_rip(original);
+    thread.set_registers(&registers)
+}
+
+/// Removes what a killed tracer left in a process.
+///
+/// # Errors
+/// When the process is gone or may not be traced.
+pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
+    let memory = Memory::open(pid)?;
+    let Some(installed) = Installed::find(pid, &memory) else {
+        return Ok(Cleared::Nothing);
+    };
+    let mut patches = Patches::from_journal(&memory, installed.around.control);
+    for attempt in 0..ATTEMPTS {
+        let (unmapped, _) = world::stopped(pid, |world| {
+            if attempt == 0 {
+                installed.set_generation(&memory, 0)?;
+                patches.restore_all(&memory)?;
+                installed.reveal(&memory);
+            }
+            installed.unmap(pid, &memory, world)
+        })?;
+        if unmapped {
+            return Ok(Cleared::Everything);
+        }
+        std::thread::sleep(BETWEEN);
+    }
+    match patches.bytes_differing() {
+        0 => Ok(Cleared::Patches),
+        differing => Err(Error::Unsuitable(format!(
+            "{differing} bytes of process {pid} that an earlier tracer patched could not be restored"
+        ))),
+    }
+}

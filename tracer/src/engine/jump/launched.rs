@@ -1,0 +1,63 @@
+//! A program that was just started is led to where its first thread has a thread pointer: before that
+//! stubs could not tell threads apart, and nothing of the program's own has run.
+
+use crate::addr::TargetAddr;
+use crate::error::{Error, Result};
+use crate::event::{Event, decode};
+use crate::memory::Memory;
+use crate::stopped::Stopped;
+use crate::sys;
+use darc_disasm::Registers as _;
+
+/// The ptrace options under which a program is to be started.
+pub const OPTIONS: i32 = libc::PTRACE_O_TRACEEXEC;
+
+/// System calls until the C library has set itself up; a program without one makes none for that.
+const MOST_CALLS: u32 = 20_000;
+/// System calls after the thread pointer is set until the thread's id is in its place.
+const SETTLING: u32 = 4;
+
+/// Runs a program from system call to system call until it has a thread pointer.
+///
+/// # Errors
+/// When it ends before, or never gets one.
+pub fn run_to_thread_pointer(thread: Stopped) -> Result<Stopped> {
+    let pid = thread.tid();
+    let memory = Memory::open(pid)?;
+    let (mut signal, mut entered, mut settled) = (thread.pending(), false, 0);
+    for _ in 0..2 * MOST_CALLS {
+        sys::cont_to_syscall(pid, signal).map_err(|errno| Error::ptrace("resume", pid, errno))?;
+        signal = 0;
+        let (_, status) = sys::wait_for(pid).map_err(|errno| Error::ptrace("wait for", pid, errno))?;
+        match decode(status) {
+            Event::Exited(_) | Event::Killed(_) => {
+                return Err(Error::Unsuitable(
+                    "the program ended before its thread pointer was set up, without which the jump engine cannot measure; use --engine int3"
+                        .to_owned(),
+                ));
+            }
+            Event::Signal(libc::SIGTRAP) => {}
+            Event::Signal(other) => {
+                signal = other;
+                continue;
+            }
+            _ => continue,
+        }
+        entered = !entered;
+        if entered {
+            continue;
+        }
+        let thread = Stopped::observed(pid, 0);
+        let pointer = thread.registers()?.fs_base();
+        if pointer != 0 && memory.read_word(TargetAddr(pointer)).ok() == Some(pointer) {
+            settled += 1;
+            if settled == SETTLING {
+                return Ok(thread);
+            }
+        }
+    }
+    Err(Error::Unsuitable(
+        "the program sets up no thread pointer, without which the jump engine cannot measure; use --engine int3"
+            .to_owned(),
+    ))
+}

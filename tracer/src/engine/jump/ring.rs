@@ -1,0 +1,283 @@
+//! Reads what the stubs wrote to the rings. The target can write anything there, so every number is
+//! checked before it is used.
+
+use crate::sys::SharedWords;
+
+use super::layout::{FNODES, block, node, record, ring};
+
+/// What one fnode did in an op, by the fnode's index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Item {
+    /// Index of the fnode.
+    pub index: u32,
+    /// Number of calls.
+    pub count: u64,
+    /// All latencies.
+    pub sum: u64,
+    /// The largest.
+    pub max: u64,
+    /// When that began.
+    pub max_start: u64,
+}
+
+/// One record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// An op.
+    Op {
+        /// The thread.
+        tid: i32,
+        /// Entry of f0.
+        start: u64,
+        /// Return of f0.
+        end: u64,
+        /// Without what the stubs took.
+        latency: u64,
+        /// Generation of the plan when it began and ended.
+        generations: (u32, u32),
+        /// Whether something of it was not seen.
+        tainted: bool,
+        /// What its fnodes did.
+        items: Vec<Item>,
+    },
+    /// A callee seen first at an indirect site.
+    Target {
+        /// Address of the fnode's descriptor.
+        parent: u64,
+        /// Address of the site's place.
+        place: u64,
+        /// The callee.
+        callee: u64,
+        /// Where the answer goes.
+        answer: u64,
+    },
+}
+
+/// The rings of all threads, as the tracer sees them.
+#[derive(Debug)]
+pub struct Rings {
+    words: SharedWords,
+    count: usize,
+    /// For each ring and bucket what has been delivered already: number and sum.
+    seen: Vec<Vec<(u64, u64)>>,
+    tails: Vec<u64>,
+}
+
+impl Rings {
+    /// Takes charge of `count` rings.
+    #[must_use]
+    pub fn new(words: SharedWords, count: usize) -> Rings {
+        Rings {
+            words,
+            count,
+            seen: vec![Vec::new(); count],
+            tails: vec![0; count],
+        }
+    }
+
+    /// How many rings there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Takes all records of one ring. A ring that makes no sense is emptied without reading on.
+    pub fn drain(&mut self, index: usize, mut take: impl FnMut(Record)) {
+        let base = index * ring::SIZE as usize;
+        let head = self.words.load(base + ring::HEAD as usize);
+        let mut tail = self.tails[index];
+        let pending = head.wrapping_sub(tail);
+        if pending == 0 {
+            return;
+        }
+        if pending > ring::DATA_BYTES || !head.is_multiple_of(8) {
+            tail = head & !7;
+        }
+        while tail != head {
+            let left = head.wrapping_sub(tail);
+            match self.record(base, tail, left) {
+                Some((len, found)) => {
+                    if let Some(found) = found {
+                        take(found);
+                    }
+                    tail = tail.wrapping_add(len);
+                }
+                None => tail = head,
+            }
+        }
+        self.tails[index] = tail;
+        self.words.store(base + ring::TAIL as usize, tail);
+    }
+
+    /// The record at `tail`, of which at most `left` bytes are written, and its length.
+    fn record(&self, base: usize, tail: u64, left: u64) -> Option<(u64, Option<Record>)> {
+        let offset = tail & (ring::DATA_BYTES - 1);
+        let room = left.min(ring::DATA_BYTES - offset);
+        let at = base + (ring::DATA + offset) as usize;
+        let word = |offset: u64| self.words.load(at + offset as usize);
+        let halves = |offset: u64| {
+            let value = word(offset);
+            (value as u32, (value >> 32) as u32)
+        };
+        let (len, kind) = halves(record::LEN);
+        let len = u64::from(len);
+        if len < 8 || len > room || !len.is_multiple_of(8) {
+            return None;
+        }
+        if kind == record::PADDING {
+            return Some((len, None));
+        }
+        if len < record::HEAD {
+            return None;
+        }
+        let found = match kind {
+            record::OP => {
+                let (items, tainted) = halves(record::ITEMS);
+                if u64::from(items) * record::ITEM + record::HEAD != len {
+                    return None;
+                }
+                let items = (0..u64::from(items))
+                    .map(|index| item(&word, record::HEAD + index * record::ITEM))
+                    .collect::<Option<Vec<_>>>()?;
+                Record::Op {
+                    tid: halves(record::TID).0 as i32,
+                    start: word(record::START),
+                    end: word(record::END),
+                    latency: word(record::LATENCY),
+                    generations: halves(record::BEGAN),
+                    tainted: tainted != 0,
+                    items,
+                }
+            }
+            record::TARGET => Record::Target {
+                parent: word(record::PARENT),
+                place: word(record::PLACE),
+                callee: word(record::CALLEE),
+                answer: word(record::ANSWER),
+            },
+            _ => return None,
+        };
+        Some((len, Some(found)))
+    }
+
+    /// Takes the ops outside of the filter since the last time: (bucket, number, sum).
+    pub fn drain_histogram(&mut self, index: usize, mut take: impl FnMut(u64, u64, u64)) {
+        let base = index * ring::SIZE as usize + ring::HISTOGRAM as usize;
+        let seen = &mut self.seen[index];
+        seen.resize(ring::BUCKETS as usize, (0, 0));
+        for (bucket, (ops, total)) in seen.iter_mut().enumerate() {
+            let at = base + bucket * 16;
+            let now = self.words.load(at);
+            let new = now.wrapping_sub(*ops);
+            if new == 0 {
+                continue;
+            }
+            // The sum may lag behind by the op that is being counted; the next time makes up for it.
+            let sum = self.words.load(at + 8);
+            take(bucket as u64, new, sum.wrapping_sub(*total));
+            (*ops, *total) = (now, sum);
+        }
+    }
+}
+
+fn item(word: &impl Fn(u64) -> u64, at: u64) -> Option<Item> {
+    let offset = word(at + record::ITEM_NODE).checked_sub(block::NODES)?;
+    let index = offset / node::SIZE;
+    if !offset.is_multiple_of(node::SIZE) || index >= FNODES {
+        return None;
+    }
+    let value = |index: u64| word(at + record::ITEM_VALUES + 8 * index);
+    Some(Item {
+        index: index as u32,
+        count: value(0),
+        sum: value(1),
+        max: value(2),
+        max_start: value(3),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rings() -> (SharedWords, Rings) {
+        let fd = nix::sys::memfd::memfd_create(c"test", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).unwrap();
+        let file = std::fs::File::from(fd);
+        file.set_len(ring::SIZE).unwrap();
+        let map = || SharedWords::map(&file, ring::SIZE as usize).unwrap();
+        (map(), Rings::new(map(), 1))
+    }
+
+    fn drained(rings: &mut Rings) -> Vec<Record> {
+        let mut records = Vec::new();
+        rings.drain(0, |record| records.push(record));
+        records
+    }
+
+    #[test]
+    fn an_op_is_read_with_its_items() {
+        let (target, mut rings) = rings();
+        let data = ring::DATA as usize;
+        let words: [u64; 13] = [
+            104 | u64::from(record::OP) << 32,
+            100,
+            300,
+            190,
+            3 | 4 << 32,
+            1,
+            77,
+            0,
+            block::NODES + 2 * node::SIZE,
+            5,
+            50,
+            20,
+            110,
+        ];
+        for (index, word) in words.into_iter().enumerate() {
+            target.store(data + 8 * index, word);
+        }
+        target.store(ring::HEAD as usize, 104);
+        let item = Item { index: 2, count: 5, sum: 50, max: 20, max_start: 110 };
+        let op = Record::Op {
+            tid: 77,
+            start: 100,
+            end: 300,
+            latency: 190,
+            generations: (3, 4),
+            tainted: false,
+            items: vec![item],
+        };
+        assert_eq!(drained(&mut rings), [op]);
+        assert_eq!(target.load(ring::TAIL as usize), 104);
+        assert!(drained(&mut rings).is_empty());
+    }
+
+    #[test]
+    fn a_histogram_is_delivered_once() {
+        let (target, mut rings) = rings();
+        let at = ring::HISTOGRAM as usize + 16 * 20;
+        target.store(at, 3);
+        target.store(at + 8, 70);
+        let mut found = Vec::new();
+        rings.drain_histogram(0, |bucket, ops, sum| found.push((bucket, ops, sum)));
+        rings.drain_histogram(0, |bucket, ops, sum| found.push((bucket, ops, sum)));
+        assert_eq!(found, [(20, 3, 70)]);
+    }
+
+    proptest! {
+        #[test]
+        fn nonsense_is_survived(head in any::<u64>(), words in prop::collection::vec(any::<u64>(), 1..64), len in 0_u64..512) {
+            let (target, mut rings) = rings();
+            for (index, word) in words.iter().enumerate() {
+                target.store(ring::DATA as usize + 8 * index, *word);
+            }
+            target.store(ring::DATA as usize, len | (words[0] & 3) << 32);
+            for head in [head, 512, 4096] {
+                target.store(ring::HEAD as usize, head);
+                drained(&mut rings);
+            }
+        }
+    }
+}

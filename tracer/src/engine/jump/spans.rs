@@ -1,0 +1,255 @@
+//! Which bytes of a function a jump may replace. Pure.
+//!
+//! A jump takes five bytes. Where the instruction itself is shorter, those before it are displaced
+//! too: only such that run straight on, into which nothing branches.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use darc_disasm::FunctionCode;
+use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind};
+
+/// Bytes of `jmp rel32`.
+pub const JUMP: u64 = 5;
+
+/// Why no jump fits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoRoom {
+    /// Nothing before it may be displaced.
+    #[error("there is no room for a jump before it")]
+    TooShort,
+    /// A branch leads to what would be displaced.
+    #[error("a branch leads between the instructions that would have to be displaced")]
+    BranchInside,
+    /// The function has jumps whose targets are not known.
+    #[error("it is too short for a jump, and the function has a jump table, which may lead between the instructions before it")]
+    JumpTable,
+    /// The address is not that of an instruction.
+    #[error("there is no instruction at this address")]
+    NoInstruction,
+    /// An instruction that only works where it is.
+    #[error("the function begins with an instruction that cannot be moved")]
+    Immovable,
+}
+
+/// Where a patched range ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Last {
+    /// With the instruction itself.
+    Included,
+    /// Right before the instruction, which stays where it is.
+    Excluded,
+}
+
+/// A function's instructions and what branches where.
+#[derive(Debug)]
+pub struct View {
+    instructions: Vec<Instruction>,
+    targets: HashSet<u64>,
+    unknown_jumps: bool,
+}
+
+impl View {
+    /// Looks at a function.
+    #[must_use]
+    pub fn new(code: &FunctionCode) -> View {
+        let instructions: Vec<Instruction> = code.instructions().collect();
+        let targets = instructions.iter().filter_map(branch_target).collect();
+        let unknown_jumps = instructions
+            .iter()
+            .any(|i| i.flow_control() == FlowControl::IndirectBranch);
+        View {
+            instructions,
+            targets,
+            unknown_jumps,
+        }
+    }
+
+    /// All instructions.
+    #[must_use]
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.instructions
+    }
+
+    /// Whether some branch of the function leads to the address.
+    #[must_use]
+    pub fn is_target(&self, addr: u64) -> bool {
+        self.targets.contains(&addr)
+    }
+
+    /// The position of the instruction at an address.
+    #[must_use]
+    pub fn position(&self, addr: u64) -> Option<usize> {
+        self.instructions.iter().position(|i| i.ip() == addr && !i.is_invalid())
+    }
+
+    /// The instructions to replace so that a jump stands for the one at `addr` and what is displaced
+    /// before it.
+    ///
+    /// # Errors
+    /// Why there is no room.
+    pub fn before(&self, addr: u64, last: Last) -> Result<Range<usize>, NoRoom> {
+        let at = self.position(addr).ok_or(NoRoom::NoInstruction)?;
+        let end = match last {
+            Last::Included => at + 1,
+            Last::Excluded => at,
+        };
+        let end_addr = match last {
+            Last::Included => self.instructions[at].next_ip(),
+            Last::Excluded => addr,
+        };
+        let mut start = at;
+        while start == end || end_addr - self.instructions[start].ip() < JUMP {
+            let before = start.checked_sub(1).ok_or(NoRoom::TooShort)?;
+            let candidate = &self.instructions[before];
+            let straight = candidate.flow_control() == FlowControl::Next
+                && !candidate.is_invalid()
+                && candidate.next_ip() == self.instructions[start].ip();
+            if !straight {
+                return Err(NoRoom::TooShort);
+            }
+            start = before;
+        }
+        self.check_inside(start..end, end_addr)?;
+        Ok(start..end)
+    }
+
+    fn check_inside(&self, range: Range<usize>, end_addr: u64) -> Result<(), NoRoom> {
+        // The address behind an excluded instruction's predecessors is its own: a branch to it is fine.
+        let starts = self.instructions[range.clone()].iter().skip(1).map(Instruction::ip);
+        let mut inside = starts.filter(|&ip| ip < end_addr).peekable();
+        if inside.peek().is_some() && self.unknown_jumps {
+            return Err(NoRoom::JumpTable);
+        }
+        match inside.any(|ip| self.is_target(ip)) {
+            true => Err(NoRoom::BranchInside),
+            false => Ok(()),
+        }
+    }
+
+    /// The instructions to replace at the function's entry; `endbr64` stays where it is.
+    ///
+    /// # Errors
+    /// Why there is no room.
+    pub fn at_entry(&self, entry: u64) -> Result<Range<usize>, NoRoom> {
+        let first = self.position(entry).ok_or(NoRoom::NoInstruction)?;
+        let start = first + usize::from(self.instructions[first].mnemonic() == Mnemonic::Endbr64);
+        let mut end = start;
+        let mut len = 0;
+        while len < JUMP {
+            let instruction = self.instructions.get(end).ok_or(NoRoom::TooShort)?;
+            let follows = end == start || self.instructions[end - 1].next_ip() == instruction.ip();
+            if instruction.is_invalid() || !follows {
+                return Err(NoRoom::TooShort);
+            }
+            len += instruction.len() as u64;
+            end += 1;
+            let last = match instruction.flow_control() {
+                FlowControl::Next | FlowControl::ConditionalBranch => false,
+                FlowControl::Call | FlowControl::IndirectCall if instruction.code() == Code::Syscall => {
+                    return Err(NoRoom::Immovable);
+                }
+                FlowControl::Call
+                | FlowControl::IndirectCall
+                | FlowControl::Return
+                | FlowControl::UnconditionalBranch
+                | FlowControl::IndirectBranch => true,
+                _ => return Err(NoRoom::Immovable),
+            };
+            if last && len < JUMP {
+                return Err(NoRoom::TooShort);
+            }
+        }
+        let inside = self.instructions[start + 1..end].iter();
+        match inside.map(Instruction::ip).any(|ip| self.is_target(ip)) {
+            true => Err(NoRoom::BranchInside),
+            false => Ok(start..end),
+        }
+    }
+}
+
+fn branch_target(instruction: &Instruction) -> Option<u64> {
+    let branch = matches!(
+        instruction.flow_control(),
+        FlowControl::ConditionalBranch
+            | FlowControl::UnconditionalBranch
+            | FlowControl::XbeginXabortXend
+            | FlowControl::Call
+    );
+    let near = matches!(
+        instruction.op0_kind(),
+        OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
+    );
+    (branch && near).then(|| instruction.near_branch_target())
+}
+
+#[cfg(test)]
+mod tests {
+    use darc_disasm::CodePart;
+
+    use super::*;
+
+    fn view(bytes: &[u8]) -> View {
+        let part = CodePart {
+            start: 0x1000,
+            bytes: bytes.to_vec(),
+        };
+        View::new(&FunctionCode::new(vec![part]).unwrap())
+    }
+
+    #[test]
+    fn a_long_call_needs_nothing_else() {
+        let v = view(&[0x90, 0xe8, 0, 0, 0, 0, 0xc3]); // nop; call; ret
+        assert_eq!(v.before(0x1001, Last::Included), Ok(1..2));
+    }
+
+    #[test]
+    fn a_short_call_displaces_what_is_before_it() {
+        // mov %rdi,%rax; mov (%rax),%rax; call *%rax; ret
+        let v = view(&[0x48, 0x89, 0xf8, 0x48, 0x8b, 0x00, 0xff, 0xd0, 0xc3]);
+        assert_eq!(v.before(0x1006, Last::Included), Ok(1..3));
+        // xor %eax,%eax; call *%rax; nothing before
+        let v = view(&[0x31, 0xc0, 0xff, 0xd0]);
+        assert_eq!(v.before(0x1002, Last::Included), Err(NoRoom::TooShort));
+    }
+
+    #[test]
+    fn a_call_before_it_is_not_displaced() {
+        // call 0; call *%rax
+        let v = view(&[0xe8, 0, 0, 0, 0, 0xff, 0xd0]);
+        assert_eq!(v.before(0x1005, Last::Included), Err(NoRoom::TooShort));
+    }
+
+    #[test]
+    fn nothing_may_branch_inside() {
+        // mov (%rax),%rax; call *%rax; jmp to the call
+        let v = view(&[0x48, 0x8b, 0x00, 0xff, 0xd0, 0xeb, 0xfc]);
+        assert_eq!(v.before(0x1003, Last::Included), Err(NoRoom::BranchInside));
+        // The same, but the branch leads to the beginning of the range.
+        let v = view(&[0x48, 0x8b, 0x00, 0xff, 0xd0, 0xeb, 0xf9]);
+        assert_eq!(v.before(0x1003, Last::Included), Ok(0..2));
+    }
+
+    #[test]
+    fn an_unknown_jump_may_lead_anywhere() {
+        // mov (%rax),%rax; call *%rax; jmp *%rdx
+        let v = view(&[0x48, 0x8b, 0x00, 0xff, 0xd0, 0xff, 0xe2]);
+        assert_eq!(v.before(0x1003, Last::Included), Err(NoRoom::JumpTable));
+    }
+
+    #[test]
+    fn a_system_call_stays_and_its_number_is_displaced() {
+        // mov $1,%eax; syscall; jmp to the syscall
+        let v = view(&[0xb8, 1, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xfc]);
+        assert_eq!(v.before(0x1005, Last::Excluded), Ok(0..1));
+    }
+
+    #[test]
+    fn an_entry_keeps_its_landing_mark() {
+        // endbr64; push %rbp; mov %rsp,%rbp; push %rbx; ret
+        let v = view(&[0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0x53, 0xc3]);
+        assert_eq!(v.at_entry(0x1000), Ok(1..4));
+        // xor %eax,%eax; ret
+        assert_eq!(view(&[0x31, 0xc0, 0xc3]).at_entry(0x1000), Err(NoRoom::TooShort));
+    }
+}

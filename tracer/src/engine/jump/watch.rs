@@ -1,0 +1,159 @@
+//! Noticing from outside what an untraced target does: exit, exec, libraries that come and go.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::addr::TargetAddr;
+use crate::engine::Notice;
+use crate::error::{Error, Result};
+use crate::event::{Event, decode};
+use crate::maps;
+use crate::memory::Memory;
+use crate::sys;
+
+use super::layout::{HEADER, MAGIC, header};
+
+/// How often the mappings are read when f0 is not there yet.
+const EXPECTING: Duration = Duration::from_millis(5);
+/// How often they are read otherwise.
+const OTHERWISE: Duration = Duration::from_millis(200);
+/// How often it is looked whether the process is still the same program.
+const SAME_PROGRAM: Duration = Duration::from_millis(20);
+/// The shortest and the longest sleep between two looks at the rings.
+const NAP: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(8));
+
+/// An observer of one process.
+#[derive(Debug)]
+pub struct Watch {
+    pid: i32,
+    /// Whether the process is a child of this one.
+    child: bool,
+    ended: OwnedFd,
+    end: Option<Notice>,
+    code: Vec<(u64, u64, u64)>,
+    expecting: bool,
+    looked: Instant,
+    checked: Instant,
+    nap: Duration,
+}
+
+impl Watch {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn new(pid: i32, child: bool) -> Result<Watch> {
+        let ended = sys::pidfd(pid).map_err(|errno| match errno {
+            nix::errno::Errno::ESRCH => Error::ThreadGone { tid: pid },
+            errno => Error::Os { operation: "watch the target", source: errno.into() },
+        })?;
+        let now = Instant::now();
+        Ok(Watch {
+            pid,
+            child,
+            ended,
+            end: None,
+            code: code(pid),
+            expecting: false,
+            looked: now,
+            checked: now,
+            nap: NAP.0,
+        })
+    }
+
+    /// Whether a library with f0 in it is waited for.
+    pub fn expect_libraries(&mut self, expecting: bool) {
+        self.expecting = expecting;
+    }
+
+    /// How the process ended.
+    #[must_use]
+    pub fn end(&self) -> Option<Notice> {
+        self.end
+    }
+
+    /// Whether the process still runs.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        !self.wait(PollTimeout::ZERO)
+    }
+
+    fn wait(&self, timeout: PollTimeout) -> bool {
+        let mut fds = [PollFd::new(self.ended.as_fd(), PollFlags::POLLIN)];
+        matches!(poll(&mut fds, timeout), Ok(1..))
+    }
+
+    /// Looks whether anything happened. `control` is the control mapping, if there is one.
+    pub fn look(&mut self, memory: &Memory, control: Option<u64>) -> Option<Notice> {
+        if self.end.is_some() {
+            return self.end;
+        }
+        if !self.is_alive() {
+            self.end = Some(self.how_it_ended());
+            return self.end;
+        }
+        if self.checked.elapsed() >= SAME_PROGRAM {
+            self.checked = Instant::now();
+            let gone = control.is_some_and(|control| {
+                let magic = TargetAddr(control + HEADER + header::MAGIC);
+                memory.read_word(magic).ok() != Some(MAGIC)
+            });
+            if gone && self.is_alive() {
+                self.code = code(self.pid);
+                return Some(Notice::Exec);
+            }
+        }
+        let every = if self.expecting { EXPECTING } else { OTHERWISE };
+        if self.looked.elapsed() >= every {
+            self.looked = Instant::now();
+            let now = code(self.pid);
+            if now != self.code && !now.is_empty() {
+                self.code = now;
+                return Some(Notice::LibrariesChanged);
+            }
+        }
+        None
+    }
+
+    /// Sleeps, longer and longer while there are no records; the target's end wakes.
+    pub fn sleep(&mut self, at_most: Duration, records: u64) {
+        self.nap = match records {
+            0 => (self.nap * 2).min(NAP.1),
+            _ => NAP.0,
+        };
+        let nap = self.nap.min(at_most).max(Duration::from_millis(1));
+        self.wait(PollTimeout::try_from(nap).unwrap_or(PollTimeout::ZERO));
+    }
+
+    fn how_it_ended(&self) -> Notice {
+        let status = match self.child {
+            true => sys::reap(self.pid),
+            false => zombie_status(self.pid),
+        };
+        match status.map(decode) {
+            Some(Event::Killed(signal)) => Notice::Killed(signal),
+            Some(Event::Exited(status)) => Notice::Exited(status),
+            // Its parent has taken the status already; nothing is known but that it ended.
+            _ => Notice::Exited(0),
+        }
+    }
+}
+
+/// The wait status of a process that its parent has not waited for yet (proc_pid_stat(5), the last field).
+fn zombie_status(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().last()?.parse().ok()
+}
+
+/// The code that is mapped from files: what changes when libraries come and go.
+fn code(pid: i32) -> Vec<(u64, u64, u64)> {
+    let mappings = maps::read(pid).unwrap_or_default();
+    mappings
+        .iter()
+        .filter(|mapping| mapping.executable && mapping.is_file())
+        .map(|mapping| (mapping.start, mapping.end, mapping.inode))
+        .collect()
+}
