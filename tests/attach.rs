@@ -4,7 +4,7 @@ use std::process::Command;
 
 use darc_testprogs::{Opt, ground_truth, program};
 
-use crate::harness::{Target, Task, for_all, run_darc, turn, wait_until};
+use crate::harness::{Target, Task, for_all, measured, run_darc, turn, wait_until};
 use crate::untouched::{ProcessState, tracer_of};
 
 /// Attaches to a working program, checks what is found, and that nothing of the process was changed.
@@ -12,19 +12,22 @@ fn check(name: &str) {
     let _turn = turn();
     let truth = ground_truth(name);
     for_all(|engine, opt| {
-        let target = Target::start(name, opt, &[]);
-        let before = ProcessState::of(target.pid());
-        let analysis = Task::new(engine, truth.f0)
-            .options(truth.options)
-            .attach(target.pid());
-        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-        assert!(
-            analysis.darc.stdout.contains(truth.peaks[0].path[0]),
-            "the report is on stdout"
-        );
-        before.check_unchanged(target.pid());
-        analysis.report().check(truth);
-        target.finish_like_native(&program(name, opt), &[]);
+        measured(|| {
+            let target = Target::start(name, opt, &[]);
+            let before = ProcessState::of(target.pid());
+            let analysis = Task::new(engine, truth.f0)
+                .options(truth.options)
+                .attach(target.pid());
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            assert!(
+                analysis.darc.stdout.contains(truth.peaks[0].path[0]),
+                "the report is on stdout"
+            );
+            before.check_unchanged(target.pid());
+            let judged = analysis.report().judge(truth);
+            target.finish_like_native(&program(name, opt), &[]);
+            judged
+        })
     });
 }
 
@@ -67,26 +70,29 @@ fn attaching_often_leaves_nothing_behind() {
 fn a_threads_id_stands_for_its_process() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let target = Target::start("four_threads", opt, &[]);
-        let mut tid = 0;
-        wait_until("a second thread", || {
-            let tasks =
-                std::fs::read_dir(format!("/proc/{}/task", target.pid())).expect("it lives");
-            let tids =
-                tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse::<i32>().ok());
-            tid = tids.max().unwrap_or(0);
-            tid > target.pid()
-        });
-        let analysis = Task::new(engine, "serve").attach(tid);
-        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-        assert!(
-            analysis
-                .darc
-                .stderr
-                .contains(&format!("thread of process {}", target.pid())),
-            "{analysis:#?}"
-        );
-        analysis.report().check(ground_truth("four_threads"));
+        measured(|| {
+            let target = Target::start("four_threads", opt, &[]);
+            let mut tid = 0;
+            wait_until("a second thread", || {
+                let tasks =
+                    std::fs::read_dir(format!("/proc/{}/task", target.pid())).expect("it lives");
+                let tids =
+                    tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse::<i32>().ok());
+                tid = tids.max().unwrap_or(0);
+                tid > target.pid()
+            });
+            let analysis = Task::new(engine, "serve").attach(tid);
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            assert!(
+                analysis
+                    .darc
+                    .stderr
+                    .contains(&format!("thread of process {}", target.pid())),
+                "{analysis:#?}"
+            );
+            let judged = analysis.report().judge(ground_truth("four_threads"));
+            judged
+        })
     });
 }
 
@@ -178,16 +184,19 @@ fn two_at_once() {
 fn a_deleted_program() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("server");
-        std::fs::copy(program("two_peaks", opt), &path).expect("copied");
-        let target = Target::start_at(&path, &[]);
-        std::fs::remove_file(&path).expect("removed");
-        std::fs::write(&path, "something else").expect("written");
-        let analysis = Task::new(engine, "serve").attach(target.pid());
-        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-        analysis.report().check(ground_truth("two_peaks"));
-        assert!(target.finish().status.success());
+        measured(|| {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("server");
+            std::fs::copy(program("two_peaks", opt), &path).expect("copied");
+            let target = Target::start_at(&path, &[]);
+            std::fs::remove_file(&path).expect("removed");
+            std::fs::write(&path, "something else").expect("written");
+            let analysis = Task::new(engine, "serve").attach(target.pid());
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            let judged = analysis.report().judge(ground_truth("two_peaks"));
+            assert!(target.finish().status.success());
+            judged
+        })
     });
 }
 
@@ -216,6 +225,10 @@ fn a_program_that_sleeps() {
             .spawn()
             .expect("started");
         let pid = i32::try_from(child.id()).expect("an id");
+        wait_until("its sleep", || {
+            let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+            call.starts_with("230 ") // clock_nanosleep
+        });
         let before = ProcessState::of(pid);
         let analysis = Task::new(engine, "libc.so.6:malloc")
             .options(&["-d", "300ms"])

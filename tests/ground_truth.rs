@@ -2,7 +2,7 @@
 
 use darc_testprogs::{GROUND_TRUTHS, ground_truth, program};
 
-use crate::harness::{Task, for_all, turn};
+use crate::harness::{Task, for_all, measured, turn};
 use crate::report::{Report, is_path};
 
 /// Runs the program under darc, compares what it does with a native run, and the results with the truth.
@@ -11,11 +11,13 @@ fn check(name: &str) {
     let truth = ground_truth(name);
     for_all(|engine, opt| {
         let task = Task::new(engine, truth.f0).options(truth.options);
-        let analysis = task.run_like_native(&program(name, opt), truth.args);
-        let report = analysis.report();
-        report.check(truth);
-        assert_eq!(report.at("/engine"), engine);
-        assert_eq!(report.at("/target/exit_status"), analysis.darc.code());
+        measured(|| {
+            let analysis = task.run_like_native(&program(name, opt), truth.args);
+            let report = analysis.report();
+            assert_eq!(report.at("/engine"), engine);
+            assert_eq!(report.at("/target/exit_status"), analysis.darc.code());
+            report.judge(truth)
+        });
     });
 }
 

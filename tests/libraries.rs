@@ -4,7 +4,7 @@ use std::process::Command;
 
 use darc_testprogs::{Opt, ground_truth, program};
 
-use crate::harness::{Target, Task, for_all, turn};
+use crate::harness::{Target, Task, for_all, measured, turn};
 use crate::report::Report;
 use crate::untouched::ProcessState;
 
@@ -13,18 +13,21 @@ use crate::untouched::ProcessState;
 fn a_library_is_named() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let task = Task::new(engine, "libserve.so:library_serve");
-        let report = task
-            .run_like_native(&program("shared_library", opt), &[])
-            .report();
-        report.check(ground_truth("shared_library"));
-        assert!(
-            report
-                .at("/f0/module")
-                .as_str()
-                .expect("text")
-                .ends_with("libserve.so")
-        );
+        measured(|| {
+            let task = Task::new(engine, "libserve.so:library_serve");
+            let report = task
+                .run_like_native(&program("shared_library", opt), &[])
+                .report();
+            let judged = report.judge(ground_truth("shared_library"));
+            assert!(
+                report
+                    .at("/f0/module")
+                    .as_str()
+                    .expect("text")
+                    .ends_with("libserve.so")
+            );
+            judged
+        })
     });
 }
 
@@ -33,20 +36,23 @@ fn a_library_is_named() {
 fn a_plugin_that_is_loaded() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let mut target = Target::start("plugin_host", opt, &[]);
-        target.poke();
-        crate::harness::wait_until("the plugin", || {
-            let maps =
-                std::fs::read_to_string(format!("/proc/{}/maps", target.pid())).expect("it lives");
-            maps.lines()
-                .any(|line| line.contains("libserve.so") && line.contains(" r-xp "))
-        });
-        let analysis = Task::new(engine, "library_serve").attach(target.pid());
-        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-        crate::untouched::check_released(target.pid());
-        crate::untouched::check_text(target.pid());
-        analysis.report().check(ground_truth("plugin_host"));
-        assert!(target.finish().status.success());
+        measured(|| {
+            let mut target = Target::start("plugin_host", opt, &[]);
+            target.poke();
+            crate::harness::wait_until("the plugin", || {
+                let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.pid()))
+                    .expect("it lives");
+                maps.lines()
+                    .any(|line| line.contains("libserve.so") && line.contains(" r-xp "))
+            });
+            let analysis = Task::new(engine, "library_serve").attach(target.pid());
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            crate::untouched::check_released(target.pid());
+            crate::untouched::check_text(target.pid());
+            let judged = analysis.report().judge(ground_truth("plugin_host"));
+            assert!(target.finish().status.success());
+            judged
+        })
     });
 }
 

@@ -2,7 +2,7 @@
 
 use darc_testprogs::{ground_truth, program};
 
-use crate::harness::{Target, Task, for_all, turn};
+use crate::harness::{Target, Task, for_all, measured, turn};
 use crate::untouched::ProcessState;
 
 /// Children of an attached target run as if there were no darc, also those that call f0.
@@ -10,13 +10,16 @@ use crate::untouched::ProcessState;
 fn children_run_untouched() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let target = Target::start("fork_exec", opt, &[]);
-        let before = ProcessState::of(target.pid());
-        let analysis = Task::new(engine, "job").attach(target.pid());
-        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-        before.check_unchanged(target.pid());
-        analysis.report().check(ground_truth("fork_exec"));
-        target.finish_like_native(&program("fork_exec", opt), &[]);
+        measured(|| {
+            let target = Target::start("fork_exec", opt, &[]);
+            let before = ProcessState::of(target.pid());
+            let analysis = Task::new(engine, "job").attach(target.pid());
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            before.check_unchanged(target.pid());
+            let judged = analysis.report().judge(ground_truth("fork_exec"));
+            target.finish_like_native(&program("fork_exec", opt), &[]);
+            judged
+        })
     });
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use darc_testprogs::{Opt, ground_truth, program};
 
-use crate::harness::{Analysis, Target, Task, darc, engines, execute, for_all, turn};
+use crate::harness::{Analysis, Target, Task, darc, engines, execute, for_all, measured, turn};
 use crate::report::Report;
 use crate::untouched::ProcessState;
 
@@ -53,34 +53,37 @@ fn decided(report: &Report) -> usize {
 fn a_short_program_is_run_again() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let first = cut_short(engine, opt);
-        let mut report = first.report();
-        // As often as needed, but each time some decision is made, so not for ever.
-        for _ in 0..20 {
-            if report.status() == "root-cause-found" {
-                break;
+        measured(|| {
+            let first = cut_short(engine, opt);
+            let mut report = first.report();
+            // As often as needed, but each time some decision is made, so not for ever.
+            for _ in 0..20 {
+                if report.status() == "root-cause-found" {
+                    break;
+                }
+                let (ops, decisions) = (report.ops(), decided(&report));
+                let path = program("two_peaks", opt);
+                let resumed = resume(
+                    &first.output,
+                    &first.output,
+                    &["--", path.to_str().expect("text"), "160"],
+                );
+                assert_eq!(resumed.code(), 0, "{resumed:#?}");
+                report = Report::read(&first.output, &resumed);
+                assert!(
+                    decided(&report) >= decisions,
+                    "no decision is made twice: {:#}",
+                    report.0
+                );
+                assert!(
+                    report.ops() >= ops || report.0["comparison"].is_object(),
+                    "{:#}",
+                    report.0
+                );
             }
-            let (ops, decisions) = (report.ops(), decided(&report));
-            let path = program("two_peaks", opt);
-            let resumed = resume(
-                &first.output,
-                &first.output,
-                &["--", path.to_str().expect("text"), "160"],
-            );
-            assert_eq!(resumed.code(), 0, "{resumed:#?}");
-            report = Report::read(&first.output, &resumed);
-            assert!(
-                decided(&report) >= decisions,
-                "no decision is made twice: {:#}",
-                report.0
-            );
-            assert!(
-                report.ops() >= ops || report.0["comparison"].is_object(),
-                "{:#}",
-                report.0
-            );
-        }
-        report.check(ground_truth("two_peaks"));
+            let judged = report.judge(ground_truth("two_peaks"));
+            judged
+        })
     });
 }
 
@@ -132,16 +135,19 @@ fn a_file_that_others_can_write_is_not_run() {
 fn a_running_process_is_attached_to() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let first = cut_short(engine, opt);
-        let target = Target::start("two_peaks", opt, &[]);
-        let before = ProcessState::of(target.pid());
-        let output = first.folder.path().join("again.json");
-        let pid = target.pid().to_string();
-        let resumed = resume(&first.output, &output, &["-p", &pid]);
-        assert_eq!(resumed.code(), 0, "{resumed:#?}");
-        before.check_unchanged(target.pid());
-        Report::read(&output, &resumed).check(ground_truth("two_peaks"));
-        target.finish_like_native(&program("two_peaks", opt), &[]);
+        measured(|| {
+            let first = cut_short(engine, opt);
+            let target = Target::start("two_peaks", opt, &[]);
+            let before = ProcessState::of(target.pid());
+            let output = first.folder.path().join("again.json");
+            let pid = target.pid().to_string();
+            let resumed = resume(&first.output, &output, &["-p", &pid]);
+            assert_eq!(resumed.code(), 0, "{resumed:#?}");
+            before.check_unchanged(target.pid());
+            let judged = Report::read(&output, &resumed).judge(ground_truth("two_peaks"));
+            target.finish_like_native(&program("two_peaks", opt), &[]);
+            judged
+        })
     });
 }
 
@@ -186,11 +192,14 @@ fn a_changed_distribution_is_reported() {
 fn runs_are_repeated_until_the_causes_are_found() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let task = Task::new(engine, "serve").options(&["--repeat", "20"]);
-        let analysis = task.run(&program("two_peaks", opt), &["120"]);
-        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-        let runs = analysis.darc.stdout.lines().count();
-        assert!((2..20).contains(&runs), "{analysis:#?}");
-        analysis.report().check(ground_truth("two_peaks"));
+        measured(|| {
+            let task = Task::new(engine, "serve").options(&["--repeat", "20"]);
+            let analysis = task.run(&program("two_peaks", opt), &["120"]);
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            let runs = analysis.darc.stdout.lines().count();
+            assert!((2..20).contains(&runs), "{analysis:#?}");
+            let judged = analysis.report().judge(ground_truth("two_peaks"));
+            judged
+        })
     });
 }

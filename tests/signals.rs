@@ -3,7 +3,7 @@
 use darc_testprogs::{ground_truth, program};
 use nix::sys::signal::Signal;
 
-use crate::harness::{Target, Task, for_all, turn, wait_until};
+use crate::harness::{Target, Task, for_all, measured, turn, wait_until};
 use crate::untouched::{ProcessState, check_text, process_state, tracer_of};
 
 /// None of 8,000 queued signals is lost, and their order holds.
@@ -74,21 +74,25 @@ fn a_trap_that_is_not_handled_ends_the_program() {
 fn a_program_is_stopped_and_continued() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let target = Target::start("two_peaks", opt, &[]);
-        let before = ProcessState::of(target.pid());
-        let (darc, output, folder) = Task::new(engine, "serve").start_attach(target.pid());
-        wait_until("a tracer", || tracer_of(target.pid()) == darc.pid());
-        target.signal(Signal::SIGSTOP);
-        wait_until("the stop", || {
-            matches!(process_state(target.pid()), Some('t' | 'T'))
-        });
-        target.signal(Signal::SIGCONT);
-        let finished = darc.finish();
-        assert_eq!(finished.code(), 0, "{finished:#?}");
-        before.check_unchanged(target.pid());
-        crate::report::Report::read(&output, &finished).check(ground_truth("two_peaks"));
-        drop(folder);
-        target.finish_like_native(&program("two_peaks", opt), &[]);
+        measured(|| {
+            let target = Target::start("two_peaks", opt, &[]);
+            let before = ProcessState::of(target.pid());
+            let (darc, output, folder) = Task::new(engine, "serve").start_attach(target.pid());
+            wait_until("a tracer", || tracer_of(target.pid()) == darc.pid());
+            target.signal(Signal::SIGSTOP);
+            wait_until("the stop", || {
+                matches!(process_state(target.pid()), Some('t' | 'T'))
+            });
+            target.signal(Signal::SIGCONT);
+            let finished = darc.finish();
+            assert_eq!(finished.code(), 0, "{finished:#?}");
+            before.check_unchanged(target.pid());
+            let judged =
+                crate::report::Report::read(&output, &finished).judge(ground_truth("two_peaks"));
+            drop(folder);
+            target.finish_like_native(&program("two_peaks", opt), &[]);
+            judged
+        })
     });
 }
 

@@ -2,20 +2,23 @@
 
 use darc_testprogs::{ground_truth, program};
 
-use crate::harness::{Target, Task, for_all, turn};
+use crate::harness::{Target, Task, for_all, measured, turn};
 use crate::untouched::{ProcessState, check_released, check_text};
 
 #[test]
 fn four_threads_at_once() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let target = Target::start("four_threads", opt, &[]);
-        let analysis = Task::new(engine, "serve").attach(target.pid());
-        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-        check_released(target.pid());
-        check_text(target.pid());
-        analysis.report().check(ground_truth("four_threads"));
-        target.finish_like_native(&program("four_threads", opt), &[]);
+        measured(|| {
+            let target = Target::start("four_threads", opt, &[]);
+            let analysis = Task::new(engine, "serve").attach(target.pid());
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            check_released(target.pid());
+            check_text(target.pid());
+            let judged = analysis.report().judge(ground_truth("four_threads"));
+            target.finish_like_native(&program("four_threads", opt), &[]);
+            judged
+        })
     });
 }
 
@@ -47,12 +50,15 @@ fn threads_that_come_and_go() {
 fn a_leader_that_is_gone() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let target = Target::start("dead_leader", opt, &[]);
-        let before = ProcessState::of(target.pid());
-        let analysis = Task::new(engine, "serve").attach(target.pid());
-        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-        before.check_unchanged(target.pid());
-        analysis.report().check(ground_truth("dead_leader"));
-        target.finish_like_native(&program("dead_leader", opt), &[]);
+        measured(|| {
+            let target = Target::start("dead_leader", opt, &[]);
+            let before = ProcessState::of(target.pid());
+            let analysis = Task::new(engine, "serve").attach(target.pid());
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            before.check_unchanged(target.pid());
+            let judged = analysis.report().judge(ground_truth("dead_leader"));
+            target.finish_like_native(&program("dead_leader", opt), &[]);
+            judged
+        })
     });
 }

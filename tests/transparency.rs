@@ -2,7 +2,7 @@
 
 use darc_testprogs::{ground_truth, program};
 
-use crate::harness::{Target, Task, for_all, turn};
+use crate::harness::{Target, Task, for_all, measured, turn};
 use crate::untouched::ProcessState;
 
 /// All registers, flags, vector registers and the red zone are as f0 and its caller left them.
@@ -32,16 +32,20 @@ fn registers_are_preserved() {
 fn blocked_calls_stay_blocked() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let target = Target::start("blocked_calls", opt, &[]);
-        let before = ProcessState::of(target.pid());
-        for _ in 0..3 {
-            let analysis = Task::new(engine, "serve").attach(target.pid());
-            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-            before.check_unchanged(target.pid());
-            analysis.report().check(ground_truth("blocked_calls"));
-        }
-        let finished = target.finish();
-        assert!(finished.stdout.contains("early=0\n"), "{finished:#?}");
+        measured(|| {
+            let target = Target::start("blocked_calls", opt, &[]);
+            let before = ProcessState::of(target.pid());
+            let mut judged = Ok(());
+            for _ in 0..3 {
+                let analysis = Task::new(engine, "serve").attach(target.pid());
+                assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+                before.check_unchanged(target.pid());
+                judged = judged.and(analysis.report().judge(ground_truth("blocked_calls")));
+            }
+            let finished = target.finish();
+            assert!(finished.stdout.contains("early=0\n"), "{finished:#?}");
+            judged
+        })
     });
 }
 
@@ -88,13 +92,16 @@ fn odd_entries() {
 fn a_sandboxed_program() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let target = Target::start("sandboxed", opt, &[]);
-        let before = ProcessState::of(target.pid());
-        let analysis = Task::new(engine, "serve").attach(target.pid());
-        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-        before.check_unchanged(target.pid());
-        analysis.report().check(ground_truth("sandboxed"));
-        target.finish_like_native(&program("sandboxed", opt), &[]);
+        measured(|| {
+            let target = Target::start("sandboxed", opt, &[]);
+            let before = ProcessState::of(target.pid());
+            let analysis = Task::new(engine, "serve").attach(target.pid());
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            before.check_unchanged(target.pid());
+            let judged = analysis.report().judge(ground_truth("sandboxed"));
+            target.finish_like_native(&program("sandboxed", opt), &[]);
+            judged
+        })
     });
 }
 

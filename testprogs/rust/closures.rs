@@ -113,15 +113,23 @@ fn op(key: u64) -> u64 {
     sum ^ (dropped << 40)
 }
 
-/// Reads standard input in a thread; the answer says whether it has ended.
-fn watch_stdin() -> &'static AtomicU64 {
-    static CLOSED: AtomicU64 = AtomicU64::new(0);
-    std::thread::spawn(|| {
-        let mut byte = [0];
-        while matches!(std::io::stdin().read(&mut byte), Ok(1)) {}
-        CLOSED.store(1, Ordering::Relaxed);
-    });
-    &CLOSED
+#[repr(C)]
+struct PollFd {
+    fd: i32,
+    events: i16,
+    revents: i16,
+}
+
+extern "C" {
+    fn poll(fds: *mut PollFd, count: u64, timeout: i32) -> i32;
+}
+
+/// Whether standard input is at its end.
+fn stdin_closed() -> bool {
+    const POLLIN: i16 = 1;
+    let mut stdin = PollFd { fd: 0, events: POLLIN, revents: 0 };
+    let is_readable = unsafe { poll(&mut stdin, 1, 0) } > 0;
+    is_readable && !matches!(std::io::stdin().read(&mut [0]), Ok(1..))
 }
 
 fn main() {
@@ -135,11 +143,9 @@ fn main() {
     let number = arguments.get(usize::from(waits)).and_then(|number| number.parse().ok());
     let ops: u64 = number.unwrap_or(if waits { u64::MAX } else { 800 });
     IS_BRISK.store(u64::from(brisk), Ordering::Relaxed);
-    let mut closed = None;
     if waits {
         println!("ready");
         std::io::stdout().flush().expect("stdout");
-        closed = Some(watch_stdin());
     }
     let mut expected = None;
     let mut differs = false;
@@ -147,7 +153,7 @@ fn main() {
     while done < ops {
         let sum = (0..PERIOD).fold(0, |sum, key| mix(sum ^ op(key) ^ key));
         differs |= *expected.get_or_insert(sum) != sum;
-        if closed.is_some_and(|closed| closed.load(Ordering::Relaxed) == 1) {
+        if waits && stdin_closed() {
             break;
         }
         done += PERIOD;
