@@ -10,8 +10,10 @@ use object::read::CompressedData;
 use object::{LittleEndian as LE, pod};
 
 use crate::addr::{AddrRange, BuildId, FileAddr};
+use crate::dynamic;
 use crate::error::{Error, Unsupported};
 use crate::image::Segment;
+use crate::notes;
 
 /// No single part of a file larger than this is read or decompressed.
 const MAX_PART: u64 = 1 << 30;
@@ -115,6 +117,9 @@ impl Elf {
         this.entry = header.e_entry.get(LE);
         this.read_sections(&header)?;
         this.read_segments(&header)?;
+        if this.sections.is_empty() {
+            this.sections = dynamic::sections(&this);
+        }
         let segments = this.segments.iter().filter(|segment| segment.executable);
         this.code_segments = disjoint(segments.map(|s| AddrRange::sized(s.addr, s.mem_size)));
         let sections = this
@@ -425,7 +430,7 @@ impl Elf {
             .chain(from_sections)
             .find_map(|(offset, size)| {
                 let bytes = self.read(offset, size.min(MAX_NOTES)).ok()?;
-                find_note(&bytes, owner, kind).map(<[u8]>::to_vec)
+                notes::find(&bytes, owner, kind).map(<[u8]>::to_vec)
             })
     }
 
@@ -494,22 +499,4 @@ fn name_at(names: &[u8], offset: u32) -> String {
         .position(|&byte| byte == 0)
         .unwrap_or(rest.len());
     String::from_utf8_lossy(&rest[..end]).into_owned()
-}
-
-/// Notes: three words (name size, descriptor size, type), then name and descriptor, each padded to 4 bytes.
-fn find_note<'a>(mut bytes: &'a [u8], owner: &[u8], kind: u32) -> Option<&'a [u8]> {
-    let int = |bytes: &[u8], at: usize| -> Option<u32> {
-        Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-    };
-    let padded = |size: u32| (size as usize).next_multiple_of(4);
-    loop {
-        let (name_size, size, found) = (int(bytes, 0)?, int(bytes, 4)?, int(bytes, 8)?);
-        let name = bytes.get(12..)?.get(..name_size as usize)?;
-        let rest = bytes.get(12..)?.get(padded(name_size)..)?;
-        let descriptor = rest.get(..size as usize)?;
-        if found == kind && name.strip_suffix(b"\0").unwrap_or(name) == owner {
-            return Some(descriptor);
-        }
-        bytes = rest.get(padded(size)..)?;
-    }
 }

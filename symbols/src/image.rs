@@ -16,10 +16,10 @@ use crate::error::Error;
 use crate::functions::{Function, FunctionTable, SymbolSource};
 use crate::inlined::{self, InlinedCopy};
 use crate::lines::{Frame, Lines, Statement};
-use crate::lookup;
 use crate::matching::{self, Match};
 use crate::plt::{Slot, Slots};
 use crate::spec::NameSpec;
+use crate::suggest;
 use crate::symtab::SymbolTable;
 use crate::unwind;
 
@@ -375,7 +375,7 @@ impl Image {
 
     /// Names that a mistyped name may have meant, nearest first.
     pub fn suggest(&self, name: &str, max: usize) -> Vec<String> {
-        lookup::suggest(&[self], name, max)
+        suggest::suggest(&[self], name, max)
     }
 
     /// The places into which a function of this name was inlined.

@@ -8,8 +8,8 @@ use gimli::{AttributeValue, DwAt, DwTag, Reader, Section, UnitRef, UnitSectionOf
 use crate::demangle::demangle;
 use crate::dwarf::{DebugInfo, QueryError};
 use crate::lines::file_path;
+use crate::names;
 use crate::reader::SectionReader;
-use crate::spec;
 
 /// A place where a function's body was put in the stead of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ const MAX_SCOPES: usize = 64;
 /// All inlined copies of the functions that `name` means. Empty for names without a plain identifier (operators, closures),
 /// as those cannot be searched in reasonable time.
 pub(crate) fn copies(info: &DebugInfo, name: &str) -> Result<Vec<InlinedCopy>, QueryError> {
-    let ident = spec::last_identifier(name);
+    let ident = names::last_identifier(name);
     let occurs = |section: &SectionReader| contains(section.bytes(), ident.as_bytes());
     let (strings, entries) = (
         info.dwarf.debug_str.reader(),
@@ -241,13 +241,14 @@ impl Entry {
         let text = |part: &SectionReader| String::from_utf8_lossy(part.bytes()).into_owned();
         match (&self.linkage_name, &self.name) {
             (Some(linkage), _) => {
-                contains(linkage.bytes(), ident.as_bytes()) && spec::is_called(&text(linkage), name)
+                contains(linkage.bytes(), ident.as_bytes())
+                    && names::is_called(&text(linkage), name)
             }
             (None, Some(plain)) => {
                 contains(plain.bytes(), ident.as_bytes()) && {
                     let around = scopes.iter().filter_map(|scope| scope.name.as_ref());
                     let parts: Vec<String> = around.chain([plain]).map(text).collect();
-                    spec::is_called(&parts.join("::"), name)
+                    names::is_called(&parts.join("::"), name)
                 }
             }
             (None, None) => false,

@@ -8,7 +8,8 @@ use crate::demangle::{demangle, is_mangled, try_demangle};
 use crate::functions::{Function, FunctionKind};
 use crate::image::Image;
 use crate::lines::Statement;
-use crate::spec::{self, Fit, NameSpec};
+use crate::names::{self, Fit};
+use crate::spec::NameSpec;
 use crate::symtab::Version;
 
 /// How well a function fits what was typed, best first. Only the best matches of all are considered.
@@ -107,7 +108,7 @@ fn rank(symbol: &str, name: &str, filter: &Prefilter) -> Option<MatchRank> {
     if !filter.may_match(symbol) {
         return None;
     }
-    let rank = |raw: &str| spec::fit(raw, try_demangle(raw).as_deref(), name);
+    let rank = |raw: &str| names::fit(raw, try_demangle(raw).as_deref(), name);
     match rank(symbol) {
         Some(Fit::Exact) => Some(MatchRank::Exact),
         Some(Fit::NoArguments) => Some(MatchRank::WithoutArguments),
@@ -144,7 +145,7 @@ struct Prefilter {
 
 impl Prefilter {
     fn new(name: &str) -> Prefilter {
-        let ident = spec::last_identifier(name);
+        let ident = names::last_identifier(name);
         let mangled = (!ident.is_empty()).then(|| {
             let len = ident.len();
             // The newer Rust mangling separates an identifier that begins with a digit or `_`.
@@ -178,7 +179,7 @@ fn by_pattern<'a>(image: &'a Image, pattern: &str) -> Vec<Match<'a>> {
     let fits = |symbol: &str| {
         glob(pattern, symbol)
             || try_demangle(symbol).is_some_and(|name| {
-                glob(pattern, &name) || glob(pattern, spec::without_arguments(&name))
+                glob(pattern, &name) || glob(pattern, names::without_arguments(&name))
             })
     };
     // An ifunc's code is never what a pattern is after, only the functions it chooses from.

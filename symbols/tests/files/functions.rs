@@ -244,3 +244,41 @@ fn nothing_sized_reaches_into_the_next_section() {
         None
     );
 }
+
+#[test]
+fn a_file_without_section_headers() {
+    let workshop = Workshop::c("-O1 -shared -fPIC", SOURCE);
+    let full = workshop.prog();
+    let mut bytes = std::fs::read(workshop.path("prog")).unwrap();
+    // e_shoff, e_shnum and e_shstrndx.
+    bytes[40..48].fill(0);
+    bytes[60..64].fill(0);
+    std::fs::write(workshop.path("prog"), bytes).unwrap();
+    let image = workshop.prog();
+    assert!(image.is_stripped());
+    assert_eq!(image.build_id(), full.build_id());
+    let exported = image
+        .function_at(resolve_in(&image, "entry_point").unwrap())
+        .unwrap();
+    assert_eq!(exported.source, SymbolSource::Dynsym);
+    let hidden = image.function_at(full.symbol("small").unwrap()).unwrap();
+    assert_eq!(
+        (hidden.source, hidden.size),
+        (
+            SymbolSource::UnwindTable,
+            full.function_at(hidden.addr).unwrap().size
+        )
+    );
+    let stub = full
+        .segments()
+        .iter()
+        .filter(|s| s.executable)
+        .flat_map(|s| s.addr.0..s.addr.0 + s.mem_size)
+        .map(FileAddr);
+    let stub = stub
+        .clone()
+        .find(|addr| full.plt_name(*addr).as_deref() == Some("write"))
+        .unwrap();
+    assert_eq!(image.plt_name(stub).as_deref(), Some("write"));
+    assert_eq!(image.warnings(), Vec::<String>::new());
+}

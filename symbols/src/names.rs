@@ -1,0 +1,256 @@
+//! How a demangled name is composed, and how well a symbol fits a name that a person typed.
+
+use crate::demangle::{demangle, try_demangle};
+use crate::symtab::without_version;
+
+/// How well a symbol fits a name, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fit {
+    /// The mangled or the whole demangled name.
+    Exact,
+    /// All but the arguments.
+    NoArguments,
+    /// All but arguments and generics.
+    NoGenerics,
+    /// The last components.
+    Tail,
+}
+
+/// How well a symbol's raw name fits a typed name; `None` when it does not.
+pub(crate) fn fit(raw: &str, demangled: Option<&str>, name: &str) -> Option<Fit> {
+    if raw == name {
+        return Some(Fit::Exact);
+    }
+    let name = squeeze(name);
+    let full = squeeze(demangled.unwrap_or(raw));
+    if full == name {
+        return Some(Fit::Exact);
+    }
+    let short = without_arguments(&full);
+    if short == name {
+        return Some(Fit::NoArguments);
+    }
+    let bare = without_generics(short);
+    // Generics that were typed must be there.
+    if bare == name
+        || (without_generics(without_arguments(&name)) == name && bare == without_generics(&name))
+    {
+        return Some(Fit::NoGenerics);
+    }
+    let tail = |candidate: &str| {
+        candidate
+            .strip_suffix(name.as_str())
+            .is_some_and(|front| front.ends_with("::"))
+    };
+    (tail(&full) || tail(short) || tail(&bare)).then_some(Fit::Tail)
+}
+
+/// Whether a raw name is one of the names meant, without regard of how well.
+pub(crate) fn is_called(raw: &str, name: &str) -> bool {
+    let raw = without_version(raw);
+    fit(raw, try_demangle(raw).as_deref(), name).is_some()
+}
+
+/// Removes spaces that do not separate words: `f(int, char *)` and `f(int,char*)` are the same.
+fn squeeze(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    let mut pending = false;
+    for c in name.chars() {
+        if c.is_whitespace() {
+            pending = true;
+            continue;
+        }
+        if pending && is_word(c) && out.ends_with(is_word) {
+            out.push(' ');
+        }
+        pending = false;
+        out.push(c);
+    }
+    out
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || c == '$'
+}
+
+/// `ns::f(int) const` → `ns::f`. The parentheses of `operator()` and of an anonymous namespace are no arguments.
+pub(crate) fn without_arguments(name: &str) -> &str {
+    let mut rest = name;
+    // `[clone .part.0]`, as demanglers add it.
+    while let Some(front) = rest
+        .strip_suffix(']')
+        .and_then(|front| front.rsplit_once("[clone "))
+    {
+        rest = front.0.trim_end();
+    }
+    if let Some(front) = rest
+        .strip_suffix(']')
+        .and_then(|front| front.rsplit_once("[clone."))
+    {
+        rest = front.0;
+    }
+    for qualifier in ["&&", "&", "volatile", "const"] {
+        rest = rest
+            .strip_suffix(qualifier)
+            .filter(|front| front.trim_end().ends_with(')'))
+            .map_or(rest, str::trim_end);
+    }
+    if !rest.ends_with(')') {
+        return name;
+    }
+    let mut depth = 0usize;
+    for (at, byte) in rest.bytes().enumerate().rev() {
+        match byte {
+            b')' => depth += 1,
+            b'(' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth == 0 {
+            let front = &rest[..at];
+            let is_operator = front.ends_with("operator") && &rest[at..] == "()";
+            return if at == 0 || is_operator || front.ends_with("::") {
+                name
+            } else {
+                front
+            };
+        }
+    }
+    name
+}
+
+/// `ns::f<int>` → `ns::f`, `vec::Vec<T>::push::<u8>` → `vec::Vec::push`. A bracket that begins a component (Rust's
+/// `<T as Trait>::f`) and the operators `<`, `<<`, `->` stay.
+pub(crate) fn without_generics(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    let mut depth = 0usize;
+    let mut previous = ' ';
+    for c in name.chars() {
+        if depth > 0 {
+            match c {
+                '<' => depth += 1,
+                '>' if previous != '-' => depth -= 1,
+                _ => {}
+            }
+        } else if c == '<'
+            && !out.ends_with("operator")
+            && !out.ends_with("operator<")
+            && opens_generics(&out)
+        {
+            if out.ends_with("::") {
+                out.truncate(out.len() - 2);
+            }
+            depth = 1;
+        } else {
+            out.push(c);
+        }
+        previous = c;
+    }
+    out
+}
+
+fn opens_generics(front: &str) -> bool {
+    let front = front.strip_suffix("::").unwrap_or(front);
+    front.ends_with(is_word) || front.ends_with('>')
+}
+
+/// The last component of a name, without arguments and generics: `ns::Class<int>::method(int)` → `method`.
+pub(crate) fn last_component(name: &str) -> String {
+    let squeezed = squeeze(name);
+    let bare = without_generics(without_arguments(&squeezed));
+    bare.rsplit("::").next().unwrap_or_default().to_owned()
+}
+
+/// An identifier that must occur in the mangled name of every function that `name` means; empty when there is none.
+pub(crate) fn last_identifier(name: &str) -> String {
+    if try_demangle(name).is_some() {
+        return last_component(&demangle(name));
+    }
+    let squeezed = squeeze(name);
+    let bare = without_generics(without_arguments(&squeezed));
+    let plain = |part: &&str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'$' || b == b'.')
+    };
+    let mut components = bare.rsplit("::");
+    let last = components.next().unwrap_or_default();
+    // The ABI abbreviates the constructors and destructors of some types.
+    let owner = components.next().unwrap_or_default();
+    let last = last.strip_prefix('~').unwrap_or(last);
+    if last == owner && bare.starts_with("std::") {
+        return String::new();
+    }
+    Some(last)
+        .filter(plain)
+        .filter(|last| !last.starts_with("operator"))
+        .unwrap_or_default()
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_and_generics_are_removed() {
+        for (name, bare) in [
+            ("f(int)", "f"),
+            ("f()", "f"),
+            ("a::f(int)const", "a::f"),
+            ("F::operator()(int)const", "F::operator()"),
+            ("F::operator()", "F::operator()"),
+            ("(anonymous namespace)::f", "(anonymous namespace)::f"),
+            (
+                "(anonymous namespace)::f(void(*)(int))",
+                "(anonymous namespace)::f",
+            ),
+            ("f(int)[clone .part.0]", "f"),
+        ] {
+            assert_eq!(without_arguments(name), bare, "{name}");
+        }
+        for (name, bare) in [
+            ("f<int>", "f"),
+            ("a<b<c>>::f", "a::f"),
+            ("f::<u8>", "f"),
+            ("<T as X>::f", "<T as X>::f"),
+            ("operator<<", "operator<<"),
+            ("operator<", "operator<"),
+            ("operator<< <int>", "operator<< <int>"),
+            ("A<int>::operator->", "A::operator->"),
+            ("f<&(a->b)>", "f"),
+        ] {
+            assert_eq!(without_generics(name), bare, "{name}");
+        }
+        assert_eq!(
+            last_component("ns::Class<int, std::pair<a, b>>::method(int, char*)"),
+            "method"
+        );
+        assert_eq!(last_identifier("Foo::~Foo()"), "Foo");
+        assert_eq!(last_identifier("std::string::string"), "");
+        assert_eq!(last_identifier("operator+"), "");
+        assert_eq!(last_identifier("a::{{closure}}"), "");
+        assert_eq!(last_identifier("_ZN2ns1fEi"), "f");
+    }
+
+    #[test]
+    fn fits_are_ranked() {
+        let raw = "_ZN2ns5Class6methodIiEEvi";
+        let demangled = demangle(raw);
+        assert_eq!(demangled, "ns::Class::method<int>(int)");
+        for (name, expected) in [
+            (raw, Some(Fit::Exact)),
+            ("ns::Class::method<int>(int)", Some(Fit::Exact)),
+            ("ns::Class::method<int>( int )", Some(Fit::Exact)),
+            ("ns::Class::method<int>", Some(Fit::NoArguments)),
+            ("ns::Class::method", Some(Fit::NoGenerics)),
+            ("Class::method", Some(Fit::Tail)),
+            ("method", Some(Fit::Tail)),
+            ("ethod", None),
+            ("ns::Class::method<char>", None),
+            ("ns::Class::method(char)", None),
+        ] {
+            assert_eq!(fit(raw, Some(&demangled), name), expected, "{name}");
+        }
+    }
+}
