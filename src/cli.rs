@@ -1,6 +1,7 @@
 //! The command line: clap's types live here and nowhere else; what leaves is an [`Invocation`].
 
 mod arguments;
+mod generated;
 mod values;
 
 use std::ffi::OsString;
@@ -13,10 +14,11 @@ use clap::error::ErrorKind;
 use crate::analysis::PeakChoice;
 use crate::config::Config;
 use crate::exit::Failure;
+use crate::listing::{Copies, Pattern};
 use crate::options::{
-    AttachOptions, Common, CompareOptions, DEFAULT_F0, DEFAULT_OUTPUT, DemoOptions, EngineChoice,
-    Format, GivenParams, GuardianOptions, Invocation, ReportOptions, ResumeOptions, ResumeTarget,
-    RunOptions, Verbosity,
+    AttachOptions, Common, CompareOptions, DEFAULT_F0, DEFAULT_OUTPUT, DemoOptions, DoctorOptions,
+    EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions, ListSource, Query,
+    ReportOptions, ResumeOptions, ResumeTarget, RunOptions, Verbosity,
 };
 use crate::target_name;
 
@@ -41,7 +43,7 @@ impl From<Failure> for Stop {
 /// When there is nothing to be done, because help was asked for or an argument makes no sense.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, Stop> {
     match Cli::try_parse_from(arguments) {
-        Ok(cli) => Ok(cli.command.into_invocation()?),
+        Ok(cli) => cli.command.into_invocation(),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 Err(Stop::Show(error.render().to_string()))
@@ -78,7 +80,7 @@ fn usage_line(rendered: &str) -> String {
 }
 
 impl Command {
-    fn into_invocation(self) -> Result<Invocation, Failure> {
+    fn into_invocation(self) -> Result<Invocation, Stop> {
         Ok(match self {
             Command::Attach { pid, f0, analysis } => {
                 let config = analysis.config()?;
@@ -106,7 +108,8 @@ impl Command {
                 if command.first().is_none_or(|program| program.is_empty()) {
                     return Err(Failure::usage(
                         "run: no program was given; write it after --, as in `darc run -- CMD`",
-                    ));
+                    )
+                    .into());
                 }
                 Invocation::Run(RunOptions {
                     command,
@@ -162,6 +165,38 @@ impl Command {
                 format: format.into(),
                 color: color.into(),
             }),
+            Command::List {
+                pid,
+                words,
+                sort,
+                inlined,
+                format,
+            } => {
+                let (source, pattern) = list_words(pid, words)?;
+                Invocation::List(ListOptions {
+                    source,
+                    query: Query {
+                        pattern,
+                        order: sort.into(),
+                        copies: if inlined {
+                            Copies::Listed
+                        } else {
+                            Copies::LeftOut
+                        },
+                    },
+                    format: format.into(),
+                })
+            }
+            Command::Doctor { file, format } => Invocation::Doctor(DoctorOptions {
+                file,
+                format: format.into(),
+            }),
+            Command::Completions { shell } => {
+                return Err(Stop::Show(generated::completions(shell)));
+            }
+            Command::Man { command } => {
+                return Err(Stop::Show(generated::manual(command.as_deref())?));
+            }
             Command::Demo { analysis } => {
                 let config = analysis.config()?;
                 Invocation::Demo(DemoOptions {
@@ -179,6 +214,34 @@ impl Command {
                 life_fd,
             }),
         })
+    }
+}
+
+/// With a process the only word is the pattern; without, the first one is the file.
+fn list_words(
+    pid: Option<i32>,
+    words: Vec<OsString>,
+) -> Result<(ListSource, Option<Pattern>), Failure> {
+    let mut words = words.into_iter();
+    let source = match pid {
+        Some(pid) => ListSource::Pid(pid),
+        None => match words.next().filter(|file| !file.is_empty()) {
+            Some(file) => ListSource::File(file.into()),
+            None => {
+                return Err(Failure::usage(
+                    "list: nothing to list was named; name a process with -p PID, or a file",
+                ));
+            }
+        },
+    };
+    let pattern = words
+        .next()
+        .map(|word| Pattern::new(word.to_string_lossy()));
+    match words.next() {
+        None => Ok((source, pattern)),
+        Some(_) => Err(Failure::usage(
+            "list: a file and a process exclude each other; leave one out",
+        )),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::analysis::{Params, PeakChoice, Resolution};
+pub use crate::listing::Query;
 pub use crate::report::Format;
 pub use crate::report::difference::{Condition, Method};
 
@@ -28,6 +29,10 @@ pub enum Invocation {
     Report(ReportOptions),
     /// `darc compare`
     Compare(CompareOptions),
+    /// `darc list`
+    List(ListOptions),
+    /// `darc doctor`
+    Doctor(DoctorOptions),
     /// `darc demo`
     Demo(DemoOptions),
     /// The program that `darc demo` analyses.
@@ -56,11 +61,13 @@ impl Invocation {
             Invocation::Resume(options) => matches!(options.target, ResumeTarget::Pid(_)),
             Invocation::Attach(_) => true,
             Invocation::Report(options) => options.output.is_none(),
-            Invocation::Compare(_) => true,
+            Invocation::Compare(_) | Invocation::List(_) | Invocation::Doctor(_) => true,
         };
         let format = match self {
             Invocation::Report(options) => options.format,
             Invocation::Compare(options) => options.format.into(),
+            Invocation::List(options) => options.format.into(),
+            Invocation::Doctor(options) => options.format.into(),
             _ => self.common().map_or(Format::Text, |common| common.format),
         };
         if owns_stdout && format == Format::Json {
@@ -78,6 +85,8 @@ impl Invocation {
             Invocation::Demo(options) => Some(&options.common),
             Invocation::Report(_)
             | Invocation::Compare(_)
+            | Invocation::List(_)
+            | Invocation::Doctor(_)
             | Invocation::DemoTarget
             | Invocation::Guardian(_) => None,
         }
@@ -167,6 +176,35 @@ pub struct CompareOptions {
     pub format: ListingFormat,
     /// Whether colours are used.
     pub color: ColorChoice,
+}
+
+/// `darc list`: the functions that can be chosen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListOptions {
+    /// Whose functions.
+    pub source: ListSource,
+    /// Which, and how.
+    pub query: Query,
+    /// The format of the list.
+    pub format: ListingFormat,
+}
+
+/// Whose functions are listed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ListSource {
+    /// Those of everything that a process has loaded.
+    Pid(i32),
+    /// Those of a program or library.
+    File(PathBuf),
+}
+
+/// `darc doctor`: what works on this machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DoctorOptions {
+    /// A program whose symbols are looked at too.
+    pub file: Option<PathBuf>,
+    /// The format of what is said.
+    pub format: ListingFormat,
 }
 
 /// The format of what is not the report of an analysis.

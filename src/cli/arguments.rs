@@ -13,6 +13,7 @@ use super::values::{
 use crate::analysis::{PeakChoice, Resolution};
 use crate::duration;
 use crate::exit::EXIT_CODES;
+use crate::listing::Order;
 use crate::options::{ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method};
 
 /// Finds out why some calls of a function are slow, in a running Linux x86-64 process.
@@ -105,6 +106,45 @@ pub(super) enum Command {
         /// Use colours
         #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
         color: ColorArg,
+    },
+    /// List the functions that can be chosen
+    #[command(after_help = EXIT_CODES, override_usage = "darc list -p PID [PATTERN] [OPTIONS]\n       darc list FILE [PATTERN] [OPTIONS]")]
+    List {
+        /// Those of everything that this process has loaded
+        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true)]
+        pid: Option<i32>,
+        /// A program or library (without -p), then a part of the name, or a pattern with * and ? for the
+        /// whole name
+        #[arg(value_name = "FILE] [PATTERN", num_args = 0..=2)]
+        words: Vec<OsString>,
+        /// The order
+        #[arg(long, value_enum, default_value_t = OrderArg::Name)]
+        sort: OrderArg,
+        /// Also list where the compiler put copies instead of calls
+        #[arg(long)]
+        inlined: bool,
+        /// The format of the list
+        #[arg(long, value_enum, default_value_t = ListingFormatArg::Text)]
+        format: ListingFormatArg,
+    },
+    /// Say what works on this machine, and how to get the rest
+    #[command(after_help = EXIT_CODES)]
+    Doctor {
+        /// A program or library whose symbols are looked at too
+        file: Option<PathBuf>,
+        /// The format of what is said
+        #[arg(long, value_enum, default_value_t = ListingFormatArg::Text)]
+        format: ListingFormatArg,
+    },
+    /// Write the completion script for a shell to stdout
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual page of darc, or of one of its commands, to stdout
+    Man {
+        /// The command
+        command: Option<String>,
     },
     /// Analyse a program that comes with darc, to see how it works
     #[command(after_help = EXIT_CODES)]
@@ -206,6 +246,26 @@ pub(super) enum ListingFormatArg {
     Text,
     /// For programs
     Json,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum OrderArg {
+    /// By name
+    Name,
+    /// The largest first
+    Size,
+    /// By module and address
+    Address,
+}
+
+impl From<OrderArg> for Order {
+    fn from(order: OrderArg) -> Self {
+        match order {
+            OrderArg::Name => Order::Name,
+            OrderArg::Size => Order::Size,
+            OrderArg::Address => Order::Address,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -159,6 +159,55 @@ fn compare_takes_two_files_and_conditions() {
 }
 
 #[test]
+fn list_takes_a_process_or_a_file() {
+    let list = |arguments: &[&str]| match darc(arguments) {
+        Ok(Invocation::List(options)) => (options.source, options.query.pattern),
+        other => panic!("{other:?}"),
+    };
+    let pattern = Some(Pattern::new("std::*"));
+    assert_eq!(list(&["list", "-p", "7"]), (ListSource::Pid(7), None));
+    assert_eq!(
+        list(&["list", "-p", "7", "std::*"]),
+        (ListSource::Pid(7), pattern.clone())
+    );
+    assert_eq!(
+        list(&["list", "a.out", "std::*"]),
+        (ListSource::File("a.out".into()), pattern)
+    );
+    refused(&["list"]);
+    refused(&["list", ""]);
+    refused(&["list", "a.out", "b", "c"]);
+    refused(&["list", "-p", "7", "a.out", "b"]);
+}
+
+#[test]
+fn completions_and_manual_pages_hide_what_is_hidden() {
+    let shown = |arguments: &[&str]| match darc(arguments) {
+        Err(Stop::Show(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = shown(&["completions", shell]);
+        assert!(
+            script.contains("compare") && !script.contains("guardian"),
+            "{shell}"
+        );
+    }
+    let page = shown(&["man"]);
+    assert!(
+        page.contains(".TH darc 1") && !page.contains("guardian"),
+        "{page}"
+    );
+    let page = shown(&["man", "compare"]);
+    assert!(
+        page.contains(".TH darc-compare 1") && page.contains("fail\\-on"),
+        "{page}"
+    );
+    refused(&["man", "guardian"]);
+    refused(&["completions", "csh"]);
+}
+
+#[test]
 fn a_process_id_is_a_process_id() {
     for pid in ["0", "-1", "99999999999", "12x", "", "+5", "１", " 1"] {
         let line = refused(&["attach", "-p", pid]);

@@ -4,7 +4,9 @@ pub mod attach;
 pub mod compare;
 mod conduct;
 pub mod demo;
+pub mod doctor;
 pub mod guardian;
+pub mod list;
 pub mod report;
 pub mod resume;
 pub mod run;
@@ -25,6 +27,8 @@ pub fn execute(invocation: Invocation) -> Result<ExitStatus, Failure> {
         Invocation::Resume(options) => resume::execute(options),
         Invocation::Report(options) => report::execute(options),
         Invocation::Compare(options) => compare::execute(options),
+        Invocation::List(options) => list::execute(options),
+        Invocation::Doctor(options) => doctor::execute(options),
         Invocation::Demo(options) => demo::execute(options),
         Invocation::DemoTarget => Ok(demo::target()),
         Invocation::Guardian(options) => guardian::execute(options),

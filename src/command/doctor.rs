@@ -1,0 +1,100 @@
+//! `darc doctor`: what works on this machine, and how to get the rest.
+
+use std::fs;
+use std::path::Path;
+
+use darc_symbols::Image;
+use darc_tracer::child_signal;
+use darc_tracer::engine::int3;
+
+use super::list;
+use crate::diagnosis::{self, Facts, Program};
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::{DoctorOptions, ListingFormat};
+use crate::output::to_stdout;
+use crate::session::clock::Moment;
+
+/// Looks, tries, and says what was found.
+///
+/// # Errors
+/// When the file that was named cannot be read. What does not work is no failure.
+pub fn execute(options: DoctorOptions) -> Result<ExitStatus, Failure> {
+    let program = options.file.as_deref().map(program).transpose()?;
+    let checks = diagnosis::judge(&collect(program));
+    let text = match options.format {
+        ListingFormat::Text => diagnosis::render(&checks),
+        ListingFormat::Json => {
+            let document = serde_json::json!({ "schema": 1, "checks": checks });
+            let json = serde_json::to_string_pretty(&document).class(FailureKind::Other)?;
+            json + "\n"
+        }
+    };
+    to_stdout(&text).class(FailureKind::File)?;
+    Ok(ExitStatus::Done)
+}
+
+fn collect(program: Option<Program>) -> Facts {
+    let status = read("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| {
+        let lines = status.lines().filter_map(|line| line.split_once(':'));
+        lines
+            .filter(|(field, _)| *field == name)
+            .map(|(_, value)| value.trim())
+            .next()
+    };
+    let processors = read("/proc/cpuinfo").unwrap_or_default();
+    let flags = processors.lines().filter_map(|line| line.split_once(':'));
+    let flags = flags
+        .filter(|(name, _)| name.trim() == "flags")
+        .map(|(_, flags)| flags)
+        .next();
+    Facts {
+        kernel: read("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned()),
+        yama: number("/proc/sys/kernel/yama/ptrace_scope"),
+        uid: nix::unistd::geteuid().as_raw(),
+        capabilities: field("CapEff")
+            .and_then(|mask| u64::from_str_radix(mask, 16).ok())
+            .unwrap_or(0),
+        seccomp: field("Seccomp").and_then(|mode| mode.parse().ok()),
+        perf_event_paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
+        cpu_flags: flags
+            .unwrap_or_default()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect(),
+        trial: Some(trial()),
+        program,
+    }
+}
+
+/// Traces a child process; what a measured call costs, in nanoseconds.
+fn trial() -> Result<f64, String> {
+    let since = Moment::now();
+    child_signal::block().map_err(|error| error.to_string())?;
+    let found = int3::calibrate().map_err(|error| error.to_string())?;
+    let cost = found.cost.inside + found.cost.outside;
+    Ok(since.rate().nanos(cost).0)
+}
+
+fn program(path: &Path) -> Result<Program, Failure> {
+    let image: Image = list::open(path)?;
+    Ok(Program {
+        path: path.display().to_string(),
+        functions: image.functions().len(),
+        symbols: !image.is_stripped(),
+        lines: image.has_lines(),
+        build_id: image.build_id().map(ToString::to_string),
+        go: image.is_go(),
+        warnings: image.warnings(),
+    })
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read(path)
+        .ok()
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn number(path: &str) -> Option<i64> {
+    read(path)?.trim().parse().ok()
+}

@@ -1,0 +1,488 @@
+//! What works on a machine, judged from facts: nothing here looks at the system, so that every case is a
+//! test.
+//!
+//! Source: ptrace(2), capabilities(7), perf_event_open(2), proc_pid_status(5), the kernel's
+//! Documentation/admin-guide/LSM/Yama.rst; Intel SDM volume 3, section 19.17 "Time-Stamp Counter".
+#![forbid(unsafe_code)]
+
+use serde::Serialize;
+
+use crate::report::escape::control;
+
+const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+
+/// What was seen; `None` where nothing could be.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Facts {
+    /// The kernel's release, as uname(2) gives it.
+    pub kernel: Option<String>,
+    /// `kernel.yama.ptrace_scope`; `None` without Yama.
+    pub yama: Option<i64>,
+    /// The effective user.
+    pub uid: u32,
+    /// Effective capabilities.
+    pub capabilities: u64,
+    /// The seccomp mode of darc itself.
+    pub seccomp: Option<i64>,
+    /// `kernel.perf_event_paranoid`; `None` when the kernel has no perf events.
+    pub perf_event_paranoid: Option<i64>,
+    /// The flags of the first processor.
+    pub cpu_flags: Vec<String>,
+    /// What a trial came to: a child process was traced and its calls measured; nanoseconds a call, or why not.
+    pub trial: Option<Result<f64, String>>,
+    /// The program that was asked about.
+    pub program: Option<Program>,
+}
+
+/// What a program's file has.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Program {
+    /// The path.
+    pub path: String,
+    /// How many functions are known.
+    pub functions: usize,
+    /// Whether there is a full symbol table, in the file or in a debug file.
+    pub symbols: bool,
+    /// Whether there are source lines.
+    pub lines: bool,
+    /// In hexadecimal.
+    pub build_id: Option<String>,
+    /// Whether it is a Go program.
+    pub go: bool,
+    /// What was damaged or missing.
+    pub warnings: Vec<String>,
+}
+
+/// How good a thing is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It works.
+    Works,
+    /// It works in part.
+    Limited,
+    /// It does not work.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+pub struct Check {
+    /// What.
+    pub name: &'static str,
+    /// How good it is.
+    pub verdict: Verdict,
+    /// What was seen, and what it means.
+    pub finding: String,
+    /// How to get the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<&'static str>,
+}
+
+/// Judges everything.
+#[must_use]
+pub fn judge(facts: &Facts) -> Vec<Check> {
+    let mut checks = vec![
+        kernel(facts.kernel.as_deref()),
+        trial(facts),
+        ptrace(facts),
+        seccomp(facts.seccomp),
+        clock(&facts.cpu_flags),
+        perf_events(facts),
+    ];
+    if let Some(program) = &facts.program {
+        checks.extend(self::program(program));
+    }
+    checks
+}
+
+fn check(
+    name: &'static str,
+    verdict: Verdict,
+    finding: impl Into<String>,
+    remedy: Option<&'static str>,
+) -> Check {
+    Check {
+        name,
+        verdict,
+        finding: finding.into(),
+        remedy,
+    }
+}
+
+/// pidfd_open(2), by which the end of a target is noticed, came with Linux 5.3.
+fn kernel(release: Option<&str>) -> Check {
+    let Some(release) = release else {
+        return check(
+            "kernel",
+            Verdict::Limited,
+            "the version cannot be read",
+            Some("mount /proc"),
+        );
+    };
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let finding = format!("Linux {}", control(release));
+    if version >= (5, 3) {
+        check("kernel", Verdict::Works, finding, None)
+    } else {
+        check(
+            "kernel",
+            Verdict::Missing,
+            finding,
+            Some("darc needs Linux 5.3 or later"),
+        )
+    }
+}
+
+fn trial(facts: &Facts) -> Check {
+    match &facts.trial {
+        None => check("tracing", Verdict::Limited, "was not tried", None),
+        Some(Ok(nanos)) => {
+            let cost = crate::analysis::Nanos(*nanos);
+            let finding = format!(
+                "a child process was traced; the int3 engine adds {cost} to a measured call"
+            );
+            check("tracing", Verdict::Works, finding, None)
+        }
+        Some(Err(why)) => check(
+            "tracing",
+            Verdict::Missing,
+            control(why),
+            Some("in a container allow ptrace (--cap-add SYS_PTRACE, or another seccomp profile)"),
+        ),
+    }
+}
+
+fn has(facts: &Facts, capability: u32) -> bool {
+    facts.capabilities >> capability & 1 == 1
+}
+
+/// Which processes may be attached to.
+fn ptrace(facts: &Facts) -> Check {
+    let scope = match facts.yama {
+        Some(scope) => format!("kernel.yama.ptrace_scope is {scope}"),
+        None => "no Yama".to_owned(),
+    };
+    if facts.yama == Some(3) {
+        let finding = format!("{scope}: no process can be attached to, until a reboot");
+        return check(
+            "attaching",
+            Verdict::Missing,
+            finding,
+            Some("boot with another setting, or use another machine"),
+        );
+    }
+    if has(facts, CAP_SYS_PTRACE) {
+        let finding = format!("{scope}, and darc has CAP_SYS_PTRACE: processes of every user");
+        return check("attaching", Verdict::Works, finding, None);
+    }
+    match (facts.yama, facts.uid) {
+        (None | Some(0), 0) => check(
+            "attaching",
+            Verdict::Limited,
+            format!("{scope}, but root lacks CAP_SYS_PTRACE here: processes of root only"),
+            Some("start the container with --cap-add SYS_PTRACE"),
+        ),
+        (None | Some(0), _) => check(
+            "attaching",
+            Verdict::Works,
+            format!("{scope}: your own processes"),
+            Some("for those of other users run as root, or with CAP_SYS_PTRACE"),
+        ),
+        (Some(1), _) => check(
+            "attaching",
+            Verdict::Limited,
+            format!(
+                "{scope}: programs that darc starts itself (darc run), and processes that allow it"
+            ),
+            Some("for others: sudo sysctl kernel.yama.ptrace_scope=0, or run as root"),
+        ),
+        _ => check(
+            "attaching",
+            Verdict::Missing,
+            format!("{scope}: administrators only"),
+            Some("run as root, or with CAP_SYS_PTRACE"),
+        ),
+    }
+}
+
+fn seccomp(mode: Option<i64>) -> Check {
+    match mode {
+        Some(0) => check(
+            "seccomp",
+            Verdict::Works,
+            "darc's own system calls are not filtered",
+            None,
+        ),
+        Some(_) => check(
+            "seccomp",
+            Verdict::Limited,
+            "darc's own system calls are filtered, as in most containers",
+            Some("if tracing fails, start the container with a profile that allows ptrace"),
+        ),
+        None => check(
+            "seccomp",
+            Verdict::Limited,
+            "cannot be seen",
+            Some("mount /proc"),
+        ),
+    }
+}
+
+/// All durations are read from the time stamp counter, on whatever processor a thread runs.
+fn clock(flags: &[String]) -> Check {
+    let flag = |name: &str| flags.iter().any(|flag| flag == name);
+    let missing: Vec<&str> = ["constant_tsc", "nonstop_tsc"]
+        .into_iter()
+        .filter(|name| !flag(name))
+        .collect();
+    if !flag("tsc") {
+        let remedy = Some("use a machine whose processor has one");
+        return check(
+            "clock",
+            Verdict::Missing,
+            "no time stamp counter is announced",
+            remedy,
+        );
+    }
+    if missing.is_empty() {
+        let finding =
+            "the time stamp counter runs at one rate, in sleep too (constant_tsc, nonstop_tsc)";
+        return check("clock", Verdict::Works, finding, None);
+    }
+    check(
+        "clock",
+        Verdict::Limited,
+        format!(
+            "the time stamp counter may change its rate or stop (no {})",
+            missing.join(", no ")
+        ),
+        Some(
+            "keep the processor's frequency fixed while you measure; on virtual machines ask for an invariant TSC",
+        ),
+    )
+}
+
+fn perf_events(facts: &Facts) -> Check {
+    const NAME: &str = "perf events";
+    let Some(level) = facts.perf_event_paranoid else {
+        let finding = "the kernel has none; no analysis of darc needs them";
+        return check(NAME, Verdict::Missing, finding, None);
+    };
+    let setting = format!("kernel.perf_event_paranoid is {level}");
+    let remedy = Some(
+        "sudo sysctl kernel.perf_event_paranoid=1, or run with CAP_PERFMON; no analysis of darc needs it",
+    );
+    if has(facts, CAP_PERFMON) || has(facts, CAP_SYS_ADMIN) || level < 0 {
+        check(
+            NAME,
+            Verdict::Works,
+            format!("{setting}; darc may see everything"),
+            None,
+        )
+    } else if level <= 1 {
+        check(
+            NAME,
+            Verdict::Works,
+            format!("{setting}: your own processes, and the kernel on their behalf"),
+            None,
+        )
+    } else if level == 2 {
+        check(
+            NAME,
+            Verdict::Limited,
+            format!("{setting}: your own processes in user space"),
+            remedy,
+        )
+    } else {
+        check(
+            NAME,
+            Verdict::Missing,
+            format!("{setting}: administrators only"),
+            remedy,
+        )
+    }
+}
+
+fn program(program: &Program) -> Vec<Check> {
+    let path = control(&program.path);
+    let mut checks = Vec::new();
+    if program.go {
+        checks.push(check(
+            "program",
+            Verdict::Missing,
+            format!("{path}: a Go program; its runtime walks and moves stacks, so that calls cannot be measured"),
+            None,
+        ));
+    }
+    let functions = program.functions;
+    checks.push(if program.symbols {
+        check("symbols", Verdict::Works, format!("{path}: {functions} functions, with the full symbol table"), None)
+    } else {
+        check(
+            "symbols",
+            if functions > 0 { Verdict::Limited } else { Verdict::Missing },
+            format!("{path}: stripped; {functions} functions are known, from exports and the unwind table"),
+            Some("install the package of its debug symbols, or build it without strip"),
+        )
+    });
+    checks.push(if program.lines {
+        check("source lines", Verdict::Works, format!("{path}: has debugging information"), None)
+    } else {
+        let remedy = if program.build_id.is_some() {
+            "build with -g (Rust: debug = \"line-tables-only\"), or put the debug file of this build-id below /usr/lib/debug/.build-id"
+        } else {
+            "build with -g (Rust: debug = \"line-tables-only\")"
+        };
+        let finding = format!("{path}: no debugging information; calls are shown as module and offset");
+        check("source lines", Verdict::Limited, finding, Some(remedy))
+    });
+    checks.push(match &program.build_id {
+        Some(id) => check("build-id", Verdict::Works, control(id), None),
+        None => check(
+            "build-id",
+            Verdict::Limited,
+            "none: darc resume cannot tell one build from another",
+            Some("link with -Wl,--build-id"),
+        ),
+    });
+    for warning in &program.warnings {
+        checks.push(check("damage", Verdict::Limited, control(warning), None));
+    }
+    checks
+}
+
+/// The checks for people, one a line with its remedy below.
+#[must_use]
+pub fn render(checks: &[Check]) -> String {
+    let mut text = String::new();
+    for check in checks {
+        let verdict = match check.verdict {
+            Verdict::Works => "ok",
+            Verdict::Limited => "limited",
+            Verdict::Missing => "missing",
+        };
+        text.push_str(&format!(
+            "{verdict:<8}  {:<12}  {}\n",
+            check.name, check.finding
+        ));
+        if let Some(remedy) = check.remedy {
+            text.push_str(&format!("{:<24}→ {remedy}\n", ""));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Facts {
+        Facts {
+            kernel: Some("6.1.0-13-amd64".to_owned()),
+            yama: Some(0),
+            uid: 1000,
+            capabilities: 0,
+            seccomp: Some(0),
+            perf_event_paranoid: Some(1),
+            cpu_flags: ["fpu", "tsc", "constant_tsc", "nonstop_tsc"]
+                .map(str::to_owned)
+                .to_vec(),
+            trial: Some(Ok(12_345.0)),
+            program: Some(Program {
+                path: "a.out".to_owned(),
+                functions: 12,
+                symbols: true,
+                lines: true,
+                build_id: Some("00ff".to_owned()),
+                go: false,
+                warnings: Vec::new(),
+            }),
+        }
+    }
+
+    fn verdict(facts: &Facts, name: &str) -> Verdict {
+        judge(facts)
+            .iter()
+            .find(|check| check.name == name)
+            .unwrap()
+            .verdict
+    }
+
+    #[test]
+    fn on_a_good_machine_everything_works() {
+        let checks = judge(&good());
+        assert!(
+            checks.iter().all(|check| check.verdict == Verdict::Works),
+            "{checks:?}"
+        );
+    }
+
+    #[test]
+    fn who_may_attach() {
+        let root = 1 << CAP_SYS_PTRACE;
+        let cases = [
+            (None, 1000, 0, Verdict::Works),
+            (None, 0, 0, Verdict::Limited),
+            (Some(1), 1000, 0, Verdict::Limited),
+            (Some(1), 0, root, Verdict::Works),
+            (Some(2), 1000, 0, Verdict::Missing),
+            (Some(2), 0, root, Verdict::Works),
+            (Some(3), 0, root, Verdict::Missing),
+        ];
+        for (yama, uid, capabilities, expected) in cases {
+            let facts = Facts {
+                yama,
+                uid,
+                capabilities,
+                ..good()
+            };
+            assert_eq!(verdict(&facts, "attaching"), expected, "{yama:?} {uid}");
+        }
+    }
+
+    #[test]
+    fn what_is_bad_is_said_and_never_missed() {
+        let old = Facts {
+            kernel: Some("4.18.0".to_owned()),
+            ..good()
+        };
+        assert_eq!(verdict(&old, "kernel"), Verdict::Missing);
+        let filtered = Facts {
+            seccomp: Some(2),
+            ..good()
+        };
+        assert_eq!(verdict(&filtered, "seccomp"), Verdict::Limited);
+        let slow = Facts {
+            cpu_flags: vec!["tsc".to_owned()],
+            ..good()
+        };
+        assert_eq!(verdict(&slow, "clock"), Verdict::Limited);
+        let paranoid = Facts {
+            perf_event_paranoid: Some(4),
+            ..good()
+        };
+        assert_eq!(verdict(&paranoid, "perf events"), Verdict::Missing);
+        let stripped = Facts {
+            program: Some(Program {
+                path: "x\x1b[2J\n".to_owned(),
+                ..Program::default()
+            }),
+            ..good()
+        };
+        assert_eq!(verdict(&stripped, "symbols"), Verdict::Missing);
+        assert!(!render(&judge(&stripped)).contains('\x1b'));
+        let nothing = judge(&Facts::default());
+        assert!(
+            nothing
+                .iter()
+                .all(|check| check.verdict != Verdict::Works || check.name == "attaching"),
+            "{nothing:?}"
+        );
+    }
+}
