@@ -2,14 +2,15 @@
 //!
 //! Overwriting several instructions is safe only when nothing jumps between them. [`Cfg`] therefore
 //! knows every way to arrive at an address other than from the instruction before it: direct
-//! branches, recovered jump tables, landing pads that the caller names, and addresses inside the
-//! function that its code takes. Where it cannot know (an indirect jump that was not recovered,
+//! branches, recovered jump tables, landing pads that the caller names, jumps back from parts of the
+//! function that lie elsewhere, and addresses inside the function that its code takes. Where it cannot know (an indirect jump that was not recovered,
 //! bytes that are no instruction) it says so.
 
 use std::ops::Range;
 
 use iced_x86::{Code, FlowControl, Instruction, OpKind};
 
+use crate::detached::Explorer;
 use crate::tables::{self, IndirectJump, JumpTable};
 use crate::{FunctionCode, Memory};
 
@@ -67,6 +68,7 @@ pub struct Cfg {
     arrivals: Vec<Arrival>,
     jumps: Vec<(usize, IndirectJump)>,
     unknown: Vec<UnknownBranch>,
+    outside: Explorer,
 }
 
 /// How often jump tables are looked for again with the blocks that the last round has found.
@@ -93,8 +95,9 @@ impl Cfg {
             arrivals: Vec::new(),
             jumps,
             unknown: Vec::new(),
+            outside: Explorer::default(),
         };
-        cfg.connect(code, landings);
+        cfg.connect(code, memory, landings);
         // A table's address may come from a block that only another table leads to.
         for round in 0.. {
             let found = tables::recover(&cfg, code, memory);
@@ -107,7 +110,7 @@ impl Cfg {
                     *jump = IndirectJump::Unknown;
                 }
             }
-            cfg.connect(code, landings);
+            cfg.connect(code, memory, landings);
             if round == ROUNDS {
                 break;
             }
@@ -180,6 +183,17 @@ impl Cfg {
         }
     }
 
+    /// Whether the code at `addr`, to which the function jumps, is a part of the function that
+    /// [`FunctionCode`] lacks: it jumps back into the middle of the function.
+    pub fn is_missing_part(&self, addr: u64) -> bool {
+        self.outside.is_part(addr)
+    }
+
+    /// Why branches of the function may be missing from the blocks' edges.
+    pub fn unknown(&self) -> &[UnknownBranch] {
+        &self.unknown
+    }
+
     /// The indirect jumps and what is known of them, by position of the instruction.
     pub(crate) fn jumps(&self) -> &[(usize, IndirectJump)] {
         &self.jumps
@@ -193,7 +207,14 @@ impl Cfg {
     }
 
     /// Sets blocks, arrivals and unknown branches from the instructions and the indirect jumps.
-    fn connect(&mut self, code: &FunctionCode, landings: &[u64]) {
+    fn connect(&mut self, code: &FunctionCode, memory: &dyn Memory, landings: &[u64]) {
+        let leaves = |target: &u64| !code.contains(*target);
+        let direct = self.instructions.iter().filter_map(direct_target);
+        let tables = self.tables().flat_map(|t| t.targets.iter().copied());
+        let starts: Vec<_> = direct.chain(tables).filter(leaves).collect();
+        for start in starts {
+            self.outside.explore(code, memory, start);
+        }
         self.unknown = self.unknown_branches();
         self.arrivals = self.find_arrivals(code, landings);
         self.blocks = self.split();
@@ -236,8 +257,13 @@ impl Cfg {
             target,
             from: target,
         });
+        let outside = self.outside.found.iter().map(|jump| Arrival {
+            target: jump.target,
+            from: jump.from,
+        });
         let mut arrivals: Vec<_> = named
             .chain(tables)
+            .chain(outside)
             .chain(landings)
             .filter(|a| code.contains(a.target))
             .collect();

@@ -130,6 +130,9 @@ pub enum SkipReason {
     /// A call into the middle of the function itself.
     #[error("call of a subroutine inside the same function")]
     LocalCall,
+    /// A jump to a part of the function that was not known to be one.
+    #[error("jump to a part of the function that lies elsewhere")]
+    MissingPart,
     /// `int 0x80`, `sysenter`: no 64-bit system call.
     #[error("32-bit system call")]
     LegacySystemCall,
@@ -174,6 +177,9 @@ fn classify(
     instruction: &Instruction,
 ) -> Result<Option<SiteKind>, SkipReason> {
     let leaves = |target: u64| !code.contains(target);
+    if direct_target(instruction).is_some_and(|t| leaves(t) && cfg.is_missing_part(t)) {
+        return Err(SkipReason::MissingPart);
+    }
     if instruction.is_invalid() {
         return Err(SkipReason::Undecodable);
     }

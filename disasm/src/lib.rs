@@ -10,6 +10,7 @@
 mod blocks;
 mod calls;
 mod code;
+mod detached;
 mod frame;
 mod loops;
 mod operand;

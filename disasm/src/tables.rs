@@ -84,7 +84,6 @@ struct Search<'a> {
 struct Layout {
     /// Address of the entry for index 0.
     first: u64,
-    stride: u64,
     bits: u32,
     signed: bool,
     /// Added to what is read.
@@ -101,11 +100,14 @@ impl Search<'_> {
             return IndirectJump::Leaves; // a fixed slot: the GOT, or a function pointer
         }
         match layout(&target) {
+            Some((layout, index)) if index.terms.is_empty() => {
+                self.bounded(at, &layout, index.constant, 1) // the compiler knew the index
+            }
             Some((layout, index)) => match self.bounds(at, &index) {
                 Some((low, count)) => self.bounded(at, &layout, low, count),
-                None => self.unbounded(at, &layout),
+                None => self.unbounded(at, &layout, most_entries(&index)),
             },
-            None if is_indexed(&target) => IndirectJump::Unknown,
+            None if is_relative(&target) => IndirectJump::Unknown,
             None => self.computed(at),
         }
     }
@@ -126,24 +128,29 @@ impl Search<'_> {
             .map(|i| layout.read(self.memory, low.wrapping_add(i)))
             .collect();
         match entries {
-            Some(targets) if targets.iter().all(|&t| self.is_instruction(t)) => {
+            // Entries outside lead to parts of the function that lie elsewhere.
+            Some(targets)
+                if targets
+                    .iter()
+                    .all(|&t| self.is_instruction(t) || !self.code.contains(t))
+                    && targets.iter().any(|&t| self.code.contains(t)) =>
+            {
                 self.table(at, table, targets)
             }
-            Some(targets) if !targets.iter().any(|&t| self.code.contains(t)) => {
-                IndirectJump::Leaves // a table of function pointers
-            }
+            Some(_) if layout.bits == 64 => self.computed(at), // perhaps function pointers
             _ => IndirectJump::Unknown,
         }
     }
 
-    fn unbounded(&self, at: usize, layout: &Layout) -> IndirectJump {
-        let entries = |most| (0..most).map_while(|i| layout.read(self.memory, i));
-        let targets: Vec<_> = entries(MOST_UNBOUNDED_ENTRIES)
+    fn unbounded(&self, at: usize, layout: &Layout, most: u64) -> IndirectJump {
+        let low = layout.first_index();
+        let entries = |most| (0..most).map_while(|i| layout.read(self.memory, low.wrapping_add(i)));
+        let targets: Vec<_> = entries(most)
             .take_while(|&t| self.is_instruction(t))
             .collect();
         // A lone entry is no table.
         if targets.len() > 1 {
-            return self.table(at, layout.entry_address(0), targets);
+            return self.table(at, layout.entry_address(low), targets);
         }
         // The first index need not be 0: what is read there may belong to something else.
         let pointers = layout.bits == 64 && targets.is_empty();
@@ -170,11 +177,6 @@ impl Search<'_> {
 
     /// The smallest value of `index` at the instruction at position `at`, and how many there are.
     fn bounds(&self, at: usize, index: &Sum) -> Option<(u64, u64)> {
-        if let Some(Value::Masked { mask, .. }) = index.core().single()
-            && *mask < MOST_ENTRIES
-        {
-            return Some((0, mask + 1));
-        }
         let mut block = self.cfg.block_of(self.cfg.instructions()[at].ip())?;
         while let Some(above) = self.dominators.immediate(block) {
             if let Some(bounds) = self.bounds_on_edge(above, block, index) {
@@ -238,8 +240,21 @@ impl Search<'_> {
 }
 
 impl Layout {
+    fn stride(&self) -> u64 {
+        u64::from(self.bits / 8)
+    }
+
     fn entry_address(&self, index: u64) -> u64 {
-        self.first.wrapping_add(index.wrapping_mul(self.stride))
+        self.first.wrapping_add(index.wrapping_mul(self.stride()))
+    }
+
+    /// The smallest index, going by the address that all entries are relative to: the table's.
+    fn first_index(&self) -> u64 {
+        let ahead = self.base.wrapping_sub(self.first) as i64;
+        if self.base == 0 || ahead % self.stride() as i64 != 0 {
+            return 0;
+        }
+        (ahead / self.stride() as i64) as u64
     }
 
     fn read(&self, memory: &dyn Memory, index: u64) -> Option<u64> {
@@ -278,36 +293,53 @@ fn layout(target: &Sum) -> Option<(Layout, Sum)> {
         },
         _ => return None,
     };
-    let [(index, stride)] = &address.terms[..] else {
-        return None;
-    };
-    if !matches!(bits, 32 | 64) || *stride < u64::from(bits / 8) || *stride > 64 {
+    if !matches!(bits, 32 | 64) {
         return None;
     }
+    let stride = i64::from(bits / 8);
+    let terms: Option<Vec<_>> = address
+        .terms
+        .iter()
+        .map(|(value, factor)| {
+            let factor = *factor as i64;
+            (factor % stride == 0).then(|| (value.clone(), (factor / stride) as u64))
+        })
+        .collect();
     let layout = Layout {
         first: address.constant,
-        stride: *stride,
         bits,
         signed,
         base: target.constant,
     };
     let index = Sum {
         constant: 0,
-        terms: vec![(index.clone(), 1)],
+        terms: terms?,
     };
     Some((layout, index))
 }
 
-/// Whether a jump target is read from a place that depends on a scaled index, or is computed from
-/// what is read: marks of a jump table even where the table's address is not known.
-fn is_indexed(target: &Sum) -> bool {
-    let scaled = |sum: &Sum| sum.terms.iter().any(|&(_, factor)| matches!(factor, 4 | 8));
-    let loaded_entry = |value: &Value| match value {
-        Value::Load { bits, address, .. } => *bits == 32 || scaled(address),
+/// How many values an index can have, going by its width.
+fn most_entries(index: &Sum) -> u64 {
+    let values = match index.core().single().or(index.single()) {
+        Some(Value::Masked { mask, .. }) => mask.saturating_add(1),
+        _ => match index.single() {
+            Some(Value::Extended { bits: 8, .. } | Value::Load { bits: 8, .. }) => 1 << 8,
+            _ => MOST_UNBOUNDED_ENTRIES,
+        },
+    };
+    values.min(MOST_UNBOUNDED_ENTRIES)
+}
+
+/// Whether a jump target is computed from what is read: the mark of a table of offsets, even where
+/// the table's address is not known. (Tables of pointers to labels may have it unknown too, but code
+/// that uses them does so with its frame in place.)
+fn is_relative(target: &Sum) -> bool {
+    let offset = |value: &Value| match value {
+        Value::Load { bits, .. } => *bits < 64,
         Value::Extended { .. } => true,
         _ => false,
     };
-    target.terms.len() > 1 || target.terms.iter().any(|(value, _)| loaded_entry(value))
+    target.terms.len() > 1 || target.terms.iter().any(|(value, _)| offset(value))
 }
 
 /// `index - compared`, when both are the same value but for a constant.

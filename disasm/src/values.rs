@@ -171,16 +171,12 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The value of register `r` just before the instruction at position `at`.
-    pub fn register(&self, r: Gpr, at: usize) -> Sum {
-        self.register_within(r, at, DEPTH)
-    }
-
     /// The value of operand `operand` of the instruction at position `at`, before it runs.
     pub fn operand(&self, at: usize, operand: u32) -> Option<Sum> {
         self.operand_within(at, operand, DEPTH)
     }
 
+    /// The value of register `r` just before the instruction at position `at`.
     fn register_within(&self, r: Gpr, at: usize, depth: usize) -> Sum {
         let mut defs = self.definitions(r, at);
         // No compiler reads a register that a call may have destroyed: where another definition
