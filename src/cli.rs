@@ -16,8 +16,8 @@ use crate::config::Config;
 use crate::exit::Failure;
 use crate::listing::{Copies, Pattern};
 use crate::options::{
-    AttachOptions, Common, CompareOptions, DEFAULT_F0, DEFAULT_OUTPUT, DemoOptions, DoctorOptions,
-    EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions, ListSource, Query,
+    AttachOptions, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions, EngineChoice,
+    Format, GivenParams, GuardianOptions, Invocation, ListOptions, ListSource, Query,
     ReportOptions, ResumeOptions, ResumeTarget, RunOptions, Verbosity,
 };
 use crate::target_name;
@@ -275,16 +275,17 @@ impl AnalysisArgs {
                 self.peak
             },
         };
+        let format = self
+            .format
+            .map(Format::from)
+            .or(config.format)
+            .unwrap_or_default();
         Common {
             output: self
                 .output
                 .or_else(|| config.output.clone())
-                .unwrap_or_else(|| PathBuf::from(DEFAULT_OUTPUT)),
-            format: self
-                .format
-                .map(Format::from)
-                .or(config.format)
-                .unwrap_or_default(),
+                .unwrap_or_else(|| PathBuf::from(format.default_output())),
+            format,
             engine: self
                 .engine
                 .map(EngineChoice::from)

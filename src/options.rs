@@ -13,9 +13,6 @@ pub use crate::report::difference::{Condition, Method};
 /// The function that is analysed when none is named.
 pub const DEFAULT_F0: &str = "main";
 
-/// The file that results go to when none is named.
-pub const DEFAULT_OUTPUT: &str = "out.txt";
-
 /// One invocation of darc.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Invocation {
@@ -266,7 +263,7 @@ pub struct Common {
 impl Default for Common {
     fn default() -> Self {
         Self {
-            output: PathBuf::from(DEFAULT_OUTPUT),
+            output: PathBuf::from(Format::default().default_output()),
             format: Format::default(),
             engine: EngineChoice::default(),
             params: GivenParams::default(),

@@ -175,7 +175,7 @@ pub(super) struct F0Arg {
 
 #[derive(Args)]
 pub(super) struct AnalysisArgs {
-    /// Write the results to FILE [default: out.txt]
+    /// Write the results to FILE [default: out.txt; by format: out.html, out.svg, …]
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
     /// The format of FILE [default: text]

@@ -112,6 +112,21 @@ fn all_options_arrive() {
 }
 
 #[test]
+fn each_format_has_its_file() {
+    for (format, file) in [
+        ("json", "out.txt"),
+        ("html", "out.html"),
+        ("callgrind", "callgrind.out"),
+    ] {
+        let Ok(Invocation::Attach(options)) = darc(&["attach", "-p", "1", "--format", format])
+        else {
+            panic!()
+        };
+        assert_eq!(options.common.output.to_str(), Some(file));
+    }
+}
+
+#[test]
 fn guardian_and_report_are_understood() {
     assert_eq!(
         darc(&[

@@ -181,7 +181,7 @@ impl Conduct {
             None => Output::open(&self.common.output).class(FailureKind::File)?,
         };
         output.write(saved.as_bytes()).class(FailureKind::File)?;
-        if let Some(caveat) = saved::caveat(self.common.format) {
+        if let Some(caveat) = saved::caveat(self.common.format).filter(|_| show == Show::Report) {
             self.say(&caveat);
         }
         Ok(())

@@ -84,6 +84,19 @@ impl Format {
         }
     }
 
+    /// The file that results of this format go to when none is named.
+    #[must_use]
+    pub fn default_output(self) -> &'static str {
+        match self {
+            Format::Text | Format::Json => "out.txt",
+            Format::Folded => "out.folded",
+            Format::Speedscope => "out.speedscope.json",
+            Format::Callgrind => "callgrind.out",
+            Format::Svg => "out.svg",
+            Format::Html => "out.html",
+        }
+    }
+
     /// Whether it holds all of the results, so that `darc resume` and `darc report` read them again.
     #[must_use]
     pub fn is_complete(self) -> bool {
