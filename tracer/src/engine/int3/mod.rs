@@ -218,11 +218,12 @@ impl Int3 {
             };
             self.hide_interruption(&thread)?;
             let outcome = work(self, &mut thread);
-            // The thread goes on where it was: in a group stop if it was in one.
-            let resumed = match event {
-                Event::GroupStop(_) => thread.listen(),
-                _ => thread.resume(),
-            };
+            // A thread that was in a group stop goes back into it: it reports that first thing, since the
+            // stop that it is in now is another one.
+            if matches!(event, Event::GroupStop(_)) {
+                threads::interrupt(tid)?;
+            }
+            let resumed = thread.resume();
             unless_gone(resumed)?;
             return outcome;
         }
