@@ -5,7 +5,7 @@
 //! instruction. So the code behind every jump out is followed, through [`Memory`], for a while.
 //! Another function never jumps into the middle of this one; it is followed in vain.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use iced_x86::{Decoder, DecoderOptions};
 
@@ -31,8 +31,11 @@ pub(crate) struct JumpBack {
 /// Follows code outside of one function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Explorer {
-    seen: HashSet<u64>,
+    /// By address of an instruction: where the code that was followed to it begins.
+    seen: HashMap<u64, u64>,
     starts: HashSet<u64>,
+    /// Beginnings of code that runs into code followed from another beginning.
+    joins: Vec<(u64, u64)>,
     pub found: Vec<JumpBack>,
 }
 
@@ -54,9 +57,16 @@ impl Explorer {
                 }
                 continue;
             }
-            if self.seen.len() >= MOST_INSTRUCTIONS || !self.seen.insert(addr) {
+            if let Some(&other) = self.seen.get(&addr) {
+                if other != start {
+                    self.joins.push((start, other));
+                }
                 continue;
             }
+            if self.seen.len() >= MOST_INSTRUCTIONS {
+                break;
+            }
+            self.seen.insert(addr, start);
             let mut bytes = [0; LONGEST];
             let Some(bytes) = readable(memory, addr, &mut bytes) else {
                 continue;
@@ -74,7 +84,20 @@ impl Explorer {
 
     /// Whether the code at `start` was found to be a part of the function.
     pub fn is_part(&self, start: u64) -> bool {
-        self.found.iter().any(|jump| jump.start == start)
+        let mut reached = vec![start];
+        let mut next = 0;
+        while let Some(&at) = reached.get(next) {
+            if self.found.iter().any(|jump| jump.start == at) {
+                return true;
+            }
+            next += 1;
+            for (_, other) in self.joins.iter().filter(|(from, _)| *from == at) {
+                if !reached.contains(other) {
+                    reached.push(*other);
+                }
+            }
+        }
+        false
     }
 }
 

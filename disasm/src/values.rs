@@ -304,7 +304,9 @@ impl<'a> Values<'a> {
                 })
             }
             OpKind::Memory => {
-                if depth == 0 || instruction.segment_prefix() != Register::None {
+                // The other segments have base 0; %ds is how `notrack` is written.
+                let segment = instruction.segment_prefix();
+                if depth == 0 || matches!(segment, Register::FS | Register::GS) {
                     return None;
                 }
                 Some(Sum::value(Value::Load {

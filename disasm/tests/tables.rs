@@ -1,0 +1,386 @@
+//! How compilers write the jump of a `switch`, and jumps that look like one.
+
+mod listing;
+
+use darc_disasm::{
+    Cfg, FunctionCode, Memory, NoMemory, SiteKind, Target, UnknownBranch, call_sites,
+};
+use listing::{BASE, Bytes, code};
+
+/// Where the table lies.
+const TABLE: u64 = 0x40_2000;
+
+/// A table of pointers to these offsets in the code.
+fn pointers(offsets: &[u64]) -> Bytes {
+    let words = offsets.iter().flat_map(|o| (BASE + o).to_le_bytes());
+    Bytes::default().with(TABLE, &words.collect::<Vec<_>>())
+}
+
+/// A table of distances from the table to these offsets in the code.
+fn distances(offsets: &[u64]) -> Bytes {
+    let distance = |o: &u64| (BASE + o).wrapping_sub(TABLE) as i32;
+    let words = offsets.iter().flat_map(|o| distance(o).to_le_bytes());
+    Bytes::default().with(TABLE, &words.collect::<Vec<_>>())
+}
+
+/// Offsets in the code of the targets of its only jump, when its table is recovered.
+fn targets(code: &FunctionCode, memory: &dyn Memory) -> Option<Vec<u64>> {
+    let cfg = Cfg::build(code, memory);
+    let tables: Vec<_> = cfg.tables().collect();
+    let &[table] = &tables[..] else {
+        return None;
+    };
+    assert_eq!(cfg.unknown(), []);
+    assert_eq!(
+        call_sites(code, memory)
+            .sites
+            .iter()
+            .filter(|s| matches!(s.kind, SiteKind::TailJump { .. }))
+            .count(),
+        0
+    );
+    Some(table.targets.iter().map(|t| t.wrapping_sub(BASE)).collect())
+}
+
+/// Whether the only jump of the code is a tail jump for certain.
+fn leaves(code: &FunctionCode, memory: &dyn Memory) -> bool {
+    let cfg = Cfg::build(code, memory);
+    let tail = |kind| {
+        matches!(
+            kind,
+            SiteKind::TailJump {
+                target: Target::Indirect(_),
+                condition: None
+            }
+        )
+    };
+    assert!(call_sites(code, memory).sites.iter().any(|s| tail(s.kind)));
+    cfg.tables().next().is_none() && cfg.unknown().is_empty()
+}
+
+#[test]
+fn pointers_by_a_comparison() {
+    let code = code(
+        "
+        83 ff 02                 | cmp $0x2,%edi
+        77 0c                    | ja 401011
+        89 ff                    | mov %edi,%edi
+        3e ff 24 fd 00 20 40 00  | notrack jmp *0x402000(,%rdi,8)
+        90                       | nop
+        c3                       | ret
+        c3                       | ret",
+    );
+    assert_eq!(
+        targets(&code, &pointers(&[0x10, 0xf, 0x10])),
+        Some(vec![0xf, 0x10])
+    );
+    // Too short, and with an entry that is no instruction.
+    assert_eq!(targets(&code, &pointers(&[0x10, 0xf])), None);
+    assert_eq!(targets(&code, &pointers(&[0x10, 0xf, 0xb])), None);
+    // An entry outside: a part of the function that lies elsewhere.
+    assert_eq!(
+        targets(&code, &pointers(&[0x10, 0xf, 0x2000])),
+        Some(vec![0xf, 0x10, 0x2000])
+    );
+    assert!(leaves(&code, &pointers(&[0x2000, 0x2010, 0x2020]))); // function pointers
+}
+
+#[test]
+fn distances_by_a_comparison() {
+    let code = code(
+        "
+        83 ff 02                 | cmp $0x2,%edi
+        77 15                    | ja 40101a
+        48 8d 15 f4 0f 00 00     | lea 0xff4(%rip),%rdx
+        89 ff                    | mov %edi,%edi
+        48 63 04 ba              | movslq (%rdx,%rdi,4),%rax
+        48 01 d0                 | add %rdx,%rax
+        3e ff e0                 | notrack jmp *%rax
+        90                       | nop
+        c3                       | ret
+        c3                       | ret",
+    );
+    assert_eq!(
+        targets(&code, &distances(&[0x19, 0x18, 0x1a])),
+        Some(vec![0x18, 0x19, 0x1a])
+    );
+}
+
+#[test]
+fn gcc_without_optimisation() {
+    let code = code(
+        "
+        55                       | push %rbp
+        48 89 e5                 | mov %rsp,%rbp
+        89 7d fc                 | mov %edi,-0x4(%rbp)
+        83 7d fc 02              | cmpl $0x2,-0x4(%rbp)
+        77 26                    | ja 401033
+        8b 45 fc                 | mov -0x4(%rbp),%eax
+        48 8d 14 85 00 00 00 00  | lea 0x0(,%rax,4),%rdx
+        48 8d 05 e1 0f 00 00     | lea 0xfe1(%rip),%rax
+        8b 04 02                 | mov (%rdx,%rax,1),%eax
+        48 98                    | cltq
+        48 8d 15 d5 0f 00 00     | lea 0xfd5(%rip),%rdx
+        48 01 d0                 | add %rdx,%rax
+        3e ff e0                 | notrack jmp *%rax
+        90                       | nop
+        90                       | nop
+        5d                       | pop %rbp
+        c3                       | ret",
+    );
+    assert_eq!(
+        targets(&code, &distances(&[0x31, 0x32, 0x33])),
+        Some(vec![0x31, 0x32, 0x33])
+    );
+}
+
+#[test]
+fn clang_without_optimisation() {
+    let code = code(
+        "
+        55                       | push %rbp
+        48 89 e5                 | mov %rsp,%rbp
+        89 f8                    | mov %edi,%eax
+        48 89 45 f8              | mov %rax,-0x8(%rbp)
+        83 e8 02                 | sub $0x2,%eax
+        77 16                    | ja 401025
+        48 8b 45 f8              | mov -0x8(%rbp),%rax
+        48 8d 0d e6 0f 00 00     | lea 0xfe6(%rip),%rcx
+        48 63 04 81              | movslq (%rcx,%rax,4),%rax
+        48 01 c8                 | add %rcx,%rax
+        ff e0                    | jmp *%rax
+        90                       | nop
+        90                       | nop
+        5d                       | pop %rbp
+        c3                       | ret",
+    );
+    assert_eq!(
+        targets(&code, &distances(&[0x23, 0x24, 0x25])),
+        Some(vec![0x23, 0x24, 0x25])
+    );
+}
+
+#[test]
+fn an_index_that_does_not_begin_at_zero() {
+    let code = code(
+        "
+        8d 47 fb                 | lea -0x5(%rdi),%eax
+        83 f8 02                 | cmp $0x2,%eax
+        77 09                    | ja 401011
+        ff 24 c5 00 20 40 00     | jmp *0x402000(,%rax,8)
+        90                       | nop
+        c3                       | ret
+        c3                       | ret",
+    );
+    assert_eq!(
+        targets(&code, &pointers(&[0xf, 0x10, 0x11])),
+        Some(vec![0xf, 0x10, 0x11])
+    );
+}
+
+#[test]
+fn the_same_in_64_bits() {
+    let code = code(
+        "
+        48 8d 47 fb              | lea -0x5(%rdi),%rax
+        48 83 f8 02              | cmp $0x2,%rax
+        77 09                    | ja 401013
+        ff 24 c5 00 20 40 00     | jmp *0x402000(,%rax,8)
+        90                       | nop
+        c3                       | ret
+        c3                       | ret",
+    );
+    assert_eq!(
+        targets(&code, &pointers(&[0x11, 0x12, 0x13])),
+        Some(vec![0x11, 0x12, 0x13])
+    );
+}
+
+#[test]
+fn a_jump_to_the_switch_instead_of_around_it() {
+    let code = code(
+        "
+        40 80 ff 02              | cmp $0x2,%dil
+        76 01                    | jbe 401007
+        c3                       | ret
+        40 0f b6 c7              | movzbl %dil,%eax
+        48 8b 0c c5 00 20 40 00  | mov 0x402000(,%rax,8),%rcx
+        ff e1                    | jmp *%rcx
+        90                       | nop
+        c3                       | ret",
+    );
+    assert_eq!(
+        targets(&code, &pointers(&[0x15, 0x16, 0x6])),
+        Some(vec![0x6, 0x15, 0x16])
+    );
+}
+
+#[test]
+fn a_table_address_from_before_the_loop() {
+    // The loop closes only through the table itself.
+    let code = code(
+        "
+        53                       | push %rbx
+        48 8d 1d f8 0f 00 00     | lea 0xff8(%rip),%rbx
+        ff d0                    | call *%rax
+        83 f8 02                 | cmp $0x2,%eax
+        77 0e                    | ja 40101d
+        89 c0                    | mov %eax,%eax
+        48 63 0c 83              | movslq (%rbx,%rax,4),%rcx
+        48 01 d9                 | add %rbx,%rcx
+        ff e1                    | jmp *%rcx
+        90                       | nop
+        eb eb                    | jmp 401008
+        5b                       | pop %rbx
+        c3                       | ret",
+    );
+    assert_eq!(
+        targets(&code, &distances(&[0x1a, 0x1b, 0x1d])),
+        Some(vec![0x1a, 0x1b, 0x1d])
+    );
+}
+
+#[test]
+fn an_exhaustive_match_has_no_comparison() {
+    let code = code(
+        "
+        0f b6 07                 | movzbl (%rdi),%eax
+        48 8d 0d f6 0f 00 00     | lea 0xff6(%rip),%rcx
+        48 63 04 81              | movslq (%rcx,%rax,4),%rax
+        48 01 c8                 | add %rcx,%rax
+        ff e0                    | jmp *%rax
+        90                       | nop
+        90                       | nop
+        c3                       | ret",
+    );
+    let memory = distances(&[0x13, 0x14, 0x15, 0x2000, 0x13]);
+    assert_eq!(targets(&code, &memory), Some(vec![0x13, 0x14, 0x15]));
+    assert_eq!(targets(&code, &distances(&[0x13])), None);
+    assert_eq!(targets(&code, &NoMemory), None);
+}
+
+#[test]
+fn a_mask_limits_the_index() {
+    let code = code(
+        "
+        83 e7 03                 | and $0x3,%edi
+        48 8d 0d f6 0f 00 00     | lea 0xff6(%rip),%rcx
+        48 63 04 b9              | movslq (%rcx,%rdi,4),%rax
+        48 01 c8                 | add %rcx,%rax
+        ff e0                    | jmp *%rax
+        90                       | nop
+        90                       | nop
+        c3                       | ret",
+    );
+    assert_eq!(
+        targets(&code, &distances(&[0x13, 0x13, 0x14, 0x14, 0x15])),
+        Some(vec![0x13, 0x14])
+    );
+}
+
+#[test]
+fn an_exhaustive_match_that_does_not_begin_at_zero() {
+    let code = code(
+        "
+        48 8d 47 fb              | lea -0x5(%rdi),%rax
+        48 8d 0d f5 0f 00 00     | lea 0xff5(%rip),%rcx
+        48 63 04 81              | movslq (%rcx,%rax,4),%rax
+        48 01 c8                 | add %rcx,%rax
+        ff e0                    | jmp *%rax
+        90                       | nop
+        c3                       | ret",
+    );
+    assert_eq!(
+        targets(&code, &distances(&[0x14, 0x15])),
+        Some(vec![0x14, 0x15])
+    );
+}
+
+#[test]
+fn an_index_that_the_compiler_knew() {
+    let code = code(
+        "
+        b8 01 00 00 00           | mov $0x1,%eax
+        48 8d 0d f4 0f 00 00     | lea 0xff4(%rip),%rcx
+        48 63 04 81              | movslq (%rcx,%rax,4),%rax
+        48 01 c8                 | add %rcx,%rax
+        ff e0                    | jmp *%rax
+        90                       | nop
+        c3                       | ret",
+    );
+    assert_eq!(targets(&code, &distances(&[0x15, 0x16])), Some(vec![0x16]));
+}
+
+#[test]
+fn a_virtual_function_is_a_tail_call() {
+    let code = code(
+        "
+        48 8b 07                 | mov (%rdi),%rax
+        ff 60 10                 | jmp *0x10(%rax)",
+    );
+    assert!(leaves(&code, &NoMemory));
+}
+
+#[test]
+fn a_virtual_function_after_the_frame_is_a_tail_call() {
+    let code = code(
+        "
+        53                       | push %rbx
+        48 83 ec 10              | sub $0x10,%rsp
+        48 89 fb                 | mov %rdi,%rbx
+        ff d0                    | call *%rax
+        48 8b 03                 | mov (%rbx),%rax
+        48 89 df                 | mov %rbx,%rdi
+        48 83 c4 10              | add $0x10,%rsp
+        5b                       | pop %rbx
+        ff 60 10                 | jmp *0x10(%rax)",
+    );
+    assert!(leaves(&code, &NoMemory));
+}
+
+#[test]
+fn a_frame_pointer_gives_the_frame_back() {
+    let code = code(
+        "
+        55                       | push %rbp
+        48 89 e5                 | mov %rsp,%rbp
+        48 83 ec 20              | sub $0x20,%rsp
+        48 83 e4 e0              | and $0xffffffffffffffe0,%rsp
+        c9                       | leave
+        ff e0                    | jmp *%rax",
+    );
+    assert!(leaves(&code, &NoMemory));
+}
+
+#[test]
+fn a_fixed_slot_is_a_tail_call() {
+    let code = code(
+        "
+        ff 25 fa 0f 00 00        | jmp *0xffa(%rip)",
+    );
+    assert!(leaves(&code, &NoMemory));
+}
+
+#[test]
+fn a_jump_with_the_frame_in_place_may_go_anywhere() {
+    let code = code(
+        "
+        53                       | push %rbx
+        48 8b 07                 | mov (%rdi),%rax
+        ff e0                    | jmp *%rax",
+    );
+    assert!(!leaves(&code, &NoMemory));
+    let unknown = [UnknownBranch::IndirectJump(BASE + 4)];
+    assert_eq!(Cfg::build(&code, &NoMemory).unknown(), unknown);
+}
+
+#[test]
+fn a_table_at_an_unknown_address_may_lead_anywhere() {
+    let code = code(
+        "
+        48 63 04 87              | movslq (%rdi,%rax,4),%rax
+        48 01 f8                 | add %rdi,%rax
+        ff e0                    | jmp *%rax",
+    );
+    assert!(!leaves(&code, &NoMemory));
+}
