@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
+use crate::threads;
 
 /// One mapping.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,10 +53,17 @@ impl Mapping {
 /// # Errors
 /// When the process is gone or its maps may not be read.
 pub fn read(pid: i32) -> Result<Vec<Mapping>> {
-    let text = std::fs::read(format!("/proc/{pid}/maps")).map_err(|source| Error::Os {
+    let mut text = std::fs::read(format!("/proc/{pid}/maps")).map_err(|source| Error::Os {
         operation: "read the target's mappings",
         source,
     })?;
+    if text.is_empty() {
+        // The entry of a process whose first thread has ended shows nothing; any other thread's does.
+        let others = threads::list(pid).unwrap_or_default();
+        let through = |tid| std::fs::read(format!("/proc/{pid}/task/{tid}/maps")).ok();
+        let shown = others.into_iter().filter_map(through).find(|text| !text.is_empty());
+        text = shown.unwrap_or_default();
+    }
     Ok(parse(&text))
 }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result};
 use crate::sys;
+use crate::threads;
 
 /// An open view of one process's memory. Works while the process runs.
 #[derive(Debug)]
@@ -20,15 +21,33 @@ impl Memory {
     /// # Errors
     /// When `/proc/PID/mem` cannot be opened: the process is gone or the permission is lacking.
     pub fn open(pid: i32) -> Result<Memory> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(format!("/proc/{pid}/mem"))
-            .map_err(|source| Error::Os {
-                operation: "open the target's memory",
-                source,
-            })?;
+        let open = |path: String| OpenOptions::new().read(true).write(true).open(path);
+        // The entry of a process whose first thread has ended shows nothing; any other thread's does.
+        let file = open(format!("/proc/{pid}/mem")).or_else(|error| {
+            let others = threads::list(pid).unwrap_or_default();
+            let through = |tid| open(format!("/proc/{pid}/task/{tid}/mem")).ok();
+            others.into_iter().find_map(through).ok_or(error)
+        });
+        let file = file.map_err(|source| Error::Os {
+            operation: "open the target's memory",
+            source,
+        })?;
         Ok(Memory { pid, file })
+    }
+
+    /// The same memory once more. It stays that of the program that runs now, whatever is executed later.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn again(&self) -> Result<Memory> {
+        let file = self.file.try_clone().map_err(|source| Error::Os {
+            operation: "copy a descriptor",
+            source,
+        })?;
+        Ok(Memory {
+            pid: self.pid,
+            file,
+        })
     }
 
     /// Fills the buffer from the target.

@@ -50,7 +50,7 @@ impl Jump {
     }
 
     fn remove(&mut self, space: &mut Space) -> Result<()> {
-        let memory = Memory::open(self.pid)?;
+        let memory = self.memory.again()?;
         let pid = self.pid;
         let ends = space.syscall_ends();
         let Space { installed, patches, .. } = space;
@@ -84,7 +84,7 @@ impl Jump {
 impl Space {
     /// The addresses behind all copied system calls, each with the one behind the original.
     fn syscall_ends(&self) -> HashMap<u64, u64> {
-        let prepared = self.prepared.values().flatten().flatten();
+        let prepared = self.prepared.values().flatten();
         prepared.flat_map(|prepared| prepared.behind_syscalls.iter().copied()).collect()
     }
 }

@@ -97,7 +97,7 @@ impl Installed {
         memory.write(name, b"darc\0")?;
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         let fd = caller.call(worker, "memfd_create", libc::SYS_memfd_create, [name.0, flags, 0, 0, 0, 0])?;
-        let words = share(pid, fd, blocks);
+        let words = share(worker.tid(), fd, blocks);
         let rings = words.and_then(|words| {
             let len = rings_bytes(blocks as u32);
             let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
@@ -340,7 +340,12 @@ impl Installed {
         ];
         for (start, len) in arenas.chain(data) {
             let arguments = [start, len, 0, 0, 0, 0];
-            unless_gone(self.caller.call(worker, "munmap", libc::SYS_munmap, arguments))?;
+            match self.caller.call(worker, "munmap", libc::SYS_munmap, arguments) {
+                Ok(_) | Err(Error::ThreadGone { .. }) => {}
+                // The program has forbidden itself such calls since.
+                Err(Error::Unsuitable(_)) => return Ok(false),
+                Err(error) => return Err(error),
+            }
         }
         Ok(true)
     }
@@ -355,7 +360,7 @@ fn rings_bytes(blocks: u32) -> u64 {
 }
 
 /// Maps the target's memory file here. The target cannot shrink it, which would end this process.
-fn share(pid: i32, fd: u64, blocks: usize) -> Result<SharedWords> {
+fn share(tid: i32, fd: u64, blocks: usize) -> Result<SharedWords> {
     let os = |source| Error::Os {
         operation: "open the memory shared with the target",
         source,
@@ -363,7 +368,7 @@ fn share(pid: i32, fd: u64, blocks: usize) -> Result<SharedWords> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
-        .open(format!("/proc/{pid}/fd/{fd}"))
+        .open(format!("/proc/{tid}/fd/{fd}"))
         .map_err(os)?;
     let len = rings_bytes(blocks as u32);
     file.set_len(len).map_err(os)?;

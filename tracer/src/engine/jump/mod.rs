@@ -24,7 +24,10 @@ mod watch;
 mod world;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use darc_disasm::FunctionCode;
 
 use crate::addr::TargetAddr;
 use crate::engine::{Counters, Engine, NewTarget, Notice, ProbeCost, Refused, Sink};
@@ -41,7 +44,7 @@ pub use launched::OPTIONS;
 use installed::{Costs, Installed};
 use layout::{FNODES, HEADER, block, header, place, targets};
 use patches::{Patch, Patches};
-use prepare::{Function, Prepared, Stubs};
+use prepare::{Function, Part, Prepared, Stubs};
 use ring::{Record, Rings};
 use stubs::Hook;
 use tree::{Place, Tree};
@@ -55,26 +58,9 @@ struct Space {
     rings: Rings,
     tree: Tree,
     patches: Patches,
-    /// Everything prepared so far, by the address of its patch.
-    prepared: HashMap<Key, std::result::Result<Vec<Prepared>, String>>,
+    /// Everything prepared so far, by function and address of the patch.
+    prepared: HashMap<(u64, u64), std::result::Result<Prepared, String>>,
     functions: HashMap<u64, Function>,
-}
-
-/// Something that can be instrumented.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-enum Key {
-    F0(u64),
-    Site(u64),
-    Unwinder(u64),
-    Catcher(u64),
-}
-
-impl Key {
-    fn addr(self) -> u64 {
-        match self {
-            Key::F0(addr) | Key::Site(addr) | Key::Unwinder(addr) | Key::Catcher(addr) => addr,
-        }
-    }
 }
 
 /// The engine; see the module.
@@ -171,7 +157,7 @@ impl Jump {
             self.space = space;
             return Ok(());
         }
-        let memory = Memory::open(self.pid)?;
+        let memory = self.memory.again()?;
         let (pid, costs) = (self.pid, self.costs);
         let outcome = self.while_stopped(|world| {
             let mut space = match space {
@@ -248,7 +234,7 @@ impl Jump {
             tracing::debug!(left_out, "edges for which there is no room");
         }
         self.generation = self.generation.wrapping_add(1).max(2);
-        let (memory, generation) = (Memory::open(self.pid)?, self.generation);
+        let (memory, generation) = (self.memory.again()?, self.generation);
         self.while_stopped(|world| {
             space.tree.write_targets(&memory, &targets)?;
             let control = space.installed.around.control;
@@ -347,103 +333,110 @@ impl Space {
         refused: &mut Vec<Refused>,
     ) -> Result<BTreeMap<u64, Patch>> {
         let mut wanted: BTreeMap<u64, Patch> = BTreeMap::new();
-        let mut entry = None;
-        if let Some(f0) = &plan.f0 {
-            self.look_at(f0);
-            let key = Key::F0(f0.entry());
-            entry = self.functions.get(&f0.entry()).and_then(|function| function.entry_range().ok());
-            self.want(memory, key, None, &mut wanted, refused)?;
+        let mut refuse = |addr: u64, reason: String| {
+            refused.push(Refused { addr: TargetAddr(addr), reason });
+        };
+        let f0 = plan.f0.as_ref().map(|f0| f0.entry());
+        if let Some(code) = &plan.f0 {
+            self.look_at(code, Part::F0);
+            self.want_entry(memory, code.entry(), None, &mut wanted, &mut refuse)?;
         }
-        for (hooks, key) in [
-            (&plan.unwinders, Key::Unwinder as fn(u64) -> Key),
-            (&plan.catchers, Key::Catcher as fn(u64) -> Key),
-        ] {
-            for hook in hooks {
-                self.want(memory, key(hook.0), None, &mut wanted, refused)?;
+        let unwinders = plan.unwinders.iter().map(|addr| (addr.0, Hook::Unwinder));
+        let catchers = plan.catchers.iter().map(|addr| (addr.0, Hook::Catcher));
+        for (addr, hook) in unwinders.chain(catchers) {
+            if !self.functions.contains_key(&addr) {
+                match prepare::beginning(memory, TargetAddr(addr)) {
+                    Some(function) => drop(self.functions.insert(addr, function)),
+                    None => continue,
+                }
             }
+            self.want_entry(memory, addr, Some(hook), &mut wanted, &mut refuse)?;
         }
         for function in &plan.functions {
-            self.look_at(&function.code);
-            let is_f0 = plan.f0.as_ref().is_some_and(|f0| f0.entry() == function.code.entry());
+            let entry = function.code.entry();
+            if f0 != Some(entry) {
+                self.look_at(&function.code, Part::Callee);
+            }
             for (_, call) in &function.sites {
-                let in_entry = entry.is_some_and(|(start, end)| (start..end).contains(&call.addr));
-                if is_f0 && in_entry {
-                    // Probed in the copy of the entry.
-                    continue;
+                let group = self.functions[&entry].group_of_site(call.addr);
+                let outcome = match group {
+                    Ok(at) => self.want(memory, entry, at, None, &mut wanted)?,
+                    Err(reason) => Err(reason),
+                };
+                if let Err(reason) = outcome {
+                    refuse(call.addr, reason);
                 }
-                let site = Some((function.code.entry(), *call));
-                self.want(memory, Key::Site(call.addr), site, &mut wanted, refused)?;
             }
         }
         Ok(wanted)
     }
 
-    /// Looks at a function's code anew when it is not what was there before.
-    fn look_at(&mut self, code: &std::sync::Arc<darc_disasm::FunctionCode>) {
+    /// Looks at a function's code anew when it, or the part it plays, is not what it was before.
+    fn look_at(&mut self, code: &Arc<FunctionCode>, part: Part) {
         let entry = code.entry();
-        if self.functions.get(&entry).is_some_and(|known| known.is_of(code)) {
+        let known = self.functions.get(&entry);
+        if known.is_some_and(|known| known.is_of(code) && known.plays(part)) {
             return;
         }
-        let stale = |key: &Key| matches!(key, Key::F0(addr) | Key::Site(addr) if code.contains(*addr));
-        self.prepared.retain(|key, _| !stale(key));
-        self.functions.insert(entry, Function::new(code.clone()));
+        self.prepared.retain(|&(function, _), _| function != entry);
+        self.functions.insert(entry, Function::new(Arc::clone(code), part));
     }
 
-    fn want(
+    fn want_entry(
         &mut self,
         memory: &Memory,
-        key: Key,
-        site: Option<(u64, darc_disasm::CallSite)>,
+        entry: u64,
+        hook: Option<Hook>,
         wanted: &mut BTreeMap<u64, Patch>,
-        refused: &mut Vec<Refused>,
+        refuse: &mut impl FnMut(u64, String),
     ) -> Result<()> {
-        if !self.prepared.contains_key(&key) {
-            let outcome = self.prepare_one(memory, key, site)?;
-            self.prepared.insert(key, outcome);
-        }
-        let mut refuse = |reason: &str| {
-            refused.push(Refused { addr: TargetAddr(key.addr()), reason: reason.to_owned() });
+        let groups = match self.functions[&entry].entry_groups() {
+            Ok(groups) => groups,
+            Err(reason) => {
+                refuse(entry, reason);
+                return Ok(());
+            }
         };
-        match &self.prepared[&key] {
-            Err(reason) => refuse(reason),
-            Ok(prepared) => {
-                let overlaps = |patch: &Patch| {
-                    let near = wanted.range(..patch.end()).next_back();
-                    near.is_some_and(|(_, other)| other.end() > patch.at)
-                };
-                if prepared.iter().any(|prepared| overlaps(&prepared.patch)) {
-                    refuse("its bytes are needed for another probe");
-                } else {
-                    wanted.extend(prepared.iter().map(|p| (p.patch.at, p.patch.clone())));
-                }
+        for at in groups {
+            if let Err(reason) = self.want(memory, entry, at, hook, wanted)? {
+                refuse(entry, reason);
+                return Ok(());
             }
         }
         Ok(())
     }
 
-    fn prepare_one(
+    /// Prepares the group of a function at an address, unless that was done before.
+    fn want(
         &mut self,
         memory: &Memory,
-        key: Key,
-        site: Option<(u64, darc_disasm::CallSite)>,
-    ) -> Result<std::result::Result<Vec<Prepared>, String>> {
-        let Space { installed, tree, functions, .. } = self;
-        let mut stubs = Stubs { installed, memory, tree };
-        let hook = |hook, stubs: &mut Stubs<'_>| {
-            let Some(function) = prepare::beginning(memory, TargetAddr(key.addr())) else {
-                return Ok(Err("it is not mapped".to_owned()));
-            };
-            Ok(stubs.hook(&function, hook)?.map(|prepared| vec![prepared]))
-        };
-        match (key, site) {
-            (Key::F0(entry), _) => stubs.f0(&functions[&entry]),
-            (Key::Site(_), Some((function, call))) => {
-                Ok(stubs.site(&functions[&function], &call)?.map(|prepared| vec![prepared]))
-            }
-            (Key::Unwinder(_), _) => hook(Hook::Unwinder, &mut stubs),
-            (Key::Catcher(_), _) => hook(Hook::Catcher, &mut stubs),
-            (Key::Site(_), None) => Ok(Err("it belongs to no function".to_owned())),
+        entry: u64,
+        at: u64,
+        hook: Option<Hook>,
+        wanted: &mut BTreeMap<u64, Patch>,
+    ) -> Result<std::result::Result<(), String>> {
+        let Space { installed, tree, functions, prepared, .. } = self;
+        if !prepared.contains_key(&(entry, at)) {
+            let outcome = Stubs { installed, memory, tree }.group(&functions[&entry], at, hook)?;
+            prepared.insert((entry, at), outcome);
         }
+        Ok(match &prepared[&(entry, at)] {
+            Err(reason) => Err(reason.clone()),
+            Ok(prepared) => {
+                let patch = &prepared.patch;
+                let before = wanted.range(..patch.end()).next_back();
+                match before {
+                    Some((_, other)) if other == patch => Ok(()),
+                    Some((_, other)) if other.end() > patch.at => {
+                        Err("its bytes are needed for another probe".to_owned())
+                    }
+                    _ => {
+                        wanted.insert(patch.at, patch.clone());
+                        Ok(())
+                    }
+                }
+            }
+        })
     }
 }
 

@@ -17,9 +17,10 @@ use super::asm::{Emitted, Surroundings};
 use super::installed::{CodeArena, Installed};
 use super::patches::Patch;
 use super::runtime::Runtime;
-use super::spans::{Last, View};
-use super::stubs::{self, Callee, Entry, F0End, Hook, Kind, Site, Stub};
-use super::tree::{Place, Tree, told_apart};
+use super::layout::journal;
+use super::spans::{Last, NoRoom, View};
+use super::stubs::{self, Callee, F0End, Hook, Item, Kind, Region, Site, Stub};
+use super::tree::{Tree, told_apart};
 
 /// Room that any stub fits in, with its displaced instructions.
 pub const STUB_ROOM: u64 = 2048;
@@ -51,22 +52,69 @@ pub fn returns_strangely(number: u64) -> bool {
     NOT_MEASURED.iter().any(|&(known, _)| u64::from(known) == number)
 }
 
-/// A function that is instrumented.
+/// A function that is instrumented: its instructions in the groups that patches replace.
 #[derive(Debug)]
 pub struct Function {
     code: Arc<FunctionCode>,
     view: View,
     calls: HashMap<u64, CallSite>,
+    groups: Vec<Group>,
+    refused: HashMap<u64, Reason>,
+    end: F0End,
+    part: Part,
+}
+
+/// Instructions that one patch replaces.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Group {
+    range: Range<usize>,
+    purpose: Purpose,
+}
+
+/// What a group is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    /// Sites alone.
+    Sites,
+    /// The function's entry, and sites that overlap it.
+    Entry,
+    /// A `ret`, and sites that overlap what is displaced for it.
+    Ret,
+}
+
+/// Which part a function plays.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Part {
+    /// Its calls are measured.
+    Callee,
+    /// Its entry is patched.
+    Entered,
+    /// Its entry is patched, and its ends are to be noticed.
+    F0,
 }
 
 impl Function {
-    /// Looks at a function's code.
+    /// Divides a function's code into groups.
     #[must_use]
-    pub fn new(code: Arc<FunctionCode>) -> Function {
+    pub fn new(code: Arc<FunctionCode>, part: Part) -> Function {
         let view = View::new(&code);
-        let calls = call_sites(&code, &NoMemory).sites;
-        let calls = calls.into_iter().map(|call| (call.addr, call)).collect();
-        Function { code, view, calls }
+        let sites = call_sites(&code, &NoMemory).sites;
+        let calls = sites.into_iter().map(|call| (call.addr, call)).collect();
+        let mut function = Function {
+            code,
+            view,
+            calls,
+            groups: Vec::new(),
+            refused: HashMap::new(),
+            end: F0End::HiddenReturn,
+            part,
+        };
+        if part == Part::F0 && function.divide_with_returns() {
+            function.end = F0End::PatchedReturns;
+        } else {
+            function.divide(part, &[]);
+        }
+        function
     }
 
     /// Whether it is about the same code.
@@ -75,108 +123,189 @@ impl Function {
         *self.code == *code
     }
 
-    /// The bytes that f0's entry patch replaces.
-    ///
-    /// # Errors
-    /// Why there is no room for it.
-    pub fn entry_range(&self) -> std::result::Result<(u64, u64), Reason> {
-        let range = self.view.at_entry(self.code.entry()).map_err(|reason| reason.to_string())?;
-        let instructions = &self.view.instructions()[range];
-        Ok((instructions[0].ip(), instructions[instructions.len() - 1].next_ip()))
+    /// Whether it was divided for this part.
+    #[must_use]
+    pub fn plays(&self, part: Part) -> bool {
+        self.part == part
     }
 
-    fn original(&self, range: &Range<usize>) -> Option<(u64, Vec<u8>)> {
+    /// Divides so that all ends of f0 are noticed at its `ret`s; false when that is not possible.
+    fn divide_with_returns(&mut self) -> bool {
+        let instructions = self.view.instructions();
+        let entry = self.code.entry();
+        let Ok(first) = self.view.at_entry(entry) else {
+            return false;
+        };
+        // A jump to the entry is no new call, which only a hidden return address tells. The same
+        // holds for what leaves by a jump: it returns elsewhere.
+        let plain = !self.view.is_target(entry)
+            && !self.view.is_target(instructions[first.start].ip())
+            && instructions.iter().all(|i| !i.is_invalid())
+            && !self.calls.values().any(|call| matches!(call.kind, SiteKind::TailJump { .. }));
+        let ends = instructions.iter().filter(|i| i.flow_control() == FlowControl::Return);
+        let returns: Option<Vec<_>> = ends
+            .map(|ret| self.view.before(ret.ip(), Last::Included).ok())
+            .collect();
+        match returns {
+            Some(returns) if plain && !returns.is_empty() => self.divide(Part::F0, &returns),
+            _ => false,
+        }
+    }
+
+    /// Makes groups of everything that can be patched; ranges that overlap become one. False when a
+    /// return is not among them.
+    fn divide(&mut self, part: Part, returns: &[Range<usize>]) -> bool {
+        self.groups.clear();
+        self.refused.clear();
+        let mut wanted: Vec<(Range<usize>, Purpose, u64)> = Vec::new();
+        if part != Part::Callee && let Ok(range) = self.view.at_entry(self.code.entry()) {
+            wanted.push((range, Purpose::Entry, 0));
+        }
+        wanted.extend(returns.iter().map(|range| (range.clone(), Purpose::Ret, 0)));
+        let mut calls: Vec<CallSite> = self.calls.values().copied().collect();
+        calls.sort_unstable_by_key(|call| call.addr);
+        for call in calls {
+            match self.room(&call) {
+                Ok(range) => wanted.push((range, Purpose::Sites, call.addr)),
+                Err(reason) => drop(self.refused.insert(call.addr, reason)),
+            }
+        }
+        let mut complete = true;
+        // What must be there comes first, so that what is merely wanted gives way.
+        for (range, purpose, addr) in wanted {
+            let added = self.add(Group { range, purpose });
+            if added.is_err() && purpose == Purpose::Ret {
+                complete = false;
+            } else if let Err(reason) = added {
+                self.refused.insert(addr, reason.to_string());
+            }
+        }
+        self.groups.sort_unstable_by_key(|group| group.range.start);
+        complete
+    }
+
+    fn room(&self, call: &CallSite) -> std::result::Result<Range<usize>, Reason> {
+        let last = match call.kind {
+            SiteKind::Syscall { number } => {
+                let strange = NOT_MEASURED.iter().find(|(known, _)| Some(*known) == number);
+                if let Some((_, name)) = strange {
+                    return Err(format!("{name} does not return like other system calls"));
+                }
+                Last::Excluded
+            }
+            _ => Last::Included,
+        };
+        self.view.before(call.addr, last).map_err(|reason| reason.to_string())
+    }
+
+    /// Adds a group, merged with those that it overlaps.
+    fn add(&mut self, group: Group) -> std::result::Result<(), NoRoom> {
+        let mut merged = group;
+        let mut rest = Vec::new();
+        for other in &self.groups {
+            let apart = other.range.end <= merged.range.start || merged.range.end <= other.range.start;
+            if apart {
+                rest.push(other.clone());
+                continue;
+            }
+            // Only the last instruction can be a return, and only one purpose beside sites is possible.
+            let purpose = match (other.purpose, merged.purpose) {
+                (Purpose::Sites, purpose) | (purpose, Purpose::Sites) => purpose,
+                _ => return Err(NoRoom::TooShort),
+            };
+            merged = Group { range: self.view.union(&other.range, &merged.range)?, purpose };
+        }
+        let bytes = self.bytes(&merged.range).map_or(usize::MAX, |(_, bytes)| bytes.len());
+        if bytes > journal::MAX_LEN {
+            return Err(NoRoom::TooShort);
+        }
+        rest.push(merged);
+        self.groups = rest;
+        Ok(())
+    }
+
+    fn bytes(&self, range: &Range<usize>) -> Option<(u64, Vec<u8>)> {
         let instructions = &self.view.instructions()[range.clone()];
         let (first, last) = (instructions.first()?, instructions.last()?);
         let len = usize::try_from(last.next_ip().checked_sub(first.ip())?).ok()?;
         Some((first.ip(), self.code.bytes_at(first.ip(), len)?.to_vec()))
     }
 
-    /// A site as the stub needs it, with the instructions to be replaced.
-    fn site(&self, call: &CallSite, place: Place) -> std::result::Result<(Site, Range<usize>), Reason> {
-        let (kind, last) = match call.kind {
-            SiteKind::Call(target) => (Kind::Call(callee(target)), Last::Included),
-            SiteKind::TailJump { target, condition } => {
-                let condition = condition.map(Condition::to_iced);
-                (Kind::Tail(callee(target), condition), Last::Included)
-            }
-            SiteKind::Syscall { number } => {
-                let strange = NOT_MEASURED.iter().find(|(known, _)| Some(*known) == number);
-                if let Some((_, name)) = strange {
-                    return Err(format!("{name} does not return like other system calls"));
-                }
-                let by_number = told_apart(&call.kind);
-                (Kind::Syscall { by_number }, Last::Excluded)
-            }
-        };
-        let range = self.view.before(call.addr, last).map_err(|reason| reason.to_string())?;
-        let before = match last {
-            Last::Included => range.start..range.end - 1,
-            Last::Excluded => range.clone(),
-        };
-        let site = Site {
-            function: place.function,
-            local: place.local,
-            kind,
-            before: self.view.instructions()[before].to_vec(),
-            next: call.next(),
-        };
-        Ok((site, range))
-    }
-
-    /// The displaced instructions of the entry; a call among them keeps its own return address, and is
-    /// a site of the tree.
-    fn entry(&self, tree: &mut Tree) -> std::result::Result<(Entry, Range<usize>), Reason> {
-        let range = self.view.at_entry(self.code.entry()).map_err(|reason| reason.to_string())?;
-        let displaced = self.view.instructions()[range.clone()].to_vec();
-        let last = displaced.last().expect("a jump takes some bytes");
-        let calls = matches!(last.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
-        let leaves = self.calls.get(&last.ip()).filter(|call| !matches!(call.kind, SiteKind::Syscall { .. }));
-        let site = match leaves {
-            Some(call) => {
-                let place = tree.place(self.code.entry(), call.addr);
-                let kind = match call.kind {
-                    SiteKind::Call(target) => Kind::Call(callee(target)),
-                    SiteKind::TailJump { target, condition } => {
-                        Kind::Tail(callee(target), condition.map(Condition::to_iced))
-                    }
-                    SiteKind::Syscall { .. } => return Err("it begins with a system call".to_owned()),
-                };
-                Some(Site {
-                    function: place.function,
-                    local: place.local,
-                    kind,
-                    before: Vec::new(),
-                    next: call.next(),
-                })
-            }
-            None if calls => return Err("it begins with a call that cannot be moved".to_owned()),
-            None => None,
-        };
-        let next = last.next_ip();
-        Ok((Entry { displaced, site, next }, range))
-    }
-
-    /// The `ret` instructions with what is displaced before each, if the end of every call can be
-    /// noticed by them.
-    fn returns(&self) -> Option<Vec<Range<usize>>> {
+    /// The address of the group that the site at `addr` is in: what is to be prepared for it.
+    ///
+    /// # Errors
+    /// Why it is in none.
+    pub fn group_of_site(&self, addr: u64) -> std::result::Result<u64, Reason> {
+        if let Some(reason) = self.refused.get(&addr) {
+            return Err(reason.clone());
+        }
+        let is_syscall = matches!(self.calls.get(&addr).map(|call| call.kind), Some(SiteKind::Syscall { .. }));
         let instructions = self.view.instructions();
-        let (start, _) = self.entry_range().ok()?;
-        // A jump to the entry is no new call, which only a hidden return address tells.
-        let plain = !self.view.is_target(start)
-            && !self.view.is_target(self.code.entry())
-            && instructions.iter().all(|i| !i.is_invalid())
-            && !self.calls.values().any(|call| matches!(call.kind, SiteKind::TailJump { .. }));
-        if !plain {
+        let group = self.groups.iter().find(|group| {
+            let range = &group.range;
+            match is_syscall {
+                // The instruction itself stays behind the group.
+                true => instructions[range.end - 1].next_ip() == addr,
+                false => instructions[range.clone()].iter().any(|i| i.ip() == addr),
+            }
+        });
+        group
+            .map(|group| instructions[group.range.start].ip())
+            .ok_or_else(|| NoRoom::NoInstruction.to_string())
+    }
+
+    /// The addresses of the groups that make the function f0, or hook it: its returns, its entry last.
+    ///
+    /// # Errors
+    /// Why there is no room for a jump at its entry.
+    pub fn entry_groups(&self) -> std::result::Result<Vec<u64>, Reason> {
+        self.view.at_entry(self.code.entry()).map_err(|reason| reason.to_string())?;
+        let at = |purpose| {
+            let groups = self.groups.iter().filter(move |group| group.purpose == purpose);
+            groups.map(|group| self.view.instructions()[group.range.start].ip())
+        };
+        // The entry last: an op that has begun must find its end.
+        Ok(at(Purpose::Ret).chain(at(Purpose::Entry)).collect())
+    }
+
+    /// What the group at an address displaces.
+    fn region(&self, at: u64, tree: &mut Tree) -> Option<(Region, Purpose)> {
+        let instructions = self.view.instructions();
+        let group = self.groups.iter().find(|group| instructions[group.range.start].ip() == at)?;
+        let displaced = &instructions[group.range.clone()];
+        let next = displaced.last()?.next_ip();
+        let is_call = |i: &Instruction| matches!(i.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
+        if displaced.iter().any(|i| is_call(i) && !self.calls.contains_key(&i.ip())) {
+            // A call whose return address means something (reading the program counter).
             return None;
         }
-        let entry = self.view.at_entry(self.code.entry()).ok()?;
-        let ends = instructions.iter().filter(|i| i.flow_control() == FlowControl::Return);
-        let ranges: Vec<_> = ends
-            .map(|ret| self.view.before(ret.ip(), Last::Included).ok())
-            .collect::<Option<_>>()?;
-        let apart = ranges.iter().all(|range| range.start >= entry.end || range.end <= entry.start);
-        (apart && !ranges.is_empty()).then_some(ranges)
+        let mut items: Vec<Item> = displaced
+            .iter()
+            .map(|instruction| match self.calls.get(&instruction.ip()) {
+                Some(call) => Item::Site(self.site(call, tree)),
+                None if group.purpose == Purpose::Ret && instruction.flow_control() == FlowControl::Return => {
+                    Item::Ret(*instruction)
+                }
+                None => Item::Plain(*instruction),
+            })
+            .collect();
+        let behind = self.calls.get(&next).filter(|call| matches!(call.kind, SiteKind::Syscall { .. }));
+        if let Some(call) = behind.filter(|call| !self.refused.contains_key(&call.addr)) {
+            items.push(Item::Site(self.site(call, tree)));
+        }
+        Some((Region { items, next }, group.purpose))
+    }
+
+    fn site(&self, call: &CallSite, tree: &mut Tree) -> Site {
+        let place = tree.place(self.code.entry(), call.addr);
+        let kind = match call.kind {
+            SiteKind::Call(target) => Kind::Call(callee(target)),
+            SiteKind::TailJump { target, condition } => {
+                Kind::Tail(callee(target), condition.map(Condition::to_iced))
+            }
+            SiteKind::Syscall { .. } => Kind::Syscall { by_number: told_apart(&call.kind) },
+        };
+        Site { function: place.function, local: place.local, kind, addr: call.addr, next: call.next() }
     }
 }
 
@@ -216,100 +345,41 @@ impl Stubs<'_> {
         }
     }
 
-    fn prepared(
+    /// Prepares the group at an address. `hook` says what the entry of a function that is not f0 is for.
+    ///
+    /// # Errors
+    /// When the target is gone; the inner error says why the group is left alone.
+    pub fn group(
         &mut self,
+        function: &Function,
         at: u64,
-        original: Vec<u8>,
-        emit: impl FnOnce(u64, &Surroundings, &Runtime) -> Emitted<Stub>,
+        hook: Option<Hook>,
     ) -> Result<std::result::Result<Prepared, Reason>> {
-        let stub = match self.place(at, emit)? {
+        let Some((region, purpose)) = function.region(at, self.tree) else {
+            return Ok(Err(NoRoom::NoInstruction.to_string()));
+        };
+        let len = (region.next - at) as usize;
+        let Some(original) = function.code.bytes_at(at, len).map(<[u8]>::to_vec) else {
+            return Ok(Err("its bytes are not at hand".to_owned()));
+        };
+        let stub = self.place(at, |at, around, runtime| match (purpose, hook) {
+            (Purpose::Entry, None) => stubs::f0(at, &region, function.end, around, runtime),
+            (Purpose::Entry, Some(hook)) => stubs::hook(at, &region, hook, around, runtime),
+            (Purpose::Sites | Purpose::Ret, _) => stubs::region(at, &region, around, runtime),
+        })?;
+        let stub = match stub {
             Ok(stub) => stub,
             Err(reason) => return Ok(Err(reason)),
         };
-        let moved = stub.moved.clone();
-        Ok(match Patch::jump(at, original, stub.entry, moved) {
-            Some(patch) => Ok(Prepared { patch, behind_syscalls: Vec::new() }),
+        let next = match region.items.last() {
+            Some(Item::Site(site)) => site.next,
+            _ => region.next,
+        };
+        let behind_syscalls = stub.behind_syscalls.iter().map(|&copy| (copy, next)).collect();
+        Ok(match Patch::jump(at, original, stub.entry, stub.moved) {
+            Some(patch) => Ok(Prepared { patch, behind_syscalls }),
             None => Err("the instructions to be replaced are too long".to_owned()),
         })
-    }
-
-    /// Prepares a call site.
-    ///
-    /// # Errors
-    /// When the target is gone; the inner error says why the site is left alone.
-    pub fn site(&mut self, function: &Function, call: &CallSite) -> Result<std::result::Result<Prepared, Reason>> {
-        let place = self.tree.place(function.code.entry(), call.addr);
-        let (site, range) = match function.site(call, place) {
-            Ok(found) => found,
-            Err(reason) => return Ok(Err(reason)),
-        };
-        let Some((at, original)) = function.original(&range) else {
-            return Ok(Err("its bytes are not at hand".to_owned()));
-        };
-        let mut behind = Vec::new();
-        let prepared = self.prepared(at, original, |at, around, runtime| {
-            let stub = stubs::site(at, &site, around, runtime)?;
-            behind = stub.behind_syscalls.iter().map(|&copy| (copy, site.next)).collect();
-            Ok(stub)
-        })?;
-        Ok(prepared.map(|prepared| Prepared { behind_syscalls: behind, ..prepared }))
-    }
-
-    /// Prepares f0: its entry, and its returns where they can be patched.
-    ///
-    /// # Errors
-    /// As [`Stubs::site`].
-    pub fn f0(&mut self, function: &Function) -> Result<std::result::Result<Vec<Prepared>, Reason>> {
-        let (entry, range) = match function.entry(self.tree) {
-            Ok(found) => found,
-            Err(reason) => return Ok(Err(reason)),
-        };
-        let Some((at, original)) = function.original(&range) else {
-            return Ok(Err("its bytes are not at hand".to_owned()));
-        };
-        let mut patches = Vec::new();
-        let mut end = F0End::PatchedReturns;
-        for range in function.returns().unwrap_or_default() {
-            match self.ret(function, &range)? {
-                Ok(prepared) => patches.push(prepared),
-                Err(_) => end = F0End::HiddenReturn,
-            }
-        }
-        if patches.is_empty() || end == F0End::HiddenReturn {
-            (patches, end) = (Vec::new(), F0End::HiddenReturn);
-        }
-        let prepared = self.prepared(at, original, |at, around, runtime| {
-            stubs::f0(at, &entry, end, around, runtime)
-        })?;
-        Ok(prepared.map(|prepared| {
-            // The entry last: an op that has begun must find its end.
-            patches.push(prepared);
-            patches
-        }))
-    }
-
-    fn ret(&mut self, function: &Function, range: &Range<usize>) -> Result<std::result::Result<Prepared, Reason>> {
-        let Some((at, original)) = function.original(range) else {
-            return Ok(Err("its bytes are not at hand".to_owned()));
-        };
-        let displaced: &[Instruction] = &function.view.instructions()[range.clone()];
-        let (ret, before) = displaced.split_last().expect("a range has a last instruction");
-        self.prepared(at, original, |at, around, runtime| stubs::ret(at, before, *ret, around, runtime))
-    }
-
-    /// Prepares a hook at a function's entry.
-    ///
-    /// # Errors
-    /// As [`Stubs::site`].
-    pub fn hook(&mut self, function: &Function, hook: Hook) -> Result<std::result::Result<Prepared, Reason>> {
-        let (entry, range) = match function.entry(self.tree) {
-            Ok(found) => found,
-            Err(reason) => return Ok(Err(reason)),
-        };
-        let Some((at, original)) = function.original(&range) else {
-            return Ok(Err("its bytes are not at hand".to_owned()));
-        };
-        self.prepared(at, original, |at, around, runtime| stubs::hook(at, &entry, hook, around, runtime))
     }
 }
 
@@ -320,5 +390,5 @@ pub fn beginning(memory: &Memory, addr: TargetAddr) -> Option<Function> {
     let mut bytes = vec![0; BYTES];
     memory.read(addr, &mut bytes).ok()?;
     let part = darc_disasm::CodePart { start: addr.0, bytes };
-    FunctionCode::new(vec![part]).map(|code| Function::new(Arc::new(code)))
+    FunctionCode::new(vec![part]).map(|code| Function::new(Arc::new(code), Part::Entered))
 }

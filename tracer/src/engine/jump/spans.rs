@@ -102,7 +102,8 @@ impl View {
         while start == end || end_addr - self.instructions[start].ip() < JUMP {
             let before = start.checked_sub(1).ok_or(NoRoom::TooShort)?;
             let candidate = &self.instructions[before];
-            let straight = candidate.flow_control() == FlowControl::Next
+            let flow = candidate.flow_control();
+            let straight = matches!(flow, FlowControl::Next | FlowControl::ConditionalBranch)
                 && !candidate.is_invalid()
                 && candidate.next_ip() == self.instructions[start].ip();
             if !straight {
@@ -110,20 +111,38 @@ impl View {
             }
             start = before;
         }
-        self.check_inside(start..end, end_addr)?;
-        Ok(start..end)
-    }
-
-    fn check_inside(&self, range: Range<usize>, end_addr: u64) -> Result<(), NoRoom> {
-        // The address behind an excluded instruction's predecessors is its own: a branch to it is fine.
-        let starts = self.instructions[range.clone()].iter().skip(1).map(Instruction::ip);
-        let mut inside = starts.filter(|&ip| ip < end_addr).peekable();
-        if inside.peek().is_some() && self.unknown_jumps {
+        if end - start > 1 && self.unknown_jumps {
             return Err(NoRoom::JumpTable);
         }
-        match inside.any(|ip| self.is_target(ip)) {
+        match self.is_entered(&(start..end)) {
             true => Err(NoRoom::BranchInside),
-            false => Ok(()),
+            false => Ok(start..end),
+        }
+    }
+
+    /// Whether a branch leads to an instruction of the range other than its first.
+    fn is_entered(&self, range: &Range<usize>) -> bool {
+        let inside = self.instructions[range.clone()].iter().skip(1);
+        inside.map(Instruction::ip).any(|ip| self.is_target(ip))
+    }
+
+    /// Two overlapping ranges as one, where that works: whatever ends straight execution must be at
+    /// the end, for a call returns to the text behind it.
+    ///
+    /// # Errors
+    /// Why they cannot be one.
+    pub fn union(&self, a: &Range<usize>, b: &Range<usize>) -> Result<Range<usize>, NoRoom> {
+        let both = a.start.min(b.start)..a.end.max(b.end);
+        let instructions = &self.instructions[both.clone()];
+        let goes_on = |i: &Instruction| {
+            matches!(i.flow_control(), FlowControl::Next | FlowControl::ConditionalBranch)
+        };
+        let straight = instructions.iter().rev().skip(1).all(goes_on);
+        let contiguous = instructions.windows(2).all(|pair| pair[0].next_ip() == pair[1].ip());
+        match straight && contiguous {
+            false => Err(NoRoom::TooShort),
+            true if self.is_entered(&both) => Err(NoRoom::BranchInside),
+            true => Ok(both),
         }
     }
 
@@ -160,8 +179,7 @@ impl View {
                 return Err(NoRoom::TooShort);
             }
         }
-        let inside = self.instructions[start + 1..end].iter();
-        match inside.map(Instruction::ip).any(|ip| self.is_target(ip)) {
+        match self.is_entered(&(start..end)) {
             true => Err(NoRoom::BranchInside),
             false => Ok(start..end),
         }
@@ -211,6 +229,23 @@ mod tests {
         // xor %eax,%eax; call *%rax; nothing before
         let v = view(&[0x31, 0xc0, 0xff, 0xd0]);
         assert_eq!(v.before(0x1002, Last::Included), Err(NoRoom::TooShort));
+    }
+
+    #[test]
+    fn a_conditional_jump_before_it_is_displaced_too() {
+        // test %rsi,%rsi; jne far; jmp far
+        let v = view(&[0x48, 0x85, 0xf6, 0x75, 0x65, 0xeb, 0x03]);
+        assert_eq!(v.before(0x1005, Last::Included), Ok(0..3));
+        assert_eq!(v.at_entry(0x1000), Ok(0..2));
+        assert_eq!(v.union(&(0..2), &(0..3)), Ok(0..3));
+    }
+
+    #[test]
+    fn a_call_ends_a_range() {
+        // call 0; push %rbx; sub $8,%rsp
+        let v = view(&[0xe8, 0, 0, 0, 0, 0x53, 0x48, 0x83, 0xec, 8]);
+        assert_eq!(v.union(&(0..1), &(0..3)), Err(NoRoom::TooShort));
+        assert_eq!(v.union(&(1..2), &(1..3)), Ok(1..3));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction};
 use super::asm::Surroundings;
 use super::layout::*;
 use super::runtime::{self, Runtime};
-use super::stubs::{self, Callee, Entry, F0End, Kind, Site, Stub};
+use super::stubs::{self, Callee, F0End, Item, Kind, Region, Site, Stub};
 
 const CODE_BYTES: usize = 1 << 16;
 const BLOCK_COUNT: u64 = 2;
@@ -150,9 +150,8 @@ impl Arena {
     }
 
     fn patch_f0(&mut self, entry: u64, displaced: usize, end: F0End) {
-        let entry_code = Entry {
-            displaced: self.instructions(entry, displaced),
-            site: None,
+        let entry_code = Region {
+            items: self.instructions(entry, displaced).into_iter().map(Item::Plain).collect(),
             next: entry + displaced as u64,
         };
         self.patch(entry, displaced, |at, around, runtime| {
@@ -161,8 +160,14 @@ impl Arena {
     }
 
     fn patch_site(&mut self, at: u64, len: usize, site: &Site) {
+        self.patch_region(at, len, &[], Item::Site(site.clone()));
+    }
+
+    fn patch_region(&mut self, at: u64, len: usize, before: &[Instruction], last: Item) {
+        let items = before.iter().copied().map(Item::Plain).chain([last]).collect();
+        let region = Region { items, next: at + len as u64 };
         self.patch(at, len, |at, around, runtime| {
-            stubs::site(at, site, around, runtime).unwrap()
+            stubs::region(at, &region, around, runtime).unwrap()
         });
     }
 
@@ -327,7 +332,7 @@ fn call_site(kind: Kind, next: u64) -> Site {
         function: 5,
         local: 0,
         kind,
-        before: Vec::new(),
+        addr: 0,
         next,
     }
 }
@@ -434,9 +439,8 @@ fn an_indirect_call_is_told_apart_by_its_callee() {
         arena.expand(1, 5, table);
         compare(&mut arena, p.f0, |arena| {
             arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
-            let mut site = call_site(Kind::Call(Callee::Indirect(operand)), p.after);
-            site.before = before.clone();
-            arena.patch_site(p.site, (p.after - p.site) as usize, &site);
+            let site = call_site(Kind::Call(Callee::Indirect(operand)), p.after);
+            arena.patch_region(p.site, (p.after - p.site) as usize, &before, Item::Site(site));
         });
         // The first op announced the callee; nobody answered.
         let mut records = arena.ops();
@@ -511,9 +515,7 @@ fn patched_returns_end_an_op_without_a_hidden_return_address() {
             5,
             &call_site(Kind::Call(Callee::Direct(child)), p.after),
         );
-        arena.patch(p.after + 3, 7, |at, around, runtime| {
-            stubs::ret(at, &tail[1..3], tail[3], around, runtime).unwrap()
-        });
+        arena.patch_region(p.after + 3, 7, &tail[1..3], Item::Ret(tail[3]));
     });
     check_ops(&arena, &[2]);
 }
@@ -545,9 +547,8 @@ fn a_system_call_is_measured_and_the_red_zone_kept() {
     arena.expand(1, 5, arena.descriptor_at(2));
     compare(&mut arena, f0, |arena| {
         arena.patch_f0(f0, 5, F0End::HiddenReturn);
-        let mut site = call_site(Kind::Syscall { by_number: false }, call.next_ip());
-        site.before = vec![load];
-        arena.patch_site(load.ip(), load.len(), &site);
+        let site = call_site(Kind::Syscall { by_number: false }, call.next_ip());
+        arena.patch_region(load.ip(), load.len(), &[load], Item::Site(site));
     });
     check_ops(&arena, &[2]);
 }

@@ -41,7 +41,7 @@ pub enum Kind {
 }
 
 /// An instrumented site.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Site {
     /// The function, as descriptors name it.
     pub function: u32,
@@ -49,9 +49,38 @@ pub struct Site {
     pub local: u32,
     /// What it does.
     pub kind: Kind,
-    /// Instructions before it that the patch displaces too.
-    pub before: Vec<Instruction>,
+    /// The address of its instruction.
+    pub addr: u64,
     /// The address of the instruction behind it.
+    pub next: u64,
+}
+
+/// One instruction that a patch displaces.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Item {
+    /// Nothing is to be noticed at it.
+    Plain(Instruction),
+    /// A site.
+    Site(Site),
+    /// A `ret` of an f0 whose ends are noticed by them.
+    Ret(Instruction),
+}
+
+impl Item {
+    fn addr(&self) -> u64 {
+        match self {
+            Item::Plain(instruction) | Item::Ret(instruction) => instruction.ip(),
+            Item::Site(site) => site.addr,
+        }
+    }
+}
+
+/// What a patch displaces: instructions in a row of which only the last may be a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// The instructions.
+    pub items: Vec<Item>,
+    /// The address behind them, where the rest goes on.
     pub next: u64,
 }
 
@@ -135,14 +164,30 @@ impl<'a> Builder<'a> {
         self.a.create_label()
     }
 
-    fn displace(&mut self, instructions: &[Instruction]) -> Emitted<()> {
-        for instruction in instructions {
+    /// Appends the copy of what a patch displaces, and the way back to the rest.
+    fn region(&mut self, region: &Region) -> Emitted<()> {
+        for (index, item) in region.items.iter().enumerate() {
             let mut at = self.label();
             self.a.set_label(&mut at)?;
-            self.a.add_instruction(*instruction)?;
-            self.moved.push((instruction.ip(), at));
+            // The assembler takes one label an instruction, and what follows may bring its own.
+            self.a.nop()?;
+            self.moved.push((item.addr(), at));
+            let last = index + 1 == region.items.len();
+            match item {
+                Item::Plain(instruction) => self.a.add_instruction(*instruction)?,
+                Item::Ret(instruction) => ret(self, *instruction)?,
+                Item::Site(site) => {
+                    let after = self.label();
+                    append_site(self, site, if last { None } else { Some(after) })?;
+                    if !last {
+                        let mut after = after;
+                        self.a.set_label(&mut after)?;
+                        self.a.nop()?;
+                    }
+                }
+            }
         }
-        Ok(())
+        self.a.jmp(region.next)
     }
 
     /// rcx becomes the thread's block and rsi its first free entry; unknown threads go to `unknown`.
@@ -422,25 +467,28 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Emits the stub of a site.
-pub fn site(at: u64, site: &Site, around: &Surroundings, runtime: &Runtime) -> Emitted<Stub> {
+/// Emits the stub of a patch in the middle of a function.
+pub fn region(at: u64, region: &Region, around: &Surroundings, runtime: &Runtime) -> Emitted<Stub> {
     let mut b = Builder::new(around, runtime)?;
     let mut start = b.label();
-    b.a.set_label(&mut start)?;
-    if !site.before.is_empty() {
-        // The assembler takes one label an instruction, and every displaced one has its own.
+    if let [Item::Site(site)] = &region.items[..] {
+        // By far the most frequent case.
+        b.a.set_label(&mut start)?;
+        append_site(&mut b, site, None)?;
+    } else {
+        b.a.set_label(&mut start)?;
         b.a.nop()?;
+        b.region(region)?;
     }
-    b.displace(&site.before)?;
-    append_site(&mut b, site)?;
     b.finish(at, start)
 }
 
-fn append_site(b: &mut Builder<'_>, site: &Site) -> Emitted<()> {
+/// Appends a site; a conditional jump that is not taken goes on at `after`, or in the text.
+fn append_site(b: &mut Builder<'_>, site: &Site, after: Option<CodeLabel>) -> Emitted<()> {
     match site.kind {
         Kind::Call(Callee::Direct(to)) => direct_call(b, site, to),
         Kind::Call(Callee::Indirect(operand)) => indirect_call(b, site, operand),
-        Kind::Tail(callee, condition) => tail_jump(b, site, callee, condition),
+        Kind::Tail(callee, condition) => tail_jump(b, site, callee, condition, after),
         Kind::Syscall { by_number } => system_call(b, site, by_number),
     }
 }
@@ -519,11 +567,15 @@ fn tail_jump(
     site: &Site,
     callee: Callee,
     condition: Option<ConditionCode>,
+    after: Option<CodeLabel>,
 ) -> Emitted<()> {
     let [mut pass, mut leave, mut lost, mut end, mut taken] = std::array::from_fn(|_| b.label());
     if let Some(condition) = condition {
         jump_if(&mut b.a, condition, taken)?;
-        b.a.jmp(site.next)?;
+        match after {
+            Some(after) => b.a.jmp(after)?,
+            None => b.a.jmp(site.next)?,
+        }
         b.a.set_label(&mut taken)?;
     }
     let place = site_place(b, site, 0);
@@ -705,38 +757,10 @@ pub enum F0End {
     PatchedReturns,
 }
 
-/// What a patched entry is for.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    /// The displaced instructions; a call among them must be the last.
-    pub displaced: Vec<Instruction>,
-    /// The site among them, if one is instrumented.
-    pub site: Option<Site>,
-    /// The address behind them.
-    pub next: u64,
-}
-
-/// Appends the displaced instructions of an entry and the way back to the rest.
-fn body(b: &mut Builder<'_>, entry: &Entry) -> Emitted<()> {
-    match (&entry.site, entry.displaced.split_last()) {
-        (Some(site), Some((call, before))) => {
-            b.displace(before)?;
-            let mut at = b.label();
-            b.a.set_label(&mut at)?;
-            b.moved.push((call.ip(), at));
-            append_site(b, site)
-        }
-        _ => {
-            b.displace(&entry.displaced)?;
-            b.a.jmp(entry.next)
-        }
-    }
-}
-
 /// Emits the stub of f0's entry.
 pub fn f0(
     at: u64,
-    f0: &Entry,
+    f0: &Region,
     end: F0End,
     around: &Surroundings,
     runtime: &Runtime,
@@ -853,7 +877,7 @@ pub fn f0(
     restore(&mut b.a)?;
     b.a.set_label(&mut inside)?;
     b.a.nop()?;
-    body(&mut b, f0)?;
+    b.region(f0)?;
     // Entries are awaited already.
     let mut busy = busy;
     let mut ignore = b.label();
@@ -872,22 +896,10 @@ pub fn f0(
     b.finish(at, start)
 }
 
-/// Emits the stub of a `ret` of f0: `before` are the displaced instructions, `ret` the instruction.
-pub fn ret(
-    at: u64,
-    before: &[Instruction],
-    ret: Instruction,
-    around: &Surroundings,
-    runtime: &Runtime,
-) -> Emitted<Stub> {
-    let mut b = Builder::new(around, runtime)?;
-    let [mut start, mut matched, search, mut leave] = std::array::from_fn(|_| b.label());
-    b.a.set_label(&mut start)?;
-    b.a.nop()?;
-    b.displace(before)?;
-    let mut here = b.label();
-    b.a.set_label(&mut here)?;
-    b.moved.push((ret.ip(), here));
+/// Appends a `ret` of f0 that ends the op.
+fn ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
+    let [mut matched, search, mut leave] = std::array::from_fn(|_| b.label());
+    let runtime = b.runtime;
     save(&mut b.a)?;
     tsc(&mut b.a)?;
     b.a.mov(rdi, rax)?;
@@ -905,13 +917,8 @@ pub fn ret(
     b.a.set_label(&mut leave)?;
     restore(&mut b.a)?;
     b.a.add_instruction(ret)?;
-    b.later.push(Later::Choose {
-        at: search,
-        routine: runtime.find,
-        zero: matched,
-        other: leave,
-    });
-    b.finish(at, start)
+    b.later.push(Later::Choose { at: search, routine: runtime.find, zero: matched, other: leave });
+    Ok(())
 }
 
 /// What a hook is for.
@@ -926,7 +933,7 @@ pub enum Hook {
 /// Emits the stub of a hooked entry.
 pub fn hook(
     at: u64,
-    hooked: &Entry,
+    hooked: &Region,
     hook: Hook,
     around: &Surroundings,
     runtime: &Runtime,
@@ -943,6 +950,6 @@ pub fn hook(
     })?;
     b.a.set_label(&mut pass)?;
     restore(&mut b.a)?;
-    body(&mut b, hooked)?;
+    b.region(hooked)?;
     b.finish(at, start)
 }
