@@ -203,7 +203,6 @@ fn refused_f0(path: &Path, f0: &str, words: &[&str]) {
         for word in words {
             assert!(line.contains(word), "{f0}: {word} is missing: {line}");
         }
-        assert_eq!(analysis.darc.stdout, "", "the program has not run");
     }
 }
 

@@ -139,7 +139,6 @@ fn a_stripped_program_has_no_names() {
         let analysis = Task::new(engine, "serve").run(&program("two_peaks_stripped", opt), &[]);
         let line = analysis.darc.failure(4);
         assert!(line.contains("0x"), "says what to do: {line}");
-        assert_eq!(analysis.darc.stdout, "", "it has not run");
     });
 }
 

@@ -76,7 +76,7 @@ fn odd_entries() {
                 .run(&path, &["2000"]);
             if analysis.darc.code() == 3 {
                 let line = analysis.darc.failure(3);
-                assert!(line.contains(f0), "{line}");
+                assert!(line.contains("cannot be instrumented"), "{line}");
                 assert_eq!(analysis.darc.stdout, "", "it has not run");
                 continue;
             }
@@ -87,21 +87,19 @@ fn odd_entries() {
     });
 }
 
-/// A program that may make no system calls but its own.
+/// A program that may make no system calls but its own, found running: nothing can be mapped in its
+/// name, so it is refused untouched. (Started by darc it is measured: see the ground truth.)
 #[test]
 fn a_sandboxed_program() {
     let _turn = turn();
     for_all(|engine, opt| {
-        measured(|| {
-            let target = Target::start("sandboxed", opt, &[]);
-            let before = ProcessState::of(target.pid());
-            let analysis = Task::new(engine, "serve").attach(target.pid());
-            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-            before.check_unchanged(target.pid());
-            let judged = analysis.report().judge(ground_truth("sandboxed"));
-            target.finish_like_native(&program("sandboxed", opt), &[]);
-            judged
-        })
+        let target = Target::start("sandboxed", opt, &[]);
+        let before = ProcessState::of(target.pid());
+        let analysis = Task::new(engine, "serve").attach(target.pid());
+        let line = analysis.darc.failure(3);
+        assert!(line.contains("seccomp"), "{line}");
+        before.check_unchanged(target.pid());
+        target.finish_like_native(&program("sandboxed", opt), &[]);
     });
 }
 
