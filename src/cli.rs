@@ -167,12 +167,13 @@ impl Command {
             }),
             Command::List {
                 pid,
-                words,
+                file,
+                pattern,
                 sort,
                 inlined,
                 format,
             } => {
-                let (source, pattern) = list_words(pid, words)?;
+                let (source, pattern) = list_source(pid, file, pattern)?;
                 Invocation::List(ListOptions {
                     source,
                     query: Query {
@@ -217,30 +218,23 @@ impl Command {
     }
 }
 
-/// With a process the only word is the pattern; without, the first one is the file.
-fn list_words(
+/// With a process the first word is the pattern, not a file.
+fn list_source(
     pid: Option<i32>,
-    words: Vec<OsString>,
+    first: Option<OsString>,
+    second: Option<OsString>,
 ) -> Result<(ListSource, Option<Pattern>), Failure> {
-    let mut words = words.into_iter();
-    let source = match pid {
-        Some(pid) => ListSource::Pid(pid),
-        None => match words.next().filter(|file| !file.is_empty()) {
-            Some(file) => ListSource::File(file.into()),
-            None => {
-                return Err(Failure::usage(
-                    "list: nothing to list was named; name a process with -p PID, or a file",
-                ));
-            }
-        },
-    };
-    let pattern = words
-        .next()
-        .map(|word| Pattern::new(word.to_string_lossy()));
-    match words.next() {
-        None => Ok((source, pattern)),
-        Some(_) => Err(Failure::usage(
+    let pattern = |word: OsString| Pattern::new(word.to_string_lossy());
+    match (pid, first, second) {
+        (Some(pid), word, None) => Ok((ListSource::Pid(pid), word.map(pattern))),
+        (Some(_), _, Some(_)) => Err(Failure::usage(
             "list: a file and a process exclude each other; leave one out",
+        )),
+        (None, Some(file), word) if !file.is_empty() => {
+            Ok((ListSource::File(file.into()), word.map(pattern)))
+        }
+        (None, _, _) => Err(Failure::usage(
+            "list: nothing to list was named; name a process with -p PID, or a file",
         )),
     }
 }

@@ -113,10 +113,11 @@ pub(super) enum Command {
         /// Those of everything that this process has loaded
         #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true)]
         pid: Option<i32>,
-        /// A program or library (without -p), then a part of the name, or a pattern with * and ? for the
-        /// whole name
-        #[arg(value_name = "FILE] [PATTERN", num_args = 0..=2)]
-        words: Vec<OsString>,
+        /// A program or library; with -p there is none, and the pattern takes its place
+        #[arg(value_hint = clap::ValueHint::FilePath)]
+        file: Option<OsString>,
+        /// A part of the name, or a pattern with * and ? for the whole name
+        pattern: Option<OsString>,
         /// The order
         #[arg(long, value_enum, default_value_t = OrderArg::Name)]
         sort: OrderArg,

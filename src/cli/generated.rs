@@ -24,6 +24,7 @@ pub(super) fn manual(command: Option<&str>) -> Result<String, Failure> {
             let known: Vec<String> = darc
                 .get_subcommands()
                 .map(|known| known.get_name().to_owned())
+                .filter(|name| name != "help")
                 .collect();
             let found = darc
                 .get_subcommands()
