@@ -19,6 +19,8 @@ use darc_disasm::{SiteKind, Target};
 use darc_symbols::{LookupError, NameSpec};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Engine, Notice};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::analysis::noise::Noise;
 use crate::analysis::{Callee, FnodeId, Request};
@@ -99,6 +101,8 @@ pub struct Session<'a> {
     code: CodeCache,
     hooks: Hooks,
     libraries: Libraries,
+    /// Whether the program was started for this session.
+    launched: bool,
     /// Changes of the set of libraries since the program started.
     changes: u32,
     watch: Watch<'a>,
@@ -132,6 +136,7 @@ impl<'a> Session<'a> {
             code: CodeCache::default(),
             hooks: Hooks::default(),
             libraries,
+            launched: libraries == Libraries::NotLoadedYet,
             changes: 0,
             watch: Watch::new(progress),
         }
@@ -143,6 +148,10 @@ impl<'a> Session<'a> {
     /// Why the analysis could not begin or go on. The target has been restored all the same.
     pub fn run(mut self, limits: Limits<'_>) -> Result<Ending, SessionError> {
         let outcome = self.analyse(limits);
+        if self.is_unwanted(&outcome) {
+            // Nothing of the program has run, and nothing shall.
+            let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
+        }
         let restored = match outcome {
             Ok(Ending::Exited(_) | Ending::Killed(_)) => Ok(()),
             _ => self.engine.finish(),
@@ -191,6 +200,16 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Whether a program that was started for this session has no use: it cannot be analysed.
+    fn is_unwanted(&self, outcome: &Result<Ending, SessionError>) -> bool {
+        self.launched
+            && self.investigation.analysis.profile().count() == 0
+            && matches!(
+                outcome,
+                Err(SessionError::Name(_) | SessionError::Unsuitable(_) | SessionError::OtherBuild(_))
+            )
+    }
+
     fn is_f0_loaded(&self) -> bool {
         self.investigation.f0.is_some_and(|f0| self.investigation.modules.locate(f0).is_some())
     }
@@ -202,6 +221,10 @@ impl<'a> Session<'a> {
             // The poll that follows says how the target ended.
             Err(_) => return Ok(()),
         };
+        if self.investigation.modules.loaded().is_empty() {
+            // It is just ending: there is no memory left.
+            return Ok(());
+        }
         if new || self.hooks == Hooks::default() {
             self.hooks = Hooks::find(&self.investigation.modules);
         }

@@ -38,7 +38,9 @@ pub fn launch(command: &[OsString], mask: &SigSet, options: i32) -> Result<Stopp
         .map(|argument| CString::new(argument.as_bytes()))
         .collect::<std::result::Result<_, _>>()
         .map_err(|_| fail(Errno::EINVAL))?;
-    let program = arguments.first().ok_or_else(|| fail(Errno::ENOENT))?;
+    let name = command.first().ok_or_else(|| fail(Errno::ENOENT))?;
+    let program = find(name).map_err(fail)?;
+    let program = CString::new(program.as_bytes()).map_err(|_| fail(Errno::EINVAL))?;
     let mut pointers: Vec<_> = arguments.iter().map(|argument| argument.as_ptr()).collect();
     pointers.push(ptr::null());
 
@@ -51,7 +53,7 @@ pub fn launch(command: &[OsString], mask: &SigSet, options: i32) -> Result<Stopp
         if released {
             sys::restore_sigpipe();
             let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(mask), None);
-            let errno = sys::exec(program, &pointers);
+            let errno = sys::exec(&program, &pointers);
             let _ = nix::unistd::write(&failed_write, &(errno as i32).to_le_bytes());
         }
     })
@@ -102,6 +104,29 @@ pub fn launch(command: &[OsString], mask: &SigSet, options: i32) -> Result<Stopp
             }
         }
     }
+}
+
+/// The path of a program: as given, or the first of that name that can be executed on `PATH`.
+///
+/// Unlike execvp(3) this never falls back to a shell for a file that is no program.
+fn find(name: &OsString) -> std::result::Result<OsString, Errno> {
+    if name.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    if name.as_bytes().contains(&b'/') {
+        return Ok(name.clone());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"));
+    let mut refused = Errno::ENOENT;
+    for directory in std::env::split_paths(&path) {
+        let candidate = directory.join(name);
+        match nix::unistd::access(&candidate, nix::unistd::AccessFlags::X_OK) {
+            Ok(()) if candidate.is_file() => return Ok(candidate.into_os_string()),
+            Err(Errno::EACCES) => refused = Errno::EACCES,
+            _ => {}
+        }
+    }
+    Err(refused)
 }
 
 fn pipe() -> Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd)> {

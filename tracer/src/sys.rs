@@ -197,7 +197,7 @@ pub fn exec(program: &std::ffi::CStr, arguments: &[*const libc::c_char]) -> Errn
         "argument list without an end"
     );
     // SAFETY: the list ends with a null pointer (checked), its strings are owned by the caller's CStrings.
-    unsafe { libc::execvp(program.as_ptr(), arguments.as_ptr()) };
+    unsafe { libc::execv(program.as_ptr(), arguments.as_ptr()) };
     Errno::last()
 }
 

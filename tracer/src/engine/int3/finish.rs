@@ -150,10 +150,8 @@ impl Int3 {
             // A few kilobytes stay mapped until the process ends; nothing jumps there from its text.
             return Ok(());
         }
-        match stopped
-            .iter_mut()
-            .find(|(_, event)| !matches!(event, Event::GroupStop(_)))
-        {
+        // A thread in a group stop will do as well: it is stopped again when it is let go.
+        match stopped.first_mut() {
             Some((thread, _)) => match arena.unmap(caller, thread) {
                 // Under a seccomp filter the memory stays: a few kilobytes that nothing jumps to.
                 Ok(()) | Err(Error::ThreadGone { .. } | Error::Unsuitable(_)) => Ok(()),
