@@ -10,6 +10,10 @@ use super::escape::control;
 use super::model::Report;
 use crate::analysis::{Hz, Ticks};
 
+/// Each line repeats the names of its path: a file of a stranger must not grow without bound. What would come after
+/// so many bytes is left out.
+const LARGEST: usize = 256 << 20;
+
 /// The report as folded stacks. Empty when there were no ops.
 #[must_use]
 pub fn render(report: &Report) -> String {
@@ -29,7 +33,7 @@ fn write(text: &mut String, stack: &mut String, call: &Call<'_>, hz: Option<Hz>)
     let length = stack.len();
     push(stack, &call.node.name);
     let count = count(call.own, hz);
-    if count > 0 {
+    if count > 0 && text.len().saturating_add(stack.len()) < LARGEST {
         let _ = writeln!(text, "{stack} {count}");
     }
     for callee in &call.callees {

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::restore::{Ids, params};
-use super::{MAX_DEPTH, StateError, checksum, parse, read_any, restore, write};
+use super::{MAX_DEPTH, StateError, checksum, parse, read_any, restore, validate, write};
 use crate::analysis::params::Params;
 use crate::analysis::simulate::Session;
 use crate::analysis::{CalleeId, SiteId};
-use crate::report::model::{DescentState, FnodePeak, FtreeNode, Report, StopReason};
+use crate::report::model::{DescentState, FnodePeak, FtreeNode, PeakEntry, Report, StopReason};
 use crate::report::{Place, json, sample};
 
 /// The ids that [`sample::Map`] gives to places.
@@ -235,6 +235,25 @@ fn trees_nest_as_deep_as_paths_may_be_and_no_deeper() {
         let bomb = format!("{{\"schema\": {}", bracket.repeat(1_000_000));
         assert!(read_any(bomb.as_bytes()).is_err());
     }
+}
+
+#[test]
+fn many_fnodes_and_many_peaks_are_refused_together() {
+    let mut report = sample::report(30_000);
+    report.profile.resolution = 16;
+    let peak = report.peaks[0].clone();
+    report.peaks = (1..=1_000)
+        .map(|number| PeakEntry {
+            peak: number,
+            ..peak.clone()
+        })
+        .collect();
+    let leaf = report.ftree.children[0].children[0].clone();
+    report.ftree.children = vec![leaf; 3_000];
+    let refused = validate::report(&report).unwrap_err();
+    assert!(refused.to_string().contains("too many"), "{refused}");
+    report.ftree.children.truncate(1_000);
+    assert_eq!(validate::report(&report), Ok(()));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{MAX_DEPTH, MAX_RECORDS, StateError};
+use super::{MAX_CELLS, MAX_DEPTH, MAX_RECORDS, StateError};
 use crate::analysis::{Params, PeakChoice, Profile, Resolution, Ticks, histogram::Bucket};
 use crate::report::Report;
 use crate::report::model::{
@@ -170,7 +170,10 @@ fn analysis(
         }
         below.extend(node.children.iter().map(|child| (child, depth + 1)));
     }
-    Ok(())
+    // A small file can name many fnodes and many peaks; what is shown has a cell for each pair.
+    ensure(nodes.saturating_mul(peaks.len()) <= MAX_CELLS, || {
+        format!("{nodes} fnodes and {} peaks are too many", peaks.len())
+    })
 }
 
 fn fnode_peak(record: &FnodePeak) -> Result<(), StateError> {
