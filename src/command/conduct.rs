@@ -1,18 +1,18 @@
 //! What `run`, `attach` and `resume` have in common: everything but where the process comes from.
 
+use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use darc_symbols::NameSpec;
 use darc_tracer::engine::Engine;
-use darc_tracer::engine::int3::{self, Calibration, Guarding, Int3};
-use darc_tracer::stopped::Stopped;
+use darc_tracer::launch::launch;
 use nix::sys::signal::SigSet;
 
 use crate::analysis::Params;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::{Common, EngineChoice, Verbosity};
+use crate::options::{Common, Verbosity};
 use crate::output::Output;
-use crate::report::model::{self, Report, Target};
+use crate::report::model::{Report, Target};
 use crate::report::text::{self, Style};
 use crate::session::clock::Moment;
 use crate::session::investigation::Investigation;
@@ -22,6 +22,8 @@ use crate::terminal::live::{Progress, Screen};
 use crate::terminal::{self, Color};
 
 use super::saved;
+
+use super::engines::Calibrated;
 
 /// Whose stdout is it?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +45,7 @@ pub struct Conduct {
     common: Common,
     stdout: Stdout,
     output: Option<Output>,
-    calibration: Calibration,
+    engine: Calibrated,
     progress: Progress,
     since: Moment,
     deadline: Option<Instant>,
@@ -81,7 +83,7 @@ impl Conduct {
         let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
         let interrupts = Interrupts::install().class(FailureKind::Other)?;
         let output = Output::open(&common.output).class(FailureKind::File)?;
-        let calibration = int3::calibrate().class(FailureKind::Target)?;
+        let engine = Calibrated::now(common.engine).class(FailureKind::Target)?;
         let screen = match stdout {
             Stdout::Ours => Screen::Own,
             Stdout::Targets => Screen::SharedWithTarget,
@@ -92,7 +94,7 @@ impl Conduct {
             interrupts,
             stdout,
             output: Some(output),
-            calibration,
+            engine,
             progress: Progress::new(common.verbosity, screen),
             since: Moment::now(),
             deadline: common.duration.map(|duration| Instant::now() + duration),
@@ -105,36 +107,32 @@ impl Conduct {
     /// # Errors
     /// When it cannot be traced or instrumented; it runs on.
     pub fn attach(&mut self, pid: i32) -> Result<Ending, Failure> {
-        self.supported()?;
-        let mut engine =
-            Int3::attach(pid, Guarding::Guarded).map_err(|error| tracing_failed(&error, pid))?;
-        engine.set_cost(&self.calibration);
-        self.session(pid, Box::new(engine), Libraries::Loaded)
+        let engine = self
+            .engine
+            .attach(pid)
+            .map_err(|error| tracing_failed(&error, pid))?;
+        self.session(pid, engine, Libraries::Loaded)
             .map_err(Failure::from)
     }
 
-    /// Analyses a process that was just launched.
+    /// Starts a program and analyses it: its pid, and how that went.
     ///
     /// # Errors
-    /// When it cannot be instrumented; when f0 is not in it, it has not run at all.
-    pub fn launched(&mut self, thread: Stopped) -> Result<Ending, Failure> {
-        self.supported()?;
+    /// When it cannot be started. When f0 is not in it, it has not run at all.
+    pub fn launch(
+        &mut self,
+        command: &[OsString],
+    ) -> Result<(i32, Result<Ending, Failure>), Failure> {
+        let thread =
+            launch(command, &self.mask, self.engine.options()).class(FailureKind::Target)?;
         let pid = thread.tid();
-        let mut engine = Int3::launched(thread, Guarding::Guarded)
-            .map_err(|error| tracing_failed(&error, pid))?;
-        engine.set_cost(&self.calibration);
-        self.session(pid, Box::new(engine), Libraries::NotLoadedYet)
-            .map_err(Failure::from)
-    }
-
-    fn supported(&self) -> Result<(), Failure> {
-        match self.common.engine {
-            EngineChoice::Int3 => Ok(()),
-            EngineChoice::Jump => Err(Failure::message(
-                FailureKind::Usage,
-                "--engine jump: not available in this build; use --engine int3",
-            )),
-        }
+        let outcome = match self.engine.launched(thread) {
+            Ok(engine) => self
+                .session(pid, engine, Libraries::NotLoadedYet)
+                .map_err(Failure::from),
+            Err(error) => Err(tracing_failed(&error, pid)),
+        };
+        Ok((pid, outcome))
     }
 
     fn session(
@@ -167,7 +165,7 @@ impl Conduct {
         self.investigation.warnings.extend(warnings);
         let report = summary::report(
             &self.investigation,
-            self.engine(),
+            self.engine.model(),
             target,
             self.since.rate(),
         );
@@ -185,13 +183,6 @@ impl Conduct {
             self.say(&caveat);
         }
         Ok(())
-    }
-
-    fn engine(&self) -> model::Engine {
-        match self.common.engine {
-            EngineChoice::Int3 => model::Engine::Int3,
-            EngineChoice::Jump => model::Engine::Jump,
-        }
     }
 
     fn show(&self, report: &Report) {
@@ -312,7 +303,7 @@ impl From<SessionError> for Failure {
 
 /// A path or argument as it is shown.
 #[must_use]
-pub fn shown(command: &[std::ffi::OsString]) -> Vec<String> {
+pub fn shown(command: &[OsString]) -> Vec<String> {
     command
         .iter()
         .map(|argument| argument.to_string_lossy().into_owned())

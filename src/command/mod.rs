@@ -3,6 +3,7 @@
 pub mod attach;
 pub mod compare;
 mod conduct;
+mod engines;
 pub mod demo;
 pub mod doctor;
 pub mod guardian;

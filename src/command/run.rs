@@ -1,10 +1,8 @@
 //! `darc run`: start a program and analyse a function of it.
 
-use darc_tracer::engine::int3;
-use darc_tracer::launch::launch;
 
 use crate::analysis::Params;
-use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::exit::{ExitStatus, Failure, FailureKind};
 use crate::options::RunOptions;
 use crate::report::model::Target;
 use crate::session::Ending;
@@ -52,9 +50,7 @@ fn one_run(
     conduct: &mut Conduct,
     command: &[std::ffi::OsString],
 ) -> Result<(ExitStatus, GoOn), Failure> {
-    let thread = launch(command, &conduct.mask, int3::OPTIONS).class(FailureKind::Target)?;
-    let pid = thread.tid();
-    let outcome = conduct.launched(thread);
+    let (pid, outcome) = conduct.launch(command)?;
     let mut target = Target {
         pid: Some(pid),
         command: shown(command),

@@ -1,0 +1,88 @@
+//! Which engine measures: the one place where engines are told apart.
+
+use darc_tracer::Result;
+use darc_tracer::engine::Engine;
+use darc_tracer::engine::int3::{self, Guarding, Int3};
+use darc_tracer::engine::jump::{self, Jump};
+use darc_tracer::stopped::Stopped;
+
+use crate::options::EngineChoice;
+use crate::report::model;
+
+/// An engine of the person's choice, calibrated on this machine.
+#[derive(Clone, Debug)]
+pub enum Calibrated {
+    /// Breakpoints.
+    Int3(Box<int3::Calibration>),
+    /// Stubs in the target.
+    Jump(jump::Calibration),
+}
+
+impl Calibrated {
+    /// Measures what the engine's probes cost now.
+    ///
+    /// # Errors
+    /// When no process can be made or traced for that.
+    pub fn now(choice: EngineChoice) -> Result<Calibrated> {
+        match choice {
+            EngineChoice::Int3 => int3::calibrate().map(|found| Calibrated::Int3(Box::new(found))),
+            EngineChoice::Jump => jump::calibrate().map(Calibrated::Jump),
+        }
+    }
+
+    /// The ptrace options under which a program is to be started.
+    #[must_use]
+    pub fn options(&self) -> i32 {
+        match self {
+            Calibrated::Int3(_) => int3::OPTIONS,
+            Calibrated::Jump(_) => jump::OPTIONS,
+        }
+    }
+
+    /// Takes charge of a running process.
+    ///
+    /// # Errors
+    /// When it cannot be traced.
+    pub fn attach(&self, pid: i32) -> Result<Box<dyn Engine>> {
+        match self {
+            Calibrated::Int3(calibration) => {
+                let mut engine = Int3::attach(pid, Guarding::Guarded)?;
+                engine.set_cost(calibration);
+                Ok(Box::new(engine))
+            }
+            Calibrated::Jump(calibration) => {
+                let mut engine = Jump::attach(pid)?;
+                engine.set_cost(calibration);
+                Ok(Box::new(engine))
+            }
+        }
+    }
+
+    /// Takes over a program that was just started with [`Calibrated::options`].
+    ///
+    /// # Errors
+    /// When it cannot be traced.
+    pub fn launched(&self, thread: Stopped) -> Result<Box<dyn Engine>> {
+        match self {
+            Calibrated::Int3(calibration) => {
+                let mut engine = Int3::launched(thread, Guarding::Guarded)?;
+                engine.set_cost(calibration);
+                Ok(Box::new(engine))
+            }
+            Calibrated::Jump(calibration) => {
+                let mut engine = Jump::launched(thread)?;
+                engine.set_cost(calibration);
+                Ok(Box::new(engine))
+            }
+        }
+    }
+
+    /// The engine as reports name it.
+    #[must_use]
+    pub fn model(&self) -> model::Engine {
+        match self {
+            Calibrated::Int3(_) => model::Engine::Int3,
+            Calibrated::Jump(_) => model::Engine::Jump,
+        }
+    }
+}
