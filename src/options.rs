@@ -278,9 +278,9 @@ impl Default for Common {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum EngineChoice {
     /// Breakpoints: works at every site, slow.
-    #[default]
     Int3,
     /// Jumps to stubs in the target: no traps.
+    #[default]
     Jump,
 }
 

@@ -22,7 +22,7 @@ const HANGS_AFTER: Duration = Duration::from_secs(180);
 
 /// The engines that this build of darc has.
 pub fn engines() -> &'static [&'static str] {
-    &["int3"]
+    &["jump", "int3"]
 }
 
 /// The turn of a test that starts targets; it lasts until the guard is dropped.

@@ -182,7 +182,7 @@ pub(super) struct AnalysisArgs {
     /// The format of FILE [default: text]
     #[arg(long, value_enum)]
     pub(super) format: Option<FormatArg>,
-    /// How calls are measured [default: int3]
+    /// How calls are measured [default: jump]
     #[arg(long, value_enum)]
     pub(super) engine: Option<EngineArg>,
     /// Analyse peak N only, or all [default: all]

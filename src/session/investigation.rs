@@ -132,12 +132,28 @@ impl Investigation {
             .ok_or(LookupError::RunTimeAddress(addr))
     }
 
+    /// The program's own function is meant before one of that name in a library, unless a library is named.
     fn find_name(&self) -> Result<CodeRef, LookupError> {
-        let ids: Vec<ModuleId> =
-            self.modules.loaded().into_iter().filter(|&id| self.modules.get(id).image.is_some()).collect();
-        let images: Vec<&Image> = ids.iter().filter_map(|&id| self.modules.get(id).image.as_ref()).collect();
-        let (index, addr) = darc_symbols::resolve(&self.spec, &images)?;
-        Ok(CodeRef { module: ids[index], addr })
+        let ids: Vec<ModuleId> = self
+            .modules
+            .loaded()
+            .into_iter()
+            .filter(|&id| self.modules.get(id).image.is_some())
+            .collect();
+        let images: Vec<&Image> = ids
+            .iter()
+            .filter_map(|&id| self.modules.get(id).image.as_ref())
+            .collect();
+        let found = |(index, addr): (usize, FileAddr)| CodeRef {
+            module: ids[index],
+            addr,
+        };
+        let own = darc_symbols::resolve(&self.spec, &images[..images.len().min(1)]);
+        match own {
+            Ok(own) => Ok(found(own)),
+            Err(error @ LookupError::Ambiguous { .. }) => Err(error),
+            Err(_) => darc_symbols::resolve(&self.spec, &images).map(found),
+        }
     }
 
     /// Remembers that a site carries no probe.
