@@ -188,6 +188,7 @@ impl Command {
                     format: format.into(),
                 })
             }
+            Command::Cleanup { pid } => Invocation::Cleanup(pid),
             Command::Doctor { file, format } => Invocation::Doctor(DoctorOptions {
                 file,
                 format: format.into(),

@@ -30,6 +30,8 @@ pub enum Invocation {
     List(ListOptions),
     /// `darc doctor`
     Doctor(DoctorOptions),
+    /// `darc cleanup`: take away what a killed darc left in this process.
+    Cleanup(i32),
     /// `darc demo`
     Demo(DemoOptions),
     /// The program that `darc demo` analyses.
@@ -58,7 +60,11 @@ impl Invocation {
             Invocation::Resume(options) => matches!(options.target, ResumeTarget::Pid(_)),
             Invocation::Attach(_) => true,
             Invocation::Report(options) => options.output.is_none(),
-            Invocation::Compare(_) | Invocation::List(_) | Invocation::Doctor(_) => true,
+            Invocation::Compare(_)
+            | Invocation::List(_)
+            | Invocation::Doctor(_)
+            | Invocation::Cleanup(_)
+            | Invocation::Cleanup(_) => true,
         };
         let format = match self {
             Invocation::Report(options) => options.format,
@@ -84,6 +90,7 @@ impl Invocation {
             | Invocation::Compare(_)
             | Invocation::List(_)
             | Invocation::Doctor(_)
+            | Invocation::Cleanup(_)
             | Invocation::DemoTarget
             | Invocation::Guardian(_) => None,
         }

@@ -128,6 +128,12 @@ pub(super) enum Command {
         #[arg(long, value_enum, default_value_t = ListingFormatArg::Text)]
         format: ListingFormatArg,
     },
+    /// Take away what a darc that was killed left in a process
+    Cleanup {
+        /// The process
+        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true)]
+        pid: i32,
+    },
     /// Say what works on this machine, and how to get the rest
     #[command(after_help = EXIT_CODES)]
     Doctor {

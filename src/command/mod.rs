@@ -1,6 +1,7 @@
 //! The subcommands, one a file. Each takes plain options and says how it ended.
 
 pub mod attach;
+pub mod cleanup;
 pub mod compare;
 mod conduct;
 mod engines;
@@ -29,6 +30,7 @@ pub fn execute(invocation: Invocation) -> Result<ExitStatus, Failure> {
         Invocation::Report(options) => report::execute(options),
         Invocation::Compare(options) => compare::execute(options),
         Invocation::List(options) => list::execute(options),
+        Invocation::Cleanup(pid) => cleanup::execute(pid),
         Invocation::Doctor(options) => doctor::execute(options),
         Invocation::Demo(options) => demo::execute(options),
         Invocation::DemoTarget => Ok(demo::target()),

@@ -10,6 +10,7 @@ pub mod hooks;
 pub mod investigation;
 pub mod modules;
 mod planning;
+mod question;
 pub mod summary;
 mod watch;
 
@@ -33,6 +34,7 @@ use hooks::Hooks;
 use investigation::Investigation;
 use modules::CodeRef;
 use planning::Sources;
+use question::Question;
 use watch::Watch;
 
 /// How long the engine may serve the target before the session looks at its other duties.
@@ -106,6 +108,7 @@ pub struct Session<'a> {
     /// Changes of the set of libraries since the program started.
     changes: u32,
     watch: Watch<'a>,
+    question: Question,
 }
 
 /// The dynamic linker announces the libraries that a program starts with twice: before and after
@@ -139,6 +142,7 @@ impl<'a> Session<'a> {
             launched: libraries == Libraries::NotLoadedYet,
             changes: 0,
             watch: Watch::new(progress),
+            question: Question::default(),
         }
     }
 
@@ -190,6 +194,7 @@ impl<'a> Session<'a> {
                 None => {}
             }
             self.watch.look(self.investigation);
+            self.question.consider(self.investigation);
             match limits.interrupts.level() {
                 Level::GoOn => {}
                 level => return Ok(Ending::Interrupted(level)),
