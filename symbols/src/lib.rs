@@ -25,6 +25,7 @@ mod image;
 mod inlined;
 mod lines;
 mod lookup;
+mod mangling;
 mod matching;
 mod names;
 mod notes;

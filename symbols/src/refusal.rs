@@ -175,12 +175,17 @@ impl fmt::Display for LookupError {
                     if let (Some(file), Some(line)) = (file, line) {
                         write!(f, " at {}:{line}", escape(file))?;
                     }
-                    let mut others: Vec<&str> = copies.iter().map(|copy| copy.caller.as_str()).collect();
+                    let mut others: Vec<&str> =
+                        copies.iter().map(|copy| copy.caller.as_str()).collect();
                     others.sort_unstable();
                     others.dedup();
                     others.retain(|other| other != caller);
                     if !others.is_empty() {
-                        let others: Vec<String> = others.iter().take(MAX_LISTED).map(|&name| escape(name)).collect();
+                        let others: Vec<String> = others
+                            .iter()
+                            .take(MAX_LISTED)
+                            .map(|&name| escape(name))
+                            .collect();
                         write!(f, ", also in {}", others.join(", "))?;
                     }
                 }
