@@ -55,7 +55,9 @@ pub(crate) fn divide<'a>(call: &Touched, callees: impl IntoIterator<Item = &'a T
         attributed = attributed + share;
         // `sum` covers all calls of the parent, `own` only the longest.
         shares.repeated = shares.repeated + Ticks(others.0 / call.count.max(1));
-        shares.calls = shares.calls.saturating_add(callee.count / call.count.max(1));
+        shares.calls = shares
+            .calls
+            .saturating_add(callee.count / call.count.max(1));
         shares.callees.push((callee.fnode, share));
     }
     shares.own = call.max.saturating_sub(attributed);
@@ -97,12 +99,20 @@ pub(crate) fn largest(shares: &Shares, resolution: Resolution) -> Contributors {
 
 /// Those who are main contributors whether or not the probes' variation is in the function's own time.
 /// None at all when it decides who is the largest.
-pub(crate) fn certainly_largest(shares: &Shares, resolution: Resolution, noise: Ticks) -> Contributors {
+pub(crate) fn certainly_largest(
+    shares: &Shares,
+    resolution: Resolution,
+    noise: Ticks,
+) -> Contributors {
     let most = largest(shares, resolution);
     let least = largest(&shares.with_least_own(noise), resolution);
     Contributors {
         own: most.own && least.own,
-        callees: most.callees.into_iter().filter(|callee| least.callees.contains(callee)).collect(),
+        callees: most
+            .callees
+            .into_iter()
+            .filter(|callee| least.callees.contains(callee))
+            .collect(),
     }
 }
 
@@ -147,7 +157,11 @@ mod tests {
         let shares = divide(&call, &callees);
         let certain = |noise| certainly_largest(&shares, Resolution::default(), Ticks(noise));
         assert!(certain(0).own);
-        assert_eq!(certain(20), Contributors::default(), "either may be the largest");
+        assert_eq!(
+            certain(20),
+            Contributors::default(),
+            "either may be the largest"
+        );
         // A loop's repeated calls were measured themselves: they are no doubt the loop's.
         let call = touched(1, 0, 1_000, 1_000, 1);
         let looping = divide(&call, &[touched(2, 0, 40, 900, 23)]);

@@ -306,9 +306,14 @@ impl Analysis {
     /// A known peak takes in the buckets of its hump that belong to no peak yet: with few ops at first its
     /// edges were not seen. What it has, it keeps.
     fn grow(&mut self, found: &Peak) {
-        let taken = |peaks: &[PeakAnalysis], bucket| peaks.iter().any(|at| at.peak.contains(bucket));
+        let taken =
+            |peaks: &[PeakAnalysis], bucket| peaks.iter().any(|at| at.peak.contains(bucket));
         for index in 0..self.peaks.len() {
-            let Peak { first_bucket, last_bucket, .. } = self.peaks[index].peak;
+            let Peak {
+                first_bucket,
+                last_bucket,
+                ..
+            } = self.peaks[index].peak;
             if first_bucket > found.last_bucket || found.first_bucket > last_bucket {
                 continue;
             }

@@ -43,7 +43,10 @@ impl Noise {
     /// By how much an op's latency may be wrong: independent errors add up by their squares.
     #[must_use]
     pub fn of(&self, op: &Op) -> Ticks {
-        let probes = op.touched.iter().fold(1, |sum: u64, touched| sum.saturating_add(touched.count));
+        let probes = op
+            .touched
+            .iter()
+            .fold(1, |sum: u64, touched| sum.saturating_add(touched.count));
         Ticks((self.per_probe.0 as f64 * (probes as f64).sqrt()) as u64)
     }
 }
@@ -113,7 +116,13 @@ mod tests {
     use darc_tracer::record::Tsc;
 
     fn op(latency: u64) -> Op {
-        Op { tid: 1, start: Tsc(0), end: Tsc(latency), latency: Ticks(latency), touched: Vec::new() }
+        Op {
+            tid: 1,
+            start: Tsc(0),
+            end: Tsc(latency),
+            latency: Ticks(latency),
+            touched: Vec::new(),
+        }
     }
 
     #[test]
@@ -124,15 +133,26 @@ mod tests {
             analysis.op(&op(latency));
             for request in analysis.requests() {
                 if let crate::analysis::Request::Expand(fnode) = request {
-                    analysis.add_child(fnode, darc_tracer::record::SiteId(1), crate::analysis::Callee::Unknown);
+                    analysis.add_child(
+                        fnode,
+                        darc_tracer::record::SiteId(1),
+                        crate::analysis::Callee::Unknown,
+                    );
                     analysis.expanded(fnode, Tsc(0));
                 }
             }
         }
-        assert_eq!(analysis.profile().buckets().count(), 1, "all in the bucket of the resolution");
+        assert_eq!(
+            analysis.profile().buckets().count(),
+            1,
+            "all in the bucket of the resolution"
+        );
         assert_eq!(analysis.status(), Status::RootCauseFound);
         assert_eq!(analysis.peak_status(1), PeakStatus::RootCauseFound);
         let causes = analysis.root_causes(1);
-        assert_eq!(causes[0].stop, Stop::NotInstrumentable("too short".to_owned()));
+        assert_eq!(
+            causes[0].stop,
+            Stop::NotInstrumentable("too short".to_owned())
+        );
     }
 }

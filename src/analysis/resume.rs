@@ -76,7 +76,11 @@ impl Analysis {
                 last_bucket,
                 content: profile.range(first_bucket, last_bucket),
             };
-            analysis.peaks.push(PeakAnalysis { peak, open: None, unresolved: 0 });
+            analysis.peaks.push(PeakAnalysis {
+                peak,
+                open: None,
+                unresolved: 0,
+            });
         }
         for fnode in ftree.fnodes() {
             if let Some((peak, _)) = fnode

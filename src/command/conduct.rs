@@ -220,7 +220,8 @@ impl Conduct {
     /// Tells the person what is being done.
     pub fn say(&self, line: &str) {
         if self.common.verbosity != Verbosity::Quiet {
-            self.progress.print(&format!("darc: {}", terminal::warning::one_line(line)));
+            self.progress
+                .print(&format!("darc: {}", terminal::warning::one_line(line)));
         }
     }
 

@@ -21,7 +21,11 @@ const F0: &str = "darc::command::demo::answer";
 const OPS: u64 = 6_000;
 
 /// How large the table is: looking something up takes some tenths of a millisecond.
-const ENTRIES: u64 = if cfg!(debug_assertions) { 40_000 } else { 400_000 };
+const ENTRIES: u64 = if cfg!(debug_assertions) {
+    40_000
+} else {
+    400_000
+};
 
 /// Analyses the demo program.
 ///

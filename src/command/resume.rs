@@ -20,10 +20,12 @@ use super::{attach, run, stored};
 /// When darc itself failed.
 pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
     let (report, metadata) = stored::read(&options.file)?;
-    let refuse = |why: String| Failure::message(FailureKind::File, format!("{:?}: {why}", options.file));
+    let refuse =
+        |why: String| Failure::message(FailureKind::File, format!("{:?}: {why}", options.file));
     let params = restore::params(&report).map_err(|error| refuse(error.to_string()))?;
     let params = options.common.params.over(params);
-    let investigation = Investigation::resumed(&report, params).map_err(|error| refuse(error.to_string()))?;
+    let investigation =
+        Investigation::resumed(&report, params).map_err(|error| refuse(error.to_string()))?;
     match options.target {
         ResumeTarget::Pid(pid) => {
             let found = preflight::check(pid).class(FailureKind::Target)?;
@@ -53,7 +55,9 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
 
 fn recorded_command(report: &Report) -> Result<Vec<OsString>, String> {
     match report.target.command.is_empty() {
-        true => Err("no command is recorded in it; give one after --, or a process with -p".to_owned()),
+        true => {
+            Err("no command is recorded in it; give one after --, or a process with -p".to_owned())
+        }
         false => Ok(report.target.command.iter().map(OsString::from).collect()),
     }
 }

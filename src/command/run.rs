@@ -1,6 +1,5 @@
 //! `darc run`: start a program and analyse a function of it.
 
-
 use crate::analysis::Params;
 use crate::exit::{ExitStatus, Failure, FailureKind};
 use crate::options::RunOptions;
@@ -61,7 +60,10 @@ fn one_run(
     let mut ending = match outcome {
         Ok(ending) => ending,
         Err(failure) => {
-            if matches!(failure.kind(), FailureKind::Name | FailureKind::Target | FailureKind::File) {
+            if matches!(
+                failure.kind(),
+                FailureKind::Name | FailureKind::Target | FailureKind::File
+            ) {
                 // Nothing of the program has run that a person would miss.
                 let _ = nix::sys::signal::kill(
                     nix::unistd::Pid::from_raw(pid),

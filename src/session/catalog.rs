@@ -26,7 +26,10 @@ impl Reach {
     pub fn of(kind: &SiteKind) -> Reach {
         match kind {
             SiteKind::Call(Target::Direct(_))
-            | SiteKind::TailJump { target: Target::Direct(_), .. }
+            | SiteKind::TailJump {
+                target: Target::Direct(_),
+                ..
+            }
             | SiteKind::Syscall { number: Some(_) } => Reach::One,
             _ => Reach::Any,
         }
@@ -90,7 +93,10 @@ impl Naming<'_> {
     /// A place as the report writes it.
     #[must_use]
     pub fn place(&self, at: CodeRef) -> Place {
-        Place { module: self.modules.get(at.module).path.clone(), offset: at.addr.0 }
+        Place {
+            module: self.modules.get(at.module).path.clone(),
+            offset: at.addr.0,
+        }
     }
 
     /// A function by its entry.
@@ -113,8 +119,17 @@ impl Naming<'_> {
     #[must_use]
     pub fn name(&self, at: CodeRef) -> String {
         let module = self.modules.get(at.module);
-        let short = || module.path.rsplit('/').next().unwrap_or_default().to_owned();
-        let Some(image) = &module.image else { return format!("{}+{:#x}", short(), at.addr.0) };
+        let short = || {
+            module
+                .path
+                .rsplit('/')
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let Some(image) = &module.image else {
+            return format!("{}+{:#x}", short(), at.addr.0);
+        };
         if let Some(name) = image.plt_name(at.addr) {
             return name;
         }
@@ -150,7 +165,11 @@ impl Names for Naming<'_> {
             line: innermost.as_ref().and_then(|frame| frame.line),
             inlined_from: frames
                 .into_iter()
-                .map(|frame| InlinedFrame { name: frame.function, file: frame.file, line: frame.line })
+                .map(|frame| InlinedFrame {
+                    name: frame.function,
+                    file: frame.file,
+                    line: frame.line,
+                })
                 .collect(),
         }
     }
@@ -158,8 +177,10 @@ impl Names for Naming<'_> {
     fn syscall(&self, number: Option<u32>) -> String {
         match number.and_then(|number| syscalls::Sysno::new(number as usize)) {
             Some(known) => known.name().to_owned(),
-            None => number.map_or_else(|| "(system call)".to_owned(), |number| format!("syscall_{number}")),
+            None => number.map_or_else(
+                || "(system call)".to_owned(),
+                |number| format!("syscall_{number}"),
+            ),
         }
     }
 }
-

@@ -24,10 +24,16 @@ impl Moment {
     pub fn now() -> Moment {
         let sample = || {
             let before = darc_tracer::tsc();
-            let raw = clock_gettime(ClockId::CLOCK_MONOTONIC_RAW).map(Duration::from).unwrap_or_default();
+            let raw = clock_gettime(ClockId::CLOCK_MONOTONIC_RAW)
+                .map(Duration::from)
+                .unwrap_or_default();
             (darc_tracer::tsc() - before, Moment { tsc: before, raw })
         };
-        (0..5).map(|_| sample()).min_by_key(|(width, _)| *width).expect("five samples").1
+        (0..5)
+            .map(|_| sample())
+            .min_by_key(|(width, _)| *width)
+            .expect("five samples")
+            .1
     }
 
     /// The counter's rate between this moment and now; waits until enough time has passed.
@@ -38,7 +44,8 @@ impl Moment {
             let passed = now.raw.saturating_sub(self.raw);
             if passed >= SHORTEST {
                 let cycles = (now.tsc - self.tsc).0 as f64 / passed.as_secs_f64();
-                return Hz::new(cycles.round() as u64).unwrap_or(Hz::new(1).expect("one is not zero"));
+                return Hz::new(cycles.round() as u64)
+                    .unwrap_or(Hz::new(1).expect("one is not zero"));
             }
             std::thread::sleep(SHORTEST - passed);
         }

@@ -42,13 +42,22 @@ impl CodeCache {
     ///
     /// # Errors
     /// Why its code cannot be had, for people.
-    pub fn scan(&mut self, entry: TargetAddr, modules: &Modules, engine: &dyn Engine) -> Result<Arc<Scanned>, String> {
+    pub fn scan(
+        &mut self,
+        entry: TargetAddr,
+        modules: &Modules,
+        engine: &dyn Engine,
+    ) -> Result<Arc<Scanned>, String> {
         if let Some(known) = self.by_entry.get(&entry) {
             return Ok(Arc::clone(known));
         }
         let code = Arc::new(read(entry, modules, engine)?);
         let found = call_sites(&code, &Unpatched(engine));
-        let scanned = Arc::new(Scanned { code, sites: found.sites, skipped: found.skipped });
+        let scanned = Arc::new(Scanned {
+            code,
+            sites: found.sites,
+            skipped: found.skipped,
+        });
         self.by_entry.insert(entry, Arc::clone(&scanned));
         Ok(scanned)
     }
@@ -64,42 +73,69 @@ impl darc_disasm::Memory for Unpatched<'_> {
 }
 
 fn read(entry: TargetAddr, modules: &Modules, engine: &dyn Engine) -> Result<FunctionCode, String> {
-    let place = modules.place(entry).ok_or_else(|| format!("no code is mapped at {entry}"))?;
+    let place = modules
+        .place(entry)
+        .ok_or_else(|| format!("no code is mapped at {entry}"))?;
     let module = modules.get(place.module);
     if module.path.starts_with("[v") {
-        return Err(format!("it is in {}, which the kernel provides", module.path));
+        return Err(format!(
+            "it is in {}, which the kernel provides",
+            module.path
+        ));
     }
     let parts = extent(place, modules);
     if parts.is_empty() {
         let memory = Unpatched(engine);
-        return None::<FunctionCode>.or_else(|| { let _ = (&memory, MAX_UNKNOWN_EXTENT); None })
+        return None::<FunctionCode>
+            .or_else(|| {
+                let _ = (&memory, MAX_UNKNOWN_EXTENT);
+                None
+            })
             .ok_or_else(|| format!("where the function at {entry} ends is not known"));
     }
     let parts = parts
         .into_iter()
         .map(|range| {
             let start = modules
-                .locate(CodeRef { module: place.module, addr: range.start })
+                .locate(CodeRef {
+                    module: place.module,
+                    addr: range.start,
+                })
                 .ok_or_else(|| format!("{} is not loaded", module.path))?;
             let mut bytes = vec![0; range.len() as usize];
             match engine.read_code(start, &mut bytes) {
-                true => Ok(CodePart { start: start.0, bytes }),
+                true => Ok(CodePart {
+                    start: start.0,
+                    bytes,
+                }),
                 false => Err(format!("its code at {start} cannot be read")),
             }
         })
         .collect::<Result<Vec<_>, String>>()?;
-    FunctionCode::new(parts).ok_or_else(|| "its symbol describes no sensible piece of code".to_owned())
+    FunctionCode::new(parts)
+        .ok_or_else(|| "its symbol describes no sensible piece of code".to_owned())
 }
 
 /// The ranges of the function that begins at a place: by symbol or unwind table.
 fn extent(place: CodeRef, modules: &Modules) -> Vec<AddrRange> {
-    let Some(image) = &modules.get(place.module).image else { return Vec::new() };
-    let Some(function) = image.function_at(place.addr) else { return Vec::new() };
-    let Some(range) = function.range() else { return Vec::new() };
+    let Some(image) = &modules.get(place.module).image else {
+        return Vec::new();
+    };
+    let Some(function) = image.function_at(place.addr) else {
+        return Vec::new();
+    };
+    let Some(range) = function.range() else {
+        return Vec::new();
+    };
     // A call into the middle of a symbol (an alternative entry) has the rest of it.
-    let main = AddrRange { start: FileAddr(place.addr.0), end: range.end };
-    let ranges: Vec<AddrRange> =
-        std::iter::once(main).chain(function.cold_parts.iter().copied()).filter(|range| !range.is_empty()).collect();
+    let main = AddrRange {
+        start: FileAddr(place.addr.0),
+        end: range.end,
+    };
+    let ranges: Vec<AddrRange> = std::iter::once(main)
+        .chain(function.cold_parts.iter().copied())
+        .filter(|range| !range.is_empty())
+        .collect();
     let sane = ranges.iter().map(AddrRange::len).sum::<u64>() <= MAX_FUNCTION;
     if sane { ranges } else { Vec::new() }
 }

@@ -35,10 +35,18 @@ impl Hooks {
             let path = &modules.get(id).path;
             let file = path.rsplit('/').next().unwrap_or_default();
             // A statically linked program brings its own.
-            let unwinds = ["libgcc_s", "libunwind", "libstdc++", "libc++abi"].iter().any(|name| file.starts_with(name));
+            let unwinds = ["libgcc_s", "libunwind", "libstdc++", "libc++abi"]
+                .iter()
+                .any(|name| file.starts_with(name));
             if unwinds || index == 0 {
-                hooks.unwinders.extend(UNWINDERS.iter().filter_map(|name| locate(modules, id, name)));
-                hooks.catchers.extend(CATCHERS.iter().filter_map(|name| locate(modules, id, name)));
+                hooks.unwinders.extend(
+                    UNWINDERS
+                        .iter()
+                        .filter_map(|name| locate(modules, id, name)),
+                );
+                hooks
+                    .catchers
+                    .extend(CATCHERS.iter().filter_map(|name| locate(modules, id, name)));
             }
             if file.starts_with("ld-") || file.starts_with("ld.") {
                 hooks.loader = hooks.loader.or_else(|| locate(modules, id, LOADER));

@@ -74,19 +74,32 @@ impl Investigation {
     pub fn resumed(report: &Report, params: Params) -> Result<Investigation, StateError> {
         let mut modules = Modules::default();
         let mut catalog = Catalog::default();
-        let builds: HashMap<&str, Option<String>> =
-            report.modules.iter().map(|module| (module.path.as_str(), module.build_id.clone())).collect();
+        let builds: HashMap<&str, Option<String>> = report
+            .modules
+            .iter()
+            .map(|module| (module.path.as_str(), module.build_id.clone()))
+            .collect();
         let mut code = |modules: &mut Modules, place: &Place| {
             let build = builds.get(place.module.as_str()).cloned().flatten();
             let module = modules.intern(&place.module, build, None);
-            CodeRef { module, addr: FileAddr(place.offset) }
+            CodeRef {
+                module,
+                addr: FileAddr(place.offset),
+            }
         };
-        let f0 = Place { module: report.f0.module.clone(), offset: report.f0.offset };
+        let f0 = Place {
+            module: report.f0.module.clone(),
+            offset: report.f0.offset,
+        };
         let f0 = (!f0.module.is_empty()).then(|| code(&mut modules, &f0));
-        let mut ids = StoredIds { catalog: &mut catalog, code: |place: &Place| code(&mut modules, place) };
+        let mut ids = StoredIds {
+            catalog: &mut catalog,
+            code: |place: &Place| code(&mut modules, place),
+        };
         let analysis = crate::state::restore(report, params, &mut ids)?;
         let build = report.target.build_id.clone();
-        let program = (!report.target.exe.is_empty()).then(|| modules.intern(&report.target.exe, build, None));
+        let program = (!report.target.exe.is_empty())
+            .then(|| modules.intern(&report.target.exe, build, None));
         Ok(Investigation {
             analysis,
             catalog,
@@ -94,14 +107,24 @@ impl Investigation {
             f0,
             program,
             warnings: Vec::new(),
-            ..Investigation::new(NameSpec::Name { module: None, name: report.f0.name.clone() }, params)
+            ..Investigation::new(
+                NameSpec::Name {
+                    module: None,
+                    name: report.f0.name.clone(),
+                },
+                params,
+            )
         })
     }
 
     /// Names for what the ids stand for.
     #[must_use]
     pub fn naming(&self) -> Naming<'_> {
-        Naming { catalog: &self.catalog, modules: &self.modules, f0: self.f0 }
+        Naming {
+            catalog: &self.catalog,
+            modules: &self.modules,
+            f0: self.f0,
+        }
     }
 
     /// Looks f0 up among the loaded modules.
@@ -127,8 +150,17 @@ impl Investigation {
         }
         let program = self.modules.loaded().first().copied();
         program
-            .map(|module| CodeRef { module, addr: FileAddr(addr) })
-            .filter(|place| self.modules.get(place.module).image.as_ref().is_some_and(|image| image.is_code(place.addr)))
+            .map(|module| CodeRef {
+                module,
+                addr: FileAddr(addr),
+            })
+            .filter(|place| {
+                self.modules
+                    .get(place.module)
+                    .image
+                    .as_ref()
+                    .is_some_and(|image| image.is_code(place.addr))
+            })
             .ok_or(LookupError::RunTimeAddress(addr))
     }
 
@@ -167,7 +199,8 @@ impl Investigation {
     fn too_busy(&self, op: &Op) -> Option<FnodeId> {
         let most = self.most_calls?;
         let busy = op.touched.iter().filter(|touched| touched.count > most);
-        busy.filter_map(|touched| self.analysis.ftree().get(touched.fnode)?.parent).next()
+        busy.filter_map(|touched| self.analysis.ftree().get(touched.fnode)?.parent)
+            .next()
     }
 
     /// Adds what an engine counted in one process.
@@ -218,10 +251,14 @@ impl Sink for Investigation {
 
     fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {
         let ftree = self.analysis.ftree();
-        let Some(known) = ftree.get(parent) else { return NewTarget::AnyTarget };
+        let Some(known) = ftree.get(parent) else {
+            return NewTarget::AnyTarget;
+        };
         // A system call site's target is the number of the call.
         let callee = match self.modules.place(target) {
-            Some(place) if returns_twice(&self.naming().name(place)) => return NewTarget::Unmeasured,
+            Some(place) if returns_twice(&self.naming().name(place)) => {
+                return NewTarget::Unmeasured;
+            }
             Some(place) => Callee::Function(self.catalog.callee(place)),
             None => match u32::try_from(target.0) {
                 Ok(number) if number < 4096 => Callee::Syscall(Some(number)),
@@ -229,7 +266,10 @@ impl Sink for Investigation {
             },
         };
         let ftree = self.analysis.ftree();
-        let targets = known.children.iter().filter(|&&child| ftree.fnode(child).site == Some(site));
+        let targets = known
+            .children
+            .iter()
+            .filter(|&&child| ftree.fnode(child).site == Some(site));
         if targets.count() > MAX_TARGETS {
             return NewTarget::AnyTarget;
         }
@@ -242,8 +282,18 @@ impl Sink for Investigation {
 #[must_use]
 pub fn returns_twice(name: &str) -> bool {
     const NAMES: [&str; 12] = [
-        "setjmp", "_setjmp", "__setjmp", "sigsetjmp", "__sigsetjmp", "getcontext", "__getcontext", "swapcontext",
-        "__swapcontext", "vfork", "__vfork", "savectx",
+        "setjmp",
+        "_setjmp",
+        "__setjmp",
+        "sigsetjmp",
+        "__sigsetjmp",
+        "getcontext",
+        "__getcontext",
+        "swapcontext",
+        "__swapcontext",
+        "vfork",
+        "__vfork",
+        "savectx",
     ];
     NAMES.contains(&name) || name.ends_with("jump_fcontext")
 }

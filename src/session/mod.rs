@@ -129,9 +129,15 @@ impl<'a> Session<'a> {
         let remedy = format!(
             "its ops are so short that the {} engine cannot tell who takes their time{}",
             engine.name(),
-            if engine.name() == "int3" { "; --engine jump may" } else { "" }
+            if engine.name() == "int3" {
+                "; --engine jump may"
+            } else {
+                ""
+            }
         );
-        investigation.analysis.set_noise(Noise::new(engine.cost().resolution, remedy));
+        investigation
+            .analysis
+            .set_noise(Noise::new(engine.cost().resolution, remedy));
         Session {
             pid,
             investigation,
@@ -184,7 +190,9 @@ impl<'a> Session<'a> {
                 Some(Notice::Exited(status)) => return Ok(Ending::Exited(status)),
                 Some(Notice::Killed(signal)) => return Ok(Ending::Killed(signal)),
                 Some(Notice::Exec) => {
-                    self.investigation.warnings.push("the target executed another program; measuring ended there".to_owned());
+                    self.investigation.warnings.push(
+                        "the target executed another program; measuring ended there".to_owned(),
+                    );
                     return Ok(Ending::Exec);
                 }
                 Some(Notice::LibrariesChanged) => {
@@ -199,7 +207,10 @@ impl<'a> Session<'a> {
                 Level::GoOn => {}
                 level => return Ok(Ending::Interrupted(level)),
             }
-            if limits.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if limits
+                .deadline
+                .is_some_and(|deadline| Instant::now() >= deadline)
+            {
                 return Ok(Ending::TimeUp);
             }
         }
@@ -211,12 +222,16 @@ impl<'a> Session<'a> {
             && self.investigation.analysis.profile().count() == 0
             && matches!(
                 outcome,
-                Err(SessionError::Name(_) | SessionError::Unsuitable(_) | SessionError::OtherBuild(_))
+                Err(SessionError::Name(_)
+                    | SessionError::Unsuitable(_)
+                    | SessionError::OtherBuild(_))
             )
     }
 
     fn is_f0_loaded(&self) -> bool {
-        self.investigation.f0.is_some_and(|f0| self.investigation.modules.locate(f0).is_some())
+        self.investigation
+            .f0
+            .is_some_and(|f0| self.investigation.modules.locate(f0).is_some())
     }
 
     /// Code came or went: finds f0 and the hooks among what is loaded now.
@@ -235,7 +250,9 @@ impl<'a> Session<'a> {
         }
         self.code.clear();
         let dynamic = self.hooks.plan().loader.is_some();
-        if self.libraries == Libraries::NotLoadedYet && (!dynamic || self.changes >= STARTUP_CHANGES) {
+        if self.libraries == Libraries::NotLoadedYet
+            && (!dynamic || self.changes >= STARTUP_CHANGES)
+        {
             self.libraries = Libraries::Loaded;
         }
         match self.investigation.find_f0() {
@@ -250,10 +267,18 @@ impl<'a> Session<'a> {
     /// A library that was named and is not there may be loaded later.
     fn may_come_later(&mut self, error: &LookupError) -> bool {
         let waiting = matches!(error, LookupError::NoSuchModule { .. })
-            && matches!(self.investigation.spec, NameSpec::Name { module: Some(_), .. })
+            && matches!(
+                self.investigation.spec,
+                NameSpec::Name {
+                    module: Some(_),
+                    ..
+                }
+            )
             && self.changes > 0;
         if waiting && self.changes == STARTUP_CHANGES {
-            self.investigation.warnings.push(format!("{error}; waiting for it to be loaded"));
+            self.investigation
+                .warnings
+                .push(format!("{error}; waiting for it to be loaded"));
         }
         waiting
     }
@@ -268,12 +293,18 @@ impl<'a> Session<'a> {
                     .to_owned(),
             ));
         }
-        let Some(f0) = self.investigation.f0 else { return Ok(()) };
-        let Some(addr) = self.investigation.modules.locate(f0) else { return self.explain_missing(f0) };
+        let Some(f0) = self.investigation.f0 else {
+            return Ok(());
+        };
+        let Some(addr) = self.investigation.modules.locate(f0) else {
+            return self.explain_missing(f0);
+        };
         self.code
             .scan(addr, &self.investigation.modules, self.engine.as_ref())
             .map(drop)
-            .map_err(|reason| SessionError::Unsuitable(format!("f0 cannot be instrumented: {reason}")))
+            .map_err(|reason| {
+                SessionError::Unsuitable(format!("f0 cannot be instrumented: {reason}"))
+            })
     }
 
     /// f0 is known from an earlier run, but its file is not loaded (yet).
@@ -282,10 +313,16 @@ impl<'a> Session<'a> {
         let wanted = modules.get(f0.module);
         let same_file = |path: &str| path.rsplit('/').next() == wanted.path.rsplit('/').next();
         let loaded = modules.loaded();
-        let program = loaded.first().filter(|_| self.investigation.program == Some(f0.module));
-        let other = loaded.iter().find(|&&id| same_file(&modules.get(id).path)).or(program);
+        let program = loaded
+            .first()
+            .filter(|_| self.investigation.program == Some(f0.module));
+        let other = loaded
+            .iter()
+            .find(|&&id| same_file(&modules.get(id).path))
+            .or(program);
         if let Some(&other) = other {
-            let build = |id: &Option<String>| id.clone().unwrap_or_else(|| "without build-id".to_owned());
+            let build =
+                |id: &Option<String>| id.clone().unwrap_or_else(|| "without build-id".to_owned());
             let other = modules.get(other);
             return Err(SessionError::OtherBuild(format!(
                 "the stored analysis is of {} ({}), the target has {} ({}); run the same build, or start a new analysis with darc run or attach",
@@ -341,25 +378,41 @@ impl<'a> Session<'a> {
     /// Makes an fnode's calls its children.
     fn expand(&mut self, fnode: FnodeId) -> Result<(), String> {
         let scanned = {
-            let Some(sources) = self.sources() else { return Err("f0 is not loaded".to_owned()) };
+            let Some(sources) = self.sources() else {
+                return Err("f0 is not loaded".to_owned());
+            };
             let fnode = self.investigation.analysis.ftree().fnode(fnode);
             let entry = sources.entry(fnode)?;
-            self.code.scan(entry, &self.investigation.modules, self.engine.as_ref())?
+            self.code
+                .scan(entry, &self.investigation.modules, self.engine.as_ref())?
         };
         for site in &scanned.sites {
             if let Some(name) = self.returning_twice(&site.kind) {
-                let reason = format!("{name} remembers where it returns to, which a probe must not disturb");
+                let reason =
+                    format!("{name} remembers where it returns to, which a probe must not disturb");
                 self.investigation.skip(TargetAddr(site.addr), reason);
                 continue;
             }
-            let Investigation { analysis, catalog, modules, .. } = &mut *self.investigation;
-            let Some(at) = modules.place(TargetAddr(site.addr)) else { continue };
+            let Investigation {
+                analysis,
+                catalog,
+                modules,
+                ..
+            } = &mut *self.investigation;
+            let Some(at) = modules.place(TargetAddr(site.addr)) else {
+                continue;
+            };
             let reach = Reach::of(&site.kind);
             let id = catalog.site(at, reach);
             let callee = match &site.kind {
-                SiteKind::Syscall { number: Some(number) } => Callee::Syscall(Some(*number)),
+                SiteKind::Syscall {
+                    number: Some(number),
+                } => Callee::Syscall(Some(*number)),
                 SiteKind::Call(Target::Direct(to))
-                | SiteKind::TailJump { target: Target::Direct(to), .. } => {
+                | SiteKind::TailJump {
+                    target: Target::Direct(to),
+                    ..
+                } => {
                     let to = TargetAddr(*to);
                     match modules.place(to) {
                         Some(place) => Callee::Function(catalog.callee(place)),
@@ -371,14 +424,20 @@ impl<'a> Session<'a> {
             analysis.add_child(fnode, id, callee);
         }
         for skipped in &scanned.skipped {
-            self.investigation.skip(TargetAddr(skipped.addr), skipped.reason.to_string());
+            self.investigation
+                .skip(TargetAddr(skipped.addr), skipped.reason.to_string());
         }
         Ok(())
     }
 
     /// The name of a directly called function that remembers its return address.
     fn returning_twice(&self, kind: &SiteKind) -> Option<String> {
-        let (SiteKind::Call(Target::Direct(to)) | SiteKind::TailJump { target: Target::Direct(to), .. }) = kind else {
+        let (SiteKind::Call(Target::Direct(to))
+        | SiteKind::TailJump {
+            target: Target::Direct(to),
+            ..
+        }) = kind
+        else {
             return None;
         };
         let place = self.investigation.modules.place(TargetAddr(*to))?;
@@ -399,18 +458,30 @@ impl<'a> Session<'a> {
     fn instrument(&mut self) -> Result<(), SessionError> {
         let mut code = std::mem::take(&mut self.code);
         let plan = match self.sources() {
-            Some(sources) => planning::plan(&self.investigation.analysis, &sources, &mut code, &self.hooks),
+            Some(sources) => planning::plan(
+                &self.investigation.analysis,
+                &sources,
+                &mut code,
+                &self.hooks,
+            ),
             None => self.hooks.plan(),
         };
         self.code = code;
-        let sites = plan.functions.iter().map(|function| function.sites.len()).sum();
+        let sites = plan
+            .functions
+            .iter()
+            .map(|function| function.sites.len())
+            .sum();
         self.investigation.sites = self.investigation.sites.max(sites);
         let f0 = plan.f0.as_ref().map(|f0| f0.entry());
         match self.engine.apply(&plan) {
             Ok(refused) => {
                 for refused in refused {
                     if f0 == Some(refused.addr.0) {
-                        return Err(SessionError::Unsuitable(format!("f0 cannot be instrumented: {}", refused.reason)));
+                        return Err(SessionError::Unsuitable(format!(
+                            "f0 cannot be instrumented: {}",
+                            refused.reason
+                        )));
                     }
                     self.investigation.skip(refused.addr, refused.reason);
                 }

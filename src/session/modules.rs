@@ -81,9 +81,12 @@ impl Modules {
                 }
             };
             ranges.push((mapping.start, mapping.end, id));
-            self.bias.entry(id).or_insert_with(|| bias(self.known[id.0].image.as_ref(), mapping));
+            self.bias
+                .entry(id)
+                .or_insert_with(|| bias(self.known[id.0].image.as_ref(), mapping));
         }
-        let loaded: std::collections::HashSet<ModuleId> = ranges.iter().map(|&(_, _, id)| id).collect();
+        let loaded: std::collections::HashSet<ModuleId> =
+            ranges.iter().map(|&(_, _, id)| id).collect();
         self.bias.retain(|id, _| loaded.contains(id));
         ranges.sort_unstable();
         self.ranges = ranges;
@@ -96,21 +99,41 @@ impl Modules {
         let image = match open(pid, root, mapping, path) {
             Source::File(file) => Image::open(file, path, &search),
             Source::Memory(bytes) => Image::from_bytes(bytes, path, &search),
-            Source::None => return self.intern(if name.is_empty() { "[anonymous]" } else { name }, None, None),
+            Source::None => {
+                return self.intern(
+                    if name.is_empty() { "[anonymous]" } else { name },
+                    None,
+                    None,
+                );
+            }
         };
-        let image = image.map_err(|error| self.warnings.push(format!("no symbols of {name}: {error}"))).ok();
-        let build_id = image.as_ref().and_then(|image| image.build_id()).map(ToString::to_string);
+        let image = image
+            .map_err(|error| self.warnings.push(format!("no symbols of {name}: {error}")))
+            .ok();
+        let build_id = image
+            .as_ref()
+            .and_then(|image| image.build_id())
+            .map(ToString::to_string);
         self.intern(&path.to_string_lossy(), build_id, image)
     }
 
     /// The id of a module by path and build-id, whether loaded or not (a resumed analysis names modules
     /// before anything runs).
-    pub fn intern(&mut self, path: &str, build_id: Option<String>, image: Option<Image>) -> ModuleId {
+    pub fn intern(
+        &mut self,
+        path: &str,
+        build_id: Option<String>,
+        image: Option<Image>,
+    ) -> ModuleId {
         let next = ModuleId(self.known.len());
         let key = build_id.clone().unwrap_or_else(|| path.to_owned());
         let id = *self.by_key.entry(key).or_insert(next);
         if id == next {
-            self.known.push(Module { path: path.to_owned(), build_id, image });
+            self.known.push(Module {
+                path: path.to_owned(),
+                build_id,
+                image,
+            });
         } else if self.known[id.0].image.is_none() {
             self.known[id.0].image = image;
         }
@@ -144,10 +167,15 @@ impl Modules {
     /// Where an address of the target is, as a place in a file. `None` when no code is mapped there.
     #[must_use]
     pub fn place(&self, addr: TargetAddr) -> Option<CodeRef> {
-        let after = self.ranges.partition_point(|&(start, _, _)| start <= addr.0);
+        let after = self
+            .ranges
+            .partition_point(|&(start, _, _)| start <= addr.0);
         let &(_, end, module) = self.ranges.get(after.checked_sub(1)?)?;
         let bias = *self.bias.get(&module)?;
-        (addr.0 < end).then(|| CodeRef { module, addr: FileAddr(addr.0.wrapping_sub(bias)) })
+        (addr.0 < end).then(|| CodeRef {
+            module,
+            addr: FileAddr(addr.0.wrapping_sub(bias)),
+        })
     }
 
     /// Where a place in a file is in the target now. `None` when the file is not loaded.
@@ -159,7 +187,11 @@ impl Modules {
 
     /// Problems with files, once each.
     pub fn take_warnings(&mut self) -> Vec<String> {
-        let from_images = self.known.iter().filter_map(|module| module.image.as_ref()).flat_map(Image::warnings);
+        let from_images = self
+            .known
+            .iter()
+            .filter_map(|module| module.image.as_ref())
+            .flat_map(Image::warnings);
         let mut warnings: Vec<String> = std::mem::take(&mut self.warnings);
         warnings.extend(from_images);
         warnings.sort();
@@ -180,7 +212,10 @@ fn bias(image: Option<&Image>, mapping: &Mapping) -> u64 {
     match segment {
         Some(segment) => {
             let offset = segment.file_offset.wrapping_sub(mapping.offset);
-            mapping.start.wrapping_add(offset).wrapping_sub(segment.addr.0)
+            mapping
+                .start
+                .wrapping_add(offset)
+                .wrapping_sub(segment.addr.0)
         }
         // Code without a file: the address is its own name.
         None => 0,
@@ -202,10 +237,16 @@ fn open(pid: i32, root: &Path, mapping: &Mapping, path: &Path) -> Source {
             _ => Source::None,
         };
     }
-    let same = |file: &File| file.metadata().is_ok_and(|data| data.ino() == mapping.inode && data.is_file());
+    let same = |file: &File| {
+        file.metadata()
+            .is_ok_and(|data| data.ino() == mapping.inode && data.is_file())
+    };
     let inside = root.join(path.strip_prefix("/").unwrap_or(path));
     let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-    let exact = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
+    let exact = PathBuf::from(format!(
+        "/proc/{pid}/map_files/{:x}-{:x}",
+        mapping.start, mapping.end
+    ));
     [inside, exe, exact]
         .iter()
         .find_map(|path| File::open(path).ok().filter(same))

@@ -37,9 +37,10 @@ impl Sources<'_> {
             Callee::Syscall(_) => return Err("it is in the kernel".to_owned()),
             Callee::Unknown => return Err("which function it is was not seen".to_owned()),
         };
-        let addr = self.modules.locate(place).ok_or_else(|| {
-            format!("{} is not loaded", self.modules.get(place.module).path)
-        })?;
+        let addr = self
+            .modules
+            .locate(place)
+            .ok_or_else(|| format!("{} is not loaded", self.modules.get(place.module).path))?;
         Ok(self.behind_plt(addr, place))
     }
 
@@ -54,13 +55,17 @@ impl Sources<'_> {
             return addr;
         }
         let slot = got_slot(&stub, addr);
-        let target = slot.and_then(|slot| self.engine.memory().read_word(TargetAddr(slot)).ok()).map(TargetAddr);
+        let target = slot
+            .and_then(|slot| self.engine.memory().read_word(TargetAddr(slot)).ok())
+            .map(TargetAddr);
         // Before its first call a lazily bound slot points back into the PLT.
         target
             .filter(|&target| {
                 self.modules.place(target).is_some_and(|at| {
                     let image = self.modules.get(at.module).image.as_ref();
-                    image.is_none_or(|image| image.function_at(at.addr).is_some() && image.plt_name(at.addr).is_none())
+                    image.is_none_or(|image| {
+                        image.function_at(at.addr).is_some() && image.plt_name(at.addr).is_none()
+                    })
                 })
             })
             .unwrap_or(addr)
@@ -70,14 +75,23 @@ impl Sources<'_> {
     ///
     /// # Errors
     /// Why its code cannot be had.
-    pub fn scan(&self, fnode: &Fnode, cache: &mut CodeCache) -> Result<std::sync::Arc<Scanned>, String> {
+    pub fn scan(
+        &self,
+        fnode: &Fnode,
+        cache: &mut CodeCache,
+    ) -> Result<std::sync::Arc<Scanned>, String> {
         cache.scan(self.entry(fnode)?, self.modules, self.engine)
     }
 }
 
 /// The plan for all fnodes whose probes are needed, as far as their code is loaded.
 #[must_use]
-pub fn plan(analysis: &Analysis, sources: &Sources<'_>, cache: &mut CodeCache, hooks: &Hooks) -> Plan {
+pub fn plan(
+    analysis: &Analysis,
+    sources: &Sources<'_>,
+    cache: &mut CodeCache,
+    hooks: &Hooks,
+) -> Plan {
     let mut plan = hooks.plan();
     let ftree = analysis.ftree();
     match sources.scan(ftree.root(), cache) {
@@ -87,23 +101,36 @@ pub fn plan(analysis: &Analysis, sources: &Sources<'_>, cache: &mut CodeCache, h
     let mut wanted: BTreeMap<TargetAddr, BTreeSet<SiteId>> = BTreeMap::new();
     for id in analysis.needed_probes() {
         let child = ftree.fnode(id);
-        let (Some(parent), Some(site)) = (child.parent, child.site) else { continue };
-        let Ok(entry) = sources.entry(ftree.fnode(parent)) else { continue };
+        let (Some(parent), Some(site)) = (child.parent, child.site) else {
+            continue;
+        };
+        let Ok(entry) = sources.entry(ftree.fnode(parent)) else {
+            continue;
+        };
         let (_, reach) = sources.catalog.site_at(site);
         let target = match (reach, child.callee) {
             (Reach::One, _) | (Reach::Any, Callee::Unknown) => None,
             (Reach::Any, Callee::Function(callee)) => {
                 // A target that is not loaded in this process cannot be called either.
-                let Some(target) = sources.modules.locate(sources.catalog.callee_at(callee)) else { continue };
+                let Some(target) = sources.modules.locate(sources.catalog.callee_at(callee)) else {
+                    continue;
+                };
                 Some(target)
             }
             (Reach::Any, Callee::Syscall(number)) => number.map(|number| TargetAddr(number.into())),
         };
-        plan.edges.push(Edge { parent, site, target, child: id });
+        plan.edges.push(Edge {
+            parent,
+            site,
+            target,
+            child: id,
+        });
         wanted.entry(entry).or_default().insert(site);
     }
     for (entry, ids) in wanted {
-        let Ok(scanned) = cache.scan(entry, sources.modules, sources.engine) else { continue };
+        let Ok(scanned) = cache.scan(entry, sources.modules, sources.engine) else {
+            continue;
+        };
         let sites = ids
             .into_iter()
             .filter_map(|id| {
@@ -112,7 +139,10 @@ pub fn plan(analysis: &Analysis, sources: &Sources<'_>, cache: &mut CodeCache, h
                 Some((id, site.clone()))
             })
             .collect();
-        plan.functions.push(PlannedFunction { code: std::sync::Arc::clone(&scanned.code), sites });
+        plan.functions.push(PlannedFunction {
+            code: std::sync::Arc::clone(&scanned.code),
+            sites,
+        });
     }
     plan
 }
@@ -120,13 +150,18 @@ pub fn plan(analysis: &Analysis, sources: &Sources<'_>, cache: &mut CodeCache, h
 /// The GOT slot that a PLT stub jumps through.
 fn got_slot(stub: &[u8], addr: TargetAddr) -> Option<u64> {
     use darc_disasm::{CodePart, FunctionCode, NoMemory, Operand, SiteKind, Target, call_sites};
-    let code = FunctionCode::new(vec![CodePart { start: addr.0, bytes: stub.to_vec() }])?;
-    call_sites(&code, &NoMemory).sites.first().and_then(|site| match &site.kind {
-        SiteKind::TailJump { target: Target::Indirect(Operand::Memory(slot)), condition: None }
-            if slot.base.is_none() && slot.index.is_none() =>
-        {
-            Some(slot.displacement as u64)
-        }
-        _ => None,
-    })
+    let code = FunctionCode::new(vec![CodePart {
+        start: addr.0,
+        bytes: stub.to_vec(),
+    }])?;
+    call_sites(&code, &NoMemory)
+        .sites
+        .first()
+        .and_then(|site| match &site.kind {
+            SiteKind::TailJump {
+                target: Target::Indirect(Operand::Memory(slot)),
+                condition: None,
+            } if slot.base.is_none() && slot.index.is_none() => Some(slot.displacement as u64),
+            _ => None,
+        })
 }

@@ -57,8 +57,12 @@ impl Question {
 }
 
 fn line(peak: &Peak, resolution: Resolution) -> PeakLine {
-    let shortest = resolution.bounds(peak.first_bucket).map_or(0, |(low, _)| low.0);
-    let longest = resolution.bounds(peak.last_bucket).map_or(0, |(_, high)| high.0);
+    let shortest = resolution
+        .bounds(peak.first_bucket)
+        .map_or(0, |(low, _)| low.0);
+    let longest = resolution
+        .bounds(peak.last_bucket)
+        .map_or(0, |(_, high)| high.0);
     PeakLine {
         number: peak.number,
         description: format!("{shortest} to {longest} cycles, {} ops", peak.content.ops),

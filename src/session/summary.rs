@@ -23,11 +23,17 @@ pub fn report(investigation: &Investigation, engine: Engine, target: Target, hz:
         status: assemble::status(analysis),
         target,
         f0: naming.f0(),
-        clock: Clock { unit: ClockUnit::Cycles, hz: hz.get() },
+        clock: Clock {
+            unit: ClockUnit::Cycles,
+            hz: hz.get(),
+        },
         parameters: assemble::parameters(analysis.params()),
         modules: modules
             .iter()
-            .map(|module| Module { path: module.path.clone(), build_id: module.build_id.clone() })
+            .map(|module| Module {
+                path: module.path.clone(),
+                build_id: module.build_id.clone(),
+            })
             .collect(),
         profile: assemble::profile(analysis.profile()),
         comparison: analysis.comparison().as_ref().map(assemble::comparison),
@@ -47,9 +53,15 @@ fn probes(investigation: &Investigation) -> Probes {
         skipped: investigation
             .skipped
             .iter()
-            .map(|(&at, reason)| SkippedSite { site: naming.place(at), reason: reason.clone() })
+            .map(|(&at, reason)| SkippedSite {
+                site: naming.place(at),
+                reason: reason.clone(),
+            })
             .collect(),
-        cost_cycles: ProbeCost { inside: investigation.cost.inside.0, outside: investigation.cost.outside.0 },
+        cost_cycles: ProbeCost {
+            inside: investigation.cost.inside.0,
+            outside: investigation.cost.outside.0,
+        },
         records: counters.records,
         dropped: counters.dropped,
         pause_us: pause(&counters.pauses),
@@ -58,7 +70,10 @@ fn probes(investigation: &Investigation) -> Probes {
 }
 
 fn pause(pauses: &[Duration]) -> Pause {
-    let mut micros: Vec<f64> = pauses.iter().map(|pause| pause.as_secs_f64() * 1e6).collect();
+    let mut micros: Vec<f64> = pauses
+        .iter()
+        .map(|pause| pause.as_secs_f64() * 1e6)
+        .collect();
     micros.sort_by(f64::total_cmp);
     Pause {
         p50: micros.get(micros.len() / 2).copied().unwrap_or(0.0),

@@ -23,7 +23,13 @@ pub struct Watch<'a> {
 impl<'a> Watch<'a> {
     /// Nothing shown yet.
     pub fn new(progress: &'a mut Progress) -> Watch<'a> {
-        Watch { progress, last: Instant::now(), ops_then: 0, round: 0, warned: 0 }
+        Watch {
+            progress,
+            last: Instant::now(),
+            ops_then: 0,
+            round: 0,
+            warned: 0,
+        }
     }
 
     /// The instrumentation was changed.
@@ -55,17 +61,28 @@ impl<'a> Watch<'a> {
                 path: longest_path(investigation, peak.number),
             })
             .collect();
-        let phase = match peaks.iter().any(|peak| peak.status != PeakStatus::NotAnalysed) {
+        let phase = match peaks
+            .iter()
+            .any(|peak| peak.status != PeakStatus::NotAnalysed)
+        {
             true => Phase::Descending,
             false => Phase::CollectingStartOps,
         };
-        self.progress.update(&Snapshot { ops, rate, peaks, round: self.round, phase });
+        self.progress.update(&Snapshot {
+            ops,
+            rate,
+            peaks,
+            round: self.round,
+            phase,
+        });
     }
 }
 
 fn longest_path(investigation: &Investigation, peak: u32) -> Vec<String> {
     let causes = investigation.analysis.root_causes(peak);
-    let Some(longest) = causes.into_iter().max_by_key(|cause| cause.path.len()) else { return Vec::new() };
+    let Some(longest) = causes.into_iter().max_by_key(|cause| cause.path.len()) else {
+        return Vec::new();
+    };
     let naming = investigation.naming();
     longest
         .path

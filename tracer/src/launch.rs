@@ -116,7 +116,8 @@ fn find(name: &OsString) -> std::result::Result<OsString, Errno> {
     if name.as_bytes().contains(&b'/') {
         return Ok(name.clone());
     }
-    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"));
+    let path =
+        std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"));
     let mut refused = Errno::ENOENT;
     for directory in std::env::split_paths(&path) {
         let candidate = directory.join(name);

@@ -61,7 +61,10 @@ pub fn read(pid: i32) -> Result<Vec<Mapping>> {
         // The entry of a process whose first thread has ended shows nothing; any other thread's does.
         let others = threads::list(pid).unwrap_or_default();
         let through = |tid| std::fs::read(format!("/proc/{pid}/task/{tid}/maps")).ok();
-        let shown = others.into_iter().filter_map(through).find(|text| !text.is_empty());
+        let shown = others
+            .into_iter()
+            .filter_map(through)
+            .find(|text| !text.is_empty());
         text = shown.unwrap_or_default();
     }
     Ok(parse(&text))

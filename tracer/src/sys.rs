@@ -294,16 +294,29 @@ impl SharedWords {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice disturbs no other memory.
         let start = unsafe {
-            libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
         };
         if start == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        Ok(SharedWords { start: start.cast(), len })
+        Ok(SharedWords {
+            start: start.cast(),
+            len,
+        })
     }
 
     fn word(&self, offset: usize) -> &std::sync::atomic::AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset < self.len, "outside of the ring: {offset:#x}");
+        assert!(
+            offset.is_multiple_of(8) && offset < self.len,
+            "outside of the ring: {offset:#x}"
+        );
         // SAFETY: the word lies in the mapping (checked), which lives as long as `self`, and is aligned.
         unsafe { std::sync::atomic::AtomicU64::from_ptr(self.start.add(offset / 8)) }
     }
@@ -322,7 +335,8 @@ impl SharedWords {
     /// # Panics
     /// When the offset is not aligned or outside.
     pub fn store(&self, offset: usize, value: u64) {
-        self.word(offset).store(value, std::sync::atomic::Ordering::Release);
+        self.word(offset)
+            .store(value, std::sync::atomic::Ordering::Release);
     }
 }
 
@@ -357,13 +371,18 @@ const CODE_PAGE: usize = 4096;
 impl CodePage {
     /// Maps a page, writable until it is run.
     pub fn new() -> Result<CodePage, Errno> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
         // SAFETY: a new anonymous mapping at an address of the kernel's choice disturbs no other memory.
         let start = unsafe { libc::mmap(ptr::null_mut(), CODE_PAGE, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        Ok(CodePage { start: start.cast() })
+        Ok(CodePage {
+            start: start.cast(),
+        })
     }
 
     /// The address of its first byte.
@@ -377,8 +396,13 @@ impl CodePage {
     /// # Panics
     /// When it does not fit.
     pub fn write(&self, at: u64, code: &[u8]) {
-        let offset = at.checked_sub(self.start()).map_or(CODE_PAGE, |offset| offset as usize);
-        assert!(offset.saturating_add(code.len()) <= CODE_PAGE, "code outside of its page");
+        let offset = at
+            .checked_sub(self.start())
+            .map_or(CODE_PAGE, |offset| offset as usize);
+        assert!(
+            offset.saturating_add(code.len()) <= CODE_PAGE,
+            "code outside of its page"
+        );
         // SAFETY: the bytes lie in the mapping (checked), which nobody else has a reference to.
         unsafe { ptr::copy_nonoverlapping(code.as_ptr(), self.start.add(offset), code.len()) };
     }
@@ -386,11 +410,18 @@ impl CodePage {
     /// Runs the code at an address of the page, in a process that is killed when it has served; does
     /// not return.
     pub fn run(&self, at: u64) -> ! {
-        assert!((self.start()..self.start() + CODE_PAGE as u64).contains(&at), "code outside of its page");
+        assert!(
+            (self.start()..self.start() + CODE_PAGE as u64).contains(&at),
+            "code outside of its page"
+        );
         // SAFETY: the page is this process's own, and the code in it was written to be called without
         // arguments; should it return, the process ends.
         unsafe {
-            libc::mprotect(self.start.cast(), CODE_PAGE, libc::PROT_READ | libc::PROT_EXEC);
+            libc::mprotect(
+                self.start.cast(),
+                CODE_PAGE,
+                libc::PROT_READ | libc::PROT_EXEC,
+            );
             let code: extern "C" fn() = std::mem::transmute(at);
             code();
         }

@@ -84,7 +84,10 @@ fn on_cores(home: Option<usize>, other: Option<usize>) -> Result<Calibration> {
         outside: dearest.per_call.saturating_sub(dearest.low),
         resolution,
     };
-    Ok(Calibration { delivery: Delivery::between(same.low, apart.low), cost })
+    Ok(Calibration {
+        delivery: Delivery::between(same.low, apart.low),
+        cost,
+    })
 }
 
 /// What an empty call reads while the scheduler keeps to one arrangement.
@@ -126,7 +129,9 @@ impl Regime {
 
     fn varies(self) -> Ticks {
         // More than twice the cost is other processes' doing: it befalls calls without a probe as well.
-        self.high.saturating_sub(self.low).min(Ticks(self.low.0.saturating_mul(2)))
+        self.high
+            .saturating_sub(self.low)
+            .min(Ticks(self.low.0.saturating_mul(2)))
     }
 }
 

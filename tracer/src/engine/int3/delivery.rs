@@ -58,7 +58,11 @@ mod tests {
         for _ in 0..RECENT {
             delivery.observe(Ticks(75));
         }
-        assert_eq!(delivery.current(), Ticks(70), "never more than the dear regime");
+        assert_eq!(
+            delivery.current(),
+            Ticks(70),
+            "never more than the dear regime"
+        );
         delivery.observe(Ticks(12));
         assert_eq!(delivery.current(), Ticks(12));
         for _ in 0..RECENT {

@@ -1,7 +1,8 @@
 //! A copy of one instruction that runs elsewhere and goes on behind the original.
 
 use iced_x86::{
-    BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionBlock,
+    BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, Instruction,
+    InstructionBlock,
 };
 
 /// Encodes the first instruction of `bytes` (which lie at `from`) for the address `to`, followed by a
@@ -33,9 +34,10 @@ pub fn first_instruction(bytes: &[u8], from: u64, to: u64) -> Result<Vec<u8>, St
 pub fn first_call(bytes: &[u8], from: u64) -> Result<Option<(u64, u64)>, String> {
     let instruction = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE).decode();
     match instruction.flow_control() {
-        FlowControl::Call if instruction.is_call_near() => {
-            Ok(Some((instruction.near_branch_target(), instruction.next_ip())))
-        }
+        FlowControl::Call if instruction.is_call_near() => Ok(Some((
+            instruction.near_branch_target(),
+            instruction.next_ip(),
+        ))),
         FlowControl::Call | FlowControl::IndirectCall => Err("it is an indirect call".to_owned()),
         _ => Ok(None),
     }
@@ -57,7 +59,10 @@ mod tests {
     #[test]
     fn a_call_is_not_copied_but_emulated() {
         // call 0x1105 at 0x1000
-        assert_eq!(first_call(&[0xe8, 0, 1, 0, 0], 0x1000), Ok(Some((0x1105, 0x1005))));
+        assert_eq!(
+            first_call(&[0xe8, 0, 1, 0, 0], 0x1000),
+            Ok(Some((0x1105, 0x1005)))
+        );
         // call rax; push rbp
         assert!(first_call(&[0xff, 0xd0], 0x1000).is_err());
         assert_eq!(first_call(&[0x55], 0x1000), Ok(None));

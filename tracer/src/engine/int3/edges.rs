@@ -63,7 +63,10 @@ impl Edges {
         if let Some(&child) = exits.by_target.get(&target) {
             return Some(child);
         }
-        let answer = exits.declined.entry(target).or_insert_with(|| sink.new_target(parent, site, target));
+        let answer = exits
+            .declined
+            .entry(target)
+            .or_insert_with(|| sink.new_target(parent, site, target));
         match *answer {
             NewTarget::Fnode(child) => {
                 exits.declined.remove(&target);

@@ -251,10 +251,16 @@ impl Int3 {
             .rev()
             .find(|&len| self.memory.read(addr, &mut bytes[..len]).is_ok())
             .unwrap_or(0);
-        let call = displaced::first_call(&bytes[..readable], addr.0)
-            .map_err(|reason| Error::Unsuitable(format!("the instruction at {addr} cannot be moved: {reason}")))?;
+        let call = displaced::first_call(&bytes[..readable], addr.0).map_err(|reason| {
+            Error::Unsuitable(format!(
+                "the instruction at {addr} cannot be moved: {reason}"
+            ))
+        })?;
         let continuation = if let Some((to, next)) = call {
-            Continuation::Call { to: TargetAddr(to), next: TargetAddr(next) }
+            Continuation::Call {
+                to: TargetAddr(to),
+                next: TargetAddr(next),
+            }
         } else if bytes.starts_with(&ENDBR64) {
             Continuation::Skip(addr.offset(4))
         } else {

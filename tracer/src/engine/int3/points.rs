@@ -92,7 +92,7 @@ pub fn wanted(plan: &Plan) -> HashMap<TargetAddr, Roles> {
         for (id, call) in &function.sites {
             let site = Site {
                 id: *id,
-                call: call.clone(),
+                call: *call,
                 function: ranges.clone(),
                 syscall: None,
             };
@@ -159,7 +159,10 @@ impl Points {
     pub fn hide_from(&self, addr: TargetAddr, code: &mut [u8]) {
         for (at, point) in &self.armed {
             let offset = at.0.wrapping_sub(addr.0);
-            if let Some(byte) = usize::try_from(offset).ok().and_then(|offset| code.get_mut(offset)) {
+            if let Some(byte) = usize::try_from(offset)
+                .ok()
+                .and_then(|offset| code.get_mut(offset))
+            {
                 *byte = point.original;
             }
         }
@@ -242,8 +245,14 @@ impl Points {
     /// Puts every byte back in a copy of the target's memory (a forked child's).
     pub fn restore_copy(&self, memory: &Memory) {
         // A breakpoint may have been taken out of the parent since the copy was made.
-        let armed = self.armed.iter().map(|(&addr, point)| (addr, point.original));
-        let retired = self.retired.iter().map(|(&addr, &original)| (addr, original));
+        let armed = self
+            .armed
+            .iter()
+            .map(|(&addr, point)| (addr, point.original));
+        let retired = self
+            .retired
+            .iter()
+            .map(|(&addr, &original)| (addr, original));
         for (addr, original) in armed.chain(retired) {
             let _ = restore(memory, addr, original);
         }

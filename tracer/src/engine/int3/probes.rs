@@ -165,11 +165,21 @@ impl Int3 {
     /// lost to a stack walker: it will never be seen to return.
     fn give_up_lost_op(&mut self, tid: i32) {
         let frames = self.threads[&tid].frames();
-        let Some(f0) = frames.iter().find(|frame| frame.kind == FrameKind::F0) else { return };
+        let Some(f0) = frames.iter().find(|frame| frame.kind == FrameKind::F0) else {
+            return;
+        };
         let slot = f0.slot;
-        let stands = f0.hidden && self.memory.read_word(TargetAddr(slot)).is_ok_and(|word| word == self.landing.0);
+        let stands = f0.hidden
+            && self
+                .memory
+                .read_word(TargetAddr(slot))
+                .is_ok_and(|word| word == self.landing.0);
         if !stands {
-            let lost = self.threads.get_mut(&tid).map(|calls| calls.take(slot)).unwrap_or_default();
+            let lost = self
+                .threads
+                .get_mut(&tid)
+                .map(|calls| calls.take(slot))
+                .unwrap_or_default();
             self.abandon(&lost);
         }
     }
@@ -366,7 +376,8 @@ impl Int3 {
                 .frames()
                 .iter()
                 .any(|frame| frame.slot == slot && matches!(frame.kind, FrameKind::Syscall(_)));
-            if awaited && let Some((ended, _)) = calls.leave(slot, trap.at, self.delivery.current()) {
+            if awaited && let Some((ended, _)) = calls.leave(slot, trap.at, self.delivery.current())
+            {
                 self.abandon(&ended[1..]);
             }
         }
@@ -378,8 +389,13 @@ impl Int3 {
     /// A thread came to the landing pad; false when that is no doing of ours.
     fn returned(&mut self, trap: &mut Trap, sink: &mut dyn Sink) -> bool {
         let slot = trap.registers.rsp().wrapping_sub(8);
-        let window = self.threads.get(&trap.tid).and_then(|calls| calls.window(slot, trap.at));
-        window.into_iter().for_each(|window| self.delivery.observe(window));
+        let window = self
+            .threads
+            .get(&trap.tid)
+            .and_then(|calls| calls.window(slot, trap.at));
+        window
+            .into_iter()
+            .for_each(|window| self.delivery.observe(window));
         let left = self
             .threads
             .get_mut(&trap.tid)
