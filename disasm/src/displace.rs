@@ -24,7 +24,7 @@ pub struct Displacement {
     /// Address after the last; at least [`JUMP_LEN`] bytes from the start.
     pub end: u64,
     /// Positions of the instructions in [`Cfg::instructions`], the site's own (but not a `syscall`)
-    /// included.
+    /// included. Padding that is replaced behind a `ret` is not among them.
     pub instructions: Range<usize>,
 }
 
@@ -74,6 +74,44 @@ pub fn ending_with(cfg: &Cfg, addr: u64) -> Result<Displacement, NoRoom> {
         return Err(NoRoom::NoInstruction);
     }
     backwards(cfg, at + 1)
+}
+
+/// The bytes to replace for the `ret` at `addr`: so that they end with it or, where that does not work,
+/// with the padding behind it.
+///
+/// # Errors
+/// Why there is no room.
+pub fn at_return(cfg: &Cfg, addr: u64) -> Result<Displacement, NoRoom> {
+    ending_with(cfg, addr).or_else(|reason| {
+        let at = cfg.instruction_at(addr).ok_or(reason)?;
+        let end = end_of_padding(cfg, at);
+        let free = cfg.branches_into(addr..end) == BranchInto::None;
+        if end - addr < JUMP_LEN || !free {
+            return Err(reason);
+        }
+        Ok(Displacement {
+            start: addr,
+            end,
+            instructions: at..at + 1,
+        })
+    })
+}
+
+/// Where the padding ends that lies behind the `ret` at position `at`, as far as a jump needs it.
+fn end_of_padding(cfg: &Cfg, at: usize) -> u64 {
+    let ret = &cfg.instructions()[at];
+    let mut end = ret.next_ip();
+    if ret.flow_control() != FlowControl::Return {
+        return end;
+    }
+    for next in &cfg.instructions()[at + 1..] {
+        let padding = matches!(next.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+        if end - ret.ip() >= JUMP_LEN || !padding || next.ip() != end {
+            break;
+        }
+        end = next.next_ip();
+    }
+    end
 }
 
 /// The bytes to replace at the function's entry. An `endbr64` there stays in place, as indirect

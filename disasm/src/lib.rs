@@ -12,6 +12,7 @@ mod calls;
 mod code;
 mod detached;
 pub mod displace;
+mod extent;
 mod frame;
 mod loops;
 mod operand;
@@ -26,6 +27,7 @@ pub use calls::{
     call_sites_in,
 };
 pub use code::{CodePart, FunctionCode, Memory, NoMemory};
+pub use extent::function_at;
 pub use iced_x86::Instruction;
 pub use loops::{Dominators, Loop, Loops};
 pub use operand::{Gpr, MemoryOperand, Operand, Registers, Segment};

@@ -2,7 +2,9 @@
 
 mod listing;
 
-use darc_disasm::displace::{Displacement, NoRoom, at_entry, at_site, ending_with, union};
+use darc_disasm::displace::{
+    Displacement, NoRoom, at_entry, at_return, at_site, ending_with, union,
+};
 use darc_disasm::{Cfg, Immovable, NoMemory, UnknownBranch, call_sites_in};
 use listing::{BASE, code};
 
@@ -217,4 +219,33 @@ fn an_address_that_is_no_instruction() {
         span(ending_with(&cfg, BASE + 1)),
         Err(NoRoom::TooShort(BASE))
     );
+}
+
+#[test]
+fn a_return_may_take_the_padding_behind_it() {
+    let padded = cfg("
+ff cf                    | dec %edi
+75 02                    | jne 401006
+31 c0                    | xor %eax,%eax
+c3                       | ret
+0f 1f 44 00 00           | nopl 0(%rax,%rax)
+c3                       | ret
+90                       | nop
+eb fc                    | jmp 40100c
+");
+    assert_eq!(span(at_return(&padded, BASE + 6)), Ok((6, 12)));
+    // The jump leads to the second return, whose padding is too short.
+    let reason = NoRoom::BranchInside(BASE + 14);
+    assert_eq!(span(at_return(&padded, BASE + 12)), Err(reason));
+    // A jump into the padding.
+    let entered = cfg("
+eb 02                    | jmp 401004
+c3                       | ret
+90                       | nop
+90                       | nop
+90                       | nop
+90                       | nop
+c3                       | ret
+");
+    assert!(at_return(&entered, BASE + 2).is_err());
 }
