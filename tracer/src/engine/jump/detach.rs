@@ -60,13 +60,13 @@ impl Jump {
                 if attempt == 0 {
                     installed.set_generation(&memory, 0)?;
                     patches.restore_all(&memory)?;
-                    installed.reveal(&memory);
                     for thread in world.threads() {
                         unless_gone(lead_out(thread, &ends))?;
                     }
                     lost.0 = installed.sum(&memory, block::DROPPED);
                     lost.1 = installed.sum(&memory, block::ENDED_OTHERWISE);
                 }
+                installed.reveal(&memory);
                 Ok((lost, installed.unmap(pid, &memory, world)?))
             })?;
             self.counters.dropped += dropped;
@@ -118,8 +118,8 @@ pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
             if attempt == 0 {
                 installed.set_generation(&memory, 0)?;
                 patches.restore_all(&memory)?;
-                installed.reveal(&memory);
             }
+            installed.reveal(&memory);
             installed.unmap(pid, &memory, world)
         })?;
         if unmapped {

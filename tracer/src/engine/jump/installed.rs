@@ -18,8 +18,8 @@ use crate::threads;
 
 use super::asm::Surroundings;
 use super::layout::{
-    BLOCKS, DESCRIPTORS, FNODES, HEADER, LIVE, MAGIC, block, descriptor, entry, header, node,
-    place, ring,
+    BLOCKS, DESCRIPTORS, FNODES, HEADER, LIVE, MAGIC, block, descriptor, entry, header, node, place,
+    ring,
 };
 use super::ring::Rings;
 use super::runtime::{self, Runtime};
@@ -295,28 +295,31 @@ impl Installed {
         self.arenas.iter().any(|code| code.arena.contains(TargetAddr(addr)))
     }
 
-    /// Whether a thread may still come to the stubs: it is in one, or its stack mentions one.
+    /// Whether a thread is in the stubs, or in a signal handler that will return to them.
+    ///
+    /// No other way leads there: return addresses have been put back before this is asked.
     fn is_visited(&self, memory: &Memory, thread: &Stopped, mappings: &[Mapping]) -> bool {
+        /// The code segment of 64-bit user code on Linux, which follows the flags in a signal frame
+        /// (`struct sigcontext` in the kernel's uapi/asm/sigcontext.h).
+        const USER_CODE: u16 = 0x33;
         let Ok(registers) = thread.registers() else {
             return false;
         };
         if self.is_code(registers.rip().0) {
             return true;
         }
-        let from = registers.rsp().saturating_sub(256) & !7;
-        let end = mappings
-            .iter()
-            .find(|m| m.contains(registers.rsp()))
-            .map_or(from, |m| m.end.min(from + STACK_SEARCHED));
-        const CHUNK: u64 = 64 << 10;
-        let mut buffer = Vec::new();
-        (from..end).step_by(CHUNK as usize).any(|at| {
-            buffer.resize(CHUNK.min(end - at) as usize, 0);
-            let read = memory.read(TargetAddr(at), &mut buffer).is_ok();
-            read && buffer
-                .chunks_exact(8)
-                .any(|word| self.is_code(u64::from_le_bytes(word.try_into().expect("eight bytes"))))
-        })
+        let from = registers.rsp() & !7;
+        let stack = mappings.iter().find(|m| m.contains(from));
+        let end = stack.map_or(from, |m| m.end.min(from + STACK_SEARCHED));
+        let mut bytes = vec![0; (end - from) as usize];
+        if memory.read(TargetAddr(from), &mut bytes).is_err() {
+            return true;
+        }
+        let words: Vec<u64> = bytes
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
+            .collect();
+        words.windows(3).any(|saved| saved[2] as u16 == USER_CODE && self.is_code(saved[0]))
     }
 
     /// Gives all mappings back if no thread can come to them any more. True when that was done.
@@ -325,9 +328,7 @@ impl Installed {
     /// When a mapping cannot be given back.
     pub fn unmap(&self, pid: i32, memory: &Memory, world: &mut World) -> Result<bool> {
         let mappings = maps::read(pid)?;
-        // A frame that was given up may wait on a stack that no thread uses at the moment.
-        let lost = self.sum(memory, block::ABANDONED) > 0;
-        if lost || world.threads().any(|thread| self.is_visited(memory, thread, &mappings)) {
+        if world.threads().any(|thread| self.is_visited(memory, thread, &mappings)) {
             return Ok(false);
         }
         let Ok(worker) = world.worker() else {

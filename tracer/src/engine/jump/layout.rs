@@ -152,8 +152,6 @@ pub mod block {
     pub const DROPPED: u64 = 0x68;
     /// Ops that ended otherwise than by returning.
     pub const ENDED_OTHERWISE: u64 = 0x70;
-    /// Entries given up whose frame may still be there (another stack).
-    pub const ABANDONED: u64 = 0x78;
 
     /// Offsets of the touched accumulators, in order (32 bits each).
     pub const TOUCH: u64 = 0x1000;
@@ -211,13 +209,10 @@ pub mod place {
     pub const HIDDEN: u64 = 8;
     /// One of the kinds below (32 bits).
     pub const KIND: u64 = 16;
-    /// For indirect sites: the function (32 bits).
+    /// For sites: the function (32 bits).
     pub const FUNCTION: u64 = 20;
-    /// For indirect sites: the site's index in the function (32 bits).
+    /// For sites: the index in the function (32 bits).
     pub const LOCAL: u64 = 24;
-    /// Bytes.
-    pub const SIZE: u64 = 32;
-
     /// A measured call, tail call or system call.
     pub const CALL: u32 = 0;
     /// The call of f0 that is the op.

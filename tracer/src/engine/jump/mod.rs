@@ -309,14 +309,22 @@ fn new_target(
     if !installed.is_code(place) {
         return targets::PENDING;
     }
-    let word = |offset| memory.read_word(TargetAddr(place + offset)).unwrap_or(u64::MAX);
+    let half = |offset| {
+        let word = memory.read_word(TargetAddr(place + offset));
+        word.unwrap_or(u64::MAX) as u32
+    };
     let named = Place {
-        function: (word(place::KIND) >> 32) as u32,
-        local: word(place::LOCAL) as u32,
+        function: half(place::FUNCTION),
+        local: half(place::LOCAL),
     };
     let (Some(parent), Some(site)) = (tree.fnode_of_descriptor(parent), tree.site(named)) else {
         return targets::PENDING;
     };
+    // Nothing is mapped there: it is the number of a system call.
+    const LOWEST_CODE: u64 = 0x1000;
+    if callee < LOWEST_CODE && prepare::returns_strangely(callee) {
+        return targets::UNMEASURED;
+    }
     match sink.new_target(parent, site, TargetAddr(callee)) {
         NewTarget::Fnode(fnode) => tree.descriptor(fnode).unwrap_or(targets::PENDING),
         NewTarget::AnyTarget => targets::PENDING,

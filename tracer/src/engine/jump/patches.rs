@@ -168,11 +168,6 @@ impl Patches {
         Ok(())
     }
 
-    /// Forgets everything: the text that was patched is gone.
-    pub fn forget(&mut self) {
-        self.active.clear();
-    }
-
     /// The patches that an earlier tracer's journal lists.
     #[must_use]
     pub fn from_journal(memory: &Memory, control: u64) -> Patches {

@@ -403,31 +403,35 @@ fn emit_readable(a: &mut CodeAssembler, start: &mut CodeLabel) -> Emitted<()> {
 }
 
 fn emit_give_up(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
-    let [mut off, mut not_op] = std::array::from_fn(|_| a.create_label());
+    let [mut off, mut not_op, mut known] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
+    a.push(rdi)?;
     a.sub(rsi, entry::SIZE as i32)?;
     a.mov(rax, shadow(0, entry::PLACE))?;
     a.cmp(dword_ptr(rax + place::KIND as i32), place::F0 as i32)?;
     a.jne(not_op)?;
     a.inc(field(block::ENDED_OTHERWISE))?;
     a.set_label(&mut not_op)?;
-    // Whoever needs the entry to return must not miss it, should the guess be wrong.
-    a.cmp(qword_ptr(rax + place::RETURN_TO as i32), 0)?;
-    a.jne(off)?;
+    // Should the frame be there after all, it returns without us: no stub is waited for by nobody's entry.
+    a.mov(rdi, qword_ptr(rax + place::RETURN_TO as i32))?;
     a.mov(rdx, qword_ptr(rax + place::HIDDEN as i32))?;
     a.test(rdx, rdx)?;
     a.je(off)?;
+    a.test(rdi, rdi)?;
+    a.jne(known)?;
+    a.mov(rdi, shadow(0, entry::RETURN_TO))?;
+    a.set_label(&mut known)?;
     a.mov(rax, shadow(0, entry::SLOT))?;
     a.call(labels.readable)?;
     a.jne(off)?;
     a.cmp(qword_ptr(rax), rdx)?;
     a.jne(off)?;
-    a.mov(rdx, shadow(0, entry::RETURN_TO))?;
-    a.mov(qword_ptr(rax), rdx)?;
+    a.mov(qword_ptr(rax), rdi)?;
     a.set_label(&mut off)?;
     a.mov(rdx, shadow(0, entry::SAVED))?;
     a.mov(field(block::CURRENT), rdx)?;
     a.mov(field(block::TOP), rsi)?;
+    a.pop(rdi)?;
     a.ret()
 }
 
@@ -551,7 +555,6 @@ fn emit_find(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> E
     // What lies above was left without a return, or waits on another stack.
     a.push(r8)?;
     a.lea(r8, qword_ptr(rax + entry::SIZE as i32))?;
-    a.inc(field(block::ABANDONED))?;
     a.set_label(&mut above)?;
     a.cmp(rsi, r8)?;
     a.jbe(done)?;
@@ -612,7 +615,7 @@ fn emit_nested(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) ->
     a.mov(eax, nested::OP)?;
     a.ret()?;
     a.set_label(&mut pass)?;
-    a.xor(eax, eax)?;
+    a.mov(eax, nested::PASS)?;
     a.ret()
 }
 
