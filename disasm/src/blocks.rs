@@ -142,6 +142,20 @@ impl Cfg {
         })
     }
 
+    /// The table of the indirect jump at `addr`, when it was recovered.
+    pub fn table_of(&self, addr: u64) -> Option<&JumpTable> {
+        let at = self.instruction_at(addr)?;
+        match self.jump_at(at)? {
+            IndirectJump::Table(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    fn jump_at(&self, at: usize) -> Option<&IndirectJump> {
+        let found = self.jumps.binary_search_by_key(&at, |(at, _)| *at);
+        found.ok().map(|at| &self.jumps[at].1)
+    }
+
     /// Position of the instruction that begins at `addr`.
     pub fn instruction_at(&self, addr: u64) -> Option<usize> {
         self.instructions
@@ -225,6 +239,7 @@ impl Cfg {
         for start in starts {
             self.outside.explore(code, memory, start);
         }
+        self.outside.conclude();
         self.unknown = self.unknown_branches();
         self.arrivals = self.find_arrivals(code, landings);
         self.blocks = self.split();
@@ -329,9 +344,7 @@ impl Cfg {
         if falls_through(instruction) {
             targets.push(instruction.next_ip());
         }
-        if let Ok(at) = self.jumps.binary_search_by_key(&last, |(at, _)| *at)
-            && let IndirectJump::Table(table) = &self.jumps[at].1
-        {
+        if let Some(IndirectJump::Table(table)) = self.jump_at(last) {
             targets.extend(&table.targets);
         }
         targets.iter().filter_map(|&t| self.block_of(t)).collect()

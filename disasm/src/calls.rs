@@ -233,7 +233,7 @@ fn classify(
         FlowControl::IndirectBranch if instruction.is_jmp_far_indirect() => {
             return Err(SkipReason::Far);
         }
-        FlowControl::IndirectBranch if stays_inside(cfg, instruction) => None,
+        FlowControl::IndirectBranch if cfg.table_of(instruction.ip()).is_some() => None,
         FlowControl::IndirectBranch => Some(SiteKind::TailJump {
             target: Target::Indirect(Operand::of_branch(instruction)?),
             condition: None,
@@ -274,11 +274,6 @@ fn has_data16_prefix(code: &FunctionCode, instruction: &Instruction) -> bool {
     let prefixes = bytes.iter().take_while(prefix).count();
     let wide = bytes.get(prefixes).is_some_and(|b| b & 0xf8 == 0x48);
     bytes[..prefixes].contains(&0x66) && !wide
-}
-
-/// Whether the indirect jump `instruction` goes through a recovered jump table.
-fn stays_inside(cfg: &Cfg, instruction: &Instruction) -> bool {
-    cfg.tables().any(|table| table.jump == instruction.ip())
 }
 
 /// A direct call seen from the function it lies in.

@@ -36,6 +36,7 @@ pub(crate) struct Explorer {
     starts: HashSet<u64>,
     /// Beginnings of code that runs into code followed from another beginning.
     joins: Vec<(u64, u64)>,
+    parts: HashSet<u64>,
     pub found: Vec<JumpBack>,
 }
 
@@ -82,22 +83,23 @@ impl Explorer {
         }
     }
 
-    /// Whether the code at `start` was found to be a part of the function.
-    pub fn is_part(&self, start: u64) -> bool {
-        let mut reached = vec![start];
-        let mut next = 0;
-        while let Some(&at) = reached.get(next) {
-            if self.found.iter().any(|jump| jump.start == at) {
-                return true;
-            }
-            next += 1;
-            for (_, other) in self.joins.iter().filter(|(from, _)| *from == at) {
-                if !reached.contains(other) {
-                    reached.push(*other);
-                }
+    /// Concludes which of the code followed so far is a part of the function.
+    pub fn conclude(&mut self) {
+        let mut into: HashMap<u64, Vec<u64>> = HashMap::new();
+        for &(start, other) in &self.joins {
+            into.entry(other).or_default().push(start);
+        }
+        let mut open: Vec<u64> = self.found.iter().map(|jump| jump.start).collect();
+        while let Some(start) = open.pop() {
+            if self.parts.insert(start) {
+                open.extend(into.get(&start).into_iter().flatten());
             }
         }
-        false
+    }
+
+    /// Whether the code at `start` was found to be a part of the function.
+    pub fn is_part(&self, start: u64) -> bool {
+        self.parts.contains(&start)
     }
 }
 

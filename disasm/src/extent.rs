@@ -10,7 +10,7 @@ use crate::{Cfg, CodePart, FunctionCode, Memory};
 /// Code is read in steps of this many bytes, as far as it can be.
 const STEP: u64 = 4096;
 /// No function is followed further.
-const FARTHEST: u64 = 1 << 20;
+const FARTHEST: u64 = 64 << 10;
 /// Compilers align functions to this many bytes.
 const ALIGNMENT: u64 = 16;
 
@@ -128,7 +128,7 @@ fn ends_function(cfg: &Cfg, at: usize, addr: u64) -> bool {
             Mnemonic::Nop => expected = next.next_ip(),
             mnemonic => {
                 return (padded || mnemonic == Mnemonic::Endbr64)
-                    && expected % ALIGNMENT == 0
+                    && expected.is_multiple_of(ALIGNMENT)
                     && !is_branched_to(cfg, expected);
             }
         }
@@ -153,7 +153,7 @@ fn is_jump_to(cfg: &Cfg, block: &Block, next: usize) -> bool {
 /// Whether a block looks like the beginning of a function: aligned, and nothing runs into it.
 fn begins_function(cfg: &Cfg, at: usize) -> bool {
     let block = &cfg.blocks()[at];
-    if block.start % ALIGNMENT != 0 || block.start == cfg.entry() {
+    if !block.start.is_multiple_of(ALIGNMENT) || block.start == cfg.entry() {
         return false;
     }
     let before = &cfg.instructions()[..block.instructions.start];

@@ -3,6 +3,9 @@
 
 use crate::Cfg;
 
+/// How far the search may go for one function, which may be hostile: real ones need thousands of steps.
+const STEPS: usize = 1 << 26;
+
 /// Which block every path to a block runs through. Blocks that nothing is known to lead to (landing
 /// pads, the cases of a jump that was not recovered) count as entered from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +32,9 @@ impl Dominators {
         }
         let mut parents: Vec<Option<usize>> = vec![None; blocks.len() + 1];
         parents[root] = Some(root);
+        let mut steps = STEPS;
         let mut changed = true;
-        while changed {
+        while changed && steps > 0 {
             changed = false;
             for &block in &order {
                 let outside = is_root(block).then_some(root);
@@ -38,12 +42,15 @@ impl Dominators {
                     .into_iter()
                     .chain(blocks[block].predecessors.iter().copied())
                     .filter(|&p| parents[p].is_some())
-                    .reduce(|a, b| meet(&parents, &rank, a, b));
+                    .reduce(|a, b| meet(&parents, &rank, &mut steps, a, b));
                 if parents[block] != parent {
                     parents[block] = parent;
                     changed = true;
                 }
             }
+        }
+        if steps == 0 {
+            parents.fill(None);
         }
         let mut depths = vec![0; blocks.len()];
         for &block in &order {
@@ -79,9 +86,16 @@ impl Dominators {
     }
 }
 
-/// Closest common dominator of two blocks.
-fn meet(parents: &[Option<usize>], rank: &[usize], mut a: usize, mut b: usize) -> usize {
-    while a != b {
+/// Closest common dominator of two blocks; anything once no steps are left.
+fn meet(
+    parents: &[Option<usize>],
+    rank: &[usize],
+    steps: &mut usize,
+    mut a: usize,
+    mut b: usize,
+) -> usize {
+    while a != b && *steps > 0 {
+        *steps -= 1;
         let later = if rank[a] > rank[b] { &mut a } else { &mut b };
         match parents[*later] {
             Some(parent) => *later = parent,

@@ -1,6 +1,10 @@
 //! Where the value of a register comes from: follows definitions backwards through the blocks and
 //! writes the value as a sum. Enough to recognise how compilers compute the target of a `switch`.
 
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::ops::Range;
+
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
 use crate::{Cfg, Gpr};
@@ -150,15 +154,20 @@ impl Sum {
     }
 }
 
-/// How deep expressions may nest, and how many blocks may be looked at for one value.
+/// How deep expressions may nest.
 const DEPTH: usize = 12;
-const BLOCKS: usize = 4096;
+/// How many terms a sum may have.
+const TERMS: usize = 8;
+/// How many instructions and blocks may be looked at for one function, which may be hostile.
+const STEPS: usize = 1 << 21;
 
 /// Which registers each instruction writes.
 pub(crate) struct Values<'a> {
     cfg: &'a Cfg,
     /// One bit a register, by position of the instruction.
     writes: Vec<u16>,
+    /// What is left of [`STEPS`].
+    steps: Cell<usize>,
 }
 
 impl<'a> Values<'a> {
@@ -168,6 +177,7 @@ impl<'a> Values<'a> {
         Self {
             cfg,
             writes: writes.map(|i| written(&mut info, i)).collect(),
+            steps: Cell::new(STEPS),
         }
     }
 
@@ -193,7 +203,11 @@ impl<'a> Values<'a> {
             .iter()
             .map(|d| d.and_then(|d| self.result(r, d, depth)));
         match values.next().flatten() {
-            Some(first) if values.all(|v| v.as_ref() == Some(&first)) => first,
+            Some(first)
+                if first.terms.len() <= TERMS && values.all(|v| v.as_ref() == Some(&first)) =>
+            {
+                first
+            }
             _ => opaque(defs),
         }
     }
@@ -201,8 +215,11 @@ impl<'a> Values<'a> {
     /// The instructions that may have set `r` last before position `at`.
     fn definitions(&self, r: Gpr, at: usize) -> Vec<Option<usize>> {
         let bit = 1 << r as u16;
-        let last_in =
-            |range: std::ops::Range<usize>| range.rev().find(|&i| self.writes[i] & bit != 0);
+        let last_in = |range: Range<usize>| {
+            let steps = self.steps.get().saturating_sub(range.len() + 1);
+            self.steps.set(steps);
+            range.rev().find(|&i| self.writes[i] & bit != 0)
+        };
         let blocks = self.cfg.blocks();
         let Some(home) = self.cfg.block_of(self.cfg.instructions()[at].ip()) else {
             return vec![None];
@@ -211,22 +228,22 @@ impl<'a> Values<'a> {
             return vec![Some(def)];
         }
         let entry = self.cfg.block_of(self.cfg.entry());
-        let mut seen = vec![home];
         let mut defs = Vec::new();
-        let mut next = 0;
-        // `seen` holds the blocks at whose beginning the value is still looked for.
-        while let Some(&block) = seen.get(next) {
-            next += 1;
-            if Some(block) == entry || next > BLOCKS {
+        // Blocks at whose beginning the value is still looked for.
+        let mut seen = HashSet::from([home]);
+        let mut open = vec![home];
+        while let Some(block) = open.pop() {
+            if self.steps.get() == 0 {
                 defs.push(None);
-            }
-            if next > BLOCKS {
                 break;
+            }
+            if Some(block) == entry {
+                defs.push(None);
             }
             for &before in &blocks[block].predecessors {
                 match last_in(blocks[before].instructions.clone()) {
                     Some(def) => defs.push(Some(def)),
-                    None if !seen.contains(&before) => seen.push(before),
+                    None if seen.insert(before) => open.push(before),
                     None => {}
                 }
             }

@@ -138,8 +138,6 @@ fn meaning(i: &Instruction) -> (Mnemonic, Vec<u64>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
     #[test]
     fn any_function_can_be_looked_at(
         bytes in machine_code(),
@@ -189,5 +187,21 @@ proptest! {
         }
         let ends = copy.moved.iter().skip(1).map(|m| m.1).chain([copy.end()]);
         prop_assert!(copy.moved.iter().zip(ends).all(|(m, end)| m.1 < end));
+    }
+}
+
+/// Code made to be slow to look at: everything branches to everything.
+#[test]
+fn hostile_code_is_looked_at_in_bounded_time() {
+    let jumps = [0x74, 0x7e, 0x75, 0x80, 0xff, 0xe0, 0x48, 0x01, 0xc8].repeat(20_000);
+    let indirect = [0x48, 0x01, 0xc0, 0x74, 0xf0, 0xff, 0x24, 0xc1].repeat(20_000);
+    let ladder = [0x74, 0x02, 0x75, 0xfa, 0x90].repeat(40_000);
+    let leaving = [0x0f, 0x84, 0, 0, 0, 0x10].repeat(20_000);
+    for bytes in [jumps, indirect, ladder, leaving] {
+        let start = 0x40_1000;
+        let code = FunctionCode::new(vec![CodePart { start, bytes }]).unwrap();
+        let cfg = Cfg::build(&code, &Tables { around: start });
+        call_sites_in(&code, &cfg);
+        Loops::new(&cfg);
     }
 }

@@ -17,6 +17,7 @@ pub fn bytes(listing: &str) -> Vec<u8> {
 }
 
 /// A function of one part at [`BASE`].
+#[allow(dead_code)] // not every test crate needs it
 pub fn code(listing: &str) -> FunctionCode {
     let part = CodePart {
         start: BASE,
