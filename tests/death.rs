@@ -3,8 +3,8 @@
 use darc_testprogs::{Opt, program};
 use nix::sys::signal::Signal;
 
-use crate::harness::{Running, Target, Task, engines, for_all, turn, wait_until};
-use crate::untouched::{check_text, tracer_of};
+use crate::harness::{Running, Target, Task, for_all, run_darc, turn, wait_until};
+use crate::untouched::{ProcessState, check_released, check_text, is_probed};
 
 /// The target is killed while darc is at work, each time a little later: darc ends, with results
 /// or with one line that says what happened.
@@ -27,7 +27,7 @@ fn the_target_is_killed() {
             let task = Task::new(engine, f0).options(&["--decision-ops", "1000000000"]);
             let (darc, _output, _folder) = task.start_attach(target.pid());
             if round % 3 > 0 {
-                wait_until("a tracer", || tracer_of(target.pid()) != 0);
+                wait_until("probes", || is_probed(target.pid()));
             }
             let mut turns = round * 200;
             wait_until("a moment", || {
@@ -63,26 +63,60 @@ fn a_started_program_is_killed() {
 /// darc is killed in mid-analysis. With breakpoints in its code the target can only be saved when the
 /// guardian is quicker than the next call of f0, so that f0 is a function here that is not called.
 #[test]
-fn darc_is_killed() {
+fn darc_is_killed_with_breakpoints_set() {
     let _turn = turn();
-    for engine in engines() {
-        for _ in 0..10 {
-            let target = Target::start("names", Opt::O2, &[]);
-            let (darc, _output, _folder) =
-                Task::new(engine, "never_called").start_attach(target.pid());
-            wait_until("a tracer", || tracer_of(target.pid()) == darc.pid());
+    for _ in 0..10 {
+        let target = Target::start("names", Opt::O2, &[]);
+        let (darc, _output, _folder) = Task::new("int3", "never_called").start_attach(target.pid());
+        wait_until("probes", || is_probed(target.pid()));
+        darc.signal(Signal::SIGKILL);
+        darc.finish();
+        wait_until("the code as it was", || !is_probed(target.pid()));
+        check_released(target.pid());
+        check_text(target.pid());
+        target.finish_like_native(&program("names", Opt::O2), &[]);
+    }
+}
+
+/// Killed while jumps are in the code: the target goes on with right results, and what is left there
+/// can be taken away.
+#[test]
+fn darc_is_killed_with_jumps_set() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        for _ in 0..5 {
+            let target = Target::start("two_peaks", opt, &["brisk"]);
+            let before = ProcessState::of(target.pid());
+            let task = Task::new("jump", "serve").options(&["--decision-ops", "1000000000"]);
+            let (darc, _output, _folder) = task.start_attach(target.pid());
+            wait_until("probes", || is_probed(target.pid()));
             darc.signal(Signal::SIGKILL);
             darc.finish();
-            wait_until("the end of tracing", || tracer_of(target.pid()) == 0);
-            wait_until("the code as it was", || text_is_whole(target.pid()));
-            check_text(target.pid());
-            target.finish_like_native(&program("names", Opt::O2), &[]);
+            let cleaned = run_darc(&["cleanup", "-p", &target.pid().to_string()]);
+            assert_eq!(cleaned.code(), 0, "{cleaned:#?}");
+            before.check_unchanged(target.pid());
+            target.finish_like_native(&program("two_peaks", opt), &["brisk"]);
         }
     }
 }
 
-fn text_is_whole(pid: i32) -> bool {
-    std::panic::catch_unwind(|| check_text(pid)).is_ok()
+/// Killed, and attached again: the next darc begins with taking away what the first left.
+#[test]
+fn darc_is_killed_and_started_again() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let target = Target::start("two_peaks", opt, &[]);
+        let before = ProcessState::of(target.pid());
+        let task = Task::new("jump", "serve").options(&["--decision-ops", "1000000000"]);
+        let (darc, _output, _folder) = task.start_attach(target.pid());
+        wait_until("probes", || is_probed(target.pid()));
+        darc.signal(Signal::SIGKILL);
+        darc.finish();
+        let analysis = Task::new("jump", "serve").attach(target.pid());
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        before.check_unchanged(target.pid());
+        target.finish_like_native(&program("two_peaks", opt), &[]);
+    }
 }
 
 /// The pipe that darc writes its report to is closed: the target is restored all the same.
@@ -91,7 +125,7 @@ fn nobody_reads_the_report() {
     let _turn = turn();
     for_all(|engine, opt| {
         let target = Target::start("two_peaks", opt, &[]);
-        let before = crate::untouched::ProcessState::of(target.pid());
+        let before = ProcessState::of(target.pid());
         let folder = tempfile::tempdir().expect("a folder");
         let mut command =
             crate::harness::darc(&["attach", "--f0", "serve", "--engine", engine, "-o"]);
@@ -142,9 +176,7 @@ fn a_started_program_runs_on() {
                     .then(|| child.parse::<i32>().ok())?
             })
         };
-        wait_until("the program", || {
-            child_of().is_some_and(|child| tracer_of(child) == darc.pid())
-        });
+        wait_until("the program", || child_of().is_some_and(is_probed));
         darc.signal(Signal::SIGINT);
         let finished = darc.finish();
         let native = crate::harness::native::<&str>(&program("two_peaks", opt), &[]);

@@ -4,7 +4,7 @@ use darc_testprogs::{ground_truth, program};
 use nix::sys::signal::Signal;
 
 use crate::harness::{Target, Task, for_all, measured, turn, wait_until};
-use crate::untouched::{ProcessState, check_text, process_state, tracer_of};
+use crate::untouched::{ProcessState, check_text, is_probed, process_state};
 
 /// None of 8,000 queued signals is lost, and their order holds.
 #[test]
@@ -78,7 +78,7 @@ fn a_program_is_stopped_and_continued() {
             let target = Target::start("two_peaks", opt, &[]);
             let before = ProcessState::of(target.pid());
             let (darc, output, folder) = Task::new(engine, "serve").start_attach(target.pid());
-            wait_until("a tracer", || tracer_of(target.pid()) == darc.pid());
+            wait_until("probes", || is_probed(target.pid()));
             target.signal(Signal::SIGSTOP);
             wait_until("the stop", || {
                 matches!(process_state(target.pid()), Some('t' | 'T'))
@@ -133,7 +133,7 @@ fn darc_is_interrupted() {
             let before = ProcessState::of(target.pid());
             let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
             let (darc, output, _folder) = task.start_attach(target.pid());
-            wait_until("a tracer", || tracer_of(target.pid()) == darc.pid());
+            wait_until("probes", || is_probed(target.pid()));
             darc.signal(signal);
             let finished = darc.finish();
             assert!([0, 7].contains(&finished.code()), "{signal}: {finished:#?}");

@@ -31,7 +31,7 @@ pub struct ProcessState {
 
 impl ProcessState {
     pub fn of(pid: i32) -> ProcessState {
-        let folder = live_thread(pid);
+        let folder = live_thread(pid).expect("it lives");
         let status = fs::read_to_string(format!("{folder}/status")).expect("it lives");
         let status = status
             .lines()
@@ -39,7 +39,11 @@ impl ProcessState {
             .filter(|(key, _)| STATUS_LINES.contains(key))
             .map(|(key, value)| (key.to_owned(), value.trim().to_owned()))
             .collect();
-        let maps = maps(&folder).lines().map(str::to_owned).collect();
+        let maps = maps(&folder)
+            .expect("it lives")
+            .lines()
+            .map(str::to_owned)
+            .collect();
         let mut files: Vec<String> = fs::read_dir(format!("{folder}/fd"))
             .expect("it is ours")
             .filter_map(|entry| {
@@ -69,22 +73,21 @@ impl ProcessState {
     }
 }
 
-/// The maps file: empty for a thread that has ended, which the others are not.
-fn maps(folder: &str) -> String {
-    fs::read_to_string(format!("{folder}/maps")).expect("it lives")
+/// The mappings of the process, through a thread that lives.
+fn maps(folder: &str) -> Option<String> {
+    fs::read_to_string(format!("{folder}/maps")).ok()
 }
 
 /// The folder in /proc of a thread that lives: the main thread may have ended.
-fn live_thread(pid: i32) -> String {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
-    let mut tids: Vec<i32> = tasks
+fn live_thread(pid: i32) -> Option<String> {
+    let mut tids: Vec<i32> = fs::read_dir(format!("/proc/{pid}/task"))
+        .ok()?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     tids.sort_unstable();
     tids.iter()
         .map(|tid| format!("/proc/{pid}/task/{tid}"))
         .find(|folder| !matches!(state(folder), Some('Z' | 'X') | None))
-        .expect("one thread lives")
 }
 
 /// The state of the thread whose folder this is, as one letter.
@@ -96,15 +99,6 @@ fn state(folder: &str) -> Option<char> {
 /// The state of the process's main thread.
 pub fn process_state(pid: i32) -> Option<char> {
     state(&format!("/proc/{pid}"))
-}
-
-/// The tracer of the process, 0 for none.
-pub fn tracer_of(pid: i32) -> i32 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("TracerPid:"));
-    line.and_then(|line| line.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Nobody traces any thread, and none is stopped.
@@ -121,10 +115,24 @@ pub fn check_released(pid: i32) {
 
 /// Every byte of mapped code is that of the file.
 pub fn check_text(pid: i32) {
-    let folder = live_thread(pid);
-    let memory = File::open(format!("{folder}/mem")).expect("it is ours");
-    let mut compared = 0;
-    for line in maps(&folder).lines() {
+    assert_eq!(
+        differing_text(pid),
+        Some(0),
+        "bytes of code that differ in process {pid}"
+    );
+}
+
+/// Whether a probe is in the code of the process.
+pub fn is_probed(pid: i32) -> bool {
+    differing_text(pid).is_some_and(|differing| differing > 0)
+}
+
+/// How many bytes of mapped code are not those of the file; `None` for a process that is gone.
+fn differing_text(pid: i32) -> Option<usize> {
+    let folder = live_thread(pid)?;
+    let memory = File::open(format!("{folder}/mem")).ok()?;
+    let (mut differing, mut compared) = (0, 0);
+    for line in maps(&folder)?.lines() {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let [range, permissions, offset, _, _, path] = fields[..] else {
             continue;
@@ -136,17 +144,14 @@ pub fn check_text(pid: i32) {
         let number = |text: &str| u64::from_str_radix(text, 16).expect("hexadecimal");
         let length = usize::try_from(number(end) - number(start)).expect("fits");
         let (mut mapped, mut stored) = (vec![0; length], vec![0; length]);
-        memory
-            .read_exact_at(&mut mapped, number(start))
-            .expect("mapped");
+        memory.read_exact_at(&mut mapped, number(start)).ok()?;
         let file = File::open(Path::new(path)).expect("the file is there");
         // The last page of a mapping may reach beyond the file's end.
         let read = file.read_at(&mut stored, number(offset)).expect("readable");
-        let differing = (0..read)
+        differing += (0..read)
             .filter(|&index| mapped[index] != stored[index])
             .count();
-        assert_eq!(differing, 0, "bytes of {path} differ in process {pid}");
         compared += read;
     }
-    assert!(compared > 0, "there is code to compare");
+    (compared > 0).then_some(differing)
 }
