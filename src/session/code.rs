@@ -86,11 +86,8 @@ fn read(entry: TargetAddr, modules: &Modules, engine: &dyn Engine) -> Result<Fun
     let parts = extent(place, modules);
     if parts.is_empty() {
         let memory = Unpatched(engine);
-        return None::<FunctionCode>
-            .or_else(|| {
-                let _ = (&memory, MAX_UNKNOWN_EXTENT);
-                None
-            })
+        let limit = entry.0.saturating_add(MAX_UNKNOWN_EXTENT);
+        return darc_disasm::function_at(entry.0, limit, &memory)
             .ok_or_else(|| format!("where the function at {entry} ends is not known"));
     }
     let parts = parts

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use darc_disasm::got_slot;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
 use darc_tracer::plan::{Edge, Plan, PlannedFunction};
@@ -54,7 +55,7 @@ impl Sources<'_> {
         if !self.engine.read_code(addr, &mut stub) {
             return addr;
         }
-        let slot = got_slot(&stub, addr);
+        let slot = got_slot(&stub, addr.0);
         let target = slot
             .and_then(|slot| self.engine.memory().read_word(TargetAddr(slot)).ok())
             .map(TargetAddr);
@@ -145,23 +146,4 @@ pub fn plan(
         });
     }
     plan
-}
-
-/// The GOT slot that a PLT stub jumps through.
-fn got_slot(stub: &[u8], addr: TargetAddr) -> Option<u64> {
-    use darc_disasm::{CodePart, FunctionCode, NoMemory, Operand, SiteKind, Target, call_sites};
-    let code = FunctionCode::new(vec![CodePart {
-        start: addr.0,
-        bytes: stub.to_vec(),
-    }])?;
-    call_sites(&code, &NoMemory)
-        .sites
-        .first()
-        .and_then(|site| match &site.kind {
-            SiteKind::TailJump {
-                target: Target::Indirect(Operand::Memory(slot)),
-                condition: None,
-            } if slot.base.is_none() && slot.index.is_none() => Some(slot.displacement as u64),
-            _ => None,
-        })
 }
