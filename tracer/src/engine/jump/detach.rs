@@ -106,12 +106,17 @@ fn lead_out(thread: &Stopped, ends: &HashMap<u64, u64>) -> Result<()> {
 /// Removes what a killed tracer left in a process.
 ///
 /// # Errors
-/// When the process is gone or may not be traced.
+/// When the process is gone or may not be traced, or another tracer is at work in it.
 pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
     let memory = Memory::open(pid)?;
     let Some(installed) = Installed::find(pid, &memory) else {
         return Ok(Cleared::Nothing);
     };
+    if let Some(owner) = installed.owner(&memory) {
+        return Err(Error::Unsuitable(format!(
+            "process {pid}: is already traced by process {owner}, another darc; end that one first"
+        )));
+    }
     let mut patches = Patches::from_journal(&memory, installed.around.control);
     for attempt in 0..ATTEMPTS {
         let (unmapped, _) = world::stopped(pid, |world| {

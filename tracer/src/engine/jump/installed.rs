@@ -107,6 +107,9 @@ impl Installed {
         });
         caller.call(worker, "close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
         let (words, rings) = rings?;
+        let me = std::process::id();
+        words.store(ring::OWNER as usize, me.into());
+        words.store(ring::OWNER as usize + 8, began(me.into()).unwrap_or(0));
         words.store(ring::CONTROL as usize, control);
         let around = Surroundings {
             control,
@@ -242,6 +245,14 @@ impl Installed {
             .next()
     }
 
+    /// The tracer that made these mappings, if it still lives.
+    #[must_use]
+    pub fn owner(&self, memory: &Memory) -> Option<u64> {
+        let field = |offset| memory.read_word(TargetAddr(self.around.rings + offset)).ok();
+        let (pid, since) = (field(ring::OWNER)?, field(ring::OWNER + 8)?);
+        (began(pid) == Some(since)).then_some(pid)
+    }
+
     /// Tells the stubs whether to measure, and in which generation of the plan.
     ///
     /// # Errors
@@ -350,6 +361,13 @@ impl Installed {
         }
         Ok(true)
     }
+}
+
+/// When a process began, in clock ticks since boot (proc_pid_stat(5), field 22).
+fn began(pid: u64) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(19)?.parse().ok()
 }
 
 fn control_bytes(blocks: u32) -> u64 {

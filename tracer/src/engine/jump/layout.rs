@@ -229,6 +229,8 @@ pub mod ring {
     pub const TAIL: u64 = 64;
     /// In the first ring: address of the control mapping.
     pub const CONTROL: u64 = 128;
+    /// In the first ring: the tracer's process id, and when that process began.
+    pub const OWNER: u64 = 136;
     /// Latencies outside of the filter: pairs of number and sum for every bucket.
     pub const HISTOGRAM: u64 = 0x1000;
     /// Number of buckets: eight an octave.
