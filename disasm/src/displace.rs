@@ -59,7 +59,7 @@ pub fn at_site(cfg: &Cfg, site: &CallSite) -> Result<Displacement, NoRoom> {
         SiteKind::Call(_) | SiteKind::TailJump { .. } => ending_with(cfg, site.addr),
         SiteKind::Syscall { .. } => {
             let at = cfg.instruction_at(site.addr).ok_or(NoRoom::NoInstruction)?;
-            backwards(cfg, at)
+            backwards(cfg, at..at)
         }
     }
 }
@@ -73,7 +73,7 @@ pub fn ending_with(cfg: &Cfg, addr: u64) -> Result<Displacement, NoRoom> {
     if cfg.instructions()[at].is_invalid() {
         return Err(NoRoom::NoInstruction);
     }
-    backwards(cfg, at + 1)
+    backwards(cfg, at..at + 1)
 }
 
 /// The bytes to replace for the `ret` at `addr`: so that they end with it or, where that does not work,
@@ -159,19 +159,13 @@ pub fn union(cfg: &Cfg, a: &Displacement, b: &Displacement) -> Result<Displaceme
     checked(cfg, range)
 }
 
-/// As few instructions as make room for a jump before position `end`.
-fn backwards(cfg: &Cfg, end: usize) -> Result<Displacement, NoRoom> {
+/// As few instructions as make room for a jump before those at position `range.start`, and these.
+fn backwards(cfg: &Cfg, mut range: Range<usize>) -> Result<Displacement, NoRoom> {
     let all = cfg.instructions();
-    let mut range = end..end;
     while len(cfg, &range) < JUMP_LEN {
-        let next = all.get(range.start).map(|next| next.ip());
+        let next = all[range.start].ip();
         let before = range.start.checked_sub(1).map(|at| &all[at]);
-        // The last instruction may go anywhere; those before it lead to it.
-        let fits = before.filter(|b| {
-            range.start == end && next.is_none_or(|next| b.next_ip() <= next)
-                || runs_on(b) && next == Some(b.next_ip())
-        });
-        if fits.is_none() {
+        if !before.is_some_and(|b| runs_on(b) && b.next_ip() == next) {
             return Err(NoRoom::TooShort(before.map_or(cfg.entry(), |b| b.ip())));
         }
         range.start -= 1;

@@ -159,7 +159,7 @@ const DEPTH: usize = 12;
 /// How many terms a sum may have.
 const TERMS: usize = 8;
 /// How many instructions and blocks may be looked at for one function, which may be hostile.
-const STEPS: usize = 1 << 21;
+const STEPS: usize = 1 << 22;
 
 /// Which registers each instruction writes.
 pub(crate) struct Values<'a> {

@@ -5,7 +5,7 @@ mod listing;
 use darc_disasm::displace::{
     Displacement, NoRoom, at_entry, at_return, at_site, ending_with, union,
 };
-use darc_disasm::{Cfg, Immovable, NoMemory, UnknownBranch, call_sites_in};
+use darc_disasm::{Cfg, CodePart, FunctionCode, Immovable, NoMemory, UnknownBranch, call_sites_in};
 use listing::{BASE, code};
 
 fn cfg(listing: &str) -> Cfg {
@@ -183,6 +183,26 @@ fn system_calls_stay_where_they_are() {
         c3                       | ret",
     );
     assert_eq!(found, [Err(NoRoom::TooShort(BASE))]);
+}
+
+#[test]
+fn a_system_call_takes_nothing_from_elsewhere() {
+    let found = sites(
+        "
+e8 00 01 00 00           | call 401105
+0f 05                    | syscall",
+    );
+    assert_eq!(found, [Ok((0, 5)), Err(NoRoom::TooShort(BASE))]);
+    let part = |start, bytes: &[u8]| CodePart {
+        start,
+        bytes: bytes.to_vec(),
+    };
+    // syscall; and elsewhere mov $1,%eax
+    let parts = vec![part(BASE, &[0x0f, 0x05]), part(0x1000, &[0xb8, 1, 0, 0, 0])];
+    let code = FunctionCode::new(parts).unwrap();
+    let cfg = Cfg::build(&code, &NoMemory);
+    let site = call_sites_in(&code, &cfg).sites[0];
+    assert_eq!(span(at_site(&cfg, &site)), Err(NoRoom::TooShort(0x1000)));
 }
 
 #[test]
