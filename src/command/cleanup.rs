@@ -8,6 +8,8 @@ use darc_tracer::preflight;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::terminal::warning;
 
+use super::conduct::claim;
+
 /// Does it.
 ///
 /// # Errors
@@ -17,6 +19,7 @@ pub fn execute(pid: i32) -> Result<ExitStatus, Failure> {
     for note in &found.notes {
         warning::print(&note.to_string());
     }
+    let _claim = claim(found.pid)?;
     let cleared = clear_leftovers(found.pid).class(FailureKind::Target)?;
     let said = match cleared {
         Cleared::Nothing => "nothing of an earlier darc is in it",

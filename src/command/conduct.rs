@@ -14,6 +14,7 @@ use crate::options::{Common, Verbosity};
 use crate::output::Output;
 use crate::report::model::{Report, Target};
 use crate::report::text::{self, Style};
+use crate::session::claim::Claim;
 use crate::session::clock::Moment;
 use crate::session::investigation::Investigation;
 use crate::session::{Ending, Libraries, Limits, Session, SessionError, summary};
@@ -107,6 +108,7 @@ impl Conduct {
     /// # Errors
     /// When it cannot be traced or instrumented; it runs on.
     pub fn attach(&mut self, pid: i32) -> Result<Ending, Failure> {
+        let _claim = claim(pid)?;
         let engine = self
             .engine
             .attach(pid)
@@ -126,6 +128,7 @@ impl Conduct {
         let thread =
             launch(command, &self.mask, self.engine.options()).class(FailureKind::Target)?;
         let pid = thread.tid();
+        let _claim = claim(pid)?;
         let outcome = match self.engine.launched(thread) {
             Ok(engine) => self
                 .session(pid, engine, Libraries::NotLoadedYet)
@@ -267,6 +270,15 @@ fn print(mut stream: impl std::io::Write, text: &str) {
     let _ = stream
         .write_all(text.as_bytes())
         .and_then(|()| stream.flush());
+}
+
+/// Makes sure that no other darc measures the process.
+pub fn claim(pid: i32) -> Result<Claim, Failure> {
+    Claim::on(pid).class(FailureKind::Other)?.ok_or_else(|| {
+        let message =
+            format!("process {pid} is being measured by another darc; wait until it has ended");
+        Failure::message(FailureKind::Target, message)
+    })
 }
 
 /// A failed attach, with the reason that the kernel's bare number does not tell.

@@ -4,6 +4,7 @@
 //! decides, and the session carries requests and answers between them.
 
 pub mod catalog;
+pub mod claim;
 pub mod clock;
 mod code;
 pub mod hooks;
