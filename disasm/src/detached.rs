@@ -115,3 +115,67 @@ pub(crate) fn readable<'a>(
         .find(|&len| memory.read(addr, &mut buf[..len]))?;
     Some(&buf[..len])
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        BranchInto, Cfg, CodePart, FunctionCode, Memory, NoMemory, SkipReason, call_sites,
+    };
+
+    const HOT: u64 = 0x40_1000;
+    const COLD: u64 = 0x40_2000;
+
+    fn part(start: u64, bytes: &[u8]) -> CodePart {
+        CodePart {
+            start,
+            bytes: bytes.to_vec(),
+        }
+    }
+
+    /// je to the cold part; nop; nop; ret
+    fn hot() -> FunctionCode {
+        let bytes = [0x0f, 0x84, 0xfa, 0x0f, 0, 0, 0x90, 0x90, 0xc3];
+        FunctionCode::new(vec![part(HOT, &bytes)]).unwrap()
+    }
+
+    #[test]
+    fn a_part_that_jumps_back_is_recognised() {
+        // call .+0x100; jmp to the second nop
+        let bytes = [0xe8, 0xfb, 0, 0, 0, 0xe9, 0xfd, 0xef, 0xff, 0xff];
+        let cold = FunctionCode::new(vec![part(COLD, &bytes)]).unwrap();
+        let cfg = Cfg::build(&hot(), &cold);
+        assert!(cfg.is_missing_part(COLD));
+        let from = BranchInto::From(COLD + 5);
+        assert_eq!(cfg.branches_into(HOT + 6..HOT + 9), from);
+        let found = call_sites(&hot(), &cold);
+        assert_eq!(found.sites, []);
+        assert_eq!(found.skipped[0].reason, SkipReason::MissingPart);
+    }
+
+    #[test]
+    fn another_function_does_not_come_back() {
+        // jmp to the first function's entry; and nothing at all
+        let bytes = [0xe9, 0xfb, 0xef, 0xff, 0xff];
+        let other = FunctionCode::new(vec![part(COLD, &bytes)]).unwrap();
+        for memory in [&other as &dyn Memory, &NoMemory] {
+            let cfg = Cfg::build(&hot(), memory);
+            assert!(!cfg.is_missing_part(COLD));
+            assert_eq!(cfg.branches_into(HOT + 6..HOT + 9), BranchInto::None);
+            assert_eq!(call_sites(&hot(), memory).sites.len(), 1);
+        }
+    }
+
+    #[test]
+    fn what_runs_into_a_part_is_one() {
+        // je and jne to the cold part and its second instruction; nop; ret
+        let bytes = [
+            0x0f, 0x84, 0xfa, 0x0f, 0, 0, 0x0f, 0x85, 0xf5, 0x0f, 0, 0, 0x90, 0xc3,
+        ];
+        let code = FunctionCode::new(vec![part(HOT, &bytes)]).unwrap();
+        // nop; jmp to the nop
+        let cold = [0x90, 0xe9, 0x06, 0xf0, 0xff, 0xff];
+        let cold = FunctionCode::new(vec![part(COLD, &cold)]).unwrap();
+        let cfg = Cfg::build(&code, &cold);
+        assert!(cfg.is_missing_part(COLD) && cfg.is_missing_part(COLD + 1));
+    }
+}
