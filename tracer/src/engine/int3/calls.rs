@@ -234,6 +234,17 @@ impl ThreadCalls {
         taken
     }
 
+    /// The system call that the thread was in has been led out of its copy: nothing is awaited there.
+    pub fn forget_syscall(&mut self) {
+        if self
+            .frames
+            .last()
+            .is_some_and(|top| matches!(top.kind, FrameKind::Syscall(_)))
+        {
+            self.frames.pop();
+        }
+    }
+
     /// How long the innermost call with this stack slot has taken until `end`, as measured: the cost of
     /// one stop included.
     #[must_use]

@@ -103,7 +103,8 @@ impl Int3 {
                     .iter()
                     .rev()
                     .find(|frame| frame.slot == slot)
-                    .map(|frame| frame.return_to);
+                    .map(|frame| frame.return_to)
+                    .or_else(|| self.abandoned.get(&slot).copied());
                 if let Some(to) = own {
                     registers.set_rip(crate::addr::TargetAddr(to));
                     thread.suppress_signal();
@@ -114,20 +115,29 @@ impl Int3 {
             } else if let Some(&next) = self.syscall_ends.get(&trapped_at) {
                 registers.set_rip(next);
                 thread.suppress_signal();
+                self.forget_syscall(thread.tid());
             }
         } else if let Some(&next) = self.syscall_ends.get(&before) {
             // Still in the copied system call: its `syscall` instruction is as long as the original.
             registers.set_rip(next);
+            self.forget_syscall(thread.tid());
         }
+        let led_out = registers;
         if registers.hide_interruption() {
             let due =
                 threads::SignalMasks::of(thread.tid()).is_some_and(|masks| masks.handler_due());
             if due {
-                registers = thread.registers()?;
+                registers = led_out;
             }
         }
         thread.set_registers(&registers)?;
         Ok(thread)
+    }
+
+    fn forget_syscall(&mut self, tid: i32) {
+        if let Some(calls) = self.threads.get_mut(&tid) {
+            calls.forget_syscall();
+        }
     }
 
     /// Gives the arena back when no thread can come to it any more.
