@@ -163,8 +163,8 @@ fn two_at_once() {
     for_all(|engine, opt| {
         let target = Target::start("two_peaks", opt, &[]);
         let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
-        let (first, output, folder) = task.start_attach(target.pid());
-        wait_until("probes", || is_probed(target.pid()));
+        let (mut first, output, folder) = task.start_attach(target.pid());
+        first.wait_for_probes(target.pid());
         let second = Task::new(engine, "serve").attach(target.pid());
         let line = second.darc.failure(3);
         assert!(

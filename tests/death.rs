@@ -15,7 +15,7 @@ fn the_target_is_killed() {
         for (round, name) in ["two_peaks", "four_threads", "thread_churn", "fork_exec"]
             .iter()
             .cycle()
-            .take(24)
+            .take(12)
             .enumerate()
         {
             let f0 = match *name {
@@ -25,9 +25,9 @@ fn the_target_is_killed() {
             };
             let target = Target::start(name, opt, &["brisk"]);
             let task = Task::new(engine, f0).options(&["--decision-ops", "1000000000"]);
-            let (darc, _output, _folder) = task.start_attach(target.pid());
+            let (mut darc, _output, _folder) = task.start_attach(target.pid());
             if round % 3 > 0 {
-                wait_until("probes", || is_probed(target.pid()));
+                darc.wait_for_probes(target.pid());
             }
             let mut turns = round * 200;
             wait_until("a moment", || {
@@ -67,8 +67,9 @@ fn darc_is_killed_with_breakpoints_set() {
     let _turn = turn();
     for _ in 0..10 {
         let target = Target::start("names", Opt::O2, &[]);
-        let (darc, _output, _folder) = Task::new("int3", "never_called").start_attach(target.pid());
-        wait_until("probes", || is_probed(target.pid()));
+        let (mut darc, _output, _folder) =
+            Task::new("int3", "never_called").start_attach(target.pid());
+        darc.wait_for_probes(target.pid());
         darc.signal(Signal::SIGKILL);
         darc.finish();
         wait_until("the code as it was", || !is_probed(target.pid()));
@@ -88,8 +89,8 @@ fn darc_is_killed_with_jumps_set() {
             let target = Target::start("two_peaks", opt, &["brisk"]);
             let before = ProcessState::of(target.pid());
             let task = Task::new("jump", "serve").options(&["--decision-ops", "1000000000"]);
-            let (darc, _output, _folder) = task.start_attach(target.pid());
-            wait_until("probes", || is_probed(target.pid()));
+            let (mut darc, _output, _folder) = task.start_attach(target.pid());
+            darc.wait_for_probes(target.pid());
             darc.signal(Signal::SIGKILL);
             darc.finish();
             let cleaned = run_darc(&["cleanup", "-p", &target.pid().to_string()]);
@@ -108,8 +109,8 @@ fn darc_is_killed_and_started_again() {
         let target = Target::start("two_peaks", opt, &[]);
         let before = ProcessState::of(target.pid());
         let task = Task::new("jump", "serve").options(&["--decision-ops", "1000000000"]);
-        let (darc, _output, _folder) = task.start_attach(target.pid());
-        wait_until("probes", || is_probed(target.pid()));
+        let (mut darc, _output, _folder) = task.start_attach(target.pid());
+        darc.wait_for_probes(target.pid());
         darc.signal(Signal::SIGKILL);
         darc.finish();
         let analysis = Task::new("jump", "serve").attach(target.pid());

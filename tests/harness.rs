@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::report::Report;
+use crate::untouched::is_probed;
 
 /// How long anything may take before it counts as hanging. Nothing passes or fails by being quicker.
 const HANGS_AFTER: Duration = Duration::from_secs(180);
@@ -111,6 +112,13 @@ impl Running {
 
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid()), signal).expect("it is our child");
+    }
+
+    /// Waits until this darc has set probes in the process, or has ended without.
+    pub fn wait_for_probes(&mut self, target: i32) {
+        wait_until("probes", || {
+            is_probed(target) || self.child.try_wait().expect("it is our child").is_some()
+        });
     }
 
     /// Waits for its end.

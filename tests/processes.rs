@@ -50,8 +50,8 @@ fn exec_from_a_thread_of_an_attached_program() {
     for_all(|engine, opt| {
         let target = Target::start("exec_from_thread", opt, &[]);
         let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
-        let (darc, output, folder) = task.start_attach(target.pid());
-        crate::harness::wait_until("probes", || crate::untouched::is_probed(target.pid()));
+        let (mut darc, output, folder) = task.start_attach(target.pid());
+        darc.wait_for_probes(target.pid());
         target.finish_like_native(&program("exec_from_thread", opt), &[]);
         let finished = darc.finish();
         assert!([0, 7].contains(&finished.code()), "{finished:#?}");

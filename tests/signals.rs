@@ -4,7 +4,7 @@ use darc_testprogs::{ground_truth, program};
 use nix::sys::signal::Signal;
 
 use crate::harness::{Target, Task, for_all, measured, turn, wait_until};
-use crate::untouched::{ProcessState, check_text, is_probed, process_state};
+use crate::untouched::{ProcessState, check_text, process_state};
 
 /// None of 8,000 queued signals is lost, and their order holds.
 #[test]
@@ -77,8 +77,8 @@ fn a_program_is_stopped_and_continued() {
         measured(|| {
             let target = Target::start("two_peaks", opt, &[]);
             let before = ProcessState::of(target.pid());
-            let (darc, output, folder) = Task::new(engine, "serve").start_attach(target.pid());
-            wait_until("probes", || is_probed(target.pid()));
+            let (mut darc, output, folder) = Task::new(engine, "serve").start_attach(target.pid());
+            darc.wait_for_probes(target.pid());
             target.signal(Signal::SIGSTOP);
             wait_until("the stop", || {
                 matches!(process_state(target.pid()), Some('t' | 'T'))
@@ -108,8 +108,9 @@ fn a_stopped_program_stays_stopped() {
         let analysis = Task::new(engine, "serve")
             .options(&["-d", "300ms"])
             .attach(target.pid());
-        assert_eq!(analysis.darc.code(), 7, "{analysis:#?}");
-        assert!(analysis.darc.stderr.contains("stopped"), "{analysis:#?}");
+        // Nothing can be mapped in the name of a stopped thread: an engine that needs that refuses.
+        assert!([3, 7].contains(&analysis.darc.code()), "{analysis:#?}");
+        assert!(analysis.darc.stderr.contains("SIGCONT"), "{analysis:#?}");
         assert_eq!(process_state(target.pid()), Some('T'));
         assert_eq!(before, ProcessState::of(target.pid()));
         check_text(target.pid());
@@ -132,8 +133,8 @@ fn darc_is_interrupted() {
             let target = Target::start("two_peaks", opt, &[]);
             let before = ProcessState::of(target.pid());
             let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
-            let (darc, output, _folder) = task.start_attach(target.pid());
-            wait_until("probes", || is_probed(target.pid()));
+            let (mut darc, output, _folder) = task.start_attach(target.pid());
+            darc.wait_for_probes(target.pid());
             darc.signal(signal);
             let finished = darc.finish();
             assert!([0, 7].contains(&finished.code()), "{signal}: {finished:#?}");
