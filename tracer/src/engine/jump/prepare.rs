@@ -2,11 +2,14 @@
 //!
 //! Stubs are written while the target runs; nothing leads to them yet.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use darc_disasm::{CallSite, Condition, FunctionCode, NoMemory, SiteKind, Target, call_sites};
+use darc_disasm::{
+    BranchInto, CallSite, Cfg, Condition, FunctionCode, NoMemory, SiteKind, Target, call_sites,
+};
 use iced_x86::{FlowControl, Instruction};
 
 use crate::addr::TargetAddr;
@@ -15,9 +18,9 @@ use crate::memory::Memory;
 
 use super::asm::{Emitted, Surroundings};
 use super::installed::{CodeArena, Installed};
+use super::layout::journal;
 use super::patches::Patch;
 use super::runtime::Runtime;
-use super::layout::journal;
 use super::spans::{Last, NoRoom, View};
 use super::stubs::{self, Callee, F0End, Hook, Item, Kind, Region, Site, Stub};
 use super::tree::{Tree, told_apart};
@@ -49,7 +52,9 @@ const NOT_MEASURED: [(u32, &str); 5] = [
 /// Whether calls of this number must be left alone.
 #[must_use]
 pub fn returns_strangely(number: u64) -> bool {
-    NOT_MEASURED.iter().any(|&(known, _)| u64::from(known) == number)
+    NOT_MEASURED
+        .iter()
+        .any(|&(known, _)| u64::from(known) == number)
 }
 
 /// A function that is instrumented: its instructions in the groups that patches replace.
@@ -62,6 +67,8 @@ pub struct Function {
     refused: HashMap<u64, Reason>,
     end: F0End,
     part: Part,
+    /// Who jumps where, found when it is first asked for.
+    branches: OnceCell<Cfg>,
 }
 
 /// Instructions that one patch replaces.
@@ -108,6 +115,7 @@ impl Function {
             refused: HashMap::new(),
             end: F0End::HiddenReturn,
             part,
+            branches: OnceCell::new(),
         };
         if part == Part::F0 && function.divide_with_returns() {
             function.end = F0End::PatchedReturns;
@@ -141,8 +149,13 @@ impl Function {
         let plain = !self.view.is_target(entry)
             && !self.view.is_target(instructions[first.start].ip())
             && instructions.iter().all(|i| !i.is_invalid())
-            && !self.calls.values().any(|call| matches!(call.kind, SiteKind::TailJump { .. }));
-        let ends = instructions.iter().filter(|i| i.flow_control() == FlowControl::Return);
+            && !self
+                .calls
+                .values()
+                .any(|call| matches!(call.kind, SiteKind::TailJump { .. }));
+        let ends = instructions
+            .iter()
+            .filter(|i| i.flow_control() == FlowControl::Return);
         let returns: Option<Vec<_>> = ends
             .map(|ret| self.view.before(ret.ip(), Last::Included).ok())
             .collect();
@@ -158,7 +171,9 @@ impl Function {
         self.groups.clear();
         self.refused.clear();
         let mut wanted: Vec<(Range<usize>, Purpose, u64)> = Vec::new();
-        if part != Part::Callee && let Ok(range) = self.view.at_entry(self.code.entry()) {
+        if part != Part::Callee
+            && let Ok(range) = self.view.at_entry(self.code.entry())
+        {
             wanted.push((range, Purpose::Entry, 0));
         }
         wanted.extend(returns.iter().map(|range| (range.clone(), Purpose::Ret, 0)));
@@ -187,7 +202,9 @@ impl Function {
     fn room(&self, call: &CallSite) -> std::result::Result<Range<usize>, Reason> {
         let last = match call.kind {
             SiteKind::Syscall { number } => {
-                let strange = NOT_MEASURED.iter().find(|(known, _)| Some(*known) == number);
+                let strange = NOT_MEASURED
+                    .iter()
+                    .find(|(known, _)| Some(*known) == number);
                 if let Some((_, name)) = strange {
                     return Err(format!("{name} does not return like other system calls"));
                 }
@@ -195,7 +212,9 @@ impl Function {
             }
             _ => Last::Included,
         };
-        self.view.before(call.addr, last).map_err(|reason| reason.to_string())
+        self.view
+            .before(call.addr, last)
+            .map_err(|reason| reason.to_string())
     }
 
     /// Adds a group, merged with those that it overlaps.
@@ -203,7 +222,8 @@ impl Function {
         let mut merged = group;
         let mut rest = Vec::new();
         for other in &self.groups {
-            let apart = other.range.end <= merged.range.start || merged.range.end <= other.range.start;
+            let apart =
+                other.range.end <= merged.range.start || merged.range.end <= other.range.start;
             if apart {
                 rest.push(other.clone());
                 continue;
@@ -213,9 +233,14 @@ impl Function {
                 (Purpose::Sites, purpose) | (purpose, Purpose::Sites) => purpose,
                 _ => return Err(NoRoom::TooShort),
             };
-            merged = Group { range: self.view.union(&other.range, &merged.range)?, purpose };
+            merged = Group {
+                range: self.view.union(&other.range, &merged.range)?,
+                purpose,
+            };
         }
-        let bytes = self.bytes(&merged.range).map_or(usize::MAX, |(_, bytes)| bytes.len());
+        let bytes = self
+            .bytes(&merged.range)
+            .map_or(usize::MAX, |(_, bytes)| bytes.len());
         if bytes > journal::MAX_LEN {
             return Err(NoRoom::TooShort);
         }
@@ -239,7 +264,10 @@ impl Function {
         if let Some(reason) = self.refused.get(&addr) {
             return Err(reason.clone());
         }
-        let is_syscall = matches!(self.calls.get(&addr).map(|call| call.kind), Some(SiteKind::Syscall { .. }));
+        let is_syscall = matches!(
+            self.calls.get(&addr).map(|call| call.kind),
+            Some(SiteKind::Syscall { .. })
+        );
         let instructions = self.view.instructions();
         let group = self.groups.iter().find(|group| {
             let range = &group.range;
@@ -259,9 +287,14 @@ impl Function {
     /// # Errors
     /// Why there is no room for a jump at its entry.
     pub fn entry_groups(&self) -> std::result::Result<Vec<u64>, Reason> {
-        self.view.at_entry(self.code.entry()).map_err(|reason| reason.to_string())?;
+        self.view
+            .at_entry(self.code.entry())
+            .map_err(|reason| reason.to_string())?;
         let at = |purpose| {
-            let groups = self.groups.iter().filter(move |group| group.purpose == purpose);
+            let groups = self
+                .groups
+                .iter()
+                .filter(move |group| group.purpose == purpose);
             groups.map(|group| self.view.instructions()[group.range.start].ip())
         };
         // The entry last: an op that has begun must find its end.
@@ -271,11 +304,22 @@ impl Function {
     /// What the group at an address displaces.
     fn region(&self, at: u64, tree: &mut Tree) -> Option<(Region, Purpose)> {
         let instructions = self.view.instructions();
-        let group = self.groups.iter().find(|group| instructions[group.range.start].ip() == at)?;
+        let group = self
+            .groups
+            .iter()
+            .find(|group| instructions[group.range.start].ip() == at)?;
         let displaced = &instructions[group.range.clone()];
         let next = displaced.last()?.next_ip();
-        let is_call = |i: &Instruction| matches!(i.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
-        if displaced.iter().any(|i| is_call(i) && !self.calls.contains_key(&i.ip())) {
+        let is_call = |i: &Instruction| {
+            matches!(
+                i.flow_control(),
+                FlowControl::Call | FlowControl::IndirectCall
+            )
+        };
+        if displaced
+            .iter()
+            .any(|i| is_call(i) && !self.calls.contains_key(&i.ip()))
+        {
             // A call whose return address means something (reading the program counter).
             return None;
         }
@@ -283,13 +327,18 @@ impl Function {
             .iter()
             .map(|instruction| match self.calls.get(&instruction.ip()) {
                 Some(call) => Item::Site(self.site(call, tree)),
-                None if group.purpose == Purpose::Ret && instruction.flow_control() == FlowControl::Return => {
+                None if group.purpose == Purpose::Ret
+                    && instruction.flow_control() == FlowControl::Return =>
+                {
                     Item::Ret(*instruction)
                 }
                 None => Item::Plain(*instruction),
             })
             .collect();
-        let behind = self.calls.get(&next).filter(|call| matches!(call.kind, SiteKind::Syscall { .. }));
+        let behind = self
+            .calls
+            .get(&next)
+            .filter(|call| matches!(call.kind, SiteKind::Syscall { .. }));
         if let Some(call) = behind.filter(|call| !self.refused.contains_key(&call.addr)) {
             items.push(Item::Site(self.site(call, tree)));
         }
@@ -303,9 +352,17 @@ impl Function {
             SiteKind::TailJump { target, condition } => {
                 Kind::Tail(callee(target), condition.map(Condition::to_iced))
             }
-            SiteKind::Syscall { .. } => Kind::Syscall { by_number: told_apart(&call.kind) },
+            SiteKind::Syscall { .. } => Kind::Syscall {
+                by_number: told_apart(&call.kind),
+            },
         };
-        Site { function: place.function, local: place.local, kind, addr: call.addr, next: call.next() }
+        Site {
+            function: place.function,
+            local: place.local,
+            kind,
+            addr: call.addr,
+            next: call.next(),
+        }
     }
 }
 
@@ -334,7 +391,9 @@ impl Stubs<'_> {
     ) -> Result<std::result::Result<Stub, Reason>> {
         let around = self.installed.around;
         let Some(CodeArena { arena, runtime }) = self.installed.arena_near(near, STUB_ROOM) else {
-            return Ok(Err("there is no memory left near it for the probe's code".to_owned()));
+            return Ok(Err(
+                "there is no memory left near it for the probe's code".to_owned()
+            ));
         };
         match emit(arena.next().0, &around, runtime) {
             Ok(stub) => {
@@ -342,6 +401,23 @@ impl Stubs<'_> {
                 Ok(Ok(stub))
             }
             Err(error) => Ok(Err(format!("its instructions cannot be moved: {error}"))),
+        }
+    }
+
+    /// Why the bytes of a range must stay: something jumps into them. Jump tables and cold parts elsewhere
+    /// are known only with the target's memory.
+    fn entered_from_elsewhere(&self, function: &Function, range: Range<u64>) -> Option<Reason> {
+        let branches = function
+            .branches
+            .get_or_init(|| Cfg::build(&function.code, self.memory));
+        match branches.branches_into(range) {
+            BranchInto::None => None,
+            BranchInto::From(from) => Some(format!(
+                "the instruction at {from:#x} jumps into the bytes to be replaced"
+            )),
+            BranchInto::Unknown(why) => Some(format!(
+                "something may jump into the bytes to be replaced: {why}"
+            )),
         }
     }
 
@@ -358,6 +434,12 @@ impl Stubs<'_> {
         let Some((region, purpose)) = function.region(at, self.tree) else {
             return Ok(Err(NoRoom::NoInstruction.to_string()));
         };
+        // Of a hooked function only the beginning is known: its own branches have been looked at.
+        if hook.is_none()
+            && let Some(reason) = self.entered_from_elsewhere(function, at..region.next)
+        {
+            return Ok(Err(reason));
+        }
         let len = (region.next - at) as usize;
         let Some(original) = function.code.bytes_at(at, len).map(<[u8]>::to_vec) else {
             return Ok(Err("its bytes are not at hand".to_owned()));
@@ -375,9 +457,16 @@ impl Stubs<'_> {
             Some(Item::Site(site)) => site.next,
             _ => region.next,
         };
-        let behind_syscalls = stub.behind_syscalls.iter().map(|&copy| (copy, next)).collect();
+        let behind_syscalls = stub
+            .behind_syscalls
+            .iter()
+            .map(|&copy| (copy, next))
+            .collect();
         Ok(match Patch::jump(at, original, stub.entry, stub.moved) {
-            Some(patch) => Ok(Prepared { patch, behind_syscalls }),
+            Some(patch) => Ok(Prepared {
+                patch,
+                behind_syscalls,
+            }),
             None => Err("the instructions to be replaced are too long".to_owned()),
         })
     }
@@ -389,6 +478,9 @@ pub fn beginning(memory: &Memory, addr: TargetAddr) -> Option<Function> {
     const BYTES: usize = 64;
     let mut bytes = vec![0; BYTES];
     memory.read(addr, &mut bytes).ok()?;
-    let part = darc_disasm::CodePart { start: addr.0, bytes };
+    let part = darc_disasm::CodePart {
+        start: addr.0,
+        bytes,
+    };
     FunctionCode::new(vec![part]).map(|code| Function::new(Arc::new(code), Part::Entered))
 }
