@@ -14,7 +14,7 @@ use crate::options::{Common, Verbosity};
 use crate::output::Output;
 use crate::report::model::{Report, Target};
 use crate::report::text::{self, Style};
-use crate::session::claim::Claim;
+use crate::session::claim::{Claim, Claimed};
 use crate::session::clock::Moment;
 use crate::session::investigation::Investigation;
 use crate::session::{Ending, Libraries, Limits, Session, SessionError, summary};
@@ -274,11 +274,15 @@ fn print(mut stream: impl std::io::Write, text: &str) {
 
 /// Makes sure that no other darc measures the process.
 pub fn claim(pid: i32) -> Result<Claim, Failure> {
-    Claim::on(pid).class(FailureKind::Other)?.ok_or_else(|| {
-        let message =
-            format!("process {pid} is being measured by another darc; wait until it has ended");
-        Failure::message(FailureKind::Target, message)
-    })
+    let owner = match Claim::on(pid).class(FailureKind::Other)? {
+        Claimed::Ours(claim) => return Ok(claim),
+        Claimed::Taken(Some(owner)) => format!("process {owner}, another darc"),
+        Claimed::Taken(None) => "another darc".to_owned(),
+    };
+    Err(Failure::message(
+        FailureKind::Target,
+        format!("process {pid}: already measured by {owner}; wait until that has ended"),
+    ))
 }
 
 /// A failed attach, with the reason that the kernel's bare number does not tell.
