@@ -48,10 +48,9 @@ struct Measured {
 impl Sink for Measured {
     fn op(&mut self, op: Op) {
         self.ops.push(op.latency.0);
-        let (sum, count) = op
-            .touched
-            .iter()
-            .fold((0, 0), |(sum, count), touched| (sum + touched.sum.0, count + touched.count));
+        let (sum, count) = op.touched.iter().fold((0, 0), |(sum, count), touched| {
+            (sum + touched.sum.0, count + touched.count)
+        });
         self.calls.extend(sum.checked_div(count));
     }
 
@@ -72,16 +71,28 @@ struct Program {
 
 impl Program {
     fn new() -> Result<Program> {
-        let failed = |error: iced_x86::IcedError| Error::Unsuitable(format!("cannot calibrate: {error}"));
+        let failed =
+            |error: iced_x86::IcedError| Error::Unsuitable(format!("cannot calibrate: {error}"));
         let page = sys::CodePage::new().map_err(|errno| Error::Os {
             operation: "map memory to calibrate with",
             source: errno.into(),
         })?;
-        let (nothing, idle, busy, main) = (page.start(), page.start() + 64, page.start() + 128, page.start() + 512);
-        let piece = |at: u64, emit: &dyn Fn(&mut CodeAssembler) -> std::result::Result<(), iced_x86::IcedError>| {
+        let (nothing, idle, busy, main) = (
+            page.start(),
+            page.start() + 64,
+            page.start() + 128,
+            page.start() + 512,
+        );
+        let piece = |at: u64,
+                     emit: &dyn Fn(
+            &mut CodeAssembler,
+        ) -> std::result::Result<(), iced_x86::IcedError>| {
             let mut a = CodeAssembler::new(64)?;
             emit(&mut a)?;
-            Ok(CodePart { start: at, bytes: a.assemble(at)? })
+            Ok(CodePart {
+                start: at,
+                bytes: a.assemble(at)?,
+            })
         };
         let pieces = || {
             let prologue = |a: &mut CodeAssembler| {
@@ -121,7 +132,12 @@ impl Program {
         }
         let [_, idle, busy, _] = pieces;
         let function = |part| FunctionCode::new(vec![part]).expect("one part that is not empty");
-        Ok(Program { page, idle: function(idle), busy: function(busy), main })
+        Ok(Program {
+            page,
+            idle: function(idle),
+            busy: function(busy),
+            main,
+        })
     }
 }
 
@@ -154,7 +170,11 @@ fn measure(pid: i32, program: &Program) -> Result<Calibration> {
     let spread = quantile(&probed.calls, 0.95).saturating_sub(quantile(&probed.calls, 0.05));
     let clamp = |cycles: u64| i32::try_from(cycles).unwrap_or(i32::MAX);
     Ok(Calibration {
-        costs: Costs { inside: clamp(inside), outside: clamp(whole), inside_f0: clamp(inside_f0) },
+        costs: Costs {
+            inside: clamp(inside),
+            outside: clamp(whole),
+            inside_f0: clamp(inside_f0),
+        },
         cost: ProbeCost {
             inside: Ticks(inside),
             outside: Ticks(whole.saturating_sub(inside)),
@@ -165,7 +185,10 @@ fn measure(pid: i32, program: &Program) -> Result<Calibration> {
 
 fn plan(f0: &FunctionCode, calls: bool) -> Plan {
     let code = Arc::new(f0.clone());
-    let mut plan = Plan { f0: Some(Arc::clone(&code)), ..Plan::default() };
+    let mut plan = Plan {
+        f0: Some(Arc::clone(&code)),
+        ..Plan::default()
+    };
     if calls {
         let sites = call_sites(&code, &NoMemory).sites;
         let sites: Vec<_> = (1..).map(SiteId).zip(sites).collect();
@@ -184,18 +207,26 @@ fn plan(f0: &FunctionCode, calls: bool) -> Plan {
 fn run(pid: i32, plan: Plan) -> Result<Measured> {
     let mut engine = Jump::attach(pid)?;
     if let Some(refused) = engine.apply(&plan)?.first() {
-        return Err(Error::Unsuitable(format!("cannot calibrate: {}", refused.reason)));
+        return Err(Error::Unsuitable(format!(
+            "cannot calibrate: {}",
+            refused.reason
+        )));
     }
     let mut measured = Measured::default();
     let since = Instant::now();
     while measured.ops.len() < OPS && since.elapsed() < PATIENCE {
-        if engine.poll(Duration::from_millis(2), &mut measured)?.is_some() {
+        if engine
+            .poll(Duration::from_millis(2), &mut measured)?
+            .is_some()
+        {
             break;
         }
     }
     engine.finish()?;
     match measured.ops.is_empty() {
-        true => Err(Error::Unsuitable("cannot calibrate: the test process made no progress".to_owned())),
+        true => Err(Error::Unsuitable(
+            "cannot calibrate: the test process made no progress".to_owned(),
+        )),
         false => Ok(measured),
     }
 }

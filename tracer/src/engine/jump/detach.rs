@@ -53,7 +53,9 @@ impl Jump {
         let memory = self.memory.again()?;
         let pid = self.pid;
         let ends = space.syscall_ends();
-        let Space { installed, patches, .. } = space;
+        let Space {
+            installed, patches, ..
+        } = space;
         for attempt in 0..ATTEMPTS {
             let ((dropped, otherwise), unmapped) = self.while_stopped(|world| {
                 let mut lost = (0, 0);
@@ -85,7 +87,9 @@ impl Space {
     /// The addresses behind all copied system calls, each with the one behind the original.
     fn syscall_ends(&self) -> HashMap<u64, u64> {
         let prepared = self.prepared.values().flatten();
-        prepared.flat_map(|prepared| prepared.behind_syscalls.iter().copied()).collect()
+        prepared
+            .flat_map(|prepared| prepared.behind_syscalls.iter().copied())
+            .collect()
     }
 }
 

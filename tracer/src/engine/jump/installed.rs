@@ -18,8 +18,8 @@ use crate::threads;
 
 use super::asm::Surroundings;
 use super::layout::{
-    BLOCKS, DESCRIPTORS, FNODES, HEADER, LIVE, MAGIC, block, descriptor, entry, header, node, place,
-    ring,
+    BLOCKS, DESCRIPTORS, FNODES, HEADER, LIVE, MAGIC, block, descriptor, entry, header, node,
+    place, ring,
 };
 use super::ring::Rings;
 use super::runtime::{self, Runtime};
@@ -96,7 +96,12 @@ impl Installed {
         let name = TargetAddr(control + HEADER);
         memory.write(name, b"darc\0")?;
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        let fd = caller.call(worker, "memfd_create", libc::SYS_memfd_create, [name.0, flags, 0, 0, 0, 0])?;
+        let fd = caller.call(
+            worker,
+            "memfd_create",
+            libc::SYS_memfd_create,
+            [name.0, flags, 0, 0, 0, 0],
+        )?;
         let words = share(worker.tid(), fd, blocks);
         let rings = words.and_then(|words| {
             let len = rings_bytes(blocks as u32);
@@ -162,12 +167,26 @@ impl Installed {
     ///
     /// # Errors
     /// When there is no room near it.
-    pub fn add_arena(&mut self, pid: i32, memory: &Memory, world: &mut World, addr: u64) -> Result<()> {
+    pub fn add_arena(
+        &mut self,
+        pid: i32,
+        memory: &Memory,
+        world: &mut World,
+        addr: u64,
+    ) -> Result<()> {
         if self.arenas.len() >= header::MAX_ARENAS {
-            return Err(Error::Unsuitable("the room for the probes' code is used up".to_owned()));
+            return Err(Error::Unsuitable(
+                "the room for the probes' code is used up".to_owned(),
+            ));
         }
         let mappings = maps::read(pid)?;
-        let mut arena = Arena::map(self.caller, world.worker()?, &mappings, TargetAddr(addr), ARENA_BYTES)?;
+        let mut arena = Arena::map(
+            self.caller,
+            world.worker()?,
+            &mappings,
+            TargetAddr(addr),
+            ARENA_BYTES,
+        )?;
         let (start, len) = arena.extent();
         let index = self.arenas.len() as u64;
         let list = self.around.control + HEADER + header::ARENA + 16 * index;
@@ -186,7 +205,9 @@ impl Installed {
     #[must_use]
     pub fn used_blocks(&self, memory: &Memory) -> usize {
         let at = self.around.control + HEADER + header::NEXT_BLOCK;
-        let used = memory.read_word(TargetAddr(at)).map_or(0, |word| word as u32);
+        let used = memory
+            .read_word(TargetAddr(at))
+            .map_or(0, |word| word as u32);
         used.min(self.blocks) as usize
     }
 
@@ -209,11 +230,21 @@ impl Installed {
             .filter(|m| m.shared && m.name.as_os_str() == name.as_str());
         candidates
             .filter_map(|mapping| {
-                let control = memory.read_word(TargetAddr(mapping.start + ring::CONTROL)).ok()?;
-                let field = |offset| memory.read_word(TargetAddr(control.checked_add(HEADER + offset)?)).ok();
-                let known = field(header::MAGIC)? == MAGIC && field(header::RINGS)? == mapping.start;
+                let control = memory
+                    .read_word(TargetAddr(mapping.start + ring::CONTROL))
+                    .ok()?;
+                let field = |offset| {
+                    memory
+                        .read_word(TargetAddr(control.checked_add(HEADER + offset)?))
+                        .ok()
+                };
+                let known =
+                    field(header::MAGIC)? == MAGIC && field(header::RINGS)? == mapping.start;
                 let blocks = (field(header::NEXT_BLOCK)? >> 32) as u32;
-                if !known || blocks as usize > MOST_BLOCKS || rings_bytes(blocks) != mapping.end - mapping.start {
+                if !known
+                    || blocks as usize > MOST_BLOCKS
+                    || rings_bytes(blocks) != mapping.end - mapping.start
+                {
                     return None;
                 }
                 let count = (field(header::ARENAS)? as u32 as usize).min(header::MAX_ARENAS) as u64;
@@ -221,7 +252,9 @@ impl Installed {
                     .map(|index| {
                         let at = header::ARENA + 16 * index;
                         let (start, len) = (field(at)?, field(at + 8)?);
-                        let mapped = mappings.iter().any(|m| m.start == start && m.end - m.start >= len && m.executable);
+                        let mapped = mappings
+                            .iter()
+                            .any(|m| m.start == start && m.end - m.start >= len && m.executable);
                         mapped.then(|| CodeArena {
                             arena: Arena::found(TargetAddr(start), len),
                             runtime: Runtime::default(),
@@ -248,7 +281,11 @@ impl Installed {
     /// The tracer that made these mappings, if it still lives.
     #[must_use]
     pub fn owner(&self, memory: &Memory) -> Option<u64> {
-        let field = |offset| memory.read_word(TargetAddr(self.around.rings + offset)).ok();
+        let field = |offset| {
+            memory
+                .read_word(TargetAddr(self.around.rings + offset))
+                .ok()
+        };
         let (pid, since) = (field(ring::OWNER)?, field(ring::OWNER + 8)?);
         (began(pid) == Some(since)).then_some(pid)
     }
@@ -258,7 +295,10 @@ impl Installed {
     /// # Errors
     /// When the target is gone.
     pub fn set_generation(&self, memory: &Memory, generation: u32) -> Result<()> {
-        memory.write(TargetAddr(self.around.control + LIVE), &generation.to_le_bytes())
+        memory.write(
+            TargetAddr(self.around.control + LIVE),
+            &generation.to_le_bytes(),
+        )
     }
 
     /// Puts back the return addresses that are hidden on the stacks of all threads.
@@ -275,14 +315,27 @@ impl Installed {
                 Some(u64::from_le_bytes(bytes.try_into().ok()?))
             };
             let base = word(block::BASE).unwrap_or(0).wrapping_sub(at);
-            let top = word(block::TOP).unwrap_or(0).wrapping_sub(at).min(block::SHADOW_END);
+            let top = word(block::TOP)
+                .unwrap_or(0)
+                .wrapping_sub(at)
+                .min(block::SHADOW_END);
             if base != block::SHADOW + entry::SIZE {
                 continue;
             }
             // The newest first: two entries may have hidden one slot.
-            for offset in (base..top).step_by(entry::SIZE as usize).collect::<Vec<_>>().into_iter().rev() {
+            for offset in (base..top)
+                .step_by(entry::SIZE as usize)
+                .collect::<Vec<_>>()
+                .into_iter()
+                .rev()
+            {
                 let field = |field| word(offset + field).unwrap_or(0);
-                self.reveal_entry(memory, field(entry::SLOT), field(entry::PLACE), field(entry::RETURN_TO));
+                self.reveal_entry(
+                    memory,
+                    field(entry::SLOT),
+                    field(entry::PLACE),
+                    field(entry::RETURN_TO),
+                );
             }
         }
     }
@@ -294,7 +347,9 @@ impl Installed {
         let field = |offset| memory.read_word(TargetAddr(place + offset)).unwrap_or(0);
         let (hidden, fixed) = (field(place::HIDDEN), field(place::RETURN_TO));
         let return_to = if fixed == 0 { own } else { fixed };
-        let stands = memory.read_word(TargetAddr(slot)).is_ok_and(|word| word == hidden);
+        let stands = memory
+            .read_word(TargetAddr(slot))
+            .is_ok_and(|word| word == hidden);
         if self.is_code(hidden) && return_to != 0 && stands {
             let _ = memory.write_word(TargetAddr(slot), return_to);
         }
@@ -303,7 +358,9 @@ impl Installed {
     /// Whether the address is in one of the arenas.
     #[must_use]
     pub fn is_code(&self, addr: u64) -> bool {
-        self.arenas.iter().any(|code| code.arena.contains(TargetAddr(addr)))
+        self.arenas
+            .iter()
+            .any(|code| code.arena.contains(TargetAddr(addr)))
     }
 
     /// Whether a thread is in the stubs, or in a signal handler that will return to them.
@@ -330,7 +387,9 @@ impl Installed {
             .chunks_exact(8)
             .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
             .collect();
-        words.windows(3).any(|saved| saved[2] as u16 == USER_CODE && self.is_code(saved[0]))
+        words
+            .windows(3)
+            .any(|saved| saved[2] as u16 == USER_CODE && self.is_code(saved[0]))
     }
 
     /// Gives all mappings back if no thread can come to them any more. True when that was done.
@@ -339,20 +398,30 @@ impl Installed {
     /// When a mapping cannot be given back.
     pub fn unmap(&self, pid: i32, memory: &Memory, world: &mut World) -> Result<bool> {
         let mappings = maps::read(pid)?;
-        if world.threads().any(|thread| self.is_visited(memory, thread, &mappings)) {
+        if world
+            .threads()
+            .any(|thread| self.is_visited(memory, thread, &mappings))
+        {
             return Ok(false);
         }
         let Ok(worker) = world.worker() else {
             return Ok(false);
         };
-        let arenas = self.arenas.iter().map(|code| code.arena.extent()).map(|(start, len)| (start.0, len));
+        let arenas = self
+            .arenas
+            .iter()
+            .map(|code| code.arena.extent())
+            .map(|(start, len)| (start.0, len));
         let data = [
             (self.around.control, control_bytes(self.blocks)),
             (self.around.rings, rings_bytes(self.blocks)),
         ];
         for (start, len) in arenas.chain(data) {
             let arguments = [start, len, 0, 0, 0, 0];
-            match self.caller.call(worker, "munmap", libc::SYS_munmap, arguments) {
+            match self
+                .caller
+                .call(worker, "munmap", libc::SYS_munmap, arguments)
+            {
                 Ok(_) | Err(Error::ThreadGone { .. }) => {}
                 // The program has forbidden itself such calls since.
                 Err(Error::Unsuitable(_)) => return Ok(false),
@@ -416,7 +485,9 @@ fn thread_pointers(pid: i32, memory: &Memory, world: &World) -> Result<Option<u3
         let id = id_in_target(thread.tid());
         fits.retain(|&offset| {
             let at = TargetAddr(pointer + u64::from(offset));
-            memory.read_word(at).is_ok_and(|word| Some(word as u32 as i32) == id)
+            memory
+                .read_word(at)
+                .is_ok_and(|word| Some(word as u32 as i32) == id)
         });
     }
     Ok(fits.first().copied())

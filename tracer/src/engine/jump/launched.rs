@@ -28,7 +28,8 @@ pub fn run_to_thread_pointer(thread: Stopped) -> Result<Stopped> {
     for _ in 0..2 * MOST_CALLS {
         sys::cont_to_syscall(pid, signal).map_err(|errno| Error::ptrace("resume", pid, errno))?;
         signal = 0;
-        let (_, status) = sys::wait_for(pid).map_err(|errno| Error::ptrace("wait for", pid, errno))?;
+        let (_, status) =
+            sys::wait_for(pid).map_err(|errno| Error::ptrace("wait for", pid, errno))?;
         match decode(status) {
             Event::Exited(_) | Event::Killed(_) => {
                 return Err(Error::Unsuitable(

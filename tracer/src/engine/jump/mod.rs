@@ -23,6 +23,7 @@ mod tree;
 mod watch;
 mod world;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -149,7 +150,12 @@ impl Jump {
             Some(space) => near
                 .iter()
                 .copied()
-                .filter(|&addr| space.installed.arena_near(addr, prepare::STUB_ROOM).is_none())
+                .filter(|&addr| {
+                    space
+                        .installed
+                        .arena_near(addr, prepare::STUB_ROOM)
+                        .is_none()
+                })
                 .collect(),
             None => near.to_vec(),
         };
@@ -176,7 +182,11 @@ impl Jump {
                 }
             };
             for addr in missing {
-                if space.installed.arena_near(addr, prepare::STUB_ROOM).is_none() {
+                if space
+                    .installed
+                    .arena_near(addr, prepare::STUB_ROOM)
+                    .is_none()
+                {
                     // Without it the places near `addr` are refused, each with this reason.
                     if let Err(error) = space.installed.add_arena(pid, &memory, world, addr) {
                         tracing::debug!(%error, addr, "no arena");
@@ -201,8 +211,10 @@ impl Jump {
             .iter()
             .flat_map(|(first, last)| [first.to_le_bytes(), last.to_le_bytes()].concat())
             .collect();
-        self.memory.write(TargetAddr(at + header::FILTER), &ranges)?;
-        self.memory.write(count, &(self.filter.len() as u32).to_le_bytes())
+        self.memory
+            .write(TargetAddr(at + header::FILTER), &ranges)?;
+        self.memory
+            .write(count, &(self.filter.len() as u32).to_le_bytes())
     }
 
     /// Brings the target to the plan; the process is known to have the needed mappings.
@@ -228,7 +240,9 @@ impl Jump {
             .filter(|patch| space.patches.get(patch.at) != Some(patch))
             .collect();
         self.generation |= 1;
-        space.installed.set_generation(&self.memory, self.generation)?;
+        space
+            .installed
+            .set_generation(&self.memory, self.generation)?;
         let (targets, left_out) = space.tree.write(&self.memory, plan)?;
         if left_out > 0 {
             tracing::debug!(left_out, "edges for which there is no room");
@@ -238,7 +252,9 @@ impl Jump {
         self.while_stopped(|world| {
             space.tree.write_targets(&memory, &targets)?;
             let control = space.installed.around.control;
-            space.patches.change(&memory, world, control, &remove, add)?;
+            space
+                .patches
+                .change(&memory, world, control, &remove, add)?;
             space.installed.set_generation(&memory, generation)
         })
     }
@@ -246,7 +262,12 @@ impl Jump {
     fn drain(&mut self, sink: &mut dyn Sink) {
         let Some(space) = &mut self.space else { return };
         let used = space.installed.used_blocks(&self.memory);
-        let Space { rings, tree, installed, .. } = space;
+        let Space {
+            rings,
+            tree,
+            installed,
+            ..
+        } = space;
         let mut records = Vec::new();
         for index in 0..used.min(rings.count()) {
             rings.drain(index, |record| records.push(record));
@@ -260,8 +281,14 @@ impl Jump {
         for record in records {
             match record {
                 Record::Op { .. } => deliver(record, tree, self.generation, sink),
-                Record::Target { parent, place, callee, answer } => {
-                    let found = new_target(&self.memory, installed, tree, parent, place, callee, sink);
+                Record::Target {
+                    parent,
+                    place,
+                    callee,
+                    answer,
+                } => {
+                    let found =
+                        new_target(&self.memory, installed, tree, parent, place, callee, sink);
                     if tree.is_heap(answer) {
                         // A target that is gone is noticed elsewhere.
                         let _ = self.memory.write_word(TargetAddr(answer), found);
@@ -273,7 +300,16 @@ impl Jump {
 }
 
 fn deliver(record: Record, tree: &Tree, generation: u32, sink: &mut dyn Sink) {
-    let Record::Op { tid, start, end, latency, generations: (began, ended), tainted, items } = record else {
+    let Record::Op {
+        tid,
+        start,
+        end,
+        latency,
+        generations: (began, ended),
+        tainted,
+        items,
+    } = record
+    else {
         return;
     };
     let latency = Ticks(latency.min(end.wrapping_sub(start)));
@@ -291,7 +327,13 @@ fn deliver(record: Record, tree: &Tree, generation: u32, sink: &mut dyn Sink) {
         .collect();
     let whole = began == ended && began % 2 == 0 && began <= generation && !tainted && end >= start;
     match touched.filter(|_| whole) {
-        Some(touched) => sink.op(Op { tid, start: Tsc(start), end: Tsc(end), latency, touched }),
+        Some(touched) => sink.op(Op {
+            tid,
+            start: Tsc(start),
+            end: Tsc(end),
+            latency,
+            touched,
+        }),
         None => sink.latency_only(latency, 1, latency),
     }
 }
@@ -342,7 +384,10 @@ impl Space {
     ) -> Result<BTreeMap<u64, Patch>> {
         let mut wanted: BTreeMap<u64, Patch> = BTreeMap::new();
         let mut refuse = |addr: u64, reason: String| {
-            refused.push(Refused { addr: TargetAddr(addr), reason });
+            refused.push(Refused {
+                addr: TargetAddr(addr),
+                reason,
+            });
         };
         let f0 = plan.f0.as_ref().map(|f0| f0.entry());
         if let Some(code) = &plan.f0 {
@@ -352,9 +397,9 @@ impl Space {
         let unwinders = plan.unwinders.iter().map(|addr| (addr.0, Hook::Unwinder));
         let catchers = plan.catchers.iter().map(|addr| (addr.0, Hook::Catcher));
         for (addr, hook) in unwinders.chain(catchers) {
-            if !self.functions.contains_key(&addr) {
+            if let Entry::Vacant(vacant) = self.functions.entry(addr) {
                 match prepare::beginning(memory, TargetAddr(addr)) {
-                    Some(function) => drop(self.functions.insert(addr, function)),
+                    Some(function) => drop(vacant.insert(function)),
                     None => continue,
                 }
             }
@@ -387,7 +432,8 @@ impl Space {
             return;
         }
         self.prepared.retain(|&(function, _), _| function != entry);
-        self.functions.insert(entry, Function::new(Arc::clone(code), part));
+        self.functions
+            .insert(entry, Function::new(Arc::clone(code), part));
     }
 
     fn want_entry(
@@ -423,12 +469,25 @@ impl Space {
         hook: Option<Hook>,
         wanted: &mut BTreeMap<u64, Patch>,
     ) -> Result<std::result::Result<(), String>> {
-        let Space { installed, tree, functions, prepared, .. } = self;
-        if !prepared.contains_key(&(entry, at)) {
-            let outcome = Stubs { installed, memory, tree }.group(&functions[&entry], at, hook)?;
-            prepared.insert((entry, at), outcome);
-        }
-        Ok(match &prepared[&(entry, at)] {
+        let Space {
+            installed,
+            tree,
+            functions,
+            prepared,
+            ..
+        } = self;
+        let outcome = match prepared.entry((entry, at)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => {
+                let mut stubs = Stubs {
+                    installed,
+                    memory,
+                    tree,
+                };
+                vacant.insert(stubs.group(&functions[&entry], at, hook)?)
+            }
+        };
+        Ok(match &*outcome {
             Err(reason) => Err(reason.clone()),
             Ok(prepared) => {
                 let patch = &prepared.patch;
@@ -458,8 +517,15 @@ impl Engine for Jump {
         if self.watch.end().is_some() || (plan.f0.is_none() && self.space.is_none()) {
             return Ok(Vec::new());
         }
-        let codes = plan.f0.iter().chain(plan.functions.iter().map(|function| &function.code));
-        let hooks = plan.unwinders.iter().chain(&plan.catchers).map(|addr| addr.0);
+        let codes = plan
+            .f0
+            .iter()
+            .chain(plan.functions.iter().map(|function| &function.code));
+        let hooks = plan
+            .unwinders
+            .iter()
+            .chain(&plan.catchers)
+            .map(|addr| addr.0);
         let near: Vec<u64> = codes
             .flat_map(|code| code.parts().iter().map(|part| part.start))
             .chain(hooks)
@@ -474,7 +540,10 @@ impl Engine for Jump {
 
     fn set_filter(&mut self, latencies: &[std::ops::RangeInclusive<Ticks>]) {
         self.filter = match latencies.len() {
-            0..=header::MAX_FILTERS => latencies.iter().map(|range| (range.start().0, range.end().0)).collect(),
+            0..=header::MAX_FILTERS => latencies
+                .iter()
+                .map(|range| (range.start().0, range.end().0))
+                .collect(),
             _ => Vec::new(),
         };
         // A target that is gone needs no filter.
@@ -492,7 +561,12 @@ impl Engine for Jump {
         loop {
             let before = self.counters.records;
             self.drain(sink);
-            let notice = self.watch.look(&self.memory, self.space.as_ref().map(|space| space.installed.around.control));
+            let notice = self.watch.look(
+                &self.memory,
+                self.space
+                    .as_ref()
+                    .map(|space| space.installed.around.control),
+            );
             match notice {
                 Some(Notice::Exec) => {
                     self.memory = Memory::open(self.pid)?;

@@ -131,7 +131,9 @@ impl Patches {
         let listed = self.active.values().chain(&add);
         let entries: Vec<u8> = listed.flat_map(Patch::to_journal).collect();
         if entries.len() as u64 > JOURNAL_BYTES {
-            return Err(Error::Unsuitable("too many places are to be instrumented at once".to_owned()));
+            return Err(Error::Unsuitable(
+                "too many places are to be instrumented at once".to_owned(),
+            ));
         }
         let count = (entries.len() / journal::SIZE) as u32;
         let counter = TargetAddr(control + HEADER + header::PATCHES);
@@ -172,9 +174,15 @@ impl Patches {
     #[must_use]
     pub fn from_journal(memory: &Memory, control: u64) -> Patches {
         let counter = TargetAddr(control + HEADER + header::PATCHES);
-        let count = memory.read_word(counter).map_or(0, |word| word as u32 as usize);
-        let mut entries = vec![0; count.min(JOURNAL_BYTES as usize / journal::SIZE) * journal::SIZE];
-        if memory.read(TargetAddr(control + JOURNAL), &mut entries).is_err() {
+        let count = memory
+            .read_word(counter)
+            .map_or(0, |word| word as u32 as usize);
+        let mut entries =
+            vec![0; count.min(JOURNAL_BYTES as usize / journal::SIZE) * journal::SIZE];
+        if memory
+            .read(TargetAddr(control + JOURNAL), &mut entries)
+            .is_err()
+        {
             return Patches::default();
         }
         let active = entries
@@ -198,7 +206,10 @@ fn restore(memory: &Memory, patch: &Patch) -> Result<u64> {
     }
     memory.write(TargetAddr(patch.at), &patch.original)?;
     memory.read(TargetAddr(patch.at), &mut bytes)?;
-    let differing = bytes.iter().zip(&patch.original).filter(|(now, own)| now != own);
+    let differing = bytes
+        .iter()
+        .zip(&patch.original)
+        .filter(|(now, own)| now != own);
     Ok(differing.count() as u64)
 }
 
@@ -206,7 +217,9 @@ fn restore(memory: &Memory, patch: &Patch) -> Result<u64> {
 fn move_out(thread: &crate::stopped::Stopped, patches: &[Patch]) -> Result<()> {
     let mut registers = thread.registers()?;
     let rip = registers.rip().0;
-    let inside = patches.iter().find(|patch| patch.at < rip && rip < patch.end());
+    let inside = patches
+        .iter()
+        .find(|patch| patch.at < rip && rip < patch.end());
     let Some(patch) = inside else { return Ok(()) };
     match patch.moved.iter().find(|(original, _)| *original == rip) {
         Some(&(_, copy)) => {
@@ -237,7 +250,10 @@ mod tests {
     #[test]
     fn what_is_too_far_or_too_short_is_none() {
         assert_eq!(Patch::jump(0x1000, vec![0; 4], 0x2000, Vec::new()), None);
-        assert_eq!(Patch::jump(0x1000, vec![0; 5], 0x1_0000_0000, Vec::new()), None);
+        assert_eq!(
+            Patch::jump(0x1000, vec![0; 5], 0x1_0000_0000, Vec::new()),
+            None
+        );
     }
 
     #[test]

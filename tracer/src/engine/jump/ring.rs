@@ -203,7 +203,8 @@ mod tests {
     use super::*;
 
     fn rings() -> (SharedWords, Rings) {
-        let fd = nix::sys::memfd::memfd_create(c"test", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).unwrap();
+        let fd =
+            nix::sys::memfd::memfd_create(c"test", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).unwrap();
         let file = std::fs::File::from(fd);
         file.set_len(ring::SIZE).unwrap();
         let map = || SharedWords::map(&file, ring::SIZE as usize).unwrap();
@@ -239,7 +240,13 @@ mod tests {
             target.store(data + 8 * index, word);
         }
         target.store(ring::HEAD as usize, 104);
-        let item = Item { index: 2, count: 5, sum: 50, max: 20, max_start: 110 };
+        let item = Item {
+            index: 2,
+            count: 5,
+            sum: 50,
+            max: 20,
+            max_start: 110,
+        };
         let op = Record::Op {
             tid: 77,
             start: 100,

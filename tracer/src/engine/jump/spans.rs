@@ -22,7 +22,9 @@ pub enum NoRoom {
     #[error("a branch leads between the instructions that would have to be displaced")]
     BranchInside,
     /// The function has jumps whose targets are not known.
-    #[error("it is too short for a jump, and the function has a jump table, which may lead between the instructions before it")]
+    #[error(
+        "it is too short for a jump, and the function has a jump table, which may lead between the instructions before it"
+    )]
     JumpTable,
     /// The address is not that of an instruction.
     #[error("there is no instruction at this address")]
@@ -80,7 +82,9 @@ impl View {
     /// The position of the instruction at an address.
     #[must_use]
     pub fn position(&self, addr: u64) -> Option<usize> {
-        self.instructions.iter().position(|i| i.ip() == addr && !i.is_invalid())
+        self.instructions
+            .iter()
+            .position(|i| i.ip() == addr && !i.is_invalid())
     }
 
     /// The instructions to replace so that a jump stands for the one at `addr` and what is displaced
@@ -135,10 +139,15 @@ impl View {
         let both = a.start.min(b.start)..a.end.max(b.end);
         let instructions = &self.instructions[both.clone()];
         let goes_on = |i: &Instruction| {
-            matches!(i.flow_control(), FlowControl::Next | FlowControl::ConditionalBranch)
+            matches!(
+                i.flow_control(),
+                FlowControl::Next | FlowControl::ConditionalBranch
+            )
         };
         let straight = instructions.iter().rev().skip(1).all(goes_on);
-        let contiguous = instructions.windows(2).all(|pair| pair[0].next_ip() == pair[1].ip());
+        let contiguous = instructions
+            .windows(2)
+            .all(|pair| pair[0].next_ip() == pair[1].ip());
         match straight && contiguous {
             false => Err(NoRoom::TooShort),
             true if self.is_entered(&both) => Err(NoRoom::BranchInside),
@@ -165,7 +174,9 @@ impl View {
             end += 1;
             let last = match instruction.flow_control() {
                 FlowControl::Next | FlowControl::ConditionalBranch => false,
-                FlowControl::Call | FlowControl::IndirectCall if instruction.code() == Code::Syscall => {
+                FlowControl::Call | FlowControl::IndirectCall
+                    if instruction.code() == Code::Syscall =>
+                {
                     return Err(NoRoom::Immovable);
                 }
                 FlowControl::Call
@@ -285,6 +296,9 @@ mod tests {
         let v = view(&[0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0x53, 0xc3]);
         assert_eq!(v.at_entry(0x1000), Ok(1..4));
         // xor %eax,%eax; ret
-        assert_eq!(view(&[0x31, 0xc0, 0xc3]).at_entry(0x1000), Err(NoRoom::TooShort));
+        assert_eq!(
+            view(&[0x31, 0xc0, 0xc3]).at_entry(0x1000),
+            Err(NoRoom::TooShort)
+        );
     }
 }

@@ -151,7 +151,11 @@ impl Arena {
 
     fn patch_f0(&mut self, entry: u64, displaced: usize, end: F0End) {
         let entry_code = Region {
-            items: self.instructions(entry, displaced).into_iter().map(Item::Plain).collect(),
+            items: self
+                .instructions(entry, displaced)
+                .into_iter()
+                .map(Item::Plain)
+                .collect(),
             next: entry + displaced as u64,
         };
         self.patch(entry, displaced, |at, around, runtime| {
@@ -164,8 +168,16 @@ impl Arena {
     }
 
     fn patch_region(&mut self, at: u64, len: usize, before: &[Instruction], last: Item) {
-        let items = before.iter().copied().map(Item::Plain).chain([last]).collect();
-        let region = Region { items, next: at + len as u64 };
+        let items = before
+            .iter()
+            .copied()
+            .map(Item::Plain)
+            .chain([last])
+            .collect();
+        let region = Region {
+            items,
+            next: at + len as u64,
+        };
         self.patch(at, len, |at, around, runtime| {
             stubs::region(at, &region, around, runtime).unwrap()
         });
@@ -440,7 +452,12 @@ fn an_indirect_call_is_told_apart_by_its_callee() {
         compare(&mut arena, p.f0, |arena| {
             arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
             let site = call_site(Kind::Call(Callee::Indirect(operand)), p.after);
-            arena.patch_region(p.site, (p.after - p.site) as usize, &before, Item::Site(site));
+            arena.patch_region(
+                p.site,
+                (p.after - p.site) as usize,
+                &before,
+                Item::Site(site),
+            );
         });
         // The first op announced the callee; nobody answered.
         let mut records = arena.ops();

@@ -917,7 +917,12 @@ fn ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
     b.a.set_label(&mut leave)?;
     restore(&mut b.a)?;
     b.a.add_instruction(ret)?;
-    b.later.push(Later::Choose { at: search, routine: runtime.find, zero: matched, other: leave });
+    b.later.push(Later::Choose {
+        at: search,
+        routine: runtime.find,
+        zero: matched,
+        other: leave,
+    });
     Ok(())
 }
 

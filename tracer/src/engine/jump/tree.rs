@@ -101,7 +101,9 @@ impl Tree {
     pub fn fnode_of_descriptor(&self, at: u64) -> Option<FnodeId> {
         let offset = at.checked_sub(self.control + DESCRIPTORS)?;
         let index = u32::try_from(offset / descriptor::SIZE).ok()?;
-        (offset % descriptor::SIZE == 0).then(|| self.fnode(index)).flatten()
+        (offset % descriptor::SIZE == 0)
+            .then(|| self.fnode(index))
+            .flatten()
     }
 
     /// The site of a place, as the plan names it.
@@ -123,7 +125,9 @@ impl Tree {
         if let Some(&known) = self.indices.get(&fnode) {
             return Some(known);
         }
-        let index = u32::try_from(self.fnodes.len()).ok().filter(|&index| u64::from(index) < FNODES)?;
+        let index = u32::try_from(self.fnodes.len())
+            .ok()
+            .filter(|&index| u64::from(index) < FNODES)?;
         self.fnodes.push(fnode);
         self.indices.insert(fnode, index);
         Some(index)
@@ -141,7 +145,8 @@ impl Tree {
     /// Whether an address lies in the heap, so that an answer may be written there.
     #[must_use]
     pub fn is_heap(&self, at: u64) -> bool {
-        at.is_multiple_of(8) && (self.control + HEAP..self.control + HEAP + HEAP_BYTES).contains(&at)
+        at.is_multiple_of(8)
+            && (self.control + HEAP..self.control + HEAP + HEAP_BYTES).contains(&at)
     }
 
     /// Writes the plan's edges. The target may run: what is in progress is of an older generation.
@@ -169,7 +174,9 @@ impl Tree {
                 left_out += 1;
                 continue;
             };
-            let (_, children) = wanted.entry(parent).or_insert_with(|| (place.function, BTreeMap::new()));
+            let (_, children) = wanted
+                .entry(parent)
+                .or_insert_with(|| (place.function, BTreeMap::new()));
             if !told_apart {
                 children.insert(place.local, self.descriptor_at(child));
                 continue;
@@ -197,9 +204,18 @@ impl Tree {
         Ok((TargetChanges(changes), left_out))
     }
 
-    fn write_rows(&mut self, memory: &Memory, wanted: BTreeMap<u32, (u32, BTreeMap<u32, u64>)>) -> Result<usize> {
+    fn write_rows(
+        &mut self,
+        memory: &Memory,
+        wanted: BTreeMap<u32, (u32, BTreeMap<u32, u64>)>,
+    ) -> Result<usize> {
         let mut left_out = 0;
-        let gone: Vec<u32> = self.rows.keys().filter(|index| !wanted.contains_key(index)).copied().collect();
+        let gone: Vec<u32> = self
+            .rows
+            .keys()
+            .filter(|index| !wanted.contains_key(index))
+            .copied()
+            .collect();
         for index in gone {
             // The list stays for a stub that is just reading it.
             self.write_descriptor(memory, index, descriptor::NO_FUNCTION, 0)?;
@@ -207,7 +223,11 @@ impl Tree {
         }
         for (index, (function, children)) in wanted {
             // Sites of the function that have no edge now may get one later, and their stubs look here already.
-            let sites = self.functions.values().find(|known| known.index == function).map_or(0, |known| known.sites.len());
+            let sites = self
+                .functions
+                .values()
+                .find(|known| known.index == function)
+                .map_or(0, |known| known.sites.len());
             let mut list = vec![0; sites];
             for (local, child) in children {
                 list[local as usize] = child;
@@ -217,7 +237,9 @@ impl Tree {
                 continue;
             }
             let place = match old {
-                Some(old) if old.room >= list.len() && old.function == function => Some((old.at, old.room)),
+                Some(old) if old.room >= list.len() && old.function == function => {
+                    Some((old.at, old.room))
+                }
                 _ => {
                     let room = list.len() + 8;
                     self.reserve(room as u64 * 8).map(|at| (at, room))
@@ -227,20 +249,40 @@ impl Tree {
                 left_out += list.iter().filter(|&&child| child != 0).count();
                 continue;
             };
-            let bytes: Vec<u8> = list.iter().flat_map(|child: &u64| child.to_le_bytes()).collect();
+            let bytes: Vec<u8> = list
+                .iter()
+                .flat_map(|child: &u64| child.to_le_bytes())
+                .collect();
             memory.write(TargetAddr(at), &bytes)?;
             self.write_descriptor(memory, index, function, at)?;
             let children = list;
-            self.rows.insert(index, Row { function, at, children, room });
+            self.rows.insert(
+                index,
+                Row {
+                    function,
+                    at,
+                    children,
+                    room,
+                },
+            );
         }
         Ok(left_out)
     }
 
     /// The function and the list change at once: a stub compares the one and then reads the other, so
     /// the list is there before the function and goes after it.
-    fn write_descriptor(&self, memory: &Memory, index: u32, function: u32, children: u64) -> Result<()> {
+    fn write_descriptor(
+        &self,
+        memory: &Memory,
+        index: u32,
+        function: u32,
+        children: u64,
+    ) -> Result<()> {
         let at = self.descriptor_at(index);
-        let (list, name) = (TargetAddr(at + descriptor::CHILDREN), TargetAddr(at + descriptor::FUNCTION));
+        let (list, name) = (
+            TargetAddr(at + descriptor::CHILDREN),
+            TargetAddr(at + descriptor::FUNCTION),
+        );
         if function == descriptor::NO_FUNCTION {
             memory.write(name, &function.to_le_bytes())
         } else {
@@ -321,7 +363,9 @@ mod tests {
     #[test]
     fn there_are_only_so_many_fnodes() {
         let mut tree = Tree::new(0);
-        let made = (2..2000).filter(|&id| tree.descriptor(FnodeId(id)).is_some()).count();
+        let made = (2..2000)
+            .filter(|&id| tree.descriptor(FnodeId(id)).is_some())
+            .count();
         assert_eq!(made as u64, FNODES - 2);
     }
 

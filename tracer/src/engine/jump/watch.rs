@@ -47,7 +47,10 @@ impl Watch {
     pub fn new(pid: i32, child: bool) -> Result<Watch> {
         let ended = sys::pidfd(pid).map_err(|errno| match errno {
             nix::errno::Errno::ESRCH => Error::ThreadGone { tid: pid },
-            errno => Error::Os { operation: "watch the target", source: errno.into() },
+            errno => Error::Os {
+                operation: "watch the target",
+                source: errno.into(),
+            },
         })?;
         let now = Instant::now();
         Ok(Watch {

@@ -64,7 +64,9 @@ impl World {
     fn stop(pid: i32) -> Result<World> {
         let me = nix::unistd::gettid().as_raw();
         let mut waiting = BTreeMap::new();
-        let mut world = World { threads: Vec::new() };
+        let mut world = World {
+            threads: Vec::new(),
+        };
         let since = Instant::now();
         loop {
             let listed = threads::list(pid)?;
@@ -213,7 +215,10 @@ pub fn stopped<T: Send>(
 ///
 /// # Errors
 /// Those of `work`.
-pub fn parked<T>(thread: Stopped, work: impl FnOnce(&mut World) -> Result<T>) -> (Stopped, Result<T>) {
+pub fn parked<T>(
+    thread: Stopped,
+    work: impl FnOnce(&mut World) -> Result<T>,
+) -> (Stopped, Result<T>) {
     let mut world = World {
         threads: vec![(thread, Held::Running)],
     };
