@@ -75,12 +75,30 @@ fn a_plugin_that_is_not_loaded() {
     });
 }
 
+/// A library that is named may come later; when it never does, that is said at the end.
+#[test]
+fn a_library_that_never_comes() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let task = Task::new(engine, "no_such_library.so:serve");
+        let analysis = task.run_like_native(&program("two_peaks", opt), &["100"]);
+        assert!(
+            analysis.darc.stderr.contains("no_such_library.so"),
+            "{analysis:#?}"
+        );
+        assert!(
+            analysis.darc.stderr.contains("never called"),
+            "{analysis:#?}"
+        );
+    });
+}
+
 /// The plugin is unloaded and loaded again: nothing is written where it used to be.
 #[test]
 fn a_plugin_that_comes_and_goes() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let analysis = Task::new(engine, "library_serve")
+        let analysis = Task::new(engine, "libserve.so:library_serve")
             .run_like_native(&program("plugin_host", opt), &["reload", "400", "brisk"]);
         assert!(analysis.report().ops() > 0, "{analysis:#?}");
     });
@@ -139,6 +157,7 @@ fn a_stripped_program_has_no_names() {
         let analysis = Task::new(engine, "serve").run(&program("two_peaks_stripped", opt), &[]);
         let line = analysis.darc.failure(4);
         assert!(line.contains("0x"), "says what to do: {line}");
+        assert_eq!(analysis.darc.stdout, "", "it has not run");
     });
 }
 

@@ -1,7 +1,8 @@
 /*
  * f0 in a plugin that is loaded (dlopen) after the program has started.
  *
- * f0 = library_serve (in libserve.so), peaks as in shared_library.c
+ * f0 = libserve.so:library_serve (to name the library is to say that it may come later), peaks as in
+ * shared_library.c
  *
  *   plugin_host [N]         loads the plugin, runs N ops
  *   plugin_host wait [N]    prints "ready" *before* the plugin is loaded, and loads it when a byte

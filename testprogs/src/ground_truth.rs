@@ -271,7 +271,7 @@ pub const GROUND_TRUTHS: &[GroundTruth] = &[
         ],
     ),
     plain("shared_library", "library_serve", LIBRARY),
-    plain("plugin_host", "library_serve", LIBRARY),
+    plain("plugin_host", "libserve.so:library_serve", LIBRARY),
     plain("signals", "serve", LOOKUP_AND_REBUILD),
     plain("dead_leader", "serve", LOOKUP_AND_REBUILD),
     plain("closes_fds", "serve", LOOKUP_AND_REBUILD),
