@@ -32,19 +32,20 @@ pub enum Cleared {
 impl Jump {
     /// Restores text and stacks, gives the mappings back, and lets go.
     pub(super) fn let_go(&mut self) -> Result<()> {
-        let outcome = match self.space.take() {
-            Some(mut space) => {
-                let outcome = self.remove(&mut space);
-                self.counters.bytes_differing += space.patches.bytes_differing();
-                outcome
+        let mut outcome = Ok(());
+        if let Some(mut space) = self.space.take() {
+            outcome = self.remove(&mut space);
+            self.counters.bytes_differing += space.patches.bytes_differing();
+            if !self.watch.is_alive() || !space.installed.is_there(&self.memory) {
+                // Nothing is left that could be restored, or everything was.
+                outcome = Ok(());
             }
-            None => Ok(()),
-        };
+        }
         if let Some(thread) = self.parked.take() {
             unless_gone(thread.detach())?;
         }
         match outcome {
-            Err(error) if error.is_gone() || !self.watch.is_alive() => Ok(()),
+            Err(error) if error.is_gone() => Ok(()),
             outcome => outcome,
         }
     }

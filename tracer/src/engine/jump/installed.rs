@@ -201,14 +201,19 @@ impl Installed {
         Ok(())
     }
 
-    /// How many blocks threads have taken.
+    /// How many blocks threads have taken; all, as far as is known of a target that has ended.
     #[must_use]
     pub fn used_blocks(&self, memory: &Memory) -> usize {
-        let at = self.around.control + HEADER + header::NEXT_BLOCK;
-        let used = memory
-            .read_word(TargetAddr(at))
-            .map_or(0, |word| word as u32);
+        let at = TargetAddr(self.around.control + HEADER + header::NEXT_BLOCK);
+        let used = memory.read_word(at).map_or(self.blocks, |word| word as u32);
         used.min(self.blocks) as usize
+    }
+
+    /// Whether the mappings are still there: else the program has ended, or is another.
+    #[must_use]
+    pub fn is_there(&self, memory: &Memory) -> bool {
+        let at = TargetAddr(self.around.control + HEADER + header::MAGIC);
+        memory.read_word(at).ok() == Some(MAGIC)
     }
 
     /// One field summed over all used blocks.
@@ -278,7 +283,7 @@ impl Installed {
             .next()
     }
 
-    /// The tracer that made these mappings, if it still lives.
+    /// The tracer that made these mappings, if it still lives and is not this one.
     #[must_use]
     pub fn owner(&self, memory: &Memory) -> Option<u64> {
         let field = |offset| {
@@ -287,7 +292,8 @@ impl Installed {
                 .ok()
         };
         let (pid, since) = (field(ring::OWNER)?, field(ring::OWNER + 8)?);
-        (began(pid) == Some(since)).then_some(pid)
+        let other = pid != u64::from(std::process::id());
+        (other && began(pid) == Some(since)).then_some(pid)
     }
 
     /// Tells the stubs whether to measure, and in which generation of the plan.

@@ -128,6 +128,12 @@ impl Jump {
         self.cost = calibration.cost;
     }
 
+    /// Whether the target has ended, is about to, or has become another program.
+    fn is_lost(&self) -> bool {
+        let there = |space: &Space| space.installed.is_there(&self.memory);
+        !self.watch.is_alive() || self.space.as_ref().is_some_and(|space| !there(space))
+    }
+
     /// Does something while nothing runs in the target.
     fn while_stopped<T: Send>(
         &mut self,
@@ -533,7 +539,7 @@ impl Engine for Jump {
         let outcome = self.install(&near).and_then(|()| self.instrument(plan));
         match outcome {
             // The poll that follows says how the target ended.
-            Err(error) if error.is_gone() || !self.watch.is_alive() => Ok(Vec::new()),
+            Err(error) if error.is_gone() || self.is_lost() => Ok(Vec::new()),
             outcome => outcome,
         }
     }
@@ -561,16 +567,16 @@ impl Engine for Jump {
         loop {
             let before = self.counters.records;
             self.drain(sink);
-            let notice = self.watch.look(
-                &self.memory,
-                self.space
-                    .as_ref()
-                    .map(|space| space.installed.around.control),
-            );
+            let installed = self.space.as_ref().map(|space| &space.installed);
+            let notice = self.watch.look(&self.memory, installed);
             match notice {
                 Some(Notice::Exec) => {
-                    self.memory = Memory::open(self.pid)?;
                     self.space = None;
+                    match Memory::open(self.pid) {
+                        Ok(memory) => self.memory = memory,
+                        // It has ended at once; the next look says how.
+                        Err(_) => continue,
+                    }
                 }
                 Some(Notice::Exited(_) | Notice::Killed(_)) => self.drain(sink),
                 _ => {}

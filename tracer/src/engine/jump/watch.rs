@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::addr::TargetAddr;
 use crate::engine::Notice;
 use crate::error::{Error, Result};
 use crate::event::{Event, decode};
@@ -13,7 +12,7 @@ use crate::maps;
 use crate::memory::Memory;
 use crate::sys;
 
-use super::layout::{HEADER, MAGIC, header};
+use super::installed::Installed;
 
 /// How often the mappings are read when f0 is not there yet.
 const EXPECTING: Duration = Duration::from_millis(5);
@@ -88,8 +87,8 @@ impl Watch {
         matches!(poll(&mut fds, timeout), Ok(1..))
     }
 
-    /// Looks whether anything happened. `control` is the control mapping, if there is one.
-    pub fn look(&mut self, memory: &Memory, control: Option<u64>) -> Option<Notice> {
+    /// Looks whether anything happened to the process, or to what is mapped in it.
+    pub fn look(&mut self, memory: &Memory, installed: Option<&Installed>) -> Option<Notice> {
         if self.end.is_some() {
             return self.end;
         }
@@ -99,12 +98,11 @@ impl Watch {
         }
         if self.checked.elapsed() >= SAME_PROGRAM {
             self.checked = Instant::now();
-            let gone = control.is_some_and(|control| {
-                let magic = TargetAddr(control + HEADER + header::MAGIC);
-                memory.read_word(magic).ok() != Some(MAGIC)
-            });
-            if gone && self.is_alive() {
-                self.code = code(self.pid);
+            let gone = installed.is_some_and(|installed| !installed.is_there(memory));
+            // A process that is about to end loses its memory first.
+            let now = if gone { code(self.pid) } else { Vec::new() };
+            if gone && !now.is_empty() {
+                self.code = now;
                 return Some(Notice::Exec);
             }
         }
