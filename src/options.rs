@@ -63,7 +63,6 @@ impl Invocation {
             Invocation::Compare(_)
             | Invocation::List(_)
             | Invocation::Doctor(_)
-            | Invocation::Cleanup(_)
             | Invocation::Cleanup(_) => true,
         };
         let format = match self {

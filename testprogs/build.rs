@@ -75,6 +75,9 @@ const fn stripped(
 }
 
 const PROGRAMS: &[Target] = &[
+    // Intel's control-flow enforcement makes functions begin with `endbr64`, as distributions' do.
+    c("bench_calls", "c/bench_calls.c", &["-fcf-protection"]),
+    c("bench_latency", "c/bench_latency.c", &["-fcf-protection"]),
     c("blocked_calls", "c/blocked_calls.c", &[]),
     c("btree", "c/btree.c", &[]),
     c("cached_and_slow_read", "c/cached_and_slow_read.c", &[]),

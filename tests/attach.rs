@@ -90,8 +90,7 @@ fn a_threads_id_stands_for_its_process() {
                     .contains(&format!("thread of process {}", target.pid())),
                 "{analysis:#?}"
             );
-            let judged = analysis.report().judge(ground_truth("four_threads"));
-            judged
+            analysis.report().judge(ground_truth("four_threads"))
         })
     });
 }

@@ -81,8 +81,7 @@ fn a_short_program_is_run_again() {
                     report.0
                 );
             }
-            let judged = report.judge(ground_truth("two_peaks"));
-            judged
+            report.judge(ground_truth("two_peaks"))
         })
     });
 }
@@ -198,8 +197,7 @@ fn runs_are_repeated_until_the_causes_are_found() {
             assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
             let runs = analysis.darc.stdout.lines().count();
             assert!((2..20).contains(&runs), "{analysis:#?}");
-            let judged = analysis.report().judge(ground_truth("two_peaks"));
-            judged
+            analysis.report().judge(ground_truth("two_peaks"))
         })
     });
 }

@@ -79,7 +79,7 @@ impl Investigation {
             .iter()
             .map(|module| (module.path.as_str(), module.build_id.clone()))
             .collect();
-        let mut code = |modules: &mut Modules, place: &Place| {
+        let code = |modules: &mut Modules, place: &Place| {
             let build = builds.get(place.module.as_str()).cloned().flatten();
             let module = modules.intern(&place.module, build, None);
             CodeRef {

@@ -137,7 +137,7 @@ pub fn plan(
             .filter_map(|id| {
                 let addr = sources.modules.locate(sources.catalog.site_at(id).0)?;
                 let site = scanned.sites.iter().find(|site| site.addr == addr.0)?;
-                Some((id, site.clone()))
+                Some((id, *site))
             })
             .collect();
         plan.functions.push(PlannedFunction {

@@ -8,7 +8,7 @@
 //!
 //! * [`Image`]: one file, read lazily; functions, PLT stubs, source lines.
 //! * [`NameSpec`] and [`resolve`]: what a person typed, looked up over several images.
-//! * [`demangle`] and [`escape`]: names for people.
+//! * [`demangle()`] and [`escape`]: names for people.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! Target programs whose latency behaviour is known, and what is to be found in each.
 //!
-//! A program's head comment says in words what [`ground_truth`] says as values.
+//! A program's head comment says in words what [`ground_truth()`] says as values.
 
 #![forbid(unsafe_code)]
 
