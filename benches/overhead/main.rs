@@ -1,0 +1,36 @@
+//! What measuring costs, as ratios within one run: `cargo bench --bench overhead`.
+//!
+//! Each target runs three copies of its op in turn, in slices of 3 ms: one that nothing measures, one
+//! that darc (or perf) is attached to, and one that measures itself in the cheapest way. Only figures
+//! of the same phase are divided by each other. Arguments choose parts: `calls`, `pauses`, `symbols`.
+
+#![allow(missing_docs, reason = "a program")]
+
+mod calls;
+mod child;
+mod darc;
+mod latency;
+mod quantile;
+mod symbols;
+mod target;
+mod uprobes;
+
+use std::env;
+
+fn main() {
+    let chosen: Vec<String> = env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with('-'))
+        .collect();
+    let wanted = |part: &str| chosen.is_empty() || chosen.iter().any(|word| word == part);
+    let folder = tempfile::tempdir().expect("there is a folder for results");
+    if wanted("calls") {
+        calls::run(folder.path());
+    }
+    if wanted("pauses") {
+        latency::run(folder.path());
+    }
+    if wanted("symbols") {
+        symbols::run(folder.path());
+    }
+}
