@@ -1,8 +1,9 @@
 //! System calls made in the target's name by a stopped thread.
 //!
 //! The thread's registers are put back afterwards, the system call it may have been blocked in
-//! included; signals that arrive meanwhile are held and handed on. Refused where a seccomp filter
-//! might kill the target for the call.
+//! included. A signal that it is owed is delivered first: what came with the signal (its sender, its
+//! value) would be lost later. Signals that arrive meanwhile are blocked, and so stay queued as they
+//! are. Refused where a seccomp filter might kill the target for the call.
 
 use nix::errno::Errno;
 
@@ -60,6 +61,11 @@ impl RemoteCaller {
                 self.pid
             )));
         }
+        settle(thread)?;
+        let tid = thread.tid();
+        let ptrace = |operation| move |errno| Error::ptrace(operation, tid, errno);
+        let mask = sys::signal_mask(tid).map_err(ptrace("read the signal mask of"))?;
+        sys::set_signal_mask(tid, u64::MAX).map_err(ptrace("block the signals of"))?;
         let saved = thread.registers()?;
         let mut registers = saved;
         let r = &mut registers.0;
@@ -69,8 +75,11 @@ impl RemoteCaller {
         r.orig_rax = u64::MAX;
         [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = arguments;
         thread.set_registers(&registers)?;
-        let outcome = self.step_over(thread);
+        let outcome = run_call(thread);
         thread.set_registers(&saved)?;
+        sys::set_signal_mask(tid, mask).map_err(ptrace("unblock the signals of"))?;
+        // Back to a stop like the first: only from there the kernel restarts an interrupted call.
+        interrupt_again(thread, 0)?;
         let value = outcome? as i64;
         if (-4095..0).contains(&value) {
             return Err(Error::RemoteCall {
@@ -81,24 +90,51 @@ impl RemoteCaller {
         }
         Ok(value as u64)
     }
+}
 
-    fn step_over(self, thread: &mut Stopped) -> Result<u64> {
-        let tid = thread.tid();
-        loop {
-            thread.step()?;
-            let (_, status) =
-                sys::wait_for(tid).map_err(|errno| Error::ptrace("wait for", tid, errno))?;
-            match decode(status) {
-                Event::Exited(_) | Event::Killed(_) => return Err(Error::ThreadGone { tid }),
-                Event::Signal(libc::SIGTRAP) => {}
-                Event::Signal(signal) => thread.owe(signal),
-                _ => {}
-            }
-            let now = thread.registers()?;
-            if now.rip() != self.instruction {
-                return Ok(now.0.rax);
-            }
+/// Lets the thread have the signals that it is owed; it comes back stopped before any of its handlers
+/// has run an instruction.
+fn settle(thread: &mut Stopped) -> Result<()> {
+    while thread.pending() != 0 {
+        interrupt_again(thread, thread.pending())?;
+    }
+    Ok(())
+}
+
+/// Resumes the thread with a signal (zero for none) and stops it again at once.
+fn interrupt_again(thread: &mut Stopped, signal: i32) -> Result<()> {
+    let tid = thread.tid();
+    sys::interrupt(tid)
+        .and_then(|()| sys::cont(tid, signal))
+        .map_err(|errno| Error::ptrace("resume", tid, errno))?;
+    thread.owe(0);
+    if let Event::Signal(signal) = wait(tid)? {
+        // It was on its way already; the interrupt is still to come.
+        thread.owe(signal);
+    }
+    Ok(())
+}
+
+/// Runs the thread through the call that its registers describe; what the call returned.
+fn run_call(thread: &Stopped) -> Result<u64> {
+    let tid = thread.tid();
+    // A stop when the call begins and one when it has ended; nothing else is reported as a SIGTRAP,
+    // for all signals are blocked.
+    let mut reported = 0;
+    while reported < 2 {
+        sys::cont_to_syscall(tid, 0).map_err(|errno| Error::ptrace("resume", tid, errno))?;
+        if wait(tid)? == Event::Signal(libc::SIGTRAP) {
+            reported += 1;
         }
+    }
+    Ok(thread.registers()?.0.rax)
+}
+
+fn wait(tid: i32) -> Result<Event> {
+    let (_, status) = sys::wait_for(tid).map_err(|errno| Error::ptrace("wait for", tid, errno))?;
+    match decode(status) {
+        Event::Exited(_) | Event::Killed(_) => Err(Error::ThreadGone { tid }),
+        event => Ok(event),
     }
 }
 

@@ -152,14 +152,6 @@ impl Stopped {
         sys::listen(self.tid).map_err(|errno| Error::ptrace("leave stopped", self.tid, errno))
     }
 
-    /// Lets the thread run one instruction; the next wait status is of that.
-    ///
-    /// # Errors
-    /// When the thread has ended.
-    pub(crate) fn step(&self) -> Result<()> {
-        sys::step(self.tid).map_err(|errno| Error::ptrace("step", self.tid, errno))
-    }
-
     /// Detaches, with the signal that the thread is owed.
     ///
     /// # Errors

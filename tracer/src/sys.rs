@@ -41,11 +41,6 @@ pub fn cont(tid: i32, signal: i32) -> Result<(), Errno> {
     request(libc::PTRACE_CONT, tid, 0, signal as usize).map(drop)
 }
 
-/// Lets a stopped thread run one instruction.
-pub fn step(tid: i32) -> Result<(), Errno> {
-    request(libc::PTRACE_SINGLESTEP, tid, 0, 0).map(drop)
-}
-
 /// Leaves a group-stopped thread stopped, but lets it hear of SIGCONT.
 pub fn listen(tid: i32) -> Result<(), Errno> {
     request(libc::PTRACE_LISTEN, tid, 0, 0).map(drop)
@@ -267,6 +262,31 @@ pub fn kill_and_reap(pid: i32) {
 /// Lets a stopped thread run to the begin or end of its next system call, delivering `signal` unless it is zero.
 pub fn cont_to_syscall(tid: i32, signal: i32) -> Result<(), Errno> {
     request(libc::PTRACE_SYSCALL, tid, 0, signal as usize).map(drop)
+}
+
+/// Which signals a stopped thread blocks (bit `n - 1` for signal `n`).
+pub fn signal_mask(tid: i32) -> Result<u64, Errno> {
+    const GETSIGMASK: libc::c_uint = 0x420a;
+    let mut mask = 0_u64;
+    // SAFETY: the kernel writes exactly one mask, whose length is passed, through the pointer.
+    let value = unsafe { libc::ptrace(GETSIGMASK, tid, size_of::<u64>(), ptr::from_mut(&mut mask)) };
+    if value == -1 {
+        Err(Errno::last())
+    } else {
+        Ok(mask)
+    }
+}
+
+/// Sets which signals a stopped thread blocks.
+pub fn set_signal_mask(tid: i32, mask: u64) -> Result<(), Errno> {
+    const SETSIGMASK: libc::c_uint = 0x420b;
+    // SAFETY: the kernel reads exactly one mask, whose length is passed, through the pointer.
+    let value = unsafe { libc::ptrace(SETSIGMASK, tid, size_of::<u64>(), ptr::from_ref(&mask)) };
+    if value == -1 {
+        Err(Errno::last())
+    } else {
+        Ok(())
+    }
 }
 
 /// Takes a child's exit status without blocking: `None` while it lives, or when somebody else traces it.
