@@ -16,6 +16,13 @@ fn registers_are_preserved() {
                 &["--start-ops", "20", "--decision-ops", "5"],
             ] {
                 let task = Task::new(engine, f0).options(options);
+                if f0 == "leaf" && engine == "jump" {
+                    // One byte of code has no room for a jump, and the program has not run.
+                    let refused = task.run(&program("registers", opt), &[]);
+                    refused.darc.failure(3);
+                    assert_eq!(refused.darc.stdout, "");
+                    continue;
+                }
                 let analysis = task.run_like_native(&program("registers", opt), &[]);
                 assert!(
                     analysis.darc.stdout.contains("registers=ok\n"),
