@@ -30,10 +30,14 @@ impl RemoteCaller {
     /// # Errors
     /// When there is none to be found.
     pub fn find(pid: i32, memory: &Memory, mappings: &[Mapping]) -> Result<RemoteCaller> {
+        // Only in memory that stays: an anonymous mapping may be a tracer's own, and be given back by
+        // the very calls that are made through it.
+        let stays = |m: &&Mapping| m.is_file() || m.name.as_os_str() == "[vdso]";
         let vdso_first = mappings
             .iter()
             .rev()
-            .filter(|m| m.executable && m.readable && m.name.as_os_str() != "[vsyscall]");
+            .filter(|m| m.executable && m.readable)
+            .filter(stays);
         for mapping in vdso_first {
             if let Some(instruction) = search(memory, mapping) {
                 return Ok(RemoteCaller { pid, instruction });
@@ -123,8 +127,14 @@ fn run_call(thread: &Stopped) -> Result<u64> {
     let mut reported = 0;
     while reported < 2 {
         sys::cont_to_syscall(tid, 0).map_err(|errno| Error::ptrace("resume", tid, errno))?;
-        if wait(tid)? == Event::Signal(libc::SIGTRAP) {
-            reported += 1;
+        match wait(tid)? {
+            Event::Signal(libc::SIGTRAP) => reported += 1,
+            Event::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL) => {
+                return Err(Error::Unsuitable(format!(
+                    "the system call instruction that thread {tid} was to use is gone"
+                )));
+            }
+            _ => {}
         }
     }
     Ok(thread.registers()?.0.rax)

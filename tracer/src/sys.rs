@@ -269,7 +269,8 @@ pub fn signal_mask(tid: i32) -> Result<u64, Errno> {
     const GETSIGMASK: libc::c_uint = 0x420a;
     let mut mask = 0_u64;
     // SAFETY: the kernel writes exactly one mask, whose length is passed, through the pointer.
-    let value = unsafe { libc::ptrace(GETSIGMASK, tid, size_of::<u64>(), ptr::from_mut(&mut mask)) };
+    let value =
+        unsafe { libc::ptrace(GETSIGMASK, tid, size_of::<u64>(), ptr::from_mut(&mut mask)) };
     if value == -1 {
         Err(Errno::last())
     } else {
