@@ -397,7 +397,7 @@ impl Space {
         };
         let f0 = plan.f0.as_ref().map(|f0| f0.entry());
         if let Some(code) = &plan.f0 {
-            self.look_at(code, Part::F0);
+            self.look_at(memory, code, Part::F0);
             self.want_entry(memory, code.entry(), None, &mut wanted, &mut refuse)?;
         }
         let unwinders = plan.unwinders.iter().map(|addr| (addr.0, Hook::Unwinder));
@@ -414,7 +414,7 @@ impl Space {
         for function in &plan.functions {
             let entry = function.code.entry();
             if f0 != Some(entry) {
-                self.look_at(&function.code, Part::Callee);
+                self.look_at(memory, &function.code, Part::Callee);
             }
             for (_, call) in &function.sites {
                 let group = self.functions[&entry].group_of_site(call.addr);
@@ -431,15 +431,26 @@ impl Space {
     }
 
     /// Looks at a function's code anew when it, or the part it plays, is not what it was before.
-    fn look_at(&mut self, code: &Arc<FunctionCode>, part: Part) {
+    fn look_at(&mut self, memory: &Memory, code: &Arc<FunctionCode>, part: Part) {
         let entry = code.entry();
         let known = self.functions.get(&entry);
         if known.is_some_and(|known| known.is_of(code) && known.plays(part)) {
             return;
         }
         self.prepared.retain(|&(function, _), _| function != entry);
-        self.functions
-            .insert(entry, Function::new(Arc::clone(code), part));
+        let mut function = Function::new(Arc::clone(code), part);
+        if part != Part::Callee && !function.has_room() {
+            let patches = &self.patches;
+            let padded = prepare::with_padding(code, |addr, bytes| {
+                let read = memory.read(TargetAddr(addr), bytes).is_ok();
+                patches.hide_from(addr, bytes);
+                read
+            });
+            if let Some(padded) = padded {
+                function = Function::padded(Arc::clone(code), padded, part);
+            }
+        }
+        self.functions.insert(entry, function);
     }
 
     fn want_entry(
@@ -457,11 +468,20 @@ impl Space {
                 return Ok(());
             }
         };
+        let others = wanted.clone();
         for at in groups {
-            if let Err(reason) = self.want(memory, entry, at, hook, wanted)? {
+            let Err(reason) = self.want(memory, entry, at, hook, wanted)? else {
+                continue;
+            };
+            // What is there already must not be half of f0.
+            *wanted = others;
+            let function = self.functions.get_mut(&entry).expect("looked at above");
+            if !function.hide_returns() {
                 refuse(entry, reason);
                 return Ok(());
             }
+            self.prepared.retain(|&(function, _), _| function != entry);
+            return self.want_entry(memory, entry, hook, wanted, refuse);
         }
         Ok(())
     }

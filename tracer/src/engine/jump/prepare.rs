@@ -10,7 +10,7 @@ use std::sync::Arc;
 use darc_disasm::{
     BranchInto, CallSite, Cfg, Condition, FunctionCode, NoMemory, SiteKind, Target, call_sites,
 };
-use iced_x86::{FlowControl, Instruction};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
 use crate::addr::TargetAddr;
 use crate::error::Result;
@@ -60,6 +60,9 @@ pub fn returns_strangely(number: u64) -> bool {
 /// A function that is instrumented: its instructions in the groups that patches replace.
 #[derive(Debug)]
 pub struct Function {
+    /// As the plan has it.
+    own: Arc<FunctionCode>,
+    /// With padding, where that was needed.
     code: Arc<FunctionCode>,
     view: View,
     calls: HashMap<u64, CallSite>,
@@ -104,10 +107,19 @@ impl Function {
     /// Divides a function's code into groups.
     #[must_use]
     pub fn new(code: Arc<FunctionCode>, part: Part) -> Function {
-        let view = View::new(&code);
+        let own = Arc::clone(&code);
+        Function::padded(own, code, part)
+    }
+
+    /// As [`Function::new`], for code that has the padding behind the function in addition.
+    #[must_use]
+    pub fn padded(own: Arc<FunctionCode>, code: Arc<FunctionCode>, part: Part) -> Function {
+        let (own_end, end) = (own.parts()[0].end(), code.parts()[0].end());
+        let view = View::new(&code).with_padding(own_end..end);
         let sites = call_sites(&code, &NoMemory).sites;
         let calls = sites.into_iter().map(|call| (call.addr, call)).collect();
         let mut function = Function {
+            own,
             code,
             view,
             calls,
@@ -128,7 +140,23 @@ impl Function {
     /// Whether it is about the same code.
     #[must_use]
     pub fn is_of(&self, code: &FunctionCode) -> bool {
-        *self.code == *code
+        *self.own == *code
+    }
+
+    /// Gives up noticing the ends of f0 at its `ret`s. False when that had not been tried.
+    pub fn hide_returns(&mut self) -> bool {
+        let patched = self.end == F0End::PatchedReturns;
+        if patched {
+            self.end = F0End::HiddenReturn;
+            self.divide(self.part, &[]);
+        }
+        patched
+    }
+
+    /// Whether there is room for a jump at the entry.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.view.at_entry(self.code.entry()).is_ok()
     }
 
     /// Whether it was divided for this part.
@@ -483,4 +511,33 @@ pub fn beginning(memory: &Memory, addr: TargetAddr) -> Option<Function> {
         bytes,
     };
     FunctionCode::new(vec![part]).map(|code| Function::new(Arc::new(code), Part::Entered))
+}
+
+/// The function with the padding behind it, up to where the next function may begin, if all that is
+/// there are instructions that nobody runs. `read` reads the program's own code.
+#[must_use]
+pub fn with_padding(
+    code: &FunctionCode,
+    read: impl FnOnce(u64, &mut [u8]) -> bool,
+) -> Option<Arc<FunctionCode>> {
+    /// What compilers align functions to.
+    const ALIGNMENT: u64 = 16;
+    let (first, rest) = code.parts().split_first()?;
+    let len = first.end().next_multiple_of(ALIGNMENT) - first.end();
+    let mut padding = vec![0; len as usize];
+    if len == 0 || !read(first.end(), &mut padding) {
+        return None;
+    }
+    let decoded = Decoder::with_ip(64, &padding, first.end(), DecoderOptions::NONE);
+    let filling = |i: &Instruction| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+    if !decoded.into_iter().all(|instruction| filling(&instruction)) {
+        return None;
+    }
+    let bytes = [&first.bytes[..], &padding].concat();
+    let first = darc_disasm::CodePart {
+        start: first.start,
+        bytes,
+    };
+    let parts = std::iter::once(first).chain(rest.iter().cloned()).collect();
+    FunctionCode::new(parts).map(Arc::new)
 }

@@ -49,6 +49,8 @@ pub struct View {
     instructions: Vec<Instruction>,
     targets: HashSet<u64>,
     unknown_jumps: bool,
+    /// What lies behind the function up to the next one and is never run.
+    padding: Range<u64>,
 }
 
 impl View {
@@ -64,7 +66,14 @@ impl View {
             instructions,
             targets,
             unknown_jumps,
+            padding: 0..0,
         }
+    }
+
+    /// The same, where `padding` follows the function's last instruction.
+    #[must_use]
+    pub fn with_padding(self, padding: Range<u64>) -> View {
+        View { padding, ..self }
     }
 
     /// All instructions.
@@ -164,16 +173,19 @@ impl View {
         let start = first + usize::from(self.instructions[first].mnemonic() == Mnemonic::Endbr64);
         let mut end = start;
         let mut len = 0;
+        let mut over = false;
         while len < JUMP {
             let instruction = self.instructions.get(end).ok_or(NoRoom::TooShort)?;
             let follows = end == start || self.instructions[end - 1].next_ip() == instruction.ip();
-            if instruction.is_invalid() || !follows {
+            let padding = self.padding.contains(&instruction.ip());
+            if instruction.is_invalid() || !follows || (over && !padding) {
                 return Err(NoRoom::TooShort);
             }
             len += instruction.len() as u64;
             end += 1;
-            let last = match instruction.flow_control() {
+            over |= match instruction.flow_control() {
                 FlowControl::Next | FlowControl::ConditionalBranch => false,
+                _ if padding => false,
                 FlowControl::Call | FlowControl::IndirectCall
                     if instruction.code() == Code::Syscall =>
                 {
@@ -186,9 +198,6 @@ impl View {
                 | FlowControl::IndirectBranch => true,
                 _ => return Err(NoRoom::Immovable),
             };
-            if last && len < JUMP {
-                return Err(NoRoom::TooShort);
-            }
         }
         match self.is_entered(&(start..end)) {
             true => Err(NoRoom::BranchInside),
@@ -288,6 +297,15 @@ mod tests {
         // mov $1,%eax; syscall; jmp to the syscall
         let v = view(&[0xb8, 1, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xfc]);
         assert_eq!(v.before(0x1005, Last::Excluded), Ok(0..1));
+    }
+
+    #[test]
+    fn padding_makes_room_for_what_is_over() {
+        // ret; nopl 0(%rax,%rax), seven bytes
+        let bytes = [0xc3, 0x0f, 0x1f, 0x80, 0, 0, 0, 0];
+        assert_eq!(view(&bytes).at_entry(0x1000), Err(NoRoom::TooShort));
+        let padded = view(&bytes).with_padding(0x1001..0x1008);
+        assert_eq!(padded.at_entry(0x1000), Ok(0..2));
     }
 
     #[test]
