@@ -125,7 +125,14 @@ fn run_call(thread: &Stopped) -> Result<u64> {
     // A stop when the call begins and one when it has ended; nothing else is reported as a SIGTRAP,
     // for all signals are blocked.
     let mut reported = 0;
-    while reported < 2 {
+    // A thread may have the end of an earlier call to report first: at the beginning of a call, and only
+    // there, its result reads ENOSYS.
+    let begun = |thread: &Stopped| {
+        thread
+            .registers()
+            .map(|registers| registers.0.rax as i64 == -i64::from(libc::ENOSYS))
+    };
+    while reported < 2 || (reported < 4 && begun(thread)?) {
         sys::cont_to_syscall(tid, 0).map_err(|errno| Error::ptrace("resume", tid, errno))?;
         match wait(tid)? {
             Event::Signal(libc::SIGTRAP) => reported += 1,
