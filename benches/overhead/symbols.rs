@@ -12,6 +12,11 @@ use crate::quantile::quantile;
 
 const RUNS: usize = 5;
 
+/// The exit code of what was done.
+const DONE: i32 = 0;
+/// The exit code of an analysis without an op: f0 was found, and is never called.
+const NO_OPS: i32 = 7;
+
 /// Prints what was measured, or why it could not be.
 pub fn run(folder: &Path) {
     let Some(sysroot) = sysroot() else {
@@ -31,11 +36,11 @@ pub fn run(folder: &Path) {
         "| command | wall clock, least | median | CPU time, least | peak RSS |\n|---|---|---|---|---|"
     );
     let file = library.to_string_lossy();
-    row("`darc list FILE NAME`", || {
+    row("`darc list FILE NAME`", DONE, || {
         Some(finish(&["list", &file, "main"]))
     });
-    row("`darc list FILE`", || Some(finish(&["list", &file])));
-    row("`darc attach --f0 NAME -d 1ms`", || {
+    row("`darc list FILE`", DONE, || Some(finish(&["list", &file])));
+    row("`darc attach --f0 NAME -d 1ms`", NO_OPS, || {
         // It waits for its source on standard input: everything is loaded, nothing happens.
         let mut compiler = Command::new(sysroot.join("bin/rustc"))
             .args(["--emit=metadata", "--crate-type=lib", "-o"])
@@ -49,7 +54,7 @@ pub fn run(folder: &Path) {
             std::hint::spin_loop();
         }
         let results = folder.join("symbols.txt");
-        let f0 = "librustc_driver*:rustc_driver_impl::main";
+        let f0 = "rustc_driver_impl::main";
         let ended = finish(&[
             "attach",
             "-p",
@@ -67,16 +72,21 @@ pub fn run(folder: &Path) {
     });
 }
 
-fn row(shown: &str, run: impl Fn() -> Option<Ended>) {
+fn row(shown: &str, code: i32, run: impl Fn() -> Option<Ended>) {
     let Some(runs) = (0..RUNS).map(|_| run()).collect::<Option<Vec<Ended>>>() else {
         eprintln!("{shown}: left out, it could not be started");
         return;
     };
+    if let Some(failed) = runs.iter().find(|run| run.code != Some(code)) {
+        eprintln!(
+            "{shown}: left out, exit code {:?} instead of {code}",
+            failed.code
+        );
+        return;
+    }
     let seconds: Vec<f64> = runs.iter().map(|run| run.took.as_secs_f64()).collect();
     let at = |q| quantile(seconds.clone(), q).unwrap_or(f64::NAN);
     let memory = runs.iter().map(|run| run.peak_rss >> 20).max().unwrap_or(0);
-    let codes: Vec<Option<i32>> = runs.iter().map(|run| run.code).collect();
-    eprintln!("{shown}: exit codes {codes:?}");
     let cpu = quantile(runs.iter().map(|run| run.cpu).collect(), 0.0).unwrap_or(f64::NAN);
     println!(
         "| {shown} | {:.2} s | {:.2} s | {cpu:.2} s | {memory} MiB |",
