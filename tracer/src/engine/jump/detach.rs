@@ -11,7 +11,8 @@ use crate::stopped::Stopped;
 use super::installed::Installed;
 use super::layout::block;
 use super::patches::Patches;
-use super::{Jump, Space, world};
+use super::space::Space;
+use super::{Jump, world};
 
 /// How often it is tried to give the mappings back while a thread is still on its way out.
 const ATTEMPTS: u32 = 4;

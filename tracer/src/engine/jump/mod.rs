@@ -7,14 +7,18 @@
 
 mod asm;
 mod calibrate;
+mod delivery;
 mod detach;
+mod function;
 mod installed;
 mod launched;
 mod layout;
 mod patches;
 mod prepare;
+mod removal;
 mod ring;
 mod runtime;
+mod space;
 mod spans;
 #[cfg(test)]
 mod stub_tests;
@@ -23,19 +27,15 @@ mod tree;
 mod watch;
 mod world;
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use darc_disasm::FunctionCode;
-
 use crate::addr::TargetAddr;
-use crate::engine::{Counters, Engine, NewTarget, Notice, ProbeCost, Refused, Sink};
+use crate::engine::{Counters, Engine, Notice, ProbeCost, Refused, Sink};
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::Plan;
-use crate::record::{Op, Ticks, Touched, Tsc};
+use crate::record::Ticks;
 use crate::stopped::Stopped;
 
 pub use calibrate::{Calibration, calibrate};
@@ -43,26 +43,11 @@ pub use detach::{Cleared, clear_leftovers};
 pub use launched::OPTIONS;
 
 use installed::{Costs, Installed};
-use layout::{FNODES, HEADER, block, header, place, targets};
-use patches::{Patch, Patches};
-use prepare::{Function, Part, Prepared, Stubs};
-use ring::{Record, Rings};
-use stubs::Hook;
-use tree::{Place, Tree};
+use layout::{HEADER, block, header};
+use patches::Patch;
+use space::Space;
 use watch::Watch;
 use world::World;
-
-/// What lives as long as the target's address space.
-#[derive(Debug)]
-struct Space {
-    installed: Installed,
-    rings: Rings,
-    tree: Tree,
-    patches: Patches,
-    /// Everything prepared so far, by function and address of the patch.
-    prepared: HashMap<(u64, u64), std::result::Result<Prepared, String>>,
-    functions: HashMap<u64, Function>,
-}
 
 /// The engine; see the module.
 #[derive(Debug)]
@@ -176,15 +161,7 @@ impl Jump {
                 Some(space) => space,
                 None => {
                     let (installed, rings) = Installed::install(pid, &memory, world, costs)?;
-                    let tree = Tree::new(installed.around.control);
-                    Space {
-                        installed,
-                        rings,
-                        tree,
-                        patches: Patches::default(),
-                        prepared: HashMap::new(),
-                        functions: HashMap::new(),
-                    }
+                    Space::new(installed, rings)
                 }
             };
             for addr in missing {
@@ -262,273 +239,6 @@ impl Jump {
                 .patches
                 .change(&memory, world, control, &remove, add)?;
             space.installed.set_generation(&memory, generation)
-        })
-    }
-
-    fn drain(&mut self, sink: &mut dyn Sink) {
-        let Some(space) = &mut self.space else { return };
-        let used = space.installed.used_blocks(&self.memory);
-        let Space {
-            rings,
-            tree,
-            installed,
-            ..
-        } = space;
-        let mut records = Vec::new();
-        for index in 0..used.min(rings.count()) {
-            rings.drain(index, |record| records.push(record));
-            if !self.filter.is_empty() {
-                rings.drain_histogram(index, |bucket, ops, total| {
-                    sink.latency_only(Ticks(layout::bucket_start(bucket)), ops, Ticks(total));
-                });
-            }
-        }
-        self.counters.records += records.len() as u64;
-        for record in records {
-            match record {
-                Record::Op { .. } => deliver(record, tree, self.generation, sink),
-                Record::Target {
-                    parent,
-                    place,
-                    callee,
-                    answer,
-                } => {
-                    let found =
-                        new_target(&self.memory, installed, tree, parent, place, callee, sink);
-                    if tree.is_heap(answer) {
-                        // A target that is gone is noticed elsewhere.
-                        let _ = self.memory.write_word(TargetAddr(answer), found);
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn deliver(record: Record, tree: &Tree, generation: u32, sink: &mut dyn Sink) {
-    let Record::Op {
-        tid,
-        start,
-        end,
-        latency,
-        generations: (began, ended),
-        tainted,
-        items,
-    } = record
-    else {
-        return;
-    };
-    let latency = Ticks(latency.min(end.wrapping_sub(start)));
-    let touched: Option<Vec<Touched>> = items
-        .iter()
-        .map(|item| {
-            Some(Touched {
-                fnode: tree.fnode(item.index).filter(|_| item.index > 1)?,
-                max: Ticks(item.max),
-                max_start: Tsc(item.max_start),
-                sum: Ticks(item.sum),
-                count: item.count,
-            })
-        })
-        .collect();
-    let whole = began == ended && began % 2 == 0 && began <= generation && !tainted && end >= start;
-    match touched.filter(|_| whole) {
-        Some(touched) => sink.op(Op {
-            tid,
-            start: Tsc(start),
-            end: Tsc(end),
-            latency,
-            touched,
-        }),
-        None => sink.latency_only(latency, 1, latency),
-    }
-}
-
-/// Asks the sink what calls of a new callee are; the word that the stubs are to find.
-fn new_target(
-    memory: &Memory,
-    installed: &Installed,
-    tree: &mut Tree,
-    parent: u64,
-    place: u64,
-    callee: u64,
-    sink: &mut dyn Sink,
-) -> u64 {
-    if !installed.is_code(place) {
-        return targets::PENDING;
-    }
-    let half = |offset| {
-        let word = memory.read_word(TargetAddr(place + offset));
-        word.unwrap_or(u64::MAX) as u32
-    };
-    let named = Place {
-        function: half(place::FUNCTION),
-        local: half(place::LOCAL),
-    };
-    let (Some(parent), Some(site)) = (tree.fnode_of_descriptor(parent), tree.site(named)) else {
-        return targets::PENDING;
-    };
-    // Nothing is mapped there: it is the number of a system call.
-    const LOWEST_CODE: u64 = 0x1000;
-    if callee < LOWEST_CODE && prepare::returns_strangely(callee) {
-        return targets::UNMEASURED;
-    }
-    match sink.new_target(parent, site, TargetAddr(callee)) {
-        NewTarget::Fnode(fnode) => tree.descriptor(fnode).unwrap_or(targets::PENDING),
-        NewTarget::AnyTarget => targets::PENDING,
-        NewTarget::Unmeasured => targets::UNMEASURED,
-    }
-}
-
-impl Space {
-    /// Prepares everything the plan wants, and returns the patches by address.
-    fn prepare(
-        &mut self,
-        memory: &Memory,
-        plan: &Plan,
-        refused: &mut Vec<Refused>,
-    ) -> Result<BTreeMap<u64, Patch>> {
-        let mut wanted: BTreeMap<u64, Patch> = BTreeMap::new();
-        let mut refuse = |addr: u64, reason: String| {
-            refused.push(Refused {
-                addr: TargetAddr(addr),
-                reason,
-            });
-        };
-        let f0 = plan.f0.as_ref().map(|f0| f0.entry());
-        if let Some(code) = &plan.f0 {
-            self.look_at(memory, code, Part::F0);
-            self.want_entry(memory, code.entry(), None, &mut wanted, &mut refuse)?;
-        }
-        let unwinders = plan.unwinders.iter().map(|addr| (addr.0, Hook::Unwinder));
-        let catchers = plan.catchers.iter().map(|addr| (addr.0, Hook::Catcher));
-        for (addr, hook) in unwinders.chain(catchers) {
-            if let Entry::Vacant(vacant) = self.functions.entry(addr) {
-                match prepare::beginning(memory, TargetAddr(addr)) {
-                    Some(function) => drop(vacant.insert(function)),
-                    None => continue,
-                }
-            }
-            self.want_entry(memory, addr, Some(hook), &mut wanted, &mut refuse)?;
-        }
-        for function in &plan.functions {
-            let entry = function.code.entry();
-            if f0 != Some(entry) {
-                self.look_at(memory, &function.code, Part::Callee);
-            }
-            for (_, call) in &function.sites {
-                let group = self.functions[&entry].group_of_site(call.addr);
-                let outcome = match group {
-                    Ok(at) => self.want(memory, entry, at, None, &mut wanted)?,
-                    Err(reason) => Err(reason),
-                };
-                if let Err(reason) = outcome {
-                    refuse(call.addr, reason);
-                }
-            }
-        }
-        Ok(wanted)
-    }
-
-    /// Looks at a function's code anew when it, or the part it plays, is not what it was before.
-    fn look_at(&mut self, memory: &Memory, code: &Arc<FunctionCode>, part: Part) {
-        let entry = code.entry();
-        let known = self.functions.get(&entry);
-        if known.is_some_and(|known| known.is_of(code) && known.plays(part)) {
-            return;
-        }
-        self.prepared.retain(|&(function, _), _| function != entry);
-        let mut function = Function::new(Arc::clone(code), part);
-        if part != Part::Callee && !function.has_room() {
-            let patches = &self.patches;
-            let padded = prepare::with_padding(code, |addr, bytes| {
-                let read = memory.read(TargetAddr(addr), bytes).is_ok();
-                patches.hide_from(addr, bytes);
-                read
-            });
-            if let Some(padded) = padded {
-                function = Function::padded(Arc::clone(code), padded, part);
-            }
-        }
-        self.functions.insert(entry, function);
-    }
-
-    fn want_entry(
-        &mut self,
-        memory: &Memory,
-        entry: u64,
-        hook: Option<Hook>,
-        wanted: &mut BTreeMap<u64, Patch>,
-        refuse: &mut impl FnMut(u64, String),
-    ) -> Result<()> {
-        let groups = match self.functions[&entry].entry_groups() {
-            Ok(groups) => groups,
-            Err(reason) => {
-                refuse(entry, reason);
-                return Ok(());
-            }
-        };
-        let others = wanted.clone();
-        for at in groups {
-            let Err(reason) = self.want(memory, entry, at, hook, wanted)? else {
-                continue;
-            };
-            // What is there already must not be half of f0.
-            *wanted = others;
-            let function = self.functions.get_mut(&entry).expect("looked at above");
-            if !function.hide_returns() {
-                refuse(entry, reason);
-                return Ok(());
-            }
-            self.prepared.retain(|&(function, _), _| function != entry);
-            return self.want_entry(memory, entry, hook, wanted, refuse);
-        }
-        Ok(())
-    }
-
-    /// Prepares the group of a function at an address, unless that was done before.
-    fn want(
-        &mut self,
-        memory: &Memory,
-        entry: u64,
-        at: u64,
-        hook: Option<Hook>,
-        wanted: &mut BTreeMap<u64, Patch>,
-    ) -> Result<std::result::Result<(), String>> {
-        let Space {
-            installed,
-            tree,
-            functions,
-            prepared,
-            ..
-        } = self;
-        let outcome = match prepared.entry((entry, at)) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(vacant) => {
-                let mut stubs = Stubs {
-                    installed,
-                    memory,
-                    tree,
-                };
-                vacant.insert(stubs.group(&functions[&entry], at, hook)?)
-            }
-        };
-        Ok(match &*outcome {
-            Err(reason) => Err(reason.clone()),
-            Ok(prepared) => {
-                let patch = &prepared.patch;
-                let before = wanted.range(..patch.end()).next_back();
-                match before {
-                    Some((_, other)) if other == patch => Ok(()),
-                    Some((_, other)) if other.end() > patch.at => {
-                        Err("its bytes are needed for another probe".to_owned())
-                    }
-                    _ => {
-                        wanted.insert(patch.at, patch.clone());
-                        Ok(())
-                    }
-                }
-            }
         })
     }
 }
@@ -645,5 +355,3 @@ impl Engine for Jump {
         true
     }
 }
-
-const _: () = assert!(FNODES <= u32::MAX as u64);

@@ -1,0 +1,131 @@
+//! From the rings to the sink: records become ops, new callees become questions.
+
+use crate::addr::TargetAddr;
+use crate::engine::{NewTarget, Sink};
+use crate::memory::Memory;
+use crate::record::{Op, Ticks, Touched, Tsc};
+
+use super::Jump;
+use super::function::returns_strangely;
+use super::installed::Installed;
+use super::layout::{self, place, targets};
+use super::ring::Record;
+use super::space::Space;
+use super::tree::{Place, Tree};
+
+impl Jump {
+    /// Delivers what the stubs have recorded since the last time.
+    pub(super) fn drain(&mut self, sink: &mut dyn Sink) {
+        let Some(space) = &mut self.space else { return };
+        let used = space.installed.used_blocks(&self.memory);
+        let Space {
+            rings,
+            tree,
+            installed,
+            ..
+        } = space;
+        let mut records = Vec::new();
+        for index in 0..used.min(rings.count()) {
+            rings.drain(index, |record| records.push(record));
+            if !self.filter.is_empty() {
+                rings.drain_histogram(index, |bucket, ops, total| {
+                    sink.latency_only(Ticks(layout::bucket_start(bucket)), ops, Ticks(total));
+                });
+            }
+        }
+        self.counters.records += records.len() as u64;
+        for record in records {
+            match record {
+                Record::Op { .. } => deliver(record, tree, self.generation, sink),
+                Record::Target {
+                    parent,
+                    place,
+                    callee,
+                    answer,
+                } => {
+                    let found =
+                        new_target(&self.memory, installed, tree, parent, place, callee, sink);
+                    if tree.is_heap(answer) {
+                        // A target that is gone is noticed elsewhere.
+                        let _ = self.memory.write_word(TargetAddr(answer), found);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn deliver(record: Record, tree: &Tree, generation: u32, sink: &mut dyn Sink) {
+    let Record::Op {
+        tid,
+        start,
+        end,
+        latency,
+        generations: (began, ended),
+        tainted,
+        items,
+    } = record
+    else {
+        return;
+    };
+    let latency = Ticks(latency.min(end.wrapping_sub(start)));
+    let touched: Option<Vec<Touched>> = items
+        .iter()
+        .map(|item| {
+            Some(Touched {
+                fnode: tree.fnode(item.index).filter(|_| item.index > 1)?,
+                max: Ticks(item.max),
+                max_start: Tsc(item.max_start),
+                sum: Ticks(item.sum),
+                count: item.count,
+            })
+        })
+        .collect();
+    let whole = began == ended && began % 2 == 0 && began <= generation && !tainted && end >= start;
+    match touched.filter(|_| whole) {
+        Some(touched) => sink.op(Op {
+            tid,
+            start: Tsc(start),
+            end: Tsc(end),
+            latency,
+            touched,
+        }),
+        None => sink.latency_only(latency, 1, latency),
+    }
+}
+
+/// Asks the sink what calls of a new callee are; the word that the stubs are to find.
+fn new_target(
+    memory: &Memory,
+    installed: &Installed,
+    tree: &mut Tree,
+    parent: u64,
+    place: u64,
+    callee: u64,
+    sink: &mut dyn Sink,
+) -> u64 {
+    if !installed.is_code(place) {
+        return targets::PENDING;
+    }
+    let half = |offset| {
+        let word = memory.read_word(TargetAddr(place + offset));
+        word.unwrap_or(u64::MAX) as u32
+    };
+    let named = Place {
+        function: half(place::FUNCTION),
+        local: half(place::LOCAL),
+    };
+    let (Some(parent), Some(site)) = (tree.fnode_of_descriptor(parent), tree.site(named)) else {
+        return targets::PENDING;
+    };
+    // Nothing is mapped there: it is the number of a system call.
+    const LOWEST_CODE: u64 = 0x1000;
+    if callee < LOWEST_CODE && returns_strangely(callee) {
+        return targets::UNMEASURED;
+    }
+    match sink.new_target(parent, site, TargetAddr(callee)) {
+        NewTarget::Fnode(fnode) => tree.descriptor(fnode).unwrap_or(targets::PENDING),
+        NewTarget::AnyTarget => targets::PENDING,
+        NewTarget::Unmeasured => targets::UNMEASURED,
+    }
+}

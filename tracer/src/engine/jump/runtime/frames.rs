@@ -1,0 +1,287 @@
+//! Routines for frames that do not simply return: left by longjmp or an exception, walked by an
+//! unwinder, waiting on another stack, entered again.
+//!
+//! An entry that is given up gets its return address put back, so that a wrong guess costs a
+//! measurement and never the program.
+
+use iced_x86::code_asm::*;
+
+use crate::engine::jump::asm::{Emitted, TOP, field, field32, shadow, tsc};
+use crate::engine::jump::layout::{block, descriptor, entry, place};
+
+use super::{Labels, nested};
+
+/// How far apart two slots may be and still be taken for frames of one stack when one of them decides
+/// that the other is gone. Wrong guesses cost measurements, never the target's correctness.
+const SAME_STACK: i32 = 64 << 10;
+
+/// How far above the stack pointer frames of the same stack are looked for before an unwind.
+const DEEPEST_STACK: i32 = 8 << 20;
+
+/// Tells by the zero flag whether the word at rax can be read; all registers are kept.
+///
+/// The kernel reads the new mask before it looks at what is to be done with it (rt_sigprocmask(2)),
+/// so a request that makes no sense fails with EFAULT exactly when the address is bad.
+pub fn readable(a: &mut CodeAssembler, start: &mut CodeLabel) -> Emitted<()> {
+    const NO_REQUEST: i32 = -1;
+    const MASK_BYTES: i32 = 8;
+    let scratch = [rax, rcx, rdx, rsi, rdi, r10, r11];
+    a.set_label(start)?;
+    for register in scratch {
+        a.push(register)?;
+    }
+    a.mov(rsi, rax)?;
+    a.mov(edi, NO_REQUEST)?;
+    a.xor(edx, edx)?;
+    a.mov(r10d, MASK_BYTES)?;
+    a.mov(eax, libc::SYS_rt_sigprocmask as i32)?;
+    a.syscall()?;
+    a.cmp(eax, -libc::EINVAL)?;
+    for register in scratch.into_iter().rev() {
+        a.pop(register)?;
+    }
+    a.ret()
+}
+
+pub fn give_up(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+    let [mut off, mut not_op, mut known] = std::array::from_fn(|_| a.create_label());
+    a.set_label(start)?;
+    a.push(rdi)?;
+    a.sub(rsi, entry::SIZE as i32)?;
+    a.mov(rax, shadow(0, entry::PLACE))?;
+    a.cmp(dword_ptr(rax + place::KIND as i32), place::F0 as i32)?;
+    a.jne(not_op)?;
+    a.inc(field(block::ENDED_OTHERWISE))?;
+    a.set_label(&mut not_op)?;
+    // Should the frame be there after all, it returns without us: no stub is waited for by nobody's entry.
+    a.mov(rdi, qword_ptr(rax + place::RETURN_TO as i32))?;
+    a.mov(rdx, qword_ptr(rax + place::HIDDEN as i32))?;
+    a.test(rdx, rdx)?;
+    a.je(off)?;
+    a.test(rdi, rdi)?;
+    a.jne(known)?;
+    a.mov(rdi, shadow(0, entry::RETURN_TO))?;
+    a.set_label(&mut known)?;
+    a.mov(rax, shadow(0, entry::SLOT))?;
+    a.call(labels.readable)?;
+    a.jne(off)?;
+    a.cmp(qword_ptr(rax), rdx)?;
+    a.jne(off)?;
+    a.mov(qword_ptr(rax), rdi)?;
+    a.set_label(&mut off)?;
+    a.mov(rdx, shadow(0, entry::SAVED))?;
+    a.mov(field(block::CURRENT), rdx)?;
+    a.mov(field(block::TOP), rsi)?;
+    a.pop(rdi)?;
+    a.ret()
+}
+
+pub fn stale(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+    let mut done = a.create_label();
+    a.set_label(start)?;
+    a.mov(rax, rdi)?;
+    a.sub(rax, shadow(TOP, entry::SLOT))?;
+    // A top entry that is older (or on another stack) makes a huge unsigned number.
+    a.cmp(rax, SAME_STACK)?;
+    a.ja(done)?;
+    a.call(labels.give_up)?;
+    a.jmp(*start)?;
+    a.set_label(&mut done)?;
+    a.ret()
+}
+
+pub fn resync(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+    let [
+        mut below,
+        mut uncounted,
+        mut rest,
+        mut hide,
+        mut next,
+        mut known,
+        mut done,
+    ] = std::array::from_fn(|_| a.create_label());
+    a.set_label(start)?;
+    a.push(r8)?;
+    a.mov(r8d, eax)?;
+    a.mov(rdx, field(block::REAL_LIMIT))?;
+    a.mov(field(block::LIMIT), rdx)?;
+    a.mov(rsi, field(block::TOP))?;
+    a.set_label(&mut below)?;
+    a.mov(rax, rdi)?;
+    a.sub(rax, shadow(TOP, entry::SLOT))?;
+    a.cmp(rax, DEEPEST_STACK)?;
+    a.ja(rest)?;
+    a.test(r8d, r8d)?;
+    a.je(uncounted)?;
+    a.mov(rax, shadow(TOP, entry::PLACE))?;
+    a.cmp(dword_ptr(rax + place::KIND as i32), place::CALL as i32)?;
+    a.jne(uncounted)?;
+    a.push(rdi)?;
+    tsc(a)?;
+    a.mov(rdi, rax)?;
+    a.sub(rsi, entry::SIZE as i32)?;
+    a.call(labels.count)?;
+    a.add(rsi, entry::SIZE as i32)?;
+    a.pop(rdi)?;
+    a.set_label(&mut uncounted)?;
+    a.call(labels.give_up)?;
+    a.jmp(below)?;
+    a.set_label(&mut rest)?;
+    // From the oldest on: in this order two entries of one slot were hidden.
+    a.mov(rsi, field(block::BASE))?;
+    a.set_label(&mut hide)?;
+    a.cmp(rsi, field(block::TOP))?;
+    a.jae(done)?;
+    a.mov(rax, shadow(0, entry::PLACE))?;
+    a.cmp(qword_ptr(rax + place::HIDDEN as i32), 0)?;
+    a.je(next)?;
+    a.mov(rdx, qword_ptr(rax + place::RETURN_TO as i32))?;
+    a.test(rdx, rdx)?;
+    a.jne(known)?;
+    a.mov(rdx, shadow(0, entry::RETURN_TO))?;
+    a.set_label(&mut known)?;
+    a.mov(rax, shadow(0, entry::SLOT))?;
+    a.call(labels.readable)?;
+    a.jne(next)?;
+    a.cmp(qword_ptr(rax), rdx)?;
+    a.jne(next)?;
+    a.mov(rdx, shadow(0, entry::PLACE))?;
+    a.mov(rdx, qword_ptr(rdx + place::HIDDEN as i32))?;
+    a.mov(qword_ptr(rax), rdx)?;
+    a.set_label(&mut next)?;
+    a.add(rsi, entry::SIZE as i32)?;
+    a.jmp(hide)?;
+    a.set_label(&mut done)?;
+    a.pop(r8)?;
+    a.ret()
+}
+
+pub fn slow(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+    let mut revealed = a.create_label();
+    a.set_label(start)?;
+    // Whatever the reason, some call of this op goes or went unseen.
+    a.mov(field32(block::TAINTED), 1)?;
+    a.cmp(field(block::LIMIT), 0)?;
+    a.je(revealed)?;
+    a.cmp(eax, eax)?;
+    a.ret()?;
+    a.set_label(&mut revealed)?;
+    a.xor(eax, eax)?;
+    a.call(labels.resync)?;
+    a.or(eax, 1)?;
+    a.ret()
+}
+
+pub fn caught(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+    let mut revealed = a.create_label();
+    a.set_label(start)?;
+    a.cmp(field(block::LIMIT), 0)?;
+    a.je(revealed)?;
+    a.ret()?;
+    a.set_label(&mut revealed)?;
+    a.mov(eax, 1)?;
+    a.jmp(labels.resync)
+}
+
+pub fn find(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+    let [mut again, mut lost, mut above, mut done] = std::array::from_fn(|_| a.create_label());
+    a.set_label(start)?;
+    a.mov(rax, rsi)?;
+    a.set_label(&mut again)?;
+    a.sub(rax, entry::SIZE as i32)?;
+    a.cmp(rax, field(block::BASE))?;
+    a.jb(lost)?;
+    a.cmp(rdx, qword_ptr(rax + entry::SLOT as i32))?;
+    a.jne(again)?;
+    // What lies above was left without a return, or waits on another stack.
+    a.push(r8)?;
+    a.lea(r8, qword_ptr(rax + entry::SIZE as i32))?;
+    a.set_label(&mut above)?;
+    a.cmp(rsi, r8)?;
+    a.jbe(done)?;
+    a.call(labels.give_up)?;
+    a.jmp(above)?;
+    a.set_label(&mut done)?;
+    a.pop(r8)?;
+    a.cmp(eax, eax)?;
+    a.ret()?;
+    a.set_label(&mut lost)?;
+    a.or(eax, 1)?;
+    a.ret()
+}
+
+pub fn nested(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+    let [mut again, mut op, mut pass, mut other, mut gone] =
+        std::array::from_fn(|_| a.create_label());
+    a.set_label(start)?;
+    a.cmp(field(block::LIMIT), 0)?;
+    a.jne(again)?;
+    a.mov(field32(block::TAINTED), 1)?;
+    a.xor(eax, eax)?;
+    a.call(labels.resync)?;
+    a.mov(rsi, field(block::TOP))?;
+    a.set_label(&mut again)?;
+    a.cmp(rsi, field(block::BASE))?;
+    a.je(op)?;
+    a.mov(rdx, shadow(TOP, entry::SLOT))?;
+    a.cmp(rdx, rdi)?;
+    a.jne(other)?;
+    // The same slot: either the call that the entry stands for has come here (by its site, or round
+    // to the entry), or the slot has been used anew.
+    a.mov(rax, shadow(TOP, entry::PLACE))?;
+    a.mov(rax, qword_ptr(rax + place::HIDDEN as i32))?;
+    a.test(rax, rax)?;
+    a.je(gone)?;
+    a.cmp(qword_ptr(rdi), rax)?;
+    a.je(pass)?;
+    a.set_label(&mut gone)?;
+    a.call(labels.give_up)?;
+    a.jmp(again)?;
+    a.set_label(&mut other)?;
+    a.mov(rax, rdi)?;
+    a.sub(rax, rdx)?;
+    a.cmp(rax, SAME_STACK)?;
+    a.jbe(gone)?;
+    a.mov(rax, field(block::CURRENT))?;
+    a.cmp(qword_ptr(rax + descriptor::CHILDREN as i32), 0)?;
+    a.je(pass)?;
+    a.cmp(rsi, field(block::LIMIT))?;
+    a.jae(pass)?;
+    a.mov(eax, nested::IGNORE)?;
+    a.ret()?;
+    a.set_label(&mut op)?;
+    a.mov(eax, nested::OP)?;
+    a.ret()?;
+    a.set_label(&mut pass)?;
+    a.mov(eax, nested::PASS)?;
+    a.ret()
+}
+
+pub fn reveal(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+    let [mut again, mut known, mut done] = std::array::from_fn(|_| a.create_label());
+    a.set_label(start)?;
+    a.mov(rsi, field(block::TOP))?;
+    a.set_label(&mut again)?;
+    a.cmp(rsi, field(block::BASE))?;
+    a.jbe(done)?;
+    a.sub(rsi, entry::SIZE as i32)?;
+    a.mov(field(block::LIMIT), 0)?;
+    a.mov(rax, shadow(0, entry::PLACE))?;
+    a.mov(rdx, qword_ptr(rax + place::HIDDEN as i32))?;
+    a.test(rdx, rdx)?;
+    a.je(again)?;
+    a.mov(rdi, qword_ptr(rax + place::RETURN_TO as i32))?;
+    a.test(rdi, rdi)?;
+    a.jne(known)?;
+    a.mov(rdi, shadow(0, entry::RETURN_TO))?;
+    a.set_label(&mut known)?;
+    a.mov(rax, shadow(0, entry::SLOT))?;
+    a.call(labels.readable)?;
+    a.jne(again)?;
+    a.cmp(qword_ptr(rax), rdx)?;
+    a.jne(again)?;
+    a.mov(qword_ptr(rax), rdi)?;
+    a.jmp(again)?;
+    a.set_label(&mut done)?;
+    a.ret()
+}

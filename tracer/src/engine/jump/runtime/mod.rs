@@ -1,0 +1,151 @@
+//! The routines that all stubs of an arena share: everything that is not the common case.
+//!
+//! Pure: bytes for an address. Conventions: rcx is the thread's block; rsi the first free entry of
+//! the shadow stack; rdi a stack slot or a clock reading. The stubs have saved rax, rcx, rdx, rsi, rdi
+//! and the flags; a routine keeps all other registers.
+
+mod accounts;
+mod frames;
+mod records;
+mod threads;
+
+use iced_x86::code_asm::*;
+
+use super::asm::{Code, Emitted, Surroundings};
+use super::layout::DESCRIPTORS;
+
+pub use accounts::{credit, latency};
+
+/// Addresses of the routines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Runtime {
+    /// rax thread pointer, rdx table offset → rcx block, zero for an unknown thread.
+    pub lookup: u64,
+    /// As `lookup`, but gives an unknown thread a block when there is one.
+    pub register: u64,
+    /// The thread pointer belongs to a new thread: forget what the old one did.
+    pub renew: u64,
+    /// rax accumulator, rsi its entry: begins the accumulator's op.
+    pub first: u64,
+    /// rdi slot of a new frame: gives up entries that it shows to be dead. Sets rsi.
+    pub stale: u64,
+    /// rdi slot of a new frame; the shadow stack is full or return addresses were revealed.
+    /// Zero flag: pass; else try again.
+    pub slow: u64,
+    /// rdx slot, rsi top: finds the entry of that slot. Zero flag: found, rsi behind it.
+    pub find: u64,
+    /// rsi top, rdi slot of a call of f0 while entries are awaited → eax: 0 pass, 1 op, 2 ignore. Sets rsi.
+    pub nested: u64,
+    /// rsi entry of an f0 that returned at rdi: delivers the op, takes the entry off.
+    pub end: u64,
+    /// rdi slot: puts all hidden return addresses above it back.
+    pub reveal: u64,
+    /// rdi slot: an unwind arrived; ends what it left and hides the rest again.
+    pub caught: u64,
+    /// rax target table, rdx callee, rsi place of the site → rax fnode, zero for none.
+    pub target: u64,
+    /// rdx slot: finds a hidden return address in any thread's entries → rax, zero for none.
+    pub anywhere: u64,
+}
+
+/// What [`Runtime::nested`] answers.
+pub mod nested {
+    /// Not to be measured and not to be followed.
+    pub const PASS: i32 = 0;
+    /// An op of its own.
+    pub const OP: i32 = 1;
+    /// To be followed, so that nothing in it is measured.
+    pub const IGNORE: i32 = 2;
+}
+
+/// Emits the routines for an address.
+pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
+    let mut a = CodeAssembler::new(64)?;
+    let mut labels = Labels::new(&mut a);
+    let [
+        mut lookup,
+        mut register,
+        mut renew,
+        mut first,
+        mut stale,
+        mut slow,
+        mut find,
+    ] = std::array::from_fn(|_| a.create_label());
+    let [
+        mut nested,
+        mut end,
+        mut reveal,
+        mut caught,
+        mut target,
+        mut anywhere,
+    ] = std::array::from_fn(|_| a.create_label());
+    threads::lookup(&mut a, &mut lookup, around)?;
+    threads::register(&mut a, &mut register, lookup, around)?;
+    threads::renew(&mut a, &mut renew, around)?;
+    accounts::first(&mut a, &mut first)?;
+    accounts::count(&mut a, &mut labels.count, first, around)?;
+    frames::readable(&mut a, &mut labels.readable)?;
+    let mut give_up = labels.give_up;
+    frames::give_up(&mut a, &mut give_up, &labels)?;
+    labels.give_up = give_up;
+    frames::stale(&mut a, &mut stale, &labels)?;
+    let mut resync = labels.resync;
+    frames::resync(&mut a, &mut resync, &labels)?;
+    labels.resync = resync;
+    frames::slow(&mut a, &mut slow, &labels)?;
+    frames::caught(&mut a, &mut caught, &labels)?;
+    frames::find(&mut a, &mut find, &labels)?;
+    frames::nested(&mut a, &mut nested, &labels)?;
+    frames::reveal(&mut a, &mut reveal, &labels)?;
+    records::reserve(&mut a, &mut labels.reserve)?;
+    records::end(&mut a, &mut end, &labels, around)?;
+    records::target(&mut a, &mut target, &labels, around)?;
+    threads::anywhere(&mut a, &mut anywhere, around)?;
+    let code = Code::assemble(&mut a, at)?;
+    let runtime = Runtime {
+        lookup: code.address(&lookup)?,
+        register: code.address(&register)?,
+        renew: code.address(&renew)?,
+        first: code.address(&first)?,
+        stale: code.address(&stale)?,
+        slow: code.address(&slow)?,
+        find: code.address(&find)?,
+        nested: code.address(&nested)?,
+        end: code.address(&end)?,
+        reveal: code.address(&reveal)?,
+        caught: code.address(&caught)?,
+        target: code.address(&target)?,
+        anywhere: code.address(&anywhere)?,
+    };
+    Ok((code.bytes(), runtime))
+}
+
+/// Routines that only routines call.
+struct Labels {
+    /// rsi entry, rdi clock reading: credits the call to its fnode. Changes rax, rdx.
+    count: CodeLabel,
+    /// Whether rax can be read.
+    readable: CodeLabel,
+    /// rsi top: takes the top entry off without a return. Changes rax, rdx; sets rsi.
+    give_up: CodeLabel,
+    /// rdi slot, eax one to credit calls: gives up entries below, hides the others again.
+    resync: CodeLabel,
+    /// rax length → r8 where to write the record (zero: no room), r9 new head. Changes r10, r11, rdx.
+    reserve: CodeLabel,
+}
+
+impl Labels {
+    fn new(a: &mut CodeAssembler) -> Labels {
+        Labels {
+            count: a.create_label(),
+            readable: a.create_label(),
+            give_up: a.create_label(),
+            resync: a.create_label(),
+            reserve: a.create_label(),
+        }
+    }
+}
+
+fn none(around: &Surroundings) -> u64 {
+    around.control + DESCRIPTORS
+}

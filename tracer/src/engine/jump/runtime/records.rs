@@ -1,0 +1,266 @@
+//! Routines that write records to the ring.
+
+use iced_x86::code_asm::*;
+
+use crate::engine::jump::asm::{Emitted, Surroundings, field, field32, shadow};
+use crate::engine::jump::layout::{
+    HEADER, LIVE, block, entry, header, node, place, record, ring, targets,
+};
+
+use super::accounts::latency;
+use super::{Labels, none};
+
+pub fn reserve(a: &mut CodeAssembler, start: &mut CodeLabel) -> Emitted<()> {
+    let [mut fits, mut write, mut full] = std::array::from_fn(|_| a.create_label());
+    a.set_label(start)?;
+    a.cmp(field32(block::BUSY), 0)?;
+    a.jne(full)?;
+    a.mov(r10, field(block::RING))?;
+    a.mov(r9, field(block::HEAD))?;
+    a.mov(r8, r9)?;
+    a.sub(r8, qword_ptr(r10 + ring::TAIL as i32))?;
+    a.mov(rdx, r9)?;
+    a.and(edx, (ring::DATA_BYTES - 1) as i32)?;
+    a.lea(r11, qword_ptr(rdx + rax))?;
+    a.cmp(r11, ring::DATA_BYTES as i32)?;
+    a.mov(r11d, 0)?;
+    a.jbe(fits)?;
+    a.mov(r11d, ring::DATA_BYTES as i32)?;
+    a.sub(r11d, edx)?;
+    a.set_label(&mut fits)?;
+    a.add(r8, r11)?;
+    a.add(r8, rax)?;
+    a.cmp(r8, ring::DATA_BYTES as i32)?;
+    a.ja(full)?;
+    a.mov(field32(block::BUSY), 1)?;
+    a.lea(r8, qword_ptr(r10 + rdx + ring::DATA as i32))?;
+    a.test(r11d, r11d)?;
+    a.je(write)?;
+    a.mov(dword_ptr(r8 + record::LEN as i32), r11d)?;
+    a.mov(dword_ptr(r8 + record::KIND as i32), record::PADDING as i32)?;
+    a.add(r9, r11)?;
+    a.lea(r8, qword_ptr(r10 + ring::DATA as i32))?;
+    a.set_label(&mut write)?;
+    a.add(r9, rax)?;
+    a.ret()?;
+    a.set_label(&mut full)?;
+    a.inc(field(block::DROPPED))?;
+    a.xor(r8d, r8d)?;
+    a.ret()
+}
+
+/// Makes what was written at r8 visible to the reader; r10 is the ring, r9 the new head.
+fn publish(a: &mut CodeAssembler) -> Emitted<()> {
+    a.mov(field(block::HEAD), r9)?;
+    a.mov(qword_ptr(r10 + ring::HEAD as i32), r9)?;
+    a.mov(field32(block::BUSY), 0)
+}
+
+fn to_record(offset: u64) -> AsmMemoryOperand {
+    qword_ptr(r8 + offset as i32)
+}
+
+fn to_record32(offset: u64) -> AsmMemoryOperand {
+    dword_ptr(r8 + offset as i32)
+}
+
+pub fn end(
+    a: &mut CodeAssembler,
+    start: &mut CodeLabel,
+    labels: &Labels,
+    around: &Surroundings,
+) -> Emitted<()> {
+    let [
+        mut off,
+        mut filter,
+        mut write,
+        mut item,
+        mut items,
+        mut done,
+    ] = std::array::from_fn(|_| a.create_label());
+    let mut bucket = a.create_label();
+    a.set_label(start)?;
+    a.mov(rax, shadow(0, entry::PLACE))?;
+    a.cmp(dword_ptr(rax + place::KIND as i32), place::F0 as i32)?;
+    a.jne(off)?;
+    // Nothing that a signal handler calls from here on belongs to the op.
+    a.mov(rax, none(around))?;
+    a.mov(field(block::CURRENT), rax)?;
+    for register in [r8, r9, r10, r11, rbx] {
+        a.push(register)?;
+    }
+    a.mov(rbx, rdi)?;
+    latency(a, around.inside_f0)?;
+    a.mov(r8, around.control + LIVE)?;
+    a.cmp(dword_ptr(r8), 0)?;
+    a.je(done)?;
+    // The filter.
+    a.add(r8, (HEADER - LIVE) as i32)?;
+    a.mov(r9d, dword_ptr(r8 + header::FILTERS as i32))?;
+    a.test(r9d, r9d)?;
+    a.je(write)?;
+    a.add(r8, header::FILTER as i32)?;
+    a.set_label(&mut filter)?;
+    let mut next_range = a.create_label();
+    a.cmp(rdi, qword_ptr(r8))?;
+    a.jb(next_range)?;
+    a.cmp(rdi, qword_ptr(r8 + 8))?;
+    a.jbe(write)?;
+    a.set_label(&mut next_range)?;
+    a.add(r8, 16)?;
+    a.dec(r9d)?;
+    a.jne(filter)?;
+    a.mov(r10, field(block::RING))?;
+    a.mov(rax, rdi)?;
+    a.cmp(rdi, 16)?;
+    a.jb(bucket)?;
+    a.push(rcx)?;
+    a.bsr(rcx, rdi)?;
+    a.sub(ecx, 3)?;
+    a.shr(rax, cl)?;
+    a.lea(rax, qword_ptr(rax + rcx * 8))?;
+    a.pop(rcx)?;
+    a.set_label(&mut bucket)?;
+    a.shl(eax, 4)?;
+    a.inc(qword_ptr(r10 + rax + ring::HISTOGRAM as i32))?;
+    a.add(qword_ptr(r10 + rax + (ring::HISTOGRAM + 8) as i32), rdi)?;
+    a.jmp(done)?;
+    // The record.
+    a.set_label(&mut write)?;
+    a.mov(eax, field32(block::TOUCHED))?;
+    a.imul_3(rax, rax, record::ITEM as i32)?;
+    a.add(rax, record::HEAD as i32)?;
+    a.call(labels.reserve)?;
+    a.test(r8, r8)?;
+    a.je(done)?;
+    a.mov(to_record32(record::LEN), eax)?;
+    a.mov(to_record32(record::KIND), record::OP as i32)?;
+    a.mov(rax, shadow(0, entry::START))?;
+    a.mov(to_record(record::START), rax)?;
+    a.mov(to_record(record::END), rbx)?;
+    a.mov(to_record(record::LATENCY), rdi)?;
+    a.mov(eax, field32(block::GENERATION))?;
+    a.mov(to_record32(record::BEGAN), eax)?;
+    a.mov(rax, around.control + LIVE)?;
+    a.mov(eax, dword_ptr(rax))?;
+    a.mov(to_record32(record::ENDED), eax)?;
+    a.mov(eax, field32(block::TAINTED))?;
+    a.mov(to_record32(record::TAINTED), eax)?;
+    a.mov(eax, field32(block::TID))?;
+    a.mov(to_record32(record::TID), eax)?;
+    a.mov(r11d, field32(block::TOUCHED))?;
+    a.mov(to_record32(record::ITEMS), r11d)?;
+    a.lea(rdx, qword_ptr(rcx + block::TOUCH as i32))?;
+    a.add(r8, record::HEAD as i32)?;
+    a.set_label(&mut item)?;
+    a.test(r11d, r11d)?;
+    a.je(items)?;
+    a.mov(eax, dword_ptr(rdx))?;
+    a.mov(to_record(record::ITEM_NODE), rax)?;
+    for (word, offset) in [node::COUNT, node::SUM, node::MAX, node::MAX_START]
+        .into_iter()
+        .enumerate()
+    {
+        a.mov(rbx, qword_ptr(rcx + rax + offset as i32))?;
+        a.mov(to_record(record::ITEM_VALUES + 8 * word as u64), rbx)?;
+    }
+    a.add(rdx, 4)?;
+    a.add(r8, record::ITEM as i32)?;
+    a.dec(r11d)?;
+    a.jmp(item)?;
+    a.set_label(&mut items)?;
+    publish(a)?;
+    a.set_label(&mut done)?;
+    for register in [rbx, r11, r10, r9, r8] {
+        a.pop(register)?;
+    }
+    a.set_label(&mut off)?;
+    a.mov(rax, shadow(0, entry::SAVED))?;
+    a.mov(field(block::CURRENT), rax)?;
+    a.mov(field(block::TOP), rsi)?;
+    a.ret()
+}
+
+pub fn target(
+    a: &mut CodeAssembler,
+    start: &mut CodeLabel,
+    labels: &Labels,
+    around: &Surroundings,
+) -> Emitted<()> {
+    let scratch = [r8, r9, r10, r11, rbx];
+    let [
+        mut again,
+        mut next,
+        mut known,
+        mut any,
+        mut report,
+        mut written,
+        mut done,
+    ] = std::array::from_fn(|_| a.create_label());
+    a.set_label(start)?;
+    for register in scratch {
+        a.push(register)?;
+    }
+    a.mov(rbx, rax)?;
+    a.mov(r9, rdx)?;
+    a.shr(r9, 4)?;
+    a.mov(r11d, targets::COUNT as i32)?;
+    a.set_label(&mut again)?;
+    a.and(r9d, (targets::COUNT - 1) as i32)?;
+    a.mov(r10d, r9d)?;
+    a.shl(r10d, 4)?;
+    a.lea(r10, qword_ptr(rbx + r10 + targets::SLOTS as i32))?;
+    a.cmp(qword_ptr(r10), rdx)?;
+    a.je(known)?;
+    a.xor(eax, eax)?;
+    a.cmp(qword_ptr(r10), rax)?;
+    a.jne(next)?;
+    a.lock().cmpxchg(qword_ptr(r10), rdx)?;
+    a.je(report)?;
+    a.cmp(rax, rdx)?;
+    a.je(known)?;
+    a.set_label(&mut next)?;
+    a.inc(r9d)?;
+    a.dec(r11d)?;
+    a.jne(again)?;
+    a.set_label(&mut any)?;
+    a.mov(rax, qword_ptr(rbx + targets::ANY as i32))?;
+    a.set_label(&mut done)?;
+    for register in scratch.into_iter().rev() {
+        a.pop(register)?;
+    }
+    a.ret()?;
+    a.set_label(&mut known)?;
+    a.mov(rax, qword_ptr(r10 + 8))?;
+    a.cmp(rax, targets::UNMEASURED as i32)?;
+    a.ja(done)?;
+    a.jb(any)?;
+    a.xor(eax, eax)?;
+    a.jmp(done)?;
+    // Nobody has asked about this callee yet. Until there is an answer it is one among others.
+    a.set_label(&mut report)?;
+    a.mov(rax, around.control + LIVE)?;
+    a.cmp(dword_ptr(rax), 0)?;
+    a.je(any)?;
+    a.push(rdx)?;
+    a.push(r10)?;
+    a.mov(eax, record::HEAD as i32)?;
+    a.call(labels.reserve)?;
+    a.pop(r11)?;
+    a.pop(rdx)?;
+    a.test(r8, r8)?;
+    a.jne(written)?;
+    a.mov(qword_ptr(r11), 0)?;
+    a.jmp(any)?;
+    a.set_label(&mut written)?;
+    a.mov(to_record32(record::LEN), record::HEAD as i32)?;
+    a.mov(to_record32(record::KIND), record::TARGET as i32)?;
+    a.mov(rax, field(block::CURRENT))?;
+    a.mov(to_record(record::PARENT), rax)?;
+    a.mov(to_record(record::PLACE), rsi)?;
+    a.mov(to_record(record::CALLEE), rdx)?;
+    a.add(r11, 8)?;
+    a.mov(to_record(record::ANSWER), r11)?;
+    publish(a)?;
+    a.jmp(any)
+}

@@ -1,0 +1,204 @@
+//! Routines that find, make and renew the blocks of threads.
+
+use iced_x86::code_asm::*;
+
+use crate::engine::jump::asm::{Emitted, Surroundings, field, field32, shadow};
+use crate::engine::jump::layout::{
+    BLOCKS, HEADER, LIVE, PROBES, TABLE, TABLE_BYTES, block, entry, header, place, ring,
+};
+
+use super::none;
+
+pub fn lookup(a: &mut CodeAssembler, start: &mut CodeLabel, around: &Surroundings) -> Emitted<()> {
+    let (mut again, mut unknown, mut found) =
+        (a.create_label(), a.create_label(), a.create_label());
+    a.set_label(start)?;
+    a.push(r8)?;
+    a.mov(rcx, around.control + TABLE)?;
+    a.mov(r8d, PROBES)?;
+    a.set_label(&mut again)?;
+    a.cmp(qword_ptr(rcx + rdx), rax)?;
+    a.je(found)?;
+    a.cmp(qword_ptr(rcx + rdx), 0)?;
+    a.je(unknown)?;
+    a.add(edx, 16)?;
+    a.and(edx, (TABLE_BYTES - 1) as i32)?;
+    a.dec(r8d)?;
+    a.jne(again)?;
+    a.set_label(&mut unknown)?;
+    a.xor(ecx, ecx)?;
+    a.pop(r8)?;
+    a.ret()?;
+    a.set_label(&mut found)?;
+    a.mov(rcx, qword_ptr(rcx + rdx + 8))?;
+    a.pop(r8)?;
+    a.ret()
+}
+
+/// A signal handler that comes in between may give the thread a second block, which is never used.
+pub fn register(
+    a: &mut CodeAssembler,
+    start: &mut CodeLabel,
+    lookup: CodeLabel,
+    around: &Surroundings,
+) -> Emitted<()> {
+    let [
+        mut unknown,
+        mut full,
+        mut without,
+        mut insert,
+        mut won,
+        mut done,
+    ] = std::array::from_fn(|_| a.create_label());
+    a.set_label(start)?;
+    a.push(rdx)?;
+    a.call(lookup)?;
+    a.pop(rdx)?;
+    a.test(rcx, rcx)?;
+    a.je(unknown)?;
+    a.ret()?;
+    a.set_label(&mut unknown)?;
+    a.push(r8)?;
+    a.push(r9)?;
+    a.push(r10)?;
+    a.push(r11)?;
+    // A forked child registers nobody: the ring is not its own.
+    a.mov(r8, around.control + LIVE)?;
+    a.cmp(dword_ptr(r8), 0)?;
+    a.je(done)?;
+    a.mov(r8, around.control + HEADER)?;
+    a.mov(ecx, 1)?;
+    a.lock()
+        .xadd(dword_ptr(r8 + header::NEXT_BLOCK as i32), ecx)?;
+    a.cmp(ecx, dword_ptr(r8 + header::BLOCKS as i32))?;
+    a.jae(full)?;
+    a.mov(r10d, ecx)?;
+    a.imul_3(r9, r10, block::SIZE as i32)?;
+    a.mov(rcx, around.control + BLOCKS)?;
+    a.add(rcx, r9)?;
+    a.mov(field(block::THREAD), rax)?;
+    a.mov(r9, none(around))?;
+    a.mov(field(block::CURRENT), r9)?;
+    a.lea(r9, qword_ptr(rcx + block::SHADOW as i32))?;
+    a.mov(qword_ptr(r9 + entry::SLOT as i32), -1)?;
+    a.add(r9, entry::SIZE as i32)?;
+    a.mov(field(block::BASE), r9)?;
+    a.mov(field(block::TOP), r9)?;
+    a.lea(r9, qword_ptr(rcx + block::SHADOW_END as i32))?;
+    a.mov(field(block::REAL_LIMIT), r9)?;
+    a.mov(field(block::LIMIT), r9)?;
+    a.imul_3(r9, r10, ring::SIZE as i32)?;
+    a.mov(r10, around.rings)?;
+    a.add(r9, r10)?;
+    a.mov(field(block::RING), r9)?;
+    match around.tid_offset {
+        Some(offset) => {
+            a.mov(r9d, dword_ptr(offset).fs())?;
+            a.mov(field32(block::TID), r9d)?;
+        }
+        None => {
+            a.push(rax)?;
+            a.push(rcx)?;
+            a.mov(eax, libc::SYS_gettid as i32)?;
+            a.syscall()?;
+            a.pop(rcx)?;
+            a.mov(field32(block::TID), eax)?;
+            a.pop(rax)?;
+        }
+    }
+    a.mov(r8, around.control + TABLE)?;
+    a.mov(r11d, PROBES)?;
+    a.set_label(&mut insert)?;
+    a.lea(r9, qword_ptr(r8 + rdx))?;
+    a.push(rax)?;
+    a.xor(eax, eax)?;
+    a.mov(r10d, 1)?;
+    a.lock().cmpxchg(qword_ptr(r9), r10)?;
+    a.pop(rax)?;
+    a.je(won)?;
+    a.add(edx, 16)?;
+    a.and(edx, (TABLE_BYTES - 1) as i32)?;
+    a.dec(r11d)?;
+    a.jne(insert)?;
+    // The table is crowded; the block is lost, for another thread has counted on by now.
+    a.mov(r8, around.control + HEADER)?;
+    a.jmp(without)?;
+    a.set_label(&mut full)?;
+    a.lock().dec(dword_ptr(r8 + header::NEXT_BLOCK as i32))?;
+    a.set_label(&mut without)?;
+    a.lock().inc(dword_ptr(r8 + header::UNREGISTERED as i32))?;
+    a.xor(ecx, ecx)?;
+    a.jmp(done)?;
+    a.set_label(&mut won)?;
+    // The block first: whoever sees the key must find it.
+    a.mov(qword_ptr(r9 + 8), rcx)?;
+    a.mov(qword_ptr(r9), rax)?;
+    a.set_label(&mut done)?;
+    a.pop(r11)?;
+    a.pop(r10)?;
+    a.pop(r9)?;
+    a.pop(r8)?;
+    a.ret()
+}
+
+pub fn renew(a: &mut CodeAssembler, start: &mut CodeLabel, around: &Surroundings) -> Emitted<()> {
+    let mut idle = a.create_label();
+    a.set_label(start)?;
+    a.mov(rdx, field(block::BASE))?;
+    a.cmp(rdx, field(block::TOP))?;
+    a.je(idle)?;
+    a.inc(field(block::ENDED_OTHERWISE))?;
+    a.mov(field(block::TOP), rdx)?;
+    a.set_label(&mut idle)?;
+    a.mov(rdx, none(around))?;
+    a.mov(field(block::CURRENT), rdx)?;
+    a.mov(rdx, field(block::REAL_LIMIT))?;
+    a.mov(field(block::LIMIT), rdx)?;
+    a.mov(field32(block::BUSY), 0)?;
+    if let Some(offset) = around.tid_offset {
+        a.mov(edx, dword_ptr(offset).fs())?;
+        a.mov(field32(block::TID), edx)?;
+    }
+    a.ret()
+}
+
+pub fn anywhere(
+    a: &mut CodeAssembler,
+    start: &mut CodeLabel,
+    around: &Surroundings,
+) -> Emitted<()> {
+    let scratch = [rcx, rsi, r8, r9];
+    let [mut next_block, mut again, mut advance, mut done] =
+        std::array::from_fn(|_| a.create_label());
+    a.set_label(start)?;
+    for register in scratch {
+        a.push(register)?;
+    }
+    a.mov(r8, around.control + HEADER)?;
+    a.mov(r8d, dword_ptr(r8 + header::NEXT_BLOCK as i32))?;
+    a.mov(rcx, around.control + BLOCKS)?;
+    a.set_label(&mut next_block)?;
+    a.xor(eax, eax)?;
+    a.dec(r8d)?;
+    a.js(done)?;
+    a.mov(rsi, field(block::TOP))?;
+    a.set_label(&mut again)?;
+    a.cmp(rsi, field(block::BASE))?;
+    a.jbe(advance)?;
+    a.sub(rsi, entry::SIZE as i32)?;
+    a.cmp(shadow(0, entry::SLOT), rdx)?;
+    a.jne(again)?;
+    a.mov(r9, shadow(0, entry::PLACE))?;
+    a.cmp(qword_ptr(r9 + place::RETURN_TO as i32), 0)?;
+    a.jne(again)?;
+    a.mov(rax, shadow(0, entry::RETURN_TO))?;
+    a.jmp(done)?;
+    a.set_label(&mut advance)?;
+    a.add(rcx, block::SIZE as i32)?;
+    a.jmp(next_block)?;
+    a.set_label(&mut done)?;
+    for register in scratch.into_iter().rev() {
+        a.pop(register)?;
+    }
+    a.ret()
+}

@@ -1,0 +1,207 @@
+//! What the engine knows about one address space of the target: mappings, tree, patches, and the
+//! functions that have been looked at.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use darc_disasm::FunctionCode;
+
+use crate::addr::TargetAddr;
+use crate::engine::Refused;
+use crate::error::Result;
+use crate::memory::Memory;
+use crate::plan::Plan;
+
+use super::function::{self, Function, Part};
+use super::installed::Installed;
+use super::patches::{Patch, Patches};
+use super::prepare::{Prepared, Stubs};
+use super::ring::Rings;
+use super::stubs::Hook;
+use super::tree::Tree;
+
+/// What lives as long as the target's address space.
+#[derive(Debug)]
+pub struct Space {
+    /// The mappings.
+    pub installed: Installed,
+    /// What the stubs write to.
+    pub rings: Rings,
+    /// What the stubs read.
+    pub tree: Tree,
+    /// What is patched.
+    pub patches: Patches,
+    /// Everything prepared so far, by function and address of the patch.
+    pub prepared: HashMap<(u64, u64), std::result::Result<Prepared, String>>,
+    functions: HashMap<u64, Function>,
+}
+
+impl Space {
+    /// What is known right after the mappings were made.
+    #[must_use]
+    pub fn new(installed: Installed, rings: Rings) -> Space {
+        Space {
+            tree: Tree::new(installed.around.control),
+            installed,
+            rings,
+            patches: Patches::default(),
+            prepared: HashMap::new(),
+            functions: HashMap::new(),
+        }
+    }
+
+    /// Prepares everything the plan wants, and returns the patches by address.
+    ///
+    /// # Errors
+    /// When the target is gone. What cannot be instrumented is told in `refused`.
+    pub fn prepare(
+        &mut self,
+        memory: &Memory,
+        plan: &Plan,
+        refused: &mut Vec<Refused>,
+    ) -> Result<BTreeMap<u64, Patch>> {
+        let mut wanted: BTreeMap<u64, Patch> = BTreeMap::new();
+        let mut refuse = |addr: u64, reason: String| {
+            refused.push(Refused {
+                addr: TargetAddr(addr),
+                reason,
+            });
+        };
+        let f0 = plan.f0.as_ref().map(|f0| f0.entry());
+        if let Some(code) = &plan.f0 {
+            self.look_at(memory, code, Part::F0);
+            self.want_entry(memory, code.entry(), None, &mut wanted, &mut refuse)?;
+        }
+        let unwinders = plan.unwinders.iter().map(|addr| (addr.0, Hook::Unwinder));
+        let catchers = plan.catchers.iter().map(|addr| (addr.0, Hook::Catcher));
+        for (addr, hook) in unwinders.chain(catchers) {
+            if let Entry::Vacant(vacant) = self.functions.entry(addr) {
+                match function::beginning(memory, TargetAddr(addr)) {
+                    Some(function) => drop(vacant.insert(function)),
+                    None => continue,
+                }
+            }
+            self.want_entry(memory, addr, Some(hook), &mut wanted, &mut refuse)?;
+        }
+        for function in &plan.functions {
+            let entry = function.code.entry();
+            if f0 != Some(entry) {
+                self.look_at(memory, &function.code, Part::Callee);
+            }
+            for (_, call) in &function.sites {
+                let group = self.functions[&entry].group_of_site(call.addr);
+                let outcome = match group {
+                    Ok(at) => self.want(memory, entry, at, None, &mut wanted)?,
+                    Err(reason) => Err(reason),
+                };
+                if let Err(reason) = outcome {
+                    refuse(call.addr, reason);
+                }
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// Looks at a function's code anew when it, or the part it plays, is not what it was before.
+    fn look_at(&mut self, memory: &Memory, code: &Arc<FunctionCode>, part: Part) {
+        let entry = code.entry();
+        let known = self.functions.get(&entry);
+        if known.is_some_and(|known| known.is_of(code) && known.plays(part)) {
+            return;
+        }
+        self.prepared.retain(|&(function, _), _| function != entry);
+        let mut function = Function::new(Arc::clone(code), part);
+        if part != Part::Callee && !function.has_room() {
+            let patches = &self.patches;
+            let padded = function::with_padding(code, |addr, bytes| {
+                let read = memory.read(TargetAddr(addr), bytes).is_ok();
+                patches.hide_from(addr, bytes);
+                read
+            });
+            if let Some(padded) = padded {
+                function = Function::padded(Arc::clone(code), padded, part);
+            }
+        }
+        self.functions.insert(entry, function);
+    }
+
+    fn want_entry(
+        &mut self,
+        memory: &Memory,
+        entry: u64,
+        hook: Option<Hook>,
+        wanted: &mut BTreeMap<u64, Patch>,
+        refuse: &mut impl FnMut(u64, String),
+    ) -> Result<()> {
+        let groups = match self.functions[&entry].entry_groups() {
+            Ok(groups) => groups,
+            Err(reason) => {
+                refuse(entry, reason);
+                return Ok(());
+            }
+        };
+        let others = wanted.clone();
+        for at in groups {
+            let Err(reason) = self.want(memory, entry, at, hook, wanted)? else {
+                continue;
+            };
+            // What is there already must not be half of f0.
+            *wanted = others;
+            let function = self.functions.get_mut(&entry).expect("looked at above");
+            if !function.hide_returns() {
+                refuse(entry, reason);
+                return Ok(());
+            }
+            self.prepared.retain(|&(function, _), _| function != entry);
+            return self.want_entry(memory, entry, hook, wanted, refuse);
+        }
+        Ok(())
+    }
+
+    /// Prepares the group of a function at an address, unless that was done before.
+    fn want(
+        &mut self,
+        memory: &Memory,
+        entry: u64,
+        at: u64,
+        hook: Option<Hook>,
+        wanted: &mut BTreeMap<u64, Patch>,
+    ) -> Result<std::result::Result<(), String>> {
+        let Space {
+            installed,
+            tree,
+            functions,
+            prepared,
+            ..
+        } = self;
+        let outcome = match prepared.entry((entry, at)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => {
+                let mut stubs = Stubs {
+                    installed,
+                    memory,
+                    tree,
+                };
+                vacant.insert(stubs.group(&functions[&entry], at, hook)?)
+            }
+        };
+        Ok(match &*outcome {
+            Err(reason) => Err(reason.clone()),
+            Ok(prepared) => {
+                let patch = &prepared.patch;
+                let before = wanted.range(..patch.end()).next_back();
+                match before {
+                    Some((_, other)) if other == patch => Ok(()),
+                    Some((_, other)) if other.end() > patch.at => {
+                        Err("its bytes are needed for another probe".to_owned())
+                    }
+                    _ => {
+                        wanted.insert(patch.at, patch.clone());
+                        Ok(())
+                    }
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,383 @@
+//! A stub under construction: the sequences that stubs have in common.
+
+use iced_x86::code_asm::*;
+
+use crate::engine::jump::asm::{
+    Code, Emitted, Surroundings, TOP, acquire, field, shadow, top, tsc,
+};
+use crate::engine::jump::layout::{TABLE, block, descriptor, entry, place, targets};
+use crate::engine::jump::runtime::{Runtime, credit, latency};
+
+use super::entries::ret;
+use super::sites::append_site;
+use super::{Item, Kind, Region, Site, Stub};
+
+/// The labels and data of one stub under construction.
+pub struct Builder<'a> {
+    pub a: CodeAssembler,
+    pub around: &'a Surroundings,
+    pub runtime: &'a Runtime,
+    moved: Vec<(u64, CodeLabel)>,
+    pub behind_syscalls: Vec<CodeLabel>,
+    /// Places to be written behind the code: where, the place's words, the label that is hidden there.
+    pub places: Vec<(CodeLabel, PlaceData, Option<CodeLabel>)>,
+    /// Code behind the common case.
+    pub later: Vec<Later>,
+}
+
+#[derive(Clone, Copy)]
+pub struct PlaceData {
+    pub return_to: u64,
+    pub kind: u32,
+    pub function: u32,
+    pub local: u32,
+}
+
+/// Code that is rarely run, placed behind the rest.
+pub enum Later {
+    /// Finds the block of a thread that is not at its first table position.
+    Lookup {
+        at: CodeLabel,
+        back: CodeLabel,
+        unknown: CodeLabel,
+    },
+    /// As `Lookup`, for threads that may be new.
+    Register {
+        at: CodeLabel,
+        back: CodeLabel,
+        unknown: CodeLabel,
+    },
+    /// Calls a routine and goes on.
+    Call {
+        at: CodeLabel,
+        routine: u64,
+        back: CodeLabel,
+    },
+    /// Calls a routine; with the zero flag goes one way, else the other.
+    Choose {
+        at: CodeLabel,
+        routine: u64,
+        zero: CodeLabel,
+        other: CodeLabel,
+    },
+}
+
+impl<'a> Builder<'a> {
+    pub fn new(around: &'a Surroundings, runtime: &'a Runtime) -> Emitted<Builder<'a>> {
+        Ok(Builder {
+            a: CodeAssembler::new(64)?,
+            around,
+            runtime,
+            moved: Vec::new(),
+            behind_syscalls: Vec::new(),
+            places: Vec::new(),
+            later: Vec::new(),
+        })
+    }
+
+    pub fn label(&mut self) -> CodeLabel {
+        self.a.create_label()
+    }
+
+    /// Appends the copy of what a patch displaces, and the way back to the rest.
+    pub fn region(&mut self, region: &Region) -> Emitted<()> {
+        for (index, item) in region.items.iter().enumerate() {
+            let mut at = self.label();
+            self.a.set_label(&mut at)?;
+            // The assembler takes one label an instruction, and what follows may bring its own.
+            self.a.nop()?;
+            self.moved.push((item.addr(), at));
+            let last = index + 1 == region.items.len();
+            match item {
+                Item::Plain(instruction) => self.a.add_instruction(*instruction)?,
+                Item::Ret(instruction) => ret(self, *instruction)?,
+                Item::Site(site) => {
+                    let after = self.label();
+                    append_site(self, site, if last { None } else { Some(after) })?;
+                    if !last {
+                        let mut after = after;
+                        self.a.set_label(&mut after)?;
+                        self.a.nop()?;
+                    }
+                }
+            }
+        }
+        self.a.jmp(region.next)
+    }
+
+    /// rcx becomes the thread's block and rsi its first free entry; unknown threads go to `unknown`.
+    /// Returns the label where rsi is read.
+    pub fn block(&mut self, unknown: CodeLabel) -> Emitted<CodeLabel> {
+        let (miss, mut back) = (self.label(), self.label());
+        acquire(&mut self.a, self.around.control + TABLE, miss)?;
+        self.a.set_label(&mut back)?;
+        top(&mut self.a)?;
+        self.later.push(Later::Lookup {
+            at: miss,
+            back,
+            unknown,
+        });
+        Ok(back)
+    }
+
+    pub fn place(&mut self, data: PlaceData) -> CodeLabel {
+        let at = self.label();
+        self.places.push((at, data, None));
+        at
+    }
+
+    /// Here measured calls of the last place return to, instead of to the program's return address.
+    pub fn returns_here(&mut self) -> Emitted<()> {
+        let mut here = self.label();
+        self.a.set_label(&mut here)?;
+        if let Some((_, _, hidden)) = self.places.last_mut() {
+            *hidden = Some(here);
+        }
+        Ok(())
+    }
+
+    pub fn finish(mut self, at: u64, entry: CodeLabel) -> Emitted<Stub> {
+        for later in std::mem::take(&mut self.later) {
+            self.later(later)?;
+        }
+        for (label, data, _) in &mut self.places {
+            self.a.set_label(label)?;
+            let words = [
+                data.return_to,
+                0,
+                u64::from(data.kind) | u64::from(data.function) << 32,
+                u64::from(data.local),
+            ];
+            self.a.dq(&words)?;
+        }
+        let code = Code::assemble(&mut self.a, at)?;
+        let address = |label: &CodeLabel| code.address(label);
+        let moved = self
+            .moved
+            .iter()
+            .map(|(from, to)| Ok((*from, address(to)?)))
+            .collect::<Emitted<Vec<_>>>()?;
+        let behind_syscalls = self
+            .behind_syscalls
+            .iter()
+            .map(address)
+            .collect::<Emitted<Vec<_>>>()?;
+        let hidden = self
+            .places
+            .iter()
+            .filter_map(|(label, _, hidden)| hidden.as_ref().map(|hidden| (label, hidden)))
+            .map(|(label, hidden)| Ok((address(label)? - at + place::HIDDEN, address(hidden)?)))
+            .collect::<Emitted<Vec<_>>>()?;
+        let entry = address(&entry)?;
+        let mut bytes = code.bytes();
+        for (offset, hidden) in hidden {
+            bytes[offset as usize..offset as usize + 8].copy_from_slice(&hidden.to_le_bytes());
+        }
+        Ok(Stub {
+            bytes,
+            entry,
+            moved,
+            behind_syscalls,
+        })
+    }
+
+    fn later(&mut self, later: Later) -> Emitted<()> {
+        let a = &mut self.a;
+        match later {
+            Later::Lookup {
+                mut at,
+                back,
+                unknown,
+            } => {
+                a.set_label(&mut at)?;
+                a.call(self.runtime.lookup)?;
+                a.test(rcx, rcx)?;
+                a.jne(back)?;
+                a.jmp(unknown)
+            }
+            Later::Register {
+                mut at,
+                back,
+                unknown,
+            } => {
+                a.set_label(&mut at)?;
+                a.call(self.runtime.register)?;
+                a.test(rcx, rcx)?;
+                a.jne(back)?;
+                a.jmp(unknown)
+            }
+            Later::Call {
+                mut at,
+                routine,
+                back,
+            } => {
+                a.set_label(&mut at)?;
+                a.call(routine)?;
+                a.jmp(back)
+            }
+            Later::Choose {
+                mut at,
+                routine,
+                zero,
+                other,
+            } => {
+                a.set_label(&mut at)?;
+                a.call(routine)?;
+                a.je(zero)?;
+                a.jmp(other)
+            }
+        }
+    }
+
+    /// Leaves the child's descriptor in rax, or goes to `pass`. rdx is the current descriptor.
+    ///
+    /// For callees told apart at run time `callee` is where in the frame the callee's address is.
+    pub fn child(
+        &mut self,
+        site: &Site,
+        place: CodeLabel,
+        callee: Option<i32>,
+        pass: CodeLabel,
+    ) -> Emitted<()> {
+        let local = i32::try_from(site.local).unwrap_or(i32::MAX / 8) * 8;
+        let a = &mut self.a;
+        a.mov(rdx, field(block::CURRENT))?;
+        a.cmp(
+            dword_ptr(rdx + descriptor::FUNCTION as i32),
+            site.function as i32,
+        )?;
+        a.jne(pass)?;
+        a.mov(rax, qword_ptr(rdx + descriptor::CHILDREN as i32))?;
+        a.mov(rax, qword_ptr(rax + local))?;
+        a.test(rax, rax)?;
+        a.je(pass)?;
+        let Some(callee) = callee else { return Ok(()) };
+        // The first position of the target table is looked at here, the others by the routine.
+        let (mut slow, mut known) = (a.create_label(), a.create_label());
+        a.mov(rdx, qword_ptr(rsp + callee))?;
+        a.push(rdi)?;
+        a.mov(rdi, rdx)?;
+        a.shr(rdi, 4)?;
+        a.and(edi, (targets::COUNT - 1) as i32)?;
+        a.shl(edi, 4)?;
+        a.cmp(qword_ptr(rax + rdi + targets::SLOTS as i32), rdx)?;
+        a.jne(slow)?;
+        a.cmp(
+            qword_ptr(rax + rdi + (targets::SLOTS + 8) as i32),
+            targets::UNMEASURED as i32,
+        )?;
+        a.jbe(slow)?;
+        a.mov(rax, qword_ptr(rax + rdi + (targets::SLOTS + 8) as i32))?;
+        a.pop(rdi)?;
+        a.jmp(known)?;
+        a.set_label(&mut slow)?;
+        a.pop(rdi)?;
+        a.push(rsi)?;
+        a.lea(rsi, ptr(place))?;
+        a.call(self.runtime.target)?;
+        a.pop(rsi)?;
+        a.test(rax, rax)?;
+        a.je(pass)?;
+        a.set_label(&mut known)?;
+        a.mov(rdx, field(block::CURRENT))
+    }
+
+    /// Puts an entry on the shadow stack: rdx the current descriptor, rax the child's, rdi the slot.
+    pub fn enter(&mut self, place: CodeLabel) -> Emitted<()> {
+        let a = &mut self.a;
+        a.add(field(block::TOP), entry::SIZE as i32)?;
+        a.mov(shadow(0, entry::SAVED), rdx)?;
+        a.mov(shadow(0, entry::CHILD), rax)?;
+        a.mov(shadow(0, entry::SLOT), rdi)?;
+        a.mov(field(block::CURRENT), rax)?;
+        a.lea(rax, ptr(place))?;
+        a.mov(shadow(0, entry::PLACE), rax)
+    }
+
+    /// Starts the clock of the entry at rsi.
+    pub fn start(&mut self) -> Emitted<()> {
+        let a = &mut self.a;
+        tsc(a)?;
+        a.mov(shadow(0, entry::START), rax)?;
+        a.sub(rax, field(block::STOLEN))?;
+        a.mov(shadow(0, entry::ADJUSTED), rax)
+    }
+
+    /// The whole way in of a measured call, up to [`Builder::start`]; the frame is saved already.
+    pub fn way_in(
+        &mut self,
+        site: &Site,
+        place: CodeLabel,
+        slot: i32,
+        callee: Option<i32>,
+        pass: CodeLabel,
+    ) -> Emitted<()> {
+        let [stale, slow, mut fresh] = std::array::from_fn(|_| self.label());
+        let again = self.block(pass)?;
+        self.a.lea(rdi, qword_ptr(rsp + slot))?;
+        self.a.cmp(rdi, shadow(TOP, entry::SLOT))?;
+        match site.kind {
+            // The frame that a tail call replaces has the same slot.
+            Kind::Tail(..) => self.a.ja(stale)?,
+            _ => self.a.jae(stale)?,
+        }
+        self.a.set_label(&mut fresh)?;
+        self.child(site, place, callee, pass)?;
+        self.a.cmp(rsi, field(block::LIMIT))?;
+        self.a.jae(slow)?;
+        self.enter(place)?;
+        if let Kind::Tail(..) = site.kind {
+            self.a.mov(rax, qword_ptr(rdi))?;
+            self.a.mov(shadow(0, entry::RETURN_TO), rax)?;
+        }
+        self.start()?;
+        self.later.push(Later::Call {
+            at: stale,
+            routine: self.runtime.stale,
+            back: fresh,
+        });
+        self.later.push(Later::Choose {
+            at: slow,
+            routine: self.runtime.slow,
+            zero: pass,
+            other: again,
+        });
+        Ok(())
+    }
+
+    /// The way out of a measured call, up to taking the entry off; the frame is saved already and
+    /// the clock's reading is the first thing taken. rsi is left at the entry, rdi is lost.
+    pub fn way_out(&mut self, slot: i32, unknown: CodeLabel, lost: CodeLabel) -> Emitted<()> {
+        let [search, mut matched, accumulate, credited, first] =
+            std::array::from_fn(|_| self.label());
+        tsc(&mut self.a)?;
+        self.a.mov(rdi, rax)?;
+        self.block(unknown)?;
+        self.a.lea(rdx, qword_ptr(rsp + slot))?;
+        self.a.cmp(rdx, shadow(TOP, entry::SLOT))?;
+        self.a.jne(search)?;
+        self.a.set_label(&mut matched)?;
+        self.a.sub(rsi, entry::SIZE as i32)?;
+        self.a.mov(rax, shadow(0, entry::CHILD))?;
+        latency(&mut self.a, self.around.inside)?;
+        self.a.add(field(block::STOLEN), self.around.outside)?;
+        self.a.mov(eax, dword_ptr(rax + descriptor::NODE as i32))?;
+        self.a.add(rax, rcx)?;
+        credit(&mut self.a, accumulate, credited, first)?;
+        self.a.mov(rdx, shadow(0, entry::SAVED))?;
+        self.a.mov(field(block::CURRENT), rdx)?;
+        self.a.mov(field(block::TOP), rsi)?;
+        self.later.push(Later::Choose {
+            at: search,
+            routine: self.runtime.find,
+            zero: matched,
+            other: lost,
+        });
+        self.later.push(Later::Call {
+            at: first,
+            routine: self.runtime.first,
+            back: accumulate,
+        });
+        Ok(())
+    }
+}

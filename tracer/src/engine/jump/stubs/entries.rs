@@ -1,0 +1,225 @@
+//! The code at a function's entry, and at the returns of f0.
+
+use iced_x86::Instruction;
+use iced_x86::code_asm::*;
+
+use crate::engine::jump::asm::{
+    Emitted, SAVED, Surroundings, TOP, acquire, field, field32, restore, save, shadow, top, tsc,
+};
+use crate::engine::jump::layout::{DESCRIPTORS, LIVE, TABLE, block, descriptor, entry, place};
+use crate::engine::jump::runtime::{Runtime, nested};
+
+use super::builder::{Builder, Later, PlaceData};
+use super::sites::return_from_anywhere;
+use super::{Region, Stub};
+
+/// What the end of f0 is noticed by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum F0End {
+    /// Its return address is replaced.
+    HiddenReturn,
+    /// Its `ret` instructions are patched, all of them; see [`ret`].
+    PatchedReturns,
+}
+
+/// Emits the stub of f0's entry.
+pub fn f0(
+    at: u64,
+    f0: &Region,
+    end: F0End,
+    around: &Surroundings,
+    runtime: &Runtime,
+) -> Emitted<Stub> {
+    let mut b = Builder::new(around, runtime)?;
+    let [
+        mut start,
+        miss,
+        mut known,
+        mut pass,
+        busy,
+        mut go,
+        mut inside,
+        mut leave,
+    ] = std::array::from_fn(|_| b.label());
+    let ignored = b.place(PlaceData {
+        return_to: 0,
+        kind: place::IGNORED,
+        function: 0,
+        local: 0,
+    });
+    let op = b.place(PlaceData {
+        return_to: 0,
+        kind: place::F0,
+        function: 0,
+        local: 0,
+    });
+    b.a.set_label(&mut start)?;
+    save(&mut b.a)?;
+    acquire(&mut b.a, around.control + TABLE, miss)?;
+    b.a.set_label(&mut known)?;
+    b.later.push(Later::Register {
+        at: miss,
+        back: known,
+        unknown: pass,
+    });
+    if let Some(offset) = around.tid_offset {
+        // A new thread may have the thread pointer of one that is gone.
+        let (renew, mut same) = (b.label(), b.label());
+        b.a.mov(eax, dword_ptr(offset).fs())?;
+        b.a.cmp(eax, field32(block::TID))?;
+        b.a.jne(renew)?;
+        b.a.set_label(&mut same)?;
+        b.later.push(Later::Call {
+            at: renew,
+            routine: runtime.renew,
+            back: same,
+        });
+    }
+    top(&mut b.a)?;
+    b.a.lea(rdi, qword_ptr(rsp + SAVED))?;
+    b.a.cmp(rsi, field(block::BASE))?;
+    b.a.jne(busy)?;
+    let mut begin = b.label();
+    b.a.set_label(&mut begin)?;
+    b.a.mov(rax, around.control + LIVE)?;
+    b.a.mov(eax, dword_ptr(rax))?;
+    b.a.test(eax, eax)?;
+    b.a.je(pass)?;
+    b.a.mov(field32(block::GENERATION), eax)?;
+    b.a.mov(rax, field(block::REAL_LIMIT))?;
+    b.a.mov(field(block::LIMIT), rax)?;
+    b.a.inc(field(block::EPOCH))?;
+    // Nothing touched, nothing missed: two fields at once.
+    b.a.mov(field(block::TOUCHED), 0)?;
+    b.a.mov(rdx, around.control + DESCRIPTORS)?;
+    b.a.lea(rax, qword_ptr(rdx + descriptor::SIZE as i32))?;
+    b.enter(op)?;
+    b.a.mov(rax, qword_ptr(rdi))?;
+    b.a.mov(shadow(0, entry::RETURN_TO), rax)?;
+    b.start()?;
+    b.a.set_label(&mut go)?;
+    restore(&mut b.a)?;
+    match end {
+        F0End::PatchedReturns => b.a.jmp(inside)?,
+        F0End::HiddenReturn => {
+            b.a.lea(rsp, qword_ptr(rsp + 8))?;
+            b.a.call(inside)?;
+            let mut here = b.label();
+            b.a.set_label(&mut here)?;
+            for (_, data, hidden) in &mut b.places {
+                if data.kind != place::CALL {
+                    *hidden = Some(here);
+                }
+            }
+            b.a.lea(rsp, qword_ptr(rsp - 8))?;
+            save(&mut b.a)?;
+            let [mut matched, search, mut lost] = std::array::from_fn(|_| b.label());
+            tsc(&mut b.a)?;
+            b.a.mov(rdi, rax)?;
+            b.block(lost)?;
+            b.a.lea(rdx, qword_ptr(rsp + SAVED))?;
+            b.a.cmp(rdx, shadow(TOP, entry::SLOT))?;
+            b.a.jne(search)?;
+            b.a.set_label(&mut matched)?;
+            b.a.sub(rsi, entry::SIZE as i32)?;
+            b.a.mov(rax, shadow(0, entry::RETURN_TO))?;
+            b.a.mov(qword_ptr(rsp + SAVED), rax)?;
+            b.a.call(runtime.end)?;
+            b.a.set_label(&mut leave)?;
+            restore(&mut b.a)?;
+            b.a.ret()?;
+            b.later.push(Later::Choose {
+                at: search,
+                routine: runtime.find,
+                zero: matched,
+                other: lost,
+            });
+            b.a.set_label(&mut lost)?;
+            return_from_anywhere(&mut b, leave)?;
+        }
+    }
+    b.a.set_label(&mut pass)?;
+    restore(&mut b.a)?;
+    b.a.set_label(&mut inside)?;
+    b.a.nop()?;
+    b.region(f0)?;
+    // Entries are awaited already.
+    let mut busy = busy;
+    let mut ignore = b.label();
+    b.a.set_label(&mut busy)?;
+    b.a.call(runtime.nested)?;
+    b.a.cmp(eax, nested::OP)?;
+    b.a.je(begin)?;
+    b.a.jb(pass)?;
+    b.a.set_label(&mut ignore)?;
+    b.a.mov(rdx, field(block::CURRENT))?;
+    b.a.mov(rax, around.control + DESCRIPTORS)?;
+    b.enter(ignored)?;
+    b.a.mov(rax, qword_ptr(rdi))?;
+    b.a.mov(shadow(0, entry::RETURN_TO), rax)?;
+    b.a.jmp(go)?;
+    b.finish(at, start)
+}
+
+/// Appends a `ret` of f0 that ends the op.
+pub fn ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
+    let [mut matched, search, mut leave] = std::array::from_fn(|_| b.label());
+    let runtime = b.runtime;
+    save(&mut b.a)?;
+    tsc(&mut b.a)?;
+    b.a.mov(rdi, rax)?;
+    b.block(leave)?;
+    b.a.lea(rdx, qword_ptr(rsp + SAVED))?;
+    b.a.cmp(rdx, shadow(TOP, entry::SLOT))?;
+    b.a.jne(search)?;
+    b.a.set_label(&mut matched)?;
+    // A measured call that leads here shares the slot; it notices its return by itself.
+    b.a.mov(rax, shadow(TOP, entry::PLACE))?;
+    b.a.cmp(qword_ptr(rax + place::HIDDEN as i32), 0)?;
+    b.a.jne(leave)?;
+    b.a.sub(rsi, entry::SIZE as i32)?;
+    b.a.call(runtime.end)?;
+    b.a.set_label(&mut leave)?;
+    restore(&mut b.a)?;
+    b.a.add_instruction(ret)?;
+    b.later.push(Later::Choose {
+        at: search,
+        routine: runtime.find,
+        zero: matched,
+        other: leave,
+    });
+    Ok(())
+}
+
+/// What a hook is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Hook {
+    /// A function that walks or unwinds the stack: all return addresses are put back first.
+    Unwinder,
+    /// A function that runs where an unwind arrived.
+    Catcher,
+}
+
+/// Emits the stub of a hooked entry.
+pub fn hook(
+    at: u64,
+    hooked: &Region,
+    hook: Hook,
+    around: &Surroundings,
+    runtime: &Runtime,
+) -> Emitted<Stub> {
+    let mut b = Builder::new(around, runtime)?;
+    let [mut start, mut pass] = std::array::from_fn(|_| b.label());
+    b.a.set_label(&mut start)?;
+    save(&mut b.a)?;
+    b.block(pass)?;
+    b.a.lea(rdi, qword_ptr(rsp + SAVED))?;
+    b.a.call(match hook {
+        Hook::Unwinder => runtime.reveal,
+        Hook::Catcher => runtime.caught,
+    })?;
+    b.a.set_label(&mut pass)?;
+    restore(&mut b.a)?;
+    b.region(hooked)?;
+    b.finish(at, start)
+}

@@ -1,0 +1,115 @@
+//! The code that patched places lead to. Pure: bytes for an address, from values.
+//!
+//! Every stub keeps all registers, the flags and the red zone. A call that is not measured gets the
+//! program's own return address; one that is measured returns to its stub.
+
+mod builder;
+mod entries;
+mod sites;
+
+use darc_disasm::Operand;
+use iced_x86::{ConditionCode, Instruction};
+
+use super::asm::{Emitted, Surroundings};
+use super::runtime::Runtime;
+
+use builder::Builder;
+use sites::append_site;
+
+pub use entries::{F0End, Hook, f0, hook};
+
+/// What a site enters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Callee {
+    /// This address.
+    Direct(u64),
+    /// What the operand holds when the site is reached.
+    Indirect(Operand),
+}
+
+/// What kind of site it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A call.
+    Call(Callee),
+    /// A jump out of the function, taken under the condition.
+    Tail(Callee, Option<ConditionCode>),
+    /// A system call, by a number that is always the same or not.
+    Syscall {
+        /// Whether calls are told apart by their number.
+        by_number: bool,
+    },
+}
+
+/// An instrumented site.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Site {
+    /// The function, as descriptors name it.
+    pub function: u32,
+    /// The site's index in the function.
+    pub local: u32,
+    /// What it does.
+    pub kind: Kind,
+    /// The address of its instruction.
+    pub addr: u64,
+    /// The address of the instruction behind it.
+    pub next: u64,
+}
+
+/// One instruction that a patch displaces.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Item {
+    /// Nothing is to be noticed at it.
+    Plain(Instruction),
+    /// A site.
+    Site(Site),
+    /// A `ret` of an f0 whose ends are noticed by them.
+    Ret(Instruction),
+}
+
+impl Item {
+    fn addr(&self) -> u64 {
+        match self {
+            Item::Plain(instruction) | Item::Ret(instruction) => instruction.ip(),
+            Item::Site(site) => site.addr,
+        }
+    }
+}
+
+/// What a patch displaces: instructions in a row of which only the last may be a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// The instructions.
+    pub items: Vec<Item>,
+    /// The address behind them, where the rest goes on.
+    pub next: u64,
+}
+
+/// A stub ready to be written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stub {
+    /// Its code.
+    pub bytes: Vec<u8>,
+    /// Where the patch leads.
+    pub entry: u64,
+    /// For every displaced instruction where its copy is: (original, copy).
+    pub moved: Vec<(u64, u64)>,
+    /// A copied `syscall` instruction: the addresses behind the copies, which threads blocked in them have.
+    pub behind_syscalls: Vec<u64>,
+}
+
+/// Emits the stub of a patch in the middle of a function.
+pub fn region(at: u64, region: &Region, around: &Surroundings, runtime: &Runtime) -> Emitted<Stub> {
+    let mut b = Builder::new(around, runtime)?;
+    let mut start = b.label();
+    if let [Item::Site(site)] = &region.items[..] {
+        // By far the most frequent case.
+        b.a.set_label(&mut start)?;
+        append_site(&mut b, site, None)?;
+    } else {
+        b.a.set_label(&mut start)?;
+        b.a.nop()?;
+        b.region(region)?;
+    }
+    b.finish(at, start)
+}
