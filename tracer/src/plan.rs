@@ -30,11 +30,25 @@ pub struct Edge {
     pub child: FnodeId,
 }
 
+/// A function that runs already: its entry was passed before anybody looked, so its own call sites tell
+/// when it is executed. Its time is cut into windows, which take the place of ops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Running {
+    /// The function's entry, as in its [`PlannedFunction`].
+    pub entry: TargetAddr,
+    /// The fnode that its frame on the stack is.
+    pub fnode: FnodeId,
+}
+
 /// Everything that is to be instrumented at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// f0: its code, entry first. `None` while f0 is not mapped yet (a library that is loaded later).
     pub f0: Option<Arc<FunctionCode>>,
+    /// The return addresses of the calls of f0 that are ops; empty for all calls.
+    pub callers: Vec<TargetAddr>,
+    /// Functions that run already, in the place of f0.
+    pub running: Vec<Running>,
     /// Functions with instrumented sites, f0 among them once it is descended into.
     pub functions: Vec<PlannedFunction>,
     /// The ftree as the probes need it.

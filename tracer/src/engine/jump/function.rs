@@ -47,6 +47,10 @@ pub struct Function {
     refused: HashMap<u64, Reason>,
     end: F0End,
     part: Part,
+    /// The descriptor of the frame of it that is on a stack already.
+    running: Option<u64>,
+    /// The return addresses of its calls that are ops; empty for all.
+    callers: Vec<u64>,
     /// Who jumps where, found when it is first asked for.
     branches: OnceCell<Cfg>,
 }
@@ -104,6 +108,8 @@ impl Function {
             refused: HashMap::new(),
             end: F0End::HiddenReturn,
             part,
+            running: None,
+            callers: Vec::new(),
             branches: OnceCell::new(),
         };
         if part == Part::F0 && function.divide_with_returns() {
@@ -118,6 +124,28 @@ impl Function {
     #[must_use]
     pub fn is_of(&self, code: &FunctionCode) -> bool {
         *self.own == *code
+    }
+
+    /// Says by which descriptor the stubs know the frame of it that was on a stack before they came.
+    pub fn set_running(&mut self, running: Option<u64>) {
+        self.running = running;
+    }
+
+    /// Says which calls of it are ops, by their return addresses; none for all.
+    pub fn set_callers(&mut self, callers: Vec<u64>) {
+        self.callers = callers;
+    }
+
+    /// The return addresses of its calls that are ops; none for all.
+    #[must_use]
+    pub fn callers(&self) -> &[u64] {
+        &self.callers
+    }
+
+    /// The descriptor of its frame that was there before the stubs.
+    #[must_use]
+    pub fn running(&self) -> Option<u64> {
+        self.running
     }
 
     /// Gives up noticing the ends of f0 at its `ret`s. False when that had not been tried.
@@ -385,6 +413,7 @@ impl Function {
             kind,
             addr: call.addr,
             next: call.next(),
+            running: self.running,
         }
     }
 }

@@ -197,9 +197,14 @@ pub mod entry {
     pub const PLACE: u64 = 40;
     /// The program's return address, where the place does not know it.
     pub const RETURN_TO: u64 = 48;
+    /// The slot of a window: no stack reaches so high, and the sentinel is above it.
+    pub const WINDOW_SLOT: i32 = -2;
     /// Bytes.
     pub const SIZE: u64 = 64;
 }
+
+/// Cycles after which the window of a running function ends with the next return to it: a few milliseconds.
+pub const WINDOW_CYCLES: i32 = 1 << 23;
 
 /// What is the same for all calls from one stub; lies beside its code.
 pub mod place {

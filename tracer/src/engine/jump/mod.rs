@@ -249,8 +249,9 @@ impl Engine for Jump {
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
-        self.watch.expect_libraries(plan.f0.is_none());
-        if self.watch.end().is_some() || (plan.f0.is_none() && self.space.is_none()) {
+        let nothing = plan.f0.is_none() && plan.running.is_empty();
+        self.watch.expect_libraries(nothing);
+        if self.watch.end().is_some() || (nothing && self.space.is_none()) {
             return Ok(Vec::new());
         }
         let codes = plan

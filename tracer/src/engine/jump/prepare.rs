@@ -102,7 +102,13 @@ impl Stubs<'_> {
             return Ok(Err("its bytes are not at hand".to_owned()));
         };
         let stub = self.place(at, |at, around, runtime| match (purpose, hook) {
-            (Purpose::Entry, None) => stubs::f0(at, &region, function.end(), around, runtime),
+            (Purpose::Entry, None) => {
+                let f0 = stubs::F0 {
+                    end: function.end(),
+                    callers: function.callers(),
+                };
+                stubs::f0(at, &region, f0, around, runtime)
+            }
             (Purpose::Entry, Some(hook)) => stubs::hook(at, &region, hook, around, runtime),
             (Purpose::Sites | Purpose::Ret, _) => stubs::region(at, &region, around, runtime),
         })?;

@@ -35,6 +35,8 @@ pub struct Space {
     /// Everything prepared so far, by function and address of the patch.
     pub prepared: HashMap<(u64, u64), std::result::Result<Prepared, String>>,
     functions: HashMap<u64, Function>,
+    /// Functions that run already, with their descriptors.
+    running: HashMap<u64, u64>,
 }
 
 impl Space {
@@ -48,6 +50,7 @@ impl Space {
             patches: Patches::default(),
             prepared: HashMap::new(),
             functions: HashMap::new(),
+            running: HashMap::new(),
         }
     }
 
@@ -69,8 +72,17 @@ impl Space {
             });
         };
         let f0 = plan.f0.as_ref().map(|f0| f0.entry());
+        self.running = plan
+            .running
+            .iter()
+            .filter_map(|at| Some((at.entry.0, self.tree.descriptor(at.fnode)?)))
+            .collect();
         if let Some(code) = &plan.f0 {
             self.look_at(memory, code, Part::F0);
+            let callers: Vec<u64> = plan.callers.iter().map(|caller| caller.0).collect();
+            if let Some(function) = self.functions.get_mut(&code.entry()) {
+                function.set_callers(callers);
+            }
             self.want_entry(memory, code.entry(), None, &mut wanted, &mut refuse)?;
         }
         let unwinders = plan.unwinders.iter().map(|addr| (addr.0, Hook::Unwinder));
@@ -107,7 +119,10 @@ impl Space {
     fn look_at(&mut self, memory: &Memory, code: &Arc<FunctionCode>, part: Part) {
         let entry = code.entry();
         let known = self.functions.get(&entry);
-        if known.is_some_and(|known| known.is_of(code) && known.plays(part)) {
+        let running = self.running.get(&entry).copied();
+        let same =
+            |known: &Function| known.is_of(code) && known.plays(part) && known.running() == running;
+        if known.is_some_and(same) {
             return;
         }
         self.prepared.retain(|&(function, _), _| function != entry);
@@ -123,6 +138,7 @@ impl Space {
                 function = Function::padded(Arc::clone(code), padded, part);
             }
         }
+        function.set_running(running);
         self.functions.insert(entry, function);
     }
 

@@ -159,7 +159,8 @@ impl Arena {
             next: entry + displaced as u64,
         };
         self.patch(entry, displaced, |at, around, runtime| {
-            stubs::f0(at, &entry_code, end, around, runtime).unwrap()
+            let callers = &[];
+            stubs::f0(at, &entry_code, stubs::F0 { end, callers }, around, runtime).unwrap()
         });
     }
 
@@ -346,6 +347,7 @@ fn call_site(kind: Kind, next: u64) -> Site {
         kind,
         addr: 0,
         next,
+        running: None,
     }
 }
 
@@ -621,4 +623,78 @@ fn a_forked_child_writes_nothing() {
     set32(arena.control + LIVE, 0);
     run(&mut State::arbitrary(0x202));
     assert_eq!(arena.ops().len(), 1);
+}
+
+#[test]
+fn a_running_function_is_cut_into_windows() {
+    let mut arena = Arena::new();
+    let child = callee(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    arena.expand(1, 5, arena.descriptor_at(2));
+    compare(&mut arena, p.f0, |arena| {
+        let mut site = call_site(Kind::Call(Callee::Direct(child)), p.after);
+        site.running = Some(arena.descriptor_at(1));
+        arena.patch_site(p.site, 5, &site);
+    });
+    let window = arena.control + BLOCKS + block::SHADOW + entry::SIZE;
+    assert_eq!(word(window + entry::SLOT), entry::WINDOW_SLOT as i64 as u64);
+    assert_eq!(arena.block(block::CURRENT), arena.descriptor_at(1));
+    assert!(arena.ops().is_empty(), "it is too young to end");
+    let begun = word(window + entry::START) - 2 * WINDOW_CYCLES as u64;
+    set(window + entry::START, begun);
+    set(
+        window + entry::ADJUSTED,
+        word(window + entry::ADJUSTED) - 2 * WINDOW_CYCLES as u64,
+    );
+    let run = trampoline(&mut arena, p.f0);
+    run(&mut State::arbitrary(FLAGS[0]));
+    let [op] = &arena.ops()[..] else {
+        panic!("{:?}", arena.ops())
+    };
+    assert_eq!((op[1], op[5] as u32), (begun, 1));
+    assert_eq!((op[9], op[8]), (OPS + 1, block::NODES + 2 * node::SIZE));
+    assert_eq!(
+        word(window + entry::START),
+        op[2],
+        "the next one began at once"
+    );
+    assert_eq!(arena.block(block::CURRENT), arena.descriptor_at(1));
+    // A site of a function in which nothing is measured opens none.
+    arena.descriptor(1, descriptor::NO_FUNCTION, 0);
+    set(
+        arena.control + BLOCKS + block::TOP,
+        arena.block(block::BASE),
+    );
+    set(
+        arena.control + BLOCKS + block::CURRENT,
+        arena.descriptor_at(0),
+    );
+    run(&mut State::arbitrary(FLAGS[0]));
+    assert_eq!(arena.block(block::TOP), arena.block(block::BASE));
+}
+
+#[test]
+fn only_calls_from_the_named_callers_are_ops() {
+    for (wanted, ops) in [(0, 0), (1, 1)] {
+        let mut arena = Arena::new();
+        let child = callee(&mut arena);
+        let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+        // The program calls its callee, which plays f0 here.
+        let callers = [p.after ^ 0x1000, if wanted == 1 { p.after } else { 1 }];
+        let displaced = arena.instructions(child, 8);
+        let entry_code = Region {
+            items: displaced[..2].iter().copied().map(Item::Plain).collect(),
+            next: displaced[1].next_ip(),
+        };
+        compare(&mut arena, p.f0, |arena| {
+            arena.patch(child, 8, |at, around, runtime| {
+                let f0 = stubs::F0 {
+                    end: F0End::HiddenReturn,
+                    callers: &callers,
+                };
+                stubs::f0(at, &entry_code, f0, around, runtime).unwrap()
+            });
+        });
+        assert_eq!(arena.ops().len() as u64, ops * OPS);
+    }
 }

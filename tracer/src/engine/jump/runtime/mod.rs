@@ -8,11 +8,12 @@ mod accounts;
 mod frames;
 mod records;
 mod threads;
+mod windows;
 
 use iced_x86::code_asm::*;
 
 use super::asm::{Code, Emitted, Surroundings};
-use super::layout::DESCRIPTORS;
+use super::layout::{DESCRIPTORS, place};
 
 pub use accounts::{credit, latency};
 
@@ -46,6 +47,11 @@ pub struct Runtime {
     pub target: u64,
     /// rdx slot: finds a hidden return address in any thread's entries → rax, zero for none.
     pub anywhere: u64,
+    /// rax descriptor of a function that runs already, rdx its function, rsi top. Zero flag: look at the
+    /// site again; else pass.
+    pub window: u64,
+    /// rax that descriptor, rsi top: a call returned to it.
+    pub cut: u64,
 }
 
 /// What [`Runtime::nested`] answers.
@@ -79,6 +85,8 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
         mut target,
         mut anywhere,
     ] = std::array::from_fn(|_| a.create_label());
+    let [mut window, mut cut, mut open, mut window_place] =
+        std::array::from_fn(|_| a.create_label());
     threads::lookup(&mut a, &mut lookup, around)?;
     threads::register(&mut a, &mut register, lookup, around)?;
     threads::renew(&mut a, &mut renew, around)?;
@@ -101,6 +109,12 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     records::end(&mut a, &mut end, &labels, around)?;
     records::target(&mut a, &mut target, &labels, around)?;
     threads::anywhere(&mut a, &mut anywhere, around)?;
+    windows::window(&mut a, &mut window, open, around)?;
+    let opening = open;
+    windows::open(&mut a, &mut open, window_place, around)?;
+    windows::cut(&mut a, &mut cut, opening, end, around)?;
+    a.set_label(&mut window_place)?;
+    a.dq(&[0, 0, u64::from(place::F0), 0])?;
     let code = Code::assemble(&mut a, at)?;
     let runtime = Runtime {
         lookup: code.address(&lookup)?,
@@ -116,6 +130,8 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
         caught: code.address(&caught)?,
         target: code.address(&target)?,
         anywhere: code.address(&anywhere)?,
+        window: code.address(&window)?,
+        cut: code.address(&cut)?,
     };
     Ok((code.bytes(), runtime))
 }

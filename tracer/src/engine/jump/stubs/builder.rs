@@ -53,6 +53,20 @@ pub enum Later {
         routine: u64,
         back: CodeLabel,
     },
+    /// The site's function is not current. It runs already, so a window may begin here.
+    Window {
+        at: CodeLabel,
+        descriptor: u64,
+        function: u32,
+        again: CodeLabel,
+        pass: CodeLabel,
+    },
+    /// A call returned to a function that runs already.
+    Cut {
+        at: CodeLabel,
+        descriptor: u64,
+        back: CodeLabel,
+    },
     /// Calls a routine; with the zero flag goes one way, else the other.
     Choose {
         at: CodeLabel,
@@ -113,6 +127,20 @@ impl<'a> Builder<'a> {
         self.a.set_label(&mut back)?;
         top(&mut self.a)?;
         self.later.push(Later::Lookup {
+            at: miss,
+            back,
+            unknown,
+        });
+        Ok(back)
+    }
+
+    /// As [`Builder::block`], but gives an unknown thread a block when there is one.
+    fn own_block(&mut self, unknown: CodeLabel) -> Emitted<CodeLabel> {
+        let (miss, mut back) = (self.label(), self.label());
+        acquire(&mut self.a, self.around.control + TABLE, miss)?;
+        self.a.set_label(&mut back)?;
+        top(&mut self.a)?;
+        self.later.push(Later::Register {
             at: miss,
             back,
             unknown,
@@ -215,6 +243,30 @@ impl<'a> Builder<'a> {
                 a.call(routine)?;
                 a.jmp(back)
             }
+            Later::Window {
+                mut at,
+                descriptor,
+                function,
+                again,
+                pass,
+            } => {
+                a.set_label(&mut at)?;
+                a.mov(rax, descriptor)?;
+                a.mov(edx, function)?;
+                a.call(self.runtime.window)?;
+                a.je(again)?;
+                a.jmp(pass)
+            }
+            Later::Cut {
+                mut at,
+                descriptor,
+                back,
+            } => {
+                a.set_label(&mut at)?;
+                a.mov(rax, descriptor)?;
+                a.call(self.runtime.cut)?;
+                a.jmp(back)
+            }
             Later::Choose {
                 mut at,
                 routine,
@@ -229,7 +281,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Leaves the child's descriptor in rax, or goes to `pass`. rdx is the current descriptor.
+    /// Leaves the child's descriptor in rax, or goes to `pass`, or to `elsewhere` when the site's function is
+    /// not current. rdx is the current descriptor.
     ///
     /// For callees told apart at run time `callee` is where in the frame the callee's address is.
     pub fn child(
@@ -237,6 +290,7 @@ impl<'a> Builder<'a> {
         site: &Site,
         place: CodeLabel,
         callee: Option<i32>,
+        elsewhere: CodeLabel,
         pass: CodeLabel,
     ) -> Emitted<()> {
         let local = i32::try_from(site.local).unwrap_or(i32::MAX / 8) * 8;
@@ -246,7 +300,7 @@ impl<'a> Builder<'a> {
             dword_ptr(rdx + descriptor::FUNCTION as i32),
             site.function as i32,
         )?;
-        a.jne(pass)?;
+        a.jne(elsewhere)?;
         a.mov(rax, qword_ptr(rdx + descriptor::CHILDREN as i32))?;
         a.mov(rax, qword_ptr(rax + local))?;
         a.test(rax, rax)?;
@@ -313,7 +367,24 @@ impl<'a> Builder<'a> {
         pass: CodeLabel,
     ) -> Emitted<()> {
         let [stale, slow, mut fresh] = std::array::from_fn(|_| self.label());
-        let again = self.block(pass)?;
+        let again = match site.running {
+            Some(_) => self.own_block(pass)?,
+            None => self.block(pass)?,
+        };
+        let elsewhere = match site.running {
+            Some(descriptor) => {
+                let at = self.label();
+                self.later.push(Later::Window {
+                    at,
+                    descriptor,
+                    function: site.function,
+                    again,
+                    pass,
+                });
+                at
+            }
+            None => pass,
+        };
         self.a.lea(rdi, qword_ptr(rsp + slot))?;
         self.a.cmp(rdi, shadow(TOP, entry::SLOT))?;
         match site.kind {
@@ -322,7 +393,7 @@ impl<'a> Builder<'a> {
             _ => self.a.jae(stale)?,
         }
         self.a.set_label(&mut fresh)?;
-        self.child(site, place, callee, pass)?;
+        self.child(site, place, callee, elsewhere, pass)?;
         self.a.cmp(rsi, field(block::LIMIT))?;
         self.a.jae(slow)?;
         self.enter(place)?;
@@ -347,7 +418,13 @@ impl<'a> Builder<'a> {
 
     /// The way out of a measured call, up to taking the entry off; the frame is saved already and
     /// the clock's reading is the first thing taken. rsi is left at the entry, rdi is lost.
-    pub fn way_out(&mut self, slot: i32, unknown: CodeLabel, lost: CodeLabel) -> Emitted<()> {
+    pub fn way_out(
+        &mut self,
+        site: &Site,
+        slot: i32,
+        unknown: CodeLabel,
+        lost: CodeLabel,
+    ) -> Emitted<()> {
         let [search, mut matched, accumulate, credited, first] =
             std::array::from_fn(|_| self.label());
         tsc(&mut self.a)?;
@@ -367,6 +444,19 @@ impl<'a> Builder<'a> {
         self.a.mov(rdx, shadow(0, entry::SAVED))?;
         self.a.mov(field(block::CURRENT), rdx)?;
         self.a.mov(field(block::TOP), rsi)?;
+        if let (Some(descriptor), Kind::Call(_) | Kind::Syscall { .. }) = (site.running, site.kind)
+        {
+            let (cut, mut back) = (self.label(), self.label());
+            self.a.cmp(shadow(TOP, entry::SLOT), entry::WINDOW_SLOT)?;
+            self.a.je(cut)?;
+            self.a.set_label(&mut back)?;
+            self.a.nop()?;
+            self.later.push(Later::Cut {
+                at: cut,
+                descriptor,
+                back,
+            });
+        }
         self.later.push(Later::Choose {
             at: search,
             routine: self.runtime.find,

@@ -22,11 +22,20 @@ pub enum F0End {
     PatchedReturns,
 }
 
+/// What makes a call of f0 an op, and what ends it.
+#[derive(Clone, Copy, Debug)]
+pub struct F0<'a> {
+    /// What its end is noticed by.
+    pub end: F0End,
+    /// The return addresses of the calls that are ops; none for all.
+    pub callers: &'a [u64],
+}
+
 /// Emits the stub of f0's entry.
 pub fn f0(
     at: u64,
-    f0: &Region,
-    end: F0End,
+    region: &Region,
+    F0 { end, callers }: F0<'_>,
     around: &Surroundings,
     runtime: &Runtime,
 ) -> Emitted<Stub> {
@@ -81,6 +90,17 @@ pub fn f0(
     b.a.jne(busy)?;
     let mut begin = b.label();
     b.a.set_label(&mut begin)?;
+    if !callers.is_empty() {
+        let mut wanted = b.label();
+        b.a.mov(rax, qword_ptr(rdi))?;
+        for &caller in callers {
+            b.a.mov(rdx, caller)?;
+            b.a.cmp(rax, rdx)?;
+            b.a.je(wanted)?;
+        }
+        b.a.jmp(pass)?;
+        b.a.set_label(&mut wanted)?;
+    }
     b.a.mov(rax, around.control + LIVE)?;
     b.a.mov(eax, dword_ptr(rax))?;
     b.a.test(eax, eax)?;
@@ -142,7 +162,7 @@ pub fn f0(
     restore(&mut b.a)?;
     b.a.set_label(&mut inside)?;
     b.a.nop()?;
-    b.region(f0)?;
+    b.region(region)?;
     // Entries are awaited already.
     let mut busy = busy;
     let mut ignore = b.label();

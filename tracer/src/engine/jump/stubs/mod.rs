@@ -16,7 +16,7 @@ use super::runtime::Runtime;
 use builder::Builder;
 use sites::append_site;
 
-pub use entries::{F0End, Hook, f0, hook};
+pub use entries::{F0, F0End, Hook, f0, hook};
 
 /// What a site enters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +54,8 @@ pub struct Site {
     pub addr: u64,
     /// The address of the instruction behind it.
     pub next: u64,
+    /// The descriptor of its function, when that runs already and has no op to be in.
+    pub running: Option<u64>,
 }
 
 /// One instruction that a patch displaces.

@@ -42,7 +42,7 @@ fn direct_call(b: &mut Builder<'_>, site: &Site, to: u64) -> Emitted<()> {
     b.a.call(to)?;
     b.returns_here()?;
     save(&mut b.a)?;
-    b.way_out(SLOT, leave, leave)?;
+    b.way_out(site, SLOT, leave, leave)?;
     b.a.set_label(&mut leave)?;
     restore(&mut b.a)?;
     b.a.jmp(site.next)?;
@@ -77,7 +77,7 @@ fn indirect_call(b: &mut Builder<'_>, site: &Site, operand: Operand) -> Emitted<
     b.a.call(qword_ptr(rsp - 16))?;
     b.returns_here()?;
     save(&mut b.a)?;
-    b.way_out(SAVED - 8, leave, leave)?;
+    b.way_out(site, SAVED - 8, leave, leave)?;
     b.a.set_label(&mut leave)?;
     restore(&mut b.a)?;
     b.a.jmp(site.next)?;
@@ -133,7 +133,7 @@ fn tail_jump(
     b.returns_here()?;
     b.a.lea(rsp, qword_ptr(rsp - 8))?;
     save(&mut b.a)?;
-    b.way_out(SAVED, lost, lost)?;
+    b.way_out(site, SAVED, lost, lost)?;
     b.a.mov(rax, shadow(0, entry::RETURN_TO))?;
     b.a.mov(qword_ptr(rsp + SAVED), rax)?;
     // The replaced frame returns by the same slot. Where that is f0 without a hidden return address,
@@ -196,7 +196,7 @@ fn system_call(b: &mut Builder<'_>, site: &Site, by_number: bool) -> Emitted<()>
     b.behind_syscalls.push(measured);
     b.a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
     save(&mut b.a)?;
-    b.way_out(SLOT, leave, leave)?;
+    b.way_out(site, SLOT, leave, leave)?;
     b.a.set_label(&mut leave)?;
     restore(&mut b.a)?;
     b.a.lea(rsp, qword_ptr(rsp + RED_ZONE))?;
