@@ -40,6 +40,15 @@ pub struct Running {
     pub fnode: FnodeId,
 }
 
+/// A function whose calls are counted.
+#[derive(Clone, Debug)]
+pub struct CountedFunction {
+    /// Its code, entry first.
+    pub code: Arc<FunctionCode>,
+    /// The number that its counts have; a function keeps it.
+    pub slot: u32,
+}
+
 /// Everything that is to be instrumented at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
@@ -49,6 +58,8 @@ pub struct Plan {
     pub callers: Vec<TargetAddr>,
     /// Functions that run already, in the place of f0.
     pub running: Vec<Running>,
+    /// Functions whose calls are counted, one by one: for profiles of many functions, without an f0.
+    pub counted: Vec<CountedFunction>,
     /// Functions with instrumented sites, f0 among them once it is descended into.
     pub functions: Vec<PlannedFunction>,
     /// The ftree as the probes need it.

@@ -16,12 +16,16 @@ pub struct Surroundings {
     pub control: u64,
     /// Address of the ring mapping.
     pub rings: u64,
+    /// Bytes of the ring mapping that each block has.
+    pub ring_bytes: u64,
     /// Cycles that an empty measured call reads.
     pub inside: i32,
     /// Cycles that a measured call takes from its caller.
     pub outside: i32,
     /// Cycles that an empty f0 reads.
     pub inside_f0: i32,
+    /// Cycles that an empty counted call reads, and that it takes from its caller.
+    pub counted: (i32, i32),
     /// Where, from the thread pointer, the C library keeps the thread's id.
     pub tid_offset: Option<u32>,
 }

@@ -174,6 +174,7 @@ fn measure(pid: i32, program: &Program) -> Result<Calibration> {
             inside: clamp(inside),
             outside: clamp(whole),
             inside_f0: clamp(inside_f0),
+            ..Costs::default()
         },
         cost: ProbeCost {
             inside: Ticks(inside),

@@ -41,6 +41,7 @@ impl Jump {
                 // Nothing is left that could be restored, or everything was.
                 outcome = Ok(());
             }
+            self.past = Some(space.rings);
         }
         if let Some(thread) = self.parked.take() {
             unless_gone(thread.detach())?;

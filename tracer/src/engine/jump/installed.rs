@@ -17,7 +17,7 @@ use crate::threads;
 
 use super::asm::Surroundings;
 use super::layout::{
-    BLOCKS, DESCRIPTORS, FNODES, HEADER, LIVE, MAGIC, block, descriptor, header, node, ring,
+    BLOCKS, DESCRIPTORS, FNODES, HEADER, LIVE, MAGIC, block, counts, descriptor, header, node, ring,
 };
 use super::ring::Rings;
 use super::runtime::{self, Runtime};
@@ -47,6 +47,8 @@ pub struct Installed {
     pub around: Surroundings,
     /// How many blocks and rings there are.
     pub blocks: u32,
+    /// How much is mapped.
+    pub room: Room,
     /// The arenas, each near some code.
     pub arenas: Vec<CodeArena>,
     /// Makes system calls in the target.
@@ -62,6 +64,36 @@ pub struct Costs {
     pub outside: i32,
     /// What an empty f0 reads.
     pub inside_f0: i32,
+    /// What an empty counted call reads, and what it takes from its caller.
+    pub counted: (i32, i32),
+}
+
+/// How much memory is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// How many functions' calls can be counted; with none there are rings for ops instead.
+    pub slots: u32,
+    /// Bytes of an arena.
+    pub arena: u64,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room {
+            slots: 0,
+            arena: ARENA_BYTES,
+        }
+    }
+}
+
+impl Room {
+    /// Bytes of shared memory for each block.
+    fn ring_bytes(self) -> u64 {
+        match self.slots {
+            0 => ring::SIZE,
+            slots => counts::bytes(slots),
+        }
+    }
 }
 
 impl Installed {
@@ -74,6 +106,7 @@ impl Installed {
         memory: &Memory,
         world: &mut World,
         costs: Costs,
+        room: Room,
     ) -> Result<(Installed, Rings)> {
         let tid_offset = thread_pointers(pid, memory, world)?;
         let mappings = maps::read(pid)?;
@@ -99,9 +132,9 @@ impl Installed {
             libc::SYS_memfd_create,
             [name.0, flags, 0, 0, 0, 0],
         )?;
-        let words = share(worker.tid(), fd, blocks);
+        let words = share(worker.tid(), fd, blocks, room.ring_bytes());
         let rings = words.and_then(|words| {
-            let len = rings_bytes(blocks as u32);
+            let len = rings_bytes(blocks as u32, room.ring_bytes());
             let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
             let arguments = [0, len, data as u64, shared as u64, fd, 0];
             let at = caller.call(worker, "mmap", libc::SYS_mmap, arguments)?;
@@ -116,19 +149,22 @@ impl Installed {
         let around = Surroundings {
             control,
             rings,
+            ring_bytes: room.ring_bytes(),
             inside: costs.inside,
             outside: costs.outside,
             inside_f0: costs.inside_f0,
+            counted: costs.counted,
             tid_offset,
         };
         let installed = Installed {
             around,
             blocks: blocks as u32,
+            room,
             arenas: Vec::new(),
             caller,
         };
         installed.initialise(memory)?;
-        Ok((installed, Rings::new(words, blocks)))
+        Ok((installed, Rings::new(words, blocks, room.ring_bytes())))
     }
 
     fn initialise(&self, memory: &Memory) -> Result<()> {
@@ -147,6 +183,8 @@ impl Installed {
         head[header::MAGIC as usize..][..8].copy_from_slice(&MAGIC.to_le_bytes());
         head[header::BLOCKS as usize..][..4].copy_from_slice(&self.blocks.to_le_bytes());
         head[header::RINGS as usize..][..8].copy_from_slice(&self.around.rings.to_le_bytes());
+        head[header::RING_BYTES as usize..][..8]
+            .copy_from_slice(&self.around.ring_bytes.to_le_bytes());
         memory.write(TargetAddr(control + HEADER), &head)
     }
 
@@ -182,7 +220,7 @@ impl Installed {
             world.worker()?,
             &mappings,
             TargetAddr(addr),
-            ARENA_BYTES,
+            self.room.arena,
         )?;
         let (start, len) = arena.extent();
         let index = self.arenas.len() as u64;
@@ -245,12 +283,13 @@ pub fn control_bytes(blocks: u32) -> u64 {
     BLOCKS + u64::from(blocks) * block::SIZE
 }
 
-pub fn rings_bytes(blocks: u32) -> u64 {
-    u64::from(blocks) * ring::SIZE
+/// Bytes of the ring mapping, saturating: the numbers may be a stranger's.
+pub fn rings_bytes(blocks: u32, each: u64) -> u64 {
+    u64::from(blocks).saturating_mul(each)
 }
 
 /// Maps the target's memory file here. The target cannot shrink it, which would end this process.
-fn share(tid: i32, fd: u64, blocks: usize) -> Result<SharedWords> {
+fn share(tid: i32, fd: u64, blocks: usize, each: u64) -> Result<SharedWords> {
     let os = |source| Error::Os {
         operation: "open the memory shared with the target",
         source,
@@ -260,7 +299,7 @@ fn share(tid: i32, fd: u64, blocks: usize) -> Result<SharedWords> {
         .write(true)
         .open(format!("/proc/{tid}/fd/{fd}"))
         .map_err(os)?;
-    let len = rings_bytes(blocks as u32);
+    let len = rings_bytes(blocks as u32, each);
     file.set_len(len).map_err(os)?;
     let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(|errno| os(errno.into()))?;

@@ -5,7 +5,7 @@
 //! arenas near the code that they serve.
 
 /// Recognises the control mapping of an earlier tracer; the last byte is the layout's version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x01");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x02");
 
 // The control mapping, offsets in bytes.
 
@@ -60,6 +60,8 @@ pub mod header {
     pub const ARENAS: u64 = 32;
     /// How many latency ranges are of interest; zero for all (32 bits).
     pub const FILTERS: u64 = 36;
+    /// Bytes of the memory shared with the tracer that each block has.
+    pub const RING_BYTES: u64 = 40;
     /// The ranges: pairs of first and last latency.
     pub const FILTER: u64 = 64;
     /// How many ranges there can be.
@@ -224,6 +226,46 @@ pub mod place {
     pub const F0: u32 = 1;
     /// A call of f0 inside an op, by no instrumented way.
     pub const IGNORED: u32 = 2;
+    /// A call of a function whose calls are counted; the function is its slot, the index where that lies in
+    /// the thread's counts.
+    pub const COUNTED: u32 = 3;
+}
+
+/// What a thread counted of many functions; lies where otherwise its ring is.
+pub mod counts {
+    /// How many calls began, of every slot.
+    pub const BEGUN: u64 = 0x1000;
+
+    /// The starts of the calls in progress, added up.
+    pub const STARTS: u64 = 0;
+    /// How many calls returned: what the buckets must add up to.
+    pub const RETURNED: u64 = 8;
+    /// The longest of them.
+    pub const MAX: u64 = 16;
+    /// Calls that ended otherwise than by returning.
+    pub const ABANDONED: u64 = 24;
+    /// Calls that began deeper than the shadow stack reaches, and were not followed.
+    pub const MISSED: u64 = 32;
+    /// Pairs of number and sum for every bucket, numbered as those of [`super::ring::HISTOGRAM`].
+    pub const BUCKETS: u64 = 64;
+    /// The last bucket is that of `u64::MAX`.
+    pub const BUCKET_COUNT: u64 = 496;
+    /// Bytes of a slot. What calls of less than some seconds need of it is in its first page.
+    pub const SLOT: u64 = 0x2000;
+    /// As many slots as fit an offset of 31 bits.
+    pub const MAX_SLOTS: u32 = 1 << 17;
+
+    /// Where a slot is in the thread's memory.
+    #[must_use]
+    pub fn slot(slot: u32, slots: u32) -> u64 {
+        BEGUN + (u64::from(slots) * 8).next_multiple_of(0x1000) + u64::from(slot) * SLOT
+    }
+
+    /// Bytes of all of it.
+    #[must_use]
+    pub fn bytes(slots: u32) -> u64 {
+        slot(slots, slots)
+    }
 }
 
 /// A thread's ring.
@@ -337,8 +379,15 @@ mod tests {
             assert!(BLOCKS.is_multiple_of(4096) && block::SIZE.is_multiple_of(4096));
             assert!(ring::HISTOGRAM + 16 * ring::BUCKETS <= ring::DATA);
             assert!(ring::SIZE.is_multiple_of(4096) && ring::DATA_BYTES.is_power_of_two());
+            assert!(counts::BUCKETS + 16 * counts::BUCKET_COUNT <= counts::SLOT);
             assert!(record::HEAD + FNODES * record::ITEM < ring::DATA_BYTES / 4);
         }
+    }
+
+    #[test]
+    fn counts_are_within_reach_of_an_offset() {
+        assert!(counts::bytes(counts::MAX_SLOTS) < 1 << 31);
+        assert_eq!(bucket(u64::MAX), counts::BUCKET_COUNT - 1);
     }
 
     #[test]

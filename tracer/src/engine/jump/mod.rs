@@ -15,6 +15,7 @@ mod launched;
 mod layout;
 mod patches;
 mod prepare;
+mod profiler;
 mod removal;
 mod ring;
 mod runtime;
@@ -41,10 +42,12 @@ use crate::stopped::Stopped;
 pub use calibrate::{Calibration, calibrate};
 pub use detach::{Cleared, clear_leftovers};
 pub use launched::OPTIONS;
+pub use profiler::{BucketCount, Counts, Profiler, calibrate_counting};
 
-use installed::{Costs, Installed};
+use installed::{Costs, Installed, Room};
 use layout::{HEADER, block, header};
 use patches::Patch;
+use ring::Rings;
 use space::Space;
 use watch::Watch;
 use world::World;
@@ -65,6 +68,9 @@ pub struct Jump {
     cost: ProbeCost,
     filter: Vec<(u64, u64)>,
     counters: Counters,
+    room: Room,
+    /// What the stubs wrote to, after they are gone.
+    past: Option<Rings>,
 }
 
 impl Jump {
@@ -104,6 +110,8 @@ impl Jump {
             cost: ProbeCost::default(),
             filter: Vec::new(),
             counters: Counters::default(),
+            room: Room::default(),
+            past: None,
         })
     }
 
@@ -155,12 +163,12 @@ impl Jump {
             return Ok(());
         }
         let memory = self.memory.again()?;
-        let (pid, costs) = (self.pid, self.costs);
+        let (pid, costs, room) = (self.pid, self.costs, self.room);
         let outcome = self.while_stopped(|world| {
             let mut space = match space {
                 Some(space) => space,
                 None => {
-                    let (installed, rings) = Installed::install(pid, &memory, world, costs)?;
+                    let (installed, rings) = Installed::install(pid, &memory, world, costs, room)?;
                     Space::new(installed, rings)
                 }
             };
@@ -232,6 +240,7 @@ impl Jump {
         }
         self.generation = self.generation.wrapping_add(1).max(2);
         let (memory, generation) = (self.memory.again()?, self.generation);
+        let (remove, add) = self.change_most(space, plan, remove, add)?;
         self.while_stopped(|world| {
             space.tree.write_targets(&memory, &targets)?;
             let control = space.installed.around.control;
@@ -249,7 +258,7 @@ impl Engine for Jump {
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
-        let nothing = plan.f0.is_none() && plan.running.is_empty();
+        let nothing = plan.f0.is_none() && plan.running.is_empty() && plan.counted.is_empty();
         self.watch.expect_libraries(nothing);
         if self.watch.end().is_some() || (nothing && self.space.is_none()) {
             return Ok(Vec::new());
@@ -257,6 +266,7 @@ impl Engine for Jump {
         let codes = plan
             .f0
             .iter()
+            .chain(plan.counted.iter().map(|function| &function.code))
             .chain(plan.functions.iter().map(|function| &function.code));
         let hooks = plan
             .unwinders
@@ -302,7 +312,7 @@ impl Engine for Jump {
             let notice = self.watch.look(&self.memory, installed);
             match notice {
                 Some(Notice::Exec) => {
-                    self.space = None;
+                    self.past = self.space.take().map(|space| space.rings);
                     match Memory::open(self.pid) {
                         Ok(memory) => self.memory = memory,
                         // It has ended at once; the next look says how.

@@ -92,7 +92,7 @@ impl Stubs<'_> {
             return Ok(Err(NoRoom::NoInstruction.to_string()));
         };
         // Of a hooked function only the beginning is known: its own branches have been looked at.
-        if hook.is_none()
+        if matches!(hook, None | Some(Hook::Counted(_)))
             && let Some(reason) = self.entered_from_elsewhere(function, at..region.next)
         {
             return Ok(Err(reason));
@@ -108,6 +108,12 @@ impl Stubs<'_> {
                     callers: function.callers(),
                 };
                 stubs::f0(at, &region, f0, around, runtime)
+            }
+            (Purpose::Entry, Some(Hook::Counted(counter))) => {
+                stubs::counted(at, &region, function.end(), counter, around, runtime)
+            }
+            (Purpose::Ret, Some(Hook::Counted(_))) => {
+                stubs::counted_returns(at, &region, around, runtime)
             }
             (Purpose::Entry, Some(hook)) => stubs::hook(at, &region, hook, around, runtime),
             (Purpose::Sites | Purpose::Ret, _) => stubs::region(at, &region, around, runtime),

@@ -10,7 +10,7 @@ use crate::stopped::Stopped;
 
 use super::asm::Surroundings;
 use super::installed::{
-    CodeArena, Installed, MOST_BLOCKS, NAME, began, control_bytes, rings_bytes,
+    CodeArena, Installed, MOST_BLOCKS, NAME, Room, began, control_bytes, rings_bytes,
 };
 use super::layout::{BLOCKS, HEADER, MAGIC, block, entry, header, place, ring};
 use super::runtime::Runtime;
@@ -41,9 +41,10 @@ impl Installed {
                 let known =
                     field(header::MAGIC)? == MAGIC && field(header::RINGS)? == mapping.start;
                 let blocks = (field(header::NEXT_BLOCK)? >> 32) as u32;
+                let ring_bytes = field(header::RING_BYTES)?;
                 if !known
                     || blocks as usize > MOST_BLOCKS
-                    || rings_bytes(blocks) != mapping.end - mapping.start
+                    || rings_bytes(blocks, ring_bytes) != mapping.end - mapping.start
                 {
                     return None;
                 }
@@ -65,12 +66,15 @@ impl Installed {
                     around: Surroundings {
                         control,
                         rings: mapping.start,
+                        ring_bytes,
                         inside: 0,
                         outside: 0,
                         inside_f0: 0,
+                        counted: (0, 0),
                         tid_offset: None,
                     },
                     blocks,
+                    room: Room::default(),
                     arenas,
                     caller: RemoteCaller::find(pid, memory, &mappings).ok()?,
                 })
@@ -204,7 +208,10 @@ impl Installed {
             .map(|(start, len)| (start.0, len));
         let data = [
             (self.around.control, control_bytes(self.blocks)),
-            (self.around.rings, rings_bytes(self.blocks)),
+            (
+                self.around.rings,
+                rings_bytes(self.blocks, self.around.ring_bytes),
+            ),
         ];
         for (start, len) in arenas.chain(data) {
             let arguments = [start, len, 0, 0, 0, 0];

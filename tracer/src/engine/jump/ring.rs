@@ -58,18 +58,21 @@ pub enum Record {
 pub struct Rings {
     words: SharedWords,
     count: usize,
+    /// Bytes from one to the next.
+    stride: usize,
     /// For each ring and bucket what has been delivered already: number and sum.
     seen: Vec<Vec<(u64, u64)>>,
     tails: Vec<u64>,
 }
 
 impl Rings {
-    /// Takes charge of `count` rings.
+    /// Takes charge of `count` rings, each in `stride` bytes of its own.
     #[must_use]
-    pub fn new(words: SharedWords, count: usize) -> Rings {
+    pub fn new(words: SharedWords, count: usize, stride: u64) -> Rings {
         Rings {
             words,
             count,
+            stride: stride as usize,
             seen: vec![Vec::new(); count],
             tails: vec![0; count],
         }
@@ -81,9 +84,21 @@ impl Rings {
         self.count
     }
 
+    /// Bytes from one to the next.
+    #[must_use]
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// The memory itself.
+    #[must_use]
+    pub fn words(&self) -> &SharedWords {
+        &self.words
+    }
+
     /// Takes all records of one ring. A ring that makes no sense is emptied without reading on.
     pub fn drain(&mut self, index: usize, mut take: impl FnMut(Record)) {
-        let base = index * ring::SIZE as usize;
+        let base = index * self.stride;
         let head = self.words.load(base + ring::HEAD as usize);
         let mut tail = self.tails[index];
         let pending = head.wrapping_sub(tail);
@@ -162,7 +177,7 @@ impl Rings {
 
     /// Takes the ops outside of the filter since the last time: (bucket, number, sum).
     pub fn drain_histogram(&mut self, index: usize, mut take: impl FnMut(u64, u64, u64)) {
-        let base = index * ring::SIZE as usize + ring::HISTOGRAM as usize;
+        let base = index * self.stride + ring::HISTOGRAM as usize;
         let seen = &mut self.seen[index];
         seen.resize(ring::BUCKETS as usize, (0, 0));
         for (bucket, (ops, total)) in seen.iter_mut().enumerate() {
@@ -208,7 +223,7 @@ mod tests {
         let file = std::fs::File::from(fd);
         file.set_len(ring::SIZE).unwrap();
         let map = || SharedWords::map(&file, ring::SIZE as usize).unwrap();
-        (map(), Rings::new(map(), 1))
+        (map(), Rings::new(map(), 1, ring::SIZE))
     }
 
     fn drained(rings: &mut Rings) -> Vec<Record> {

@@ -2,7 +2,7 @@
 //! functions that have been looked at.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use darc_disasm::FunctionCode;
@@ -15,10 +15,11 @@ use crate::plan::Plan;
 
 use super::function::{self, Function, Part};
 use super::installed::Installed;
+use super::layout::counts;
 use super::patches::{Patch, Patches};
 use super::prepare::{Prepared, Stubs};
 use super::ring::Rings;
-use super::stubs::Hook;
+use super::stubs::{Counter, Hook};
 use super::tree::Tree;
 
 /// What lives as long as the target's address space.
@@ -96,6 +97,31 @@ impl Space {
             }
             self.want_entry(memory, addr, Some(hook), &mut wanted, &mut refuse)?;
         }
+        let hooked: HashSet<u64> = plan
+            .unwinders
+            .iter()
+            .chain(&plan.catchers)
+            .map(|a| a.0)
+            .collect();
+        for function in &plan.counted {
+            let entry = function.code.entry();
+            if hooked.contains(&entry) {
+                let reason = "it unwinds the stack, where return addresses are put back first";
+                refuse(entry, reason.to_owned());
+                continue;
+            }
+            let slots = self.installed.room.slots;
+            if function.slot >= slots {
+                refuse(entry, format!("there is room for {slots} functions only"));
+                continue;
+            }
+            self.look_at(memory, &function.code, Part::F0);
+            let hook = Hook::Counted(Counter {
+                slot: function.slot,
+                offset: counts::slot(function.slot, slots) as u32,
+            });
+            self.want_entry(memory, entry, Some(hook), &mut wanted, &mut refuse)?;
+        }
         for function in &plan.functions {
             let entry = function.code.entry();
             if f0 != Some(entry) {
@@ -157,13 +183,17 @@ impl Space {
                 return Ok(());
             }
         };
-        let others = wanted.clone();
+        let mut added = Vec::new();
         for at in groups {
+            let others = wanted.len();
             let Err(reason) = self.want(memory, entry, at, hook, wanted)? else {
+                added.extend((wanted.len() > others).then_some(at));
                 continue;
             };
             // What is there already must not be half of f0.
-            *wanted = others;
+            for at in added {
+                wanted.remove(&at);
+            }
             let function = self.functions.get_mut(&entry).expect("looked at above");
             if !function.hide_returns() {
                 refuse(entry, reason);

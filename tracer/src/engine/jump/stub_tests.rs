@@ -62,9 +62,11 @@ impl Arena {
         let around = Surroundings {
             control,
             rings,
+            ring_bytes: ring::SIZE,
             inside: 0,
             outside: 0,
             inside_f0: 0,
+            counted: (0, 0),
             tid_offset: None,
         };
         let mut arena = Arena {
@@ -698,3 +700,5 @@ fn only_calls_from_the_named_callers_are_ops() {
         assert_eq!(arena.ops().len() as u64, ops * OPS);
     }
 }
+
+mod counted;

@@ -13,7 +13,7 @@ use super::{Labels, nested};
 
 /// How far apart two slots may be and still be taken for frames of one stack when one of them decides
 /// that the other is gone. Wrong guesses cost measurements, never the target's correctness.
-const SAME_STACK: i32 = 64 << 10;
+pub const SAME_STACK: i32 = 64 << 10;
 
 /// How far above the stack pointer frames of the same stack are looked for before an unwind.
 const DEEPEST_STACK: i32 = 8 << 20;
@@ -44,7 +44,8 @@ pub fn readable(a: &mut CodeAssembler, start: &mut CodeLabel) -> Emitted<()> {
 }
 
 pub fn give_up(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
-    let [mut off, mut not_op, mut known] = std::array::from_fn(|_| a.create_label());
+    let [mut off, mut not_op, mut not_counted, mut known] =
+        std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     a.push(rdi)?;
     a.sub(rsi, entry::SIZE as i32)?;
@@ -53,6 +54,10 @@ pub fn give_up(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) ->
     a.jne(not_op)?;
     a.inc(field(block::ENDED_OTHERWISE))?;
     a.set_label(&mut not_op)?;
+    a.cmp(dword_ptr(rax + place::KIND as i32), place::COUNTED as i32)?;
+    a.jne(not_counted)?;
+    a.call(labels.abandon)?;
+    a.set_label(&mut not_counted)?;
     // Should the frame be there after all, it returns without us: no stub is waited for by nobody's entry.
     a.mov(rdi, qword_ptr(rax + place::RETURN_TO as i32))?;
     a.mov(rdx, qword_ptr(rax + place::HIDDEN as i32))?;

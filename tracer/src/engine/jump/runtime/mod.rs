@@ -5,6 +5,7 @@
 //! and the flags; a routine keeps all other registers.
 
 mod accounts;
+mod counted;
 mod frames;
 mod records;
 mod threads;
@@ -16,6 +17,7 @@ use super::asm::{Code, Emitted, Surroundings};
 use super::layout::{DESCRIPTORS, place};
 
 pub use accounts::{credit, latency};
+use counted::Noticed;
 
 /// Addresses of the routines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,6 +49,14 @@ pub struct Runtime {
     pub target: u64,
     /// rdx slot: finds a hidden return address in any thread's entries → rax, zero for none.
     pub anywhere: u64,
+    /// rdi slot, rdx place: begins a counted call. Zero flag: rsi its entry, rcx its counts, rdi what was
+    /// stolen so far; else pass.
+    pub count_in: u64,
+    /// rdi clock reading, rdx slot: ends the counted call whose return address is hidden there, and puts
+    /// that back. Zero flag: done; else the slot is unknown.
+    pub count_out: u64,
+    /// rdi clock reading, rdx slot: ends the counted call that returns by it, if there is one.
+    pub count_ret: u64,
     /// rax descriptor of a function that runs already, rdx its function, rsi top. Zero flag: look at the
     /// site again; else pass.
     pub window: u64,
@@ -87,12 +97,16 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     ] = std::array::from_fn(|_| a.create_label());
     let [mut window, mut cut, mut open, mut window_place] =
         std::array::from_fn(|_| a.create_label());
+    let [mut count_in, mut count_out, mut count_ret] = std::array::from_fn(|_| a.create_label());
     threads::lookup(&mut a, &mut lookup, around)?;
     threads::register(&mut a, &mut register, lookup, around)?;
     threads::renew(&mut a, &mut renew, around)?;
     accounts::first(&mut a, &mut first)?;
     accounts::count(&mut a, &mut labels.count, first, around)?;
     frames::readable(&mut a, &mut labels.readable)?;
+    let mut abandon = labels.abandon;
+    counted::abandon(&mut a, &mut abandon, around)?;
+    labels.abandon = abandon;
     let mut give_up = labels.give_up;
     frames::give_up(&mut a, &mut give_up, &labels)?;
     labels.give_up = give_up;
@@ -109,6 +123,17 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     records::end(&mut a, &mut end, &labels, around)?;
     records::target(&mut a, &mut target, &labels, around)?;
     threads::anywhere(&mut a, &mut anywhere, around)?;
+    let threads = counted::Threads { register, renew };
+    counted::enter(&mut a, &mut count_in, threads, slow, &labels, around)?;
+    counted::leave(
+        &mut a,
+        &mut count_out,
+        Noticed::ByHiddenReturn,
+        lookup,
+        find,
+        around,
+    )?;
+    counted::leave(&mut a, &mut count_ret, Noticed::ByRet, lookup, find, around)?;
     windows::window(&mut a, &mut window, open, around)?;
     let opening = open;
     windows::open(&mut a, &mut open, window_place, around)?;
@@ -130,6 +155,9 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
         caught: code.address(&caught)?,
         target: code.address(&target)?,
         anywhere: code.address(&anywhere)?,
+        count_in: code.address(&count_in)?,
+        count_out: code.address(&count_out)?,
+        count_ret: code.address(&count_ret)?,
         window: code.address(&window)?,
         cut: code.address(&cut)?,
     };
@@ -146,6 +174,8 @@ struct Labels {
     give_up: CodeLabel,
     /// rdi slot, eax one to credit calls: gives up entries below, hides the others again.
     resync: CodeLabel,
+    /// rsi entry, rax its place: a counted call will not be seen to return. Changes rdx, rdi.
+    abandon: CodeLabel,
     /// rax length → r8 where to write the record (zero: no room), r9 new head. Changes r10, r11, rdx.
     reserve: CodeLabel,
 }
@@ -157,6 +187,7 @@ impl Labels {
             readable: a.create_label(),
             give_up: a.create_label(),
             resync: a.create_label(),
+            abandon: a.create_label(),
             reserve: a.create_label(),
         }
     }

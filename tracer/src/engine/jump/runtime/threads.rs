@@ -4,7 +4,7 @@ use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{Emitted, Surroundings, field, field32, shadow};
 use crate::engine::jump::layout::{
-    BLOCKS, HEADER, LIVE, PROBES, TABLE, TABLE_BYTES, block, entry, header, place, ring,
+    BLOCKS, HEADER, LIVE, PROBES, TABLE, TABLE_BYTES, block, entry, header, place,
 };
 
 use super::none;
@@ -87,7 +87,7 @@ pub fn register(
     a.lea(r9, qword_ptr(rcx + block::SHADOW_END as i32))?;
     a.mov(field(block::REAL_LIMIT), r9)?;
     a.mov(field(block::LIMIT), r9)?;
-    a.imul_3(r9, r10, ring::SIZE as i32)?;
+    a.imul_3(r9, r10, around.ring_bytes as i32)?;
     a.mov(r10, around.rings)?;
     a.add(r9, r10)?;
     a.mov(field(block::RING), r9)?;

@@ -8,6 +8,7 @@ use crate::engine::jump::asm::{
 use crate::engine::jump::layout::{TABLE, block, descriptor, entry, place, targets};
 use crate::engine::jump::runtime::{Runtime, credit, latency};
 
+use super::counted::counted_ret;
 use super::entries::ret;
 use super::sites::append_site;
 use super::{Item, Kind, Region, Site, Stub};
@@ -23,6 +24,17 @@ pub struct Builder<'a> {
     pub places: Vec<(CodeLabel, PlaceData, Option<CodeLabel>)>,
     /// Code behind the common case.
     pub later: Vec<Later>,
+    /// What a displaced `ret` ends.
+    pub ends: Ends,
+}
+
+/// What a patched `ret` may end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ends {
+    /// An op of f0.
+    Op,
+    /// A counted call.
+    CountedCall,
 }
 
 #[derive(Clone, Copy)]
@@ -86,6 +98,7 @@ impl<'a> Builder<'a> {
             behind_syscalls: Vec::new(),
             places: Vec::new(),
             later: Vec::new(),
+            ends: Ends::Op,
         })
     }
 
@@ -104,7 +117,10 @@ impl<'a> Builder<'a> {
             let last = index + 1 == region.items.len();
             match item {
                 Item::Plain(instruction) => self.a.add_instruction(*instruction)?,
-                Item::Ret(instruction) => ret(self, *instruction)?,
+                Item::Ret(instruction) => match self.ends {
+                    Ends::Op => ret(self, *instruction)?,
+                    Ends::CountedCall => counted_ret(self, *instruction)?,
+                },
                 Item::Site(site) => {
                     let after = self.label();
                     append_site(self, site, if last { None } else { Some(after) })?;

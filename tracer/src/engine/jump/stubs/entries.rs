@@ -11,7 +11,7 @@ use crate::engine::jump::runtime::{Runtime, nested};
 
 use super::builder::{Builder, Later, PlaceData};
 use super::sites::return_from_anywhere;
-use super::{Region, Stub};
+use super::{Counter, Region, Stub};
 
 /// What the end of f0 is noticed by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -218,6 +218,8 @@ pub enum Hook {
     Unwinder,
     /// A function that runs where an unwind arrived.
     Catcher,
+    /// A function whose calls are counted.
+    Counted(Counter),
 }
 
 /// Emits the stub of a hooked entry.
@@ -237,6 +239,7 @@ pub fn hook(
     b.a.call(match hook {
         Hook::Unwinder => runtime.reveal,
         Hook::Catcher => runtime.caught,
+        Hook::Counted(_) => unreachable!("such entries have stubs of their own"),
     })?;
     b.a.set_label(&mut pass)?;
     restore(&mut b.a)?;

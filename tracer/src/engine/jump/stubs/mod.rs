@@ -4,6 +4,7 @@
 //! program's own return address; one that is measured returns to its stub.
 
 mod builder;
+mod counted;
 mod entries;
 mod sites;
 
@@ -16,6 +17,7 @@ use super::runtime::Runtime;
 use builder::Builder;
 use sites::append_site;
 
+pub use counted::{Counter, counted, counted_returns};
 pub use entries::{F0, F0End, Hook, f0, hook};
 
 /// What a site enters.

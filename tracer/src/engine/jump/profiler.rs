@@ -1,0 +1,170 @@
+//! Counts the calls of many functions at once: how many, how long, in which bucket, for each thread by itself.
+//!
+//! There is no f0 and there are no ops: every call of a chosen function counts, a recursive or nested one
+//! too, and its latency includes what it calls. Nothing can be lost but calls that began below the depth of the
+//! shadow stack, and those are counted. Source: OSprof (OSDI 2006), section 3.
+
+mod calibrate;
+mod counts;
+mod rounds;
+
+use std::time::Duration;
+
+use crate::addr::TargetAddr;
+use crate::engine::{Counters, Engine, NewTarget, Notice, ProbeCost, Refused, Sink};
+use crate::error::Result;
+use crate::memory::Memory;
+use crate::plan::Plan;
+use crate::record::{FnodeId, Op, SiteId, Ticks};
+use crate::stopped::Stopped;
+
+pub use calibrate::calibrate_counting;
+pub use counts::{BucketCount, Counts};
+
+use super::Jump;
+use super::calibrate::Calibration;
+use super::layout;
+
+/// Functions that there is always room for.
+const FEWEST_SLOTS: u32 = 64;
+/// Bytes of code for one function: its entry, its returns.
+const CODE_BYTES: u64 = 3 << 10;
+/// The largest arena that is asked for.
+const LARGEST_ARENA: u64 = 64 << 20;
+
+/// Takes nothing: counts are read, not delivered.
+struct NoSink;
+
+impl Sink for NoSink {
+    fn op(&mut self, _: Op) {}
+
+    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+
+    fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
+        NewTarget::AnyTarget
+    }
+}
+
+/// The engine; see the module.
+#[derive(Debug)]
+pub struct Profiler {
+    jump: Jump,
+}
+
+impl Profiler {
+    /// Takes charge of a running process.
+    ///
+    /// # Errors
+    /// As [`Jump::attach`].
+    pub fn attach(pid: i32) -> Result<Profiler> {
+        Jump::attach(pid).map(|jump| Profiler { jump })
+    }
+
+    /// Takes over a program that [`crate::launch::launch`] started with [`super::OPTIONS`].
+    ///
+    /// # Errors
+    /// As [`Jump::launched`].
+    pub fn launched(thread: Stopped) -> Result<Profiler> {
+        Jump::launched(thread).map(|jump| Profiler { jump })
+    }
+
+    /// Sets what counting a call costs, as calibrated; it is taken out of every latency.
+    pub fn set_cost(&mut self, calibration: &Calibration) {
+        self.jump.set_cost(calibration);
+    }
+
+    /// Makes room for the slots below `slots`. Has no effect once something is instrumented.
+    pub fn reserve(&mut self, slots: u32) {
+        let slots = slots.clamp(FEWEST_SLOTS, layout::counts::MAX_SLOTS);
+        let code = (u64::from(slots) * CODE_BYTES).next_power_of_two();
+        self.jump.room.slots = slots;
+        self.jump.room.arena = code.clamp(1 << 20, LARGEST_ARENA);
+    }
+
+    /// For how many functions there is room.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.jump.room.slots
+    }
+
+    /// Brings the instrumentation to the plan's counted functions and hooks. Returns what was refused.
+    ///
+    /// # Errors
+    /// As [`Engine::apply`].
+    pub fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
+        if self.jump.room.slots == 0 {
+            self.reserve(plan.counted.len() as u32);
+        }
+        self.jump.apply(plan)
+    }
+
+    /// Watches what the target does, for at most about `wait`.
+    ///
+    /// # Errors
+    /// As [`Engine::poll`].
+    pub fn poll(&mut self, wait: Duration) -> Result<Option<Notice>> {
+        self.jump.poll(wait, &mut NoSink)
+    }
+
+    /// What has been counted so far of every function of which a call began, by slot.
+    #[must_use]
+    pub fn counts(&self) -> Vec<(u32, Counts)> {
+        let (rings, used) = match (&self.jump.space, &self.jump.past) {
+            (Some(space), _) => (&space.rings, space.installed.used_blocks(&self.jump.memory)),
+            (None, Some(rings)) => (rings, rings.count()),
+            (None, None) => return Vec::new(),
+        };
+        counts::read(rings, used, self.jump.room.slots)
+    }
+
+    /// How often a thread found no place to count in, because there were too many threads.
+    #[must_use]
+    pub fn unregistered(&self) -> u64 {
+        let Some(space) = &self.jump.space else {
+            return 0;
+        };
+        let at = space.installed.around.control + layout::HEADER + layout::header::UNREGISTERED;
+        let word = self.jump.memory.read_word(TargetAddr(at));
+        word.map_or(0, |word| u64::from(word as u32))
+    }
+
+    /// Removes every probe, checks the text, and lets go of the target. [`Profiler::counts`] is complete
+    /// afterwards.
+    ///
+    /// # Errors
+    /// When something could not be put back.
+    pub fn finish(&mut self) -> Result<()> {
+        self.jump.remove_most()?;
+        self.jump.finish()
+    }
+
+    /// How the process ended, if that was seen.
+    #[must_use]
+    pub fn end(&self) -> Option<Notice> {
+        self.jump.end()
+    }
+
+    /// What was done and met so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.jump.counters()
+    }
+
+    /// What counting a call costs.
+    #[must_use]
+    pub fn cost(&self) -> ProbeCost {
+        self.jump.cost()
+    }
+
+    /// The target's memory, patches included.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        self.jump.memory()
+    }
+
+    /// The engine, for reading the program's own code.
+    #[must_use]
+    pub fn engine(&self) -> &dyn Engine {
+        &self.jump
+    }
+}

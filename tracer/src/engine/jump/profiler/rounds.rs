@@ -1,0 +1,89 @@
+//! Changes of many probes in several short stops instead of a long one.
+
+use std::collections::HashSet;
+
+use crate::error::Result;
+use crate::plan::Plan;
+
+use super::super::Jump;
+use super::super::patches::Patch;
+use super::super::space::Space;
+
+/// So many patches are written while the target is stopped once: some tenths of a millisecond.
+const AT_ONCE: usize = 128;
+/// Bytes of `endbr64`, behind which a patch at an entry may begin.
+const LANDING_MARK: u64 = 4;
+
+impl Jump {
+    /// Makes all but the last few of the changes; returns those that are left.
+    ///
+    /// A function's `ret`s are patched before its entry, and put back after it, so that every call that is
+    /// seen to begin is seen to end.
+    pub(in super::super) fn change_most(
+        &mut self,
+        space: &mut Space,
+        plan: &Plan,
+        remove: Vec<u64>,
+        mut add: Vec<Patch>,
+    ) -> Result<(Vec<u64>, Vec<Patch>)> {
+        if plan.counted.is_empty() || add.len() + remove.len() <= AT_ONCE {
+            return Ok((remove, add));
+        }
+        let entries: HashSet<u64> = plan
+            .counted
+            .iter()
+            .map(|function| function.code.entry())
+            .flat_map(|entry| [entry, entry + LANDING_MARK])
+            .collect();
+        add.sort_by_key(|patch| entries.contains(&patch.at));
+        let last = add.split_off(add.len() - add.len().min(AT_ONCE));
+        self.change_in_rounds(space, &remove, add)?;
+        Ok((Vec::new(), last))
+    }
+
+    /// Removes all but the last few probes.
+    pub(super) fn remove_most(&mut self) -> Result<()> {
+        let Some(mut space) = self.space.take() else {
+            return Ok(());
+        };
+        // From here on nothing is counted, so that it does not matter which probe goes first.
+        let _ = space.installed.set_generation(&self.memory, 0);
+        let all: Vec<u64> = space.patches.addresses().collect();
+        let outcome = match all.len() > AT_ONCE && !self.is_lost() {
+            true => self.change_in_rounds(&mut space, &all[AT_ONCE..], Vec::new()),
+            false => Ok(()),
+        };
+        self.space = Some(space);
+        match outcome {
+            // What is left is removed with the rest, or there is nothing any more.
+            Err(error) if error.is_gone() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn change_in_rounds(
+        &mut self,
+        space: &mut Space,
+        remove: &[u64],
+        add: Vec<Patch>,
+    ) -> Result<()> {
+        let control = space.installed.around.control;
+        for remove in remove.chunks(AT_ONCE) {
+            let memory = self.memory.again()?;
+            self.while_stopped(|world| {
+                space
+                    .patches
+                    .change(&memory, world, control, remove, Vec::new())
+            })?;
+        }
+        for add in add.chunks(AT_ONCE) {
+            let memory = self.memory.again()?;
+            self.while_stopped(|world| {
+                space
+                    .patches
+                    .change(&memory, world, control, &[], add.to_vec())
+            })?;
+        }
+        Ok(())
+    }
+}
