@@ -23,6 +23,7 @@ mod scenarios;
 mod settle;
 #[cfg(test)]
 pub(crate) mod simulate;
+pub mod totals;
 pub mod units;
 
 pub use darc_tracer::record::{FnodeId, SiteId};

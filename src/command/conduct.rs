@@ -17,7 +17,7 @@ use crate::report::text::{self, Style};
 use crate::session::claim::{Claim, Claimed};
 use crate::session::clock::Moment;
 use crate::session::investigation::Investigation;
-use crate::session::{Ending, Libraries, Limits, Session, SessionError, summary};
+use crate::session::{Ending, Libraries, Limits, Session, SessionError, summary, survey};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::live::{Progress, Screen};
 use crate::terminal::{self, Color};
@@ -25,6 +25,7 @@ use crate::terminal::{self, Color};
 use super::saved;
 
 use super::engines::Calibrated;
+use super::running::{Running, Start};
 
 /// Whose stdout is it?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,13 +44,15 @@ pub struct Conduct {
     pub mask: SigSet,
     /// The person's signals.
     pub interrupts: Interrupts,
+    /// What is known of an f0 that runs already.
+    pub(super) running: Option<Running>,
+    pub(super) engine: Calibrated,
+    pub(super) progress: Progress,
+    pub(super) since: Moment,
+    pub(super) deadline: Option<Instant>,
     common: Common,
     stdout: Stdout,
     output: Option<Output>,
-    engine: Calibrated,
-    progress: Progress,
-    since: Moment,
-    deadline: Option<Instant>,
 }
 
 impl Conduct {
@@ -93,6 +96,7 @@ impl Conduct {
             investigation,
             mask,
             interrupts,
+            running: None,
             stdout,
             output: Some(output),
             engine,
@@ -109,12 +113,45 @@ impl Conduct {
     /// When it cannot be traced or instrumented; it runs on.
     pub fn attach(&mut self, pid: i32) -> Result<Ending, Failure> {
         let _claim = claim(pid)?;
+        if self.running.is_some() {
+            return self.analyse_functions(pid, None);
+        }
+        if self.is_main() && self.runs_already(pid) {
+            return self.survey(pid, Start::Attached);
+        }
         let engine = self
             .engine
             .attach(pid)
             .map_err(|error| tracing_failed(&error, pid))?;
-        self.session(pid, engine, Libraries::Loaded)
-            .map_err(Failure::from)
+        let ending = self
+            .session(pid, engine, Libraries::Loaded)
+            .map_err(Failure::from);
+        self.unless_running(pid, ending)
+    }
+
+    /// Goes on with a survey when f0 turned out not to return.
+    fn unless_running(
+        &mut self,
+        pid: i32,
+        ending: Result<Ending, Failure>,
+    ) -> Result<Ending, Failure> {
+        match ending {
+            Ok(Ending::Running) => self.survey(pid, Start::Attached),
+            other => other,
+        }
+    }
+
+    /// Whether f0 is the function that is called once, and an engine measures that can look into it.
+    fn is_main(&self) -> bool {
+        let is_main = |name: &str| name == crate::options::DEFAULT_F0;
+        self.engine.model() == crate::report::model::Engine::Jump
+            && matches!(&self.investigation.spec, NameSpec::Name { name, .. } if is_main(name))
+    }
+
+    fn runs_already(&mut self, pid: i32) -> bool {
+        let known =
+            self.investigation.modules.refresh(pid).is_ok() && self.investigation.find_f0().is_ok();
+        known && !survey::calls_in_progress(pid, &self.investigation).is_empty()
     }
 
     /// Starts a program and analyses it: its pid, and how that went.
@@ -130,9 +167,14 @@ impl Conduct {
         let pid = thread.tid();
         let _claim = claim(pid)?;
         let outcome = match self.engine.launched(thread) {
-            Ok(engine) => self
-                .session(pid, engine, Libraries::NotLoadedYet)
-                .map_err(Failure::from),
+            Ok(engine) if self.running.is_some() => self.analyse_functions(pid, Some(engine)),
+            Ok(engine) if self.is_main() => self.survey(pid, Start::Launched(engine)),
+            Ok(engine) => {
+                let ending = self
+                    .session(pid, engine, Libraries::NotLoadedYet)
+                    .map_err(Failure::from);
+                self.unless_running(pid, ending)
+            }
             Err(error) => Err(tracing_failed(&error, pid)),
         };
         Ok((pid, outcome))
@@ -166,8 +208,19 @@ impl Conduct {
         self.progress.clear();
         let warnings = self.investigation.modules.take_warnings();
         self.investigation.warnings.extend(warnings);
+        let functions: Vec<_> = self
+            .running
+            .iter()
+            .flat_map(|running| &running.functions)
+            .map(|below| (&below.arrival, &below.investigation))
+            .collect();
+        let found = self.running.as_ref().map(|running| summary::Found {
+            time: &running.time,
+            functions: &functions,
+        });
         let report = summary::report(
             &self.investigation,
+            found,
             self.engine.model(),
             target,
             self.since.rate(),
@@ -231,19 +284,39 @@ impl Conduct {
     /// Tells the person something, now and in the report.
     pub fn warn(&mut self, warning: String) {
         self.progress.warn(&warning);
-        self.investigation.warnings.push(warning);
+        if !self.investigation.warnings.contains(&warning) {
+            self.investigation.warnings.push(warning);
+        }
     }
 
     /// Whether any op completed.
     #[must_use]
     pub fn saw_ops(&self) -> bool {
-        self.investigation.analysis.profile().count() > 0
+        let analyses = std::iter::once(&self.investigation).chain(self.below());
+        analyses
+            .map(|investigation| investigation.analysis.profile().count())
+            .any(|ops| ops > 0)
+            || self
+                .running
+                .as_ref()
+                .is_some_and(|running| running.time.windows > 0)
+    }
+
+    fn below(&self) -> impl Iterator<Item = &Investigation> {
+        let functions = self.running.iter().flat_map(|running| &running.functions);
+        functions.map(|below| &below.investigation)
     }
 
     /// Whether every path has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.investigation.analysis.status() != crate::analysis::Status::InProgress
+        let in_progress = |investigation: &Investigation| {
+            investigation.analysis.status() == crate::analysis::Status::InProgress
+        };
+        match &self.running {
+            Some(running) => running.time.windows > 0 && !self.below().any(in_progress),
+            None => !in_progress(&self.investigation),
+        }
     }
 
     /// How darc itself ends after a session in which the target lives on.
@@ -286,7 +359,7 @@ pub fn claim(pid: i32) -> Result<Claim, Failure> {
 }
 
 /// A failed attach, with the reason that the kernel's bare number does not tell.
-fn tracing_failed(error: &darc_tracer::Error, pid: i32) -> Failure {
+pub(super) fn tracing_failed(error: &darc_tracer::Error, pid: i32) -> Failure {
     if error.is_gone() {
         return Failure::message(
             FailureKind::Lost,

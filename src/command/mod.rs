@@ -12,6 +12,7 @@ pub mod list;
 pub mod report;
 pub mod resume;
 pub mod run;
+pub mod running;
 mod saved;
 mod stored;
 

@@ -24,8 +24,12 @@ pub(super) fn golden(name: &str, text: &str) {
 /// A finished analysis with one more below it.
 fn finished() -> Report {
     let mut report = sample::report(30_000);
+    report.time = Some(sample::time());
     report.focus = vec![super::model::Focus {
         path: vec!["main".to_owned(), "put".to_owned()],
+        function: report.f0.clone(),
+        callers: Vec::new(),
+        status: report.status,
         share_of_time: 0.87,
         calls: 2_152,
         profile: report.profile.clone(),
@@ -33,6 +37,23 @@ fn finished() -> Report {
         ftree: report.ftree.clone(),
     }];
     report
+}
+
+/// An f0 that runs all the time.
+fn running() -> Report {
+    let mut report = finished();
+    let nothing = sample::report(0);
+    report.profile = nothing.profile;
+    report.peaks = Vec::new();
+    report.ftree = nothing.ftree;
+    report.f0.name = "main".to_owned();
+    report
+}
+
+#[test]
+fn a_function_that_runs_all_the_time() {
+    golden("running.txt", &text::render(&running(), Style::default()));
+    golden("running.html", &super::html::render(&running()));
 }
 
 #[test]

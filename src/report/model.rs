@@ -41,7 +41,10 @@ pub struct Report {
     pub peaks: Vec<PeakEntry>,
     /// The tree of call sites below f0.
     pub ftree: FtreeNode,
-    /// Functions below an f0 that was running already, each with an analysis of its own.
+    /// Where the time of an f0 went that was running already or is called once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<TimeTable>,
+    /// Functions below such an f0, each with an analysis of its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub focus: Vec<Focus>,
     /// What was done to the target.
@@ -434,6 +437,15 @@ pub struct Focus {
     /// The functions' names from f0 down to it.
     #[serde(default)]
     pub path: Vec<String>,
+    /// The function.
+    #[serde(default)]
+    pub function: Function,
+    /// Where the calls return to that are its ops; empty when all calls are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub callers: Vec<Place>,
+    /// Where its analysis stands.
+    #[serde(default = "in_progress")]
+    pub status: Status,
     /// Its part of the time of f0, 0 to 1.
     pub share_of_time: f64,
     /// How often it was called.
@@ -445,6 +457,54 @@ pub struct Focus {
     pub peaks: Vec<PeakEntry>,
     /// The tree below it.
     pub ftree: FtreeNode,
+}
+
+fn in_progress() -> Status {
+    Status::InProgress
+}
+
+/// Where the time of a function went, in windows of the threads that run it.
+#[derive(Clone, PartialEq, Default, Serialize, Deserialize, Debug)]
+#[serde(default)]
+pub struct TimeTable {
+    /// How many windows were looked at.
+    pub windows: u64,
+    /// How long they were together, over all threads.
+    pub total: u64,
+    /// The parts, the largest first.
+    pub parts: Vec<TimePart>,
+}
+
+/// One part of the time.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct TimePart {
+    /// The functions' names from f0 down to it.
+    pub path: Vec<String>,
+    /// Whose time it is.
+    pub whose: Whose,
+    /// Its part of the whole, 0 to 1.
+    pub share_of_time: f64,
+    /// All of it.
+    pub time: u64,
+    /// How many calls; zero for a function's own time.
+    pub calls: u64,
+    /// The longest call.
+    pub max: u64,
+    /// Why nobody looked into its calls, where that was tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Whose time a part of the time is.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum Whose {
+    /// The last function's own code, and those of its calls that are not measured.
+    Itself,
+    /// The last function's, with everything that it calls.
+    Callee,
+    /// As `Callee`, of a function that waits.
+    Waiting,
 }
 
 /// What was done to the target, and what it cost.

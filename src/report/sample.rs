@@ -3,7 +3,7 @@
 use super::assemble::{self, Names, Site};
 use super::model::{
     Clock, ClockUnit, Engine, Function, InlinedFrame, Module, Pause, ProbeCost, Probes, Report,
-    SCHEMA, SkippedSite, Target,
+    SCHEMA, SkippedSite, Target, TimePart, TimeTable, Whose,
 };
 use super::place::Place;
 use crate::analysis::compare::Comparison;
@@ -159,6 +159,7 @@ pub(crate) fn of(session: &Session) -> Report {
         comparison: Some(assemble::comparison(&comparison)),
         peaks: assemble::peaks(analysis, &names),
         ftree: assemble::ftree(analysis, &names),
+        time: None,
         focus: Vec::new(),
         probes: Probes {
             sites: 8,
@@ -182,5 +183,39 @@ pub(crate) fn of(session: &Session) -> Report {
             bytes_differing_after_detach: 0,
         },
         warnings: vec!["the clock's rate was measured, not read".to_owned()],
+    }
+}
+
+/// Where the time of a `main` went.
+pub(super) fn time() -> TimeTable {
+    let part = |path: &[&str], whose, time: u64, calls, max| TimePart {
+        path: path.iter().map(|&name| name.to_owned()).collect(),
+        whose,
+        share_of_time: time as f64 / 1_000_000_000.0,
+        time,
+        calls,
+        max,
+        reason: None,
+    };
+    TimeTable {
+        windows: 119,
+        total: 1_000_000_000,
+        parts: vec![
+            part(
+                &["main", "put"],
+                Whose::Callee,
+                870_000_000,
+                2_152,
+                9_000_000,
+            ),
+            part(
+                &["main", "epoll_wait"],
+                Whose::Waiting,
+                90_000_000,
+                40,
+                8_000_000,
+            ),
+            part(&["main"], Whose::Itself, 40_000_000, 0, 0),
+        ],
     }
 }

@@ -57,6 +57,12 @@ impl Catalog {
         })
     }
 
+    /// The id of a call site that has one.
+    #[must_use]
+    pub fn known_site(&self, at: CodeRef) -> Option<SiteId> {
+        self.site_ids.get(&at).copied()
+    }
+
     /// The id of a called function.
     pub fn callee(&mut self, at: CodeRef) -> CalleeId {
         *self.callee_ids.entry(at).or_insert_with(|| {

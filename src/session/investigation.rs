@@ -8,7 +8,7 @@ use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Counters, NewTarget, ProbeCost, Sink};
 use darc_tracer::record::Op;
 
-use crate::analysis::{Analysis, Callee, CalleeId, FnodeId, Params, SiteId, Stop, Ticks};
+use crate::analysis::{Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stop, Ticks};
 use crate::report::{Place, Report};
 use crate::state::{Ids, StateError};
 
@@ -31,6 +31,8 @@ pub struct Investigation {
     pub modules: Modules,
     /// f0, once it is found.
     pub f0: Option<CodeRef>,
+    /// Where the calls of f0 return to that are ops; empty when all calls are.
+    pub callers: Vec<CodeRef>,
     /// The program that a stored analysis is of.
     pub program: Option<ModuleId>,
     /// Call sites without a probe, each with the reason.
@@ -57,6 +59,7 @@ impl Investigation {
             catalog: Catalog::default(),
             modules: Modules::default(),
             f0: None,
+            callers: Vec::new(),
             program: None,
             skipped: BTreeMap::new(),
             sites: 0,
@@ -203,6 +206,38 @@ impl Investigation {
             .next()
     }
 
+    /// What an indirect site of `parent` was seen to call.
+    #[must_use]
+    pub fn learn(
+        &self,
+        ftree: &Ftree,
+        parent: FnodeId,
+        site: SiteId,
+        target: TargetAddr,
+    ) -> Learnt {
+        let Some(known) = ftree.get(parent) else {
+            return Learnt::Other(NewTarget::AnyTarget);
+        };
+        let targets = known
+            .children
+            .iter()
+            .filter(|&&child| ftree.fnode(child).site == Some(site));
+        if targets.count() > MAX_TARGETS {
+            return Learnt::Other(NewTarget::AnyTarget);
+        }
+        // A system call site's target is the number of the call.
+        match self.modules.place(target) {
+            Some(place) if returns_twice(&self.naming().name(place)) => {
+                Learnt::Other(NewTarget::Unmeasured)
+            }
+            Some(place) => Learnt::Callee(place),
+            None => match u32::try_from(target.0) {
+                Ok(number) if number < 4096 => Learnt::Syscall(number),
+                _ => Learnt::Other(NewTarget::AnyTarget),
+            },
+        }
+    }
+
     /// Adds what an engine counted in one process.
     pub fn add_counters(&mut self, counters: Counters) {
         self.counters.records += counters.records;
@@ -211,6 +246,17 @@ impl Investigation {
         self.counters.bytes_differing += counters.bytes_differing;
         self.counters.pauses.extend(counters.pauses);
     }
+}
+
+/// What an indirect site was seen to call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Learnt {
+    /// A function.
+    Callee(CodeRef),
+    /// A system call, by number.
+    Syscall(u32),
+    /// Nothing that gets an fnode of its own.
+    Other(NewTarget),
 }
 
 /// Gives ids to the places in a stored result.
@@ -250,30 +296,17 @@ impl Sink for Investigation {
     }
 
     fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {
-        let ftree = self.analysis.ftree();
-        let Some(known) = ftree.get(parent) else {
-            return NewTarget::AnyTarget;
-        };
-        // A system call site's target is the number of the call.
-        let callee = match self.modules.place(target) {
-            Some(place) if returns_twice(&self.naming().name(place)) => {
-                return NewTarget::Unmeasured;
+        match self.learn(self.analysis.ftree(), parent, site, target) {
+            Learnt::Callee(place) => {
+                let callee = Callee::Function(self.catalog.callee(place));
+                NewTarget::Fnode(self.analysis.add_child(parent, site, callee))
             }
-            Some(place) => Callee::Function(self.catalog.callee(place)),
-            None => match u32::try_from(target.0) {
-                Ok(number) if number < 4096 => Callee::Syscall(Some(number)),
-                _ => return NewTarget::AnyTarget,
-            },
-        };
-        let ftree = self.analysis.ftree();
-        let targets = known
-            .children
-            .iter()
-            .filter(|&&child| ftree.fnode(child).site == Some(site));
-        if targets.count() > MAX_TARGETS {
-            return NewTarget::AnyTarget;
+            Learnt::Syscall(number) => {
+                let callee = Callee::Syscall(Some(number));
+                NewTarget::Fnode(self.analysis.add_child(parent, site, callee))
+            }
+            Learnt::Other(answer) => answer,
         }
-        NewTarget::Fnode(self.analysis.add_child(parent, site, callee))
     }
 }
 

@@ -7,35 +7,40 @@ pub mod catalog;
 pub mod claim;
 pub mod clock;
 mod code;
+mod expansion;
 pub mod hooks;
 pub mod investigation;
 pub mod modules;
 mod planning;
 mod question;
+mod stacks;
 pub mod summary;
+pub mod survey;
+mod suspicion;
+mod waiting;
 mod watch;
 
 use std::time::{Duration, Instant};
 
-use darc_disasm::{SiteKind, Target};
 use darc_symbols::{LookupError, NameSpec};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Engine, Notice};
+use darc_tracer::plan::Plan;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::analysis::noise::Noise;
-use crate::analysis::{Callee, FnodeId, Request};
+use crate::analysis::{FnodeId, Request};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::live::Progress;
 
-use catalog::Reach;
 use code::CodeCache;
 use hooks::Hooks;
 use investigation::Investigation;
 use modules::CodeRef;
 use planning::Sources;
 use question::Question;
+use suspicion::Suspicion;
 use watch::Watch;
 
 /// How long the engine may serve the target before the session looks at its other duties.
@@ -49,6 +54,8 @@ const MOST_CALLS_INT3: u64 = 2_000;
 pub enum Ending {
     /// Every path of every peak has ended; the target runs on.
     Finished,
+    /// f0 was called before and does not return; the target runs on.
+    Running,
     /// The person ended it; the target runs on.
     Interrupted(Level),
     /// The time that was given is over; the target runs on.
@@ -110,6 +117,7 @@ pub struct Session<'a> {
     changes: u32,
     watch: Watch<'a>,
     question: Question,
+    suspicion: Suspicion,
 }
 
 /// The dynamic linker announces the libraries that a program starts with twice: before and after
@@ -150,6 +158,7 @@ impl<'a> Session<'a> {
             changes: 0,
             watch: Watch::new(progress),
             question: Question::default(),
+            suspicion: Suspicion::default(),
         }
     }
 
@@ -204,6 +213,12 @@ impl<'a> Session<'a> {
             }
             self.watch.look(self.investigation);
             self.question.consider(self.investigation);
+            if self.is_f0_loaded() && self.engine.leaves_target_untraced() {
+                let pid = self.pid;
+                if self.suspicion.is_confirmed(pid, self.investigation) {
+                    return Ok(Ending::Running);
+                }
+            }
             match limits.interrupts.level() {
                 Level::GoOn => {}
                 level => return Ok(Ending::Interrupted(level)),
@@ -378,72 +393,22 @@ impl<'a> Session<'a> {
 
     /// Makes an fnode's calls its children.
     fn expand(&mut self, fnode: FnodeId) -> Result<(), String> {
-        let scanned = {
+        let entry = {
             let Some(sources) = self.sources() else {
                 return Err("f0 is not loaded".to_owned());
             };
-            let fnode = self.investigation.analysis.ftree().fnode(fnode);
-            let entry = sources.entry(fnode)?;
-            self.code
-                .scan(entry, &self.investigation.modules, self.engine.as_ref())?
+            sources.entry(self.investigation.analysis.ftree().fnode(fnode))?
         };
-        for site in &scanned.sites {
-            if let Some(name) = self.returning_twice(&site.kind) {
-                let reason =
-                    format!("{name} remembers where it returns to, which a probe must not disturb");
-                self.investigation.skip(TargetAddr(site.addr), reason);
-                continue;
-            }
-            let Investigation {
-                analysis,
-                catalog,
-                modules,
-                ..
-            } = &mut *self.investigation;
-            let Some(at) = modules.place(TargetAddr(site.addr)) else {
-                continue;
-            };
-            let reach = Reach::of(&site.kind);
-            let id = catalog.site(at, reach);
-            let callee = match &site.kind {
-                SiteKind::Syscall {
-                    number: Some(number),
-                } => Callee::Syscall(Some(*number)),
-                SiteKind::Call(Target::Direct(to))
-                | SiteKind::TailJump {
-                    target: Target::Direct(to),
-                    ..
-                } => {
-                    let to = TargetAddr(*to);
-                    match modules.place(to) {
-                        Some(place) => Callee::Function(catalog.callee(place)),
-                        None => continue,
-                    }
-                }
-                _ => Callee::Unknown,
-            };
-            analysis.add_child(fnode, id, callee);
-        }
-        for skipped in &scanned.skipped {
-            self.investigation
-                .skip(TargetAddr(skipped.addr), skipped.reason.to_string());
+        let calls = expansion::calls(
+            entry,
+            self.investigation,
+            &mut self.code,
+            self.engine.as_ref(),
+        )?;
+        for (site, callee) in calls {
+            self.investigation.analysis.add_child(fnode, site, callee);
         }
         Ok(())
-    }
-
-    /// The name of a directly called function that remembers its return address.
-    fn returning_twice(&self, kind: &SiteKind) -> Option<String> {
-        let (SiteKind::Call(Target::Direct(to))
-        | SiteKind::TailJump {
-            target: Target::Direct(to),
-            ..
-        }) = kind
-        else {
-            return None;
-        };
-        let place = self.investigation.modules.place(TargetAddr(*to))?;
-        let name = self.investigation.naming().name(place);
-        investigation::returns_twice(&name).then_some(name)
     }
 
     fn sources(&self) -> Option<Sources<'_>> {
@@ -455,16 +420,36 @@ impl<'a> Session<'a> {
         })
     }
 
+    /// The return addresses of the calls of f0 that are ops; none when all are.
+    fn callers(&self) -> Vec<TargetAddr> {
+        let callers = self.investigation.callers.iter();
+        callers
+            .filter_map(|&caller| self.investigation.modules.locate(caller))
+            .collect()
+    }
+
     /// Brings the target's probes to what the ftree needs.
     fn instrument(&mut self) -> Result<(), SessionError> {
         let mut code = std::mem::take(&mut self.code);
         let plan = match self.sources() {
-            Some(sources) => planning::plan(
-                &self.investigation.analysis,
-                &sources,
-                &mut code,
-                &self.hooks,
-            ),
+            Some(sources) => {
+                let analysis = &self.investigation.analysis;
+                let f0 = sources.scan(analysis.ftree().root(), &mut code);
+                match f0 {
+                    Ok(f0) => Plan {
+                        f0: Some(std::sync::Arc::clone(&f0.code)),
+                        callers: self.callers(),
+                        ..planning::plan(
+                            analysis.ftree(),
+                            analysis.needed_probes(),
+                            &sources,
+                            &mut code,
+                            &self.hooks,
+                        )
+                    },
+                    Err(_) => self.hooks.plan(),
+                }
+            }
             None => self.hooks.plan(),
         };
         self.code = code;

@@ -164,6 +164,11 @@ impl Modules {
         ids
     }
 
+    /// The executable ranges of the current process: start, end, module.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64, ModuleId)> + '_ {
+        self.ranges.iter().copied()
+    }
+
     /// Where an address of the target is, as a place in a file. `None` when no code is mapped there.
     #[must_use]
     pub fn place(&self, addr: TargetAddr) -> Option<CodeRef> {

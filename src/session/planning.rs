@@ -7,7 +7,7 @@ use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
 use darc_tracer::plan::{Edge, Plan, PlannedFunction};
 
-use crate::analysis::{Analysis, Callee, Fnode, FnodeId, SiteId};
+use crate::analysis::{Callee, Fnode, FnodeId, Ftree, SiteId};
 
 use super::catalog::{Catalog, Reach};
 use super::code::{CodeCache, Scanned};
@@ -85,22 +85,18 @@ impl Sources<'_> {
     }
 }
 
-/// The plan for all fnodes whose probes are needed, as far as their code is loaded.
+/// The plan for the fnodes whose probes are needed, as far as their code is loaded: everything but f0.
 #[must_use]
 pub fn plan(
-    analysis: &Analysis,
+    ftree: &Ftree,
+    needed: impl Iterator<Item = FnodeId>,
     sources: &Sources<'_>,
     cache: &mut CodeCache,
     hooks: &Hooks,
 ) -> Plan {
     let mut plan = hooks.plan();
-    let ftree = analysis.ftree();
-    match sources.scan(ftree.root(), cache) {
-        Ok(f0) => plan.f0 = Some(std::sync::Arc::clone(&f0.code)),
-        Err(_) => return plan,
-    }
     let mut wanted: BTreeMap<TargetAddr, BTreeSet<SiteId>> = BTreeMap::new();
-    for id in analysis.needed_probes() {
+    for id in needed {
         let child = ftree.fnode(id);
         let (Some(parent), Some(site)) = (child.parent, child.site) else {
             continue;

@@ -18,6 +18,12 @@ pub(super) fn report(report: &Report) -> Result<(), StateError> {
     let resolution = profile(&report.profile)?.resolution();
     params(&report.parameters, resolution)?;
     analysis(&report.profile, &report.peaks, &report.ftree)?;
+    for part in report.time.iter().flat_map(|table| &table.parts) {
+        share("share_of_time", part.share_of_time)?;
+        ensure(part.path.len() <= MAX_DEPTH, || {
+            "a path of the time table is too long".to_owned()
+        })?;
+    }
     for focus in &report.focus {
         share("share_of_time", focus.share_of_time)?;
         profile(&focus.profile)?;

@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use object::elf;
 
-use crate::addr::{BuildId, FileAddr};
+use crate::addr::{AddrRange, BuildId, FileAddr};
 use crate::debugfile::{self, DebugSearch};
 use crate::dwarf::QueryError;
 use crate::elf::Elf;
@@ -155,6 +155,14 @@ impl Image {
     /// Up to `len` bytes at an address, as they are in the file.
     pub fn bytes_at(&self, addr: FileAddr, len: u64) -> Option<Vec<u8>> {
         self.elf.read_at(addr.0, len)
+    }
+
+    /// Where a section lies and what it holds, as far as the file has it. For unwinding, which needs
+    /// `.eh_frame` and `.text`.
+    pub fn section(&self, name: &str) -> Option<(AddrRange, Vec<u8>)> {
+        let section = self.elf.section(name)?;
+        let data = self.elf.section_data(section).ok().flatten()?;
+        Some((AddrRange::sized(FileAddr(section.addr), section.size), data))
     }
 
     /// Whether the Go tool chain linked it: its runtime walks and moves stacks.

@@ -18,6 +18,7 @@ pub mod plan;
 pub mod preflight;
 pub mod record;
 pub mod remote_call;
+pub mod stacks;
 pub mod stopped;
 mod sys;
 pub mod threads;

@@ -65,6 +65,9 @@ fn another_resolution_is_refused() {
 fn functions_below_f0_are_paired_by_their_path_and_rated() {
     let focus = |name: &str, report: &Report| crate::report::model::Focus {
         path: vec!["main".to_owned(), name.to_owned()],
+        function: report.f0.clone(),
+        callers: Vec::new(),
+        status: report.status,
         share_of_time: 0.5,
         calls: 10,
         profile: report.profile.clone(),

@@ -24,6 +24,9 @@ pub(super) fn write(page: &mut Page, report: &Report) {
             page.time(mean),
             page.time(profile.total)
         ),
+        None if report.time.is_some() => {
+            "it runs all the time; what takes its time was analysed instead".to_owned()
+        }
         None => "none completed".to_owned(),
     };
     page.field("ops", &ops);

@@ -9,6 +9,7 @@ mod contrast;
 mod header;
 mod histogram;
 mod probes;
+mod time;
 
 use super::model::Report;
 use super::words::{self, path, percent};
@@ -47,16 +48,33 @@ impl Default for Style {
 pub fn render(report: &Report, style: Style) -> String {
     let mut page = Page::new(report.clock.hz, style);
     header::write(&mut page, report);
-    histogram::write(&mut page, report);
-    causes::write(&mut page, report);
-    contrast::write(&mut page, &report.ftree, &report.peaks);
+    match &report.time {
+        Some(table) if report.profile.ops == 0 => time::write(&mut page, table),
+        _ => {
+            histogram::write(&mut page, report);
+            causes::write(&mut page, report);
+            contrast::write(&mut page, &report.ftree, &report.peaks);
+        }
+    }
     for focus in &report.focus {
         page.blank();
         page.heading(&format!(
-            "Below {}: {} of the time, {} calls",
+            "Below {}: {} of the time, {} calls: {}",
             path(&focus.path),
             percent(focus.share_of_time),
-            focus.calls
+            focus.calls,
+            words::status(focus.status)
+        ));
+        page.line(&format!(
+            "  {} of them measured, {} each on average",
+            focus.profile.ops,
+            page.time(
+                focus
+                    .profile
+                    .total
+                    .checked_div(focus.profile.ops)
+                    .unwrap_or(0)
+            )
         ));
         histogram::buckets(&mut page, &focus.profile, &focus.peaks);
         causes::peaks(&mut page, &focus.peaks, focus.profile.resolution);

@@ -88,6 +88,11 @@ pub trait Engine {
     /// The engine's name as the command line spells it.
     fn name(&self) -> &'static str;
 
+    /// Whether nobody traces the target while it is measured, so that it can be stopped for a look.
+    fn leaves_target_untraced(&self) -> bool {
+        false
+    }
+
     /// Brings the target's instrumentation to exactly this plan. Returns what was refused.
     ///
     /// # Errors

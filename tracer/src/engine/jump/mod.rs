@@ -26,7 +26,7 @@ mod stub_tests;
 mod stubs;
 mod tree;
 mod watch;
-mod world;
+pub(crate) mod world;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -255,6 +255,10 @@ impl Jump {
 impl Engine for Jump {
     fn name(&self) -> &'static str {
         "jump"
+    }
+
+    fn leaves_target_untraced(&self) -> bool {
+        self.parked.is_none()
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {

@@ -4,12 +4,14 @@
 //! paper, and in light or dark. A content security policy forbids what the page does not need, should
 //! a name ever become markup.
 
-use super::contrast::{self, What};
-use super::escape::control;
-use super::markup::Markup;
-use super::model::{FtreeNode, PeakEntry, ProfileTable, Report};
-use super::{svg, words};
+mod time;
+
 use crate::analysis::{Hz, Resolution};
+use crate::report::contrast::{self, What};
+use crate::report::escape::control;
+use crate::report::markup::Markup;
+use crate::report::model::{FtreeNode, PeakEntry, ProfileTable, Report};
+use crate::report::{svg, words};
 
 const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">";
 
@@ -23,13 +25,18 @@ pub fn render(report: &Report) -> String {
     page.head(report);
     page.header(report);
     page.raw("<main>\n");
-    page.analysis(&Analysis {
-        prefix: Prefix::F0,
-        title: format!("Latency of {}", report.f0.name),
-        profile: &report.profile,
-        peaks: &report.peaks,
-        ftree: &report.ftree,
-    });
+    if let Some(table) = &report.time {
+        page.time_section(table);
+    }
+    if report.profile.ops > 0 || report.time.is_none() {
+        page.analysis(&Analysis {
+            prefix: Prefix::F0,
+            title: format!("Latency of {}", report.f0.name),
+            profile: &report.profile,
+            peaks: &report.peaks,
+            ftree: &report.ftree,
+        });
+    }
     for (number, focus) in (1_u32..).zip(&report.focus) {
         page.raw("<section><h2 id=\"below-")
             .number(number)
@@ -103,7 +110,7 @@ impl Page {
         self.text(&report.f0.name)
             .raw("</title>\n<style>")
             .raw(svg::STYLE);
-        self.raw(include_str!("html.css"))
+        self.raw(include_str!("page.css"))
             .raw("</style>\n</head>\n<body>\n");
     }
 
@@ -133,6 +140,7 @@ impl Page {
                     self.time(mean),
                     self.time(profile.total)
                 ),
+                None if report.time.is_some() => "it runs all the time".to_owned(),
                 None => "none completed".to_owned(),
             },
         );
@@ -161,7 +169,13 @@ impl Page {
             }
             self.raw("</ul></section>\n");
         }
-        self.raw("<nav aria-label=\"Sections\"><ul>\n<li><a href=\"#distribution\">Distribution</a></li>\n");
+        self.raw("<nav aria-label=\"Sections\"><ul>\n");
+        if report.time.is_some() {
+            self.raw("<li><a href=\"#time\">Where the time goes</a></li>\n");
+        }
+        if report.profile.ops > 0 || report.time.is_none() {
+            self.raw("<li><a href=\"#distribution\">Distribution</a></li>\n");
+        }
         if !report.peaks.is_empty() {
             self.raw("<li><a href=\"#peaks\">Peaks and their causes</a></li>\n<li><a href=\"#contrast\">What slow ops do</a></li>\n");
             self.raw("<li><a href=\"#calls\">Calls</a></li>\n");
@@ -480,8 +494,8 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample;
     use super::*;
+    use crate::report::sample;
 
     /// Names of open elements must close in order; this catches what a browser would mend silently.
     fn is_balanced(html: &str) -> Result<(), String> {

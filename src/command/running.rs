@@ -1,0 +1,176 @@
+//! An f0 that runs already, or is called once: where its time goes, and then the functions that take it, one
+//! after the other, each as an f0.
+
+use std::time::{Duration, Instant};
+
+use darc_symbols::NameSpec;
+use darc_tracer::engine::Engine;
+
+use crate::analysis::Status;
+use crate::analysis::totals::Totals;
+use crate::exit::Failure;
+use crate::report::model::TimeTable;
+use crate::session::investigation::Investigation;
+use crate::session::survey::{self, Arrival, Survey, Surveyed};
+use crate::session::{Ending, Libraries, Limits, Session, SessionError};
+
+use super::conduct::{Conduct, tracing_failed};
+
+/// Of so many functions each gets an analysis of its own; the others are named.
+const MOST_FUNCTIONS: usize = 6;
+/// How long one function is analysed while others wait for their turn.
+const TURN: Duration = Duration::from_secs(3);
+
+/// What is known of an f0 that runs already.
+#[derive(Debug)]
+pub struct Running {
+    /// Where its time goes.
+    pub time: TimeTable,
+    /// The functions below it that are, or are to be, analysed.
+    pub functions: Vec<Below>,
+}
+
+/// A function below, with its analysis.
+#[derive(Debug)]
+pub struct Below {
+    /// How the descent arrived at it.
+    pub arrival: Arrival,
+    /// Its analysis.
+    pub investigation: Investigation,
+}
+
+/// Where the survey begins.
+pub enum Start {
+    /// At a program that was just started.
+    Launched(Box<dyn Engine>),
+    /// At a process in which f0 runs.
+    Attached,
+}
+
+impl Conduct {
+    /// Finds out where the time goes, and analyses the functions that take it.
+    ///
+    /// # Errors
+    /// When f0 is not there or cannot be instrumented.
+    pub(super) fn survey(&mut self, pid: i32, start: Start) -> Result<Ending, Failure> {
+        let params = *self.investigation.analysis.params();
+        let mut totals = Totals::new(params.start_ops, params.max_depth, self.since.rate());
+        let limits = Limits {
+            deadline: self.deadline,
+            interrupts: &self.interrupts,
+        };
+        let engine = &self.engine;
+        let attach = || engine.attach(pid);
+        let survey = Survey::new(pid, &mut self.investigation, &mut totals, &attach);
+        let surveyed = match start {
+            Start::Launched(engine) => survey.launched(engine, limits),
+            Start::Attached => survey.attached(limits),
+        }?;
+        let (ending, arrivals) = match surveyed {
+            Surveyed::Done(arrivals) => (Ending::Finished, arrivals),
+            Surveyed::Ended(ending) => (ending, Vec::new()),
+        };
+        let functions = arrivals
+            .into_iter()
+            .take(MOST_FUNCTIONS)
+            .map(|arrival| {
+                let name = self.investigation.naming().name(arrival.function);
+                let spec = NameSpec::Name { module: None, name };
+                Below {
+                    investigation: Investigation {
+                        f0: Some(arrival.function),
+                        callers: arrival.callers.clone(),
+                        ..Investigation::new(spec, params)
+                    },
+                    arrival,
+                }
+            })
+            .collect();
+        let time = survey::time_table(&self.investigation, &totals);
+        // A program that ended too early is asked again when it is run again.
+        self.running = (time.windows > 0).then_some(Running { time, functions });
+        match ending {
+            Ending::Finished => self.analyse_functions(pid, None),
+            ending => Ok(ending),
+        }
+    }
+
+    /// Analyses the functions below f0 whose analysis is not finished, in the order of their shares. `engine`
+    /// has a program that was just started.
+    ///
+    /// # Errors
+    /// When the process cannot be traced.
+    pub(super) fn analyse_functions(
+        &mut self,
+        pid: i32,
+        mut engine: Option<Box<dyn Engine>>,
+    ) -> Result<Ending, Failure> {
+        let Some(mut running) = self.running.take() else {
+            return Ok(Ending::Finished);
+        };
+        let mut outcome = Ok(Ending::Finished);
+        let open = |below: &&mut Below| below.investigation.analysis.status() == Status::InProgress;
+        for below in running.functions.iter_mut().filter(open) {
+            // The files are read once, whoever needs them.
+            std::mem::swap(
+                &mut below.investigation.modules,
+                &mut self.investigation.modules,
+            );
+            let ended = self.analyse_function(pid, &mut below.investigation, engine.take());
+            std::mem::swap(
+                &mut below.investigation.modules,
+                &mut self.investigation.modules,
+            );
+            match ended {
+                Ok(Ending::Finished | Ending::TimeUp) if self.time_is_left() => {}
+                Err(SessionError::Unsuitable(why)) => {
+                    let name = self.investigation.naming().name(below.arrival.function);
+                    self.warn(format!("{name}: {why}"));
+                }
+                Err(SessionError::Tracer(error)) => {
+                    outcome = Err(tracing_failed(&error, pid));
+                    break;
+                }
+                Err(error) => {
+                    outcome = Err(error.into());
+                    break;
+                }
+                Ok(ending) => {
+                    outcome = Ok(ending);
+                    break;
+                }
+            }
+        }
+        self.running = Some(running);
+        if let Some(mut unused) = engine {
+            // There was nothing left to ask: the program runs on without us.
+            unused
+                .finish()
+                .map_err(|error| tracing_failed(&error, pid))?;
+        }
+        outcome
+    }
+
+    fn time_is_left(&self) -> bool {
+        self.deadline
+            .is_none_or(|deadline| Instant::now() < deadline)
+    }
+
+    fn analyse_function(
+        &mut self,
+        pid: i32,
+        investigation: &mut Investigation,
+        launched: Option<Box<dyn Engine>>,
+    ) -> Result<Ending, SessionError> {
+        let turn = Instant::now() + TURN;
+        let limits = Limits {
+            deadline: Some(self.deadline.map_or(turn, |deadline| deadline.min(turn))),
+            interrupts: &self.interrupts,
+        };
+        let (engine, libraries) = match launched {
+            Some(engine) => (engine, Libraries::NotLoadedYet),
+            None => (self.engine.attach(pid)?, Libraries::Loaded),
+        };
+        Session::new(pid, investigation, engine, libraries, &mut self.progress).run(limits)
+    }
+}

@@ -1,0 +1,575 @@
+//! Where the time of an f0 goes that runs already or is called once: the descent by totals, in one process.
+//!
+//! Beyond the paper. What is found are functions that are called often enough to be analysed, each by a
+//! [`Session`](super::Session) of its own.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use darc_disasm::SiteKind;
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::{Engine, NewTarget, Notice, Sink};
+use darc_tracer::plan::{Plan, Running};
+use darc_tracer::record::{FnodeId, Op, SiteId, Ticks};
+use darc_tracer::stacks;
+
+use crate::analysis::Callee;
+use crate::analysis::totals::{Share, ShareOf, Totals, WORTHWHILE};
+use crate::report::assemble::Names as _;
+use crate::report::model::{TimePart, TimeTable, Whose};
+use crate::terminal::interrupts::Level;
+
+use super::catalog::Naming;
+use super::code::{CodeCache, Scanned};
+use super::hooks::Hooks;
+use super::investigation::{Investigation, Learnt};
+use super::modules::CodeRef;
+use super::planning::{self, Sources};
+use super::stacks::{StackFrame, Unwinder};
+use super::waiting::is_waiting;
+use super::{Ending, Libraries, Limits, STARTUP_CHANGES, SessionError, expansion};
+
+/// How long the engine may serve the target before the survey looks at its other duties.
+const SLICE: Duration = Duration::from_millis(10);
+/// When no window has completed for so long, the call that does not return is looked for on the stack.
+const STUCK: Duration = Duration::from_millis(50);
+/// When all functions on the stack are looked at, their calls get more time to return.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A round in which windows complete, but few, ends after this time.
+const LONGEST_ROUND: Duration = Duration::from_secs(2);
+
+/// A function that the descent arrived at.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Arrival {
+    /// The functions' names from f0 down to it.
+    pub path: Vec<String>,
+    /// The function.
+    pub function: CodeRef,
+    /// Where those of its calls return to that were found on this path; empty when that cannot be told.
+    pub callers: Vec<CodeRef>,
+    /// Its part of the time, 0 to 1.
+    pub share: f64,
+    /// How often it was called while the descent looked.
+    pub calls: u64,
+}
+
+/// With more callers in one function they are not told apart: every call compares with all.
+const MOST_CALLERS: usize = 16;
+
+/// How a survey ended.
+#[derive(Debug)]
+pub enum Surveyed {
+    /// Where the time goes is known as far as it can be; nothing is instrumented any more.
+    Done(Vec<Arrival>),
+    /// Something ended it early; what is known is in the totals.
+    Ended(Ending),
+}
+
+/// Makes an engine for the process anew.
+pub type Attach<'a> = dyn Fn() -> darc_tracer::Result<Box<dyn Engine>> + 'a;
+
+/// One process whose f0 runs.
+pub struct Survey<'a> {
+    pid: i32,
+    investigation: &'a mut Investigation,
+    totals: &'a mut Totals,
+    code: CodeCache,
+    hooks: Hooks,
+    attach: &'a Attach<'a>,
+    arrivals: Vec<Arrival>,
+    /// How long to wait for the first window.
+    stuck: Duration,
+}
+
+/// What a session of the engine came to.
+enum Part {
+    Done,
+    Ended(Ending),
+    /// No call returns: a deeper function has to be looked at.
+    Stuck,
+}
+
+impl<'a> Survey<'a> {
+    /// A survey of a process. What is found goes to `totals`; `attach` makes engines.
+    pub fn new(
+        pid: i32,
+        investigation: &'a mut Investigation,
+        totals: &'a mut Totals,
+        attach: &'a Attach<'a>,
+    ) -> Survey<'a> {
+        Survey {
+            pid,
+            investigation,
+            totals,
+            code: CodeCache::default(),
+            hooks: Hooks::default(),
+            attach,
+            arrivals: Vec::new(),
+            stuck: STUCK,
+        }
+    }
+
+    /// Surveys a program that was just started: f0 has not been called yet.
+    ///
+    /// # Errors
+    /// When f0 is not there, or cannot be instrumented.
+    pub fn launched(
+        mut self,
+        engine: Box<dyn Engine>,
+        limits: Limits<'_>,
+    ) -> Result<Surveyed, SessionError> {
+        let part = self.with_engine(engine, Libraries::NotLoadedYet, limits)?;
+        self.go_on(part, limits)
+    }
+
+    /// Surveys a process in which f0 runs.
+    ///
+    /// # Errors
+    /// As [`Survey::launched`].
+    pub fn attached(mut self, limits: Limits<'_>) -> Result<Surveyed, SessionError> {
+        self.go_on(Part::Stuck, limits)
+    }
+
+    fn go_on(&mut self, mut part: Part, limits: Limits<'_>) -> Result<Surveyed, SessionError> {
+        loop {
+            match part {
+                Part::Done => return Ok(Surveyed::Done(std::mem::take(&mut self.arrivals))),
+                Part::Ended(ending) => return Ok(Surveyed::Ended(ending)),
+                Part::Stuck => {}
+            }
+            if self.stuck == PATIENCE {
+                // The whole stack is instrumented and nothing on it returns: it waits.
+                return Ok(Surveyed::Done(Vec::new()));
+            }
+            let engine = (self.attach)()?;
+            if self.refresh()? {
+                self.find_frames(engine.as_ref())?;
+            }
+            self.stuck = PATIENCE;
+            part = self.with_engine(engine, Libraries::Loaded, limits)?;
+        }
+    }
+
+    fn with_engine(
+        &mut self,
+        mut engine: Box<dyn Engine>,
+        libraries: Libraries,
+        limits: Limits<'_>,
+    ) -> Result<Part, SessionError> {
+        self.investigation.cost = engine.cost();
+        let outcome = self.measure(engine.as_mut(), libraries, limits);
+        let restored = match outcome {
+            Ok(Part::Ended(Ending::Exited(_) | Ending::Killed(_))) => Ok(()),
+            _ => engine.finish(),
+        };
+        self.investigation.add_counters(engine.counters());
+        let part = match (outcome?, engine.end()) {
+            (_, Some(Notice::Exited(status))) => Part::Ended(Ending::Exited(status)),
+            (_, Some(Notice::Killed(signal))) => Part::Ended(Ending::Killed(signal)),
+            (part, _) => part,
+        };
+        match restored {
+            Err(error) if !error.is_gone() => Err(error.into()),
+            _ => Ok(part),
+        }
+    }
+
+    fn measure(
+        &mut self,
+        engine: &mut dyn Engine,
+        mut libraries: Libraries,
+        limits: Limits<'_>,
+    ) -> Result<Part, SessionError> {
+        let mut changes = 0;
+        let mut since = Instant::now();
+        if self.refresh()? && self.investigation.find_f0().is_ok() {
+            self.instrument(engine)?;
+        } else if libraries == Libraries::Loaded {
+            self.investigation.find_f0()?;
+        } else {
+            engine.apply(&self.hooks.plan())?;
+        }
+        loop {
+            let mut sink = Windows {
+                investigation: self.investigation,
+                totals: self.totals,
+            };
+            match engine.poll(SLICE, &mut sink)? {
+                Some(Notice::Exited(status)) => return Ok(Part::Ended(Ending::Exited(status))),
+                Some(Notice::Killed(signal)) => return Ok(Part::Ended(Ending::Killed(signal))),
+                Some(Notice::Exec) => {
+                    self.investigation.warnings.push(
+                        "the target executed another program; measuring ended there".to_owned(),
+                    );
+                    return Ok(Part::Ended(Ending::Exec));
+                }
+                Some(Notice::LibrariesChanged) => {
+                    changes += 1;
+                    if libraries == Libraries::NotLoadedYet && changes < STARTUP_CHANGES {
+                        continue;
+                    }
+                    libraries = Libraries::Loaded;
+                    if self.refresh()? {
+                        self.investigation.find_f0()?;
+                        self.instrument(engine)?;
+                        since = Instant::now();
+                    }
+                }
+                None => {}
+            }
+            match limits.interrupts.level() {
+                Level::GoOn => {}
+                level => return Ok(Part::Ended(Ending::Interrupted(level))),
+            }
+            if limits
+                .deadline
+                .is_some_and(|deadline| Instant::now() >= deadline)
+            {
+                return Ok(Part::Ended(Ending::TimeUp));
+            }
+            let (windows, _) = self.totals.so_far();
+            let complete = self.totals.is_round_complete()
+                || (windows > 0 && since.elapsed() >= LONGEST_ROUND);
+            if complete {
+                if !self.go_deeper(engine)? {
+                    self.arrivals = self.arrive(engine);
+                    return Ok(Part::Done);
+                }
+                since = Instant::now();
+            } else if windows == 0
+                && libraries == Libraries::Loaded
+                && since.elapsed() >= self.stuck
+            {
+                return Ok(Part::Stuck);
+            }
+        }
+    }
+
+    /// Reads what is loaded. False when the process is just ending.
+    fn refresh(&mut self) -> Result<bool, SessionError> {
+        if self.investigation.modules.refresh(self.pid).is_err()
+            || self.investigation.modules.loaded().is_empty()
+        {
+            return Ok(false);
+        }
+        self.hooks = Hooks::find(&self.investigation.modules);
+        self.code.clear();
+        Ok(true)
+    }
+
+    fn sources<'s>(&'s self, engine: &'s dyn Engine, f0: CodeRef) -> Sources<'s> {
+        Sources {
+            modules: &self.investigation.modules,
+            catalog: &self.investigation.catalog,
+            engine,
+            f0,
+        }
+    }
+
+    fn entry(&self, engine: &dyn Engine, fnode: FnodeId) -> Result<TargetAddr, String> {
+        let f0 = self.investigation.f0.ok_or("f0 is not loaded")?;
+        self.sources(engine, f0)
+            .entry(self.totals.ftree().fnode(fnode))
+    }
+
+    fn expand(&mut self, engine: &dyn Engine, fnode: FnodeId) {
+        let outcome = self
+            .entry(engine, fnode)
+            .and_then(|entry| expansion::calls(entry, self.investigation, &mut self.code, engine));
+        match outcome {
+            Ok(calls) if calls.is_empty() => {
+                self.totals
+                    .cannot_expand(fnode, "it makes no calls".to_owned());
+            }
+            Ok(calls) => {
+                for (site, callee) in calls {
+                    self.totals.add_child(fnode, site, callee);
+                }
+                self.totals.expanded(fnode);
+            }
+            Err(reason) => self.totals.cannot_expand(fnode, reason),
+        }
+    }
+
+    /// Goes into the callees that take much time in few calls. False when there are none.
+    fn go_deeper(&mut self, engine: &mut dyn Engine) -> Result<bool, SessionError> {
+        let returned = self.totals.forget_returned();
+        let deeper = self.totals.to_expand();
+        if deeper.is_empty() && !returned {
+            return Ok(false);
+        }
+        for fnode in deeper {
+            self.expand(engine, fnode);
+        }
+        self.instrument(engine)?;
+        Ok(true)
+    }
+
+    /// The functions that take much of the time in many calls, the largest share first.
+    fn arrive(&mut self, engine: &dyn Engine) -> Vec<Arrival> {
+        let shares = self.totals.shares().into_iter();
+        let frequent =
+            shares.filter(|share| share.of == ShareOf::Frequent && share.share >= WORTHWHILE);
+        let mut arrivals = Vec::new();
+        for share in frequent {
+            let Ok(entry) = self.entry(engine, share.fnodes[0]) else {
+                continue;
+            };
+            let Some(function) = self.investigation.modules.place(entry) else {
+                continue;
+            };
+            if is_waiting(&self.investigation.naming().name(function)) {
+                continue;
+            }
+            arrivals.push(Arrival {
+                path: path(
+                    &self.investigation.naming(),
+                    self.totals,
+                    &self.totals.ftree().path(share.fnodes[0]),
+                ),
+                function,
+                callers: self.callers(engine, &share.fnodes).unwrap_or_default(),
+                share: share.share,
+                calls: share.total.calls,
+            });
+        }
+        arrivals
+    }
+
+    /// Where the calls return to that these fnodes are; `None` when one of them is a jump.
+    fn callers(&mut self, engine: &dyn Engine, fnodes: &[FnodeId]) -> Option<Vec<CodeRef>> {
+        let mut callers = Vec::new();
+        for &fnode in fnodes {
+            let known = self.totals.ftree().fnode(fnode);
+            let (parent, site) = (known.parent?, known.site?);
+            let entry = self.entry(engine, parent).ok()?;
+            let scanned = self
+                .code
+                .scan(entry, &self.investigation.modules, engine)
+                .ok()?;
+            let (at, _) = self.investigation.catalog.site_at(site);
+            let addr = self.investigation.modules.locate(at)?;
+            let call = scanned.sites.iter().find(|site| site.addr == addr.0)?;
+            let SiteKind::Call(_) = call.kind else {
+                return None;
+            };
+            callers.push(self.investigation.modules.place(TargetAddr(call.next()))?);
+        }
+        (callers.len() <= MOST_CALLERS).then_some(callers)
+    }
+
+    /// Brings the probes to the totals' tree, and begins a round.
+    fn instrument(&mut self, engine: &mut dyn Engine) -> Result<(), SessionError> {
+        let running: Vec<FnodeId> = self.totals.running().collect();
+        for &fnode in &running {
+            self.expand(engine, fnode);
+        }
+        let Some(f0) = self.investigation.f0 else {
+            return Ok(());
+        };
+        let mut code = std::mem::take(&mut self.code);
+        let plan = {
+            let sources = self.sources(engine, f0);
+            let ftree = self.totals.ftree();
+            let needed = self.totals.needed();
+            let running = running.iter().filter_map(|&fnode| {
+                let entry = sources.entry(ftree.fnode(fnode)).ok()?;
+                Some(Running { entry, fnode })
+            });
+            Plan {
+                running: running.collect(),
+                ..planning::plan(ftree, needed, &sources, &mut code, &self.hooks)
+            }
+        };
+        self.code = code;
+        let sites: usize = plan
+            .functions
+            .iter()
+            .map(|function| function.sites.len())
+            .sum();
+        if sites == 0 {
+            let why = self
+                .totals
+                .reason(FnodeId::ROOT)
+                .unwrap_or("it makes no calls");
+            return Err(SessionError::Unsuitable(format!(
+                "f0 runs already, and the time in it cannot be divided: {why}"
+            )));
+        }
+        self.investigation.sites = self.investigation.sites.max(sites);
+        match engine.apply(&plan) {
+            Ok(refused) => {
+                for refused in refused {
+                    self.investigation.skip(refused.addr, refused.reason);
+                }
+            }
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.totals.next_round(darc_tracer::tsc());
+        Ok(())
+    }
+
+    /// Finds the frames of f0 and of what it has called on the stacks, and makes them running fnodes.
+    fn find_frames(&mut self, engine: &dyn Engine) -> Result<(), SessionError> {
+        let Ok(f0) = self.investigation.find_f0() else {
+            return Ok(());
+        };
+        let Ok((stacks, pause)) = stacks::snapshot(self.pid) else {
+            return Ok(());
+        };
+        self.investigation.counters.pauses.push(pause);
+        let below: Vec<Vec<StackFrame>> = {
+            let mut unwinder = Unwinder::new(&self.investigation.modules);
+            stacks
+                .iter()
+                .filter_map(|stack| below_f0(unwinder.frames(stack), f0))
+                .collect()
+        };
+        for frames in below {
+            self.follow(engine, &frames);
+        }
+        Ok(())
+    }
+
+    /// Follows the frames from f0 (the first) inwards, as far as each was called by a known site.
+    fn follow(&mut self, engine: &dyn Engine, frames: &[StackFrame]) {
+        let mut fnode = FnodeId::ROOT;
+        for pair in frames.windows(2) {
+            let [caller, callee] = pair else { continue };
+            let Ok(entry) = self.entry(engine, fnode) else {
+                return;
+            };
+            let Ok(scanned) = self.code.scan(entry, &self.investigation.modules, engine) else {
+                return;
+            };
+            self.expand(engine, fnode);
+            let Some(site) = site_before(&scanned, caller.at) else {
+                return;
+            };
+            let Some(place) = self.investigation.modules.place(TargetAddr(site)) else {
+                return;
+            };
+            let catalog = &mut self.investigation.catalog;
+            let Some(id) = catalog.known_site(place) else {
+                return;
+            };
+            let function = Callee::Function(catalog.callee(callee.function));
+            // A direct site that names another function reached this one by a jump.
+            let known = self.totals.ftree().fnode(fnode).children.clone();
+            let direct = known.iter().find(|&&child| {
+                let child = self.totals.ftree().fnode(child);
+                child.site == Some(id) && child.callee != Callee::Unknown
+            });
+            fnode = match direct {
+                Some(&child) => {
+                    let through = self.entry(engine, child).ok();
+                    let actual = self.investigation.modules.locate(callee.function);
+                    if through.is_none() || through != actual {
+                        return;
+                    }
+                    child
+                }
+                None => self.totals.add_child(fnode, id, function),
+            };
+            self.totals.set_running(fnode);
+        }
+    }
+}
+
+/// The frames from the outermost one of f0 inwards.
+fn below_f0(mut frames: Vec<StackFrame>, f0: CodeRef) -> Option<Vec<StackFrame>> {
+    let at = frames.iter().rposition(|frame| frame.function == f0)?;
+    frames.truncate(at + 1);
+    frames.reverse();
+    Some(frames)
+}
+
+/// The call site behind which `return_to` is.
+fn site_before(scanned: &Scanned, return_to: TargetAddr) -> Option<u64> {
+    let site = scanned
+        .sites
+        .iter()
+        .find(|site| site.next() == return_to.0)?;
+    Some(site.addr)
+}
+
+/// Whether f0 is on a stack of the process: by thread, the stack pointer of its outermost call there.
+#[must_use]
+pub fn calls_in_progress(pid: i32, investigation: &Investigation) -> BTreeMap<i32, u64> {
+    let (Some(f0), Ok((stacks, _))) = (investigation.f0, stacks::snapshot(pid)) else {
+        return BTreeMap::new();
+    };
+    let mut unwinder = Unwinder::new(&investigation.modules);
+    let calls = stacks.iter().filter_map(|stack| {
+        let frames = below_f0(unwinder.frames(stack), f0)?;
+        Some((stack.tid, frames.first()?.sp))
+    });
+    calls.collect()
+}
+
+/// Where the time of a round went, with names.
+#[must_use]
+pub fn time_table(investigation: &Investigation, totals: &Totals) -> TimeTable {
+    let naming = investigation.naming();
+    let (windows, total) = totals.so_far();
+    let part = |share: Share| {
+        let fnode = share.fnodes[0];
+        let path = path(&naming, totals, &totals.ftree().path(fnode));
+        let waits = path.last().is_some_and(|name| is_waiting(name));
+        TimePart {
+            whose: match share.of {
+                ShareOf::Itself => Whose::Itself,
+                _ if waits => Whose::Waiting,
+                ShareOf::Frequent | ShareOf::Rare => Whose::Callee,
+            },
+            path,
+            share_of_time: share.share.min(1.0),
+            time: share.total.time.0,
+            calls: share.total.calls,
+            max: share.total.max.0,
+            reason: totals.reason(fnode).map(str::to_owned),
+        }
+    };
+    TimeTable {
+        windows,
+        total: total.0,
+        parts: totals.shares().into_iter().map(part).collect(),
+    }
+}
+
+fn path(naming: &Naming<'_>, totals: &Totals, fnodes: &[FnodeId]) -> Vec<String> {
+    let name = |&id: &FnodeId| match totals.ftree().fnode(id).callee {
+        _ if id == FnodeId::ROOT => naming.f0().name,
+        Callee::Function(callee) => naming.function(callee).name,
+        Callee::Syscall(number) => naming.syscall(number),
+        Callee::Unknown => naming.unknown(),
+    };
+    fnodes.iter().map(name).collect()
+}
+
+/// Takes windows to the totals.
+struct Windows<'a> {
+    investigation: &'a mut Investigation,
+    totals: &'a mut Totals,
+}
+
+impl Sink for Windows<'_> {
+    fn op(&mut self, op: Op) {
+        self.totals.window(&op);
+    }
+
+    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+
+    fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {
+        let learnt = self
+            .investigation
+            .learn(self.totals.ftree(), parent, site, target);
+        let callee = match learnt {
+            Learnt::Callee(place) => Callee::Function(self.investigation.catalog.callee(place)),
+            Learnt::Syscall(number) => Callee::Syscall(Some(number)),
+            Learnt::Other(answer) => return answer,
+        };
+        NewTarget::Fnode(self.totals.add_child(parent, site, callee))
+    }
+}
