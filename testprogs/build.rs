@@ -80,6 +80,7 @@ const PROGRAMS: &[Target] = &[
     c("bench_latency", "c/bench_latency.c", &["-fcf-protection"]),
     c("blocked_calls", "c/blocked_calls.c", &[]),
     c("btree", "c/btree.c", &[]),
+    c("event_loop", "c/event_loop.c", &[]),
     c("cached_and_slow_read", "c/cached_and_slow_read.c", &[]),
     c("call", "c/call.c", &[]),
     c("call_path_filter", "c/call_path_filter.c", &[]),

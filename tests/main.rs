@@ -16,6 +16,7 @@ mod ground_truth;
 mod libraries;
 mod processes;
 mod resume;
+mod running;
 mod signals;
 mod sqlite;
 mod threads;

@@ -12,6 +12,7 @@ use crate::session::investigation::Investigation;
 use crate::state::restore;
 
 use super::conduct::{Conduct, Stdout, shown};
+use super::running::Running;
 use super::{attach, run, stored};
 
 /// Does it.
@@ -24,12 +25,15 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
         |why: String| Failure::message(FailureKind::File, format!("{:?}: {why}", options.file));
     let params = restore::params(&report).map_err(|error| refuse(error.to_string()))?;
     let params = options.common.params.over(params);
-    let investigation =
+    let mut investigation =
         Investigation::resumed(&report, params).map_err(|error| refuse(error.to_string()))?;
+    let running = Running::stored(&report, params, &mut investigation.modules)
+        .map_err(|error| refuse(error.to_string()))?;
     match options.target {
         ResumeTarget::Pid(pid) => {
             let found = preflight::check(pid).class(FailureKind::Target)?;
             let mut conduct = Conduct::with(investigation, options.common, Stdout::Ours)?;
+            conduct.running = running;
             for note in &found.notes {
                 conduct.warn(note.to_string());
             }
@@ -37,6 +41,7 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
         }
         ResumeTarget::Command(command) => {
             let mut conduct = Conduct::with(investigation, options.common, Stdout::Targets)?;
+            conduct.running = running;
             run::conduct_runs(&mut conduct, &command, 1)
         }
         ResumeTarget::FromFile => {
@@ -47,6 +52,7 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
                 )));
             }
             let mut conduct = Conduct::with(investigation, options.common, Stdout::Targets)?;
+            conduct.running = running;
             conduct.say(&format!("running {}", shown(&command).join(" ")));
             run::conduct_runs(&mut conduct, &command, 1)
         }

@@ -6,13 +6,17 @@ use std::time::{Duration, Instant};
 use darc_symbols::NameSpec;
 use darc_tracer::engine::Engine;
 
-use crate::analysis::Status;
 use crate::analysis::totals::Totals;
+use crate::analysis::{Params, Status};
 use crate::exit::Failure;
+use crate::report::Report;
 use crate::report::model::TimeTable;
-use crate::session::investigation::Investigation;
+use crate::report::place::Place;
+use crate::session::investigation::{Investigation, stored_places};
+use crate::session::modules::Modules;
 use crate::session::survey::{self, Arrival, Survey, Surveyed};
 use crate::session::{Ending, Libraries, Limits, Session, SessionError};
+use crate::state::StateError;
 
 use super::conduct::{Conduct, tracing_failed};
 
@@ -45,6 +49,62 @@ pub enum Start {
     Launched(Box<dyn Engine>),
     /// At a process in which f0 runs.
     Attached,
+}
+
+impl Running {
+    /// What an earlier run has stored of an f0 that runs all the time; `None` when f0 was another.
+    ///
+    /// # Errors
+    /// When what is stored contradicts itself or the parameters.
+    pub fn stored(
+        report: &Report,
+        params: Params,
+        modules: &mut Modules,
+    ) -> Result<Option<Running>, StateError> {
+        let Some(time) = report.time.clone() else {
+            return Ok(None);
+        };
+        let place = stored_places(report);
+        let mut functions = Vec::new();
+        for focus in &report.focus {
+            let entry = Place {
+                module: focus.function.module.clone(),
+                offset: focus.function.offset,
+            };
+            let arrival = Arrival {
+                path: focus.path.clone(),
+                function: place(modules, &entry),
+                callers: focus
+                    .callers
+                    .iter()
+                    .map(|caller| place(modules, caller))
+                    .collect(),
+                share: focus.share_of_time,
+                calls: focus.calls,
+            };
+            // To its own analysis the function is f0.
+            let own = Report {
+                f0: focus.function.clone(),
+                status: focus.status,
+                profile: focus.profile.clone(),
+                peaks: focus.peaks.clone(),
+                ftree: focus.ftree.clone(),
+                time: None,
+                focus: Vec::new(),
+                comparison: None,
+                ..report.clone()
+            };
+            let mut investigation =
+                Investigation::resumed_among(std::mem::take(modules), &own, params)?;
+            *modules = std::mem::take(&mut investigation.modules);
+            investigation.callers = arrival.callers.clone();
+            functions.push(Below {
+                arrival,
+                investigation,
+            });
+        }
+        Ok(Some(Running { time, functions }))
+    }
 }
 
 impl Conduct {

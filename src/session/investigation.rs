@@ -75,21 +75,20 @@ impl Investigation {
     /// # Errors
     /// When what is stored contradicts itself or the parameters.
     pub fn resumed(report: &Report, params: Params) -> Result<Investigation, StateError> {
-        let mut modules = Modules::default();
+        Investigation::resumed_among(Modules::default(), report, params)
+    }
+
+    /// As [`Investigation::resumed`], with files that others know too.
+    ///
+    /// # Errors
+    /// As [`Investigation::resumed`].
+    pub fn resumed_among(
+        mut modules: Modules,
+        report: &Report,
+        params: Params,
+    ) -> Result<Investigation, StateError> {
         let mut catalog = Catalog::default();
-        let builds: HashMap<&str, Option<String>> = report
-            .modules
-            .iter()
-            .map(|module| (module.path.as_str(), module.build_id.clone()))
-            .collect();
-        let code = |modules: &mut Modules, place: &Place| {
-            let build = builds.get(place.module.as_str()).cloned().flatten();
-            let module = modules.intern(&place.module, build, None);
-            CodeRef {
-                module,
-                addr: FileAddr(place.offset),
-            }
-        };
+        let code = stored_places(report);
         let f0 = Place {
             module: report.f0.module.clone(),
             offset: report.f0.offset,
@@ -257,6 +256,22 @@ pub enum Learnt {
     Syscall(u32),
     /// Nothing that gets an fnode of its own.
     Other(NewTarget),
+}
+
+/// What the places in a stored result are among the modules.
+pub fn stored_places(report: &Report) -> impl Fn(&mut Modules, &Place) -> CodeRef + use<> {
+    let builds: HashMap<String, Option<String>> = report
+        .modules
+        .iter()
+        .map(|module| (module.path.clone(), module.build_id.clone()))
+        .collect();
+    move |modules, place| {
+        let build = builds.get(place.module.as_str()).cloned().flatten();
+        CodeRef {
+            module: modules.intern(&place.module, build, None),
+            addr: FileAddr(place.offset),
+        }
+    }
 }
 
 /// Gives ids to the places in a stored result.

@@ -1,0 +1,161 @@
+//! An f0 that runs already or is called once: its time is divided, and the functions that take it are analysed.
+
+use darc_testprogs::{Opt, program};
+use serde_json::Value;
+
+use crate::harness::{Analysis, Target, Task, measured, native, turn};
+use crate::report::Report;
+
+fn names(value: &Value) -> Vec<&str> {
+    let list = value.as_array().expect("a list").iter();
+    list.map(|name| name.as_str().expect("text")).collect()
+}
+
+/// The part of the time table with this path: whose time it is, and its share.
+fn part<'a>(report: &'a Report, path: &[&str]) -> Option<(&'a str, f64)> {
+    let parts = report.at("/time/parts").as_array().expect("a list");
+    let part = parts
+        .iter()
+        .find(|part| names(&part["path"]) == path && part["calls"] != 0)?;
+    Some((part["whose"].as_str()?, part["share_of_time"].as_f64()?))
+}
+
+/// The analysis of the function below f0 that has this path.
+fn focus<'a>(report: &'a Report, path: &[&str]) -> Option<&'a Value> {
+    let all = report.at("/focus").as_array().expect("a list");
+    all.iter().find(|focus| names(&focus["path"]) == path)
+}
+
+/// Whether the server's loop was seen through, from `above` (the functions that do not return) down.
+fn judge_event_loop(report: &Report, above: &[&str]) -> Result<(), String> {
+    let below = |name| [above, &[name]].concat();
+    let all = || format!("in {:#}", report.0);
+    let (waiting, waited) = part(report, &below("epoll_wait")).ok_or_else(all)?;
+    let (callee, handled) = part(report, &below("handle")).ok_or_else(all)?;
+    assert_eq!((waiting, callee), ("waiting", "callee"));
+    if waited < handled {
+        return Err(format!("waited {waited}, handled {handled}"));
+    }
+    assert!(focus(report, &below("epoll_wait")).is_none(), "{}", all());
+    let handle = focus(report, &below("handle")).ok_or_else(all)?;
+    if handle["status"] != "root-cause-found" {
+        return Err(all());
+    }
+    let causes: Vec<_> = handle["peaks"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .flat_map(Report::causes)
+        .map(|cause| cause.path.join(" "))
+        .collect();
+    match causes.iter().any(|path| path == "handle")
+        && causes.iter().any(|path| path == "handle rebuild")
+    {
+        true => Ok(()),
+        false => Err(all()),
+    }
+}
+
+#[test]
+fn an_event_loop_that_is_started() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let path = program("event_loop", opt);
+        let native = native(&path, &["20"]);
+        measured(|| {
+            let analysis = Task::new("jump", "main").run(&path, &["3000"]);
+            assert_eq!(analysis.darc.stdout, native.stdout, "{analysis:#?}");
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            judge_event_loop(&analysis.report(), &["main", "serve"])
+        });
+    }
+}
+
+/// Attaches to the running event loop with this f0.
+fn attach(opt: Opt, f0: &str) -> Analysis {
+    let path = program("event_loop", opt);
+    let target = Target::start("event_loop", opt, &[]);
+    let untouched = crate::untouched::ProcessState::of(target.pid());
+    let analysis = Task::new("jump", f0).attach(target.pid());
+    untouched.check_unchanged_but_for_memory(target.pid());
+    target.finish_like_native(&path, &[]);
+    analysis
+}
+
+#[test]
+fn an_event_loop_that_runs() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        measured(|| {
+            let analysis = attach(opt, "main");
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            judge_event_loop(&analysis.report(), &["main", "serve"])
+        });
+    }
+}
+
+#[test]
+fn a_function_that_does_not_return_is_noticed() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        measured(|| {
+            let analysis = attach(opt, "serve");
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            judge_event_loop(&analysis.report(), &["serve"])
+        });
+    }
+}
+
+#[test]
+fn where_the_time_of_btree_goes() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let path = program("btree", opt);
+        measured(|| {
+            let analysis = Task::new("jump", "main").run_like_native(&path, &["12000000"]);
+            let report = analysis.report();
+            for name in ["insert", "lookup"] {
+                let all = || format!("{name} in {:#}", report.0);
+                let path = ["main", "build", name];
+                part(&report, &path).ok_or_else(all)?;
+                let focus = focus(&report, &path).ok_or_else(all)?;
+                let peaks = focus["peaks"].as_array().expect("a list");
+                let found = peaks
+                    .iter()
+                    .any(|peak| peak["status"] == "root-cause-found");
+                if !found {
+                    return Err(all());
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn what_is_missing_is_found_when_the_program_runs_again() {
+    let _turn = turn();
+    let path = program("event_loop", Opt::O2);
+    measured(|| {
+        // Long enough for a look at where the time goes, too short for the analyses.
+        let first = Task::new("jump", "main").run(&path, &["400"]);
+        let before = first.report();
+        if before.status() != "in-progress" || before.at("/time/windows") == 0 {
+            return Err(format!("not in between: {:#}", before.0));
+        }
+        let output = first.folder.path().join("second.json");
+        let second = crate::harness::execute(
+            crate::harness::darc(&["resume", "--format", "json"])
+                .arg(&first.output)
+                .arg("-o")
+                .arg(&output)
+                .arg("--")
+                .arg(&path)
+                .arg("4000"),
+        );
+        assert_eq!(second.code(), 0, "{second:#?}");
+        let after = Report::read(&output, &second);
+        assert_eq!(after.at("/time"), before.at("/time"), "it was known");
+        judge_event_loop(&after, &["main", "serve"])
+    });
+}
