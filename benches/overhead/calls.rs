@@ -115,12 +115,14 @@ impl Rounds {
     }
 }
 
-/// Runs all scenes and prints two tables.
-pub fn run(folder: &Path) {
+/// Runs the chosen scenes, all when none is named, and prints two tables.
+pub fn run(chosen: &[String], folder: &Path) {
+    let is_chosen = |word: &str| chosen.iter().any(|other| other == word);
+    let all = !SCENES.iter().any(|scene| is_chosen(scene.name));
     let mut added = Vec::new();
     let mut ops = Vec::new();
-    for scene in &SCENES {
-        let [jump, int3, kernel] = measure(scene, folder);
+    for scene in SCENES.iter().filter(|scene| all || is_chosen(scene.name)) {
+        let [jump, int3, kernel] = measure(scene, folder, &is_chosen);
         let calls = scene.calls;
         let per_call = |rounds: &Rounds| rounds.spread(|[bare, _, probed]| (probed - bare) / calls);
         let name = format!(
@@ -169,12 +171,12 @@ pub fn run(folder: &Path) {
     println!("{}", ops.join("\n"));
 }
 
-fn measure(scene: &Scene, folder: &Path) -> [Rounds; 3] {
+fn measure(scene: &Scene, folder: &Path, is_chosen: &impl Fn(&str) -> bool) -> [Rounds; 3] {
     let target = Target::start("bench_calls", &[scene.name, &scene.threads.to_string()]);
     let f0 = format!("probed_{}", scene.name);
     let [mut jump, mut int3, mut kernel] =
         [Rounds::default(), Rounds::default(), Rounds::default()];
-    let mut kernel_works = !scene.functions.is_empty();
+    let mut kernel_works = !scene.functions.is_empty() && !is_chosen("no-uprobes");
     for round in 0..ROUNDS {
         let detached = target.phase(PHASE);
         match under_darc(scene, &target, &f0, "jump", folder) {
@@ -186,7 +188,7 @@ fn measure(scene: &Scene, folder: &Path) -> [Rounds; 3] {
             Err(error) => eprintln!("{}: jump: {error}", scene.shown),
         }
         // A trap takes so long that the order of magnitude is soon known; the path to deep calls is not.
-        if round < 2 && scene.threads == 1 && scene.depth == 2 {
+        if round < 2 && scene.threads == 1 && scene.depth == 2 && !is_chosen("no-int3") {
             match under_darc(scene, &target, &f0, "int3", folder) {
                 Ok((attached, _)) => int3.take(&attached, &attached, Clock::Wall),
                 Err(error) => eprintln!("{}: int3: {error}", scene.shown),

@@ -2,7 +2,8 @@
 //!
 //! Each target runs three copies of its op in turn, in slices of 3 ms: one that nothing measures, one
 //! that darc (or perf) is attached to, and one that measures itself in the cheapest way. Only figures
-//! of the same phase are divided by each other. Arguments choose parts: `calls`, `pauses`, `symbols`.
+//! of the same phase are divided by each other. Arguments choose parts: `calls`, `pauses`, `symbols`;
+//! the names of ops behind `calls` choose among those, and `no-int3` and `no-uprobes` leave comparisons out.
 
 #![allow(missing_docs, reason = "a program")]
 
@@ -25,7 +26,7 @@ fn main() {
     let wanted = |part: &str| chosen.is_empty() || chosen.iter().any(|word| word == part);
     let folder = tempfile::tempdir().expect("there is a folder for results");
     if wanted("calls") {
-        calls::run(folder.path());
+        calls::run(&chosen, folder.path());
     }
     if wanted("pauses") {
         latency::run(folder.path());

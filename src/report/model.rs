@@ -519,8 +519,10 @@ pub struct Probes {
     pub cost_cycles: ProbeCost,
     /// Ops that were recorded.
     pub records: u64,
-    /// Ops that were lost.
+    /// Ops that were to be recorded and could not: of these the profile knows the latency only.
     pub dropped: u64,
+    /// Ops of which the profile knows the latency only because enough like them had been recorded.
+    pub sampled: u64,
     /// How long the target was stopped, in microseconds.
     pub pause_us: Pause,
     /// How many bytes of code differed from the files after the probes were taken away.

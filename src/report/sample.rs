@@ -176,6 +176,7 @@ pub(crate) fn of(session: &Session) -> Report {
             },
             records: analysis.profile().count(),
             dropped: 0,
+            sampled: 0,
             pause_us: Pause {
                 p50: 312.5,
                 max: 800.0,

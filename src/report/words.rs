@@ -2,8 +2,19 @@
 //! Texts from the target are escaped here, once more as the format demands it elsewhere.
 
 use super::escape::control;
-use super::model::{Engine, Frame, Kind, PeakEntry, RootCauseEntry, Status, StopReason, Target};
+use super::model::{
+    Engine, Frame, Kind, PeakEntry, Probes, RootCauseEntry, Status, StopReason, Target,
+};
 use crate::analysis::{Hz, Nanos, Resolution, Ticks};
+
+/// How many ops were written in full, and what became of the others.
+pub(super) fn records(probes: &Probes) -> String {
+    let sampled = match probes.sampled {
+        0 => String::new(),
+        sampled => format!(", {sampled} more counted in the profile only"),
+    };
+    format!("{}{sampled}, {} dropped", probes.records, probes.dropped)
+}
 
 /// A duration for people; cycles where the clock's rate is not known.
 pub(super) fn time(hz: Option<Hz>, cycles: u64) -> String {

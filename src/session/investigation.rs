@@ -241,6 +241,7 @@ impl Investigation {
     pub fn add_counters(&mut self, counters: Counters) {
         self.counters.records += counters.records;
         self.counters.dropped += counters.dropped;
+        self.counters.sampled += counters.sampled;
         self.counters.ended_otherwise += counters.ended_otherwise;
         self.counters.bytes_differing += counters.bytes_differing;
         self.counters.pauses.extend(counters.pauses);
@@ -306,6 +307,11 @@ impl Sink for Investigation {
     }
 
     fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks) {
+        let resolved = self.analysis.noise().resolved(latency);
+        let (latency, total) = match resolved == latency {
+            true => (latency, total),
+            false => (resolved, Ticks(resolved.0.saturating_mul(ops))),
+        };
         let bucket = self.analysis.params().resolution.bucket(latency);
         self.analysis.add_unrecorded(bucket, ops, total);
     }

@@ -142,6 +142,7 @@ fn probes(investigation: &Investigation, found: Option<Found<'_>>) -> Probes {
         },
         records: sum(|counters| counters.records),
         dropped: sum(|counters| counters.dropped),
+        sampled: sum(|counters| counters.sampled),
         pause_us: pause(&pauses),
         bytes_differing_after_detach: sum(|counters| counters.bytes_differing),
     }

@@ -457,10 +457,7 @@ impl Page {
                 self.time(cost.outside)
             ),
         );
-        self.field(
-            "records",
-            &format!("{}, {} dropped", probes.records, probes.dropped),
-        );
+        self.field("records", &words::records(probes));
         self.field(
             "pauses",
             &format!(

@@ -3,7 +3,7 @@
 use super::Page;
 use crate::report::escape::control;
 use crate::report::model::Report;
-use crate::report::words::microseconds;
+use crate::report::words::{self, microseconds};
 
 pub(super) fn write(page: &mut Page, report: &Report) {
     let probes = &report.probes;
@@ -33,10 +33,7 @@ pub(super) fn write(page: &mut Page, report: &Report) {
             page.time(cost.outside)
         ),
     );
-    page.field(
-        "records",
-        &format!("{}, {} dropped", probes.records, probes.dropped),
-    );
+    page.field("records", &words::records(probes));
     page.field(
         "pauses",
         &format!(

@@ -62,8 +62,10 @@ pub struct Refused {
 pub struct Counters {
     /// Records delivered to the sink.
     pub records: u64,
-    /// Records lost because the target was faster than the reader.
+    /// Records lost because the target was faster than the reader; their ops are in the profile.
     pub dropped: u64,
+    /// Ops that are in the profile only, because enough like them had been recorded.
+    pub sampled: u64,
     /// Ops that did not end by returning: unwound, jumped out of, or ended with their thread.
     pub ended_otherwise: u64,
     /// For how long the target was stopped each time.

@@ -4,6 +4,7 @@ use iced_x86::BlockEncoderOptions;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
+use super::flags::Flags;
 use super::layout::{HASH, HASH_SHIFT, block};
 
 /// A result of assembling; failures are mistakes of this engine or addresses out of reach.
@@ -51,34 +52,45 @@ impl Code {
     }
 }
 
-/// Bytes that [`save`] pushes.
+/// Bytes that [`save`] takes.
 pub const SAVED: i32 = 48;
 
-/// Saves what the stubs use: flags, rax, rcx, rdx, rsi, rdi. Only where the red zone is free.
+/// Where [`save`] puts the registers, from the stack pointer on; rax is above all, the flags below it.
+const FRAME: [AsmRegister64; 4] = [rdi, rsi, rdx, rcx];
+const FLAGS: i32 = SAVED - 16;
+const RAX: i32 = SAVED - 8;
+
+/// Saves what the stubs use: rax, rcx, rdx, rsi, rdi, and the flags where they matter. Only where the
+/// red zone is free.
 ///
 /// The flags are kept by `lahf` and `seto` because `pushfq` and `popfq` take tens of cycles.
-pub fn save(a: &mut CodeAssembler) -> Emitted<()> {
-    a.push(rax)?;
-    a.lahf()?;
-    a.seto(al)?;
-    a.push(rax)?;
-    a.push(rcx)?;
-    a.push(rdx)?;
-    a.push(rsi)?;
-    a.push(rdi)
+pub fn save(a: &mut CodeAssembler, flags: Flags) -> Emitted<()> {
+    a.lea(rsp, qword_ptr(rsp - SAVED))?;
+    a.mov(qword_ptr(rsp + RAX), rax)?;
+    if flags == Flags::Matter {
+        a.lahf()?;
+        a.seto(al)?;
+        a.mov(qword_ptr(rsp + FLAGS), rax)?;
+    }
+    for (at, register) in (0..).step_by(8).zip(FRAME) {
+        a.mov(qword_ptr(rsp + at), register)?;
+    }
+    Ok(())
 }
 
 /// Undoes [`save`].
-pub fn restore(a: &mut CodeAssembler) -> Emitted<()> {
-    a.pop(rdi)?;
-    a.pop(rsi)?;
-    a.pop(rdx)?;
-    a.pop(rcx)?;
-    a.pop(rax)?;
-    // Overflows exactly when seto had found the overflow flag set; sahf brings the others back.
-    a.add(al, 0x7f)?;
-    a.sahf()?;
-    a.pop(rax)
+pub fn restore(a: &mut CodeAssembler, flags: Flags) -> Emitted<()> {
+    for (at, register) in (0..).step_by(8).zip(FRAME) {
+        a.mov(register, qword_ptr(rsp + at))?;
+    }
+    if flags == Flags::Matter {
+        a.mov(rax, qword_ptr(rsp + FLAGS))?;
+        // Overflows exactly when seto had found the overflow flag set; sahf brings the others back.
+        a.add(al, 0x7f)?;
+        a.sahf()?;
+    }
+    a.mov(rax, qword_ptr(rsp + RAX))?;
+    a.lea(rsp, qword_ptr(rsp + SAVED))
 }
 
 /// Reads the cycle counter into rax; rdx is lost.

@@ -13,8 +13,8 @@ use crate::plan::{Edge, Plan, PlannedFunction};
 use crate::record::{FnodeId, Op, SiteId, Ticks};
 use crate::sys;
 
-use super::Jump;
 use super::installed::Costs;
+use super::{Jump, Sampling};
 
 /// What [`calibrate`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -207,6 +207,7 @@ fn plan(f0: &FunctionCode, calls: bool) -> Plan {
 
 fn run(pid: i32, plan: Plan) -> Result<Measured> {
     let mut engine = Jump::attach(pid)?;
+    engine.sampling = Sampling::All;
     if let Some(refused) = engine.apply(&plan)?.first() {
         return Err(Error::Unsuitable(format!(
             "cannot calibrate: {}",

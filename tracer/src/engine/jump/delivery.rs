@@ -5,13 +5,13 @@ use crate::engine::{NewTarget, Sink};
 use crate::memory::Memory;
 use crate::record::{Op, Ticks, Touched, Tsc};
 
-use super::Jump;
 use super::function::returns_strangely;
 use super::installed::Installed;
 use super::layout::{self, place, targets};
 use super::ring::Record;
 use super::space::Space;
 use super::tree::{Place, Tree};
+use super::{Jump, Sampling};
 
 impl Jump {
     /// Delivers what the stubs have recorded since the last time.
@@ -24,14 +24,18 @@ impl Jump {
             installed,
             ..
         } = space;
+        let ranges = self.filter.len().max(1);
+        let budget = match self.sampling {
+            Sampling::All => u64::MAX,
+            Sampling::Enough => layout::ring::BUDGET,
+        };
         let mut records = Vec::new();
         for index in 0..used.min(rings.count()) {
             rings.drain(index, |record| records.push(record));
-            if !self.filter.is_empty() {
-                rings.drain_histogram(index, |bucket, ops, total| {
-                    sink.latency_only(Ticks(layout::bucket_start(bucket)), ops, Ticks(total));
-                });
-            }
+            rings.drain_histogram(index, |bucket, ops, total| {
+                sink.latency_only(Ticks(layout::bucket_start(bucket)), ops, Ticks(total));
+            });
+            rings.refill(index, ranges, budget);
         }
         self.counters.records += records.len() as u64;
         for record in records {

@@ -36,6 +36,7 @@ impl Jump {
         let mut outcome = Ok(());
         if let Some(mut space) = self.space.take() {
             outcome = self.remove(&mut space);
+            self.counters.sampled += space.rings.sampled();
             self.counters.bytes_differing += space.patches.bytes_differing();
             if !self.watch.is_alive() || !space.installed.is_there(&self.memory) {
                 // Nothing is left that could be restored, or everything was.

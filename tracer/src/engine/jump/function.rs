@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use super::layout::journal;
 use super::prepare::Reason;
 use super::spans::{Last, NoRoom, View};
-use super::stubs::{Callee, F0End, Item, Kind, Region, Site};
+use super::stubs::{Callee, F0End, Item, Kind, Region, Site, SiteFlags};
 use super::tree::{Tree, told_apart};
 
 /// System calls that return somewhere else, twice, or not at all.
@@ -414,6 +414,7 @@ impl Function {
             addr: call.addr,
             next: call.next(),
             running: self.running,
+            flags: SiteFlags::default(),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! arenas near the code that they serve.
 
 /// Recognises the control mapping of an earlier tracer; the last byte is the layout's version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x02");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x03");
 
 // The control mapping, offsets in bytes.
 
@@ -58,18 +58,28 @@ pub mod header {
     pub const PATCHES: u64 = 28;
     /// How many arenas there are (32 bits).
     pub const ARENAS: u64 = 32;
-    /// How many latency ranges are of interest; zero for all (32 bits).
-    pub const FILTERS: u64 = 36;
     /// Bytes of the memory shared with the tracer that each block has.
     pub const RING_BYTES: u64 = 40;
-    /// The ranges: pairs of first and last latency.
+    /// The latency ranges of interest: [`super::filter`] entries, ended by one for all latencies.
     pub const FILTER: u64 = 64;
-    /// How many ranges there can be.
-    pub const MAX_FILTERS: usize = 32;
+    /// How many ranges there can be, that for all included.
+    pub const FILTERS: usize = 33;
     /// The arenas: pairs of address and length.
-    pub const ARENA: u64 = 1024;
+    pub const ARENA: u64 = 1088;
     /// How many arenas there can be.
     pub const MAX_ARENAS: usize = 128;
+}
+
+/// A latency range of interest.
+pub mod filter {
+    /// Its first latency.
+    pub const FIRST: u64 = 0;
+    /// Its last.
+    pub const LAST: u64 = 8;
+    /// Where in the ring its budget is; zero when such ops are only counted.
+    pub const BUDGET: u64 = 16;
+    /// Bytes.
+    pub const SIZE: u64 = 24;
 }
 
 /// An fnode as the stubs see it.
@@ -150,7 +160,7 @@ pub mod block {
     pub const TAINTED: u64 = 0x5c;
     /// The generation in which the op began (32 bits).
     pub const GENERATION: u64 = 0x60;
-    /// Records that found no room.
+    /// Records that found no room. Their ops are counted like those outside of the filter.
     pub const DROPPED: u64 = 0x68;
     /// Ops that ended otherwise than by returning.
     pub const ENDED_OTHERWISE: u64 = 0x70;
@@ -201,6 +211,8 @@ pub mod entry {
     pub const RETURN_TO: u64 = 48;
     /// The slot of a window: no stack reaches so high, and the sentinel is above it.
     pub const WINDOW_SLOT: i32 = -2;
+    /// When the op ended.
+    pub const END: u64 = 56;
     /// Bytes.
     pub const SIZE: u64 = 64;
 }
@@ -272,20 +284,28 @@ pub mod counts {
 pub mod ring {
     /// End of what was written, counted from the beginning of time.
     pub const HEAD: u64 = 0;
+    /// Ops that are in the histogram.
+    pub const COUNTED: u64 = 8;
+    /// Those among them for which a budget was used up.
+    pub const SAMPLED: u64 = 16;
     /// End of what was read.
     pub const TAIL: u64 = 64;
     /// In the first ring: address of the control mapping.
     pub const CONTROL: u64 = 128;
     /// In the first ring: the tracer's process id, and when that process began.
     pub const OWNER: u64 = 136;
-    /// Latencies outside of the filter: pairs of number and sum for every bucket.
+    /// For each latency range how many more records may be written; refilled by the reader.
+    pub const BUDGETS: u64 = 0x200;
+    /// The budget of a thread that has just come. Each is enough for some decisions.
+    pub const BUDGET: u64 = 64;
+    /// Latencies of ops without a record: pairs of number and sum for every bucket.
     pub const HISTOGRAM: u64 = 0x1000;
     /// Number of buckets: eight an octave.
     pub const BUCKETS: u64 = 512;
     /// The records.
     pub const DATA: u64 = 0x3000;
     /// Bytes of records; a power of two.
-    pub const DATA_BYTES: u64 = 512 << 10;
+    pub const DATA_BYTES: u64 = 256 << 10;
     /// Bytes.
     pub const SIZE: u64 = DATA + DATA_BYTES;
 }
@@ -373,7 +393,8 @@ mod tests {
     #[test]
     fn the_parts_do_not_overlap_and_are_aligned() {
         const {
-            assert!(header::FILTER + 16 * header::MAX_FILTERS as u64 <= header::ARENA);
+            assert!(header::FILTER + filter::SIZE * header::FILTERS as u64 <= header::ARENA);
+            assert!(ring::BUDGETS + 8 * header::FILTERS as u64 <= ring::HISTOGRAM);
             assert!(header::ARENA + 16 * header::MAX_ARENAS as u64 <= TABLE - HEADER);
             assert!(block::TOUCH + 4 * FNODES <= block::SHADOW);
             assert!(BLOCKS.is_multiple_of(4096) && block::SIZE.is_multiple_of(4096));

@@ -9,6 +9,7 @@ mod asm;
 mod calibrate;
 mod delivery;
 mod detach;
+mod flags;
 mod function;
 mod installed;
 mod launched;
@@ -45,7 +46,7 @@ pub use launched::OPTIONS;
 pub use profiler::{BucketCount, Counts, Profiler, calibrate_counting};
 
 use installed::{Costs, Installed, Room};
-use layout::{HEADER, block, header};
+use layout::{HEADER, block, header, ring as ring_layout};
 use patches::Patch;
 use ring::Rings;
 use space::Space;
@@ -67,10 +68,20 @@ pub struct Jump {
     costs: Costs,
     cost: ProbeCost,
     filter: Vec<(u64, u64)>,
+    sampling: Sampling,
     counters: Counters,
     room: Room,
     /// What the stubs wrote to, after they are gone.
     past: Option<Rings>,
+}
+
+/// Which ops are written in full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sampling {
+    /// As many as there is room for.
+    All,
+    /// So many of each latency range that analyses have enough; the others are counted.
+    Enough,
 }
 
 impl Jump {
@@ -109,6 +120,7 @@ impl Jump {
             costs: Costs::default(),
             cost: ProbeCost::default(),
             filter: Vec::new(),
+            sampling: Sampling::Enough,
             counters: Counters::default(),
             room: Room::default(),
             past: None,
@@ -194,18 +206,11 @@ impl Jump {
         let Some(space) = &self.space else {
             return Ok(());
         };
-        let at = space.installed.around.control + HEADER;
-        let count = TargetAddr(at + header::FILTERS);
-        self.memory.write(count, &0_u32.to_le_bytes())?;
-        let ranges: Vec<u8> = self
-            .filter
-            .iter()
-            .flat_map(|(first, last)| [first.to_le_bytes(), last.to_le_bytes()].concat())
-            .collect();
+        let at = space.installed.around.control + HEADER + header::FILTER;
+        // A stub that reads both old and new ranges writes a record too many or counts an op that it
+        // need not have: both are right.
         self.memory
-            .write(TargetAddr(at + header::FILTER), &ranges)?;
-        self.memory
-            .write(count, &(self.filter.len() as u32).to_le_bytes())
+            .write(TargetAddr(at), &filter_bytes(&self.filter))
     }
 
     /// Brings the target to the plan; the process is known to have the needed mappings.
@@ -252,6 +257,23 @@ impl Jump {
     }
 }
 
+/// The ranges as the stubs read them. All of the table is written, and its last entry is always the same.
+fn filter_bytes(ranges: &[(u64, u64)]) -> Vec<u8> {
+    let wanted = match ranges {
+        [] => &[(0, u64::MAX)],
+        ranges => ranges,
+    };
+    let others = std::iter::repeat((0, u64::MAX, 0));
+    (0..)
+        .zip(wanted)
+        .map(|(index, &(first, last))| (first, last, ring_layout::BUDGETS + 8 * index))
+        .chain(others)
+        .take(header::FILTERS)
+        .flat_map(|(first, last, budget)| [first, last, budget])
+        .flat_map(u64::to_le_bytes)
+        .collect()
+}
+
 impl Engine for Jump {
     fn name(&self) -> &'static str {
         "jump"
@@ -291,7 +313,7 @@ impl Engine for Jump {
 
     fn set_filter(&mut self, latencies: &[std::ops::RangeInclusive<Ticks>]) {
         self.filter = match latencies.len() {
-            0..=header::MAX_FILTERS => latencies
+            0..header::FILTERS => latencies
                 .iter()
                 .map(|range| (range.start().0, range.end().0))
                 .collect(),
@@ -346,6 +368,7 @@ impl Engine for Jump {
         let mut counters = self.counters.clone();
         if let Some(space) = &self.space {
             counters.dropped += space.installed.sum(&self.memory, block::DROPPED);
+            counters.sampled += space.rings.sampled();
             counters.ended_otherwise += space.installed.sum(&self.memory, block::ENDED_OTHERWISE);
             counters.bytes_differing += space.patches.bytes_differing();
         }

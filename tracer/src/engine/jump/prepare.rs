@@ -10,12 +10,13 @@ use crate::error::Result;
 use crate::memory::Memory;
 
 use super::asm::{Emitted, Surroundings};
+use super::flags::{self, Flags};
 use super::function::{Function, Purpose};
 use super::installed::{CodeArena, Installed};
 use super::patches::Patch;
 use super::runtime::Runtime;
 use super::spans::NoRoom;
-use super::stubs::{self, Hook, Item, Stub};
+use super::stubs::{self, Callee, Hook, Item, Kind, Site, SiteFlags, Stub};
 use super::tree::Tree;
 
 /// Room that any stub fits in, with its displaced instructions.
@@ -78,6 +79,31 @@ impl Stubs<'_> {
         }
     }
 
+    /// What becomes of the flags around a site.
+    fn flags_at(&self, site: &Site) -> SiteFlags {
+        let behind = flags::at(self.memory, site.next, None);
+        match site.kind {
+            Kind::Call(Callee::Direct(to)) => SiteFlags {
+                entering: flags::at(self.memory, to, Some(site.next)),
+                returning: behind,
+            },
+            // The kernel gives them back as they were.
+            Kind::Syscall { .. } => SiteFlags {
+                entering: behind,
+                returning: behind,
+            },
+            Kind::Call(Callee::Indirect(_)) => SiteFlags {
+                entering: Flags::Matter,
+                returning: behind,
+            },
+            Kind::Tail(Callee::Direct(to), _) => SiteFlags {
+                entering: flags::at(self.memory, to, None),
+                returning: Flags::Matter,
+            },
+            Kind::Tail(Callee::Indirect(_), _) => SiteFlags::default(),
+        }
+    }
+
     /// Prepares the group at an address. `hook` says what the entry of a function that is not f0 is for.
     ///
     /// # Errors
@@ -88,7 +114,7 @@ impl Stubs<'_> {
         at: u64,
         hook: Option<Hook>,
     ) -> Result<std::result::Result<Prepared, Reason>> {
-        let Some((region, purpose)) = function.region(at, self.tree) else {
+        let Some((mut region, purpose)) = function.region(at, self.tree) else {
             return Ok(Err(NoRoom::NoInstruction.to_string()));
         };
         // Of a hooked function only the beginning is known: its own branches have been looked at.
@@ -101,11 +127,18 @@ impl Stubs<'_> {
         let Some(original) = function.bytes_at(at, len).map(<[u8]>::to_vec) else {
             return Ok(Err("its bytes are not at hand".to_owned()));
         };
+        for item in &mut region.items {
+            if let Item::Site(site) = item {
+                site.flags = self.flags_at(site);
+            }
+        }
+        let flags = flags::at(self.memory, at, None);
         let stub = self.place(at, |at, around, runtime| match (purpose, hook) {
             (Purpose::Entry, None) => {
                 let f0 = stubs::F0 {
                     end: function.end(),
                     callers: function.callers(),
+                    flags,
                 };
                 stubs::f0(at, &region, f0, around, runtime)
             }

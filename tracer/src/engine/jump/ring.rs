@@ -3,7 +3,7 @@
 
 use crate::sys::SharedWords;
 
-use super::layout::{FNODES, block, node, record, ring};
+use super::layout::{FNODES, block, header, node, record, ring};
 
 /// What one fnode did in an op, by the fnode's index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +53,15 @@ pub enum Record {
     },
 }
 
+/// What has been delivered of a histogram.
+#[derive(Clone, Default, Debug)]
+struct Seen {
+    /// Ops.
+    counted: u64,
+    /// The number and the sum of each bucket.
+    buckets: Vec<(u64, u64)>,
+}
+
 /// The rings of all threads, as the tracer sees them.
 #[derive(Debug)]
 pub struct Rings {
@@ -60,8 +69,8 @@ pub struct Rings {
     count: usize,
     /// Bytes from one to the next.
     stride: usize,
-    /// For each ring and bucket what has been delivered already: number and sum.
-    seen: Vec<Vec<(u64, u64)>>,
+    /// For each ring what has been delivered already.
+    seen: Vec<Seen>,
     tails: Vec<u64>,
 }
 
@@ -73,7 +82,7 @@ impl Rings {
             words,
             count,
             stride: stride as usize,
-            seen: vec![Vec::new(); count],
+            seen: vec![Seen::default(); count],
             tails: vec![0; count],
         }
     }
@@ -175,13 +184,37 @@ impl Rings {
         Some((len, Some(found)))
     }
 
-    /// Takes the ops outside of the filter since the last time: (bucket, number, sum).
+    /// Allows `budget` more records of each of the first `ranges` latency ranges.
+    pub fn refill(&self, index: usize, ranges: usize, budget: u64) {
+        let base = index * self.stride + ring::BUDGETS as usize;
+        for at in (base..).step_by(8).take(ranges.min(header::FILTERS)) {
+            if self.words.load(at) != budget {
+                self.words.store(at, budget);
+            }
+        }
+    }
+
+    /// How many ops were only counted because a budget was used up.
+    #[must_use]
+    pub fn sampled(&self) -> u64 {
+        let at = |index| index * self.stride + ring::SAMPLED as usize;
+        (0..self.count)
+            .map(|index| self.words.load(at(index)))
+            .fold(0, u64::wrapping_add)
+    }
+
+    /// Takes the ops that were only counted since the last time: (bucket, number, sum).
     pub fn drain_histogram(&mut self, index: usize, mut take: impl FnMut(u64, u64, u64)) {
-        let base = index * self.stride + ring::HISTOGRAM as usize;
+        let base = index * self.stride;
+        let counted = self.words.load(base + ring::COUNTED as usize);
         let seen = &mut self.seen[index];
-        seen.resize(ring::BUCKETS as usize, (0, 0));
-        for (bucket, (ops, total)) in seen.iter_mut().enumerate() {
-            let at = base + bucket * 16;
+        if seen.counted == counted {
+            return;
+        }
+        seen.counted = counted;
+        seen.buckets.resize(ring::BUCKETS as usize, (0, 0));
+        for (bucket, (ops, total)) in seen.buckets.iter_mut().enumerate() {
+            let at = base + ring::HISTOGRAM as usize + bucket * 16;
             let now = self.words.load(at);
             let new = now.wrapping_sub(*ops);
             if new == 0 {
@@ -282,6 +315,7 @@ mod tests {
         let at = ring::HISTOGRAM as usize + 16 * 20;
         target.store(at, 3);
         target.store(at + 8, 70);
+        target.store(ring::COUNTED as usize, 3);
         let mut found = Vec::new();
         rings.drain_histogram(0, |bucket, ops, sum| found.push((bucket, ops, sum)));
         rings.drain_histogram(0, |bucket, ops, sum| found.push((bucket, ops, sum)));

@@ -9,9 +9,10 @@ use iced_x86::code_asm::*;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use super::asm::Surroundings;
+use super::flags::Flags;
 use super::layout::*;
 use super::runtime::{self, Runtime};
-use super::stubs::{self, Callee, F0End, Item, Kind, Region, Site, Stub};
+use super::stubs::{self, Callee, F0End, Item, Kind, Region, Site, SiteFlags, Stub};
 
 const CODE_BYTES: usize = 1 << 16;
 const BLOCK_COUNT: u64 = 2;
@@ -81,11 +82,23 @@ impl Arena {
         arena.place(&bytes);
         arena.runtime = runtime;
         set32(control + LIVE, 1);
+        arena.filter(&[(0, u64::MAX, ring::BUDGETS)]);
         set32(control + HEADER + header::BLOCKS, BLOCK_COUNT as u32);
         for fnode in 0..FNODES {
             arena.descriptor(fnode, descriptor::NO_FUNCTION, 0);
         }
         arena
+    }
+
+    /// Sets the latency ranges: first, last, where their budget is.
+    fn filter(&self, ranges: &[(u64, u64, u64)]) {
+        let last = (0, u64::MAX, 0);
+        for (index, &(first, last, budget)) in (0..).zip(ranges.iter().chain([&last])) {
+            let at = self.control + HEADER + header::FILTER + index * filter::SIZE;
+            set(at + filter::FIRST, first);
+            set(at + filter::LAST, last);
+            set(at + filter::BUDGET, budget);
+        }
     }
 
     fn next(&self) -> u64 {
@@ -152,6 +165,10 @@ impl Arena {
     }
 
     fn patch_f0(&mut self, entry: u64, displaced: usize, end: F0End) {
+        self.patch_entry(entry, displaced, end, Flags::Matter);
+    }
+
+    fn patch_entry(&mut self, entry: u64, displaced: usize, end: F0End, flags: Flags) {
         let entry_code = Region {
             items: self
                 .instructions(entry, displaced)
@@ -162,7 +179,12 @@ impl Arena {
         };
         self.patch(entry, displaced, |at, around, runtime| {
             let callers = &[];
-            stubs::f0(at, &entry_code, stubs::F0 { end, callers }, around, runtime).unwrap()
+            let f0 = stubs::F0 {
+                end,
+                callers,
+                flags,
+            };
+            stubs::f0(at, &entry_code, f0, around, runtime).unwrap()
         });
     }
 
@@ -350,6 +372,7 @@ fn call_site(kind: Kind, next: u64) -> Site {
         addr: 0,
         next,
         running: None,
+        flags: SiteFlags::default(),
     }
 }
 
@@ -395,6 +418,27 @@ fn a_direct_call_is_measured_and_nothing_is_disturbed() {
         );
     });
     check_ops(&arena, &[2]);
+}
+
+#[test]
+fn flags_that_nobody_looks_at_are_not_missed() {
+    for end in [F0End::HiddenReturn, F0End::PatchedReturns] {
+        let mut arena = Arena::new();
+        let child = callee(&mut arena);
+        let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+        let tail = arena.instructions(p.after, 10);
+        arena.expand(1, 5, arena.descriptor_at(2));
+        compare(&mut arena, p.f0, |arena| {
+            arena.patch_entry(p.f0, 5, end, Flags::Overwritten);
+            let mut site = call_site(Kind::Call(Callee::Direct(child)), p.after);
+            site.flags.entering = Flags::Overwritten;
+            arena.patch_site(p.site, 5, &site);
+            if end == F0End::PatchedReturns {
+                arena.patch_region(p.after + 3, 7, &tail[1..3], Item::Ret(tail[3]));
+            }
+        });
+        check_ops(&arena, &[2]);
+    }
 }
 
 #[test]
@@ -579,24 +623,54 @@ fn ops_outside_of_the_filter_are_only_counted() {
     let mut arena = Arena::new();
     let child = callee(&mut arena);
     let p = program(&mut arena, 5, |a| a.call(child).unwrap());
-    let filter = arena.control + HEADER;
-    set32(filter + header::FILTERS, 1);
-    set(filter + header::FILTER, u64::MAX - 1);
-    set(filter + header::FILTER + 8, u64::MAX);
+    arena.filter(&[(u64::MAX - 1, u64::MAX, ring::BUDGETS)]);
     compare(&mut arena, p.f0, |arena| {
         arena.patch_f0(p.f0, 5, F0End::HiddenReturn)
     });
     assert!(arena.ops().is_empty());
+    assert_eq!(word(arena.rings + ring::SAMPLED), 0);
+    check_histogram(&arena, OPS);
+}
+
+/// All of so many ops are in the histogram, each where it belongs.
+fn check_histogram(arena: &Arena, expected: u64) {
     let histogram: Vec<_> = (0..ring::BUCKETS)
         .map(|i| arena.rings + ring::HISTOGRAM + 16 * i)
         .map(|at| (word(at), word(at + 8)))
         .enumerate()
         .filter(|(_, (ops, _))| *ops > 0)
         .collect();
-    assert_eq!(histogram.iter().map(|(_, (ops, _))| ops).sum::<u64>(), OPS);
+    let ops = histogram.iter().map(|(_, (ops, _))| ops).sum::<u64>();
+    assert_eq!(ops, expected);
+    assert_eq!(word(arena.rings + ring::COUNTED), expected);
     for (index, (ops, total)) in histogram {
         assert_eq!(bucket(total / ops), index as u64);
     }
+}
+
+#[test]
+fn when_a_budget_is_used_up_ops_are_only_counted() {
+    let mut arena = Arena::new();
+    let child = callee(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    // The first range never fits; the second has the second budget.
+    let budget = ring::BUDGETS + 8;
+    arena.filter(&[(u64::MAX, u64::MAX, ring::BUDGETS), (0, u64::MAX, budget)]);
+    arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
+    let run = trampoline(&mut arena, p.f0);
+    for _ in 0..ring::BUDGET + 5 {
+        run(&mut State::arbitrary(0x202));
+    }
+    assert_eq!(arena.ops().len() as u64, ring::BUDGET);
+    assert_eq!(word(arena.rings + ring::SAMPLED), 5);
+    check_histogram(&arena, 5);
+    set(arena.rings + budget, 2);
+    for _ in 0..3 {
+        run(&mut State::arbitrary(0x202));
+    }
+    assert_eq!(arena.ops().len() as u64, ring::BUDGET + 2);
+    assert_eq!(word(arena.rings + ring::SAMPLED), 6);
+    check_histogram(&arena, 6);
 }
 
 #[test]
@@ -609,9 +683,11 @@ fn a_full_ring_drops_records_and_says_so() {
     let room = ring::DATA_BYTES / record::HEAD;
     for _ in 0..room + 3 {
         run(&mut State::arbitrary(0x202));
+        set(arena.rings + ring::BUDGETS, 1);
     }
     assert_eq!(arena.ops().len() as u64, room);
     assert_eq!(arena.block(block::DROPPED), 3);
+    check_histogram(&arena, 3);
 }
 
 #[test]
@@ -691,6 +767,7 @@ fn only_calls_from_the_named_callers_are_ops() {
         compare(&mut arena, p.f0, |arena| {
             arena.patch(child, 8, |at, around, runtime| {
                 let f0 = stubs::F0 {
+                    flags: Flags::Matter,
                     end: F0End::HiddenReturn,
                     callers: &callers,
                 };

@@ -7,21 +7,18 @@ use crate::engine::jump::layout::{block, entry, node};
 
 pub fn first(a: &mut CodeAssembler, start: &mut CodeLabel) -> Emitted<()> {
     a.set_label(start)?;
-    a.mov(rdx, field(block::EPOCH))?;
     a.mov(qword_ptr(rax + node::EPOCH as i32), rdx)?;
-    a.mov(qword_ptr(rax + node::COUNT as i32), 0)?;
-    a.mov(qword_ptr(rax + node::SUM as i32), 0)?;
-    a.mov(qword_ptr(rax + node::MAX as i32), 0)?;
+    a.mov(qword_ptr(rax + node::COUNT as i32), 1)?;
+    a.mov(qword_ptr(rax + node::SUM as i32), rdi)?;
+    a.mov(qword_ptr(rax + node::MAX as i32), rdi)?;
     a.mov(rdx, shadow(0, entry::START))?;
     a.mov(qword_ptr(rax + node::MAX_START as i32), rdx)?;
     // Each accumulator is entered once an op, so the list cannot overflow.
-    a.push(rax)?;
-    a.sub(rax, rcx)?;
     a.mov(edx, field32(block::TOUCHED))?;
+    a.sub(eax, ecx)?;
     a.mov(dword_ptr(rcx + rdx * 4 + block::TOUCH as i32), eax)?;
     a.inc(edx)?;
     a.mov(field32(block::TOUCHED), edx)?;
-    a.pop(rax)?;
     a.ret()
 }
 
@@ -34,17 +31,12 @@ pub fn latency(a: &mut CodeAssembler, cost: i32) -> Emitted<()> {
     a.cmovs(rdi, rdx)
 }
 
-/// Credits the latency in rdi to the accumulator at rax; `first` begins its op. rdx is lost.
-pub fn credit(
-    a: &mut CodeAssembler,
-    mut accumulate: CodeLabel,
-    mut done: CodeLabel,
-    begin: CodeLabel,
-) -> Emitted<()> {
+/// Credits the latency in rdi to the accumulator at rax. The first call of an op goes to `begin`, where
+/// [`first`] does all of it, and comes back to `done`. rax and rdx are lost.
+pub fn credit(a: &mut CodeAssembler, mut done: CodeLabel, begin: CodeLabel) -> Emitted<()> {
     a.mov(rdx, field(block::EPOCH))?;
     a.cmp(rdx, qword_ptr(rax + node::EPOCH as i32))?;
     a.jne(begin)?;
-    a.set_label(&mut accumulate)?;
     a.inc(qword_ptr(rax + node::COUNT as i32))?;
     a.add(qword_ptr(rax + node::SUM as i32), rdi)?;
     a.cmp(qword_ptr(rax + node::MAX as i32), rdi)?;
@@ -61,7 +53,7 @@ pub fn count(
     first: CodeLabel,
     around: &Surroundings,
 ) -> Emitted<()> {
-    let (accumulate, done, mut begin) = (a.create_label(), a.create_label(), a.create_label());
+    let (done, mut begin) = (a.create_label(), a.create_label());
     a.set_label(start)?;
     a.push(rdi)?;
     latency(a, around.inside)?;
@@ -69,10 +61,10 @@ pub fn count(
     a.mov(rax, shadow(0, entry::CHILD))?;
     a.mov(eax, dword_ptr(rax))?;
     a.add(rax, rcx)?;
-    credit(a, accumulate, done, begin)?;
+    credit(a, done, begin)?;
     a.pop(rdi)?;
     a.ret()?;
     a.set_label(&mut begin)?;
     a.call(first)?;
-    a.jmp(accumulate)
+    a.jmp(done)
 }

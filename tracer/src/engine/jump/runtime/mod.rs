@@ -28,7 +28,8 @@ pub struct Runtime {
     pub register: u64,
     /// The thread pointer belongs to a new thread: forget what the old one did.
     pub renew: u64,
-    /// rax accumulator, rsi its entry: begins the accumulator's op.
+    /// rax accumulator, rsi its entry, rdx the op, rdi latency: begins the accumulator's op with this
+    /// call. rax and rdx are lost.
     pub first: u64,
     /// rdi slot of a new frame: gives up entries that it shows to be dead. Sets rsi.
     pub stale: u64,

@@ -4,7 +4,7 @@ use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{Emitted, Surroundings, field, field32, shadow};
 use crate::engine::jump::layout::{
-    HEADER, LIVE, block, entry, header, node, place, record, ring, targets,
+    HEADER, LIVE, block, entry, filter, header, node, place, record, ring, targets,
 };
 
 use super::accounts::latency;
@@ -64,21 +64,18 @@ fn to_record32(offset: u64) -> AsmMemoryOperand {
     dword_ptr(r8 + offset as i32)
 }
 
+/// Ends the op of the entry at rsi, which returned at rdi. What is not written in full is counted in
+/// the ring's histogram, so that the profile misses nothing.
 pub fn end(
     a: &mut CodeAssembler,
     start: &mut CodeLabel,
     labels: &Labels,
     around: &Surroundings,
 ) -> Emitted<()> {
-    let [
-        mut off,
-        mut filter,
-        mut write,
-        mut item,
-        mut items,
-        mut done,
-    ] = std::array::from_fn(|_| a.create_label());
-    let mut bucket = a.create_label();
+    let [mut off, mut range, mut next_range, mut found, mut sampled] =
+        std::array::from_fn(|_| a.create_label());
+    let [mut count, mut item, mut items, mut full] = std::array::from_fn(|_| a.create_label());
+    let scratch = [r8, r9, r10, r11, rbx];
     a.set_label(start)?;
     a.mov(rax, shadow(0, entry::PLACE))?;
     a.cmp(dword_ptr(rax + place::KIND as i32), place::F0 as i32)?;
@@ -86,58 +83,45 @@ pub fn end(
     // Nothing that a signal handler calls from here on belongs to the op.
     a.mov(rax, none(around))?;
     a.mov(field(block::CURRENT), rax)?;
-    for register in [r8, r9, r10, r11, rbx] {
+    a.mov(shadow(0, entry::END), rdi)?;
+    latency(a, around.inside_f0)?;
+    a.mov(rax, around.control + LIVE)?;
+    a.cmp(dword_ptr(rax), 0)?;
+    a.je(off)?;
+    // The last range is for all latencies.
+    a.add(rax, (HEADER + header::FILTER - LIVE) as i32)?;
+    a.set_label(&mut range)?;
+    a.cmp(rdi, qword_ptr(rax + filter::FIRST as i32))?;
+    a.jb(next_range)?;
+    a.cmp(rdi, qword_ptr(rax + filter::LAST as i32))?;
+    a.jbe(found)?;
+    a.set_label(&mut next_range)?;
+    a.add(rax, filter::SIZE as i32)?;
+    a.jmp(range)?;
+    a.set_label(&mut found)?;
+    a.mov(rdx, qword_ptr(rax + filter::BUDGET as i32))?;
+    a.mov(rax, field(block::RING))?;
+    a.test(edx, edx)?;
+    a.je(count)?;
+    a.cmp(qword_ptr(rax + rdx), 0)?;
+    a.je(sampled)?;
+    a.dec(qword_ptr(rax + rdx))?;
+    // The record.
+    for register in scratch {
         a.push(register)?;
     }
-    a.mov(rbx, rdi)?;
-    latency(a, around.inside_f0)?;
-    a.mov(r8, around.control + LIVE)?;
-    a.cmp(dword_ptr(r8), 0)?;
-    a.je(done)?;
-    // The filter.
-    a.add(r8, (HEADER - LIVE) as i32)?;
-    a.mov(r9d, dword_ptr(r8 + header::FILTERS as i32))?;
-    a.test(r9d, r9d)?;
-    a.je(write)?;
-    a.add(r8, header::FILTER as i32)?;
-    a.set_label(&mut filter)?;
-    let mut next_range = a.create_label();
-    a.cmp(rdi, qword_ptr(r8))?;
-    a.jb(next_range)?;
-    a.cmp(rdi, qword_ptr(r8 + 8))?;
-    a.jbe(write)?;
-    a.set_label(&mut next_range)?;
-    a.add(r8, 16)?;
-    a.dec(r9d)?;
-    a.jne(filter)?;
-    a.mov(r10, field(block::RING))?;
-    a.mov(rax, rdi)?;
-    a.cmp(rdi, 16)?;
-    a.jb(bucket)?;
-    a.push(rcx)?;
-    a.bsr(rcx, rdi)?;
-    a.sub(ecx, 3)?;
-    a.shr(rax, cl)?;
-    a.lea(rax, qword_ptr(rax + rcx * 8))?;
-    a.pop(rcx)?;
-    a.set_label(&mut bucket)?;
-    a.shl(eax, 4)?;
-    a.inc(qword_ptr(r10 + rax + ring::HISTOGRAM as i32))?;
-    a.add(qword_ptr(r10 + rax + (ring::HISTOGRAM + 8) as i32), rdi)?;
-    a.jmp(done)?;
-    // The record.
-    a.set_label(&mut write)?;
     a.mov(eax, field32(block::TOUCHED))?;
     a.imul_3(rax, rax, record::ITEM as i32)?;
     a.add(rax, record::HEAD as i32)?;
     a.call(labels.reserve)?;
     a.test(r8, r8)?;
-    a.je(done)?;
+    a.je(full)?;
     a.mov(to_record32(record::LEN), eax)?;
     a.mov(to_record32(record::KIND), record::OP as i32)?;
     a.mov(rax, shadow(0, entry::START))?;
     a.mov(to_record(record::START), rax)?;
-    a.mov(to_record(record::END), rbx)?;
+    a.mov(rax, shadow(0, entry::END))?;
+    a.mov(to_record(record::END), rax)?;
     a.mov(to_record(record::LATENCY), rdi)?;
     a.mov(eax, field32(block::GENERATION))?;
     a.mov(to_record32(record::BEGAN), eax)?;
@@ -170,15 +154,43 @@ pub fn end(
     a.jmp(item)?;
     a.set_label(&mut items)?;
     publish(a)?;
-    a.set_label(&mut done)?;
-    for register in [rbx, r11, r10, r9, r8] {
+    for register in scratch.into_iter().rev() {
         a.pop(register)?;
     }
     a.set_label(&mut off)?;
     a.mov(rax, shadow(0, entry::SAVED))?;
     a.mov(field(block::CURRENT), rax)?;
     a.mov(field(block::TOP), rsi)?;
-    a.ret()
+    a.ret()?;
+    a.set_label(&mut full)?;
+    for register in scratch.into_iter().rev() {
+        a.pop(register)?;
+    }
+    a.mov(rax, field(block::RING))?;
+    a.jmp(count)?;
+    a.set_label(&mut sampled)?;
+    a.inc(qword_ptr(rax + ring::SAMPLED as i32))?;
+    a.set_label(&mut count)?;
+    a.inc(qword_ptr(rax + ring::COUNTED as i32))?;
+    bucket(a)?;
+    a.inc(qword_ptr(rax + rdx + ring::HISTOGRAM as i32))?;
+    a.add(qword_ptr(rax + rdx + (ring::HISTOGRAM + 8) as i32), rdi)?;
+    a.jmp(off)
+}
+
+/// The offset in the histogram of the latency in rdi, in rdx: eight an octave and exact below sixteen.
+fn bucket(a: &mut CodeAssembler) -> Emitted<()> {
+    a.push(rcx)?;
+    a.mov(rdx, rdi)?;
+    a.mov(rcx, rdi)?;
+    // Below sixteen the octave is that of eight, and nothing is shifted.
+    a.or(rcx, 8)?;
+    a.bsr(rcx, rcx)?;
+    a.sub(ecx, 3)?;
+    a.shr(rdx, cl)?;
+    a.lea(rdx, qword_ptr(rdx + rcx * 8))?;
+    a.pop(rcx)?;
+    a.shl(edx, 4)
 }
 
 pub fn target(

@@ -4,7 +4,7 @@ use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{Emitted, Surroundings, field, field32, shadow};
 use crate::engine::jump::layout::{
-    BLOCKS, HEADER, LIVE, PROBES, TABLE, TABLE_BYTES, block, entry, header, place,
+    BLOCKS, HEADER, LIVE, PROBES, TABLE, TABLE_BYTES, block, entry, header, place, ring,
 };
 
 use super::none;
@@ -49,6 +49,7 @@ pub fn register(
         mut insert,
         mut won,
         mut done,
+        mut budget,
     ] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     a.push(rdx)?;
@@ -91,6 +92,14 @@ pub fn register(
     a.mov(r10, around.rings)?;
     a.add(r9, r10)?;
     a.mov(field(block::RING), r9)?;
+    a.mov(r10d, header::FILTERS as i32)?;
+    a.set_label(&mut budget)?;
+    a.mov(
+        qword_ptr(r9 + r10 * 8 + (ring::BUDGETS - 8) as i32),
+        ring::BUDGET as i32,
+    )?;
+    a.dec(r10d)?;
+    a.jne(budget)?;
     match around.tid_offset {
         Some(offset) => {
             a.mov(r9d, dword_ptr(offset).fs())?;

@@ -353,24 +353,26 @@ impl<'a> Builder<'a> {
     }
 
     /// Puts an entry on the shadow stack: rdx the current descriptor, rax the child's, rdi the slot.
+    /// rsi is left behind the entry.
     pub fn enter(&mut self, place: CodeLabel) -> Emitted<()> {
         let a = &mut self.a;
-        a.add(field(block::TOP), entry::SIZE as i32)?;
-        a.mov(shadow(0, entry::SAVED), rdx)?;
-        a.mov(shadow(0, entry::CHILD), rax)?;
-        a.mov(shadow(0, entry::SLOT), rdi)?;
+        a.lea(rsi, qword_ptr(rsi + entry::SIZE as i32))?;
+        a.mov(field(block::TOP), rsi)?;
+        a.mov(shadow(TOP, entry::SAVED), rdx)?;
+        a.mov(shadow(TOP, entry::CHILD), rax)?;
+        a.mov(shadow(TOP, entry::SLOT), rdi)?;
         a.mov(field(block::CURRENT), rax)?;
         a.lea(rax, ptr(place))?;
-        a.mov(shadow(0, entry::PLACE), rax)
+        a.mov(shadow(TOP, entry::PLACE), rax)
     }
 
-    /// Starts the clock of the entry at rsi.
+    /// Starts the clock of the entry before rsi.
     pub fn start(&mut self) -> Emitted<()> {
         let a = &mut self.a;
         tsc(a)?;
-        a.mov(shadow(0, entry::START), rax)?;
+        a.mov(shadow(TOP, entry::START), rax)?;
         a.sub(rax, field(block::STOLEN))?;
-        a.mov(shadow(0, entry::ADJUSTED), rax)
+        a.mov(shadow(TOP, entry::ADJUSTED), rax)
     }
 
     /// The whole way in of a measured call, up to [`Builder::start`]; the frame is saved already.
@@ -415,7 +417,7 @@ impl<'a> Builder<'a> {
         self.enter(place)?;
         if let Kind::Tail(..) = site.kind {
             self.a.mov(rax, qword_ptr(rdi))?;
-            self.a.mov(shadow(0, entry::RETURN_TO), rax)?;
+            self.a.mov(shadow(TOP, entry::RETURN_TO), rax)?;
         }
         self.start()?;
         self.later.push(Later::Call {
@@ -441,8 +443,7 @@ impl<'a> Builder<'a> {
         unknown: CodeLabel,
         lost: CodeLabel,
     ) -> Emitted<()> {
-        let [search, mut matched, accumulate, credited, first] =
-            std::array::from_fn(|_| self.label());
+        let [search, mut matched, credited, first] = std::array::from_fn(|_| self.label());
         tsc(&mut self.a)?;
         self.a.mov(rdi, rax)?;
         self.block(unknown)?;
@@ -456,7 +457,7 @@ impl<'a> Builder<'a> {
         self.a.add(field(block::STOLEN), self.around.outside)?;
         self.a.mov(eax, dword_ptr(rax + descriptor::NODE as i32))?;
         self.a.add(rax, rcx)?;
-        credit(&mut self.a, accumulate, credited, first)?;
+        credit(&mut self.a, credited, first)?;
         self.a.mov(rdx, shadow(0, entry::SAVED))?;
         self.a.mov(field(block::CURRENT), rdx)?;
         self.a.mov(field(block::TOP), rsi)?;
@@ -482,7 +483,7 @@ impl<'a> Builder<'a> {
         self.later.push(Later::Call {
             at: first,
             routine: self.runtime.first,
-            back: accumulate,
+            back: credited,
         });
         Ok(())
     }

@@ -7,6 +7,7 @@ use iced_x86::Instruction;
 use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{Emitted, SAVED, Surroundings, restore, save, shadow, tsc};
+use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{counts, entry, place};
 use crate::engine::jump::runtime::Runtime;
 
@@ -42,7 +43,7 @@ pub fn counted(
         local: counter.offset,
     });
     b.a.set_label(&mut start)?;
-    save(&mut b.a)?;
+    save(&mut b.a, Flags::Matter)?;
     b.a.lea(rdi, qword_ptr(rsp + SAVED))?;
     b.a.lea(rdx, ptr(place))?;
     b.a.call(runtime.count_in)?;
@@ -52,7 +53,7 @@ pub fn counted(
     b.a.add(qword_ptr(rcx + counts::STARTS as i32), rax)?;
     b.a.sub(rax, rdi)?;
     b.a.mov(shadow(0, entry::ADJUSTED), rax)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, Flags::Matter)?;
     match end {
         F0End::PatchedReturns => b.a.jmp(inside)?,
         F0End::HiddenReturn => {
@@ -61,7 +62,7 @@ pub fn counted(
             b.a.call(inside)?;
             b.returns_here()?;
             b.a.lea(rsp, qword_ptr(rsp - 8))?;
-            save(&mut b.a)?;
+            save(&mut b.a, Flags::Matter)?;
             let [mut leave, mut lost] = std::array::from_fn(|_| b.label());
             tsc(&mut b.a)?;
             b.a.mov(rdi, rax)?;
@@ -69,14 +70,14 @@ pub fn counted(
             b.a.call(runtime.count_out)?;
             b.a.jne(lost)?;
             b.a.set_label(&mut leave)?;
-            restore(&mut b.a)?;
+            restore(&mut b.a, Flags::Matter)?;
             b.a.ret()?;
             b.a.set_label(&mut lost)?;
             return_from_anywhere(&mut b, leave)?;
         }
     }
     b.a.set_label(&mut pass)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, Flags::Matter)?;
     b.a.set_label(&mut inside)?;
     b.a.nop()?;
     b.region(region)?;
@@ -101,11 +102,11 @@ pub fn counted_returns(
 
 /// Appends a `ret` that ends a counted call.
 pub fn counted_ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
-    save(&mut b.a)?;
+    save(&mut b.a, Flags::Matter)?;
     tsc(&mut b.a)?;
     b.a.mov(rdi, rax)?;
     b.a.lea(rdx, qword_ptr(rsp + SAVED))?;
     b.a.call(b.runtime.count_ret)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, Flags::Matter)?;
     b.a.add_instruction(ret)
 }

@@ -6,6 +6,7 @@ use iced_x86::code_asm::*;
 use crate::engine::jump::asm::{
     Emitted, SAVED, Surroundings, TOP, acquire, field, field32, restore, save, shadow, top, tsc,
 };
+use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{DESCRIPTORS, LIVE, TABLE, block, descriptor, entry, place};
 use crate::engine::jump::runtime::{Runtime, nested};
 
@@ -29,13 +30,19 @@ pub struct F0<'a> {
     pub end: F0End,
     /// The return addresses of the calls that are ops; none for all.
     pub callers: &'a [u64],
+    /// What becomes of the flags behind the entry.
+    pub flags: Flags,
 }
 
 /// Emits the stub of f0's entry.
 pub fn f0(
     at: u64,
     region: &Region,
-    F0 { end, callers }: F0<'_>,
+    F0 {
+        end,
+        callers,
+        flags,
+    }: F0<'_>,
     around: &Surroundings,
     runtime: &Runtime,
 ) -> Emitted<Stub> {
@@ -63,7 +70,7 @@ pub fn f0(
         local: 0,
     });
     b.a.set_label(&mut start)?;
-    save(&mut b.a)?;
+    save(&mut b.a, flags)?;
     acquire(&mut b.a, around.control + TABLE, miss)?;
     b.a.set_label(&mut known)?;
     b.later.push(Later::Register {
@@ -115,10 +122,10 @@ pub fn f0(
     b.a.lea(rax, qword_ptr(rdx + descriptor::SIZE as i32))?;
     b.enter(op)?;
     b.a.mov(rax, qword_ptr(rdi))?;
-    b.a.mov(shadow(0, entry::RETURN_TO), rax)?;
+    b.a.mov(shadow(TOP, entry::RETURN_TO), rax)?;
     b.start()?;
     b.a.set_label(&mut go)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags)?;
     match end {
         F0End::PatchedReturns => b.a.jmp(inside)?,
         F0End::HiddenReturn => {
@@ -132,7 +139,7 @@ pub fn f0(
                 }
             }
             b.a.lea(rsp, qword_ptr(rsp - 8))?;
-            save(&mut b.a)?;
+            save(&mut b.a, Flags::Matter)?;
             let [mut matched, search, mut lost] = std::array::from_fn(|_| b.label());
             tsc(&mut b.a)?;
             b.a.mov(rdi, rax)?;
@@ -146,7 +153,7 @@ pub fn f0(
             b.a.mov(qword_ptr(rsp + SAVED), rax)?;
             b.a.call(runtime.end)?;
             b.a.set_label(&mut leave)?;
-            restore(&mut b.a)?;
+            restore(&mut b.a, Flags::Matter)?;
             b.a.ret()?;
             b.later.push(Later::Choose {
                 at: search,
@@ -159,7 +166,7 @@ pub fn f0(
         }
     }
     b.a.set_label(&mut pass)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags)?;
     b.a.set_label(&mut inside)?;
     b.a.nop()?;
     b.region(region)?;
@@ -176,7 +183,7 @@ pub fn f0(
     b.a.mov(rax, around.control + DESCRIPTORS)?;
     b.enter(ignored)?;
     b.a.mov(rax, qword_ptr(rdi))?;
-    b.a.mov(shadow(0, entry::RETURN_TO), rax)?;
+    b.a.mov(shadow(TOP, entry::RETURN_TO), rax)?;
     b.a.jmp(go)?;
     b.finish(at, start)
 }
@@ -185,7 +192,7 @@ pub fn f0(
 pub fn ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
     let [mut matched, search, mut leave] = std::array::from_fn(|_| b.label());
     let runtime = b.runtime;
-    save(&mut b.a)?;
+    save(&mut b.a, Flags::Matter)?;
     tsc(&mut b.a)?;
     b.a.mov(rdi, rax)?;
     b.block(leave)?;
@@ -200,7 +207,7 @@ pub fn ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
     b.a.sub(rsi, entry::SIZE as i32)?;
     b.a.call(runtime.end)?;
     b.a.set_label(&mut leave)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, Flags::Matter)?;
     b.a.add_instruction(ret)?;
     b.later.push(Later::Choose {
         at: search,
@@ -233,7 +240,7 @@ pub fn hook(
     let mut b = Builder::new(around, runtime)?;
     let [mut start, mut pass] = std::array::from_fn(|_| b.label());
     b.a.set_label(&mut start)?;
-    save(&mut b.a)?;
+    save(&mut b.a, Flags::Matter)?;
     b.block(pass)?;
     b.a.lea(rdi, qword_ptr(rsp + SAVED))?;
     b.a.call(match hook {
@@ -242,7 +249,7 @@ pub fn hook(
         Hook::Counted(_) => unreachable!("such entries have stubs of their own"),
     })?;
     b.a.set_label(&mut pass)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, Flags::Matter)?;
     b.region(hooked)?;
     b.finish(at, start)
 }

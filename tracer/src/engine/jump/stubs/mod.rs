@@ -12,6 +12,7 @@ use darc_disasm::Operand;
 use iced_x86::{ConditionCode, Instruction};
 
 use super::asm::{Emitted, Surroundings};
+use super::flags::Flags;
 use super::runtime::Runtime;
 
 use builder::Builder;
@@ -58,6 +59,17 @@ pub struct Site {
     pub next: u64,
     /// The descriptor of its function, when that runs already and has no op to be in.
     pub running: Option<u64>,
+    /// Where the flags need not be kept.
+    pub flags: SiteFlags,
+}
+
+/// What becomes of the flags that a site passes on.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SiteFlags {
+    /// In the callee.
+    pub entering: Flags,
+    /// Behind the site.
+    pub returning: Flags,
 }
 
 /// One instruction that a patch displaces.

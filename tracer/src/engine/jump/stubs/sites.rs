@@ -35,19 +35,20 @@ fn site_place(b: &mut Builder<'_>, site: &Site, return_to: u64) -> CodeLabel {
 fn direct_call(b: &mut Builder<'_>, site: &Site, to: u64) -> Emitted<()> {
     const SLOT: i32 = SAVED - 8;
     let [mut pass, mut leave, mut balanced] = std::array::from_fn(|_| b.label());
+    let flags = site.flags;
     let place = site_place(b, site, site.next);
-    save(&mut b.a)?;
+    save(&mut b.a, flags.entering)?;
     b.way_in(site, place, SLOT, None, pass)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags.entering)?;
     b.a.call(to)?;
     b.returns_here()?;
-    save(&mut b.a)?;
+    save(&mut b.a, flags.returning)?;
     b.way_out(site, SLOT, leave, leave)?;
     b.a.set_label(&mut leave)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags.returning)?;
     b.a.jmp(site.next)?;
     b.a.set_label(&mut pass)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags.entering)?;
     // Calls, so that the processor's stack of return addresses stays balanced.
     b.a.call(balanced)?;
     b.a.jmp(site.next)?;
@@ -64,25 +65,26 @@ fn indirect_call(b: &mut Builder<'_>, site: &Site, operand: Operand) -> Emitted<
     const SLOT: i32 = FRAME - 8;
     const CALLEE: i32 = FRAME - 16;
     let [mut pass, mut leave, mut balanced] = std::array::from_fn(|_| b.label());
+    let flags = site.flags;
     let place = site_place(b, site, site.next);
     b.a.lea(rsp, qword_ptr(rsp - 16))?;
     b.a.push(rax)?;
     load(&mut b.a, operand, 24)?;
     b.a.mov(qword_ptr(rsp + 8), rax)?;
     b.a.pop(rax)?;
-    save(&mut b.a)?;
+    save(&mut b.a, flags.entering)?;
     b.way_in(site, place, SLOT, Some(CALLEE), pass)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags.entering)?;
     b.a.lea(rsp, qword_ptr(rsp + 16))?;
     b.a.call(qword_ptr(rsp - 16))?;
     b.returns_here()?;
-    save(&mut b.a)?;
+    save(&mut b.a, flags.returning)?;
     b.way_out(site, SAVED - 8, leave, leave)?;
     b.a.set_label(&mut leave)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags.returning)?;
     b.a.jmp(site.next)?;
     b.a.set_label(&mut pass)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags.entering)?;
     b.a.lea(rsp, qword_ptr(rsp + 16))?;
     b.a.call(balanced)?;
     b.a.jmp(site.next)?;
@@ -100,6 +102,7 @@ fn tail_jump(
     after: Option<CodeLabel>,
 ) -> Emitted<()> {
     let [mut pass, mut leave, mut lost, mut end, mut taken] = std::array::from_fn(|_| b.label());
+    let flags = site.flags;
     if let Some(condition) = condition {
         jump_if(&mut b.a, condition, taken)?;
         match after {
@@ -121,10 +124,10 @@ fn tail_jump(
             16
         }
     };
-    save(&mut b.a)?;
+    save(&mut b.a, flags.entering)?;
     let told_apart = (room != 0).then_some(SAVED);
     b.way_in(site, place, SAVED + room, told_apart, pass)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags.entering)?;
     b.a.lea(rsp, qword_ptr(rsp + (room + 8)))?;
     match callee {
         Callee::Direct(to) => b.a.call(to)?,
@@ -132,7 +135,7 @@ fn tail_jump(
     }
     b.returns_here()?;
     b.a.lea(rsp, qword_ptr(rsp - 8))?;
-    save(&mut b.a)?;
+    save(&mut b.a, flags.returning)?;
     b.way_out(site, SAVED, lost, lost)?;
     b.a.mov(rax, shadow(0, entry::RETURN_TO))?;
     b.a.mov(qword_ptr(rsp + SAVED), rax)?;
@@ -142,7 +145,7 @@ fn tail_jump(
     b.a.cmp(rdx, shadow(TOP, entry::SLOT))?;
     b.a.je(end)?;
     b.a.set_label(&mut leave)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags.returning)?;
     b.a.ret()?;
     b.a.set_label(&mut end)?;
     let hides = b.label();
@@ -160,7 +163,7 @@ fn tail_jump(
     b.a.set_label(&mut lost)?;
     return_from_anywhere(b, leave)?;
     b.a.set_label(&mut pass)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags.entering)?;
     match callee {
         Callee::Direct(to) => b.a.jmp(to),
         Callee::Indirect(_) => {
@@ -184,27 +187,28 @@ fn system_call(b: &mut Builder<'_>, site: &Site, by_number: bool) -> Emitted<()>
     /// Where `save` put rax, the number.
     const NUMBER: i32 = SAVED - 8;
     let [mut pass, mut leave] = std::array::from_fn(|_| b.label());
+    let flags = site.flags;
     let place = site_place(b, site, site.next);
     b.a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
-    save(&mut b.a)?;
+    save(&mut b.a, flags.entering)?;
     b.way_in(site, place, SLOT, by_number.then_some(NUMBER), pass)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags.entering)?;
     b.a.lea(rsp, qword_ptr(rsp + RED_ZONE))?;
     b.a.syscall()?;
     let mut measured = b.label();
     b.a.set_label(&mut measured)?;
     b.behind_syscalls.push(measured);
     b.a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
-    save(&mut b.a)?;
+    save(&mut b.a, flags.returning)?;
     b.way_out(site, SLOT, leave, leave)?;
     b.a.set_label(&mut leave)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags.returning)?;
     b.a.lea(rsp, qword_ptr(rsp + RED_ZONE))?;
     // The instruction leaves the address behind it in rcx.
     b.a.mov(rcx, site.next)?;
     b.a.jmp(site.next)?;
     b.a.set_label(&mut pass)?;
-    restore(&mut b.a)?;
+    restore(&mut b.a, flags.entering)?;
     b.a.lea(rsp, qword_ptr(rsp + RED_ZONE))?;
     b.a.syscall()?;
     let mut plain = b.label();
