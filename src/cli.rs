@@ -18,7 +18,7 @@ use crate::listing::{Copies, Pattern};
 use crate::options::{
     AttachOptions, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions, EngineChoice,
     Format, GivenParams, GuardianOptions, Invocation, ListOptions, ListSource, Query,
-    ReportOptions, ResumeOptions, ResumeTarget, RunOptions, Verbosity,
+    ReportOptions, ResumeOptions, ResumeTarget, RunOptions, StatusOptions, Verbosity,
 };
 use crate::target_name;
 
@@ -188,6 +188,11 @@ impl Command {
                     format: format.into(),
                 })
             }
+            Command::Status { pid, format, color } => Invocation::Status(StatusOptions {
+                pid,
+                format: format.into(),
+                color: color.into(),
+            }),
             Command::Cleanup { pid } => Invocation::Cleanup(pid),
             Command::Doctor { file, format } => Invocation::Doctor(DoctorOptions {
                 file,

@@ -104,7 +104,8 @@ impl Failure {
     }
 
     /// The chain of causes on one line. Some errors' own text repeats its cause: that is left out.
-    fn text(&self) -> String {
+    #[must_use]
+    pub fn text(&self) -> String {
         let mut text = String::new();
         for cause in self.error.chain().map(ToString::to_string) {
             if text.is_empty() {

@@ -30,6 +30,8 @@ pub enum Invocation {
     List(ListOptions),
     /// `darc doctor`
     Doctor(DoctorOptions),
+    /// `darc status`
+    Status(StatusOptions),
     /// `darc cleanup`: take away what a killed darc left in this process.
     Cleanup(i32),
     /// `darc demo`
@@ -63,6 +65,7 @@ impl Invocation {
             Invocation::Compare(_)
             | Invocation::List(_)
             | Invocation::Doctor(_)
+            | Invocation::Status(_)
             | Invocation::Cleanup(_) => true,
         };
         let format = match self {
@@ -70,6 +73,7 @@ impl Invocation {
             Invocation::Compare(options) => options.format.into(),
             Invocation::List(options) => options.format.into(),
             Invocation::Doctor(options) => options.format.into(),
+            Invocation::Status(options) => options.format,
             _ => self.common().map_or(Format::Text, |common| common.format),
         };
         if owns_stdout && format == Format::Json {
@@ -89,6 +93,7 @@ impl Invocation {
             | Invocation::Compare(_)
             | Invocation::List(_)
             | Invocation::Doctor(_)
+            | Invocation::Status(_)
             | Invocation::Cleanup(_)
             | Invocation::DemoTarget
             | Invocation::Guardian(_) => None,
@@ -199,6 +204,17 @@ pub enum ListSource {
     Pid(i32),
     /// Those of a program or library.
     File(PathBuf),
+}
+
+/// `darc status`: where an analysis stands that another darc conducts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StatusOptions {
+    /// The process that is analysed; all when `None`.
+    pub pid: Option<i32>,
+    /// The format it is shown in.
+    pub format: Format,
+    /// Whether colours are used.
+    pub color: ColorChoice,
 }
 
 /// `darc doctor`: what works on this machine.

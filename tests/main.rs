@@ -19,6 +19,7 @@ mod resume;
 mod running;
 mod signals;
 mod sqlite;
+mod status;
 mod threads;
 mod transparency;
 mod unwinding;

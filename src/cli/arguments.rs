@@ -128,6 +128,19 @@ pub(super) enum Command {
         #[arg(long, value_enum, default_value_t = ListingFormatArg::Text)]
         format: ListingFormatArg,
     },
+    /// Say where an analysis stands that another darc conducts
+    #[command(after_help = EXIT_CODES)]
+    Status {
+        /// The process that is analysed [default: all that are]
+        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true)]
+        pid: Option<i32>,
+        /// The format it is shown in
+        #[arg(long, value_enum, default_value_t = FormatArg::Text)]
+        format: FormatArg,
+        /// Use colours
+        #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
+        color: ColorArg,
+    },
     /// Take away what a darc that was killed left in a process
     Cleanup {
         /// The process

@@ -60,7 +60,7 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
 }
 
 /// The command that the process was started with.
-fn command_line(pid: i32) -> Vec<String> {
+pub(super) fn command_line(pid: i32) -> Vec<String> {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let text = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
     match text.is_empty() {

@@ -19,10 +19,12 @@ use crate::session::clock::Moment;
 use crate::session::investigation::Investigation;
 use crate::session::{Ending, Libraries, Limits, Session, SessionError, summary, survey};
 use crate::terminal::interrupts::{Interrupts, Level};
+use crate::terminal::keys::Keys;
 use crate::terminal::live::{Progress, Screen};
 use crate::terminal::{self, Color};
 
 use super::saved;
+use super::standing::Standing;
 
 use super::engines::Calibrated;
 use super::running::{Running, Start};
@@ -46,6 +48,8 @@ pub struct Conduct {
     pub interrupts: Interrupts,
     /// What is known of an f0 that runs already.
     pub(super) running: Option<Running>,
+    /// Tells whoever asks where it stands; has the claim on the process.
+    pub(super) standing: Option<Standing>,
     pub(super) engine: Calibrated,
     pub(super) progress: Progress,
     pub(super) since: Moment,
@@ -97,6 +101,7 @@ impl Conduct {
             mask,
             interrupts,
             running: None,
+            standing: None,
             stdout,
             output: Some(output),
             engine,
@@ -112,7 +117,13 @@ impl Conduct {
     /// # Errors
     /// When it cannot be traced or instrumented; it runs on.
     pub fn attach(&mut self, pid: i32) -> Result<Ending, Failure> {
-        let _claim = claim(pid)?;
+        self.stand_for(pid, &[])?;
+        let ending = self.attach_claimed(pid);
+        self.standing = None;
+        ending
+    }
+
+    fn attach_claimed(&mut self, pid: i32) -> Result<Ending, Failure> {
         if self.running.is_some() {
             return self.analyse_functions(pid, None);
         }
@@ -127,6 +138,38 @@ impl Conduct {
             .session(pid, engine, Libraries::Loaded)
             .map_err(Failure::from);
         self.unless_running(pid, ending)
+    }
+
+    /// Claims the process, and answers for it from now on.
+    fn stand_for(&mut self, pid: i32, command: &[OsString]) -> Result<(), Failure> {
+        let target = Target {
+            pid: Some(pid),
+            command: match command {
+                [] => super::attach::command_line(pid),
+                command => shown(command),
+            },
+            ..Target::default()
+        };
+        let stderr = std::io::stderr();
+        let style = Style {
+            width: terminal::width(&stderr),
+            color: match Color::of(self.common.color, &stderr) {
+                Color::Ansi => text::Color::Always,
+                Color::Plain => text::Color::Never,
+            },
+        };
+        // Of a program that was started stdin is its own, and a question is waiting for an answer there.
+        let asks = self.investigation.analysis.params().peak == crate::analysis::PeakChoice::Later;
+        self.standing = Some(Standing::new(
+            claim(pid)?,
+            self.engine.model(),
+            target,
+            self.since,
+            Keys::new(self.stdout == Stdout::Ours && !asks),
+            self.progress.printer(),
+            style,
+        ));
+        Ok(())
     }
 
     /// Goes on with a survey when f0 turned out not to return.
@@ -165,7 +208,7 @@ impl Conduct {
         let thread =
             launch(command, &self.mask, self.engine.options()).class(FailureKind::Target)?;
         let pid = thread.tid();
-        let _claim = claim(pid)?;
+        self.stand_for(pid, command)?;
         let outcome = match self.engine.launched(thread) {
             Ok(engine) if self.running.is_some() => self.analyse_functions(pid, Some(engine)),
             Ok(engine) if self.is_main() => self.survey(pid, Start::Launched(engine)),
@@ -177,6 +220,7 @@ impl Conduct {
             }
             Err(error) => Err(tracing_failed(&error, pid)),
         };
+        self.standing = None;
         Ok((pid, outcome))
     }
 
@@ -189,6 +233,7 @@ impl Conduct {
         let limits = Limits {
             deadline: self.deadline,
             interrupts: &self.interrupts,
+            onlooker: self.standing.as_ref().map(|standing| standing as _),
         };
         Session::new(
             pid,

@@ -14,6 +14,8 @@ pub mod resume;
 pub mod run;
 pub mod running;
 mod saved;
+mod standing;
+pub mod status;
 mod stored;
 
 use crate::exit::{ExitStatus, Failure};
@@ -31,6 +33,7 @@ pub fn execute(invocation: Invocation) -> Result<ExitStatus, Failure> {
         Invocation::Report(options) => report::execute(options),
         Invocation::Compare(options) => compare::execute(options),
         Invocation::List(options) => list::execute(options),
+        Invocation::Status(options) => status::execute(options),
         Invocation::Cleanup(pid) => cleanup::execute(pid),
         Invocation::Doctor(options) => doctor::execute(options),
         Invocation::Demo(options) => demo::execute(options),

@@ -118,6 +118,7 @@ impl Conduct {
         let limits = Limits {
             deadline: self.deadline,
             interrupts: &self.interrupts,
+            onlooker: self.standing.as_ref().map(|standing| standing as _),
         };
         let engine = &self.engine;
         let attach = || engine.attach(pid);
@@ -226,6 +227,7 @@ impl Conduct {
         let limits = Limits {
             deadline: Some(self.deadline.map_or(turn, |deadline| deadline.min(turn))),
             interrupts: &self.interrupts,
+            onlooker: self.standing.as_ref().map(|standing| standing as _),
         };
         let (engine, libraries) = match launched {
             Some(engine) => (engine, Libraries::NotLoadedYet),

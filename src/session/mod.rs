@@ -11,6 +11,7 @@ mod expansion;
 pub mod hooks;
 pub mod investigation;
 pub mod modules;
+pub mod onlooker;
 mod planning;
 mod question;
 mod stacks;
@@ -38,6 +39,7 @@ use code::CodeCache;
 use hooks::Hooks;
 use investigation::Investigation;
 use modules::CodeRef;
+use onlooker::Onlooker;
 use planning::Sources;
 use question::Question;
 use suspicion::Suspicion;
@@ -101,6 +103,8 @@ pub struct Limits<'a> {
     pub deadline: Option<Instant>,
     /// The person's signals.
     pub interrupts: &'a Interrupts,
+    /// Who wants to know where it stands.
+    pub onlooker: Option<&'a dyn Onlooker>,
 }
 
 /// One process under analysis.
@@ -213,6 +217,9 @@ impl<'a> Session<'a> {
             }
             self.watch.look(self.investigation);
             self.question.consider(self.investigation);
+            if let Some(onlooker) = limits.onlooker {
+                onlooker.look(self.investigation, None);
+            }
             if self.is_f0_loaded() && self.engine.leaves_target_untraced() {
                 let pid = self.pid;
                 if self.suspicion.is_confirmed(pid, self.investigation) {

@@ -217,6 +217,9 @@ impl<'a> Survey<'a> {
                 }
                 None => {}
             }
+            if let Some(onlooker) = limits.onlooker {
+                onlooker.look(self.investigation, Some(self.totals));
+            }
             match limits.interrupts.level() {
                 Level::GoOn => {}
                 level => return Ok(Part::Ended(Ending::Interrupted(level))),

@@ -69,6 +69,24 @@ pub struct Progress {
     lines: Option<Lines>,
 }
 
+/// Writes whole lines above whatever progress is drawn.
+#[derive(Clone, Debug)]
+pub struct Printer(Option<MultiProgress>);
+
+impl Printer {
+    /// Writes them.
+    pub fn print(&self, text: &str) {
+        let write = || {
+            use std::io::Write;
+            let _ = writeln!(std::io::stderr(), "{text}");
+        };
+        match &self.0 {
+            Some(progress) => progress.suspend(write),
+            None => write(),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Lines {
     all: MultiProgress,
@@ -119,6 +137,12 @@ impl Progress {
             use std::io::Write;
             let _ = writeln!(std::io::stderr(), "{text}");
         });
+    }
+
+    /// Writes above the progress too, for somebody who does not have it.
+    #[must_use]
+    pub fn printer(&self) -> Printer {
+        Printer(self.lines.as_ref().map(|lines| lines.all.clone()))
     }
 
     /// Takes the progress off the screen while `work` writes there.

@@ -2,6 +2,7 @@
 //! stdout belongs to the report, or to the target.
 
 pub mod interrupts;
+pub mod keys;
 pub mod live;
 pub mod log;
 pub mod prompt;

@@ -1,0 +1,78 @@
+//! `darc status`: where an analysis stands that another darc conducts.
+
+use std::io::Read;
+use std::time::Duration;
+
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::StatusOptions;
+use crate::output::to_stdout;
+use crate::report::{self, text};
+use crate::session::claim;
+use crate::state;
+use crate::terminal::{self, Color, warning};
+
+/// A darc that does not answer for so long is busy, or is restoring its target.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asks the darc that measures the process, or every one that there is.
+///
+/// # Errors
+/// When no darc measures, or it does not answer.
+pub fn execute(options: StatusOptions) -> Result<ExitStatus, Failure> {
+    if let Some(pid) = options.pid {
+        show(pid, &options)?;
+        return Ok(ExitStatus::Done);
+    }
+    let mut shown = false;
+    for pid in claim::claimed().class(FailureKind::Other)? {
+        // One that is just ending, or another user's, does not keep the others from being shown.
+        match show(pid, &options) {
+            Ok(()) => shown = true,
+            Err(failure) => warning::print(&failure.text()),
+        }
+    }
+    match shown {
+        true => Ok(ExitStatus::Done),
+        false => Err(Failure::message(
+            FailureKind::Target,
+            "status: no darc measures a process here; start one with darc attach or darc run",
+        )),
+    }
+}
+
+fn show(pid: i32, options: &StatusOptions) -> Result<(), Failure> {
+    let refuse =
+        |why: String| Failure::message(FailureKind::Target, format!("process {pid}: {why}"));
+    let stream = claim::connect(pid)
+        .map_err(|_| refuse("no darc measures it; darc status alone lists all".to_owned()))?;
+    stream
+        .set_read_timeout(Some(PATIENCE))
+        .class(FailureKind::Other)?;
+    let mut bytes = Vec::new();
+    stream
+        .take(state::MAX_SIZE as u64)
+        .read_to_end(&mut bytes)
+        .map_err(|error| {
+            refuse(format!(
+                "the darc that measures it does not answer: {error}"
+            ))
+        })?;
+    if bytes.is_empty() {
+        return Err(refuse(
+            "the darc that measures it says nothing: it belongs to another user, or is just ending"
+                .to_owned(),
+        ));
+    }
+    let report = state::read_any(&bytes)
+        .map_err(|error| refuse(format!("what the darc that measures it says: {error}")))?;
+    let stdout = std::io::stdout();
+    let style = text::Style {
+        width: terminal::width(&stdout),
+        color: match Color::of(options.color, &stdout) {
+            Color::Ansi => text::Color::Always,
+            Color::Plain => text::Color::Never,
+        },
+    };
+    let text = report::render(&report, options.format, style).class(FailureKind::Other)?;
+    to_stdout(&text).class(FailureKind::File)
+}
