@@ -36,8 +36,8 @@ impl Analysis {
             .map(|at| &op.touched[at]);
         let shares = divide(call, callees);
         let contributors =
-            certainly_largest(&shares, self.params.resolution, self.noise.per_probe());
-        if contributors == Contributors::default() && self.noise.per_probe() > Ticks(0) {
+            certainly_largest(&shares, self.params.resolution, self.noise.of_caller());
+        if contributors == Contributors::default() && self.noise.of_caller() > Ticks(0) {
             self.give_up_unresolved(peak);
             return;
         }

@@ -1,9 +1,11 @@
 //! Where the probes' own variation drowns what they measure.
 //!
-//! A probe's cost is taken out of every latency, but it varies from call to call. An op that is shorter
-//! than this variation, added up over its probes, tells nothing about who took its time: it counts in
-//! the profile and for no decision, and a peak of such ops is reported as one that the engine cannot
-//! resolve instead of with a cause that is a roll of dice.
+//! A probe's cost is taken out of every latency, but what is left of it varies from call to call. The window of
+//! a measured call is exact to the variation of the probe within it. What lies between two probes, which is a
+//! function's own time, may be off by more, once for each call that it makes: with the `int3` engine the
+//! moment at which a call site was reached is an estimate. An op that is shorter than these errors together
+//! tells nothing about who took its time: it counts in the profile and for no decision, and a peak of such
+//! ops is reported as one that the engine cannot resolve instead of with a cause that is a roll of dice.
 
 use darc_tracer::record::{FnodeId, Op, Ticks};
 
@@ -13,51 +15,64 @@ use super::ftree::{Expansion, PathState, Stop};
 /// After so many times `decision_ops` ops without resolution a peak is given up.
 const PATIENCE: u64 = 5;
 
-/// The variation of a probe's cost.
+/// How far measured times may be off.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Noise {
-    per_probe: Ticks,
+    window: Ticks,
+    of_caller: Ticks,
     /// What is said of a peak that cannot be resolved.
     remedy: String,
 }
 
 impl Noise {
-    /// A probe's cost varies by this much; `remedy` tells the person what to do about it.
+    /// The latency of one call may be off by `window`, and its own time by `of_caller` for each measured call
+    /// that it makes; `remedy` tells the person what to do about it.
     #[must_use]
-    pub fn new(per_probe: Ticks, remedy: String) -> Self {
-        Self { per_probe, remedy }
+    pub fn new(window: Ticks, of_caller: Ticks, remedy: String) -> Self {
+        Self {
+            window,
+            of_caller,
+            remedy,
+        }
     }
 
-    /// By how much the cost of one probe varies.
+    /// By how much a function's own time may be off for each measured call that it makes.
     #[must_use]
-    pub fn per_probe(&self) -> Ticks {
-        self.per_probe
+    pub fn of_caller(&self) -> Ticks {
+        self.of_caller
     }
 
-    /// The latency as far as it can be told: never shorter than the variation of one probe.
+    /// The latency of an op as far as it can be told: never shorter than what one probe may be off by.
     #[must_use]
     pub fn resolved(&self, latency: Ticks) -> Ticks {
-        latency.max(self.per_probe)
+        latency.max(self.window).max(self.of_caller)
     }
 
-    /// By how much an op's latency may be wrong: independent errors add up by their squares.
+    /// By how much an op's latency may be off: independent errors add up by their squares.
     #[must_use]
     pub fn of(&self, op: &Op) -> Ticks {
-        let probes = op
+        let calls: u64 = op
             .touched
             .iter()
-            .fold(1, |sum: u64, touched| sum.saturating_add(touched.count));
-        Ticks((self.per_probe.0 as f64 * (probes as f64).sqrt()) as u64)
+            .fold(0, |sum: u64, touched| sum.saturating_add(touched.count));
+        let (window, of_caller) = (self.window.0 as f64, self.of_caller.0 as f64);
+        let squares = window * window + of_caller * of_caller * calls as f64;
+        Ticks(squares.sqrt() as u64)
     }
 }
 
 impl Analysis {
-    /// Tells how much the engine's probes vary.
+    /// Tells how far measured times may be off.
     pub fn set_noise(&mut self, noise: Noise) {
         self.noise = noise;
     }
 
-    /// How much the engine's probes vary.
+    /// What is known by now of how far measured times may be off.
+    pub fn set_resolution(&mut self, window: Ticks, of_caller: Ticks) {
+        (self.noise.window, self.noise.of_caller) = (window, of_caller);
+    }
+
+    /// How far measured times may be off.
     #[must_use]
     pub fn noise(&self) -> &Noise {
         &self.noise
@@ -128,7 +143,7 @@ mod tests {
     #[test]
     fn a_peak_below_the_noise_is_given_up_in_words() {
         let mut analysis = Analysis::new(Params::default());
-        analysis.set_noise(Noise::new(Ticks(1_000), "too short".to_owned()));
+        analysis.set_noise(Noise::new(Ticks(1_000), Ticks(0), "too short".to_owned()));
         for latency in (1..=400).cycle().take(1_000) {
             analysis.op(&op(latency));
             for request in analysis.requests() {
@@ -154,5 +169,22 @@ mod tests {
             causes[0].stop,
             Stop::NotInstrumentable("too short".to_owned())
         );
+    }
+
+    #[test]
+    fn calls_make_a_callers_latency_uncertain_and_not_their_own() {
+        let noise = Noise::new(Ticks(30), Ticks(400), String::new());
+        let mut busy = op(5_000);
+        assert_eq!(noise.of(&busy), Ticks(30));
+        busy.touched.push(darc_tracer::record::Touched {
+            fnode: FnodeId(2),
+            max: Ticks(100),
+            max_start: Tsc(0),
+            sum: Ticks(1_000),
+            count: 100,
+        });
+        assert_eq!(noise.of(&busy), Ticks(4_000));
+        assert_eq!(noise.resolved(busy.latency), Ticks(5_000));
+        assert_eq!(noise.resolved(Ticks(10)), Ticks(400));
     }
 }

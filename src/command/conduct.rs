@@ -79,7 +79,7 @@ impl Conduct {
     /// # Errors
     /// As [`Conduct::prepare`].
     pub fn with(
-        investigation: Investigation,
+        mut investigation: Investigation,
         common: Common,
         stdout: Stdout,
     ) -> Result<Conduct, Failure> {
@@ -92,6 +92,9 @@ impl Conduct {
         let interrupts = Interrupts::install().class(FailureKind::Other)?;
         let output = Output::open(&common.output).class(FailureKind::File)?;
         let engine = Calibrated::now(common.engine).class(FailureKind::Target)?;
+        investigation
+            .warnings
+            .extend(engine.doubt().map(str::to_owned));
         let screen = match stdout {
             Stdout::Ours => Screen::Own,
             Stdout::Targets => Screen::SharedWithTarget,

@@ -77,6 +77,15 @@ impl Calibrated {
         }
     }
 
+    /// Why what was measured of the probes' cost is not to be trusted, if it is not.
+    #[must_use]
+    pub fn doubt(&self) -> Option<&str> {
+        match self {
+            Calibrated::Int3(calibration) => calibration.doubt.as_deref(),
+            Calibrated::Jump(_) => None,
+        }
+    }
+
     /// The engine as reports name it.
     #[must_use]
     pub fn model(&self) -> model::Engine {

@@ -148,9 +148,9 @@ impl<'a> Session<'a> {
                 ""
             }
         );
-        investigation
-            .analysis
-            .set_noise(Noise::new(engine.cost().resolution, remedy));
+        let cost = engine.cost();
+        let noise = Noise::new(cost.resolution, cost.of_caller, remedy);
+        investigation.analysis.set_noise(noise);
         Session {
             pid,
             investigation,
@@ -200,6 +200,10 @@ impl<'a> Session<'a> {
                 return Ok(Ending::Finished);
             }
             let notice = self.engine.poll(SLICE, self.investigation)?;
+            let cost = self.engine.cost();
+            self.investigation
+                .analysis
+                .set_resolution(cost.resolution, cost.of_caller);
             match notice {
                 Some(Notice::Exited(status)) => return Ok(Ending::Exited(status)),
                 Some(Notice::Killed(signal)) => return Ok(Ending::Killed(signal)),

@@ -16,6 +16,8 @@ pub struct Arena {
     start: TargetAddr,
     len: u64,
     used: u64,
+    /// How many bytes at its end hold data, which the target may write and not execute.
+    data: u64,
 }
 
 impl Arena {
@@ -43,13 +45,34 @@ impl Arena {
             start: TargetAddr(start),
             len,
             used: 0,
+            data: 0,
         })
+    }
+
+    /// Makes the last `len` bytes (whole pages) writable instead of executable; their first address.
+    ///
+    /// # Errors
+    /// When the target may not, or the thread ends meanwhile.
+    pub fn make_end_writable(
+        &mut self,
+        caller: RemoteCaller,
+        thread: &mut Stopped,
+        len: u64,
+    ) -> Result<TargetAddr> {
+        let at = self.start.0 + self.len - len;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let arguments = [at, len, protection as u64, 0, 0, 0];
+        caller.call(thread, "mprotect", libc::SYS_mprotect, arguments)?;
+        self.data = len;
+        Ok(TargetAddr(at))
     }
 
     /// Takes room for `len` bytes, aligned to 16; `None` when the arena is full.
     pub fn reserve(&mut self, len: u64) -> Option<TargetAddr> {
         let at = self.used.next_multiple_of(16);
-        let end = at.checked_add(len).filter(|&end| end <= self.len)?;
+        let end = at
+            .checked_add(len)
+            .filter(|&end| end <= self.len - self.data)?;
         self.used = end;
         Some(TargetAddr(self.start.0 + at))
     }
@@ -85,6 +108,7 @@ impl Arena {
             start,
             len,
             used: len,
+            data: 0,
         }
     }
 

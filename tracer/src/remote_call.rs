@@ -98,7 +98,11 @@ impl RemoteCaller {
 
 /// Lets the thread have the signals that it is owed; it comes back stopped before any of its handlers
 /// has run an instruction.
+///
+/// It is always stopped anew: at the report of a new thread or process it is still in the system call that made
+/// it, whose result would take the place of the registers that are set now (ptrace(2), "PTRACE_EVENT stops").
 fn settle(thread: &mut Stopped) -> Result<()> {
+    interrupt_again(thread, thread.pending())?;
     while thread.pending() != 0 {
         interrupt_again(thread, thread.pending())?;
     }

@@ -107,6 +107,13 @@ impl Stopped {
         self.pending
     }
 
+    /// Whether the signal was raised by what the thread itself did, and not sent by anybody.
+    #[must_use]
+    pub fn is_own_fault(&self) -> bool {
+        nix::sys::ptrace::getsiginfo(nix::unistd::Pid::from_raw(self.tid))
+            .is_ok_and(|info| info.si_code > 0)
+    }
+
     /// Takes a signal back that was about to be delivered.
     pub fn suppress_signal(&mut self) {
         self.pending = 0;

@@ -83,6 +83,8 @@ pub struct ProbeCost {
     pub outside: Ticks,
     /// How much the cost itself varies: a latency below this cannot be told from none.
     pub resolution: Ticks,
+    /// By how much a caller's own time may be wrong for each measured call that it makes, as far as known now.
+    pub of_caller: Ticks,
 }
 
 /// Keeps the planned probes in the target and reports what they measure.

@@ -1,19 +1,21 @@
 //! Measures what a breakpoint costs, by instrumenting an empty function of a child process with this
 //! very engine.
+//!
+//! What is taken out of latencies is the little that a call reads between the two readings of the clock
+//! that its own thread takes. On a busy machine it is disturbed like everything else, so of several
+//! batches the least low quantile counts, and a figure that no machine can have is not believed.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use darc_disasm::{CodePart, FunctionCode};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
 
 use crate::addr::TargetAddr;
 use crate::engine::{Engine, NewTarget, ProbeCost, Sink};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
-use crate::record::{FnodeId, Op, SiteId, Ticks};
+use crate::record::{FnodeId, Op, SiteId, Ticks, Tsc};
 use crate::sys;
 
 use super::delivery::Delivery;
@@ -22,29 +24,42 @@ use super::{Guarding, Int3};
 /// What [`calibrate`] found, in cycles.
 #[derive(Clone, Debug)]
 pub struct Calibration {
-    /// What a stop costs the stopped thread beyond the tracer's handling of it.
-    pub delivery: Delivery,
+    /// How late stops are noticed, to begin with.
+    pub(super) delivery: Delivery,
     /// The probe's cost as shown to people.
     pub cost: ProbeCost,
+    /// Why the figures are not to be trusted, if they are not.
+    pub doubt: Option<String>,
 }
 
-const OPS: usize = 300;
+/// After so many ops calibration has seen enough.
+const OPS: usize = 400;
+
+/// After so long it makes do with what it has.
+const LONG_ENOUGH: Duration = Duration::from_millis(500);
+
+/// Ops of which one low quantile is taken.
+const BATCH: usize = 40;
+
+/// An empty call that reads more cycles than this has been disturbed: it is a few dozen instructions.
+const ABSURD: Ticks = Ticks(5_000);
 
 #[inline(never)]
 extern "C" fn empty() {
     black_box(());
 }
 
+/// Latencies of an empty function, and when its calls began.
 #[derive(Default)]
-struct Latencies(Vec<Ticks>, Vec<Ticks>);
+struct Calls {
+    latencies: Vec<Ticks>,
+    starts: Vec<Tsc>,
+}
 
-impl Sink for Latencies {
+impl Sink for Calls {
     fn op(&mut self, op: Op) {
-        if let Some(last) = self.1.last_mut() {
-            *last = Ticks(op.start.0 - last.0);
-        }
-        self.1.push(Ticks(op.start.0));
-        self.0.push(op.latency);
+        self.latencies.push(op.latency);
+        self.starts.push(op.start);
     }
 
     fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
@@ -59,91 +74,61 @@ impl Sink for Latencies {
 /// # Errors
 /// When no child can be made or traced.
 pub fn calibrate() -> Result<Calibration> {
-    let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
-    let mut cores = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false));
-    let (home, other) = (cores.next(), cores.next());
-    let outcome = on_cores(home, other);
-    // Whatever came of it, this process may use all its cores again.
-    let _ = sched_setaffinity(Pid::from_raw(0), &allowed);
-    outcome
-}
-
-fn on_cores(home: Option<usize>, other: Option<usize>) -> Result<Calibration> {
-    pin(0, home);
-    let same = Regime::of(home)?;
-    let apart = match other {
-        Some(other) => Regime::of(Some(other))?,
-        None => same,
-    };
-    // What one regime varies by; and half of what they differ by, for the regime is only guessed.
-    let guess = apart.low.saturating_sub(same.low).0 / 2;
-    let resolution = Ticks(same.varies().0.max(apart.varies().0).max(guess));
-    let dearest = if apart.low > same.low { apart } else { same };
-    let cost = ProbeCost {
-        inside: dearest.low,
-        outside: dearest.per_call.saturating_sub(dearest.low),
-        resolution,
-    };
+    let entry = empty as extern "C" fn() as usize as u64;
+    let pid = sys::fork_into(|| {
+        sys::die_with_parent();
+        loop {
+            empty();
+        }
+    })
+    .map_err(|errno| Error::Os {
+        operation: "make a process to calibrate with",
+        source: errno.into(),
+    })?;
+    let outcome = measure(pid, entry);
+    sys::kill_and_reap(pid);
+    let (calls, delivery, of_caller) = outcome?;
+    let (cost, doubt) = judge(&calls, of_caller);
     Ok(Calibration {
-        delivery: Delivery::between(same.low, apart.low),
+        delivery,
         cost,
+        doubt,
     })
 }
 
-/// What an empty call reads while the scheduler keeps to one arrangement.
-#[derive(Clone, Copy)]
-struct Regime {
-    /// The cost that the machine can reach is the probe's own; what comes on top is its variation. Taking out
-    /// more would turn short calls into calls that take no time at all.
-    low: Ticks,
-    high: Ticks,
-    per_call: Ticks,
+/// The costs that the calls tell, and why they are not to be trusted.
+fn judge(calls: &Calls, of_caller: Ticks) -> (ProbeCost, Option<String>) {
+    let batches = || calls.latencies.chunks(BATCH);
+    let least = |q| batches().map(|batch| quantile(batch, q)).min();
+    let (low, high) = (
+        least(0.1).unwrap_or_default(),
+        least(0.75).unwrap_or_default(),
+    );
+    let periods: Vec<Ticks> = calls
+        .starts
+        .windows(2)
+        .map(|pair| pair[1] - pair[0])
+        .collect();
+    let doubt = (low > ABSURD).then(|| {
+        format!(
+            "calibration was disturbed (an empty call took {} cycles): the probes' own cost is not taken out of latencies",
+            low.0
+        )
+    });
+    let inside = match doubt {
+        Some(_) => Ticks(0),
+        None => low,
+    };
+    let cost = ProbeCost {
+        inside,
+        outside: quantile(&periods, 0.5).saturating_sub(low),
+        resolution: high.saturating_sub(low).min(ABSURD).max(Ticks(1)),
+        of_caller,
+    };
+    (cost, doubt)
 }
 
-impl Regime {
-    /// Measures with the calling process on `core`.
-    fn of(core: Option<usize>) -> Result<Regime> {
-        let entry = empty as extern "C" fn() as usize as u64;
-        let pid = sys::fork_into(|| {
-            sys::die_with_parent();
-            pin(0, core);
-            loop {
-                empty();
-            }
-        })
-        .map_err(|errno| Error::Os {
-            operation: "make a process to calibrate with",
-            source: errno.into(),
-        })?;
-        let outcome = measure(pid, entry);
-        sys::kill_and_reap(pid);
-        let mut latencies = outcome?;
-        latencies.1.pop();
-        Ok(Regime {
-            low: quantile(&mut latencies.0, 0.1),
-            // Not higher: on a busy machine the slowest tenth tells of other processes, not of the probe.
-            high: quantile(&mut latencies.0, 0.75),
-            per_call: quantile(&mut latencies.1, 0.5),
-        })
-    }
-
-    fn varies(self) -> Ticks {
-        // More than twice the cost is other processes' doing: it befalls calls without a probe as well.
-        self.high
-            .saturating_sub(self.low)
-            .min(Ticks(self.low.0.saturating_mul(2)))
-    }
-}
-
-/// Keeps a thread (zero: the caller) on one core; where that is refused it goes where it likes.
-fn pin(tid: i32, core: Option<usize>) {
-    let mut set = CpuSet::new();
-    if core.is_some_and(|core| set.set(core).is_ok()) {
-        let _ = sched_setaffinity(Pid::from_raw(tid), &set);
-    }
-}
-
-fn measure(pid: i32, entry: u64) -> Result<Latencies> {
+fn measure(pid: i32, entry: u64) -> Result<(Calls, Delivery, Ticks)> {
     let mut engine = Int3::attach(pid, Guarding::Unguarded)?;
     let mut bytes = vec![0; 16];
     engine.memory.read(TargetAddr(entry), &mut bytes)?;
@@ -162,25 +147,31 @@ fn measure(pid: i32, entry: u64) -> Result<Latencies> {
             refused.reason
         )));
     }
-    let mut latencies = Latencies::default();
+    let mut calls = Calls::default();
     let since = Instant::now();
-    while latencies.0.len() < OPS && since.elapsed() < Duration::from_secs(5) {
+    let enough = |calls: &Calls| {
+        calls.latencies.len() >= OPS
+            || (calls.latencies.len() >= BATCH && since.elapsed() > LONG_ENOUGH)
+    };
+    while !enough(&calls) && since.elapsed() < Duration::from_secs(5) {
         if engine
-            .poll(Duration::from_millis(20), &mut latencies)?
+            .poll(Duration::from_millis(20), &mut calls)?
             .is_some()
         {
             break;
         }
     }
-    if latencies.0.is_empty() {
+    if calls.latencies.is_empty() {
         return Err(Error::Unsuitable(
             "cannot calibrate: the test process made no progress".to_owned(),
         ));
     }
-    Ok(latencies)
+    let delivery = engine.stop_times.learnt(pid).unwrap_or_default();
+    Ok((calls, delivery, engine.cost().of_caller))
 }
 
-fn quantile(values: &mut [Ticks], quantile: f64) -> Ticks {
+fn quantile(values: &[Ticks], quantile: f64) -> Ticks {
+    let mut values = values.to_vec();
     values.sort_unstable();
     let index = (values.len() as f64 * quantile) as usize;
     values.get(index).copied().unwrap_or_default()
@@ -194,7 +185,38 @@ mod tests {
     fn an_empty_call_costs_something() {
         crate::child_signal::block().unwrap();
         let found = calibrate().unwrap();
-        assert!(found.cost.inside > Ticks(0));
+        assert!(found.cost.inside > Ticks(0), "{found:?}");
         assert!(found.cost.outside > Ticks(0), "{found:?}");
+        assert_eq!(found.doubt, None);
+    }
+
+    fn calls(latency: impl Fn(u64) -> u64) -> Calls {
+        Calls {
+            latencies: (0..400).map(|n| Ticks(latency(n))).collect(),
+            starts: (0..400).map(|n| Tsc(n * 10_000)).collect(),
+        }
+    }
+
+    #[test]
+    fn a_busy_machine_does_not_make_the_probe_dear() {
+        // Half of the calls of most batches were interrupted.
+        let disturbed = calls(|n| {
+            if n > 40 && n % 2 == 0 {
+                9_000_000
+            } else {
+                60 + n % 5
+            }
+        });
+        let (cost, doubt) = judge(&disturbed, Ticks(300));
+        assert_eq!((cost.inside, doubt), (Ticks(60), None));
+        assert!(cost.resolution < Ticks(10), "{cost:?}");
+        assert_eq!(cost.outside, Ticks(9_940));
+    }
+
+    #[test]
+    fn an_absurd_figure_is_not_believed() {
+        let (cost, doubt) = judge(&calls(|_| 9_002_324), Ticks(300));
+        assert_eq!(cost.inside, Ticks(0));
+        assert!(doubt.unwrap().contains("9002324"));
     }
 }

@@ -50,6 +50,10 @@ impl Clock {
     fn at(self, tsc: Tsc) -> u64 {
         tsc.0.wrapping_sub(self.stolen)
     }
+
+    fn steal(&mut self, ticks: Ticks) {
+        self.stolen = self.stolen.wrapping_add(ticks.0);
+    }
 }
 
 /// The measured calls of one thread.
@@ -60,6 +64,8 @@ pub struct ThreadCalls {
     current: Option<FnodeId>,
     frames: Vec<Frame>,
     unstarted: usize,
+    /// Since when the thread is stopped.
+    paused_at: Option<Tsc>,
     touched: Vec<Touched>,
     /// Of which generation of the plan the op in progress is; an older op is incomplete.
     op_generation: u64,
@@ -84,6 +90,7 @@ impl ThreadCalls {
             current: None,
             frames: Vec::new(),
             unstarted: 0,
+            paused_at: None,
             touched: Vec::new(),
             op_generation: 0,
         }
@@ -139,15 +146,20 @@ impl ThreadCalls {
         self.unstarted += 1;
     }
 
-    /// The tracer has handled a stop that it noticed at `trap`, and resumes the thread at `resume`;
-    /// `delivery` is what a stop costs beyond that.
-    pub fn resumed(&mut self, trap: Tsc, resume: Tsc, delivery: Ticks) {
-        let taken = (resume - trap).0.wrapping_add(delivery.0);
-        self.clock.stolen = self.clock.stolen.wrapping_add(taken);
+    /// The thread stopped at `at`: from then on its clock stands still.
+    pub fn paused(&mut self, at: Tsc) {
+        self.paused_at = Some(at);
+    }
+
+    /// The thread went on at `at`. Frames entered at the stop begin now.
+    pub fn resumed(&mut self, at: Tsc) {
+        if let Some(paused_at) = self.paused_at.take() {
+            self.clock.steal(at - paused_at);
+        }
         let started = self.frames.len().saturating_sub(self.unstarted);
         for frame in &mut self.frames[started..] {
-            frame.start = resume;
-            frame.start_clock = self.clock.at(resume);
+            frame.start = at;
+            frame.start_clock = self.clock.at(at);
         }
         self.unstarted = 0;
     }
@@ -169,12 +181,13 @@ impl ThreadCalls {
     }
 
     /// An exception was caught at `rsp`: the calls it passed through end now, as far as they are inside
-    /// the op. Frames taken off are returned; when f0's is among them the op is lost.
+    /// the op. Frames taken off are returned; when f0's is among them the op is lost. `inside` is what
+    /// reads of a call that takes no time.
     pub fn unwound(
         &mut self,
         rsp: u64,
-        trap: Tsc,
-        delivery: Ticks,
+        end: Tsc,
+        inside: Ticks,
         same_stack: impl Fn(u64) -> bool,
     ) -> Vec<Frame> {
         let alive = self
@@ -184,20 +197,21 @@ impl ThreadCalls {
         let keep = alive.map_or(0, |index| index + 1);
         for index in (keep..self.frames.len()).rev() {
             let frame = self.frames[index];
-            self.count(&frame, trap, delivery);
+            self.count(&frame, end, inside);
         }
         self.drop_dead(rsp, same_stack)
     }
 
-    /// A call returned through the landing pad; `slot` is the stack slot it returned by.
+    /// A call returned at `end`; `slot` is the stack slot it returned by, `inside` what reads of a call that
+    /// takes no time.
     ///
     /// Returns the frames that end with it, outermost first (a tail call ends with the frame it
     /// replaced), and the op when one is complete. `None` when no frame of this thread has the slot.
     pub fn leave(
         &mut self,
         slot: u64,
-        trap: Tsc,
-        delivery: Ticks,
+        end: Tsc,
+        inside: Ticks,
     ) -> Option<(Vec<Frame>, Option<Completed>)> {
         let last = self.frames.iter().rposition(|frame| frame.slot == slot)?;
         let first = self.frames[..=last]
@@ -206,17 +220,20 @@ impl ThreadCalls {
             .map_or(0, |index| index + 1);
         for index in (first..=last).rev() {
             let frame = self.frames[index];
-            self.count(&frame, trap, delivery);
+            self.count(&frame, end, inside);
         }
         let ended = self.frames.split_off(first);
         let outermost = ended[0];
+        let latency = self.latency(&outermost, end, inside);
+        // What is no time of the callee is no time of its caller either.
+        self.clock.steal(inside);
         self.current = outermost.saved;
         let op = (outermost.kind == FrameKind::F0).then(|| Completed {
             op: Op {
                 tid: self.tid,
                 start: outermost.start,
-                end: trap,
-                latency: self.latency(&outermost, trap, delivery),
+                end,
+                latency,
                 touched: std::mem::take(&mut self.touched),
             },
             generation: self.op_generation,
@@ -245,26 +262,18 @@ impl ThreadCalls {
         }
     }
 
-    /// How long the innermost call with this stack slot has taken until `end`, as measured: the cost of
-    /// one stop included.
-    #[must_use]
-    pub fn window(&self, slot: u64, end: Tsc) -> Option<Ticks> {
-        let frame = self.frames.iter().rfind(|frame| frame.slot == slot)?;
-        Some(self.latency(frame, end, Ticks(0)))
-    }
-
-    fn latency(&self, frame: &Frame, end: Tsc, delivery: Ticks) -> Ticks {
+    fn latency(&self, frame: &Frame, end: Tsc, inside: Ticks) -> Ticks {
         let raw = self.clock.at(end).wrapping_sub(frame.start_clock);
-        Ticks(if raw > i64::MAX as u64 { 0 } else { raw }).saturating_sub(delivery)
+        Ticks(if raw > i64::MAX as u64 { 0 } else { raw }).saturating_sub(inside)
     }
 
-    fn count(&mut self, frame: &Frame, end: Tsc, delivery: Ticks) {
+    fn count(&mut self, frame: &Frame, end: Tsc, inside: Ticks) {
         let (FrameKind::Call(fnode) | FrameKind::TailCall(fnode) | FrameKind::Syscall(fnode)) =
             frame.kind
         else {
             return;
         };
-        let latency = self.latency(frame, end, delivery);
+        let latency = self.latency(frame, end, inside);
         match self
             .touched
             .iter_mut()
@@ -299,7 +308,8 @@ mod tests {
 
     fn started(kind: FrameKind, slot: u64, at: u64, calls: &mut ThreadCalls) {
         calls.enter(kind, slot, 0x1000, 0);
-        calls.resumed(Tsc(at), Tsc(at), NO_COST);
+        calls.paused(Tsc(at));
+        calls.resumed(Tsc(at));
     }
 
     #[test]
@@ -329,21 +339,25 @@ mod tests {
     #[test]
     fn the_tracers_own_time_is_taken_out_of_every_enclosing_call() {
         let mut calls = ThreadCalls::new(1);
-        let delivery = Ticks(4);
+        let inside = Ticks(4);
         calls.enter(FrameKind::F0, 100, 0, 0);
-        calls.resumed(Tsc(0), Tsc(10), delivery); // handled for 10
+        calls.paused(Tsc(0));
+        calls.resumed(Tsc(10));
+        // After 20 cycles of f0 the site traps, and is handled for 30.
         calls.enter(FrameKind::Call(CHILD), 92, 0, 0);
-        // 20 cycles of f0 and one delivery later the site traps, and is handled for 30.
-        calls.resumed(Tsc(34), Tsc(64), delivery);
+        calls.paused(Tsc(30));
+        calls.resumed(Tsc(60));
         // The child runs for 5.
-        let (_, none) = calls.leave(92, Tsc(73), delivery).unwrap();
+        let (_, none) = calls.leave(92, Tsc(69), inside).unwrap();
         assert!(none.is_none());
-        calls.resumed(Tsc(73), Tsc(100), delivery);
+        calls.paused(Tsc(69));
+        calls.resumed(Tsc(100));
         // 7 more cycles of f0.
-        let (_, op) = calls.leave(100, Tsc(111), delivery).unwrap();
+        let (_, op) = calls.leave(100, Tsc(111), inside).unwrap();
         let op = op.unwrap().op;
         assert_eq!(op.touched[0].max, Ticks(5));
         assert_eq!(op.latency, Ticks(20 + 5 + 7));
+        assert_eq!((op.start, op.end), (Tsc(10), Tsc(111)));
     }
 
     #[test]

@@ -5,12 +5,23 @@ use iced_x86::{
     InstructionBlock,
 };
 
+/// A copied instruction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Copied {
+    /// The copy and the jump behind it.
+    pub code: Vec<u8>,
+    /// The offset of the jump.
+    pub jump: usize,
+    /// Where it leads: behind the original.
+    pub next: u64,
+}
+
 /// Encodes the first instruction of `bytes` (which lie at `from`) for the address `to`, followed by a
 /// jump to the instruction behind it.
 ///
 /// # Errors
 /// Why the instruction cannot be moved.
-pub fn first_instruction(bytes: &[u8], from: u64, to: u64) -> Result<Vec<u8>, String> {
+pub fn first_instruction(bytes: &[u8], from: u64, to: u64) -> Result<Copied, String> {
     let instruction = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE).decode();
     if instruction.is_invalid() {
         return Err("its bytes are no instruction".to_owned());
@@ -21,10 +32,16 @@ pub fn first_instruction(bytes: &[u8], from: u64, to: u64) -> Result<Vec<u8>, St
     let encoded = BlockEncoder::encode(
         64,
         InstructionBlock::new(&moved, to),
-        BlockEncoderOptions::NONE,
+        BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS,
     )
     .map_err(|error| error.to_string())?;
-    Ok(encoded.code_buffer)
+    let jump = encoded.new_instruction_offsets.get(1).copied();
+    Ok(Copied {
+        // Both were asked for, so both are there.
+        jump: jump.map_or(encoded.code_buffer.len(), |offset| offset as usize),
+        code: encoded.code_buffer,
+        next: instruction.next_ip(),
+    })
 }
 
 /// Target and return address of the first instruction, where that is a direct call.
@@ -50,8 +67,9 @@ mod tests {
     #[test]
     fn a_rip_relative_operand_keeps_its_target() {
         // lea rax,[rip+0x10] at 0x1000, so of 0x1017
-        let code = first_instruction(&[0x48, 0x8d, 0x05, 0x10, 0, 0, 0], 0x1000, 0x5000).unwrap();
-        let mut decoder = Decoder::with_ip(64, &code, 0x5000, DecoderOptions::NONE);
+        let copied = first_instruction(&[0x48, 0x8d, 0x05, 0x10, 0, 0, 0], 0x1000, 0x5000).unwrap();
+        assert_eq!((copied.jump, copied.next), (7, 0x1007));
+        let mut decoder = Decoder::with_ip(64, &copied.code, 0x5000, DecoderOptions::NONE);
         assert_eq!(decoder.decode().ip_rel_memory_address(), 0x1017);
         assert_eq!(decoder.decode().near_branch_target(), 0x1007);
     }

@@ -3,40 +3,59 @@
 
 use std::time::Instant;
 
+use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, Spawn};
 use crate::stopped::Stopped;
 use crate::threads;
 
+use super::Int3;
 use super::calls::FrameKind;
-use super::{Int3, JMP_INDIRECT};
+use super::inside::Inside;
+use super::landing::{SYSCALL_PASS, SYSCALL_TRAP};
 
 impl Int3 {
     /// Restores text and stacks and detaches from every thread.
     pub(super) fn let_go(&mut self) -> Result<()> {
         self.disarm_all()?;
         self.reveal_all();
-        for &end in self.syscall_ends.keys() {
+        for copy in self.measured_syscalls.keys() {
             // Threads blocked in a copied system call go on by themselves from now on.
-            let _ = self.memory.write(end, &JMP_INDIRECT[..1]);
+            let trap = copy.offset(SYSCALL_TRAP as i64);
+            let _ = self.memory.write(trap, &[SYSCALL_PASS]);
         }
         let since = Instant::now();
-        if let Some(thread) = self.parked.take() {
-            self.threads.remove(&thread.tid());
-            unless_gone(thread.detach())?;
-        }
+        self.let_borrowers_go()?;
         let mut stopped = self.stop_everyone()?;
         self.unmap_arena(&mut stopped)?;
         for (thread, _) in stopped {
             unless_gone(thread.detach())?;
         }
-        for borrower in std::mem::take(&mut self.borrowers) {
-            // It shares the memory that is clean now; it is waiting for its parent in no way.
-            if threads::interrupt(borrower)? && threads::wait_stopped(borrower)?.is_some() {
-                unless_gone(Stopped::observed(borrower, 0).detach())?;
-            }
-        }
         self.counters.pauses.push(since.elapsed());
+        Ok(())
+    }
+
+    /// Lets go of the processes that share the target's memory, which is clean by now: their parents wait for
+    /// them, so they come first.
+    fn let_borrowers_go(&mut self) -> Result<()> {
+        for borrower in std::mem::take(&mut self.borrowers) {
+            if !threads::interrupt(borrower)? {
+                continue;
+            }
+            let outcome = match threads::wait_stopped(borrower)? {
+                None | Some(Event::Exited(_) | Event::Killed(_)) => continue,
+                Some(Event::Exec) => Stopped::observed(borrower, 0).detach(),
+                Some(event) => {
+                    let pending = match event {
+                        Event::Signal(signal) => signal,
+                        _ => 0,
+                    };
+                    self.clean(Stopped::observed(borrower, pending))
+                        .and_then(Stopped::detach)
+                }
+            };
+            unless_gone(outcome)?;
+        }
         Ok(())
     }
 
@@ -44,6 +63,12 @@ impl Int3 {
     fn stop_everyone(&mut self) -> Result<Vec<(Stopped, Event)>> {
         let mut stopped = Vec::new();
         let mut seen = std::collections::BTreeSet::new();
+        if let Some(thread) = self.parked.take() {
+            seen.insert(thread.tid());
+            if let Some(thread) = unless_gone(self.clean(thread))? {
+                stopped.push((thread, Event::Stopped));
+            }
+        }
         loop {
             let known: Vec<i32> = self.threads.keys().copied().collect();
             let listed = threads::list(self.pid).unwrap_or_default();
@@ -63,7 +88,7 @@ impl Int3 {
             }
             for tid in asked {
                 let Some(event) = threads::wait_stopped(tid)? else {
-                    self.threads.remove(&tid);
+                    self.forget_thread(tid);
                     continue;
                 };
                 let thread = match event {
@@ -88,12 +113,19 @@ impl Int3 {
     /// Leads a stopped thread out of our code: it may have just run into a breakpoint, or returned to
     /// the landing pad, or sit in a copied instruction.
     fn clean(&mut self, mut thread: Stopped) -> Result<Stopped> {
-        let mut registers = thread.registers()?;
-        let before = registers.rip();
-        let trapped_at = before.offset(-1);
-        if thread.pending() == libc::SIGTRAP {
-            let slot = registers.rsp().wrapping_sub(8);
-            if trapped_at == self.landing {
+        let found = thread.registers()?;
+        let mut registers = found;
+        let inside = self.inside(thread.tid(), &mut registers)?;
+        let trapped = thread.pending() == libc::SIGTRAP;
+        let trapped_at = registers.rip().offset(-1);
+        match inside {
+            Inside::Elsewhere if trapped && self.points.was_armed(trapped_at) => {
+                registers.set_rip(trapped_at);
+                thread.suppress_signal();
+            }
+            Inside::Elsewhere | Inside::Departing => {}
+            Inside::Landing { progress, .. } => {
+                let slot = registers.rsp().wrapping_sub(8);
                 let frames = self
                     .threads
                     .get(&thread.tid())
@@ -105,22 +137,27 @@ impl Int3 {
                     .find(|frame| frame.slot == slot)
                     .map(|frame| frame.return_to)
                     .or_else(|| self.abandoned.get(&slot).copied());
-                if let Some(to) = own {
-                    registers.set_rip(crate::addr::TargetAddr(to));
+                match own {
+                    Some(to) => {
+                        registers.set_rip(TargetAddr(to));
+                        if trapped && progress.trapped {
+                            thread.suppress_signal();
+                        }
+                    }
+                    None => registers = found,
+                }
+            }
+            Inside::Syscall { offset, next, .. } => {
+                // Still in the system call: its instruction is as long as the original.
+                registers.set_rip(match offset {
+                    0 => next.offset(-2),
+                    _ => next,
+                });
+                if trapped && offset > SYSCALL_TRAP {
                     thread.suppress_signal();
                 }
-            } else if self.points.was_armed(trapped_at) {
-                registers.set_rip(trapped_at);
-                thread.suppress_signal();
-            } else if let Some(&next) = self.syscall_ends.get(&trapped_at) {
-                registers.set_rip(next);
-                thread.suppress_signal();
                 self.forget_syscall(thread.tid());
             }
-        } else if let Some(&next) = self.syscall_ends.get(&before) {
-            // Still in the copied system call: its `syscall` instruction is as long as the original.
-            registers.set_rip(next);
-            self.forget_syscall(thread.tid());
         }
         let led_out = registers;
         if registers.hide_interruption() {
@@ -134,7 +171,7 @@ impl Int3 {
         Ok(thread)
     }
 
-    fn forget_syscall(&mut self, tid: i32) {
+    pub(super) fn forget_syscall(&mut self, tid: i32) {
         if let Some(calls) = self.threads.get_mut(&tid) {
             calls.forget_syscall();
         }
@@ -156,7 +193,7 @@ impl Int3 {
             .values()
             .flat_map(|calls| calls.frames())
             .any(|frame| matches!(frame.kind, FrameKind::Syscall(_)));
-        if led_inside || in_call {
+        if led_inside || in_call || self.returns_to_arena {
             // A few kilobytes stay mapped until the process ends; nothing jumps there from its text.
             return Ok(());
         }

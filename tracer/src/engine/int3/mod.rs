@@ -3,17 +3,26 @@
 //! A call is emulated: its return address is replaced by that of a landing pad, the thread continues
 //! at the callee, and the trap at the landing pad ends the measurement. Nothing is single-stepped. The
 //! tracer stays attached while it measures. Signals pass through untouched.
+//!
+//! The thread itself reads the clock: at the landing pad just before it traps, and whenever it goes on after
+//! a stop. So a call is measured from its first instruction to its return however late the tracer is, and
+//! only the moment of a trap at a call site is estimated (`delivery.rs`).
 
 mod calibrate;
 mod calls;
+mod cpu_time;
 mod delivery;
+mod departure;
 mod displaced;
 mod edges;
 mod finish;
+mod inside;
+mod landing;
 mod points;
 mod probes;
 mod returns;
 mod stacks;
+mod stop_times;
 mod stops;
 
 use std::collections::{HashMap, HashSet};
@@ -28,11 +37,10 @@ use crate::engine::{Counters, Engine, Notice, ProbeCost, Refused, Sink};
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, decode};
 use crate::guardian::Guardian;
-use crate::ledger::Ledger;
+use crate::ledger::{Debt, Ledger};
 use crate::maps;
 use crate::memory::Memory;
 use crate::plan::Plan;
-use crate::record::Ticks;
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
 use crate::sys;
@@ -40,10 +48,13 @@ use crate::threads;
 
 pub use calibrate::{Calibration, calibrate};
 use calls::ThreadCalls;
-use delivery::Delivery;
+use delivery::{Attention, Noticed};
+use departure::Departures;
 use edges::Edges;
-use points::{Continuation, INT3, Points, Roles, SyscallCopies};
+use landing::{LANDING, SYSCALL_PASS, SYSCALL_TRAP};
+use points::{Continuation, Points, Roles, SyscallCopies};
 use stacks::Stacks;
+use stop_times::StopTimes;
 
 /// The ptrace options under which every thread is seized.
 pub const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
@@ -52,7 +63,10 @@ pub const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEEXEC;
 
 /// Room for the landing pad and for copies of instructions.
-const ARENA_BYTES: u64 = 64 << 10;
+const COPIES_BYTES: u64 = 64 << 10;
+
+/// Room for those and for the lanes by which threads go on.
+const ARENA_BYTES: u64 = COPIES_BYTES + departure::CODE_BYTES + departure::DATA_BYTES;
 
 /// For how long after a stop the tracer looks for the next one without sleeping.
 const SPIN: Duration = Duration::from_micros(150);
@@ -77,11 +91,16 @@ pub struct Int3 {
     threads: HashMap<i32, ThreadCalls>,
     /// Processes that share the target's memory for a while (vfork), traced but never measured.
     borrowers: HashSet<i32>,
-    /// The thread that a launched program is stopped in until the first poll.
+    /// A thread that stays stopped until the next poll: the first of a launched program, and one that has just
+    /// loaded a library.
     parked: Option<Stopped>,
     points: Points,
-    /// Where the copies of `syscall` instructions trap, and where their threads go on.
-    syscall_ends: HashMap<TargetAddr, TargetAddr>,
+    /// Whether a signal handler may return to the arena: it is not given back then.
+    returns_to_arena: bool,
+    /// The measured copies of `syscall` instructions, and where their threads go on.
+    measured_syscalls: HashMap<TargetAddr, TargetAddr>,
+    /// What the guardian is to do about these.
+    syscall_debts: Vec<u32>,
     syscall_copies: HashMap<TargetAddr, SyscallCopies>,
     continuations: HashMap<TargetAddr, Continuation>,
     edges: Edges,
@@ -89,7 +108,9 @@ pub struct Int3 {
     abandoned: HashMap<u64, u64>,
     stacks: Stacks,
     generation: u64,
-    delivery: Delivery,
+    /// How threads go on after a stop; there once the arena is.
+    departures: Option<Departures>,
+    stop_times: StopTimes,
     cost: ProbeCost,
     ledger: Ledger,
     _guardian: Option<Guardian>,
@@ -141,14 +162,17 @@ impl Int3 {
             borrowers: HashSet::new(),
             parked: None,
             points: Points::default(),
-            syscall_ends: HashMap::new(),
+            returns_to_arena: false,
+            measured_syscalls: HashMap::new(),
+            syscall_debts: Vec::new(),
             syscall_copies: HashMap::new(),
             continuations: HashMap::new(),
             edges: Edges::default(),
             abandoned: HashMap::new(),
             stacks: Stacks::default(),
             generation: 0,
-            delivery: Delivery::between(Ticks(0), Ticks(0)),
+            departures: None,
+            stop_times: StopTimes::new(pid),
             cost: ProbeCost::default(),
             ledger,
             _guardian: guardian,
@@ -159,9 +183,9 @@ impl Int3 {
         })
     }
 
-    /// Sets what a stop costs, as calibrated; it is taken out of every latency.
+    /// Sets what a probe costs, as calibrated; it is taken out of every latency.
     pub fn set_cost(&mut self, calibration: &Calibration) {
-        self.delivery = calibration.delivery.clone();
+        self.stop_times.begin_with(calibration.delivery.clone());
         self.cost = calibration.cost;
     }
 
@@ -173,11 +197,19 @@ impl Int3 {
         let mappings = maps::read(self.pid)?;
         let caller = RemoteCaller::find(self.pid, &self.memory, &mappings)?;
         let since = Instant::now();
-        let mut arena = self.with_stopped_thread(|_, thread| {
-            Arena::map(caller, thread, &mappings, near, ARENA_BYTES)
+        let (mut arena, data) = self.with_stopped_thread(|_, thread| {
+            let mut arena = Arena::map(caller, thread, &mappings, near, ARENA_BYTES)?;
+            match arena.make_end_writable(caller, thread, departure::DATA_BYTES) {
+                Ok(data) => Ok((arena, data)),
+                Err(error) => {
+                    arena.unmap(caller, thread)?;
+                    Err(error)
+                }
+            }
         })?;
         self.counters.pauses.push(since.elapsed());
-        self.landing = arena.place(&self.memory, &[INT3])?;
+        self.landing = arena.place(&self.memory, &LANDING)?;
+        self.departures = Departures::new(&mut arena, data);
         self.caller = Some(caller);
         self.arena = Some(arena);
         Ok(())
@@ -205,7 +237,7 @@ impl Int3 {
                 continue;
             }
             let Some(event) = threads::wait_stopped(tid)? else {
-                self.threads.remove(&tid);
+                self.forget_thread(tid);
                 continue;
             };
             let mut thread = match event {
@@ -278,8 +310,12 @@ impl Int3 {
                     ))
                 },
             )?;
-            self.memory.write(at, &copy)?;
-            Continuation::Copy(at)
+            self.memory.write(at, &copy.code)?;
+            Continuation::Copy {
+                at,
+                jump: at.offset(copy.jump as i64),
+                next: TargetAddr(copy.next),
+            }
         };
         self.continuations.insert(addr, continuation);
         Ok(continuation)
@@ -293,19 +329,20 @@ impl Int3 {
             .arena
             .as_mut()
             .expect("mapped before anything is armed");
-        let mut place = |trap: bool| {
-            let mut code = vec![0x0f, 0x05, if trap { INT3 } else { JMP_INDIRECT[0] }];
-            // The jump's operand stands behind the trap too: replacing the trap's one byte by the jump's
-            // opcode lets a thread that is blocked in the call go on without us.
-            code.extend(&JMP_INDIRECT[1..]);
-            code.extend(next.0.to_le_bytes());
-            arena.place(&self.memory, &code)
-        };
+        let mut plain = vec![0x0f, 0x05];
+        plain.extend(JMP_INDIRECT);
+        plain.extend(next.0.to_le_bytes());
         let copies = SyscallCopies {
-            measured: place(true)?,
-            plain: place(false)?,
+            measured: arena.place(&self.memory, &landing::syscall_copy(next.0))?,
+            plain: arena.place(&self.memory, &plain)?,
         };
-        self.syscall_ends.insert(copies.measured.offset(2), next);
+        // A thread that is blocked in the call when we die goes on without us.
+        let debt = Debt::Text {
+            addr: copies.measured.0 + SYSCALL_TRAP,
+            original: SYSCALL_PASS,
+        };
+        self.syscall_debts.extend(self.ledger.enter(debt));
+        self.measured_syscalls.insert(copies.measured, next);
         self.syscall_copies.insert(addr, copies);
         Ok(copies)
     }
@@ -402,6 +439,7 @@ impl Engine for Int3 {
         if let Some(thread) = self.parked.take() {
             unless_gone(thread.resume())?;
         }
+        let mut attention = Attention::Awake;
         if self.end.is_some() {
             return Ok(self.end);
         }
@@ -409,9 +447,11 @@ impl Engine for Int3 {
             loop {
                 match sys::wait_any() {
                     Ok(Some((tid, status))) => {
-                        let trap = sys::tsc();
+                        let at = sys::tsc();
                         self.last_stop = Instant::now();
-                        if let Some(notice) = self.stop(tid, decode(status), trap, sink)? {
+                        let noticed = Noticed { at, attention };
+                        attention = Attention::Awake;
+                        if let Some(notice) = self.stop(tid, decode(status), noticed, sink)? {
                             return Ok(Some(notice));
                         }
                     }
@@ -436,6 +476,7 @@ impl Engine for Int3 {
                 continue;
             }
             child_signal::wait(left);
+            attention = Attention::Asleep;
         }
     }
 
@@ -455,7 +496,10 @@ impl Engine for Int3 {
     }
 
     fn cost(&self) -> ProbeCost {
-        self.cost
+        ProbeCost {
+            of_caller: self.stop_times.accuracy().unwrap_or(self.cost.of_caller),
+            ..self.cost
+        }
     }
 
     fn memory(&self) -> &Memory {

@@ -20,7 +20,14 @@ pub enum Continuation {
     /// The instruction does nothing (`endbr64`): go on behind it.
     Skip(TargetAddr),
     /// A copy of the instruction, followed by a jump back.
-    Copy(TargetAddr),
+    Copy {
+        /// Where the copy is.
+        at: TargetAddr,
+        /// Where the jump is.
+        jump: TargetAddr,
+        /// Where it leads.
+        next: TargetAddr,
+    },
     /// The instruction is a call, which is emulated: a copy would make it return to the copy.
     Call {
         /// The callee.

@@ -7,58 +7,129 @@ use crate::engine::Sink;
 use crate::error::Result;
 use crate::record::{FnodeId, Tsc};
 use crate::stopped::{Registers, Stopped};
-use crate::sys;
 
 use super::Int3;
 use super::calls::{Completed, Frame, FrameKind};
+use super::delivery::Noticed;
+use super::inside::Inside;
+use super::landing::SYSCALL_TRAP;
 use super::points::{Continuation, Point, Site};
 
 /// What the ABI lets a function keep below its stack pointer (System V ABI for AMD64, 3.2.2).
 const RED_ZONE: u64 = 128;
 
-/// A trap being handled: the thread's registers, and whether it is measured at all.
-struct Trap {
-    tid: i32,
-    at: Tsc,
-    registers: Registers,
+/// A stop being handled.
+pub(super) struct Trap {
+    pub tid: i32,
+    /// When the thread trapped.
+    pub at: Tsc,
+    pub registers: Registers,
+    /// Whether the thread is one of the target's.
     measured: bool,
+    /// Whether a call was being measured.
+    timed: bool,
 }
 
 impl Int3 {
     /// Handles a SIGTRAP: ours, or the program's own.
-    pub(super) fn trap(&mut self, mut thread: Stopped, at: Tsc, sink: &mut dyn Sink) -> Result<()> {
-        let registers = thread.registers()?;
-        let addr = registers.rip().offset(-1);
-        let tid = thread.tid();
-        let measured = self.threads.contains_key(&tid);
-        let mut trap = Trap {
-            tid,
-            at,
-            registers,
-            measured,
-        };
-        if addr == self.landing {
-            if !self.returned(&mut trap, sink) {
-                // Nobody's return: the program jumped to our landing pad by itself.
-                return thread.resume();
+    pub(super) fn trap(
+        &mut self,
+        mut thread: Stopped,
+        noticed: Noticed,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
+        let (mut trap, inside) = self.look_at(&thread, noticed)?;
+        let addr = trap.registers.rip().offset(-1);
+        match inside {
+            Inside::Landing { progress, .. } if progress.trapped => {
+                if !self.returned(&mut trap, sink) {
+                    // Nobody's return: the program jumped to our landing pad by itself.
+                    return self.go_on_as_it_is(thread);
+                }
             }
-        } else if let Some(&next) = self.syscall_ends.get(&addr) {
-            self.syscall_returned(&mut trap, next);
-        } else if let Some(point) = self.points.get(addr).cloned() {
-            self.point(addr, &point, &mut trap, sink)?;
-        } else if self.points.was_armed(addr) {
-            // The thread ran into a breakpoint that has been taken out since.
-            trap.registers.set_rip(addr);
-        } else {
-            self.clean_for_core(tid, libc::SIGTRAP)?;
-            return thread.resume();
+            Inside::Syscall { offset, next, .. } if offset > SYSCALL_TRAP => {
+                self.syscall_returned(&mut trap, next);
+            }
+            Inside::Elsewhere if self.points.get(addr).is_some() => {
+                let point = self.points.get(addr).cloned().expect("just looked up");
+                self.point(addr, &point, &mut trap, sink)?;
+            }
+            Inside::Elsewhere if self.points.was_armed(addr) => {
+                // The thread ran into a breakpoint that has been taken out since.
+                trap.registers.set_rip(addr);
+            }
+            _ => return self.pass_on(thread, trap, inside, sink),
         }
         thread.suppress_signal();
+        self.go_on(thread, trap)
+    }
+
+    /// A thread that has stopped: its registers without our code's doing, and when it stopped. Its clock
+    /// stands still from then on.
+    pub(super) fn look_at(&mut self, thread: &Stopped, noticed: Noticed) -> Result<(Trap, Inside)> {
+        let tid = thread.tid();
+        let mut registers = thread.registers()?;
+        let inside = self.inside(tid, &mut registers)?;
+        let mut trap = Trap {
+            tid,
+            at: inside.stamp().unwrap_or(noticed.at),
+            registers,
+            measured: false,
+            timed: false,
+        };
+        let departed = self
+            .departures
+            .as_mut()
+            .and_then(|departures| departures.departed(&self.memory, tid));
+        let Some(calls) = self.threads.get_mut(&tid) else {
+            return Ok((trap, inside));
+        };
+        trap.measured = true;
+        if let Some(departed) = departed {
+            calls.resumed(departed);
+        }
+        if !calls.frames().is_empty() {
+            trap.timed = true;
+            trap.at = self
+                .stop_times
+                .trapped(tid, noticed, departed, inside.stamp());
+            calls.paused(trap.at);
+        }
+        Ok((trap, inside))
+    }
+
+    /// Lets a thread go on with these registers, so that it will be known when it did.
+    pub(super) fn go_on(&mut self, thread: Stopped, mut trap: Trap) -> Result<()> {
+        if self.is_measuring(trap.tid)
+            && let Some(departures) = &mut self.departures
+        {
+            if !trap.timed {
+                self.stop_times.begin(trap.tid);
+            }
+            departures.through(&self.memory, trap.tid, &mut trap.registers)?;
+        }
         thread.set_registers(&trap.registers)?;
-        if let Some(calls) = self.threads.get_mut(&tid) {
-            calls.resumed(at, sys::tsc(), self.delivery.current());
+        if self.libraries_changed {
+            // Whatever the libraries bring is looked at before any of it runs.
+            self.parked = Some(thread);
+            return Ok(());
         }
         thread.resume()
+    }
+
+    /// Lets a thread go on where it is; when it does is known from us alone.
+    pub(super) fn go_on_as_it_is(&mut self, thread: Stopped) -> Result<()> {
+        if self.is_measuring(thread.tid())
+            && let Some(departures) = &mut self.departures
+        {
+            departures.past(thread.tid());
+        }
+        thread.resume()
+    }
+
+    fn is_measuring(&self, tid: i32) -> bool {
+        let calls = self.threads.get(&tid);
+        calls.is_some_and(|calls| !calls.frames().is_empty())
     }
 
     fn point(
@@ -83,7 +154,7 @@ impl Int3 {
         self.libraries_changed |= point.roles.loader;
         match (&point.roles.site, point.continuation) {
             (Some(site), _) => self.site(addr, site, trap, sink),
-            (None, Some(Continuation::Skip(to) | Continuation::Copy(to))) => {
+            (None, Some(Continuation::Skip(to) | Continuation::Copy { at: to, .. })) => {
                 trap.registers.set_rip(to);
                 Ok(())
             }
@@ -129,7 +200,7 @@ impl Int3 {
         };
         let stacks = std::cell::RefCell::new(stacks);
         let same = |slot| stacks.borrow_mut().same(self.pid, rsp, slot);
-        let left = calls.unwound(rsp, trap.at, self.delivery.current(), same);
+        let left = calls.unwound(rsp, trap.at, self.cost.inside, same);
         self.abandon(&left);
         self.hide_again(trap.tid);
     }
@@ -369,37 +440,27 @@ impl Int3 {
     }
 
     /// A system call ended. A thread or process that it made comes this way too, with no frame.
-    fn syscall_returned(&mut self, trap: &mut Trap, next: TargetAddr) {
+    pub(super) fn syscall_returned(&mut self, trap: &mut Trap, next: TargetAddr) {
         let slot = trap.registers.rsp().wrapping_sub(RED_ZONE);
         if let Some(calls) = self.threads.get_mut(&trap.tid) {
             let awaited = calls
                 .frames()
                 .iter()
                 .any(|frame| frame.slot == slot && matches!(frame.kind, FrameKind::Syscall(_)));
-            if awaited && let Some((ended, _)) = calls.leave(slot, trap.at, self.delivery.current())
-            {
+            if awaited && let Some((ended, _)) = calls.leave(slot, trap.at, self.cost.inside) {
                 self.abandon(&ended[1..]);
             }
         }
         trap.registers.set_rip(next);
-        // The instruction leaves its return address in rcx.
-        trap.registers.0.rcx = next.0;
     }
 
     /// A thread came to the landing pad; false when that is no doing of ours.
-    fn returned(&mut self, trap: &mut Trap, sink: &mut dyn Sink) -> bool {
+    pub(super) fn returned(&mut self, trap: &mut Trap, sink: &mut dyn Sink) -> bool {
         let slot = trap.registers.rsp().wrapping_sub(8);
-        let window = self
-            .threads
-            .get(&trap.tid)
-            .and_then(|calls| calls.window(slot, trap.at));
-        window
-            .into_iter()
-            .for_each(|window| self.delivery.observe(window));
         let left = self
             .threads
             .get_mut(&trap.tid)
-            .and_then(|calls| calls.leave(slot, trap.at, self.delivery.current()));
+            .and_then(|calls| calls.leave(slot, trap.at, self.cost.inside));
         if let Some((ended, op)) = left {
             let (here, inner): (Vec<Frame>, Vec<Frame>) =
                 ended.into_iter().partition(|frame| frame.slot == slot);

@@ -5,21 +5,23 @@ use crate::engine::{Notice, Sink};
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, Spawn};
 use crate::memory::Memory;
-use crate::record::Tsc;
 use crate::stopped::Stopped;
 use crate::sys;
 use crate::threads::{self, SignalMasks};
 
 use super::Int3;
 use super::calls::{FrameKind, ThreadCalls};
+use super::delivery::Noticed;
+use super::inside::Inside;
+use super::probes::Trap;
 
 impl Int3 {
-    /// Handles one wait status, noticed at `trap`.
+    /// Handles one wait status.
     pub(super) fn stop(
         &mut self,
         tid: i32,
         event: Event,
-        trap: Tsc,
+        noticed: Noticed,
         sink: &mut dyn Sink,
     ) -> Result<Option<Notice>> {
         match event {
@@ -32,9 +34,9 @@ impl Int3 {
         }
         let handled = match event {
             Event::Signal(libc::SIGTRAP) => {
-                self.trap(Stopped::observed(tid, libc::SIGTRAP), trap, sink)
+                self.trap(Stopped::observed(tid, libc::SIGTRAP), noticed, sink)
             }
-            Event::Signal(signal) => self.signal(Stopped::observed(tid, signal)),
+            Event::Signal(signal) => self.signal(Stopped::observed(tid, signal), noticed, sink),
             Event::GroupStop(_) => Stopped::observed(tid, 0).listen(),
             Event::Spawned(Spawn::Fork | Spawn::Vfork) => {
                 self.clean_child_of(tid)?;
@@ -78,7 +80,15 @@ impl Int3 {
             self.points.restore_copy(&copy);
             self.reveal_copy(&copy);
         }
-        unless_gone(Stopped::observed(tid, 0).detach())?;
+        let child = Stopped::observed(tid, 0);
+        if let Ok(mut registers) = child.registers() {
+            // It comes out of the system call that made it, maybe in a copy of the instruction.
+            if let Ok(Inside::Syscall { next, .. }) = self.inside(tid, &mut registers) {
+                registers.set_rip(next);
+            }
+            unless_gone(child.set_registers(&registers))?;
+        }
+        unless_gone(child.detach())?;
         Ok(false)
     }
 
@@ -96,8 +106,12 @@ impl Int3 {
         None
     }
 
-    fn forget_thread(&mut self, tid: i32) {
+    pub(super) fn forget_thread(&mut self, tid: i32) {
         self.borrowers.remove(&tid);
+        self.stop_times.forget(tid);
+        if let Some(departures) = &mut self.departures {
+            departures.forget(tid);
+        }
         if let Some(calls) = self.threads.remove(&tid) {
             let lost = calls
                 .frames()
@@ -131,15 +145,65 @@ impl Int3 {
         self.arena = None;
         self.continuations.clear();
         self.syscall_copies.clear();
-        self.syscall_ends.clear();
+        self.measured_syscalls.clear();
+        for debt in self.syscall_debts.drain(..) {
+            self.ledger.strike(debt);
+        }
+        self.departures = None;
         self.memory = Memory::open(self.pid)?;
         self.threads.insert(tid, ThreadCalls::new(tid));
         unless_gone(Stopped::observed(tid, 0).resume())?;
         Ok(Some(Notice::Exec))
     }
 
-    /// Passes a signal on as if nobody were watching.
-    fn signal(&mut self, mut thread: Stopped) -> Result<()> {
+    /// A signal is about to be delivered.
+    fn signal(&mut self, thread: Stopped, noticed: Noticed, sink: &mut dyn Sink) -> Result<()> {
+        let (trap, inside) = self.look_at(&thread, noticed)?;
+        self.pass_on(thread, trap, inside, sink)
+    }
+
+    /// Passes a signal on as if nobody were watching: its handler never finds the thread in code of ours,
+    /// measured system calls excepted.
+    pub(super) fn pass_on(
+        &mut self,
+        mut thread: Stopped,
+        mut trap: Trap,
+        inside: Inside,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
+        // A program may forbid itself to read the clock (prctl(2), PR_SET_TSC), and a stack may end there.
+        let faulted = matches!(thread.pending(), libc::SIGSEGV | libc::SIGBUS)
+            && inside != Inside::Elsewhere
+            && thread.is_own_fault();
+        let led_out = match inside {
+            Inside::Elsewhere => false,
+            Inside::Departing => true,
+            Inside::Landing { .. } => self.returned(&mut trap, sink),
+            Inside::Syscall { next, .. } if faulted => {
+                self.syscall_returned(&mut trap, next);
+                true
+            }
+            Inside::Syscall {
+                offset: 0, next, ..
+            } => {
+                // Not made yet: the program's own instruction traps again.
+                self.forget_syscall(trap.tid);
+                trap.registers.set_rip(next.offset(-2));
+                true
+            }
+            Inside::Syscall { .. } => {
+                // The kernel may restart the call, and so the thread stays in the copy.
+                self.returns_to_arena = true;
+                false
+            }
+        };
+        if led_out {
+            thread.set_registers(&trap.registers)?;
+            if faulted {
+                thread.suppress_signal();
+                return self.go_on_as_it_is(thread);
+            }
+        }
         let signal = thread.pending();
         let mut registers = thread.registers()?;
         if registers.hide_interruption() {
@@ -158,12 +222,13 @@ impl Int3 {
                 | libc::SIGFPE
                 | libc::SIGQUIT
                 | libc::SIGSYS
+                | libc::SIGTRAP
                 | libc::SIGXCPU
                 | libc::SIGXFSZ
         ) {
             self.clean_for_core(thread.tid(), signal)?;
         }
-        thread.resume()
+        self.go_on_as_it_is(thread)
     }
 
     /// Before a signal that dumps core: the dump is to show the program's own text and stack.

@@ -168,6 +168,7 @@ fn measure(pid: i32, program: &Program) -> Result<Calibration> {
     let inside = quantile(&probed.calls, 0.5);
     let whole = quantile(&probed.ops, 0.5).saturating_sub(quantile(&bare.ops, 0.5)) / CALLS;
     let spread = quantile(&probed.calls, 0.95).saturating_sub(quantile(&probed.calls, 0.05));
+    let resolution = Ticks(spread.max(inside / 4));
     let clamp = |cycles: u64| i32::try_from(cycles).unwrap_or(i32::MAX);
     Ok(Calibration {
         costs: Costs {
@@ -179,7 +180,8 @@ fn measure(pid: i32, program: &Program) -> Result<Calibration> {
         cost: ProbeCost {
             inside: Ticks(inside),
             outside: Ticks(whole.saturating_sub(inside)),
-            resolution: Ticks(spread.max(inside / 4)),
+            resolution,
+            of_caller: resolution,
         },
     })
 }

@@ -124,6 +124,7 @@ fn measure(pid: i32, program: &Program) -> Result<Calibration> {
             inside: Ticks(inside),
             outside: Ticks(whole.saturating_sub(inside)),
             resolution: Ticks(inside / 4),
+            of_caller: Ticks(inside / 4),
         },
     })
 }
