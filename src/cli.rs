@@ -18,7 +18,8 @@ use crate::listing::{Copies, Pattern};
 use crate::options::{
     AttachOptions, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions, EngineChoice,
     Format, GivenParams, GuardianOptions, Invocation, ListOptions, ListSource, Query,
-    ReportOptions, ResumeOptions, ResumeTarget, RunOptions, StatusOptions, Verbosity,
+    ReportOptions, ResumeOptions, ResumeTarget, RunOptions, SampleOptions, SampleTarget,
+    StatusOptions, Verbosity,
 };
 use crate::target_name;
 
@@ -193,6 +194,22 @@ impl Command {
                 format: format.into(),
                 color: color.into(),
             }),
+            Command::Sample {
+                pid,
+                user,
+                all,
+                duration,
+                rate,
+                format,
+                output,
+                command,
+            } => Invocation::Sample(SampleOptions {
+                target: sample_target(pid, user, all, command)?,
+                duration,
+                rate,
+                format: format.into(),
+                output,
+            }),
             Command::Cleanup { pid } => Invocation::Cleanup(pid),
             Command::Doctor { file, format } => Invocation::Doctor(DoctorOptions {
                 file,
@@ -241,6 +258,26 @@ fn list_source(
         }
         (None, _, _) => Err(Failure::usage(
             "list: nothing to list was named; name a process with -p PID, or a file",
+        )),
+    }
+}
+
+/// Clap has made sure that there is one of them at most.
+fn sample_target(
+    pid: Option<i32>,
+    user: Option<String>,
+    all: bool,
+    command: Vec<OsString>,
+) -> Result<SampleTarget, Failure> {
+    match (pid, user, all) {
+        (Some(pid), _, _) => Ok(SampleTarget::Pid(pid)),
+        (None, Some(user), _) => Ok(SampleTarget::User(user)),
+        (None, None, true) => Ok(SampleTarget::System),
+        (None, None, false) if command.first().is_some_and(|program| !program.is_empty()) => {
+            Ok(SampleTarget::Command(command))
+        }
+        (None, None, false) => Err(Failure::usage(
+            "sample: nothing to sample was named; give -p PID, -u USER, -a, or a program after --",
         )),
     }
 }

@@ -14,6 +14,7 @@ pub mod listing;
 pub mod options;
 pub mod output;
 pub mod report;
+pub mod sampling;
 pub mod session;
 pub mod state;
 pub mod target_name;

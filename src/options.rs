@@ -9,6 +9,7 @@ use crate::analysis::{Params, PeakChoice, Resolution};
 pub use crate::listing::Query;
 pub use crate::report::Format;
 pub use crate::report::difference::{Condition, Method};
+pub use crate::sampling::Format as SampleFormat;
 
 /// The function that is analysed when none is named.
 pub const DEFAULT_F0: &str = "main";
@@ -28,6 +29,8 @@ pub enum Invocation {
     Compare(CompareOptions),
     /// `darc list`
     List(ListOptions),
+    /// `darc sample`
+    Sample(SampleOptions),
     /// `darc doctor`
     Doctor(DoctorOptions),
     /// `darc status`
@@ -62,6 +65,9 @@ impl Invocation {
             Invocation::Resume(options) => matches!(options.target, ResumeTarget::Pid(_)),
             Invocation::Attach(_) => true,
             Invocation::Report(options) => options.output.is_none(),
+            Invocation::Sample(options) => {
+                options.output.is_none() && !matches!(options.target, SampleTarget::Command(_))
+            }
             Invocation::Compare(_)
             | Invocation::List(_)
             | Invocation::Doctor(_)
@@ -72,6 +78,7 @@ impl Invocation {
             Invocation::Report(options) => options.format,
             Invocation::Compare(options) => options.format.into(),
             Invocation::List(options) => options.format.into(),
+            Invocation::Sample(options) if options.format == SampleFormat::Json => Format::Json,
             Invocation::Doctor(options) => options.format.into(),
             Invocation::Status(options) => options.format,
             _ => self.common().map_or(Format::Text, |common| common.format),
@@ -92,6 +99,7 @@ impl Invocation {
             Invocation::Report(_)
             | Invocation::Compare(_)
             | Invocation::List(_)
+            | Invocation::Sample(_)
             | Invocation::Doctor(_)
             | Invocation::Status(_)
             | Invocation::Cleanup(_)
@@ -215,6 +223,34 @@ pub struct StatusOptions {
     pub format: Format,
     /// Whether colours are used.
     pub color: ColorChoice,
+}
+
+/// `darc sample`: where programs spend their time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SampleOptions {
+    /// What is sampled.
+    pub target: SampleTarget,
+    /// When it ends by itself; never zero.
+    pub duration: Option<Duration>,
+    /// Samples a second of a CPU's time; never zero.
+    pub rate: u32,
+    /// The format of the result.
+    pub format: SampleFormat,
+    /// Where to: stdout when `None`, or stderr where stdout belongs to the target.
+    pub output: Option<PathBuf>,
+}
+
+/// What is sampled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SampleTarget {
+    /// A process, and those that it makes.
+    Pid(i32),
+    /// All processes of a user, by name or number.
+    User(String),
+    /// Everything.
+    System,
+    /// This program with these arguments, and the processes that it makes; never empty.
+    Command(Vec<OsString>),
 }
 
 /// `darc doctor`: what works on this machine.

@@ -17,6 +17,7 @@ mod libraries;
 mod processes;
 mod resume;
 mod running;
+mod sampling;
 mod signals;
 mod sqlite;
 mod status;

@@ -2,7 +2,8 @@
 //!
 //! Each target runs three copies of its op in turn, in slices of 3 ms: one that nothing measures, one
 //! that darc (or perf) is attached to, and one that measures itself in the cheapest way. Only figures
-//! of the same phase are divided by each other. Arguments choose parts: `calls`, `pauses`, `symbols`;
+//! of the same phase are divided by each other. Arguments choose parts: `calls`, `pauses`, `symbols`,
+//! `sampling`;
 //! the names of ops behind `calls` choose among those, and `no-int3` and `no-uprobes` leave comparisons out.
 
 #![allow(missing_docs, reason = "a program")]
@@ -12,6 +13,7 @@ mod child;
 mod darc;
 mod latency;
 mod quantile;
+mod sampling;
 mod symbols;
 mod target;
 mod uprobes;
@@ -19,6 +21,11 @@ mod uprobes;
 use std::env;
 
 fn main() {
+    let mut arguments = env::args().skip(1);
+    if arguments.next().as_deref() == Some(sampling::TIMED) {
+        sampling::timed(arguments);
+        return;
+    }
     let chosen: Vec<String> = env::args()
         .skip(1)
         .filter(|word| !word.starts_with('-'))
@@ -33,5 +40,8 @@ fn main() {
     }
     if wanted("symbols") {
         symbols::run(folder.path());
+    }
+    if wanted("sampling") {
+        sampling::run_all(folder.path());
     }
 }

@@ -19,6 +19,7 @@ mod operand;
 mod plt;
 mod relocate;
 mod tables;
+mod text;
 mod values;
 
 pub use blocks::{Block, BranchInto, Cfg, UnknownBranch};
@@ -34,3 +35,4 @@ pub use operand::{Gpr, MemoryOperand, Operand, Registers, Segment};
 pub use plt::got_slot;
 pub use relocate::{Immovable, Relocated, movable, relocate};
 pub use tables::JumpTable;
+pub use text::{Line, text};

@@ -14,7 +14,9 @@ use crate::analysis::{PeakChoice, Resolution};
 use crate::duration;
 use crate::exit::EXIT_CODES;
 use crate::listing::Order;
-use crate::options::{ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method};
+use crate::options::{
+    ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method, SampleFormat,
+};
 
 /// Finds out why some calls of a function are slow, in a running Linux x86-64 process.
 ///
@@ -141,6 +143,35 @@ pub(super) enum Command {
         #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
         color: ColorArg,
     },
+    /// Say where programs spend their time, by sampling the program counter
+    #[command(after_help = EXIT_CODES, override_usage = "darc sample -p PID [OPTIONS]\n       darc sample -u USER [OPTIONS]\n       darc sample -a [OPTIONS]\n       darc sample [OPTIONS] -- CMD [ARG]...")]
+    Sample {
+        /// A process, and those that it makes
+        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true,
+              conflicts_with_all = ["user", "all", "command"])]
+        pid: Option<i32>,
+        /// All processes of a user, by name or number
+        #[arg(short, long, value_name = "USER", conflicts_with_all = ["all", "command"])]
+        user: Option<String>,
+        /// The whole system
+        #[arg(short, long, conflicts_with = "command")]
+        all: bool,
+        /// End after TIME, as in 500ms, 2s, 1m
+        #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+        duration: Option<Duration>,
+        /// Samples a second of each CPU's time, 1 to 50000
+        #[arg(long, value_name = "HZ", default_value = "999", value_parser = clap::value_parser!(u32).range(1..=50_000))]
+        rate: u32,
+        /// The format of the result
+        #[arg(long, value_enum, default_value_t = SampleFormatArg::Text)]
+        format: SampleFormatArg,
+        /// Write to FILE instead of stdout (stderr for a CMD)
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// A program to start, and its arguments
+        #[arg(value_name = "CMD", last = true)]
+        command: Vec<OsString>,
+    },
     /// Take away what a darc that was killed left in a process
     Cleanup {
         /// The process
@@ -266,6 +297,29 @@ pub(super) enum ListingFormatArg {
     Text,
     /// For programs
     Json,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum SampleFormatArg {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+    /// Folded stacks, for flame graphs
+    Folded,
+    /// For speedscope
+    Speedscope,
+}
+
+impl From<SampleFormatArg> for SampleFormat {
+    fn from(format: SampleFormatArg) -> Self {
+        match format {
+            SampleFormatArg::Text => SampleFormat::Text,
+            SampleFormatArg::Json => SampleFormat::Json,
+            SampleFormatArg::Folded => SampleFormat::Folded,
+            SampleFormatArg::Speedscope => SampleFormat::Speedscope,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -13,6 +13,7 @@ pub mod report;
 pub mod resume;
 pub mod run;
 pub mod running;
+pub mod sample;
 mod saved;
 mod standing;
 pub mod status;
@@ -34,6 +35,7 @@ pub fn execute(invocation: Invocation) -> Result<ExitStatus, Failure> {
         Invocation::Compare(options) => compare::execute(options),
         Invocation::List(options) => list::execute(options),
         Invocation::Status(options) => status::execute(options),
+        Invocation::Sample(options) => sample::execute(options),
         Invocation::Cleanup(pid) => cleanup::execute(pid),
         Invocation::Doctor(options) => doctor::execute(options),
         Invocation::Demo(options) => demo::execute(options),

@@ -23,7 +23,7 @@ pub(crate) mod sample;
 pub mod speedscope;
 pub mod svg;
 pub mod text;
-mod words;
+pub(crate) mod words;
 
 pub use assemble::Names;
 pub use model::Report;

@@ -56,7 +56,7 @@ pub(super) fn path(names: &[String]) -> String {
 }
 
 /// A share for people: two digits, and never "0%" or "100%" for what is not.
-pub(super) fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if share <= 0.0 {
         "0%".to_owned()
@@ -74,7 +74,7 @@ pub(super) fn percent(share: f64) -> String {
 }
 
 /// `file:line`, as far as known.
-pub(super) fn source(file: Option<&str>, line: Option<u32>) -> Option<String> {
+pub(crate) fn source(file: Option<&str>, line: Option<u32>) -> Option<String> {
     let file = control(file?);
     Some(match line {
         Some(line) => format!("{file}:{line}"),

@@ -242,20 +242,31 @@ fn open(pid: i32, root: &Path, mapping: &Mapping, path: &Path) -> Source {
             _ => Source::None,
         };
     }
+    let range = mapping.start..mapping.end;
+    mapped_file(pid, root, path, mapping.inode, range).map_or(Source::None, Source::File)
+}
+
+/// The file that a process has mapped at `range`, by its path there and its inode.
+pub(crate) fn mapped_file(
+    pid: i32,
+    root: &Path,
+    path: &Path,
+    inode: u64,
+    range: std::ops::Range<u64>,
+) -> Option<File> {
     let same = |file: &File| {
         file.metadata()
-            .is_ok_and(|data| data.ino() == mapping.inode && data.is_file())
+            .is_ok_and(|data| data.ino() == inode && data.is_file())
     };
     let inside = root.join(path.strip_prefix("/").unwrap_or(path));
     let exe = PathBuf::from(format!("/proc/{pid}/exe"));
     let exact = PathBuf::from(format!(
         "/proc/{pid}/map_files/{:x}-{:x}",
-        mapping.start, mapping.end
+        range.start, range.end
     ));
     [inside, exe, exact]
         .iter()
         .find_map(|path| File::open(path).ok().filter(same))
-        .map_or(Source::None, Source::File)
 }
 
 fn vdso(pid: i32, mapping: &Mapping) -> Source {

@@ -60,6 +60,9 @@ pub enum Error {
         /// What exec said.
         source: Errno,
     },
+    /// The kernel grants no perf events.
+    #[error(transparent)]
+    Perf(#[from] crate::perf::Refusal),
     /// A call to the operating system on the tracer's own behalf failed.
     #[error("cannot {operation}: {source}")]
     Os {

@@ -5,6 +5,7 @@
 
 use std::ffi::{CString, OsString};
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 
@@ -17,14 +18,22 @@ use crate::event::{Event, decode};
 use crate::stopped::Stopped;
 use crate::sys;
 
-/// Starts `command` and returns it stopped right after exec: its program is mapped, nothing of it has run.
+/// A process that waits to be told to execute its program.
+#[derive(Debug)]
+pub struct Held {
+    pid: i32,
+    shown: String,
+    go: std::fs::File,
+    failed: std::fs::File,
+}
+
+/// Makes the process in which `command` will run, and holds it before it executes it. Nobody traces it.
 ///
-/// `mask` is the signal mask that the program is to have; `options` are ptrace options and must
-/// contain `PTRACE_O_TRACEEXEC`.
+/// `mask` is the signal mask that the program is to have. Where the caller gives up, the process ends with it.
 ///
 /// # Errors
-/// When the command cannot be found or executed.
-pub fn launch(command: &[OsString], mask: &SigSet, options: i32) -> Result<Stopped> {
+/// When the command cannot be found.
+pub fn hold(command: &[OsString], mask: &SigSet) -> Result<Held> {
     let shown = command
         .first()
         .map(|name| name.to_string_lossy().into_owned())
@@ -46,8 +55,11 @@ pub fn launch(command: &[OsString], mask: &SigSet, options: i32) -> Result<Stopp
 
     let (go_read, go_write) = pipe()?;
     let (failed_read, failed_write) = pipe()?;
+    // A copy of the writing end would keep the child waiting for ever when this process gives up.
+    let go_copy = go_write.as_raw_fd();
     let pid = sys::fork_into(|| {
         // Only system calls from here on: other threads' locks are frozen in this copy.
+        let _ = nix::unistd::close(go_copy);
         let mut byte = [0];
         let released = nix::unistd::read(&go_read, &mut byte) == Ok(1);
         if released {
@@ -59,21 +71,77 @@ pub fn launch(command: &[OsString], mask: &SigSet, options: i32) -> Result<Stopp
     })
     .map_err(fail)?;
     drop((go_read, failed_write));
+    Ok(Held {
+        pid,
+        shown,
+        go: go_write.into(),
+        failed: failed_read.into(),
+    })
+}
 
-    if let Err(errno) = sys::seize(pid, options) {
-        drop(go_write);
-        let _ = sys::wait_for(pid);
-        return Err(Error::ptrace("trace the new", pid, errno));
+impl Held {
+    /// The process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
     }
-    std::fs::File::from(go_write)
-        .write_all(&[1])
-        .map_err(|source| Error::Os {
+
+    fn let_go(&mut self) -> Result<()> {
+        self.go.write_all(&[1]).map_err(|source| Error::Os {
             operation: "release the new process",
             source,
-        })?;
-    let mut errno = [0; 4];
-    // Exec closes the pipe: end of file means that the program is in place.
-    let mut failed = std::fs::File::from(failed_read);
+        })
+    }
+
+    /// What exec said; none when the program is in place, or will be.
+    fn failure(&mut self) -> Option<Error> {
+        // Exec closes the pipe: end of file means that the program is in place.
+        let mut errno = [0; 4];
+        self.failed.read_exact(&mut errno).ok()?;
+        Some(Error::Launch {
+            command: self.shown.clone(),
+            source: Errno::from_raw(i32::from_le_bytes(errno)),
+        })
+    }
+
+    /// Lets it execute the program, untraced: its pid. It is a child of this process, to be waited for.
+    ///
+    /// # Errors
+    /// When the program cannot be executed; then there is no child any more.
+    pub fn release(mut self) -> Result<i32> {
+        self.let_go()?;
+        match self.failure() {
+            None => Ok(self.pid),
+            Some(error) => {
+                let _ = sys::wait_for(self.pid);
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends the process, whose program has not been executed.
+    pub fn abandon(self) {
+        let Held { pid, go, .. } = self;
+        drop(go);
+        let _ = sys::wait_for(pid);
+    }
+}
+
+/// Starts `command` and returns it stopped right after exec: its program is mapped, nothing of it has run.
+///
+/// `mask` is the signal mask that the program is to have; `options` are ptrace options and must
+/// contain `PTRACE_O_TRACEEXEC`.
+///
+/// # Errors
+/// When the command cannot be found or executed.
+pub fn launch(command: &[OsString], mask: &SigSet, options: i32) -> Result<Stopped> {
+    let mut held = hold(command, mask)?;
+    let pid = held.pid;
+    if let Err(errno) = sys::seize(pid, options) {
+        held.abandon();
+        return Err(Error::ptrace("trace the new", pid, errno));
+    }
+    held.let_go()?;
     // The exec event stops the child before it can be seen here, so the pipe must not be waited for first.
     let mut execed = false;
     loop {
@@ -88,13 +156,10 @@ pub fn launch(command: &[OsString], mask: &SigSet, options: i32) -> Result<Stopp
             }
             Event::Stopped if execed => return Ok(Stopped::observed(pid, 0)),
             Event::Exited(_) | Event::Killed(_) => {
-                let known = failed.read_exact(&mut errno).is_ok();
-                let source = if known {
-                    Errno::from_raw(i32::from_le_bytes(errno))
-                } else {
-                    Errno::UnknownErrno
-                };
-                return Err(fail(source));
+                return Err(held.failure().unwrap_or(Error::Launch {
+                    command: held.shown,
+                    source: Errno::UnknownErrno,
+                }));
             }
             Event::Signal(signal) => {
                 let _ = sys::cont(pid, signal);

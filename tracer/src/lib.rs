@@ -14,6 +14,7 @@ pub mod launch;
 pub mod ledger;
 pub mod maps;
 pub mod memory;
+pub mod perf;
 pub mod plan;
 pub mod preflight;
 pub mod record;

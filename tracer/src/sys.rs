@@ -456,3 +456,141 @@ impl Drop for CodePage {
         unsafe { libc::munmap(self.start.cast(), CODE_PAGE) };
     }
 }
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// Makes an event. `tid` -1 stands for every thread on the CPU.
+pub fn perf_event_open(
+    attributes: &[u8; crate::perf::attributes::SIZE],
+    tid: i32,
+    cpu: i32,
+) -> Result<std::os::fd::OwnedFd, Errno> {
+    use std::os::fd::FromRawFd;
+    const CLOEXEC: libc::c_ulong = 8;
+    // SAFETY: the kernel reads as many bytes through the pointer as the structure says in its second word, which is
+    // its length here.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            attributes.as_ptr(),
+            tid,
+            cpu,
+            -1,
+            CLOEXEC,
+        )
+    };
+    if fd < 0 {
+        return Err(Errno::last());
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn perf_ioctl(event: &std::os::fd::OwnedFd, request: libc::c_ulong, value: i32) -> i32 {
+    use std::os::fd::AsRawFd;
+    // SAFETY: the requests made through this function take plain integers.
+    unsafe { libc::ioctl(event.as_raw_fd(), request, value) }
+}
+
+/// Has an event count. One whose thread has ended stays silent.
+pub fn perf_enable(event: &std::os::fd::OwnedFd) {
+    perf_ioctl(event, 0x2400, 0);
+}
+
+/// Has an event stop counting.
+pub fn perf_disable(event: &std::os::fd::OwnedFd) {
+    perf_ioctl(event, 0x2401, 0);
+}
+
+/// Has an event write into the ring of another one, on the same CPU.
+pub fn perf_set_output(
+    event: &std::os::fd::OwnedFd,
+    ring: &std::os::fd::OwnedFd,
+) -> Result<(), Errno> {
+    use std::os::fd::AsRawFd;
+    match perf_ioctl(event, 0x2405, ring.as_raw_fd()) {
+        0 => Ok(()),
+        _ => Err(Errno::last()),
+    }
+}
+
+/// The ring of a perf event: a page with its head and tail, then the records.
+#[derive(Debug)]
+pub struct RingPages {
+    start: *mut u8,
+    data: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone; head and tail are accessed atomically, and the bytes between them
+// are written by the kernel only before it moves the head.
+unsafe impl Send for RingPages {}
+
+impl RingPages {
+    /// Offsets of `data_head` and `data_tail` in `struct perf_event_mmap_page`.
+    const HEAD: usize = 1024;
+    const TAIL: usize = 1032;
+
+    /// Maps the ring of an event, with `pages` (a power of two) for records.
+    pub fn map(event: &std::os::fd::OwnedFd, pages: usize) -> Result<RingPages, Errno> {
+        use std::os::fd::AsRawFd;
+        assert!(pages.is_power_of_two(), "{pages} pages");
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs no other memory.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                (pages + 1) * PAGE,
+                protection,
+                libc::MAP_SHARED,
+                event.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        Ok(RingPages {
+            start: start.cast(),
+            data: pages * PAGE,
+        })
+    }
+
+    fn word(&self, offset: usize) -> &std::sync::atomic::AtomicU64 {
+        // SAFETY: both offsets lie in the first page of the mapping, which lives as long as `self`, and are aligned.
+        unsafe { std::sync::atomic::AtomicU64::from_ptr(self.start.add(offset).cast()) }
+    }
+
+    /// Moves what the kernel has written into `bytes`, and makes room for more. Returns how many bytes cannot be
+    /// told any more (more than a ring holds).
+    pub fn take(&self, bytes: &mut Vec<u8>) -> usize {
+        use std::sync::atomic::Ordering;
+        bytes.clear();
+        let head = self.word(Self::HEAD).load(Ordering::Acquire);
+        let tail = self.word(Self::TAIL).load(Ordering::Relaxed);
+        let len = head.wrapping_sub(tail);
+        let mut unknown = 0;
+        if len <= self.data as u64 {
+            let len = len as usize;
+            let from = (tail % self.data as u64) as usize;
+            let first = len.min(self.data - from);
+            for (at, count) in [(from, first), (0, len - first)] {
+                // SAFETY: `at + count` is at most the length of the data area, which follows the first page; the
+                // kernel writes nothing between tail and head until the tail moves.
+                let part = unsafe { std::slice::from_raw_parts(self.start.add(PAGE + at), count) };
+                bytes.extend_from_slice(part);
+            }
+        } else {
+            unknown = self.data;
+        }
+        self.word(Self::TAIL).store(head, Ordering::Release);
+        unknown
+    }
+}
+
+impl Drop for RingPages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` and nothing refers to it any more.
+        unsafe { libc::munmap(self.start.cast(), self.data + PAGE) };
+    }
+}

@@ -1,0 +1,401 @@
+//! `darc sample`: where programs spend their time, by sampling the program counter.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use darc_tracer::perf::attributes::Start;
+use darc_tracer::perf::{Attributes, Chains, Collector, Record, Scope};
+use darc_tracer::{launch, threads};
+
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::{SampleFormat, SampleOptions, SampleTarget};
+use crate::output::{Output, to_stdout};
+use crate::sampling::profile::{self, Circumstances, SampledScope};
+use crate::sampling::recording::Recording;
+use crate::sampling::world::{self, World};
+use crate::sampling::{stacks, text};
+use crate::session::Ending;
+use crate::terminal::interrupts::{Interrupts, Level};
+use crate::terminal::warning;
+
+use super::conduct::{shown, wait_for_exit};
+
+/// The longest wait between two readings of the rings.
+const SLICE: Duration = Duration::from_millis(200);
+/// How often new processes of a user are looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// How often the threads of a process are listed until none is missed.
+const LISTINGS: u32 = 5;
+
+/// Samples, and shows where the time went.
+///
+/// # Errors
+/// When the kernel refuses, or there is nothing to sample.
+pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
+    let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
+    let interrupts = Interrupts::install().class(FailureKind::Other)?;
+    let output = match &options.output {
+        Some(path) => Some(Output::open(path).class(FailureKind::File)?),
+        None => None,
+    };
+    let attributes = Attributes::samples(options.rate, Chains::Recorded);
+    let attributes = match options.target {
+        SampleTarget::Command(_) => attributes.start(Start::AtExec),
+        _ => attributes,
+    };
+    let mut sampler = Sampler {
+        collector: Collector::new(attributes).class(FailureKind::Target)?,
+        recording: Recording::default(),
+        world: World::default(),
+        warnings: Vec::new(),
+        interrupts,
+        deadline: None,
+        began: Instant::now(),
+    };
+    let ended = match &options.target {
+        SampleTarget::Pid(pid) => {
+            // A thread's id stands for its process.
+            let pid = threads::process_of(*pid).unwrap_or(*pid);
+            sampler.add_process(pid)?;
+            sampler.begin(options.duration);
+            let process = darc_tracer::perf::pidfd(pid);
+            sampler.sample(process.as_ref().ok(), |_| Ok(()))?;
+            None
+        }
+        SampleTarget::System => {
+            sampler.collector.add_system().class(FailureKind::Target)?;
+            sampler.begin(options.duration);
+            for pid in processes() {
+                sampler.know(pid);
+            }
+            sampler.sample(None, |_| Ok(()))?;
+            None
+        }
+        SampleTarget::User(user) => {
+            let mut users = Users::of(user)?;
+            users.add_new(&mut sampler)?;
+            if users.watched.is_empty() {
+                let message = format!("user {user:?} has no process; name another one");
+                return Err(Failure::message(FailureKind::Target, message));
+            }
+            sampler.begin(options.duration);
+            sampler.sample(None, |sampler| users.add_new(sampler))?;
+            None
+        }
+        SampleTarget::Command(command) => {
+            let held = launch::hold(command, &mask).class(FailureKind::Target)?;
+            let pid = held.pid();
+            match sampler.collector.add_thread(pid) {
+                Ok(_) => {}
+                Err(refusal) => {
+                    held.abandon();
+                    return Err(Failure::new(FailureKind::Target, refusal));
+                }
+            }
+            sampler.know(pid);
+            let pid = held.release().class(FailureKind::Target)?;
+            sampler.count_from_now(options.duration);
+            let process = darc_tracer::perf::pidfd(pid).class(FailureKind::Other)?;
+            sampler.sample(Some(&process), |_| Ok(()))?;
+            Some(pid)
+        }
+    };
+    sampler.publish(&options, output)?;
+    match (ended, sampler.interrupts.level()) {
+        (Some(_), Level::LeaveAtOnce(signal)) => Ok(ExitStatus::LeftAtOnce(signal)),
+        (Some(pid), _) => Ok(match wait_for_exit(pid, &sampler.interrupts) {
+            Some(Ending::Exited(code)) => ExitStatus::TargetExited(code as u8),
+            Some(Ending::Killed(signal)) => ExitStatus::TargetKilled(signal),
+            _ => match sampler.interrupts.level() {
+                Level::LeaveAtOnce(signal) => ExitStatus::LeftAtOnce(signal),
+                _ => ExitStatus::Done,
+            },
+        }),
+        (None, _) => Ok(ExitStatus::Done),
+    }
+}
+
+/// The processes that run.
+fn processes() -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+struct Sampler {
+    collector: Collector,
+    recording: Recording,
+    world: World,
+    warnings: Vec<String>,
+    interrupts: Interrupts,
+    deadline: Option<Instant>,
+    began: Instant,
+}
+
+impl Sampler {
+    /// Watches all threads of a process.
+    fn add_process(&mut self, pid: i32) -> Result<(), Failure> {
+        let gone = || {
+            let message = format!("process {pid}: no such process; check the number");
+            Failure::message(FailureKind::Target, message)
+        };
+        let mark = self.collector.mark();
+        for attempt in 1.. {
+            // A thread that is made meanwhile has an event if its maker had one by then, and nobody can tell.
+            // So all begins anew until no thread was made.
+            let before: HashSet<i32> = threads::list(pid)
+                .map_err(|_| gone())?
+                .into_iter()
+                .collect();
+            let mut watched = 0;
+            for &tid in &before {
+                match self.collector.add_thread(tid) {
+                    Ok(true) => watched += 1,
+                    Ok(false) => {}
+                    Err(refusal) => return Err(Failure::new(FailureKind::Target, refusal)),
+                }
+            }
+            let after = threads::list(pid).map_err(|_| gone())?;
+            if watched == 0 {
+                return Err(gone());
+            }
+            if after.iter().all(|tid| before.contains(tid)) {
+                break;
+            }
+            if attempt == LISTINGS {
+                self.warnings.push(format!(
+                    "process {pid} makes threads all the time: some that were made while sampling began may be missing"
+                ));
+                break;
+            }
+            self.collector.take_back(mark);
+        }
+        self.know(pid);
+        Ok(())
+    }
+
+    fn know(&mut self, pid: i32) {
+        if let Some(seen) = world::look(pid) {
+            self.recording.processes.found(pid, seen);
+        }
+    }
+
+    fn begin(&mut self, duration: Option<Duration>) {
+        self.collector.enable();
+        self.count_from_now(duration);
+    }
+
+    fn count_from_now(&mut self, duration: Option<Duration>) {
+        self.began = Instant::now();
+        self.deadline = duration.map(|duration| self.began + duration);
+    }
+
+    /// Samples until the process has ended, the time is up, or the person has had enough.
+    fn sample(
+        &mut self,
+        process: Option<&OwnedFd>,
+        mut look: impl FnMut(&mut Sampler) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut looked = Instant::now();
+        loop {
+            let now = Instant::now();
+            let left = self
+                .deadline
+                .map_or(SLICE, |deadline| deadline.saturating_duration_since(now));
+            let interrupts = self.interrupts.fd();
+            let others: Vec<BorrowedFd<'_>> = process
+                .map(AsFd::as_fd)
+                .into_iter()
+                .chain([interrupts])
+                .collect();
+            self.collector.wait(&others, left.min(SLICE));
+            let drained = self.collector.read();
+            self.recording.tally.damaged += drained.damaged as u64;
+            self.take(drained.records);
+            let over = self
+                .deadline
+                .is_some_and(|deadline| Instant::now() >= deadline);
+            if over || self.interrupts.level() != Level::GoOn || process.is_some_and(has_ended) {
+                break;
+            }
+            if looked.elapsed() >= LOOK_AGAIN {
+                look(self)?;
+                looked = Instant::now();
+            }
+        }
+        self.collector.disable();
+        let drained = self.collector.read_rest();
+        self.recording.tally.damaged += drained.damaged as u64;
+        self.take(drained.records);
+        Ok(())
+    }
+
+    fn take(&mut self, records: Vec<Record>) {
+        for record in records {
+            self.recording.take(record, &mut self.world);
+        }
+    }
+
+    /// Shows the result, or writes it to the file.
+    fn publish(&mut self, options: &SampleOptions, output: Option<Output>) -> Result<(), Failure> {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let scope = match self.collector.scope() {
+            Scope::UserAndKernel => SampledScope::UserAndKernel,
+            Scope::User => SampledScope::User,
+        };
+        let rendered = match options.format {
+            SampleFormat::Folded => stacks::folded(&self.recording, &self.world),
+            SampleFormat::Speedscope => {
+                stacks::speedscope(&self.recording, &self.world, options.rate)
+            }
+            SampleFormat::Text | SampleFormat::Json => {
+                let circumstances = Circumstances {
+                    darc: env!("CARGO_PKG_VERSION").to_owned(),
+                    target: target_name(&options.target),
+                    rate: options.rate,
+                    seconds,
+                    cpus: self.collector.cpus(),
+                    scope,
+                };
+                let profile = profile::profile(
+                    &self.recording,
+                    &self.world,
+                    circumstances,
+                    self.warnings.clone(),
+                );
+                match options.format {
+                    SampleFormat::Json => {
+                        serde_json::to_string_pretty(&profile).class(FailureKind::Other)? + "\n"
+                    }
+                    _ => text::render(&profile),
+                }
+            }
+        };
+        self.caveats(scope);
+        for message in self.warnings.iter().chain(&self.world.warnings()) {
+            warning::print(message);
+        }
+        match output {
+            Some(output) => output.write(rendered.as_bytes()).class(FailureKind::File),
+            None if matches!(options.target, SampleTarget::Command(_)) => {
+                // A closed stderr is no reason to fail: the program's own status is to be passed on.
+                let _ = std::io::stderr().write_all(rendered.as_bytes());
+                Ok(())
+            }
+            None => to_stdout(&rendered).class(FailureKind::File),
+        }
+    }
+
+    fn caveats(&mut self, scope: SampledScope) {
+        let tally = self.recording.tally;
+        if tally.user + tally.kernel == 0 {
+            self.warnings.push(
+                "no samples: nothing ran, or not long enough; sample longer, or at a higher --rate"
+                    .to_owned(),
+            );
+        }
+        match scope {
+            SampledScope::User => self.warnings.push(
+                "time in the kernel is not seen; for that: sudo sysctl kernel.perf_event_paranoid=1, or run with CAP_PERFMON".to_owned(),
+            ),
+            SampledScope::UserAndKernel if tally.kernel > 0 && !self.world.names_the_kernel() => {
+                self.warnings.push(
+                    "names of kernel functions are kept secret; for them: sudo sysctl kernel.kptr_restrict=0, or run as root".to_owned(),
+                );
+            }
+            SampledScope::UserAndKernel => {}
+        }
+    }
+}
+
+fn target_name(target: &SampleTarget) -> String {
+    let command = |command: &[OsString]| shown(command).join(" ");
+    match target {
+        SampleTarget::Pid(pid) => format!("process {pid} and what it started"),
+        SampleTarget::User(user) => format!("the processes of user {user}"),
+        SampleTarget::System => "the whole system".to_owned(),
+        SampleTarget::Command(arguments) => command(arguments),
+    }
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// The processes of a user.
+struct Users {
+    uid: u32,
+    /// Those that have been looked at; what they make is watched with them.
+    watched: HashSet<i32>,
+    /// Those that the last look found.
+    found: HashSet<i32>,
+    looks: Looks,
+}
+
+/// How often was looked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Looks {
+    None,
+    Some,
+}
+
+impl Users {
+    fn of(user: &str) -> Result<Users, Failure> {
+        let by_number = user.parse::<u32>().ok();
+        let by_name = || nix::unistd::User::from_name(user).ok().flatten();
+        let uid = by_number.or_else(|| by_name().map(|user| user.uid.as_raw()));
+        let unknown = || {
+            let message = format!("user {user:?}: there is no such user; give a name or a number");
+            Failure::message(FailureKind::Name, message)
+        };
+        Ok(Users {
+            uid: uid.ok_or_else(unknown)?,
+            watched: HashSet::new(),
+            found: HashSet::new(),
+            looks: Looks::None,
+        })
+    }
+
+    /// Watches processes of the user that nobody watched made.
+    fn add_new(&mut self, sampler: &mut Sampler) -> Result<(), Failure> {
+        let own = std::process::id() as i32;
+        let running = processes();
+        let is_theirs = |pid: i32| {
+            std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|data| data.uid() == self.uid)
+        };
+        let new: Vec<i32> = running
+            .iter()
+            .copied()
+            .filter(|&pid| pid != own && !self.watched.contains(&pid) && is_theirs(pid))
+            .collect();
+        self.watched.retain(|pid| running.contains(pid));
+        let before = std::mem::replace(&mut self.found, new.iter().copied().collect());
+        let first = std::mem::replace(&mut self.looks, Looks::Some) == Looks::None;
+        for pid in new {
+            // The record of who made it may still be on its way: the next look will tell.
+            if !first && !before.contains(&pid) {
+                continue;
+            }
+            self.watched.insert(pid);
+            // One that a watched process made is watched with it.
+            if sampler.recording.processes.knows_running(pid) {
+                continue;
+            }
+            match sampler.add_process(pid) {
+                Ok(()) => {}
+                // It has ended since.
+                Err(_) if threads::list(pid).is_err() => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        sampler.collector.enable();
+        Ok(())
+    }
+}

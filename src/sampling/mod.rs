@@ -1,0 +1,29 @@
+//! Where programs spend their time, by sampling the program counter (SLEEPY, sections 2 and 3).
+//!
+//! [`recording`] counts samples by process instance and stack, [`profile`] adds them up by instruction, line,
+//! function, program and system; both are pure. [`world`] is what they ask of the machine: processes, files with code,
+//! names.
+
+pub mod counts;
+pub mod kernel;
+mod listing;
+pub mod processes;
+pub mod profile;
+pub mod recording;
+pub mod stacks;
+pub mod text;
+pub mod world;
+
+/// How a recording is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON document.
+    Json,
+    /// Folded stacks, for flame graphs.
+    Folded,
+    /// For speedscope.
+    Speedscope,
+}

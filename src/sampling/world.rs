@@ -1,0 +1,312 @@
+//! The machine that a recording is made on: its processes, the files that they run, and their names.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use darc_symbols::{DebugSearch, FileAddr, Image};
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::maps;
+use darc_tracer::memory::Memory;
+
+use super::counts::{ObjectId, Spot};
+use super::kernel::KernelSymbols;
+use super::processes::{FileKey, Region, Seen};
+use super::profile::{Instruction, Named, Names};
+use super::recording::Machine;
+use crate::session::modules::mapped_file;
+
+/// A larger function is taken for a damaged symbol.
+const MAX_FUNCTION: u64 = 1 << 20;
+/// How much is disassembled where a function's end is not known.
+const UNKNOWN_EXTENT: u64 = 4096;
+/// A larger source file is not read.
+const MAX_SOURCE: u64 = 16 << 20;
+
+struct Object {
+    /// Its path, or what stands for one.
+    module: String,
+    image: Option<Image>,
+}
+
+/// What is known of the machine; files are opened when their first sample comes.
+#[derive(Default)]
+pub struct World {
+    objects: Vec<Object>,
+    by_file: HashMap<Arc<FileKey>, ObjectId>,
+    kernel: OnceCell<KernelSymbols>,
+    warnings: Vec<String>,
+    sources: RefCell<HashMap<String, Option<Vec<String>>>>,
+}
+
+impl World {
+    /// Problems with files, once each.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let images = self
+            .objects
+            .iter()
+            .filter_map(|object| object.image.as_ref());
+        let mut warnings: Vec<String> = images.flat_map(Image::warnings).collect();
+        warnings.extend(self.warnings.iter().cloned());
+        warnings.sort();
+        warnings.dedup();
+        warnings
+    }
+
+    /// Whether names of kernel functions are known.
+    #[must_use]
+    pub fn names_the_kernel(&self) -> bool {
+        !self.kernel().is_empty()
+    }
+
+    fn kernel(&self) -> &KernelSymbols {
+        self.kernel.get_or_init(KernelSymbols::read)
+    }
+
+    fn open(&mut self, pid: i32, region: &Region) -> Object {
+        let FileKey { path, inode } = region.file.as_ref();
+        if path == "[vdso]" {
+            return Object {
+                module: path.clone(),
+                image: vdso(),
+            };
+        }
+        if *inode == 0 || !path.starts_with('/') {
+            let module = match path.as_str() {
+                "" | "//anon" => "[anonymous]".to_owned(),
+                other => other.to_owned(),
+            };
+            return Object {
+                module,
+                image: None,
+            };
+        }
+        let shown = path.strip_suffix(" (deleted)").unwrap_or(path);
+        let path = Path::new(shown);
+        let root = root_of(pid);
+        let file = mapped_file(pid, &root, path, *inode, region.start..region.end).or_else(|| {
+            // The process may have ended; its file mostly is where it was.
+            let same = |file: &File| {
+                file.metadata()
+                    .is_ok_and(|data| data.ino() == *inode && data.is_file())
+            };
+            File::open(path).ok().filter(same)
+        });
+        let image = file.and_then(|file| {
+            let search = DebugSearch::under(root);
+            Image::open(file, path, &search)
+                .map_err(|error| {
+                    self.warnings
+                        .push(format!("no symbols of {shown}: {error}"))
+                })
+                .ok()
+        });
+        Object {
+            module: shown.to_owned(),
+            image,
+        }
+    }
+
+    fn object_at(&self, spot: Spot) -> Option<(&Object, FileAddr)> {
+        let Spot::Code { object, offset } = spot else {
+            return None;
+        };
+        let object = self.objects.get(object.0)?;
+        let addr = object
+            .image
+            .as_ref()
+            .and_then(|image| image.addr_of_offset(offset))
+            .unwrap_or(FileAddr(offset));
+        Some((object, addr))
+    }
+}
+
+/// Where the process's files are, as this process sees them; `/` where that is the same, so that debug files are found
+/// when the process has ended.
+fn root_of(pid: i32) -> PathBuf {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let id = |path: &Path| fs::metadata(path).map(|data| (data.dev(), data.ino())).ok();
+    match (id(&root), id(Path::new("/"))) {
+        (Some(theirs), Some(ours)) if theirs != ours => root,
+        _ => PathBuf::from("/"),
+    }
+}
+
+/// Every process has the same one.
+fn vdso() -> Option<Image> {
+    let own = std::process::id() as i32;
+    let mapping = maps::read(own).ok()?;
+    let vdso = mapping
+        .iter()
+        .find(|mapping| mapping.name == Path::new("[vdso]"))?;
+    let mut bytes = vec![0; (vdso.end - vdso.start) as usize];
+    Memory::open(own)
+        .ok()?
+        .read(TargetAddr(vdso.start), &mut bytes)
+        .ok()?;
+    Image::from_bytes(bytes, Path::new("[vdso]"), &DebugSearch::nowhere()).ok()
+}
+
+/// What `/proc` tells of a process.
+#[must_use]
+pub fn look(pid: i32) -> Option<Seen> {
+    let comm = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    let name = String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned();
+    // Kernel threads have no mappings, and those of other users cannot be read: their names are known all the same.
+    let regions = maps::read(pid)
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|mapping| mapping.executable)
+        .map(|mapping| {
+            let path = mapping.name.to_string_lossy().into_owned();
+            Region::new(
+                mapping.start..mapping.end,
+                mapping.offset,
+                path,
+                mapping.inode,
+            )
+        })
+        .collect();
+    Some(Seen { name, regions })
+}
+
+impl Machine for World {
+    fn process(&mut self, pid: i32) -> Option<Seen> {
+        look(pid)
+    }
+
+    fn object(&mut self, pid: i32, region: &Region) -> ObjectId {
+        if let Some(&known) = self.by_file.get(&region.file) {
+            return known;
+        }
+        let object = self.open(pid, region);
+        let id = ObjectId(self.objects.len());
+        self.objects.push(object);
+        self.by_file.insert(Arc::clone(&region.file), id);
+        id
+    }
+}
+
+impl Names for World {
+    fn named(&self, spot: Spot) -> Named {
+        let unnamed = |module: &str, address: u64| Named {
+            function: format!("{address:#x}"),
+            module: module.to_owned(),
+            address,
+            file: None,
+            line: None,
+        };
+        match spot {
+            Spot::Kernel(addr) => match self.kernel().function(addr) {
+                Some((_, name)) => Named {
+                    function: name.to_owned(),
+                    ..unnamed("[kernel]", addr)
+                },
+                None => Named {
+                    function: "(kernel)".to_owned(),
+                    ..unnamed("[kernel]", addr)
+                },
+            },
+            Spot::Nowhere(addr) => Named {
+                function: "(unknown)".to_owned(),
+                ..unnamed("[unknown]", addr)
+            },
+            Spot::Code { .. } => {
+                let Some((object, addr)) = self.object_at(spot) else {
+                    return unnamed("[unknown]", 0);
+                };
+                let unnamed = unnamed(&object.module, addr.0);
+                let Some(image) = &object.image else {
+                    return Named {
+                        function: "(unknown)".to_owned(),
+                        ..unnamed
+                    };
+                };
+                // The line is that of the innermost inlined function, the name that of the function with the code.
+                let frames = image.frames(addr);
+                let (file, line) = frames
+                    .first()
+                    .map_or((None, None), |frame| (frame.file.clone(), frame.line));
+                let function = frames
+                    .last()
+                    .map(|frame| frame.function.clone())
+                    .or_else(|| image.plt_name(addr).map(|name| format!("{name}@plt")));
+                Named {
+                    function: function.unwrap_or(unnamed.function),
+                    module: unnamed.module,
+                    address: unnamed.address,
+                    file,
+                    line,
+                }
+            }
+        }
+    }
+
+    fn instructions(&self, spot: Spot) -> Vec<Instruction> {
+        let Some((object, addr)) = self.object_at(spot) else {
+            return Vec::new();
+        };
+        let Some(image) = &object.image else {
+            return Vec::new();
+        };
+        let Some(function) = image.function_at(addr) else {
+            return Vec::new();
+        };
+        let cold = function.cold_parts.iter().find(|part| part.contains(addr));
+        let (start, size) = match (cold, function.range()) {
+            (Some(cold), _) => (cold.start, cold.len()),
+            (None, Some(range)) => (range.start, range.len()),
+            (None, None) => (function.addr, addr.0 - function.addr.0 + UNKNOWN_EXTENT),
+        };
+        let Some(bytes) = image.bytes_at(start, size.min(MAX_FUNCTION)) else {
+            return Vec::new();
+        };
+        darc_disasm::text(start.0, &bytes)
+            .into_iter()
+            .map(|line| {
+                let frames = image.frames(FileAddr(line.addr));
+                let source = frames
+                    .first()
+                    .and_then(|frame| Some((frame.file.clone()?, frame.line?)));
+                Instruction {
+                    address: line.addr,
+                    text: line.text,
+                    source,
+                }
+            })
+            .collect()
+    }
+
+    fn source_line(&self, file: &str, line: u32) -> Option<String> {
+        let mut sources = self.sources.borrow_mut();
+        let lines = sources
+            .entry(file.to_owned())
+            .or_insert_with(|| read_source(Path::new(file)));
+        let line = lines.as_ref()?.get(line.checked_sub(1)? as usize)?;
+        Some(line.clone())
+    }
+}
+
+fn read_source(path: &Path) -> Option<Vec<String>> {
+    use std::os::unix::fs::OpenOptionsExt;
+    if !path.is_absolute() {
+        return None;
+    }
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_SOURCE).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    Some(text.lines().map(str::to_owned).collect())
+}

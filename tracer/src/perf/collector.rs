@@ -1,0 +1,302 @@
+//! Events and the rings that they write to: one ring a CPU, whatever the number of threads.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+
+use super::attributes::{Attributes, Scope};
+use super::record::{Record, parse_all};
+use super::refusal::{Asked, Refusal, paranoid};
+use crate::sys::{self, RingPages};
+
+/// Pages of one ring, at most: what a user without privileges may lock, for each CPU
+/// (`kernel.perf_event_mlock_kb`, 516 with the page of the ring's head).
+const PAGES: usize = 128;
+/// Pages of the smallest ring that is of use.
+const FEWEST_PAGES: usize = 8;
+
+struct Ring {
+    cpu: u32,
+    pages: RingPages,
+    /// The event that the ring was made for, which records nothing itself.
+    event: OwnedFd,
+}
+
+/// How many events there were at a moment, so that what came later can be taken back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark(usize);
+
+/// What one reading of all rings found.
+#[derive(Debug, Default)]
+pub struct Drained {
+    /// In order of time.
+    pub records: Vec<Record>,
+    /// Bytes that made no sense.
+    pub damaged: usize,
+}
+
+/// Events on threads or on whole CPUs, and their rings.
+pub struct Collector {
+    attributes: Attributes,
+    rings: Vec<Ring>,
+    events: Vec<OwnedFd>,
+    /// Read, but records of other CPUs that are older may still be on their way.
+    pending: Vec<Record>,
+    /// When the last reading began.
+    last_read: u64,
+}
+
+impl std::fmt::Debug for Collector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Collector")
+            .field("attributes", &self.attributes)
+            .field("events", &self.events.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A machine with many CPUs needs more descriptors than a shell allows by default.
+fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+impl Collector {
+    /// A ring for each CPU, without any event yet; they will be as `attributes` says.
+    ///
+    /// # Errors
+    /// When the kernel refuses events to this user altogether.
+    pub fn new(attributes: Attributes) -> Result<Collector, Refusal> {
+        let mut rings = Vec::new();
+        for cpu in online_cpus() {
+            let wakeup = (PAGES * sys::PAGE / 2) as u32;
+            let event =
+                opening(|| sys::perf_event_open(&Attributes::ring().bytes(wakeup), 0, cpu as i32));
+            let event = match event {
+                // A CPU that went offline since it was listed.
+                Err(Errno::ENODEV) => continue,
+                event => {
+                    let own = Asked::Thread(std::process::id() as i32);
+                    event.map_err(|errno| Refusal::of(errno, own, paranoid()))?
+                }
+            };
+            rings.push(Ring {
+                cpu,
+                pages: map(&event)?,
+                event,
+            });
+        }
+        Ok(Collector {
+            attributes,
+            rings,
+            events: Vec::new(),
+            pending: Vec::new(),
+            last_read: 0,
+        })
+    }
+
+    /// The CPUs that are watched.
+    #[must_use]
+    pub fn cpus(&self) -> usize {
+        self.rings.len()
+    }
+
+    /// What of the machine the events see: less than asked for where only less is permitted.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        self.attributes.seen()
+    }
+
+    /// Watches a thread, one event a CPU. `false` when it has ended.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn add_thread(&mut self, tid: i32) -> Result<bool, Refusal> {
+        for ring in 0..self.rings.len() {
+            match self.open(tid, ring, Asked::Thread(tid)) {
+                Ok(()) => {}
+                Err(Refusal::Os {
+                    source: Errno::ESRCH,
+                }) => return Ok(false),
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Watches everything.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn add_system(&mut self) -> Result<(), Refusal> {
+        for ring in 0..self.rings.len() {
+            self.open(-1, ring, Asked::Cpu)?;
+        }
+        Ok(())
+    }
+
+    /// The events so far.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark(self.events.len())
+    }
+
+    /// Takes back all events that came after the mark.
+    pub fn take_back(&mut self, mark: Mark) {
+        self.events.truncate(mark.0);
+    }
+
+    fn open(&mut self, tid: i32, ring: usize, asked: Asked) -> Result<(), Refusal> {
+        let mut event = self.try_open(tid, ring);
+        if matches!(event, Err(Errno::EACCES | Errno::EPERM))
+            && self.scope() == Scope::UserAndKernel
+            && self.events.is_empty()
+        {
+            self.attributes = self.attributes.scope(Scope::User);
+            event = self.try_open(tid, ring);
+        }
+        let event = match event {
+            Err(Errno::ENODEV) => return Ok(()),
+            event => event.map_err(|errno| Refusal::of(errno, asked, paranoid()))?,
+        };
+        sys::perf_set_output(&event, &self.rings[ring].event)
+            .map_err(|source| Refusal::Os { source })?;
+        self.events.push(event);
+        Ok(())
+    }
+
+    fn try_open(&self, tid: i32, ring: usize) -> Result<OwnedFd, Errno> {
+        let (attributes, cpu) = (self.attributes.bytes(0), self.rings[ring].cpu);
+        opening(|| sys::perf_event_open(&attributes, tid, cpu as i32))
+    }
+
+    /// Begins to record.
+    pub fn enable(&self) {
+        self.events.iter().for_each(sys::perf_enable);
+    }
+
+    /// Stops recording; what is in the rings can still be read.
+    pub fn disable(&self) {
+        self.events.iter().for_each(sys::perf_disable);
+    }
+
+    /// Reads what has come. Records are in order of time, over all CPUs and readings: the newest are held back
+    /// until the next reading.
+    pub fn read(&mut self) -> Drained {
+        let began = super::clock::now();
+        let damaged = self.fetch();
+        // Whatever was made before the last reading began was in its ring by then, or has been read now.
+        let complete = self
+            .pending
+            .partition_point(|record| record.time() < self.last_read);
+        self.last_read = began;
+        Drained {
+            records: self.pending.drain(..complete).collect(),
+            damaged,
+        }
+    }
+
+    /// Reads everything, when no more will come.
+    pub fn read_rest(&mut self) -> Drained {
+        let damaged = self.fetch();
+        Drained {
+            records: std::mem::take(&mut self.pending),
+            damaged,
+        }
+    }
+
+    fn fetch(&mut self) -> usize {
+        let mut damaged = 0;
+        let mut bytes = Vec::new();
+        for ring in &self.rings {
+            damaged += ring.pages.take(&mut bytes);
+            let (records, senseless) = parse_all(&bytes, self.attributes.chains());
+            damaged += senseless;
+            self.pending.extend(records);
+        }
+        self.pending.sort_by_key(Record::time);
+        damaged
+    }
+
+    /// Waits until a ring is half full, one of `others` is readable, or `timeout` is over.
+    pub fn wait(&self, others: &[BorrowedFd<'_>], timeout: Duration) {
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        let rings = self.rings.iter().map(|ring| ring.event.as_fd());
+        let mut fds: Vec<PollFd<'_>> = rings
+            .chain(others.iter().copied())
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        // A signal ends the wait early, which is right.
+        let _ = nix::poll::poll(&mut fds, timeout);
+    }
+}
+
+/// Opens; once more with a higher limit when there are no descriptors left.
+fn opening(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+    match open() {
+        Err(Errno::EMFILE) => {
+            raise_descriptor_limit();
+            open()
+        }
+        other => other,
+    }
+}
+
+/// Maps the largest ring that the kernel grants.
+fn map(event: &OwnedFd) -> Result<RingPages, Refusal> {
+    let mut pages = PAGES;
+    loop {
+        match RingPages::map(event, pages) {
+            Ok(ring) => return Ok(ring),
+            Err(Errno::EPERM | Errno::ENOMEM) if pages > FEWEST_PAGES => pages /= 2,
+            Err(source) => return Err(Refusal::Memory { source }),
+        }
+    }
+}
+
+/// The CPUs that run, by number.
+fn online_cpus() -> Vec<u32> {
+    let mut text = String::new();
+    let read = File::open("/sys/devices/system/cpu/online")
+        .and_then(|mut file| file.read_to_string(&mut text));
+    let listed = match read {
+        Ok(_) => parse_cpus(&text),
+        Err(_) => Vec::new(),
+    };
+    if listed.is_empty() {
+        let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        return (0..count as u32).collect();
+    }
+    listed
+}
+
+/// A list such as `0-3,5`.
+fn parse_cpus(text: &str) -> Vec<u32> {
+    const MOST: u32 = 1 << 16;
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+        (last < MOST).then_some(first..=last)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(parse_cpus("0-2,5\n"), [0, 1, 2, 5]);
+        assert_eq!(parse_cpus("7"), [7]);
+        assert_eq!(parse_cpus("x,0-99999999,3-1"), Vec::<u32>::new());
+    }
+}

@@ -1,0 +1,19 @@
+//! What the kernel records about threads: samples of what they run, context switches, and the life of
+//! processes, through `perf_event_open`.
+//!
+//! Owns the events and their rings. Knows no symbols. Everything that comes out of a ring is parsed as
+//! hostile input ([`record`]); times are those of `CLOCK_MONOTONIC_RAW`, which [`clock`] converts to the
+//! cycle counter. Source: perf_event_open(2), the kernel's `include/uapi/linux/perf_event.h`.
+
+pub mod attributes;
+pub mod clock;
+pub mod collector;
+pub mod record;
+pub mod refusal;
+
+pub use attributes::{Attributes, Chains, Scope};
+pub use collector::{Collector, Drained};
+pub use record::{Mode, Record, Stamp};
+pub use refusal::Refusal;
+
+pub use crate::sys::pidfd;
