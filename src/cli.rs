@@ -16,8 +16,8 @@ use crate::config::Config;
 use crate::exit::Failure;
 use crate::listing::{Copies, Pattern};
 use crate::options::{
-    AttachOptions, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions, EngineChoice,
-    Format, GivenParams, GuardianOptions, Invocation, ListOptions, ListSource, Query,
+    AttachOptions, BeginOption, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions,
+    EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions, ListSource, Query,
     ReportOptions, ResumeOptions, ResumeTarget, RunOptions, SampleOptions, SampleTarget,
     StatusOptions, Verbosity,
 };
@@ -330,6 +330,12 @@ impl AnalysisArgs {
                 .unwrap_or_default(),
             params: given.or(config.params),
             duration: self.duration.or(config.duration),
+            begin: match (self.begin_at, self.begin_on_signal) {
+                (Some(function), _) => Some(BeginOption::At(function)),
+                (None, true) => Some(BeginOption::OnSignal),
+                (None, false) => None,
+            },
+            end_at: self.end_at,
             verbosity: match (self.quiet, self.verbose) {
                 (true, _) => Verbosity::Quiet,
                 (false, 0) => Verbosity::Normal,

@@ -299,6 +299,15 @@ pub struct GuardianOptions {
     pub life_fd: i32,
 }
 
+/// What the analysis waits for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BeginOption {
+    /// A call of this function, or SIGUSR1.
+    At(String),
+    /// SIGUSR1.
+    OnSignal,
+}
+
 /// What all analyses have.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Common {
@@ -312,6 +321,10 @@ pub struct Common {
     pub params: GivenParams,
     /// When the analysis ends by itself; never zero.
     pub duration: Option<Duration>,
+    /// What the analysis waits for; it begins at once when `None`.
+    pub begin: Option<BeginOption>,
+    /// The function whose call ends it.
+    pub end_at: Option<String>,
     /// How much is said on stderr.
     pub verbosity: Verbosity,
     /// Whether colours are used.
@@ -326,6 +339,8 @@ impl Default for Common {
             engine: EngineChoice::default(),
             params: GivenParams::default(),
             duration: None,
+            begin: None,
+            end_at: None,
             verbosity: Verbosity::default(),
             color: ColorChoice::default(),
         }

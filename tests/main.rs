@@ -14,6 +14,7 @@ mod bad_results;
 mod death;
 mod ground_truth;
 mod libraries;
+mod markers;
 mod processes;
 mod resume;
 mod running;

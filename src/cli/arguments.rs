@@ -259,6 +259,15 @@ pub(super) struct AnalysisArgs {
     /// End the analysis after TIME, as in 500ms, 2s, 1m
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(super) duration: Option<Duration>,
+    /// Begin when the program calls FUNC, or SIGUSR1 reaches darc
+    #[arg(long, value_name = "FUNC", value_parser = parse_f0)]
+    pub(super) begin_at: Option<String>,
+    /// Begin when SIGUSR1 reaches darc
+    #[arg(long, conflicts_with = "begin_at")]
+    pub(super) begin_on_signal: bool,
+    /// End when the program calls FUNC, or SIGUSR2 reaches darc
+    #[arg(long, value_name = "FUNC", value_parser = parse_f0)]
+    pub(super) end_at: Option<String>,
     /// Read options from FILE (TOML); the command line wins
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,

@@ -10,13 +10,14 @@ use nix::sys::signal::SigSet;
 
 use crate::analysis::Params;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::{Common, Verbosity};
+use crate::options::{BeginOption, Common, EngineChoice, Verbosity};
 use crate::output::Output;
 use crate::report::model::{Report, Target};
 use crate::report::text::{self, Style};
 use crate::session::claim::{Claim, Claimed};
 use crate::session::clock::Moment;
 use crate::session::investigation::Investigation;
+use crate::session::markers::{self, Begin};
 use crate::session::{Ending, Libraries, Limits, Session, SessionError, summary, survey};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::keys::Keys;
@@ -48,6 +49,8 @@ pub struct Conduct {
     pub interrupts: Interrupts,
     /// What is known of an f0 that runs already.
     pub(super) running: Option<Running>,
+    /// What the analysis waits for.
+    begin: Option<Begin>,
     /// Tells whoever asks where it stands; has the claim on the process.
     pub(super) standing: Option<Standing>,
     pub(super) engine: Calibrated,
@@ -88,6 +91,20 @@ impl Conduct {
             .params()
             .validate()
             .class(FailureKind::Usage)?;
+        let parse = |name: &String| NameSpec::parse(name).class(FailureKind::Usage);
+        let begin = match &common.begin {
+            Some(BeginOption::At(name)) => Some(Begin::At(parse(name)?)),
+            Some(BeginOption::OnSignal) => Some(Begin::OnSignal),
+            None => None,
+        };
+        let mut investigation = investigation;
+        investigation.end_at = common.end_at.as_ref().map(parse).transpose()?;
+        let functions = matches!(begin, Some(Begin::At(_))) || investigation.end_at.is_some();
+        if functions && common.engine == EngineChoice::Int3 {
+            return Err(Failure::usage(
+                "--begin-at and --end-at need the jump engine; leave out --engine int3, or send SIGUSR1 and SIGUSR2",
+            ));
+        }
         let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
         let interrupts = Interrupts::install().class(FailureKind::Other)?;
         let output = Output::open(&common.output).class(FailureKind::File)?;
@@ -103,6 +120,7 @@ impl Conduct {
             investigation,
             mask,
             interrupts,
+            begin,
             running: None,
             standing: None,
             stdout,
@@ -127,20 +145,76 @@ impl Conduct {
     }
 
     fn attach_claimed(&mut self, pid: i32) -> Result<Ending, Failure> {
+        if self.begin.is_some() {
+            let engine = self.attach_engine(pid)?;
+            if let Some(ending) = self.wait_for_begin(pid, engine, Libraries::Loaded)? {
+                return Ok(ending);
+            }
+        }
+        self.attach_begun(pid)
+    }
+
+    /// Analyses a process that runs, from now on.
+    fn attach_begun(&mut self, pid: i32) -> Result<Ending, Failure> {
         if self.running.is_some() {
             return self.analyse_functions(pid, None);
         }
         if self.is_main() && self.runs_already(pid) {
             return self.survey(pid, Start::Attached);
         }
-        let engine = self
-            .engine
-            .attach(pid)
-            .map_err(|error| tracing_failed(&error, pid))?;
+        let engine = self.attach_engine(pid)?;
         let ending = self
             .session(pid, engine, Libraries::Loaded)
             .map_err(Failure::from);
         self.unless_running(pid, ending)
+    }
+
+    fn attach_engine(&self, pid: i32) -> Result<Box<dyn Engine>, Failure> {
+        self.engine
+            .attach(pid)
+            .map_err(|error| tracing_failed(&error, pid))
+    }
+
+    /// Waits until the analysis is to begin, and takes the marker's probe away. `Some` when something else
+    /// ended the wait.
+    fn wait_for_begin(
+        &mut self,
+        pid: i32,
+        mut engine: Box<dyn Engine>,
+        libraries: Libraries,
+    ) -> Result<Option<Ending>, Failure> {
+        let Some(begin) = self.begin.take() else {
+            return Ok(None);
+        };
+        let limits = Limits {
+            deadline: None,
+            interrupts: &self.interrupts,
+            onlooker: self.standing.as_ref().map(|standing| standing as _),
+        };
+        let outcome = markers::wait_for_begin(
+            pid,
+            &begin,
+            &mut self.investigation,
+            engine.as_mut(),
+            libraries,
+            limits,
+            || {
+                if self.common.verbosity != Verbosity::Quiet {
+                    self.progress
+                        .print("darc: waiting for the beginning of the analysis");
+                }
+            },
+        );
+        self.begin = Some(begin);
+        // The time that was given is the analysis'.
+        self.deadline = self.common.duration.map(|time| Instant::now() + time);
+        let restored = engine.finish();
+        self.investigation.add_counters(engine.counters());
+        let ending = outcome?;
+        match restored {
+            Err(error) if !error.is_gone() => Err(tracing_failed(&error, pid)),
+            _ => Ok(ending),
+        }
     }
 
     /// Claims the process, and answers for it from now on.
@@ -213,6 +287,13 @@ impl Conduct {
         let pid = thread.tid();
         self.stand_for(pid, command)?;
         let outcome = match self.engine.launched(thread) {
+            Ok(engine) if self.begin.is_some() => {
+                match self.wait_for_begin(pid, engine, Libraries::NotLoadedYet) {
+                    Ok(Some(ending)) => Ok(ending),
+                    Ok(None) => self.attach_begun(pid),
+                    Err(failure) => Err(failure),
+                }
+            }
             Ok(engine) if self.running.is_some() => self.analyse_functions(pid, Some(engine)),
             Ok(engine) if self.is_main() => self.survey(pid, Start::Launched(engine)),
             Ok(engine) => {

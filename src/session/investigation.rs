@@ -33,6 +33,8 @@ pub struct Investigation {
     pub f0: Option<CodeRef>,
     /// Where the calls of f0 return to that are ops; empty when all calls are.
     pub callers: Vec<CodeRef>,
+    /// The function by whose call the program ends the analysis.
+    pub end_at: Option<NameSpec>,
     /// The program that a stored analysis is of.
     pub program: Option<ModuleId>,
     /// Call sites without a probe, each with the reason.
@@ -60,6 +62,7 @@ impl Investigation {
             modules: Modules::default(),
             f0: None,
             callers: Vec::new(),
+            end_at: None,
             program: None,
             skipped: BTreeMap::new(),
             sites: 0,
@@ -137,12 +140,20 @@ impl Investigation {
         if let Some(f0) = self.f0 {
             return Ok(f0);
         }
-        let found = match self.spec {
-            NameSpec::Address(addr) => self.find_address(addr),
-            _ => self.find_name(),
-        }?;
+        let found = self.resolve(&self.spec)?;
         self.f0 = Some(found);
         Ok(found)
+    }
+
+    /// Looks a function up among the loaded modules.
+    ///
+    /// # Errors
+    /// Why there is not exactly one such function.
+    pub fn resolve(&self, spec: &NameSpec) -> Result<CodeRef, LookupError> {
+        match *spec {
+            NameSpec::Address(addr) => self.find_address(addr),
+            _ => self.find_name(spec),
+        }
     }
 
     /// A number is an address in the running target, or else one in the program's file.
@@ -167,7 +178,7 @@ impl Investigation {
     }
 
     /// The program's own function is meant before one of that name in a library, unless a library is named.
-    fn find_name(&self) -> Result<CodeRef, LookupError> {
+    fn find_name(&self, spec: &NameSpec) -> Result<CodeRef, LookupError> {
         let ids: Vec<ModuleId> = self
             .modules
             .loaded()
@@ -182,11 +193,11 @@ impl Investigation {
             module: ids[index],
             addr,
         };
-        let own = darc_symbols::resolve(&self.spec, &images[..images.len().min(1)]);
+        let own = darc_symbols::resolve(spec, &images[..images.len().min(1)]);
         match own {
             Ok(own) => Ok(found(own)),
             Err(error @ LookupError::Ambiguous { .. }) => Err(error),
-            Err(_) => darc_symbols::resolve(&self.spec, &images).map(found),
+            Err(_) => darc_symbols::resolve(spec, &images).map(found),
         }
     }
 

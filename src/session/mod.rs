@@ -10,6 +10,7 @@ mod code;
 mod expansion;
 pub mod hooks;
 pub mod investigation;
+pub mod markers;
 pub mod modules;
 pub mod onlooker;
 mod planning;
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 use darc_symbols::{LookupError, NameSpec};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Engine, Notice};
-use darc_tracer::plan::Plan;
+use darc_tracer::plan::{Mark, Plan};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -62,6 +63,8 @@ pub enum Ending {
     Interrupted(Level),
     /// The time that was given is over; the target runs on.
     TimeUp,
+    /// The program, or a signal to darc, ended it; the target runs on.
+    Told,
     /// The target became another program; it runs on.
     Exec,
     /// The target exited.
@@ -229,6 +232,10 @@ impl<'a> Session<'a> {
                 if self.suspicion.is_confirmed(pid, self.investigation) {
                     return Ok(Ending::Running);
                 }
+            }
+            let marked = self.investigation.end_at.is_some() && self.engine.marked(Mark::End) > 0;
+            if marked || limits.interrupts.end_asked() {
+                return Ok(Ending::Told);
             }
             match limits.interrupts.level() {
                 Level::GoOn => {}
@@ -463,6 +470,17 @@ impl<'a> Session<'a> {
             }
             None => self.hooks.plan(),
         };
+        let mut plan = plan;
+        if let (Some(spec), Libraries::Loaded) = (&self.investigation.end_at, self.libraries) {
+            let marker = markers::planned(
+                spec,
+                Mark::End,
+                self.investigation,
+                &mut code,
+                self.engine.as_ref(),
+            )?;
+            plan.markers.push(marker);
+        }
         self.code = code;
         let sites = plan
             .functions

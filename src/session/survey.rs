@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use darc_disasm::SiteKind;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Engine, NewTarget, Notice, Sink};
-use darc_tracer::plan::{Plan, Running};
+use darc_tracer::plan::{Mark, Plan, Running};
 use darc_tracer::record::{FnodeId, Op, SiteId, Ticks};
 use darc_tracer::stacks;
 
@@ -27,7 +27,7 @@ use super::modules::CodeRef;
 use super::planning::{self, Sources};
 use super::stacks::{StackFrame, Unwinder};
 use super::waiting::is_waiting;
-use super::{Ending, Libraries, Limits, STARTUP_CHANGES, SessionError, expansion};
+use super::{Ending, Libraries, Limits, STARTUP_CHANGES, SessionError, expansion, markers};
 
 /// How long the engine may serve the target before the survey looks at its other duties.
 const SLICE: Duration = Duration::from_millis(10);
@@ -220,6 +220,10 @@ impl<'a> Survey<'a> {
             if let Some(onlooker) = limits.onlooker {
                 onlooker.look(self.investigation, Some(self.totals));
             }
+            let marked = self.investigation.end_at.is_some() && engine.marked(Mark::End) > 0;
+            if marked || limits.interrupts.end_asked() {
+                return Ok(Part::Ended(Ending::Told));
+            }
             match limits.interrupts.level() {
                 Level::GoOn => {}
                 level => return Ok(Part::Ended(Ending::Interrupted(level))),
@@ -384,6 +388,11 @@ impl<'a> Survey<'a> {
                 ..planning::plan(ftree, needed, &sources, &mut code, &self.hooks)
             }
         };
+        let mut plan = plan;
+        if let Some(spec) = &self.investigation.end_at {
+            let marker = markers::planned(spec, Mark::End, self.investigation, &mut code, engine)?;
+            plan.markers.push(marker);
+        }
         self.code = code;
         let sites: usize = plan
             .functions

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use signal_hook::SigId;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
 
 /// The signals that end the analysis. SIGXCPU is the soft limit of processor time.
 const ENDING: [i32; 5] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU];
@@ -52,6 +52,10 @@ pub struct Interrupts {
     registered: Vec<SigId>,
     /// Set once the signals are to have their default action again.
     finished: Arc<AtomicBool>,
+    /// The analysis may begin (SIGUSR1).
+    begin: Arc<AtomicBool>,
+    /// It is to end (SIGUSR2).
+    end: Arc<AtomicBool>,
 }
 
 impl Interrupts {
@@ -86,6 +90,10 @@ impl Interrupts {
                 Arc::clone(&finished),
             )?);
         }
+        let (begin, end) = (Arc::default(), Arc::default());
+        for (signal, flag) in [(SIGUSR1, &begin), (SIGUSR2, &end)] {
+            registered.push(signal_hook::flag::register(signal, Arc::clone(flag))?);
+        }
         if !contains(ignored, SIGXFSZ) {
             // A file that outgrows RLIMIT_FSIZE shall be an error of write(2), not the end.
             registered.push(signal_hook::flag::register(
@@ -100,6 +108,8 @@ impl Interrupts {
             since: Cell::new(None),
             registered,
             finished,
+            begin,
+            end,
         })
     }
 
@@ -112,6 +122,18 @@ impl Interrupts {
             self.told(i32::try_from(signal).unwrap_or(SIGTERM), Instant::now());
         }
         self.level.get()
+    }
+
+    /// Whether the person said by SIGUSR1 that the analysis may begin.
+    #[must_use]
+    pub fn begin_asked(&self) -> bool {
+        self.begin.load(Ordering::Acquire)
+    }
+
+    /// Whether the person said by SIGUSR2 that the analysis is to end.
+    #[must_use]
+    pub fn end_asked(&self) -> bool {
+        self.end.load(Ordering::Acquire)
     }
 
     /// One signal, or some that came since the last look.

@@ -49,6 +49,24 @@ pub struct CountedFunction {
     pub slot: u32,
 }
 
+/// What the program says by calling a marker.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Mark {
+    /// The analysis may begin.
+    Begin,
+    /// The analysis is to end: nothing is measured from this call on.
+    End,
+}
+
+/// A function by which the program says when it is to be measured.
+#[derive(Clone, Debug)]
+pub struct Marker {
+    /// Its code, entry first.
+    pub code: Arc<FunctionCode>,
+    /// What a call of it says.
+    pub mark: Mark,
+}
+
 /// Everything that is to be instrumented at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
@@ -60,6 +78,8 @@ pub struct Plan {
     pub running: Vec<Running>,
     /// Functions whose calls are counted, one by one: for profiles of many functions, without an f0.
     pub counted: Vec<CountedFunction>,
+    /// Functions by which the program says when it is to be measured.
+    pub markers: Vec<Marker>,
     /// Functions with instrumented sites, f0 among them once it is descended into.
     pub functions: Vec<PlannedFunction>,
     /// The ftree as the probes need it.
@@ -71,4 +91,15 @@ pub struct Plan {
     pub catchers: Vec<TargetAddr>,
     /// The function that the dynamic linker calls after every change of the loaded libraries (`r_brk`).
     pub loader: Option<TargetAddr>,
+}
+
+impl Plan {
+    /// Whether there is nothing to be instrumented for its own sake: hooks alone serve nobody.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.f0.is_none()
+            && self.running.is_empty()
+            && self.counted.is_empty()
+            && self.markers.is_empty()
+    }
 }

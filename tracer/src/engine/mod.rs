@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::addr::TargetAddr;
 use crate::error::Result;
 use crate::memory::Memory;
-use crate::plan::Plan;
+use crate::plan::{Mark, Plan};
 use crate::record::{FnodeId, Op, SiteId, Ticks};
 
 pub mod int3;
@@ -95,6 +95,11 @@ pub trait Engine {
     /// Whether nobody traces the target while it is measured, so that it can be stopped for a look.
     fn leaves_target_untraced(&self) -> bool {
         false
+    }
+
+    /// How often the program has called a marker.
+    fn marked(&self, _mark: Mark) -> u64 {
+        0
     }
 
     /// Brings the target's instrumentation to exactly this plan. Returns what was refused.

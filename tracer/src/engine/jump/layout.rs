@@ -44,6 +44,8 @@ pub const FNODES: u64 = 1024;
 
 /// Fields of the header.
 pub mod header {
+    use crate::plan::Mark;
+
     /// [`super::MAGIC`].
     pub const MAGIC: u64 = 0;
     /// How many blocks have been handed out (32 bits).
@@ -60,6 +62,18 @@ pub mod header {
     pub const ARENAS: u64 = 32;
     /// Bytes of the memory shared with the tracer that each block has.
     pub const RING_BYTES: u64 = 40;
+    /// How often each [`Mark`] was called: two words.
+    const MARKS: u64 = 48;
+
+    /// Where calls of a marker are counted.
+    #[must_use]
+    pub fn mark(mark: Mark) -> u64 {
+        match mark {
+            Mark::Begin => MARKS,
+            Mark::End => MARKS + 8,
+        }
+    }
+
     /// The latency ranges of interest: [`super::filter`] entries, ended by one for all latencies.
     pub const FILTER: u64 = 64;
     /// How many ranges there can be, that for all included.

@@ -36,7 +36,7 @@ use crate::addr::TargetAddr;
 use crate::engine::{Counters, Engine, Notice, ProbeCost, Refused, Sink};
 use crate::error::Result;
 use crate::memory::Memory;
-use crate::plan::Plan;
+use crate::plan::{Mark, Plan};
 use crate::record::Ticks;
 use crate::stopped::Stopped;
 
@@ -284,7 +284,7 @@ impl Engine for Jump {
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
-        let nothing = plan.f0.is_none() && plan.running.is_empty() && plan.counted.is_empty();
+        let nothing = plan.is_empty();
         self.watch.expect_libraries(nothing);
         if self.watch.end().is_some() || (nothing && self.space.is_none()) {
             return Ok(Vec::new());
@@ -293,7 +293,8 @@ impl Engine for Jump {
             .f0
             .iter()
             .chain(plan.counted.iter().map(|function| &function.code))
-            .chain(plan.functions.iter().map(|function| &function.code));
+            .chain(plan.functions.iter().map(|function| &function.code))
+            .chain(plan.markers.iter().map(|marker| &marker.code));
         let hooks = plan
             .unwinders
             .iter()
@@ -309,6 +310,12 @@ impl Engine for Jump {
             Err(error) if error.is_gone() || self.is_lost() => Ok(Vec::new()),
             outcome => outcome,
         }
+    }
+
+    fn marked(&self, mark: Mark) -> u64 {
+        let Some(space) = &self.space else { return 0 };
+        let at = space.installed.around.control + HEADER + header::mark(mark);
+        self.memory.read_word(TargetAddr(at)).unwrap_or(0)
     }
 
     fn set_filter(&mut self, latencies: &[std::ops::RangeInclusive<Ticks>]) {

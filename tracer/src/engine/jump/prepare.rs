@@ -118,7 +118,7 @@ impl Stubs<'_> {
             return Ok(Err(NoRoom::NoInstruction.to_string()));
         };
         // Of a hooked function only the beginning is known: its own branches have been looked at.
-        if matches!(hook, None | Some(Hook::Counted(_)))
+        if matches!(hook, None | Some(Hook::Counted(_) | Hook::Marker(_)))
             && let Some(reason) = self.entered_from_elsewhere(function, at..region.next)
         {
             return Ok(Err(reason));
@@ -147,6 +147,9 @@ impl Stubs<'_> {
             }
             (Purpose::Ret, Some(Hook::Counted(_))) => {
                 stubs::counted_returns(at, &region, around, runtime)
+            }
+            (Purpose::Entry, Some(Hook::Marker(mark))) => {
+                stubs::marker(at, &region, mark, around, runtime)
             }
             (Purpose::Entry, Some(hook)) => stubs::hook(at, &region, hook, around, runtime),
             (Purpose::Sites | Purpose::Ret, _) => stubs::region(at, &region, around, runtime),

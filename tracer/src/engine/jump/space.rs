@@ -122,6 +122,16 @@ impl Space {
             });
             self.want_entry(memory, entry, Some(hook), &mut wanted, &mut refuse)?;
         }
+        for marker in &plan.markers {
+            let entry = marker.code.entry();
+            if f0 == Some(entry) || hooked.contains(&entry) {
+                refuse(entry, "it is instrumented for another purpose".to_owned());
+                continue;
+            }
+            self.look_at(memory, &marker.code, Part::Entered);
+            let hook = Some(Hook::Marker(marker.mark));
+            self.want_entry(memory, entry, hook, &mut wanted, &mut refuse)?;
+        }
         for function in &plan.functions {
             let entry = function.code.entry();
             if f0 != Some(entry) {

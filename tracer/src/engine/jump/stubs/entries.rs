@@ -9,6 +9,7 @@ use crate::engine::jump::asm::{
 use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{DESCRIPTORS, LIVE, TABLE, block, descriptor, entry, place};
 use crate::engine::jump::runtime::{Runtime, nested};
+use crate::plan::Mark;
 
 use super::builder::{Builder, Later, PlaceData};
 use super::sites::return_from_anywhere;
@@ -227,6 +228,8 @@ pub enum Hook {
     Catcher,
     /// A function whose calls are counted.
     Counted(Counter),
+    /// A function by which the program says when it is to be measured.
+    Marker(Mark),
 }
 
 /// Emits the stub of a hooked entry.
@@ -246,7 +249,7 @@ pub fn hook(
     b.a.call(match hook {
         Hook::Unwinder => runtime.reveal,
         Hook::Catcher => runtime.caught,
-        Hook::Counted(_) => unreachable!("such entries have stubs of their own"),
+        Hook::Counted(_) | Hook::Marker(_) => unreachable!("such entries have stubs of their own"),
     })?;
     b.a.set_label(&mut pass)?;
     restore(&mut b.a, Flags::Matter)?;

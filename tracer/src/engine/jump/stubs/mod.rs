@@ -6,6 +6,7 @@
 mod builder;
 mod counted;
 mod entries;
+mod marker;
 mod sites;
 
 use darc_disasm::Operand;
@@ -20,6 +21,7 @@ use sites::append_site;
 
 pub use counted::{Counter, counted, counted_returns};
 pub use entries::{F0, F0End, Hook, f0, hook};
+pub use marker::marker;
 
 /// What a site enters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,162 @@
+//! When the analysis begins and ends, as the program itself or a signal to darc says.
+//!
+//! DARC (SIGMETRICS 2008, section 3.7): the program tells by calls of two functions, which do nothing else, which
+//! part of its run is of interest.
+
+use std::sync::Arc;
+
+use darc_symbols::NameSpec;
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::{Engine, NewTarget, Notice, Sink};
+use darc_tracer::plan::{Mark, Marker, Plan};
+use darc_tracer::record::{FnodeId, Op, SiteId, Ticks};
+
+use crate::terminal::interrupts::Level;
+
+use super::code::CodeCache;
+use super::hooks::Hooks;
+use super::investigation::Investigation;
+use super::{Ending, Libraries, Limits, SLICE, STARTUP_CHANGES, SessionError};
+
+/// What the analysis waits for.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Begin {
+    /// The first call of this function, or the signal.
+    At(NameSpec),
+    /// The signal (SIGUSR1).
+    OnSignal,
+}
+
+/// The probe of a marker; `None` while its function is not loaded.
+///
+/// # Errors
+/// When its name fits nothing or several functions, or its code cannot be had.
+pub fn planned(
+    spec: &NameSpec,
+    mark: Mark,
+    investigation: &Investigation,
+    code: &mut CodeCache,
+    engine: &dyn Engine,
+) -> Result<Marker, SessionError> {
+    let place = investigation.resolve(spec)?;
+    let name = || investigation.naming().name(place);
+    let scanned = investigation
+        .modules
+        .locate(place)
+        .ok_or_else(|| "it is not loaded".to_owned())
+        .and_then(|addr| code.scan(addr, &investigation.modules, engine))
+        .map_err(|why| SessionError::Unsuitable(format!("{}: {why}", name())))?;
+    if investigation.f0 == Some(place) && mark == Mark::End {
+        return Err(SessionError::Unsuitable(format!(
+            "{}: f0 cannot be what ends the analysis; name another function",
+            name()
+        )));
+    }
+    Ok(Marker {
+        code: Arc::clone(&scanned.code),
+        mark,
+    })
+}
+
+/// Waits until the analysis is to begin. Nothing but the marker is instrumented; `waiting` is called when it is.
+/// `Some` when something else ended the wait.
+///
+/// # Errors
+/// When the marker or f0 is not there, or cannot be instrumented.
+pub fn wait_for_begin(
+    pid: i32,
+    begin: &Begin,
+    investigation: &mut Investigation,
+    engine: &mut dyn Engine,
+    mut libraries: Libraries,
+    limits: Limits<'_>,
+    waiting: impl FnOnce(),
+) -> Result<Option<Ending>, SessionError> {
+    let mut waiting = Some(waiting);
+    let mut changes = 0;
+    let mut code = CodeCache::default();
+    let mut look = |investigation: &mut Investigation,
+                    engine: &mut dyn Engine,
+                    libraries: Libraries|
+     -> Result<(), SessionError> {
+        if investigation.modules.refresh(pid).is_err() {
+            return Ok(());
+        }
+        code.clear();
+        let mut plan = Hooks::find(&investigation.modules).plan();
+        if libraries == Libraries::Loaded {
+            // Who waits for long shall not learn at the end that there is no such function.
+            investigation.find_f0()?;
+            if let Begin::At(spec) = begin {
+                let marker = planned(spec, Mark::Begin, investigation, &mut code, engine)?;
+                plan.markers.push(marker);
+            }
+        }
+        apply(engine, &plan)
+    };
+    look(investigation, engine, libraries)?;
+    loop {
+        if libraries == Libraries::Loaded
+            && let Some(waiting) = waiting.take()
+        {
+            waiting();
+        }
+        match engine.poll(SLICE, &mut Nobody)? {
+            Some(Notice::Exited(status)) => return Ok(Some(Ending::Exited(status))),
+            Some(Notice::Killed(signal)) => return Ok(Some(Ending::Killed(signal))),
+            Some(Notice::Exec) => return Ok(Some(Ending::Exec)),
+            Some(Notice::LibrariesChanged) => {
+                changes += 1;
+                if libraries == Libraries::NotLoadedYet && changes >= STARTUP_CHANGES {
+                    libraries = Libraries::Loaded;
+                }
+                look(investigation, engine, libraries)?;
+            }
+            None => {}
+        }
+        if engine.marked(Mark::Begin) > 0 || limits.interrupts.begin_asked() {
+            return Ok(None);
+        }
+        if let Some(onlooker) = limits.onlooker {
+            onlooker.look(investigation, None);
+        }
+        match limits.interrupts.level() {
+            Level::GoOn => {}
+            level => return Ok(Some(Ending::Interrupted(level))),
+        }
+        if limits
+            .deadline
+            .is_some_and(|deadline| std::time::Instant::now() >= deadline)
+        {
+            return Ok(Some(Ending::TimeUp));
+        }
+    }
+}
+
+fn apply(engine: &mut dyn Engine, plan: &Plan) -> Result<(), SessionError> {
+    let marker = plan.markers.first().map(|marker| marker.code.entry());
+    match engine.apply(plan) {
+        Ok(refused) => match refused.iter().find(|at| Some(at.addr.0) == marker) {
+            Some(refused) => Err(SessionError::Unsuitable(format!(
+                "the function that begins the analysis cannot be instrumented: {}",
+                refused.reason
+            ))),
+            None => Ok(()),
+        },
+        Err(error) if error.is_gone() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Nothing is measured yet.
+struct Nobody;
+
+impl Sink for Nobody {
+    fn op(&mut self, _: Op) {}
+
+    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+
+    fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
+        NewTarget::AnyTarget
+    }
+}
