@@ -3,9 +3,13 @@
 //! Two mappings in the target. The *control* mapping is private to the process: a forked child gets
 //! its own copy and disturbs nobody. The *ring* mapping is shared with the tracer. The stubs are in
 //! arenas near the code that they serve.
+//!
+//! Processors compare the lowest twelve bits of a load's address with those of the stores before it, and
+//! let it wait when they are equal (Intel's optimisation manual, "4-KByte aliasing"). What the stubs write
+//! in every call therefore begins at different offsets in its pages, also where that looks untidy.
 
 /// Recognises the control mapping of an earlier tracer; the last byte is the layout's version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x03");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x04");
 
 // The control mapping, offsets in bytes.
 
@@ -16,9 +20,9 @@ pub const HEADER: u64 = 0x1000;
 /// Thread pointer to block: [`TABLE_ENTRIES`] pairs of words.
 pub const TABLE: u64 = 0x2000;
 /// The fnodes, [`descriptor`] each.
-pub const DESCRIPTORS: u64 = TABLE + TABLE_BYTES;
+pub const DESCRIPTORS: u64 = TABLE + TABLE_BYTES + 0x180;
 /// Child lists and target tables.
-pub const HEAP: u64 = DESCRIPTORS + FNODES * descriptor::SIZE;
+pub const HEAP: u64 = DESCRIPTORS + FNODES * descriptor::SIZE + 0xb80;
 /// Bytes of the heap.
 pub const HEAP_BYTES: u64 = 2 << 20;
 /// What to put back in the text: [`journal`] entries.
@@ -26,7 +30,7 @@ pub const JOURNAL: u64 = HEAP + HEAP_BYTES;
 /// Bytes of the journal.
 pub const JOURNAL_BYTES: u64 = 1 << 20;
 /// The blocks of the threads.
-pub const BLOCKS: u64 = JOURNAL + JOURNAL_BYTES;
+pub const BLOCKS: u64 = (JOURNAL + JOURNAL_BYTES).next_multiple_of(0x1000);
 
 /// Entries of the table from thread pointers to blocks; a power of two.
 pub const TABLE_ENTRIES: u64 = 4096;
@@ -75,11 +79,11 @@ pub mod header {
     }
 
     /// The latency ranges of interest: [`super::filter`] entries, ended by one for all latencies.
-    pub const FILTER: u64 = 64;
+    pub const FILTER: u64 = 0x340;
     /// How many ranges there can be, that for all included.
     pub const FILTERS: usize = 33;
     /// The arenas: pairs of address and length.
-    pub const ARENA: u64 = 1088;
+    pub const ARENA: u64 = 0x680;
     /// How many arenas there can be.
     pub const MAX_ARENAS: usize = 128;
 }
@@ -180,15 +184,15 @@ pub mod block {
     pub const ENDED_OTHERWISE: u64 = 0x70;
 
     /// Offsets of the touched accumulators, in order (32 bits each).
-    pub const TOUCH: u64 = 0x1000;
+    pub const TOUCH: u64 = 0x1100;
     /// The shadow stack. Its first entry is a sentinel above every stack.
-    pub const SHADOW: u64 = 0x2000;
+    pub const SHADOW: u64 = 0x2400;
     /// Where it ends.
-    pub const SHADOW_END: u64 = 0x6000;
+    pub const SHADOW_END: u64 = 0x6400;
     /// The accumulators.
-    pub const NODES: u64 = 0x6000;
+    pub const NODES: u64 = 0x6800;
     /// Bytes.
-    pub const SIZE: u64 = NODES + super::FNODES * super::node::SIZE;
+    pub const SIZE: u64 = (NODES + super::FNODES * super::node::SIZE).next_multiple_of(0x1000);
 }
 
 /// What an fnode did in the op in progress.
@@ -299,9 +303,9 @@ pub mod ring {
     /// End of what was written, counted from the beginning of time.
     pub const HEAD: u64 = 0;
     /// Ops that are in the histogram.
-    pub const COUNTED: u64 = 8;
+    pub const COUNTED: u64 = 0xc0;
     /// Those among them for which a budget was used up.
-    pub const SAMPLED: u64 = 16;
+    pub const SAMPLED: u64 = 0xc8;
     /// End of what was read.
     pub const TAIL: u64 = 64;
     /// In the first ring: address of the control mapping.
@@ -313,11 +317,11 @@ pub mod ring {
     /// The budget of a thread that has just come. Each is enough for some decisions.
     pub const BUDGET: u64 = 64;
     /// Latencies of ops without a record: pairs of number and sum for every bucket.
-    pub const HISTOGRAM: u64 = 0x1000;
+    pub const HISTOGRAM: u64 = 0x1c00;
     /// Number of buckets: eight an octave.
     pub const BUCKETS: u64 = 512;
     /// The records.
-    pub const DATA: u64 = 0x3000;
+    pub const DATA: u64 = 0x4000;
     /// Bytes of records; a power of two.
     pub const DATA_BYTES: u64 = 256 << 10;
     /// Bytes.
