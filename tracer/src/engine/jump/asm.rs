@@ -5,7 +5,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::flags::Flags;
-use super::layout::{HASH, HASH_SHIFT, block};
+use super::layout::{HASH, HASH_SHIFT, STACKS, STACKS_SHIFT, block};
 
 /// A result of assembling; failures are mistakes of this engine or addresses out of reach.
 pub type Emitted<T> = Result<T, IcedError>;
@@ -100,16 +100,25 @@ pub fn tsc(a: &mut CodeAssembler) -> Emitted<()> {
     a.or(rax, rdx)
 }
 
-/// Finds the thread's block: rcx. At `miss` rax is the thread pointer and rdx the table offset.
-pub fn acquire(a: &mut CodeAssembler, table: u64, miss: CodeLabel) -> Emitted<()> {
+/// Finds the thread's block: rcx. At `miss` rax is the thread pointer; see [`hash`].
+pub fn acquire(a: &mut CodeAssembler, control: u64, miss: CodeLabel) -> Emitted<()> {
+    a.mov(rdx, rsp)?;
+    a.mov(rcx, control)?;
+    a.shr(rdx, STACKS_SHIFT)?;
+    a.movzx(edx, dx)?;
+    a.mov(edx, dword_ptr(rcx + rdx * 4 + STACKS as i32))?;
     a.mov(rax, qword_ptr(0).fs())?;
+    a.add(rcx, rdx)?;
+    // Where nothing is known this is the generation of the plan, which no thread pointer is as small as.
+    a.cmp(field(block::THREAD), rax)?;
+    a.jne(miss)
+}
+
+/// The table offset of the thread pointer in rax: rdx.
+pub fn hash(a: &mut CodeAssembler) -> Emitted<()> {
     a.imul_3(edx, eax, HASH)?;
     a.shr(edx, HASH_SHIFT)?;
-    a.shl(edx, 4)?;
-    a.mov(rcx, table)?;
-    a.cmp(qword_ptr(rcx + rdx), rax)?;
-    a.jne(miss)?;
-    a.mov(rcx, qword_ptr(rcx + rdx + 8))
+    a.shl(edx, 4)
 }
 
 /// A field of the block that rcx points to.

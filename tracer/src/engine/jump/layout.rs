@@ -19,8 +19,17 @@ pub const LIVE: u64 = 0;
 pub const HEADER: u64 = 0x1000;
 /// Thread pointer to block: [`TABLE_ENTRIES`] pairs of words.
 pub const TABLE: u64 = 0x2000;
+/// Where the blocks of the threads are, from the control mapping on, by the stacks that they were last
+/// seen on: 32 bits for each 64 KiB of address space, numbered by 16 bits of the address. A guess, that the
+/// block's thread pointer confirms; zero for none.
+///
+/// The stack pointer is known at once, while the table above has its place from a multiplication of a word
+/// in memory; and nothing else in a stub can be done before the block is known.
+pub const STACKS: u64 = TABLE + TABLE_BYTES;
+/// How many bytes of stack have one entry, as a power of two.
+pub const STACKS_SHIFT: u32 = 16;
 /// The fnodes, [`descriptor`] each.
-pub const DESCRIPTORS: u64 = TABLE + TABLE_BYTES + 0x180;
+pub const DESCRIPTORS: u64 = STACKS + (4 << 16) + 0x180;
 /// Child lists and target tables.
 pub const HEAP: u64 = DESCRIPTORS + FNODES * descriptor::SIZE + 0xb80;
 /// Bytes of the heap.

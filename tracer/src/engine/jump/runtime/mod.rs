@@ -26,6 +26,8 @@ pub struct Runtime {
     pub lookup: u64,
     /// As `lookup`, but gives an unknown thread a block when there is one.
     pub register: u64,
+    /// rcx block: the guess for this stack from now on. rax, rdx are lost.
+    pub remember: u64,
     /// The thread pointer belongs to a new thread: forget what the old one did.
     pub renew: u64,
     /// rax accumulator, rsi its entry, rdx the op, rdi latency: begins the accumulator's op with this
@@ -82,6 +84,7 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     let [
         mut lookup,
         mut register,
+        mut remember,
         mut renew,
         mut first,
         mut stale,
@@ -101,6 +104,7 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     let [mut count_in, mut count_out, mut count_ret] = std::array::from_fn(|_| a.create_label());
     threads::lookup(&mut a, &mut lookup, around)?;
     threads::register(&mut a, &mut register, lookup, around)?;
+    threads::remember(&mut a, &mut remember, around)?;
     threads::renew(&mut a, &mut renew, around)?;
     accounts::first(&mut a, &mut first)?;
     accounts::count(&mut a, &mut labels.count, first, around)?;
@@ -145,6 +149,7 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     let runtime = Runtime {
         lookup: code.address(&lookup)?,
         register: code.address(&register)?,
+        remember: code.address(&remember)?,
         renew: code.address(&renew)?,
         first: code.address(&first)?,
         stale: code.address(&stale)?,

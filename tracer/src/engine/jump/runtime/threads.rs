@@ -4,7 +4,8 @@ use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{Emitted, Surroundings, field, field32, shadow};
 use crate::engine::jump::layout::{
-    BLOCKS, HEADER, LIVE, PROBES, TABLE, TABLE_BYTES, block, entry, header, place, ring,
+    BLOCKS, HEADER, LIVE, PROBES, STACKS, STACKS_SHIFT, TABLE, TABLE_BYTES, block, entry, header,
+    place, ring,
 };
 
 use super::none;
@@ -147,6 +148,22 @@ pub fn register(
     a.pop(r10)?;
     a.pop(r9)?;
     a.pop(r8)?;
+    a.ret()
+}
+
+pub fn remember(
+    a: &mut CodeAssembler,
+    start: &mut CodeLabel,
+    around: &Surroundings,
+) -> Emitted<()> {
+    a.set_label(start)?;
+    a.lea(rdx, qword_ptr(rsp + 8))?;
+    a.shr(rdx, STACKS_SHIFT)?;
+    a.movzx(edx, dx)?;
+    a.mov(rax, around.control)?;
+    a.sub(rcx, rax)?;
+    a.mov(dword_ptr(rax + rdx * 4 + STACKS as i32), ecx)?;
+    a.add(rcx, rax)?;
     a.ret()
 }
 

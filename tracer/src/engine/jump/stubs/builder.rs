@@ -3,9 +3,9 @@
 use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{
-    Code, Emitted, Surroundings, TOP, acquire, field, shadow, top, tsc,
+    Code, Emitted, Surroundings, TOP, acquire, field, hash, shadow, top, tsc,
 };
-use crate::engine::jump::layout::{TABLE, block, descriptor, entry, place, targets};
+use crate::engine::jump::layout::{block, descriptor, entry, place, targets};
 use crate::engine::jump::runtime::{Runtime, credit, latency};
 
 use super::counted::counted_ret;
@@ -47,7 +47,7 @@ pub struct PlaceData {
 
 /// Code that is rarely run, placed behind the rest.
 pub enum Later {
-    /// Finds the block of a thread that is not at its first table position.
+    /// Finds the block of a thread that was not on this stack before.
     Lookup {
         at: CodeLabel,
         back: CodeLabel,
@@ -139,7 +139,7 @@ impl<'a> Builder<'a> {
     /// Returns the label where rsi is read.
     pub fn block(&mut self, unknown: CodeLabel) -> Emitted<CodeLabel> {
         let (miss, mut back) = (self.label(), self.label());
-        acquire(&mut self.a, self.around.control + TABLE, miss)?;
+        acquire(&mut self.a, self.around.control, miss)?;
         self.a.set_label(&mut back)?;
         top(&mut self.a)?;
         self.later.push(Later::Lookup {
@@ -153,7 +153,7 @@ impl<'a> Builder<'a> {
     /// As [`Builder::block`], but gives an unknown thread a block when there is one.
     fn own_block(&mut self, unknown: CodeLabel) -> Emitted<CodeLabel> {
         let (miss, mut back) = (self.label(), self.label());
-        acquire(&mut self.a, self.around.control + TABLE, miss)?;
+        acquire(&mut self.a, self.around.control, miss)?;
         self.a.set_label(&mut back)?;
         top(&mut self.a)?;
         self.later.push(Later::Register {
@@ -234,10 +234,12 @@ impl<'a> Builder<'a> {
                 unknown,
             } => {
                 a.set_label(&mut at)?;
+                hash(a)?;
                 a.call(self.runtime.lookup)?;
                 a.test(rcx, rcx)?;
-                a.jne(back)?;
-                a.jmp(unknown)
+                a.je(unknown)?;
+                a.call(self.runtime.remember)?;
+                a.jmp(back)
             }
             Later::Register {
                 mut at,
@@ -245,10 +247,12 @@ impl<'a> Builder<'a> {
                 unknown,
             } => {
                 a.set_label(&mut at)?;
+                hash(a)?;
                 a.call(self.runtime.register)?;
                 a.test(rcx, rcx)?;
-                a.jne(back)?;
-                a.jmp(unknown)
+                a.je(unknown)?;
+                a.call(self.runtime.remember)?;
+                a.jmp(back)
             }
             Later::Call {
                 mut at,

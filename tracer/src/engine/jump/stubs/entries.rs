@@ -7,7 +7,7 @@ use crate::engine::jump::asm::{
     Emitted, SAVED, Surroundings, TOP, acquire, field, field32, restore, save, shadow, top, tsc,
 };
 use crate::engine::jump::flags::Flags;
-use crate::engine::jump::layout::{DESCRIPTORS, LIVE, TABLE, block, descriptor, entry, place};
+use crate::engine::jump::layout::{DESCRIPTORS, LIVE, block, descriptor, entry, place};
 use crate::engine::jump::runtime::{Runtime, nested};
 use crate::plan::Mark;
 
@@ -72,7 +72,7 @@ pub fn f0(
     });
     b.a.set_label(&mut start)?;
     save(&mut b.a, flags)?;
-    acquire(&mut b.a, around.control + TABLE, miss)?;
+    acquire(&mut b.a, around.control, miss)?;
     b.a.set_label(&mut known)?;
     b.later.push(Later::Register {
         at: miss,
