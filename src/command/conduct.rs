@@ -97,7 +97,6 @@ impl Conduct {
             Some(BeginOption::OnSignal) => Some(Begin::OnSignal),
             None => None,
         };
-        let mut investigation = investigation;
         investigation.end_at = common.end_at.as_ref().map(parse).transpose()?;
         let functions = matches!(begin, Some(Begin::At(_))) || investigation.end_at.is_some();
         if functions && common.engine == EngineChoice::Int3 {
