@@ -7,7 +7,7 @@ mod values;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use arguments::{AnalysisArgs, Cli, Command};
+use arguments::{AnalysisArgs, Cli, Command, ProfileArgs};
 use clap::Parser;
 use clap::error::ErrorKind;
 
@@ -17,8 +17,9 @@ use crate::exit::Failure;
 use crate::listing::{Copies, Pattern};
 use crate::options::{
     AttachOptions, BeginOption, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions,
-    EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions, ListSource, Query,
-    ReportOptions, ResumeOptions, ResumeTarget, RunOptions, SampleOptions, SampleTarget,
+    EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions, ListSource,
+    ProfileOf, ProfileOptions, ProfileTarget, Query, ReportOptions, ResumeOptions, ResumeTarget,
+    RunOptions, SampleOptions, SampleTarget,
     StatusOptions, Verbosity,
 };
 use crate::target_name;
@@ -140,6 +141,11 @@ impl Command {
                     common: analysis.into_common(&config),
                 })
             }
+            Command::Profile {
+                target,
+                functions,
+                command,
+            } => Invocation::Profile(target.into_options(functions, command)?),
             Command::Report {
                 file,
                 format,
@@ -292,6 +298,52 @@ fn attach_pid(given: Option<i32>, config: &Config) -> Result<i32, Failure> {
     }
 }
 
+impl ProfileArgs {
+    fn into_options(
+        self,
+        functions: Vec<String>,
+        command: Vec<OsString>,
+    ) -> Result<ProfileOptions, Failure> {
+        let target = match self.pid {
+            Some(pid) => ProfileTarget::Pid(pid),
+            None if command.first().is_some_and(|program| !program.is_empty()) => {
+                ProfileTarget::Command(command)
+            }
+            None => {
+                return Err(Failure::usage(
+                    "profile: nothing to profile was named; name a process with -p PID, or a program after --",
+                ));
+            }
+        };
+        Ok(ProfileOptions {
+            target,
+            what: match self.syscalls {
+                true => ProfileOf::SystemCalls,
+                false => ProfileOf::Functions {
+                    named: functions,
+                    callees_of: self.callees_of,
+                },
+            },
+            interval: self.interval,
+            duration: self.duration,
+            resolution: self.resolution,
+            output: self.output,
+            format: self.format.into(),
+            verbosity: verbosity(self.quiet, self.verbose),
+            color: self.color.into(),
+        })
+    }
+}
+
+fn verbosity(quiet: bool, verbose: u8) -> Verbosity {
+    match (quiet, verbose) {
+        (true, _) => Verbosity::Quiet,
+        (false, 0) => Verbosity::Normal,
+        (false, 1) => Verbosity::Verbose,
+        (false, _) => Verbosity::Trace,
+    }
+}
+
 impl AnalysisArgs {
     fn config(&self) -> Result<Config, Failure> {
         self.config
@@ -336,12 +388,7 @@ impl AnalysisArgs {
                 (None, false) => None,
             },
             end_at: self.end_at,
-            verbosity: match (self.quiet, self.verbose) {
-                (true, _) => Verbosity::Quiet,
-                (false, 0) => Verbosity::Normal,
-                (false, 1) => Verbosity::Verbose,
-                (false, _) => Verbosity::Trace,
-            },
+            verbosity: verbosity(self.quiet, self.verbose),
             color: self.color.into(),
         }
     }

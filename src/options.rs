@@ -23,6 +23,8 @@ pub enum Invocation {
     Attach(AttachOptions),
     /// `darc resume`
     Resume(ResumeOptions),
+    /// `darc profile`
+    Profile(ProfileOptions),
     /// `darc report`
     Report(ReportOptions),
     /// `darc compare`
@@ -49,8 +51,12 @@ impl Invocation {
     /// How much is said on stderr.
     #[must_use]
     pub fn verbosity(&self) -> Verbosity {
-        self.common()
-            .map_or(Verbosity::Normal, |common| common.verbosity)
+        match self {
+            Invocation::Profile(options) => options.verbosity,
+            _ => self
+                .common()
+                .map_or(Verbosity::Normal, |common| common.verbosity),
+        }
     }
 
     /// Whether a failure is also written to stdout, as JSON: when that format was asked for, and
@@ -64,6 +70,7 @@ impl Invocation {
             | Invocation::Guardian(_) => false,
             Invocation::Resume(options) => matches!(options.target, ResumeTarget::Pid(_)),
             Invocation::Attach(_) => true,
+            Invocation::Profile(options) => matches!(options.target, ProfileTarget::Pid(_)),
             Invocation::Report(options) => options.output.is_none(),
             Invocation::Sample(options) => {
                 options.output.is_none() && !matches!(options.target, SampleTarget::Command(_))
@@ -76,6 +83,7 @@ impl Invocation {
         };
         let format = match self {
             Invocation::Report(options) => options.format,
+            Invocation::Profile(options) => options.format,
             Invocation::Compare(options) => options.format.into(),
             Invocation::List(options) => options.format.into(),
             Invocation::Sample(options) if options.format == SampleFormat::Json => Format::Json,
@@ -97,6 +105,7 @@ impl Invocation {
             Invocation::Resume(options) => Some(&options.common),
             Invocation::Demo(options) => Some(&options.common),
             Invocation::Report(_)
+            | Invocation::Profile(_)
             | Invocation::Compare(_)
             | Invocation::List(_)
             | Invocation::Sample(_)
@@ -162,6 +171,52 @@ pub enum ResumeTarget {
     Pid(i32),
     /// This program with these arguments; never empty.
     Command(Vec<OsString>),
+}
+
+/// `darc profile`: latency profiles of many functions, or of system calls.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProfileOptions {
+    /// What is measured.
+    pub target: ProfileTarget,
+    /// Whose calls.
+    pub what: ProfileOf,
+    /// How often a profile of its own begins.
+    pub interval: Option<Duration>,
+    /// How long to measure; never zero.
+    pub duration: Option<Duration>,
+    /// Buckets per doubling of the latency.
+    pub resolution: Resolution,
+    /// The file that results are written to.
+    pub output: Option<PathBuf>,
+    /// Their format.
+    pub format: Format,
+    /// How much is said on stderr.
+    pub verbosity: Verbosity,
+    /// Whether colours are used.
+    pub color: ColorChoice,
+}
+
+/// The process that is profiled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ProfileTarget {
+    /// A running one.
+    Pid(i32),
+    /// This program with these arguments; never empty.
+    Command(Vec<OsString>),
+}
+
+/// Whose calls are profiled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ProfileOf {
+    /// Functions.
+    Functions {
+        /// Names and patterns, as the person typed them.
+        named: Vec<String>,
+        /// Functions all of whose callees are meant.
+        callees_of: Vec<String>,
+    },
+    /// System calls.
+    SystemCalls,
 }
 
 /// `darc report`: show results that a file holds.

@@ -88,6 +88,7 @@ const PROGRAMS: &[Target] = &[
     c("closes_fds", "c/closes_fds.c", &[]),
     c("cold_split", "c/cold_split.c", &[]),
     c("contexts", "c/contexts.c", &[]),
+    c("counted_calls", "c/counted_calls.c", &[]),
     c("dead_leader", "c/dead_leader.c", &[]),
     c("deep_path", "c/deep_path.c", &[]),
     c("ends_in_f0", "c/ends_in_f0.c", &[]),

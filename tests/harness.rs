@@ -332,6 +332,13 @@ impl Target {
             .expect("it reads");
     }
 
+    /// Waits for the next line that it prints.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("text");
+        line
+    }
+
     /// Closes its input and waits for its end; what it wrote after "ready".
     pub fn finish(mut self) -> Finished {
         drop(self.stdin.take());

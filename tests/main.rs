@@ -16,6 +16,7 @@ mod ground_truth;
 mod libraries;
 mod markers;
 mod processes;
+mod profiling;
 mod resume;
 mod running;
 mod sampling;

@@ -14,6 +14,7 @@ mod detached;
 pub mod displace;
 mod extent;
 mod frame;
+mod jumps;
 mod loops;
 mod operand;
 mod plt;
@@ -30,6 +31,7 @@ pub use calls::{
 pub use code::{CodePart, FunctionCode, Memory, NoMemory};
 pub use extent::function_at;
 pub use iced_x86::Instruction;
+pub use jumps::direct_jumps;
 pub use loops::{Dominators, Loop, Loops};
 pub use operand::{Gpr, MemoryOperand, Operand, Registers, Segment};
 pub use plt::got_slot;

@@ -65,18 +65,23 @@ impl Comparison {
     }
 }
 
-/// The first phase over a complete set of profiles: whether a pair may be left out, since its totals are
-/// nearly equal, or its share of the time of the whole set is below `negligible` on both sides.
+/// The first phase over a complete set of profiles, one half: whether a pair may be left out, since its
+/// totals are nearly equal.
 #[must_use]
-pub fn is_uninteresting(
+pub fn has_equal_totals(before: &Profile, after: &Profile) -> bool {
+    normalised_difference(before.total().0 as f64, after.total().0 as f64) < NEAR_EQUAL
+        && normalised_difference(before.count() as f64, after.count() as f64) < NEAR_EQUAL
+}
+
+/// The other half: whether a pair's share of the time of the whole set is below `negligible` on both sides.
+#[must_use]
+pub fn is_negligible(
     (before, set_before): (&Profile, u64),
     (after, set_after): (&Profile, u64),
     negligible: f64,
 ) -> bool {
     let share = |part: &Profile, whole: u64| part.total().0 as f64 / whole.max(1) as f64;
-    let alike = normalised_difference(before.total().0 as f64, after.total().0 as f64) < NEAR_EQUAL
-        && normalised_difference(before.count() as f64, after.count() as f64) < NEAR_EQUAL;
-    alike || (share(before, set_before) < negligible && share(after, set_after) < negligible)
+    share(before, set_before) < negligible && share(after, set_after) < negligible
 }
 
 /// `|a - b|` as a part of the larger: 0 for equal values, 1 when only one is zero.
@@ -248,13 +253,11 @@ mod tests {
     fn pairs_that_matter_to_nobody_are_left_out() {
         let small = profile(1, 8, &[1]);
         let large = profile(1, 8, &[900]);
-        assert!(is_uninteresting((&large, 90_000), (&large, 90_000), 0.01));
-        assert!(!is_uninteresting((&small, 90_000), (&large, 90_000), 0.01));
-        assert!(is_uninteresting(
-            (&small, 90_000),
-            (&profile(1, 8, &[2]), 90_000),
-            0.01
-        ));
+        assert!(has_equal_totals(&large, &large));
+        assert!(!has_equal_totals(&small, &large));
+        assert!(!is_negligible((&small, 90_000), (&large, 90_000), 0.01));
+        let other = profile(1, 8, &[2]);
+        assert!(is_negligible((&small, 90_000), (&other, 90_000), 0.01));
     }
 
     proptest! {

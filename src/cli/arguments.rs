@@ -8,7 +8,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::values::{
-    parse_condition, parse_depth, parse_f0, parse_fraction, parse_peak, parse_pid, parse_resolution,
+    parse_condition, parse_depth, parse_f0, parse_fraction, parse_peak, parse_pid,
+    parse_profile_resolution, parse_resolution,
 };
 use crate::analysis::{PeakChoice, Resolution};
 use crate::duration;
@@ -67,6 +68,19 @@ pub(super) enum Command {
         pid: Option<i32>,
         #[command(flatten)]
         analysis: AnalysisArgs,
+        /// Run this program with these arguments
+        #[arg(value_name = "CMD", last = true)]
+        command: Vec<OsString>,
+    },
+    /// Show the latency profiles of many functions, or of system calls
+    #[command(after_help = EXIT_CODES, override_usage = "darc profile -p PID [OPTIONS] [FUNC]...\n       darc profile [OPTIONS] [FUNC]... -- CMD [ARG]...")]
+    Profile {
+        #[command(flatten)]
+        target: ProfileArgs,
+        /// Functions to profile: names, LIB:NAME, 0xADDR, FILE:LINE, patterns, LIB:* [default: all of the
+        /// program itself]
+        #[arg(value_name = "FUNC", value_parser = parse_f0)]
+        functions: Vec<String>,
         /// Run this program with these arguments
         #[arg(value_name = "CMD", last = true)]
         command: Vec<OsString>,
@@ -222,6 +236,67 @@ pub(super) struct F0Arg {
     /// function [default: main]
     #[arg(long, value_name = "FUNC", value_parser = parse_f0)]
     pub(super) f0: Option<String>,
+}
+
+#[derive(Args)]
+pub(super) struct ProfileArgs {
+    /// The process to profile
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true,
+          conflicts_with = "command")]
+    pub(super) pid: Option<i32>,
+    /// Profile everything that FUNC calls; can be given several times
+    #[arg(long, value_name = "FUNC", value_parser = parse_f0)]
+    pub(super) callees_of: Vec<String>,
+    /// Profile system calls instead of functions; needs the kernel's tracepoints
+    #[arg(long, conflicts_with_all = ["functions", "callees_of"])]
+    pub(super) syscalls: bool,
+    /// End after TIME, as in 500ms, 2s, 1m [default: with the target, or with Ctrl-C]
+    #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(super) duration: Option<Duration>,
+    /// Begin a new profile every TIME, and show them over time
+    #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(super) interval: Option<Duration>,
+    /// Buckets per doubling of the latency, 1 to 8
+    #[arg(long, value_name = "R", value_parser = parse_profile_resolution, default_value = "1")]
+    pub(super) resolution: Resolution,
+    /// Write the profiles to FILE
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// The format of FILE, or without FILE of what is shown
+    #[arg(long, value_enum, default_value_t = ProfileFormatArg::Text)]
+    pub(super) format: ProfileFormatArg,
+    /// Say nothing but errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(super) quiet: bool,
+    /// Say what is done; twice: every event
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(super) verbose: u8,
+    /// Use colours
+    #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
+    pub(super) color: ColorArg,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum ProfileFormatArg {
+    /// For people, and for darc compare
+    Text,
+    /// For programs, and for darc compare
+    Json,
+    /// Histograms and heat maps as a picture
+    Svg,
+    /// One page for a browser
+    Html,
+}
+
+impl From<ProfileFormatArg> for Format {
+    fn from(format: ProfileFormatArg) -> Self {
+        match format {
+            ProfileFormatArg::Text => Format::Text,
+            ProfileFormatArg::Json => Format::Json,
+            ProfileFormatArg::Svg => Format::Svg,
+            ProfileFormatArg::Html => Format::Html,
+        }
+    }
 }
 
 #[derive(Args)]

@@ -59,3 +59,11 @@ pub(super) fn parse_resolution(text: &str) -> Result<Resolution, String> {
     let resolution = text.parse().ok().and_then(Resolution::new);
     resolution.ok_or_else(|| format!("not a whole number between 1 and {}", Resolution::MAX))
 }
+
+pub(super) fn parse_profile_resolution(text: &str) -> Result<Resolution, String> {
+    // As fine as the stubs count.
+    const FINEST: u32 = 8;
+    let resolution = text.parse().ok().filter(|&r| r <= FINEST);
+    let resolution = resolution.and_then(Resolution::new);
+    resolution.ok_or_else(|| format!("not a whole number between 1 and {FINEST}"))
+}

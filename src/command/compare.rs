@@ -7,10 +7,10 @@ use crate::analysis::Profile;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{CompareOptions, ListingFormat};
 use crate::output::to_stdout;
-use crate::report::Report;
 use crate::report::difference::{self, Difference, Set};
+use crate::report::model::ProfileTable;
 use crate::report::text;
-use crate::state;
+use crate::state::{self, Stored};
 use crate::terminal::{self, Color};
 
 /// Shows the difference on stdout; whether a condition holds is in the exit status.
@@ -49,47 +49,67 @@ fn status(difference: &Difference) -> ExitStatus {
 }
 
 fn difference(options: &CompareOptions) -> Result<Difference, Failure> {
+    let files = format!("{:?} and {:?}", options.before, options.after);
     let before = read(&options.before)?;
     let after = read(&options.after)?;
+    if before.is_set() != after.is_set() {
+        return Err(Failure::message(
+            FailureKind::File,
+            format!("{files}: one is an analysis, the other a set of profiles; name two of a kind"),
+        ));
+    }
     difference::of(
-        &set(&options.before, &before),
-        &set(&options.after, &after),
+        &before.set(&options.before)?,
+        &after.set(&options.after)?,
         options.method,
         &options.fail_on,
     )
     .map_err(|error| {
-        let files = format!("{:?} and {:?}", options.before, options.after);
-        let advice = "analyse both with the same --resolution";
+        let advice = "measure both with the same --resolution";
         Failure::message(FailureKind::File, format!("{files}: {error}; {advice}"))
     })
 }
 
 /// A result with its profiles.
-struct Stored {
-    report: Report,
+struct Compared {
+    stored: Stored,
     profiles: Vec<Profile>,
 }
 
-fn read(path: &Path) -> Result<Stored, Failure> {
+fn read(path: &Path) -> Result<Compared, Failure> {
     let refuse = |why: &str| Failure::message(FailureKind::File, format!("{path:?}: {why}"));
-    let (report, _) = stored::read(path)?;
-    let tables =
-        std::iter::once(&report.profile).chain(report.focus.iter().map(|focus| &focus.profile));
-    let profiles: Result<Vec<Profile>, _> = tables.map(state::profile).collect();
+    let (stored, _) = stored::read_any(path)?;
+    let tables: Vec<&ProfileTable> = match &stored {
+        Stored::Report(report) => std::iter::once(&report.profile)
+            .chain(report.focus.iter().map(|focus| &focus.profile))
+            .collect(),
+        Stored::Profiles(set) => set.profiles.iter().map(|entry| &entry.profile).collect(),
+    };
+    let profiles: Result<Vec<Profile>, _> = tables.into_iter().map(state::profile).collect();
     let profiles = profiles.map_err(|error| refuse(&error.to_string()))?;
-    if profiles.iter().all(|profile| profile.count() == 0) {
-        return Err(refuse(
-            "no op completed, so there is nothing to compare; name other results",
-        ));
-    }
-    Ok(Stored { report, profiles })
+    Ok(Compared { stored, profiles })
 }
 
-fn set<'a>(path: &Path, stored: &'a Stored) -> Set<'a> {
-    Set {
-        file: path.display().to_string(),
-        report: &stored.report,
-        profiles: stored.profiles.clone(),
+impl Compared {
+    fn is_set(&self) -> bool {
+        matches!(self.stored, Stored::Profiles(_))
+    }
+
+    fn set(&self, path: &Path) -> Result<Set<'_>, Failure> {
+        let (file, profiles) = (path.display().to_string(), self.profiles.clone());
+        let set = match &self.stored {
+            Stored::Report(report) => Set::of_report(file, report, profiles),
+            Stored::Profiles(set) => Set::of_profiles(file, set, profiles),
+        };
+        match set.is_empty() {
+            true => Err(Failure::message(
+                FailureKind::File,
+                format!(
+                    "{path:?}: no op completed, so there is nothing to compare; name other results"
+                ),
+            )),
+            false => Ok(set),
+        }
     }
 }
 
@@ -97,7 +117,7 @@ fn set<'a>(path: &Path, stored: &'a Stored) -> Set<'a> {
 mod tests {
     use super::*;
     use crate::options::{ColorChoice, Condition, Method};
-    use crate::report::sample;
+    use crate::report::{Report, sample};
 
     /// Compares the sample with what `change` makes of it.
     fn compare(

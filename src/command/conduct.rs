@@ -467,7 +467,7 @@ pub enum Show {
     Nothing,
 }
 
-fn print(mut stream: impl std::io::Write, text: &str) {
+pub(super) fn print(mut stream: impl std::io::Write, text: &str) {
     let _ = stream
         .write_all(text.as_bytes())
         .and_then(|()| stream.flush());

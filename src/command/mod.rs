@@ -9,6 +9,7 @@ pub mod doctor;
 mod engines;
 pub mod guardian;
 pub mod list;
+pub mod profile;
 pub mod report;
 pub mod resume;
 pub mod run;
@@ -18,6 +19,7 @@ mod saved;
 mod standing;
 pub mod status;
 mod stored;
+mod syscalls;
 
 use crate::exit::{ExitStatus, Failure};
 use crate::options::Invocation;
@@ -31,6 +33,7 @@ pub fn execute(invocation: Invocation) -> Result<ExitStatus, Failure> {
         Invocation::Run(options) => run::execute(options),
         Invocation::Attach(options) => attach::execute(options),
         Invocation::Resume(options) => resume::execute(options),
+        Invocation::Profile(options) => profile::execute(options),
         Invocation::Report(options) => report::execute(options),
         Invocation::Compare(options) => compare::execute(options),
         Invocation::List(options) => list::execute(options),

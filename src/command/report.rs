@@ -2,9 +2,11 @@
 
 use super::{saved, stored};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::ReportOptions;
+use crate::options::{Format, ReportOptions};
 use crate::output::{Output, to_stdout};
-use crate::report::{self, text};
+use crate::report;
+use crate::report::text::{self, Style};
+use crate::state::{self, Stored};
 use crate::terminal::{self, Color};
 
 /// Shows the results on stdout, or writes them to a file.
@@ -12,10 +14,16 @@ use crate::terminal::{self, Color};
 /// # Errors
 /// When the file is none of darc's, or the output cannot be written.
 pub fn execute(options: ReportOptions) -> Result<ExitStatus, Failure> {
-    let (report, _) = stored::read(&options.file)?;
+    let (stored, _) = stored::read_any(&options.file)?;
     match &options.output {
         Some(path) => {
-            let results = saved::contents(&report, options.format)?;
+            let results = match &stored {
+                Stored::Report(report) => saved::contents(report, options.format)?,
+                Stored::Profiles(set) => match options.format {
+                    Format::Text => state::write_profiles(set),
+                    format => super::profile::render(set, format, Style::default())?,
+                },
+            };
             Output::open(path)
                 .class(FailureKind::File)?
                 .write(results.as_bytes())
@@ -23,14 +31,19 @@ pub fn execute(options: ReportOptions) -> Result<ExitStatus, Failure> {
         }
         None => {
             let stdout = std::io::stdout();
-            let style = text::Style {
+            let style = Style {
                 width: terminal::width(&stdout),
                 color: match Color::of(options.color, &stdout) {
                     Color::Ansi => text::Color::Always,
                     Color::Plain => text::Color::Never,
                 },
             };
-            let text = report::render(&report, options.format, style).class(FailureKind::Other)?;
+            let text = match &stored {
+                Stored::Report(report) => {
+                    report::render(report, options.format, style).class(FailureKind::Other)?
+                }
+                Stored::Profiles(set) => super::profile::render(set, options.format, style)?,
+            };
             to_stdout(&text).class(FailureKind::File)?;
         }
     }

@@ -18,6 +18,7 @@ pub mod json;
 mod markup;
 pub mod model;
 pub mod place;
+pub mod profiles;
 #[cfg(test)]
 pub(crate) mod sample;
 pub mod speedscope;

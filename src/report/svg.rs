@@ -7,11 +7,11 @@ use super::words;
 use crate::analysis::{Hz, Nanos, Resolution, Ticks};
 
 /// The picture's size in pixels, before it is scaled.
-const WIDTH: f64 = 800.0;
-const HEIGHT: f64 = 330.0;
+pub(super) const WIDTH: f64 = 800.0;
+pub(super) const HEIGHT: f64 = 330.0;
 /// Where the bars stand.
-const LEFT: f64 = 70.0;
-const RIGHT: f64 = WIDTH - 20.0;
+pub(super) const LEFT: f64 = 70.0;
+pub(super) const RIGHT: f64 = WIDTH - 20.0;
 const TOP: f64 = 70.0;
 const BOTTOM: f64 = HEIGHT - 50.0;
 /// How many colours there are; further peaks begin again with the first.
@@ -73,7 +73,7 @@ pub(super) fn element(
     page
 }
 
-fn open(page: &mut Markup, height: f64, title: &str) {
+pub(super) fn open(page: &mut Markup, height: f64, title: &str) {
     page.raw(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" role=\"img\" viewBox=\"0 0 ",
     );
@@ -138,7 +138,13 @@ impl Scale {
     }
 }
 
-fn figure(title: &str, profile: &ProfileTable, peaks: &[PeakEntry], hz: Option<Hz>) -> Markup {
+/// One histogram, without the element around it.
+pub(super) fn figure(
+    title: &str,
+    profile: &ProfileTable,
+    peaks: &[PeakEntry],
+    hz: Option<Hz>,
+) -> Markup {
     let mut page = Markup::default();
     page.raw("<text class=\"title\" x=\"")
         .number(LEFT)
@@ -158,7 +164,7 @@ fn figure(title: &str, profile: &ProfileTable, peaks: &[PeakEntry], hz: Option<H
 }
 
 /// A title that is no wider than the picture.
-fn shortened(title: &str) -> String {
+pub(super) fn shortened(title: &str) -> String {
     const LONGEST: usize = 90;
     match title.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}…", &title[..end]),

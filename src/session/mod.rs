@@ -3,6 +3,7 @@
 //! The order is start → plan → instrument → drain → decide → restore. The engine records, the analysis
 //! decides, and the session carries requests and answers between them.
 
+mod callee;
 pub mod catalog;
 pub mod claim;
 pub mod clock;
@@ -14,6 +15,7 @@ pub mod markers;
 pub mod modules;
 pub mod onlooker;
 mod planning;
+pub mod profiling;
 mod question;
 mod stacks;
 pub mod summary;

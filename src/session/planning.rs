@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use darc_disasm::got_slot;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
 use darc_tracer::plan::{Edge, Plan, PlannedFunction};
 
 use crate::analysis::{Callee, Fnode, FnodeId, Ftree, SiteId};
 
+use super::callee::behind_plt;
 use super::catalog::{Catalog, Reach};
 use super::code::{CodeCache, Scanned};
 use super::hooks::Hooks;
@@ -42,34 +42,7 @@ impl Sources<'_> {
             .modules
             .locate(place)
             .ok_or_else(|| format!("{} is not loaded", self.modules.get(place.module).path))?;
-        Ok(self.behind_plt(addr, place))
-    }
-
-    /// Follows a PLT stub to the function that its slot holds by now.
-    fn behind_plt(&self, addr: TargetAddr, place: CodeRef) -> TargetAddr {
-        let image = self.modules.get(place.module).image.as_ref();
-        if image.and_then(|image| image.plt_name(place.addr)).is_none() {
-            return addr;
-        }
-        let mut stub = [0; 16];
-        if !self.engine.read_code(addr, &mut stub) {
-            return addr;
-        }
-        let slot = got_slot(&stub, addr.0);
-        let target = slot
-            .and_then(|slot| self.engine.memory().read_word(TargetAddr(slot)).ok())
-            .map(TargetAddr);
-        // Before its first call a lazily bound slot points back into the PLT.
-        target
-            .filter(|&target| {
-                self.modules.place(target).is_some_and(|at| {
-                    let image = self.modules.get(at.module).image.as_ref();
-                    image.is_none_or(|image| {
-                        image.function_at(at.addr).is_some() && image.plt_name(at.addr).is_none()
-                    })
-                })
-            })
-            .unwrap_or(addr)
+        Ok(behind_plt(self.modules, self.engine, addr, place))
     }
 
     /// The function of an fnode, scanned.

@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
-use super::{MAX_SIZE, StateError, checksum, outline, validate};
+use super::{MAX_SIZE, StateError, Stored, checksum, outline, validate};
 use crate::report::Report;
+use crate::report::profiles::ProfileSet;
 use crate::report::text::{self, Style};
 
 /// The version of the format.
@@ -12,6 +13,10 @@ pub const VERSION: u64 = 1;
 const MAGIC: &str = "darc ";
 const LINES: &str = "report-lines ";
 const DATA_FOLLOW: &str = "\nThe same as data, for darc resume and darc report:\n";
+const SET_FOLLOWS: &str = "\nThe same as data, for darc compare and darc report:\n";
+/// What the data of an analysis and of a set of profiles begin with.
+const REPORT: &str = "report";
+const PROFILES: &str = "profiles";
 const CHECKSUM: &str = "checksum ";
 
 /// The result as a file.
@@ -22,9 +27,24 @@ const CHECKSUM: &str = "checksum ";
 pub fn write(report: &Report) -> String {
     let people = text::render(report, Style::default()) + DATA_FOLLOW;
     let data = serde_json::to_value(report).expect("a report has text keys and finite figures");
+    file(&people, REPORT, &data)
+}
+
+/// A set of profiles as a file.
+///
+/// # Panics
+/// When the set holds a figure that is not finite, which no assembled set does.
+#[must_use]
+pub fn write_profiles(set: &ProfileSet) -> String {
+    let people = text::profiles::render(set, Style::default()) + SET_FOLLOWS;
+    let data = serde_json::to_value(set).expect("a set has text keys and finite figures");
+    file(&people, PROFILES, &data)
+}
+
+fn file(people: &str, keyword: &str, data: &Value) -> String {
     let lines = people.matches('\n').count();
     let mut file = format!("{MAGIC}{VERSION}\n{LINES}{lines}\n{people}");
-    outline::write(&mut file, "report", &data);
+    outline::write(&mut file, keyword, data);
     let sum = checksum::of(file.as_bytes());
     file.push_str(&format!("{CHECKSUM}{} {sum:016x}\n", checksum::NAME));
     file
@@ -35,6 +55,14 @@ pub fn write(report: &Report) -> String {
 /// # Errors
 /// When it is no such file, is damaged, has another version, or contradicts itself.
 pub fn parse(bytes: &[u8]) -> Result<Report, StateError> {
+    match parse_stored(bytes)? {
+        Stored::Report(report) => Ok(*report),
+        Stored::Profiles(_) => Err(StateError::Profiles),
+    }
+}
+
+/// Reads a file that [`write()`] or [`write_profiles()`] has written.
+pub(super) fn parse_stored(bytes: &[u8]) -> Result<Stored, StateError> {
     if bytes.len() > MAX_SIZE {
         return Err(StateError::TooLarge {
             size: bytes.len(),
@@ -65,8 +93,22 @@ pub fn parse(bytes: &[u8]) -> Result<Report, StateError> {
         .and_then(|count| count.checked_add(2))
         .filter(|&begin| begin < total)
         .ok_or_else(|| damaged(2, "there are not so many lines"))?;
-    let data = outline::parse("report", lines.skip(data_begins - 2))?;
-    report(data)
+    let mut lines = lines.skip(data_begins - 2).peekable();
+    let is_set = lines
+        .peek()
+        .is_some_and(|(line, _)| line.split(' ').next() == Some(PROFILES));
+    Ok(match is_set {
+        true => Stored::Profiles(Box::new(profiles(outline::parse(PROFILES, lines)?)?)),
+        false => Stored::Report(Box::new(report(outline::parse(REPORT, lines)?)?)),
+    })
+}
+
+/// The set of profiles that the data describe, if they do.
+pub(super) fn profiles(data: Value) -> Result<ProfileSet, StateError> {
+    let set: ProfileSet =
+        serde_json::from_value(data).map_err(|error| StateError::Invalid(error.to_string()))?;
+    validate::profiles(&set)?;
+    Ok(set)
 }
 
 /// The report that the data describe, if they do.

@@ -10,6 +10,9 @@ pub enum StateError {
     /// It is something else.
     #[error("not a darc file")]
     NotDarc,
+    /// It is the other kind of result.
+    #[error("a set of profiles, not an analysis")]
+    Profiles,
     /// It is of another version.
     #[error("a darc file of version {found}, this program reads version {known}")]
     Version {

@@ -3,15 +3,16 @@
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{MAX_NESTING, MAX_SIZE, StateError, validate};
+use super::{MAX_NESTING, MAX_SIZE, StateError, Stored, validate};
 use crate::report::Report;
 use crate::report::model::SCHEMA;
+use crate::report::profiles::{KIND, ProfileSet};
 
 /// Brackets nest this deep at most: every fnode has one pair of its own and one of its list.
 const MAX_BRACKETS: usize = 2 * MAX_NESTING + 16;
 
 /// Reads a JSON result.
-pub(super) fn parse(bytes: &[u8]) -> Result<Report, StateError> {
+pub(super) fn parse(bytes: &[u8]) -> Result<Stored, StateError> {
     if bytes.len() > MAX_SIZE {
         return Err(StateError::TooLarge {
             size: bytes.len(),
@@ -24,22 +25,28 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Report, StateError> {
         what: error.to_string(),
     };
     // What it is comes first, so that another schema is not called damaged.
-    let Header { schema } = read(bytes).map_err(damaged)?;
+    let Header { schema, kind } = read(bytes).map_err(damaged)?;
     let known = u64::from(SCHEMA);
     match schema {
         None => return Err(StateError::NotDarc),
         Some(found) if found != known => return Err(StateError::Version { found, known }),
         Some(_) => {}
     }
+    if kind.as_deref() == Some(KIND) {
+        let set: ProfileSet = read(bytes).map_err(damaged)?;
+        validate::profiles(&set)?;
+        return Ok(Stored::Profiles(Box::new(set)));
+    }
     let report: Report = read(bytes).map_err(damaged)?;
     validate::report(&report)?;
-    Ok(report)
+    Ok(Stored::Report(Box::new(report)))
 }
 
 /// All that tells results in JSON from other JSON.
 #[derive(Deserialize)]
 struct Header {
     schema: Option<u64>,
+    kind: Option<String>,
 }
 
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {

@@ -10,6 +10,8 @@
 //! checksum fnv1a-64 0011223344556677    of all bytes before this line
 //! ```
 //!
+//! A set of profiles (`darc profile`) is written in the same way, its data below `profiles`.
+//!
 //! The files of strangers are read too, so reading checks the checksum first, has limits for everything,
 //! and refuses what contradicts itself. JSON results (schema 1) are read as well; those have no checksum.
 #![forbid(unsafe_code)]
@@ -24,12 +26,13 @@ pub mod restore;
 mod tests;
 mod validate;
 
-pub use document::{VERSION, parse, write};
+pub use document::{VERSION, parse, write, write_profiles};
 pub use error::StateError;
 pub use restore::{Ids, restore};
 pub use validate::profile;
 
 use crate::report::Report;
+use crate::report::profiles::ProfileSet;
 
 /// Files larger than this are refused, in bytes.
 pub const MAX_SIZE: usize = 32 << 20;
@@ -42,15 +45,35 @@ const MAX_DEPTH: usize = crate::analysis::params::MAX_DEPTH;
 /// Records are nested this deep at most: the report, an analysis in it, and the ftree.
 const MAX_NESTING: usize = MAX_DEPTH + 4;
 
-/// Reads a result in either format.
+/// What a file may hold.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Stored {
+    /// An analysis.
+    Report(Box<Report>),
+    /// Profiles that were measured together.
+    Profiles(Box<ProfileSet>),
+}
+
+/// Reads the result of an analysis in either format.
 ///
 /// # Errors
-/// When it is no result, is damaged, has another version, or contradicts itself.
+/// When it is no such result, is damaged, has another version, or contradicts itself.
 pub fn read_any(bytes: &[u8]) -> Result<Report, StateError> {
+    match read_stored(bytes)? {
+        Stored::Report(report) => Ok(*report),
+        Stored::Profiles(_) => Err(StateError::Profiles),
+    }
+}
+
+/// Reads a result of either kind in either format.
+///
+/// # Errors
+/// As [`read_any`].
+pub fn read_stored(bytes: &[u8]) -> Result<Stored, StateError> {
     let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
     if first == Some(&b'{') {
         json::parse(bytes)
     } else {
-        parse(bytes)
+        document::parse_stored(bytes)
     }
 }

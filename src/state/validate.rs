@@ -9,6 +9,7 @@ use crate::report::Report;
 use crate::report::model::{
     DescentState, FnodePeak, FtreeNode, Parameters, PeakEntry, ProfileTable, SCHEMA,
 };
+use crate::report::profiles::{KIND, ProfileSet};
 
 /// Checks a whole report.
 pub(super) fn report(report: &Report) -> Result<(), StateError> {
@@ -122,6 +123,51 @@ pub fn profile(table: &ProfileTable) -> Result<Profile, StateError> {
         format!("profile: the buckets hold {ops} ops, not {}", table.ops)
     })?;
     Ok(profile)
+}
+
+/// Checks a set of profiles.
+pub(super) fn profiles(set: &ProfileSet) -> Result<(), StateError> {
+    ensure(set.schema == SCHEMA, || {
+        format!("schema {} is not known", set.schema)
+    })?;
+    ensure(set.kind == KIND, || "it is no set of profiles".to_owned())?;
+    let resolution = Resolution::new(set.resolution).ok_or_else(|| {
+        StateError::Invalid(format!("resolution {} is not known", set.resolution))
+    })?;
+    let concurrency = |value: f64| {
+        ensure(value.is_finite() && value >= 0.0, || {
+            format!("concurrency {value} cannot be")
+        })
+    };
+    for entry in &set.profiles {
+        ensure(entry.profile.resolution == set.resolution, || {
+            format!(
+                "profile: resolution {} of one in {}",
+                entry.profile.resolution, set.resolution
+            )
+        })?;
+        profile(&entry.profile)?;
+        concurrency(entry.concurrency)?;
+        for peak in &entry.peaks {
+            share("share_of_ops", peak.share_of_ops)?;
+            share("share_of_time", peak.share_of_time)?;
+            ensure(peak.first_bucket <= peak.last_bucket, || {
+                format!("peak {} ends before it begins", peak.peak)
+            })?;
+        }
+        for part in &entry.segments {
+            concurrency(part.concurrency)?;
+            ensure(part.segment < set.segments.len() as u64, || {
+                format!("there is no segment {}", part.segment)
+            })?;
+            for bucket in &part.buckets {
+                ensure(bucket.bucket < resolution.buckets(), || {
+                    format!("there is no bucket {}", bucket.bucket)
+                })?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// One analysis: peaks that the profile can have, and an ftree of these peaks.

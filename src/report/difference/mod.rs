@@ -3,15 +3,18 @@
 //! A result is a set of profiles: f0's, and those of the functions below an f0 that was running already. In
 //! sets of several the pairs that cannot matter are left out first; f0s are always shown.
 
+mod set;
 pub mod text;
 
 use serde::Serialize;
 
-use super::model::{PeakEntry, Report, SCHEMA};
+use super::model::{PeakEntry, SCHEMA};
 use super::words;
 use crate::analysis::compare::{self, Comparison, PeakChange};
 use crate::analysis::histogram::ProfileError;
 use crate::analysis::{Hz, Peak, Profile};
+use set::Member;
+pub use set::Set;
 
 /// Pairs with a smaller share of the time of both sets are left out.
 const NEGLIGIBLE: f64 = 0.01;
@@ -101,16 +104,6 @@ impl Condition {
     }
 }
 
-/// One result: its name, and its profiles.
-pub struct Set<'a> {
-    /// The file, as the person named it.
-    pub file: String,
-    /// The whole result.
-    pub report: &'a Report,
-    /// f0's profile, then those of the report's `focus`.
-    pub profiles: Vec<Profile>,
-}
-
 /// How two results differ.
 #[derive(Clone, PartialEq, Serialize, Debug)]
 pub struct Difference {
@@ -141,7 +134,8 @@ pub struct Difference {
 pub struct Side {
     /// The file.
     pub file: String,
-    /// The function that was analysed.
+    /// The function that was analysed; absent for sets of profiles.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub f0: String,
     /// Cycles per second.
     pub hz: u64,
@@ -243,26 +237,26 @@ pub fn of(
     method: Method,
     conditions: &[Condition],
 ) -> Result<Difference, ProfileError> {
-    let time = |set: &Set<'_>| {
-        set.profiles
-            .iter()
-            .fold(0_u64, |sum, profile| sum.saturating_add(profile.total().0))
-    };
-    let (time_before, time_after) = (time(before), time(after));
-    let (old, new) = (members(before), members(after));
+    let (time_before, time_after) = (before.time(), after.time());
+    let (old, new) = (&before.members, &after.members);
     let mut pairs: Vec<(f64, Pair)> = Vec::new();
     let mut holds = vec![false; conditions.len()];
     let mut left_out = 0;
-    for one in &old {
+    for one in old {
         let Some(other) = new.iter().find(|other| one.is_same(other)) else {
             continue;
         };
-        let comparison = Comparison::of(one.profile, other.profile)?;
+        let comparison = Comparison::of(&one.profile, &other.profile)?;
+        let sides = ((&one.profile, time_before), (&other.profile, time_after));
+        // What takes no time to speak of has peaks by chance.
+        if !one.is_f0 && compare::is_negligible(sides.0, sides.1, NEGLIGIBLE) {
+            left_out += 1;
+            continue;
+        }
         for (holds, condition) in holds.iter_mut().zip(conditions) {
             *holds |= condition.holds(&comparison);
         }
-        let sides = ((one.profile, time_before), (other.profile, time_after));
-        if !one.is_f0 && compare::is_uninteresting(sides.0, sides.1, NEGLIGIBLE) {
+        if !one.is_f0 && compare::has_equal_totals(&one.profile, &other.profile) {
             left_out += 1;
         } else {
             pairs.push((
@@ -286,76 +280,43 @@ pub fn of(
         method,
         pairs: pairs.into_iter().map(|(_, pair)| pair).collect(),
         left_out,
-        only_before: only(&old, &new),
-        only_after: only(&new, &old),
+        only_before: only(old, new),
+        only_after: only(new, old),
         failed_on: failed.map(|(condition, _)| condition.to_string()).collect(),
-        warnings: warnings(before.report, after.report),
+        warnings: warnings(before, after),
     })
-}
-
-/// A profile of a set.
-struct Member<'a> {
-    name: String,
-    is_f0: bool,
-    profile: &'a Profile,
-    peaks: &'a [PeakEntry],
-}
-
-impl Member<'_> {
-    /// f0s belong together whatever they are called.
-    fn is_same(&self, other: &Member<'_>) -> bool {
-        self.is_f0 == other.is_f0 && (self.is_f0 || self.name == other.name)
-    }
-}
-
-/// The profiles that hold ops; f0's also when it alone is there.
-fn members<'a>(set: &'a Set<'_>) -> Vec<Member<'a>> {
-    let report = set.report;
-    let f0 = (report.f0.name.clone(), true, report.peaks.as_slice());
-    let below = report
-        .focus
-        .iter()
-        .map(|focus| (focus.path.join(" → "), false, focus.peaks.as_slice()));
-    let named = std::iter::once(f0).chain(below).zip(&set.profiles);
-    named
-        .filter(|(_, profile)| profile.count() > 0)
-        .map(|((name, is_f0, peaks), profile)| Member {
-            name,
-            is_f0,
-            profile,
-            peaks,
-        })
-        .collect()
 }
 
 fn side(set: &Set<'_>) -> Side {
     Side {
         file: set.file.clone(),
-        f0: set.report.f0.name.clone(),
-        hz: set.report.clock.hz,
+        f0: set.f0.clone(),
+        hz: set.hz,
     }
 }
 
-fn warnings(before: &Report, after: &Report) -> Vec<String> {
+fn warnings(before: &Set<'_>, after: &Set<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
-    if before.f0.name != after.f0.name {
+    if before.f0 != after.f0 {
         warnings.push(format!(
             "the analysed functions differ: {} and {}",
-            before.f0.name, after.f0.name
+            before.f0, after.f0
         ));
     }
-    let hz = [before.clock.hz as f64, after.clock.hz as f64];
+    let hz = [before.hz as f64, after.hz as f64];
     if compare::normalised_difference(hz[0], hz[1]) > CLOCK_TOLERANCE {
         let [before, after] = hz.map(|hz| hz / 1e9);
         warnings.push(format!(
             "the clocks differ ({before:.2} and {after:.2} GHz): buckets are cycles, so equal times may lie in different buckets"
         ));
     }
-    if before.engine != after.engine {
+    if let (Some(before), Some(after)) = (before.engine, after.engine)
+        && before != after
+    {
         warnings.push(format!(
             "the engines differ: {} and {}",
-            words::engine(before.engine),
-            words::engine(after.engine)
+            words::engine(before),
+            words::engine(after)
         ));
     }
     warnings
@@ -384,8 +345,8 @@ fn pair(before: &Member<'_>, after: &Member<'_>, comparison: &Comparison, method
         ops: comparison.ops,
         mean_latency: comparison.mean_latency,
         total_latency: comparison.total_latency,
-        before: totals(before.profile),
-        after: totals(after.profile),
+        before: totals(&before.profile),
+        after: totals(&after.profile),
         buckets: buckets.collect(),
         resolution: resolution.get(),
         peaks: comparison

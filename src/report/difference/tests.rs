@@ -1,4 +1,5 @@
 use super::*;
+use crate::report::Report;
 use crate::report::golden_tests::golden;
 use crate::report::sample;
 use crate::report::text::Style;
@@ -7,11 +8,8 @@ use crate::state;
 fn set<'a>(file: &str, report: &'a Report) -> Set<'a> {
     let tables =
         std::iter::once(&report.profile).chain(report.focus.iter().map(|focus| &focus.profile));
-    Set {
-        file: file.to_owned(),
-        report,
-        profiles: tables.map(|table| state::profile(table).unwrap()).collect(),
-    }
+    let profiles = tables.map(|table| state::profile(table).unwrap());
+    Set::of_report(file.to_owned(), report, profiles.collect())
 }
 
 /// The sample without the ops of its slowest peak.

@@ -6,6 +6,9 @@ use crate::report::escape::control;
 use crate::report::text::{Color, Style};
 use crate::report::words::{path, percent, time};
 
+/// So many pairs are shown with their histograms, the others by their rating.
+const MOST_WHOLE: usize = 10;
+
 /// The whole comparison, ending with a newline.
 #[must_use]
 pub fn render(difference: &Difference, style: Style) -> String {
@@ -16,9 +19,22 @@ pub fn render(difference: &Difference, style: Style) -> String {
     };
     let files = [&difference.before.file, &difference.after.file].map(|file| control(file));
     page.heading(&format!("From {} to {}", files[0], files[1]));
-    for pair in &difference.pairs {
+    let (whole, rest) = difference
+        .pairs
+        .split_at(difference.pairs.len().min(MOST_WHOLE));
+    for pair in whole {
         page.line("");
         page.pair(pair, difference.method);
+    }
+    if !rest.is_empty() {
+        page.line("");
+        page.heading("Rated lower");
+    }
+    for pair in rest {
+        let rating = pair
+            .rating
+            .map_or_else(|| "undefined".to_owned(), |rating| format!("{rating:.3}"));
+        page.line(&format!("  {rating:>9}  {}", control(&pair.name)));
     }
     if difference.pairs.is_empty() {
         page.line("  no function is in both");

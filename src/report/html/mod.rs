@@ -13,7 +13,7 @@ use crate::report::markup::Markup;
 use crate::report::model::{FtreeNode, PeakEntry, ProfileTable, Report};
 use crate::report::{svg, words};
 
-const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">";
+pub(super) const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">";
 
 /// The report as a page.
 #[must_use]

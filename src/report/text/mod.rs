@@ -9,6 +9,7 @@ mod contrast;
 mod header;
 mod histogram;
 mod probes;
+pub mod profiles;
 mod time;
 
 use super::model::Report;

@@ -191,6 +191,9 @@ pub mod block {
     pub const DROPPED: u64 = 0x68;
     /// Ops that ended otherwise than by returning.
     pub const ENDED_OTHERWISE: u64 = 0x70;
+    /// The slot of the unwinder for which return addresses were last put back. What lies below it is called by
+    /// the unwinder, which still reads the stack.
+    pub const UNWINDER: u64 = 0x78;
 
     /// Offsets of the touched accumulators, in order (32 bits each).
     pub const TOUCH: u64 = 0x1100;

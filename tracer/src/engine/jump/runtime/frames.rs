@@ -171,10 +171,24 @@ pub fn slow(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Em
     a.cmp(eax, eax)?;
     a.ret()?;
     a.set_label(&mut revealed)?;
+    let mut unwinding = a.create_label();
+    in_unwinder(a, unwinding)?;
     a.xor(eax, eax)?;
     a.call(labels.resync)?;
     a.or(eax, 1)?;
+    a.ret()?;
+    a.set_label(&mut unwinding)?;
+    a.cmp(eax, eax)?;
     a.ret()
+}
+
+/// Goes to `unwinding` when the slot at rdi is that of a call that an unwinder makes: it goes on reading the
+/// stack afterwards, so that no return address may be hidden again. Changes rax.
+fn in_unwinder(a: &mut CodeAssembler, unwinding: CodeLabel) -> Emitted<()> {
+    a.mov(rax, field(block::UNWINDER))?;
+    a.sub(rax, rdi)?;
+    a.cmp(rax, DEEPEST_STACK)?;
+    a.jb(unwinding)
 }
 
 pub fn caught(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
@@ -222,6 +236,7 @@ pub fn nested(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> 
     a.cmp(field(block::LIMIT), 0)?;
     a.jne(again)?;
     a.mov(field32(block::TAINTED), 1)?;
+    in_unwinder(a, pass)?;
     a.xor(eax, eax)?;
     a.call(labels.resync)?;
     a.mov(rsi, field(block::TOP))?;
@@ -265,6 +280,7 @@ pub fn nested(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> 
 pub fn reveal(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
     let [mut again, mut known, mut done] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
+    a.mov(field(block::UNWINDER), rdi)?;
     a.mov(rsi, field(block::TOP))?;
     a.set_label(&mut again)?;
     a.cmp(rsi, field(block::BASE))?;

@@ -1,0 +1,34 @@
+//! The direct jumps in a piece of code, decoded from its beginning on.
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind};
+
+/// Every jump that names its target: where it is, and where it leads. Calls are none.
+#[must_use]
+pub fn direct_jumps(bytes: &[u8], at: u64) -> Vec<(u64, u64)> {
+    let decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
+    decoder
+        .into_iter()
+        .filter(|instruction| {
+            matches!(
+                instruction.flow_control(),
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+            ) && instruction.op0_kind() == OpKind::NearBranch64
+        })
+        .map(|instruction| (instruction.ip(), instruction.near_branch_target()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jumps_are_found_and_calls_are_not() {
+        // jmp +2; je -4; call 0; jmp *%rax
+        let bytes = [0xeb, 2, 0x74, 0xfc, 0xe8, 0, 0, 0, 0, 0xff, 0xe0];
+        assert_eq!(
+            direct_jumps(&bytes, 0x1000),
+            [(0x1000, 0x1004), (0x1002, 0x1000)]
+        );
+    }
+}

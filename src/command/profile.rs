@@ -1,0 +1,296 @@
+//! `darc profile`: latency profiles of many functions at once, or of system calls.
+
+use std::ffi::OsString;
+
+use darc_symbols::NameSpec;
+use darc_tracer::engine::jump::{self, Calibration, Profiler};
+use darc_tracer::launch::launch;
+use darc_tracer::preflight;
+use nix::sys::signal::SigSet;
+
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::{Format, ProfileOf, ProfileOptions, ProfileTarget, Verbosity};
+use crate::output::Output;
+use crate::report::model::Target;
+use crate::report::profiles::{self, ProfileSet};
+use crate::report::text::{self, Style};
+use crate::session::clock::Moment;
+use crate::session::profiling::{Measured, Profiling, Question, Wanted, summary};
+use crate::session::{Ending, Limits};
+use crate::state;
+use crate::terminal::interrupts::{Interrupts, Level};
+use crate::terminal::{self, Color, warning};
+
+use super::attach::command_line;
+use super::conduct::{claim, print, shown, tracing_failed, wait_for_exit};
+
+/// Does it.
+///
+/// # Errors
+/// When darc itself failed.
+pub fn execute(options: ProfileOptions) -> Result<ExitStatus, Failure> {
+    let ProfileOf::Functions { named, callees_of } = &options.what else {
+        return super::syscalls::execute(&options);
+    };
+    let question = Question {
+        wanted: wanted(named, callees_of)?,
+        interval: options.interval,
+        duration: options.duration,
+        resolution: options.resolution,
+    };
+    let mut profile = Profile::prepare(&options, question)?;
+    match &options.target {
+        ProfileTarget::Pid(pid) => profile.attach(*pid),
+        ProfileTarget::Command(command) => profile.launch(command),
+    }
+}
+
+fn wanted(named: &[String], callees_of: &[String]) -> Result<Vec<Wanted>, Failure> {
+    let parse = |name: &String| NameSpec::parse(name).class(FailureKind::Usage);
+    let mut wanted = Vec::new();
+    for name in named {
+        wanted.push(Wanted::Named(parse(name)?));
+    }
+    for name in callees_of {
+        wanted.push(Wanted::CalleesOf(parse(name)?));
+    }
+    if wanted.is_empty() {
+        wanted.push(Wanted::Program);
+    }
+    Ok(wanted)
+}
+
+/// Where and how a set of profiles is put out.
+pub(super) struct Sheet<'a> {
+    options: &'a ProfileOptions,
+    output: Option<Output>,
+}
+
+impl<'a> Sheet<'a> {
+    /// Opens the file first: nothing is measured that cannot be kept.
+    pub(super) fn open(options: &'a ProfileOptions) -> Result<Sheet<'a>, Failure> {
+        let output = options.output.as_ref().map(|path| Output::open(path));
+        let output = output.transpose().class(FailureKind::File)?;
+        Ok(Sheet { options, output })
+    }
+
+    /// Tells the person something at once.
+    pub(super) fn warn(&self, message: &str) {
+        if self.options.verbosity != Verbosity::Quiet {
+            warning::print(message);
+        }
+    }
+
+    /// Writes the file, and shows the set unless that is not wanted.
+    pub(super) fn publish(&mut self, set: &ProfileSet) -> Result<(), Failure> {
+        let format = self.options.format;
+        let quiet = self.options.verbosity == Verbosity::Quiet;
+        // Without a file the format is that of what is shown.
+        let shown_as = match self.output {
+            Some(_) => Format::Text,
+            None => format,
+        };
+        if !quiet || self.output.is_none() {
+            // A started program has stdout to itself; a closed pipe is no reason to fail.
+            match self.options.target {
+                ProfileTarget::Pid(_) => {
+                    let stream = std::io::stdout();
+                    let text = self.rendered(set, shown_as, &stream)?;
+                    print(stream, &text);
+                }
+                ProfileTarget::Command(_) => {
+                    let stream = std::io::stderr();
+                    let text = self.rendered(set, shown_as, &stream)?;
+                    print(stream, &text);
+                }
+            }
+        }
+        let Some(output) = self.output.take() else {
+            return Ok(());
+        };
+        let saved = match format {
+            Format::Text => state::write_profiles(set),
+            _ => render(set, format, Style::default())?,
+        };
+        output.write(saved.as_bytes()).class(FailureKind::File)
+    }
+
+    fn rendered(
+        &self,
+        set: &ProfileSet,
+        format: Format,
+        stream: &(impl std::io::IsTerminal + std::os::fd::AsFd),
+    ) -> Result<String, Failure> {
+        let style = Style {
+            width: terminal::width(stream),
+            color: match Color::of(self.options.color, stream) {
+                Color::Ansi => text::Color::Always,
+                Color::Plain => text::Color::Never,
+            },
+        };
+        render(set, format, style)
+    }
+}
+
+/// The set in a format.
+///
+/// # Errors
+/// When the format shows paths, which profiles do not have.
+pub(super) fn render(set: &ProfileSet, format: Format, style: Style) -> Result<String, Failure> {
+    let rendered = profiles::render(set, format, style).ok_or_else(|| {
+        Failure::message(
+            FailureKind::Usage,
+            format!(
+                "{}: shows paths of calls, which profiles do not have; choose text, json, svg or html",
+                format.name()
+            ),
+        )
+    })?;
+    rendered.class(FailureKind::Other)
+}
+
+/// A profiling that is being conducted.
+struct Profile<'a> {
+    sheet: Sheet<'a>,
+    question: Question,
+    measured: Measured,
+    mask: SigSet,
+    interrupts: Interrupts,
+    calibration: Calibration,
+    since: Moment,
+}
+
+impl<'a> Profile<'a> {
+    /// Checks and prepares everything that needs no target.
+    fn prepare(options: &'a ProfileOptions, question: Question) -> Result<Profile<'a>, Failure> {
+        let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
+        let interrupts = Interrupts::install().class(FailureKind::Other)?;
+        Ok(Profile {
+            sheet: Sheet::open(options)?,
+            question,
+            measured: Measured::default(),
+            mask,
+            interrupts,
+            calibration: jump::calibrate_counting().class(FailureKind::Target)?,
+            since: Moment::now(),
+        })
+    }
+
+    fn attach(&mut self, pid: i32) -> Result<ExitStatus, Failure> {
+        let found = preflight::check(pid).class(FailureKind::Target)?;
+        for note in &found.notes {
+            self.sheet.warn(&note.to_string());
+            self.measured.warnings.push(note.to_string());
+        }
+        let command = command_line(found.pid);
+        let _claim = claim(found.pid)?;
+        let profiler =
+            Profiler::attach(found.pid).map_err(|error| tracing_failed(&error, found.pid))?;
+        let ending = self.session(found.pid, profiler, false)?;
+        let exit_status = match ending {
+            Ending::Exited(code) => Some(code),
+            Ending::Killed(signal) => Some(128 + signal),
+            _ => None,
+        };
+        self.publish(found.pid, command, exit_status)?;
+        Ok(self.exit_status(ending))
+    }
+
+    fn launch(&mut self, command: &[OsString]) -> Result<ExitStatus, Failure> {
+        let thread = launch(command, &self.mask, jump::OPTIONS).class(FailureKind::Target)?;
+        let pid = thread.tid();
+        let _claim = claim(pid)?;
+        let outcome = match Profiler::launched(thread) {
+            Ok(profiler) => self.session(pid, profiler, true),
+            Err(error) => Err(tracing_failed(&error, pid)),
+        };
+        let mut ending = match outcome {
+            Ok(ending) => ending,
+            Err(failure) => {
+                if matches!(failure.kind(), FailureKind::Name | FailureKind::Target) {
+                    // Nothing of the program has run that a person would miss.
+                    let target = nix::unistd::Pid::from_raw(pid);
+                    let _ = nix::sys::signal::kill(target, nix::sys::signal::Signal::SIGKILL);
+                    let _ = wait_for_exit(pid, &self.interrupts);
+                }
+                return Err(failure);
+            }
+        };
+        let exit_status = match ending {
+            Ending::Exited(code) => Some(code),
+            Ending::Killed(signal) => Some(128 + signal),
+            _ => None,
+        };
+        // The answer is here: nobody shall have to wait for the program's end to see it.
+        self.publish(pid, shown(command), exit_status)?;
+        if exit_status.is_none() {
+            if let Ending::Interrupted(Level::LeaveAtOnce(signal)) = ending {
+                return Ok(ExitStatus::LeftAtOnce(signal));
+            }
+            match wait_for_exit(pid, &self.interrupts) {
+                Some(ended) => ending = ended,
+                None => return Ok(self.exit_status(ending)),
+            }
+        }
+        Ok(match ending {
+            Ending::Exited(code) => ExitStatus::TargetExited(code as u8),
+            Ending::Killed(signal) => ExitStatus::TargetKilled(signal),
+            _ => self.exit_status(ending),
+        })
+    }
+
+    fn session(
+        &mut self,
+        pid: i32,
+        mut profiler: Profiler,
+        launched: bool,
+    ) -> Result<Ending, Failure> {
+        profiler.set_cost(&self.calibration);
+        let limits = Limits {
+            deadline: None,
+            interrupts: &self.interrupts,
+        };
+        let session = Profiling::new(pid, &self.question, profiler, launched, &mut self.measured);
+        session.run(limits).map_err(Failure::from)
+    }
+
+    fn publish(
+        &mut self,
+        pid: i32,
+        command: Vec<String>,
+        exit_status: Option<i32>,
+    ) -> Result<(), Failure> {
+        let problems = self.measured.modules.take_warnings();
+        self.measured.warnings.extend(problems);
+        if !self.saw_calls() {
+            let warning = "no call of these functions began while darc was watching";
+            self.measured.warnings.push(warning.to_owned());
+        }
+        let program = self.measured.modules.known().first();
+        let target = Target {
+            pid: Some(pid),
+            command,
+            exe: program
+                .map(|module| module.path.clone())
+                .unwrap_or_default(),
+            build_id: program.and_then(|module| module.build_id.clone()),
+            exit_status,
+        };
+        let resolution = self.question.resolution;
+        let set = summary::set(&self.measured, resolution, target, self.since.rate());
+        self.sheet.publish(&set)
+    }
+
+    fn saw_calls(&self) -> bool {
+        let begun = |member: &crate::session::profiling::Member| member.counts.begun > 0;
+        self.measured.members.iter().any(begun)
+    }
+
+    fn exit_status(&self, ending: Ending) -> ExitStatus {
+        match ending {
+            Ending::Interrupted(Level::LeaveAtOnce(signal)) => ExitStatus::LeftAtOnce(signal),
+            _ if !self.saw_calls() => ExitStatus::NoOps,
+            _ => ExitStatus::Done,
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! From what the person typed to functions: names, patterns, everything of a library, everything that a
+//! function calls.
+
+use std::collections::BTreeSet;
+
+use darc_disasm::{Operand, SiteKind, Target};
+use darc_symbols::{FunctionKind, Image, LookupError, NameSpec, escape};
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::Engine;
+
+use crate::session::callee::behind_plt;
+use crate::session::code::CodeCache;
+use crate::session::modules::{CodeRef, ModuleId, Modules};
+
+use super::refused;
+
+/// More functions than this are not profiled at once: their probes would need some tens of megabytes.
+pub const MOST_FUNCTIONS: usize = 4000;
+
+/// What the person chose.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// The functions of a name, or that fit a pattern.
+    Named(NameSpec),
+    /// Everything that the functions of a name call.
+    CalleesOf(NameSpec),
+    /// All functions of the program itself.
+    Program,
+}
+
+/// The functions that were found.
+#[derive(Default, Debug)]
+pub struct Found {
+    /// To be probed.
+    pub functions: BTreeSet<CodeRef>,
+    /// Fits, but must be left alone.
+    pub refused: Vec<(CodeRef, String)>,
+    /// What names no function, at least not now.
+    pub missing: Vec<LookupError>,
+    /// What the person should know.
+    pub notes: Vec<String>,
+}
+
+/// Where functions are looked for.
+pub struct Source<'a> {
+    /// The files that are loaded.
+    pub modules: &'a Modules,
+    /// For reading the program's own code.
+    pub engine: &'a dyn Engine,
+    /// Code that has been read.
+    pub code: &'a mut CodeCache,
+}
+
+impl Source<'_> {
+    /// Finds all that is wanted.
+    pub fn find(&mut self, wanted: &[Wanted]) -> Found {
+        let mut found = Found::default();
+        for wanted in wanted {
+            match wanted {
+                Wanted::Named(spec) => match self.named(spec) {
+                    Ok(places) => self.add(places, &mut found),
+                    Err(error) => found.missing.push(error),
+                },
+                Wanted::CalleesOf(spec) => match self.named(spec) {
+                    Ok(callers) => self.callees(spec, &callers, &mut found),
+                    Err(error) => found.missing.push(error),
+                },
+                Wanted::Program => {
+                    let all = NameSpec::Name {
+                        module: None,
+                        name: "*".to_owned(),
+                    };
+                    let program = self.modules.loaded().into_iter().take(1);
+                    let places = program.flat_map(|id| self.in_module(id, &all)).collect();
+                    self.add(places, &mut found);
+                }
+            }
+        }
+        found
+    }
+
+    fn add(&self, places: Vec<CodeRef>, found: &mut Found) {
+        for place in places {
+            let module = self.modules.get(place.module);
+            let file = module.path.rsplit('/').next().unwrap_or_default();
+            let function = module
+                .image
+                .as_ref()
+                .and_then(|i| i.function_at(place.addr));
+            match function.and_then(|function| refused::reason(file, function)) {
+                Some(reason) => found.refused.push((place, reason.to_owned())),
+                None => drop(found.functions.insert(place)),
+            }
+        }
+    }
+
+    fn in_module(&self, id: ModuleId, spec: &NameSpec) -> Vec<CodeRef> {
+        let Some(image) = &self.modules.get(id).image else {
+            return Vec::new();
+        };
+        let start = image.entry();
+        let matches = image.find(spec).into_iter();
+        matches
+            .filter(|found| found.function.kind == FunctionKind::Code)
+            .map(|found| found.function.addr)
+            // Where the kernel enters the program: no call leads there.
+            .filter(|&addr| addr != start)
+            .map(|addr| CodeRef { module: id, addr })
+            .collect()
+    }
+
+    /// All functions of a name: the program's own before those of libraries, unless a library is named.
+    fn named(&self, spec: &NameSpec) -> Result<Vec<CodeRef>, LookupError> {
+        if let NameSpec::Address(addr) = spec {
+            return self.at(*addr);
+        }
+        let loaded = self.modules.loaded();
+        let own = loaded.iter().take(1).copied();
+        let own: Vec<CodeRef> = own.flat_map(|id| self.in_module(id, spec)).collect();
+        if !own.is_empty() {
+            return Ok(own);
+        }
+        let mut best = None;
+        let mut places: Vec<CodeRef> = Vec::new();
+        for &id in &loaded {
+            let Some(image) = &self.modules.get(id).image else {
+                continue;
+            };
+            let Some(rank) = image.find(spec).into_iter().map(|found| found.rank).min() else {
+                continue;
+            };
+            let here = self.in_module(id, spec);
+            match best {
+                Some(known) if known < rank => {}
+                Some(known) if known == rank => places.extend(here),
+                _ => (best, places) = (Some(rank), here),
+            }
+        }
+        if !places.is_empty() {
+            return Ok(places);
+        }
+        let images: Vec<&Image> = loaded
+            .iter()
+            .filter_map(|&id| self.modules.get(id).image.as_ref())
+            .collect();
+        match darc_symbols::resolve(spec, &images) {
+            Err(error) => Err(error),
+            // Found after all, though it cannot be measured: a resolver of an ifunc, or the entry point.
+            Ok(_) => Ok(Vec::new()),
+        }
+    }
+
+    fn at(&self, addr: u64) -> Result<Vec<CodeRef>, LookupError> {
+        let place = self.modules.place(TargetAddr(addr));
+        let place = place.filter(|place| {
+            let image = self.modules.get(place.module).image.as_ref();
+            image.is_none_or(|image| {
+                let function = image.function_at(place.addr);
+                function.is_some_and(|function| function.addr == place.addr)
+            })
+        });
+        place
+            .map(|place| vec![place])
+            .ok_or(LookupError::RunTimeAddress(addr))
+    }
+
+    fn callees(&mut self, spec: &NameSpec, callers: &[CodeRef], found: &mut Found) {
+        let mut by_pointer = 0;
+        for &caller in callers {
+            let Some(entry) = self.modules.locate(caller) else {
+                continue;
+            };
+            match self.code.scan(entry, self.modules, self.engine) {
+                Ok(scanned) => {
+                    let mut places = Vec::new();
+                    for site in &scanned.sites {
+                        match self.callee(&site.kind) {
+                            Callee::Function(place) => places.push(place),
+                            Callee::Unknown => by_pointer += 1,
+                            Callee::Kernel => {}
+                        }
+                    }
+                    // What it calls at several sites is one function; itself it is not asked about.
+                    self.add(places, found);
+                }
+                Err(reason) => found.refused.push((caller, reason)),
+            }
+        }
+        if by_pointer > 0 {
+            let name = match spec {
+                NameSpec::Name { name, .. } => escape(name),
+                _ => "the function".to_owned(),
+            };
+            found.notes.push(format!(
+                "{by_pointer} calls in {name} go through pointers: what they reach is not known before they run, and not among the profiles"
+            ));
+        }
+    }
+
+    fn callee(&self, kind: &SiteKind) -> Callee {
+        let target = match kind {
+            SiteKind::Call(target) | SiteKind::TailJump { target, .. } => target,
+            SiteKind::Syscall { .. } => return Callee::Kernel,
+        };
+        let place = match *target {
+            Target::Direct(to) => self.direct(TargetAddr(to)),
+            Target::Indirect(operand) => self.through_slot(operand),
+        };
+        place.map_or(Callee::Unknown, Callee::Function)
+    }
+
+    fn direct(&self, addr: TargetAddr) -> Option<CodeRef> {
+        let place = self.modules.place(addr)?;
+        let image = self.modules.get(place.module).image.as_ref();
+        let Some(imported) = image.and_then(|image| image.plt_name(place.addr)) else {
+            return Some(place);
+        };
+        let behind = behind_plt(self.modules, self.engine, addr, place);
+        match behind == addr {
+            // Not bound yet.
+            true => self.exported(&imported),
+            false => self.modules.place(behind),
+        }
+    }
+
+    /// A call through a slot of the global offset table, at a fixed address.
+    fn through_slot(&self, operand: Operand) -> Option<CodeRef> {
+        let Operand::Memory(memory) = operand else {
+            return None;
+        };
+        if memory.base.is_some() || memory.index.is_some() {
+            return None;
+        }
+        let slot = TargetAddr(memory.displacement as u64);
+        // The table is no code, but lies in the same file.
+        let imported = self.modules.loaded().into_iter().find_map(|id| {
+            let image = self.modules.get(id).image.as_ref()?;
+            let start = self.modules.locate(CodeRef {
+                module: id,
+                addr: image.entry(),
+            })?;
+            let offset = slot.0.wrapping_sub(start.0);
+            image.got_name(darc_symbols::FileAddr(image.entry().0.wrapping_add(offset)))
+        });
+        let bound = self.engine.memory().read_word(slot).ok().map(TargetAddr);
+        let bound = bound.and_then(|target| self.modules.place(target));
+        bound
+            .filter(|_| imported.is_some())
+            .or_else(|| self.exported(&imported?))
+    }
+
+    /// The library function of exactly this name.
+    fn exported(&self, name: &str) -> Option<CodeRef> {
+        self.modules.loaded().into_iter().find_map(|id| {
+            let image = self.modules.get(id).image.as_ref()?;
+            let addr = image.symbol(name)?;
+            let function = image.function_at(addr)?;
+            (function.addr == addr && function.kind == FunctionKind::Code)
+                .then_some(CodeRef { module: id, addr })
+        })
+    }
+}
+
+enum Callee {
+    Function(CodeRef),
+    Kernel,
+    Unknown,
+}

@@ -1,0 +1,95 @@
+//! Functions that are entered elsewhere than at their beginning: hand-written code shares its tails.
+//!
+//! In the GNU C library `mempcpy` jumps three bytes behind the beginning of `memmove`; a probe there would
+//! be jumped into its middle. A function's own code does not tell, so all code of its file is looked at.
+
+use std::collections::{BTreeMap, HashMap};
+
+use darc_disasm::direct_jumps;
+use darc_symbols::{FileAddr, Image};
+
+use crate::session::modules::{CodeRef, ModuleId, Modules};
+
+/// Bytes behind a function of unknown size that are looked at, at most.
+const MOST_GAP: u64 = 64 << 10;
+
+/// The functions of each file that code of other functions jumps into, and where that code is.
+#[derive(Default, Debug)]
+pub struct Entrances {
+    by_module: HashMap<ModuleId, BTreeMap<FileAddr, FileAddr>>,
+}
+
+impl Entrances {
+    /// Why a function must not be probed, if code elsewhere jumps into it.
+    pub fn reason(&mut self, modules: &Modules, place: CodeRef) -> Option<String> {
+        let image = modules.get(place.module).image.as_ref()?;
+        let found = self
+            .by_module
+            .entry(place.module)
+            .or_insert_with(|| find(image));
+        let from = found.get(&place.addr)?;
+        Some(format!(
+            "the code at {:#x} jumps behind its beginning",
+            from.0
+        ))
+    }
+}
+
+/// A stretch of code, and the function that it belongs to.
+struct Stretch {
+    start: u64,
+    end: u64,
+    function: FileAddr,
+}
+
+fn find(image: &Image) -> BTreeMap<FileAddr, FileAddr> {
+    let stretches = stretches(image);
+    let at = |addr: u64| {
+        let after = stretches.partition_point(|stretch| stretch.start <= addr);
+        let stretch = stretches.get(after.checked_sub(1)?)?;
+        (addr < stretch.end).then_some(stretch)
+    };
+    let mut found = BTreeMap::new();
+    for stretch in &stretches {
+        let len = stretch.end - stretch.start;
+        let Some(bytes) = image.bytes_at(FileAddr(stretch.start), len) else {
+            continue;
+        };
+        for (from, to) in direct_jumps(&bytes, stretch.start) {
+            let Some(target) = at(to) else { continue };
+            let is_entrance = target.function != stretch.function && to != target.function.0;
+            if is_entrance {
+                found.entry(target.function).or_insert(FileAddr(from));
+            }
+        }
+    }
+    found
+}
+
+/// All code by its function, sorted. What lies behind a function belongs to it up to the next one.
+fn stretches(image: &Image) -> Vec<Stretch> {
+    let mut parts: Vec<(u64, Option<u64>, FileAddr)> = Vec::new();
+    for function in image.functions() {
+        let end = function.range().map(|range| range.end.0);
+        parts.push((function.addr.0, end, function.addr));
+        let cold = function.cold_parts.iter();
+        parts.extend(cold.map(|part| (part.start.0, Some(part.end.0), function.addr)));
+    }
+    parts.sort_unstable();
+    parts.dedup_by_key(|&mut (start, ..)| start);
+    let next: Vec<u64> = parts.iter().skip(1).map(|&(start, ..)| start).collect();
+    parts
+        .into_iter()
+        .zip(next.into_iter().map(Some).chain([None]))
+        .map(|((start, end, function), next)| {
+            let known = end.unwrap_or(start);
+            let gap = known.saturating_add(MOST_GAP);
+            let end = next.map_or(known, |next| next.min(gap));
+            Stretch {
+                start,
+                end,
+                function,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,420 @@
+//! A session that profiles many functions at once: no f0, no descent (OSprof, OSDI 2006, section 3).
+//!
+//! The functions are found anew whenever code comes or goes; each keeps its number, so that what was
+//! counted before stays its own.
+
+mod choice;
+mod entrances;
+mod refused;
+pub mod summary;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use darc_symbols::LookupError;
+use darc_tracer::engine::jump::{Counts, Profiler};
+use darc_tracer::engine::{Notice, ProbeCost};
+use darc_tracer::plan::{CountedFunction, Plan};
+use darc_tracer::record::{Ticks, Tsc};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::analysis::histogram::Bucket;
+use crate::analysis::{Profile, Resolution};
+use crate::terminal::interrupts::Level;
+
+use super::code::CodeCache;
+use super::hooks::Hooks;
+use super::modules::{CodeRef, Modules};
+use super::{Ending, Limits, STARTUP_CHANGES, SessionError};
+
+use choice::Source;
+pub use choice::{MOST_FUNCTIONS, Wanted};
+use entrances::Entrances;
+
+/// How long to watch the target before looking at other duties.
+const SLICE: Duration = Duration::from_millis(20);
+/// Room for functions of libraries that are loaded later, where such are waited for.
+const ROOM_FOR_MORE: u32 = 1024;
+
+/// What was asked for.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// The functions.
+    pub wanted: Vec<Wanted>,
+    /// Whether, and how often, a profile of its own begins.
+    pub interval: Option<Duration>,
+    /// How long to measure.
+    pub duration: Option<Duration>,
+    /// Buckets per doubling of the latency.
+    pub resolution: Resolution,
+}
+
+/// A function among those that are profiled.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Where it is.
+    pub place: CodeRef,
+    /// All that was counted.
+    pub counts: Counts,
+    /// The time that was spent inside, by the calls in progress too.
+    pub busy: Ticks,
+    /// The segments in which something happened.
+    pub segments: Vec<SegmentCounts>,
+}
+
+/// What one function did in one segment.
+#[derive(Clone, Debug)]
+pub struct SegmentCounts {
+    /// Which one, from 0.
+    pub number: usize,
+    /// Calls that began.
+    pub begun: u64,
+    /// The time that was spent inside.
+    pub busy: Ticks,
+    /// The calls that returned.
+    pub profile: Profile,
+}
+
+impl Member {
+    fn new(place: CodeRef) -> Member {
+        Member {
+            place,
+            counts: Counts::default(),
+            busy: Ticks(0),
+            segments: Vec::new(),
+        }
+    }
+
+    /// Takes what has been counted until `now`; what is new belongs to the segment, if there are segments.
+    fn take(&mut self, counts: Counts, now: Tsc, segment: Option<usize>, resolution: Resolution) {
+        let busy = counts.busy(now);
+        if let Some(number) = segment {
+            let new = SegmentCounts {
+                number,
+                begun: counts.begun.saturating_sub(self.counts.begun),
+                busy: busy.saturating_sub(self.busy),
+                profile: profile(&counts, resolution).since(&profile(&self.counts, resolution)),
+            };
+            if new.begun > 0 || new.busy > Ticks(0) {
+                self.segments.push(new);
+            }
+        }
+        (self.counts, self.busy) = (counts, busy);
+    }
+}
+
+/// What was counted, as a profile: the buckets of the stubs, eight an octave, made coarser. Where a finer
+/// bucket crosses the border between two, its calls belong to the one that it begins in.
+#[must_use]
+pub fn profile(counts: &Counts, resolution: Resolution) -> Profile {
+    let mut profile = Profile::new(resolution);
+    for bucket in &counts.buckets {
+        let content = Bucket {
+            ops: bucket.calls,
+            total: bucket.total,
+        };
+        // Every latency is in some bucket.
+        let _ = profile.add_bucket(resolution.bucket(bucket.from), content);
+    }
+    profile
+}
+
+/// All that is known in the end.
+#[derive(Debug, Default)]
+pub struct Measured {
+    /// The files.
+    pub modules: Modules,
+    /// The functions, called or not.
+    pub members: Vec<Member>,
+    /// Those without a probe, with the reason.
+    pub refused: BTreeMap<CodeRef, String>,
+    /// When measuring began and ended.
+    pub period: Option<(Tsc, Tsc)>,
+    /// Where segments end, when there are several.
+    pub segments: Vec<Tsc>,
+    /// For how long the target was stopped each time.
+    pub pauses: Vec<Duration>,
+    /// Bytes of the text that are not as before.
+    pub bytes_differing: u64,
+    /// What a probe costs.
+    pub cost: ProbeCost,
+    /// What the person should know.
+    pub warnings: Vec<String>,
+}
+
+/// One process whose functions are being profiled.
+pub struct Profiling<'a> {
+    pid: i32,
+    question: &'a Question,
+    profiler: Profiler,
+    code: CodeCache,
+    hooks: Hooks,
+    entrances: Entrances,
+    launched: bool,
+    changes: u32,
+    slots: HashMap<CodeRef, u32>,
+    measured: &'a mut Measured,
+    /// A named library is not there: it may be loaded later.
+    waiting: bool,
+}
+
+impl<'a> Profiling<'a> {
+    /// Takes charge of a process.
+    pub fn new(
+        pid: i32,
+        question: &'a Question,
+        profiler: Profiler,
+        launched: bool,
+        measured: &'a mut Measured,
+    ) -> Profiling<'a> {
+        measured.cost = profiler.cost();
+        Profiling {
+            pid,
+            question,
+            profiler,
+            code: CodeCache::default(),
+            hooks: Hooks::default(),
+            entrances: Entrances::default(),
+            launched,
+            changes: 0,
+            slots: HashMap::new(),
+            measured,
+            waiting: false,
+        }
+    }
+
+    /// Measures until something ends it, and lets the process go, whatever happened.
+    ///
+    /// # Errors
+    /// Why measuring could not begin or go on. The target has been restored all the same.
+    pub fn run(mut self, limits: Limits<'_>) -> Result<Ending, SessionError> {
+        let outcome = self.measure(limits);
+        if self.launched && self.measured.period.is_none() && outcome.is_err() {
+            // Nothing of the program has run, and nothing shall.
+            let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
+        }
+        let unregistered = self.profiler.unregistered();
+        let end = darc_tracer::tsc();
+        let restored = self.profiler.finish();
+        if let Some((_, until)) = &mut self.measured.period {
+            *until = end;
+        }
+        let segments = self.measured.segments.len();
+        if segments > 0 {
+            self.measured.segments.push(end);
+        }
+        self.take_counts(end, (segments > 0).then_some(segments));
+        self.warn_of_losses(unregistered);
+        let counters = self.profiler.counters();
+        self.measured.pauses = counters.pauses;
+        self.measured.bytes_differing = counters.bytes_differing;
+        let ending = match (outcome?, self.profiler.end()) {
+            (_, Some(Notice::Exited(status))) => Ending::Exited(status),
+            (_, Some(Notice::Killed(signal))) => Ending::Killed(signal),
+            (ending, _) => ending,
+        };
+        match restored {
+            Err(error) if !error.is_gone() => Err(error.into()),
+            _ => Ok(ending),
+        }
+    }
+
+    fn measure(&mut self, limits: Limits<'_>) -> Result<Ending, SessionError> {
+        self.look_at_libraries()?;
+        let mut deadline = None;
+        let mut segment_ends = None;
+        loop {
+            let begun = self.measured.period.is_some();
+            if begun && deadline.is_none() {
+                deadline = self.question.duration.map(|time| Instant::now() + time);
+                segment_ends = self.question.interval.map(|time| Instant::now() + time);
+            }
+            let next = [deadline, segment_ends].into_iter().flatten().min();
+            let slice = next.map_or(SLICE, |at| {
+                SLICE.min(at.saturating_duration_since(Instant::now()))
+            });
+            match self.profiler.poll(slice)? {
+                Some(Notice::Exited(status)) => return Ok(Ending::Exited(status)),
+                Some(Notice::Killed(signal)) => return Ok(Ending::Killed(signal)),
+                Some(Notice::Exec) => {
+                    let warning = "the target executed another program; measuring ended there";
+                    self.measured.warnings.push(warning.to_owned());
+                    return Ok(Ending::Exec);
+                }
+                Some(Notice::LibrariesChanged) => {
+                    self.changes += 1;
+                    self.look_at_libraries()?;
+                }
+                None => {}
+            }
+            if segment_ends.is_some_and(|at| Instant::now() >= at) {
+                self.end_segment();
+                segment_ends = self.question.interval.map(|time| Instant::now() + time);
+            }
+            match limits.interrupts.level() {
+                Level::GoOn => {}
+                level => return Ok(Ending::Interrupted(level)),
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(Ending::TimeUp);
+            }
+        }
+    }
+
+    /// Code came or went: finds the functions among what is loaded now, and probes them.
+    fn look_at_libraries(&mut self) -> Result<(), SessionError> {
+        // When this fails the poll that follows says how the target ended.
+        let Ok(new) = self.measured.modules.refresh(self.pid) else {
+            return Ok(());
+        };
+        let program = self.measured.modules.loaded().first().copied();
+        let Some(program) = program else {
+            return Ok(());
+        };
+        let image = self.measured.modules.get(program).image.as_ref();
+        if image.is_some_and(darc_symbols::Image::is_go) {
+            return Err(SessionError::Unsuitable(
+                "the target is a Go program: its run-time moves stacks and checks return addresses, which probes would break"
+                    .to_owned(),
+            ));
+        }
+        if new || self.hooks == Hooks::default() {
+            self.hooks = Hooks::find(&self.measured.modules);
+        }
+        self.code.clear();
+        let found = Source {
+            modules: &self.measured.modules,
+            engine: self.profiler.engine(),
+            code: &mut self.code,
+        }
+        .find(&self.question.wanted);
+        if found.functions.len() > MOST_FUNCTIONS {
+            return Err(SessionError::Unsuitable(format!(
+                "{} functions fit, more than the {MOST_FUNCTIONS} that can be profiled at once; narrow the names",
+                found.functions.len()
+            )));
+        }
+        let starting = self.launched && self.changes < STARTUP_CHANGES;
+        for error in found.missing {
+            self.consider_missing(error, starting)?;
+        }
+        for note in found.notes {
+            if !self.measured.warnings.contains(&note) && !starting {
+                self.measured.warnings.push(note);
+            }
+        }
+        self.measured.refused.extend(found.refused);
+        self.probe(found.functions.into_iter().collect())
+    }
+
+    /// A library that was named and is not there may be loaded later; anything else is an error.
+    fn consider_missing(&mut self, error: LookupError, starting: bool) -> Result<(), SessionError> {
+        match error {
+            _ if starting => Ok(()),
+            LookupError::NoSuchModule { .. } if !self.waiting => {
+                self.waiting = true;
+                let warning = format!("{error}; waiting for it to be loaded");
+                self.measured.warnings.push(warning);
+                Ok(())
+            }
+            LookupError::NoSuchModule { .. } => Ok(()),
+            // It was there: its library has been unloaded.
+            _ if self.waiting
+                || self
+                    .measured
+                    .period
+                    .is_some_and(|_| self.changes > STARTUP_CHANGES) =>
+            {
+                Ok(())
+            }
+            error => Err(error.into()),
+        }
+    }
+
+    fn probe(&mut self, functions: Vec<CodeRef>) -> Result<(), SessionError> {
+        let mut plan = self.hooks.plan();
+        let engine = self.profiler.engine();
+        for place in functions {
+            let modules = &self.measured.modules;
+            let Some(entry) = modules.locate(place) else {
+                continue;
+            };
+            let scanned = match self.entrances.reason(modules, place) {
+                Some(reason) => Err(reason),
+                None => self.code.scan(entry, modules, engine),
+            };
+            match scanned {
+                Ok(scanned) => {
+                    let next = self.slots.len() as u32;
+                    let slot = *self.slots.entry(place).or_insert(next);
+                    if slot == next {
+                        self.measured.members.push(Member::new(place));
+                    }
+                    plan.counted.push(CountedFunction {
+                        code: Arc::clone(&scanned.code),
+                        slot,
+                    });
+                }
+                Err(reason) => drop(self.measured.refused.insert(place, reason)),
+            }
+        }
+        if self.profiler.slots() == 0 {
+            let more = match self.launched || self.waiting {
+                true => ROOM_FOR_MORE,
+                false => 0,
+            };
+            self.profiler
+                .reserve((self.slots.len() as u32 + more).max(ROOM_FOR_MORE / 4));
+        }
+        self.apply(&plan)
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Result<(), SessionError> {
+        let refused = self.profiler.apply(plan)?;
+        for refused in refused {
+            // Hooks are refused too; they are nobody's wish.
+            if let Some(place) = self.measured.modules.place(refused.addr)
+                && self.slots.contains_key(&place)
+            {
+                self.measured.refused.insert(place, refused.reason);
+            }
+        }
+        if !plan.counted.is_empty() && self.measured.period.is_none() {
+            let now = darc_tracer::tsc();
+            self.measured.period = Some((now, now));
+        }
+        Ok(())
+    }
+
+    fn end_segment(&mut self) {
+        let (now, number) = (darc_tracer::tsc(), self.measured.segments.len());
+        self.measured.segments.push(now);
+        self.take_counts(now, Some(number));
+    }
+
+    fn take_counts(&mut self, now: Tsc, segment: Option<usize>) {
+        for (slot, counts) in self.profiler.counts() {
+            if let Some(member) = self.measured.members.get_mut(slot as usize) {
+                member.take(counts, now, segment, self.question.resolution);
+            }
+        }
+    }
+
+    fn warn_of_losses(&mut self, unregistered: u64) {
+        if unregistered > 0 {
+            self.measured.warnings.push(format!(
+                "there were more threads than places to count in: {unregistered} calls were not counted"
+            ));
+        }
+        for member in &self.measured.members {
+            let (returned, counted) = (member.counts.returned, member.counts.in_buckets());
+            if returned != counted {
+                self.measured.warnings.push(format!(
+                    "checksum: {returned} calls of a function returned, its buckets hold {counted}; a call was being counted when the target ended, or its memory was damaged"
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! `darc profile`: many functions at once, and system calls.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use darc_testprogs::{Opt, program};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::{Finished, Running, Target, darc, execute, native, run_darc, turn};
+use crate::untouched::{ProcessState, check_released, check_text};
+
+/// A set of profiles, checked for what must hold of any.
+struct Profiles(Value);
+
+impl Profiles {
+    fn read(path: &Path, darc: &Finished) -> Profiles {
+        let text = std::fs::read_to_string(path)
+            .unwrap_or_else(|error| panic!("no results: {error}; {darc:#?}"));
+        let set: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(set["kind"], "profiles");
+        assert_eq!(set["bytes_differing_after_detach"], 0);
+        let profiles = set["profiles"].as_array().expect("a list");
+        let totals = profiles
+            .iter()
+            .map(|entry| entry["profile"]["total"].as_u64());
+        assert!(
+            totals.collect::<Vec<_>>().is_sorted_by(|a, b| a >= b),
+            "{set:#}"
+        );
+        for entry in profiles {
+            let number = |value: &Value| value.as_u64().expect("a number");
+            let buckets = entry["profile"]["buckets"].as_array().expect("a list");
+            let sum = |key: &str| {
+                buckets
+                    .iter()
+                    .map(|bucket| number(&bucket[key]))
+                    .sum::<u64>()
+            };
+            let ops = number(&entry["profile"]["ops"]);
+            assert_eq!(sum("ops"), ops, "{entry:#}");
+            assert_eq!(
+                sum("total"),
+                number(&entry["profile"]["total"]),
+                "{entry:#}"
+            );
+            let others = ["unfinished", "ended_otherwise", "missed"];
+            let others: u64 = others.iter().map(|key| number(&entry[*key])).sum();
+            assert_eq!(number(&entry["calls"]), ops + others, "{entry:#}");
+            if let Some(segments) = entry["segments"].as_array() {
+                let of = |part: &Value| part["buckets"].as_array().expect("a list").clone();
+                let parts = segments.iter().flat_map(of);
+                let in_segments: u64 = parts.map(|bucket| number(&bucket["ops"])).sum();
+                assert_eq!(in_segments, ops, "{entry:#}");
+                let begun: u64 = segments.iter().map(|part| number(&part["calls"])).sum();
+                assert_eq!(begun, number(&entry["calls"]), "{entry:#}");
+            }
+        }
+        let warnings = set["warnings"].to_string();
+        assert!(!warnings.contains("checksum"), "{warnings}");
+        Profiles(set)
+    }
+
+    fn entry(&self, name: &str) -> &Value {
+        let all = self.0["profiles"].as_array().expect("a list");
+        all.iter()
+            .find(|entry| entry["function"]["name"] == name)
+            .unwrap_or_else(|| panic!("no {name} in {:#}", self.0))
+    }
+
+    /// Calls that began, and calls that ended otherwise than by returning.
+    fn calls(&self, name: &str) -> (u64, u64) {
+        let number = |key: &str| self.entry(name)[key].as_u64().expect("a number");
+        (number("calls"), number("ended_otherwise"))
+    }
+
+    fn names(&self) -> Vec<&str> {
+        let all = self.0["profiles"].as_array().expect("a list");
+        all.iter()
+            .map(|entry| entry["function"]["name"].as_str().expect("text"))
+            .collect()
+    }
+
+    /// The calls that bursts of the program `counted_calls` make.
+    fn check_bursts(&self, rounds: u64) {
+        for (name, per_round) in [
+            ("round_trip", 1),
+            ("inner", 3),
+            ("by_pointer", 1),
+            ("last", 1),
+            ("recurse", 6),
+            ("leaves", 1),
+        ] {
+            let (calls, otherwise) = self.calls(name);
+            assert_eq!(calls, per_round * rounds, "{name}: {:#}", self.entry(name));
+            assert_eq!(self.entry(name)["missed"], 0, "{name}");
+            assert_eq!(
+                self.entry(name)["unfinished"],
+                if name == "leaves" {
+                    rounds / 4 - otherwise
+                } else {
+                    0
+                }
+            );
+        }
+    }
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder for temporary files")
+}
+
+/// `darc profile` of a program that it starts; the program must be as without darc.
+fn profile(options: &[&str], path: &Path, args: &[&str]) -> Profiles {
+    let native = native(path, args);
+    let folder = folder();
+    let output = folder.path().join("profiles.json");
+    let mut command = darc(&["profile", "--format", "json", "-o"]);
+    command
+        .arg(&output)
+        .args(options)
+        .arg("--")
+        .arg(path)
+        .args(args);
+    let darc = execute(&mut command);
+    assert_eq!(darc.stdout, native.stdout, "{path:?} {options:?}");
+    assert_eq!(darc.code(), native.code(), "{path:?} {options:?}");
+    Profiles::read(&output, &darc)
+}
+
+/// `darc profile -p`, left running.
+fn attach(pid: i32, output: &Path, options: &[&str]) -> Running {
+    let mut command = darc(&["profile", "--format", "json", "-o"]);
+    command
+        .arg(output)
+        .args(["-p", &pid.to_string()])
+        .args(options);
+    Running::start(command.stdin(Stdio::null()))
+}
+
+/// Every call of every function of the program is counted, whichever way it is made and ends.
+#[test]
+fn all_calls_are_counted() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let found = profile(&[], &program("counted_calls", opt), &["4", "4000"]);
+        found.check_bursts(16_000);
+        assert_eq!(found.calls("burst"), (1, 0));
+        // Functions that remember where they return to are left alone, whatever they are called.
+        assert!(found.names().iter().all(|name| !name.contains("setjmp")));
+    }
+}
+
+/// The same of a process that runs already; threads come and go while it is measured.
+#[test]
+fn a_running_process_is_measured_and_let_go() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let path = program("counted_calls", opt);
+        let args = ["8", "400"];
+        let mut target = Target::start_at(&path, &args);
+        let folder = folder();
+        let output = folder.path().join("profiles.json");
+        let mut darc = attach(
+            target.pid(),
+            &output,
+            &["round_trip", "inner", "by_*", "recurse", "l*s*"],
+        );
+        darc.wait_for_probes(target.pid());
+        for _ in 0..5 {
+            target.poke();
+            assert_eq!(target.line(), "done\n");
+        }
+        darc.signal(Signal::SIGINT);
+        let darc = darc.finish();
+        assert_eq!(darc.code(), 0, "{darc:#?}");
+        check_released(target.pid());
+        check_text(target.pid());
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.pid()));
+        assert!(!maps.expect("it lives").contains("darc (deleted)"));
+        Profiles::read(&output, &darc).check_bursts(5 * 8 * 400);
+        // And again, and it ends as if nothing had been.
+        let mut darc = attach(target.pid(), &output, &["inner"]);
+        darc.wait_for_probes(target.pid());
+        target.poke();
+        assert_eq!(target.line(), "done\n");
+        let native = native(&path, &args);
+        let finished = target.finish();
+        assert_eq!(finished.stdout, native.stdout);
+        assert!(finished.status.success());
+        let darc = darc.finish();
+        let found = Profiles::read(&output, &darc);
+        assert_eq!(found.calls("inner"), (3 * 8 * 400, 0), "{darc:#?}");
+    }
+}
+
+/// What main calls, and nothing else; by way of the PLT too.
+#[test]
+fn the_callees_of_a_function_are_measured() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let found = profile(
+            &["--callees-of", "round_trip", "--callees-of", "main"],
+            &program("counted_calls", opt),
+            &["1", "400"],
+        );
+        let names = found.names();
+        assert!(
+            names.contains(&"inner") && names.contains(&"recurse"),
+            "{names:?}"
+        );
+        assert!(
+            names.contains(&"atoi") || names.contains(&"strtol"),
+            "{names:?}"
+        );
+        assert!(
+            !names.contains(&"round_trip") && !names.contains(&"mix"),
+            "{names:?}"
+        );
+        let warnings = found.0["warnings"].to_string();
+        assert!(warnings.contains("through pointers"), "{warnings}");
+    }
+}
+
+/// A whole library that is loaded later; and one that is unloaded and loaded again, which may be seen or
+/// not, but must do no harm.
+#[test]
+fn libraries_that_come_and_go_are_measured() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let found = profile(&["libserve.so:*"], &program("plugin_host", opt), &["400"]);
+        let (calls, _) = found.calls("library_serve");
+        assert!(calls > 0 && calls <= 400, "{:#}", found.0);
+        profile(
+            &["libserve.so:*"],
+            &program("plugin_host", opt),
+            &["reload", "200"],
+        );
+    }
+}
+
+/// Functions that unwinders call while they read the stack, and functions that exceptions leave.
+#[test]
+fn exceptions_pass_profiled_functions() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let found = profile(
+            &[
+                "parse",
+                "libc:malloc",
+                "libc:free",
+                "libc:dl_iterate_phdr",
+                "libstdc++:*cxa*",
+            ],
+            &program("exceptions", opt),
+            &["300"],
+        );
+        let (calls, otherwise) = found.calls("parse(unsigned long)");
+        assert!(calls >= 300 && otherwise >= calls / 4, "{:#}", found.0);
+        profile(&["*"], &program("exceptions", opt), &["300", "brisk"]);
+    }
+}
+
+/// Whatever a program does: with all of its functions profiled it ends as it does without.
+#[test]
+fn programs_are_as_without_darc() {
+    let _turn = turn();
+    for (name, args) in [
+        ("contexts", &["300", "brisk"][..]),
+        ("signal_stack", &["300", "brisk"]),
+        ("signal_storm", &["300", "brisk"]),
+        ("longjmp_out", &["300", "brisk"]),
+        ("fork_exec", &["60", "brisk"]),
+        ("thread_churn", &["300", "brisk"]),
+        ("tail_calls", &["300", "brisk"]),
+        ("jump_table", &["300", "brisk"]),
+        ("mutual_recursion", &["300", "brisk"]),
+        ("registers", &["300", "brisk"]),
+        ("odd_entries", &["300", "brisk"]),
+        ("virtual_calls", &["300", "brisk"]),
+        ("cancellation", &["100", "brisk"]),
+        ("closures", &["300", "brisk"]),
+        ("two_peaks_static", &["300", "brisk"]),
+        ("stack_overflow", &["20", "brisk"]),
+        ("own_int3", &["60", "brisk"]),
+    ] {
+        for opt in Opt::ALL {
+            eprintln!("{name} at -{opt:?}");
+            let found = profile(&[], &program(name, opt), args);
+            assert!(!found.names().is_empty(), "{name}");
+        }
+    }
+}
+
+/// All of the C library at once: what everything else stands on.
+#[test]
+fn the_whole_c_library_can_be_profiled() {
+    let _turn = turn();
+    let found = profile(
+        &["libc:*"],
+        &program("counted_calls", Opt::O2),
+        &["4", "400"],
+    );
+    assert!(
+        found
+            .names()
+            .iter()
+            .any(|name| name.contains("pthread_create")),
+        "{:?}",
+        found.names()
+    );
+}
+
+/// Segments add up to the whole, and are shown over time.
+#[test]
+fn intervals_make_a_picture_over_time() {
+    let _turn = turn();
+    let path = program("two_peaks", Opt::O2);
+    let found = profile(&["-i", "20ms", "serve", "lookup"], &path, &["400"]);
+    let segments = found.0["segments"].as_array().expect("a list").len();
+    assert!(segments > 1, "{:#}", found.0);
+    let folder = folder();
+    let output = folder.path().join("profiles.txt");
+    let mut command = darc(&["profile", "-i", "20ms", "-o"]);
+    let darc = execute(
+        command
+            .arg(&output)
+            .args(["lookup", "--"])
+            .arg(&path)
+            .arg("400"),
+    );
+    assert!(
+        darc.stderr.contains("over time") && darc.stderr.contains('│'),
+        "{darc:#?}"
+    );
+    for format in ["svg", "html", "json", "text"] {
+        let shown = run_darc(&[
+            "report",
+            output.to_str().expect("UTF-8"),
+            "--format",
+            format,
+        ]);
+        assert_eq!(shown.code(), 0, "{shown:#?}");
+        assert!(shown.stdout.contains("lookup"), "{format}: {shown:#?}");
+    }
+    let refused = run_darc(&[
+        "report",
+        output.to_str().expect("UTF-8"),
+        "--format",
+        "folded",
+    ]);
+    assert!(refused.failure(2).contains("svg or html"));
+    let refused = run_darc(&["resume", output.to_str().expect("UTF-8")]);
+    assert!(refused.failure(5).contains("set of profiles"));
+}
+
+/// Sets are compared pair by pair; the exit code tells of what the person asked about.
+#[test]
+fn sets_of_profiles_are_compared() {
+    let _turn = turn();
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    for (file, format, args) in [
+        ("a.txt", "text", ["400", "brisk"]),
+        ("b.json", "json", ["400", ""]),
+    ] {
+        let mut command = darc(&["profile", "-q", "--format", format, "-o", &path(file), "--"]);
+        let args = args.iter().filter(|arg| !arg.is_empty());
+        let darc = execute(command.arg(program("two_peaks", Opt::O2)).args(args));
+        assert_eq!((darc.code(), darc.stderr.as_str()), (0, ""), "{darc:#?}");
+    }
+    let same = run_darc(&[
+        "compare",
+        &path("a.txt"),
+        &path("a.txt"),
+        "--fail-on",
+        "emd=0.1",
+    ]);
+    assert_eq!(same.code(), 0, "{same:#?}");
+    // Work a hundred times as long is some six doublings.
+    let other = run_darc(&[
+        "compare",
+        &path("a.txt"),
+        &path("b.json"),
+        "--fail-on",
+        "emd=3",
+    ]);
+    assert_eq!(other.code(), 8, "{other:#?}");
+    assert!(other.stdout.contains("lookup") && other.stdout.contains("another distribution"));
+    let mut command = darc(&[
+        "profile",
+        "-q",
+        "--resolution",
+        "4",
+        "-o",
+        &path("c.txt"),
+        "--",
+    ]);
+    execute(command.arg(program("two_peaks", Opt::O2)).arg("40"));
+    let finer = run_darc(&["compare", &path("a.txt"), &path("c.txt")]);
+    assert!(finer.failure(5).contains("resolutions differ: 1 and 4"));
+}
+
+/// Wishes that cannot be met are told in one line, and nothing of the program has run.
+#[test]
+fn bad_wishes_are_refused() {
+    let _turn = turn();
+    let target = Target::start("two_peaks", Opt::O2, &[]);
+    let before = ProcessState::of(target.pid());
+    let pid = target.pid().to_string();
+    let path = program("two_peaks", Opt::O2).display().to_string();
+    for (args, code, part) in [
+        (&["profile"][..], 2, "nothing to profile"),
+        (
+            &["profile", "-p", &pid, "no_such_function"],
+            4,
+            "no_such_function",
+        ),
+        (
+            &["profile", "no_such_function", "--", &path, "20"],
+            4,
+            "no_such_function",
+        ),
+        (
+            &["profile", "-p", &pid, "--resolution", "16"],
+            2,
+            "between 1 and 8",
+        ),
+        (
+            &["profile", "-p", &pid, "--syscalls", "serve"],
+            2,
+            "--syscalls",
+        ),
+        (
+            &["profile", "-p", &pid, "-o", "/no/such/folder/x"],
+            5,
+            "/no/such/folder",
+        ),
+        (&["profile", "-p", &pid, "--format", "folded"], 2, "folded"),
+        (&["profile", "-p", "999999999"], 3, "no process"),
+    ] {
+        let refused = run_darc(args);
+        assert!(
+            refused.failure(code).contains(part),
+            "{args:?}: {refused:#?}"
+        );
+        assert_eq!(refused.stdout, "", "{args:?}");
+    }
+    before.check_unchanged(target.pid());
+    let unseen = run_darc(&["profile", "-p", &pid, "-d", "50ms", "main"]);
+    assert_eq!(unseen.code(), 7, "{unseen:#?}");
+    assert!(unseen.stdout.contains("no call of these functions began"));
+}
