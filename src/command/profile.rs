@@ -249,6 +249,7 @@ impl<'a> Profile<'a> {
         let limits = Limits {
             deadline: None,
             interrupts: &self.interrupts,
+            onlooker: None,
         };
         let session = Profiling::new(pid, &self.question, profiler, launched, &mut self.measured);
         session.run(limits).map_err(Failure::from)

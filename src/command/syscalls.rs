@@ -8,5 +8,8 @@ use crate::options::ProfileOptions;
 /// # Errors
 /// When darc itself failed.
 pub fn execute(_options: &ProfileOptions) -> Result<ExitStatus, Failure> {
-    Err(Failure::message(FailureKind::Target, "system calls cannot be profiled by this build"))
+    Err(Failure::message(
+        FailureKind::Target,
+        "system calls cannot be profiled by this build",
+    ))
 }
