@@ -19,8 +19,7 @@ use crate::options::{
     AttachOptions, BeginOption, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions,
     EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions, ListSource,
     ProfileOf, ProfileOptions, ProfileTarget, Query, ReportOptions, ResumeOptions, ResumeTarget,
-    RunOptions, SampleOptions, SampleTarget,
-    StatusOptions, Verbosity,
+    RunOptions, SampleOptions, SampleTarget, StatusOptions, Verbosity,
 };
 use crate::target_name;
 
