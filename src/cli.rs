@@ -18,8 +18,8 @@ use crate::listing::{Copies, Pattern};
 use crate::options::{
     AttachOptions, BeginOption, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions,
     EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions, ListSource,
-    ProfileOf, ProfileOptions, ProfileTarget, Query, ReportOptions, ResumeOptions, ResumeTarget,
-    RunOptions, SampleOptions, SampleTarget, StatusOptions, Verbosity,
+    ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget, Query, ReportOptions, ResumeOptions,
+    ResumeTarget, RunOptions, SampleOptions, SampleTarget, StatusOptions, Verbosity,
 };
 use crate::target_name;
 
@@ -126,6 +126,8 @@ impl Command {
                 file,
                 pid,
                 analysis,
+                check_profile,
+                strict,
                 command,
             } => {
                 let config = analysis.config()?;
@@ -137,6 +139,11 @@ impl Command {
                 Invocation::Resume(ResumeOptions {
                     file,
                     target,
+                    check: match (strict, check_profile) {
+                        (true, _) => Some(ProfileCheck::Strict),
+                        (false, true) => Some(ProfileCheck::Warn),
+                        (false, false) => None,
+                    },
                     common: analysis.into_common(&config),
                 })
             }

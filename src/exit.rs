@@ -16,7 +16,7 @@ Exit codes:
   5    a file cannot be read or written, or is damaged
   6    the target was lost in the middle of the analysis
   7    no op of f0 completed, or no call of a profiled function began: nothing to report
-  8    compare: a condition of --fail-on holds
+  8    compare: a condition of --fail-on holds; resume --strict: the profile has changed
   128+N  darc was told to leave at once by signal N
 With `run` (and a `resume` or `profile` that runs) the target's own exit status is passed on
 once it has ended: its code, or 128+N when signal N ended it.";

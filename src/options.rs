@@ -158,8 +158,19 @@ pub struct ResumeOptions {
     pub file: PathBuf,
     /// What is analysed.
     pub target: ResumeTarget,
+    /// Whether a fresh profile is compared with the stored one first.
+    pub check: Option<ProfileCheck>,
     /// What all analyses have.
     pub common: Common,
+}
+
+/// What a profile that differs from the stored one is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProfileCheck {
+    /// A warning.
+    Warn,
+    /// A reason not to go on.
+    Strict,
 }
 
 /// The target of a resumed analysis.

@@ -201,3 +201,45 @@ fn runs_are_repeated_until_the_causes_are_found() {
         })
     });
 }
+
+#[test]
+fn a_changed_distribution_is_noticed_before_the_analysis_goes_on() {
+    let _turn = turn();
+    let path = program("two_peaks", Opt::O2);
+    let first = cut_short("jump", Opt::O2);
+    let output = first.folder.path().join("again.json");
+    let program = path.to_str().expect("UTF-8");
+    let moved = "no longer distributed as stored";
+
+    let same = ["--check-profile", "--", program, "3000"];
+    measured(|| {
+        let again = resume(&first.output, &output, &same);
+        assert_eq!(again.code(), 0, "{again:#?}");
+        match again.stderr.contains(moved) {
+            false => Ok(()),
+            true => Err(format!("{again:#?}")),
+        }
+    });
+    assert_eq!(
+        Report::read(&output, &resume(&first.output, &output, &same)).status(),
+        "root-cause-found"
+    );
+
+    let other = ["--check-profile", "--", program, "60000", "brisk"];
+    let again = resume(&first.output, &output, &other);
+    assert_eq!(again.code(), 0, "it goes on: {again:#?}");
+    assert!(again.stderr.contains(moved), "{again:#?}");
+
+    let strict = ["--strict", "--", program, "60000", "brisk"];
+    let before = fs::read(&first.output).expect("results");
+    let again = resume(&first.output, &output, &strict);
+    assert_eq!(again.code(), 8, "{again:#?}");
+    assert!(again.stderr.contains(moved), "{again:#?}");
+    let report = Report::read(&output, &again);
+    assert_eq!(
+        report.ops(),
+        first.report().ops(),
+        "the stored results stay as they were"
+    );
+    assert_eq!(fs::read(&first.output).expect("results"), before);
+}

@@ -68,6 +68,12 @@ pub(super) enum Command {
         pid: Option<i32>,
         #[command(flatten)]
         analysis: AnalysisArgs,
+        /// Compare a fresh profile with the stored one first, and warn when it differs
+        #[arg(long)]
+        check_profile: bool,
+        /// As --check-profile, but do not go on when it differs (exit code 8)
+        #[arg(long)]
+        strict: bool,
         /// Run this program with these arguments
         #[arg(value_name = "CMD", last = true)]
         command: Vec<OsString>,

@@ -10,7 +10,7 @@ use nix::sys::signal::SigSet;
 
 use crate::analysis::Params;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::{BeginOption, Common, EngineChoice, Verbosity};
+use crate::options::{BeginOption, Common, EngineChoice, ProfileCheck, Verbosity};
 use crate::output::Output;
 use crate::report::model::{Report, Target};
 use crate::report::text::{self, Style};
@@ -49,6 +49,8 @@ pub struct Conduct {
     pub interrupts: Interrupts,
     /// What is known of an f0 that runs already.
     pub(super) running: Option<Running>,
+    /// Whether the stored profile is checked before a resumed analysis goes on.
+    pub(super) check: Option<ProfileCheck>,
     /// What the analysis waits for.
     begin: Option<Begin>,
     /// Tells whoever asks where it stands; has the claim on the process.
@@ -120,6 +122,7 @@ impl Conduct {
             mask,
             interrupts,
             begin,
+            check: None,
             running: None,
             standing: None,
             stdout,
@@ -155,6 +158,12 @@ impl Conduct {
 
     /// Analyses a process that runs, from now on.
     fn attach_begun(&mut self, pid: i32) -> Result<Ending, Failure> {
+        if let Some(check) = self.check.take() {
+            let engine = self.attach_engine(pid)?;
+            if let Some(ending) = self.check_profile(pid, engine, Libraries::Loaded, check)? {
+                return Ok(ending);
+            }
+        }
         if self.running.is_some() {
             return self.analyse_functions(pid, None);
         }
@@ -189,6 +198,7 @@ impl Conduct {
             deadline: None,
             interrupts: &self.interrupts,
             onlooker: self.standing.as_ref().map(|standing| standing as _),
+            enough: None,
         };
         let outcome = markers::wait_for_begin(
             pid,
@@ -213,6 +223,16 @@ impl Conduct {
         match restored {
             Err(error) if !error.is_gone() => Err(tracing_failed(&error, pid)),
             _ => Ok(ending),
+        }
+    }
+
+    fn check_launched(&mut self, pid: i32, engine: Box<dyn Engine>) -> Result<Ending, Failure> {
+        let Some(check) = self.check.take() else {
+            return self.attach_begun(pid);
+        };
+        match self.check_profile(pid, engine, Libraries::NotLoadedYet, check)? {
+            Some(ending) => Ok(ending),
+            None => self.attach_begun(pid),
         }
     }
 
@@ -293,6 +313,7 @@ impl Conduct {
                     Err(failure) => Err(failure),
                 }
             }
+            Ok(engine) if self.check.is_some() => self.check_launched(pid, engine),
             Ok(engine) if self.running.is_some() => self.analyse_functions(pid, Some(engine)),
             Ok(engine) if self.is_main() => self.survey(pid, Start::Launched(engine)),
             Ok(engine) => {
@@ -317,6 +338,7 @@ impl Conduct {
             deadline: self.deadline,
             interrupts: &self.interrupts,
             onlooker: self.standing.as_ref().map(|standing| standing as _),
+            enough: None,
         };
         Session::new(
             pid,
@@ -452,6 +474,7 @@ impl Conduct {
     pub fn exit_status(&self, ending: Ending) -> ExitStatus {
         match ending {
             Ending::Interrupted(Level::LeaveAtOnce(signal)) => ExitStatus::LeftAtOnce(signal),
+            Ending::Changed => ExitStatus::Differs,
             _ if !self.saw_ops() => ExitStatus::NoOps,
             _ => ExitStatus::Done,
         }

@@ -34,6 +34,7 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
             let found = preflight::check(pid).class(FailureKind::Target)?;
             let mut conduct = Conduct::with(investigation, options.common, Stdout::Ours)?;
             conduct.running = running;
+            conduct.check = options.check;
             for note in &found.notes {
                 conduct.warn(note.to_string());
             }
@@ -42,6 +43,7 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
         ResumeTarget::Command(command) => {
             let mut conduct = Conduct::with(investigation, options.common, Stdout::Targets)?;
             conduct.running = running;
+            conduct.check = options.check;
             run::conduct_runs(&mut conduct, &command, 1)
         }
         ResumeTarget::FromFile => {
@@ -53,6 +55,7 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
             }
             let mut conduct = Conduct::with(investigation, options.common, Stdout::Targets)?;
             conduct.running = running;
+            conduct.check = options.check;
             conduct.say(&format!("running {}", shown(&command).join(" ")));
             run::conduct_runs(&mut conduct, &command, 1)
         }

@@ -74,6 +74,7 @@ fn one_run(
             return Err(failure);
         }
     };
+    let changed = ending == Ending::Changed;
     let mut show = Show::Report;
     let go_on = match ending {
         Ending::Exited(_) | Ending::Killed(_) => GoOn::Yes,
@@ -92,6 +93,10 @@ fn one_run(
         }
     }
     let status = match ending {
+        Ending::Exited(code) if changed => {
+            target.exit_status = Some(code);
+            ExitStatus::Differs
+        }
         Ending::Exited(code) => {
             target.exit_status = Some(code);
             ExitStatus::TargetExited(code as u8)

@@ -119,6 +119,7 @@ impl Conduct {
             deadline: self.deadline,
             interrupts: &self.interrupts,
             onlooker: self.standing.as_ref().map(|standing| standing as _),
+            enough: None,
         };
         let engine = &self.engine;
         let attach = || engine.attach(pid);
@@ -228,6 +229,7 @@ impl Conduct {
             deadline: Some(self.deadline.map_or(turn, |deadline| deadline.min(turn))),
             interrupts: &self.interrupts,
             onlooker: self.standing.as_ref().map(|standing| standing as _),
+            enough: None,
         };
         let (engine, libraries) = match launched {
             Some(engine) => (engine, Libraries::NotLoadedYet),

@@ -67,6 +67,8 @@ pub enum Ending {
     TimeUp,
     /// The program, or a signal to darc, ended it; the target runs on.
     Told,
+    /// f0's latencies are not distributed as stored, which was to end it; the target runs on.
+    Changed,
     /// The target became another program; it runs on.
     Exec,
     /// The target exited.
@@ -110,6 +112,8 @@ pub struct Limits<'a> {
     pub interrupts: &'a Interrupts,
     /// Who wants to know where it stands.
     pub onlooker: Option<&'a dyn Onlooker>,
+    /// With so many ops it ends, whatever was found.
+    pub enough: Option<u64>,
 }
 
 /// One process under analysis.
@@ -238,6 +242,10 @@ impl<'a> Session<'a> {
             let marked = self.investigation.end_at.is_some() && self.engine.marked(Mark::End) > 0;
             if marked || limits.interrupts.end_asked() {
                 return Ok(Ending::Told);
+            }
+            let count = self.investigation.analysis.profile().count();
+            if limits.enough.is_some_and(|enough| count >= enough) {
+                return Ok(Ending::Finished);
             }
             match limits.interrupts.level() {
                 Level::GoOn => {}

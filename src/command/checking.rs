@@ -1,0 +1,86 @@
+//! Whether f0's latencies are still distributed as they were stored: asked before a resumed analysis goes on.
+//!
+//! DARC (SIGMETRICS 2008, section 3.7); the distance is that of OSprof (OSDI 2006, section 3.2).
+
+use darc_tracer::engine::Engine;
+
+use crate::analysis::compare::Comparison;
+use crate::analysis::{Params, PeakChoice};
+use crate::exit::{Classify, Failure, FailureKind};
+use crate::options::ProfileCheck;
+use crate::report::assemble;
+use crate::session::investigation::Investigation;
+use crate::session::{Ending, Libraries, Limits, Session};
+
+use super::conduct::Conduct;
+
+/// With so many ops a distribution is known well enough, however many were stored.
+const ENOUGH: u64 = 1_000;
+
+impl Conduct {
+    /// Collects a fresh profile and compares it with the stored one. `Some` when the analysis must not go on,
+    /// or something else ended it.
+    ///
+    /// # Errors
+    /// When f0 cannot be measured.
+    pub(super) fn check_profile(
+        &mut self,
+        pid: i32,
+        engine: Box<dyn Engine>,
+        libraries: Libraries,
+        check: ProfileCheck,
+    ) -> Result<Option<Ending>, Failure> {
+        let stored = self.investigation.analysis.profile().clone();
+        let params = *self.investigation.analysis.params();
+        let enough = stored
+            .count()
+            .clamp(params.start_ops, ENOUGH.max(params.start_ops));
+        let mut fresh = Investigation {
+            f0: self.investigation.f0,
+            program: self.investigation.program,
+            ..Investigation::new(
+                self.investigation.spec.clone(),
+                Params {
+                    // Nothing is descended into.
+                    peak: PeakChoice::Later,
+                    ..params
+                },
+            )
+        };
+        std::mem::swap(&mut fresh.modules, &mut self.investigation.modules);
+        let limits = Limits {
+            deadline: self.deadline,
+            interrupts: &self.interrupts,
+            onlooker: self.standing.as_ref().map(|standing| standing as _),
+            enough: Some(enough),
+        };
+        let outcome =
+            Session::new(pid, &mut fresh, engine, libraries, &mut self.progress).run(limits);
+        std::mem::swap(&mut fresh.modules, &mut self.investigation.modules);
+        let ending = outcome.map_err(Failure::from)?;
+        let profile = fresh.analysis.profile();
+        if profile.count() < params.start_ops.min(stored.count()) {
+            let ops = profile.count();
+            self.warn(format!(
+                "the profile could not be checked: {ops} ops are too few to compare"
+            ));
+            return Ok((ending != Ending::Finished).then_some(ending));
+        }
+        let comparison = Comparison::of(&stored, profile).class(FailureKind::File)?;
+        if comparison.is_changed() {
+            let words = assemble::comparison(&comparison);
+            let moved = match words.peaks.is_empty() {
+                true => String::new(),
+                false => format!(": {}", words.peaks.join(", ")),
+            };
+            self.warn(format!(
+                "f0's latencies are no longer distributed as stored (Earth Mover's Distance {:.3}){moved}",
+                comparison.emd
+            ));
+            if check == ProfileCheck::Strict {
+                return Ok(Some(Ending::Changed));
+            }
+        }
+        Ok((ending != Ending::Finished).then_some(ending))
+    }
+}
