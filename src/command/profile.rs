@@ -250,6 +250,7 @@ impl<'a> Profile<'a> {
             deadline: None,
             interrupts: &self.interrupts,
             onlooker: None,
+            enough: None,
         };
         let session = Profiling::new(pid, &self.question, profiler, launched, &mut self.measured);
         session.run(limits).map_err(Failure::from)
