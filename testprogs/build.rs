@@ -78,6 +78,7 @@ const PROGRAMS: &[Target] = &[
     // Intel's control-flow enforcement makes functions begin with `endbr64`, as distributions' do.
     c("bench_calls", "c/bench_calls.c", &["-fcf-protection"]),
     c("bench_latency", "c/bench_latency.c", &["-fcf-protection"]),
+    c("asks", "c/asks.c", &[]),
     c("blocked_calls", "c/blocked_calls.c", &[]),
     c("btree", "c/btree.c", &[]),
     c("event_loop", "c/event_loop.c", &[]),
@@ -104,6 +105,7 @@ const PROGRAMS: &[Target] = &[
     c("loop_over_fast", "c/loop_over_fast.c", &[]),
     c("mutex_contention", "c/mutex_contention.c", &[]),
     c("mutual_recursion", "c/mutual_recursion.c", &[]),
+    c("no_clock", "c/no_clock.c", &[]),
     c("odd_entries", "c/odd_entries.c", &[]),
     c("own_int3", "c/own_int3.c", &[]),
     c("recursion", "c/recursion.c", &[]),

@@ -79,6 +79,58 @@ fn darc_is_killed_with_breakpoints_set() {
     }
 }
 
+/// darc is killed while a thread is blocked in a measured system call: it comes back from the call as if
+/// nothing had been there.
+#[test]
+fn darc_is_killed_while_a_measured_call_is_blocked() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let mut target = Target::start("asks", opt, &[]);
+        let task = Task::new("int3", "serve").options(&["--start-ops", "5", "--decision-ops", "5"]);
+        let (mut darc, _output, _folder) = task.start_attach(target.pid());
+        darc.wait_for_probes(target.pid());
+        // One answer after the other, until the question is asked from the copy of the instruction.
+        wait_until("a measured call that is blocked", || {
+            let there = is_blocked_in_unnamed_code(target.pid());
+            if !there && blocked_at(target.pid()).is_some() {
+                target.poke();
+            }
+            there
+        });
+        darc.signal(Signal::SIGKILL);
+        darc.finish();
+        wait_until("the code as it was", || !is_probed(target.pid()));
+        check_released(target.pid());
+        check_text(target.pid());
+        target.finish_like_native(&program("asks", opt), &[]);
+    }
+}
+
+/// The instruction pointer of the process's main thread, if it is blocked in read(2) (proc(5), `syscall`).
+fn blocked_at(pid: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/syscall")).ok()?;
+    let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+    let [number, .., at] = fields[..] else {
+        return None;
+    };
+    (number == "0" && fields.len() > 2)
+        .then(|| u64::from_str_radix(at.trim_start_matches("0x"), 16).ok())?
+}
+
+/// Whether it is blocked in code that is in no file.
+fn is_blocked_in_unnamed_code(pid: i32) -> bool {
+    let Some(at) = blocked_at(pid) else {
+        return false;
+    };
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("the process lives");
+    maps.lines().any(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (start, end) = fields[0].split_once('-').expect("a range");
+        let number = |text| u64::from_str_radix(text, 16).expect("hexadecimal");
+        fields.len() == 5 && (number(start)..number(end)).contains(&at)
+    })
+}
+
 /// Killed while jumps are in the code: the target goes on with right results, and what is left there
 /// can be taken away.
 #[test]

@@ -1,6 +1,6 @@
 //! Signals of the target, to the target, and to darc.
 
-use darc_testprogs::{ground_truth, program};
+use darc_testprogs::{Opt, ground_truth, program};
 use nix::sys::signal::Signal;
 
 use crate::harness::{Target, Task, for_all, measured, turn, wait_until};
@@ -53,6 +53,18 @@ fn the_programs_own_traps() {
     for_all(|engine, opt| {
         Task::new(engine, "serve").run_like_native(&program("own_int3", opt), &[]);
     });
+}
+
+/// A program may forbid itself to read the clock; the fault that our reading raises is not its own.
+#[test]
+fn a_program_that_may_not_read_the_clock() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let analysis = Task::new("int3", "serve")
+            .options(&["--decision-ops", "1000000000"])
+            .run_like_native(&program("no_clock", opt), &[]);
+        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+    }
 }
 
 #[test]

@@ -97,7 +97,8 @@ fn live_thread(pid: i32) -> Option<String> {
         .ok()?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
-    tids.sort_unstable();
+    // The main thread first, for others may end any moment. Ids wrap around: it need not have the lowest.
+    tids.sort_by_key(|&tid| (tid != pid, tid));
     tids.iter()
         .map(|tid| format!("/proc/{pid}/task/{tid}"))
         .find(|folder| !matches!(state(folder), Some('Z' | 'X') | None))

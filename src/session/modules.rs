@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use darc_symbols::{DebugSearch, FileAddr, Image};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::maps::{self, Mapping};
+use darc_tracer::threads;
 
 /// One file with code, in whatever process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -65,7 +66,7 @@ impl Modules {
     /// When the process is gone.
     pub fn refresh(&mut self, pid: i32) -> darc_tracer::Result<bool> {
         let mappings = maps::read(pid)?;
-        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let root = threads::proc_folder(pid).join("root");
         let mut ranges = Vec::new();
         let mut new = false;
         for mapping in mappings.iter().filter(|mapping| mapping.executable) {
@@ -259,7 +260,7 @@ pub(crate) fn mapped_file(
             .is_ok_and(|data| data.ino() == inode && data.is_file())
     };
     let inside = root.join(path.strip_prefix("/").unwrap_or(path));
-    let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+    let exe = threads::proc_folder(pid).join("exe");
     let exact = PathBuf::from(format!(
         "/proc/{pid}/map_files/{:x}-{:x}",
         range.start, range.end

@@ -3,6 +3,7 @@
 //! Source: ptrace(2) PTRACE_SEIZE, proc_pid_status(5).
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -122,6 +123,19 @@ fn is_dead(tid: i32) -> bool {
     status_field(tid, "State").is_none_or(|state| state.starts_with(['Z', 'X']))
 }
 
+/// Where `/proc` shows what belongs to a process as a whole: under its own id, or, when its first thread has
+/// ended before the others (proc(5): its `root`, `exe` and `mem` are gone then), under that of another thread.
+#[must_use]
+pub fn proc_folder(pid: i32) -> PathBuf {
+    let own = PathBuf::from(format!("/proc/{pid}"));
+    if !is_dead(pid) {
+        return own;
+    }
+    let others = list(pid).unwrap_or_default();
+    let alive = others.into_iter().find(|&tid| tid != pid && !is_dead(tid));
+    alive.map_or(own, |tid| PathBuf::from(format!("/proc/{pid}/task/{tid}")))
+}
+
 /// The one-letter state of a thread: `R` runs, `S` and `D` wait, `t` is stopped by its tracer.
 #[must_use]
 pub fn state(tid: i32) -> Option<char> {
@@ -160,6 +174,12 @@ impl SignalMasks {
 
     fn has(mask: u64, signal: i32) -> bool {
         (1..=64).contains(&signal) && mask & (1 << (signal - 1)) != 0
+    }
+
+    /// Whether the signal waits to be delivered.
+    #[must_use]
+    pub fn is_pending(&self, signal: i32) -> bool {
+        Self::has(self.pending, signal)
     }
 
     /// Whether the process would never learn of the signal when nobody traces it.

@@ -20,6 +20,8 @@ pub struct CpuTime {
 pub struct Reading {
     /// Nanoseconds on a processor.
     ran: u64,
+    /// Nanoseconds that it waited for one.
+    waited: u64,
     /// How often it was given one.
     turns: u64,
 }
@@ -43,22 +45,33 @@ impl CpuTime {
 
 fn parse(text: &str) -> Option<Reading> {
     let mut fields = text.split_ascii_whitespace().map(str::parse);
-    let (ran, _, turns) = (
+    let (ran, waited, turns) = (
         fields.next()?.ok()?,
         fields.next()?.ok()?,
         fields.next()?.ok()?,
     );
     // A kernel without this accounting shows zeros.
-    (turns > 0).then_some(Reading { ran, turns })
+    (turns > 0).then_some(Reading { ran, waited, turns })
+}
+
+/// One turn on a processor, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// How long it was.
+    pub ran: u64,
+    /// How long the thread waited for it.
+    pub waited: u64,
 }
 
 impl Reading {
-    /// Nanoseconds on a processor since an earlier reading, if the thread kept it all the time.
+    /// What happened since an earlier reading, if the thread was given a processor once and kept it.
     #[must_use]
-    pub fn since(self, earlier: Reading) -> Option<u64> {
-        (self.turns == earlier.turns.wrapping_add(1))
-            .then(|| self.ran.checked_sub(earlier.ran))
-            .flatten()
+    pub fn since(self, earlier: Reading) -> Option<Turn> {
+        let one = self.turns == earlier.turns.wrapping_add(1);
+        Some(Turn {
+            ran: self.ran.checked_sub(earlier.ran).filter(|_| one)?,
+            waited: self.waited.checked_sub(earlier.waited)?,
+        })
     }
 }
 
@@ -105,7 +118,11 @@ mod tests {
     #[test]
     fn only_a_thread_that_kept_its_processor_has_run_without_a_break() {
         let earlier = parse("1000 5 7\n").unwrap();
-        assert_eq!(parse("4000 5 8").unwrap().since(earlier), Some(3000));
+        let turn = Turn {
+            ran: 3000,
+            waited: 2,
+        };
+        assert_eq!(parse("4000 7 8").unwrap().since(earlier), Some(turn));
         assert_eq!(parse("4000 9 9").unwrap().since(earlier), None);
         assert_eq!(parse("900 9 8").unwrap().since(earlier), None);
     }

@@ -55,6 +55,15 @@ fn lane_code(to_data: u64) -> Vec<u8> {
     code
 }
 
+/// When a thread went on after a stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Departed {
+    /// The thread read the clock then.
+    At(Tsc),
+    /// It was resumed at this moment, and went on when it was given a processor.
+    After(Tsc),
+}
+
 /// How a thread was resumed last.
 #[derive(Clone, Copy, Debug)]
 struct Departure {
@@ -81,6 +90,8 @@ pub struct Departures {
     /// Lanes of threads that have ended; their code stands.
     free: Vec<u64>,
     made: u64,
+    /// Whether the target's threads may read the clock.
+    readable: bool,
     under_way: HashMap<i32, Departure>,
 }
 
@@ -94,11 +105,15 @@ impl Departures {
             lanes: HashMap::new(),
             free: Vec::new(),
             made: 0,
+            readable: true,
             under_way: HashMap::new(),
         })
     }
 
     fn lane(&mut self, memory: &Memory, tid: i32) -> Result<Option<u64>> {
+        if !self.readable {
+            return Ok(None);
+        }
         if let Some(&lane) = self.lanes.get(&tid) {
             return Ok(Some(lane));
         }
@@ -164,18 +179,15 @@ impl Departures {
     }
 
     /// When the thread went on after its last stop; `None` when nobody asked to know, or was told already.
-    pub fn departed(&mut self, memory: &Memory, tid: i32) -> Option<Tsc> {
+    pub fn departed(&mut self, memory: &Memory, tid: i32) -> Option<Departed> {
         let departure = self.under_way.remove(&tid)?;
         let stamp = departure.lane.and_then(|_| {
             let (_, data) = self.at(*self.lanes.get(&tid)?);
             memory.read_word(data).ok().map(Tsc)
         });
         // An older reading is that of an earlier stop: the thread has not come so far, or may not read the clock.
-        Some(
-            stamp
-                .filter(|&stamp| stamp > departure.since)
-                .unwrap_or(departure.since),
-        )
+        let stamp = stamp.filter(|&stamp| stamp > departure.since);
+        Some(stamp.map_or(Departed::After(departure.since), Departed::At))
     }
 
     /// If the stopped thread is still in its lane: its registers as they are behind it.
@@ -192,6 +204,17 @@ impl Departures {
         registers.0.rdx = held.rdx;
         registers.set_rip(held.target);
         true
+    }
+
+    /// Whether the address is in a lane.
+    #[must_use]
+    pub fn contain(&self, addr: TargetAddr) -> bool {
+        (self.code.0..self.code.0 + CODE_BYTES).contains(&addr.0)
+    }
+
+    /// Threads may not read the clock: they are sent through no lane any more.
+    pub fn give_up(&mut self) {
+        self.readable = false;
     }
 
     /// The thread has ended.

@@ -7,7 +7,7 @@ use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, Spawn};
 use crate::stopped::Stopped;
-use crate::threads;
+use crate::threads::{self, SignalMasks};
 
 use super::Int3;
 use super::calls::FrameKind;
@@ -112,7 +112,8 @@ impl Int3 {
 
     /// Leads a stopped thread out of our code: it may have just run into a breakpoint, or returned to
     /// the landing pad, or sit in a copied instruction.
-    fn clean(&mut self, mut thread: Stopped) -> Result<Stopped> {
+    fn clean(&mut self, thread: Stopped) -> Result<Stopped> {
+        let mut thread = self.with_its_trap(thread)?;
         let found = thread.registers()?;
         let mut registers = found;
         let inside = self.inside(thread.tid(), &mut registers)?;
@@ -161,14 +162,44 @@ impl Int3 {
         }
         let led_out = registers;
         if registers.hide_interruption() {
-            let due =
-                threads::SignalMasks::of(thread.tid()).is_some_and(|masks| masks.handler_due());
+            let due = SignalMasks::of(thread.tid()).is_some_and(|masks| masks.handler_due());
             if due {
                 registers = led_out;
             }
         }
         thread.set_registers(&registers)?;
         Ok(thread)
+    }
+
+    /// Has a thread report the trap of a breakpoint that it ran into: the kernel reports an interrupt first,
+    /// even when it came later, and the trap would meet the program when we are gone.
+    fn with_its_trap(&mut self, thread: Stopped) -> Result<Stopped> {
+        let tid = thread.tid();
+        let owes = || SignalMasks::of(tid).is_some_and(|masks| masks.is_pending(libc::SIGTRAP));
+        if thread.pending() == libc::SIGTRAP || !self.is_behind_breakpoint(&thread)? || !owes() {
+            return Ok(thread);
+        }
+        thread.resume()?;
+        match threads::wait_stopped(tid)? {
+            Some(Event::Signal(signal)) => Ok(Stopped::observed(tid, signal)),
+            Some(event @ (Event::Exited(_) | Event::Killed(_))) => {
+                self.note_end(tid, event);
+                Err(Error::ThreadGone { tid })
+            }
+            Some(_) => Ok(Stopped::observed(tid, 0)),
+            None => Err(Error::ThreadGone { tid }),
+        }
+    }
+
+    fn is_behind_breakpoint(&self, thread: &Stopped) -> Result<bool> {
+        let mut registers = thread.registers()?;
+        let trapped_at = registers.rip().offset(-1);
+        Ok(match self.inside(thread.tid(), &mut registers)? {
+            Inside::Landing { progress, .. } => progress.trapped,
+            Inside::Syscall { offset, .. } => offset == SYSCALL_TRAP + 1,
+            Inside::Elsewhere => self.points.was_armed(trapped_at),
+            Inside::Departing => false,
+        })
     }
 
     pub(super) fn forget_syscall(&mut self, tid: i32) {

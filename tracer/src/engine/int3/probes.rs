@@ -70,32 +70,39 @@ impl Int3 {
         let tid = thread.tid();
         let mut registers = thread.registers()?;
         let inside = self.inside(tid, &mut registers)?;
-        let mut trap = Trap {
+        let paused = self.pause(tid, noticed, inside.stamp());
+        let trap = Trap {
             tid,
-            at: inside.stamp().unwrap_or(noticed.at),
+            at: paused.or(inside.stamp()).unwrap_or(noticed.at),
             registers,
-            measured: false,
-            timed: false,
+            measured: self.threads.contains_key(&tid),
+            timed: paused.is_some(),
         };
+        Ok((trap, inside))
+    }
+
+    /// Has the clock of a stopped thread stand still, from when it stopped; `None` when nothing is measured
+    /// on it.
+    pub(super) fn pause(&mut self, tid: i32, noticed: Noticed, stamp: Option<Tsc>) -> Option<Tsc> {
         let departed = self
             .departures
             .as_mut()
             .and_then(|departures| departures.departed(&self.memory, tid));
-        let Some(calls) = self.threads.get_mut(&tid) else {
-            return Ok((trap, inside));
-        };
-        trap.measured = true;
+        let calls = self.threads.get_mut(&tid)?;
+        if departed.is_none() && calls.frames().is_empty() {
+            return None;
+        }
+        let latest = stamp.unwrap_or(noticed.at);
+        let departed = self
+            .stop_times
+            .stopped(tid, departed)
+            .map(|departed| departed.min(latest));
         if let Some(departed) = departed {
             calls.resumed(departed);
         }
-        if !calls.frames().is_empty() {
-            trap.timed = true;
-            trap.at = self
-                .stop_times
-                .trapped(tid, noticed, departed, inside.stamp());
-            calls.paused(trap.at);
-        }
-        Ok((trap, inside))
+        let at = self.stop_times.trapped(tid, noticed, departed, stamp);
+        calls.paused(at);
+        Some(at)
     }
 
     /// Lets a thread go on with these registers, so that it will be known when it did.
@@ -104,7 +111,7 @@ impl Int3 {
             && let Some(departures) = &mut self.departures
         {
             if !trap.timed {
-                self.stop_times.begin(trap.tid);
+                self.stop_times.stopped(trap.tid, None);
             }
             departures.through(&self.memory, trap.tid, &mut trap.registers)?;
         }

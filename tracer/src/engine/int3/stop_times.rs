@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use crate::record::{Ticks, Tsc};
 
-use super::cpu_time::{CpuTime, Reading, TickRate};
+use super::cpu_time::{CpuTime, Reading, TickRate, Turn};
 use super::delivery::{Accuracy, Delivery, Noticed, Stretch};
+use super::departure::Departed;
 
 /// Of at most so many threads the scheduler's account is kept open: each is a descriptor.
 const ACCOUNTS: usize = 256;
@@ -15,6 +16,8 @@ const ACCOUNTS: usize = 256;
 struct Watched {
     account: Option<CpuTime>,
     last: Option<Reading>,
+    /// What it did between its last two stops.
+    turn: Option<Turn>,
     delivery: Delivery,
 }
 
@@ -55,43 +58,8 @@ impl StopTimes {
         Some(self.threads.get(&tid)?.delivery.clone())
     }
 
-    /// When a stopped thread trapped. `departed` is when it went on after its last stop, `stamp` what it read
-    /// of the clock itself, if it did.
-    pub fn trapped(
-        &mut self,
-        tid: i32,
-        noticed: Noticed,
-        departed: Option<Tsc>,
-        stamp: Option<Tsc>,
-    ) -> Tsc {
-        let on_processor = self.on_processor(tid);
-        let stretch = departed.map(|departed| Stretch {
-            departed,
-            on_processor,
-        });
-        let watched = self.threads.get_mut(&tid);
-        let Some(watched) = watched else {
-            return stamp.unwrap_or(noticed.at);
-        };
-        let estimated = watched.delivery.trapped(noticed, stretch);
-        // A clock that does not run forward is none.
-        let stamp = stamp.filter(|&stamp| stamp <= noticed.at && Some(stamp) >= departed);
-        let Some(stamp) = stamp else {
-            return estimated;
-        };
-        watched.delivery.observe(stamp, noticed, stretch);
-        if stretch.is_some() {
-            self.accuracy.observe(estimated, stamp);
-        }
-        stamp
-    }
-
-    /// A stop at which nothing was measured before; what follows will be.
-    pub fn begin(&mut self, tid: i32) {
-        let _ = self.on_processor(tid);
-    }
-
-    fn on_processor(&mut self, tid: i32) -> Option<Ticks> {
+    /// A thread has stopped: when it had gone on after its stop before.
+    pub fn stopped(&mut self, tid: i32, departed: Option<Departed>) -> Option<Tsc> {
         let watched = self.threads.entry(tid).or_insert_with(|| {
             let account = (self.accounts < ACCOUNTS)
                 .then(|| CpuTime::open(self.pid, tid))
@@ -100,13 +68,46 @@ impl StopTimes {
             Watched {
                 account,
                 last: None,
+                turn: None,
                 delivery: self.at_first.clone(),
             }
         });
         let now = watched.account.as_ref().and_then(CpuTime::read);
         let last = std::mem::replace(&mut watched.last, now);
-        let nanos = now?.since(last?)?;
-        Some(self.rate.ticks(nanos))
+        watched.turn = now.zip(last).and_then(|(now, last)| now.since(last));
+        let waited = watched.turn.map_or(0, |turn| turn.waited);
+        Some(match departed? {
+            Departed::At(at) => at,
+            Departed::After(resumed) => Tsc(resumed.0.saturating_add(self.rate.ticks(waited).0)),
+        })
+    }
+
+    /// When a thread trapped that has just [`StopTimes::stopped`]. `departed` is what that returned, `stamp`
+    /// what the thread read of the clock itself, if it did.
+    pub fn trapped(
+        &mut self,
+        tid: i32,
+        noticed: Noticed,
+        departed: Option<Tsc>,
+        stamp: Option<Tsc>,
+    ) -> Tsc {
+        let Some(watched) = self.threads.get_mut(&tid) else {
+            return stamp.unwrap_or(noticed.at);
+        };
+        let on_processor = watched.turn.map(|turn| self.rate.ticks(turn.ran));
+        let stretch = departed.map(|departed| Stretch {
+            departed,
+            on_processor,
+        });
+        let estimated = watched.delivery.trapped(noticed, stretch);
+        let Some(stamp) = stamp.filter(|&stamp| stamp <= noticed.at) else {
+            return estimated;
+        };
+        watched.delivery.observe(stamp, noticed, stretch);
+        if stretch.is_some() {
+            self.accuracy.observe(estimated, stamp);
+        }
+        stamp
     }
 
     /// How far off the estimates are: what three of four stay below.

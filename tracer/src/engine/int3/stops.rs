@@ -39,10 +39,14 @@ impl Int3 {
             Event::Signal(signal) => self.signal(Stopped::observed(tid, signal), noticed, sink),
             Event::GroupStop(_) => Stopped::observed(tid, 0).listen(),
             Event::Spawned(Spawn::Fork | Spawn::Vfork) => {
+                self.pause(tid, noticed, None);
                 self.clean_child_of(tid)?;
-                Stopped::observed(tid, 0).resume()
+                self.go_on_as_it_is(Stopped::observed(tid, 0))
             }
-            _ => Stopped::observed(tid, 0).resume(),
+            _ => {
+                self.pause(tid, noticed, None);
+                self.go_on_as_it_is(Stopped::observed(tid, 0))
+            }
         };
         unless_gone(handled)?;
         let changed = std::mem::take(&mut self.libraries_changed);
@@ -171,24 +175,21 @@ impl Int3 {
         inside: Inside,
         sink: &mut dyn Sink,
     ) -> Result<()> {
-        // A program may forbid itself to read the clock (prctl(2), PR_SET_TSC), and a stack may end there.
-        let faulted = matches!(thread.pending(), libc::SIGSEGV | libc::SIGBUS)
-            && inside != Inside::Elsewhere
-            && thread.is_own_fault();
+        let faulted = self.is_our_fault(&thread, inside)?;
         let led_out = match inside {
             Inside::Elsewhere => false,
             Inside::Departing => true,
             Inside::Landing { .. } => self.returned(&mut trap, sink),
-            Inside::Syscall { next, .. } if faulted => {
-                self.syscall_returned(&mut trap, next);
-                true
-            }
             Inside::Syscall {
                 offset: 0, next, ..
             } => {
                 // Not made yet: the program's own instruction traps again.
                 self.forget_syscall(trap.tid);
                 trap.registers.set_rip(next.offset(-2));
+                true
+            }
+            Inside::Syscall { next, .. } if faulted => {
+                self.syscall_returned(&mut trap, next);
                 true
             }
             Inside::Syscall { .. } => {
@@ -229,6 +230,26 @@ impl Int3 {
             self.clean_for_core(thread.tid(), signal)?;
         }
         self.go_on_as_it_is(thread)
+    }
+
+    /// Whether a fault was raised by our own code: a program may forbid itself to read the clock (prctl(2),
+    /// PR_SET_TSC), and a stack may end where the landing pad needs it.
+    fn is_our_fault(&mut self, thread: &Stopped, inside: Inside) -> Result<bool> {
+        if !matches!(thread.pending(), libc::SIGSEGV | libc::SIGBUS) || !thread.is_own_fault() {
+            return Ok(false);
+        }
+        let rip = thread.registers()?.rip();
+        if let Some(departures) = &mut self.departures
+            && departures.contain(rip)
+        {
+            departures.give_up();
+            return Ok(true);
+        }
+        Ok(match inside {
+            Inside::Landing { .. } => true,
+            Inside::Syscall { offset, .. } => offset > 0,
+            Inside::Elsewhere | Inside::Departing => false,
+        })
     }
 
     /// Before a signal that dumps core: the dump is to show the program's own text and stack.
