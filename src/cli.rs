@@ -388,6 +388,7 @@ impl AnalysisArgs {
                 .unwrap_or_default(),
             params: given.or(config.params),
             duration: self.duration.or(config.duration),
+            value: self.value,
             begin: match (self.begin_at, self.begin_on_signal) {
                 (Some(function), _) => Some(BeginOption::At(function)),
                 (None, true) => Some(BeginOption::OnSignal),

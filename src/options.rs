@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::analysis::values::Expression;
 use crate::analysis::{Params, PeakChoice, Resolution};
 pub use crate::listing::Query;
 pub use crate::report::Format;
@@ -387,6 +388,8 @@ pub struct Common {
     pub params: GivenParams,
     /// When the analysis ends by itself; never zero.
     pub duration: Option<Duration>,
+    /// What is computed from f0's arguments in the place of the arguments themselves.
+    pub value: Option<Expression>,
     /// What the analysis waits for; it begins at once when `None`.
     pub begin: Option<BeginOption>,
     /// The function whose call ends it.
@@ -405,6 +408,7 @@ impl Default for Common {
             engine: EngineChoice::default(),
             params: GivenParams::default(),
             duration: None,
+            value: None,
             begin: None,
             end_at: None,
             verbosity: Verbosity::default(),

@@ -81,6 +81,7 @@ const PROGRAMS: &[Target] = &[
     c("asks", "c/asks.c", &[]),
     c("blocked_calls", "c/blocked_calls.c", &[]),
     c("btree", "c/btree.c", &[]),
+    c("argument_value", "c/argument_value.c", &[]),
     c("event_loop", "c/event_loop.c", &[]),
     c("marks", "c/marks.c", &[]),
     c("cached_and_slow_read", "c/cached_and_slow_read.c", &[]),

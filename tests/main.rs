@@ -26,3 +26,4 @@ mod status;
 mod threads;
 mod transparency;
 mod unwinding;
+mod values;

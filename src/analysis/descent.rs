@@ -16,6 +16,7 @@ use super::noise::Noise;
 use super::params::{Params, PeakChoice};
 use super::peaks::{Peak, find_peaks};
 use super::root_cause::{self, PeakStatus, RootCause, Status};
+use super::values::{self, Expression, Telling, Values};
 
 /// What the session is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,6 +55,8 @@ pub struct Analysis {
     /// Where the record of each fnode is in the op at hand; kept to save allocations.
     pub(super) touched_at: Vec<Option<usize>>,
     pub(super) noise: Noise,
+    /// What is computed from the arguments of each op.
+    expressions: Vec<Expression>,
 }
 
 #[derive(Clone, Debug)]
@@ -64,6 +67,8 @@ pub(super) struct PeakAnalysis {
     pub(super) open: Option<usize>,
     /// Ops that were too short for what was measured in them to mean anything.
     pub(super) unresolved: u64,
+    /// What the expressions were in its ops.
+    pub(super) values: Values,
 }
 
 impl Analysis {
@@ -83,7 +88,26 @@ impl Analysis {
             finished: false,
             touched_at: Vec::new(),
             noise: Noise::default(),
+            expressions: Expression::arguments(),
         }
+    }
+
+    /// Computes this from the arguments of each op, in the place of the arguments themselves.
+    pub fn set_expression(&mut self, expression: Expression) {
+        self.expressions = vec![expression];
+    }
+
+    /// For each pair of peaks, by their numbers, what tells their ops apart best.
+    #[must_use]
+    pub fn tellings(&self) -> Vec<(u32, u32, Telling<'_>)> {
+        let mut found = Vec::new();
+        for (index, one) in self.peaks.iter().enumerate() {
+            for other in &self.peaks[index + 1..] {
+                let telling = values::telling(&self.expressions, &one.values, &other.values);
+                found.extend(telling.map(|it| (one.peak.number, other.peak.number, it)));
+            }
+        }
+        found
     }
 
     /// Records one op. Requests may be waiting afterwards.
@@ -93,6 +117,9 @@ impl Analysis {
         let Some(peak) = self.peak_of(bucket) else {
             return;
         };
+        self.peaks[peak as usize - 1]
+            .values
+            .add(&self.expressions, &op.arguments);
         if self.is_unresolved(op) {
             self.give_up_unresolved(peak);
             return;
@@ -298,6 +325,7 @@ impl Analysis {
                 peak,
                 open: None,
                 unresolved: 0,
+                values: Values::default(),
             });
         }
         self.begin_descents();

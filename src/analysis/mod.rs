@@ -25,6 +25,7 @@ mod settle;
 pub(crate) mod simulate;
 pub mod totals;
 pub mod units;
+pub mod values;
 
 pub use darc_tracer::record::{FnodeId, SiteId};
 pub use descent::{Analysis, Request};

@@ -132,6 +132,7 @@ mod tests {
 
     fn op(latency: u64) -> Op {
         Op {
+            arguments: darc_tracer::record::Arguments::default(),
             tid: 1,
             start: Tsc(0),
             end: Tsc(latency),

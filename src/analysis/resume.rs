@@ -14,6 +14,7 @@ use super::ftree::{Expansion, Ftree, PathState, Stop};
 use super::histogram::{Profile, ProfileError};
 use super::params::Params;
 use super::peaks::Peak;
+use super::values::Values;
 
 /// What an earlier run knew.
 #[derive(Clone, Debug)]
@@ -79,6 +80,7 @@ impl Analysis {
             analysis.peaks.push(PeakAnalysis {
                 peak,
                 open: None,
+                values: Values::default(),
                 unresolved: 0,
             });
         }

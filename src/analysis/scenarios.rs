@@ -512,6 +512,7 @@ prop_compose! {
         touched in prop::collection::vec((0_u32..12, any::<u64>(), any::<u64>(), any::<u64>(), 0_u64..5), 0..6),
     ) -> Op {
         Op {
+arguments: darc_tracer::record::Arguments::default(),
             tid: 1,
             start: Tsc(start),
             end: Tsc(start),

@@ -186,6 +186,7 @@ impl Session {
         self.now = end + 50;
         self.next_op += 1;
         Op {
+            arguments: darc_tracer::record::Arguments::default(),
             tid: 1,
             start: Tsc(start),
             end: Tsc(end),

@@ -337,6 +337,7 @@ mod tests {
 
     fn window(totals: &mut Totals, at: u64, length: u64, touched: &[(FnodeId, u64, u64)]) {
         totals.window(&Op {
+            arguments: darc_tracer::record::Arguments::default(),
             tid: 1,
             start: Tsc(at),
             end: Tsc(at + length),

@@ -11,6 +11,7 @@ use super::values::{
     parse_condition, parse_depth, parse_f0, parse_fraction, parse_peak, parse_pid,
     parse_profile_resolution, parse_resolution,
 };
+use crate::analysis::values::Expression;
 use crate::analysis::{PeakChoice, Resolution};
 use crate::duration;
 use crate::exit::EXIT_CODES;
@@ -340,6 +341,9 @@ pub(super) struct AnalysisArgs {
     /// End the analysis after TIME, as in 500ms, 2s, 1m
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(super) duration: Option<Duration>,
+    /// Correlate the peaks with arg1 to arg6, or arg2&0xff, arg1>>12, arg3%64, arg3/4096 [default: all six]
+    #[arg(long, value_name = "EXPR", value_parser = Expression::parse)]
+    pub(super) value: Option<Expression>,
     /// Begin when the program calls FUNC, or SIGUSR1 reaches darc
     #[arg(long, value_name = "FUNC", value_parser = parse_f0)]
     pub(super) begin_at: Option<String>,

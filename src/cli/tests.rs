@@ -101,6 +101,7 @@ fn all_options_arrive() {
             peak: Some(PeakChoice::One(2)),
         },
         duration: Some(Duration::from_millis(1500)),
+        value: None,
         begin: None,
         end_at: None,
         verbosity: Verbosity::Trace,

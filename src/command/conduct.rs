@@ -100,6 +100,9 @@ impl Conduct {
             None => None,
         };
         investigation.end_at = common.end_at.as_ref().map(parse).transpose()?;
+        if let Some(expression) = common.value {
+            investigation.analysis.set_expression(expression);
+        }
         let functions = matches!(begin, Some(Begin::At(_))) || investigation.end_at.is_some();
         if functions && common.engine == EngineChoice::Int3 {
             return Err(Failure::usage(

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use super::model::{
     BucketEntry, CalleeKind, DescentState, FnodePeak, Frame, FtreeNode, Function, InlinedFrame,
-    Kind, Parameters, PeakEntry, ProfileComparison, ProfileTable, RootCauseEntry, Status,
-    StopReason,
+    Kind, Parameters, PeakEntry, PeakValues, ProfileComparison, ProfileTable, RootCauseEntry,
+    Status, StopReason, ValueContrast, ValueShare,
 };
 use super::place::Place;
 use crate::analysis::compare::{Comparison, PeakChange};
+use crate::analysis::values::Counted;
 use crate::analysis::{
     self, Analysis, Callee, CalleeId, CauseKind, Fnode, FnodeId, Outcome, Params, PathState, Peak,
     PeakChoice, PeakRecord, PeakStatus, Profile, RootCause, SiteId, Stop,
@@ -229,6 +230,35 @@ fn stop_reason(stop: &Stop) -> (StopReason, Option<String>) {
         Stop::NotInstrumentable(why) => (StopReason::NotInstrumentable, Some(why.clone())),
         Stop::StillDescending => (StopReason::StillDescending, None),
     }
+}
+
+/// The arguments that tell peaks apart.
+#[must_use]
+pub fn values(analysis: &Analysis) -> Vec<ValueContrast> {
+    /// More values than this say no more than their range.
+    const MOST: usize = 4;
+    let side = |peak: u32, counted: &Counted| {
+        let values = counted.values().filter(|values| values.len() <= MOST);
+        let (lowest, highest) = counted.range();
+        PeakValues {
+            peak,
+            values: values
+                .unwrap_or_default()
+                .into_iter()
+                .map(|(value, share)| ValueShare { value, share })
+                .collect(),
+            lowest,
+            highest,
+        }
+    };
+    let tellings = analysis.tellings().into_iter();
+    tellings
+        .map(|(one, other, telling)| ValueContrast {
+            expression: telling.expression.to_string(),
+            share: telling.share,
+            values: [side(one, telling.one), side(other, telling.other)],
+        })
+        .collect()
 }
 
 /// The ftree.

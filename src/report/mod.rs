@@ -23,6 +23,7 @@ pub mod profiles;
 pub(crate) mod sample;
 pub mod speedscope;
 pub mod svg;
+mod telling;
 pub mod text;
 pub(crate) mod words;
 

@@ -39,6 +39,9 @@ pub struct Report {
     /// The numbered humps of the profile.
     #[serde(default)]
     pub peaks: Vec<PeakEntry>,
+    /// Arguments of f0 that tell peaks apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<ValueContrast>,
     /// The tree of call sites below f0.
     pub ftree: FtreeNode,
     /// Where the time of an f0 went that was running already or is called once.
@@ -455,8 +458,44 @@ pub struct Focus {
     /// The numbered humps.
     #[serde(default)]
     pub peaks: Vec<PeakEntry>,
+    /// Arguments of it that tell peaks apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<ValueContrast>,
     /// The tree below it.
     pub ftree: FtreeNode,
+}
+
+/// What was computed from f0's arguments, and is different in two peaks.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct ValueContrast {
+    /// The expression: `arg1` is the first integer argument register of the System V ABI.
+    pub expression: String,
+    /// The part of the ops that it tells apart, 0 to 1.
+    pub share: f64,
+    /// What it was in the one peak and in the other.
+    pub values: [PeakValues; 2],
+}
+
+/// The values in the ops of one peak.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct PeakValues {
+    /// The peak's number.
+    pub peak: u32,
+    /// The most frequent values; empty when there are too many.
+    pub values: Vec<ValueShare>,
+    /// Nearly all values lie between this one
+    pub lowest: u64,
+    /// and this one.
+    pub highest: u64,
+}
+
+/// A value and the part of the ops that had it.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, Debug)]
+pub struct ValueShare {
+    /// The value.
+    pub value: u64,
+    /// Its part of the peak's ops, 0 to 1.
+    pub share: f64,
 }
 
 fn in_progress() -> Status {

@@ -158,6 +158,7 @@ pub(crate) fn of(session: &Session) -> Report {
         profile: assemble::profile(analysis.profile()),
         comparison: Some(assemble::comparison(&comparison)),
         peaks: assemble::peaks(analysis, &names),
+        values: assemble::values(analysis),
         ftree: assemble::ftree(analysis, &names),
         time: None,
         focus: Vec::new(),

@@ -67,6 +67,7 @@ pub fn report(
         profile: assemble::profile(analysis.profile()),
         comparison: analysis.comparison().as_ref().map(assemble::comparison),
         peaks: assemble::peaks(analysis, &naming),
+        values: assemble::values(analysis),
         ftree: assemble::ftree(analysis, &naming),
         time: found.map(|found| found.time.clone()),
         focus,
@@ -107,6 +108,7 @@ fn focus(naming: &Naming<'_>, (arrival, investigation): &(&Arrival, &Investigati
         calls: arrival.calls,
         profile: assemble::profile(analysis.profile()),
         peaks: assemble::peaks(analysis, &own),
+        values: assemble::values(analysis),
         ftree: assemble::ftree(analysis, &own),
     }
 }

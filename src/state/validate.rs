@@ -19,6 +19,13 @@ pub(super) fn report(report: &Report) -> Result<(), StateError> {
     let resolution = profile(&report.profile)?.resolution();
     params(&report.parameters, resolution)?;
     analysis(&report.profile, &report.peaks, &report.ftree)?;
+    let values = report.values.iter();
+    for contrast in values.chain(report.focus.iter().flat_map(|focus| &focus.values)) {
+        share("share", contrast.share)?;
+        for value in contrast.values.iter().flat_map(|side| &side.values) {
+            share("share", value.share)?;
+        }
+    }
     for part in report.time.iter().flat_map(|table| &table.parts) {
         share("share_of_time", part.share_of_time)?;
         ensure(part.path.len() <= MAX_DEPTH, || {

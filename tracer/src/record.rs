@@ -63,6 +63,11 @@ pub struct Touched {
     pub count: u64,
 }
 
+/// The integer argument registers at the entry of a function: rdi, rsi, rdx, rcx, r8, r9 (System V ABI for AMD64,
+/// 3.2.3). What a function does not take is whatever was left there.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Arguments(pub [u64; 6]);
+
 /// One outermost completed call of f0 on one thread, entry to return.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Op {
@@ -74,6 +79,8 @@ pub struct Op {
     pub end: Tsc,
     /// Entry to return with the probes' own cost taken out (so at most `end - start`).
     pub latency: Ticks,
+    /// What f0 was called with.
+    pub arguments: Arguments,
     /// The fnodes below the root that were called, each once, in no particular order.
     pub touched: Vec<Touched>,
 }

@@ -4,6 +4,7 @@ use darc_disasm::Gpr;
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result};
+use crate::record::Arguments;
 use crate::sys::{self, RawRegisters};
 
 /// The general registers of a stopped thread.
@@ -26,6 +27,13 @@ impl Registers {
     #[must_use]
     pub fn rsp(&self) -> u64 {
         self.0.rsp
+    }
+
+    /// The integer argument registers.
+    #[must_use]
+    pub fn arguments(&self) -> Arguments {
+        let r = &self.0;
+        Arguments([r.rdi, r.rsi, r.rdx, r.rcx, r.r8, r.r9])
     }
 
     /// Makes a system call that the stop cut short with `EINTR` start again as if nothing had happened.

@@ -70,6 +70,7 @@ fn functions_below_f0_are_paired_by_their_path_and_rated() {
         calls: 10,
         profile: report.profile.clone(),
         peaks: Vec::new(),
+        values: Vec::new(),
         ftree: report.ftree.clone(),
     };
     let (mut before, mut after) = (sample::report(30_000), sample::report(30_000));

@@ -10,7 +10,8 @@ use crate::analysis::{Hz, Resolution};
 use crate::report::contrast::{self, What};
 use crate::report::escape::control;
 use crate::report::markup::Markup;
-use crate::report::model::{FtreeNode, PeakEntry, ProfileTable, Report};
+use crate::report::model::{FtreeNode, PeakEntry, ProfileTable, Report, ValueContrast};
+use crate::report::telling::in_words;
 use crate::report::{svg, words};
 
 pub(super) const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">";
@@ -35,6 +36,7 @@ pub fn render(report: &Report) -> String {
             profile: &report.profile,
             peaks: &report.peaks,
             ftree: &report.ftree,
+            values: &report.values,
         });
     }
     for (number, focus) in (1_u32..).zip(&report.focus) {
@@ -52,6 +54,7 @@ pub fn render(report: &Report) -> String {
             profile: &focus.profile,
             peaks: &focus.peaks,
             ftree: &focus.ftree,
+            values: &focus.values,
         });
     }
     page.probes(report);
@@ -75,6 +78,7 @@ struct Analysis<'a> {
     profile: &'a ProfileTable,
     peaks: &'a [PeakEntry],
     ftree: &'a FtreeNode,
+    values: &'a [ValueContrast],
 }
 
 /// The page, and how cycles become time.
@@ -220,6 +224,13 @@ impl Page {
         self.raw("</div></section>\n");
         self.section(analysis.prefix, "contrast", "What the ops of each peak do");
         self.contrast(analysis);
+        if !analysis.values.is_empty() {
+            self.raw("<p>Arguments that tell the peaks apart:</p>\n<ul>\n");
+            for contrast in analysis.values {
+                self.raw("<li>").words(in_words(contrast)).raw("</li>\n");
+            }
+            self.raw("</ul>\n");
+        }
         self.raw("</section>\n");
         self.section(analysis.prefix, "calls", "Calls");
         self.raw("<p>The tree of calls below the function; a number marks the peaks that have a call on a root-cause path.</p>\n");

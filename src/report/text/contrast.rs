@@ -3,17 +3,34 @@
 use super::{Page, shorten};
 use crate::report::contrast::{Cell, Row, What, calls, rows};
 use crate::report::escape::control;
-use crate::report::model::{FtreeNode, PeakEntry};
+use crate::report::model::{FtreeNode, PeakEntry, ValueContrast};
+use crate::report::telling::in_words;
 
 /// Columns of one peak: maxcount, calls per op, time per op.
 const CELL: usize = 9 + 9 + 9;
 /// Names get at least this much room.
 const LEAST_NAME: usize = 24;
 
-pub(super) fn write(page: &mut Page, ftree: &FtreeNode, peaks: &[PeakEntry]) {
+pub(super) fn write(
+    page: &mut Page,
+    ftree: &FtreeNode,
+    peaks: &[PeakEntry],
+    values: &[ValueContrast],
+) {
     if peaks.is_empty() {
         return;
     }
+    table(page, ftree, peaks);
+    if !values.is_empty() {
+        page.blank();
+        page.heading("Which arguments tell the peaks apart");
+        for contrast in values {
+            page.line(&format!("  {}", in_words(contrast)));
+        }
+    }
+}
+
+fn table(page: &mut Page, ftree: &FtreeNode, peaks: &[PeakEntry]) {
     let numbers: Vec<u32> = peaks.iter().map(|peak| peak.peak).collect();
     let rows = rows(ftree, peaks);
     let names: Vec<String> = rows.iter().map(name).collect();

@@ -54,7 +54,7 @@ pub fn render(report: &Report, style: Style) -> String {
         _ => {
             histogram::write(&mut page, report);
             causes::write(&mut page, report);
-            contrast::write(&mut page, &report.ftree, &report.peaks);
+            contrast::write(&mut page, &report.ftree, &report.peaks, &report.values);
         }
     }
     for focus in &report.focus {
@@ -79,7 +79,7 @@ pub fn render(report: &Report, style: Style) -> String {
         ));
         histogram::buckets(&mut page, &focus.profile, &focus.peaks);
         causes::peaks(&mut page, &focus.peaks, focus.profile.resolution);
-        contrast::write(&mut page, &focus.ftree, &focus.peaks);
+        contrast::write(&mut page, &focus.ftree, &focus.peaks, &focus.values);
     }
     probes::write(&mut page, report);
     page.text

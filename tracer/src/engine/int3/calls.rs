@@ -5,7 +5,7 @@
 //! current fnode to its own child and the return moves it back; where there is no such child nothing
 //! is measured.
 
-use crate::record::{FnodeId, Op, Ticks, Touched, Tsc};
+use crate::record::{Arguments, FnodeId, Op, Ticks, Touched, Tsc};
 
 /// What a frame stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +69,8 @@ pub struct ThreadCalls {
     touched: Vec<Touched>,
     /// Of which generation of the plan the op in progress is; an older op is incomplete.
     op_generation: u64,
+    /// What f0 was called with in the op in progress.
+    arguments: Arguments,
 }
 
 /// A completed op, and whether the instrumentation stayed the same while it ran.
@@ -93,6 +95,7 @@ impl ThreadCalls {
             paused_at: None,
             touched: Vec::new(),
             op_generation: 0,
+            arguments: Arguments::default(),
         }
     }
 
@@ -117,6 +120,11 @@ impl ThreadCalls {
     /// The awaited returns, for marking what was hidden or put back.
     pub fn frames_mut(&mut self) -> &mut [Frame] {
         &mut self.frames
+    }
+
+    /// f0 is called with these.
+    pub fn set_arguments(&mut self, arguments: Arguments) {
+        self.arguments = arguments;
     }
 
     /// Begins to await a return. The time starts with [`ThreadCalls::resumed`].
@@ -234,6 +242,7 @@ impl ThreadCalls {
                 start: outermost.start,
                 end,
                 latency,
+                arguments: self.arguments,
                 touched: std::mem::take(&mut self.touched),
             },
             generation: self.op_generation,

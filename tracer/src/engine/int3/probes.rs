@@ -236,6 +236,11 @@ impl Int3 {
         self.abandon(&stale);
         let debt = self.hide(slot, return_to)?;
         self.await_return(trap.tid, kind, slot, return_to, debt);
+        if kind == FrameKind::F0
+            && let Some(calls) = self.threads.get_mut(&trap.tid)
+        {
+            calls.set_arguments(trap.registers.arguments());
+        }
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use crate::addr::TargetAddr;
 use crate::engine::{NewTarget, Sink};
 use crate::memory::Memory;
-use crate::record::{Op, Ticks, Touched, Tsc};
+use crate::record::{Arguments, Op, Ticks, Touched, Tsc};
 
 use super::function::returns_strangely;
 use super::installed::Installed;
@@ -67,6 +67,7 @@ fn deliver(record: Record, tree: &Tree, generation: u32, sink: &mut dyn Sink) {
         latency,
         generations: (began, ended),
         tainted,
+        arguments,
         items,
     } = record
     else {
@@ -92,6 +93,7 @@ fn deliver(record: Record, tree: &Tree, generation: u32, sink: &mut dyn Sink) {
             start: Tsc(start),
             end: Tsc(end),
             latency,
+            arguments: Arguments(arguments),
             touched,
         }),
         None => sink.latency_only(latency, 1, latency),

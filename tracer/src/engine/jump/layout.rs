@@ -195,6 +195,9 @@ pub mod block {
     /// the unwinder, which still reads the stack.
     pub const UNWINDER: u64 = 0x78;
 
+    /// The argument registers that the op was called with: six words.
+    pub const ARGUMENTS: u64 = 0x80;
+
     /// Offsets of the touched accumulators, in order (32 bits each).
     pub const TOUCH: u64 = 0x1100;
     /// The shadow stack. Its first entry is a sentinel above every stack.
@@ -347,7 +350,7 @@ pub mod record {
     /// One of the kinds below (32 bits).
     pub const KIND: u64 = 4;
     /// Bytes of a record without items.
-    pub const HEAD: u64 = 64;
+    pub const HEAD: u64 = 104;
 
     /// An op.
     pub const OP: u32 = 1;
@@ -372,6 +375,8 @@ pub mod record {
     pub const TAINTED: u64 = 44;
     /// Op: the thread (32 bits).
     pub const TID: u64 = 48;
+    /// Op: the argument registers, six words.
+    pub const ARGUMENTS: u64 = 56;
 
     /// Item: offset of the accumulator in the block.
     pub const ITEM_NODE: u64 = 0;

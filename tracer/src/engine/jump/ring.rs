@@ -37,6 +37,8 @@ pub enum Record {
         generations: (u32, u32),
         /// Whether something of it was not seen.
         tainted: bool,
+        /// The argument registers at the entry of f0.
+        arguments: [u64; 6],
         /// What its fnodes did.
         items: Vec<Item>,
     },
@@ -170,6 +172,9 @@ impl Rings {
                     latency: word(record::LATENCY),
                     generations: halves(record::BEGAN),
                     tainted: tainted != 0,
+                    arguments: std::array::from_fn(|index| {
+                        word(record::ARGUMENTS + 8 * index as u64)
+                    }),
                     items,
                 }
             }
@@ -269,15 +274,20 @@ mod tests {
     fn an_op_is_read_with_its_items() {
         let (target, mut rings) = rings();
         let data = ring::DATA as usize;
-        let words: [u64; 13] = [
-            104 | u64::from(record::OP) << 32,
+        let words: [u64; 18] = [
+            144 | u64::from(record::OP) << 32,
             100,
             300,
             190,
             3 | 4 << 32,
             1,
             77,
-            0,
+            11,
+            12,
+            13,
+            14,
+            15,
+            16,
             block::NODES + 2 * node::SIZE,
             5,
             50,
@@ -287,7 +297,7 @@ mod tests {
         for (index, word) in words.into_iter().enumerate() {
             target.store(data + 8 * index, word);
         }
-        target.store(ring::HEAD as usize, 104);
+        target.store(ring::HEAD as usize, 144);
         let item = Item {
             index: 2,
             count: 5,
@@ -302,10 +312,11 @@ mod tests {
             latency: 190,
             generations: (3, 4),
             tainted: false,
+            arguments: [11, 12, 13, 14, 15, 16],
             items: vec![item],
         };
         assert_eq!(drained(&mut rings), [op]);
-        assert_eq!(target.load(ring::TAIL as usize), 104);
+        assert_eq!(target.load(ring::TAIL as usize), 144);
         assert!(drained(&mut rings).is_empty());
     }
 

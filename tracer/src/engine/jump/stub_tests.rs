@@ -258,6 +258,11 @@ impl State {
             flags,
         }
     }
+
+    /// rdi, rsi, rdx, rcx, r8, r9.
+    fn arguments(&self) -> [u64; 6] {
+        [6, 5, 2, 1, 7, 8].map(|index: usize| self.registers[index])
+    }
 }
 
 /// Emits `extern "C" fn(&mut State)`: takes the state, calls `program`, stores the state.
@@ -377,6 +382,8 @@ fn call_site(kind: Kind, next: u64) -> Site {
 }
 
 const OPS: u64 = FLAGS.len() as u64;
+/// The first word of a record's items.
+const FIRST_ITEM: usize = (record::HEAD / 8) as usize;
 
 fn check_ops(arena: &Arena, children: &[u64]) {
     let ops = arena.ops();
@@ -384,9 +391,12 @@ fn check_ops(arena: &Arena, children: &[u64]) {
     for op in ops {
         let (start, end, latency) = (op[1], op[2], op[3]);
         assert!(start < end && latency == end - start, "{op:?}");
+        let state = State::arbitrary(FLAGS[0]);
+        let arguments = &op[(record::ARGUMENTS / 8) as usize..FIRST_ITEM];
+        assert_eq!(arguments, state.arguments(), "{op:?}");
         assert_eq!(op[6] as u32, std::process::id().max(op[6] as u32));
         assert_eq!(op[5] as u32 as usize, children.len());
-        for (item, &child) in op[8..].chunks(5).zip(children) {
+        for (item, &child) in op[FIRST_ITEM..].chunks(5).zip(children) {
             let [at, count, sum, max, max_start] = item else {
                 panic!("{item:?}")
             };
@@ -522,7 +532,7 @@ fn an_indirect_call_is_told_apart_by_its_callee() {
         let run = trampoline(&mut arena, p.f0);
         run(&mut State::arbitrary(0x202));
         let last = arena.ops().pop().unwrap();
-        assert_eq!(last[8], block::NODES + 3 * node::SIZE);
+        assert_eq!(last[FIRST_ITEM], block::NODES + 3 * node::SIZE);
     }
 }
 
@@ -555,9 +565,9 @@ fn a_tail_call_and_the_call_it_replaces_are_both_measured() {
     let ops = arena.ops();
     assert_eq!(ops.len() as u64, OPS);
     for op in ops {
-        assert_eq!(op[8], block::NODES + 3 * node::SIZE);
-        assert_eq!(op[13], block::NODES + 2 * node::SIZE);
-        assert!(op[8 + 3] < op[13 + 3]);
+        assert_eq!(op[FIRST_ITEM], block::NODES + 3 * node::SIZE);
+        assert_eq!(op[FIRST_ITEM + 5], block::NODES + 2 * node::SIZE);
+        assert!(op[FIRST_ITEM + 3] < op[FIRST_ITEM + 8]);
     }
 }
 
@@ -730,7 +740,10 @@ fn a_running_function_is_cut_into_windows() {
         panic!("{:?}", arena.ops())
     };
     assert_eq!((op[1], op[5] as u32), (begun, 1));
-    assert_eq!((op[9], op[8]), (OPS + 1, block::NODES + 2 * node::SIZE));
+    assert_eq!(
+        (op[FIRST_ITEM + 1], op[FIRST_ITEM]),
+        (OPS + 1, block::NODES + 2 * node::SIZE)
+    );
     assert_eq!(
         word(window + entry::START),
         op[2],

@@ -132,6 +132,10 @@ pub fn end(
     a.mov(to_record32(record::TAINTED), eax)?;
     a.mov(eax, field32(block::TID))?;
     a.mov(to_record32(record::TID), eax)?;
+    for word in (0..48).step_by(8) {
+        a.mov(rax, field(block::ARGUMENTS + word))?;
+        a.mov(to_record(record::ARGUMENTS + word), rax)?;
+    }
     a.mov(r11d, field32(block::TOUCHED))?;
     a.mov(to_record32(record::ITEMS), r11d)?;
     a.lea(rdx, qword_ptr(rcx + block::TOUCH as i32))?;

@@ -117,6 +117,13 @@ pub fn f0(
     b.a.mov(rax, field(block::REAL_LIMIT))?;
     b.a.mov(field(block::LIMIT), rax)?;
     b.a.inc(field(block::EPOCH))?;
+    // Where `save` has put the first four, in the order of the ABI.
+    for (index, saved) in (0..).zip([0, 8, 16, 24]) {
+        b.a.mov(rax, qword_ptr(rsp + saved))?;
+        b.a.mov(field(block::ARGUMENTS + 8 * index), rax)?;
+    }
+    b.a.mov(field(block::ARGUMENTS + 32), r8)?;
+    b.a.mov(field(block::ARGUMENTS + 40), r9)?;
     // Nothing touched, nothing missed: two fields at once.
     b.a.mov(field(block::TOUCHED), 0)?;
     b.a.mov(rdx, around.control + DESCRIPTORS)?;
