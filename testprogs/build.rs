@@ -113,6 +113,7 @@ const PROGRAMS: &[Target] = &[
     c("recursion_through_f0", "c/recursion_through_f0.c", &[]),
     c("registers", "c/registers.c", &[]),
     c("sandboxed", "c/sandboxed.c", &[]),
+    c("short_threads", "c/short_threads.c", &[]),
     c("signal_stack", "c/signal_stack.c", &[]),
     c("signal_storm", "c/signal_storm.c", &[]),
     c("signals", "c/signals.c", &[]),

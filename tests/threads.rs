@@ -62,3 +62,22 @@ fn a_leader_that_is_gone() {
         })
     });
 }
+
+/// Three thousand threads, one after another, none with the thread pointer of another: each is measured,
+/// though there is room for some hundred at a time.
+#[test]
+fn short_lived_threads_leave_room_for_others() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let task = Task::new(engine, "visit").options(&["--decision-ops", "1000000000"]);
+        let analysis = task.run_like_native(&program("short_threads", opt), &["3000"]);
+        let report = analysis.report();
+        // Far more than there are places; and if some came too fast, that is said.
+        assert!(report.ops() >= 3 * 1500, "{:#}", report.0);
+        let said = report
+            .at("/warnings")
+            .to_string()
+            .contains("passed unmeasured");
+        assert!(report.ops() == 3 * 3000 || said, "{:#}", report.0);
+    });
+}

@@ -253,6 +253,7 @@ impl Investigation {
         self.counters.records += counters.records;
         self.counters.dropped += counters.dropped;
         self.counters.sampled += counters.sampled;
+        self.counters.unregistered += counters.unregistered;
         self.counters.ended_otherwise += counters.ended_otherwise;
         self.counters.bytes_differing += counters.bytes_differing;
         self.counters.pauses.extend(counters.pauses);

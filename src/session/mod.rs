@@ -189,7 +189,14 @@ impl<'a> Session<'a> {
             Ok(Ending::Exited(_) | Ending::Killed(_)) => Ok(()),
             _ => self.engine.finish(),
         };
-        self.investigation.add_counters(self.engine.counters());
+        let counters = self.engine.counters();
+        if counters.unregistered > 0 {
+            self.investigation.warnings.push(format!(
+                "{} calls of f0 passed unmeasured: threads came faster than there was room for them",
+                counters.unregistered
+            ));
+        }
+        self.investigation.add_counters(counters);
         self.investigation.modules.unload();
         let ending = match (outcome?, self.engine.end()) {
             (_, Some(Notice::Exited(status))) => Ending::Exited(status),

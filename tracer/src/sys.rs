@@ -359,6 +359,26 @@ impl SharedWords {
         self.word(offset)
             .store(value, std::sync::atomic::Ordering::Release);
     }
+
+    /// Replaces one value of the word at a byte offset by another; false when it had none of these.
+    ///
+    /// # Panics
+    /// When the offset is not aligned or outside.
+    pub fn exchange(&self, offset: usize, from: u64, to: u64) -> bool {
+        use std::sync::atomic::Ordering::{AcqRel, Acquire};
+        self.word(offset)
+            .compare_exchange(from, to, AcqRel, Acquire)
+            .is_ok()
+    }
+
+    /// Adds one to the word at a byte offset.
+    ///
+    /// # Panics
+    /// When the offset is not aligned or outside.
+    pub fn increment(&self, offset: usize) {
+        self.word(offset)
+            .fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+    }
 }
 
 impl Drop for SharedWords {

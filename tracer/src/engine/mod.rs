@@ -66,6 +66,8 @@ pub struct Counters {
     pub dropped: u64,
     /// Ops that are in the profile only, because enough like them had been recorded.
     pub sampled: u64,
+    /// Calls that passed unmeasured because more threads came than there was room for.
+    pub unregistered: u64,
     /// Ops that did not end by returning: unwound, jumped out of, or ended with their thread.
     pub ended_otherwise: u64,
     /// For how long the target was stopped each time.

@@ -8,7 +8,7 @@ use crate::record::{Arguments, Op, Ticks, Touched, Tsc};
 use super::function::returns_strangely;
 use super::installed::Installed;
 use super::layout::{self, place, targets};
-use super::ring::Record;
+use super::ring::{Record, Rings};
 use super::space::Space;
 use super::tree::{Place, Tree};
 use super::{Jump, Sampling};
@@ -30,13 +30,17 @@ impl Jump {
             Sampling::Enough => layout::ring::BUDGET,
         };
         let mut records = Vec::new();
-        for index in 0..used.min(rings.count()) {
+        let mut take = |rings: &mut Rings, index| {
             rings.drain(index, |record| records.push(record));
             rings.drain_histogram(index, |bucket, ops, total| {
                 sink.latency_only(Ticks(layout::bucket_start(bucket)), ops, Ticks(total));
             });
+        };
+        for index in 0..used.min(rings.count()) {
+            take(rings, index);
             rings.refill(index, ranges, budget);
         }
+        self.recycling.look(installed, &self.memory, rings, take);
         self.counters.records += records.len() as u64;
         for record in records {
             match record {

@@ -37,6 +37,7 @@ impl Jump {
         if let Some(mut space) = self.space.take() {
             outcome = self.remove(&mut space);
             self.counters.sampled += space.rings.sampled();
+            self.counters.unregistered += space.rings.unregistered();
             self.counters.bytes_differing += space.patches.bytes_differing();
             if !self.watch.is_alive() || !space.installed.is_there(&self.memory) {
                 // Nothing is left that could be restored, or everything was.

@@ -27,8 +27,8 @@ use super::world::World;
 const ARENA_BYTES: u64 = 1 << 20;
 /// How the ring's mapping is called in the target's list of mappings.
 pub const NAME: &str = "darc";
-/// Threads that a process without many may still make.
-const SPARE_BLOCKS: usize = 64;
+/// Threads that a process without many may still make until those that ended give their blocks back.
+const SPARE_BLOCKS: usize = 512;
 pub const MOST_BLOCKS: usize = 4096;
 
 /// An arena with the routines that its stubs share.

@@ -9,7 +9,7 @@
 //! in every call therefore begins at different offsets in its pages, also where that looks untidy.
 
 /// Recognises the control mapping of an earlier tracer; the last byte is the layout's version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x04");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x05");
 
 // The control mapping, offsets in bytes.
 
@@ -45,6 +45,8 @@ pub const BLOCKS: u64 = (JOURNAL + JOURNAL_BYTES).next_multiple_of(0x1000);
 pub const TABLE_ENTRIES: u64 = 4096;
 /// Bytes of that table.
 pub const TABLE_BYTES: u64 = TABLE_ENTRIES * 16;
+/// The key of a table entry that was given back.
+pub const TABLE_DELETED: u64 = 2;
 /// How many entries are looked at before a thread counts as unknown.
 pub const PROBES: u32 = 64;
 /// The multiplier of the hash (2^32 divided by the golden ratio; Knuth volume 3, 6.4).
@@ -67,8 +69,6 @@ pub mod header {
     pub const BLOCKS: u64 = 12;
     /// Address of the ring mapping.
     pub const RINGS: u64 = 16;
-    /// How many threads went without a block, counted each time they tried (32 bits).
-    pub const UNREGISTERED: u64 = 24;
     /// Entries of the journal (32 bits).
     pub const PATCHES: u64 = 28;
     /// How many arenas there are (32 bits).
@@ -317,6 +317,19 @@ pub mod counts {
 pub mod ring {
     /// End of what was written, counted from the beginning of time.
     pub const HEAD: u64 = 0;
+    /// Whose block it is: a thread's id, [`FREE`], [`RECLAIMED`], or zero when nobody has had it yet.
+    ///
+    /// Who wants to change it compares and exchanges: a thread that takes over the block of an ended one
+    /// with its own thread pointer, and the reader when it gives the block to others.
+    pub const STATE: u64 = 0xd0;
+    /// The block may be taken.
+    pub const FREE: u64 = 1 << 32;
+    /// The reader is about to free the block.
+    pub const RECLAIMED: u64 = 2 << 32;
+    /// In the first ring: how many blocks are free.
+    pub const FREE_BLOCKS: u64 = 0xd8;
+    /// In the first ring: how often a call passed because there was no block for its thread.
+    pub const UNREGISTERED: u64 = 0xe0;
     /// Ops that are in the histogram.
     pub const COUNTED: u64 = 0xc0;
     /// Those among them for which a budget was used up.

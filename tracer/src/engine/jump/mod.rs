@@ -17,6 +17,7 @@ mod layout;
 mod patches;
 mod prepare;
 mod profiler;
+mod recycling;
 mod removal;
 mod ring;
 mod runtime;
@@ -48,6 +49,7 @@ pub use profiler::{BucketCount, Counts, Profiler, calibrate_counting};
 use installed::{Costs, Installed, Room};
 use layout::{HEADER, block, header, ring as ring_layout};
 use patches::Patch;
+use recycling::Recycling;
 use ring::Rings;
 use space::Space;
 use watch::Watch;
@@ -69,6 +71,7 @@ pub struct Jump {
     cost: ProbeCost,
     filter: Vec<(u64, u64)>,
     sampling: Sampling,
+    recycling: Recycling,
     counters: Counters,
     room: Room,
     /// What the stubs wrote to, after they are gone.
@@ -121,6 +124,7 @@ impl Jump {
             cost: ProbeCost::default(),
             filter: Vec::new(),
             sampling: Sampling::Enough,
+            recycling: Recycling::new(pid),
             counters: Counters::default(),
             room: Room::default(),
             past: None,
@@ -377,6 +381,7 @@ impl Engine for Jump {
             counters.dropped += space.installed.sum(&self.memory, block::DROPPED);
             counters.sampled += space.rings.sampled();
             counters.ended_otherwise += space.installed.sum(&self.memory, block::ENDED_OTHERWISE);
+            counters.unregistered += space.rings.unregistered();
             counters.bytes_differing += space.patches.bytes_differing();
         }
         counters

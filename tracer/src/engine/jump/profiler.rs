@@ -120,12 +120,7 @@ impl Profiler {
     /// How often a thread found no place to count in, because there were too many threads.
     #[must_use]
     pub fn unregistered(&self) -> u64 {
-        let Some(space) = &self.jump.space else {
-            return 0;
-        };
-        let at = space.installed.around.control + layout::HEADER + layout::header::UNREGISTERED;
-        let word = self.jump.memory.read_word(TargetAddr(at));
-        word.map_or(0, |word| u64::from(word as u32))
+        self.jump.counters().unregistered
     }
 
     /// Removes every probe, checks the text, and lets go of the target. [`Profiler::counts`] is complete

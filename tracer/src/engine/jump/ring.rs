@@ -199,6 +199,39 @@ impl Rings {
         }
     }
 
+    /// The thread that has a block.
+    #[must_use]
+    pub fn owner(&self, index: usize) -> Option<i32> {
+        let state = self.words.load(index * self.stride + ring::STATE as usize);
+        // One is a block that a thread is just taking.
+        i32::try_from(state).ok().filter(|&tid| tid > 1)
+    }
+
+    /// Takes a block from a thread that has ended; false when another took it over.
+    pub fn reclaim(&self, index: usize, tid: i32) -> bool {
+        let at = index * self.stride + ring::STATE as usize;
+        self.words.exchange(at, tid as u32 as u64, ring::RECLAIMED)
+    }
+
+    /// Lets other threads take a reclaimed block.
+    pub fn free(&self, index: usize) {
+        let at = index * self.stride + ring::STATE as usize;
+        self.words.exchange(at, ring::RECLAIMED, ring::FREE);
+        self.words.increment(ring::FREE_BLOCKS as usize);
+    }
+
+    /// How many blocks are free that threads have had.
+    #[must_use]
+    pub fn free_blocks(&self) -> u64 {
+        self.words.load(ring::FREE_BLOCKS as usize)
+    }
+
+    /// How often a call passed because there was no block for its thread.
+    #[must_use]
+    pub fn unregistered(&self) -> u64 {
+        self.words.load(ring::UNREGISTERED as usize)
+    }
+
     /// How many ops were only counted because a budget was used up.
     #[must_use]
     pub fn sampled(&self) -> u64 {

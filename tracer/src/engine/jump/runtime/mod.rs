@@ -28,7 +28,8 @@ pub struct Runtime {
     pub register: u64,
     /// rcx block: the guess for this stack from now on. rax, rdx are lost.
     pub remember: u64,
-    /// The thread pointer belongs to a new thread: forget what the old one did.
+    /// The thread pointer belongs to a new thread: forget what the old one did. Zero flag: done; else the
+    /// block is not the thread's. rax, rdx are lost.
     pub renew: u64,
     /// rax accumulator, rsi its entry, rdx the op, rdi latency: begins the accumulator's op with this
     /// call. rax and rdx are lost.

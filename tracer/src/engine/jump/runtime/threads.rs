@@ -4,34 +4,37 @@ use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{Emitted, Surroundings, field, field32, shadow};
 use crate::engine::jump::layout::{
-    BLOCKS, HEADER, LIVE, PROBES, STACKS, STACKS_SHIFT, TABLE, TABLE_BYTES, block, entry, header,
-    place, ring,
+    BLOCKS, HEADER, LIVE, PROBES, STACKS, STACKS_SHIFT, TABLE, TABLE_BYTES, TABLE_DELETED, block,
+    entry, header, place, ring,
 };
 
 use super::none;
 
 pub fn lookup(a: &mut CodeAssembler, start: &mut CodeLabel, around: &Surroundings) -> Emitted<()> {
-    let (mut again, mut unknown, mut found) =
-        (a.create_label(), a.create_label(), a.create_label());
+    let [mut again, mut next, mut unknown, mut found] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     a.push(r8)?;
-    a.mov(rcx, around.control + TABLE)?;
+    a.push(r9)?;
+    a.mov(r9, around.control + TABLE)?;
     a.mov(r8d, PROBES)?;
     a.set_label(&mut again)?;
-    a.cmp(qword_ptr(rcx + rdx), rax)?;
-    a.je(found)?;
-    a.cmp(qword_ptr(rcx + rdx), 0)?;
+    a.cmp(qword_ptr(r9 + rdx), 0)?;
     a.je(unknown)?;
+    a.cmp(qword_ptr(r9 + rdx), rax)?;
+    a.jne(next)?;
+    a.mov(rcx, qword_ptr(r9 + rdx + 8))?;
+    // The reader takes a block away before it deletes the entry.
+    a.cmp(field(block::THREAD), rax)?;
+    a.je(found)?;
+    a.set_label(&mut next)?;
     a.add(edx, 16)?;
     a.and(edx, (TABLE_BYTES - 1) as i32)?;
     a.dec(r8d)?;
     a.jne(again)?;
     a.set_label(&mut unknown)?;
     a.xor(ecx, ecx)?;
-    a.pop(r8)?;
-    a.ret()?;
     a.set_label(&mut found)?;
-    a.mov(rcx, qword_ptr(rcx + rdx + 8))?;
+    a.pop(r9)?;
     a.pop(r8)?;
     a.ret()
 }
@@ -51,6 +54,11 @@ pub fn register(
         mut won,
         mut done,
         mut budget,
+        mut claimed,
+        mut taken,
+        mut search,
+        mut occupied,
+        mut freed,
     ] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     a.push(rdx)?;
@@ -75,6 +83,7 @@ pub fn register(
     a.cmp(ecx, dword_ptr(r8 + header::BLOCKS as i32))?;
     a.jae(full)?;
     a.mov(r10d, ecx)?;
+    a.set_label(&mut claimed)?;
     a.imul_3(r9, r10, block::SIZE as i32)?;
     a.mov(rcx, around.control + BLOCKS)?;
     a.add(rcx, r9)?;
@@ -89,6 +98,7 @@ pub fn register(
     a.lea(r9, qword_ptr(rcx + block::SHADOW_END as i32))?;
     a.mov(field(block::REAL_LIMIT), r9)?;
     a.mov(field(block::LIMIT), r9)?;
+    a.mov(field32(block::BUSY), 0)?;
     a.imul_3(r9, r10, around.ring_bytes as i32)?;
     a.mov(r10, around.rings)?;
     a.add(r9, r10)?;
@@ -116,14 +126,20 @@ pub fn register(
             a.pop(rax)?;
         }
     }
+    a.mov(r9, field(block::RING))?;
+    a.mov(r10d, field32(block::TID))?;
+    a.mov(qword_ptr(r9 + ring::STATE as i32), r10)?;
     a.mov(r8, around.control + TABLE)?;
     a.mov(r11d, PROBES)?;
     a.set_label(&mut insert)?;
     a.lea(r9, qword_ptr(r8 + rdx))?;
     a.push(rax)?;
-    a.xor(eax, eax)?;
+    a.mov(rax, qword_ptr(r9))?;
+    a.test(rax, !(TABLE_DELETED as i32))?;
+    a.jne(taken)?;
     a.mov(r10d, 1)?;
     a.lock().cmpxchg(qword_ptr(r9), r10)?;
+    a.set_label(&mut taken)?;
     a.pop(rax)?;
     a.je(won)?;
     a.add(edx, 16)?;
@@ -135,8 +151,38 @@ pub fn register(
     a.jmp(without)?;
     a.set_label(&mut full)?;
     a.lock().dec(dword_ptr(r8 + header::NEXT_BLOCK as i32))?;
+    // Perhaps the reader has given back those of threads that have ended.
+    a.mov(r11d, dword_ptr(r8 + header::BLOCKS as i32))?;
+    a.mov(r9, around.rings)?;
+    a.cmp(qword_ptr(r9 + ring::FREE_BLOCKS as i32), 0)?;
+    a.je(without)?;
+    a.push(rax)?;
+    a.push(rdx)?;
+    a.mov(rdx, ring::FREE)?;
+    a.mov(r8d, 1)?;
+    a.xor(r10d, r10d)?;
+    a.set_label(&mut search)?;
+    a.mov(rax, rdx)?;
+    a.cmp(qword_ptr(r9 + ring::STATE as i32), rax)?;
+    a.jne(occupied)?;
+    a.lock().cmpxchg(qword_ptr(r9 + ring::STATE as i32), r8)?;
+    a.set_label(&mut occupied)?;
+    a.je(freed)?;
+    a.add(r9, around.ring_bytes as i32)?;
+    a.inc(r10d)?;
+    a.cmp(r10d, r11d)?;
+    a.jb(search)?;
+    a.set_label(&mut freed)?;
+    a.pop(rdx)?;
+    a.pop(rax)?;
+    a.mov(r8, around.control + HEADER)?;
+    a.jne(without)?;
+    a.mov(r9, around.rings)?;
+    a.lock().dec(qword_ptr(r9 + ring::FREE_BLOCKS as i32))?;
+    a.jmp(claimed)?;
     a.set_label(&mut without)?;
-    a.lock().inc(dword_ptr(r8 + header::UNREGISTERED as i32))?;
+    a.mov(r8, around.rings)?;
+    a.lock().inc(qword_ptr(r8 + ring::UNREGISTERED as i32))?;
     a.xor(ecx, ecx)?;
     a.jmp(done)?;
     a.set_label(&mut won)?;
@@ -167,9 +213,24 @@ pub fn remember(
     a.ret()
 }
 
+/// Zero flag: the block is the thread's now. Else it is about to be another's, or this is a forked child,
+/// to which the ring does not belong.
 pub fn renew(a: &mut CodeAssembler, start: &mut CodeLabel, around: &Surroundings) -> Emitted<()> {
-    let mut idle = a.create_label();
+    let [mut idle, mut refused] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
+    a.mov(rdx, around.control + LIVE)?;
+    a.cmp(dword_ptr(rdx), 0)?;
+    a.je(refused)?;
+    if let Some(offset) = around.tid_offset {
+        a.push(rsi)?;
+        a.mov(rsi, field(block::RING))?;
+        a.mov(eax, field32(block::TID))?;
+        a.mov(edx, dword_ptr(offset).fs())?;
+        a.lock().cmpxchg(qword_ptr(rsi + ring::STATE as i32), rdx)?;
+        a.pop(rsi)?;
+        a.jne(refused)?;
+        a.mov(field32(block::TID), edx)?;
+    }
     a.mov(rdx, field(block::BASE))?;
     a.cmp(rdx, field(block::TOP))?;
     a.je(idle)?;
@@ -181,10 +242,10 @@ pub fn renew(a: &mut CodeAssembler, start: &mut CodeLabel, around: &Surroundings
     a.mov(rdx, field(block::REAL_LIMIT))?;
     a.mov(field(block::LIMIT), rdx)?;
     a.mov(field32(block::BUSY), 0)?;
-    if let Some(offset) = around.tid_offset {
-        a.mov(edx, dword_ptr(offset).fs())?;
-        a.mov(field32(block::TID), edx)?;
-    }
+    a.cmp(eax, eax)?;
+    a.ret()?;
+    a.set_label(&mut refused)?;
+    a.or(eax, 1)?;
     a.ret()
 }
 

@@ -86,10 +86,11 @@ pub fn f0(
         b.a.cmp(eax, field32(block::TID))?;
         b.a.jne(renew)?;
         b.a.set_label(&mut same)?;
-        b.later.push(Later::Call {
+        b.later.push(Later::Choose {
             at: renew,
             routine: runtime.renew,
-            back: same,
+            zero: same,
+            other: pass,
         });
     }
     top(&mut b.a)?;
