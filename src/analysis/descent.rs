@@ -69,6 +69,8 @@ pub(super) struct PeakAnalysis {
     pub(super) unresolved: u64,
     /// What the expressions were in its ops.
     pub(super) values: Values,
+    /// The op of it in which most fnodes were seen.
+    pub(super) example: Option<Op>,
 }
 
 impl Analysis {
@@ -97,6 +99,12 @@ impl Analysis {
         self.expressions = vec![expression];
     }
 
+    /// An op of this run in the peak: the one in which most fnodes were seen.
+    #[must_use]
+    pub fn example(&self, peak: u32) -> Option<&Op> {
+        self.analysis_of(peak)?.example.as_ref()
+    }
+
     /// For each pair of peaks, by their numbers, what tells their ops apart best.
     #[must_use]
     pub fn tellings(&self) -> Vec<(u32, u32, Telling<'_>)> {
@@ -120,6 +128,13 @@ impl Analysis {
         self.peaks[peak as usize - 1]
             .values
             .add(&self.expressions, &op.arguments);
+        let example = &mut self.peaks[peak as usize - 1].example;
+        if example
+            .as_ref()
+            .is_none_or(|known| known.touched.len() < op.touched.len())
+        {
+            *example = Some(op.clone());
+        }
         if self.is_unresolved(op) {
             self.give_up_unresolved(peak);
             return;
@@ -326,6 +341,7 @@ impl Analysis {
                 open: None,
                 unresolved: 0,
                 values: Values::default(),
+                example: None,
             });
         }
         self.begin_descents();

@@ -81,6 +81,7 @@ impl Analysis {
                 peak,
                 open: None,
                 values: Values::default(),
+                example: None,
                 unresolved: 0,
             });
         }

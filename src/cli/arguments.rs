@@ -383,6 +383,8 @@ pub(super) enum FormatArg {
     Svg,
     /// One page for a browser
     Html,
+    /// Trace events, for Perfetto and chrome://tracing
+    Chrome,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -473,6 +475,7 @@ impl From<FormatArg> for Format {
             FormatArg::Callgrind => Format::Callgrind,
             FormatArg::Svg => Format::Svg,
             FormatArg::Html => Format::Html,
+            FormatArg::Chrome => Format::Chrome,
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::model::{
-    BucketEntry, CalleeKind, DescentState, FnodePeak, Frame, FtreeNode, Function, InlinedFrame,
-    Kind, Parameters, PeakEntry, PeakValues, ProfileComparison, ProfileTable, RootCauseEntry,
-    Status, StopReason, ValueContrast, ValueShare,
+    BucketEntry, CalleeKind, DescentState, ExampleCall, ExampleOp, FnodePeak, Frame, FtreeNode,
+    Function, InlinedFrame, Kind, Parameters, PeakEntry, PeakValues, ProfileComparison,
+    ProfileTable, RootCauseEntry, Status, StopReason, ValueContrast, ValueShare,
 };
 use super::place::Place;
 use crate::analysis::compare::{Comparison, PeakChange};
@@ -14,6 +14,7 @@ use crate::analysis::{
     self, Analysis, Callee, CalleeId, CauseKind, Fnode, FnodeId, Outcome, Params, PathState, Peak,
     PeakChoice, PeakRecord, PeakStatus, Profile, RootCause, SiteId, Stop,
 };
+use darc_tracer::record::Op;
 
 /// A call site as it is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -139,8 +140,36 @@ pub fn peaks(analysis: &Analysis, names: &dyn Names) -> Vec<PeakEntry> {
                 .iter()
                 .map(|cause| root_cause(analysis, cause, names))
                 .collect(),
+            example: analysis
+                .example(peak.number)
+                .map(|op| example(analysis, op, names)),
         })
         .collect()
+}
+
+fn example(analysis: &Analysis, op: &Op, names: &dyn Names) -> ExampleOp {
+    let ftree = analysis.ftree();
+    let mut calls: Vec<ExampleCall> = op
+        .touched
+        .iter()
+        .filter_map(|touched| {
+            let fnode = ftree.get(touched.fnode)?;
+            Some(ExampleCall {
+                name: callee(fnode, names).name,
+                depth: fnode.depth as u32 - 1,
+                start: (touched.max_start - op.start).0,
+                max: touched.max.0,
+                sum: touched.sum.0,
+                count: touched.count,
+            })
+        })
+        .collect();
+    calls.sort_by_key(|call| (call.start, call.depth));
+    ExampleOp {
+        tid: op.tid,
+        latency: op.latency.0,
+        calls,
+    }
 }
 
 fn root_cause(analysis: &Analysis, cause: &RootCause, names: &dyn Names) -> RootCauseEntry {

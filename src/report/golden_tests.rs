@@ -22,7 +22,7 @@ pub(super) fn golden(name: &str, text: &str) {
 }
 
 /// A finished analysis with one more below it.
-fn finished() -> Report {
+pub(super) fn finished() -> Report {
     let mut report = sample::report(30_000);
     report.time = Some(sample::time());
     report.focus = vec![super::model::Focus {
@@ -41,7 +41,7 @@ fn finished() -> Report {
 }
 
 /// An f0 that runs all the time.
-fn running() -> Report {
+pub(super) fn running() -> Report {
     let mut report = finished();
     let nothing = sample::report(0);
     report.profile = nothing.profile;

@@ -7,6 +7,7 @@
 pub mod assemble;
 mod attribution;
 pub mod callgrind;
+mod chrome;
 mod contrast;
 pub mod difference;
 pub mod escape;
@@ -21,6 +22,8 @@ pub mod place;
 pub mod profiles;
 #[cfg(test)]
 pub(crate) mod sample;
+#[cfg(test)]
+mod schema_tests;
 pub mod speedscope;
 pub mod svg;
 mod telling;
@@ -49,11 +52,13 @@ pub enum Format {
     Svg,
     /// One page that needs nothing beside itself.
     Html,
+    /// Chrome trace events.
+    Chrome,
 }
 
 impl Format {
     /// All formats, by the name that the command line has for them.
-    pub const NAMES: [(&'static str, Format); 7] = [
+    pub const NAMES: [(&'static str, Format); 8] = [
         ("text", Format::Text),
         ("json", Format::Json),
         ("folded", Format::Folded),
@@ -61,6 +66,7 @@ impl Format {
         ("callgrind", Format::Callgrind),
         ("svg", Format::Svg),
         ("html", Format::Html),
+        ("chrome", Format::Chrome),
     ];
 
     /// The format of a name.
@@ -83,6 +89,7 @@ impl Format {
             Format::Callgrind => "callgrind",
             Format::Svg => "svg",
             Format::Html => "html",
+            Format::Chrome => "chrome",
         }
     }
 
@@ -96,6 +103,7 @@ impl Format {
             Format::Callgrind => "callgrind.out",
             Format::Svg => "out.svg",
             Format::Html => "out.html",
+            Format::Chrome => "out.trace.json",
         }
     }
 
@@ -123,5 +131,6 @@ pub fn render(
         Format::Callgrind => callgrind::render(report),
         Format::Svg => svg::render(report),
         Format::Html => html::render(report),
+        Format::Chrome => chrome::render(report)?,
     })
 }

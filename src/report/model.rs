@@ -11,6 +11,7 @@ pub const SCHEMA: u32 = 1;
 
 /// What an analysis found, and all that a later run needs to go on with it.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -59,6 +60,7 @@ pub struct Report {
 
 /// How the target is instrumented.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// Jumps to stubs; no traps.
@@ -69,6 +71,7 @@ pub enum Engine {
 
 /// Where the analysis, or that of one peak, stands.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
     /// Every path ends.
@@ -83,6 +86,7 @@ pub enum Status {
 
 /// The process.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Target {
     /// Its id, when there was a process.
@@ -99,6 +103,7 @@ pub struct Target {
 
 /// A function.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Function {
     /// The demangled name.
     pub name: String,
@@ -106,6 +111,7 @@ pub struct Function {
     pub module: String,
     /// Where it begins in the module, in bytes.
     #[serde(with = "hex")]
+    #[cfg_attr(test, schemars(with = "String"))]
     pub offset: u64,
     /// The source file that defines it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,6 +123,7 @@ pub struct Function {
 
 /// The clock.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Clock {
     /// The unit of durations.
     pub unit: ClockUnit,
@@ -126,6 +133,7 @@ pub struct Clock {
 
 /// The unit of durations.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ClockUnit {
     /// Cycles of the time stamp counter.
@@ -135,6 +143,7 @@ pub enum ClockUnit {
 
 /// What the person chose.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Parameters {
     /// Ops before peaks are chosen.
     pub start_ops: u64,
@@ -151,6 +160,7 @@ pub struct Parameters {
 
 /// A file that code was mapped from.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Module {
     /// Its path.
     pub path: String,
@@ -160,6 +170,7 @@ pub struct Module {
 
 /// A histogram.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProfileTable {
     /// Buckets per doubling of the latency.
     pub resolution: u32,
@@ -174,6 +185,7 @@ pub struct ProfileTable {
 
 /// One bucket of a histogram.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct BucketEntry {
     /// `floor(resolution · log2(latency))`.
     pub bucket: u32,
@@ -185,6 +197,7 @@ pub struct BucketEntry {
 
 /// How a profile differs from a stored one; see [`crate::analysis::compare`].
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProfileComparison {
     /// The Earth Mover's Distance; absent when one of the profiles is empty.
     pub earth_movers_distance: Option<f64>,
@@ -205,6 +218,7 @@ pub struct ProfileComparison {
 
 /// A peak and what was found about it.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PeakEntry {
     /// Its number.
     pub peak: u32,
@@ -225,10 +239,45 @@ pub struct PeakEntry {
     /// The paths to what takes the time.
     #[serde(default)]
     pub root_causes: Vec<RootCauseEntry>,
+    /// One of its ops.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub example: Option<ExampleOp>,
+}
+
+/// One op as it was measured.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ExampleOp {
+    /// The thread that it ran on.
+    pub tid: i32,
+    /// Its latency.
+    pub latency: u64,
+    /// What was called in it.
+    #[serde(default)]
+    pub calls: Vec<ExampleCall>,
+}
+
+/// What one fnode did in one op.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ExampleCall {
+    /// The function.
+    pub name: String,
+    /// How far below f0 it is: 1 for what f0 calls.
+    pub depth: u32,
+    /// When its longest call began, from the op's beginning on.
+    pub start: u64,
+    /// How long that was.
+    pub max: u64,
+    /// All its calls together.
+    pub sum: u64,
+    /// How many there were.
+    pub count: u64,
 }
 
 /// What takes the time at the end of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// The function's own code.
@@ -245,6 +294,7 @@ pub enum Kind {
 
 /// Why a path ends.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {
     /// The function itself takes the time.
@@ -262,6 +312,7 @@ pub enum StopReason {
 
 /// A root-cause path.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RootCauseEntry {
     /// The functions' names, f0 first.
     #[serde(default)]
@@ -282,6 +333,7 @@ pub struct RootCauseEntry {
 
 /// One function on a root-cause path and the call that led to it.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Frame {
     /// The function's name.
     pub name: String,
@@ -304,6 +356,7 @@ pub struct Frame {
 
 /// A function that the compiler copied into its caller.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InlinedFrame {
     /// Its name.
     pub name: String,
@@ -317,6 +370,7 @@ pub struct InlinedFrame {
 
 /// What is called at a site.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CalleeKind {
     /// A function: `callee` says where it is.
@@ -330,6 +384,7 @@ pub enum CalleeKind {
 
 /// One fnode and all below it.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FtreeNode {
     /// The call site; absent for f0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -353,6 +408,7 @@ pub struct FtreeNode {
     pub line: Option<u32>,
     /// By peak: how often it was among the largest contributors of its parent.
     #[serde(default, deserialize_with = "by_peak::deserialize")]
+    #[cfg_attr(test, schemars(with = "BTreeMap<u32, u64>"))]
     pub maxcount: BTreeMap<u32, u64>,
     /// By peak: how often the function itself was, against its own callees.
     #[serde(
@@ -384,6 +440,7 @@ pub struct FtreeNode {
 
 /// Where the descent stands at an fnode.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DescentState {
     /// On no root-cause path.
@@ -405,6 +462,7 @@ pub enum DescentState {
 
 /// What an fnode knows about one peak.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FnodePeak {
     /// Where the descent stands.
     pub state: DescentState,
@@ -436,6 +494,7 @@ pub struct FnodePeak {
 
 /// A function below an f0 that was running already, with an analysis of its own.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Focus {
     /// The functions' names from f0 down to it.
     #[serde(default)]
@@ -467,6 +526,7 @@ pub struct Focus {
 
 /// What was computed from f0's arguments, and is different in two peaks.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ValueContrast {
     /// The expression: `arg1` is the first integer argument register of the System V ABI.
     pub expression: String,
@@ -478,6 +538,7 @@ pub struct ValueContrast {
 
 /// The values in the ops of one peak.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PeakValues {
     /// The peak's number.
     pub peak: u32,
@@ -491,6 +552,7 @@ pub struct PeakValues {
 
 /// A value and the part of the ops that had it.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ValueShare {
     /// The value.
     pub value: u64,
@@ -504,6 +566,7 @@ fn in_progress() -> Status {
 
 /// Where the time of a function went, in windows of the threads that run it.
 #[derive(Clone, PartialEq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct TimeTable {
     /// How many windows were looked at.
@@ -516,6 +579,7 @@ pub struct TimeTable {
 
 /// One part of the time.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TimePart {
     /// The functions' names from f0 down to it.
     pub path: Vec<String>,
@@ -536,6 +600,7 @@ pub struct TimePart {
 
 /// Whose time a part of the time is.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Whose {
     /// The last function's own code, and those of its calls that are not measured.
@@ -548,6 +613,7 @@ pub enum Whose {
 
 /// What was done to the target, and what it cost.
 #[derive(Clone, PartialEq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Probes {
     /// How many call sites were instrumented, at most at one time.
@@ -570,6 +636,7 @@ pub struct Probes {
 
 /// A call site without a probe.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SkippedSite {
     /// Where it is.
     pub site: Place,
@@ -579,6 +646,7 @@ pub struct SkippedSite {
 
 /// What one probe adds, in cycles.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ProbeCost {
     /// To the latency that it reports; taken out of all figures.
@@ -589,6 +657,7 @@ pub struct ProbeCost {
 
 /// How long the target was stopped, in microseconds.
 #[derive(Clone, Copy, PartialEq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Pause {
     /// The median stop.

@@ -9,6 +9,7 @@ use thiserror::Error;
 
 /// An address in a module, written `module+0x1f`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(with = "String"))]
 pub struct Place {
     /// The module's path, as it stands among the report's modules.
     pub module: String,

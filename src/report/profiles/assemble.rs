@@ -36,6 +36,7 @@ pub fn entries(peaks: &[PeakRange]) -> Vec<PeakEntry> {
         share_of_time: peak.share_of_time,
         status: Status::NotAnalysed,
         root_causes: Vec::new(),
+        example: None,
     };
     peaks.iter().map(entry).collect()
 }

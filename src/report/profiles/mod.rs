@@ -30,7 +30,7 @@ pub fn render(
         },
         Format::Svg => svg::render(set),
         Format::Html => html::render(set),
-        Format::Folded | Format::Speedscope | Format::Callgrind => return None,
+        Format::Folded | Format::Speedscope | Format::Callgrind | Format::Chrome => return None,
     }))
 }
 
