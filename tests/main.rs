@@ -21,6 +21,7 @@ mod resume;
 mod running;
 mod sampling;
 mod signals;
+mod soak;
 mod sqlite;
 mod status;
 mod threads;
