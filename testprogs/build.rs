@@ -123,6 +123,7 @@ const PROGRAMS: &[Target] = &[
     c("tail_f0", "c/tail_f0.c", &[]),
     c("thread_churn", "c/thread_churn.c", &[]),
     c("two_peaks", "c/two_peaks.c", &[]),
+    c("vfork_waits", "c/vfork_waits.c", &[]),
     c("plugin_host", "c/plugin_host.c", &["-ldl"]),
     c(
         "sqlite_inserts",

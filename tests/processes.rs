@@ -1,9 +1,9 @@
 //! fork, vfork, posix_spawn, exec, and programs that end inside f0.
 
-use darc_testprogs::{ground_truth, program};
+use darc_testprogs::{Opt, ground_truth, program};
 
-use crate::harness::{Target, Task, for_all, measured, turn};
-use crate::untouched::ProcessState;
+use crate::harness::{Target, Task, for_all, measured, turn, wait_until};
+use crate::untouched::{ProcessState, check_text};
 
 /// Children of an attached target run as if there were no darc, also those that call f0.
 #[test]
@@ -89,4 +89,30 @@ fn a_started_program_inherits_what_darc_inherited() {
             Task::new(engine, "serve").run_like_native(&program("inherited_state", opt), &["20"]);
         assert!(analysis.darc.stdout.contains("umask="), "{analysis:#?}");
     });
+}
+
+/// A thread that waits for its vfork(2) child cannot be stopped: attaching and leaving goes on without it.
+#[test]
+fn a_thread_that_waits_for_its_vfork_child() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let target = Target::start("vfork_waits", opt, &[]);
+        wait_until("a child", || {
+            let tasks =
+                std::fs::read_dir(format!("/proc/{}/task", target.pid())).expect("it lives");
+            let mut tasks = tasks.filter_map(|task| Some(task.ok()?.path()));
+            tasks.any(|task| {
+                let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+                stat.contains(") D ")
+            })
+        });
+        let options = ["--start-ops", "20", "--decision-ops", "5", "-d", "5s"];
+        let analysis = Task::new("jump", "serve")
+            .options(&options)
+            .attach(target.pid());
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+        check_text(target.pid());
+        target.finish_like_native(&program("vfork_waits", opt), &[]);
+    }
 }

@@ -143,6 +143,13 @@ impl Patches {
         for thread in world.threads() {
             unless_gone(move_out(thread, &add))?;
         }
+        for (tid, pc) in world.resumption_points() {
+            if add.iter().any(|patch| patch.at < pc && pc < patch.end()) {
+                return Err(Error::Unsuitable(format!(
+                    "thread {tid} waits in the kernel in the middle of an instruction to be replaced, and cannot be moved; try again"
+                )));
+            }
+        }
         for patch in add {
             memory.write(TargetAddr(patch.at), &patch.replacement)?;
             self.active.insert(patch.at, patch);

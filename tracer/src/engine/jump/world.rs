@@ -3,7 +3,7 @@
 //! The thread that traces ends with the stop, and its end detaches whatever is still attached, blocked
 //! threads included, without another stop of theirs (ptrace(2): a tracer's exit detaches its tracees).
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -20,8 +20,12 @@ const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE;
 const UNINTERRUPTIBLE: Duration = Duration::from_millis(50);
 /// A thread that does not stop for so long is a reason to give up.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait before asking again whether a thread has stopped.
-const PAUSE: Duration = Duration::from_micros(20);
+/// How long to wait before asking again whether a thread has stopped, at first and later.
+const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
+/// After this it is later.
+const SOON: Duration = Duration::from_millis(2);
+/// A pause that took longer was not ours: the whole machine stood still, the target too.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a stop is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,12 +40,24 @@ enum Held {
 #[derive(Debug)]
 pub struct World {
     threads: Vec<(Stopped, Held)>,
+    /// Threads that wait in the kernel and cannot be stopped there. They stop before they come back.
+    asleep: BTreeSet<i32>,
 }
 
 impl World {
     /// The stopped threads.
     pub fn threads(&self) -> impl Iterator<Item = &Stopped> {
         self.threads.iter().map(|(thread, _)| thread)
+    }
+
+    /// Where the threads that wait in the kernel will go on, as far as that is known (proc_pid_syscall(5)).
+    pub fn resumption_points(&self) -> impl Iterator<Item = (i32, u64)> + '_ {
+        self.asleep.iter().filter_map(|&tid| {
+            let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).ok()?;
+            let pc = text.split_ascii_whitespace().next_back()?;
+            let pc = u64::from_str_radix(pc.strip_prefix("0x")?, 16).ok()?;
+            Some((tid, pc))
+        })
     }
 
     /// A thread that can make system calls in the target's name.
@@ -63,34 +79,38 @@ impl World {
 
     fn stop(pid: i32) -> Result<World> {
         let me = nix::unistd::gettid().as_raw();
-        let mut waiting = BTreeMap::new();
+        let mut waiting = BTreeSet::new();
         let mut world = World {
             threads: Vec::new(),
+            asleep: BTreeSet::new(),
         };
-        let since = Instant::now();
+        let mut waited = Duration::ZERO;
         loop {
             let listed = threads::list(pid)?;
             let mut found_new = false;
             for &tid in &listed {
-                if waiting.contains_key(&tid) || world.threads().any(|thread| thread.tid() == tid) {
+                if waiting.contains(&tid)
+                    || world.asleep.contains(&tid)
+                    || world.threads().any(|thread| thread.tid() == tid)
+                {
                     continue;
                 }
                 match sys::seize(tid, OPTIONS) {
                     Ok(()) => {
                         found_new = true;
                         let _ = sys::interrupt(tid);
-                        waiting.insert(tid, ());
+                        waiting.insert(tid);
                     }
                     Err(Errno::ESRCH) => {}
                     Err(Errno::EPERM) if tracer_is(tid, me) => {
                         found_new = true;
-                        waiting.insert(tid, ());
+                        waiting.insert(tid);
                     }
                     Err(Errno::EPERM) if threads::state(tid).is_none_or(|s| "ZX".contains(s)) => {}
                     Err(errno) => return Err(Error::ptrace("attach to", tid, errno)),
                 }
             }
-            waiting.retain(|tid, ()| listed.contains(tid));
+            waiting.retain(|tid| listed.contains(tid));
             let quiet = world.collect(pid, &mut waiting)?;
             if waiting.is_empty() && !found_new {
                 return match world.threads.is_empty() {
@@ -101,22 +121,36 @@ impl World {
             if !quiet {
                 continue;
             }
-            if since.elapsed() > UNINTERRUPTIBLE {
-                // Such a thread comes back to the program only after it has stopped for us.
-                waiting.retain(|&tid, ()| threads::state(tid) != Some('D'));
+            let since = Instant::now();
+            std::thread::sleep(PAUSES[usize::from(waited > SOON)]);
+            waited += since.elapsed().min(LONGEST_PAUSE);
+            if waited < SOON {
+                continue;
             }
-            if since.elapsed() > PATIENCE {
-                return Err(Error::Unsuitable(format!(
-                    "{} threads of process {pid} cannot be stopped",
-                    waiting.len()
-                )));
+            let states: Vec<(i32, Option<char>)> = waiting
+                .iter()
+                .map(|&tid| (tid, threads::state(tid)))
+                .collect();
+            for &(tid, state) in &states {
+                match state {
+                    // A first thread that ends before the others reports nothing until they have ended.
+                    Some('Z' | 'X') | None => drop(waiting.remove(&tid)),
+                    // Such a thread comes back to the program only after it has stopped for us.
+                    Some('D') if waited > UNINTERRUPTIBLE => {
+                        waiting.remove(&tid);
+                        world.asleep.insert(tid);
+                    }
+                    _ => {}
+                }
             }
-            std::thread::sleep(PAUSE);
+            if waited > PATIENCE {
+                return Err(cannot_be_stopped(pid, &states));
+            }
         }
     }
 
     /// Takes all wait statuses that are there. True when there was none.
-    fn collect(&mut self, pid: i32, waiting: &mut BTreeMap<i32, ()>) -> Result<bool> {
+    fn collect(&mut self, pid: i32, waiting: &mut BTreeSet<i32>) -> Result<bool> {
         let mut quiet = true;
         loop {
             let (tid, status) = match sys::wait_any() {
@@ -127,6 +161,7 @@ impl World {
             };
             quiet = false;
             waiting.remove(&tid);
+            self.asleep.remove(&tid);
             let (thread, held) = match decode(status) {
                 Event::Exited(_) | Event::Killed(_) => continue,
                 Event::Signal(signal) => (Stopped::observed(tid, signal), Held::Running),
@@ -151,6 +186,17 @@ impl World {
         }
         Ok(())
     }
+}
+
+fn cannot_be_stopped(pid: i32, states: &[(i32, Option<char>)]) -> Error {
+    let threads: Vec<String> = states
+        .iter()
+        .map(|(tid, state)| format!("{tid} (state {})", state.unwrap_or('?')))
+        .collect();
+    Error::Unsuitable(format!(
+        "thread {} of process {pid} does not stop; try again when it is less busy",
+        threads.join(", ")
+    ))
 }
 
 /// Makes a system call that our stop, or a signal that the program ignores, cut short start again.
@@ -221,6 +267,7 @@ pub fn parked<T>(
 ) -> (Stopped, Result<T>) {
     let mut world = World {
         threads: vec![(thread, Held::Running)],
+        asleep: BTreeSet::new(),
     };
     let outcome = work(&mut world);
     let (thread, _) = world.threads.pop().expect("put there above");
