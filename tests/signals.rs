@@ -26,7 +26,8 @@ fn queued_signals_arrive_while_darc_comes_and_goes() {
             let analysis = Task::new(engine, "serve")
                 .options(&["-d", "300ms"])
                 .attach(target.pid());
-            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            // On a busy machine no call may complete in that time.
+            assert!([0, 7].contains(&analysis.darc.code()), "{analysis:#?}");
         }
         crate::untouched::check_released(target.pid());
         check_text(target.pid());

@@ -21,7 +21,8 @@ fn check(name: &str, f0: &str, ops: &str) {
         for _ in 0..2 {
             let task = Task::new(engine, f0).options(&["-d", "500ms"]);
             let analysis = task.attach(target.pid());
-            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            // On a busy machine no call may complete in that time.
+            assert!([0, 7].contains(&analysis.darc.code()), "{analysis:#?}");
             check_released(target.pid());
             check_text(target.pid());
         }

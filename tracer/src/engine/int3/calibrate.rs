@@ -167,7 +167,9 @@ fn measure(pid: i32, entry: u64) -> Result<(Calls, Delivery, Ticks)> {
         ));
     }
     let delivery = engine.stop_times.learnt(pid).unwrap_or_default();
-    Ok((calls, delivery, engine.cost().of_caller))
+    // Where the machine was too busy to tell, the worst that is believed.
+    let of_caller = engine.stop_times.accuracy().unwrap_or(ABSURD);
+    Ok((calls, delivery, of_caller))
 }
 
 fn quantile(values: &[Ticks], quantile: f64) -> Ticks {

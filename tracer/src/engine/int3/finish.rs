@@ -12,7 +12,7 @@ use crate::threads::{self, SignalMasks};
 use super::Int3;
 use super::calls::FrameKind;
 use super::inside::Inside;
-use super::landing::{SYSCALL_PASS, SYSCALL_TRAP};
+use super::landing::{PASS, SYSCALL_TRAP};
 
 impl Int3 {
     /// Restores text and stacks and detaches from every thread.
@@ -22,7 +22,7 @@ impl Int3 {
         for copy in self.measured_syscalls.keys() {
             // Threads blocked in a copied system call go on by themselves from now on.
             let trap = copy.offset(SYSCALL_TRAP as i64);
-            let _ = self.memory.write(trap, &[SYSCALL_PASS]);
+            let _ = self.memory.write(trap, &[PASS]);
         }
         let since = Instant::now();
         self.let_borrowers_go()?;

@@ -7,7 +7,7 @@ use crate::record::Tsc;
 use crate::stopped::Registers;
 
 use super::Int3;
-use super::landing::{self, LANDING, Progress};
+use super::landing::{self, LANDING, Progress, Saved};
 use super::points::Continuation;
 
 /// Bytes of a `syscall` instruction.
@@ -74,16 +74,16 @@ impl Int3 {
             return Ok(Inside::Departing);
         }
         let offset = rip.0.wrapping_sub(self.landing.0);
-        if offset <= LANDING.len() as u64
+        if offset < LANDING.len() as u64
             && let Some(progress) = landing::in_landing(offset)
         {
-            let mut saved = [0; 16];
-            if progress.stamped {
-                self.memory.read(TargetAddr(registers.rsp()), &mut saved)?;
+            let mut stack = [0; 16];
+            if progress.saved != Saved::Nothing {
+                self.memory.read(TargetAddr(registers.rsp()), &mut stack)?;
             }
-            let [rdx, rax] = [&saved[..8], &saved[8..]]
+            let words = [&stack[..8], &stack[8..]]
                 .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
-            let stamp = landing::undo_landing(registers, progress, [rdx, rax]);
+            let stamp = landing::undo_landing(registers, progress, words);
             return Ok(Inside::Landing { progress, stamp });
         }
         for offset in landing::SYSCALL_OFFSETS {

@@ -12,10 +12,23 @@ use crate::stopped::Registers;
 pub struct Progress {
     /// How far the stack pointer has been lowered, in bytes.
     pub lowered: u64,
+    /// What of rax and rdx is on the stack only.
+    pub saved: Saved,
     /// Whether the clock has been read: rax and rdx hold its value.
     pub stamped: bool,
     /// Whether the trap is behind the thread.
     pub trapped: bool,
+}
+
+/// What the registers no longer hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Saved {
+    /// Everything is where it was.
+    Nothing,
+    /// rax is at the stack pointer.
+    Rax,
+    /// rdx is at the stack pointer, and rax above it.
+    Both,
 }
 
 /// The landing pad.
@@ -25,37 +38,49 @@ pub struct Progress {
 ///  5  push rax
 ///  6  push rdx
 ///  7  rdtsc
-///  9  int3
+///  9  int3               the guardian makes it a nop when the tracer has died
+/// 10  pop rdx
+/// 11  pop rax
+/// 12  ret                to the pad again, until the guardian has put the slot right
 /// ```
 /// Below the stack pointer is nothing of the program's: a call has just returned there (System V ABI for
 /// AMD64, 3.2.2). No flags are changed.
-pub const LANDING: [u8; 10] = [0x48, 0x8d, 0x64, 0x24, 0xf8, 0x50, 0x52, 0x0f, 0x31, 0xcc];
+pub const LANDING: [u8; 13] = [
+    0x48, 0x8d, 0x64, 0x24, 0xf8, 0x50, 0x52, 0x0f, 0x31, 0xcc, 0x5a, 0x58, 0xc3,
+];
+
+/// Where the trap stands in the landing pad.
+pub const LANDING_TRAP: u64 = 9;
 
 /// How far a thread is at an offset into the landing pad; `None` where no instruction begins.
 #[must_use]
 pub fn in_landing(offset: u64) -> Option<Progress> {
-    let (lowered, stamped, trapped) = match offset {
-        0 => (0, false, false),
-        5 => (8, false, false),
-        6 => (16, false, false),
-        7 => (24, false, false),
-        9 => (24, true, false),
-        10 => (24, true, true),
+    let (lowered, saved) = match offset {
+        0 => (0, Saved::Nothing),
+        5 => (8, Saved::Nothing),
+        6 => (16, Saved::Nothing),
+        7 => (24, Saved::Nothing),
+        9 | 10 => (24, Saved::Both),
+        11 => (16, Saved::Rax),
+        12 => (8, Saved::Nothing),
         _ => return None,
     };
     Some(Progress {
         lowered,
-        stamped,
-        trapped,
+        saved,
+        stamped: saved == Saved::Both,
+        trapped: offset > LANDING_TRAP,
     })
 }
 
 /// Undoes what the landing pad has done: the registers are those of a thread that has just returned. The
-/// clock's reading, if it has been taken. `saved` are the words at the stack pointer, rdx and rax.
-pub fn undo_landing(registers: &mut Registers, progress: Progress, saved: [u64; 2]) -> Option<Tsc> {
+/// clock's reading, if it is at hand. `stack` are the two words at the stack pointer.
+pub fn undo_landing(registers: &mut Registers, progress: Progress, stack: [u64; 2]) -> Option<Tsc> {
     let stamp = progress.stamped.then(|| stamp(registers));
-    if progress.stamped {
-        [registers.0.rdx, registers.0.rax] = saved;
+    match progress.saved {
+        Saved::Nothing => {}
+        Saved::Rax => registers.0.rax = stack[0],
+        Saved::Both => [registers.0.rdx, registers.0.rax] = stack,
     }
     registers.0.rsp = registers.rsp().wrapping_add(progress.lowered);
     stamp
@@ -64,8 +89,8 @@ pub fn undo_landing(registers: &mut Registers, progress: Progress, saved: [u64; 
 /// Where the trap stands in a measured copy of a `syscall` instruction.
 pub const SYSCALL_TRAP: u64 = 10;
 
-/// What replaces the trap's one byte (`nop`) when nobody listens any more.
-pub const SYSCALL_PASS: u8 = 0x90;
+/// What replaces the one byte of a trap here (`nop`) when nobody listens any more.
+pub const PASS: u8 = 0x90;
 
 /// A copy of a `syscall` instruction that goes on at `next`, with a trap or (for calls that are not
 /// measured) without.
@@ -135,19 +160,27 @@ mod tests {
     #[test]
     fn the_landing_pad_is_what_its_offsets_say() {
         let code = decoded(&LANDING);
-        let mut lowered = 0;
+        let (mut lowered, mut saved) = (0, Saved::Nothing);
         for (at, instruction) in &code {
             let progress = in_landing(*at).expect("an instruction begins there");
             assert_eq!(progress.lowered, lowered, "{instruction}");
+            assert_eq!(progress.saved, saved, "{instruction}");
+            assert_eq!(progress.trapped, *at > LANDING_TRAP, "{instruction}");
             match instruction.mnemonic() {
-                Mnemonic::Lea => lowered += 8,
-                Mnemonic::Push => lowered += 8,
+                Mnemonic::Lea | Mnemonic::Push => lowered += 8,
+                Mnemonic::Rdtsc => saved = Saved::Both,
+                Mnemonic::Pop => {
+                    lowered -= 8;
+                    let rdx = instruction.op0_register() == Register::RDX;
+                    saved = if rdx { Saved::Rax } else { Saved::Nothing };
+                }
                 _ => {}
             }
             assert!(instruction.rflags_modified() == 0, "{instruction}");
         }
-        assert_eq!(code.last().unwrap().1.mnemonic(), Mnemonic::Int3);
-        assert!(in_landing(10).unwrap().trapped);
+        assert_eq!(LANDING[LANDING_TRAP as usize], 0xcc);
+        assert_eq!(code.last().unwrap().1.mnemonic(), Mnemonic::Ret);
+        assert_eq!(lowered, 8, "it returns by the slot that led to it");
         assert_eq!((1..5).find_map(in_landing), None);
     }
 

@@ -51,7 +51,7 @@ use calls::ThreadCalls;
 use delivery::{Attention, Noticed};
 use departure::Departures;
 use edges::Edges;
-use landing::{LANDING, SYSCALL_PASS, SYSCALL_TRAP};
+use landing::{LANDING, LANDING_TRAP, PASS, SYSCALL_TRAP};
 use points::{Continuation, Points, Roles, SyscallCopies};
 use stacks::Stacks;
 use stop_times::StopTimes;
@@ -99,8 +99,8 @@ pub struct Int3 {
     returns_to_arena: bool,
     /// The measured copies of `syscall` instructions, and where their threads go on.
     measured_syscalls: HashMap<TargetAddr, TargetAddr>,
-    /// What the guardian is to do about these.
-    syscall_debts: Vec<u32>,
+    /// What the guardian is to do about the traps in the arena.
+    arena_debts: Vec<u32>,
     syscall_copies: HashMap<TargetAddr, SyscallCopies>,
     continuations: HashMap<TargetAddr, Continuation>,
     edges: Edges,
@@ -164,7 +164,7 @@ impl Int3 {
             points: Points::default(),
             returns_to_arena: false,
             measured_syscalls: HashMap::new(),
-            syscall_debts: Vec::new(),
+            arena_debts: Vec::new(),
             syscall_copies: HashMap::new(),
             continuations: HashMap::new(),
             edges: Edges::default(),
@@ -209,6 +209,10 @@ impl Int3 {
         })?;
         self.counters.pauses.push(since.elapsed());
         self.landing = arena.place(&self.memory, &LANDING)?;
+        self.arena_debts.extend(self.ledger.enter(Debt::Text {
+            addr: self.landing.0 + LANDING_TRAP,
+            original: PASS,
+        }));
         self.departures = Departures::new(&mut arena, data);
         self.caller = Some(caller);
         self.arena = Some(arena);
@@ -339,9 +343,9 @@ impl Int3 {
         // A thread that is blocked in the call when we die goes on without us.
         let debt = Debt::Text {
             addr: copies.measured.0 + SYSCALL_TRAP,
-            original: SYSCALL_PASS,
+            original: PASS,
         };
-        self.syscall_debts.extend(self.ledger.enter(debt));
+        self.arena_debts.extend(self.ledger.enter(debt));
         self.measured_syscalls.insert(copies.measured, next);
         self.syscall_copies.insert(addr, copies);
         Ok(copies)

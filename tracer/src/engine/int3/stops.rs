@@ -150,7 +150,7 @@ impl Int3 {
         self.continuations.clear();
         self.syscall_copies.clear();
         self.measured_syscalls.clear();
-        for debt in self.syscall_debts.drain(..) {
+        for debt in self.arena_debts.drain(..) {
             self.ledger.strike(debt);
         }
         self.departures = None;
