@@ -52,6 +52,12 @@ pub fn calls(
         };
         calls.push((id, callee));
     }
+    tracing::debug!(
+        function = %entry,
+        sites = scanned.sites.len() + scanned.skipped.len(),
+        measurable = calls.len(),
+        "looked for calls"
+    );
     for skipped in &scanned.skipped {
         investigation.skip(TargetAddr(skipped.addr), skipped.reason.to_string());
     }

@@ -204,6 +204,9 @@ impl Investigation {
     /// Remembers that a site carries no probe.
     pub fn skip(&mut self, at: TargetAddr, reason: String) {
         if let Some(place) = self.modules.place(at) {
+            if self.skipped.get(&place) != Some(&reason) {
+                tracing::debug!(site = %at, %reason, "skipped");
+            }
             self.skipped.insert(place, reason);
         }
     }

@@ -79,11 +79,16 @@ impl Jump {
             self.counters.dropped += dropped;
             self.counters.ended_otherwise += otherwise;
             if unmapped {
+                tracing::debug!(pid, attempt, "restored the code and gave all memory back");
                 return Ok(());
             }
             std::thread::sleep(BETWEEN);
         }
-        // Some memory stays mapped until the process ends; nothing in its text leads there.
+        // Nothing in the program's text leads there any more.
+        tracing::debug!(
+            pid,
+            "restored the code; some memory stays mapped, for a call in it has not returned"
+        );
         Ok(())
     }
 }

@@ -94,7 +94,8 @@ impl Jump {
     /// # Errors
     /// When the permission is lacking or the process is gone.
     pub fn attach(pid: i32) -> Result<Jump> {
-        clear_leftovers(pid)?;
+        let cleared = clear_leftovers(pid)?;
+        tracing::debug!(pid, ?cleared, "looked for what an earlier tracer left");
         Jump::new(pid, None)
     }
 
@@ -154,6 +155,7 @@ impl Jump {
             return outcome;
         }
         let (value, pause) = world::stopped(self.pid, work)?;
+        tracing::debug!(pid = self.pid, ?pause, "the target was stopped");
         self.counters.pauses.push(pause);
         Ok(value)
     }
@@ -239,6 +241,13 @@ impl Jump {
             .into_values()
             .filter(|patch| space.patches.get(patch.at) != Some(patch))
             .collect();
+        tracing::debug!(
+            functions = plan.functions.len(),
+            remove = remove.len(),
+            add = add.len(),
+            refused = refused.len(),
+            "changing the probes"
+        );
         self.generation |= 1;
         space
             .installed
