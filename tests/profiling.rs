@@ -402,6 +402,103 @@ fn sets_of_profiles_are_compared() {
     assert!(finer.failure(5).contains("resolutions differ: 1 and 4"));
 }
 
+/// Whether this machine lets these tests trace system calls.
+fn system_calls_can_be_traced() -> bool {
+    let there = Path::new("/sys/kernel/tracing/events/raw_syscalls").exists();
+    if !there {
+        eprintln!("left out: there is no tracefs, or this is not root");
+    }
+    there
+}
+
+/// No instance of the kernel's tracing is left of this darc.
+fn check_no_instance(pid: i32) {
+    let instance = format!("/sys/kernel/tracing/instances/darc.{pid}");
+    assert!(!Path::new(&instance).exists(), "{instance}");
+}
+
+/// The system calls of a program and of a running process, of all their threads and of no other process.
+#[test]
+fn system_calls_are_profiled() {
+    let _turn = turn();
+    if !system_calls_can_be_traced() {
+        return;
+    }
+    // One op in five sleeps once, on each of four threads; the period is twenty.
+    let found = profile(
+        &["--syscalls"],
+        &program("four_threads", Opt::O2),
+        &["200", "brisk"],
+    );
+    assert_eq!(found.0["source"], "system-calls");
+    assert_eq!(found.calls("clock_nanosleep"), (4 * 40, 0), "{:#}", found.0);
+    assert_eq!(found.calls("execve"), (1, 0));
+    assert_eq!(found.calls("exit_group"), (1, 0));
+    // What forked children do is theirs.
+    let found = profile(
+        &["--syscalls"],
+        &program("fork_exec", Opt::O2),
+        &["60", "brisk"],
+    );
+    assert_eq!(found.calls("execve"), (1, 0), "{:#}", found.0);
+    let mut target = Target::start("counted_calls", Opt::O2, &["8", "40"]);
+    let before = ProcessState::of(target.pid());
+    let folder = folder();
+    let output = folder.path().join("profiles.json");
+    let darc = attach(target.pid(), &output, &["--syscalls", "-i", "20ms"]);
+    let pid = darc.pid();
+    // An instance begins with tracing on, but without events.
+    crate::harness::wait_until("the tracing", || {
+        let is_on = |file: &str| {
+            let path = format!("/sys/kernel/tracing/instances/darc.{pid}/{file}");
+            std::fs::read_to_string(path).is_ok_and(|on| on.starts_with('1'))
+        };
+        is_on("events/task/task_newtask/enable") && is_on("tracing_on")
+    });
+    before.check_unchanged(target.pid());
+    for _ in 0..3 {
+        target.poke();
+        assert_eq!(target.line(), "done\n");
+    }
+    darc.signal(Signal::SIGINT);
+    let darc = darc.finish();
+    assert_eq!(darc.code(), 0, "{darc:#?}");
+    check_no_instance(pid);
+    let found = Profiles::read(&output, &darc);
+    assert_eq!(found.calls("clone3"), (24, 0), "{:#}", found.0);
+    assert_eq!(found.calls("exit"), (24, 0));
+    assert!(target.finish().status.success());
+}
+
+/// Who may not trace is told what to do, and nothing is left behind.
+#[test]
+fn system_calls_need_permission() {
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65534;
+    let _turn = turn();
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("left out: only root can be somebody else");
+        return;
+    }
+    // The binary may lie where only root looks.
+    let folder = tempfile::tempdir_in("/tmp").expect("a folder");
+    let copy = folder.path().join("darc");
+    std::fs::copy(env!("CARGO_BIN_EXE_darc"), &copy).expect("a copy");
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), mode.clone()).expect("ours");
+    std::fs::set_permissions(&copy, mode).expect("ours");
+    let mut command = std::process::Command::new(&copy);
+    command.args(["profile", "--syscalls", "--", "/bin/true"]);
+    let refused = execute(command.uid(NOBODY).current_dir("/"));
+    let line = refused.failure(3);
+    assert!(
+        line.contains("permission denied") || line.contains("not mounted"),
+        "{line}"
+    );
+    assert!(line.contains("mount"), "{line}");
+}
+
 /// Wishes that cannot be met are told in one line, and nothing of the program has run.
 #[test]
 fn bad_wishes_are_refused() {

@@ -1,15 +1,170 @@
-//! `darc profile --syscalls`.
+//! `darc profile --syscalls`: of any process, with or without symbols.
 
-use crate::exit::{ExitStatus, Failure, FailureKind};
-use crate::options::ProfileOptions;
+use std::time::{Duration, Instant};
+
+use darc_tracer::tracefs::SyscallTrace;
+use darc_tracer::{launch, perf, preflight};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::{ProfileOptions, ProfileTarget};
+use crate::report::model::Target;
+use crate::session::Ending;
+use crate::session::clock::Moment;
+use crate::session::syscalls::SyscallProfiles;
+use crate::terminal::interrupts::{Interrupts, Level};
+
+use super::attach::command_line;
+use super::conduct::{shown, wait_for_exit};
+use super::profile::Sheet;
+
+/// The longest time between two readings of the kernel's buffers.
+const SLICE: Duration = Duration::from_millis(50);
 
 /// Does it.
 ///
 /// # Errors
-/// When darc itself failed.
-pub fn execute(_options: &ProfileOptions) -> Result<ExitStatus, Failure> {
-    Err(Failure::message(
-        FailureKind::Target,
-        "system calls cannot be profiled by this build",
-    ))
+/// When darc itself failed, or the kernel does not allow it.
+pub fn execute(options: &ProfileOptions) -> Result<ExitStatus, Failure> {
+    let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
+    let interrupts = Interrupts::install().class(FailureKind::Other)?;
+    let mut sheet = Sheet::open(options)?;
+    let since = Moment::now();
+    let (pid, trace, child) = match &options.target {
+        ProfileTarget::Pid(pid) => {
+            let pid = darc_tracer::threads::process_of(*pid).unwrap_or(*pid);
+            if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
+                preflight::check(pid).class(FailureKind::Target)?;
+            }
+            (pid, begin(pid)?, None)
+        }
+        ProfileTarget::Command(command) => {
+            let held = launch::hold(command, &mask).class(FailureKind::Target)?;
+            match begin(held.pid()) {
+                Ok(trace) => {
+                    let pid = held.release().class(FailureKind::Target)?;
+                    (pid, trace, Some(shown(command)))
+                }
+                Err(failure) => {
+                    held.abandon();
+                    return Err(failure);
+                }
+            }
+        }
+    };
+    let mut watched = Watched {
+        trace,
+        profiles: SyscallProfiles::new(options.resolution, darc_tracer::tsc()),
+    };
+    let command = child.clone().unwrap_or_else(|| command_line(pid));
+    let ending = watched.watch(pid, options, &interrupts)?;
+    let now = darc_tracer::tsc();
+    let ended = match (&ending, &child) {
+        (None, Some(_)) => wait_for_exit(pid, &interrupts),
+        _ => None,
+    };
+    let exit_status = match ended {
+        Some(Ending::Exited(code)) => Some(code),
+        Some(Ending::Killed(signal)) => Some(128 + signal),
+        _ => None,
+    };
+    if !watched.profiles.saw_calls() {
+        let warning = "no system call began while darc was watching";
+        watched.profiles.warnings.push(warning.to_owned());
+    }
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let target = Target {
+        pid: Some(pid),
+        command,
+        exe: exe.to_string_lossy().into_owned(),
+        build_id: None,
+        exit_status,
+    };
+    let open = watched.trace.open();
+    let set = watched.profiles.set(now, &open, target, since.rate());
+    let saw_calls = watched.profiles.saw_calls();
+    // The instance of the kernel's tracing goes before anything can fail.
+    drop(watched);
+    sheet.publish(&set)?;
+    let ended = match (ended, ending, child) {
+        // It was let run on; its exit status is still awaited.
+        (None, Some(Level::End | Level::GoOn), Some(_)) => wait_for_exit(pid, &interrupts),
+        (ended, ..) => ended,
+    };
+    Ok(match (ended, ending) {
+        (Some(Ending::Exited(code)), _) => ExitStatus::TargetExited(code as u8),
+        (Some(Ending::Killed(signal)), _) => ExitStatus::TargetKilled(signal),
+        (_, Some(Level::LeaveAtOnce(signal))) => ExitStatus::LeftAtOnce(signal),
+        _ if !saw_calls => ExitStatus::NoOps,
+        _ => ExitStatus::Done,
+    })
+}
+
+fn begin(pid: i32) -> Result<SyscallTrace, Failure> {
+    let trace = SyscallTrace::new(pid).class(FailureKind::Target)?;
+    trace.start().class(FailureKind::Target)?;
+    Ok(trace)
+}
+
+struct Watched {
+    trace: SyscallTrace,
+    profiles: SyscallProfiles,
+}
+
+impl Watched {
+    /// Watches until the process ends (then there is no level), the time is over, or the person wants.
+    fn watch(
+        &mut self,
+        pid: i32,
+        options: &ProfileOptions,
+        interrupts: &Interrupts,
+    ) -> Result<Option<Level>, Failure> {
+        use std::os::fd::AsFd;
+        let deadline = options.duration.map(|time| Instant::now() + time);
+        let mut segment_ends = options.interval.map(|time| Instant::now() + time);
+        let process = perf::pidfd(pid).ok();
+        let outcome = loop {
+            let next = [deadline, segment_ends].into_iter().flatten().min();
+            let slice = next.map_or(SLICE, |at| {
+                SLICE.min(at.saturating_duration_since(Instant::now()))
+            });
+            let timeout = PollTimeout::try_from(slice.max(Duration::from_millis(1)));
+            let ended = match &process {
+                Some(process) => {
+                    let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+                    matches!(
+                        poll(&mut fds, timeout.unwrap_or(PollTimeout::ZERO)),
+                        Ok(1..)
+                    )
+                }
+                None => true,
+            };
+            self.profiles.add(&self.trace.take());
+            if segment_ends.is_some_and(|at| Instant::now() >= at) {
+                self.end_segment();
+                segment_ends = options.interval.map(|time| Instant::now() + time);
+            }
+            if ended {
+                break None;
+            }
+            match interrupts.level() {
+                Level::GoOn => {}
+                level => break Some(level),
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                break Some(Level::GoOn);
+            }
+        };
+        self.trace.stop();
+        self.profiles.add(&self.trace.take());
+        if self.profiles.is_divided() {
+            self.end_segment();
+        }
+        Ok(outcome)
+    }
+
+    fn end_segment(&mut self) {
+        let open = self.trace.open();
+        self.profiles.end_segment(darc_tracer::tsc(), &open);
+    }
 }

@@ -21,6 +21,7 @@ mod stacks;
 pub mod summary;
 pub mod survey;
 mod suspicion;
+pub mod syscalls;
 mod waiting;
 mod watch;
 

@@ -23,6 +23,7 @@ pub mod stacks;
 pub mod stopped;
 mod sys;
 pub mod threads;
+pub mod tracefs;
 
 pub use error::{Error, Result};
 pub use sys::tsc;

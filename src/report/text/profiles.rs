@@ -149,9 +149,9 @@ fn heat_map(page: &mut Page, heat: &Heat, resolution: u32) {
 }
 
 fn notes(page: &mut Page, set: &ProfileSet) {
-    page.blank();
-    page.heading("Probes");
     if set.source == Source::Functions {
+        page.blank();
+        page.heading("Probes");
         let cost = format!(
             "{} inside and {} outside of each call, taken out",
             page.time(set.cost_inside),
@@ -167,11 +167,8 @@ fn notes(page: &mut Page, set: &ProfileSet) {
             words::microseconds(pauses.max_us)
         );
         page.field("stopped", &text);
-        let differing = format!(
-            "{} bytes differ from the file",
-            set.bytes_differing_after_detach
-        );
-        page.field("text", &differing);
+        let differing = set.bytes_differing_after_detach;
+        page.field("text", &format!("{differing} bytes differ after detach"));
     }
     if !set.not_profiled.is_empty() {
         let count = set.not_profiled.len();

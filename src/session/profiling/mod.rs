@@ -381,7 +381,9 @@ impl<'a> Profiling<'a> {
                 self.measured.refused.insert(place, refused.reason);
             }
         }
-        if !plan.counted.is_empty() && self.measured.period.is_none() {
+        // A program that was just started runs once its libraries have been announced.
+        let runs = !self.launched || self.changes >= STARTUP_CHANGES;
+        if runs && !plan.counted.is_empty() && self.measured.period.is_none() {
             let now = darc_tracer::tsc();
             self.measured.period = Some((now, now));
         }

@@ -1,0 +1,175 @@
+//! An instance of the kernel's tracing: made, told what to record, read, and always removed.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Where tracefs is mounted; the second place is the older one.
+const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// Kilobytes of buffer for each CPU: some 60,000 events.
+const BUFFER_KB: &str = "4096";
+/// Bytes of a page of the ring buffer.
+pub const PAGE: usize = 4096;
+
+/// Why there is no tracing.
+#[derive(thiserror::Error, Debug)]
+pub enum Refusal {
+    /// It is not mounted.
+    #[error(
+        "the kernel's tracefs is not mounted; as root: mount -t tracefs nodev /sys/kernel/tracing"
+    )]
+    NotMounted,
+    /// Only root may.
+    #[error(
+        "{path}: permission denied; system calls are traced by root alone (or grant your group access: mount -o remount,gid=GROUP,mode=770 /sys/kernel/tracing)"
+    )]
+    Permission {
+        /// What was not allowed.
+        path: PathBuf,
+    },
+    /// The kernel was built without it.
+    #[error("{path}: not there; the kernel lacks CONFIG_FTRACE_SYSCALLS or the clock x86-tsc")]
+    Missing {
+        /// What is missing.
+        path: PathBuf,
+    },
+    /// Anything else.
+    #[error("{path}: {source}")]
+    Os {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+fn refuse(path: &Path, source: io::Error) -> Refusal {
+    let path = path.to_owned();
+    match source.kind() {
+        ErrorKind::PermissionDenied => Refusal::Permission { path },
+        ErrorKind::NotFound | ErrorKind::InvalidInput => Refusal::Missing { path },
+        _ => Refusal::Os { path, source },
+    }
+}
+
+/// An instance of this process; removed when it is dropped.
+#[derive(Debug)]
+pub struct Instance {
+    folder: PathBuf,
+}
+
+impl Instance {
+    /// Makes one, and takes away those of processes that were killed.
+    pub fn new() -> Result<Instance, Refusal> {
+        let place = PLACES
+            .iter()
+            .map(Path::new)
+            .find(|place| place.join("trace_clock").symlink_metadata().is_ok());
+        let Some(place) = place else {
+            // A folder that may not be looked into is no missing one.
+            let closed = PLACES.iter().map(Path::new).find(|place| {
+                std::fs::read_dir(place).is_err_and(|e| e.kind() == ErrorKind::PermissionDenied)
+            });
+            return Err(match closed {
+                Some(path) => Refusal::Permission {
+                    path: path.to_owned(),
+                },
+                None => Refusal::NotMounted,
+            });
+        };
+        let instances = place.join("instances");
+        remove_abandoned(&instances);
+        let folder = instances.join(format!("darc.{}", std::process::id()));
+        std::fs::create_dir(&folder).map_err(|error| refuse(&folder, error))?;
+        let instance = Instance { folder };
+        instance.write("tracing_on", "0")?;
+        instance.write("trace_clock", "x86-tsc")?;
+        instance.write("buffer_size_kb", BUFFER_KB)?;
+        Ok(instance)
+    }
+
+    /// Writes to one of its files.
+    pub fn write(&self, file: &str, text: &str) -> Result<(), Refusal> {
+        let path = self.folder.join(file);
+        std::fs::write(&path, text).map_err(|error| refuse(&path, error))
+    }
+
+    /// Adds to what a file holds.
+    pub fn append(&self, file: &str, text: &str) -> Result<(), Refusal> {
+        let path = self.folder.join(file);
+        let file = OpenOptions::new().append(true).open(&path);
+        file.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()))
+            .map_err(|error| refuse(&path, error))
+    }
+
+    /// Reads one of its files.
+    pub fn read(&self, file: &str) -> Result<String, Refusal> {
+        let path = self.folder.join(file);
+        std::fs::read_to_string(&path).map_err(|error| refuse(&path, error))
+    }
+
+    /// The buffers of all CPUs, to be read without waiting.
+    pub fn buffers(&self) -> Result<Vec<Buffer>, Refusal> {
+        let folder = self.folder.join("per_cpu");
+        let entries = std::fs::read_dir(&folder).map_err(|error| refuse(&folder, error))?;
+        let mut buffers = Vec::new();
+        for entry in entries.flatten() {
+            let path = entry.path().join("trace_pipe_raw");
+            let file = OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(&path)
+                .map_err(|error| refuse(&path, error))?;
+            buffers.push(Buffer {
+                file,
+                page: vec![0; PAGE],
+            });
+        }
+        Ok(buffers)
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // Whatever reads its files has been dropped before, or the folder would be busy.
+        let _ = self.write("tracing_on", "0");
+        if let Err(error) = std::fs::remove_dir(&self.folder) {
+            tracing::warn!(%error, folder = %self.folder.display(), "cannot be removed");
+        }
+    }
+}
+
+/// Instances of processes that ended without removing them.
+fn remove_abandoned(instances: &Path) {
+    let entries = std::fs::read_dir(instances).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix("darc."));
+        let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = std::fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// One CPU's buffer.
+#[derive(Debug)]
+pub struct Buffer {
+    file: File,
+    page: Vec<u8>,
+}
+
+impl Buffer {
+    /// The next page with events, if there is one.
+    pub fn next(&mut self) -> Option<&[u8]> {
+        loop {
+            match self.file.read(&mut self.page) {
+                Ok(0) => return None,
+                Ok(len) => return self.page.get(..len),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
