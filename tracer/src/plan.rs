@@ -67,6 +67,26 @@ pub struct Marker {
     pub mark: Mark,
 }
 
+/// The call sites of a function whose calls are counted.
+#[derive(Clone, Debug)]
+pub struct CountedSites {
+    /// The function's code.
+    pub code: Arc<FunctionCode>,
+    /// The slot that the call of the function must be counted in; none for any call of it.
+    pub parent: Option<u32>,
+    /// The sites.
+    pub sites: Vec<CountedCall>,
+}
+
+/// A call site whose calls are counted.
+#[derive(Clone, Copy, Debug)]
+pub struct CountedCall {
+    /// The site.
+    pub call: CallSite,
+    /// The number that its counts have; several sites may have the same.
+    pub slot: u32,
+}
+
 /// Everything that is to be instrumented at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
@@ -76,6 +96,8 @@ pub struct Plan {
     pub callers: Vec<TargetAddr>,
     /// Functions that run already, in the place of f0.
     pub running: Vec<Running>,
+    /// Call sites whose calls are counted: what a function calls, measured in it alone.
+    pub counted_sites: Vec<CountedSites>,
     /// Functions whose calls are counted, one by one: for profiles of many functions, without an f0.
     pub counted: Vec<CountedFunction>,
     /// Functions by which the program says when it is to be measured.
@@ -100,6 +122,7 @@ impl Plan {
         self.f0.is_none()
             && self.running.is_empty()
             && self.counted.is_empty()
+            && self.counted_sites.is_empty()
             && self.markers.is_empty()
     }
 }

@@ -1,7 +1,7 @@
 //! A function's code divided into the groups of instructions that patches replace.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use super::layout::journal;
 use super::prepare::Reason;
 use super::spans::{Last, NoRoom, View};
-use super::stubs::{Callee, F0End, Item, Kind, Region, Site, SiteFlags};
+use super::stubs::{Callee, CountedSite, F0End, Item, Kind, Region, Site, SiteFlags};
 use super::tree::{Tree, told_apart};
 
 /// System calls that return somewhere else, twice, or not at all.
@@ -51,6 +51,8 @@ pub struct Function {
     running: Option<u64>,
     /// The return addresses of its calls that are ops; empty for all.
     callers: Vec<u64>,
+    /// Sites whose calls are counted.
+    counted: BTreeMap<u64, CountedSite>,
     /// Who jumps where, found when it is first asked for.
     branches: OnceCell<Cfg>,
 }
@@ -110,6 +112,7 @@ impl Function {
             part,
             running: None,
             callers: Vec::new(),
+            counted: BTreeMap::new(),
             branches: OnceCell::new(),
         };
         if part == Part::F0 && function.divide_with_returns() {
@@ -129,6 +132,17 @@ impl Function {
     /// Says by which descriptor the stubs know the frame of it that was on a stack before they came.
     pub fn set_running(&mut self, running: Option<u64>) {
         self.running = running;
+    }
+
+    /// Says which of its sites' calls are counted.
+    pub fn set_counted(&mut self, counted: BTreeMap<u64, CountedSite>) {
+        self.counted = counted;
+    }
+
+    /// The sites whose calls are counted.
+    #[must_use]
+    pub fn counted(&self) -> &BTreeMap<u64, CountedSite> {
+        &self.counted
     }
 
     /// Says which calls of it are ops, by their return addresses; none for all.
@@ -415,6 +429,7 @@ impl Function {
             next: call.next(),
             running: self.running,
             flags: SiteFlags::default(),
+            counted: self.counted.get(&call.addr).copied(),
         }
     }
 }

@@ -265,6 +265,9 @@ pub mod place {
     pub const FUNCTION: u64 = 20;
     /// For sites: the index in the function (32 bits).
     pub const LOCAL: u64 = 24;
+    /// For counted calls at sites: one more than the slot that the caller is counted in; zero for any caller
+    /// (32 bits).
+    pub const PARENT: u64 = 28;
     /// A measured call, tail call or system call.
     pub const CALL: u32 = 0;
     /// The call of f0 that is the op.
@@ -295,8 +298,8 @@ pub mod counts {
     pub const BUCKETS: u64 = 64;
     /// The last bucket is that of `u64::MAX`.
     pub const BUCKET_COUNT: u64 = 496;
-    /// Bytes of a slot. What calls of less than some seconds need of it is in its first page.
-    pub const SLOT: u64 = 0x2000;
+    /// Bytes of a slot. No multiple of a page, so that nested functions' counts have different offsets in it.
+    pub const SLOT: u64 = 0x1f80;
     /// As many slots as fit an offset of 31 bits.
     pub const MAX_SLOTS: u32 = 1 << 17;
 
@@ -309,7 +312,7 @@ pub mod counts {
     /// Bytes of all of it.
     #[must_use]
     pub fn bytes(slots: u32) -> u64 {
-        slot(slots, slots)
+        slot(slots, slots).next_multiple_of(0x1000)
     }
 }
 

@@ -306,6 +306,7 @@ impl Engine for Jump {
             .f0
             .iter()
             .chain(plan.counted.iter().map(|function| &function.code))
+            .chain(plan.counted_sites.iter().map(|sites| &sites.code))
             .chain(plan.functions.iter().map(|function| &function.code))
             .chain(plan.markers.iter().map(|marker| &marker.code));
         let hooks = plan

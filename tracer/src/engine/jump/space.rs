@@ -19,7 +19,7 @@ use super::layout::counts;
 use super::patches::{Patch, Patches};
 use super::prepare::{Prepared, Stubs};
 use super::ring::Rings;
-use super::stubs::{Counter, Hook};
+use super::stubs::{CountedSite, Counter, Hook};
 use super::tree::Tree;
 
 /// What lives as long as the target's address space.
@@ -38,6 +38,8 @@ pub struct Space {
     functions: HashMap<u64, Function>,
     /// Functions that run already, with their descriptors.
     running: HashMap<u64, u64>,
+    /// Functions with sites whose calls are counted.
+    counted: HashMap<u64, BTreeMap<u64, CountedSite>>,
 }
 
 impl Space {
@@ -52,6 +54,7 @@ impl Space {
             prepared: HashMap::new(),
             functions: HashMap::new(),
             running: HashMap::new(),
+            counted: HashMap::new(),
         }
     }
 
@@ -78,6 +81,7 @@ impl Space {
             .iter()
             .filter_map(|at| Some((at.entry.0, self.tree.descriptor(at.fnode)?)))
             .collect();
+        self.counted = counted_sites(plan, self.installed.room.slots);
         if let Some(code) = &plan.f0 {
             self.look_at(memory, code, Part::F0);
             let callers: Vec<u64> = plan.callers.iter().map(|caller| caller.0).collect();
@@ -132,6 +136,27 @@ impl Space {
             let hook = Some(Hook::Marker(marker.mark));
             self.want_entry(memory, entry, hook, &mut wanted, &mut refuse)?;
         }
+        for sites in &plan.counted_sites {
+            let entry = sites.code.entry();
+            // Those that are entered by a probe have been looked at.
+            if !plan
+                .counted
+                .iter()
+                .any(|function| function.code.entry() == entry)
+            {
+                self.look_at(memory, &sites.code, Part::Callee);
+            }
+            for site in &sites.sites {
+                let addr = site.call.addr;
+                let outcome = match self.functions[&entry].group_of_site(addr) {
+                    Ok(at) => self.want(memory, entry, at, None, &mut wanted)?,
+                    Err(reason) => Err(reason),
+                };
+                if let Err(reason) = outcome {
+                    refuse(addr, reason);
+                }
+            }
+        }
         for function in &plan.functions {
             let entry = function.code.entry();
             if f0 != Some(entry) {
@@ -156,8 +181,14 @@ impl Space {
         let entry = code.entry();
         let known = self.functions.get(&entry);
         let running = self.running.get(&entry).copied();
-        let same =
-            |known: &Function| known.is_of(code) && known.plays(part) && known.running() == running;
+        let none = BTreeMap::new();
+        let counted = self.counted.get(&entry).unwrap_or(&none);
+        let same = |known: &Function| {
+            known.is_of(code)
+                && known.plays(part)
+                && known.running() == running
+                && known.counted() == counted
+        };
         if known.is_some_and(same) {
             return;
         }
@@ -175,6 +206,7 @@ impl Space {
             }
         }
         function.set_running(running);
+        function.set_counted(counted.clone());
         self.functions.insert(entry, function);
     }
 
@@ -260,4 +292,21 @@ impl Space {
             }
         })
     }
+}
+
+/// Where the calls of which sites are counted, by function. Slots for which there is no room are left out.
+fn counted_sites(plan: &Plan, slots: u32) -> HashMap<u64, BTreeMap<u64, CountedSite>> {
+    let mut counted: HashMap<u64, BTreeMap<u64, CountedSite>> = HashMap::new();
+    for sites in &plan.counted_sites {
+        let of = counted.entry(sites.code.entry()).or_default();
+        for site in sites.sites.iter().filter(|site| site.slot < slots) {
+            let counter = Counter {
+                slot: site.slot,
+                offset: counts::slot(site.slot, slots) as u32,
+            };
+            let parent = sites.parent;
+            of.insert(site.call.addr, CountedSite { counter, parent });
+        }
+    }
+    counted
 }

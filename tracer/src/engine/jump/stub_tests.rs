@@ -378,6 +378,7 @@ fn call_site(kind: Kind, next: u64) -> Site {
         next,
         running: None,
         flags: SiteFlags::default(),
+        counted: None,
     }
 }
 

@@ -26,6 +26,8 @@ pub enum Noticed {
     ByHiddenReturn,
     /// A patched `ret`.
     ByRet,
+    /// The stub of its call site.
+    BySite,
 }
 
 /// Makes rcx the thread's block; rax, rsi are lost. At `miss` rax is the thread pointer, rsi the table offset.
@@ -75,7 +77,8 @@ pub fn enter(
         mut again,
         mut older,
     ] = std::array::from_fn(|_| a.create_label());
-    let [mut fresh, mut full, mut pass] = std::array::from_fn(|_| a.create_label());
+    let [mut fresh, mut full, mut pass, mut below, mut wanted] =
+        std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     acquire(a, around, miss)?;
     a.set_label(&mut known)?;
@@ -96,6 +99,9 @@ pub fn enter(
     a.set_label(&mut fresh)?;
     a.cmp(rsi, field(block::LIMIT))?;
     a.jae(full)?;
+    a.cmp(dword_ptr(rdx + place::PARENT as i32), 0)?;
+    a.jne(below)?;
+    a.set_label(&mut wanted)?;
     // Complete before it counts, for a signal handler may come in between and look at it; and written again
     // afterwards, for one that came earlier may have used the same room.
     for pushed in [false, true] {
@@ -129,6 +135,7 @@ pub fn enter(
         a.jmp(same)?;
     }
     older_frames(a, &mut older, labels, fresh, pass)?;
+    in_parent(a, &mut below, wanted, pass)?;
     // The shadow stack is full, or return addresses were put back for an unwinder.
     let mut uncounted = a.create_label();
     a.set_label(&mut full)?;
@@ -181,7 +188,11 @@ fn older_frames(
     a.ja(other)?;
     a.test(rax, rax)?;
     a.jne(gone)?;
-    // The same slot: the call that the entry stands for has jumped here, or the slot has been used anew.
+    // The same slot: the call that the entry stands for has jumped here, or the slot has been used anew,
+    // as it always has where a site is about to use it.
+    a.mov(rax, qword_ptr(rsp))?;
+    a.cmp(qword_ptr(rax + place::RETURN_TO as i32), 0)?;
+    a.jne(gone)?;
     a.mov(rax, shadow(TOP, entry::PLACE))?;
     a.mov(rdx, qword_ptr(rax + place::HIDDEN as i32))?;
     a.test(rdx, rdx)?;
@@ -202,6 +213,41 @@ fn older_frames(
     a.jmp(fresh)?;
     a.set_label(&mut round)?;
     a.jmp(pass)
+}
+
+/// Goes to `wanted` when the call of the site's function is counted in the slot that the place at rdx wants,
+/// else to `pass`. rax is lost.
+fn in_parent(
+    a: &mut CodeAssembler,
+    start: &mut CodeLabel,
+    wanted: CodeLabel,
+    pass: CodeLabel,
+) -> Emitted<()> {
+    let [mut next, mut found, mut other] = std::array::from_fn(|_| a.create_label());
+    a.set_label(start)?;
+    a.push(r8)?;
+    a.mov(r8, rsi)?;
+    a.set_label(&mut next)?;
+    a.sub(r8, entry::SIZE as i32)?;
+    a.cmp(r8, field(block::BASE))?;
+    a.jb(other)?;
+    a.mov(rax, qword_ptr(r8 + entry::PLACE as i32))?;
+    a.cmp(dword_ptr(rax + place::KIND as i32), place::COUNTED as i32)?;
+    a.jne(other)?;
+    a.mov(eax, dword_ptr(rax + place::FUNCTION as i32))?;
+    a.inc(eax)?;
+    a.cmp(eax, dword_ptr(rdx + place::PARENT as i32))?;
+    a.je(found)?;
+    // One call may be counted at its site and at the callee's entry: both entries have its slot.
+    a.mov(rax, qword_ptr(r8 + entry::SLOT as i32))?;
+    a.cmp(rax, qword_ptr(r8 + (TOP + entry::SLOT as i32)))?;
+    a.je(next)?;
+    a.set_label(&mut other)?;
+    a.pop(r8)?;
+    a.jmp(pass)?;
+    a.set_label(&mut found)?;
+    a.pop(r8)?;
+    a.jmp(wanted)
 }
 
 /// See [`super::Runtime::count_out`] and [`super::Runtime::count_ret`].
@@ -237,6 +283,8 @@ pub fn leave(
             a.cmp(qword_ptr(rax + place::HIDDEN as i32), 0)?;
             a.jne(lost)?;
         }
+        // The stub knows where it goes on.
+        Noticed::BySite => {}
     }
     // Everything is taken from the entry before it is given up, for a signal handler may use its room.
     a.mov(rdx, rdi)?;

@@ -61,6 +61,8 @@ pub struct Runtime {
     pub count_out: u64,
     /// rdi clock reading, rdx slot: ends the counted call that returns by it, if there is one.
     pub count_ret: u64,
+    /// As `count_ret`, for calls that are counted at their site.
+    pub count_back: u64,
     /// rax descriptor of a function that runs already, rdx its function, rsi top. Zero flag: look at the
     /// site again; else pass.
     pub window: u64,
@@ -102,7 +104,8 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     ] = std::array::from_fn(|_| a.create_label());
     let [mut window, mut cut, mut open, mut window_place] =
         std::array::from_fn(|_| a.create_label());
-    let [mut count_in, mut count_out, mut count_ret] = std::array::from_fn(|_| a.create_label());
+    let [mut count_in, mut count_out, mut count_ret, mut count_back] =
+        std::array::from_fn(|_| a.create_label());
     threads::lookup(&mut a, &mut lookup, around)?;
     threads::register(&mut a, &mut register, lookup, around)?;
     threads::remember(&mut a, &mut remember, around)?;
@@ -140,6 +143,14 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
         around,
     )?;
     counted::leave(&mut a, &mut count_ret, Noticed::ByRet, lookup, find, around)?;
+    counted::leave(
+        &mut a,
+        &mut count_back,
+        Noticed::BySite,
+        lookup,
+        find,
+        around,
+    )?;
     windows::window(&mut a, &mut window, open, around)?;
     let opening = open;
     windows::open(&mut a, &mut open, window_place, around)?;
@@ -165,6 +176,7 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
         count_in: code.address(&count_in)?,
         count_out: code.address(&count_out)?,
         count_ret: code.address(&count_ret)?,
+        count_back: code.address(&count_back)?,
         window: code.address(&window)?,
         cut: code.address(&cut)?,
     };

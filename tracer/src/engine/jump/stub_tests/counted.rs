@@ -182,3 +182,54 @@ fn a_forked_child_counts_nothing() {
     assert_eq!(arena.begun(4), 0);
     assert_eq!(arena.in_buckets(4), 0);
 }
+
+#[test]
+fn calls_are_counted_at_their_sites() {
+    for parent in [None, Some(2), Some(3)] {
+        let mut arena = Arena::counting();
+        let child = callee(&mut arena);
+        let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+        compare(&mut arena, p.f0, |arena| {
+            // The function itself is counted too, in slot 2.
+            arena.count_calls(p.f0, 5, F0End::HiddenReturn, 2);
+            let mut site = call_site(Kind::Call(Callee::Direct(child)), p.after);
+            let (slot, offset) = (5, counts::slot(5, SLOTS) as u32);
+            site.counted = Some(stubs::CountedSite {
+                counter: Counter { slot, offset },
+                parent,
+            });
+            arena.patch_site(p.site, 5, &site);
+        });
+        arena.check(2, OPS);
+        match parent {
+            // Its calls are counted in another slot than the one that is asked for.
+            Some(3) => assert_eq!(arena.begun(5), 0),
+            _ => arena.check(5, OPS),
+        }
+    }
+}
+
+#[test]
+fn calls_by_pointer_are_counted_at_their_sites() {
+    let mut arena = Arena::counting();
+    let child = callee(&mut arena);
+    // call *rbx, six bytes with what loads it.
+    let p = program(&mut arena, 12, |a| {
+        a.mov(r12, child).unwrap();
+        a.call(r12).unwrap();
+    });
+    let loads = arena.instructions(p.site, 10);
+    assert_eq!(loads.len(), 1);
+    compare(&mut arena, p.f0, |arena| {
+        let operand = darc_disasm::Operand::Register(darc_disasm::Gpr::R12);
+        let next = arena.instructions(p.site, 13)[1].next_ip();
+        let mut site = call_site(Kind::Call(Callee::Indirect(operand)), next);
+        let (slot, offset) = (1, counts::slot(1, SLOTS) as u32);
+        site.counted = Some(stubs::CountedSite {
+            counter: Counter { slot, offset },
+            parent: None,
+        });
+        arena.patch_region(p.site, (next - p.site) as usize, &loads, Item::Site(site));
+    });
+    arena.check(1, OPS);
+}

@@ -43,6 +43,8 @@ pub struct PlaceData {
     pub kind: u32,
     pub function: u32,
     pub local: u32,
+    /// For counted calls at sites: see [`place::PARENT`].
+    pub parent: u32,
 }
 
 /// Code that is rarely run, placed behind the rest.
@@ -190,7 +192,7 @@ impl<'a> Builder<'a> {
                 data.return_to,
                 0,
                 u64::from(data.kind) | u64::from(data.function) << 32,
-                u64::from(data.local),
+                u64::from(data.local) | u64::from(data.parent) << 32,
             ];
             self.a.dq(&words)?;
         }

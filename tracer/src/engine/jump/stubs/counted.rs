@@ -25,6 +25,15 @@ pub struct Counter {
     pub offset: u32,
 }
 
+/// How calls at a site are counted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CountedSite {
+    /// Where.
+    pub counter: Counter,
+    /// The slot that the call of the site's own function must be counted in; none for any.
+    pub parent: Option<u32>,
+}
+
 /// Emits the stub of the entry of a function whose calls are counted.
 pub fn counted(
     at: u64,
@@ -41,6 +50,7 @@ pub fn counted(
         kind: place::COUNTED,
         function: counter.slot,
         local: counter.offset,
+        parent: 0,
     });
     b.a.set_label(&mut start)?;
     save(&mut b.a, Flags::Matter)?;

@@ -63,12 +63,14 @@ pub fn f0(
         kind: place::IGNORED,
         function: 0,
         local: 0,
+        parent: 0,
     });
     let op = b.place(PlaceData {
         return_to: 0,
         kind: place::F0,
         function: 0,
         local: 0,
+        parent: 0,
     });
     b.a.set_label(&mut start)?;
     save(&mut b.a, flags)?;

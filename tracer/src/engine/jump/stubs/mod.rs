@@ -5,6 +5,7 @@
 
 mod builder;
 mod counted;
+mod counted_sites;
 mod entries;
 mod marker;
 mod sites;
@@ -19,7 +20,7 @@ use super::runtime::Runtime;
 use builder::Builder;
 use sites::append_site;
 
-pub use counted::{Counter, counted, counted_returns};
+pub use counted::{CountedSite, Counter, counted, counted_returns};
 pub use entries::{F0, F0End, Hook, f0, hook};
 pub use marker::marker;
 
@@ -63,6 +64,8 @@ pub struct Site {
     pub running: Option<u64>,
     /// Where the flags need not be kept.
     pub flags: SiteFlags,
+    /// Where its calls are counted, if they are.
+    pub counted: Option<CountedSite>,
 }
 
 /// What becomes of the flags that a site passes on.

@@ -8,6 +8,7 @@ use crate::engine::jump::asm::{Emitted, SAVED, TOP, restore, save, shadow, tsc};
 use crate::engine::jump::layout::{entry, place};
 
 use super::builder::{Builder, PlaceData};
+use super::counted_sites::counted_call;
 use super::{Callee, Kind, Site};
 
 /// What the ABI lets a function keep below its stack pointer (System V ABI for AMD64, 3.2.2).
@@ -15,6 +16,11 @@ const RED_ZONE: i32 = 128;
 
 /// Appends a site; a conditional jump that is not taken goes on at `after`, or in the text.
 pub fn append_site(b: &mut Builder<'_>, site: &Site, after: Option<CodeLabel>) -> Emitted<()> {
+    match (site.kind, site.counted) {
+        (Kind::Call(callee), Some(counted)) => return counted_call(b, site, callee, counted),
+        // Jumps and system calls are not counted.
+        (_, Some(_)) | (_, None) => {}
+    }
     match site.kind {
         Kind::Call(Callee::Direct(to)) => direct_call(b, site, to),
         Kind::Call(Callee::Indirect(operand)) => indirect_call(b, site, operand),
@@ -29,6 +35,7 @@ fn site_place(b: &mut Builder<'_>, site: &Site, return_to: u64) -> CodeLabel {
         kind: place::CALL,
         function: site.function,
         local: site.local,
+        parent: 0,
     })
 }
 
@@ -220,7 +227,7 @@ fn system_call(b: &mut Builder<'_>, site: &Site, by_number: bool) -> Emitted<()>
 
 /// Loads the operand into rax; `pushed` bytes have been pushed since the program's own code, and rax
 /// still has the program's value.
-fn load(a: &mut CodeAssembler, operand: Operand, pushed: i32) -> Emitted<()> {
+pub fn load(a: &mut CodeAssembler, operand: Operand, pushed: i32) -> Emitted<()> {
     let register = |gpr: Gpr| -> AsmRegister64 {
         [
             rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
