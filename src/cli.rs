@@ -396,6 +396,7 @@ impl AnalysisArgs {
             },
             end_at: self.end_at,
             verbosity: verbosity(self.quiet, self.verbose),
+            preemption: self.preemption.into(),
             color: self.color.into(),
         }
     }

@@ -396,6 +396,8 @@ pub struct Common {
     pub end_at: Option<String>,
     /// How much is said on stderr.
     pub verbosity: Verbosity,
+    /// What becomes of time in which another thread ran.
+    pub preemption: Preemption,
     /// Whether colours are used.
     pub color: ColorChoice,
 }
@@ -412,6 +414,7 @@ impl Default for Common {
             begin: None,
             end_at: None,
             verbosity: Verbosity::default(),
+            preemption: Preemption::default(),
             color: ColorChoice::default(),
         }
     }
@@ -425,6 +428,16 @@ pub enum EngineChoice {
     /// Jumps to stubs in the target: no traps.
     #[default]
     Jump,
+}
+
+/// What becomes of time in which a thread was ready and another one ran.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Preemption {
+    /// It is taken out of functions and is a contributor of its own.
+    #[default]
+    Apart,
+    /// It counts as time of the function that it struck.
+    Counted,
 }
 
 /// How much is said on stderr.

@@ -103,6 +103,7 @@ const PROGRAMS: &[Target] = &[
     c("jump_table", "c/jump_table.c", &[]),
     c("longjmp_out", "c/longjmp_out.c", &[]),
     c("loop", "c/loop.c", &[]),
+    c("preempted", "c/preempted.c", &[]),
     c("loop_over_fast", "c/loop_over_fast.c", &[]),
     c("mutex_contention", "c/mutex_contention.c", &[]),
     c("mutual_recursion", "c/mutual_recursion.c", &[]),

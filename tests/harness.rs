@@ -219,6 +219,10 @@ impl<'a> Task<'a> {
             "json",
         ]);
         command.arg("-o").arg(output).args(self.options);
+        // Whatever else runs on the machine is no matter of the program, unless the test says so.
+        if !self.options.contains(&"--preemption") {
+            command.args(["--preemption", "counted"]);
+        }
         command
     }
 

@@ -15,6 +15,7 @@ mod death;
 mod ground_truth;
 mod libraries;
 mod markers;
+mod offcpu;
 mod processes;
 mod profiling;
 mod resume;

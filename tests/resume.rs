@@ -25,7 +25,7 @@ fn resume(file: &Path, output: &Path, rest: &[&str]) -> crate::harness::Finished
     let mut command = darc(&["resume"]);
     command
         .arg(file)
-        .args(["--format", "json", "-o"])
+        .args(["--preemption", "counted", "--format", "json", "-o"])
         .arg(output)
         .args(rest);
     execute(command.stdin(std::process::Stdio::null()))

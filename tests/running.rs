@@ -145,7 +145,7 @@ fn what_is_missing_is_found_when_the_program_runs_again() {
         }
         let output = first.folder.path().join("second.json");
         let second = crate::harness::execute(
-            crate::harness::darc(&["resume", "--format", "json"])
+            crate::harness::darc(&["resume", "--preemption", "counted", "--format", "json"])
                 .arg(&first.output)
                 .arg("-o")
                 .arg(&output)

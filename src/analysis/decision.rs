@@ -104,7 +104,7 @@ impl Analysis {
     pub(super) fn begin_path(&mut self, id: FnodeId, peak: u32) {
         let fnode = self.ftree.fnode(id);
         let state = match (&fnode.callee, &fnode.expansion) {
-            (Callee::Syscall(_), _) => PathState::Ended(Stop::SelfTime),
+            (Callee::Syscall(_) | Callee::Absence(_), _) => PathState::Ended(Stop::SelfTime),
             _ if fnode.depth >= self.params.max_depth => PathState::Ended(Stop::MaxDepth),
             (_, Expansion::Impossible(why)) => PathState::Ended(why.clone()),
             (_, Expansion::Complete(_)) => PathState::Collecting,

@@ -57,6 +57,7 @@ pub struct Analysis {
     pub(super) noise: Noise,
     /// What is computed from the arguments of each op.
     expressions: Vec<Expression>,
+    pub(super) waits: super::offcpu::WaitTable,
 }
 
 #[derive(Clone, Debug)]
@@ -91,6 +92,7 @@ impl Analysis {
             touched_at: Vec::new(),
             noise: Noise::default(),
             expressions: Expression::arguments(),
+            waits: super::offcpu::WaitTable::new(),
         }
     }
 
@@ -308,7 +310,7 @@ impl Analysis {
         self.peaks.get((peak as usize).checked_sub(1)?)
     }
 
-    fn peak_of(&self, bucket: u32) -> Option<u32> {
+    pub(super) fn peak_of(&self, bucket: u32) -> Option<u32> {
         self.peaks
             .iter()
             .find(|at| at.peak.contains(bucket))

@@ -11,6 +11,17 @@ use darc_tracer::record::{FnodeId, SiteId, Ticks, Touched, Tsc};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CalleeId(pub u32);
 
+/// What keeps a thread from its work.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Absence {
+    /// Another thread runs.
+    Preempted,
+    /// Its CPU serves the interrupt of this number.
+    Interrupt(u32),
+    /// Its CPU does the deferred work of interrupts of this number (softirq).
+    SoftInterrupt(u32),
+}
+
 /// What a call site calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Callee {
@@ -20,6 +31,8 @@ pub enum Callee {
     Syscall(Option<u32>),
     /// An indirect call: all targets that have no fnode of their own yet.
     Unknown,
+    /// Nobody: the thread did not do its work. Such fnodes are below f0 and have no call site.
+    Absence(Absence),
 }
 
 /// Why a root-cause path ends.
@@ -130,9 +143,9 @@ pub(crate) enum Probe {
 pub struct Fnode {
     /// Its id.
     pub id: FnodeId,
-    /// The fnode whose function contains the site; none for f0.
+    /// The fnode whose function contains the site; f0 for time away, none for f0.
     pub parent: Option<FnodeId>,
-    /// The call site; none for f0.
+    /// The call site; none for f0 and for time away.
     pub site: Option<SiteId>,
     /// What is called there.
     pub callee: Callee,
@@ -151,6 +164,7 @@ pub struct Ftree {
     /// Fnode `n` is at index `n - 1`.
     fnodes: Vec<Fnode>,
     by_call: HashMap<(FnodeId, SiteId, Callee), FnodeId>,
+    absences: HashMap<Absence, FnodeId>,
 }
 
 static NO_RECORD: PeakRecord = PeakRecord {
@@ -256,6 +270,7 @@ impl Ftree {
         Self {
             fnodes: vec![root],
             by_call: HashMap::new(),
+            absences: HashMap::new(),
         }
     }
 
@@ -283,6 +298,29 @@ impl Ftree {
         });
         self.fnode_mut(parent).children.push(id);
         self.by_call.insert((parent, site, callee), id);
+        id
+    }
+
+    /// The fnode that stands for time away, created when there is none yet.
+    pub fn absence(&mut self, kind: Absence) -> FnodeId {
+        if let Some(&known) = self.absences.get(&kind) {
+            return known;
+        }
+        let id = u32::try_from(self.fnodes.len() + 1).expect("fnodes are numbered with 32 bits");
+        let id = FnodeId(id);
+        self.fnodes.push(Fnode {
+            id,
+            parent: Some(FnodeId::ROOT),
+            site: None,
+            callee: Callee::Absence(kind),
+            children: Vec::new(),
+            depth: 2,
+            expansion: Expansion::None,
+            probe: Probe::Retired,
+            records: Vec::new(),
+        });
+        self.fnode_mut(FnodeId::ROOT).children.push(id);
+        self.absences.insert(kind, id);
         id
     }
 

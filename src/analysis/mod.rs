@@ -14,6 +14,7 @@ pub mod descent;
 pub mod ftree;
 pub mod histogram;
 pub mod noise;
+pub mod offcpu;
 pub mod params;
 pub mod peaks;
 pub mod resume;
@@ -29,7 +30,9 @@ pub mod values;
 
 pub use darc_tracer::record::{FnodeId, SiteId};
 pub use descent::{Analysis, Request};
-pub use ftree::{Callee, CalleeId, Fnode, Ftree, Outcome, PathState, PeakRecord, Stats, Stop};
+pub use ftree::{
+    Absence, Callee, CalleeId, Fnode, Ftree, Outcome, PathState, PeakRecord, Stats, Stop,
+};
 pub use histogram::{Profile, Resolution};
 pub use params::{Params, PeakChoice};
 pub use peaks::{Hump, Peak, find_humps, find_peaks};

@@ -2,7 +2,8 @@
 
 use darc_tracer::record::FnodeId;
 
-use super::ftree::{Callee, Ftree, Outcome, PathState, Stop};
+use super::ftree::{Absence, Callee, Ftree, Outcome, PathState, Stop};
+use super::offcpu::is_absence;
 
 /// What takes the time at the end of a root-cause path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -13,6 +14,10 @@ pub enum CauseKind {
     Loop,
     /// The kernel, in a system call.
     Syscall,
+    /// Another thread, which ran instead.
+    Preemption,
+    /// An interrupt.
+    Interrupt,
 }
 
 /// One root-cause path.
@@ -77,6 +82,10 @@ pub fn root_causes(ftree: &Ftree, peak: u32) -> Vec<RootCause> {
                 let kind = match fnode.callee {
                     Callee::Syscall(_) => CauseKind::Syscall,
                     Callee::Function(_) | Callee::Unknown => CauseKind::Function,
+                    Callee::Absence(Absence::Preempted) => CauseKind::Preemption,
+                    Callee::Absence(Absence::Interrupt(_) | Absence::SoftInterrupt(_)) => {
+                        CauseKind::Interrupt
+                    }
                 };
                 add(kind, record.maxcount, stop.clone());
             }
@@ -88,7 +97,13 @@ pub fn root_causes(ftree: &Ftree, peak: u32) -> Vec<RootCause> {
                     } else {
                         CauseKind::Function
                     };
-                    add(kind, record.self_maxcount, Stop::SelfTime);
+                    // Time away is no call that it makes.
+                    let calls = fnode
+                        .children
+                        .iter()
+                        .any(|&child| !is_absence(ftree.fnode(child).callee));
+                    let stop = if calls { Stop::SelfTime } else { Stop::NoCalls };
+                    add(kind, record.self_maxcount, stop);
                 }
                 if *outcome != Outcome::Itself {
                     below.extend(fnode.children.iter().rev());

@@ -46,7 +46,7 @@ impl Program {
     fn of(&self, callee: Callee) -> Option<&Function> {
         match callee {
             Callee::Function(id) => self.functions.get(&id.0),
-            Callee::Syscall(_) | Callee::Unknown => None,
+            Callee::Syscall(_) | Callee::Unknown | Callee::Absence(_) => None,
         }
     }
 

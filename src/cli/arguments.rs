@@ -17,7 +17,7 @@ use crate::duration;
 use crate::exit::EXIT_CODES;
 use crate::listing::Order;
 use crate::options::{
-    ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method, SampleFormat,
+    ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method, Preemption, SampleFormat,
 };
 
 /// Finds out why some calls of a function are slow, in a running Linux x86-64 process.
@@ -362,6 +362,9 @@ pub(super) struct AnalysisArgs {
     /// Say what is done; twice: every event
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(super) verbose: u8,
+    /// What becomes of time in which a thread was ready and another one ran
+    #[arg(long, value_enum, default_value_t = PreemptionArg::Apart, value_name = "WHERE")]
+    pub(super) preemption: PreemptionArg,
     /// Use colours
     #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
     pub(super) color: ColorArg,
@@ -393,6 +396,23 @@ pub(super) enum ListingFormatArg {
     Text,
     /// For programs
     Json,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum PreemptionArg {
+    /// A contributor of its own
+    Apart,
+    /// The time of the function that it struck
+    Counted,
+}
+
+impl From<PreemptionArg> for Preemption {
+    fn from(preemption: PreemptionArg) -> Self {
+        match preemption {
+            PreemptionArg::Apart => Preemption::Apart,
+            PreemptionArg::Counted => Preemption::Counted,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]

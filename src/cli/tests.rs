@@ -89,6 +89,7 @@ fn all_options_arrive() {
         panic!()
     };
     let expected = Common {
+        preemption: crate::options::Preemption::Apart,
         output: "r.json".into(),
         format: Format::Json,
         engine: EngineChoice::Jump,

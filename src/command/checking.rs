@@ -7,6 +7,7 @@ use darc_tracer::engine::Engine;
 use crate::analysis::compare::Comparison;
 use crate::analysis::{Params, PeakChoice};
 use crate::exit::{Classify, Failure, FailureKind};
+use crate::options::Preemption;
 use crate::options::ProfileCheck;
 use crate::report::assemble;
 use crate::session::investigation::Investigation;
@@ -38,6 +39,8 @@ impl Conduct {
         let mut fresh = Investigation {
             f0: self.investigation.f0,
             program: self.investigation.program,
+            // It is about latencies only.
+            preemption: Preemption::Counted,
             ..Investigation::new(
                 self.investigation.spec.clone(),
                 Params {

@@ -99,6 +99,7 @@ impl Conduct {
             Some(BeginOption::OnSignal) => Some(Begin::OnSignal),
             None => None,
         };
+        investigation.preemption = common.preemption;
         investigation.end_at = common.end_at.as_ref().map(parse).transpose()?;
         if let Some(expression) = common.value {
             investigation.analysis.set_expression(expression);

@@ -235,6 +235,7 @@ impl Conduct {
             Some(engine) => (engine, Libraries::NotLoadedYet),
             None => (self.engine.attach(pid)?, Libraries::Loaded),
         };
+        investigation.preemption = self.investigation.preemption;
         Session::new(pid, investigation, engine, libraries, &mut self.progress).run(limits)
     }
 }

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 
 use super::model::{
     BucketEntry, CalleeKind, DescentState, ExampleCall, ExampleOp, FnodePeak, Frame, FtreeNode,
-    Function, InlinedFrame, Kind, Parameters, PeakEntry, PeakValues, ProfileComparison,
-    ProfileTable, RootCauseEntry, Status, StopReason, ValueContrast, ValueShare,
+    Function, InlinedFrame, Kind, OtherEntry, Parameters, PeakEntry, PeakValues, ProfileComparison,
+    ProfileTable, RootCauseEntry, Status, StopReason, ValueContrast, ValueShare, WaitsEntry,
 };
 use super::place::Place;
 use crate::analysis::compare::{Comparison, PeakChange};
+use crate::analysis::offcpu::{OtherId, Waits, is_absence};
 use crate::analysis::values::Counted;
 use crate::analysis::{
-    self, Analysis, Callee, CalleeId, CauseKind, Fnode, FnodeId, Outcome, Params, PathState, Peak,
-    PeakChoice, PeakRecord, PeakStatus, Profile, RootCause, SiteId, Stop,
+    self, Absence, Analysis, Callee, CalleeId, CauseKind, Fnode, FnodeId, Outcome, Params,
+    PathState, Peak, PeakChoice, PeakRecord, PeakStatus, Profile, RootCause, SiteId, Stop,
 };
 use darc_tracer::record::Op;
 
@@ -39,6 +40,18 @@ pub trait Names {
     fn site(&self, site: SiteId) -> Site;
     /// A system call, `None` where its number is not known.
     fn syscall(&self, number: Option<u32>) -> String;
+    /// Time in which the thread did not do its work.
+    fn absence(&self, absence: Absence) -> String {
+        match absence {
+            Absence::Preempted => "(preemption)".to_owned(),
+            Absence::Interrupt(number) => format!("(interrupt {number})"),
+            Absence::SoftInterrupt(number) => format!("(softirq {number})"),
+        }
+    }
+    /// Another thread.
+    fn other(&self, other: OtherId) -> String {
+        format!("thread {}", other.0)
+    }
     /// What an fnode is called whose target is not known.
     fn unknown(&self) -> String {
         "(indirect call)".to_owned()
@@ -138,7 +151,7 @@ pub fn peaks(analysis: &Analysis, names: &dyn Names) -> Vec<PeakEntry> {
             root_causes: analysis
                 .root_causes(peak.number)
                 .iter()
-                .map(|cause| root_cause(analysis, cause, names))
+                .map(|cause| root_cause(analysis, peak.number, cause, names))
                 .collect(),
             example: analysis
                 .example(peak.number)
@@ -172,7 +185,12 @@ fn example(analysis: &Analysis, op: &Op, names: &dyn Names) -> ExampleOp {
     }
 }
 
-fn root_cause(analysis: &Analysis, cause: &RootCause, names: &dyn Names) -> RootCauseEntry {
+fn root_cause(
+    analysis: &Analysis,
+    peak: u32,
+    cause: &RootCause,
+    names: &dyn Names,
+) -> RootCauseEntry {
     let frames: Vec<Frame> = cause
         .path
         .iter()
@@ -185,15 +203,48 @@ fn root_cause(analysis: &Analysis, cause: &RootCause, names: &dyn Names) -> Root
             CauseKind::Function => Kind::Function,
             CauseKind::Loop => Kind::Loop,
             CauseKind::Syscall => Kind::Syscall,
+            CauseKind::Preemption => Kind::Preemption,
+            CauseKind::Interrupt => Kind::Interrupt,
         },
         maxcount: cause.maxcount,
         stop,
         reason,
         frames,
+        waits: cause
+            .path
+            .last()
+            .and_then(|&last| analysis.waits(last, peak))
+            .map(|waits| waits_entry(waits, names)),
+    }
+}
+
+fn waits_entry(waits: &Waits, names: &dyn Names) -> WaitsEntry {
+    let mut others: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for (&other, &(count, time)) in &waits.others {
+        let (counts, times) = others.entry(names.other(other)).or_default();
+        *counts += count;
+        *times = times.saturating_add(time.0);
+    }
+    let mut others: Vec<OtherEntry> = others
+        .into_iter()
+        .map(|(name, (count, time))| OtherEntry { name, count, time })
+        .collect();
+    others.sort_by_key(|other| std::cmp::Reverse(other.time));
+    WaitsEntry {
+        blocked: waits.blocked.0,
+        runnable: waits.runnable.0,
+        preempted: waits.preempted.0,
+        others,
     }
 }
 
 fn frame(fnode: &Fnode, names: &dyn Names) -> Frame {
+    if let Callee::Absence(absence) = fnode.callee {
+        return Frame {
+            name: names.absence(absence),
+            ..Frame::default()
+        };
+    }
     let Some(site) = fnode.site.map(|site| names.site(site)) else {
         let f0 = names.f0();
         return Frame {
@@ -248,6 +299,16 @@ fn callee(fnode: &Fnode, names: &dyn Names) -> NamedCallee {
             place: None,
             syscall: None,
         },
+        Callee::Absence(absence) => NamedCallee {
+            kind: match absence {
+                Absence::Preempted => CalleeKind::Preemption,
+                Absence::Interrupt(_) => CalleeKind::Interrupt,
+                Absence::SoftInterrupt(_) => CalleeKind::SoftInterrupt,
+            },
+            name: names.absence(absence),
+            place: None,
+            syscall: None,
+        },
     }
 }
 
@@ -298,6 +359,10 @@ pub fn ftree(analysis: &Analysis, names: &dyn Names) -> FtreeNode {
     for fnode in analysis.ftree().fnodes().rev() {
         let mut children = below.remove(&fnode.id).unwrap_or_default();
         children.reverse();
+        if is_absence(fnode.callee) && fnode.records().next().is_none() {
+            // It did not occur.
+            continue;
+        }
         let node = node(fnode, children, names);
         match fnode.parent {
             Some(parent) => below.entry(parent).or_default().push(node),
@@ -323,6 +388,12 @@ fn node(fnode: &Fnode, children: Vec<FtreeNode>, names: &dyn Names) -> FtreeNode
         kind: callee.kind,
         callee: callee.place,
         syscall: callee.syscall,
+        interrupt: match fnode.callee {
+            Callee::Absence(Absence::Interrupt(number) | Absence::SoftInterrupt(number)) => {
+                Some(number)
+            }
+            _ => None,
+        },
         file: site.as_ref().and_then(|site| site.file.clone()),
         line: site.as_ref().and_then(|site| site.line),
         site: site.map(|site| site.place),

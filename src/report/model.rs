@@ -329,6 +329,36 @@ pub struct RootCauseEntry {
     /// The path again, with places.
     #[serde(default)]
     pub frames: Vec<Frame>,
+    /// How the thread waited at the end of the path, where the kernel told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<WaitsEntry>,
+}
+
+/// How threads waited in the longest calls of an fnode, in the ops of one peak together.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WaitsEntry {
+    /// Waiting for something, in cycles.
+    pub blocked: u64,
+    /// Able to run, but not running, in cycles.
+    pub runnable: u64,
+    /// Preempted or interrupted, in cycles.
+    pub preempted: u64,
+    /// Who ran instead, or woke the thread; the longest time first.
+    #[serde(default)]
+    pub others: Vec<OtherEntry>,
+}
+
+/// Another thread.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OtherEntry {
+    /// Its name.
+    pub name: String,
+    /// How often.
+    pub count: u64,
+    /// The time of it, in cycles.
+    pub time: u64,
 }
 
 /// One function on a root-cause path and the call that led to it.
@@ -380,6 +410,12 @@ pub enum CalleeKind {
     Syscall,
     /// Targets of an indirect call that have no node of their own.
     Unknown,
+    /// Nobody: another thread ran.
+    Preemption,
+    /// Nobody: an interrupt was served; `interrupt` says which.
+    Interrupt,
+    /// Nobody: deferred work of interrupts was done; `interrupt` says which.
+    SoftInterrupt,
 }
 
 /// One fnode and all below it.
@@ -400,6 +436,9 @@ pub struct FtreeNode {
     /// The number of the system call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syscall: Option<u32>,
+    /// The number of the interrupt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupt: Option<u32>,
     /// The source file of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,

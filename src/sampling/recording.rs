@@ -71,7 +71,7 @@ impl Recording {
             | Record::Mapped(_)
             | Record::Forked(_)
             | Record::Exited(_)
-            | Record::Out(..)
+            | Record::Out { .. }
             | Record::In(_)
             | Record::Other(_) => {}
         }

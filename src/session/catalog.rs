@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use darc_disasm::{SiteKind, Target};
 
+use crate::analysis::offcpu::OtherId;
 use crate::analysis::{CalleeId, SiteId};
 use crate::report::assemble::{Names, Site};
 use crate::report::model::{Function, InlinedFrame};
@@ -43,7 +44,12 @@ pub struct Catalog {
     site_ids: HashMap<CodeRef, SiteId>,
     callees: Vec<CodeRef>,
     callee_ids: HashMap<CodeRef, CalleeId>,
+    others: Vec<String>,
+    other_ids: HashMap<String, OtherId>,
 }
+
+/// Names of other threads that are kept; later ones share one.
+const MOST_OTHERS: usize = 1000;
 
 impl Catalog {
     /// The id of a call site. What an earlier run's file says of a site is replaced by what its code says.
@@ -68,6 +74,21 @@ impl Catalog {
         *self.callee_ids.entry(at).or_insert_with(|| {
             self.callees.push(at);
             CalleeId(self.callees.len() as u32 - 1)
+        })
+    }
+
+    /// The id of other threads of a name.
+    pub fn other(&mut self, name: &str) -> OtherId {
+        if let Some(&known) = self.other_ids.get(name) {
+            return known;
+        }
+        let name = match self.others.len() < MOST_OTHERS {
+            true => name,
+            false => "others",
+        };
+        *self.other_ids.entry(name.to_owned()).or_insert_with(|| {
+            self.others.push(name.to_owned());
+            OtherId(self.others.len() as u32 - 1)
         })
     }
 
@@ -178,6 +199,14 @@ impl Names for Naming<'_> {
                 })
                 .collect(),
         }
+    }
+
+    fn other(&self, other: OtherId) -> String {
+        self.catalog
+            .others
+            .get(other.0 as usize)
+            .cloned()
+            .unwrap_or_default()
     }
 
     fn syscall(&self, number: Option<u32>) -> String {

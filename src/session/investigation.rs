@@ -8,7 +8,9 @@ use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Counters, NewTarget, ProbeCost, Sink};
 use darc_tracer::record::Op;
 
+use crate::analysis::offcpu::Interval;
 use crate::analysis::{Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stop, Ticks};
+use crate::options::Preemption;
 use crate::report::{Place, Report};
 use crate::state::{Ids, StateError};
 
@@ -47,6 +49,8 @@ pub struct Investigation {
     pub most_calls: Option<u64>,
     /// What a probe costs.
     pub cost: ProbeCost,
+    /// What becomes of time in which another thread ran.
+    pub preemption: Preemption,
     /// What the person should know.
     pub warnings: Vec<String>,
 }
@@ -69,6 +73,7 @@ impl Investigation {
             counters: Counters::default(),
             most_calls: None,
             cost: ProbeCost::default(),
+            preemption: Preemption::default(),
             warnings: Vec::new(),
         }
     }
@@ -307,9 +312,10 @@ impl<C: FnMut(&Place) -> CodeRef> Ids for StoredIds<'_, C> {
     }
 }
 
-impl Sink for Investigation {
-    fn op(&mut self, op: Op) {
-        match self.too_busy(&op) {
+impl Investigation {
+    /// Takes an op, with the times in which its thread did not do its work.
+    pub fn take_op(&mut self, op: &Op, away: &[Interval]) {
+        match self.too_busy(op) {
             Some(fnode) => {
                 let why = format!(
                     "it makes more than {} calls at one place in an op, too many to follow with breakpoints; --engine jump can",
@@ -317,8 +323,14 @@ impl Sink for Investigation {
                 );
                 self.analysis.give_up(fnode, Stop::NotInstrumentable(why));
             }
-            None => self.analysis.op(&op),
+            None => self.analysis.op_with(op, away),
         }
+    }
+}
+
+impl Sink for Investigation {
+    fn op(&mut self, op: Op) {
+        self.take_op(&op, &[]);
     }
 
     fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks) {

@@ -22,6 +22,7 @@ pub mod summary;
 pub mod survey;
 mod suspicion;
 pub mod syscalls;
+mod timeline;
 mod waiting;
 mod watch;
 
@@ -36,6 +37,7 @@ use nix::unistd::Pid;
 
 use crate::analysis::noise::Noise;
 use crate::analysis::{FnodeId, Request};
+use crate::options::Preemption;
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::live::Progress;
 
@@ -47,6 +49,7 @@ use onlooker::Onlooker;
 use planning::Sources;
 use question::Question;
 use suspicion::Suspicion;
+use timeline::{Holding, Timeline};
 use watch::Watch;
 
 /// How long the engine may serve the target before the session looks at its other duties.
@@ -132,6 +135,7 @@ pub struct Session<'a> {
     watch: Watch<'a>,
     question: Question,
     suspicion: Suspicion,
+    timeline: Timeline,
 }
 
 /// The dynamic linker announces the libraries that a program starts with twice: before and after
@@ -161,6 +165,10 @@ impl<'a> Session<'a> {
         let cost = engine.cost();
         let noise = Noise::new(cost.resolution, cost.of_caller, remedy);
         investigation.analysis.set_noise(noise);
+        let timeline = match (engine.name(), investigation.preemption) {
+            ("int3", _) | (_, Preemption::Counted) => Timeline::Unused,
+            (_, Preemption::Apart) => Timeline::follow(pid, investigation),
+        };
         Session {
             pid,
             investigation,
@@ -173,6 +181,7 @@ impl<'a> Session<'a> {
             watch: Watch::new(progress),
             question: Question::default(),
             suspicion: Suspicion::default(),
+            timeline,
         }
     }
 
@@ -190,6 +199,7 @@ impl<'a> Session<'a> {
             Ok(Ending::Exited(_) | Ending::Killed(_)) => Ok(()),
             _ => self.engine.finish(),
         };
+        self.timeline.finish(self.pid, self.investigation);
         let counters = self.engine.counters();
         if counters.unregistered > 0 {
             self.investigation.warnings.push(format!(
@@ -216,7 +226,12 @@ impl<'a> Session<'a> {
             if self.is_f0_loaded() && self.answer()? {
                 return Ok(Ending::Finished);
             }
-            let notice = self.engine.poll(SLICE, self.investigation)?;
+            let mut sink = Holding {
+                investigation: self.investigation,
+                timeline: &mut self.timeline,
+            };
+            let notice = self.engine.poll(SLICE, &mut sink)?;
+            self.timeline.advance(self.investigation);
             let cost = self.engine.cost();
             self.investigation
                 .analysis

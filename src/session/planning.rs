@@ -37,6 +37,7 @@ impl Sources<'_> {
             Callee::Function(callee) => self.catalog.callee_at(callee),
             Callee::Syscall(_) => return Err("it is in the kernel".to_owned()),
             Callee::Unknown => return Err("which function it is was not seen".to_owned()),
+            Callee::Absence(_) => return Err("it is no function".to_owned()),
         };
         let addr = self
             .modules
@@ -87,6 +88,7 @@ pub fn plan(
                 };
                 Some(target)
             }
+            (Reach::Any, Callee::Absence(_)) => continue,
             (Reach::Any, Callee::Syscall(number)) => number.map(|number| TargetAddr(number.into())),
         };
         plan.edges.push(Edge {

@@ -556,6 +556,7 @@ fn path(naming: &Naming<'_>, totals: &Totals, fnodes: &[FnodeId]) -> Vec<String>
         Callee::Function(callee) => naming.function(callee).name,
         Callee::Syscall(number) => naming.syscall(number),
         Callee::Unknown => naming.unknown(),
+        Callee::Absence(absence) => naming.absence(absence),
     };
     fnodes.iter().map(name).collect()
 }

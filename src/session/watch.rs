@@ -94,6 +94,7 @@ fn longest_path(investigation: &Investigation, peak: u32) -> Vec<String> {
                 crate::analysis::Callee::Function(callee) => naming.function(callee).name,
                 crate::analysis::Callee::Syscall(number) => naming.syscall(number),
                 crate::analysis::Callee::Unknown => naming.unknown(),
+                crate::analysis::Callee::Absence(absence) => naming.absence(absence),
             }
         })
         .collect()

@@ -1,8 +1,8 @@
 //! From a result back to an analysis that goes on with it.
 
 use crate::analysis::{
-    Analysis, Callee, CalleeId, FnodeId, Ftree, Outcome, Params, PathState, PeakRecord, SiteId,
-    Stats, Stop, Stored, Ticks,
+    Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Outcome, Params, PathState, PeakRecord,
+    SiteId, Stats, Stop, Stored, Ticks,
 };
 use crate::report::model::{CalleeKind, DescentState, FnodePeak, FtreeNode, StopReason};
 use crate::report::{Place, Report};
@@ -59,6 +59,15 @@ fn ftree(root: &FtreeNode, ids: &mut dyn Ids) -> Result<Ftree, StateError> {
         // Ids are handed out here in the order of the file, and taken from the end of the list.
         let first = below.len();
         for child in &node.children {
+            if let Some(absence) = absence(child) {
+                let nodes = tree.len();
+                let child_id = tree.absence(absence);
+                if id != FnodeId::ROOT || tree.len() == nodes {
+                    return Err(invalid("the same call is there twice"));
+                }
+                below.push((child, child_id));
+                continue;
+            }
             let site = child.site.as_ref().map(|place| ids.site(place));
             let site = site.ok_or_else(|| invalid("an fnode has no call site"))?;
             let nodes = tree.len();
@@ -83,7 +92,21 @@ fn callee(node: &FtreeNode, ids: &mut dyn Ids) -> Result<Callee, StateError> {
         (CalleeKind::Function, None) => return Err(invalid("a function has no place")),
         (CalleeKind::Syscall, _) => Callee::Syscall(node.syscall),
         (CalleeKind::Unknown, _) => Callee::Unknown,
+        (CalleeKind::Preemption | CalleeKind::Interrupt | CalleeKind::SoftInterrupt, _) => {
+            return Err(invalid("time away is no call"));
+        }
     })
+}
+
+/// What a node stands for that is no call.
+fn absence(node: &FtreeNode) -> Option<Absence> {
+    let number = node.interrupt.unwrap_or_default();
+    match node.kind {
+        CalleeKind::Preemption => Some(Absence::Preempted),
+        CalleeKind::Interrupt => Some(Absence::Interrupt(number)),
+        CalleeKind::SoftInterrupt => Some(Absence::SoftInterrupt(number)),
+        CalleeKind::Function | CalleeKind::Syscall | CalleeKind::Unknown => None,
+    }
 }
 
 fn record(node: &FtreeNode, peak: u32) -> PeakRecord {

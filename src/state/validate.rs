@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use super::{MAX_CELLS, MAX_DEPTH, MAX_RECORDS, StateError};
 use crate::analysis::{Params, PeakChoice, Profile, Resolution, Ticks, histogram::Bucket};
 use crate::report::Report;
+use crate::report::model::CalleeKind;
 use crate::report::model::{
     DescentState, FnodePeak, FtreeNode, Parameters, PeakEntry, ProfileTable, SCHEMA,
 };
@@ -210,7 +211,11 @@ fn analysis(
         ensure(depth <= MAX_DEPTH + 1 && nodes <= MAX_RECORDS, || {
             "the ftree is too large".to_owned()
         })?;
-        ensure(depth == 1 || node.site.is_some(), || {
+        let is_call = !matches!(
+            node.kind,
+            CalleeKind::Preemption | CalleeKind::Interrupt | CalleeKind::SoftInterrupt
+        );
+        ensure(depth == 1 || node.site.is_some() || !is_call, || {
             "an fnode has no call site".to_owned()
         })?;
         let numbers = node

@@ -319,7 +319,16 @@ impl Page {
         for cause in &peak.root_causes {
             self.raw("<p class=\"cause-text\"><strong>")
                 .words(words::in_words(cause))
-                .raw("</strong></p>\n<ol class=\"path\">\n");
+                .raw("</strong>");
+            let hz = self.hz;
+            for line in cause
+                .waits
+                .iter()
+                .flat_map(|waits| words::waiting(hz, waits))
+            {
+                self.raw("<br>").words(line);
+            }
+            self.raw("</p>\n<ol class=\"path\">\n");
             for frame in &cause.frames {
                 self.raw("<li>");
                 for (number, line) in words::frame_lines(frame).into_iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use super::Page;
 use crate::report::model::{PeakEntry, Report, RootCauseEntry, Status};
-use crate::report::words::{self, frame_lines, in_words, path, percent, status};
+use crate::report::words::{self, frame_lines, in_words, path, percent, status, waiting};
 
 pub(super) fn write(page: &mut Page, report: &Report) {
     if report.peaks.is_empty() {
@@ -44,6 +44,10 @@ pub(super) fn peaks(page: &mut Page, peaks: &[PeakEntry], resolution: u32) {
 fn root_cause(page: &mut Page, cause: &RootCauseEntry) {
     page.line(&format!("  {}", path(&cause.path)));
     page.line(&format!("    {}", in_words(cause)));
+    let hz = page.hz;
+    for line in cause.waits.iter().flat_map(|waits| waiting(hz, waits)) {
+        page.line(&format!("    {line}"));
+    }
     for frame in &cause.frames {
         for line in frame_lines(frame) {
             page.line(&format!("      {line}"));

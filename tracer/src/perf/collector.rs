@@ -13,7 +13,9 @@ use super::record::{Record, parse_all};
 use super::refusal::{Asked, Refusal, paranoid};
 use crate::sys::{self, RingPages};
 
-/// Pages of one ring, at most: what a user without privileges may lock, for each CPU
+/// Pages of all rings together, where the user may lock so many.
+const ALL_PAGES: usize = 1 << 13;
+/// Pages of one ring at least, unless even that is too much: what a user without privileges may lock, for each CPU
 /// (`kernel.perf_event_mlock_kb`, 516 with the page of the ring's head).
 const PAGES: usize = 128;
 /// Pages of the smallest ring that is of use.
@@ -76,7 +78,10 @@ impl Collector {
     /// When the kernel refuses events to this user altogether.
     pub fn new(attributes: Attributes) -> Result<Collector, Refusal> {
         let mut rings = Vec::new();
-        for cpu in online_cpus() {
+        let cpus = online_cpus();
+        let most = (ALL_PAGES / cpus.len().max(1)).clamp(PAGES, 8 * PAGES);
+        let most = 1 << most.ilog2();
+        for cpu in cpus {
             let wakeup = (PAGES * sys::PAGE / 2) as u32;
             let event =
                 opening(|| sys::perf_event_open(&Attributes::ring().bytes(wakeup), 0, cpu as i32));
@@ -90,7 +95,7 @@ impl Collector {
             };
             rings.push(Ring {
                 cpu,
-                pages: map(&event)?,
+                pages: map(&event, most)?,
                 event,
             });
         }
@@ -251,8 +256,8 @@ fn opening(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> 
 }
 
 /// Maps the largest ring that the kernel grants.
-fn map(event: &OwnedFd) -> Result<RingPages, Refusal> {
-    let mut pages = PAGES;
+fn map(event: &OwnedFd, most: usize) -> Result<RingPages, Refusal> {
+    let mut pages = most;
     loop {
         match RingPages::map(event, pages) {
             Ok(ring) => return Ok(ring),

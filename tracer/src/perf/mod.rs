@@ -10,6 +10,7 @@ pub mod clock;
 pub mod collector;
 pub mod record;
 pub mod refusal;
+pub mod switches;
 
 pub use attributes::{Attributes, Chains, Scope};
 pub use collector::{Collector, Drained};

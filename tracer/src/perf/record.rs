@@ -101,7 +101,14 @@ pub enum Record {
     /// A sample.
     Sample(Sample),
     /// A thread left its CPU.
-    Out(Stamp, Left),
+    Out {
+        /// When, which thread.
+        stamp: Stamp,
+        /// How.
+        left: Left,
+        /// The thread that got the CPU, 0 for none; known to events on whole CPUs only.
+        next: Option<i32>,
+    },
     /// A thread got a CPU.
     In(Stamp),
     /// A thread was named.
@@ -139,7 +146,7 @@ impl Record {
             Record::Sample(sample) => sample.stamp.time,
             Record::Mapped(mapped) => mapped.stamp.time,
             Record::Forked(task) | Record::Exited(task) => task.stamp.time,
-            Record::Out(stamp, _)
+            Record::Out { stamp, .. }
             | Record::In(stamp)
             | Record::Named { stamp, .. }
             | Record::Lost(stamp, _)
@@ -265,10 +272,20 @@ fn parse(record: &[u8], chains: Chains) -> Option<Record> {
     let mut fields = Fields(body);
     Some(match kind {
         kind::SWITCH | kind::SWITCH_CPU_WIDE if bits & misc::BIT_13 == 0 => Record::In(stamp),
-        kind::SWITCH | kind::SWITCH_CPU_WIDE if bits & misc::BIT_14 == 0 => {
-            Record::Out(stamp, Left::Blocked)
-        }
-        kind::SWITCH | kind::SWITCH_CPU_WIDE => Record::Out(stamp, Left::Preempted),
+        kind::SWITCH | kind::SWITCH_CPU_WIDE => Record::Out {
+            stamp,
+            left: match bits & misc::BIT_14 {
+                0 => Left::Blocked,
+                _ => Left::Preempted,
+            },
+            next: match kind {
+                kind::SWITCH => None,
+                _ => {
+                    fields.id()?;
+                    Some(fields.id()?)
+                }
+            },
+        },
         kind::COMM => Record::Named {
             stamp,
             pid: fields.id()?,
@@ -403,10 +420,17 @@ mod tests {
         let mut bytes = record(14, 0, &trailer());
         bytes.extend(record(14, 1 << 13, &trailer()));
         bytes.extend(record(14, 1 << 13 | 1 << 14, &trailer()));
+        bytes.extend(record(15, 1 << 13, &with_trailer(words32(&[70, 71]))));
+        let out = |left, next| Record::Out {
+            stamp: STAMP,
+            left,
+            next,
+        };
         let expected = vec![
             Record::In(STAMP),
-            Record::Out(STAMP, Left::Blocked),
-            Record::Out(STAMP, Left::Preempted),
+            out(Left::Blocked, None),
+            out(Left::Preempted, None),
+            out(Left::Blocked, Some(71)),
         ];
         assert_eq!(parse_all(&bytes, Chains::Left), (expected, 0));
     }

@@ -1,0 +1,181 @@
+//! Ops and the kernel's records of when threads were off their CPUs, brought together on one time line.
+//!
+//! Records come a little later than the ops that they belong to, so ops are held until all records of their time
+//! are known.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::{NewTarget, Sink};
+use darc_tracer::perf::record::Left;
+use darc_tracer::perf::switches::{OffCpu, Switches};
+use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Tsc};
+use darc_tracer::threads;
+
+use crate::analysis::offcpu::{Away, Interval};
+
+use super::catalog::Catalog;
+use super::investigation::Investigation;
+
+/// What is known about the threads of the process while it is measured.
+#[derive(Debug)]
+pub enum Timeline {
+    /// Nobody asks: the engine stops threads itself, and to the kernel that looks as if they waited.
+    Unused,
+    /// The kernel tells of every switch.
+    Switches(Box<Known>),
+    /// It does not, to this user: there are sums only.
+    Sums {
+        /// For how long threads were ready without running, when the session began.
+        waited: Duration,
+    },
+}
+
+/// Switches, and the ops that wait for them.
+#[derive(Debug)]
+pub struct Known {
+    switches: Switches,
+    held: VecDeque<Op>,
+}
+
+impl Timeline {
+    /// Begins to follow the process. What cannot be had is said in the investigation's warnings, once.
+    #[must_use]
+    pub fn follow(pid: i32, investigation: &mut Investigation) -> Timeline {
+        let refused = match is_numbered_like_us(pid) {
+            false => "the process is in another pid namespace than darc".to_owned(),
+            true => match Switches::follow(pid) {
+                Ok(switches) => {
+                    investigation.analysis.expect_absences();
+                    return Timeline::Switches(Box::new(Known {
+                        switches,
+                        held: VecDeque::new(),
+                    }));
+                }
+                Err(refusal) => refusal.to_string(),
+            },
+        };
+        let warning = format!("preemption is not told from a function's own time: {refused}");
+        if !investigation.warnings.contains(&warning) {
+            investigation.warnings.push(warning);
+        }
+        Timeline::Sums {
+            waited: waited(pid),
+        }
+    }
+
+    /// Reads the kernel's records, and hands on the ops of which all is known.
+    pub fn advance(&mut self, investigation: &mut Investigation) {
+        if let Timeline::Switches(known) = self {
+            known.switches.read();
+            known.deliver(known.switches.complete(), investigation);
+        }
+    }
+
+    /// Hands on everything: nothing more will come.
+    pub fn finish(&mut self, pid: i32, investigation: &mut Investigation) {
+        match self {
+            Timeline::Switches(known) => {
+                known.switches.read();
+                known.deliver(Tsc(u64::MAX), investigation);
+                let lost = known.switches.lost();
+                if lost > 0 {
+                    investigation.warnings.push(format!(
+                        "the kernel dropped {lost} records of context switches: some preemption counts as a function's own time"
+                    ));
+                }
+            }
+            Timeline::Unused => {}
+            Timeline::Sums { waited: before } => {
+                let waited = waited(pid).saturating_sub(*before);
+                if waited >= Duration::from_millis(10) {
+                    investigation.warnings.push(format!(
+                        "while it was analysed, threads of the process were ready but did not run for {:.2} s together (/proc/PID/task/*/schedstat)",
+                        waited.as_secs_f64()
+                    ));
+                }
+            }
+        }
+    }
+}
+
+impl Known {
+    fn deliver(&mut self, complete: Tsc, investigation: &mut Investigation) {
+        while self.held.front().is_some_and(|op| op.end <= complete) {
+            let Some(op) = self.held.pop_front() else {
+                break;
+            };
+            let off = self.switches.between(op.tid, op.start, op.end);
+            let away: Vec<Interval> = off
+                .iter()
+                .map(|off| self.interval(off, &mut investigation.catalog))
+                .collect();
+            investigation.take_op(&op, &away);
+        }
+    }
+
+    fn interval(&mut self, off: &OffCpu, catalog: &mut Catalog) -> Interval {
+        let why = match off.left {
+            Left::Preempted => Away::Preempted {
+                by: off
+                    .instead
+                    .filter(|&instead| instead != 0)
+                    .map(|instead| catalog.other(&self.switches.name(instead))),
+            },
+            Left::Blocked => Away::Blocked {
+                woken: None,
+                by: None,
+            },
+        };
+        Interval {
+            from: off.out,
+            to: off.back,
+            why,
+        }
+    }
+}
+
+/// Where an engine's ops go while the time line is behind.
+pub struct Holding<'a> {
+    /// What is known.
+    pub investigation: &'a mut Investigation,
+    /// The time line.
+    pub timeline: &'a mut Timeline,
+}
+
+impl Sink for Holding<'_> {
+    fn op(&mut self, op: Op) {
+        match self.timeline {
+            Timeline::Switches(known) => known.held.push_back(op),
+            Timeline::Sums { .. } | Timeline::Unused => self.investigation.op(op),
+        }
+    }
+
+    fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks) {
+        self.investigation.latency_only(latency, ops, total);
+    }
+
+    fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {
+        self.investigation.new_target(parent, site, target)
+    }
+}
+
+/// Whether threads have the same numbers for the process and for darc.
+fn is_numbered_like_us(pid: i32) -> bool {
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    match (namespace("self"), namespace(&pid.to_string())) {
+        (Some(ours), Some(theirs)) => ours == theirs,
+        _ => true,
+    }
+}
+
+/// For how long the threads of a process were ready without running (proc_pid_schedstat, second field).
+fn waited(pid: i32) -> Duration {
+    let of = |tid: i32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    let threads = threads::list(pid).unwrap_or_default();
+    Duration::from_nanos(threads.into_iter().filter_map(of).sum())
+}
