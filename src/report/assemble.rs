@@ -325,16 +325,17 @@ fn stop_reason(stop: &Stop) -> (StopReason, Option<String>) {
 /// The arguments that tell peaks apart.
 #[must_use]
 pub fn values(analysis: &Analysis) -> Vec<ValueContrast> {
-    /// More values than this say no more than their range.
-    const MOST: usize = 4;
+    /// Nobody reads more values than this.
+    const MOST: usize = 5;
     let side = |peak: u32, counted: &Counted| {
-        let values = counted.values().filter(|values| values.len() <= MOST);
         let (lowest, highest) = counted.range();
         PeakValues {
             peak,
-            values: values
+            values: counted
+                .values()
                 .unwrap_or_default()
                 .into_iter()
+                .take(MOST)
                 .map(|(value, share)| ValueShare { value, share })
                 .collect(),
             lowest,

@@ -581,7 +581,7 @@ pub struct ValueContrast {
 pub struct PeakValues {
     /// The peak's number.
     pub peak: u32,
-    /// The most frequent values; empty when there are too many.
+    /// The most frequent values, five at most; empty when there are too many different ones.
     pub values: Vec<ValueShare>,
     /// Nearly all values lie between this one
     pub lowest: u64,

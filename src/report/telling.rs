@@ -20,7 +20,7 @@ fn values(of: &PeakValues) -> String {
     if of.values.is_empty() {
         return format!("{} to {}", of.lowest, of.highest);
     }
-    let shown: Vec<String> = of
+    let mut shown: Vec<String> = of
         .values
         .iter()
         .map(|value| match value.share >= 1.0 {
@@ -28,6 +28,10 @@ fn values(of: &PeakValues) -> String {
             false => format!("{} ({})", value.value, percent(value.share)),
         })
         .collect();
+    let all: f64 = of.values.iter().map(|value| value.share).sum();
+    if all < 0.999 {
+        shown.push("others".to_owned());
+    }
     shown.join(" or ")
 }
 
