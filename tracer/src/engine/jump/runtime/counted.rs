@@ -23,9 +23,9 @@ pub struct Threads {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Noticed {
     /// The stub that its hidden return address led to.
-    ByHiddenReturn,
+    HiddenReturn,
     /// A patched `ret`.
-    ByRet,
+    Ret,
     /// The stub of its call site.
     BySite,
 }
@@ -272,14 +272,14 @@ pub fn leave(
     a.sub(rsi, entry::SIZE as i32)?;
     a.mov(rax, shadow(0, entry::PLACE))?;
     match noticed {
-        Noticed::ByHiddenReturn => {
+        Noticed::HiddenReturn => {
             a.mov(rdx, shadow(0, entry::RETURN_TO))?;
             a.mov(rax, shadow(0, entry::SLOT))?;
             a.mov(qword_ptr(rax), rdx)?;
             a.mov(rax, shadow(0, entry::PLACE))?;
         }
         // A call with a hidden return address that leads here shares the slot; it notices its return by itself.
-        Noticed::ByRet => {
+        Noticed::Ret => {
             a.cmp(qword_ptr(rax + place::HIDDEN as i32), 0)?;
             a.jne(lost)?;
         }

@@ -137,12 +137,12 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     counted::leave(
         &mut a,
         &mut count_out,
-        Noticed::ByHiddenReturn,
+        Noticed::HiddenReturn,
         lookup,
         find,
         around,
     )?;
-    counted::leave(&mut a, &mut count_ret, Noticed::ByRet, lookup, find, around)?;
+    counted::leave(&mut a, &mut count_ret, Noticed::Ret, lookup, find, around)?;
     counted::leave(
         &mut a,
         &mut count_back,

@@ -16,10 +16,9 @@ const RED_ZONE: i32 = 128;
 
 /// Appends a site; a conditional jump that is not taken goes on at `after`, or in the text.
 pub fn append_site(b: &mut Builder<'_>, site: &Site, after: Option<CodeLabel>) -> Emitted<()> {
-    match (site.kind, site.counted) {
-        (Kind::Call(callee), Some(counted)) => return counted_call(b, site, callee, counted),
-        // Jumps and system calls are not counted.
-        (_, Some(_)) | (_, None) => {}
+    // Jumps and system calls are not counted.
+    if let (Kind::Call(callee), Some(counted)) = (site.kind, site.counted) {
+        return counted_call(b, site, callee, counted);
     }
     match site.kind {
         Kind::Call(Callee::Direct(to)) => direct_call(b, site, to),
