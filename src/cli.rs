@@ -19,7 +19,7 @@ use crate::options::{
     AttachOptions, BeginOption, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions,
     EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions, ListSource,
     ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget, Query, ReportOptions, ResumeOptions,
-    ResumeTarget, RunOptions, SampleOptions, SampleTarget, StatusOptions, Verbosity,
+    ResumeTarget, RunOptions, SampleOptions, SampleTarget, StatusOptions, Verbosity, WatchOptions,
 };
 use crate::target_name;
 
@@ -152,6 +152,17 @@ impl Command {
                 functions,
                 command,
             } => Invocation::Profile(target.into_options(functions, command)?),
+            Command::Watch {
+                pid,
+                functions,
+                record,
+                duration,
+            } => Invocation::Watch(WatchOptions {
+                pid,
+                functions,
+                record,
+                duration,
+            }),
             Command::Report {
                 file,
                 format,

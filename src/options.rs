@@ -26,6 +26,8 @@ pub enum Invocation {
     Resume(ResumeOptions),
     /// `darc profile`
     Profile(ProfileOptions),
+    /// `darc watch`
+    Watch(WatchOptions),
     /// `darc report`
     Report(ReportOptions),
     /// `darc compare`
@@ -70,7 +72,7 @@ impl Invocation {
             | Invocation::DemoTarget
             | Invocation::Guardian(_) => false,
             Invocation::Resume(options) => matches!(options.target, ResumeTarget::Pid(_)),
-            Invocation::Attach(_) => true,
+            Invocation::Attach(_) | Invocation::Watch(_) => true,
             Invocation::Profile(options) => matches!(options.target, ProfileTarget::Pid(_)),
             Invocation::Report(options) => options.output.is_none(),
             Invocation::Sample(options) => {
@@ -106,6 +108,7 @@ impl Invocation {
             Invocation::Resume(options) => Some(&options.common),
             Invocation::Demo(options) => Some(&options.common),
             Invocation::Report(_)
+            | Invocation::Watch(_)
             | Invocation::Profile(_)
             | Invocation::Compare(_)
             | Invocation::List(_)
@@ -206,6 +209,19 @@ pub struct ProfileOptions {
     pub verbosity: Verbosity,
     /// Whether colours are used.
     pub color: ColorChoice,
+}
+
+/// `darc watch`: functions over time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WatchOptions {
+    /// The process, greater than 0.
+    pub pid: i32,
+    /// The functions to begin with, as the person named them.
+    pub functions: Vec<String>,
+    /// The file that samples are written to.
+    pub record: Option<PathBuf>,
+    /// How long to watch; never zero.
+    pub duration: Option<Duration>,
 }
 
 /// The process that is profiled.

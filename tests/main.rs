@@ -29,3 +29,4 @@ mod threads;
 mod transparency;
 mod unwinding;
 mod values;
+mod watching;

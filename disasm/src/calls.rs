@@ -98,6 +98,12 @@ impl CallSite {
     pub fn next(&self) -> u64 {
         self.addr.wrapping_add(self.len.into())
     }
+
+    /// Whether it is a `call`: neither a jump out of the function nor a system call.
+    #[must_use]
+    pub fn is_call(&self) -> bool {
+        matches!(self.kind, SiteKind::Call(_))
+    }
 }
 
 /// A place that might call, but that cannot be instrumented or understood.

@@ -92,6 +92,22 @@ pub(super) enum Command {
         #[arg(value_name = "CMD", last = true)]
         command: Vec<OsString>,
     },
+    /// Watch functions of a running process over time, and step into what they call
+    #[command(after_help = EXIT_CODES, override_usage = "darc watch -p PID [--record FILE] [-d TIME] [FUNC]...")]
+    Watch {
+        /// The process to watch
+        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true)]
+        pid: i32,
+        /// Functions to begin with: names, LIB:NAME, patterns
+        #[arg(value_name = "FUNC", value_parser = parse_f0)]
+        functions: Vec<String>,
+        /// Write every sample to FILE, one JSON object a line
+        #[arg(long, value_name = "FILE")]
+        record: Option<PathBuf>,
+        /// End after TIME, as in 500ms, 2s, 1m
+        #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+        duration: Option<Duration>,
+    },
     /// Show the results that are in FILE
     #[command(after_help = EXIT_CODES)]
     Report {

@@ -21,6 +21,7 @@ mod standing;
 pub mod status;
 mod stored;
 mod syscalls;
+pub mod watch;
 
 use crate::exit::{ExitStatus, Failure};
 use crate::options::Invocation;
@@ -35,6 +36,7 @@ pub fn execute(invocation: Invocation) -> Result<ExitStatus, Failure> {
         Invocation::Attach(options) => attach::execute(options),
         Invocation::Resume(options) => resume::execute(options),
         Invocation::Profile(options) => profile::execute(options),
+        Invocation::Watch(options) => watch::execute(options),
         Invocation::Report(options) => report::execute(options),
         Invocation::Compare(options) => compare::execute(options),
         Invocation::List(options) => list::execute(options),

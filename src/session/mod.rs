@@ -25,6 +25,7 @@ pub mod syscalls;
 mod timeline;
 mod waiting;
 mod watch;
+pub mod watching;
 
 use std::time::{Duration, Instant};
 

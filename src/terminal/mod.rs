@@ -7,6 +7,7 @@ pub mod live;
 pub mod log;
 pub mod prompt;
 pub mod warning;
+pub mod watch;
 
 use std::io::IsTerminal;
 

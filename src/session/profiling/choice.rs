@@ -197,7 +197,8 @@ impl Source<'_> {
         }
     }
 
-    fn callee(&self, kind: &SiteKind) -> Callee {
+    /// What a site calls, as far as that is known before it runs.
+    pub fn callee(&self, kind: &SiteKind) -> Callee {
         let target = match kind {
             SiteKind::Call(target) | SiteKind::TailJump { target, .. } => target,
             SiteKind::Syscall { .. } => return Callee::Kernel,
@@ -261,8 +262,13 @@ impl Source<'_> {
     }
 }
 
-enum Callee {
+/// What a site calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Callee {
+    /// A function.
     Function(CodeRef),
+    /// A system call.
     Kernel,
+    /// Whatever a pointer holds.
     Unknown,
 }

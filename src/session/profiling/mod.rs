@@ -3,8 +3,8 @@
 //! The functions are found anew whenever code comes or goes; each keeps its number, so that what was
 //! counted before stays its own.
 
-mod choice;
-mod entrances;
+pub(super) mod choice;
+pub(super) mod entrances;
 mod refused;
 pub mod summary;
 

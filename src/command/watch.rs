@@ -1,0 +1,342 @@
+//! `darc watch`: functions over time, chosen and changed while the program runs.
+
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use darc_tracer::engine::Notice;
+use darc_tracer::engine::jump::{self, Profiler};
+use darc_tracer::preflight;
+use ratatui::crossterm::event::{self, Event};
+
+use crate::analysis::{Hz, Nanos, Ticks};
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::WatchOptions;
+use crate::report::escape::control;
+use crate::session::clock::Moment;
+use crate::session::watching::{Item, Sample, Watching};
+use crate::terminal::interrupts::{Interrupts, Level};
+use crate::terminal::warning;
+use crate::terminal::watch::{Picture, Row, State, Wish, draw};
+
+use super::conduct::{claim, tracing_failed};
+
+/// The time between two samples.
+const EVERY: Duration = Duration::from_secs(1);
+/// The longest wait between two looks at keys and target.
+const SLICE: Duration = Duration::from_millis(30);
+
+/// Does it.
+///
+/// # Errors
+/// When darc itself failed.
+pub fn execute(options: WatchOptions) -> Result<ExitStatus, Failure> {
+    darc_tracer::child_signal::block().class(FailureKind::Other)?;
+    let interrupts = Interrupts::install().class(FailureKind::Other)?;
+    let record = match &options.record {
+        Some(path) => Some(File::create(path).map_err(|error| {
+            Failure::message(
+                FailureKind::File,
+                format!("{path:?}: {error}; name another file"),
+            )
+        })?),
+        None => None,
+    };
+    let found = preflight::check(options.pid).class(FailureKind::Target)?;
+    let since = Moment::now();
+    let calibration = jump::calibrate_counting().class(FailureKind::Target)?;
+    let _claim = claim(found.pid)?;
+    let mut profiler =
+        Profiler::attach(found.pid).map_err(|error| tracing_failed(&error, found.pid))?;
+    profiler.set_cost(&calibration);
+    let mut watch = Watch {
+        pid: found.pid,
+        watching: Watching::new(found.pid, profiler)?,
+        hz: since.rate(),
+        began: Instant::now(),
+        record,
+    };
+    let outcome = watch.begin(&options, &interrupts);
+    let restored = watch.watching.finish();
+    let status = outcome?;
+    restored?;
+    Ok(status)
+}
+
+/// How the watching ended.
+enum Ended {
+    /// The person, or the time that was given.
+    Here,
+    /// The target did.
+    Target(&'static str),
+}
+
+struct Watch {
+    pid: i32,
+    watching: Watching,
+    hz: Hz,
+    began: Instant,
+    record: Option<File>,
+}
+
+impl Watch {
+    fn begin(
+        &mut self,
+        options: &WatchOptions,
+        interrupts: &Interrupts,
+    ) -> Result<ExitStatus, Failure> {
+        for name in &options.functions {
+            for note in self.watching.add(name)? {
+                warning::print(&note);
+            }
+        }
+        self.began = Instant::now();
+        let deadline = options.duration.map(|time| Instant::now() + time);
+        let on_screen = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+        if !on_screen && options.functions.is_empty() {
+            return Err(Failure::usage(
+                "watch: there is no terminal to choose functions on; name some",
+            ));
+        }
+        let ended = match on_screen {
+            true => self.on_screen(deadline, interrupts),
+            false => self.in_lines(deadline, interrupts),
+        }?;
+        if let Ended::Target(how) = ended {
+            warning::print(how);
+        }
+        Ok(match interrupts.level() {
+            Level::LeaveAtOnce(signal) => ExitStatus::LeftAtOnce(signal),
+            _ => ExitStatus::Done,
+        })
+    }
+
+    /// Whether something ends it now.
+    fn ended(
+        &mut self,
+        deadline: Option<Instant>,
+        interrupts: &Interrupts,
+        wait: Duration,
+    ) -> Result<Option<Ended>, Failure> {
+        Ok(match self.watching.poll(wait)? {
+            Some(Notice::Exited(_) | Notice::Killed(_)) => Some(Ended::Target("the target ended")),
+            Some(Notice::Exec) => Some(Ended::Target("the target executed another program")),
+            _ if interrupts.level() != Level::GoOn => Some(Ended::Here),
+            _ if deadline.is_some_and(|at| Instant::now() >= at) => Some(Ended::Here),
+            _ => None,
+        })
+    }
+
+    /// A line a second for each function.
+    fn in_lines(
+        &mut self,
+        deadline: Option<Instant>,
+        interrupts: &Interrupts,
+    ) -> Result<Ended, Failure> {
+        self.watching.sample();
+        let mut next = Instant::now() + EVERY;
+        loop {
+            if let Some(ended) = self.ended(deadline, interrupts, SLICE)? {
+                return Ok(ended);
+            }
+            if Instant::now() < next {
+                continue;
+            }
+            next += EVERY;
+            self.sample()?;
+            let mut text = String::new();
+            let time = self.began.elapsed().as_secs_f64();
+            for item in self.watching.items() {
+                let [calls, concurrency, p50, p90, p99] = self.figures(item.history.samples.back());
+                text.push_str(&format!(
+                    "{time:.1} s  {}  calls/s {calls}  concurrency {concurrency}  p50 {p50}  p90 {p90}  p99 {p99}\n",
+                    control(&item.name)
+                ));
+            }
+            let mut stdout = std::io::stdout().lock();
+            // Nobody reads it any more.
+            if stdout
+                .write_all(text.as_bytes())
+                .and_then(|()| stdout.flush())
+                .is_err()
+            {
+                return Ok(Ended::Here);
+            }
+        }
+    }
+
+    fn on_screen(
+        &mut self,
+        deadline: Option<Instant>,
+        interrupts: &Interrupts,
+    ) -> Result<Ended, Failure> {
+        let mut terminal = ratatui::try_init().class(FailureKind::Other)?;
+        let outcome = self.converse(&mut terminal, deadline, interrupts);
+        ratatui::restore();
+        outcome
+    }
+
+    fn converse(
+        &mut self,
+        terminal: &mut ratatui::DefaultTerminal,
+        deadline: Option<Instant>,
+        interrupts: &Interrupts,
+    ) -> Result<Ended, Failure> {
+        let mut state = State::default();
+        self.watching.sample();
+        let mut next = Instant::now() + EVERY;
+        let mut changed = true;
+        loop {
+            if changed {
+                state.keep_within(self.watching.items().len());
+                let picture = self.picture();
+                terminal
+                    .draw(|frame| draw(frame, &picture, &state))
+                    .class(FailureKind::Other)?;
+                changed = false;
+            }
+            if let Some(ended) = self.ended(deadline, interrupts, Duration::from_millis(1))? {
+                return Ok(ended);
+            }
+            if Instant::now() >= next {
+                next += EVERY;
+                self.sample()?;
+                changed = true;
+            }
+            if !event::poll(SLICE).class(FailureKind::Other)? {
+                continue;
+            }
+            changed = true;
+            let Event::Key(key) = event::read().class(FailureKind::Other)? else {
+                continue;
+            };
+            match state.key(key) {
+                Some(Wish::Quit) => return Ok(Ended::Here),
+                Some(wish) => self.fulfil(wish, &mut state),
+                None => {}
+            }
+        }
+    }
+
+    /// Does what the person wants; what stands against it is told.
+    fn fulfil(&mut self, wish: Wish, state: &mut State) {
+        let outcome = match wish {
+            Wish::Names => {
+                state.offer(self.watching.names());
+                return;
+            }
+            Wish::Add(name) => self.watching.add(&name),
+            Wish::StepInto(row) => self.watching.step_into(row),
+            Wish::StepOut => self.watching.step_out().map(|()| Vec::new()),
+            Wish::Drop(row) => self.watching.drop_item(row).map(|()| Vec::new()),
+            Wish::Quit => return,
+        };
+        state.message = match outcome {
+            Ok(notes) => match (notes.first(), self.watching.last_pause()) {
+                (Some(note), _) => note.clone(),
+                (None, Some(pause)) => {
+                    format!(
+                        "probes changed; the target was stopped for {}",
+                        Nanos(pause.as_nanos() as f64)
+                    )
+                }
+                (None, None) => String::new(),
+            },
+            Err(error) => error.to_string(),
+        };
+        state.message = warning::one_line(&state.message);
+        // What was counted before the change is of other functions.
+        self.watching.sample();
+    }
+
+    fn sample(&mut self) -> Result<(), Failure> {
+        self.watching.sample();
+        let Some(file) = &mut self.record else {
+            return Ok(());
+        };
+        let path: Vec<&str> = self.watching.path().collect();
+        let time = self.began.elapsed().as_secs_f64();
+        let functions: Vec<serde_json::Value> = self
+            .watching
+            .items()
+            .iter()
+            .filter_map(|item| recorded(item, self.hz))
+            .collect();
+        let line = serde_json::json!({
+            "schema": 1, "seconds": time, "inside": path, "functions": functions
+        });
+        writeln!(file, "{line}").map_err(|error| {
+            Failure::message(
+                FailureKind::File,
+                format!("the record cannot be written: {error}"),
+            )
+        })
+    }
+
+    fn picture(&self) -> Picture {
+        let mut title = format!("darc watch: process {}", self.pid);
+        for name in self.watching.path() {
+            title.push_str(&format!(" → inside {}", control(name)));
+        }
+        let rows = self.watching.items().iter().map(|item| {
+            let samples = &item.history.samples;
+            let over_time = |value: &dyn Fn(&Sample) -> f64| samples.iter().map(value).collect();
+            Row {
+                name: control(&item.name).into_owned(),
+                figures: self.figures(samples.back()),
+                calls: over_time(&|sample| per_second(sample, self.hz)),
+                concurrency: over_time(&|sample| sample.concurrency),
+                slowest: over_time(&|sample| {
+                    sample
+                        .percentiles
+                        .map_or(0.0, |[.., slowest]| self.hz.nanos(slowest).0)
+                }),
+            }
+        });
+        Picture {
+            title,
+            rows: rows.collect(),
+        }
+    }
+
+    /// A sample in words: calls a second, concurrency, three percentiles.
+    fn figures(&self, sample: Option<&Sample>) -> [String; 5] {
+        let none = || "-".to_owned();
+        let Some(sample) = sample else {
+            return std::array::from_fn(|_| none());
+        };
+        let time = |at: usize| {
+            let ticks: Option<Ticks> = sample.percentiles.map(|percentiles| percentiles[at]);
+            ticks.map_or_else(none, |ticks| self.hz.nanos(ticks).to_string())
+        };
+        [
+            format!("{:.1}", per_second(sample, self.hz)),
+            format!("{:.3}", sample.concurrency),
+            time(0),
+            time(1),
+            time(2),
+        ]
+    }
+}
+
+fn per_second(sample: &Sample, hz: Hz) -> f64 {
+    let seconds = hz.nanos(sample.passed).0 / 1e9;
+    sample.calls as f64 / seconds.max(1e-9)
+}
+
+/// An item's last sample for the record; times in nanoseconds.
+fn recorded(item: &Item, hz: Hz) -> Option<serde_json::Value> {
+    let sample = item.history.samples.back()?;
+    let percentiles = sample
+        .percentiles
+        .map(|percentiles| percentiles.map(|ticks| hz.nanos(ticks).0));
+    Some(serde_json::json!({
+        "name": item.name,
+        "calls": sample.calls,
+        "calls_per_second": per_second(sample, hz),
+        "concurrency": sample.concurrency,
+        "p50_ns": percentiles.map(|p| p[0]),
+        "p90_ns": percentiles.map(|p| p[1]),
+        "p99_ns": percentiles.map(|p| p[2]),
+    }))
+}

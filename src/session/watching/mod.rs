@@ -1,0 +1,448 @@
+//! A session that watches functions over time, chosen and changed while the program runs (KernInst, 1999,
+//! sections 2 and 4): calls a second, concurrency, percentiles of the latency.
+//!
+//! The functions that were named are counted at their entries. To step into one means to count what it
+//! calls, at its call sites, so that the same callees called from elsewhere do not matter; from the second
+//! step on only calls count that are made on the path that was stepped along.
+
+mod sample;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use darc_disasm::CallSite;
+use darc_symbols::NameSpec;
+use darc_tracer::engine::Notice;
+use darc_tracer::engine::jump::{Counts, Profiler};
+use darc_tracer::plan::{CountedCall, CountedFunction, CountedSites};
+use darc_tracer::record::Tsc;
+
+pub use sample::{History, Sample};
+
+use super::SessionError;
+use super::code::CodeCache;
+use super::hooks::Hooks;
+use super::modules::{CodeRef, Modules};
+use super::profiling::choice::{Callee, Source, Wanted};
+use super::profiling::entrances::Entrances;
+use crate::session::catalog::{Catalog, Naming};
+
+/// So many different functions and callees can be looked at in one session.
+const SLOTS: u32 = 1024;
+
+/// What an item is counted by: the same item later goes on in the same place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Key {
+    /// A function, at its entry.
+    Entry(CodeRef),
+    /// A callee in a function on a path.
+    Callee(CodeRef, Option<u32>, CodeRef),
+    /// An indirect call.
+    Site(CodeRef, Option<u32>, u64),
+}
+
+/// Something that is watched.
+#[derive(Debug)]
+pub struct Item {
+    /// What it is called.
+    pub name: String,
+    /// The function, where that is known.
+    place: Option<CodeRef>,
+    slot: u32,
+    sites: Vec<CallSite>,
+    /// What it did.
+    pub history: History,
+}
+
+/// The functions that were named, or what one function calls.
+#[derive(Debug)]
+struct Level {
+    /// The function that was stepped into; none for those that were named.
+    inside: Option<Inside>,
+    items: Vec<Item>,
+}
+
+#[derive(Debug)]
+struct Inside {
+    name: String,
+    place: CodeRef,
+    parent: Option<u32>,
+    /// Which of the items of the level above.
+    slot: u32,
+}
+
+/// One process that is watched.
+pub struct Watching {
+    pid: i32,
+    profiler: Profiler,
+    modules: Modules,
+    code: CodeCache,
+    hooks: Hooks,
+    entrances: Entrances,
+    slots: HashMap<Key, u32>,
+    levels: Vec<Level>,
+    then: Tsc,
+}
+
+impl Watching {
+    /// Takes charge of a process.
+    ///
+    /// # Errors
+    /// When it cannot be looked at.
+    pub fn new(pid: i32, mut profiler: Profiler) -> Result<Watching, SessionError> {
+        profiler.reserve(SLOTS);
+        let mut modules = Modules::default();
+        modules.refresh(pid)?;
+        let program = modules.loaded().first().copied();
+        let image = program.and_then(|id| modules.get(id).image.as_ref());
+        if image.is_some_and(darc_symbols::Image::is_go) {
+            return Err(SessionError::Unsuitable(
+                "the target is a Go program: its run-time moves stacks and checks return addresses, which probes would break"
+                    .to_owned(),
+            ));
+        }
+        Ok(Watching {
+            pid,
+            profiler,
+            hooks: Hooks::find(&modules),
+            modules,
+            code: CodeCache::default(),
+            entrances: Entrances::default(),
+            slots: HashMap::new(),
+            levels: vec![Level {
+                inside: None,
+                items: Vec::new(),
+            }],
+            then: darc_tracer::tsc(),
+        })
+    }
+
+    /// The names of the functions that were stepped into, the outermost first.
+    pub fn path(&self) -> impl Iterator<Item = &str> {
+        let inside = self.levels.iter().filter_map(|level| level.inside.as_ref());
+        inside.map(|inside| inside.name.as_str())
+    }
+
+    /// What is watched now.
+    #[must_use]
+    pub fn items(&self) -> &[Item] {
+        self.levels.last().map_or(&[], |level| &level.items)
+    }
+
+    /// All names that can be added, the program's own first.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for (index, id) in self.modules.loaded().into_iter().enumerate() {
+            let module = self.modules.get(id);
+            let Some(image) = &module.image else { continue };
+            let file = image.module();
+            let functions = image.functions().iter();
+            names.extend(functions.filter(|f| f.raw_name().is_some()).map(
+                |function| match index {
+                    0 => function.demangled(),
+                    _ => format!("{file}:{}", function.demangled()),
+                },
+            ));
+        }
+        names
+    }
+
+    /// For how long the target was stopped for the last change.
+    #[must_use]
+    pub fn last_pause(&self) -> Option<Duration> {
+        self.profiler.counters().pauses.last().copied()
+    }
+
+    /// Adds functions to those that were named. Says what was left out.
+    ///
+    /// # Errors
+    /// When there are none of that name, or the target cannot be changed.
+    pub fn add(&mut self, name: &str) -> Result<Vec<String>, SessionError> {
+        let spec = NameSpec::parse(name).map_err(|e| SessionError::Unsuitable(e.to_string()))?;
+        let mut found = Source {
+            modules: &self.modules,
+            engine: self.profiler.engine(),
+            code: &mut self.code,
+        }
+        .find(&[Wanted::Named(spec)]);
+        if let Some(error) = found.missing.pop() {
+            return Err(error.into());
+        }
+        let mut notes: Vec<String> = found
+            .refused
+            .iter()
+            .map(|(place, reason)| format!("{}: {reason}", self.name(*place)))
+            .collect();
+        for place in found.functions {
+            let Some(slot) = self.slot(Key::Entry(place)) else {
+                notes.push("too many functions have been watched; start again".to_owned());
+                break;
+            };
+            let name = self.name(place);
+            let items = &mut self.levels[0].items;
+            if items.iter().all(|item| item.slot != slot) {
+                items.push(Item {
+                    name,
+                    place: Some(place),
+                    slot,
+                    sites: Vec::new(),
+                    history: History::default(),
+                });
+            }
+        }
+        notes.extend(self.apply()?);
+        Ok(notes)
+    }
+
+    /// Stops watching an item of the present level.
+    ///
+    /// # Errors
+    /// When the target cannot be changed.
+    pub fn drop_item(&mut self, index: usize) -> Result<(), SessionError> {
+        if let Some(level) = self.levels.last_mut()
+            && index < level.items.len()
+        {
+            level.items.remove(index);
+        }
+        self.apply().map(drop)
+    }
+
+    /// Watches what an item calls. Says what was left out.
+    ///
+    /// # Errors
+    /// Why that is not possible.
+    pub fn step_into(&mut self, index: usize) -> Result<Vec<String>, SessionError> {
+        let unsuitable = |why: &str| SessionError::Unsuitable(why.to_owned());
+        let item = self
+            .items()
+            .get(index)
+            .ok_or_else(|| unsuitable("nothing is chosen"))?;
+        let place = item.place.ok_or_else(|| {
+            unsuitable("a call through a pointer: which function it reaches is not known")
+        })?;
+        let (name, slot) = (item.name.clone(), item.slot);
+        let inside = self.levels.iter().filter_map(|level| level.inside.as_ref());
+        if inside.clone().any(|inside| inside.place == place) {
+            return Err(unsuitable("the path leads through this function already"));
+        }
+        // Any call of a function that was named; below, only calls along the path.
+        let parent = (self.levels.len() > 1).then_some(slot);
+        let entry = self
+            .modules
+            .locate(place)
+            .ok_or_else(|| unsuitable("its library is not loaded any more"))?;
+        let engine = self.profiler.engine();
+        let scanned = self
+            .code
+            .scan(entry, &self.modules, engine)
+            .map_err(SessionError::Unsuitable)?;
+        let mut items: Vec<Item> = Vec::new();
+        let mut elsewhere = 0;
+        for site in &scanned.sites {
+            let source = Source {
+                modules: &self.modules,
+                engine: self.profiler.engine(),
+                code: &mut CodeCache::default(),
+            };
+            let (key, callee) = match (site.is_call(), source.callee(&site.kind)) {
+                (true, Callee::Function(callee)) => {
+                    (Key::Callee(place, parent, callee), Some(callee))
+                }
+                (true, Callee::Unknown) => (Key::Site(place, parent, site.addr), None),
+                _ => {
+                    elsewhere += 1;
+                    continue;
+                }
+            };
+            let name = match callee {
+                Some(callee) => self.name(callee),
+                None => format!("*pointer at +{:#x}", site.addr - entry.0),
+            };
+            if super::investigation::returns_twice(&name) {
+                elsewhere += 1;
+                continue;
+            }
+            let Some(slot) = self.slot(key) else {
+                return Err(unsuitable(
+                    "too many functions have been watched; start again",
+                ));
+            };
+            match items.iter_mut().find(|item| item.slot == slot) {
+                Some(item) => item.sites.push(*site),
+                None => items.push(Item {
+                    name,
+                    place: callee,
+                    slot,
+                    sites: vec![*site],
+                    history: History::default(),
+                }),
+            }
+        }
+        if items.is_empty() {
+            return Err(unsuitable("it calls nothing that can be measured"));
+        }
+        self.levels.push(Level {
+            inside: Some(Inside {
+                name,
+                place,
+                parent,
+                slot,
+            }),
+            items,
+        });
+        let mut notes = self.apply()?;
+        if elsewhere > 0 {
+            notes.push(format!(
+                "{elsewhere} jumps out of it and system calls are not counted"
+            ));
+        }
+        Ok(notes)
+    }
+
+    /// Goes back to where the last step was made.
+    ///
+    /// # Errors
+    /// When the target cannot be changed.
+    pub fn step_out(&mut self) -> Result<(), SessionError> {
+        if self.levels.len() > 1 {
+            self.levels.pop();
+        }
+        self.apply().map(drop)
+    }
+
+    fn name(&self, place: CodeRef) -> String {
+        let catalog = Catalog::default();
+        let naming = Naming {
+            catalog: &catalog,
+            modules: &self.modules,
+            f0: None,
+        };
+        naming.name(place)
+    }
+
+    fn slot(&mut self, key: Key) -> Option<u32> {
+        let next = self.slots.len() as u32;
+        if next >= SLOTS && !self.slots.contains_key(&key) {
+            return None;
+        }
+        Some(*self.slots.entry(key).or_insert(next))
+    }
+
+    /// Brings the target to what is watched. Says what could not be probed.
+    fn apply(&mut self) -> Result<Vec<String>, SessionError> {
+        let mut plan = self.hooks.plan();
+        let mut notes = Vec::new();
+        for item in &self.levels[0].items {
+            let Some(place) = item.place else { continue };
+            let Some(entry) = self.modules.locate(place) else {
+                continue;
+            };
+            let scanned = match self.entrances.reason(&self.modules, place) {
+                Some(reason) => Err(reason),
+                None => self.code.scan(entry, &self.modules, self.profiler.engine()),
+            };
+            match scanned {
+                Ok(scanned) => plan.counted.push(CountedFunction {
+                    code: Arc::clone(&scanned.code),
+                    slot: item.slot,
+                }),
+                Err(reason) => notes.push(format!("{}: {reason}", item.name)),
+            }
+        }
+        let last = self.levels.len() - 1;
+        for (depth, level) in self.levels.iter().enumerate() {
+            let Some(inside) = &level.inside else {
+                continue;
+            };
+            let Some(entry) = self.modules.locate(inside.place) else {
+                continue;
+            };
+            let engine = self.profiler.engine();
+            let Ok(scanned) = self.code.scan(entry, &self.modules, engine) else {
+                continue;
+            };
+            // Above the present level only the way down matters.
+            let chosen = self
+                .levels
+                .get(depth + 1)
+                .and_then(|next| next.inside.as_ref());
+            let wanted = level
+                .items
+                .iter()
+                .filter(|item| depth == last || chosen.is_some_and(|next| next.slot == item.slot));
+            let sites = wanted.flat_map(|item| {
+                item.sites.iter().map(|&call| CountedCall {
+                    call,
+                    slot: item.slot,
+                })
+            });
+            plan.counted_sites.push(CountedSites {
+                code: Arc::clone(&scanned.code),
+                parent: inside.parent,
+                sites: sites.collect(),
+            });
+        }
+        let refused = self.profiler.apply(&plan)?;
+        for refused in refused {
+            if let Some(place) = self.modules.place(refused.addr) {
+                let name = self.name(place);
+                // Hooks are refused too; they are nobody's wish.
+                let ours = plan
+                    .counted
+                    .iter()
+                    .any(|f| f.code.entry() == refused.addr.0)
+                    || plan.counted_sites.iter().any(|sites| {
+                        sites
+                            .sites
+                            .iter()
+                            .any(|site| site.call.addr == refused.addr.0)
+                    });
+                if ours {
+                    notes.push(format!("{name}: {}", refused.reason));
+                }
+            }
+        }
+        Ok(notes)
+    }
+
+    /// Watches for what the target does, for at most about `wait`.
+    ///
+    /// # Errors
+    /// When it can no longer be watched.
+    pub fn poll(&mut self, wait: Duration) -> Result<Option<Notice>, SessionError> {
+        let notice = self.profiler.poll(wait)?;
+        if notice == Some(Notice::LibrariesChanged) && self.modules.refresh(self.pid).is_ok() {
+            self.hooks = Hooks::find(&self.modules);
+            self.code.clear();
+            self.apply()?;
+            return Ok(None);
+        }
+        Ok(notice)
+    }
+
+    /// Takes a sample of every item: what it did since the last one.
+    pub fn sample(&mut self) {
+        let now = darc_tracer::tsc();
+        let passed = now - self.then;
+        self.then = now;
+        let counts: HashMap<u32, Counts> = self.profiler.counts().into_iter().collect();
+        for item in self.levels.iter_mut().flat_map(|level| &mut level.items) {
+            let none = Counts::default();
+            let counts = counts.get(&item.slot).unwrap_or(&none);
+            item.history.take(counts, now, passed);
+        }
+    }
+
+    /// Removes all probes and lets go.
+    ///
+    /// # Errors
+    /// When something could not be put back.
+    pub fn finish(&mut self) -> Result<(), SessionError> {
+        match self.profiler.finish() {
+            Err(error) if !error.is_gone() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! `darc watch`: in lines, and on a terminal.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use darc_testprogs::Opt;
+use nix::pty::{Winsize, openpty};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::harness::{Running, Target, darc, run_darc, turn, wait_until};
+use crate::untouched::{check_released, check_text};
+
+/// Without a terminal there is a line a second for each function; the record says the same.
+#[test]
+fn lines_and_a_record_are_written_without_a_terminal() {
+    let _turn = turn();
+    let folder = tempfile::tempdir().expect("a folder");
+    let record = folder.path().join("record.jsonl");
+    let target = Target::start("two_peaks", Opt::O2, &[]);
+    let mut command = darc(&["watch", "-p", &target.pid().to_string(), "-d", "3s"]);
+    command
+        .arg("--record")
+        .arg(&record)
+        .args(["serve", "lookup"]);
+    let darc = Running::start(command.stdin(Stdio::null())).finish();
+    assert_eq!(darc.code(), 0, "{darc:#?}");
+    check_released(target.pid());
+    check_text(target.pid());
+    for name in ["serve", "lookup"] {
+        let of = |line: &&str| line.contains(&format!("  {name}  calls/s "));
+        assert!(darc.stdout.lines().filter(of).count() >= 1, "{darc:#?}");
+    }
+    let record = std::fs::read_to_string(&record).expect("a record");
+    let mut calls = 0;
+    for line in record.lines() {
+        let sample: Value = serde_json::from_str(line).expect("a JSON object a line");
+        assert_eq!(sample["schema"], 1);
+        let functions = sample["functions"].as_array().expect("a list");
+        assert_eq!(functions.len(), 2);
+        calls += functions[0]["calls"].as_u64().expect("a number");
+        // One thread runs serve nearly all the time.
+        assert!(
+            functions[0]["concurrency"].as_f64().expect("a number") <= 1.5,
+            "{sample}"
+        );
+    }
+    assert!(calls > 0, "{record}");
+    assert!(target.finish().status.success());
+}
+
+/// What cannot be done is told in one line, and nothing is touched.
+#[test]
+fn bad_wishes_are_refused() {
+    let _turn = turn();
+    let target = Target::start("two_peaks", Opt::O2, &[]);
+    let pid = target.pid().to_string();
+    for (args, code, part) in [
+        (&["watch"][..], 2, "--pid"),
+        (&["watch", "-p", &pid], 2, "no terminal"),
+        (
+            &["watch", "-p", &pid, "no_such_function"],
+            4,
+            "no_such_function",
+        ),
+        (
+            &[
+                "watch",
+                "-p",
+                &pid,
+                "--record",
+                "/no/such/folder/x",
+                "serve",
+            ],
+            5,
+            "/no/such/folder",
+        ),
+    ] {
+        let refused = run_darc(args);
+        assert!(
+            refused.failure(code).contains(part),
+            "{args:?}: {refused:#?}"
+        );
+    }
+    check_text(target.pid());
+}
+
+/// The other side of a terminal on which darc runs.
+struct Screen {
+    keys: File,
+    seen: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Screen {
+    /// A terminal for darc, and this side of it.
+    fn new() -> (Screen, OwnedFd) {
+        let size = Winsize {
+            ws_row: 40,
+            ws_col: 120,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let pty = openpty(&size, None).expect("a terminal");
+        let keys = File::from(pty.master);
+        let mut output = keys.try_clone().expect("a descriptor");
+        let seen = Arc::<Mutex<Vec<u8>>>::default();
+        let all = Arc::clone(&seen);
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // It fails when darc's side is closed.
+            while let Ok(len @ 1..) = output.read(&mut bytes) {
+                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                all.extend_from_slice(&bytes[..len]);
+            }
+        });
+        (Screen { keys, seen }, pty.slave)
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+        self.keys.write_all(keys.as_bytes()).expect("darc reads");
+    }
+
+    /// Waits until all of these have been drawn since the last key. A terminal's cells are drawn where they
+    /// change, so only texts that were not there before are certain to come in one piece.
+    fn wait_for(&self, what: &str, texts: &[&str]) {
+        wait_until(what, || {
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let seen = String::from_utf8_lossy(&seen);
+            texts.iter().all(|text| seen.contains(text))
+        });
+    }
+}
+
+/// Functions are added, stepped into, and left again, while the program runs.
+#[test]
+fn functions_are_chosen_on_a_terminal() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let target = Target::start("two_peaks", opt, &[]);
+        let (mut screen, terminal) = Screen::new();
+        let copy = || terminal.try_clone().expect("a descriptor");
+        let mut command = darc(&["watch", "-p", &target.pid().to_string()]);
+        command
+            .stdin(copy())
+            .stderr(copy())
+            .env("TERM", "xterm-256color");
+        let mut child = command.stdout(terminal).spawn().expect("darc starts");
+        // The command holds this side of the terminal open.
+        drop(command);
+        screen.wait_for("the view", &["nothing", "watched"]);
+        screen.press("a");
+        screen.wait_for("the question", &["Tab", "chooses"]);
+        screen.press("serv");
+        screen.wait_for("the names", &["serve"]);
+        screen.press("\t\r");
+        screen.wait_for("the function", &["probes", "changed"]);
+        screen.press("\r");
+        // With the first sample figures take the place of dashes.
+        screen.wait_for("its callees", &["inside", "lookup", "rebuild", "µs"]);
+        screen.press("\x1b[B");
+        screen.press("\x7f");
+        screen.wait_for("the way out", &["serve"]);
+        screen.press("q");
+        wait_until("the end", || child.try_wait().expect("our child").is_some());
+        assert!(child.wait().expect("our child").success());
+        check_released(target.pid());
+        check_text(target.pid());
+        target.signal(Signal::SIGCONT);
+        assert!(target.finish().status.success());
+    }
+}
