@@ -271,12 +271,12 @@ fn clock(flags: &[String]) -> Check {
 fn perf_events(facts: &Facts) -> Check {
     const NAME: &str = "perf events";
     let Some(level) = facts.perf_event_paranoid else {
-        let finding = "the kernel has none; no analysis of darc needs them";
+        let finding = "the kernel has none: no darc sample, and preemption counts as a function's own time";
         return check(NAME, Verdict::Missing, finding, None);
     };
     let setting = format!("kernel.perf_event_paranoid is {level}");
     let remedy = Some(
-        "sudo sysctl kernel.perf_event_paranoid=1, or run with CAP_PERFMON; no analysis of darc needs it",
+        "sudo sysctl kernel.perf_event_paranoid=1, or run with CAP_PERFMON; darc sample needs it, and telling preemption from a function's own time",
     );
     if has(facts, CAP_PERFMON) || has(facts, CAP_SYS_ADMIN) || level < 0 {
         check(
