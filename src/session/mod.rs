@@ -8,6 +8,7 @@ pub mod catalog;
 pub mod claim;
 pub mod clock;
 mod code;
+mod copies;
 mod expansion;
 pub mod hooks;
 pub mod investigation;
@@ -209,6 +210,7 @@ impl<'a> Session<'a> {
             ));
         }
         self.investigation.add_counters(counters);
+        copies::warn(self.investigation);
         self.investigation.modules.unload();
         let ending = match (outcome?, self.engine.end()) {
             (_, Some(Notice::Exited(status))) => Ending::Exited(status),
