@@ -271,7 +271,8 @@ fn clock(flags: &[String]) -> Check {
 fn perf_events(facts: &Facts) -> Check {
     const NAME: &str = "perf events";
     let Some(level) = facts.perf_event_paranoid else {
-        let finding = "the kernel has none: no darc sample, and preemption counts as a function's own time";
+        let finding =
+            "the kernel has none: no darc sample, and preemption counts as a function's own time";
         return check(NAME, Verdict::Missing, finding, None);
     };
     let setting = format!("kernel.perf_event_paranoid is {level}");

@@ -226,6 +226,14 @@ impl Analysis {
         self.settle();
     }
 
+    /// A callee of an indirect call of the fnode's function is told apart from now on: in ops that began
+    /// before `since` its calls were still those of [`Callee::Unknown`], so they do not count for the fnode.
+    pub fn told_apart(&mut self, fnode: FnodeId, since: Tsc) {
+        if let Expansion::Complete(before) = &mut self.ftree.fnode_mut(fnode).expansion {
+            *before = (*before).max(since);
+        }
+    }
+
     /// Answers [`Request::Expand`]: the fnode's calls cannot be measured; every path to it ends there.
     pub fn cannot_expand(&mut self, fnode: FnodeId, why: Stop) {
         self.ftree.fnode_mut(fnode).expansion = Expansion::Impossible(why.clone());

@@ -581,3 +581,50 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn ops_from_before_a_callee_was_told_apart_do_not_decide() {
+    use darc_tracer::record::{Arguments, Op, Touched, Tsc};
+    const SITE: SiteId = SiteId(1);
+    let mut analysis = Analysis::new(Params {
+        start_ops: 1,
+        decision_ops: 5,
+        ..Params::default()
+    });
+    let op = |at: u64, fnode: FnodeId| Op {
+        arguments: Arguments::default(),
+        tid: 1,
+        start: Tsc(at),
+        end: Tsc(at + 1_000),
+        latency: Ticks(1_000),
+        touched: vec![Touched {
+            fnode,
+            max: Ticks(900),
+            max_start: Tsc(at),
+            sum: Ticks(900),
+            count: 1,
+        }],
+    };
+    for at in 0..10 {
+        analysis.op(&op(at, FnodeId(99)));
+    }
+    assert!(
+        analysis
+            .requests()
+            .contains(&Request::Expand(FnodeId::ROOT))
+    );
+    let any = analysis.add_child(FnodeId::ROOT, SITE, Callee::Unknown);
+    analysis.expanded(FnodeId::ROOT, Tsc(100));
+    // The reader is late: what it reads first is who was called, and then ops that do not know it.
+    let known = analysis.add_child(FnodeId::ROOT, SITE, call(7));
+    analysis.told_apart(FnodeId::ROOT, Tsc(500));
+    for at in 100..140 {
+        analysis.op(&op(at, any));
+    }
+    assert_eq!(analysis.ftree().fnode(any).record(1).maxcount, 0);
+    for at in 500..520 {
+        analysis.op(&op(at, known));
+    }
+    let maxcount = |fnode| analysis.ftree().fnode(fnode).record(1).maxcount;
+    assert_eq!((maxcount(any), maxcount(known)), (0, 5));
+}

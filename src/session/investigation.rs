@@ -344,17 +344,15 @@ impl Sink for Investigation {
     }
 
     fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {
-        match self.learn(self.analysis.ftree(), parent, site, target) {
-            Learnt::Callee(place) => {
-                let callee = Callee::Function(self.catalog.callee(place));
-                NewTarget::Fnode(self.analysis.add_child(parent, site, callee))
-            }
-            Learnt::Syscall(number) => {
-                let callee = Callee::Syscall(Some(number));
-                NewTarget::Fnode(self.analysis.add_child(parent, site, callee))
-            }
-            Learnt::Other(answer) => answer,
-        }
+        let callee = match self.learn(self.analysis.ftree(), parent, site, target) {
+            Learnt::Callee(place) => Callee::Function(self.catalog.callee(place)),
+            Learnt::Syscall(number) => Callee::Syscall(Some(number)),
+            Learnt::Other(answer) => return answer,
+        };
+        let child = self.analysis.add_child(parent, site, callee);
+        // Many ops may have passed before anybody looked; none of them says who was called.
+        self.analysis.told_apart(parent, darc_tracer::tsc());
+        NewTarget::Fnode(child)
     }
 }
 

@@ -49,6 +49,7 @@ use investigation::Investigation;
 use modules::CodeRef;
 use onlooker::Onlooker;
 use planning::Sources;
+use profiling::entrances::Entrances;
 use question::Question;
 use suspicion::Suspicion;
 use timeline::{Holding, Timeline};
@@ -137,8 +138,12 @@ pub struct Session<'a> {
     watch: Watch<'a>,
     question: Question,
     suspicion: Suspicion,
+    entrances: Entrances,
     timeline: Timeline,
 }
+
+/// A jump of five bytes replaces no more than this: the last instruction begins before its end.
+const LONGEST_JUMP: u64 = 5 + 15;
 
 /// The dynamic linker announces the libraries that a program starts with twice: before and after
 /// it maps them (`link.h`, RT_ADD and RT_CONSISTENT).
@@ -183,6 +188,7 @@ impl<'a> Session<'a> {
             watch: Watch::new(progress),
             question: Question::default(),
             suspicion: Suspicion::default(),
+            entrances: Entrances::default(),
             timeline,
         }
     }
@@ -374,7 +380,19 @@ impl<'a> Session<'a> {
             .map(drop)
             .map_err(|reason| {
                 SessionError::Unsuitable(format!("f0 cannot be instrumented: {reason}"))
-            })
+            })?;
+        let entrance = match self.engine.name() {
+            "int3" => None,
+            _ => self
+                .entrances
+                .at_beginning(&self.investigation.modules, f0, LONGEST_JUMP),
+        };
+        match entrance {
+            Some(reason) => Err(SessionError::Unsuitable(format!(
+                "f0 cannot be instrumented by a jump: {reason}; --engine int3 can"
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// f0 is known from an earlier run, but its file is not loaded (yet).

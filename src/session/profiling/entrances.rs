@@ -16,8 +16,19 @@ const MOST_GAP: u64 = 64 << 10;
 /// The functions of each file that code of other functions jumps into, and where that code is.
 #[derive(Default, Debug)]
 pub struct Entrances {
-    by_module: HashMap<ModuleId, BTreeMap<FileAddr, FileAddr>>,
+    by_module: HashMap<ModuleId, BTreeMap<FileAddr, Entrance>>,
 }
+
+/// A jump into a function.
+#[derive(Clone, Copy, Debug)]
+struct Entrance {
+    from: FileAddr,
+    /// How far behind the function's beginning it leads.
+    offset: u64,
+}
+
+/// In a file with more code only compilers' functions are expected, which are entered at their beginning.
+const MOST_CODE: u64 = 32 << 20;
 
 impl Entrances {
     /// Why a function must not be probed, if code elsewhere jumps into it.
@@ -27,12 +38,31 @@ impl Entrances {
             .by_module
             .entry(place.module)
             .or_insert_with(|| find(image));
-        let from = found.get(&place.addr)?;
-        Some(format!(
-            "the code at {:#x} jumps behind its beginning",
-            from.0
-        ))
+        found.get(&place.addr).map(words)
     }
+
+    /// Why the first `len` bytes of a function must stay as they are, if code elsewhere jumps behind its first
+    /// byte and into them. Not looked for in files with very much code.
+    pub fn at_beginning(&mut self, modules: &Modules, place: CodeRef, len: u64) -> Option<String> {
+        let image = modules.get(place.module).image.as_ref()?;
+        let code = image.segments().iter().filter(|segment| segment.executable);
+        if code.map(|segment| segment.file_size).sum::<u64>() > MOST_CODE {
+            return None;
+        }
+        let found = self
+            .by_module
+            .entry(place.module)
+            .or_insert_with(|| find(image));
+        let entrance = found.get(&place.addr);
+        entrance.filter(|entrance| entrance.offset < len).map(words)
+    }
+}
+
+fn words(entrance: &Entrance) -> String {
+    format!(
+        "the code at {:#x} jumps {} bytes behind its beginning",
+        entrance.from.0, entrance.offset
+    )
 }
 
 /// A stretch of code, and the function that it belongs to.
@@ -42,14 +72,14 @@ struct Stretch {
     function: FileAddr,
 }
 
-fn find(image: &Image) -> BTreeMap<FileAddr, FileAddr> {
+fn find(image: &Image) -> BTreeMap<FileAddr, Entrance> {
     let stretches = stretches(image);
     let at = |addr: u64| {
         let after = stretches.partition_point(|stretch| stretch.start <= addr);
         let stretch = stretches.get(after.checked_sub(1)?)?;
         (addr < stretch.end).then_some(stretch)
     };
-    let mut found = BTreeMap::new();
+    let mut found: BTreeMap<FileAddr, Entrance> = BTreeMap::new();
     for stretch in &stretches {
         let len = stretch.end - stretch.start;
         let Some(bytes) = image.bytes_at(FileAddr(stretch.start), len) else {
@@ -59,7 +89,15 @@ fn find(image: &Image) -> BTreeMap<FileAddr, FileAddr> {
             let Some(target) = at(to) else { continue };
             let is_entrance = target.function != stretch.function && to != target.function.0;
             if is_entrance {
-                found.entry(target.function).or_insert(FileAddr(from));
+                let entrance = Entrance {
+                    from: FileAddr(from),
+                    // A cold part may lie before the function; nothing of it is its beginning.
+                    offset: to.wrapping_sub(target.function.0),
+                };
+                let known = found.entry(target.function).or_insert(entrance);
+                if entrance.offset < known.offset {
+                    *known = entrance;
+                }
             }
         }
     }
