@@ -142,9 +142,19 @@ fn paths_in_btree_are_walks_over_its_calls() {
         ("insert", &["insert_recursive", "grow_root"]),
         (
             "insert_recursive",
-            &["find_index", "find_child", "insert_recursive", "split"],
+            // Compilers make calls of memmove from the loops that shift keys.
+            &[
+                "find_index",
+                "find_child",
+                "insert_recursive",
+                "split",
+                "memmove",
+            ],
         ),
-        ("split", &["new_node", "get_parent_key", "memcpy"]),
+        (
+            "split",
+            &["new_node", "get_parent_key", "memcpy", "memmove"],
+        ),
         ("grow_root", &["new_node"]),
         ("new_node", &["calloc"]),
         ("lookup", &["find_index"]),

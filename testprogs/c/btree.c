@@ -9,7 +9,8 @@
  * f0 = insert (or lookup, or main)
  * The peaks depend on the machine. Every root-cause path is a walk over these calls:
  *   insert -> insert_recursive, grow_root;  insert_recursive -> find_index, find_child,
- *   insert_recursive, split;  split -> new_node, get_parent_key, memcpy;  new_node -> calloc
+ *   insert_recursive, split, memmove;  split -> new_node, get_parent_key, memcpy, memmove;
+ *   new_node -> calloc  (compilers make calls of memmove from the loops that shift keys)
  *   grow_root -> new_node;  lookup -> find_index
  */
 #include "work.h"
