@@ -17,9 +17,10 @@ use crate::exit::Failure;
 use crate::listing::{Copies, Pattern};
 use crate::options::{
     AttachOptions, BeginOption, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions,
-    EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions, ListSource,
-    ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget, Query, ReportOptions, ResumeOptions,
-    ResumeTarget, RunOptions, SampleOptions, SampleTarget, StatusOptions, Verbosity, WatchOptions,
+    DuringPeak, EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions,
+    ListSource, ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget, Query, ReportOptions,
+    ResumeOptions, ResumeTarget, RunOptions, SampleOptions, SampleTarget, StatusOptions, Verbosity,
+    WatchOptions,
 };
 use crate::target_name;
 
@@ -223,6 +224,8 @@ impl Command {
                 all,
                 duration,
                 rate,
+                during_peak,
+                f0,
                 format,
                 output,
                 command,
@@ -230,6 +233,10 @@ impl Command {
                 target: sample_target(pid, user, all, command)?,
                 duration,
                 rate,
+                // Clap has made sure that there are both or none.
+                during: during_peak
+                    .zip(f0)
+                    .map(|(peak, f0)| DuringPeak { f0, peak }),
                 format: format.into(),
                 output,
             }),

@@ -317,10 +317,21 @@ pub struct SampleOptions {
     pub duration: Option<Duration>,
     /// Samples a second of a CPU's time; never zero.
     pub rate: u32,
+    /// Whether only samples in ops of one peak count.
+    pub during: Option<DuringPeak>,
     /// The format of the result.
     pub format: SampleFormat,
     /// Where to: stdout when `None`, or stderr where stdout belongs to the target.
     pub output: Option<PathBuf>,
+}
+
+/// Which ops samples must fall into.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DuringPeak {
+    /// The function whose calls are the ops, as the person named it.
+    pub f0: String,
+    /// The peak of its latencies, from 1 on.
+    pub peak: u32,
 }
 
 /// What is sampled.

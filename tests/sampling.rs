@@ -383,3 +383,81 @@ fn without_privileges() {
         "{message}"
     );
 }
+
+/// Slow ops rebuild and fast ones do not, so samples of the fast peak are never there; f0's callees that no peak runs
+/// longer than the other are in both.
+#[test]
+fn samples_in_the_ops_of_one_peak() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    for opt in Opt::ALL {
+        let during = |peak: &str, hot: &str| {
+            let folder = tempfile::tempdir().expect("a folder for temporary files");
+            let output = folder.path().join("samples.json");
+            let target = Target::start("two_peaks", opt, &["2000"]);
+            let pid = target.pid().to_string();
+            let finished = execute(
+                darc(&["sample", "-p", &pid, "--f0", "serve", "--during-peak", peak])
+                    .args(["--format", "json", "-d", "1500ms", "-o"])
+                    .arg(&output),
+            );
+            assert_eq!(finished.code(), 0, "{finished:#?}");
+            target.finish_like_native(&program("two_peaks", opt), &["2000"]);
+            let json = fs::read(&output).expect("it was written");
+            let profile: Value = serde_json::from_slice(&json).expect("JSON");
+            check_sums(&profile);
+            let ops = &profile["during"];
+            assert_eq!(ops["f0"], "serve");
+            assert!(number(&ops["ops"]) < number(&ops["all_ops"]), "{profile:#}");
+            assert!(number(&ops["in_other_ops"]) > 0, "{profile:#}");
+            let own = number(&function(&profile, hot)["own"]);
+            assert!(own * 2 > number(&profile["user"]), "{profile:#}");
+            profile
+        };
+        during("2", "rehash");
+        let fast = during("1", "lookup");
+        let functions = fast["functions"].as_array().expect("a list");
+        let strange = functions
+            .iter()
+            .find(|function| function["name"] == "rehash");
+        let strange = strange.map_or(0, |function| number(&function["total"]));
+        assert!(strange <= number(&fast["during"]["at_edges"]), "{fast:#}");
+    }
+}
+
+/// What cannot be is said in one line, and the program runs as ever.
+#[test]
+fn peaks_that_are_not_there() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let target = Target::start("two_peaks", Opt::O2, &["2000"]);
+    let pid = target.pid().to_string();
+    let tried = |f0: &str, peak: &str, code: i32| {
+        let command = [
+            "sample",
+            "-p",
+            &pid,
+            "-d",
+            "700ms",
+            "--f0",
+            f0,
+            "--during-peak",
+            peak,
+        ];
+        let finished = run_darc(&command);
+        finished.failure(code).to_owned()
+    };
+    let line = tried("serve", "9", 4);
+    assert!(line.contains("not among its peaks (1: "), "{line}");
+    let line = tried("no_such_function", "1", 4);
+    assert!(line.contains("no_such_function: not found"), "{line}");
+    let line = tried("serve", "0", 2);
+    assert!(line.contains("--during-peak"), "{line}");
+    run_darc(&["sample", "-a", "--f0", "serve", "--during-peak", "1"]).failure(2);
+    run_darc(&["sample", "-p", &pid, "--during-peak", "1"]).failure(2);
+    target.finish_like_native(&program("two_peaks", Opt::O2), &["2000"]);
+}

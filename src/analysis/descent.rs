@@ -390,7 +390,7 @@ impl Analysis {
             let chosen = match self.params.peak {
                 PeakChoice::All => true,
                 PeakChoice::One(one) => one == number,
-                PeakChoice::Later => false,
+                PeakChoice::Later | PeakChoice::Nothing => false,
             };
             let at = &mut self.peaks[number as usize - 1];
             if chosen && at.open.is_none() {

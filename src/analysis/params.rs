@@ -17,6 +17,8 @@ pub enum PeakChoice {
     One(u32),
     /// None until [`Analysis::choose`](super::Analysis::choose) is called.
     Later,
+    /// None at all: the profile is all that is wanted.
+    Nothing,
 }
 
 /// The parameters of one analysis.
@@ -71,7 +73,7 @@ impl Params {
     pub fn validate(&self) -> Result<(), ParamsError> {
         let peak = match self.peak {
             PeakChoice::One(peak) => u64::from(peak),
-            PeakChoice::All | PeakChoice::Later => 1,
+            PeakChoice::All | PeakChoice::Later | PeakChoice::Nothing => 1,
         };
         let counts = [
             ("start-ops", self.start_ops),

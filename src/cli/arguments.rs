@@ -199,6 +199,13 @@ pub(super) enum Command {
         /// Samples a second of each CPU's time, 1 to 50000
         #[arg(long, value_name = "HZ", default_value = "999", value_parser = clap::value_parser!(u32).range(1..=50_000))]
         rate: u32,
+        /// Count only samples that fall into ops of this peak of f0; 1 is the one with the shortest latencies
+        #[arg(long, value_name = "N", requires = "f0", conflicts_with_all = ["user", "all"],
+              value_parser = clap::value_parser!(u32).range(1..))]
+        during_peak: Option<u32>,
+        /// The function whose calls are the ops, for --during-peak
+        #[arg(long, value_name = "FUNC", requires = "during_peak")]
+        f0: Option<String>,
         /// The format of the result
         #[arg(long, value_enum, default_value_t = SampleFormatArg::Text)]
         format: SampleFormatArg,

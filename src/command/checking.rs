@@ -45,7 +45,7 @@ impl Conduct {
                 self.investigation.spec.clone(),
                 Params {
                     // Nothing is descended into.
-                    peak: PeakChoice::Later,
+                    peak: PeakChoice::Nothing,
                     ..params
                 },
             )

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use darc_tracer::perf::attributes::Start;
@@ -14,7 +14,7 @@ use darc_tracer::{launch, threads};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{SampleFormat, SampleOptions, SampleTarget};
 use crate::output::{Output, to_stdout};
-use crate::sampling::profile::{self, Circumstances, SampledScope};
+use crate::sampling::profile::{self, Circumstances, During, SampledScope};
 use crate::sampling::recording::Recording;
 use crate::sampling::world::{self, World};
 use crate::sampling::{stacks, text};
@@ -23,6 +23,11 @@ use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::warning;
 
 use super::conduct::{shown, wait_for_exit};
+
+mod during;
+mod users;
+
+use users::Users;
 
 /// The longest wait between two readings of the rings.
 const SLICE: Duration = Duration::from_millis(200);
@@ -37,14 +42,14 @@ const LISTINGS: u32 = 5;
 /// When the kernel refuses, or there is nothing to sample.
 pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
     let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
-    let interrupts = Interrupts::install().class(FailureKind::Other)?;
+    let interrupts = Rc::new(Interrupts::install().class(FailureKind::Other)?);
     let output = match &options.output {
         Some(path) => Some(Output::open(path).class(FailureKind::File)?),
         None => None,
     };
     let attributes = Attributes::samples(options.rate, Chains::Recorded);
     let attributes = match options.target {
-        SampleTarget::Command(_) => attributes.start(Start::AtExec),
+        SampleTarget::Command(_) if options.during.is_none() => attributes.start(Start::AtExec),
         _ => attributes,
     };
     let mut sampler = Sampler {
@@ -56,6 +61,10 @@ pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
         deadline: None,
         began: Instant::now(),
     };
+    if let Some(during) = &options.during {
+        let sampled = during::Conduct::new(sampler, during, &options, &mask)?;
+        return sampled.conduct(output);
+    }
     let ended = match &options.target {
         SampleTarget::Pid(pid) => {
             // A thread's id stands for its process.
@@ -78,7 +87,7 @@ pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
         SampleTarget::User(user) => {
             let mut users = Users::of(user)?;
             users.add_new(&mut sampler)?;
-            if users.watched.is_empty() {
+            if users.is_empty() {
                 let message = format!("user {user:?} has no process; name another one");
                 return Err(Failure::message(FailureKind::Target, message));
             }
@@ -104,21 +113,9 @@ pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
             Some(pid)
         }
     };
-    sampler.publish(&options, output)?;
-    match (ended, sampler.interrupts.level()) {
-        (Some(_), Level::LeaveAtOnce(signal)) => Ok(ExitStatus::LeftAtOnce(signal)),
-        (Some(pid), _) => Ok(match wait_for_exit(pid, &sampler.interrupts) {
-            Some(Ending::Exited(code)) => ExitStatus::TargetExited(code as u8),
-            Some(Ending::Killed(signal)) => ExitStatus::TargetKilled(signal),
-            _ => match sampler.interrupts.level() {
-                Level::LeaveAtOnce(signal) => ExitStatus::LeftAtOnce(signal),
-                _ => ExitStatus::Done,
-            },
-        }),
-        (None, _) => Ok(ExitStatus::Done),
-    }
+    sampler.publish(&options, None, output)?;
+    sampler.exit_status(ended)
 }
-
 /// The processes that run.
 fn processes() -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -132,7 +129,7 @@ struct Sampler {
     recording: Recording,
     world: World,
     warnings: Vec<String>,
-    interrupts: Interrupts,
+    interrupts: Rc<Interrupts>,
     deadline: Option<Instant>,
     began: Instant,
 }
@@ -214,9 +211,7 @@ impl Sampler {
                 .chain([interrupts])
                 .collect();
             self.collector.wait(&others, left.min(SLICE));
-            let drained = self.collector.read();
-            self.recording.tally.damaged += drained.damaged as u64;
-            self.take(drained.records);
+            self.read();
             let over = self
                 .deadline
                 .is_some_and(|deadline| Instant::now() >= deadline);
@@ -228,11 +223,39 @@ impl Sampler {
                 looked = Instant::now();
             }
         }
+        self.read_rest();
+        Ok(())
+    }
+
+    /// Takes what has come.
+    fn read(&mut self) {
+        let drained = self.collector.read();
+        self.recording.tally.damaged += drained.damaged as u64;
+        self.take(drained.records);
+    }
+
+    /// Stops sampling, and takes everything.
+    fn read_rest(&mut self) {
         self.collector.disable();
         let drained = self.collector.read_rest();
         self.recording.tally.damaged += drained.damaged as u64;
         self.take(drained.records);
-        Ok(())
+    }
+
+    /// How darc ends; a program that was started is waited for.
+    fn exit_status(&self, started: Option<i32>) -> Result<ExitStatus, Failure> {
+        match (started, self.interrupts.level()) {
+            (Some(_), Level::LeaveAtOnce(signal)) => Ok(ExitStatus::LeftAtOnce(signal)),
+            (Some(pid), _) => Ok(match wait_for_exit(pid, &self.interrupts) {
+                Some(Ending::Exited(code)) => ExitStatus::TargetExited(code as u8),
+                Some(Ending::Killed(signal)) => ExitStatus::TargetKilled(signal),
+                _ => match self.interrupts.level() {
+                    Level::LeaveAtOnce(signal) => ExitStatus::LeftAtOnce(signal),
+                    _ => ExitStatus::Done,
+                },
+            }),
+            (None, _) => Ok(ExitStatus::Done),
+        }
     }
 
     fn take(&mut self, records: Vec<Record>) {
@@ -242,7 +265,12 @@ impl Sampler {
     }
 
     /// Shows the result, or writes it to the file.
-    fn publish(&mut self, options: &SampleOptions, output: Option<Output>) -> Result<(), Failure> {
+    fn publish(
+        &mut self,
+        options: &SampleOptions,
+        during: Option<During>,
+        output: Option<Output>,
+    ) -> Result<(), Failure> {
         let seconds = self.began.elapsed().as_secs_f64();
         let scope = match self.collector.scope() {
             Scope::UserAndKernel => SampledScope::UserAndKernel,
@@ -261,6 +289,7 @@ impl Sampler {
                     seconds,
                     cpus: self.collector.cpus(),
                     scope,
+                    during,
                 };
                 let profile = profile::profile(
                     &self.recording,
@@ -327,75 +356,4 @@ fn has_ended(process: &OwnedFd) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-}
-
-/// The processes of a user.
-struct Users {
-    uid: u32,
-    /// Those that have been looked at; what they make is watched with them.
-    watched: HashSet<i32>,
-    /// Those that the last look found.
-    found: HashSet<i32>,
-    looks: Looks,
-}
-
-/// How often was looked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Looks {
-    None,
-    Some,
-}
-
-impl Users {
-    fn of(user: &str) -> Result<Users, Failure> {
-        let by_number = user.parse::<u32>().ok();
-        let by_name = || nix::unistd::User::from_name(user).ok().flatten();
-        let uid = by_number.or_else(|| by_name().map(|user| user.uid.as_raw()));
-        let unknown = || {
-            let message = format!("user {user:?}: there is no such user; give a name or a number");
-            Failure::message(FailureKind::Name, message)
-        };
-        Ok(Users {
-            uid: uid.ok_or_else(unknown)?,
-            watched: HashSet::new(),
-            found: HashSet::new(),
-            looks: Looks::None,
-        })
-    }
-
-    /// Watches processes of the user that nobody watched made.
-    fn add_new(&mut self, sampler: &mut Sampler) -> Result<(), Failure> {
-        let own = std::process::id() as i32;
-        let running = processes();
-        let is_theirs = |pid: i32| {
-            std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|data| data.uid() == self.uid)
-        };
-        let new: Vec<i32> = running
-            .iter()
-            .copied()
-            .filter(|&pid| pid != own && !self.watched.contains(&pid) && is_theirs(pid))
-            .collect();
-        self.watched.retain(|pid| running.contains(pid));
-        let before = std::mem::replace(&mut self.found, new.iter().copied().collect());
-        let first = std::mem::replace(&mut self.looks, Looks::Some) == Looks::None;
-        for pid in new {
-            // The record of who made it may still be on its way: the next look will tell.
-            if !first && !before.contains(&pid) {
-                continue;
-            }
-            self.watched.insert(pid);
-            // One that a watched process made is watched with it.
-            if sampler.recording.processes.knows_running(pid) {
-                continue;
-            }
-            match sampler.add_process(pid) {
-                Ok(()) => {}
-                // It has ended since.
-                Err(_) if threads::list(pid).is_err() => {}
-                Err(failure) => return Err(failure),
-            }
-        }
-        sampler.collector.enable();
-        Ok(())
-    }
 }

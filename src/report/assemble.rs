@@ -68,7 +68,7 @@ pub fn parameters(params: &Params) -> Parameters {
         max_depth: params.max_depth as u64,
         peak: match params.peak {
             PeakChoice::One(peak) => Some(peak),
-            PeakChoice::All | PeakChoice::Later => None,
+            PeakChoice::All | PeakChoice::Later | PeakChoice::Nothing => None,
         },
     }
 }

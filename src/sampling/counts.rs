@@ -37,21 +37,21 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts a sample; `stack` has the innermost instruction first and is not empty.
-    pub fn add(&mut self, instance: InstanceId, stack: &[Spot]) {
+    /// Counts samples; `stack` has the innermost instruction first and is not empty.
+    pub fn add(&mut self, instance: InstanceId, stack: &[Spot], samples: u64) {
         let key = (instance, Box::from(stack));
         if let Some(count) = self.counts.get_mut(&key) {
-            *count += 1;
+            *count += samples;
             return;
         }
         let kept = match self.counts.len() < MOST_STACKS || stack.len() <= 1 {
             true => key,
             false => {
-                self.cut += 1;
+                self.cut += samples;
                 (instance, Box::from(&stack[..1]))
             }
         };
-        *self.counts.entry(kept).or_default() += 1;
+        *self.counts.entry(kept).or_default() += samples;
     }
 
     /// Every stack with its count, in no particular order.
@@ -77,7 +77,7 @@ mod tests {
         let mut counts = Counts::default();
         let total = MOST_STACKS as u64 + 10;
         for caller in 0..total {
-            counts.add(InstanceId(0), &[Spot::Kernel(1), Spot::Nowhere(caller)]);
+            counts.add(InstanceId(0), &[Spot::Kernel(1), Spot::Nowhere(caller)], 1);
         }
         assert_eq!(counts.cut(), 10);
         assert_eq!(counts.iter().map(|(_, _, count)| count).sum::<u64>(), total);

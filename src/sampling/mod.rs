@@ -5,6 +5,7 @@
 //! names.
 
 pub mod counts;
+pub mod during;
 pub mod kernel;
 mod listing;
 pub mod processes;

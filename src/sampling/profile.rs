@@ -66,6 +66,38 @@ pub struct Circumstances {
     pub cpus: usize,
     /// Whether the kernel was sampled too.
     pub scope: SampledScope,
+    /// The ops that samples had to fall into.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub during: Option<During>,
+}
+
+/// The ops of one peak of f0, in which alone samples counted.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct During {
+    /// The function whose calls are the ops.
+    pub f0: String,
+    /// The number of the peak.
+    pub peak: u32,
+    /// How many peaks there are.
+    pub peaks: usize,
+    /// The shortest latency of the peak, nanoseconds.
+    pub from_ns: f64,
+    /// The longest one.
+    pub to_ns: f64,
+    /// Ops in the peak.
+    pub ops: u64,
+    /// Ops in all.
+    pub all_ops: u64,
+    /// Ops of which only the latency is known, not where they were: their samples are outside.
+    pub ops_unseen: u64,
+    /// Samples in ops of other peaks, or of none.
+    pub in_other_ops: u64,
+    /// Samples in no op, or in none that was seen.
+    pub outside: u64,
+    /// By how much the clocks of samples and ops may differ, nanoseconds.
+    pub clock_error_ns: f64,
+    /// Samples of the peak that are so close to the beginning or end of their op.
+    pub at_edges: u64,
 }
 
 /// What was sampled.
@@ -453,14 +485,18 @@ pub(super) mod tests {
             recording.processes.instance(2),
         );
         for _ in 0..6 {
-            recording
-                .counts
-                .add(one, &[code(0x110), code(0x204), code(0x108), code(0x300)]);
+            recording.counts.add(
+                one,
+                &[code(0x110), code(0x204), code(0x108), code(0x300)],
+                1,
+            );
         }
         for _ in 0..3 {
-            recording.counts.add(two, &[code(0x114), code(0x300)]);
+            recording.counts.add(two, &[code(0x114), code(0x300)], 1);
         }
-        recording.counts.add(two, &[Spot::Kernel(5), code(0x300)]);
+        recording
+            .counts
+            .add(two, &[Spot::Kernel(5), code(0x300)], 1);
         recording.tally = Tally {
             user: 9,
             kernel: 1,
@@ -473,6 +509,7 @@ pub(super) mod tests {
             seconds: 0.1,
             cpus: 2,
             scope: SampledScope::UserAndKernel,
+            during: None,
         };
         profile(&recording, &Mock, circumstances, Vec::new())
     }

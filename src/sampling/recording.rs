@@ -5,7 +5,8 @@ use darc_tracer::perf::Record;
 use darc_tracer::perf::record::{Mapped, Mode, Naming, Sample};
 
 use super::counts::{Counts, ObjectId, Spot};
-use super::processes::{Processes, Region, Seen};
+use super::during::DuringOps;
+use super::processes::{InstanceId, Processes, Region, Seen};
 
 /// What a recording asks of the machine.
 pub trait Machine {
@@ -40,6 +41,8 @@ pub struct Recording {
     pub counts: Counts,
     /// The rest.
     pub tally: Tally,
+    /// Samples that count only if they fall into certain ops; until [`Recording::keep`] all wait there.
+    pub during: Option<DuringOps>,
     stack: Vec<Spot>,
 }
 
@@ -92,14 +95,8 @@ impl Recording {
         let mut stack = std::mem::take(&mut self.stack);
         stack.clear();
         match sample.mode {
-            Mode::User => {
-                self.tally.user += 1;
-                stack.push(self.spot(pid, sample.ip, machine));
-            }
-            Mode::Kernel | Mode::Elsewhere => {
-                self.tally.kernel += 1;
-                stack.push(Spot::Kernel(sample.ip));
-            }
+            Mode::User => stack.push(self.spot(pid, sample.ip, machine)),
+            Mode::Kernel | Mode::Elsewhere => stack.push(Spot::Kernel(sample.ip)),
         }
         // Chains begin with the instruction itself. A caller is known by the address it is returned to, which may be
         // the first one of another line or function: the call is the byte before.
@@ -117,8 +114,27 @@ impl Recording {
         for &at in user {
             stack.push(self.spot(pid, at.wrapping_sub(1), machine));
         }
-        self.counts.add(instance, &stack);
+        match &mut self.during {
+            Some(during) => during.sample(sample.stamp.tid, sample.stamp.time, instance, &stack),
+            None => self.count(instance, &stack, 1),
+        }
         self.stack = stack;
+    }
+
+    /// Counts samples of a stack, which is not empty.
+    fn count(&mut self, instance: InstanceId, stack: &[Spot], samples: u64) {
+        match stack[0] {
+            Spot::Kernel(_) => self.tally.kernel += samples,
+            Spot::Code { .. } | Spot::Nowhere(_) => self.tally.user += samples,
+        }
+        self.counts.add(instance, stack, samples);
+    }
+
+    /// Counts the samples that fell into ops with a latency of these buckets, and no others.
+    pub fn keep(&mut self, during: &DuringOps, holds: impl Fn(u32) -> bool) {
+        for (instance, stack, samples) in during.stacks(holds) {
+            self.count(instance, stack, samples);
+        }
     }
 
     fn spot(&self, pid: i32, addr: u64, machine: &mut impl Machine) -> Spot {

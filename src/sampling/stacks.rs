@@ -134,7 +134,7 @@ mod tests {
         for offset in [0x100, 0x104, 0x200] {
             recording
                 .counts
-                .add(one, &[Spot::Kernel(1), code(offset), code(0x300)]);
+                .add(one, &[Spot::Kernel(1), code(offset), code(0x300)], 1);
         }
         recording
     }

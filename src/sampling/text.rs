@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::listing::Listed;
-use super::profile::{FunctionEntry, Profile, SampledScope};
+use super::profile::{During, FunctionEntry, Profile, SampledScope};
+use crate::analysis::Nanos;
 use crate::report::escape::control;
 use crate::report::words::percent;
 
@@ -48,6 +49,9 @@ fn head(text: &mut String, profile: &Profile) {
         "  taken       at {} Hz in {:.1} s on {} CPUs: {busy:.2} s of CPU time",
         circumstances.rate, circumstances.seconds, circumstances.cpus
     );
+    if let Some(during) = &circumstances.during {
+        ops(text, during, profile.samples);
+    }
     if circumstances.scope == SampledScope::User {
         text.push_str("  not seen    time in the kernel\n");
     }
@@ -65,6 +69,42 @@ fn head(text: &mut String, profile: &Profile) {
             profile.stacks_cut
         );
     }
+}
+
+/// Which ops the samples are of, and what became of the others.
+fn ops(text: &mut String, during: &During, kept: u64) {
+    let all = kept + during.in_other_ops + during.outside;
+    let _ = writeln!(
+        text,
+        "  only in     peak {} of {} of {}, {} to {}: {} of {} ops",
+        during.peak,
+        during.peaks,
+        control(&during.f0),
+        Nanos(during.from_ns),
+        Nanos(during.to_ns),
+        during.ops,
+        during.all_ops
+    );
+    let _ = writeln!(
+        text,
+        "  left out    {} in other ops, {} outside of ops: of all samples {} are shown",
+        during.in_other_ops,
+        during.outside,
+        share(kept, all)
+    );
+    if during.ops_unseen > 0 {
+        let _ = writeln!(
+            text,
+            "  not seen    {} ops are known by their latency only; samples in them count as outside",
+            during.ops_unseen
+        );
+    }
+    let _ = writeln!(
+        text,
+        "  clocks      of samples and ops agree within {}; {} samples are that close to an end of their op",
+        Nanos(during.clock_error_ns),
+        during.at_edges
+    );
 }
 
 /// The last part of a path.

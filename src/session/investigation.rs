@@ -2,6 +2,7 @@
 //! whatever number of processes it takes.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::mpsc::Sender;
 
 use darc_symbols::{FileAddr, Image, LookupError, NameSpec};
 use darc_tracer::addr::TargetAddr;
@@ -51,6 +52,8 @@ pub struct Investigation {
     pub cost: ProbeCost,
     /// What becomes of time in which another thread ran.
     pub preemption: Preemption,
+    /// Who is told of every op, beside the analysis.
+    pub ops_to: Option<Sender<Op>>,
     /// What the person should know.
     pub warnings: Vec<String>,
 }
@@ -74,6 +77,7 @@ impl Investigation {
             most_calls: None,
             cost: ProbeCost::default(),
             preemption: Preemption::default(),
+            ops_to: None,
             warnings: Vec::new(),
         }
     }
@@ -315,6 +319,10 @@ impl<C: FnMut(&Place) -> CodeRef> Ids for StoredIds<'_, C> {
 impl Investigation {
     /// Takes an op, with the times in which its thread did not do its work.
     pub fn take_op(&mut self, op: &Op, away: &[Interval]) {
+        if let Some(listener) = &self.ops_to {
+            // One that does not listen any more misses nothing.
+            let _ = listener.send(op.clone());
+        }
         match self.too_busy(op) {
             Some(fnode) => {
                 let why = format!(

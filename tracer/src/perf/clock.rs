@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::record::Tsc;
+use crate::record::{Ticks, Tsc};
 use crate::sys;
 
 /// One moment on both clocks.
@@ -18,6 +18,8 @@ pub struct Pair {
     pub tsc: Tsc,
     /// `CLOCK_MONOTONIC_RAW`, nanoseconds.
     pub nanos: u64,
+    /// By how much the counter may be off: half of what passed while the other clock was read.
+    pub within: Ticks,
 }
 
 impl Pair {
@@ -29,7 +31,8 @@ impl Pair {
             let nanos = now();
             let width = (sys::tsc() - before).0;
             let tsc = Tsc(before.0 + width / 2);
-            (width, Pair { tsc, nanos })
+            let within = Ticks(width.div_ceil(2));
+            (width, Pair { tsc, nanos, within })
         };
         let first = attempt();
         (0..9)
@@ -96,6 +99,13 @@ impl Clock {
         }
     }
 
+    /// By how much a converted time may be off: as much as the worst of the pairs.
+    #[must_use]
+    pub fn error(&self) -> Ticks {
+        let within = self.pairs.iter().map(|pair| pair.within);
+        within.max().unwrap_or_default()
+    }
+
     /// The counter at a time; extrapolated outside of the pairs.
     #[must_use]
     pub fn tsc(&self, nanos: u64) -> Tsc {
@@ -120,6 +130,7 @@ mod tests {
         Pair {
             tsc: Tsc(tsc),
             nanos,
+            within: Ticks(tsc % 7),
         }
     }
 
@@ -128,6 +139,7 @@ mod tests {
         let clock = Clock::of(vec![pair(1000, 100), pair(3000, 1100), pair(4000, 2100)]);
         let converted = [50, 100, 600, 1100, 1600, 2100, 3100].map(|nanos| clock.tsc(nanos).0);
         assert_eq!(converted, [900, 1000, 2000, 3000, 3500, 4000, 5000]);
+        assert_eq!(clock.error(), Ticks(6));
         assert_eq!(Clock::of(vec![pair(7, 1)]).tsc(9), Tsc(7));
         assert_eq!(Clock::of(Vec::new()).tsc(9), Tsc(0));
         assert_eq!(

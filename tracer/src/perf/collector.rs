@@ -50,6 +50,8 @@ pub struct Collector {
     pending: Vec<Record>,
     /// When the last reading began.
     last_read: u64,
+    /// Records that are older have been handed out.
+    complete: u64,
 }
 
 impl std::fmt::Debug for Collector {
@@ -105,6 +107,7 @@ impl Collector {
             events: Vec::new(),
             pending: Vec::new(),
             last_read: 0,
+            complete: 0,
         })
     }
 
@@ -202,6 +205,7 @@ impl Collector {
         let complete = self
             .pending
             .partition_point(|record| record.time() < self.last_read);
+        self.complete = self.last_read;
         self.last_read = began;
         Drained {
             records: self.pending.drain(..complete).collect(),
@@ -212,10 +216,17 @@ impl Collector {
     /// Reads everything, when no more will come.
     pub fn read_rest(&mut self) -> Drained {
         let damaged = self.fetch();
+        self.complete = u64::MAX;
         Drained {
             records: std::mem::take(&mut self.pending),
             damaged,
         }
+    }
+
+    /// All records that are older than this have been handed out, in nanoseconds of their clock.
+    #[must_use]
+    pub fn complete(&self) -> u64 {
+        self.complete
     }
 
     fn fetch(&mut self) -> usize {

@@ -112,6 +112,11 @@ impl Jump {
         Ok(engine)
     }
 
+    /// From now on every op is written in full, as long as there is room for it.
+    pub fn record_all(&mut self) {
+        self.sampling = Sampling::All;
+    }
+
     fn new(pid: i32, parked: Option<Stopped>) -> Result<Jump> {
         Ok(Jump {
             pid,

@@ -1,0 +1,283 @@
+//! Sampling in the ops of one peak of f0: the probes of an analysis that never descends tell when ops were, the
+//! kernel where the program was.
+
+use std::cell::RefCell;
+use std::sync::mpsc::{self, Receiver};
+
+use darc_symbols::NameSpec;
+use darc_tracer::engine::jump::{self, Jump};
+use darc_tracer::perf::clock::Clock;
+use darc_tracer::record::Op;
+use darc_tracer::{launch, preflight};
+use nix::sys::signal::SigSet;
+
+use crate::analysis::totals::Totals;
+use crate::analysis::{Params, Peak, PeakChoice, Ticks, find_peaks};
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::{DuringPeak, Preemption, SampleOptions, SampleTarget, Verbosity};
+use crate::output::Output;
+use crate::sampling::during::{DuringOps, Window};
+use crate::sampling::profile::During;
+use crate::session::claim::Claim;
+use crate::session::clock::Moment;
+use crate::session::investigation::Investigation;
+use crate::session::onlooker::Onlooker;
+use crate::session::{Ending, Libraries, Limits, Session};
+use crate::terminal::live::{Progress, Screen};
+use crate::terminal::warning;
+
+use super::super::conduct::{claim, tracing_failed};
+use super::Sampler;
+
+/// A sampling with an f0.
+pub(super) struct Conduct<'a> {
+    sampler: Sampler,
+    options: &'a SampleOptions,
+    during: &'a DuringPeak,
+    mask: &'a SigSet,
+    investigation: Investigation,
+    calibration: jump::Calibration,
+    ops: Receiver<Op>,
+    since: Moment,
+}
+
+/// Brings samples and ops together while the session runs.
+struct Listener<'a> {
+    sampler: &'a mut Sampler,
+    ops: &'a Receiver<Op>,
+    clock: Clock,
+}
+
+struct Listening<'a>(RefCell<Listener<'a>>);
+
+impl std::fmt::Debug for Listening<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Listening")
+    }
+}
+
+impl Onlooker for Listening<'_> {
+    fn look(&self, investigation: &Investigation, _: Option<&Totals>) {
+        let listener = &mut *self.0.borrow_mut();
+        listener.clock.tick();
+        listener.sampler.read();
+        let complete = listener.sampler.collector.complete();
+        listener.settle(investigation, complete);
+    }
+}
+
+impl Listener<'_> {
+    fn settle(&mut self, investigation: &Investigation, complete: u64) {
+        let analysis = &investigation.analysis;
+        let Some(during) = &mut self.sampler.recording.during else {
+            return;
+        };
+        for op in self.ops.try_iter() {
+            let latency = analysis.noise().resolved(op.latency);
+            during.op(Window {
+                tid: op.tid,
+                start: op.start,
+                end: op.end,
+                bucket: analysis.params().resolution.bucket(latency),
+            });
+        }
+        during.settle(&self.clock, complete);
+    }
+}
+
+impl<'a> Conduct<'a> {
+    /// Prepares everything that needs no target.
+    ///
+    /// # Errors
+    /// When the name makes no sense, or probes cannot be calibrated.
+    pub(super) fn new(
+        mut sampler: Sampler,
+        during: &'a DuringPeak,
+        options: &'a SampleOptions,
+        mask: &'a SigSet,
+    ) -> Result<Conduct<'a>, Failure> {
+        let spec = NameSpec::parse(&during.f0).class(FailureKind::Usage)?;
+        let (to, ops) = mpsc::channel();
+        let params = Params {
+            // Nothing is descended into.
+            peak: PeakChoice::Nothing,
+            ..Params::default()
+        };
+        sampler.recording.during = Some(DuringOps::default());
+        Ok(Conduct {
+            sampler,
+            options,
+            during,
+            mask,
+            investigation: Investigation {
+                preemption: Preemption::Counted,
+                ops_to: Some(to),
+                ..Investigation::new(spec, params)
+            },
+            calibration: jump::calibrate().class(FailureKind::Target)?,
+            ops,
+            since: Moment::now(),
+        })
+    }
+
+    /// Samples, and shows where the time of the peak's ops went.
+    ///
+    /// # Errors
+    /// When the target cannot be sampled or measured, or has no such peak.
+    pub(super) fn conduct(mut self, output: Option<Output>) -> Result<ExitStatus, Failure> {
+        let (started, clock_error) = match &self.options.target {
+            SampleTarget::Command(command) => {
+                let thread =
+                    launch::launch(command, self.mask, jump::OPTIONS).class(FailureKind::Target)?;
+                let pid = thread.tid();
+                let _claim = claim(pid)?;
+                self.sampler
+                    .collector
+                    .add_thread(pid)
+                    .map_err(|refusal| Failure::new(FailureKind::Target, refusal))?;
+                self.sampler.know(pid);
+                let engine = Jump::launched(thread).map_err(|error| tracing_failed(&error, pid))?;
+                let error = self.measure(pid, engine, Libraries::NotLoadedYet)?;
+                (Some(pid), error)
+            }
+            SampleTarget::Pid(pid) => {
+                let found = preflight::check(*pid).class(FailureKind::Target)?;
+                let notes = found.notes.iter().map(ToString::to_string);
+                self.sampler.warnings.extend(notes);
+                let _claim: Claim = claim(found.pid)?;
+                self.sampler.add_process(found.pid)?;
+                let engine =
+                    Jump::attach(found.pid).map_err(|error| tracing_failed(&error, found.pid))?;
+                let error = self.measure(found.pid, engine, Libraries::Loaded)?;
+                (None, error)
+            }
+            // The command line does not allow them.
+            SampleTarget::User(_) | SampleTarget::System => {
+                return Err(Failure::usage(
+                    "sample: --during-peak needs one process; give -p PID, or a program after --",
+                ));
+            }
+        };
+        let warnings = self.investigation.modules.take_warnings();
+        self.investigation.warnings.extend(warnings);
+        self.sampler
+            .warnings
+            .append(&mut self.investigation.warnings);
+        if self.investigation.analysis.profile().count() == 0 {
+            for warning in &self.sampler.warnings {
+                warning::print(warning);
+            }
+            warning::print(
+                "no call of f0 completed while darc was watching: there are no samples to show",
+            );
+            return Ok(match self.sampler.exit_status(started)? {
+                ExitStatus::Done => ExitStatus::NoOps,
+                other => other,
+            });
+        }
+        let during = self.choose(clock_error)?;
+        self.sampler.publish(self.options, Some(during), output)?;
+        self.sampler.exit_status(started)
+    }
+
+    /// Measures until something ends it; by how much the clocks may differ.
+    fn measure(
+        &mut self,
+        pid: i32,
+        mut engine: Jump,
+        libraries: Libraries,
+    ) -> Result<Ticks, Failure> {
+        engine.set_cost(&self.calibration);
+        engine.record_all();
+        let interrupts = self.sampler.interrupts.clone();
+        let clock = Clock::calibrate();
+        self.sampler.begin(self.options.duration);
+        let deadline = self.sampler.deadline;
+        let listening = Listening(RefCell::new(Listener {
+            sampler: &mut self.sampler,
+            ops: &self.ops,
+            clock,
+        }));
+        let limits = Limits {
+            deadline,
+            interrupts: &interrupts,
+            onlooker: Some(&listening),
+            enough: None,
+        };
+        let mut progress = Progress::new(Verbosity::Quiet, Screen::SharedWithTarget);
+        let session = Session::new(
+            pid,
+            &mut self.investigation,
+            Box::new(engine),
+            libraries,
+            &mut progress,
+        );
+        let ending = session.run(limits);
+        let mut listener = listening.0.into_inner();
+        listener.clock.tick();
+        listener.sampler.read_rest();
+        listener.settle(&self.investigation, u64::MAX);
+        let error = listener.clock.error();
+        match ending? {
+            Ending::Running => Err(Failure::message(
+                FailureKind::Target,
+                format!(
+                    "{}: was called before and does not return, so it has no ops; name a function that it calls",
+                    self.during.f0
+                ),
+            )),
+            _ => Ok(error),
+        }
+    }
+
+    /// Keeps the samples of the peak.
+    fn choose(&mut self, clock_error: Ticks) -> Result<During, Failure> {
+        let hz = self.since.rate();
+        let profile = self.investigation.analysis.profile();
+        let peaks = find_peaks(profile);
+        let range = |peak: &Peak| {
+            let bounds = |bucket| profile.resolution().bounds(bucket);
+            let from = bounds(peak.first_bucket).map_or(Ticks(0), |(from, _)| from);
+            let to = bounds(peak.last_bucket).map_or(Ticks(u64::MAX), |(_, to)| to);
+            (hz.nanos(from), hz.nanos(to))
+        };
+        let recording = &mut self.sampler.recording;
+        let ops = recording.during.take().unwrap_or_default();
+        let Some(peak) = peaks.iter().find(|peak| peak.number == self.during.peak) else {
+            let there = peaks.iter().map(|peak| {
+                let (from, to) = range(peak);
+                let samples = ops.tally(|bucket| peak.contains(bucket)).samples;
+                format!("{}: {from} to {to}, {samples} samples", peak.number)
+            });
+            let there: Vec<String> = there.collect();
+            return Err(Failure::message(
+                FailureKind::Name,
+                format!(
+                    "peak {} of {}: not among its peaks ({}); choose one of them",
+                    self.during.peak,
+                    self.during.f0,
+                    there.join("; ")
+                ),
+            ));
+        };
+        let all = ops.tally(|_| true);
+        let tally = ops.tally(|bucket| peak.contains(bucket));
+        let (from, to) = range(peak);
+        let during = During {
+            f0: self.during.f0.clone(),
+            peak: peak.number,
+            peaks: peaks.len(),
+            from_ns: from.0,
+            to_ns: to.0,
+            ops: peak.content.ops,
+            all_ops: profile.count(),
+            ops_unseen: profile.count().saturating_sub(ops.ops()),
+            in_other_ops: all.samples - tally.samples,
+            outside: ops.outside(),
+            clock_error_ns: hz.nanos(clock_error).0,
+            at_edges: tally.at_edges,
+        };
+        recording.keep(&ops, |bucket| peak.contains(bucket));
+        Ok(during)
+    }
+}
