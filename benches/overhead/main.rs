@@ -3,7 +3,7 @@
 //! Each target runs three copies of its op in turn, in slices of 3 ms: one that nothing measures, one
 //! that darc (or perf) is attached to, and one that measures itself in the cheapest way. Only figures
 //! of the same phase are divided by each other. Arguments choose parts: `calls`, `pauses`, `symbols`,
-//! `sampling`;
+//! `sampling`, `profile`;
 //! the names of ops behind `calls` choose among those, and `no-int3` and `no-uprobes` leave comparisons out.
 
 #![allow(missing_docs, reason = "a program")]
@@ -12,6 +12,7 @@ mod calls;
 mod child;
 mod darc;
 mod latency;
+mod profiles;
 mod quantile;
 mod sampling;
 mod symbols;
@@ -37,6 +38,9 @@ fn main() {
     }
     if wanted("pauses") {
         latency::run(folder.path());
+    }
+    if wanted("profile") {
+        profiles::run(folder.path());
     }
     if wanted("symbols") {
         symbols::run(folder.path());

@@ -167,7 +167,7 @@ pub(super) enum Command {
         #[arg(long, value_enum, default_value_t = ListingFormatArg::Text)]
         format: ListingFormatArg,
     },
-    /// Say where an analysis stands that another darc conducts
+    /// Say where an analysis, a profiling or a watch stands that another darc conducts
     #[command(after_help = EXIT_CODES)]
     Status {
         /// The process that is analysed [default: all that are]

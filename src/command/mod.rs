@@ -1,6 +1,7 @@
 //! The subcommands, one a file. Each takes plain options and says how it ended.
 
-pub mod attach;
+pub mod answering;
+mod attach;
 mod checking;
 pub mod cleanup;
 pub mod compare;

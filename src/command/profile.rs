@@ -1,6 +1,8 @@
 //! `darc profile`: latency profiles of many functions at once, or of system calls.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
+use std::os::unix::net::UnixStream;
 
 use darc_symbols::NameSpec;
 use darc_tracer::engine::jump::{self, Calibration, Profiler};
@@ -8,19 +10,22 @@ use darc_tracer::launch::launch;
 use darc_tracer::preflight;
 use nix::sys::signal::SigSet;
 
+use crate::analysis::Resolution;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{Format, ProfileOf, ProfileOptions, ProfileTarget, Verbosity};
 use crate::output::Output;
 use crate::report::model::Target;
 use crate::report::profiles::{self, ProfileSet};
 use crate::report::text::{self, Style};
+use crate::session::claim::Claim;
 use crate::session::clock::Moment;
-use crate::session::profiling::{Measured, Profiling, Question, Wanted, summary};
+use crate::session::profiling::{Measured, Onlooker, Profiling, Question, Wanted, summary};
 use crate::session::{Ending, Limits};
 use crate::state;
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::{self, Color, warning};
 
+use super::answering;
 use super::attach::command_line;
 use super::conduct::{claim, print, shown, tracing_failed, wait_for_exit};
 
@@ -183,10 +188,16 @@ impl<'a> Profile<'a> {
             self.measured.warnings.push(note.to_string());
         }
         let command = command_line(found.pid);
-        let _claim = claim(found.pid)?;
+        let asked = Asked::new(
+            claim(found.pid)?,
+            &self.question,
+            self.since,
+            found.pid,
+            command.clone(),
+        );
         let profiler =
             Profiler::attach(found.pid).map_err(|error| tracing_failed(&error, found.pid))?;
-        let ending = self.session(found.pid, profiler, false)?;
+        let ending = self.session(found.pid, profiler, false, &asked)?;
         let exit_status = match ending {
             Ending::Exited(code) => Some(code),
             Ending::Killed(signal) => Some(128 + signal),
@@ -199,9 +210,9 @@ impl<'a> Profile<'a> {
     fn launch(&mut self, command: &[OsString]) -> Result<ExitStatus, Failure> {
         let thread = launch(command, &self.mask, jump::OPTIONS).class(FailureKind::Target)?;
         let pid = thread.tid();
-        let _claim = claim(pid)?;
+        let asked = Asked::new(claim(pid)?, &self.question, self.since, pid, shown(command));
         let outcome = match Profiler::launched(thread) {
-            Ok(profiler) => self.session(pid, profiler, true),
+            Ok(profiler) => self.session(pid, profiler, true, &asked),
             Err(error) => Err(tracing_failed(&error, pid)),
         };
         let mut ending = match outcome {
@@ -244,6 +255,7 @@ impl<'a> Profile<'a> {
         pid: i32,
         mut profiler: Profiler,
         launched: bool,
+        asked: &Asked,
     ) -> Result<Ending, Failure> {
         profiler.set_cost(&self.calibration);
         let limits = Limits {
@@ -253,7 +265,7 @@ impl<'a> Profile<'a> {
             enough: None,
         };
         let session = Profiling::new(pid, &self.question, profiler, launched, &mut self.measured);
-        session.run(limits).map_err(Failure::from)
+        session.onlooker(asked).run(limits).map_err(Failure::from)
     }
 
     fn publish(
@@ -268,15 +280,9 @@ impl<'a> Profile<'a> {
             let warning = "no call of these functions began while darc was watching";
             self.measured.warnings.push(warning.to_owned());
         }
-        let program = self.measured.modules.known().first();
         let target = Target {
-            pid: Some(pid),
-            command,
-            exe: program
-                .map(|module| module.path.clone())
-                .unwrap_or_default(),
-            build_id: program.and_then(|module| module.build_id.clone()),
             exit_status,
+            ..target(&self.measured, pid, command)
         };
         let resolution = self.question.resolution;
         let set = summary::set(&self.measured, resolution, target, self.since.rate());
@@ -293,6 +299,69 @@ impl<'a> Profile<'a> {
             Ending::Interrupted(Level::LeaveAtOnce(signal)) => ExitStatus::LeftAtOnce(signal),
             _ if !self.saw_calls() => ExitStatus::NoOps,
             _ => ExitStatus::Done,
+        }
+    }
+}
+
+/// The process, which runs.
+fn target(measured: &Measured, pid: i32, command: Vec<String>) -> Target {
+    let program = measured.modules.known().first();
+    Target {
+        pid: Some(pid),
+        command,
+        exe: program
+            .map(|module| module.path.clone())
+            .unwrap_or_default(),
+        build_id: program.and_then(|module| module.build_id.clone()),
+        exit_status: None,
+    }
+}
+
+/// Tells `darc status` where it stands; has the claim on the process.
+#[derive(Debug)]
+struct Asked {
+    claim: Claim,
+    asker: RefCell<Option<UnixStream>>,
+    resolution: Resolution,
+    since: Moment,
+    pid: i32,
+    command: Vec<String>,
+}
+
+impl Asked {
+    fn new(
+        claim: Claim,
+        question: &Question,
+        since: Moment,
+        pid: i32,
+        command: Vec<String>,
+    ) -> Asked {
+        Asked {
+            claim,
+            asker: RefCell::new(None),
+            resolution: question.resolution,
+            since,
+            pid,
+            command,
+        }
+    }
+}
+
+impl Onlooker for Asked {
+    fn is_asked(&self) -> bool {
+        let asker = answering::asker(&self.claim);
+        let asked = asker.is_some();
+        *self.asker.borrow_mut() = asker;
+        asked
+    }
+
+    fn tell(&self, measured: &Measured) {
+        let target = target(measured, self.pid, self.command.clone());
+        let set = summary::set(measured, self.resolution, target, self.since.rate());
+        if let (Some(asker), Ok(json)) =
+            (self.asker.borrow_mut().take(), serde_json::to_string(&set))
+        {
+            answering::tell(asker, json);
         }
     }
 }

@@ -1,14 +1,5 @@
 //! Where a running analysis stands: told to `darc status` from another terminal, and shown when the person
 //! presses return.
-//!
-//! The claim on the process is a socket that nobody else has; whoever connects to it gets the results so far, as
-//! JSON, if it is the same user or root.
-
-use std::io::Write;
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
-
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::analysis::totals::Totals;
 use crate::report::json;
@@ -22,8 +13,7 @@ use crate::session::{summary, survey};
 use crate::terminal::keys::Keys;
 use crate::terminal::live::Printer;
 
-/// Who reads slower than this gets a part.
-const PATIENCE: Duration = Duration::from_secs(2);
+use super::answering;
 
 /// Tells whoever asks.
 #[derive(Debug)]
@@ -73,12 +63,9 @@ impl Standing {
 
 impl Onlooker for Standing {
     fn look(&self, investigation: &Investigation, totals: Option<&Totals>) {
-        while let Some(asker) = self.claim.asked() {
-            if !is_trusted(&asker) {
-                continue;
-            }
+        while let Some(asker) = answering::asker(&self.claim) {
             if let Ok(report) = json::render(&self.report(investigation, totals)) {
-                tell(asker, report);
+                answering::tell(asker, report);
             }
         }
         if self.keys.pressed() {
@@ -86,20 +73,4 @@ impl Onlooker for Standing {
             self.printer.print(&text::render(&report, self.style));
         }
     }
-}
-
-/// The same user, or root.
-fn is_trusted(asker: &UnixStream) -> bool {
-    let me = nix::unistd::geteuid().as_raw();
-    getsockopt(asker, PeerCredentials).is_ok_and(|peer| peer.uid() == me || peer.uid() == 0)
-}
-
-/// In a thread of its own: who asks and does not read must not stop the analysis.
-fn tell(mut asker: UnixStream, report: String) {
-    let _ = std::thread::Builder::new()
-        .name("status".to_owned())
-        .spawn(move || {
-            let _ = asker.set_write_timeout(Some(PATIENCE));
-            let _ = asker.write_all(report.as_bytes());
-        });
 }

@@ -1,4 +1,4 @@
-//! `darc status`: where an analysis stands that another darc conducts.
+//! `darc status`: where an analysis, a profiling or a watch stands that another darc conducts.
 
 use std::io::Read;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::options::StatusOptions;
 use crate::output::to_stdout;
 use crate::report::{self, text};
 use crate::session::claim;
-use crate::state;
+use crate::state::{self, Stored};
 use crate::terminal::{self, Color, warning};
 
 /// A darc that does not answer for so long is busy, or is restoring its target.
@@ -63,7 +63,7 @@ fn show(pid: i32, options: &StatusOptions) -> Result<(), Failure> {
                 .to_owned(),
         ));
     }
-    let report = state::read_any(&bytes)
+    let stored = state::read_stored(&bytes)
         .map_err(|error| refuse(format!("what the darc that measures it says: {error}")))?;
     let stdout = std::io::stdout();
     let style = text::Style {
@@ -73,6 +73,11 @@ fn show(pid: i32, options: &StatusOptions) -> Result<(), Failure> {
             Color::Plain => text::Color::Never,
         },
     };
-    let text = report::render(&report, options.format, style).class(FailureKind::Other)?;
+    let text = match stored {
+        Stored::Report(report) => {
+            report::render(&report, options.format, style).class(FailureKind::Other)?
+        }
+        Stored::Profiles(set) => super::profile::render(&set, options.format, style)?,
+    };
     to_stdout(&text).class(FailureKind::File)
 }

@@ -13,12 +13,16 @@ use crate::analysis::{Hz, Nanos, Ticks};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::WatchOptions;
 use crate::report::escape::control;
+use crate::report::model::Target;
+use crate::session::claim::Claim;
 use crate::session::clock::Moment;
 use crate::session::watching::{Item, Sample, Watching};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::warning;
 use crate::terminal::watch::{Picture, Row, State, Wish, draw};
 
+use super::answering;
+use super::attach::command_line;
 use super::conduct::{claim, tracing_failed};
 
 /// The time between two samples.
@@ -45,7 +49,7 @@ pub fn execute(options: WatchOptions) -> Result<ExitStatus, Failure> {
     let found = preflight::check(options.pid).class(FailureKind::Target)?;
     let since = Moment::now();
     let calibration = jump::calibrate_counting().class(FailureKind::Target)?;
-    let _claim = claim(found.pid)?;
+    let claim = claim(found.pid)?;
     let mut profiler =
         Profiler::attach(found.pid).map_err(|error| tracing_failed(&error, found.pid))?;
     profiler.set_cost(&calibration);
@@ -55,6 +59,8 @@ pub fn execute(options: WatchOptions) -> Result<ExitStatus, Failure> {
         hz: since.rate(),
         began: Instant::now(),
         record,
+        claim,
+        command: command_line(found.pid),
     };
     let outcome = watch.begin(&options, &interrupts);
     let restored = watch.watching.finish();
@@ -77,6 +83,9 @@ struct Watch {
     hz: Hz,
     began: Instant,
     record: Option<File>,
+    /// The claim on the process, by which `darc status` asks.
+    claim: Claim,
+    command: Vec<String>,
 }
 
 impl Watch {
@@ -118,6 +127,17 @@ impl Watch {
         interrupts: &Interrupts,
         wait: Duration,
     ) -> Result<Option<Ended>, Failure> {
+        while let Some(asker) = answering::asker(&self.claim) {
+            let target = Target {
+                pid: Some(self.pid),
+                command: self.command.clone(),
+                ..Target::default()
+            };
+            let set = self.watching.profiles(target, self.hz);
+            if let Ok(json) = serde_json::to_string(&set) {
+                answering::tell(asker, json);
+            }
+        }
         Ok(match self.watching.poll(wait)? {
             Some(Notice::Exited(_) | Notice::Killed(_)) => Some(Ended::Target("the target ended")),
             Some(Notice::Exec) => Some(Ended::Target("the target executed another program")),

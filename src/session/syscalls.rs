@@ -7,10 +7,8 @@ use darc_tracer::tracefs::Taken;
 use crate::analysis::histogram::Profile;
 use crate::analysis::{Hz, Resolution, Ticks, Tsc};
 use crate::report::assemble;
-use crate::report::model::{Clock, ClockUnit, Function, SCHEMA, Target};
-use crate::report::profiles::{
-    self, FunctionProfile, KIND, ProfileSet, Segment, SegmentProfile, Source,
-};
+use crate::report::model::{Function, Target};
+use crate::report::profiles::{self, FunctionProfile, ProfileSet, Segment, SegmentProfile, Source};
 
 /// What one system call did, by whatever thread.
 #[derive(Debug)]
@@ -150,26 +148,10 @@ impl SyscallProfiles {
             ));
         }
         ProfileSet {
-            schema: SCHEMA,
-            kind: KIND.to_owned(),
-            darc: env!("CARGO_PKG_VERSION").to_owned(),
-            source: Source::SystemCalls,
-            target,
-            clock: Clock {
-                unit: ClockUnit::Cycles,
-                hz: hz.get(),
-            },
-            resolution: self.resolution.get(),
-            measured: length,
             profiles: all,
             segments: self.segments.clone(),
-            not_profiled: Vec::new(),
-            never_called: 0,
-            cost_inside: 0,
-            cost_outside: 0,
-            pauses: None,
-            bytes_differing_after_detach: 0,
             warnings,
+            ..ProfileSet::empty(Source::SystemCalls, target, hz, self.resolution, length)
         }
     }
 }

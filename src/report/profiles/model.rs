@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::model::{BucketEntry, Clock, Function, ProfileTable, Target};
+use crate::analysis::{Hz, Resolution};
+use crate::report::model::{BucketEntry, Clock, ClockUnit, Function, ProfileTable, SCHEMA, Target};
 
 /// Tells a set of profiles from other results.
 pub const KIND: &str = "profiles";
@@ -53,6 +54,41 @@ pub struct ProfileSet {
     /// What the person should know.
     #[serde(default)]
     pub warnings: Vec<String>,
+}
+
+impl ProfileSet {
+    /// No profiles yet, of this process; measured for `length` cycles.
+    #[must_use]
+    pub fn empty(
+        source: Source,
+        target: Target,
+        hz: Hz,
+        resolution: Resolution,
+        length: u64,
+    ) -> ProfileSet {
+        ProfileSet {
+            schema: SCHEMA,
+            kind: KIND.to_owned(),
+            darc: env!("CARGO_PKG_VERSION").to_owned(),
+            source,
+            target,
+            clock: Clock {
+                unit: ClockUnit::Cycles,
+                hz: hz.get(),
+            },
+            resolution: resolution.get(),
+            measured: length,
+            profiles: Vec::new(),
+            segments: Vec::new(),
+            not_profiled: Vec::new(),
+            never_called: 0,
+            cost_inside: 0,
+            cost_outside: 0,
+            pauses: None,
+            bytes_differing_after_detach: 0,
+            warnings: Vec::new(),
+        }
+    }
 }
 
 /// What was measured.

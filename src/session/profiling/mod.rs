@@ -144,6 +144,15 @@ pub struct Measured {
     pub warnings: Vec<String>,
 }
 
+/// Who wants to know where it stands.
+pub trait Onlooker: std::fmt::Debug {
+    /// Whether somebody asks now. Called often; must not take long.
+    fn is_asked(&self) -> bool;
+
+    /// What has been measured so far, after somebody has asked.
+    fn tell(&self, measured: &Measured);
+}
+
 /// One process whose functions are being profiled.
 pub struct Profiling<'a> {
     pid: i32,
@@ -158,6 +167,7 @@ pub struct Profiling<'a> {
     measured: &'a mut Measured,
     /// A named library is not there: it may be loaded later.
     waiting: bool,
+    onlooker: Option<&'a dyn Onlooker>,
 }
 
 impl<'a> Profiling<'a> {
@@ -182,6 +192,16 @@ impl<'a> Profiling<'a> {
             slots: HashMap::new(),
             measured,
             waiting: false,
+            onlooker: None,
+        }
+    }
+
+    /// Tells this one where it stands, whenever it asks.
+    #[must_use]
+    pub fn onlooker(self, onlooker: &'a dyn Onlooker) -> Profiling<'a> {
+        Profiling {
+            onlooker: Some(onlooker),
+            ..self
         }
     }
 
@@ -225,9 +245,10 @@ impl<'a> Profiling<'a> {
         self.look_at_libraries()?;
         let mut deadline = None;
         let mut segment_ends = None;
+        let mut timed = false;
         loop {
-            let begun = self.measured.period.is_some();
-            if begun && deadline.is_none() {
+            if self.measured.period.is_some() && !timed {
+                timed = true;
                 deadline = self.question.duration.map(|time| Instant::now() + time);
                 segment_ends = self.question.interval.map(|time| Instant::now() + time);
             }
@@ -252,6 +273,9 @@ impl<'a> Profiling<'a> {
             if segment_ends.is_some_and(|at| Instant::now() >= at) {
                 self.end_segment();
                 segment_ends = self.question.interval.map(|time| Instant::now() + time);
+            }
+            if let Some(onlooker) = self.onlooker.filter(|onlooker| onlooker.is_asked()) {
+                self.tell(onlooker);
             }
             match limits.interrupts.level() {
                 Level::GoOn => {}
@@ -388,6 +412,30 @@ impl<'a> Profiling<'a> {
             self.measured.period = Some((now, now));
         }
         Ok(())
+    }
+
+    /// Shows what there would be if it all ended now; what is kept does not change.
+    fn tell(&mut self, onlooker: &dyn Onlooker) {
+        let now = darc_tracer::tsc();
+        let kept = (
+            self.measured.members.clone(),
+            self.measured.segments.clone(),
+            self.measured.period,
+        );
+        let divided = self.question.interval.is_some();
+        let segment = divided.then_some(kept.1.len());
+        self.measured.segments.extend(divided.then_some(now));
+        self.take_counts(now, segment);
+        if let Some((_, until)) = &mut self.measured.period {
+            *until = now;
+        }
+        self.measured.pauses = self.profiler.counters().pauses;
+        onlooker.tell(self.measured);
+        (
+            self.measured.members,
+            self.measured.segments,
+            self.measured.period,
+        ) = kept;
     }
 
     fn end_segment(&mut self) {

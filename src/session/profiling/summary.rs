@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use darc_tracer::engine::jump::Counts;
+
 use crate::analysis::Hz;
 use crate::report::assemble;
-use crate::report::model::{Clock, ClockUnit, SCHEMA, Target};
+use crate::report::model::{Function, Target};
 use crate::report::profiles::{
-    self, FunctionProfile, KIND, NotProfiled, Pauses, ProfileSet, Segment, SegmentProfile, Source,
+    self, FunctionProfile, NotProfiled, Pauses, ProfileSet, Segment, SegmentProfile, Source,
 };
 use crate::session::catalog::{Catalog, Naming};
 
@@ -54,17 +56,6 @@ pub fn set(measured: &Measured, resolution: Resolution, target: Target, hz: Hz) 
     let unprobed = |member: &&Member| measured.refused.contains_key(&member.place);
     let silent = measured.members.iter().filter(|member| !called(member));
     ProfileSet {
-        schema: SCHEMA,
-        kind: KIND.to_owned(),
-        darc: env!("CARGO_PKG_VERSION").to_owned(),
-        source: Source::Functions,
-        target,
-        clock: Clock {
-            unit: ClockUnit::Cycles,
-            hz: hz.get(),
-        },
-        resolution: resolution.get(),
-        measured: length,
         profiles: all,
         segments,
         not_profiled: not_profiled.collect(),
@@ -74,6 +65,7 @@ pub fn set(measured: &Measured, resolution: Resolution, target: Target, hz: Hz) 
         pauses: pauses(&measured.pauses),
         bytes_differing_after_detach: measured.bytes_differing,
         warnings: measured.warnings.clone(),
+        ..ProfileSet::empty(Source::Functions, target, hz, resolution, length)
     }
 }
 
@@ -84,19 +76,10 @@ fn function_profile(
     length: u64,
     segments: &[Segment],
 ) -> FunctionProfile {
-    let counts = &member.counts;
-    let whole = profile(counts, resolution);
     let concurrency = |busy: u64, of: u64| busy as f64 / of.max(1) as f64;
     FunctionProfile {
         function: naming.function_at(member.place),
-        calls: counts.begun,
-        unfinished: counts.active,
-        ended_otherwise: counts.abandoned,
-        missed: counts.missed,
-        max: counts.max.0,
         concurrency: concurrency(member.busy.0, length),
-        peaks: profiles::assemble::peaks(&whole),
-        profile: assemble::profile(&whole),
         segments: member
             .segments
             .iter()
@@ -109,10 +92,28 @@ fn function_profile(
                 buckets: assemble::profile(&counted.profile).buckets,
             })
             .collect(),
+        ..counted(&member.counts, resolution)
     }
 }
 
-fn pauses(pauses: &[Duration]) -> Option<Pauses> {
+/// What was counted, of a function that has no name yet.
+pub(in crate::session) fn counted(counts: &Counts, resolution: Resolution) -> FunctionProfile {
+    let whole = profile(counts, resolution);
+    FunctionProfile {
+        function: Function::default(),
+        calls: counts.begun,
+        unfinished: counts.active,
+        ended_otherwise: counts.abandoned,
+        missed: counts.missed,
+        max: counts.max.0,
+        concurrency: 0.0,
+        peaks: profiles::assemble::peaks(&whole),
+        profile: assemble::profile(&whole),
+        segments: Vec::new(),
+    }
+}
+
+pub(in crate::session) fn pauses(pauses: &[Duration]) -> Option<Pauses> {
     let mut micros: Vec<f64> = pauses
         .iter()
         .map(|pause| pause.as_secs_f64() * 1e6)

@@ -6,6 +6,7 @@
 //! step on only calls count that are made on the path that was stepped along.
 
 mod sample;
+mod standing;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -82,6 +83,7 @@ pub struct Watching {
     entrances: Entrances,
     slots: HashMap<Key, u32>,
     levels: Vec<Level>,
+    began: Tsc,
     then: Tsc,
 }
 
@@ -114,6 +116,7 @@ impl Watching {
                 inside: None,
                 items: Vec::new(),
             }],
+            began: darc_tracer::tsc(),
             then: darc_tracer::tsc(),
         })
     }
