@@ -407,6 +407,7 @@ impl AnalysisArgs {
             params: given.or(config.params),
             duration: self.duration.or(config.duration),
             value: self.value,
+            asynchronous: self.asynchronous,
             begin: match (self.begin_at, self.begin_on_signal) {
                 (Some(function), _) => Some(BeginOption::At(function)),
                 (None, true) => Some(BeginOption::OnSignal),

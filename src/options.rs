@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::analysis::values::Expression;
+use crate::analysis::expression::Expression;
 use crate::analysis::{Params, PeakChoice, Resolution};
 pub use crate::listing::Query;
 pub use crate::report::Format;
@@ -402,6 +402,24 @@ pub enum BeginOption {
     OnSignal,
 }
 
+/// A path from f0 to another thread.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AsyncPath {
+    /// Where a request is handed over.
+    pub enqueue: AsyncEnd,
+    /// Where it is served.
+    pub serve: AsyncEnd,
+}
+
+/// One end of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AsyncEnd {
+    /// The function, as the person named it.
+    pub function: String,
+    /// What identifies the request.
+    pub object: Expression,
+}
+
 /// What all analyses have.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Common {
@@ -417,6 +435,8 @@ pub struct Common {
     pub duration: Option<Duration>,
     /// What is computed from f0's arguments in the place of the arguments themselves.
     pub value: Option<Expression>,
+    /// What f0 hands to other threads.
+    pub asynchronous: Option<AsyncPath>,
     /// What the analysis waits for; it begins at once when `None`.
     pub begin: Option<BeginOption>,
     /// The function whose call ends it.
@@ -438,6 +458,7 @@ impl Default for Common {
             params: GivenParams::default(),
             duration: None,
             value: None,
+            asynchronous: None,
             begin: None,
             end_at: None,
             verbosity: Verbosity::default(),

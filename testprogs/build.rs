@@ -99,6 +99,7 @@ const PROGRAMS: &[Target] = &[
     c("four_threads", "c/four_threads.c", &[]),
     c("function_pointers", "c/function_pointers.c", &[]),
     c("ignored_signals", "c/ignored_signals.c", &[]),
+    c("handed_over", "c/handed_over.c", &[]),
     c("inherited_state", "c/inherited_state.c", &[]),
     c("jump_table", "c/jump_table.c", &[]),
     c("longjmp_out", "c/longjmp_out.c", &[]),

@@ -13,6 +13,7 @@ mod bad_input;
 mod bad_results;
 mod death;
 mod ground_truth;
+mod handed_over;
 mod libraries;
 mod markers;
 mod offcpu;

@@ -8,15 +8,17 @@
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
+use darc_tracer::plan::Chain;
 use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 
+use super::expression::Expression;
 use super::ftree::{Callee, Expansion, Ftree, PathState, Probe, Stop};
 use super::histogram::{Bucket, Profile};
 use super::noise::Noise;
 use super::params::{Params, PeakChoice};
 use super::peaks::{Peak, find_peaks};
 use super::root_cause::{self, PeakStatus, RootCause, Status};
-use super::values::{self, Expression, Telling, Values};
+use super::values::{self, Telling, Values};
 
 /// What the session is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,6 +101,18 @@ impl Analysis {
     /// Computes this from the arguments of each op, in the place of the arguments themselves.
     pub fn set_expression(&mut self, expression: Expression) {
         self.expressions = vec![expression];
+    }
+
+    /// In how many ops of peaks what an expression points to could not be read.
+    #[must_use]
+    pub fn unread_values(&self) -> u64 {
+        self.peaks.iter().map(|peak| peak.values.unread()).sum()
+    }
+
+    /// What is to be read when f0 is entered.
+    #[must_use]
+    pub fn chain(&self) -> Option<Chain> {
+        self.expressions.iter().find_map(Expression::chain)
     }
 
     /// An op of this run in the peak: the one in which most fnodes were seen.

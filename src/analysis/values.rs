@@ -1,12 +1,14 @@
 //! Which values of f0's arguments tell the ops of one peak from those of another.
 //!
 //! OSprof's value correlation (OSDI 2006, section 3.1: a variable's values are counted per peak), for the integer
-//! argument registers of the System V ABI, and for an expression over one of them. Bounded: values are counted
+//! argument registers of the System V ABI, or for an expression over one of them. Bounded: values are counted
 //! exactly while there are few of them, and by their size for ever.
 
 use std::collections::BTreeMap;
 
 use darc_tracer::record::Arguments;
+
+use super::expression::Expression;
 
 /// More different values are counted by their size only.
 const MOST_EXACT: usize = 64;
@@ -14,112 +16,6 @@ const MOST_EXACT: usize = 64;
 const FEWEST_OPS: u64 = 20;
 /// This part of the ops of both peaks has to be told apart.
 const TELLS: f64 = 0.9;
-
-/// An argument of f0, or something computed from it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Expression {
-    /// Which argument, from 1 on.
-    argument: usize,
-    operation: Option<(Operator, u64)>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Operator {
-    And,
-    ShiftRight,
-    Modulo,
-    Divide,
-}
-
-/// Why a text is no [`Expression`].
-#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
-#[error("{0:?} is no expression; give arg1 to arg6, or one of them with &N, >>N, %N or /N")]
-pub struct NoExpression(String);
-
-impl Expression {
-    /// The expressions that are looked at when none was given: all six argument registers.
-    #[must_use]
-    pub fn arguments() -> Vec<Expression> {
-        let argument = |argument| Expression {
-            argument,
-            operation: None,
-        };
-        (1..=6).map(argument).collect()
-    }
-
-    /// Understands `arg1`, `arg2&0xff`, `arg1>>12`, `arg3%64`, `arg3/4096`.
-    ///
-    /// # Errors
-    /// What else it may be.
-    pub fn parse(text: &str) -> Result<Expression, NoExpression> {
-        let refuse = || NoExpression(text.to_owned());
-        let compact: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-        let rest = compact.strip_prefix("arg").ok_or_else(refuse)?;
-        let end = rest
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(rest.len());
-        let (number, operation) = rest.split_at(end);
-        let argument = number
-            .parse()
-            .ok()
-            .filter(|number| (1..=6).contains(number))
-            .ok_or_else(refuse)?;
-        let operators = [
-            ("&", Operator::And),
-            (">>", Operator::ShiftRight),
-            ("%", Operator::Modulo),
-            ("/", Operator::Divide),
-        ];
-        let operation = match operation {
-            "" => None,
-            operation => {
-                let (operator, operand) = operators
-                    .into_iter()
-                    .find_map(|(sign, operator)| Some((operator, operation.strip_prefix(sign)?)))
-                    .ok_or_else(refuse)?;
-                let operand = match operand.strip_prefix("0x") {
-                    Some(digits) => u64::from_str_radix(digits, 16),
-                    None => operand.parse(),
-                }
-                .map_err(|_| refuse())?;
-                let senseless = operand == 0 && operator != Operator::And
-                    || operand > 63 && operator == Operator::ShiftRight;
-                if senseless {
-                    return Err(refuse());
-                }
-                Some((operator, operand))
-            }
-        };
-        Ok(Expression {
-            argument,
-            operation,
-        })
-    }
-
-    fn of(self, arguments: &Arguments) -> u64 {
-        let value = arguments.0[self.argument - 1];
-        match self.operation {
-            None => value,
-            Some((Operator::And, operand)) => value & operand,
-            Some((Operator::ShiftRight, operand)) => value >> operand.min(63),
-            Some((Operator::Modulo, operand)) => value % operand.max(1),
-            Some((Operator::Divide, operand)) => value / operand.max(1),
-        }
-    }
-}
-
-impl std::fmt::Display for Expression {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "arg{}", self.argument)?;
-        match self.operation {
-            None => Ok(()),
-            Some((Operator::And, operand)) => write!(f, "&{operand:#x}"),
-            Some((Operator::ShiftRight, operand)) => write!(f, ">>{operand}"),
-            Some((Operator::Modulo, operand)) => write!(f, "%{operand}"),
-            Some((Operator::Divide, operand)) => write!(f, "/{operand}"),
-        }
-    }
-}
 
 /// How often each value was seen.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -202,15 +98,27 @@ impl Counted {
 
 /// The values that the ops of one peak came with.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Values(Vec<Counted>);
+pub struct Values {
+    counted: Vec<Counted>,
+    unread: u64,
+}
 
 impl Values {
     /// Counts one op.
     pub fn add(&mut self, expressions: &[Expression], arguments: &Arguments) {
-        self.0.resize(expressions.len(), Counted::default());
-        for (counted, expression) in self.0.iter_mut().zip(expressions) {
-            counted.add(expression.of(arguments));
+        self.counted.resize(expressions.len(), Counted::default());
+        for (counted, expression) in self.counted.iter_mut().zip(expressions) {
+            match expression.of(arguments) {
+                Some(value) => counted.add(value),
+                None => self.unread += 1,
+            }
         }
+    }
+
+    /// In how many ops what an expression points to could not be read.
+    #[must_use]
+    pub fn unread(&self) -> u64 {
+        self.unread
     }
 }
 
@@ -234,15 +142,15 @@ pub fn telling<'a>(
     one: &'a Values,
     other: &'a Values,
 ) -> Option<Telling<'a>> {
-    let pairs = one.0.iter().zip(&other.0);
+    let pairs = one.counted.iter().zip(&other.counted);
     let found = expressions
         .iter()
         .zip(pairs)
-        .filter_map(|(&expression, (one, other))| {
+        .filter_map(|(expression, (one, other))| {
             let share = one.apart(other);
             let enough = one.ops >= FEWEST_OPS && other.ops >= FEWEST_OPS;
             (enough && share >= TELLS).then_some(Telling {
-                expression,
+                expression: expression.clone(),
                 share,
                 one,
                 other,
@@ -265,7 +173,7 @@ mod tests {
     fn values(expressions: &[Expression], of: impl Fn(u64) -> [u64; 6]) -> Values {
         let mut values = Values::default();
         for op in 0..200 {
-            values.add(expressions, &Arguments(of(op)));
+            values.add(expressions, &of(op).into());
         }
         values
     }
@@ -293,46 +201,8 @@ mod tests {
         let same = values(&all, |op| [op % 7, op * 4099, 0, 0, 0, 0]);
         assert_eq!(telling(&all, &same, &same), None);
         let mut few = Values::default();
-        few.add(&all, &Arguments([99; 6]));
+        few.add(&all, &[99; 6].into());
         assert_eq!(telling(&all, &same, &few), None);
         assert_eq!(telling(&all, &Values::default(), &same), None);
-    }
-
-    #[test]
-    fn expressions_are_understood_and_computed() {
-        let arguments = Arguments([0x1234, 100, 0, 0, 0, u64::MAX]);
-        for (text, value) in [
-            ("arg1", 0x1234),
-            ("arg1 & 0xff", 0x34),
-            ("arg1>>8", 0x12),
-            ("arg2%64", 36),
-            ("arg2/30", 3),
-            ("arg6", u64::MAX),
-        ] {
-            assert_eq!(
-                Expression::parse(text).unwrap().of(&arguments),
-                value,
-                "{text}"
-            );
-        }
-        for text in [
-            "",
-            "arg",
-            "arg0",
-            "arg7",
-            "arg1+",
-            "arg1/0",
-            "arg1%0",
-            "arg1>>64",
-            "x",
-            "arg1&",
-            "arg99999999999",
-        ] {
-            assert!(Expression::parse(text).is_err(), "{text}");
-        }
-        assert_eq!(
-            Expression::parse("arg2 & 255").unwrap().to_string(),
-            "arg2&0xff"
-        );
     }
 }

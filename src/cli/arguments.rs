@@ -8,16 +8,17 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::values::{
-    parse_condition, parse_depth, parse_f0, parse_fraction, parse_peak, parse_pid,
+    parse_async, parse_condition, parse_depth, parse_f0, parse_fraction, parse_peak, parse_pid,
     parse_profile_resolution, parse_resolution,
 };
-use crate::analysis::values::Expression;
+use crate::analysis::expression::Expression;
 use crate::analysis::{PeakChoice, Resolution};
 use crate::duration;
 use crate::exit::EXIT_CODES;
 use crate::listing::Order;
 use crate::options::{
-    ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method, Preemption, SampleFormat,
+    AsyncPath, ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method, Preemption,
+    SampleFormat,
 };
 
 /// Finds out why some calls of a function are slow, in a running Linux x86-64 process.
@@ -364,9 +365,12 @@ pub(super) struct AnalysisArgs {
     /// End the analysis after TIME, as in 500ms, 2s, 1m
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(super) duration: Option<Duration>,
-    /// Correlate the peaks with arg1 to arg6, or arg2&0xff, arg1>>12, arg3%64, arg3/4096 [default: all six]
+    /// Correlate the peaks with arg1 to arg6, or arg2&0xff, arg1>>12, arg3%64, *(arg1+8) [default: all six]
     #[arg(long, value_name = "EXPR", value_parser = Expression::parse)]
     pub(super) value: Option<Expression>,
+    /// Follow requests from f0 to the thread that serves them: 'enqueue=FUNC:EXPR;serve=FUNC:EXPR'
+    #[arg(long = "async", value_name = "PATH", value_parser = parse_async)]
+    pub(super) asynchronous: Option<AsyncPath>,
     /// Begin when the program calls FUNC, or SIGUSR1 reaches darc
     #[arg(long, value_name = "FUNC", value_parser = parse_f0)]
     pub(super) begin_at: Option<String>,

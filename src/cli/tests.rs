@@ -103,6 +103,7 @@ fn all_options_arrive() {
         },
         duration: Some(Duration::from_millis(1500)),
         value: None,
+        asynchronous: None,
         begin: None,
         end_at: None,
         verbosity: Verbosity::Trace,

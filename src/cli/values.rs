@@ -1,8 +1,9 @@
 //! Values of options: text in, a checked value or the reason against it out.
 
+use crate::analysis::expression::Expression;
 use crate::analysis::params::MAX_DEPTH;
 use crate::analysis::{PeakChoice, Resolution};
-use crate::options::{Condition, Method};
+use crate::options::{AsyncEnd, AsyncPath, Condition, Method};
 
 pub(super) fn parse_pid(text: &str) -> Result<i32, String> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -48,6 +49,30 @@ pub(super) fn parse_condition(text: &str) -> Result<Condition, String> {
     }
 }
 
+pub(super) fn parse_async(text: &str) -> Result<AsyncPath, String> {
+    const FORM: &str = "not of the form enqueue=FUNC:EXPR;serve=FUNC:EXPR";
+    let mut ends = [None, None];
+    for part in text.split(';') {
+        let (role, end) = part.trim().split_once('=').ok_or(FORM)?;
+        let index = match role.trim() {
+            "enqueue" => 0,
+            "serve" => 1,
+            _ => return Err(FORM.to_owned()),
+        };
+        // Names have colons, expressions have none.
+        let (function, object) = end.rsplit_once(':').ok_or(FORM)?;
+        let object = Expression::parse(object).map_err(|error| error.to_string())?;
+        let function = parse_f0(function)?;
+        if ends[index].replace(AsyncEnd { function, object }).is_some() {
+            return Err(FORM.to_owned());
+        }
+    }
+    match ends {
+        [Some(enqueue), Some(serve)] => Ok(AsyncPath { enqueue, serve }),
+        _ => Err(FORM.to_owned()),
+    }
+}
+
 pub(super) fn parse_depth(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(depth @ 1..=MAX_DEPTH) => Ok(depth),
@@ -66,4 +91,31 @@ pub(super) fn parse_profile_resolution(text: &str) -> Result<Resolution, String>
     let resolution = text.parse().ok().filter(|&r| r <= FINEST);
     let resolution = resolution.and_then(Resolution::new);
     resolution.ok_or_else(|| format!("not a whole number between 1 and {FINEST}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_of_an_asynchronous_path_are_needed() {
+        let path =
+            parse_async("enqueue=pool::Queue::push(Job*):arg2; serve=run:*(arg1+8)").unwrap();
+        assert_eq!(path.enqueue.function, "pool::Queue::push(Job*)");
+        assert_eq!(path.enqueue.object.to_string(), "arg2");
+        assert_eq!(path.serve.function, "run");
+        assert_eq!(path.serve.object.to_string(), "*(arg1+8)");
+        for text in [
+            "",
+            "enqueue=push:arg1",
+            "enqueue=push:arg1;enqueue=push:arg1",
+            "enqueue=push;serve=run:arg1",
+            "enqueue=push:arg9;serve=run:arg1",
+            "enqueue=:arg1;serve=run:arg1",
+            "queue=push:arg1;serve=run:arg1",
+            "enqueue=push:arg1;serve=run:arg1;",
+        ] {
+            assert!(parse_async(text).is_err(), "{text}");
+        }
+    }
 }

@@ -10,7 +10,9 @@ use nix::sys::signal::SigSet;
 
 use crate::analysis::Params;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::{BeginOption, Common, EngineChoice, ProfileCheck, Verbosity};
+use crate::options::{
+    AsyncEnd, AsyncPath, BeginOption, Common, EngineChoice, ProfileCheck, Verbosity,
+};
 use crate::output::Output;
 use crate::report::model::{Report, Target};
 use crate::report::text::{self, Style};
@@ -18,6 +20,7 @@ use crate::session::claim::{Claim, Claimed};
 use crate::session::clock::Moment;
 use crate::session::investigation::Investigation;
 use crate::session::markers::{self, Begin};
+use crate::session::serving::{End, Serving};
 use crate::session::{Ending, Libraries, Limits, Session, SessionError, summary, survey};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::keys::Keys;
@@ -49,6 +52,8 @@ pub struct Conduct {
     pub interrupts: Interrupts,
     /// What is known of an f0 that runs already.
     pub(super) running: Option<Running>,
+    /// What f0 hands to other threads.
+    serving: Option<Serving>,
     /// Whether the stored profile is checked before a resumed analysis goes on.
     pub(super) check: Option<ProfileCheck>,
     /// What the analysis waits for.
@@ -101,8 +106,17 @@ impl Conduct {
         };
         investigation.preemption = common.preemption;
         investigation.end_at = common.end_at.as_ref().map(parse).transpose()?;
-        if let Some(expression) = common.value {
-            investigation.analysis.set_expression(expression);
+        if let Some(expression) = &common.value {
+            investigation.analysis.set_expression(expression.clone());
+        }
+        let serving = match &common.asynchronous {
+            Some(path) => Some(serving(path, *investigation.analysis.params())?),
+            None => None,
+        };
+        if serving.is_some() && common.engine == EngineChoice::Int3 {
+            return Err(Failure::usage(
+                "--async needs the jump engine: breakpoints stop the threads for so long that a queue is never what it is without them; leave out --engine int3",
+            ));
         }
         let functions = matches!(begin, Some(Begin::At(_))) || investigation.end_at.is_some();
         if functions && common.engine == EngineChoice::Int3 {
@@ -128,6 +142,7 @@ impl Conduct {
             begin,
             check: None,
             running: None,
+            serving,
             standing: None,
             stdout,
             output: Some(output),
@@ -351,6 +366,7 @@ impl Conduct {
             libraries,
             &mut self.progress,
         )
+        .and_serving(self.serving.as_mut())
         .run(limits)
     }
 
@@ -368,6 +384,15 @@ impl Conduct {
             .flat_map(|running| &running.functions)
             .map(|below| (&below.arrival, &below.investigation))
             .collect();
+        let unread = self.investigation.analysis.unread_values();
+        let unread = (unread > 0)
+            .then(|| format!("in {unread} ops of peaks what --value points to could not be read"));
+        let caveats = self.serving.as_ref().map(Serving::caveats);
+        for caveat in unread.into_iter().chain(caveats.into_iter().flatten()) {
+            if !self.investigation.warnings.contains(&caveat) {
+                self.investigation.warnings.push(caveat);
+            }
+        }
         let found = self.running.as_ref().map(|running| summary::Found {
             time: &running.time,
             functions: &functions,
@@ -375,6 +400,7 @@ impl Conduct {
         let report = summary::report(
             &self.investigation,
             found,
+            self.serving.as_ref(),
             self.engine.model(),
             target,
             self.since.rate(),
@@ -483,6 +509,16 @@ impl Conduct {
             _ => ExitStatus::Done,
         }
     }
+}
+
+/// What `--async` asks for.
+fn serving(path: &AsyncPath, params: Params) -> Result<Serving, Failure> {
+    let end = |end: &AsyncEnd| {
+        let function = NameSpec::parse(&end.function).class(FailureKind::Usage)?;
+        let object = end.object.clone();
+        Ok::<_, Failure>(End { function, object })
+    };
+    Ok(Serving::new(end(&path.enqueue)?, end(&path.serve)?, params))
 }
 
 /// Whether results are shown to the person, beside being saved.

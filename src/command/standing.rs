@@ -57,7 +57,14 @@ impl Standing {
             functions: &[],
         });
         let rate = self.since.rate();
-        summary::report(investigation, found, self.engine, self.target.clone(), rate)
+        summary::report(
+            investigation,
+            found,
+            None,
+            self.engine,
+            self.target.clone(),
+            rate,
+        )
     }
 }
 

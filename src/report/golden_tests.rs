@@ -36,6 +36,7 @@ pub(super) fn finished() -> Report {
         peaks: report.peaks[..1].to_vec(),
         values: Vec::new(),
         ftree: report.ftree.clone(),
+        handover: None,
     }];
     report
 }

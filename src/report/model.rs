@@ -561,6 +561,37 @@ pub struct Focus {
     pub values: Vec<ValueContrast>,
     /// The tree below it.
     pub ftree: FtreeNode,
+    /// How its requests come from f0, when it runs in other threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handover: Option<HandOver>,
+}
+
+/// How requests come from ops of f0 to the function that serves them.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HandOver {
+    /// The function by which an op hands a request over.
+    pub enqueue: Function,
+    /// What of its arguments identifies the request.
+    pub enqueued_object: String,
+    /// What of the serving function's arguments does.
+    pub served_object: String,
+    /// Requests that were handed over inside ops of f0.
+    pub enqueued: u64,
+    /// Those that were seen to be served.
+    pub served: u64,
+    /// Those that were waited for when the analysis ended.
+    pub in_flight: u64,
+    /// Those that were given up because nobody served them in time.
+    pub expired: u64,
+    /// Those that were given up because too many were in flight.
+    pub crowded_out: u64,
+    /// Calls of the serving function for what no op of f0 had handed over.
+    pub others: u64,
+    /// Calls of either function whose object could not be read.
+    pub unread: u64,
+    /// How long requests waited, from the call that handed them over to the call that served them.
+    pub waits: ProfileTable,
 }
 
 /// What was computed from f0's arguments, and is different in two peaks.

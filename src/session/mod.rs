@@ -18,6 +18,7 @@ pub mod onlooker;
 mod planning;
 pub mod profiling;
 mod question;
+pub mod serving;
 mod stacks;
 pub mod summary;
 pub mod survey;
@@ -38,7 +39,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::analysis::noise::Noise;
-use crate::analysis::{FnodeId, Request};
+use crate::analysis::{FnodeId, Request, Ticks};
 use crate::options::Preemption;
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::live::Progress;
@@ -51,6 +52,7 @@ use onlooker::Onlooker;
 use planning::Sources;
 use profiling::entrances::Entrances;
 use question::Question;
+use serving::Serving;
 use suspicion::Suspicion;
 use timeline::{Holding, Timeline};
 use watch::Watch;
@@ -123,10 +125,27 @@ pub struct Limits<'a> {
     pub enough: Option<u64>,
 }
 
+/// What was done of what an analysis asked for.
+#[derive(Default)]
+struct CarriedOut {
+    requests: usize,
+    expanded: Vec<FnodeId>,
+    filter: Option<Vec<std::ops::RangeInclusive<Ticks>>>,
+    finished: bool,
+}
+
+impl CarriedOut {
+    fn is_nothing(&self) -> bool {
+        self.requests == 0
+    }
+}
+
 /// One process under analysis.
 pub struct Session<'a> {
     pid: i32,
     investigation: &'a mut Investigation,
+    /// What f0 hands to other threads.
+    serving: Option<&'a mut Serving>,
     engine: Box<dyn Engine>,
     code: CodeCache,
     hooks: Hooks,
@@ -179,6 +198,7 @@ impl<'a> Session<'a> {
         Session {
             pid,
             investigation,
+            serving: None,
             engine,
             code: CodeCache::default(),
             hooks: Hooks::default(),
@@ -191,6 +211,22 @@ impl<'a> Session<'a> {
             entrances: Entrances::default(),
             timeline,
         }
+    }
+
+    /// Follows what f0 hands to other threads, too.
+    #[must_use]
+    pub fn and_serving(mut self, mut serving: Option<&'a mut Serving>) -> Session<'a> {
+        if let Some(serving) = &mut serving {
+            let own = &mut serving.investigation;
+            own.cost = self.investigation.cost;
+            own.analysis
+                .set_noise(self.investigation.analysis.noise().clone());
+            if let Timeline::Switches(_) = self.timeline {
+                own.analysis.expect_absences();
+            }
+        }
+        self.serving = serving;
+        self
     }
 
     /// Analyses until something ends it, and lets the process go, whatever happened.
@@ -207,7 +243,8 @@ impl<'a> Session<'a> {
             Ok(Ending::Exited(_) | Ending::Killed(_)) => Ok(()),
             _ => self.engine.finish(),
         };
-        self.timeline.finish(self.pid, self.investigation);
+        self.timeline
+            .finish(self.pid, self.investigation, self.serving.as_deref_mut());
         let counters = self.engine.counters();
         if counters.unregistered > 0 {
             self.investigation.warnings.push(format!(
@@ -237,14 +274,20 @@ impl<'a> Session<'a> {
             }
             let mut sink = Holding {
                 investigation: self.investigation,
+                serving: self.serving.as_deref_mut(),
                 timeline: &mut self.timeline,
             };
             let notice = self.engine.poll(SLICE, &mut sink)?;
-            self.timeline.advance(self.investigation);
+            self.timeline
+                .advance(self.investigation, self.serving.as_deref_mut());
             let cost = self.engine.cost();
             self.investigation
                 .analysis
                 .set_resolution(cost.resolution, cost.of_caller);
+            if let Some(serving) = &mut self.serving {
+                let analysis = &mut serving.investigation.analysis;
+                analysis.set_resolution(cost.resolution, cost.of_caller);
+            }
             match notice {
                 Some(Notice::Exited(status)) => return Ok(Ending::Exited(status)),
                 Some(Notice::Killed(signal)) => return Ok(Ending::Killed(signal)),
@@ -332,7 +375,10 @@ impl<'a> Session<'a> {
             self.libraries = Libraries::Loaded;
         }
         match self.investigation.find_f0() {
-            Ok(_) => self.check_f0()?,
+            Ok(_) => {
+                self.check_f0()?;
+                self.find_serving()?;
+            }
             Err(_) if self.libraries == Libraries::NotLoadedYet => {}
             Err(error) if self.may_come_later(&error) => {}
             Err(error) => return Err(error.into()),
@@ -433,34 +479,93 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Does what the analysis asks for. True when it asks for nothing more, ever.
+    fn find_serving(&mut self) -> Result<(), SessionError> {
+        match &mut self.serving {
+            Some(serving) if serving.enqueue_at.is_none() => {
+                match serving.find(self.investigation) {
+                    Err(SessionError::Name(_)) if self.libraries == Libraries::NotLoadedYet => {
+                        Ok(())
+                    }
+                    found => found,
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Does something while the second analysis is in the place of the first; `None` when there is no second.
+    fn as_serving<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let serving = self.serving.take()?;
+        let swap = |main: &mut Investigation, own: &mut Investigation| {
+            std::mem::swap(main, own);
+            std::mem::swap(&mut main.modules, &mut own.modules);
+            std::mem::swap(&mut main.catalog, &mut own.catalog);
+        };
+        swap(self.investigation, &mut serving.investigation);
+        let outcome = work(self);
+        swap(self.investigation, &mut serving.investigation);
+        self.serving = Some(serving);
+        Some(outcome)
+    }
+
+    /// Does what the analyses ask for. True when they ask for nothing more, ever.
     fn answer(&mut self) -> Result<bool, SessionError> {
-        let requests = self.investigation.analysis.requests();
-        if requests.is_empty() {
+        let of_f0 = self.carry_out();
+        if let Some(latencies) = &of_f0.filter {
+            self.engine.set_filter(latencies);
+        }
+        // Which calls serve requests of f0 is not known in the target, so all of them are recorded.
+        let of_serving = self.as_serving(Self::carry_out).unwrap_or_default();
+        if of_f0.is_nothing() && of_serving.is_nothing() {
             return Ok(false);
         }
-        let mut expanded = Vec::new();
+        let done = |investigation: &Investigation| {
+            investigation.analysis.status() != crate::analysis::Status::InProgress
+        };
+        let all_done = done(self.investigation)
+            && self
+                .serving
+                .as_ref()
+                .is_none_or(|serving| done(&serving.investigation));
+        if all_done && (of_f0.finished || of_serving.finished) {
+            return Ok(true);
+        }
+        self.watch.next_round();
+        self.instrument()?;
+        let now = darc_tracer::tsc();
+        for fnode in of_f0.expanded {
+            self.investigation.analysis.expanded(fnode, now);
+        }
+        if let Some(serving) = &mut self.serving {
+            for fnode in of_serving.expanded {
+                serving.investigation.analysis.expanded(fnode, now);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Does what one analysis asks for, as far as no probe has to change for it.
+    fn carry_out(&mut self) -> CarriedOut {
+        let requests = self.investigation.analysis.requests();
+        let mut done = CarriedOut {
+            requests: requests.len(),
+            ..CarriedOut::default()
+        };
         for request in requests {
             match request {
                 Request::Expand(fnode) => match self.expand(fnode) {
-                    Ok(()) => expanded.push(fnode),
+                    Ok(()) => done.expanded.push(fnode),
                     Err(reason) => {
                         let why = crate::analysis::Stop::NotInstrumentable(reason);
                         self.investigation.analysis.cannot_expand(fnode, why);
                     }
                 },
-                Request::FilterChanged(latencies) => self.engine.set_filter(&latencies),
+                Request::FilterChanged(latencies) => done.filter = Some(latencies),
                 Request::Retire(_) => {}
-                Request::Finished => return Ok(true),
+                Request::Finished => done.finished = true,
             }
         }
-        self.watch.next_round();
-        self.instrument()?;
-        let now = darc_tracer::tsc();
-        for fnode in expanded {
-            self.investigation.analysis.expanded(fnode, now);
-        }
-        Ok(false)
+        done
     }
 
     /// Makes an fnode's calls its children.
@@ -500,6 +605,23 @@ impl<'a> Session<'a> {
             .collect()
     }
 
+    /// Adds to a plan what the second analysis needs.
+    fn add_serving(&mut self, plan: &mut Plan, code: &mut CodeCache) -> Result<(), SessionError> {
+        let tree = self.as_serving(|session| {
+            session.sources().map(|sources| {
+                let analysis = &session.investigation.analysis;
+                let needed = analysis.needed_probes();
+                planning::plan(analysis.ftree(), needed, &sources, code, &session.hooks)
+            })
+        });
+        match (&self.serving, tree.flatten()) {
+            (Some(serving), Some(tree)) => {
+                serving.extend(plan, tree, self.investigation, code, self.engine.as_ref())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Brings the target's probes to what the ftree needs.
     fn instrument(&mut self) -> Result<(), SessionError> {
         let mut code = std::mem::take(&mut self.code);
@@ -511,6 +633,7 @@ impl<'a> Session<'a> {
                     Ok(f0) => Plan {
                         f0: Some(std::sync::Arc::clone(&f0.code)),
                         callers: self.callers(),
+                        chain: analysis.chain(),
                         ..planning::plan(
                             analysis.ftree(),
                             analysis.needed_probes(),
@@ -525,6 +648,9 @@ impl<'a> Session<'a> {
             None => self.hooks.plan(),
         };
         let mut plan = plan;
+        if plan.f0.is_some() {
+            self.add_serving(&mut plan, &mut code)?;
+        }
         if let (Some(spec), Libraries::Loaded) = (&self.investigation.end_at, self.libraries) {
             let marker = markers::planned(
                 spec,
@@ -543,12 +669,23 @@ impl<'a> Session<'a> {
             .sum();
         self.investigation.sites = self.investigation.sites.max(sites);
         let f0 = plan.f0.as_ref().map(|f0| f0.entry());
+        let path = plan.asynchronous.as_ref();
+        let ends = path.map(|path| [path.enqueue.code.entry(), path.serve.code.entry()]);
         match self.engine.apply(&plan) {
             Ok(refused) => {
                 for refused in refused {
                     if f0 == Some(refused.addr.0) {
                         return Err(SessionError::Unsuitable(format!(
                             "f0 cannot be instrumented: {}",
+                            refused.reason
+                        )));
+                    }
+                    if ends.is_some_and(|ends| ends.contains(&refused.addr.0)) {
+                        let place = self.investigation.modules.place(refused.addr);
+                        let name = place.map(|place| self.investigation.naming().name(place));
+                        return Err(SessionError::Unsuitable(format!(
+                            "{} cannot be instrumented: {}",
+                            name.unwrap_or_else(|| refused.addr.to_string()),
                             refused.reason
                         )));
                     }

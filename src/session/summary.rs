@@ -8,13 +8,14 @@ use darc_tracer::engine::Counters;
 use crate::analysis::Hz;
 use crate::report::assemble::{self, Names as _};
 use crate::report::model::{
-    Clock, ClockUnit, Engine, Focus, Module, Pause, ProbeCost, Probes, Report, SCHEMA, SkippedSite,
-    Status, Target, TimeTable,
+    Clock, ClockUnit, Engine, Focus, HandOver, Module, Pause, ProbeCost, Probes, Report, SCHEMA,
+    SkippedSite, Status, Target, TimeTable,
 };
 
 use super::catalog::Naming;
 use super::investigation::Investigation;
 use super::modules::CodeRef;
+use super::serving::Serving;
 use super::survey::Arrival;
 
 /// What was found of an f0 that runs already.
@@ -31,6 +32,7 @@ pub struct Found<'a> {
 pub fn report(
     investigation: &Investigation,
     found: Option<Found<'_>>,
+    serving: Option<&Serving>,
     engine: Engine,
     target: Target,
     hz: Hz,
@@ -38,17 +40,24 @@ pub fn report(
     let naming = investigation.naming();
     let analysis = &investigation.analysis;
     let modules = investigation.modules.known();
-    let focus: Vec<Focus> = found
-        .iter()
-        .flat_map(|found| found.functions.iter().map(|below| focus(&naming, below)))
-        .collect();
+    let below = found.iter().flat_map(|found| found.functions);
+    let below = below.map(|&(arrival, investigation)| {
+        let own = Naming {
+            catalog: &investigation.catalog,
+            modules: naming.modules,
+            f0: investigation.f0,
+        };
+        focus(own, arrival, investigation)
+    });
+    let served = serving.and_then(|serving| served(investigation, serving));
+    let focus: Vec<Focus> = below.chain(served).collect();
     Report {
         schema: SCHEMA,
         darc: env!("CARGO_PKG_VERSION").to_owned(),
         engine,
         status: match &found {
             Some(found) => overall(found, &focus),
-            None => assemble::status(analysis),
+            None => with_serving(assemble::status(analysis), &focus),
         },
         target,
         f0: naming.f0(),
@@ -76,6 +85,15 @@ pub fn report(
     }
 }
 
+/// The analysis is as far as the one that is behind.
+fn with_serving(own: Status, focus: &[Focus]) -> Status {
+    let is = |status| own == status || focus.iter().any(|focus| focus.status == status);
+    [Status::InProgress, Status::MaxDepthReached]
+        .into_iter()
+        .find(|&status| is(status))
+        .unwrap_or(own)
+}
+
 /// Every function below has to be explained, and there has to be something to explain.
 fn overall(found: &Found<'_>, focus: &[Focus]) -> Status {
     let is = |status| focus.iter().any(|focus| focus.status == status);
@@ -88,13 +106,9 @@ fn overall(found: &Found<'_>, focus: &[Focus]) -> Status {
     }
 }
 
-fn focus(naming: &Naming<'_>, (arrival, investigation): &(&Arrival, &Investigation)) -> Focus {
+/// `naming` is for the ids of that analysis.
+fn focus(naming: Naming<'_>, arrival: &Arrival, investigation: &Investigation) -> Focus {
     let analysis = &investigation.analysis;
-    let own = Naming {
-        catalog: &investigation.catalog,
-        modules: naming.modules,
-        f0: investigation.f0,
-    };
     Focus {
         path: arrival.path.clone(),
         function: naming.function_at(arrival.function),
@@ -107,10 +121,47 @@ fn focus(naming: &Naming<'_>, (arrival, investigation): &(&Arrival, &Investigati
         share_of_time: arrival.share,
         calls: arrival.calls,
         profile: assemble::profile(analysis.profile()),
-        peaks: assemble::peaks(analysis, &own),
+        peaks: assemble::peaks(analysis, &naming),
         values: assemble::values(analysis),
-        ftree: assemble::ftree(analysis, &own),
+        ftree: assemble::ftree(analysis, &naming),
+        handover: None,
     }
+}
+
+/// What f0 hands to other threads, and how that is served.
+fn served(main: &Investigation, serving: &Serving) -> Option<Focus> {
+    let naming = main.naming();
+    let (enqueue, serve) = (serving.enqueue_at?, serving.investigation.f0?);
+    let arrival = Arrival {
+        path: [main.f0?, enqueue, serve]
+            .map(|place| naming.name(place))
+            .to_vec(),
+        function: serve,
+        callers: Vec::new(),
+        share: 0.0,
+        calls: serving.investigation.analysis.profile().count(),
+    };
+    let own = Naming {
+        f0: Some(serve),
+        ..naming
+    };
+    let counts = serving.in_flight.counts();
+    Some(Focus {
+        handover: Some(HandOver {
+            enqueue: naming.function_at(enqueue),
+            enqueued_object: serving.enqueue.object.to_string(),
+            served_object: serving.serve.object.to_string(),
+            enqueued: counts.enqueued,
+            served: counts.served,
+            in_flight: serving.in_flight.len() as u64,
+            expired: counts.expired,
+            crowded_out: counts.crowded_out,
+            others: counts.others,
+            unread: counts.unread,
+            waits: assemble::profile(serving.in_flight.waits()),
+        }),
+        ..focus(own, &arrival, &serving.investigation)
+    })
 }
 
 fn probes(investigation: &Investigation, found: Option<Found<'_>>) -> Probes {

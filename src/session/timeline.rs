@@ -7,16 +7,17 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::{NewTarget, Sink};
+use darc_tracer::engine::{NewTarget, Served, Sink};
 use darc_tracer::perf::record::Left;
 use darc_tracer::perf::switches::{OffCpu, Switches};
-use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Tsc};
+use darc_tracer::record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 use darc_tracer::threads;
 
 use crate::analysis::offcpu::{Away, Interval};
 
 use super::catalog::Catalog;
 use super::investigation::Investigation;
+use super::serving::{Serving, Settle};
 
 /// What is known about the threads of the process while it is measured.
 #[derive(Debug)]
@@ -32,11 +33,18 @@ pub enum Timeline {
     },
 }
 
+/// The analysis that an op is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Whose {
+    F0,
+    Serving,
+}
+
 /// Switches, and the ops that wait for them.
 #[derive(Debug)]
 pub struct Known {
     switches: Switches,
-    held: VecDeque<Op>,
+    held: VecDeque<(Whose, Op)>,
 }
 
 impl Timeline {
@@ -66,19 +74,39 @@ impl Timeline {
     }
 
     /// Reads the kernel's records, and hands on the ops of which all is known.
-    pub fn advance(&mut self, investigation: &mut Investigation) {
+    pub fn advance(
+        &mut self,
+        investigation: &mut Investigation,
+        mut serving: Option<&mut Serving>,
+    ) {
+        self.settle(Settle::Ripe, serving.as_deref_mut());
         if let Timeline::Switches(known) = self {
             known.switches.read();
-            known.deliver(known.switches.complete(), investigation);
+            known.deliver(known.switches.complete(), investigation, serving);
         }
     }
 
+    /// Takes the ops that serve requests of f0.
+    fn settle(&mut self, which: Settle, serving: Option<&mut Serving>) {
+        let Some(serving) = serving else { return };
+        serving.settle(which, |investigation, op| match self {
+            Timeline::Switches(known) => known.held.push_back((Whose::Serving, op)),
+            Timeline::Sums { .. } | Timeline::Unused => investigation.take_op(&op, &[]),
+        });
+    }
+
     /// Hands on everything: nothing more will come.
-    pub fn finish(&mut self, pid: i32, investigation: &mut Investigation) {
+    pub fn finish(
+        &mut self,
+        pid: i32,
+        investigation: &mut Investigation,
+        mut serving: Option<&mut Serving>,
+    ) {
+        self.settle(Settle::All, serving.as_deref_mut());
         match self {
             Timeline::Switches(known) => {
                 known.switches.read();
-                known.deliver(Tsc(u64::MAX), investigation);
+                known.deliver(Tsc(u64::MAX), investigation, serving);
                 let lost = known.switches.lost();
                 if lost > 0 {
                     investigation.warnings.push(format!(
@@ -101,9 +129,14 @@ impl Timeline {
 }
 
 impl Known {
-    fn deliver(&mut self, complete: Tsc, investigation: &mut Investigation) {
-        while self.held.front().is_some_and(|op| op.end <= complete) {
-            let Some(op) = self.held.pop_front() else {
+    fn deliver(
+        &mut self,
+        complete: Tsc,
+        investigation: &mut Investigation,
+        mut serving: Option<&mut Serving>,
+    ) {
+        while self.held.front().is_some_and(|(_, op)| op.end <= complete) {
+            let Some((whose, op)) = self.held.pop_front() else {
                 break;
             };
             let off = self.switches.between(op.tid, op.start, op.end);
@@ -111,7 +144,13 @@ impl Known {
                 .iter()
                 .map(|off| self.interval(off, &mut investigation.catalog))
                 .collect();
-            investigation.take_op(&op, &away);
+            match (whose, &mut serving) {
+                (Whose::F0, _) => investigation.take_op(&op, &away),
+                (Whose::Serving, Some(serving)) => {
+                    serving.with(investigation, |own| own.take_op(&op, &away));
+                }
+                (Whose::Serving, None) => {}
+            }
         }
     }
 
@@ -140,6 +179,8 @@ impl Known {
 pub struct Holding<'a> {
     /// What is known.
     pub investigation: &'a mut Investigation,
+    /// What f0 hands to other threads.
+    pub serving: Option<&'a mut Serving>,
     /// The time line.
     pub timeline: &'a mut Timeline,
 }
@@ -147,7 +188,7 @@ pub struct Holding<'a> {
 impl Sink for Holding<'_> {
     fn op(&mut self, op: Op) {
         match self.timeline {
-            Timeline::Switches(known) => known.held.push_back(op),
+            Timeline::Switches(known) => known.held.push_back((Whose::F0, op)),
             Timeline::Sums { .. } | Timeline::Unused => self.investigation.op(op),
         }
     }
@@ -157,7 +198,25 @@ impl Sink for Holding<'_> {
     }
 
     fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {
-        self.investigation.new_target(parent, site, target)
+        let serving = self.serving.as_deref_mut();
+        let of_serving =
+            serving.and_then(|it| it.new_target(self.investigation, parent, site, target));
+        match of_serving {
+            Some(answer) => answer,
+            None => self.investigation.new_target(parent, site, target),
+        }
+    }
+
+    fn enqueued(&mut self, enqueued: Enqueued) {
+        if let Some(serving) = &mut self.serving {
+            serving.enqueued(&enqueued);
+        }
+    }
+
+    fn served(&mut self, served: Served) {
+        if let Some(serving) = &mut self.serving {
+            serving.served(served);
+        }
     }
 }
 

@@ -36,6 +36,9 @@ pub(super) fn report(report: &Report) -> Result<(), StateError> {
     for focus in &report.focus {
         share("share_of_time", focus.share_of_time)?;
         profile(&focus.profile)?;
+        if let Some(handover) = &focus.handover {
+            profile(&handover.waits)?;
+        }
         analysis(&focus.profile, &focus.peaks, &focus.ftree)?;
     }
     if let Some(comparison) = &report.comparison {

@@ -5,7 +5,54 @@ use std::sync::Arc;
 use darc_disasm::{CallSite, FunctionCode};
 
 use crate::addr::TargetAddr;
-use crate::record::{FnodeId, SiteId};
+use crate::record::{Arguments, FnodeId, SiteId};
+
+/// A chain is no longer than this.
+pub const MOST_READS: usize = 8;
+
+/// A word of the target's memory that is read when a function is entered: from an argument register on, each
+/// address is the word read before plus an offset.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Chain {
+    /// Index of the register in [`Arguments::registers`].
+    pub argument: usize,
+    /// What is added before each read, in bytes; at least one and at most [`MOST_READS`].
+    pub offsets: Vec<i32>,
+}
+
+impl Chain {
+    /// The word at its end, with a way to read words; `None` when one of the addresses cannot be read.
+    pub fn read(
+        &self,
+        arguments: &Arguments,
+        word: impl Fn(TargetAddr) -> Option<u64>,
+    ) -> Option<u64> {
+        let begin = *arguments.registers.get(self.argument)?;
+        self.offsets.iter().try_fold(begin, |at, &offset| {
+            word(TargetAddr(at.wrapping_add_signed(offset.into())))
+        })
+    }
+}
+
+/// A function whose calls, and the objects that they are about, are noticed.
+#[derive(Clone, Debug)]
+pub struct Noticed {
+    /// Its code, entry first.
+    pub code: Arc<FunctionCode>,
+    /// What is read when it is entered.
+    pub chain: Option<Chain>,
+}
+
+/// An asynchronous path: what one thread begins in an op of f0 goes on in another thread.
+#[derive(Clone, Debug)]
+pub struct Asynchronous {
+    /// The function by which an op hands the request over.
+    pub enqueue: Noticed,
+    /// The function whose call serves a request: an f0 of its own.
+    pub serve: Noticed,
+    /// The root of the second ftree.
+    pub root: FnodeId,
+}
 
 /// A function of the target whose sites are instrumented: its code and where that lies.
 #[derive(Clone, Debug)]
@@ -94,6 +141,10 @@ pub struct Plan {
     pub f0: Option<Arc<FunctionCode>>,
     /// The return addresses of the calls of f0 that are ops; empty for all calls.
     pub callers: Vec<TargetAddr>,
+    /// What is read when f0 is entered.
+    pub chain: Option<Chain>,
+    /// The asynchronous path that begins in f0.
+    pub asynchronous: Option<Asynchronous>,
     /// Functions that run already, in the place of f0.
     pub running: Vec<Running>,
     /// Call sites whose calls are counted: what a function calls, measured in it alone.

@@ -63,10 +63,38 @@ pub struct Touched {
     pub count: u64,
 }
 
-/// The integer argument registers at the entry of a function: rdi, rsi, rdx, rcx, r8, r9 (System V ABI for AMD64,
-/// 3.2.3). What a function does not take is whatever was left there.
+/// What a function was called with.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Arguments(pub [u64; 6]);
+pub struct Arguments {
+    /// The integer argument registers at its entry: rdi, rsi, rdx, rcx, r8, r9 (System V ABI for AMD64, 3.2.3).
+    /// What a function does not take is whatever was left there.
+    pub registers: [u64; 6],
+    /// The word at the end of the [`Chain`](crate::plan::Chain) that the plan has for the function; `None` where one
+    /// of the addresses cannot be read. Means nothing when there is no chain.
+    pub read: Option<u64>,
+}
+
+impl From<[u64; 6]> for Arguments {
+    fn from(registers: [u64; 6]) -> Arguments {
+        Arguments {
+            registers,
+            read: None,
+        }
+    }
+}
+
+/// A call of the function by which an op hands a request to another thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Enqueued {
+    /// The thread that called it, as in [`Op::tid`].
+    pub tid: i32,
+    /// When.
+    pub at: Tsc,
+    /// The fnode that was current then.
+    pub fnode: FnodeId,
+    /// What it was called with.
+    pub arguments: Arguments,
+}
 
 /// One outermost completed call of f0 on one thread, entry to return.
 #[derive(Clone, PartialEq, Eq, Debug)]

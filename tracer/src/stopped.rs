@@ -33,7 +33,7 @@ impl Registers {
     #[must_use]
     pub fn arguments(&self) -> Arguments {
         let r = &self.0;
-        Arguments([r.rdi, r.rsi, r.rdx, r.rcx, r.r8, r.r9])
+        Arguments::from([r.rdi, r.rsi, r.rdx, r.rcx, r.r8, r.r9])
     }
 
     /// Makes a system call that the stop cut short with `EINTR` start again as if nothing had happened.

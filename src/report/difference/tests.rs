@@ -72,6 +72,7 @@ fn functions_below_f0_are_paired_by_their_path_and_rated() {
         peaks: Vec::new(),
         values: Vec::new(),
         ftree: report.ftree.clone(),
+        handover: None,
     };
     let (mut before, mut after) = (sample::report(30_000), sample::report(30_000));
     before.focus = vec![

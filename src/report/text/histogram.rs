@@ -90,7 +90,10 @@ fn row(
         .iter()
         .find(|peak| (peak.first_bucket..=peak.last_bucket).contains(&bucket))
         .map(|peak| peak.peak.to_string());
-    let unassigned = if ops > 0 { UNASSIGNED } else { "" };
+    let unassigned = match ops > 0 && !peaks.is_empty() {
+        true => UNASSIGNED,
+        false => "",
+    };
     Some(Row {
         peak: peak.unwrap_or_else(|| unassigned.to_owned()),
         cycles: format!("{} - {}", first.0, last.0),

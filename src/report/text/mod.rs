@@ -6,6 +6,7 @@
 
 mod causes;
 mod contrast;
+mod handover;
 mod header;
 mod histogram;
 mod probes;
@@ -59,13 +60,16 @@ pub fn render(report: &Report, style: Style) -> String {
     }
     for focus in &report.focus {
         page.blank();
-        page.heading(&format!(
-            "Below {}: {} of the time, {} calls: {}",
-            path(&focus.path),
-            percent(focus.share_of_time),
-            focus.calls,
-            words::status(focus.status)
-        ));
+        match &focus.handover {
+            Some(handover) => handover::write(&mut page, focus, handover),
+            None => page.heading(&format!(
+                "Below {}: {} of the time, {} calls: {}",
+                path(&focus.path),
+                percent(focus.share_of_time),
+                focus.calls,
+                words::status(focus.status)
+            )),
+        }
         page.line(&format!(
             "  {} of them measured, {} each on average",
             focus.profile.ops,

@@ -6,7 +6,7 @@ use crate::addr::TargetAddr;
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::{Mark, Plan};
-use crate::record::{FnodeId, Op, SiteId, Ticks};
+use crate::record::{Enqueued, FnodeId, Op, SiteId, Ticks};
 
 pub mod int3;
 pub mod jump;
@@ -20,8 +20,24 @@ pub trait Sink {
     /// those that the peak filter kept out. `latency` is any latency of their common bucket.
     fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks);
 
+    /// A request was handed over inside an op of f0; see [`Asynchronous`](crate::plan::Asynchronous).
+    fn enqueued(&mut self, _enqueued: Enqueued) {}
+
+    /// A completed call of the function that serves requests. What is [`Served::Partly`] known ran while the
+    /// instrumentation changed.
+    fn served(&mut self, _served: Served) {}
+
     /// An indirect site called `target` for the first time in `parent`; the answer holds from now on.
     fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget;
+}
+
+/// A call of the function that serves requests.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Served {
+    /// With everything that its fnodes did.
+    Whole(Op),
+    /// Of which only the latency is known.
+    Partly(Op),
 }
 
 /// What becomes of calls of a target that is seen for the first time.

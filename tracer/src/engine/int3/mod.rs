@@ -40,7 +40,7 @@ use crate::guardian::Guardian;
 use crate::ledger::{Debt, Ledger};
 use crate::maps;
 use crate::memory::Memory;
-use crate::plan::Plan;
+use crate::plan::{Chain, Plan};
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
 use crate::sys;
@@ -108,6 +108,8 @@ pub struct Int3 {
     abandoned: HashMap<u64, u64>,
     stacks: Stacks,
     generation: u64,
+    /// What is read when f0 is entered.
+    chain: Option<Chain>,
     /// How threads go on after a stop; there once the arena is.
     departures: Option<Departures>,
     stop_times: StopTimes,
@@ -171,6 +173,7 @@ impl Int3 {
             abandoned: HashMap::new(),
             stacks: Stacks::default(),
             generation: 0,
+            chain: None,
             departures: None,
             stop_times: StopTimes::new(pid),
             cost: ProbeCost::default(),
@@ -395,6 +398,12 @@ impl Engine for Int3 {
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
+        if plan.asynchronous.is_some() {
+            return Err(Error::Unsuitable(
+                "breakpoints cannot follow requests from one thread to another".to_owned(),
+            ));
+        }
+        self.chain = plan.chain.clone();
         let wanted = points::wanted(plan);
         let near = plan
             .f0

@@ -5,7 +5,7 @@ use darc_disasm::{Registers as _, SiteKind, Target};
 use crate::addr::TargetAddr;
 use crate::engine::Sink;
 use crate::error::Result;
-use crate::record::{FnodeId, Tsc};
+use crate::record::{Arguments, FnodeId, Tsc};
 use crate::stopped::{Registers, Stopped};
 
 use super::Int3;
@@ -239,7 +239,14 @@ impl Int3 {
         if kind == FrameKind::F0
             && let Some(calls) = self.threads.get_mut(&trap.tid)
         {
-            calls.set_arguments(trap.registers.arguments());
+            calls.set_arguments(Arguments {
+                read: self.chain.as_ref().and_then(|chain| {
+                    chain.read(&trap.registers.arguments(), |addr| {
+                        self.memory.read_word(addr).ok()
+                    })
+                }),
+                ..trap.registers.arguments()
+            });
         }
         Ok(())
     }

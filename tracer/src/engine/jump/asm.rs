@@ -13,6 +13,8 @@ pub type Emitted<T> = Result<T, IcedError>;
 /// What the stubs are told about their surroundings.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings {
+    /// The process's id, as it sees it itself.
+    pub pid: i32,
     /// Address of the control mapping.
     pub control: u64,
     /// Address of the ring mapping.

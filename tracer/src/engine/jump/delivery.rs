@@ -1,9 +1,9 @@
 //! From the rings to the sink: records become ops, new callees become questions.
 
 use crate::addr::TargetAddr;
-use crate::engine::{NewTarget, Sink};
+use crate::engine::{NewTarget, Served, Sink};
 use crate::memory::Memory;
-use crate::record::{Arguments, Op, Ticks, Touched, Tsc};
+use crate::record::{Enqueued, FnodeId, Op, Ticks, Touched, Tsc};
 
 use super::function::returns_strangely;
 use super::installed::Installed;
@@ -44,7 +44,22 @@ impl Jump {
         self.counters.records += records.len() as u64;
         for record in records {
             match record {
-                Record::Op { .. } => deliver(record, tree, self.generation, sink),
+                Record::Op { .. } => deliver(record, tree, self.generation, self.serving, sink),
+                Record::Enqueued {
+                    tid,
+                    at,
+                    fnode,
+                    arguments,
+                } => {
+                    if let Some(fnode) = tree.fnode_of_descriptor(fnode) {
+                        sink.enqueued(Enqueued {
+                            tid,
+                            at: Tsc(at),
+                            fnode,
+                            arguments,
+                        });
+                    }
+                }
                 Record::Target {
                     parent,
                     place,
@@ -63,7 +78,13 @@ impl Jump {
     }
 }
 
-fn deliver(record: Record, tree: &Tree, generation: u32, sink: &mut dyn Sink) {
+fn deliver(
+    record: Record,
+    tree: &Tree,
+    generation: u32,
+    serving: Option<FnodeId>,
+    sink: &mut dyn Sink,
+) {
     let Record::Op {
         tid,
         start,
@@ -72,6 +93,7 @@ fn deliver(record: Record, tree: &Tree, generation: u32, sink: &mut dyn Sink) {
         generations: (began, ended),
         tainted,
         arguments,
+        root,
         items,
     } = record
     else {
@@ -91,16 +113,22 @@ fn deliver(record: Record, tree: &Tree, generation: u32, sink: &mut dyn Sink) {
         })
         .collect();
     let whole = began == ended && began % 2 == 0 && began <= generation && !tainted && end >= start;
-    match touched.filter(|_| whole) {
-        Some(touched) => sink.op(Op {
-            tid,
-            start: Tsc(start),
-            end: Tsc(end),
-            latency,
-            arguments: Arguments(arguments),
-            touched,
-        }),
-        None => sink.latency_only(latency, 1, latency),
+    let touched = touched.filter(|_| whole);
+    let known = touched.is_some();
+    let op = Op {
+        tid,
+        start: Tsc(start),
+        end: Tsc(end),
+        latency,
+        arguments,
+        touched: touched.unwrap_or_default(),
+    };
+    let served = serving.is_some() && tree.fnode_of_descriptor(root) == serving;
+    match (served, known) {
+        (false, true) => sink.op(op),
+        (false, false) => sink.latency_only(latency, 1, latency),
+        (true, true) => sink.served(Served::Whole(op)),
+        (true, false) => sink.served(Served::Partly(op)),
     }
 }
 

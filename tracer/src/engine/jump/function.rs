@@ -12,6 +12,7 @@ use crate::addr::TargetAddr;
 use crate::memory::Memory;
 
 use super::layout::journal;
+use super::ops::Ops;
 use super::prepare::Reason;
 use super::spans::{Last, NoRoom, View};
 use super::stubs::{Callee, CountedSite, F0End, Item, Kind, Region, Site, SiteFlags};
@@ -49,8 +50,8 @@ pub struct Function {
     part: Part,
     /// The descriptor of the frame of it that is on a stack already.
     running: Option<u64>,
-    /// The return addresses of its calls that are ops; empty for all.
-    callers: Vec<u64>,
+    /// Which of its calls are ops, and of what.
+    ops: Ops,
     /// Sites whose calls are counted.
     counted: BTreeMap<u64, CountedSite>,
     /// Who jumps where, found when it is first asked for.
@@ -111,7 +112,7 @@ impl Function {
             end: F0End::HiddenReturn,
             part,
             running: None,
-            callers: Vec::new(),
+            ops: Ops::default(),
             counted: BTreeMap::new(),
             branches: OnceCell::new(),
         };
@@ -145,15 +146,15 @@ impl Function {
         &self.counted
     }
 
-    /// Says which calls of it are ops, by their return addresses; none for all.
-    pub fn set_callers(&mut self, callers: Vec<u64>) {
-        self.callers = callers;
+    /// Says which calls of it are ops, and of what.
+    pub fn set_ops(&mut self, ops: Ops) {
+        self.ops = ops;
     }
 
-    /// The return addresses of its calls that are ops; none for all.
+    /// Which calls of it are ops, and of what.
     #[must_use]
-    pub fn callers(&self) -> &[u64] {
-        &self.callers
+    pub fn ops(&self) -> &Ops {
+        &self.ops
     }
 
     /// The descriptor of its frame that was there before the stubs.

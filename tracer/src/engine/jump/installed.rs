@@ -147,6 +147,7 @@ impl Installed {
         words.store(ring::OWNER as usize + 8, began(me.into()).unwrap_or(0));
         words.store(ring::CONTROL as usize, control);
         let around = Surroundings {
+            pid: id_in_target(pid).unwrap_or(pid),
             control,
             rings,
             ring_bytes: room.ring_bytes(),

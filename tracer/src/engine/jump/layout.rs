@@ -197,6 +197,10 @@ pub mod block {
 
     /// The argument registers that the op was called with: six words.
     pub const ARGUMENTS: u64 = 0x80;
+    /// The word at the end of the chain of reads.
+    pub const READ: u64 = 0xb0;
+    /// Whether all of the chain could be read (32 bits).
+    pub const READ_WELL: u64 = 0xb8;
 
     /// Offsets of the touched accumulators, in order (32 bits each).
     pub const TOUCH: u64 = 0x1100;
@@ -277,6 +281,8 @@ pub mod place {
     /// A call of a function whose calls are counted; the function is its slot, the index where that lies in
     /// the thread's counts.
     pub const COUNTED: u32 = 3;
+    /// A call of the function that serves requests: an op of the second ftree.
+    pub const SERVED: u32 = 4;
 }
 
 /// What a thread counted of many functions; lies where otherwise its ring is.
@@ -366,7 +372,7 @@ pub mod record {
     /// One of the kinds below (32 bits).
     pub const KIND: u64 = 4;
     /// Bytes of a record without items.
-    pub const HEAD: u64 = 104;
+    pub const HEAD: u64 = 128;
 
     /// An op.
     pub const OP: u32 = 1;
@@ -374,6 +380,8 @@ pub mod record {
     pub const PADDING: u32 = 2;
     /// A callee seen first at an indirect site.
     pub const TARGET: u32 = 3;
+    /// A call of the function by which an op hands a request over.
+    pub const ENQUEUED: u32 = 4;
 
     /// Op: when f0 was entered.
     pub const START: u64 = 8;
@@ -393,6 +401,12 @@ pub mod record {
     pub const TID: u64 = 48;
     /// Op: the argument registers, six words.
     pub const ARGUMENTS: u64 = 56;
+    /// Op: the word at the end of the chain of reads.
+    pub const READ: u64 = 104;
+    /// Op: whether all of the chain could be read (32 bits).
+    pub const READ_WELL: u64 = 112;
+    /// Op: the descriptor of the root of its ftree. Enqueued: that of the fnode that was current.
+    pub const FNODE: u64 = 120;
 
     /// Item: offset of the accumulator in the block.
     pub const ITEM_NODE: u64 = 0;

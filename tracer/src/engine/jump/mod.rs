@@ -14,6 +14,7 @@ mod function;
 mod installed;
 mod launched;
 mod layout;
+mod ops;
 mod patches;
 mod prepare;
 mod profiler;
@@ -38,7 +39,7 @@ use crate::engine::{Counters, Engine, Notice, ProbeCost, Refused, Sink};
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::{Mark, Plan};
-use crate::record::Ticks;
+use crate::record::{FnodeId, Ticks};
 use crate::stopped::Stopped;
 
 pub use calibrate::{Calibration, calibrate};
@@ -74,6 +75,8 @@ pub struct Jump {
     recycling: Recycling,
     counters: Counters,
     room: Room,
+    /// The root of the second ftree.
+    serving: Option<FnodeId>,
     /// What the stubs wrote to, after they are gone.
     past: Option<Rings>,
 }
@@ -133,6 +136,7 @@ impl Jump {
             recycling: Recycling::new(pid),
             counters: Counters::default(),
             room: Room::default(),
+            serving: None,
             past: None,
         })
     }
@@ -307,9 +311,15 @@ impl Engine for Jump {
         if self.watch.end().is_some() || (nothing && self.space.is_none()) {
             return Ok(Vec::new());
         }
+        let path = plan.asynchronous.as_ref();
+        self.serving = path.map(|path| path.root);
         let codes = plan
             .f0
             .iter()
+            .chain(
+                path.iter()
+                    .flat_map(|path| [&path.enqueue.code, &path.serve.code]),
+            )
             .chain(plan.counted.iter().map(|function| &function.code))
             .chain(plan.counted_sites.iter().map(|sites| &sites.code))
             .chain(plan.functions.iter().map(|function| &function.code))

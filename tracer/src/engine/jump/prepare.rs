@@ -118,8 +118,10 @@ impl Stubs<'_> {
             return Ok(Err(NoRoom::NoInstruction.to_string()));
         };
         // Of a hooked function only the beginning is known: its own branches have been looked at.
-        if matches!(hook, None | Some(Hook::Counted(_) | Hook::Marker(_)))
-            && let Some(reason) = self.entered_from_elsewhere(function, at..region.next)
+        if matches!(
+            hook,
+            None | Some(Hook::Counted(_) | Hook::Marker(_) | Hook::Enqueue)
+        ) && let Some(reason) = self.entered_from_elsewhere(function, at..region.next)
         {
             return Ok(Err(reason));
         }
@@ -133,11 +135,15 @@ impl Stubs<'_> {
             }
         }
         let flags = flags::at(self.memory, at, None);
+        let Some(root) = self.tree.descriptor(function.ops().tree.root()) else {
+            return Ok(Err("there are too many fnodes".to_owned()));
+        };
         let stub = self.place(at, |at, around, runtime| match (purpose, hook) {
             (Purpose::Entry, None) => {
                 let f0 = stubs::F0 {
                     end: function.end(),
-                    callers: function.callers(),
+                    ops: function.ops(),
+                    root,
                     flags,
                 };
                 stubs::f0(at, &region, f0, around, runtime)
@@ -150,6 +156,10 @@ impl Stubs<'_> {
             }
             (Purpose::Entry, Some(Hook::Marker(mark))) => {
                 stubs::marker(at, &region, mark, around, runtime)
+            }
+            (Purpose::Entry, Some(Hook::Enqueue)) => {
+                let chain = function.ops().chain.as_ref();
+                stubs::enqueue(at, &region, chain, around, runtime)
             }
             (Purpose::Entry, Some(hook)) => stubs::hook(at, &region, hook, around, runtime),
             (Purpose::Sites | Purpose::Ret, _) => stubs::region(at, &region, around, runtime),

@@ -64,6 +64,7 @@ impl Installed {
                     .collect::<Option<Vec<_>>>()?;
                 Some(Installed {
                     around: Surroundings {
+                        pid: 0,
                         control,
                         rings: mapping.start,
                         ring_bytes,

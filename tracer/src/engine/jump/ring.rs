@@ -1,6 +1,7 @@
 //! Reads what the stubs wrote to the rings. The target can write anything there, so every number is
 //! checked before it is used.
 
+use crate::record::Arguments;
 use crate::sys::SharedWords;
 
 use super::layout::{FNODES, block, header, node, record, ring};
@@ -37,10 +38,23 @@ pub enum Record {
         generations: (u32, u32),
         /// Whether something of it was not seen.
         tainted: bool,
-        /// The argument registers at the entry of f0.
-        arguments: [u64; 6],
+        /// What it was called with.
+        arguments: Arguments,
+        /// Address of the descriptor of its ftree's root.
+        root: u64,
         /// What its fnodes did.
         items: Vec<Item>,
+    },
+    /// A request was handed over.
+    Enqueued {
+        /// The thread.
+        tid: i32,
+        /// When.
+        at: u64,
+        /// Address of the descriptor that was current.
+        fnode: u64,
+        /// What the function was called with.
+        arguments: Arguments,
     },
     /// A callee seen first at an indirect site.
     Target {
@@ -156,6 +170,10 @@ impl Rings {
         if len < record::HEAD {
             return None;
         }
+        let arguments = || Arguments {
+            registers: std::array::from_fn(|index| word(record::ARGUMENTS + 8 * index as u64)),
+            read: (halves(record::READ_WELL).0 == 1).then(|| word(record::READ)),
+        };
         let found = match kind {
             record::OP => {
                 let (items, tainted) = halves(record::ITEMS);
@@ -172,12 +190,17 @@ impl Rings {
                     latency: word(record::LATENCY),
                     generations: halves(record::BEGAN),
                     tainted: tainted != 0,
-                    arguments: std::array::from_fn(|index| {
-                        word(record::ARGUMENTS + 8 * index as u64)
-                    }),
+                    arguments: arguments(),
+                    root: word(record::FNODE),
                     items,
                 }
             }
+            record::ENQUEUED => Record::Enqueued {
+                tid: halves(record::TID).0 as i32,
+                at: word(record::START),
+                fnode: word(record::FNODE),
+                arguments: arguments(),
+            },
             record::TARGET => Record::Target {
                 parent: word(record::PARENT),
                 place: word(record::PLACE),
@@ -307,8 +330,8 @@ mod tests {
     fn an_op_is_read_with_its_items() {
         let (target, mut rings) = rings();
         let data = ring::DATA as usize;
-        let words: [u64; 18] = [
-            144 | u64::from(record::OP) << 32,
+        let words: [u64; 21] = [
+            168 | u64::from(record::OP) << 32,
             100,
             300,
             190,
@@ -321,6 +344,9 @@ mod tests {
             14,
             15,
             16,
+            17,
+            1,
+            4096,
             block::NODES + 2 * node::SIZE,
             5,
             50,
@@ -330,7 +356,7 @@ mod tests {
         for (index, word) in words.into_iter().enumerate() {
             target.store(data + 8 * index, word);
         }
-        target.store(ring::HEAD as usize, 144);
+        target.store(ring::HEAD as usize, 168);
         let item = Item {
             index: 2,
             count: 5,
@@ -345,11 +371,15 @@ mod tests {
             latency: 190,
             generations: (3, 4),
             tainted: false,
-            arguments: [11, 12, 13, 14, 15, 16],
+            arguments: Arguments {
+                registers: [11, 12, 13, 14, 15, 16],
+                read: Some(17),
+            },
+            root: 4096,
             items: vec![item],
         };
         assert_eq!(drained(&mut rings), [op]);
-        assert_eq!(target.load(ring::TAIL as usize), 144);
+        assert_eq!(target.load(ring::TAIL as usize), 168);
         assert!(drained(&mut rings).is_empty());
     }
 

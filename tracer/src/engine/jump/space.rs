@@ -16,6 +16,7 @@ use crate::plan::Plan;
 use super::function::{self, Function, Part};
 use super::installed::Installed;
 use super::layout::counts;
+use super::ops::{Ops, OpsOf};
 use super::patches::{Patch, Patches};
 use super::prepare::{Prepared, Stubs};
 use super::ring::Rings;
@@ -84,11 +85,42 @@ impl Space {
         self.counted = counted_sites(plan, self.installed.room.slots);
         if let Some(code) = &plan.f0 {
             self.look_at(memory, code, Part::F0);
-            let callers: Vec<u64> = plan.callers.iter().map(|caller| caller.0).collect();
-            if let Some(function) = self.functions.get_mut(&code.entry()) {
-                function.set_callers(callers);
-            }
+            self.set_ops(
+                code.entry(),
+                Ops {
+                    tree: OpsOf::F0,
+                    callers: plan.callers.iter().map(|caller| caller.0).collect(),
+                    chain: plan.chain.clone(),
+                },
+            );
             self.want_entry(memory, code.entry(), None, &mut wanted, &mut refuse)?;
+        }
+        let path = plan.asynchronous.as_ref();
+        for (noticed, tree, hook) in path.iter().flat_map(|path| {
+            let serving = OpsOf::Serving(path.root);
+            [
+                (&path.serve, serving, None),
+                (&path.enqueue, OpsOf::F0, Some(Hook::Enqueue)),
+            ]
+        }) {
+            let entry = noticed.code.entry();
+            if f0 == Some(entry) {
+                refuse(entry, "it is instrumented for another purpose".to_owned());
+                continue;
+            }
+            let part = if hook.is_some() {
+                Part::Entered
+            } else {
+                Part::F0
+            };
+            self.look_at(memory, &noticed.code, part);
+            let ops = Ops {
+                tree,
+                callers: Vec::new(),
+                chain: noticed.chain.clone(),
+            };
+            self.set_ops(entry, ops);
+            self.want_entry(memory, entry, hook, &mut wanted, &mut refuse)?;
         }
         let unwinders = plan.unwinders.iter().map(|addr| (addr.0, Hook::Unwinder));
         let catchers = plan.catchers.iter().map(|addr| (addr.0, Hook::Catcher));
@@ -157,9 +189,15 @@ impl Space {
                 }
             }
         }
+        // The groups of these have room for their sites, too.
+        let entered: Vec<u64> = path
+            .iter()
+            .flat_map(|path| [path.enqueue.code.entry(), path.serve.code.entry()])
+            .chain(f0)
+            .collect();
         for function in &plan.functions {
             let entry = function.code.entry();
-            if f0 != Some(entry) {
+            if !entered.contains(&entry) {
                 self.look_at(memory, &function.code, Part::Callee);
             }
             for (_, call) in &function.sites {
@@ -208,6 +246,12 @@ impl Space {
         function.set_running(running);
         function.set_counted(counted.clone());
         self.functions.insert(entry, function);
+    }
+
+    fn set_ops(&mut self, entry: u64, ops: Ops) {
+        if let Some(function) = self.functions.get_mut(&entry) {
+            function.set_ops(ops);
+        }
     }
 
     fn want_entry(

@@ -11,6 +11,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction};
 use super::asm::Surroundings;
 use super::flags::Flags;
 use super::layout::*;
+use super::ops::Ops;
 use super::runtime::{self, Runtime};
 use super::stubs::{self, Callee, F0End, Item, Kind, Region, Site, SiteFlags, Stub};
 
@@ -61,6 +62,7 @@ impl Arena {
         let control = map((BLOCKS + BLOCK_COUNT * block::SIZE) as usize, data);
         let rings = map((BLOCK_COUNT * ring::SIZE) as usize, data);
         let around = Surroundings {
+            pid: std::process::id() as i32,
             control,
             rings,
             ring_bytes: ring::SIZE,
@@ -178,10 +180,10 @@ impl Arena {
             next: entry + displaced as u64,
         };
         self.patch(entry, displaced, |at, around, runtime| {
-            let callers = &[];
             let f0 = stubs::F0 {
                 end,
-                callers,
+                ops: &Ops::default(),
+                root: around.control + DESCRIPTORS + descriptor::SIZE,
                 flags,
             };
             stubs::f0(at, &entry_code, f0, around, runtime).unwrap()
@@ -393,7 +395,7 @@ fn check_ops(arena: &Arena, children: &[u64]) {
         let (start, end, latency) = (op[1], op[2], op[3]);
         assert!(start < end && latency == end - start, "{op:?}");
         let state = State::arbitrary(FLAGS[0]);
-        let arguments = &op[(record::ARGUMENTS / 8) as usize..FIRST_ITEM];
+        let arguments = &op[(record::ARGUMENTS / 8) as usize..][..6];
         assert_eq!(arguments, state.arguments(), "{op:?}");
         assert_eq!(op[6] as u32, std::process::id().max(op[6] as u32));
         assert_eq!(op[5] as u32 as usize, children.len());
@@ -767,12 +769,15 @@ fn a_running_function_is_cut_into_windows() {
 
 #[test]
 fn only_calls_from_the_named_callers_are_ops() {
-    for (wanted, ops) in [(0, 0), (1, 1)] {
+    for (wanted, expected) in [(0, 0), (1, 1)] {
         let mut arena = Arena::new();
         let child = callee(&mut arena);
         let p = program(&mut arena, 5, |a| a.call(child).unwrap());
         // The program calls its callee, which plays f0 here.
-        let callers = [p.after ^ 0x1000, if wanted == 1 { p.after } else { 1 }];
+        let ops = Ops {
+            callers: vec![p.after ^ 0x1000, if wanted == 1 { p.after } else { 1 }],
+            ..Ops::default()
+        };
         let displaced = arena.instructions(child, 8);
         let entry_code = Region {
             items: displaced[..2].iter().copied().map(Item::Plain).collect(),
@@ -783,16 +788,18 @@ fn only_calls_from_the_named_callers_are_ops() {
                 let f0 = stubs::F0 {
                     flags: Flags::Matter,
                     end: F0End::HiddenReturn,
-                    callers: &callers,
+                    ops: &ops,
+                    root: around.control + DESCRIPTORS + descriptor::SIZE,
                 };
                 stubs::f0(at, &entry_code, f0, around, runtime).unwrap()
             });
         });
-        assert_eq!(arena.ops().len() as u64, ops * OPS);
+        assert_eq!(arena.ops().len() as u64, expected * OPS);
     }
 }
 
 mod counted;
+mod requests;
 
 /// Prints cycles an op: `cargo test -p darc-tracer what_an_op_costs -- --ignored --nocapture`.
 #[test]

@@ -7,6 +7,7 @@
 mod accounts;
 mod counted;
 mod frames;
+mod reads;
 mod records;
 mod threads;
 mod windows;
@@ -53,6 +54,10 @@ pub struct Runtime {
     pub target: u64,
     /// rdx slot: finds a hidden return address in any thread's entries → rax, zero for none.
     pub anywhere: u64,
+    /// rdx what a function was called with, in memory: tells that a request is handed over. rax is lost.
+    pub enqueued: u64,
+    /// rax address → rax the word there. Zero flag: it could be read.
+    pub read: u64,
     /// rdi slot, rdx place: begins a counted call. Zero flag: rsi its entry, rcx its counts, rdi what was
     /// stolen so far; else pass.
     pub count_in: u64,
@@ -131,6 +136,9 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     records::reserve(&mut a, &mut labels.reserve)?;
     records::end(&mut a, &mut end, &labels, around)?;
     records::target(&mut a, &mut target, &labels, around)?;
+    let [mut enqueued, mut read] = std::array::from_fn(|_| a.create_label());
+    records::enqueued(&mut a, &mut enqueued, &labels)?;
+    reads::read(&mut a, &mut read, around)?;
     threads::anywhere(&mut a, &mut anywhere, around)?;
     let threads = counted::Threads { register, renew };
     counted::enter(&mut a, &mut count_in, threads, slow, &labels, around)?;
@@ -173,6 +181,8 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
         caught: code.address(&caught)?,
         target: code.address(&target)?,
         anywhere: code.address(&anywhere)?,
+        enqueued: code.address(&enqueued)?,
+        read: code.address(&read)?,
         count_in: code.address(&count_in)?,
         count_out: code.address(&count_out)?,
         count_ret: code.address(&count_ret)?,

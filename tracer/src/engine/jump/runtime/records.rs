@@ -2,7 +2,7 @@
 
 use iced_x86::code_asm::*;
 
-use crate::engine::jump::asm::{Emitted, Surroundings, field, field32, shadow};
+use crate::engine::jump::asm::{Emitted, Surroundings, field, field32, shadow, tsc};
 use crate::engine::jump::layout::{
     HEADER, LIVE, block, entry, filter, header, node, place, record, ring, targets,
 };
@@ -74,12 +74,16 @@ pub fn end(
 ) -> Emitted<()> {
     let [mut off, mut range, mut next_range, mut found, mut sampled] =
         std::array::from_fn(|_| a.create_label());
-    let [mut count, mut item, mut items, mut full] = std::array::from_fn(|_| a.create_label());
+    let [mut count, mut item, mut items, mut full, mut op, mut write] =
+        std::array::from_fn(|_| a.create_label());
     let scratch = [r8, r9, r10, r11, rbx];
     a.set_label(start)?;
     a.mov(rax, shadow(0, entry::PLACE))?;
     a.cmp(dword_ptr(rax + place::KIND as i32), place::F0 as i32)?;
+    a.je(op)?;
+    a.cmp(dword_ptr(rax + place::KIND as i32), place::SERVED as i32)?;
     a.jne(off)?;
+    a.set_label(&mut op)?;
     // Nothing that a signal handler calls from here on belongs to the op.
     a.mov(rax, none(around))?;
     a.mov(field(block::CURRENT), rax)?;
@@ -88,6 +92,10 @@ pub fn end(
     a.mov(rax, around.control + LIVE)?;
     a.cmp(dword_ptr(rax), 0)?;
     a.je(off)?;
+    // Whether a served request is of interest is not a question of its latency.
+    a.mov(rdx, shadow(0, entry::PLACE))?;
+    a.cmp(dword_ptr(rdx + place::KIND as i32), place::SERVED as i32)?;
+    a.je(write)?;
     // The last range is for all latencies.
     a.add(rax, (HEADER + header::FILTER - LIVE) as i32)?;
     a.set_label(&mut range)?;
@@ -106,6 +114,7 @@ pub fn end(
     a.cmp(qword_ptr(rax + rdx), 0)?;
     a.je(sampled)?;
     a.dec(qword_ptr(rax + rdx))?;
+    a.set_label(&mut write)?;
     // The record.
     for register in scratch {
         a.push(register)?;
@@ -136,6 +145,12 @@ pub fn end(
         a.mov(rax, field(block::ARGUMENTS + word))?;
         a.mov(to_record(record::ARGUMENTS + word), rax)?;
     }
+    a.mov(rax, field(block::READ))?;
+    a.mov(to_record(record::READ), rax)?;
+    a.mov(eax, field32(block::READ_WELL))?;
+    a.mov(to_record32(record::READ_WELL), eax)?;
+    a.mov(rax, shadow(0, entry::CHILD))?;
+    a.mov(to_record(record::FNODE), rax)?;
     a.mov(r11d, field32(block::TOUCHED))?;
     a.mov(to_record32(record::ITEMS), r11d)?;
     a.lea(rdx, qword_ptr(rcx + block::TOUCH as i32))?;
@@ -170,6 +185,10 @@ pub fn end(
     for register in scratch.into_iter().rev() {
         a.pop(register)?;
     }
+    // The histogram is that of f0.
+    a.mov(rdx, shadow(0, entry::PLACE))?;
+    a.cmp(dword_ptr(rdx + place::KIND as i32), place::SERVED as i32)?;
+    a.je(off)?;
     a.mov(rax, field(block::RING))?;
     a.jmp(count)?;
     a.set_label(&mut sampled)?;
@@ -180,6 +199,43 @@ pub fn end(
     a.inc(qword_ptr(rax + rdx + ring::HISTOGRAM as i32))?;
     a.add(qword_ptr(rax + rdx + (ring::HISTOGRAM + 8) as i32), rdi)?;
     a.jmp(off)
+}
+
+/// Writes that a request is handed over. rdx points to what the function was called with: six registers, and the
+/// word at the end of the chain with whether that could be read.
+pub fn enqueued(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+    let scratch = [r8, r9, r10, r11, rdi];
+    let mut full = a.create_label();
+    a.set_label(start)?;
+    for register in scratch {
+        a.push(register)?;
+    }
+    a.mov(rdi, rdx)?;
+    a.mov(eax, record::HEAD as i32)?;
+    a.call(labels.reserve)?;
+    a.test(r8, r8)?;
+    a.je(full)?;
+    a.mov(to_record32(record::LEN), eax)?;
+    a.mov(to_record32(record::KIND), record::ENQUEUED as i32)?;
+    tsc(a)?;
+    a.mov(to_record(record::START), rax)?;
+    a.mov(eax, field32(block::TID))?;
+    a.mov(to_record32(record::TID), eax)?;
+    a.mov(rax, field(block::CURRENT))?;
+    a.mov(to_record(record::FNODE), rax)?;
+    let words = (0..48).step_by(8).map(|word| record::ARGUMENTS + word);
+    for (from, to) in (0..).step_by(8).zip(words.chain([record::READ])) {
+        a.mov(rax, qword_ptr(rdi + from))?;
+        a.mov(to_record(to), rax)?;
+    }
+    a.mov(eax, dword_ptr(rdi + 56))?;
+    a.mov(to_record32(record::READ_WELL), eax)?;
+    publish(a)?;
+    a.set_label(&mut full)?;
+    for register in scratch.into_iter().rev() {
+        a.pop(register)?;
+    }
+    a.ret()
 }
 
 /// The offset in the histogram of the latency in rdi, in rdx: eight an octave and exact below sixteen.

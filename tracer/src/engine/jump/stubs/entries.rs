@@ -7,11 +7,13 @@ use crate::engine::jump::asm::{
     Emitted, SAVED, Surroundings, TOP, acquire, field, field32, restore, save, shadow, top, tsc,
 };
 use crate::engine::jump::flags::Flags;
-use crate::engine::jump::layout::{DESCRIPTORS, LIVE, block, descriptor, entry, place};
+use crate::engine::jump::layout::{DESCRIPTORS, LIVE, block, entry, place};
+use crate::engine::jump::ops::Ops;
 use crate::engine::jump::runtime::{Runtime, nested};
 use crate::plan::Mark;
 
 use super::builder::{Builder, Later, PlaceData};
+use super::enqueue::read_chain;
 use super::sites::return_from_anywhere;
 use super::{Counter, Region, Stub};
 
@@ -29,8 +31,10 @@ pub enum F0End {
 pub struct F0<'a> {
     /// What its end is noticed by.
     pub end: F0End,
-    /// The return addresses of the calls that are ops; none for all.
-    pub callers: &'a [u64],
+    /// Which calls are ops, and of what.
+    pub ops: &'a Ops,
+    /// The descriptor of the root of their ftree.
+    pub root: u64,
     /// What becomes of the flags behind the entry.
     pub flags: Flags,
 }
@@ -41,7 +45,8 @@ pub fn f0(
     region: &Region,
     F0 {
         end,
-        callers,
+        ops,
+        root,
         flags,
     }: F0<'_>,
     around: &Surroundings,
@@ -67,7 +72,7 @@ pub fn f0(
     });
     let op = b.place(PlaceData {
         return_to: 0,
-        kind: place::F0,
+        kind: ops.tree.kind(),
         function: 0,
         local: 0,
         parent: 0,
@@ -101,10 +106,10 @@ pub fn f0(
     b.a.jne(busy)?;
     let mut begin = b.label();
     b.a.set_label(&mut begin)?;
-    if !callers.is_empty() {
+    if !ops.callers.is_empty() {
         let mut wanted = b.label();
         b.a.mov(rax, qword_ptr(rdi))?;
-        for &caller in callers {
+        for &caller in &ops.callers {
             b.a.mov(rdx, caller)?;
             b.a.cmp(rax, rdx)?;
             b.a.je(wanted)?;
@@ -127,10 +132,23 @@ pub fn f0(
     }
     b.a.mov(field(block::ARGUMENTS + 32), r8)?;
     b.a.mov(field(block::ARGUMENTS + 40), r9)?;
+    if let Some(chain) = &ops.chain {
+        let mut unread = b.label();
+        b.a.mov(field32(block::READ_WELL), 0)?;
+        b.a.mov(rax, field(block::ARGUMENTS + 8 * chain.argument as u64))?;
+        read_chain(&mut b, chain, unread)?;
+        b.a.mov(field(block::READ), rax)?;
+        b.a.mov(field32(block::READ_WELL), 1)?;
+        b.a.set_label(&mut unread)?;
+        b.a.nop()?;
+    }
     // Nothing touched, nothing missed: two fields at once.
     b.a.mov(field(block::TOUCHED), 0)?;
     b.a.mov(rdx, around.control + DESCRIPTORS)?;
-    b.a.lea(rax, qword_ptr(rdx + descriptor::SIZE as i32))?;
+    b.a.lea(
+        rax,
+        qword_ptr(rdx + (root - around.control - DESCRIPTORS) as i32),
+    )?;
     b.enter(op)?;
     b.a.mov(rax, qword_ptr(rdi))?;
     b.a.mov(shadow(TOP, entry::RETURN_TO), rax)?;
@@ -240,6 +258,8 @@ pub enum Hook {
     Counted(Counter),
     /// A function by which the program says when it is to be measured.
     Marker(Mark),
+    /// The function by which an op hands a request over.
+    Enqueue,
 }
 
 /// Emits the stub of a hooked entry.
@@ -259,7 +279,9 @@ pub fn hook(
     b.a.call(match hook {
         Hook::Unwinder => runtime.reveal,
         Hook::Catcher => runtime.caught,
-        Hook::Counted(_) | Hook::Marker(_) => unreachable!("such entries have stubs of their own"),
+        Hook::Counted(_) | Hook::Marker(_) | Hook::Enqueue => {
+            unreachable!("such entries have stubs of their own")
+        }
     })?;
     b.a.set_label(&mut pass)?;
     restore(&mut b.a, Flags::Matter)?;

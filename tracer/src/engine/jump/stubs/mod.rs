@@ -6,6 +6,7 @@
 mod builder;
 mod counted;
 mod counted_sites;
+mod enqueue;
 mod entries;
 mod marker;
 mod sites;
@@ -21,6 +22,7 @@ use builder::Builder;
 use sites::append_site;
 
 pub use counted::{CountedSite, Counter, counted, counted_returns};
+pub use enqueue::enqueue;
 pub use entries::{F0, F0End, Hook, f0, hook};
 pub use marker::marker;
 

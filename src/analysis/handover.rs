@@ -1,0 +1,197 @@
+//! Requests that ops of f0 hand to another thread: those in flight, and how long they wait.
+//!
+//! DARC (SIGMETRICS 2008, section 3.7): what is enqueued on the call path of interest is put into a set; the servicing
+//! thread's calls are of interest only when their object is in it. Matching is done here, off the target's path, from
+//! the times of both. Bounded: a request that is never served expires, and too many make the oldest go.
+
+use std::collections::{BTreeSet, HashMap};
+
+use darc_tracer::record::{Ticks, Tsc};
+
+use super::histogram::{Profile, Resolution};
+
+/// No more requests are in flight at once.
+const MOST: usize = 1 << 16;
+
+/// What became of the requests.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counts {
+    /// Handed over inside an op of f0.
+    pub enqueued: u64,
+    /// Those that a call served that is part of the analysis.
+    pub served: u64,
+    /// Calls that served what no op of f0 had handed over.
+    pub others: u64,
+    /// Requests that were forgotten because nobody served them in time.
+    pub expired: u64,
+    /// Requests that were forgotten because too many were in flight.
+    pub crowded_out: u64,
+    /// Calls of either function whose object could not be told: a pointer led nowhere.
+    pub unread: u64,
+}
+
+/// Requests in flight, by what identifies them.
+#[derive(Clone, Debug)]
+pub struct InFlight {
+    /// When each was enqueued, the earliest first. An address that is used again may be there twice, since the call
+    /// that serves the first request is known only when it has ended.
+    waiting: HashMap<u64, Vec<Tsc>>,
+    oldest: BTreeSet<(Tsc, u64)>,
+    waits: Profile,
+    counts: Counts,
+}
+
+impl InFlight {
+    /// None yet.
+    #[must_use]
+    pub fn new(resolution: Resolution) -> InFlight {
+        InFlight {
+            waiting: HashMap::new(),
+            oldest: BTreeSet::new(),
+            waits: Profile::new(resolution),
+            counts: Counts::default(),
+        }
+    }
+
+    /// A request was handed over inside an op of f0.
+    pub fn enqueue(&mut self, object: u64, at: Tsc) {
+        self.counts.enqueued += 1;
+        if !self.oldest.insert((at, object)) {
+            return;
+        }
+        let times = self.waiting.entry(object).or_default();
+        let place = times.partition_point(|&earlier| earlier <= at);
+        times.insert(place, at);
+        if self.oldest.len() > MOST
+            && let Some(&(at, object)) = self.oldest.first()
+        {
+            self.forget(object, at);
+            self.counts.crowded_out += 1;
+        }
+    }
+
+    /// A call that began then serves what is enqueued under this name: how long that had waited, if it is of f0.
+    pub fn serve(&mut self, object: u64, start: Tsc) -> Option<Ticks> {
+        let times = self.waiting.get(&object).map_or(&[][..], Vec::as_slice);
+        let earlier = times.iter().copied().filter(|&at| at <= start);
+        let earlier: Vec<Tsc> = earlier.collect();
+        let Some(&at) = earlier.last() else {
+            self.counts.others += 1;
+            return None;
+        };
+        for &at in &earlier {
+            self.forget(object, at);
+        }
+        // Whose place was used again has been served without being seen.
+        self.counts.expired += earlier.len() as u64 - 1;
+        self.counts.served += 1;
+        let waited = start - at;
+        self.waits.add(waited);
+        Some(waited)
+    }
+
+    /// A call of either function was about something that could not be read.
+    pub fn unread(&mut self) {
+        self.counts.unread += 1;
+    }
+
+    /// Forgets what was handed over before, and has waited too long.
+    pub fn expire(&mut self, before: Tsc) {
+        while let Some(&(at, object)) = self.oldest.first()
+            && at < before
+        {
+            self.forget(object, at);
+            self.counts.expired += 1;
+        }
+    }
+
+    fn forget(&mut self, object: u64, at: Tsc) {
+        self.oldest.remove(&(at, object));
+        if let Some(times) = self.waiting.get_mut(&object) {
+            times.retain(|&other| other != at);
+            if times.is_empty() {
+                self.waiting.remove(&object);
+            }
+        }
+    }
+
+    /// How long requests waited from the hand-over to the call that served them.
+    #[must_use]
+    pub fn waits(&self) -> &Profile {
+        &self.waits
+    }
+
+    /// What became of the requests.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// How many are in flight.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.oldest.len()
+    }
+
+    /// Whether none is in flight.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.oldest.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_flight() -> InFlight {
+        InFlight::new(Resolution::default())
+    }
+
+    #[test]
+    fn a_request_is_served_once_and_only_if_it_was_handed_over() {
+        let mut requests = in_flight();
+        requests.enqueue(7, Tsc(100));
+        assert_eq!(requests.serve(8, Tsc(150)), None);
+        assert_eq!(requests.serve(7, Tsc(99)), None);
+        assert_eq!(requests.serve(7, Tsc(150)), Some(Ticks(50)));
+        assert_eq!(requests.serve(7, Tsc(160)), None);
+        assert!(requests.is_empty());
+        let counts = requests.counts();
+        assert_eq!((counts.enqueued, counts.served, counts.others), (1, 1, 3));
+        assert_eq!(requests.waits().count(), 1);
+    }
+
+    #[test]
+    fn an_address_that_is_used_again_while_the_call_is_not_known_yet_is_told_apart() {
+        let mut requests = in_flight();
+        requests.enqueue(7, Tsc(100));
+        requests.enqueue(7, Tsc(300));
+        assert_eq!(requests.serve(7, Tsc(150)), Some(Ticks(50)));
+        assert_eq!(requests.serve(7, Tsc(310)), Some(Ticks(10)));
+        assert_eq!(requests.counts().expired, 0);
+    }
+
+    #[test]
+    fn what_was_served_unseen_does_not_make_the_next_wait_longer() {
+        let mut requests = in_flight();
+        requests.enqueue(7, Tsc(100));
+        requests.enqueue(7, Tsc(300));
+        assert_eq!(requests.serve(7, Tsc(320)), Some(Ticks(20)));
+        assert_eq!((requests.counts().expired, requests.len()), (1, 0));
+    }
+
+    #[test]
+    fn requests_expire_and_are_bounded() {
+        let mut requests = in_flight();
+        requests.enqueue(1, Tsc(0));
+        requests.enqueue(2, Tsc(900));
+        requests.expire(Tsc(500));
+        assert_eq!((requests.len(), requests.counts().expired), (1, 1));
+        assert_eq!(requests.serve(1, Tsc(1500)), None);
+        for object in 0..MOST as u64 {
+            requests.enqueue(1000 + object, Tsc(2000 + object));
+        }
+        assert_eq!((requests.len(), requests.counts().crowded_out), (MOST, 1));
+    }
+}

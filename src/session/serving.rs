@@ -1,0 +1,297 @@
+//! Asynchronous paths: what ops of f0 hand to other threads, and the second ftree, of the function that serves it.
+//!
+//! DARC (SIGMETRICS 2008, section 3.7). The function that serves is an f0 of its own, with an analysis of its own; only
+//! those of its calls are ops whose object was handed over inside an op of f0. Both analyses share the process, its
+//! files and one instrumentation, so they share the numbering of call sites too. Their fnodes are told apart by
+//! an offset.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use darc_symbols::NameSpec;
+use darc_tracer::engine::{Engine, NewTarget, Served, Sink as _};
+use darc_tracer::plan::{Asynchronous, Edge, Noticed, Plan, PlannedFunction};
+use darc_tracer::record::{Enqueued, FnodeId, Op, SiteId, Tsc};
+
+use crate::analysis::Params;
+use crate::analysis::expression::Expression;
+use crate::analysis::handover::InFlight;
+
+use super::SessionError;
+use super::code::CodeCache;
+use super::investigation::Investigation;
+use super::modules::CodeRef;
+
+/// Added to the fnodes of the second ftree where both are known by one number.
+const FIRST: u32 = 1 << 30;
+/// For so long a request is waited for.
+const EXPIRY: Duration = Duration::from_secs(60);
+/// How finely that is measured.
+const MARK_EVERY: Duration = Duration::from_secs(1);
+
+/// A function, and what of its arguments identifies the request.
+#[derive(Clone, PartialEq, Debug)]
+pub struct End {
+    /// The function.
+    pub function: NameSpec,
+    /// The request.
+    pub object: Expression,
+}
+
+/// What is known of an asynchronous path.
+#[derive(Debug)]
+pub struct Serving {
+    /// Where requests are handed over.
+    pub enqueue: End,
+    /// Where they are served.
+    pub serve: End,
+    /// The function by which they are handed over, once it is found.
+    pub enqueue_at: Option<CodeRef>,
+    /// The analysis of the function that serves.
+    pub investigation: Investigation,
+    /// The requests.
+    pub in_flight: InFlight,
+    /// Calls that the engine delivered since the last time, and before that.
+    arrived: Vec<Served>,
+    ripe: Vec<Served>,
+    marks: VecDeque<(Instant, Tsc)>,
+}
+
+impl Serving {
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(enqueue: End, serve: End, params: Params) -> Serving {
+        Serving {
+            investigation: Investigation::new(serve.function.clone(), params),
+            in_flight: InFlight::new(params.resolution),
+            enqueue,
+            serve,
+            enqueue_at: None,
+            arrived: Vec::new(),
+            ripe: Vec::new(),
+            marks: VecDeque::new(),
+        }
+    }
+
+    /// Does something with the second analysis, which has for that time what both share.
+    pub fn with<T>(
+        &mut self,
+        main: &mut Investigation,
+        work: impl FnOnce(&mut Investigation) -> T,
+    ) -> T {
+        let share = |main: &mut Investigation, own: &mut Investigation| {
+            std::mem::swap(&mut main.modules, &mut own.modules);
+            std::mem::swap(&mut main.catalog, &mut own.catalog);
+        };
+        share(main, &mut self.investigation);
+        let outcome = work(&mut self.investigation);
+        share(main, &mut self.investigation);
+        outcome
+    }
+
+    /// Finds both functions among what is loaded.
+    ///
+    /// # Errors
+    /// When one of the names fits nothing or several functions, or the functions cannot be told apart.
+    pub fn find(&mut self, main: &Investigation) -> Result<(), SessionError> {
+        let enqueue = main.resolve(&self.enqueue.function)?;
+        let serve = main.resolve(&self.serve.function)?;
+        let twice = [enqueue, serve]
+            .into_iter()
+            .find(|&at| main.f0 == Some(at) || enqueue == serve);
+        if let Some(at) = twice {
+            return Err(SessionError::Unsuitable(format!(
+                "{}: f0, the function that enqueues and the one that serves must be three; f0 may be a caller of the one that enqueues",
+                main.naming().name(at)
+            )));
+        }
+        self.enqueue_at = Some(enqueue);
+        self.investigation.f0 = Some(serve);
+        Ok(())
+    }
+
+    /// Adds what the second analysis needs to a plan. `tree` is the plan of its ftree alone.
+    ///
+    /// # Errors
+    /// When the code of one of the functions cannot be had.
+    pub fn extend(
+        &self,
+        plan: &mut Plan,
+        tree: Plan,
+        main: &Investigation,
+        code: &mut CodeCache,
+        engine: &dyn Engine,
+    ) -> Result<(), SessionError> {
+        let mut noticed = |at: Option<CodeRef>, end: &End| {
+            let Some(at) = at else { return Ok(None) };
+            let Some(addr) = main.modules.locate(at) else {
+                return Ok(None);
+            };
+            let scanned = code.scan(addr, &main.modules, engine).map_err(|why| {
+                SessionError::Unsuitable(format!("{}: {why}", main.naming().name(at)))
+            })?;
+            Ok::<_, SessionError>(Some(Noticed {
+                code: Arc::clone(&scanned.code),
+                chain: end.object.chain(),
+            }))
+        };
+        let enqueue = noticed(self.enqueue_at, &self.enqueue)?;
+        let serve = noticed(self.investigation.f0, &self.serve)?;
+        if let (Some(enqueue), Some(serve)) = (enqueue, serve) {
+            plan.asynchronous = Some(Asynchronous {
+                enqueue,
+                serve,
+                root: outward(FnodeId::ROOT),
+            });
+            merge(plan, tree);
+        }
+        Ok(())
+    }
+
+    /// What the person should know about requests.
+    #[must_use]
+    pub fn caveats(&self) -> Vec<String> {
+        let counts = self.in_flight.counts();
+        let mut caveats = self.investigation.warnings.clone();
+        if self.enqueue_at.is_some() && counts.enqueued == 0 {
+            caveats.push(
+                "nothing was handed over inside an op of f0: the function that enqueues is not called there, or on another thread"
+                    .to_owned(),
+            );
+        } else if counts.enqueued > 0 && counts.served == 0 {
+            caveats.push(format!(
+                "no request that f0 handed over was seen to be served: is {} there what {} is where it is handed over?",
+                self.serve.object, self.enqueue.object
+            ));
+        }
+        caveats
+    }
+
+    /// Takes what the engine delivers.
+    pub fn enqueued(&mut self, enqueued: &Enqueued) {
+        match self.enqueue.object.of(&enqueued.arguments) {
+            Some(object) => self.in_flight.enqueue(object, enqueued.at),
+            None => self.in_flight.unread(),
+        }
+    }
+
+    /// Takes what the engine delivers.
+    pub fn served(&mut self, served: Served) {
+        self.arrived.push(served);
+    }
+
+    /// An indirect site of the second ftree has a new callee; `None` when the fnode is not of it.
+    pub fn new_target(
+        &mut self,
+        main: &mut Investigation,
+        parent: FnodeId,
+        site: SiteId,
+        target: darc_tracer::addr::TargetAddr,
+    ) -> Option<NewTarget> {
+        let parent = inward(parent)?;
+        let answer = self.with(main, |own| own.new_target(parent, site, target));
+        Some(match answer {
+            NewTarget::Fnode(fnode) => NewTarget::Fnode(outward(fnode)),
+            other => other,
+        })
+    }
+
+    /// Brings requests and calls that serve them together; the calls that serve requests of f0 go to `take`.
+    ///
+    /// Each thread's records come in order, but the threads are looked at one after the other. So a call is held
+    /// until all of them have been looked at once more.
+    pub fn settle(&mut self, which: Settle, mut take: impl FnMut(&mut Investigation, Op)) {
+        let mut ripe = std::mem::take(&mut self.ripe);
+        match which {
+            Settle::Ripe => self.ripe = std::mem::take(&mut self.arrived),
+            Settle::All => ripe.append(&mut self.arrived),
+        }
+        for served in ripe {
+            let (Served::Whole(op) | Served::Partly(op)) = &served;
+            match self.serve.object.of(&op.arguments) {
+                None => self.in_flight.unread(),
+                Some(object) if self.in_flight.serve(object, op.start).is_none() => {}
+                Some(_) => match served {
+                    Served::Whole(op) => take(&mut self.investigation, inward_op(op)),
+                    Served::Partly(op) => {
+                        self.investigation.latency_only(op.latency, 1, op.latency);
+                    }
+                },
+            }
+        }
+        self.expire();
+    }
+
+    fn expire(&mut self) {
+        let now = Instant::now();
+        if self
+            .marks
+            .back()
+            .is_none_or(|(last, _)| now.duration_since(*last) >= MARK_EVERY)
+        {
+            self.marks.push_back((now, darc_tracer::tsc()));
+        }
+        while let Some(&(at, clock)) = self.marks.front()
+            && now.duration_since(at) >= EXPIRY
+        {
+            self.in_flight.expire(clock);
+            self.marks.pop_front();
+        }
+    }
+}
+
+/// What is brought together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Settle {
+    /// What can be.
+    Ripe,
+    /// All: nothing more will come.
+    All,
+}
+
+fn outward(fnode: FnodeId) -> FnodeId {
+    FnodeId(fnode.0 + FIRST)
+}
+
+fn inward(fnode: FnodeId) -> Option<FnodeId> {
+    fnode.0.checked_sub(FIRST).map(FnodeId)
+}
+
+fn inward_op(mut op: Op) -> Op {
+    op.touched
+        .retain_mut(|touched| match inward(touched.fnode) {
+            Some(fnode) => {
+                touched.fnode = fnode;
+                true
+            }
+            None => false,
+        });
+    op
+}
+
+/// Adds a second ftree's functions and edges to a plan; a function that both instrument is there once.
+fn merge(plan: &mut Plan, tree: Plan) {
+    plan.edges.extend(tree.edges.into_iter().map(|edge| Edge {
+        parent: outward(edge.parent),
+        child: outward(edge.child),
+        ..edge
+    }));
+    let mut known: BTreeMap<u64, PlannedFunction> = std::mem::take(&mut plan.functions)
+        .into_iter()
+        .map(|function| (function.code.entry(), function))
+        .collect();
+    for function in tree.functions {
+        match known.get_mut(&function.code.entry()) {
+            None => drop(known.insert(function.code.entry(), function)),
+            Some(both) => {
+                for site in function.sites {
+                    if !both.sites.iter().any(|(id, _)| *id == site.0) {
+                        both.sites.push(site);
+                    }
+                }
+            }
+        }
+    }
+    plan.functions = known.into_values().collect();
+}
