@@ -177,3 +177,39 @@ fn functions_are_chosen_on_a_terminal() {
         assert!(target.finish().status.success());
     }
 }
+
+/// A function of a library that is not there yet is waited for, and found again wherever the library is loaded next.
+#[test]
+fn functions_of_libraries_that_are_loaded_later() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let mut target = Target::start("plugin_host", opt, &["800"]);
+        let pid = target.pid().to_string();
+        let watch = Running::start(&mut darc(&[
+            "watch",
+            "-p",
+            &pid,
+            "libserve.so:library_serve",
+        ]));
+        let calls = || -> u64 {
+            let status = run_darc(&["status", "-p", &pid, "--format", "json"]);
+            let said: Value = serde_json::from_str(&status.stdout).unwrap_or_default();
+            said["profiles"][0]["calls"].as_u64().unwrap_or(0)
+        };
+        wait_until("the watch", || {
+            run_darc(&["status", "-p", &pid]).code() == 0
+        });
+        target.poke();
+        wait_until("calls of the library", || calls() > 50);
+        watch.signal(Signal::SIGINT);
+        let watch = watch.finish();
+        assert_eq!(watch.code(), 0, "{watch:#?}");
+        assert!(
+            watch.stderr.contains("waiting for it to be loaded"),
+            "{watch:#?}"
+        );
+        check_released(target.pid());
+        check_text(target.pid());
+        assert!(target.finish().status.success());
+    }
+}

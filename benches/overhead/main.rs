@@ -3,12 +3,13 @@
 //! Each target runs three copies of its op in turn, in slices of 3 ms: one that nothing measures, one
 //! that darc (or perf) is attached to, and one that measures itself in the cheapest way. Only figures
 //! of the same phase are divided by each other. Arguments choose parts: `calls`, `pauses`, `symbols`,
-//! `sampling`, `profile`;
+//! `sampling`, `profile`, `watch`;
 //! the names of ops behind `calls` choose among those, and `no-int3` and `no-uprobes` leave comparisons out.
 
 #![allow(missing_docs, reason = "a program")]
 
 mod calls;
+mod changes;
 mod child;
 mod darc;
 mod latency;
@@ -41,6 +42,9 @@ fn main() {
     }
     if wanted("profile") {
         profiles::run(folder.path());
+    }
+    if wanted("watch") {
+        changes::run(folder.path());
     }
     if wanted("symbols") {
         symbols::run(folder.path());

@@ -59,6 +59,7 @@ pub fn execute(options: WatchOptions) -> Result<ExitStatus, Failure> {
         hz: since.rate(),
         began: Instant::now(),
         record,
+        recorded_pauses: 0,
         claim,
         command: command_line(found.pid),
     };
@@ -83,6 +84,8 @@ struct Watch {
     hz: Hz,
     began: Instant,
     record: Option<File>,
+    /// Pauses that are in the record.
+    recorded_pauses: usize,
     /// The claim on the process, by which `darc status` asks.
     claim: Claim,
     command: Vec<String>,
@@ -252,7 +255,7 @@ impl Watch {
             Wish::Quit => return,
         };
         state.message = match outcome {
-            Ok(notes) => match (notes.first(), self.watching.last_pause()) {
+            Ok(notes) => match (notes.first(), self.watching.pauses().last().copied()) {
                 (Some(note), _) => note.clone(),
                 (None, Some(pause)) => {
                     format!(
@@ -282,8 +285,12 @@ impl Watch {
             .iter()
             .filter_map(|item| recorded(item, self.hz))
             .collect();
+        let all = self.watching.pauses();
+        let new = all.get(self.recorded_pauses..).unwrap_or_default();
+        let pauses: Vec<f64> = new.iter().map(|pause| pause.as_secs_f64() * 1e6).collect();
+        self.recorded_pauses = all.len();
         let line = serde_json::json!({
-            "schema": 1, "seconds": time, "inside": path, "functions": functions
+            "schema": 1, "seconds": time, "inside": path, "functions": functions, "pauses_us": pauses
         });
         writeln!(file, "{line}").map_err(|error| {
             Failure::message(

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use darc_disasm::CallSite;
-use darc_symbols::NameSpec;
+use darc_symbols::{LookupError, NameSpec};
 use darc_tracer::engine::Notice;
 use darc_tracer::engine::jump::{Counts, Profiler};
 use darc_tracer::plan::{CountedCall, CountedFunction, CountedSites};
@@ -82,6 +82,8 @@ pub struct Watching {
     hooks: Hooks,
     entrances: Entrances,
     slots: HashMap<Key, u32>,
+    /// Functions of libraries that are not loaded yet, as they were named.
+    awaited: Vec<String>,
     levels: Vec<Level>,
     began: Tsc,
     then: Tsc,
@@ -112,6 +114,7 @@ impl Watching {
             code: CodeCache::default(),
             entrances: Entrances::default(),
             slots: HashMap::new(),
+            awaited: Vec::new(),
             levels: vec![Level {
                 inside: None,
                 items: Vec::new(),
@@ -152,10 +155,10 @@ impl Watching {
         names
     }
 
-    /// For how long the target was stopped for the last change.
+    /// For how long the target was stopped each time, from the first change on.
     #[must_use]
-    pub fn last_pause(&self) -> Option<Duration> {
-        self.profiler.counters().pauses.last().copied()
+    pub fn pauses(&self) -> Vec<Duration> {
+        self.profiler.counters().pauses
     }
 
     /// Adds functions to those that were named. Says what was left out.
@@ -163,6 +166,13 @@ impl Watching {
     /// # Errors
     /// When there are none of that name, or the target cannot be changed.
     pub fn add(&mut self, name: &str) -> Result<Vec<String>, SessionError> {
+        let mut notes = self.find(name)?;
+        notes.extend(self.apply()?);
+        Ok(notes)
+    }
+
+    /// Puts functions into the list of those that were named. A library that is not there may be loaded later.
+    fn find(&mut self, name: &str) -> Result<Vec<String>, SessionError> {
         let spec = NameSpec::parse(name).map_err(|e| SessionError::Unsuitable(e.to_string()))?;
         let mut found = Source {
             modules: &self.modules,
@@ -170,8 +180,13 @@ impl Watching {
             code: &mut self.code,
         }
         .find(&[Wanted::Named(spec)]);
-        if let Some(error) = found.missing.pop() {
-            return Err(error.into());
+        match found.missing.pop() {
+            Some(error @ LookupError::NoSuchModule { .. }) => {
+                self.awaited.push(name.to_owned());
+                return Ok(vec![format!("{error}; waiting for it to be loaded")]);
+            }
+            Some(error) => return Err(error.into()),
+            None => {}
         }
         let mut notes: Vec<String> = found
             .refused
@@ -195,7 +210,6 @@ impl Watching {
                 });
             }
         }
-        notes.extend(self.apply()?);
         Ok(notes)
     }
 
@@ -419,6 +433,12 @@ impl Watching {
         if notice == Some(Notice::LibrariesChanged) && self.modules.refresh(self.pid).is_ok() {
             self.hooks = Hooks::find(&self.modules);
             self.code.clear();
+            for name in std::mem::take(&mut self.awaited) {
+                // A library without such a function is no reason to stop watching the others.
+                if let Err(error) = self.find(&name) {
+                    tracing::debug!(%error, "not watched");
+                }
+            }
             self.apply()?;
             return Ok(None);
         }
