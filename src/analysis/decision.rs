@@ -26,15 +26,18 @@ impl Analysis {
     }
 
     /// Raises the maxcounts of the main contributors to one fnode's longest call in the op.
-    pub(super) fn contribute(&mut self, op: &Op, peak: u32, call: &Touched) {
-        let callees = self
-            .ftree
-            .fnode(call.fnode)
-            .children
-            .iter()
-            .filter_map(|child| self.touched_at[child.0 as usize])
-            .map(|at| &op.touched[at]);
-        let shares = divide(call, callees);
+    pub(super) fn contribute(&mut self, op: &Op, peak: u32, mut call: Touched) {
+        let mut callees = Vec::new();
+        for &child in &self.ftree.fnode(call.fnode).children {
+            let Some(at) = self.touched_at[child.0 as usize] else {
+                continue;
+            };
+            match self.is_told_above(child, peak) {
+                true => call.max = call.max.saturating_sub(op.touched[at].max),
+                false => callees.push(&op.touched[at]),
+            }
+        }
+        let shares = divide(&call, callees);
         let contributors =
             certainly_largest(&shares, self.params.resolution, self.noise.of_caller());
         if contributors == Contributors::default() && self.noise.of_caller() > Ticks(0) {

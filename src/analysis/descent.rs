@@ -59,7 +59,8 @@ pub struct Analysis {
     pub(super) noise: Noise,
     /// What is computed from the arguments of each op.
     expressions: Vec<Expression>,
-    pub(super) waits: super::offcpu::WaitTable,
+    /// What the kernel told of time away; nothing when nobody asked.
+    pub(super) off_cpu: Option<super::offcpu::OffCpuTable>,
 }
 
 #[derive(Clone, Debug)]
@@ -94,7 +95,7 @@ impl Analysis {
             touched_at: Vec::new(),
             noise: Noise::default(),
             expressions: Expression::arguments(),
-            waits: super::offcpu::WaitTable::new(),
+            off_cpu: None,
         }
     }
 
@@ -171,10 +172,10 @@ impl Analysis {
                 continue;
             }
             let call = match fnode {
-                FnodeId::ROOT => Some(&root),
-                _ => self.touched_at[fnode.0 as usize].map(|at| &op.touched[at]),
+                FnodeId::ROOT => Some(root),
+                _ => self.touched_at[fnode.0 as usize].map(|at| self.whole(op, &op.touched[at])),
             };
-            self.measure(op, peak, fnode, call);
+            self.measure(op, peak, fnode, call.as_ref());
             let state = &self.ftree.fnode(fnode).record(peak).state;
             if let (Some(call), PathState::Collecting) = (call, state) {
                 self.contribute(op, peak, call);

@@ -16,10 +16,14 @@ pub struct CalleeId(pub u32);
 pub enum Absence {
     /// Another thread runs.
     Preempted,
-    /// Its CPU serves the interrupt of this number.
+    /// Its CPU serves the device's interrupt of this number.
     Interrupt(u32),
+    /// Its CPU serves an interrupt of the CPUs' own, by its vector.
+    LocalInterrupt(u32),
     /// Its CPU does the deferred work of interrupts of this number (softirq).
     SoftInterrupt(u32),
+    /// A page of its memory is brought in or copied.
+    PageFault,
 }
 
 /// What a call site calls.
@@ -31,7 +35,8 @@ pub enum Callee {
     Syscall(Option<u32>),
     /// An indirect call: all targets that have no fnode of their own yet.
     Unknown,
-    /// Nobody: the thread did not do its work. Such fnodes are below f0 and have no call site.
+    /// Nobody: the thread did not do its work while the parent was current, or anything below it. Such fnodes have no
+    /// call site.
     Absence(Absence),
 }
 
@@ -143,7 +148,7 @@ pub(crate) enum Probe {
 pub struct Fnode {
     /// Its id.
     pub id: FnodeId,
-    /// The fnode whose function contains the site; f0 for time away, none for f0.
+    /// The fnode whose function contains the site; none for f0.
     pub parent: Option<FnodeId>,
     /// The call site; none for f0 and for time away.
     pub site: Option<SiteId>,
@@ -164,7 +169,7 @@ pub struct Ftree {
     /// Fnode `n` is at index `n - 1`.
     fnodes: Vec<Fnode>,
     by_call: HashMap<(FnodeId, SiteId, Callee), FnodeId>,
-    absences: HashMap<Absence, FnodeId>,
+    absences: HashMap<(FnodeId, Absence), FnodeId>,
 }
 
 static NO_RECORD: PeakRecord = PeakRecord {
@@ -301,27 +306,37 @@ impl Ftree {
         id
     }
 
-    /// The fnode that stands for time away, created when there is none yet.
-    pub fn absence(&mut self, kind: Absence) -> FnodeId {
-        if let Some(&known) = self.absences.get(&kind) {
+    /// The fnode that stands for time away in calls of the parent, created when there is none yet.
+    ///
+    /// # Panics
+    /// When the parent is no fnode of this tree.
+    pub fn absence(&mut self, parent: FnodeId, kind: Absence) -> FnodeId {
+        if let Some(&known) = self.absences.get(&(parent, kind)) {
             return known;
         }
+        let depth = self.fnode(parent).depth + 1;
         let id = u32::try_from(self.fnodes.len() + 1).expect("fnodes are numbered with 32 bits");
         let id = FnodeId(id);
         self.fnodes.push(Fnode {
             id,
-            parent: Some(FnodeId::ROOT),
+            parent: Some(parent),
             site: None,
             callee: Callee::Absence(kind),
             children: Vec::new(),
-            depth: 2,
+            depth,
             expansion: Expansion::None,
             probe: Probe::Retired,
             records: Vec::new(),
         });
-        self.fnode_mut(FnodeId::ROOT).children.push(id);
-        self.absences.insert(kind, id);
+        self.fnode_mut(parent).children.push(id);
+        self.absences.insert((parent, kind), id);
         id
+    }
+
+    /// The fnode that stands for time away in calls of the parent, if there is one.
+    #[must_use]
+    pub fn known_absence(&self, parent: FnodeId, kind: Absence) -> Option<FnodeId> {
+        self.absences.get(&(parent, kind)).copied()
     }
 
     /// The target is a new one: it carries no probe.

@@ -1,9 +1,11 @@
-//! Time inside an op in which the thread did not do its work: preempted, interrupted, or blocked (DARC, SIGMETRICS
+//! Times inside an op in which the thread did not do its work: preempted, interrupted, or blocked (DARC, SIGMETRICS
 //! 2008, section 3.6). Pure.
 //!
-//! Preemption strikes wherever the thread happens to be. It is taken out of the latency of every fnode that was current
-//! then, and competes as a callee of f0: under the function that it struck each time it would be many small causes
-//! instead of one. Where the thread *waited*, the function that waited is the cause, and keeps the time; what is added
+//! Preemption, interrupts and page faults strike wherever the thread happens to be. Their time is taken out of the
+//! latency of every fnode that was current then, and competes at each fnode that is investigated, as the sum of all
+//! that struck there or below: first as a callee of f0, and, when the descent goes on in a callee all the same, there
+//! once more with what struck in it. What is a cause of the peak further up does not compete again below.
+//! Where the thread *waited*, the function that waited is the cause, and keeps the time; what is added
 //! is how long it was blocked, how long it could have run and did not, and who woke it.
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use darc_tracer::record::{FnodeId, Op, Ticks, Touched, Tsc};
 
 use super::descent::Analysis;
-use super::ftree::{Absence, Callee, Ftree};
+use super::ftree::{Absence, Callee, Expansion, Ftree, PathState};
 
 /// A thread that ran instead or woke another, as the session numbers them; opaque here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -51,11 +53,23 @@ impl Interval {
     fn len(&self) -> Ticks {
         self.to - self.from
     }
+
+    /// Of a wait: until it was over, and from then on.
+    fn halves(&self) -> (Ticks, Ticks) {
+        let woken = match self.why {
+            Away::Blocked { woken, .. } => woken.unwrap_or(self.to),
+            _ => self.to,
+        };
+        let woken = woken.max(self.from).min(self.to);
+        (woken - self.from, self.to - woken)
+    }
 }
 
 /// How an fnode's ops of one peak waited.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Waits {
+    /// How often it waited, or was struck.
+    pub count: u64,
     /// Waiting for something.
     pub blocked: Ticks,
     /// Woken, but not running yet.
@@ -76,8 +90,51 @@ impl Waits {
     }
 }
 
-/// How the fnodes of each peak waited.
-pub(super) type WaitTable = HashMap<(FnodeId, u32), Waits>;
+/// Where the threads of all ops of one peak were.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct OffCpu {
+    /// The ops that the kernel's records were there for.
+    pub ops: u64,
+    /// Their latencies together.
+    pub time: Ticks,
+    /// The part of it in which they waited for something,
+    pub blocked: Ticks,
+    /// in which they could have gone on after that, but did not run,
+    pub runnable: Ticks,
+    /// in which another thread ran instead,
+    pub preempted: Ticks,
+    /// in which their CPU served interrupts, or did their deferred work,
+    pub interrupted: Ticks,
+    /// and in which pages were brought in.
+    pub faulting: Ticks,
+}
+
+/// What the kernel told.
+#[derive(Clone, Default, Debug)]
+pub(super) struct OffCpuTable {
+    /// How the fnodes of each peak waited.
+    waits: HashMap<(FnodeId, u32), Waits>,
+    /// All ops of each peak.
+    peaks: HashMap<u32, OffCpu>,
+}
+
+impl OffCpu {
+    fn add(&mut self, interval: &Interval) {
+        let len = interval.len();
+        let part = match interval.why {
+            Away::Preempted { .. } => &mut self.preempted,
+            Away::Interrupted(Absence::PageFault) => &mut self.faulting,
+            Away::Interrupted(_) => &mut self.interrupted,
+            Away::Blocked { .. } => {
+                let (blocked, runnable) = interval.halves();
+                self.runnable = self.runnable + runnable;
+                self.blocked = self.blocked + blocked;
+                return;
+            }
+        };
+        *part = *part + len;
+    }
+}
 
 /// What of an op is left when time away is taken out, and where that time went.
 #[derive(Debug)]
@@ -109,7 +166,7 @@ fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval]) -> Apart {
         op: op.clone(),
         waits: Vec::new(),
     };
-    let mut absent: BTreeMap<Absence, (Tsc, Ticks)> = BTreeMap::new();
+    let mut absent: BTreeMap<(FnodeId, Absence), (Tsc, Ticks)> = BTreeMap::new();
     for interval in away {
         let kind = match interval.why {
             Away::Preempted { .. } => Absence::Preempted,
@@ -121,21 +178,30 @@ fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval]) -> Apart {
             }
         };
         // Where the calls were is told by the op as it was measured; their time shrinks in the copy.
+        let mut struck = vec![FnodeId::ROOT];
         for (before, after) in op.touched.iter().zip(&mut left.op.touched) {
             if holds(before, interval) {
                 after.max = after.max.saturating_sub(interval.len());
                 after.sum = after.sum.saturating_sub(interval.len());
+                let fnode = ftree.get(before.fnode);
+                if fnode.is_some_and(|fnode| matches!(fnode.expansion, Expansion::Complete(_))) {
+                    struck.push(before.fnode);
+                }
             }
         }
-        let (_, sum) = absent.entry(kind).or_insert((interval.from, Ticks(0)));
-        *sum = *sum + interval.len();
-        left.waits.push((ftree.absence(kind), *interval));
+        for fnode in struck {
+            let (_, sum) = absent
+                .entry((fnode, kind))
+                .or_insert((interval.from, Ticks(0)));
+            *sum = *sum + interval.len();
+            left.waits.push((ftree.absence(fnode, kind), *interval));
+        }
     }
-    for (kind, (first, sum)) in absent {
+    for ((fnode, kind), (first, sum)) in absent {
         // All of it together: ten slices taken by another process are one cause.
         let sum = sum.min(op.latency);
         left.op.touched.push(Touched {
-            fnode: ftree.absence(kind),
+            fnode: ftree.absence(fnode, kind),
             max: sum,
             max_start: first,
             sum,
@@ -148,40 +214,46 @@ fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval]) -> Apart {
 impl Analysis {
     /// Time away will be told of: f0 has these callees beside its own, and is measured even if it makes no calls.
     pub fn expect_absences(&mut self) {
-        self.ftree.absence(Absence::Preempted);
+        self.ftree.absence(FnodeId::ROOT, Absence::Preempted);
+        self.off_cpu.get_or_insert_default();
     }
 
     /// Records one op, with the times in which its thread did not do its work, in order. Requests may be waiting
     /// afterwards.
     pub fn op_with(&mut self, op: &Op, away: &[Interval]) {
-        if away.is_empty() {
+        if self.off_cpu.is_none() {
             self.op(op);
             return;
         }
+        let latency = op.latency;
         let Apart { op, waits } = apart(&mut self.ftree, op, away);
         self.op(&op);
         let bucket = self
             .profile
             .resolution()
-            .bucket(self.noise.resolved(op.latency));
-        let Some(peak) = self.peak_of(bucket) else {
+            .bucket(self.noise.resolved(latency));
+        let (Some(peak), Some(table)) = (self.peak_of(bucket), &mut self.off_cpu) else {
             return;
         };
+        let all = table.peaks.entry(peak).or_default();
+        all.ops += 1;
+        all.time = all.time + latency;
+        for interval in away {
+            all.add(interval);
+        }
         for (fnode, interval) in waits {
-            let waits = self.waits.entry((fnode, peak)).or_default();
-            let len = interval.len();
+            let waits = table.waits.entry((fnode, peak)).or_default();
+            waits.count += 1;
             match interval.why {
                 Away::Preempted { by } => {
-                    waits.preempted = waits.preempted + len;
-                    waits.met(by, len);
+                    waits.preempted = waits.preempted + interval.len();
+                    waits.met(by, interval.len());
                 }
-                Away::Interrupted(_) => waits.preempted = waits.preempted + len,
-                Away::Blocked { woken, by } => {
-                    let woken =
-                        woken.map_or(interval.to, |at| at.max(interval.from).min(interval.to));
-                    let blocked = woken - interval.from;
+                Away::Interrupted(_) => waits.preempted = waits.preempted + interval.len(),
+                Away::Blocked { by, .. } => {
+                    let (blocked, runnable) = interval.halves();
                     waits.blocked = waits.blocked + blocked;
-                    waits.runnable = waits.runnable + (interval.to - woken);
+                    waits.runnable = waits.runnable + runnable;
                     waits.met(by, blocked);
                 }
             }
@@ -191,7 +263,57 @@ impl Analysis {
     /// How the longest calls of an fnode waited in the ops of a peak; nothing where that was not seen.
     #[must_use]
     pub fn waits(&self, fnode: FnodeId, peak: u32) -> Option<&Waits> {
-        self.waits.get(&(fnode, peak))
+        self.off_cpu.as_ref()?.waits.get(&(fnode, peak))
+    }
+
+    /// Where the threads of a peak's ops were; nothing where that was not asked for.
+    #[must_use]
+    pub fn off_cpu(&self, peak: u32) -> Option<&OffCpu> {
+        self.off_cpu.as_ref()?.peaks.get(&peak)
+    }
+
+    /// The fnodes in which ops of a peak waited, the longest time first. Ops from before an fnode's calls were measured
+    /// count for the fnode itself.
+    #[must_use]
+    pub fn waited_in(&self, peak: u32) -> Vec<(FnodeId, &Waits)> {
+        let waits = self.off_cpu.iter().flat_map(|table| &table.waits);
+        let mut found: Vec<(FnodeId, &Waits)> = waits
+            .filter(|((fnode, of), _)| *of == peak && !is_absence(self.ftree.fnode(*fnode).callee))
+            .map(|((fnode, _), waits)| (*fnode, waits))
+            .collect();
+        found.sort_by_key(|(fnode, waits)| (std::cmp::Reverse(waits.blocked), *fnode));
+        found
+    }
+
+    /// A call of an fnode with all that was taken out of it again: what its callees and the time away in it compete for.
+    pub(super) fn whole(&self, op: &Op, call: &Touched) -> Touched {
+        let mut whole = *call;
+        if self.off_cpu.is_none() {
+            return whole;
+        }
+        for &child in &self.ftree.fnode(call.fnode).children {
+            if is_absence(self.ftree.fnode(child).callee)
+                && let Some(at) = self.touched_at[child.0 as usize]
+            {
+                whole.max = whole.max + op.touched[at].max;
+                whole.sum = whole.sum + op.touched[at].sum;
+            }
+        }
+        whole
+    }
+
+    /// Whether an fnode stands for time away that is a cause of the peak further up already.
+    pub(super) fn is_told_above(&self, fnode: FnodeId, peak: u32) -> bool {
+        let fnode = self.ftree.fnode(fnode);
+        let (Callee::Absence(kind), Some(parent)) = (fnode.callee, fnode.parent) else {
+            return false;
+        };
+        let above = std::iter::successors(self.ftree.fnode(parent).parent, |&at| {
+            self.ftree.fnode(at).parent
+        });
+        above
+            .filter_map(|at| self.ftree.known_absence(at, kind))
+            .any(|id| self.ftree.fnode(id).record(peak).state != PathState::NotChosen)
     }
 }
 
@@ -262,7 +384,7 @@ mod tests {
             interval(1_100, 1_150, BY),
         ];
         let left = apart(&mut ftree, &measured, &away);
-        let preempted = ftree.absence(Absence::Preempted);
+        let preempted = ftree.absence(FnodeId::ROOT, Absence::Preempted);
         let of = |fnode| {
             left.op
                 .touched
@@ -275,6 +397,63 @@ mod tests {
         assert_eq!(of(preempted).max, Ticks(4_150));
         assert_eq!(left.op.latency, measured.latency);
         assert_eq!(ftree.fnode(preempted).parent, Some(FnodeId::ROOT));
+    }
+
+    /// Preemption in a callee that is investigated competes there too, against what that callee does.
+    #[test]
+    fn preemption_competes_where_it_struck() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.expect_absences();
+        let callee = Callee::Function(CalleeId(1));
+        let mut fnodes = Vec::new();
+        // f0 takes 100 µs, g in it nearly all; in g are ten calls of h, 4 µs each, and 30 µs of another thread.
+        for _ in 0..5_000 {
+            let mut called = Vec::new();
+            if let Some(&g) = fnodes.first() {
+                called.push(touched(g, 2_000, 95_000));
+            }
+            if let Some(&h) = fnodes.get(1) {
+                let ten = Touched {
+                    sum: Ticks(40_000),
+                    count: 10,
+                    ..touched(h, 3_000, 4_000)
+                };
+                called.push(ten);
+            }
+            let away = [interval(40_000, 70_000, BY)];
+            analysis.op_with(&op(100_000, called), &away);
+            for request in analysis.requests() {
+                if let Request::Expand(fnode) = request {
+                    if fnodes.len() < 2 {
+                        let site = SiteId(fnodes.len() as u32);
+                        fnodes.push(analysis.add_child(fnode, site, callee));
+                    }
+                    analysis.expanded(fnode, Tsc(0));
+                }
+            }
+        }
+        let g = fnodes[0];
+        let there = analysis.ftree().known_absence(g, Absence::Preempted);
+        let there = analysis.ftree().fnode(there.expect("an fnode in g"));
+        assert_eq!(there.parent, Some(g));
+        assert_eq!(there.record(1).stats.mean(), Ticks(30_000));
+        // 61 of g's 65 µs are its own; 30 µs are no contributor. g as a whole is what f0 sees, without the preemption.
+        let taken = analysis.ftree().fnode(g).record(1).stats.mean();
+        assert_eq!(taken, Ticks(65_000));
+        assert_eq!(
+            analysis.ftree().fnode(g).record(1).measured_time.0 % 95_000,
+            0
+        );
+        let all = analysis.off_cpu(1).expect("told");
+        assert_eq!(all.preempted.0, 30_000 * all.ops);
+        let there = there.id;
+        assert!(!analysis.is_told_above(there, 1));
+        // As a cause of the peak at f0 it is not told again below.
+        let above = analysis
+            .ftree()
+            .known_absence(FnodeId::ROOT, Absence::Preempted);
+        analysis.begin_path(above.expect("an fnode in f0"), 1);
+        assert!(analysis.is_told_above(there, 1));
     }
 
     #[test]

@@ -18,6 +18,10 @@ pub enum CauseKind {
     Preemption,
     /// An interrupt.
     Interrupt,
+    /// Deferred work of interrupts.
+    SoftInterrupt,
+    /// A page fault.
+    PageFault,
 }
 
 /// One root-cause path.
@@ -83,9 +87,11 @@ pub fn root_causes(ftree: &Ftree, peak: u32) -> Vec<RootCause> {
                     Callee::Syscall(_) => CauseKind::Syscall,
                     Callee::Function(_) | Callee::Unknown => CauseKind::Function,
                     Callee::Absence(Absence::Preempted) => CauseKind::Preemption,
-                    Callee::Absence(Absence::Interrupt(_) | Absence::SoftInterrupt(_)) => {
+                    Callee::Absence(Absence::Interrupt(_) | Absence::LocalInterrupt(_)) => {
                         CauseKind::Interrupt
                     }
+                    Callee::Absence(Absence::SoftInterrupt(_)) => CauseKind::SoftInterrupt,
+                    Callee::Absence(Absence::PageFault) => CauseKind::PageFault,
                 };
                 add(kind, record.maxcount, stop.clone());
             }

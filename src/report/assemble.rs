@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use super::model::{
     BucketEntry, CalleeKind, DescentState, ExampleCall, ExampleOp, FnodePeak, Frame, FtreeNode,
-    Function, InlinedFrame, Kind, OtherEntry, Parameters, PeakEntry, PeakValues, ProfileComparison,
-    ProfileTable, RootCauseEntry, Status, StopReason, ValueContrast, ValueShare, WaitsEntry,
+    Function, InlinedFrame, Kind, Parameters, PeakEntry, PeakValues, ProfileComparison,
+    ProfileTable, RootCauseEntry, Status, StopReason, ValueContrast, ValueShare,
 };
+use super::off_cpu::{off_cpu, waits_entry};
 use super::place::Place;
 use crate::analysis::compare::{Comparison, PeakChange};
-use crate::analysis::offcpu::{OtherId, Waits, is_absence};
+use crate::analysis::offcpu::{OtherId, is_absence};
 use crate::analysis::values::Counted;
 use crate::analysis::{
     self, Absence, Analysis, Callee, CalleeId, CauseKind, Fnode, FnodeId, Outcome, Params,
@@ -30,6 +31,17 @@ pub struct Site {
     pub inlined_from: Vec<InlinedFrame>,
 }
 
+/// Who ran instead, or woke a thread.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Other {
+    /// The name.
+    pub name: String,
+    /// The thread; none for an interrupt.
+    pub tid: Option<i32>,
+    /// The functions on its stack, the outermost first; none where it was not seen.
+    pub doing: Vec<String>,
+}
+
 /// The session's knowledge of what the analysis' ids stand for.
 pub trait Names {
     /// f0.
@@ -42,19 +54,31 @@ pub trait Names {
     fn syscall(&self, number: Option<u32>) -> String;
     /// Time in which the thread did not do its work.
     fn absence(&self, absence: Absence) -> String {
-        match absence {
-            Absence::Preempted => "(preemption)".to_owned(),
-            Absence::Interrupt(number) => format!("(interrupt {number})"),
-            Absence::SoftInterrupt(number) => format!("(softirq {number})"),
-        }
+        self::absence(absence)
     }
-    /// Another thread.
-    fn other(&self, other: OtherId) -> String {
-        format!("thread {}", other.0)
+    /// Another thread, or an interrupt.
+    fn other(&self, other: OtherId) -> Other {
+        Other {
+            name: format!("thread {}", other.0),
+            ..Other::default()
+        }
     }
     /// What an fnode is called whose target is not known.
     fn unknown(&self) -> String {
         "(indirect call)".to_owned()
+    }
+}
+
+/// Time in which the thread did not do its work, where nothing but its kind and number is known.
+#[must_use]
+pub fn absence(absence: Absence) -> String {
+    match absence {
+        Absence::Preempted => "(preemption)".to_owned(),
+        Absence::Interrupt(number) | Absence::LocalInterrupt(number) => {
+            format!("(interrupt {number})")
+        }
+        Absence::SoftInterrupt(number) => format!("(softirq {number})"),
+        Absence::PageFault => "(page fault)".to_owned(),
     }
 }
 
@@ -156,6 +180,9 @@ pub fn peaks(analysis: &Analysis, names: &dyn Names) -> Vec<PeakEntry> {
             example: analysis
                 .example(peak.number)
                 .map(|op| example(analysis, op, names)),
+            off_cpu: analysis
+                .off_cpu(peak.number)
+                .map(|all| off_cpu(analysis, peak.number, all, names)),
         })
         .collect()
 }
@@ -205,6 +232,8 @@ fn root_cause(
             CauseKind::Syscall => Kind::Syscall,
             CauseKind::Preemption => Kind::Preemption,
             CauseKind::Interrupt => Kind::Interrupt,
+            CauseKind::SoftInterrupt => Kind::SoftInterrupt,
+            CauseKind::PageFault => Kind::PageFault,
         },
         maxcount: cause.maxcount,
         stop,
@@ -215,26 +244,6 @@ fn root_cause(
             .last()
             .and_then(|&last| analysis.waits(last, peak))
             .map(|waits| waits_entry(waits, names)),
-    }
-}
-
-fn waits_entry(waits: &Waits, names: &dyn Names) -> WaitsEntry {
-    let mut others: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    for (&other, &(count, time)) in &waits.others {
-        let (counts, times) = others.entry(names.other(other)).or_default();
-        *counts += count;
-        *times = times.saturating_add(time.0);
-    }
-    let mut others: Vec<OtherEntry> = others
-        .into_iter()
-        .map(|(name, (count, time))| OtherEntry { name, count, time })
-        .collect();
-    others.sort_by_key(|other| std::cmp::Reverse(other.time));
-    WaitsEntry {
-        blocked: waits.blocked.0,
-        runnable: waits.runnable.0,
-        preempted: waits.preempted.0,
-        others,
     }
 }
 
@@ -267,14 +276,14 @@ fn frame(fnode: &Fnode, names: &dyn Names) -> Frame {
     }
 }
 
-struct NamedCallee {
+pub(super) struct NamedCallee {
     kind: CalleeKind,
-    name: String,
+    pub(super) name: String,
     place: Option<Place>,
     syscall: Option<u32>,
 }
 
-fn callee(fnode: &Fnode, names: &dyn Names) -> NamedCallee {
+pub(super) fn callee(fnode: &Fnode, names: &dyn Names) -> NamedCallee {
     let function = |function: Function| NamedCallee {
         kind: CalleeKind::Function,
         name: function.name,
@@ -303,7 +312,9 @@ fn callee(fnode: &Fnode, names: &dyn Names) -> NamedCallee {
             kind: match absence {
                 Absence::Preempted => CalleeKind::Preemption,
                 Absence::Interrupt(_) => CalleeKind::Interrupt,
+                Absence::LocalInterrupt(_) => CalleeKind::LocalInterrupt,
                 Absence::SoftInterrupt(_) => CalleeKind::SoftInterrupt,
+                Absence::PageFault => CalleeKind::PageFault,
             },
             name: names.absence(absence),
             place: None,
@@ -390,9 +401,11 @@ fn node(fnode: &Fnode, children: Vec<FtreeNode>, names: &dyn Names) -> FtreeNode
         callee: callee.place,
         syscall: callee.syscall,
         interrupt: match fnode.callee {
-            Callee::Absence(Absence::Interrupt(number) | Absence::SoftInterrupt(number)) => {
-                Some(number)
-            }
+            Callee::Absence(
+                Absence::Interrupt(number)
+                | Absence::LocalInterrupt(number)
+                | Absence::SoftInterrupt(number),
+            ) => Some(number),
             _ => None,
         },
         file: site.as_ref().and_then(|site| site.file.clone()),

@@ -38,7 +38,7 @@ pub(super) struct Cell {
 pub(super) fn rows<'a>(ftree: &'a FtreeNode, peaks: &[PeakEntry]) -> Vec<Row<'a>> {
     let numbers: Vec<u32> = peaks.iter().map(|peak| peak.peak).collect();
     let mut rows = Vec::new();
-    collect(ftree, None, 0, &numbers, &mut rows);
+    collect(ftree, ftree, None, 0, &numbers, &mut rows);
     rows
 }
 
@@ -52,9 +52,30 @@ pub(super) fn calls(calls: Option<f64>) -> String {
     }
 }
 
+/// Time away below this part of f0's time is no row of its own: interrupts strike everywhere a little.
+const LEAST_AWAY: f64 = 0.01;
+
+/// Whether time away is worth a row: a cause, or some part of f0's time in the ops of a peak.
+fn matters(node: &FtreeNode, parent: &FtreeNode, f0: &FtreeNode, peaks: &[u32]) -> bool {
+    peaks.iter().any(|&peak| {
+        let time = |node, parent| per_op(node, parent, peak).map_or(0, |(_, time)| time);
+        let whole = time(f0, None) as f64;
+        call_cell(node, Some(parent), peak).is_cause
+            || time(node, Some(parent)) as f64 > LEAST_AWAY * whole
+    })
+}
+
+fn is_away(node: &FtreeNode) -> bool {
+    !matches!(
+        node.kind,
+        CalleeKind::Function | CalleeKind::Syscall | CalleeKind::Unknown
+    )
+}
+
 /// The rows of a node and all below it. `parent` is absent for f0.
 fn collect<'a>(
     node: &'a FtreeNode,
+    f0: &FtreeNode,
     parent: Option<&FtreeNode>,
     depth: usize,
     peaks: &[u32],
@@ -79,8 +100,9 @@ fn collect<'a>(
     });
     // The place of an indirect call's unnamed targets says nothing as long as all targets have names.
     let seen = |child: &&FtreeNode| child.kind != CalleeKind::Unknown || child.count > 0;
-    for child in node.children.iter().filter(seen) {
-        collect(child, Some(node), below, peaks, rows);
+    let matters = |child: &&FtreeNode| !is_away(child) || matters(child, node, f0, peaks);
+    for child in node.children.iter().filter(seen).filter(matters) {
+        collect(child, f0, Some(node), below, peaks, rows);
     }
 }
 

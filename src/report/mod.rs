@@ -18,6 +18,7 @@ pub mod html;
 pub mod json;
 mod markup;
 pub mod model;
+mod off_cpu;
 pub mod place;
 pub mod profiles;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub mod speedscope;
 pub mod svg;
 mod telling;
 pub mod text;
+mod waiting;
 pub(crate) mod words;
 
 pub use assemble::Names;

@@ -242,6 +242,45 @@ pub struct PeakEntry {
     /// One of its ops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub example: Option<ExampleOp>,
+    /// How much of their time its ops' threads did not work, where the kernel told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off_cpu: Option<OffCpuEntry>,
+}
+
+/// How much of their time the threads of a peak's ops did not work, in cycles.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct OffCpuEntry {
+    /// The ops that were recorded in full while the kernel told.
+    pub ops: u64,
+    /// Their latencies together.
+    pub time: u64,
+    /// The part of it in which they waited for something.
+    pub blocked: u64,
+    /// In which they were woken, but did not run yet.
+    pub runnable: u64,
+    /// In which another thread ran instead.
+    pub preempted: u64,
+    /// In which interrupts were served, or their deferred work was done.
+    pub interrupted: u64,
+    /// In which pages were brought in or copied.
+    pub page_faults: u64,
+    /// Where they waited, the longest time first. What was told before a function's calls were measured
+    /// stands for the function itself.
+    pub waits: Vec<WaitPlace>,
+}
+
+/// Where threads waited, and how.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WaitPlace {
+    /// The functions' names, f0 first.
+    #[serde(default)]
+    pub path: Vec<String>,
+    /// How.
+    #[serde(default)]
+    pub waits: WaitsEntry,
 }
 
 /// One op as it was measured.
@@ -290,6 +329,10 @@ pub enum Kind {
     Preemption,
     /// An interrupt ran.
     Interrupt,
+    /// Deferred work of interrupts ran.
+    SoftInterrupt,
+    /// A page was brought in.
+    PageFault,
 }
 
 /// Why a path ends.
@@ -337,7 +380,10 @@ pub struct RootCauseEntry {
 /// How threads waited in the longest calls of an fnode, in the ops of one peak together.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
 pub struct WaitsEntry {
+    /// How often.
+    pub count: u64,
     /// Waiting for something, in cycles.
     pub blocked: u64,
     /// Able to run, but not running, in cycles.
@@ -345,20 +391,36 @@ pub struct WaitsEntry {
     /// Preempted or interrupted, in cycles.
     pub preempted: u64,
     /// Who ran instead, or woke the thread; the longest time first.
-    #[serde(default)]
     pub others: Vec<OtherEntry>,
 }
 
-/// Another thread.
+/// Another thread, or several of one name; or an interrupt.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OtherEntry {
     /// Its name.
     pub name: String,
+    /// The thread, when it is always the same one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tid: Option<i32>,
+    /// Where it was when it woke the thread, as far as that was seen; the most frequent first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub doing: Vec<DoingEntry>,
     /// How often.
     pub count: u64,
     /// The time of it, in cycles.
     pub time: u64,
+}
+
+/// Where a thread was.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct DoingEntry {
+    /// The functions on its stack, the outermost first; eight at most.
+    #[serde(default)]
+    pub functions: Vec<String>,
+    /// How often.
+    pub count: u64,
 }
 
 /// One function on a root-cause path and the call that led to it.
@@ -412,10 +474,14 @@ pub enum CalleeKind {
     Unknown,
     /// Nobody: another thread ran.
     Preemption,
-    /// Nobody: an interrupt was served; `interrupt` says which.
+    /// Nobody: a device's interrupt was served; `interrupt` says which.
     Interrupt,
+    /// Nobody: an interrupt of the CPUs' own was served; `interrupt` is its vector.
+    LocalInterrupt,
     /// Nobody: deferred work of interrupts was done; `interrupt` says which.
     SoftInterrupt,
+    /// Nobody: a page of the program's memory was brought in or copied.
+    PageFault,
 }
 
 /// One fnode and all below it.
@@ -436,7 +502,7 @@ pub struct FtreeNode {
     /// The number of the system call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syscall: Option<u32>,
-    /// The number of the interrupt.
+    /// The number of the interrupt, its vector, or that of its deferred work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt: Option<u32>,
     /// The source file of the call.

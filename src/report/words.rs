@@ -2,7 +2,6 @@
 //! Texts from the target are escaped here, once more as the format demands it elsewhere.
 
 use super::escape::control;
-use super::model::WaitsEntry;
 use super::model::{
     Engine, Frame, Kind, PeakEntry, Probes, RootCauseEntry, Status, StopReason, Target,
 };
@@ -132,6 +131,8 @@ pub(super) fn in_words(cause: &RootCauseEntry) -> String {
         (Kind::Syscall, _) => format!("the time is in the system call {last}"),
         (Kind::Preemption, _) => "the thread was ready, but another one ran".to_owned(),
         (Kind::Interrupt, _) => "the CPU served an interrupt".to_owned(),
+        (Kind::SoftInterrupt, _) => "the CPU did deferred work of interrupts (softirq)".to_owned(),
+        (Kind::PageFault, _) => "pages of the program's memory were brought in".to_owned(),
         (Kind::Function, StopReason::NoCalls) => {
             format!("{last} takes the time itself; it makes no calls")
         }
@@ -141,47 +142,6 @@ pub(super) fn in_words(cause: &RootCauseEntry) -> String {
         0 => what,
         maxcount => format!("{what} (maxcount {maxcount})"),
     }
-}
-
-/// How the thread waited at the end of a path; a line each.
-pub(super) fn waiting(hz: Option<Hz>, waits: &WaitsEntry) -> Vec<String> {
-    /// Others that are named.
-    const NAMED: usize = 3;
-    let mut lines = Vec::new();
-    let off = waits.blocked.saturating_add(waits.runnable);
-    if off > 0 {
-        let mut line = format!(
-            "blocked for {} together in the ops that were looked at",
-            time(hz, waits.blocked)
-        );
-        if waits.runnable > 0 {
-            line.push_str(&format!(
-                ", then {} ready to run but not running",
-                time(hz, waits.runnable)
-            ));
-        }
-        lines.push(line);
-    }
-    if waits.preempted > 0 {
-        lines.push(format!(
-            "{} together in the ops that were looked at",
-            time(hz, waits.preempted)
-        ));
-    }
-    let what = if off > 0 { "woken by" } else { "instead ran" };
-    for other in waits.others.iter().take(NAMED) {
-        lines.push(format!(
-            "{what} {}: {} times, {}",
-            control(&other.name),
-            other.count,
-            time(hz, other.time)
-        ));
-    }
-    let rest = waits.others.len().saturating_sub(NAMED);
-    if rest > 0 {
-        lines.push(format!("{what} others: {rest}"));
-    }
-    lines
 }
 
 /// A frame with its call site, and the inlined functions that the call stands in.

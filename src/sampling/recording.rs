@@ -75,6 +75,7 @@ impl Recording {
             | Record::Forked(_)
             | Record::Exited(_)
             | Record::Out { .. }
+            | Record::Point(_)
             | Record::In(_)
             | Record::Other(_) => {}
         }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use darc_disasm::{SiteKind, Target};
 
 use crate::analysis::offcpu::OtherId;
-use crate::analysis::{CalleeId, SiteId};
-use crate::report::assemble::{Names, Site};
+use crate::analysis::{Absence, CalleeId, SiteId};
+use crate::report::assemble::{self, Names, Other, Site};
 use crate::report::model::{Function, InlinedFrame};
 use crate::report::place::Place;
 
@@ -44,12 +44,24 @@ pub struct Catalog {
     site_ids: HashMap<CodeRef, SiteId>,
     callees: Vec<CodeRef>,
     callee_ids: HashMap<CodeRef, CalleeId>,
-    others: Vec<String>,
-    other_ids: HashMap<String, OtherId>,
+    others: Vec<Another>,
+    other_ids: HashMap<Another, OtherId>,
+    absences: HashMap<Absence, String>,
 }
 
-/// Names of other threads that are kept; later ones share one.
-const MOST_OTHERS: usize = 1000;
+/// Who ran instead, or woke a thread.
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Another {
+    /// The thread's or the interrupt's name.
+    pub name: String,
+    /// The thread; none for an interrupt.
+    pub tid: Option<i32>,
+    /// The functions on its stack, the innermost first.
+    pub stack: Vec<CodeRef>,
+}
+
+/// Others that are kept, each with its stack; later ones share what has the same name.
+const MOST_OTHERS: usize = 2000;
 
 impl Catalog {
     /// The id of a call site. What an earlier run's file says of a site is replaced by what its code says.
@@ -77,19 +89,31 @@ impl Catalog {
         })
     }
 
-    /// The id of other threads of a name.
-    pub fn other(&mut self, name: &str) -> OtherId {
-        if let Some(&known) = self.other_ids.get(name) {
+    /// The id of another thread, or of an interrupt.
+    pub fn other(&mut self, other: Another) -> OtherId {
+        if let Some(&known) = self.other_ids.get(&other) {
             return known;
         }
-        let name = match self.others.len() < MOST_OTHERS {
-            true => name,
-            false => "others",
+        let other = match self.others.len() {
+            0..MOST_OTHERS => other,
+            // Stacks are forgotten first, then names.
+            len => Another {
+                name: match len < 2 * MOST_OTHERS {
+                    true => other.name,
+                    false => "others".to_owned(),
+                },
+                ..Another::default()
+            },
         };
-        *self.other_ids.entry(name.to_owned()).or_insert_with(|| {
-            self.others.push(name.to_owned());
+        *self.other_ids.entry(other.clone()).or_insert_with(|| {
+            self.others.push(other);
             OtherId(self.others.len() as u32 - 1)
         })
+    }
+
+    /// Remembers what time away is called; the first name stays.
+    pub fn name_absence(&mut self, absence: Absence, name: impl FnOnce() -> String) {
+        self.absences.entry(absence).or_insert_with(name);
     }
 
     /// Where a site is, and what it may call.
@@ -201,12 +225,20 @@ impl Names for Naming<'_> {
         }
     }
 
-    fn other(&self, other: OtherId) -> String {
-        self.catalog
-            .others
-            .get(other.0 as usize)
-            .cloned()
-            .unwrap_or_default()
+    fn other(&self, other: OtherId) -> Other {
+        let Some(other) = self.catalog.others.get(other.0 as usize) else {
+            return Other::default();
+        };
+        Other {
+            name: other.name.clone(),
+            tid: other.tid,
+            doing: other.stack.iter().rev().map(|&at| self.name(at)).collect(),
+        }
+    }
+
+    fn absence(&self, absence: Absence) -> String {
+        let known = self.catalog.absences.get(&absence).cloned();
+        known.unwrap_or_else(|| assemble::absence(absence))
     }
 
     fn syscall(&self, number: Option<u32>) -> String {

@@ -10,7 +10,9 @@ use darc_tracer::engine::{Counters, NewTarget, ProbeCost, Sink};
 use darc_tracer::record::Op;
 
 use crate::analysis::offcpu::Interval;
-use crate::analysis::{Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stop, Ticks};
+use crate::analysis::{
+    Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stop, Ticks,
+};
 use crate::options::Preemption;
 use crate::report::{Place, Report};
 use crate::state::{Ids, StateError};
@@ -210,6 +212,13 @@ impl Investigation {
         }
     }
 
+    /// Tells the person something, once.
+    pub fn warn(&mut self, warning: String) {
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+
     /// Remembers that a site carries no probe.
     pub fn skip(&mut self, at: TargetAddr, reason: String) {
         if let Some(place) = self.modules.place(at) {
@@ -313,6 +322,10 @@ impl<C: FnMut(&Place) -> CodeRef> Ids for StoredIds<'_, C> {
 
     fn function(&mut self, _name: &str, place: &Place) -> CalleeId {
         self.catalog.callee((self.code)(place))
+    }
+
+    fn absence(&mut self, absence: Absence, name: &str) {
+        self.catalog.name_absence(absence, || name.to_owned());
     }
 }
 

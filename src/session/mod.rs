@@ -26,6 +26,7 @@ mod suspicion;
 pub mod syscalls;
 mod timeline;
 mod waiting;
+mod wakers;
 mod watch;
 pub mod watching;
 

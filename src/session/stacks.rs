@@ -26,16 +26,21 @@ pub struct StackFrame {
 }
 
 /// Unwinds stacks of one process.
-pub struct Unwinder<'a> {
-    modules: &'a Modules,
+pub struct Unwinder {
     unwinder: UnwinderX86_64<Vec<u8>>,
     cache: CacheX86_64,
 }
 
-impl<'a> Unwinder<'a> {
+impl std::fmt::Debug for Unwinder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unwinder").finish_non_exhaustive()
+    }
+}
+
+impl Unwinder {
     /// Reads the unwind tables of what is loaded.
     #[must_use]
-    pub fn new(modules: &'a Modules) -> Unwinder<'a> {
+    pub fn new(modules: &Modules) -> Unwinder {
         let mut unwinder = UnwinderX86_64::new();
         for (start, end, id) in modules.ranges() {
             if let Some(module) = module(modules, start, end, id) {
@@ -43,20 +48,19 @@ impl<'a> Unwinder<'a> {
             }
         }
         Unwinder {
-            modules,
             unwinder,
             cache: CacheX86_64::new(),
         }
     }
 
-    /// The frames of a stack, innermost first, as far as they lead.
+    /// The frames of a stack, innermost first, as far as they lead; `modules` are those of [`Unwinder::new`].
     #[must_use]
-    pub fn frames(&mut self, stack: &Stack) -> Vec<StackFrame> {
+    pub fn frames(&mut self, modules: &Modules, stack: &Stack) -> Vec<StackFrame> {
         let mut registers = UnwindRegsX86_64::new(stack.rip.0, stack.rsp, stack.rbp);
         let mut address = FrameAddress::from_instruction_pointer(stack.rip.0);
         let mut frames = Vec::new();
         while frames.len() < MOST_FRAMES {
-            let Some(function) = self.function(address.address_for_lookup()) else {
+            let Some(function) = function(modules, address.address_for_lookup()) else {
                 break;
             };
             frames.push(StackFrame {
@@ -82,16 +86,16 @@ impl<'a> Unwinder<'a> {
         }
         frames
     }
+}
 
-    fn function(&self, addr: u64) -> Option<CodeRef> {
-        let place = self.modules.place(TargetAddr(addr))?;
-        let image = self.modules.get(place.module).image.as_ref()?;
-        let function = image.function_at(place.addr)?;
-        Some(CodeRef {
-            module: place.module,
-            addr: FileAddr(function.addr.0),
-        })
-    }
+fn function(modules: &Modules, addr: u64) -> Option<CodeRef> {
+    let place = modules.place(TargetAddr(addr))?;
+    let image = modules.get(place.module).image.as_ref()?;
+    let function = image.function_at(place.addr)?;
+    Some(CodeRef {
+        module: place.module,
+        addr: FileAddr(function.addr.0),
+    })
 }
 
 fn module(modules: &Modules, start: u64, end: u64, id: ModuleId) -> Option<Module<Vec<u8>>> {

@@ -435,7 +435,9 @@ impl<'a> Survey<'a> {
             let mut unwinder = Unwinder::new(&self.investigation.modules);
             stacks
                 .iter()
-                .filter_map(|stack| below_f0(unwinder.frames(stack), f0))
+                .filter_map(|stack| {
+                    below_f0(unwinder.frames(&self.investigation.modules, stack), f0)
+                })
                 .collect()
         };
         for frames in below {
@@ -514,7 +516,7 @@ pub fn calls_in_progress(pid: i32, investigation: &Investigation) -> BTreeMap<i3
     };
     let mut unwinder = Unwinder::new(&investigation.modules);
     let calls = stacks.iter().filter_map(|stack| {
-        let frames = below_f0(unwinder.frames(stack), f0)?;
+        let frames = below_f0(unwinder.frames(&investigation.modules, stack), f0)?;
         Some((stack.tid, frames.first()?.sp))
     });
     calls.collect()

@@ -8,16 +8,20 @@ use std::time::Duration;
 
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{NewTarget, Served, Sink};
-use darc_tracer::perf::record::Left;
-use darc_tracer::perf::switches::{OffCpu, Switches};
+use darc_tracer::perf::off_cpu::{self, Waker, Why};
+use darc_tracer::perf::switches::Switches;
+use darc_tracer::perf::tracepoints::{NoTracepoints, Service};
 use darc_tracer::record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 use darc_tracer::threads;
 
-use crate::analysis::offcpu::{Away, Interval};
+use crate::analysis::Absence;
+use crate::analysis::offcpu::{Away, Interval, OtherId};
 
-use super::catalog::Catalog;
+use super::catalog::{Another, Catalog};
 use super::investigation::Investigation;
+use super::modules::Modules;
 use super::serving::{Serving, Settle};
+use super::wakers::Wakers;
 
 /// What is known about the threads of the process while it is measured.
 #[derive(Debug)]
@@ -44,6 +48,7 @@ enum Whose {
 #[derive(Debug)]
 pub struct Known {
     switches: Switches,
+    wakers: Wakers,
     held: VecDeque<(Whose, Op)>,
 }
 
@@ -56,18 +61,19 @@ impl Timeline {
             true => match Switches::follow(pid) {
                 Ok(switches) => {
                     investigation.analysis.expect_absences();
+                    warn_of_untold(&switches, investigation);
                     return Timeline::Switches(Box::new(Known {
                         switches,
+                        wakers: Wakers::default(),
                         held: VecDeque::new(),
                     }));
                 }
                 Err(refusal) => refusal.to_string(),
             },
         };
-        let warning = format!("preemption is not told from a function's own time: {refused}");
-        if !investigation.warnings.contains(&warning) {
-            investigation.warnings.push(warning);
-        }
+        investigation.warn(format!(
+            "preemption is not told from a function's own time: {refused}"
+        ));
         Timeline::Sums {
             waited: waited(pid),
         }
@@ -107,6 +113,7 @@ impl Timeline {
             Timeline::Switches(known) => {
                 known.switches.read();
                 known.deliver(Tsc(u64::MAX), investigation, serving);
+                warn_of_untold(&known.switches, investigation);
                 let lost = known.switches.lost();
                 if lost > 0 {
                     investigation.warnings.push(format!(
@@ -128,6 +135,20 @@ impl Timeline {
     }
 }
 
+/// Says once what the kernel's tracepoints do not tell, and why.
+fn warn_of_untold(switches: &Switches, investigation: &mut Investigation) {
+    match switches.untold() {
+        Some(NoTracepoints::TooManyFaults) => investigation.warn(
+            "page faults came faster than they could be read: from then on they count as a function's own time"
+                .to_owned(),
+        ),
+        Some(why) => investigation.warn(format!(
+            "who ends waits, interrupts and page faults are not told: {why}"
+        )),
+        None => {}
+    }
+}
+
 impl Known {
     fn deliver(
         &mut self,
@@ -142,7 +163,7 @@ impl Known {
             let off = self.switches.between(op.tid, op.start, op.end);
             let away: Vec<Interval> = off
                 .iter()
-                .map(|off| self.interval(off, &mut investigation.catalog))
+                .map(|off| self.interval(off, &mut investigation.catalog, &investigation.modules))
                 .collect();
             match (whose, &mut serving) {
                 (Whose::F0, _) => investigation.take_op(&op, &away),
@@ -154,24 +175,87 @@ impl Known {
         }
     }
 
-    fn interval(&mut self, off: &OffCpu, catalog: &mut Catalog) -> Interval {
-        let why = match off.left {
-            Left::Preempted => Away::Preempted {
-                by: off
-                    .instead
-                    .filter(|&instead| instead != 0)
-                    .map(|instead| catalog.other(&self.switches.name(instead))),
+    fn interval(
+        &mut self,
+        away: &off_cpu::Away,
+        catalog: &mut Catalog,
+        modules: &Modules,
+    ) -> Interval {
+        let why = match away.why {
+            Why::Preempted(instead) => Away::Preempted {
+                // The idle thread runs instead where the hypervisor, or a limit of CPU time, keeps ours from running.
+                by: instead
+                    .filter(|&tid| tid != 0)
+                    .map(|tid| self.thread(tid, None, catalog, modules)),
             },
-            Left::Blocked => Away::Blocked {
-                woken: None,
-                by: None,
+            Why::Blocked(wake) => Away::Blocked {
+                woken: wake.map(|wake| wake.at),
+                by: wake.map(|wake| match wake.by {
+                    Waker::Thread { tid, stack } => self.thread(tid, stack, catalog, modules),
+                    Waker::Interrupt(service) => catalog.other(Another {
+                        name: match service {
+                            Some(service) => self.service(service),
+                            None => "an interrupt".to_owned(),
+                        },
+                        ..Another::default()
+                    }),
+                }),
             },
+            Why::Served(service) => {
+                let absence = absence(service);
+                catalog.name_absence(absence, || format!("({})", self.service(service)));
+                Away::Interrupted(absence)
+            }
         };
         Interval {
-            from: off.out,
-            to: off.back,
+            from: away.from,
+            to: away.to,
             why,
         }
+    }
+
+    fn thread(
+        &mut self,
+        tid: i32,
+        stack: Option<u64>,
+        catalog: &mut Catalog,
+        modules: &Modules,
+    ) -> OtherId {
+        let stack = stack.and_then(|number| self.switches.stack(number));
+        let stack = stack.map(|stack| self.wakers.functions(modules, stack));
+        catalog.other(Another {
+            name: self.switches.name(tid),
+            tid: Some(tid),
+            stack: stack.unwrap_or_default(),
+        })
+    }
+
+    /// What a CPU does beside its threads, in words.
+    fn service(&self, service: Service) -> String {
+        let name = self.switches.service_name(service);
+        let with = |words: String| match name {
+            Some(name) => format!("{words} {name}"),
+            None => words,
+        };
+        match service {
+            Service::Interrupt(number) | Service::LocalInterrupt(number) => {
+                with(format!("interrupt {number}"))
+            }
+            Service::SoftInterrupt(number) => match name {
+                Some(name) => format!("softirq {name}"),
+                None => format!("softirq {number}"),
+            },
+            Service::PageFault => "page fault".to_owned(),
+        }
+    }
+}
+
+fn absence(service: Service) -> Absence {
+    match service {
+        Service::Interrupt(number) => Absence::Interrupt(number),
+        Service::LocalInterrupt(vector) => Absence::LocalInterrupt(vector),
+        Service::SoftInterrupt(number) => Absence::SoftInterrupt(number),
+        Service::PageFault => Absence::PageFault,
     }
 }
 

@@ -15,6 +15,8 @@ pub trait Ids {
     fn site(&mut self, place: &Place) -> SiteId;
     /// The id of a function that begins at a place.
     fn function(&mut self, name: &str, place: &Place) -> CalleeId;
+    /// What time away is called.
+    fn absence(&mut self, _absence: Absence, _name: &str) {}
 }
 
 /// The parameters that the result was found with.
@@ -61,8 +63,9 @@ fn ftree(root: &FtreeNode, ids: &mut dyn Ids) -> Result<Ftree, StateError> {
         for child in &node.children {
             if let Some(absence) = absence(child) {
                 let nodes = tree.len();
-                let child_id = tree.absence(absence);
-                if id != FnodeId::ROOT || tree.len() == nodes {
+                let child_id = tree.absence(id, absence);
+                ids.absence(absence, &child.name);
+                if tree.len() == nodes {
                     return Err(invalid("the same call is there twice"));
                 }
                 below.push((child, child_id));
@@ -92,9 +95,7 @@ fn callee(node: &FtreeNode, ids: &mut dyn Ids) -> Result<Callee, StateError> {
         (CalleeKind::Function, None) => return Err(invalid("a function has no place")),
         (CalleeKind::Syscall, _) => Callee::Syscall(node.syscall),
         (CalleeKind::Unknown, _) => Callee::Unknown,
-        (CalleeKind::Preemption | CalleeKind::Interrupt | CalleeKind::SoftInterrupt, _) => {
-            return Err(invalid("time away is no call"));
-        }
+        _ => return Err(invalid("time away is no call")),
     })
 }
 
@@ -104,6 +105,8 @@ fn absence(node: &FtreeNode) -> Option<Absence> {
     match node.kind {
         CalleeKind::Preemption => Some(Absence::Preempted),
         CalleeKind::Interrupt => Some(Absence::Interrupt(number)),
+        CalleeKind::LocalInterrupt => Some(Absence::LocalInterrupt(number)),
+        CalleeKind::PageFault => Some(Absence::PageFault),
         CalleeKind::SoftInterrupt => Some(Absence::SoftInterrupt(number)),
         CalleeKind::Function | CalleeKind::Syscall | CalleeKind::Unknown => None,
     }

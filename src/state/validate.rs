@@ -214,9 +214,9 @@ fn analysis(
         ensure(depth <= MAX_DEPTH + 1 && nodes <= MAX_RECORDS, || {
             "the ftree is too large".to_owned()
         })?;
-        let is_call = !matches!(
+        let is_call = matches!(
             node.kind,
-            CalleeKind::Preemption | CalleeKind::Interrupt | CalleeKind::SoftInterrupt
+            CalleeKind::Function | CalleeKind::Syscall | CalleeKind::Unknown
         );
         ensure(depth == 1 || node.site.is_some() || !is_call, || {
             "an fnode has no call site".to_owned()

@@ -5,12 +5,14 @@
  * f0 = update
  * fast peak (4 of 5 ops, ~0.3 ms):  update -> compute                             function
  * slow peak (1 of 5 ops, ~2.5 ms):    update -> lock_table -> … -> futex            syscall
+ *   woken by the thread "holder", in holder -> pthread_mutex_unlock
  */
 #include "work.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
+#include <sys/prctl.h>
 
 static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER;
 static sem_t take, taken;
@@ -24,6 +26,7 @@ static int has_waiter(void)
 static void *holder(void *unused)
 {
     (void)unused;
+    prctl(PR_SET_NAME, "holder");
     for (;;) {
         while (sem_wait(&take) != 0)
             ;

@@ -12,7 +12,7 @@ use crate::report::escape::control;
 use crate::report::markup::Markup;
 use crate::report::model::{FtreeNode, PeakEntry, ProfileTable, Report, ValueContrast};
 use crate::report::telling::in_words;
-use crate::report::{svg, words};
+use crate::report::{svg, waiting, words};
 
 pub(super) const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">";
 
@@ -315,7 +315,11 @@ impl Page {
         self.text(words::percent(peak.share_of_ops))
             .raw(" of all, ");
         self.text(words::percent(peak.share_of_time))
-            .raw(" of the time</p>\n");
+            .raw(" of the time");
+        if let Some(away) = waiting::away(peak) {
+            self.raw("<br>").words(away);
+        }
+        self.raw("</p>\n");
         for cause in &peak.root_causes {
             self.raw("<p class=\"cause-text\"><strong>")
                 .words(words::in_words(cause))
@@ -324,7 +328,7 @@ impl Page {
             for line in cause
                 .waits
                 .iter()
-                .flat_map(|waits| words::waiting(hz, waits))
+                .flat_map(|waits| waiting::waiting(hz, waits))
             {
                 self.raw("<br>").words(line);
             }
@@ -353,6 +357,15 @@ impl Page {
                 self.raw("</li>\n");
             }
             self.raw("</ol>\n");
+        }
+        for place in waiting::elsewhere(peak) {
+            self.raw("<p class=\"cause-text\"><strong>also waited: ")
+                .words(words::path(&place.path))
+                .raw("</strong>");
+            for line in waiting::waiting(self.hz, &place.waits) {
+                self.raw("<br>").words(line);
+            }
+            self.raw("</p>\n");
         }
         self.raw("</details>\n");
     }

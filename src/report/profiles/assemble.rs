@@ -37,6 +37,7 @@ pub fn entries(peaks: &[PeakRange]) -> Vec<PeakEntry> {
         status: Status::NotAnalysed,
         root_causes: Vec::new(),
         example: None,
+        off_cpu: None,
     };
     peaks.iter().map(entry).collect()
 }

@@ -2,7 +2,8 @@
 
 use super::Page;
 use crate::report::model::{PeakEntry, Report, RootCauseEntry, Status};
-use crate::report::words::{self, frame_lines, in_words, path, percent, status, waiting};
+use crate::report::waiting::{away, elsewhere, waiting};
+use crate::report::words::{self, frame_lines, in_words, path, percent, status};
 
 pub(super) fn write(page: &mut Page, report: &Report) {
     if report.peaks.is_empty() {
@@ -32,11 +33,20 @@ pub(super) fn peaks(page: &mut Page, peaks: &[PeakEntry], resolution: u32) {
             percent(peak.share_of_ops),
             percent(peak.share_of_time)
         ));
+        if let Some(away) = away(peak) {
+            page.line(&format!("  {away}"));
+        }
         if peak.root_causes.is_empty() && peak.status == Status::RootCauseFound {
             page.line("  no path was found");
         }
         for cause in &peak.root_causes {
             root_cause(page, cause);
+        }
+        for place in elsewhere(peak) {
+            page.line(&format!("  also waited: {}", path(&place.path)));
+            for line in waiting(page.hz, &place.waits) {
+                page.line(&format!("    {line}"));
+            }
         }
     }
 }

@@ -27,6 +27,30 @@ enum Kind {
     Switches,
     /// Nothing: the event is there for its ring, into which others write.
     Ring,
+    /// A record each time that the kernel passes the tracepoint of this number.
+    Point(u16),
+    /// A record at the end of each page fault.
+    Faulted(Fault),
+    /// The same, with the program's registers and stack.
+    Stacks(u16),
+}
+
+/// Kinds of page faults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Nothing had to be read.
+    Minor,
+    /// The page was read from a file or from swap.
+    Major,
+}
+
+/// What a sample is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Layout {
+    /// Where the program was, perhaps with a chain of callers.
+    Position(Chains),
+    /// What a tracepoint tells, perhaps with the program's registers and stack.
+    Raw,
 }
 
 /// When an event begins to count.
@@ -61,7 +85,10 @@ pub struct Attributes {
 pub const SIZE: usize = 112;
 
 const TYPE_SOFTWARE: u32 = 1;
+const TYPE_TRACEPOINT: u32 = 2;
 const COUNT_SW_CPU_CLOCK: u64 = 0;
+const COUNT_SW_PAGE_FAULTS_MIN: u64 = 5;
+const COUNT_SW_PAGE_FAULTS_MAJ: u64 = 6;
 const COUNT_SW_DUMMY: u64 = 9;
 
 /// Bits of `sample_type`.
@@ -71,7 +98,15 @@ mod sample {
     pub const TIME: u64 = 1 << 2;
     pub const CALLCHAIN: u64 = 1 << 5;
     pub const CPU: u64 = 1 << 7;
+    pub const RAW: u64 = 1 << 10;
+    pub const REGS_USER: u64 = 1 << 12;
+    pub const STACK_USER: u64 = 1 << 13;
 }
+
+/// rbp, rsp and rip of `enum perf_event_x86_regs`, in which order they are written.
+const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
+/// Bytes of stack that are copied: the frames of interest are near its top.
+pub const STACK: u32 = 4096;
 
 /// Bits of the word of flags.
 mod flag {
@@ -133,6 +168,34 @@ impl Attributes {
         }
     }
 
+    /// Each time that the kernel passes a tracepoint, by its number.
+    #[must_use]
+    pub fn point(number: u16) -> Attributes {
+        Attributes {
+            kind: Kind::Point(number),
+            scope: Scope::UserAndKernel,
+            ..Attributes::switches()
+        }
+    }
+
+    /// The end of each page fault of this kind.
+    #[must_use]
+    pub fn faulted(fault: Fault) -> Attributes {
+        Attributes {
+            kind: Kind::Faulted(fault),
+            ..Attributes::point(0)
+        }
+    }
+
+    /// Where a program is when the kernel passes a tracepoint in its name.
+    #[must_use]
+    pub fn stacks(point: u16) -> Attributes {
+        Attributes {
+            kind: Kind::Stacks(point),
+            ..Attributes::point(0)
+        }
+    }
+
     /// The same for another part of the machine.
     #[must_use]
     pub fn scope(self, scope: Scope) -> Attributes {
@@ -157,12 +220,12 @@ impl Attributes {
         self.scope
     }
 
-    /// Whether samples carry chains, for the parser.
+    /// What samples are made of, for the parser.
     #[must_use]
-    pub fn chains(&self) -> Chains {
+    pub fn layout(&self) -> Layout {
         match self.kind {
-            Kind::Samples { chains, .. } => chains,
-            Kind::Switches | Kind::Ring => Chains::Left,
+            Kind::Samples { chains, .. } => Layout::Position(chains),
+            _ => Layout::Raw,
         }
     }
 
@@ -175,9 +238,11 @@ impl Attributes {
             | flag::WATERMARK
             | flag::SAMPLE_ID_ALL
             | flag::USE_CLOCKID;
-        if self.kind != Kind::Ring {
+        if matches!(self.kind, Kind::Samples { .. } | Kind::Switches) {
             flags |= flag::COMM | flag::COMM_EXEC | flag::TASK;
         }
+        let mut kind = TYPE_SOFTWARE;
+        let (mut registers, mut stack) = (0, 0);
         let (config, period) = match self.kind {
             Kind::Samples { period, chains } => {
                 sample_type |= sample::IP;
@@ -192,6 +257,25 @@ impl Attributes {
                 (COUNT_SW_DUMMY, 0)
             }
             Kind::Ring => (COUNT_SW_DUMMY, 0),
+            Kind::Point(number) => {
+                kind = TYPE_TRACEPOINT;
+                sample_type |= sample::RAW;
+                (u64::from(number), 1)
+            }
+            Kind::Faulted(fault) => {
+                sample_type |= sample::RAW;
+                let count = match fault {
+                    Fault::Minor => COUNT_SW_PAGE_FAULTS_MIN,
+                    Fault::Major => COUNT_SW_PAGE_FAULTS_MAJ,
+                };
+                (count, 1)
+            }
+            Kind::Stacks(point) => {
+                kind = TYPE_TRACEPOINT;
+                sample_type |= sample::RAW | sample::REGS_USER | sample::STACK_USER;
+                (registers, stack) = (REGISTERS, STACK);
+                (u64::from(point), 1)
+            }
         };
         if self.scope == Scope::User {
             flags |= flag::EXCLUDE_KERNEL | flag::EXCLUDE_CALLCHAIN_KERNEL;
@@ -204,13 +288,15 @@ impl Attributes {
         }
         let mut bytes = [0; SIZE];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        put(0, &TYPE_SOFTWARE.to_le_bytes());
+        put(0, &kind.to_le_bytes());
         put(4, &(SIZE as u32).to_le_bytes());
         put(8, &config.to_le_bytes());
         put(16, &period.to_le_bytes());
         put(24, &sample_type.to_le_bytes());
         put(40, &flags.to_le_bytes());
         put(48, &wakeup.to_le_bytes());
+        put(80, &registers.to_le_bytes());
+        put(88, &stack.to_le_bytes());
         put(92, &libc::CLOCK_MONOTONIC_RAW.to_le_bytes());
         bytes
     }

@@ -128,8 +128,20 @@ impl Collector {
     /// # Errors
     /// When the kernel refuses.
     pub fn add_thread(&mut self, tid: i32) -> Result<bool, Refusal> {
+        self.add_to_thread(tid, None)
+    }
+
+    /// Watches a thread for something else, whose samples have the layout of the collector's own.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn add_thread_event(&mut self, tid: i32, event: Attributes) -> Result<bool, Refusal> {
+        self.add_to_thread(tid, Some(event))
+    }
+
+    fn add_to_thread(&mut self, tid: i32, event: Option<Attributes>) -> Result<bool, Refusal> {
         for ring in 0..self.rings.len() {
-            match self.open(tid, ring, Asked::Thread(tid)) {
+            match self.open(event, tid, ring, Asked::Thread(tid)) {
                 Ok(()) => {}
                 Err(Refusal::Os {
                     source: Errno::ESRCH,
@@ -145,8 +157,20 @@ impl Collector {
     /// # Errors
     /// When the kernel refuses.
     pub fn add_system(&mut self) -> Result<(), Refusal> {
+        self.add_to_system(None)
+    }
+
+    /// Watches all CPUs for something else, whose samples have the layout of the collector's own.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn add_system_event(&mut self, event: Attributes) -> Result<(), Refusal> {
+        self.add_to_system(Some(event))
+    }
+
+    fn add_to_system(&mut self, event: Option<Attributes>) -> Result<(), Refusal> {
         for ring in 0..self.rings.len() {
-            self.open(-1, ring, Asked::Cpu)?;
+            self.open(event, -1, ring, Asked::Cpu)?;
         }
         Ok(())
     }
@@ -162,14 +186,24 @@ impl Collector {
         self.events.truncate(mark.0);
     }
 
-    fn open(&mut self, tid: i32, ring: usize, asked: Asked) -> Result<(), Refusal> {
-        let mut event = self.try_open(tid, ring);
+    /// Opens the collector's own kind of event, or another one.
+    fn open(
+        &mut self,
+        event: Option<Attributes>,
+        tid: i32,
+        ring: usize,
+        asked: Asked,
+    ) -> Result<(), Refusal> {
+        let attributes = event.unwrap_or(self.attributes);
+        assert_eq!(attributes.layout(), self.attributes.layout(), "one ring");
+        let mut event = self.try_open(attributes, tid, ring);
         if matches!(event, Err(Errno::EACCES | Errno::EPERM))
             && self.scope() == Scope::UserAndKernel
             && self.events.is_empty()
+            && attributes == self.attributes
         {
             self.attributes = self.attributes.scope(Scope::User);
-            event = self.try_open(tid, ring);
+            event = self.try_open(self.attributes, tid, ring);
         }
         let event = match event {
             Err(Errno::ENODEV) => return Ok(()),
@@ -181,8 +215,8 @@ impl Collector {
         Ok(())
     }
 
-    fn try_open(&self, tid: i32, ring: usize) -> Result<OwnedFd, Errno> {
-        let (attributes, cpu) = (self.attributes.bytes(0), self.rings[ring].cpu);
+    fn try_open(&self, attributes: Attributes, tid: i32, ring: usize) -> Result<OwnedFd, Errno> {
+        let (attributes, cpu) = (attributes.bytes(0), self.rings[ring].cpu);
         opening(|| sys::perf_event_open(&attributes, tid, cpu as i32))
     }
 
@@ -234,7 +268,7 @@ impl Collector {
         let mut bytes = Vec::new();
         for ring in &self.rings {
             damaged += ring.pages.take(&mut bytes);
-            let (records, senseless) = parse_all(&bytes, self.attributes.chains());
+            let (records, senseless) = parse_all(&bytes, self.attributes.layout());
             damaged += senseless;
             self.pending.extend(records);
         }

@@ -8,9 +8,12 @@
 pub mod attributes;
 pub mod clock;
 pub mod collector;
+pub mod off_cpu;
 pub mod record;
 pub mod refusal;
+pub mod services;
 pub mod switches;
+pub mod tracepoints;
 
 pub use attributes::{Attributes, Chains, Scope};
 pub use collector::{Collector, Drained};

@@ -2,7 +2,7 @@
 //!
 //! Source: perf_event_open(2), "MMAP layout", and `enum perf_event_type` of the kernel's header.
 
-use super::attributes::Chains;
+use super::attributes::{Chains, Layout};
 
 /// When and where a record was made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
@@ -61,6 +61,30 @@ pub struct Sample {
     pub user: Vec<u64>,
 }
 
+/// The kernel passed a tracepoint, or ended a page fault.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Point {
+    /// When, where, in whose name.
+    pub stamp: Stamp,
+    /// The event as the tracepoint's `format` describes it, beginning with its number; zeros for a page fault's end.
+    pub raw: Vec<u8>,
+    /// Where the program was, where that was asked for.
+    pub program: Option<UserStack>,
+}
+
+/// A program's registers and the top of its stack.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UserStack {
+    /// The instruction pointer.
+    pub ip: u64,
+    /// The stack pointer.
+    pub sp: u64,
+    /// The frame pointer, where one is kept.
+    pub bp: u64,
+    /// The bytes from the stack pointer on.
+    pub bytes: Vec<u8>,
+}
+
 /// An executable file that was mapped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mapped {
@@ -100,6 +124,8 @@ pub struct Task {
 pub enum Record {
     /// A sample.
     Sample(Sample),
+    /// A tracepoint.
+    Point(Point),
     /// A thread left its CPU.
     Out {
         /// When, which thread.
@@ -144,6 +170,7 @@ impl Record {
     pub fn time(&self) -> u64 {
         match self {
             Record::Sample(sample) => sample.stamp.time,
+            Record::Point(point) => point.stamp.time,
             Record::Mapped(mapped) => mapped.stamp.time,
             Record::Forked(task) | Record::Exited(task) => task.stamp.time,
             Record::Out { stamp, .. }
@@ -187,7 +214,7 @@ mod misc {
 /// Reads the records in `bytes`, which begin with a header. The second value counts bytes that make no sense: what
 /// follows a damaged header cannot be read.
 #[must_use]
-pub fn parse_all(mut bytes: &[u8], chains: Chains) -> (Vec<Record>, usize) {
+pub fn parse_all(mut bytes: &[u8], layout: Layout) -> (Vec<Record>, usize) {
     let mut records = Vec::new();
     let mut damaged = 0;
     while !bytes.is_empty() {
@@ -198,7 +225,7 @@ pub fn parse_all(mut bytes: &[u8], chains: Chains) -> (Vec<Record>, usize) {
             return (records, damaged + bytes.len());
         }
         let (record, rest) = bytes.split_at(size);
-        match parse(record, chains) {
+        match parse(record, layout) {
             Some(record) => records.push(record),
             None => damaged += size,
         }
@@ -210,7 +237,7 @@ pub fn parse_all(mut bytes: &[u8], chains: Chains) -> (Vec<Record>, usize) {
 /// Takes values from the front.
 struct Fields<'a>(&'a [u8]);
 
-impl Fields<'_> {
+impl<'a> Fields<'a> {
     fn u64(&mut self) -> Option<u64> {
         let (value, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -237,6 +264,12 @@ impl Fields<'_> {
         })
     }
 
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (value, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(value)
+    }
+
     /// What is left, up to the first zero byte.
     fn text(&self) -> Vec<u8> {
         let end = self.0.iter().position(|&byte| byte == 0);
@@ -253,13 +286,16 @@ fn mode(misc: u16) -> Mode {
 }
 
 /// One record, header included; `None` when it is shorter than its kind demands.
-fn parse(record: &[u8], chains: Chains) -> Option<Record> {
+fn parse(record: &[u8], layout: Layout) -> Option<Record> {
     let mut header = Fields(record);
     let kind = header.u32()?;
     let bits = header.u32()? as u16;
     let body = header.0;
     if kind == kind::SAMPLE {
-        return sample(Fields(body), bits, chains).map(Record::Sample);
+        return match layout {
+            Layout::Position(chains) => sample(Fields(body), bits, chains).map(Record::Sample),
+            Layout::Raw => point(Fields(body)).map(Record::Point),
+        };
     }
     let (body, trailer) = body.split_at(body.len().checked_sub(TRAILER)?);
     let mut trailer = Fields(trailer);
@@ -370,6 +406,44 @@ fn sample(mut fields: Fields<'_>, bits: u16, chains: Chains) -> Option<Sample> {
     Some(sample)
 }
 
+/// Everything that writes into such a ring begins alike; what is left after the raw data are registers and stack.
+fn point(mut fields: Fields<'_>) -> Option<Point> {
+    let (pid, tid) = (fields.id()?, fields.id()?);
+    let time = fields.u64()?;
+    let cpu = fields.u32()?;
+    fields.u32()?;
+    let len = fields.u32()? as usize;
+    let raw = fields.bytes(len)?.to_vec();
+    Some(Point {
+        stamp: Stamp {
+            time,
+            pid,
+            tid,
+            cpu,
+        },
+        raw,
+        program: user_stack(fields),
+    })
+}
+
+/// Absent when the thread has no user part: a kernel thread.
+fn user_stack(mut fields: Fields<'_>) -> Option<UserStack> {
+    if fields.u64()? == 0 {
+        return None;
+    }
+    let (bp, sp, ip) = (fields.u64()?, fields.u64()?, fields.u64()?);
+    let len = usize::try_from(fields.u64()?).ok()?;
+    let bytes = fields.bytes(len)?;
+    // How much of it could be copied stands behind it.
+    let copied = fields.u64().map_or(0, |copied| copied.min(len as u64));
+    Some(UserStack {
+        ip,
+        sp,
+        bp,
+        bytes: bytes[..copied as usize].to_vec(),
+    })
+}
+
 /// `PERF_CONTEXT_KERNEL`, `PERF_CONTEXT_USER`, `PERF_CONTEXT_MAX`: values that no address has.
 const CONTEXT_KERNEL: u64 = (-128_i64) as u64;
 const CONTEXT_USER: u64 = (-512_i64) as u64;
@@ -432,7 +506,10 @@ mod tests {
             out(Left::Preempted, None),
             out(Left::Blocked, Some(71)),
         ];
-        assert_eq!(parse_all(&bytes, Chains::Left), (expected, 0));
+        assert_eq!(
+            parse_all(&bytes, Layout::Position(Chains::Left)),
+            (expected, 0)
+        );
     }
 
     #[test]
@@ -447,7 +524,8 @@ mod tests {
             0x1234,
             0x5678,
         ]));
-        let (records, damaged) = parse_all(&record(9, 1, &body), Chains::Recorded);
+        let (records, damaged) =
+            parse_all(&record(9, 1, &body), Layout::Position(Chains::Recorded));
         assert_eq!(damaged, 0);
         let expected = Sample {
             stamp: STAMP,
@@ -460,6 +538,39 @@ mod tests {
     }
 
     #[test]
+    fn a_tracepoint_with_and_without_a_stack() {
+        let mut body = trailer();
+        body.extend(words32(&[12, 0xabcd, 7, 0]));
+        let point = |raw: &[u32], program| {
+            Record::Point(Point {
+                stamp: STAMP,
+                raw: words32(raw),
+                program,
+            })
+        };
+        let mut bytes = record(9, 1, &body);
+        // The ABI, bp, sp, ip, 16 bytes of stack of which 8 could be read.
+        body.extend(words(&[2, 5, 6, 7, 16, 0x11, 0x22, 8]));
+        bytes.extend(record(9, 1, &body));
+        let stack = UserStack {
+            ip: 7,
+            sp: 6,
+            bp: 5,
+            bytes: words(&[0x11]),
+        };
+        let raw = [0xabcd, 7, 0];
+        assert_eq!(
+            parse_all(&bytes, Layout::Raw),
+            (vec![point(&raw, None), point(&raw, Some(stack))], 0)
+        );
+        let mut kernel_thread = trailer();
+        kernel_thread.extend(words32(&[4, 9]));
+        kernel_thread.extend(words(&[0, 0]));
+        let (records, _) = parse_all(&record(9, 1, &kernel_thread), Layout::Raw);
+        assert_eq!(records, [point(&[9], None)]);
+    }
+
+    #[test]
     fn a_mapping_and_a_name() {
         let mut body = words32(&[7, 8]);
         body.extend(words(&[0x1000, 0x2000, 0x3000, 1, 42, 0, 0]));
@@ -468,7 +579,7 @@ mod tests {
         let mut name = words32(&[7, 8]);
         name.extend(b"x\0\0\0\0\0\0\0");
         bytes.extend(record(3, 1 << 13, &with_trailer(name)));
-        let (records, damaged) = parse_all(&bytes, Chains::Left);
+        let (records, damaged) = parse_all(&bytes, Layout::Position(Chains::Left));
         assert_eq!(damaged, 0);
         let [Record::Mapped(mapped), Record::Named { name, naming, .. }] = records.as_slice()
         else {
@@ -488,17 +599,26 @@ mod tests {
     #[test]
     fn what_is_too_short_is_counted() {
         let short = record(14, 0, &[0; 8]);
-        assert_eq!(parse_all(&short, Chains::Left), (Vec::new(), short.len()));
+        assert_eq!(
+            parse_all(&short, Layout::Position(Chains::Left)),
+            (Vec::new(), short.len())
+        );
         // A chain that is longer than its record.
         let mut body = words(&[1]);
         body.extend(trailer());
         body.extend(words(&[u64::MAX]));
-        assert_eq!(parse_all(&record(9, 2, &body), Chains::Recorded).0, []);
+        assert_eq!(
+            parse_all(&record(9, 2, &body), Layout::Position(Chains::Recorded)).0,
+            []
+        );
         // A header that claims more than there is, and one that would never end.
         for size in [0_u16, 7, 9, u16::MAX] {
             let mut bytes = record(14, 0, &[]);
             bytes[6..8].copy_from_slice(&size.to_le_bytes());
-            assert_eq!(parse_all(&bytes, Chains::Left), (Vec::new(), 8));
+            assert_eq!(
+                parse_all(&bytes, Layout::Position(Chains::Left)),
+                (Vec::new(), 8)
+            );
         }
     }
 
@@ -506,13 +626,16 @@ mod tests {
         #[test]
         fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..512), with in any::<bool>()) {
             let chains = if with { Chains::Recorded } else { Chains::Left };
-            let (_, damaged) = parse_all(&bytes, chains);
-            prop_assert!(damaged <= bytes.len());
+            for layout in [Layout::Position(chains), Layout::Raw] {
+                let (_, damaged) = parse_all(&bytes, layout);
+                prop_assert!(damaged <= bytes.len());
+            }
         }
 
         #[test]
         fn any_body_is_read(kind in 0_u32..24, misc in any::<u16>(), body in proptest::collection::vec(any::<u8>(), 0..256)) {
-            let _ = parse_all(&record(kind, misc, &body), Chains::Recorded);
+            let _ = parse_all(&record(kind, misc, &body), Layout::Position(Chains::Recorded));
+            let _ = parse_all(&record(kind, misc, &body), Layout::Raw);
         }
     }
 }

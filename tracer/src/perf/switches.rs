@@ -1,4 +1,5 @@
-//! When the threads of one process were off their CPUs, and why: from the kernel's records of context switches.
+//! When the threads of one process did not do their work, and why: from the kernel's records of context switches, and
+//! from its tracepoints where they may be read.
 //!
 //! Where the user may watch whole CPUs, one event a CPU tells of every switch, and who got the CPU. Otherwise each
 //! thread has events of its own, and the threads that it makes inherit them.
@@ -6,26 +7,16 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::attributes::{Attributes, Follow};
+use super::attributes::{Attributes, Fault, Follow};
 use super::clock::{self, Clock};
-use super::collector::Collector;
-use super::record::{Left, Record};
+use super::collector::{Collector, Mark};
+use super::off_cpu::{Away, Life, Runners, Thread, Wake, Waker};
+use super::record::{Point, Record, UserStack};
 use super::refusal::Refusal;
+use super::services::Services;
+use super::tracepoints::{Context, Event, NoTracepoints, Service, Tracepoints};
 use crate::record::Tsc;
 use crate::threads;
-
-/// A time in which a thread did not run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OffCpu {
-    /// When it left its CPU.
-    pub out: Tsc,
-    /// When it got one again.
-    pub back: Tsc,
-    /// How it left.
-    pub left: Left,
-    /// The thread that ran there for the longest part of it, where that is known; 0 for none.
-    pub instead: Option<i32>,
-}
 
 /// How much is seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,96 +27,12 @@ pub enum Reach {
     Process,
 }
 
-/// Intervals that are kept for each thread. An op with more of them loses the oldest.
-const KEPT: usize = 1 << 14;
 /// Threads that are remembered after their end.
 const MOST_THREADS: usize = 1 << 12;
 /// More events than this are not opened: a descriptor each.
 const MOST_EVENTS: usize = 1 << 13;
 /// A record may be under way on another CPU while the rings are read, so what is younger is not complete.
 const UNDER_WAY: u64 = 1_000_000;
-
-/// One thread's times off its CPU. Pure.
-#[derive(Debug, Default)]
-struct Thread {
-    done: VecDeque<OffCpu>,
-    /// When, how, and from which CPU it left.
-    out: Option<(Tsc, Left, u32)>,
-    life: Life,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-enum Life {
-    #[default]
-    Runs,
-    Ended,
-}
-
-impl Thread {
-    fn left(&mut self, at: Tsc, left: Left, cpu: u32) {
-        self.out = Some((at, left, cpu));
-    }
-
-    fn returned(&mut self, at: Tsc, cpus: &HashMap<u32, Runners>) {
-        let Some((out, left, cpu)) = self.out.take() else {
-            return;
-        };
-        let runners = cpus.get(&cpu).filter(|_| left == Left::Preempted);
-        if self.done.len() >= KEPT {
-            self.done.pop_front();
-        }
-        self.done.push_back(OffCpu {
-            out,
-            back: at.max(out),
-            left,
-            instead: runners.and_then(|runners| runners.longest(out, at)),
-        });
-    }
-
-    /// Those that meet `from..to`, cut to it.
-    fn between(&self, from: Tsc, to: Tsc) -> Vec<OffCpu> {
-        let first = self.done.partition_point(|off| off.back <= from);
-        self.done
-            .range(first..)
-            .take_while(|off| off.out < to)
-            .map(|off| OffCpu {
-                out: off.out.max(from),
-                back: off.back.min(to),
-                ..*off
-            })
-            .collect()
-    }
-}
-
-/// Who ran on a CPU lately: from when on, which thread. Pure.
-#[derive(Debug, Default)]
-struct Runners(VecDeque<(Tsc, i32)>);
-
-impl Runners {
-    fn runs(&mut self, at: Tsc, tid: i32) {
-        if self.0.len() >= KEPT {
-            self.0.pop_front();
-        }
-        self.0.push_back((at, tid));
-    }
-
-    /// Who ran for the longest part of a time.
-    fn longest(&self, from: Tsc, to: Tsc) -> Option<i32> {
-        let mut sums: HashMap<i32, u64> = HashMap::new();
-        let first = self.0.partition_point(|&(at, _)| at < from);
-        let mut runners = self.0.range(first..).peekable();
-        while let Some(&(at, tid)) = runners.next() {
-            if at >= to {
-                break;
-            }
-            let until = runners.peek().map_or(to, |&&(next, _)| next.min(to));
-            *sums.entry(tid).or_default() += (until - at).0;
-        }
-        // The thread's number decides between equals, so that the same records give the same answer.
-        let longest = sums.into_iter().max_by_key(|&(tid, sum)| (sum, tid));
-        longest.map(|(tid, _)| tid)
-    }
-}
 
 /// Follows the threads of a process.
 #[derive(Debug)]
@@ -139,23 +46,49 @@ pub struct Switches {
     cpus: HashMap<u32, Runners>,
     /// Names of threads that ran instead, as far as they were asked for or told of.
     names: HashMap<i32, String>,
+    tracepoints: Result<Tracepoints, NoTracepoints>,
+    /// Where the events of page faults begin, and those of wakers' stacks.
+    detail: Vec<Mark>,
+    /// What is not told any more.
+    untold: Option<NoTracepoints>,
+    services: Services,
+    /// Of threads of the process that woke another, with a number each; the oldest go.
+    stacks: VecDeque<UserStack>,
+    /// How many went.
+    stacks_gone: u64,
     complete: Tsc,
     lost: u64,
 }
 
 /// Names that are remembered.
 const MOST_NAMES: usize = 1 << 16;
+/// Stacks of wakers that are remembered.
+const MOST_STACKS: usize = 1 << 10;
+/// With so many seen no more are asked for: each takes a few microseconds of the waker's time.
+const ENOUGH_STACKS: u64 = 10_000;
 
 impl Switches {
     /// Begins to follow.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel refuses. Tracepoints may be refused alone: [`Switches::untold`].
     pub fn follow(pid: i32) -> Result<Switches, Refusal> {
-        let (collector, reach) = match watch_machine() {
+        let (mut collector, reach) = match watch_machine() {
             Ok(collector) => (collector, Reach::Machine),
             Err(_) => (watch_process(pid)?, Reach::Process),
         };
+        let mut tracepoints = Tracepoints::find();
+        let mut detail = Vec::new();
+        if let Ok(known) = &tracepoints {
+            let mark = collector.mark();
+            match watch_tracepoints(&mut collector, known, pid) {
+                Ok(marks) => detail = marks,
+                Err(refusal) => {
+                    collector.take_back(mark);
+                    tracepoints = Err(NoTracepoints::Events(refusal));
+                }
+            }
+        }
         collector.enable();
         Ok(Switches {
             pid,
@@ -165,9 +98,34 @@ impl Switches {
             threads: HashMap::new(),
             cpus: HashMap::new(),
             names: HashMap::new(),
+            tracepoints,
+            detail,
+            untold: None,
+            services: Services::default(),
+            stacks: VecDeque::new(),
+            stacks_gone: 0,
             complete: Tsc(0),
             lost: 0,
         })
+    }
+
+    /// Why interrupts, page faults and the ends of waits are not told (any more), if they are not.
+    #[must_use]
+    pub fn untold(&self) -> Option<&NoTracepoints> {
+        self.untold.as_ref().or(self.tracepoints.as_ref().err())
+    }
+
+    /// The name of what a CPU does beside its threads.
+    #[must_use]
+    pub fn service_name(&self, service: Service) -> Option<&str> {
+        self.tracepoints.as_ref().ok()?.name(service)
+    }
+
+    /// Where a waker was, as long as that is remembered.
+    #[must_use]
+    pub fn stack(&self, number: u64) -> Option<&UserStack> {
+        let at = number.checked_sub(self.stacks_gone)?;
+        self.stacks.get(usize::try_from(at).ok()?)
     }
 
     /// How much is seen.
@@ -185,8 +143,17 @@ impl Switches {
         for record in records {
             self.take(record);
         }
-        if self.lost > lost && self.reach == Reach::Machine {
+        if self.lost > lost && !self.detail.is_empty() {
+            self.collector.take_back(self.detail[0]);
+            self.detail.clear();
+            self.untold = Some(NoTracepoints::TooManyFaults);
+        } else if self.lost > lost && self.reach == Reach::Machine {
             self.see_less();
+        } else if let &[_, stacks] = self.detail.as_slice()
+            && self.stacks_gone + self.stacks.len() as u64 > ENOUGH_STACKS
+        {
+            self.collector.take_back(stacks);
+            self.detail.pop();
         }
         self.complete = self.clock.tsc(until);
     }
@@ -197,6 +164,7 @@ impl Switches {
             collector.enable();
             self.collector = collector;
             self.reach = Reach::Process;
+            self.untold = Some(NoTracepoints::TooMany);
             self.forget_who_is_out();
         }
     }
@@ -204,13 +172,15 @@ impl Switches {
     /// Some may have come back without a word: better none of their absence than too much.
     fn forget_who_is_out(&mut self) {
         for thread in self.threads.values_mut() {
-            thread.out = None;
+            thread.forget_out();
         }
         self.cpus.clear();
+        self.services.forget();
     }
 
     fn take(&mut self, record: Record) {
         match record {
+            Record::Point(point) => self.pass(point),
             Record::Out { stamp, left, next } => {
                 let at = self.clock.tsc(stamp.time);
                 if let Some(next) = next {
@@ -252,6 +222,7 @@ impl Switches {
                 }
                 if task.pid == self.pid {
                     self.threads.remove(&task.tid);
+                    self.services.forget_thread(task.tid);
                 }
             }
             Record::Lost(_, count) => {
@@ -262,15 +233,65 @@ impl Switches {
         }
     }
 
+    /// The kernel passed a tracepoint.
+    fn pass(&mut self, point: Point) {
+        let Ok(tracepoints) = &mut self.tracepoints else {
+            return;
+        };
+        let Some(event) = tracepoints.event(&point.raw) else {
+            return;
+        };
+        let at = self.clock.tsc(point.stamp.time);
+        let (cpu, tid) = (point.stamp.cpu, point.stamp.tid);
+        let piece = match event {
+            Event::Begin(service) => self.services.begin(at, cpu, tid, service),
+            Event::End(service) => self.services.end(at, cpu, tid, service),
+            Event::Waking { tid: woken, by } => {
+                // Of other processes nothing is kept; own threads may not have been heard of yet.
+                if !self.threads.contains_key(&woken) {
+                    return;
+                }
+                let stack = point.program.map(|stack| self.keep(stack));
+                let by = match by {
+                    // The idle thread does nothing of its own.
+                    Context::Thread if tid != 0 => Waker::Thread { tid, stack },
+                    _ => Waker::Interrupt(self.services.on(cpu)),
+                };
+                if let Some(thread) = self.threads.get_mut(&woken) {
+                    thread.woken(Wake { at, by });
+                }
+                None
+            }
+        };
+        if let Some(piece) = piece
+            && let Some(thread) = self.threads.get_mut(&piece.tid)
+        {
+            thread.served(piece);
+        } else if let Some(piece) = piece
+            && point.stamp.pid == self.pid
+        {
+            self.threads.entry(piece.tid).or_default().served(piece);
+        }
+    }
+
+    fn keep(&mut self, stack: UserStack) -> u64 {
+        if self.stacks.len() >= MOST_STACKS {
+            self.stacks.pop_front();
+            self.stacks_gone += 1;
+        }
+        self.stacks.push_back(stack);
+        self.stacks_gone + self.stacks.len() as u64 - 1
+    }
+
     /// Until when everything is known.
     #[must_use]
     pub fn complete(&self) -> Tsc {
         self.complete
     }
 
-    /// When the thread was off its CPU, within these bounds.
+    /// When the thread did not do its work, within these bounds.
     #[must_use]
-    pub fn between(&self, tid: i32, from: Tsc, to: Tsc) -> Vec<OffCpu> {
+    pub fn between(&self, tid: i32, from: Tsc, to: Tsc) -> Vec<Away> {
         let thread = self.threads.get(&tid);
         thread.map_or_else(Vec::new, |thread| thread.between(from, to))
     }
@@ -306,15 +327,55 @@ fn watch_machine() -> Result<Collector, Refusal> {
 }
 
 fn watch_process(pid: i32) -> Result<Collector, Refusal> {
-    let mut collector = Collector::new(Attributes::switches().follow(Follow::Children))?;
+    let event = Attributes::switches();
+    let mut collector = Collector::new(event.follow(Follow::Children))?;
+    watch_threads(&mut collector, pid, &[event])?;
+    Ok(collector)
+}
+
+/// Interrupts and wakings of the whole machine (a waker may be anybody), page faults and wakers' stacks of the process;
+/// where the events of these two begin.
+fn watch_tracepoints(
+    collector: &mut Collector,
+    tracepoints: &Tracepoints,
+    pid: i32,
+) -> Result<Vec<Mark>, Refusal> {
+    for event in tracepoints.of_cpus() {
+        collector.add_system_event(event)?;
+    }
+    let faults = tracepoints.fault().into_iter().flat_map(|begin| {
+        let end = [Fault::Minor, Fault::Major].map(Attributes::faulted);
+        std::iter::once(begin).chain(end)
+    });
+    let faults: Vec<Attributes> = faults.collect();
+    let stacks = Vec::from_iter(tracepoints.waking_stacks());
+    let mut marks = Vec::new();
+    for events in [faults, stacks] {
+        marks.push(collector.mark());
+        match watch_threads(collector, pid, &events) {
+            // Of so many threads only what the CPUs tell.
+            Ok(()) | Err(Refusal::Descriptors) => {}
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(marks)
+}
+
+/// Opens these events on all threads of a process; those that they make inherit them.
+fn watch_threads(
+    collector: &mut Collector,
+    pid: i32,
+    events: &[Attributes],
+) -> Result<(), Refusal> {
     // A thread that is made meanwhile by one without events yet is listed the next time; one that inherits them is too,
     // and then tells everything twice, which does no harm.
     let mut known = std::collections::HashSet::new();
     for _ in 0..4 {
         let Ok(listed) = threads::list(pid) else {
-            return Ok(collector);
+            return Ok(());
         };
-        if known.len().saturating_add(listed.len()) * collector.cpus() > MOST_EVENTS {
+        let threads = known.len().saturating_add(listed.len());
+        if threads * collector.cpus() * events.len() > MOST_EVENTS {
             return Err(Refusal::Descriptors);
         }
         let new: Vec<i32> = listed
@@ -325,69 +386,18 @@ fn watch_process(pid: i32) -> Result<Collector, Refusal> {
             break;
         }
         for tid in new {
-            collector.add_thread(tid)?;
+            for event in events {
+                collector.add_thread_event(tid, event.follow(Follow::Children))?;
+            }
         }
     }
-    Ok(collector)
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::off_cpu::Why;
     use super::*;
-
-    #[test]
-    fn intervals_are_cut_to_what_is_asked_for() {
-        let (mut thread, cpus) = (Thread::default(), HashMap::new());
-        thread.returned(Tsc(5), &cpus);
-        assert_eq!(
-            thread.between(Tsc(0), Tsc(100)),
-            [],
-            "it was never seen to leave"
-        );
-        thread.left(Tsc(10), Left::Preempted, 0);
-        thread.returned(Tsc(20), &cpus);
-        thread.left(Tsc(30), Left::Blocked, 0);
-        thread.returned(Tsc(50), &cpus);
-        thread.left(Tsc(60), Left::Blocked, 0);
-        let between = |from, to| -> Vec<(u64, u64)> {
-            let found = thread.between(Tsc(from), Tsc(to));
-            found.iter().map(|off| (off.out.0, off.back.0)).collect()
-        };
-        assert_eq!(between(0, 100), [(10, 20), (30, 50)]);
-        assert_eq!(between(15, 40), [(15, 20), (30, 40)]);
-        assert_eq!(between(20, 30), []);
-        // A record that comes twice, as inherited events make it.
-        thread.left(Tsc(60), Left::Blocked, 0);
-        thread.returned(Tsc(70), &cpus);
-        thread.returned(Tsc(70), &cpus);
-        assert_eq!(thread.done.len(), 3);
-    }
-
-    #[test]
-    fn what_is_kept_is_bounded() {
-        let (mut thread, cpus) = (Thread::default(), HashMap::new());
-        for at in 0..KEPT as u64 + 10 {
-            thread.left(Tsc(10 * at), Left::Preempted, 0);
-            thread.returned(Tsc(10 * at + 5), &cpus);
-        }
-        assert_eq!(thread.done.len(), KEPT);
-        assert_eq!(thread.done[0].out, Tsc(100));
-    }
-
-    #[test]
-    fn who_ran_longest_is_told() {
-        let mut runners = Runners::default();
-        for (at, tid) in [(5, 1), (10, 2), (12, 3), (30, 2), (50, 9)] {
-            runners.runs(Tsc(at), tid);
-        }
-        assert_eq!(runners.longest(Tsc(10), Tsc(50)), Some(2));
-        assert_eq!(runners.longest(Tsc(10), Tsc(30)), Some(3));
-        assert_eq!(runners.longest(Tsc(60), Tsc(70)), None);
-        let mut thread = Thread::default();
-        thread.left(Tsc(10), Left::Preempted, 4);
-        thread.returned(Tsc(30), &HashMap::from([(4, runners)]));
-        assert_eq!(thread.done[0].instead, Some(3));
-    }
 
     /// This thread sleeps: it is seen to block, for as long as the sleep took on the same clock.
     #[test]
@@ -410,13 +420,61 @@ mod tests {
         let off = switches.between(tid, before, after);
         let blocked: u64 = off
             .iter()
-            .filter(|off| off.left == Left::Blocked)
-            .map(|off| (off.back - off.out).0)
+            .filter(|away| matches!(away.why, Why::Blocked(_)))
+            .map(|away| (away.to - away.from).0)
             .sum();
         let all = (after - before).0;
         assert!(
             blocked > all / 2 && blocked <= all,
             "{blocked} of {all}: {off:?}"
         );
+    }
+
+    /// This thread waits until another one writes into a pipe: that one is the waker, and it is seen where it is.
+    #[test]
+    fn who_ends_a_wait_is_seen() {
+        use std::io::{Read, Write};
+
+        let own = std::process::id() as i32;
+        let mut switches = match Switches::follow(own) {
+            Ok(switches) if switches.untold().is_none() => switches,
+            _ => {
+                eprintln!("not tested: no tracepoints");
+                return;
+            }
+        };
+        let tid = nix::unistd::gettid().as_raw();
+        let (mut read, mut write) = std::io::pipe().unwrap();
+        let before = crate::tsc();
+        let writer = std::thread::spawn(move || {
+            let stat = format!("/proc/self/task/{tid}/stat");
+            while !std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S ")) {
+                std::thread::yield_now();
+            }
+            let fault = vec![1_u8; 1 << 22];
+            write.write_all(&fault[..1]).unwrap();
+            nix::unistd::gettid().as_raw()
+        });
+        read.read_exact(&mut [0]).unwrap();
+        let after = crate::tsc();
+        let writer = writer.join().unwrap();
+        while switches.complete() < after {
+            switches.read();
+        }
+        let waits = switches.between(tid, before, after);
+        let wake = waits.iter().find_map(|away| match away.why {
+            Why::Blocked(Some(wake)) => Some(wake),
+            _ => None,
+        });
+        let wake = wake.unwrap_or_else(|| panic!("nobody woke it: {waits:?}"));
+        let Waker::Thread { tid, stack } = wake.by else {
+            panic!("{wake:?}");
+        };
+        assert_eq!(tid, writer);
+        let stack = switches.stack(stack.expect("a stack")).expect("kept");
+        assert!(stack.ip != 0 && stack.sp != 0 && stack.bytes.len() > 64);
+        let faults = switches.between(writer, before, after);
+        let fault = Why::Served(Service::PageFault);
+        assert!(faults.iter().any(|away| away.why == fault), "{faults:?}");
     }
 }

@@ -31,6 +31,16 @@ impl Format {
         })
     }
 
+    /// Reads a text that stands at the end of an event; its field says where (`__data_loc`).
+    #[must_use]
+    pub fn text<'a>(&self, event: &'a [u8], field: &str) -> Option<&'a [u8]> {
+        let place = self.number(event, field)? as u32;
+        let (offset, len) = ((place & 0xffff) as usize, (place >> 16) as usize);
+        let bytes = event.get(offset..offset.checked_add(len)?)?;
+        let end = bytes.iter().position(|&byte| byte == 0);
+        bytes.get(..end.unwrap_or(len))
+    }
+
     /// Reads a whole number of an event; signed ones of four bytes keep their sign.
     #[must_use]
     pub fn number(&self, event: &[u8], field: &str) -> Option<i64> {
@@ -63,5 +73,16 @@ mod tests {
         assert_eq!(format.number(&event[..12], "id"), None);
         assert_eq!(format.number(&event, "nothing"), None);
         assert_eq!(Format::parse("nonsense"), None);
+    }
+
+    #[test]
+    fn texts_are_where_the_event_says() {
+        let text = "ID: 7\n\tfield:__data_loc char[] name;\toffset:12;\tsize:4;\tsigned:0;\n";
+        let format = Format::parse(text).unwrap();
+        let mut event = vec![0; 12];
+        event.extend((6_u32 << 16 | 16).to_le_bytes());
+        event.extend(b"eth0\0\0");
+        assert_eq!(format.text(&event, "name"), Some(&b"eth0"[..]));
+        assert_eq!(format.text(&event[..18], "name"), None);
     }
 }

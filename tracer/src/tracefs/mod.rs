@@ -9,5 +9,6 @@ mod instance;
 mod page;
 mod syscalls;
 
+pub(crate) use format::Format;
 pub use instance::Refusal;
 pub use syscalls::{Call, SyscallTrace, Taken};

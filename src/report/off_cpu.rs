@@ -1,0 +1,102 @@
+//! From the analysis' account of time away to the report's: with names, and others of one name together.
+
+use std::collections::BTreeMap;
+
+use crate::analysis::offcpu::{OffCpu, Waits};
+use crate::analysis::{Analysis, FnodeId};
+
+use super::assemble::{Names, callee};
+use super::model::{DoingEntry, OffCpuEntry, OtherEntry, WaitPlace, WaitsEntry};
+
+/// Nobody reads more places than this,
+const MOST_PLACES: usize = 8;
+/// or more stacks of one waker.
+const MOST_STACKS: usize = 3;
+
+/// Where the threads of a peak's ops were.
+pub(super) fn off_cpu(
+    analysis: &Analysis,
+    peak: u32,
+    all: &OffCpu,
+    names: &dyn Names,
+) -> OffCpuEntry {
+    let places = analysis.waited_in(peak).into_iter();
+    OffCpuEntry {
+        ops: all.ops,
+        time: all.time.0,
+        blocked: all.blocked.0,
+        runnable: all.runnable.0,
+        preempted: all.preempted.0,
+        interrupted: all.interrupted.0,
+        page_faults: all.faulting.0,
+        waits: places
+            .take(MOST_PLACES)
+            .map(|(fnode, waits)| WaitPlace {
+                path: path(analysis, fnode, names),
+                waits: waits_entry(waits, names),
+            })
+            .collect(),
+    }
+}
+
+fn path(analysis: &Analysis, fnode: FnodeId, names: &dyn Names) -> Vec<String> {
+    let ftree = analysis.ftree();
+    let path = ftree.path(fnode).into_iter();
+    path.map(|id| callee(ftree.fnode(id), names).name).collect()
+}
+
+#[derive(Default)]
+struct Gathered {
+    tids: Vec<Option<i32>>,
+    count: u64,
+    time: u64,
+    doing: BTreeMap<Vec<String>, u64>,
+}
+
+/// How the longest calls of an fnode waited.
+pub(super) fn waits_entry(waits: &Waits, names: &dyn Names) -> WaitsEntry {
+    let mut others: BTreeMap<String, Gathered> = BTreeMap::new();
+    for (&other, &(count, time)) in &waits.others {
+        let other = names.other(other);
+        let of_name = others.entry(other.name).or_default();
+        if !of_name.tids.contains(&other.tid) {
+            of_name.tids.push(other.tid);
+        }
+        of_name.count += count;
+        of_name.time = of_name.time.saturating_add(time.0);
+        if !other.doing.is_empty() {
+            *of_name.doing.entry(other.doing).or_default() += count;
+        }
+    }
+    let mut others: Vec<OtherEntry> = others
+        .into_iter()
+        .map(|(name, of_name)| OtherEntry {
+            name,
+            tid: match of_name.tids.as_slice() {
+                &[one] => one,
+                _ => None,
+            },
+            doing: doing(of_name.doing),
+            count: of_name.count,
+            time: of_name.time,
+        })
+        .collect();
+    others.sort_by_key(|other| std::cmp::Reverse(other.time));
+    WaitsEntry {
+        count: waits.count,
+        blocked: waits.blocked.0,
+        runnable: waits.runnable.0,
+        preempted: waits.preempted.0,
+        others,
+    }
+}
+
+fn doing(stacks: BTreeMap<Vec<String>, u64>) -> Vec<DoingEntry> {
+    let mut doing: Vec<DoingEntry> = stacks
+        .into_iter()
+        .map(|(functions, count)| DoingEntry { functions, count })
+        .collect();
+    doing.sort_by_key(|entry| std::cmp::Reverse(entry.count));
+    doing.truncate(MOST_STACKS);
+    doing
+}

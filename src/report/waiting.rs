@@ -1,0 +1,123 @@
+//! Time away in words: how threads waited, who woke them, and what kept them from their work.
+
+use crate::analysis::Hz;
+
+use super::escape::control;
+use super::model::{OffCpuEntry, OtherEntry, PeakEntry, WaitPlace, WaitsEntry};
+use super::words::{path, percent, time};
+
+/// Others that are named.
+const NAMED: usize = 3;
+/// Waiting that takes less than this part of a peak's time is not shown beside its root causes.
+const LEAST: f64 = 0.05;
+
+/// How the thread waited at the end of a path, or what kept it from its work; a line each.
+pub(super) fn waiting(hz: Option<Hz>, waits: &WaitsEntry) -> Vec<String> {
+    let mut lines = Vec::new();
+    let times = match waits.count {
+        0 => String::new(),
+        1 => " once".to_owned(),
+        count => format!(" {count} times"),
+    };
+    let off = waits.blocked.saturating_add(waits.runnable);
+    if off > 0 {
+        let mut line = format!(
+            "blocked{times} for {} together in the ops that were looked at",
+            time(hz, waits.blocked)
+        );
+        if waits.runnable > 0 {
+            line.push_str(&format!(
+                ", then {} ready to run but not running",
+                time(hz, waits.runnable)
+            ));
+        }
+        lines.push(line);
+    }
+    if waits.preempted > 0 {
+        lines.push(format!(
+            "{} together{times} in the ops that were looked at",
+            time(hz, waits.preempted)
+        ));
+    }
+    let what = if off > 0 { "woken by" } else { "instead ran" };
+    for other in waits.others.iter().take(NAMED) {
+        lines.push(format!(
+            "{what} {}: {} times, {}",
+            named(other),
+            other.count,
+            time(hz, other.time)
+        ));
+        let doing = other.doing.iter().map(|doing| {
+            let of = match doing.count == other.count {
+                true => String::new(),
+                false => format!(" ({} of {})", doing.count, other.count),
+            };
+            format!("  it was in {}{of}", path(&doing.functions))
+        });
+        lines.extend(doing);
+    }
+    let rest = waits.others.len().saturating_sub(NAMED);
+    if rest > 0 {
+        lines.push(format!("{what} others: {rest}"));
+    }
+    lines
+}
+
+fn named(other: &OtherEntry) -> String {
+    let name = control(&other.name);
+    match other.tid {
+        Some(tid) => format!("{name} (thread {tid})"),
+        None => name.into_owned(),
+    }
+}
+
+/// How much of the time of a peak's ops their threads did not work; nothing where that is not known, or never.
+pub(super) fn away(peak: &PeakEntry) -> Option<String> {
+    let entry = peak.off_cpu.as_ref().filter(|entry| entry.time > 0)?;
+    let OffCpuEntry {
+        ops,
+        time,
+        blocked,
+        runnable,
+        preempted,
+        interrupted,
+        page_faults,
+        waits: _,
+    } = *entry;
+    let parts = [
+        ("blocked", blocked),
+        ("ready but not running", runnable),
+        ("preempted", preempted),
+        ("in interrupts", interrupted),
+        ("in page faults", page_faults),
+    ];
+    let parts: Vec<String> = parts
+        .into_iter()
+        .filter(|&(_, part)| part > 0)
+        .map(|(what, part)| format!("{what} {}", percent(part as f64 / time as f64)))
+        .collect();
+    (!parts.is_empty()).then(|| format!("of the time of {ops} ops: {}", parts.join(", ")))
+}
+
+/// Where a peak's ops waited for long beside the ends of its root-cause paths.
+pub(super) fn elsewhere(peak: &PeakEntry) -> Vec<&WaitPlace> {
+    let Some(entry) = &peak.off_cpu else {
+        return Vec::new();
+    };
+    let is_end = |place: &WaitPlace| {
+        let mut causes = peak.root_causes.iter();
+        causes.any(|cause| cause.path == place.path)
+    };
+    // What was told of a function before its calls were known is told once more of the callee that waited.
+    let is_above = |place: &WaitPlace| {
+        let mut others = entry.waits.iter();
+        others
+            .any(|other| other.path.len() > place.path.len() && other.path.starts_with(&place.path))
+    };
+    let least = (entry.time as f64 * LEAST) as u64;
+    let places = entry.waits.iter();
+    places
+        .filter(|place| place.waits.blocked.saturating_add(place.waits.runnable) > least)
+        .filter(|place| !is_end(place) && !is_above(place))
+        .collect()
+}

@@ -1,0 +1,346 @@
+//! The times in which a thread did not do its work, put together from what the kernel records. Pure.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::record::Tsc;
+
+use super::record::Left;
+use super::services::Piece;
+use super::tracepoints::Service;
+
+/// Who ended a wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waker {
+    /// A thread, and where its stack is kept, if it was seen.
+    Thread {
+        /// Which.
+        tid: i32,
+        /// For [`super::switches::Switches::stack`].
+        stack: Option<u64>,
+    },
+    /// An interrupt, and which where that is known.
+    Interrupt(Option<Service>),
+}
+
+/// The end of a wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wake {
+    /// From when on the thread could have run.
+    pub at: Tsc,
+    /// By whose doing.
+    pub by: Waker,
+}
+
+/// Why a thread did not do its work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// It could have gone on, but another one ran: the one that did for the longest part of it, where that is known;
+    /// 0 for none.
+    Preempted(Option<i32>),
+    /// It waited; when that ended and by whom, where that is known.
+    Blocked(Option<Wake>),
+    /// Its CPU did something else.
+    Served(Service),
+}
+
+/// A time in which a thread did not do its work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Away {
+    /// From here
+    pub from: Tsc,
+    /// to here.
+    pub to: Tsc,
+    /// Why.
+    pub why: Why,
+}
+
+/// Intervals that are kept for each thread. An op with more of them loses the oldest.
+pub(super) const KEPT: usize = 1 << 14;
+
+/// One thread's times off its work.
+#[derive(Debug, Default)]
+pub(super) struct Thread {
+    /// In order of time, and none meets another.
+    done: VecDeque<Away>,
+    /// When, how, and from which CPU it left.
+    out: Option<(Tsc, Left, u32)>,
+    /// The first waking since it left, or the last one before.
+    wake: Option<Wake>,
+    pub(super) life: Life,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) enum Life {
+    #[default]
+    Runs,
+    Ended,
+}
+
+impl Thread {
+    pub(super) fn left(&mut self, at: Tsc, left: Left, cpu: u32) {
+        self.out = Some((at, left, cpu));
+    }
+
+    /// Records were lost: it may have come back without a word.
+    pub(super) fn forget_out(&mut self) {
+        self.out = None;
+        self.wake = None;
+    }
+
+    pub(super) fn woken(&mut self, wake: Wake) {
+        let left = self.out.map(|(at, _, _)| at);
+        match (&mut self.wake, left) {
+            // The second of one waking's two records may have the stack.
+            (Some(known), Some(left)) if known.at >= left => {
+                if let (
+                    Waker::Thread { tid, stack },
+                    Waker::Thread {
+                        tid: again,
+                        stack: seen,
+                    },
+                ) = (&mut known.by, wake.by)
+                    && *tid == again
+                    && stack.is_none()
+                {
+                    *stack = seen;
+                }
+            }
+            (known, _) => *known = Some(wake),
+        }
+    }
+
+    pub(super) fn returned(&mut self, at: Tsc, cpus: &HashMap<u32, Runners>) {
+        let Some((out, left, cpu)) = self.out.take() else {
+            return;
+        };
+        let last = self.done.back().map_or(Tsc(0), |last| last.to);
+        // A thread can be woken while it is on its way out.
+        let wake = self.wake.take().filter(|wake| wake.at > last);
+        let why = match left {
+            Left::Preempted => Why::Preempted(cpus.get(&cpu).and_then(|on| on.longest(out, at))),
+            Left::Blocked => Why::Blocked(wake.map(|wake| Wake {
+                at: wake.at.max(out).min(at),
+                ..wake
+            })),
+        };
+        self.push(Away {
+            from: out.max(last),
+            to: at,
+            why,
+        });
+    }
+
+    /// Its CPU did something else. A page fault keeps what it waited for, but neither interrupts nor preemption.
+    pub(super) fn served(&mut self, piece: Piece) {
+        let why = Why::Served(piece.service);
+        let mut within = Vec::new();
+        while self.done.back().is_some_and(|last| last.to > piece.from) {
+            within.extend(self.done.pop_back());
+        }
+        let mut from = piece.from;
+        for away in within.into_iter().rev() {
+            let waited = matches!(away.why, Why::Blocked(_)) && away.from >= piece.from;
+            if waited && piece.service == Service::PageFault {
+                continue;
+            }
+            self.push(Away {
+                from,
+                to: away.from.min(piece.to),
+                why,
+            });
+            self.push(away);
+            from = away.to;
+        }
+        self.push(Away {
+            from,
+            to: piece.to,
+            why,
+        });
+    }
+
+    fn push(&mut self, away: Away) {
+        if away.to <= away.from {
+            return;
+        }
+        if self.done.len() >= KEPT {
+            self.done.pop_front();
+        }
+        self.done.push_back(away);
+    }
+
+    /// Those that meet `from..to`, cut to it.
+    pub(super) fn between(&self, from: Tsc, to: Tsc) -> Vec<Away> {
+        let first = self.done.partition_point(|away| away.to <= from);
+        self.done
+            .range(first..)
+            .take_while(|away| away.from < to)
+            .map(|away| Away {
+                from: away.from.max(from),
+                to: away.to.min(to),
+                ..*away
+            })
+            .collect()
+    }
+}
+
+/// Who ran on a CPU lately: from when on, which thread.
+#[derive(Debug, Default)]
+pub(super) struct Runners(VecDeque<(Tsc, i32)>);
+
+impl Runners {
+    pub(super) fn runs(&mut self, at: Tsc, tid: i32) {
+        if self.0.len() >= KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back((at, tid));
+    }
+
+    /// Who ran for the longest part of a time.
+    fn longest(&self, from: Tsc, to: Tsc) -> Option<i32> {
+        let mut sums: HashMap<i32, u64> = HashMap::new();
+        let first = self.0.partition_point(|&(at, _)| at < from);
+        let mut runners = self.0.range(first..).peekable();
+        while let Some(&(at, tid)) = runners.next() {
+            if at >= to {
+                break;
+            }
+            let until = runners.peek().map_or(to, |&&(next, _)| next.min(to));
+            *sums.entry(tid).or_default() += (until - at).0;
+        }
+        // The thread's number decides between equals, so that the same records give the same answer.
+        let longest = sums.into_iter().max_by_key(|&(tid, sum)| (sum, tid));
+        longest.map(|(tid, _)| tid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn thread(at: u64, tid: i32, stack: Option<u64>) -> Wake {
+        Wake {
+            at: Tsc(at),
+            by: Waker::Thread { tid, stack },
+        }
+    }
+
+    fn piece(service: Service, from: u64, to: u64) -> Piece {
+        Piece {
+            tid: 1,
+            service,
+            from: Tsc(from),
+            to: Tsc(to),
+        }
+    }
+
+    fn times(thread: &Thread) -> Vec<(u64, u64)> {
+        let all = thread.between(Tsc(0), Tsc(u64::MAX));
+        all.iter().map(|away| (away.from.0, away.to.0)).collect()
+    }
+
+    #[test]
+    fn intervals_are_cut_to_what_is_asked_for() {
+        let (mut thread, cpus) = (Thread::default(), HashMap::new());
+        thread.returned(Tsc(5), &cpus);
+        assert_eq!(times(&thread), [], "it was never seen to leave");
+        thread.left(Tsc(10), Left::Preempted, 0);
+        thread.returned(Tsc(20), &cpus);
+        thread.left(Tsc(30), Left::Blocked, 0);
+        thread.returned(Tsc(50), &cpus);
+        thread.left(Tsc(60), Left::Blocked, 0);
+        let between = |from, to| -> Vec<(u64, u64)> {
+            let found = thread.between(Tsc(from), Tsc(to));
+            found.iter().map(|away| (away.from.0, away.to.0)).collect()
+        };
+        assert_eq!(between(0, 100), [(10, 20), (30, 50)]);
+        assert_eq!(between(15, 40), [(15, 20), (30, 40)]);
+        assert_eq!(between(20, 30), []);
+        // A record that comes twice, as inherited events make it.
+        thread.left(Tsc(60), Left::Blocked, 0);
+        thread.returned(Tsc(70), &cpus);
+        thread.returned(Tsc(70), &cpus);
+        assert_eq!(times(&thread).len(), 3);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let (mut thread, cpus) = (Thread::default(), HashMap::new());
+        for at in 0..KEPT as u64 + 10 {
+            thread.left(Tsc(10 * at + 1), Left::Preempted, 0);
+            thread.returned(Tsc(10 * at + 5), &cpus);
+        }
+        assert_eq!(thread.done.len(), KEPT);
+        assert_eq!(thread.done[0].from, Tsc(101));
+    }
+
+    #[test]
+    fn who_ran_longest_is_told() {
+        let mut runners = Runners::default();
+        for (at, tid) in [(5, 1), (10, 2), (12, 3), (30, 2), (50, 9)] {
+            runners.runs(Tsc(at), tid);
+        }
+        assert_eq!(runners.longest(Tsc(10), Tsc(50)), Some(2));
+        assert_eq!(runners.longest(Tsc(10), Tsc(30)), Some(3));
+        assert_eq!(runners.longest(Tsc(60), Tsc(70)), None);
+        let mut thread = Thread::default();
+        thread.left(Tsc(10), Left::Preempted, 4);
+        thread.returned(Tsc(30), &HashMap::from([(4, runners)]));
+        assert_eq!(thread.done[0].why, Why::Preempted(Some(3)));
+    }
+
+    #[test]
+    fn the_first_waking_ends_a_wait() {
+        let (mut waiting, cpus) = (Thread::default(), HashMap::new());
+        let mut wait = |wakes: &[Wake]| {
+            let begin = waiting.done.back().map_or(0, |last| last.to.0);
+            waiting.left(Tsc(begin + 10), Left::Blocked, 0);
+            for &wake in wakes {
+                waiting.woken(wake);
+            }
+            waiting.returned(Tsc(begin + 100), &cpus);
+            waiting.done.back().map(|away| away.why)
+        };
+        // Of one waking there may be two records, and later ones change nothing.
+        let wakes = [
+            thread(50, 7, None),
+            thread(51, 7, Some(3)),
+            thread(60, 8, None),
+        ];
+        assert_eq!(
+            wait(&wakes),
+            Some(Why::Blocked(Some(thread(50, 7, Some(3)))))
+        );
+        assert_eq!(wait(&[]), Some(Why::Blocked(None)));
+        // Before it was off its CPU: it was ready all the time.
+        assert_eq!(
+            wait(&[thread(205, 7, None)]),
+            Some(Why::Blocked(Some(thread(210, 7, None))))
+        );
+        // While it ran, long before.
+        waiting.woken(thread(250, 9, None));
+        let mut wait = |at: u64| {
+            waiting.left(Tsc(at), Left::Blocked, 0);
+            waiting.returned(Tsc(at + 5), &cpus);
+            waiting.done.back().map(|away| away.why)
+        };
+        assert_eq!(wait(400), Some(Why::Blocked(None)));
+    }
+
+    #[test]
+    fn a_fault_keeps_its_wait_and_gives_away_interrupts() {
+        let (mut thread, cpus) = (Thread::default(), HashMap::new());
+        let timer = Service::LocalInterrupt(236);
+        thread.served(piece(timer, 20, 25));
+        thread.left(Tsc(30), Left::Blocked, 0);
+        thread.returned(Tsc(80), &cpus);
+        thread.served(piece(Service::PageFault, 10, 90));
+        let fault = Why::Served(Service::PageFault);
+        let found = thread.between(Tsc(0), Tsc(100));
+        let whys: Vec<Why> = found.iter().map(|away| away.why).collect();
+        assert_eq!(times(&thread), [(10, 20), (20, 25), (25, 90)]);
+        assert_eq!(whys, [fault, Why::Served(timer), fault]);
+        // An interrupt that came in while it was being told of.
+        thread.served(piece(timer, 95, 97));
+        assert_eq!(times(&thread).len(), 4);
+    }
+}

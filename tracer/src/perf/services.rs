@@ -1,0 +1,172 @@
+//! From the beginnings and ends of interrupts and page faults to the pieces of time that they took from threads.
+//! Pure.
+//!
+//! One interrupt may strike in another, and each in a page fault: a moment belongs to the innermost (DARC, SIGMETRICS
+//! 2008, section 3.6, keeps a small auxiliary array for that).
+
+use std::collections::HashMap;
+
+use crate::record::Tsc;
+
+use super::tracepoints::Service;
+
+/// A piece of time in which a CPU did not do the work of the thread on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Whose time it was.
+    pub tid: i32,
+    /// What the CPU did.
+    pub service: Service,
+    /// From here
+    pub from: Tsc,
+    /// to here.
+    pub to: Tsc,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    tid: i32,
+    service: Service,
+    /// Up to here its time has been told.
+    since: Tsc,
+}
+
+/// What CPUs are doing. More than this is no nesting but lost ends.
+const DEEPEST: usize = 8;
+
+/// What is under way on each CPU, and in each thread.
+#[derive(Debug, Default)]
+pub struct Services {
+    /// By CPU, the innermost last.
+    interrupts: HashMap<u32, Vec<Open>>,
+    /// By thread: it may sleep in a fault and go on with it on another CPU.
+    faults: HashMap<i32, Tsc>,
+}
+
+impl Services {
+    /// Something begins. The piece that ends with it: that of the interrupt which it interrupts.
+    pub fn begin(&mut self, at: Tsc, cpu: u32, tid: i32, service: Service) -> Option<Piece> {
+        if service == Service::PageFault {
+            self.faults.insert(tid, at);
+            return None;
+        }
+        let open = self.interrupts.entry(cpu).or_default();
+        if open.len() >= DEEPEST || open.last().is_some_and(|outer| outer.tid != tid) {
+            // An end was lost: threads do not change in an interrupt.
+            open.clear();
+        }
+        let piece = open.last_mut().map(|outer| outer.until(at));
+        open.push(Open {
+            tid,
+            service,
+            since: at,
+        });
+        piece
+    }
+
+    /// Something ends.
+    pub fn end(&mut self, at: Tsc, cpu: u32, tid: i32, service: Service) -> Option<Piece> {
+        if service == Service::PageFault {
+            let from = self.faults.remove(&tid)?;
+            return Some(Piece {
+                tid,
+                service,
+                from,
+                to: at,
+            });
+        }
+        let open = self.interrupts.get_mut(&cpu)?;
+        let mut ended = open.pop()?;
+        if (ended.tid, ended.service) != (tid, service) {
+            open.clear();
+            return None;
+        }
+        let piece = ended.until(at);
+        if let Some(outer) = open.last_mut() {
+            outer.since = at;
+        }
+        Some(piece)
+    }
+
+    /// What a CPU is doing, the innermost.
+    #[must_use]
+    pub fn on(&self, cpu: u32) -> Option<Service> {
+        Some(self.interrupts.get(&cpu)?.last()?.service)
+    }
+
+    /// Records were lost.
+    pub fn forget(&mut self) {
+        self.interrupts.clear();
+        self.faults.clear();
+    }
+
+    /// A thread has ended, or is new.
+    pub fn forget_thread(&mut self, tid: i32) {
+        self.faults.remove(&tid);
+    }
+}
+
+impl Open {
+    fn until(&mut self, at: Tsc) -> Piece {
+        let from = std::mem::replace(&mut self.since, at);
+        Piece {
+            tid: self.tid,
+            service: self.service,
+            from,
+            to: at.max(from),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMER: Service = Service::LocalInterrupt(236);
+    const SOFT: Service = Service::SoftInterrupt(1);
+    const DISK: Service = Service::Interrupt(36);
+
+    fn piece(tid: i32, service: Service, from: u64, to: u64) -> Option<Piece> {
+        Some(Piece {
+            tid,
+            service,
+            from: Tsc(from),
+            to: Tsc(to),
+        })
+    }
+
+    #[test]
+    fn an_interrupted_interrupt_keeps_what_is_its_own() {
+        let mut services = Services::default();
+        assert_eq!(services.begin(Tsc(10), 0, 5, SOFT), None);
+        assert_eq!(services.begin(Tsc(14), 0, 5, DISK), piece(5, SOFT, 10, 14));
+        assert_eq!(services.on(0), Some(DISK));
+        assert_eq!(services.end(Tsc(20), 0, 5, DISK), piece(5, DISK, 14, 20));
+        assert_eq!(services.end(Tsc(30), 0, 5, SOFT), piece(5, SOFT, 20, 30));
+        assert_eq!(services.on(0), None);
+        // On another CPU nothing is under way.
+        assert_eq!(services.end(Tsc(40), 1, 5, SOFT), None);
+    }
+
+    #[test]
+    fn what_was_lost_makes_no_piece() {
+        let mut services = Services::default();
+        services.begin(Tsc(10), 0, 5, TIMER);
+        // Its end was lost; another thread is on that CPU by now.
+        assert_eq!(services.begin(Tsc(90), 0, 6, TIMER), None);
+        assert_eq!(services.end(Tsc(92), 0, 6, TIMER), piece(6, TIMER, 90, 92));
+        services.begin(Tsc(100), 0, 6, TIMER);
+        assert_eq!(services.end(Tsc(110), 0, 6, SOFT), None);
+        services.begin(Tsc(120), 0, 6, Service::PageFault);
+        services.forget();
+        assert_eq!(services.end(Tsc(130), 0, 6, Service::PageFault), None);
+    }
+
+    #[test]
+    fn a_fault_may_end_on_another_cpu() {
+        let mut services = Services::default();
+        services.begin(Tsc(10), 0, 5, Service::PageFault);
+        let fault = services.end(Tsc(90), 3, 5, Service::PageFault);
+        assert_eq!(fault, piece(5, Service::PageFault, 10, 90));
+    }
+}

@@ -1,0 +1,318 @@
+//! The kernel's tracepoints that tell who ends a wait and what a CPU does beside its threads: their numbers and
+//! fields, and what one of their events says.
+//!
+//! Source: the `format` files below `events/` in tracefs; include/trace/events/{sched,irq}.h and
+//! arch/x86/include/asm/trace/irq_vectors.h of the kernel.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use crate::tracefs::Format;
+
+use super::attributes::Attributes;
+use super::refusal::Refusal;
+
+/// What a CPU does that is no work of the thread on it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Service {
+    /// A device's interrupt, by its number in /proc/interrupts.
+    Interrupt(u32),
+    /// An interrupt of the CPUs' own (timer, rescheduling, calls from other CPUs), by its vector.
+    LocalInterrupt(u32),
+    /// Deferred work of interrupts, by its number.
+    SoftInterrupt(u32),
+    /// A page of the program is brought in or copied.
+    PageFault,
+}
+
+/// What one event says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// It begins.
+    Begin(Service),
+    /// It ends.
+    End(Service),
+    /// A thread is woken.
+    Waking {
+        /// Which.
+        tid: i32,
+        /// Whether the thread in whose name it happens does it.
+        by: Context,
+    },
+}
+
+/// Who acts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Context {
+    /// The current thread.
+    Thread,
+    /// An interrupt; the current thread has nothing to do with it.
+    Interrupt,
+}
+
+/// Bits of an event's `common_flags` (include/linux/trace_events.h): in an interrupt, in a softirq.
+const IN_INTERRUPT: i64 = 0x08 | 0x10;
+
+/// Why there are none.
+#[derive(Clone, PartialEq, Eq, thiserror::Error, Debug)]
+pub enum NoTracepoints {
+    /// Only root may.
+    #[error("{path}: permission denied; run as root")]
+    Permission {
+        /// What may not be read.
+        path: PathBuf,
+    },
+    /// It is not mounted, or the kernel has none.
+    #[error(
+        "{path} is not there; as root: mount -t tracefs nodev /sys/kernel/tracing (the kernel needs CONFIG_EVENT_TRACING)"
+    )]
+    Missing {
+        /// What is not there.
+        path: PathBuf,
+    },
+    /// Perf events on them are refused.
+    #[error(transparent)]
+    Events(#[from] Refusal),
+    /// They came faster than they could be read.
+    #[error("the machine's events came faster than they could be read")]
+    TooMany,
+    /// Page faults did; the rest is told.
+    #[error("page faults came faster than they could be read")]
+    TooManyFaults,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Meaning {
+    Waking,
+    Handler(Edge),
+    Vector(Edge),
+    Soft(Edge),
+    Fault,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Edge {
+    Begin,
+    End,
+}
+
+/// The tracepoints of this kernel.
+#[derive(Clone, Debug)]
+pub struct Tracepoints {
+    known: Vec<(Format, Meaning)>,
+    names: Vec<(Service, String)>,
+}
+
+/// Devices whose names are remembered.
+const MOST_NAMES: usize = 4096;
+
+impl Tracepoints {
+    /// Looks them up. Vectors that a kernel does not have are left out.
+    ///
+    /// # Errors
+    /// When tracefs cannot be read.
+    pub fn find() -> Result<Tracepoints, NoTracepoints> {
+        let folder = PathBuf::from("/sys/kernel/tracing/events");
+        let needed = [
+            ("sched/sched_waking", Meaning::Waking),
+            ("irq/irq_handler_entry", Meaning::Handler(Edge::Begin)),
+            ("irq/irq_handler_exit", Meaning::Handler(Edge::End)),
+            ("irq/softirq_entry", Meaning::Soft(Edge::Begin)),
+            ("irq/softirq_exit", Meaning::Soft(Edge::End)),
+        ];
+        let mut known = Vec::new();
+        for (name, meaning) in needed {
+            known.push((read(&folder.join(name))?, meaning));
+        }
+        if let Ok(format) = read(&folder.join("exceptions/page_fault_user")) {
+            known.push((format, Meaning::Fault));
+        }
+        for (name, _) in VECTORS {
+            for (end, edge) in [("entry", Edge::Begin), ("exit", Edge::End)] {
+                let path = folder.join(format!("irq_vectors/{name}_{end}"));
+                if let Ok(format) = read(&path) {
+                    known.push((format, Meaning::Vector(edge)));
+                }
+            }
+        }
+        Ok(Tracepoints {
+            known,
+            names: Vec::new(),
+        })
+    }
+
+    /// Events for whole CPUs.
+    pub fn of_cpus(&self) -> impl Iterator<Item = Attributes> + '_ {
+        self.known
+            .iter()
+            .filter(|(_, meaning)| *meaning != Meaning::Fault)
+            .map(|(format, _)| Attributes::point(format.id))
+    }
+
+    /// The beginning of page faults, where this kernel tells it.
+    #[must_use]
+    pub fn fault(&self) -> Option<Attributes> {
+        self.number(Meaning::Fault).map(Attributes::point)
+    }
+
+    /// Where a program is when it wakes a thread.
+    #[must_use]
+    pub fn waking_stacks(&self) -> Option<Attributes> {
+        self.number(Meaning::Waking).map(Attributes::stacks)
+    }
+
+    fn number(&self, wanted: Meaning) -> Option<u16> {
+        let mut known = self.known.iter();
+        let found = known.find(|(_, meaning)| *meaning == wanted);
+        found.map(|(format, _)| format.id)
+    }
+
+    /// What an event says; nothing when it is none of these.
+    pub fn event(&mut self, raw: &[u8]) -> Option<Event> {
+        let kind = u16::from_le_bytes(raw.get(..2)?.try_into().ok()?);
+        if kind == 0 {
+            // Of no tracepoint: the end of a page fault.
+            return Some(Event::End(Service::PageFault));
+        }
+        let (format, meaning) = self.known.iter().find(|(format, _)| format.id == kind)?;
+        let number = |field| u32::try_from(format.number(raw, field)?).ok();
+        let (edge, service) = match *meaning {
+            Meaning::Waking => {
+                let flags = format.number(raw, "common_flags")?;
+                return Some(Event::Waking {
+                    tid: format.number(raw, "pid")? as i32,
+                    by: match flags & IN_INTERRUPT {
+                        0 => Context::Thread,
+                        _ => Context::Interrupt,
+                    },
+                });
+            }
+            Meaning::Fault => return Some(Event::Begin(Service::PageFault)),
+            Meaning::Soft(edge) => (edge, Service::SoftInterrupt(number("vec")?)),
+            Meaning::Vector(edge) => (edge, Service::LocalInterrupt(number("vector")?)),
+            Meaning::Handler(edge) => (edge, Service::Interrupt(number("irq")?)),
+        };
+        let unnamed = self.names.iter().all(|(known, _)| *known != service);
+        if unnamed && self.names.len() < MOST_NAMES {
+            let name = match *meaning {
+                Meaning::Handler(Edge::Begin) => format
+                    .text(raw, "name")
+                    .map(|name| String::from_utf8_lossy(name).into_owned()),
+                _ => None,
+            };
+            self.names.extend(name.map(|name| (service, name)));
+        }
+        Some(match edge {
+            Edge::Begin => Event::Begin(service),
+            Edge::End => Event::End(service),
+        })
+    }
+
+    /// The name of what a CPU does: the device's driver, the vector's purpose, the softirq.
+    #[must_use]
+    pub fn name(&self, service: Service) -> Option<&str> {
+        match service {
+            Service::SoftInterrupt(number) => SOFT_INTERRUPTS.get(number as usize).copied(),
+            Service::LocalInterrupt(vector) => {
+                let mut vectors = VECTORS
+                    .iter()
+                    .filter_map(|(name, known)| (*known == vector).then_some(*name));
+                vectors.next()
+            }
+            Service::Interrupt(_) => {
+                let mut names = self.names.iter();
+                let found = names.find(|(known, _)| *known == service);
+                found.map(|(_, name)| name.as_str())
+            }
+            Service::PageFault => None,
+        }
+    }
+}
+
+/// The vectors that have tracepoints, with their numbers (arch/x86/include/asm/irq_vectors.h).
+///
+/// `irq_work` is not among them: the kernel refuses records of its end, since making one raises it.
+const VECTORS: [(&str, u32); 8] = [
+    ("local_timer", 0xec),
+    ("reschedule", 0xfd),
+    ("call_function", 0xfc),
+    ("call_function_single", 0xfb),
+    ("x86_platform_ipi", 0xf7),
+    ("thermal_apic", 0xfa),
+    ("error_apic", 0xfe),
+    ("spurious_apic", 0xff),
+];
+
+/// By number (include/linux/interrupt.h).
+const SOFT_INTERRUPTS: [&str; 10] = [
+    "HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU",
+];
+
+fn read(folder: &std::path::Path) -> Result<Format, NoTracepoints> {
+    let path = folder.join("format");
+    let missing = || NoTracepoints::Missing { path: path.clone() };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Format::parse(&text).ok_or_else(missing),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Err(NoTracepoints::Permission { path })
+        }
+        Err(_) => Err(missing()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points() -> Tracepoints {
+        let format = |id: u16, fields: &str| {
+            Format::parse(&format!(
+                "ID: {id}\n\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n{fields}"
+            ))
+            .unwrap()
+        };
+        let field = |declaration: &str, offset| {
+            format!("\tfield:{declaration};\toffset:{offset};\tsize:4;\tsigned:1;\n")
+        };
+        let handler = field("int irq", 8) + &field("__data_loc char[] name", 12);
+        Tracepoints {
+            known: vec![
+                (format(5, &field("pid_t pid", 8)), Meaning::Waking),
+                (format(6, &handler), Meaning::Handler(Edge::Begin)),
+                (
+                    format(7, &field("int vector", 8)),
+                    Meaning::Vector(Edge::End),
+                ),
+            ],
+            names: Vec::new(),
+        }
+    }
+
+    fn event(kind: u16, flags: u8, word: i32) -> Vec<u8> {
+        let mut raw = kind.to_le_bytes().to_vec();
+        raw.extend([flags, 0, 0, 0, 0, 0]);
+        raw.extend(word.to_le_bytes());
+        raw
+    }
+
+    #[test]
+    fn events_say_what_happened() {
+        let mut points = points();
+        let waking = |by| Some(Event::Waking { tid: 77, by });
+        assert_eq!(points.event(&event(5, 1, 77)), waking(Context::Thread));
+        assert_eq!(points.event(&event(5, 8, 77)), waking(Context::Interrupt));
+        assert_eq!(points.event(&event(5, 16, 77)), waking(Context::Interrupt));
+        let mut handler = event(6, 0, 36);
+        handler.extend((4_u32 << 16 | 16).to_le_bytes());
+        handler.extend(b"vda\0");
+        let disk = Service::Interrupt(36);
+        assert_eq!(points.event(&handler), Some(Event::Begin(disk)));
+        assert_eq!(points.name(disk), Some("vda"));
+        let timer = Service::LocalInterrupt(0xec);
+        assert_eq!(points.event(&event(7, 0, 0xec)), Some(Event::End(timer)));
+        assert_eq!(points.name(timer), Some("local_timer"));
+        assert_eq!(points.event(&[0; 4]), Some(Event::End(Service::PageFault)));
+        assert_eq!(points.event(&event(9, 0, 1)), None);
+        assert_eq!(points.event(&event(6, 0, 1)[..9]), None);
+    }
+}
