@@ -13,19 +13,20 @@ const MOST: usize = 8;
 /// Unwinds with the tables of what is loaded, read once for each set of libraries.
 #[derive(Debug, Default)]
 pub struct Wakers {
-    unwinder: Option<(Vec<(u64, u64, ModuleId)>, Unwinder)>,
+    /// Where code was when the tables were read: start, end, module.
+    ranges: Vec<(u64, u64, ModuleId)>,
+    unwinder: Option<Unwinder>,
 }
 
 impl Wakers {
     /// The functions on a stack, the innermost first.
     pub fn functions(&mut self, modules: &Modules, stack: &UserStack) -> Vec<CodeRef> {
         let ranges: Vec<_> = modules.ranges().collect();
-        if self.unwinder.as_ref().is_none_or(|(of, _)| *of != ranges) {
-            self.unwinder = Some((ranges, Unwinder::new(modules)));
+        if self.ranges != ranges {
+            self.ranges = ranges;
+            self.unwinder = None;
         }
-        let Some((_, unwinder)) = &mut self.unwinder else {
-            return Vec::new();
-        };
+        let unwinder = self.unwinder.get_or_insert_with(|| Unwinder::new(modules));
         let stack = Stack {
             tid: 0,
             rip: TargetAddr(stack.ip),
