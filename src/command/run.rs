@@ -122,8 +122,13 @@ fn explain_early_end(conduct: &mut Conduct) {
     let file = conduct.output_path();
     let warning = match conduct.saw_ops() {
         true => format!("the program ended before the analysis; go on with: darc resume {file}"),
-        false => "f0 was never called and left before the program ended, so there is no profile"
-            .to_owned(),
+        false => match conduct.investigation.counters.ended_otherwise {
+            0 => "f0 was never called and left before the program ended, so there is no profile"
+                .to_owned(),
+            calls => format!(
+                "{calls} calls of f0 began and none ended by returning (exceptions, longjmp, another stack), so there is no profile"
+            ),
+        },
     };
     conduct.warn(warning);
 }

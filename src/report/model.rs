@@ -764,8 +764,13 @@ pub struct Probes {
     pub dropped: u64,
     /// Ops of which the profile knows the latency only because enough like them had been recorded.
     pub sampled: u64,
+    /// Calls of f0 that did not end by returning (an exception, longjmp, the end of a thread, another stack):
+    /// they are in no profile.
+    pub ended_otherwise: u64,
     /// How long the target was stopped, in microseconds.
     pub pause_us: Pause,
+    /// How many bytes of code were compared after the probes were taken away: of every module that had some.
+    pub bytes_compared_after_detach: u64,
     /// How many bytes of code differed from the files after the probes were taken away.
     pub bytes_differing_after_detach: u64,
 }

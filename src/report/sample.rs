@@ -178,10 +178,12 @@ pub(crate) fn of(session: &Session) -> Report {
             records: analysis.profile().count(),
             dropped: 0,
             sampled: 0,
+            ended_otherwise: 0,
             pause_us: Pause {
                 p50: 312.5,
                 max: 800.0,
             },
+            bytes_compared_after_detach: 0x2000,
             bytes_differing_after_detach: 0,
         },
         warnings: vec!["the clock's rate was measured, not read".to_owned()],

@@ -7,13 +7,35 @@ use super::model::{
 };
 use crate::analysis::{Hz, Nanos, Resolution, Ticks};
 
-/// How many ops were written in full, and what became of the others.
+/// How many ops were written in full, and what became of the other calls of f0.
 pub(super) fn records(probes: &Probes) -> String {
     let sampled = match probes.sampled {
         0 => String::new(),
         sampled => format!(", {sampled} more counted in the profile only"),
     };
-    format!("{}{sampled}, {} dropped", probes.records, probes.dropped)
+    let otherwise = match probes.ended_otherwise {
+        0 => String::new(),
+        calls => format!("; {calls} calls that did not end by returning are not timed"),
+    };
+    format!(
+        "{}{sampled}, {} dropped{otherwise}",
+        probes.records, probes.dropped
+    )
+}
+
+/// What was compared after detaching, and whether it is as it was.
+pub(super) fn restored(probes: &Probes) -> String {
+    let differing = format!(
+        "{} bytes differ after detaching",
+        probes.bytes_differing_after_detach
+    );
+    match probes.bytes_compared_after_detach {
+        0 => differing,
+        bytes => format!(
+            "{differing}, {} KiB compared with the files",
+            bytes.div_ceil(1024)
+        ),
+    }
 }
 
 /// A duration for people; cycles where the clock's rate is not known.

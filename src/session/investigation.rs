@@ -48,6 +48,8 @@ pub struct Investigation {
     pub sites: usize,
     /// What the engines of all processes did.
     pub counters: Counters,
+    /// Bytes of code that were compared with the files after the probes had been taken away.
+    pub bytes_compared: u64,
     /// More calls than this at one site in one op cannot be followed by the engine.
     pub most_calls: Option<u64>,
     /// What a probe costs.
@@ -76,6 +78,7 @@ impl Investigation {
             skipped: BTreeMap::new(),
             sites: 0,
             counters: Counters::default(),
+            bytes_compared: 0,
             most_calls: None,
             cost: ProbeCost::default(),
             preemption: Preemption::default(),

@@ -16,7 +16,7 @@ use crate::terminal::interrupts::Level;
 use super::code::CodeCache;
 use super::hooks::Hooks;
 use super::investigation::Investigation;
-use super::{Ending, Libraries, Limits, SLICE, STARTUP_CHANGES, SessionError};
+use super::{Ending, Libraries, Limits, SLICE, STARTUP_CHANGES, SessionError, check_program};
 
 /// What the analysis waits for.
 #[derive(Clone, PartialEq, Debug)]
@@ -82,6 +82,7 @@ pub fn wait_for_begin(
         if investigation.modules.refresh(pid).is_err() {
             return Ok(());
         }
+        check_program(&investigation.modules)?;
         code.clear();
         let mut plan = Hooks::find(&investigation.modules).plan();
         if libraries == Libraries::Loaded {

@@ -18,6 +18,7 @@ pub mod onlooker;
 mod planning;
 pub mod profiling;
 mod question;
+mod restored;
 pub mod serving;
 mod stacks;
 pub mod summary;
@@ -48,11 +49,12 @@ use crate::terminal::live::Progress;
 use code::CodeCache;
 use hooks::Hooks;
 use investigation::Investigation;
-use modules::CodeRef;
+use modules::{CodeRef, Modules};
 use onlooker::Onlooker;
 use planning::Sources;
 use profiling::entrances::Entrances;
 use question::Question;
+use restored::Touched;
 use serving::Serving;
 use suspicion::Suspicion;
 use timeline::{Holding, Timeline};
@@ -102,6 +104,19 @@ pub enum SessionError {
     /// Tracing failed.
     #[error(transparent)]
     Tracer(#[from] darc_tracer::Error),
+}
+
+/// Refuses programs in which no probe may be put.
+fn check_program(modules: &Modules) -> Result<(), SessionError> {
+    let program = modules.loaded().first().copied();
+    let image = program.and_then(|id| modules.get(id).image.as_ref());
+    match image.is_some_and(darc_symbols::Image::is_go) {
+        true => Err(SessionError::Unsuitable(
+            "the target is a Go program: its run-time moves stacks and checks return addresses, which probes would break"
+                .to_owned(),
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Whether f0 may turn up later.
@@ -160,6 +175,7 @@ pub struct Session<'a> {
     suspicion: Suspicion,
     entrances: Entrances,
     timeline: Timeline,
+    touched: Touched,
 }
 
 /// A jump of five bytes replaces no more than this: the last instruction begins before its end.
@@ -211,6 +227,7 @@ impl<'a> Session<'a> {
             suspicion: Suspicion::default(),
             entrances: Entrances::default(),
             timeline,
+            touched: Touched::default(),
         }
     }
 
@@ -246,6 +263,9 @@ impl<'a> Session<'a> {
         };
         self.timeline
             .finish(self.pid, self.investigation, self.serving.as_deref_mut());
+        if self.engine.end().is_none() {
+            self.compare_code();
+        }
         let counters = self.engine.counters();
         if counters.unregistered > 0 {
             self.investigation.warnings.push(format!(
@@ -261,9 +281,25 @@ impl<'a> Session<'a> {
             (_, Some(Notice::Killed(signal))) => Ending::Killed(signal),
             (ending, _) => ending,
         };
+        if ending == Ending::Killed(Signal::SIGTRAP as i32) && self.engine.name() == "int3" {
+            self.investigation.warnings.push(
+                "SIGTRAP ended the target: a trap of its own, or a breakpoint met by a thread that cannot be traced (CLONE_UNTRACED); --engine jump has no breakpoints".to_owned(),
+            );
+        }
         match restored {
             Err(error) if !error.is_gone() => Err(error.into()),
             _ => Ok(ending),
+        }
+    }
+
+    /// Compares all code of the modules that had probes with their files.
+    fn compare_code(&mut self) {
+        let compared = self.touched.compare(self.pid, &self.investigation.modules);
+        self.investigation.bytes_compared += compared.bytes;
+        for (module, bytes) in compared.differing {
+            self.investigation.warnings.push(format!(
+                "{bytes} bytes of code of {module} are not as in its file; darc's own are all put back, so the program or another tool wrote them"
+            ));
         }
     }
 
@@ -406,16 +442,9 @@ impl<'a> Session<'a> {
         waiting
     }
 
-    /// Refuses programs whose stacks must not be touched, and functions that cannot be read.
+    /// Refuses programs in which no probe may be put, and functions that cannot be read.
     fn check_f0(&mut self) -> Result<(), SessionError> {
-        let program = self.investigation.modules.loaded().first().copied();
-        let image = program.and_then(|id| self.investigation.modules.get(id).image.as_ref());
-        if image.is_some_and(darc_symbols::Image::is_go) {
-            return Err(SessionError::Unsuitable(
-                "the target is a Go program: its run-time moves stacks and checks return addresses, which probes would break"
-                    .to_owned(),
-            ));
-        }
+        check_program(&self.investigation.modules)?;
         let Some(f0) = self.investigation.f0 else {
             return Ok(());
         };
@@ -669,6 +698,7 @@ impl<'a> Session<'a> {
             .map(|function| function.sites.len())
             .sum();
         self.investigation.sites = self.investigation.sites.max(sites);
+        self.touched.add(&plan, &self.investigation.modules);
         let f0 = plan.f0.as_ref().map(|f0| f0.entry());
         let path = plan.asynchronous.as_ref();
         let ends = path.map(|path| [path.enqueue.code.entry(), path.serve.code.entry()]);

@@ -196,7 +196,9 @@ fn probes(investigation: &Investigation, found: Option<Found<'_>>) -> Probes {
         records: sum(|counters| counters.records),
         dropped: sum(|counters| counters.dropped),
         sampled: sum(|counters| counters.sampled),
+        ended_otherwise: sum(|counters| counters.ended_otherwise),
         pause_us: pause(&pauses),
+        bytes_compared_after_detach: all.iter().map(|one| one.bytes_compared).sum(),
         bytes_differing_after_detach: sum(|counters| counters.bytes_differing),
     }
 }

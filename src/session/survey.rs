@@ -27,7 +27,9 @@ use super::modules::CodeRef;
 use super::planning::{self, Sources};
 use super::stacks::{StackFrame, Unwinder};
 use super::waiting::is_waiting;
-use super::{Ending, Libraries, Limits, STARTUP_CHANGES, SessionError, expansion, markers};
+use super::{
+    Ending, Libraries, Limits, STARTUP_CHANGES, SessionError, check_program, expansion, markers,
+};
 
 /// How long the engine may serve the target before the survey looks at its other duties.
 const SLICE: Duration = Duration::from_millis(10);
@@ -259,6 +261,7 @@ impl<'a> Survey<'a> {
         {
             return Ok(false);
         }
+        check_program(&self.investigation.modules)?;
         self.hooks = Hooks::find(&self.investigation.modules);
         self.code.clear();
         Ok(true)

@@ -38,7 +38,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A system call made in the target's name failed.
-    #[error("{call} in process {pid} failed: {source}")]
+    #[error("{call} in process {pid} failed: {source}{}", remedy(*source))]
     RemoteCall {
         /// Which system call.
         call: &'static str,
@@ -71,6 +71,16 @@ pub enum Error {
         /// What the kernel said.
         source: std::io::Error,
     },
+}
+
+/// What a person can do about a refused system call.
+fn remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ENOMEM | Errno::EAGAIN => {
+            "; it may map or lock no more memory: raise its limits (prlimit --as --memlock)"
+        }
+        _ => "",
+    }
 }
 
 /// A result of a tracing operation.

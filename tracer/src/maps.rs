@@ -48,6 +48,32 @@ impl Mapping {
     }
 }
 
+/// Code that others map too, so that a probe in it would be written to them and to the file behind it.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct SharedCode(Vec<Mapping>);
+
+impl SharedCode {
+    /// The shared code of a process, as it is mapped now.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub fn of(pid: i32) -> Result<SharedCode> {
+        let mut mappings = read(pid)?;
+        mappings.retain(|mapping| mapping.shared && mapping.executable);
+        Ok(SharedCode(mappings))
+    }
+
+    /// Why no probe may be written at an address; `None` when it may.
+    #[must_use]
+    pub fn refusal(&self, addr: u64) -> Option<String> {
+        let mapping = self.0.iter().find(|mapping| mapping.contains(addr))?;
+        Some(format!(
+            "its code is mapped shared from {}: a probe would be written to whoever maps it, and to the file",
+            mapping.name.display()
+        ))
+    }
+}
+
 /// Reads the mappings of a process, sorted by address.
 ///
 /// # Errors

@@ -499,13 +499,7 @@ impl Page {
                 words::microseconds(probes.pause_us.max)
             ),
         );
-        self.field(
-            "code",
-            &format!(
-                "{} bytes differ after detaching",
-                probes.bytes_differing_after_detach
-            ),
-        );
+        self.field("code", &words::restored(probes));
         self.raw("</dl>\n");
         if !probes.skipped.is_empty() {
             self.raw("<details><summary>Skipped sites</summary>\n<ul>\n");

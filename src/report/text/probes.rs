@@ -42,13 +42,7 @@ pub(super) fn write(page: &mut Page, report: &Report) {
             microseconds(probes.pause_us.max)
         ),
     );
-    page.field(
-        "code",
-        &format!(
-            "{} bytes differ after detaching",
-            probes.bytes_differing_after_detach
-        ),
-    );
+    page.field("code", &words::restored(probes));
     if !report.warnings.is_empty() {
         page.blank();
         page.heading("Warnings");

@@ -27,7 +27,7 @@ use crate::terminal::interrupts::Level;
 use super::code::CodeCache;
 use super::hooks::Hooks;
 use super::modules::{CodeRef, Modules};
-use super::{Ending, Limits, STARTUP_CHANGES, SessionError};
+use super::{Ending, Limits, STARTUP_CHANGES, SessionError, check_program};
 
 use choice::Source;
 pub use choice::{MOST_FUNCTIONS, Wanted};
@@ -293,17 +293,10 @@ impl<'a> Profiling<'a> {
         let Ok(new) = self.measured.modules.refresh(self.pid) else {
             return Ok(());
         };
-        let program = self.measured.modules.loaded().first().copied();
-        let Some(program) = program else {
+        if self.measured.modules.loaded().is_empty() {
             return Ok(());
-        };
-        let image = self.measured.modules.get(program).image.as_ref();
-        if image.is_some_and(darc_symbols::Image::is_go) {
-            return Err(SessionError::Unsuitable(
-                "the target is a Go program: its run-time moves stacks and checks return addresses, which probes would break"
-                    .to_owned(),
-            ));
         }
+        check_program(&self.measured.modules)?;
         if new || self.hooks == Hooks::default() {
             self.hooks = Hooks::find(&self.measured.modules);
         }

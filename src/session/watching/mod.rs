@@ -21,12 +21,12 @@ use darc_tracer::record::Tsc;
 
 pub use sample::{History, Sample};
 
-use super::SessionError;
 use super::code::CodeCache;
 use super::hooks::Hooks;
 use super::modules::{CodeRef, Modules};
 use super::profiling::choice::{Callee, Source, Wanted};
 use super::profiling::entrances::Entrances;
+use super::{SessionError, check_program};
 use crate::session::catalog::{Catalog, Naming};
 
 /// So many different functions and callees can be looked at in one session.
@@ -98,14 +98,7 @@ impl Watching {
         profiler.reserve(SLOTS);
         let mut modules = Modules::default();
         modules.refresh(pid)?;
-        let program = modules.loaded().first().copied();
-        let image = program.and_then(|id| modules.get(id).image.as_ref());
-        if image.is_some_and(darc_symbols::Image::is_go) {
-            return Err(SessionError::Unsuitable(
-                "the target is a Go program: its run-time moves stacks and checks return addresses, which probes would break"
-                    .to_owned(),
-            ));
-        }
+        check_program(&modules)?;
         Ok(Watching {
             pid,
             profiler,

@@ -27,6 +27,8 @@ impl Int3 {
         let since = Instant::now();
         self.let_borrowers_go()?;
         let mut stopped = self.stop_everyone()?;
+        // A thread may have been in the middle of making another one.
+        self.let_borrowers_go()?;
         self.unmap_arena(&mut stopped)?;
         for (thread, _) in stopped {
             unless_gone(thread.detach())?;

@@ -39,6 +39,7 @@ use crate::event::{Event, decode};
 use crate::guardian::Guardian;
 use crate::ledger::{Debt, Ledger};
 use crate::maps;
+use crate::maps::SharedCode;
 use crate::memory::Memory;
 use crate::plan::{Chain, Plan};
 use crate::remote_call::RemoteCaller;
@@ -435,7 +436,12 @@ impl Engine for Int3 {
                 .find_map(|code| code.bytes_at(addr.0, 1).map(|bytes| bytes[0]))
         };
         let mut refused = Vec::new();
+        let shared = SharedCode::of(self.pid)?;
         for (addr, roles) in wanted {
+            if let Some(reason) = shared.refusal(addr.0) {
+                refused.push(Refused { addr, reason });
+                continue;
+            }
             if let Err(error) = self.arm(addr, roles, planned_byte(addr)) {
                 refused.push(Refused {
                     addr,

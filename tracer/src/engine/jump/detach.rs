@@ -9,7 +9,6 @@ use crate::memory::Memory;
 use crate::stopped::Stopped;
 
 use super::installed::Installed;
-use super::layout::block;
 use super::patches::Patches;
 use super::space::Space;
 use super::{Jump, world};
@@ -36,8 +35,7 @@ impl Jump {
         let mut outcome = Ok(());
         if let Some(mut space) = self.space.take() {
             outcome = self.remove(&mut space);
-            self.counters.sampled += space.rings.sampled();
-            self.counters.unregistered += space.rings.unregistered();
+            space.rings.add_to(&mut self.counters);
             self.counters.bytes_differing += space.patches.bytes_differing();
             if !self.watch.is_alive() || !space.installed.is_there(&self.memory) {
                 // Nothing is left that could be restored, or everything was.
@@ -62,22 +60,17 @@ impl Jump {
             installed, patches, ..
         } = space;
         for attempt in 0..ATTEMPTS {
-            let ((dropped, otherwise), unmapped) = self.while_stopped(|world| {
-                let mut lost = (0, 0);
+            let unmapped = self.while_stopped(|world| {
                 if attempt == 0 {
                     installed.set_generation(&memory, 0)?;
                     patches.restore_all(&memory)?;
                     for thread in world.threads() {
                         unless_gone(lead_out(thread, &ends))?;
                     }
-                    lost.0 = installed.sum(&memory, block::DROPPED);
-                    lost.1 = installed.sum(&memory, block::ENDED_OTHERWISE);
                 }
                 installed.reveal(&memory);
-                Ok((lost, installed.unmap(pid, &memory, world)?))
+                installed.unmap(pid, &memory, world)
             })?;
-            self.counters.dropped += dropped;
-            self.counters.ended_otherwise += otherwise;
             if unmapped {
                 tracing::debug!(pid, attempt, "restored the code and gave all memory back");
                 return Ok(());

@@ -12,6 +12,7 @@ use crate::error::{Error, Result, unless_gone};
 use crate::maps;
 use crate::memory::Memory;
 use crate::remote_call::RemoteCaller;
+use crate::stopped::Stopped;
 use crate::sys::SharedWords;
 use crate::threads;
 
@@ -96,6 +97,62 @@ impl Room {
     }
 }
 
+/// Memory of the target that is data: readable and writable.
+const DATA: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+
+/// Refuses a target that the processor faults for reading the time stamp counter, which every stub does.
+/// `room` is memory of the target for the answer.
+///
+/// Source: PR_GET_TSC in prctl(2). The kernel keeps it for each thread; new ones inherit it.
+fn may_read_clock(
+    caller: RemoteCaller,
+    worker: &mut Stopped,
+    memory: &Memory,
+    room: u64,
+) -> Result<()> {
+    let ask = [libc::PR_GET_TSC as u64, room, 0, 0, 0, 0];
+    caller.call(worker, "prctl", libc::SYS_prctl, ask)?;
+    match memory.read_word(TargetAddr(room))? as i32 {
+        libc::PR_TSC_SIGSEGV => Err(Error::Unsuitable(format!(
+            "thread {} has forbidden itself to read the time stamp counter (PR_SET_TSC), which the jump engine's probes do; use --engine int3",
+            worker.tid()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Maps the rings, which the target and the tracer share, through a descriptor that the target has for
+/// this moment only. Returns the tracer's side and the address in the target.
+fn share_rings(
+    caller: RemoteCaller,
+    worker: &mut Stopped,
+    memory: &Memory,
+    control: u64,
+    (blocks, room): (usize, Room),
+) -> Result<(SharedWords, u64)> {
+    let wipe = [control + LIVE, 4096, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
+    caller.call(worker, "madvise", libc::SYS_madvise, wipe)?;
+    let name = TargetAddr(control + HEADER);
+    memory.write(name, b"darc\0")?;
+    let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+    let fd = caller.call(
+        worker,
+        "memfd_create",
+        libc::SYS_memfd_create,
+        [name.0, flags, 0, 0, 0, 0],
+    )?;
+    let words = share(worker.tid(), fd, blocks, room.ring_bytes());
+    let rings = words.and_then(|words| {
+        let len = rings_bytes(blocks as u32, room.ring_bytes());
+        let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let arguments = [0, len, DATA, shared as u64, fd, 0];
+        let at = caller.call(worker, "mmap", libc::SYS_mmap, arguments)?;
+        Ok((words, at))
+    });
+    caller.call(worker, "close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+    rings
+}
+
 impl Installed {
     /// Maps control data and rings. The target's own list of descriptors is as before afterwards.
     ///
@@ -114,34 +171,20 @@ impl Installed {
         let threads = world.threads().count();
         let blocks = (2 * threads + SPARE_BLOCKS).min(MOST_BLOCKS);
         let worker = world.worker()?;
-        let data = libc::PROT_READ | libc::PROT_WRITE;
-        let mut map = |len: u64, flags: i32, fd: u64| {
-            let arguments = [0, len, data as u64, flags as u64, fd, 0];
-            caller.call(worker, "mmap", libc::SYS_mmap, arguments)
-        };
+        let control_len = control_bytes(blocks as u32);
         let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let control = map(control_bytes(blocks as u32), private, u64::MAX)?;
-        let wipe = [control + LIVE, 4096, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
-        caller.call(worker, "madvise", libc::SYS_madvise, wipe)?;
-        let name = TargetAddr(control + HEADER);
-        memory.write(name, b"darc\0")?;
-        let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        let fd = caller.call(
-            worker,
-            "memfd_create",
-            libc::SYS_memfd_create,
-            [name.0, flags, 0, 0, 0, 0],
-        )?;
-        let words = share(worker.tid(), fd, blocks, room.ring_bytes());
-        let rings = words.and_then(|words| {
-            let len = rings_bytes(blocks as u32, room.ring_bytes());
-            let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
-            let arguments = [0, len, data as u64, shared as u64, fd, 0];
-            let at = caller.call(worker, "mmap", libc::SYS_mmap, arguments)?;
-            Ok((words, at))
-        });
-        caller.call(worker, "close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-        let (words, rings) = rings?;
+        let arguments = [0, control_len, DATA, private as u64, u64::MAX, 0];
+        let control = caller.call(worker, "mmap", libc::SYS_mmap, arguments)?;
+        let shared = may_read_clock(caller, worker, memory, control + HEADER)
+            .and_then(|()| share_rings(caller, worker, memory, control, (blocks, room)));
+        let (words, rings) = match shared {
+            Ok(shared) => shared,
+            Err(error) => {
+                let arguments = [control, control_len, 0, 0, 0, 0];
+                unless_gone(caller.call(worker, "munmap", libc::SYS_munmap, arguments))?;
+                return Err(error);
+            }
+        };
         let me = std::process::id();
         words.store(ring::OWNER as usize, me.into());
         words.store(ring::OWNER as usize + 8, began(me.into()).unwrap_or(0));
@@ -250,15 +293,6 @@ impl Installed {
     pub fn is_there(&self, memory: &Memory) -> bool {
         let at = TargetAddr(self.around.control + HEADER + header::MAGIC);
         memory.read_word(at).ok() == Some(MAGIC)
-    }
-
-    /// One field summed over all used blocks.
-    #[must_use]
-    pub fn sum(&self, memory: &Memory, field: u64) -> u64 {
-        (0..self.used_blocks(memory) as u64)
-            .map(|index| self.around.control + BLOCKS + index * block::SIZE + field)
-            .filter_map(|at| memory.read_word(TargetAddr(at)).ok())
-            .fold(0, u64::wrapping_add)
     }
 
     /// Tells the stubs whether to measure, and in which generation of the plan.

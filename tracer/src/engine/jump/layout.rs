@@ -187,10 +187,6 @@ pub mod block {
     pub const TAINTED: u64 = 0x5c;
     /// The generation in which the op began (32 bits).
     pub const GENERATION: u64 = 0x60;
-    /// Records that found no room. Their ops are counted like those outside of the filter.
-    pub const DROPPED: u64 = 0x68;
-    /// Ops that ended otherwise than by returning.
-    pub const ENDED_OTHERWISE: u64 = 0x70;
     /// The slot of the unwinder for which return addresses were last put back. What lies below it is called by
     /// the unwinder, which still reads the stack.
     pub const UNWINDER: u64 = 0x78;
@@ -343,6 +339,10 @@ pub mod ring {
     pub const COUNTED: u64 = 0xc0;
     /// Those among them for which a budget was used up.
     pub const SAMPLED: u64 = 0xc8;
+    /// Ops that ended otherwise than by returning.
+    pub const ENDED_OTHERWISE: u64 = 0xe8;
+    /// Records that found no room. Their ops are counted like those outside of the filter.
+    pub const DROPPED: u64 = 0xf0;
     /// End of what was read.
     pub const TAIL: u64 = 64;
     /// In the first ring: address of the control mapping.

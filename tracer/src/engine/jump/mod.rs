@@ -34,9 +34,12 @@ pub(crate) mod world;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use darc_disasm::FunctionCode;
+
 use crate::addr::TargetAddr;
 use crate::engine::{Counters, Engine, Notice, ProbeCost, Refused, Sink};
 use crate::error::Result;
+use crate::maps::SharedCode;
 use crate::memory::Memory;
 use crate::plan::{Mark, Plan};
 use crate::record::{FnodeId, Ticks};
@@ -48,7 +51,7 @@ pub use launched::OPTIONS;
 pub use profiler::{BucketCount, Counts, Profiler, calibrate_counting};
 
 use installed::{Costs, Installed, Room};
-use layout::{HEADER, block, header, ring as ring_layout};
+use layout::{HEADER, header, ring as ring_layout};
 use patches::Patch;
 use recycling::Recycling;
 use ring::Rings;
@@ -246,15 +249,33 @@ impl Jump {
             .addresses()
             .filter(|at| wanted.get(at) != space.patches.get(*at))
             .collect();
-        let add: Vec<Patch> = wanted
+        let shared = SharedCode::of(self.pid)?;
+        // As long as f0 is not entered through a stub, whatever must be left alone in it means all of it.
+        let entered = |f0: &FunctionCode| {
+            let mut places = space.patches.addresses();
+            places.any(|at| f0.bytes_at(at, 1).is_some())
+        };
+        let new_f0 = plan.f0.clone().filter(|f0| !entered(f0));
+        let mut refuse = |at: u64, reason| {
+            let f0 = new_f0.as_ref().filter(|f0| f0.bytes_at(at, 1).is_some());
+            let addr = TargetAddr(f0.map_or(at, |f0| f0.entry()));
+            refused.push(Refused { addr, reason });
+        };
+        let mut add: Vec<Patch> = wanted
             .into_values()
             .filter(|patch| space.patches.get(patch.at) != Some(patch))
             .collect();
+        add.retain(|patch| match shared.refusal(patch.at) {
+            Some(reason) => {
+                refuse(patch.at, reason);
+                false
+            }
+            None => true,
+        });
         tracing::debug!(
             functions = plan.functions.len(),
             remove = remove.len(),
             add = add.len(),
-            refused = refused.len(),
             "changing the probes"
         );
         self.generation |= 1;
@@ -268,16 +289,24 @@ impl Jump {
         self.generation = self.generation.wrapping_add(1).max(2);
         let (memory, generation) = (self.memory.again()?, self.generation);
         let (remove, add) = self.change_most(space, plan, remove, add)?;
-        self.while_stopped(|world| {
+        let written = self.while_stopped(|world| {
             space.tree.write_targets(&memory, &targets)?;
             let control = space.installed.around.control;
-            space
+            let written = space
                 .patches
                 .change(&memory, world, control, &remove, add)?;
-            space.installed.set_generation(&memory, generation)
-        })
+            space.installed.set_generation(&memory, generation)?;
+            Ok(written)
+        })?;
+        for at in written {
+            refuse(at, REWRITTEN.to_owned());
+        }
+        Ok(())
     }
 }
+
+/// Why code is left alone that is not what it was when it was read.
+const REWRITTEN: &str = "the program has written this code since it was read";
 
 /// The ranges as the stubs read them. All of the table is written, and its last entry is always the same.
 fn filter_bytes(ranges: &[(u64, u64)]) -> Vec<u8> {
@@ -375,6 +404,9 @@ impl Engine for Jump {
             match notice {
                 Some(Notice::Exec) => {
                     self.past = self.space.take().map(|space| space.rings);
+                    if let Some(rings) = &self.past {
+                        rings.add_to(&mut self.counters);
+                    }
                     match Memory::open(self.pid) {
                         Ok(memory) => self.memory = memory,
                         // It has ended at once; the next look says how.
@@ -403,10 +435,7 @@ impl Engine for Jump {
     fn counters(&self) -> Counters {
         let mut counters = self.counters.clone();
         if let Some(space) = &self.space {
-            counters.dropped += space.installed.sum(&self.memory, block::DROPPED);
-            counters.sampled += space.rings.sampled();
-            counters.ended_otherwise += space.installed.sum(&self.memory, block::ENDED_OTHERWISE);
-            counters.unregistered += space.rings.unregistered();
+            space.rings.add_to(&mut counters);
             counters.bytes_differing += space.patches.bytes_differing();
         }
         counters

@@ -112,6 +112,9 @@ impl Patches {
     /// Removes and adds patches while nothing runs. The journal at `control` is right at every moment:
     /// what it lists may or may not be in the text, but nothing else is.
     ///
+    /// Returns the patches that were not made: the program has written that code since it was read, so
+    /// their stubs would run what no longer stands there.
+    ///
     /// # Errors
     /// When the text or the journal cannot be written. What was done is known.
     pub fn change(
@@ -121,12 +124,16 @@ impl Patches {
         control: u64,
         remove: &[u64],
         add: Vec<Patch>,
-    ) -> Result<()> {
+    ) -> Result<Vec<u64>> {
         for at in remove {
             self.restore(memory, *at)?;
         }
+        let (add, written): (Vec<Patch>, Vec<Patch>) = add
+            .into_iter()
+            .partition(|patch| stands(memory, patch.at, &patch.original));
+        let written = written.into_iter().map(|patch| patch.at).collect();
         if add.is_empty() && remove.is_empty() {
-            return Ok(());
+            return Ok(written);
         }
         let listed = self.active.values().chain(&add);
         let entries: Vec<u8> = listed.flat_map(Patch::to_journal).collect();
@@ -154,7 +161,7 @@ impl Patches {
             memory.write(TargetAddr(patch.at), &patch.replacement)?;
             self.active.insert(patch.at, patch);
         }
-        Ok(())
+        Ok(written)
     }
 
     /// Puts one patch's bytes back if they are still ours; code that the program has replaced is left alone.
@@ -204,14 +211,20 @@ impl Patches {
     }
 }
 
+/// Whether these bytes are what stands at an address now.
+fn stands(memory: &Memory, at: u64, bytes: &[u8]) -> bool {
+    let mut now = vec![0; bytes.len()];
+    memory.read(TargetAddr(at), &mut now).is_ok() && now == bytes
+}
+
 /// Returns how many bytes of ours remain.
 fn restore(memory: &Memory, patch: &Patch) -> Result<u64> {
-    let mut bytes = vec![0; patch.original.len()];
     // Unmapped or replaced meanwhile (dlclose, a program that writes code): nothing of ours is left there.
-    if memory.read(TargetAddr(patch.at), &mut bytes).is_err() || bytes != patch.replacement {
+    if !stands(memory, patch.at, &patch.replacement) {
         return Ok(0);
     }
     memory.write(TargetAddr(patch.at), &patch.original)?;
+    let mut bytes = vec![0; patch.original.len()];
     memory.read(TargetAddr(patch.at), &mut bytes)?;
     let differing = bytes
         .iter()

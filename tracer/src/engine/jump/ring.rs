@@ -1,6 +1,7 @@
 //! Reads what the stubs wrote to the rings. The target can write anything there, so every number is
 //! checked before it is used.
 
+use crate::engine::Counters;
 use crate::record::Arguments;
 use crate::sys::SharedWords;
 
@@ -249,19 +250,21 @@ impl Rings {
         self.words.load(ring::FREE_BLOCKS as usize)
     }
 
-    /// How often a call passed because there was no block for its thread.
-    #[must_use]
-    pub fn unregistered(&self) -> u64 {
-        self.words.load(ring::UNREGISTERED as usize)
-    }
-
-    /// How many ops were only counted because a budget was used up.
-    #[must_use]
-    pub fn sampled(&self) -> u64 {
-        let at = |index| index * self.stride + ring::SAMPLED as usize;
-        (0..self.count)
-            .map(|index| self.words.load(at(index)))
-            .fold(0, u64::wrapping_add)
+    /// Adds what the threads counted that is no op of the profile, or not written in full.
+    pub fn add_to(&self, counters: &mut Counters) {
+        let sum = |field: u64| {
+            let at = |index| index * self.stride + field as usize;
+            let words = (0..self.count).map(|index| self.words.load(at(index)));
+            words.fold(0, u64::wrapping_add)
+        };
+        counters.unregistered = counters
+            .unregistered
+            .saturating_add(self.words.load(ring::UNREGISTERED as usize));
+        counters.sampled = counters.sampled.saturating_add(sum(ring::SAMPLED));
+        counters.dropped = counters.dropped.saturating_add(sum(ring::DROPPED));
+        counters.ended_otherwise = counters
+            .ended_otherwise
+            .saturating_add(sum(ring::ENDED_OTHERWISE));
     }
 
     /// Takes the ops that were only counted since the last time: (bucket, number, sum).

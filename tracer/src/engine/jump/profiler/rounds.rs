@@ -37,6 +37,7 @@ impl Jump {
             .collect();
         add.sort_by_key(|patch| entries.contains(&patch.at));
         let last = add.split_off(add.len() - add.len().min(AT_ONCE));
+        // Code that the program writes meanwhile is left out; a round that follows tries again.
         self.change_in_rounds(space, &remove, add)?;
         Ok((Vec::new(), last))
     }

@@ -340,7 +340,6 @@ pub fn abandon(a: &mut CodeAssembler, start: &mut CodeLabel, around: &Surroundin
     a.mov(rdx, around.control + LIVE)?;
     a.cmp(dword_ptr(rdx), 0)?;
     a.je(child)?;
-    a.inc(field(block::ENDED_OTHERWISE))?;
     a.mov(edx, dword_ptr(rax + place::LOCAL as i32))?;
     a.add(rdx, field(block::RING))?;
     a.mov(rdi, shadow(0, entry::START))?;

@@ -6,8 +6,8 @@
 
 use iced_x86::code_asm::*;
 
-use crate::engine::jump::asm::{Emitted, TOP, field, field32, shadow, tsc};
-use crate::engine::jump::layout::{block, descriptor, entry, place};
+use crate::engine::jump::asm::{Emitted, Surroundings, TOP, field, field32, shadow, tsc};
+use crate::engine::jump::layout::{LIVE, block, descriptor, entry, place, ring};
 
 use super::{Labels, nested};
 
@@ -43,7 +43,12 @@ pub fn readable(a: &mut CodeAssembler, start: &mut CodeLabel) -> Emitted<()> {
     a.ret()
 }
 
-pub fn give_up(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+pub fn give_up(
+    a: &mut CodeAssembler,
+    start: &mut CodeLabel,
+    labels: &Labels,
+    around: &Surroundings,
+) -> Emitted<()> {
     let [mut off, mut not_op, mut not_counted, mut known] =
         std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
@@ -52,7 +57,12 @@ pub fn give_up(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) ->
     a.mov(rax, shadow(0, entry::PLACE))?;
     a.cmp(dword_ptr(rax + place::KIND as i32), place::F0 as i32)?;
     a.jne(not_op)?;
-    a.inc(field(block::ENDED_OTHERWISE))?;
+    // A forked child shares the ring with its parent.
+    a.mov(rdx, around.control + LIVE)?;
+    a.cmp(dword_ptr(rdx), 0)?;
+    a.je(not_op)?;
+    a.mov(rdx, field(block::RING))?;
+    a.inc(qword_ptr(rdx + ring::ENDED_OTHERWISE as i32))?;
     a.set_label(&mut not_op)?;
     a.cmp(dword_ptr(rax + place::KIND as i32), place::COUNTED as i32)?;
     a.jne(not_counted)?;

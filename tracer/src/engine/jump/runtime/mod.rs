@@ -122,7 +122,7 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     counted::abandon(&mut a, &mut abandon, around)?;
     labels.abandon = abandon;
     let mut give_up = labels.give_up;
-    frames::give_up(&mut a, &mut give_up, &labels)?;
+    frames::give_up(&mut a, &mut give_up, &labels, around)?;
     labels.give_up = give_up;
     frames::stale(&mut a, &mut stale, &labels)?;
     let mut resync = labels.resync;

@@ -44,7 +44,8 @@ pub fn reserve(a: &mut CodeAssembler, start: &mut CodeLabel) -> Emitted<()> {
     a.add(r9, rax)?;
     a.ret()?;
     a.set_label(&mut full)?;
-    a.inc(field(block::DROPPED))?;
+    a.mov(r10, field(block::RING))?;
+    a.inc(qword_ptr(r10 + ring::DROPPED as i32))?;
     a.xor(r8d, r8d)?;
     a.ret()
 }

@@ -234,7 +234,8 @@ pub fn renew(a: &mut CodeAssembler, start: &mut CodeLabel, around: &Surroundings
     a.mov(rdx, field(block::BASE))?;
     a.cmp(rdx, field(block::TOP))?;
     a.je(idle)?;
-    a.inc(field(block::ENDED_OTHERWISE))?;
+    a.mov(rax, field(block::RING))?;
+    a.inc(qword_ptr(rax + ring::ENDED_OTHERWISE as i32))?;
     a.mov(field(block::TOP), rdx)?;
     a.set_label(&mut idle)?;
     a.mov(rdx, none(around))?;
