@@ -78,6 +78,15 @@ const PROGRAMS: &[Target] = &[
     // Intel's control-flow enforcement makes functions begin with `endbr64`, as distributions' do.
     c("bench_calls", "c/bench_calls.c", &["-fcf-protection"]),
     c("bench_latency", "c/bench_latency.c", &["-fcf-protection"]),
+    c("abandoned_stacks", "c/abandoned_stacks.c", &[]),
+    c("becomes_another", "c/becomes_another.c", &[]),
+    c("go_like", "c/go_like.c", &[]),
+    c("odd_mappings", "c/odd_mappings.c", &[]),
+    c("odd_threads", "c/odd_threads.c", &[]),
+    c("rewrites_itself", "c/rewrites_itself.c", &[]),
+    c("robust_locks", "c/robust_locks.c", &[]),
+    // The unwinder is there from the start, not only when it is needed first.
+    c("unwinds", "c/unwinds.c", &["-Wl,--no-as-needed", "-lgcc_s"]),
     c("asks", "c/asks.c", &[]),
     c("blocked_calls", "c/blocked_calls.c", &[]),
     c("btree", "c/btree.c", &[]),

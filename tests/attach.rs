@@ -1,6 +1,7 @@
 //! `darc attach`: a running process is analysed, and left as it was found.
 
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use darc_testprogs::{Opt, ground_truth, program};
 
@@ -237,5 +238,50 @@ fn a_program_that_sleeps() {
         assert!(child.try_wait().expect("ours").is_none());
         child.kill().expect("ours");
         child.wait().expect("ours");
+    });
+}
+
+/// A process in user, pid and mount namespaces of its own, where its file has another path.
+#[test]
+fn a_process_in_a_container() {
+    let _turn = turn();
+    let own_namespaces = |path: &Path| {
+        let folder = path.parent().expect("a folder").display().to_string();
+        let mut command = Command::new("unshare");
+        command.args([
+            "--user",
+            "--map-root-user",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+        ]);
+        // The folder of the program is mounted elsewhere, and hidden where it is outside.
+        let script =
+            "mount --bind \"$1\" /mnt && mount -t tmpfs none \"$1\" && exec /mnt/two_peaks wait";
+        command.args(["sh", "-c", script, "sh", &folder]);
+        command
+    };
+    let check = |command: &mut Command| {
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.output().is_ok_and(|output| output.status.success())
+    };
+    for_all(|engine, opt| {
+        let path = program("two_peaks", opt);
+        if !check(&mut own_namespaces(&path)) {
+            eprintln!("left out: namespaces cannot be made here");
+            return;
+        }
+        measured(|| {
+            let target = Target::start_command(&mut own_namespaces(&path));
+            let children = format!("/proc/{0}/task/{0}/children", target.pid());
+            let children = std::fs::read_to_string(children).expect("it lives");
+            let pid = children.trim().parse().expect("one child");
+            let before = ProcessState::of(pid);
+            let analysis = Task::new(engine, "serve").attach(pid);
+            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+            before.check_unchanged(pid);
+            assert!(target.finish().status.success());
+            analysis.report().judge(ground_truth("two_peaks"))
+        });
     });
 }

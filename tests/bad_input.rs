@@ -414,3 +414,47 @@ fn a_script() {
     assert_eq!(finished.stdout, "from the script\n", "{finished:#?}");
     assert_eq!(finished.code(), 5, "{finished:#?}");
 }
+
+/// What the Go linker writes is recognised; nothing of the program runs.
+#[test]
+fn a_go_program() {
+    let _turn = turn();
+    for engine in engines() {
+        let analysis = Task::new(engine, "main").run(&program("go_like", Opt::O2), &[]);
+        no_panic(&analysis.darc);
+        let line = analysis.darc.failure(3);
+        assert!(line.contains("Go"), "{line}");
+    }
+}
+
+/// A process of the same user that protects itself, here because its file is not readable.
+#[test]
+fn a_protected_process() {
+    const NOBODY: u32 = 65534;
+    let _turn = turn();
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("left out: only root can start both as another user");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let [darc, target] = ["darc", "target"].map(|name| folder.path().join(name));
+    fs::copy(env!("CARGO_BIN_EXE_darc"), &darc).expect("copied");
+    fs::copy(program("two_peaks", Opt::O2), &target).expect("copied");
+    for (path, mode) in [(folder.path(), 0o755), (&darc, 0o755), (&target, 0o711)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
+    }
+    let as_nobody = |path: &Path| {
+        let mut command = Command::new(path);
+        command.current_dir("/").uid(NOBODY).gid(NOBODY);
+        command
+    };
+    let target = Target::start_command(as_nobody(&target).arg("wait"));
+    let pid = target.pid().to_string();
+    let mut command = as_nobody(&darc);
+    command.args(["attach", "--f0", "serve", "-o", "/dev/null", "-p", &pid]);
+    let finished = execute(&mut command);
+    no_panic(&finished);
+    let line = finished.failure(3);
+    assert!(line.contains("not dumpable"), "{line}");
+    assert!(target.finish().status.success());
+}

@@ -1,9 +1,13 @@
 //! Death at any moment: of the target, and of darc.
 
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
 use darc_testprogs::{Opt, program};
 use nix::sys::signal::Signal;
 
-use crate::harness::{Running, Target, Task, for_all, run_darc, turn, wait_until};
+use crate::harness::{Running, Target, Task, execute, for_all, run_darc, turn, wait_until};
 use crate::untouched::{ProcessState, check_released, check_text, is_probed};
 
 /// The target is killed while darc is at work, each time a little later: darc ends, with results
@@ -236,4 +240,73 @@ fn a_started_program_runs_on() {
         assert_eq!(finished.stdout, native.stdout, "{finished:#?}");
         assert_eq!(finished.code(), 0, "{finished:#?}");
     });
+}
+
+/// Under `int3` a program that crashes gets its code back first: the core dump shows the program's own.
+#[test]
+fn a_core_dump_shows_the_programs_code() {
+    let _turn = turn();
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if !pattern.trim().starts_with("core") {
+        eprintln!("left out: core dumps do not go to the current folder here");
+        return;
+    }
+    for opt in Opt::ALL {
+        let path = program("ends_in_f0", opt);
+        let folder = tempfile::tempdir().expect("a folder");
+        let darc = env!("CARGO_BIN_EXE_darc");
+        let script = format!(
+            "ulimit -c unlimited; exec {darc} run --engine int3 --f0 serve --decision-ops 1000000000 -q -o out.txt -- {} segv",
+            path.display()
+        );
+        let mut command = Command::new("sh");
+        let finished = execute(command.args(["-c", &script]).current_dir(folder.path()));
+        assert_eq!(
+            finished.code(),
+            128 + Signal::SIGSEGV as i32,
+            "{finished:#?}"
+        );
+        let mut files = fs::read_dir(folder.path()).expect("ours");
+        let core = files.find_map(|file| {
+            let path = file.ok()?.path();
+            path.file_name()?
+                .to_str()?
+                .starts_with("core")
+                .then_some(path)
+        });
+        let core = fs::read(core.expect("a core dump")).expect("readable");
+        let own = code_of("serve", &path);
+        assert!(
+            core.windows(own.len()).any(|bytes| bytes == own),
+            "serve as in the file is not in the core dump"
+        );
+    }
+}
+
+/// The bytes of a function in a program's file, of which symbol and segment tell where they are.
+fn code_of(name: &str, path: &Path) -> Vec<u8> {
+    let tool = |command: &str, arguments: &[&str]| {
+        let output = Command::new(command).args(arguments).arg(path).output();
+        String::from_utf8(output.expect("it comes with the compiler").stdout).expect("text")
+    };
+    let symbols = tool("nm", &["--print-size"]);
+    let mut fields = symbols
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|fields| fields.last() == Some(&name))
+        .expect("the symbol is there")
+        .into_iter()
+        .map(|field| u64::from_str_radix(field, 16));
+    let mut number = || fields.next().expect("a field").expect("hexadecimal");
+    let (addr, size) = (number(), number());
+    let sections = tool("readelf", &["--sections", "--wide"]);
+    let text = sections.lines().find(|line| line.contains(" .text "));
+    let fields: Vec<&str> = text.expect("code").split_whitespace().collect();
+    let at = fields
+        .iter()
+        .position(|&field| field == "PROGBITS")
+        .expect("its kind");
+    let number = |index: usize| u64::from_str_radix(fields[index], 16).expect("hexadecimal");
+    let start = (addr - number(at + 1) + number(at + 2)) as usize;
+    fs::read(path).expect("the program")[start..][..size as usize].to_vec()
 }

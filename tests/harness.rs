@@ -292,13 +292,16 @@ impl Target {
 
     /// Starts the target program that is at `path`.
     pub fn start_at(path: &Path, args: &[&str]) -> Target {
-        let mut child = Command::new(path)
-            .arg("wait")
-            .args(args)
+        Target::start_command(Command::new(path).arg("wait").args(args))
+    }
+
+    /// Starts a command that says "ready".
+    pub fn start_command(command: &mut Command) -> Target {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let stdin = child.stdin.take();
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
@@ -307,8 +310,7 @@ impl Target {
             assert_ne!(
                 stdout.read_line(&mut line).expect("text"),
                 0,
-                "{}: ended early",
-                path.display()
+                "{command:?}: ended early"
             );
         }
         Target {

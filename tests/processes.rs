@@ -116,3 +116,21 @@ fn a_thread_that_waits_for_its_vfork_child() {
         target.finish_like_native(&program("vfork_waits", opt), &[]);
     }
 }
+
+/// exec of the program itself, of a script, and of a file without a name: the new program runs as ever, and
+/// the report says that measuring ended there, or that the program has ended.
+#[test]
+fn a_program_that_becomes_another() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        for mode in ["itself", "script", "memfd"] {
+            let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
+            let analysis = task.run_like_native(&program("becomes_another", opt), &[mode]);
+            let report = analysis.report();
+            assert_eq!(report.ops(), 200, "{mode}: {:#}", report.0);
+            assert_eq!(report.status(), "in-progress", "{mode}");
+            let warnings = report.at("/warnings").to_string();
+            assert!(warnings.contains("program"), "{mode}: {warnings}");
+        }
+    });
+}

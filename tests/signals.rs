@@ -158,3 +158,18 @@ fn darc_is_interrupted() {
         });
     }
 }
+
+/// The jump engine's probes read the clock in the program's own name: such a program is refused untouched.
+#[test]
+fn a_running_program_that_may_not_read_the_clock() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let target = Target::start("no_clock", opt, &[]);
+        let before = ProcessState::of(target.pid());
+        let analysis = Task::new("jump", "serve").attach(target.pid());
+        let line = analysis.darc.failure(3);
+        assert!(line.contains("--engine int3"), "{line}");
+        before.check_unchanged(target.pid());
+        target.finish_like_native(&program("no_clock", opt), &[]);
+    }
+}

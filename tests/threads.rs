@@ -81,3 +81,49 @@ fn short_lived_threads_leave_room_for_others() {
         assert!(report.ops() == 3 * 3000 || said, "{:#}", report.0);
     });
 }
+
+/// Threads that the C library did not make: one that tracers are not told of, and one that shares its thread
+/// pointer with the thread that made it; a process whose parent is the program's parent.
+#[test]
+fn threads_of_other_kinds() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        for mode in ["untraced", "bare", "parent"] {
+            if mode == "untraced" && engine == "int3" {
+                // Nobody is there for its breakpoints: docs/limits.md.
+                continue;
+            }
+            let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
+            let analysis = task.run_like_native(&program("odd_threads", opt), &["1000", mode]);
+            assert!(analysis.report().ops() > 0, "{mode}: {analysis:#?}");
+        }
+    });
+}
+
+/// Five thousand threads, or as many as the system allows, asleep beside the one that works.
+#[test]
+fn five_thousand_threads() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("odd_threads", opt, &["crowd"]);
+        let before = ProcessState::of(target.pid());
+        let task = Task::new(engine, "serve").options(&["--start-ops", "100", "-d", "20s"]);
+        let analysis = task.attach(target.pid());
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+        before.check_unchanged(target.pid());
+        let finished = target.finish();
+        assert!(finished.status.success(), "{finished:#?}");
+    });
+}
+
+/// Robust mutexes whose owner dies inside f0, and mutexes that pass on priority.
+#[test]
+fn locks_whose_owner_dies() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
+        let analysis = task.run_like_native(&program("robust_locks", opt), &["1000"]);
+        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+    });
+}

@@ -124,3 +124,68 @@ fn stdout_is_the_programs() {
         assert!(shown.darc.stderr.contains("serve"), "{shown:#?}");
     });
 }
+
+/// All memory locked; no room to map anything; the code of f0 shared with a file; no room near the code.
+/// Each is measured or refused in words, and nothing of the program is changed.
+#[test]
+fn odd_mappings() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let path = program("odd_mappings", opt);
+        for (mode, refusal) in [
+            ("locked", None),
+            ("limited", Some("raise its limits")),
+            ("shared", Some("mapped shared")),
+            ("crowded", Some("memory")),
+        ] {
+            let native = crate::harness::native(&path, &["200", mode]);
+            if native.code() == 77 {
+                eprintln!("left out: the system does not allow {mode}");
+                continue;
+            }
+            let target = Target::start_at(&path, &[mode]);
+            let before = ProcessState::of(target.pid());
+            let analysis = Task::new(engine, "serve")
+                .options(&["-d", "500ms"])
+                .attach(target.pid());
+            match refusal {
+                Some(words) => {
+                    let line = analysis.darc.failure(3);
+                    assert!(line.contains(words), "{mode}: {line}");
+                }
+                None => assert_eq!(analysis.darc.code(), 0, "{mode}: {analysis:#?}"),
+            }
+            assert_eq!(ProcessState::of(target.pid()), before, "{mode}");
+            let finished = target.finish();
+            assert_eq!(finished.stdout, native.stdout, "{mode}");
+            assert_eq!(finished.status, native.status, "{mode}");
+        }
+    });
+}
+
+/// The program overwrites f0 again and again, also while probes are put in: the version that it wrote last
+/// runs, and nothing older is written over it.
+#[test]
+fn a_program_that_writes_its_own_code() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let path = program("rewrites_itself", opt);
+        let stay = ["--decision-ops", "1000000000", "-d", "200ms"];
+        let task = Task::new(engine, "serve").options(&stay);
+        let analysis = task.run_like_native(&path, &["20000"]);
+        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+        let target = Target::start_at(&path, &[]);
+        for _ in 0..5 {
+            let analysis = task.attach(target.pid());
+            let code = analysis.darc.code();
+            assert!([0, 3, 7].contains(&code), "{analysis:#?}");
+            if code == 3 {
+                let line = analysis.darc.failure(3);
+                assert!(line.contains("since it was read"), "{line}");
+            }
+        }
+        let finished = target.finish();
+        assert_eq!(finished.stdout, "wrong=0\n", "{finished:#?}");
+        assert!(finished.status.success(), "{finished:#?}");
+    });
+}

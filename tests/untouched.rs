@@ -159,7 +159,9 @@ fn differing_text(pid: i32) -> Option<usize> {
         let length = usize::try_from(number(end) - number(start)).expect("fits");
         let (mut mapped, mut stored) = (vec![0; length], vec![0; length]);
         memory.read_exact_at(&mut mapped, number(start)).ok()?;
-        let file = File::open(Path::new(path)).expect("the file is there");
+        // As the process sees it: it may have a root of its own.
+        let path = Path::new(&folder).join("root").join(&path[1..]);
+        let file = File::open(path).expect("the file is there");
         // The last page of a mapping may reach beyond the file's end.
         let read = file.read_at(&mut stored, number(offset)).expect("readable");
         differing += (0..read)

@@ -56,3 +56,30 @@ fn deep_recursion_and_overflow() {
         task.run_like_native(&program("stack_overflow", opt), &["40"]);
     });
 }
+
+/// A profiler inside the program walks the stack at any moment: it sees what it sees without darc.
+#[test]
+fn the_program_walks_its_own_stack() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
+        let analysis = task.run_like_native(&program("unwinds", opt), &["800"]);
+        let stdout = &analysis.darc.stdout;
+        assert!(stdout.contains("cut=0 walked=1\n"), "{analysis:#?}");
+        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+    });
+}
+
+/// Ops whose stack is unmapped in their middle never return: they are counted as such and not timed.
+#[test]
+fn stacks_that_are_freed_in_an_op() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
+        let analysis = task.run_like_native(&program("abandoned_stacks", opt), &["400"]);
+        let report = analysis.report();
+        let otherwise = report.at("/probes/ended_otherwise").as_u64();
+        assert!(otherwise >= Some(399), "{:#}", report.0);
+        assert!(report.ops() <= 400, "{:#}", report.0);
+    });
+}

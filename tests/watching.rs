@@ -1,18 +1,13 @@
 //! `darc watch`: in lines, and on a terminal.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
 use darc_testprogs::Opt;
-use nix::pty::{Winsize, openpty};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::harness::{Running, Target, darc, run_darc, turn, wait_until};
+use crate::terminal::Screen;
 use crate::untouched::{check_released, check_text};
 
 /// Without a terminal there is a line a second for each function; the record says the same.
@@ -87,56 +82,6 @@ fn bad_wishes_are_refused() {
         );
     }
     check_text(target.pid());
-}
-
-/// The other side of a terminal on which darc runs.
-struct Screen {
-    keys: File,
-    seen: Arc<Mutex<Vec<u8>>>,
-}
-
-impl Screen {
-    /// A terminal for darc, and this side of it.
-    fn new() -> (Screen, OwnedFd) {
-        let size = Winsize {
-            ws_row: 40,
-            ws_col: 120,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        let pty = openpty(&size, None).expect("a terminal");
-        let keys = File::from(pty.master);
-        let mut output = keys.try_clone().expect("a descriptor");
-        let seen = Arc::<Mutex<Vec<u8>>>::default();
-        let all = Arc::clone(&seen);
-        thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            // It fails when darc's side is closed.
-            while let Ok(len @ 1..) = output.read(&mut bytes) {
-                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-                all.extend_from_slice(&bytes[..len]);
-            }
-        });
-        (Screen { keys, seen }, pty.slave)
-    }
-
-    fn press(&mut self, keys: &str) {
-        self.seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
-        self.keys.write_all(keys.as_bytes()).expect("darc reads");
-    }
-
-    /// Waits until all of these have been drawn since the last key. A terminal's cells are drawn where they
-    /// change, so only texts that were not there before are certain to come in one piece.
-    fn wait_for(&self, what: &str, texts: &[&str]) {
-        wait_until(what, || {
-            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let seen = String::from_utf8_lossy(&seen);
-            texts.iter().all(|text| seen.contains(text))
-        });
-    }
 }
 
 /// Functions are added, stepped into, and left again, while the program runs.

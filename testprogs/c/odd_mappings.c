@@ -1,0 +1,85 @@
+/*
+ * Programs whose memory is not as usual; the last argument says how:
+ *   locked     all memory is locked, future mappings too
+ *   limited    no more address space may be mapped (RLIMIT_AS)
+ *   shared     the page of f0 is a shared, writable mapping of a file: writing to it writes the file
+ *   crowded    all addresses within 2 GiB around the code are taken
+ *
+ *   odd_mappings N MODE, odd_mappings wait MODE
+ *
+ * f0 = serve: measured or refused; the result counts. With "shared" the file is compared at the end.
+ */
+#include "work.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+enum { PAGE = 4096 };
+
+/* In a page of its own, for it may be mapped anew. */
+__attribute__((aligned(4096), section(".text.page"), noinline)) uint64_t serve(uint64_t key)
+{
+    spin_us(50);
+    return mix(key) + 1;
+}
+
+__attribute__((aligned(4096), section(".text.page"), noinline)) uint64_t behind(uint64_t key)
+{
+    return mix(key) + 2;
+}
+
+static int share_page(void)
+{
+    char *page = (char *)(uintptr_t)serve;
+    static char copy[PAGE];
+    memcpy(copy, page, PAGE);
+    int file = memfd_create("shared text", 0);
+    if (file < 0 || write(file, copy, PAGE) != PAGE)
+        return -1;
+    if (mmap(page, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_SHARED | MAP_FIXED, file, 0) != page)
+        return -1;
+    return file;
+}
+
+/* Maps whatever is free within 2 GiB before and behind the code, without using memory. */
+static void crowd(void)
+{
+    for (uintptr_t size = (uintptr_t)1 << 30; size >= PAGE; size >>= 1) {
+        uintptr_t here = (uintptr_t)serve & ~(uintptr_t)(PAGE - 1);
+        uintptr_t reach = (uintptr_t)5 << 29;
+        uintptr_t from = here > reach ? here - reach : PAGE * 16;
+        for (uintptr_t at = from & ~(size - 1); at < here + reach; at += size)
+            mmap((void *)at, size, PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return 2;
+    const char *mode = argv[--argc];
+    struct run run = parse_run(argc, argv, 2000);
+    int file = -1;
+    if (strcmp(mode, "locked") == 0) {
+        if (mlockall(MCL_CURRENT | MCL_FUTURE) != 0)
+            return 77;
+    } else if (strcmp(mode, "limited") == 0) {
+        struct rlimit limit = {1 << 20, 1 << 20};
+        setrlimit(RLIMIT_AS, &limit);
+    } else if (strcmp(mode, "shared") == 0) {
+        if ((file = share_page()) < 0)
+            return 77;
+    } else if (strcmp(mode, "crowded") == 0) {
+        crowd();
+    } else {
+        return 2;
+    }
+    int status = run_ops(run, serve) + (behind(1) == 0);
+    static char stored[PAGE];
+    if (file >= 0 && (pread(file, stored, PAGE, 0) != PAGE || stored[0] == (char)0xcc ||
+                      stored[0] == (char)0xe9))
+        printf("the file was written\n");
+    return status;
+}

@@ -1,0 +1,115 @@
+//! Terminals: one for darc to draw on, and what a started program does there.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use darc_testprogs::program;
+use nix::pty::{Winsize, openpty};
+
+use crate::harness::{for_all, turn, wait_until};
+
+/// The other side of a terminal on which darc runs.
+pub struct Screen {
+    keys: File,
+    seen: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Screen {
+    /// A terminal for darc, and this side of it.
+    pub fn new() -> (Screen, OwnedFd) {
+        let size = Winsize {
+            ws_row: 40,
+            ws_col: 120,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let pty = openpty(&size, None).expect("a terminal");
+        let keys = File::from(pty.master);
+        let mut output = keys.try_clone().expect("a descriptor");
+        let seen = Arc::<Mutex<Vec<u8>>>::default();
+        let all = Arc::clone(&seen);
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // It fails when darc's side is closed.
+            while let Ok(len @ 1..) = output.read(&mut bytes) {
+                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                all.extend_from_slice(&bytes[..len]);
+            }
+        });
+        (Screen { keys, seen }, pty.slave)
+    }
+
+    /// Types these keys; what was drawn before is forgotten.
+    pub fn press(&mut self, keys: &str) {
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+        self.keys.write_all(keys.as_bytes()).expect("darc reads");
+    }
+
+    /// Waits until all of these have been drawn since the last key. A terminal's cells are drawn where they
+    /// change, so only texts that were not there before are certain to come in one piece.
+    pub fn wait_for(&self, what: &str, texts: &[&str]) {
+        wait_until(what, || {
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let seen = String::from_utf8_lossy(&seen);
+            texts.iter().all(|text| seen.contains(text))
+        });
+    }
+}
+
+/// A shell with job control on a terminal of its own; `setsid --ctty` makes it the terminal's session leader.
+fn shell() -> (Screen, std::process::Child) {
+    let (screen, terminal) = Screen::new();
+    let copy = || terminal.try_clone().expect("a descriptor");
+    let mut command = Command::new("setsid");
+    command.args(["--ctty", "sh", "-i"]);
+    command.env("PS1", "").env("TERM", "dumb").env_remove("ENV");
+    command.stdin(copy()).stderr(copy()).stdout(terminal);
+    (screen, command.spawn().expect("setsid is there"))
+}
+
+/// ^Z stops the program and darc, `fg` lets them go on, ^D and ^C reach the program as without darc.
+#[test]
+fn a_started_program_has_the_terminal() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let results = folder.path().join("out.txt");
+        let line = format!(
+            "{} run --engine {engine} --f0 serve --decision-ops 1000000000 -o {} -- {} wait\n",
+            env!("CARGO_BIN_EXE_darc"),
+            results.display(),
+            program("two_peaks", opt).display()
+        );
+        let (mut screen, mut shell) = shell();
+        screen.press(&line);
+        screen.wait_for("the program", &["ready\r\n"]);
+        screen.press("\x1a");
+        screen.wait_for("the stop", &["topped"]);
+        screen.press("fg\n");
+        screen.wait_for("the program's going on", &["wait\r\n"]);
+        screen.press("\x04");
+        screen.wait_for("the program's end", &["checksum="]);
+        screen.press("echo status=$?.\n");
+        screen.wait_for("the shell", &["status=0."]);
+        assert!(results.exists());
+        std::fs::remove_file(&results).expect("ours");
+        screen.press(&line);
+        screen.wait_for("the program", &["ready\r\n"]);
+        screen.press("\x03");
+        screen.wait_for("the results of what was seen", &["Warnings"]);
+        screen.press("echo status=$?.\n");
+        screen.wait_for("the shell", &["status=130."]);
+        assert!(results.exists());
+        screen.press("exit\n");
+        wait_until("the end of the shell", || {
+            shell.try_wait().expect("our child").is_some()
+        });
+    });
+}
