@@ -416,6 +416,7 @@ impl AnalysisArgs {
             end_at: self.end_at,
             verbosity: verbosity(self.quiet, self.verbose),
             preemption: self.preemption.into(),
+            blocks: self.blocks.into(),
             color: self.color.into(),
         }
     }

@@ -445,6 +445,8 @@ pub struct Common {
     pub verbosity: Verbosity,
     /// What becomes of time in which another thread ran.
     pub preemption: Preemption,
+    /// Whether functions are narrowed.
+    pub blocks: Blocks,
     /// Whether colours are used.
     pub color: ColorChoice,
 }
@@ -463,6 +465,7 @@ impl Default for Common {
             end_at: None,
             verbosity: Verbosity::default(),
             preemption: Preemption::default(),
+            blocks: Blocks::default(),
             color: ColorChoice::default(),
         }
     }
@@ -486,6 +489,16 @@ pub enum Preemption {
     Apart,
     /// It counts as time of the function that it struck.
     Counted,
+}
+
+/// Whether the functions at the paths' ends are narrowed to loops, blocks and lines.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Blocks {
+    /// They are the answer.
+    #[default]
+    Left,
+    /// When all paths have ended.
+    After,
 }
 
 /// How much is said on stderr.

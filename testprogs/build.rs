@@ -135,6 +135,7 @@ const PROGRAMS: &[Target] = &[
     c("tail_calls", "c/tail_calls.c", &[]),
     c("tail_f0", "c/tail_f0.c", &[]),
     c("thread_churn", "c/thread_churn.c", &[]),
+    c("three_loops", "c/three_loops.c", &[]),
     c("two_peaks", "c/two_peaks.c", &[]),
     c("vfork_waits", "c/vfork_waits.c", &[]),
     c("plugin_host", "c/plugin_host.c", &["-ldl"]),

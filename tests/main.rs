@@ -17,6 +17,7 @@ mod ground_truth;
 mod handed_over;
 mod libraries;
 mod markers;
+mod narrowed;
 mod offcpu;
 mod processes;
 mod profiling;

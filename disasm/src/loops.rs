@@ -1,6 +1,8 @@
 //! Dominators and natural loops of a function (Cooper, Harvey and Kennedy, "A Simple, Fast
 //! Dominance Algorithm", 2001; Aho, Lam, Sethi and Ullman, section 9.6).
 
+use iced_x86::Mnemonic;
+
 use crate::Cfg;
 
 /// How far the search may go for one function, which may be hostile: real ones need thousands of steps.
@@ -21,7 +23,10 @@ impl Dominators {
     pub fn new(cfg: &Cfg) -> Self {
         let blocks = cfg.blocks();
         let entry = cfg.block_of(cfg.entry());
-        let is_root = |b: usize| Some(b) == entry || blocks[b].predecessors.is_empty();
+        let is_root = |b: usize| {
+            let unknown = blocks[b].predecessors.is_empty() && !is_padding(cfg, b);
+            Some(b) == entry || unknown
+        };
         let order = reverse_postorder(cfg, &is_root);
         // The virtual root, which leads to all roots, comes first.
         let root = blocks.len();
@@ -84,6 +89,12 @@ impl Dominators {
         }
         at == over
     }
+}
+
+/// Whether a block does nothing: what compilers fill up with, so that a loop begins at an even address.
+fn is_padding(cfg: &Cfg, block: usize) -> bool {
+    let mut instructions = cfg.instructions()[cfg.blocks()[block].instructions.clone()].iter();
+    instructions.all(|instruction| instruction.mnemonic() == Mnemonic::Nop)
 }
 
 /// Closest common dominator of two blocks; anything once no steps are left.
@@ -170,7 +181,7 @@ impl Loops {
             if !tails.is_empty() {
                 loops.push(Loop {
                     header,
-                    blocks: body(cfg, header, tails),
+                    blocks: body(cfg, &dominators, header, tails),
                     parent: None,
                     depth: 1,
                 });
@@ -201,13 +212,15 @@ impl Loops {
     }
 }
 
-fn body(cfg: &Cfg, header: usize, tails: Vec<usize>) -> Vec<usize> {
+fn body(cfg: &Cfg, dominators: &Dominators, header: usize, tails: Vec<usize>) -> Vec<usize> {
     let mut inside = vec![false; cfg.blocks().len()];
     inside[header] = true;
     let mut open = tails;
     while let Some(block) = open.pop() {
         if !std::mem::replace(&mut inside[block], true) {
-            open.extend(&cfg.blocks()[block].predecessors);
+            // Padding leads into the loop, and nothing leads to it.
+            let before = cfg.blocks()[block].predecessors.iter().copied();
+            open.extend(before.filter(|&block| dominators.dominates(header, block)));
         }
     }
     (0..inside.len()).filter(|&b| inside[b]).collect()
@@ -264,6 +277,17 @@ mod tests {
         assert_eq!(parents, [None, Some(0), Some(0), Some(0)]);
         assert!(dominators.dominates(0, 3) && dominators.dominates(3, 3));
         assert!(!dominators.dominates(1, 3) && !dominators.dominates(3, 0));
+    }
+
+    #[test]
+    fn padding_before_a_loop_is_no_second_entry() {
+        // 0: jmp 5; 2: nop; 3: inc eax; 5: jne 3; 7: ret
+        let cfg = cfg(&[0xeb, 3, 0x90, 0xff, 0xc0, 0x75, 0xfc, 0xc3]);
+        let loops = Loops::new(&cfg);
+        let header = cfg.block_of(0x1005).unwrap();
+        assert_eq!(loops.all().len(), 1);
+        assert_eq!(loops.all()[0].header, header);
+        assert_eq!(loops.all()[0].blocks.len(), 2);
     }
 
     #[test]

@@ -333,6 +333,13 @@ impl Analysis {
         self.peaks.get((peak as usize).checked_sub(1)?)
     }
 
+    /// The peak that an op is of.
+    #[must_use]
+    pub fn peak_of_op(&self, op: &Op) -> Option<u32> {
+        let latency = self.noise.resolved(op.latency);
+        self.peak_of(self.params.resolution.bucket(latency))
+    }
+
     pub(super) fn peak_of(&self, bucket: u32) -> Option<u32> {
         self.peaks
             .iter()

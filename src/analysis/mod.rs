@@ -15,6 +15,7 @@ pub mod expression;
 pub mod ftree;
 pub mod handover;
 pub mod histogram;
+pub mod narrow;
 pub mod noise;
 pub mod offcpu;
 pub mod params;

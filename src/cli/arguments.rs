@@ -17,8 +17,8 @@ use crate::duration;
 use crate::exit::EXIT_CODES;
 use crate::listing::Order;
 use crate::options::{
-    AsyncPath, ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method, Preemption,
-    SampleFormat,
+    AsyncPath, Blocks, ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method,
+    Preemption, SampleFormat,
 };
 
 /// Finds out why some calls of a function are slow, in a running Linux x86-64 process.
@@ -389,6 +389,9 @@ pub(super) struct AnalysisArgs {
     /// Say what is done; twice: every event
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(super) verbose: u8,
+    /// What becomes of the function at a path's end
+    #[arg(long, value_enum, default_value_t = BlocksArg::Left, value_name = "WHEN")]
+    pub(super) blocks: BlocksArg,
     /// What becomes of time in which a thread was ready and another one ran
     #[arg(long, value_enum, default_value_t = PreemptionArg::Apart, value_name = "WHERE")]
     pub(super) preemption: PreemptionArg,
@@ -423,6 +426,23 @@ pub(super) enum ListingFormatArg {
     Text,
     /// For programs
     Json,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum BlocksArg {
+    /// Say which function it is
+    Left,
+    /// Narrow it to a loop, a block and a line when all paths have ended
+    After,
+}
+
+impl From<BlocksArg> for Blocks {
+    fn from(blocks: BlocksArg) -> Self {
+        match blocks {
+            BlocksArg::Left => Blocks::Left,
+            BlocksArg::After => Blocks::After,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -90,6 +90,7 @@ fn all_options_arrive() {
     };
     let expected = Common {
         preemption: crate::options::Preemption::Apart,
+        blocks: crate::options::Blocks::Left,
         output: "r.json".into(),
         format: Format::Json,
         engine: EngineChoice::Jump,

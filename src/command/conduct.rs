@@ -105,6 +105,7 @@ impl Conduct {
             None => None,
         };
         investigation.preemption = common.preemption;
+        investigation.blocks = common.blocks;
         investigation.end_at = common.end_at.as_ref().map(parse).transpose()?;
         if let Some(expression) = &common.value {
             investigation.analysis.set_expression(expression.clone());

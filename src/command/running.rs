@@ -236,6 +236,7 @@ impl Conduct {
             None => (self.engine.attach(pid)?, Libraries::Loaded),
         };
         investigation.preemption = self.investigation.preemption;
+        investigation.blocks = self.investigation.blocks;
         Session::new(pid, investigation, engine, libraries, &mut self.progress).run(limits)
     }
 }

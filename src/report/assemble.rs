@@ -244,6 +244,7 @@ fn root_cause(
             .last()
             .and_then(|&last| analysis.waits(last, peak))
             .map(|waits| waits_entry(waits, names)),
+        narrowed: None,
     }
 }
 

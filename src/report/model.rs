@@ -375,6 +375,59 @@ pub struct RootCauseEntry {
     /// How the thread waited at the end of the path, where the kernel told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<WaitsEntry>,
+    /// Where in the last function the time goes, where that was looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub narrowed: Option<NarrowedEntry>,
+}
+
+/// Where in a function the time goes, by samples of the program counter in ops of the peak.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NarrowedEntry {
+    /// Samples in the function's own code.
+    pub samples: u64,
+    /// Samples in what it calls, or what interrupted it.
+    pub elsewhere: u64,
+    /// From the outermost loop to the line.
+    pub steps: Vec<NarrowedStep>,
+}
+
+/// A part of a function.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NarrowedStep {
+    /// What kind of part.
+    pub kind: PartKind,
+    /// How many of the samples were in it.
+    pub samples: u64,
+    /// Its first instruction, by address.
+    pub place: Place,
+    /// The source file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The first line of the function that it is made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// The last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_line: Option<u32>,
+    /// The inlined functions that a line stands in, the innermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inlined_from: Vec<InlinedFrame>,
+}
+
+/// A kind of part.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum PartKind {
+    /// A loop.
+    Loop,
+    /// A block: entered at its beginning, left at its end.
+    Block,
+    /// A source line.
+    #[default]
+    Line,
 }
 
 /// How threads waited in the longest calls of an fnode, in the ops of one peak together.

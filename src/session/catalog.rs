@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use darc_disasm::{SiteKind, Target};
+use darc_symbols::Frame;
 
 use crate::analysis::offcpu::OtherId;
 use crate::analysis::{Absence, CalleeId, SiteId};
@@ -129,6 +130,20 @@ impl Catalog {
     }
 }
 
+/// The inlined functions among the frames of an address, the innermost first: each stands where the next frame is. The
+/// last frame is the function itself.
+#[must_use]
+pub fn inlined(frames: &[Frame]) -> Vec<InlinedFrame> {
+    let pairs = frames.iter().zip(frames.iter().skip(1));
+    pairs
+        .map(|(frame, caller)| InlinedFrame {
+            name: frame.function.clone(),
+            file: caller.file.clone(),
+            line: caller.line,
+        })
+        .collect()
+}
+
 /// Names for a report.
 #[derive(Clone, Copy, Debug)]
 pub struct Naming<'a> {
@@ -206,22 +221,13 @@ impl Names for Naming<'_> {
     fn site(&self, site: SiteId) -> Site {
         let (at, _) = self.catalog.site_at(site);
         let image = self.modules.get(at.module).image.as_ref();
-        let mut frames = image.map(|image| image.frames(at.addr)).unwrap_or_default();
-        // The last frame is the function itself; those before it were inlined into it.
+        let frames = image.map(|image| image.frames(at.addr)).unwrap_or_default();
         let innermost = frames.first().cloned();
-        frames.pop();
         Site {
             place: self.place(at),
             file: innermost.as_ref().and_then(|frame| frame.file.clone()),
             line: innermost.as_ref().and_then(|frame| frame.line),
-            inlined_from: frames
-                .into_iter()
-                .map(|frame| InlinedFrame {
-                    name: frame.function,
-                    file: frame.file,
-                    line: frame.line,
-                })
-                .collect(),
+            inlined_from: inlined(&frames),
         }
     }
 

@@ -13,12 +13,13 @@ use crate::analysis::offcpu::Interval;
 use crate::analysis::{
     Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stop, Ticks,
 };
-use crate::options::Preemption;
+use crate::options::{Blocks, Preemption};
 use crate::report::{Place, Report};
 use crate::state::{Ids, StateError};
 
 use super::catalog::{Catalog, Naming, Reach};
 use super::modules::{CodeRef, ModuleId, Modules};
+use super::narrowing::Narrowed;
 
 /// More targets than this of one indirect site share one fnode.
 const MAX_TARGETS: usize = 64;
@@ -58,6 +59,10 @@ pub struct Investigation {
     pub preemption: Preemption,
     /// Who is told of every op, beside the analysis.
     pub ops_to: Option<Sender<Op>>,
+    /// Whether functions at the paths' ends are narrowed.
+    pub blocks: Blocks,
+    /// Where their time goes.
+    pub narrowed: Vec<Narrowed>,
     /// What the person should know.
     pub warnings: Vec<String>,
 }
@@ -82,6 +87,8 @@ impl Investigation {
             most_calls: None,
             cost: ProbeCost::default(),
             preemption: Preemption::default(),
+            blocks: Blocks::default(),
+            narrowed: Vec::new(),
             ops_to: None,
             warnings: Vec::new(),
         }

@@ -14,7 +14,9 @@ pub mod hooks;
 pub mod investigation;
 pub mod markers;
 pub mod modules;
+pub mod narrowing;
 pub mod onlooker;
+mod parts;
 mod planning;
 pub mod profiling;
 mod question;
@@ -42,7 +44,7 @@ use nix::unistd::Pid;
 
 use crate::analysis::noise::Noise;
 use crate::analysis::{FnodeId, Request, Ticks};
-use crate::options::Preemption;
+use crate::options::{Blocks, Preemption};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::live::Progress;
 
@@ -141,6 +143,16 @@ pub struct Limits<'a> {
     pub enough: Option<u64>,
 }
 
+/// What the person decided: an interrupt, or that the time is over.
+fn cut_short(limits: Limits<'_>) -> Option<Ending> {
+    let over = |deadline: Instant| Instant::now() >= deadline;
+    match limits.interrupts.level() {
+        Level::GoOn if limits.deadline.is_some_and(over) => Some(Ending::TimeUp),
+        Level::GoOn => None,
+        level => Some(Ending::Interrupted(level)),
+    }
+}
+
 /// What was done of what an analysis asked for.
 #[derive(Default)]
 struct CarriedOut {
@@ -176,6 +188,8 @@ pub struct Session<'a> {
     entrances: Entrances,
     timeline: Timeline,
     touched: Touched,
+    /// Fnodes that are measured although no path goes on from them.
+    kept: Vec<FnodeId>,
 }
 
 /// A jump of five bytes replaces no more than this: the last instruction begins before its end.
@@ -228,6 +242,7 @@ impl<'a> Session<'a> {
             entrances: Entrances::default(),
             timeline,
             touched: Touched::default(),
+            kept: Vec::new(),
         }
     }
 
@@ -307,7 +322,11 @@ impl<'a> Session<'a> {
         self.look_at_libraries()?;
         loop {
             if self.is_f0_loaded() && self.answer()? {
-                return Ok(Ending::Finished);
+                let meanwhile = match self.investigation.blocks {
+                    Blocks::Left => None,
+                    Blocks::After => self.narrow(limits)?,
+                };
+                return Ok(meanwhile.unwrap_or(Ending::Finished));
             }
             let mut sink = Holding {
                 investigation: self.investigation,
@@ -325,20 +344,8 @@ impl<'a> Session<'a> {
                 let analysis = &mut serving.investigation.analysis;
                 analysis.set_resolution(cost.resolution, cost.of_caller);
             }
-            match notice {
-                Some(Notice::Exited(status)) => return Ok(Ending::Exited(status)),
-                Some(Notice::Killed(signal)) => return Ok(Ending::Killed(signal)),
-                Some(Notice::Exec) => {
-                    self.investigation.warnings.push(
-                        "the target executed another program; measuring ended there".to_owned(),
-                    );
-                    return Ok(Ending::Exec);
-                }
-                Some(Notice::LibrariesChanged) => {
-                    self.changes += 1;
-                    self.look_at_libraries()?;
-                }
-                None => {}
+            if let Some(ending) = self.noticed(notice)? {
+                return Ok(ending);
             }
             self.watch.look(self.investigation);
             self.question.consider(self.investigation);
@@ -359,17 +366,42 @@ impl<'a> Session<'a> {
             if limits.enough.is_some_and(|enough| count >= enough) {
                 return Ok(Ending::Finished);
             }
-            match limits.interrupts.level() {
-                Level::GoOn => {}
-                level => return Ok(Ending::Interrupted(level)),
-            }
-            if limits
-                .deadline
-                .is_some_and(|deadline| Instant::now() >= deadline)
-            {
-                return Ok(Ending::TimeUp);
+            if let Some(ending) = cut_short(limits) {
+                return Ok(ending);
             }
         }
+    }
+
+    /// What a notice means for the session: `Some` when it ends.
+    fn noticed(&mut self, notice: Option<Notice>) -> Result<Option<Ending>, SessionError> {
+        match notice {
+            Some(Notice::Exited(status)) => return Ok(Some(Ending::Exited(status))),
+            Some(Notice::Killed(signal)) => return Ok(Some(Ending::Killed(signal))),
+            Some(Notice::Exec) => {
+                self.investigation
+                    .warnings
+                    .push("the target executed another program; measuring ended there".to_owned());
+                return Ok(Some(Ending::Exec));
+            }
+            Some(Notice::LibrariesChanged) => {
+                self.changes += 1;
+                self.look_at_libraries()?;
+            }
+            None => {}
+        }
+        Ok(None)
+    }
+
+    /// What ends what is done after the analysis.
+    fn ended_early(
+        &mut self,
+        notice: Option<Notice>,
+        limits: Limits<'_>,
+    ) -> Result<Option<Ending>, SessionError> {
+        let noticed = self.noticed(notice)?;
+        let told = self.investigation.end_at.is_some() && self.engine.marked(Mark::End) > 0;
+        let told = (told || limits.interrupts.end_asked()).then_some(Ending::Told);
+        Ok(noticed.or(told).or_else(|| cut_short(limits)))
     }
 
     /// Whether a program that was started for this session has no use: it cannot be analysed.
@@ -666,7 +698,7 @@ impl<'a> Session<'a> {
                         chain: analysis.chain(),
                         ..planning::plan(
                             analysis.ftree(),
-                            analysis.needed_probes(),
+                            analysis.needed_probes().chain(self.kept.iter().copied()),
                             &sources,
                             &mut code,
                             &self.hooks,

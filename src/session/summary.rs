@@ -8,13 +8,14 @@ use darc_tracer::engine::Counters;
 use crate::analysis::Hz;
 use crate::report::assemble::{self, Names as _};
 use crate::report::model::{
-    Clock, ClockUnit, Engine, Focus, HandOver, Module, Pause, ProbeCost, Probes, Report, SCHEMA,
-    SkippedSite, Status, Target, TimeTable,
+    Clock, ClockUnit, Engine, Focus, HandOver, Module, Pause, PeakEntry, ProbeCost, Probes, Report,
+    SCHEMA, SkippedSite, Status, Target, TimeTable,
 };
 
 use super::catalog::Naming;
 use super::investigation::Investigation;
 use super::modules::CodeRef;
+use super::parts;
 use super::serving::Serving;
 use super::survey::Arrival;
 
@@ -75,7 +76,7 @@ pub fn report(
             .collect(),
         profile: assemble::profile(analysis.profile()),
         comparison: analysis.comparison().as_ref().map(assemble::comparison),
-        peaks: assemble::peaks(analysis, &naming),
+        peaks: peaks(investigation, naming),
         values: assemble::values(analysis),
         ftree: assemble::ftree(analysis, &naming),
         time: found.map(|found| found.time.clone()),
@@ -83,6 +84,22 @@ pub fn report(
         probes: probes(investigation, found),
         warnings: investigation.warnings.clone(),
     }
+}
+
+/// The peaks, with what is known of the functions at the paths' ends.
+fn peaks(investigation: &Investigation, naming: Naming<'_>) -> Vec<PeakEntry> {
+    let analysis = &investigation.analysis;
+    let mut peaks = assemble::peaks(analysis, &naming);
+    for peak in &mut peaks {
+        let causes = analysis.root_causes(peak.peak);
+        for (entry, cause) in peak.root_causes.iter_mut().zip(&causes) {
+            let narrowed = investigation.narrowed.iter().find(|narrowed| {
+                narrowed.end.peak == peak.peak && cause.path.last() == Some(&narrowed.end.fnode)
+            });
+            entry.narrowed = narrowed.map(|narrowed| parts::entry(narrowed, naming));
+        }
+    }
+    peaks
 }
 
 /// The analysis is as far as the one that is behind.
@@ -121,7 +138,7 @@ fn focus(naming: Naming<'_>, arrival: &Arrival, investigation: &Investigation) -
         share_of_time: arrival.share,
         calls: arrival.calls,
         profile: assemble::profile(analysis.profile()),
-        peaks: assemble::peaks(analysis, &naming),
+        peaks: peaks(investigation, naming),
         values: assemble::values(analysis),
         ftree: assemble::ftree(analysis, &naming),
         handover: None,

@@ -1,6 +1,6 @@
 //! One block per peak: how much it matters, and the paths to what takes the time.
 
-use super::Page;
+use super::{Page, narrowed};
 use crate::report::model::{PeakEntry, Report, RootCauseEntry, Status};
 use crate::report::waiting::{away, elsewhere, waiting};
 use crate::report::words::{self, frame_lines, in_words, path, percent, status};
@@ -56,6 +56,9 @@ fn root_cause(page: &mut Page, cause: &RootCauseEntry) {
     page.line(&format!("    {}", in_words(cause)));
     let hz = page.hz;
     for line in cause.waits.iter().flat_map(|waits| waiting(hz, waits)) {
+        page.line(&format!("    {line}"));
+    }
+    for line in cause.narrowed.iter().flat_map(narrowed::lines) {
         page.line(&format!("    {line}"));
     }
     for frame in &cause.frames {

@@ -9,6 +9,7 @@ mod contrast;
 mod handover;
 mod header;
 mod histogram;
+mod narrowed;
 mod probes;
 pub mod profiles;
 mod time;

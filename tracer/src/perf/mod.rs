@@ -14,6 +14,7 @@ pub mod refusal;
 pub mod services;
 pub mod switches;
 pub mod tracepoints;
+pub mod whereabouts;
 
 pub use attributes::{Attributes, Chains, Scope};
 pub use collector::{Collector, Drained};

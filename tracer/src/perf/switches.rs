@@ -75,7 +75,7 @@ impl Switches {
     pub fn follow(pid: i32) -> Result<Switches, Refusal> {
         let (mut collector, reach) = match watch_machine() {
             Ok(collector) => (collector, Reach::Machine),
-            Err(_) => (watch_process(pid)?, Reach::Process),
+            Err(_) => (watch_process(Attributes::switches(), pid)?, Reach::Process),
         };
         let mut tracepoints = Tracepoints::find();
         let mut detail = Vec::new();
@@ -160,7 +160,7 @@ impl Switches {
 
     /// The whole machine switches too often for this reader: follows the process alone from now on.
     fn see_less(&mut self) {
-        if let Ok(collector) = watch_process(self.pid) {
+        if let Ok(collector) = watch_process(Attributes::switches(), self.pid) {
             collector.enable();
             self.collector = collector;
             self.reach = Reach::Process;
@@ -326,8 +326,8 @@ fn watch_machine() -> Result<Collector, Refusal> {
     Ok(collector)
 }
 
-fn watch_process(pid: i32) -> Result<Collector, Refusal> {
-    let event = Attributes::switches();
+/// Watches all threads of a process, and those that they make.
+pub(super) fn watch_process(event: Attributes, pid: i32) -> Result<Collector, Refusal> {
     let mut collector = Collector::new(event.follow(Follow::Children))?;
     watch_threads(&mut collector, pid, &[event])?;
     Ok(collector)
