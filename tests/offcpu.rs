@@ -125,21 +125,54 @@ fn woken_in_far_peak(report: &Report, waker: &str, function: &str) -> Result<(),
     }
 }
 
-/// Waiting for a lock, and for the consumer of a queue: who ended it, and in which function.
+/// Whether a path of some peak ends in a system call with an argument that begins so.
+fn called_with(report: &Report, prefix: &str) -> Result<(), String> {
+    let values = report.peaks().iter().flat_map(|peak| {
+        let causes = peak["root_causes"].as_array().into_iter().flatten();
+        let arguments = causes.filter_map(|cause| cause["arguments"].as_array());
+        arguments
+            .flatten()
+            .filter_map(|entry| entry["value"].as_str())
+    });
+    let values: Vec<&str> = values.collect();
+    match values.iter().any(|value| value.starts_with(prefix)) {
+        true => Ok(()),
+        false => Err(format!("{values:?}: {:#}", report.0)),
+    }
+}
+
+/// System calls that end a path say of which file they are.
+#[test]
+fn files_of_system_calls_are_told() {
+    let _turn = turn();
+    if !tells_more() {
+        return;
+    }
+    measured(|| {
+        let task = Task::new("jump", "fetch").options(&APART);
+        let program = program("cached_and_slow_read", Opt::O2);
+        let report = task.run_like_native(&program, &[]).report();
+        called_with(&report, "fd 3, /memfd:cached")?;
+        called_with(&report, "fd 6, pipe:[")
+    });
+}
+
+/// Waiting for a lock, and for the consumer of a queue: which one, who ended it, and in which function.
 #[test]
 fn who_ends_a_wait_is_told() {
     let _turn = turn();
     if !tells_more() {
         return;
     }
-    for (name, f0, waker, function) in [
-        ("mutex_contention", "update", "holder", "holder"),
-        ("slow_consumer", "submit", "consumer", "finish"),
+    for (name, f0, waker, function, lock) in [
+        ("mutex_contention", "update", "holder", "holder", "table "),
+        ("slow_consumer", "submit", "consumer", "finish", "changed"),
     ] {
         measured(|| {
             let task = Task::new("jump", f0).options(&APART);
             let report = task.run_like_native(&program(name, Opt::O2), &[]).report();
             woken_in_far_peak(&report, waker, function)?;
+            called_with(&report, lock)?;
             let peaks = report.peaks().iter();
             let blocked = peaks.filter_map(|peak| peak["off_cpu"]["blocked"].as_u64());
             match blocked.sum::<u64>() {

@@ -228,11 +228,7 @@ impl Analysis {
         let latency = op.latency;
         let Apart { op, waits } = apart(&mut self.ftree, op, away);
         self.op(&op);
-        let bucket = self
-            .profile
-            .resolution()
-            .bucket(self.noise.resolved(latency));
-        let (Some(peak), Some(table)) = (self.peak_of(bucket), &mut self.off_cpu) else {
+        let (Some(peak), Some(table)) = (self.peak_of_op(&op), &mut self.off_cpu) else {
             return;
         };
         let all = table.peaks.entry(peak).or_default();

@@ -239,6 +239,7 @@ fn root_cause(
         stop,
         reason,
         frames,
+        arguments: Vec::new(),
         waits: cause
             .path
             .last()

@@ -372,6 +372,9 @@ pub struct RootCauseEntry {
     /// The path again, with places.
     #[serde(default)]
     pub frames: Vec<Frame>,
+    /// What the system call at the end of the path was called with, where that was seen; the most frequent first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<ArgumentEntry>,
     /// How the thread waited at the end of the path, where the kernel told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<WaitsEntry>,
@@ -463,6 +466,18 @@ pub struct OtherEntry {
     pub count: u64,
     /// The time of it, in cycles.
     pub time: u64,
+}
+
+/// What a system call was called with: a file, a socket, a lock.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ArgumentEntry {
+    /// In words.
+    pub value: String,
+    /// In how many calls
+    pub count: u64,
+    /// of so many that were looked at.
+    pub of: u64,
 }
 
 /// Where a thread was.

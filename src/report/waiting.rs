@@ -3,7 +3,7 @@
 use crate::analysis::Hz;
 
 use super::escape::control;
-use super::model::{OffCpuEntry, OtherEntry, PeakEntry, WaitPlace, WaitsEntry};
+use super::model::{OffCpuEntry, OtherEntry, PeakEntry, RootCauseEntry, WaitPlace, WaitsEntry};
 use super::words::{path, percent, time};
 
 /// Others that are named.
@@ -61,6 +61,21 @@ pub(super) fn waiting(hz: Option<Hz>, waits: &WaitsEntry) -> Vec<String> {
         lines.push(format!("{what} others: {rest}"));
     }
     lines
+}
+
+/// What the system call at the end of a path was called with; a line each.
+pub(super) fn arguments(cause: &RootCauseEntry) -> Vec<String> {
+    let arguments = cause.arguments.iter();
+    arguments
+        .map(|argument| {
+            format!(
+                "on {} ({} of {} calls that were looked at)",
+                control(&argument.value),
+                argument.count,
+                argument.of
+            )
+        })
+        .collect()
 }
 
 fn named(other: &OtherEntry) -> String {

@@ -17,6 +17,7 @@ use crate::options::{Blocks, Preemption};
 use crate::report::{Place, Report};
 use crate::state::{Ids, StateError};
 
+use super::arguments::Arguments;
 use super::catalog::{Catalog, Naming, Reach};
 use super::modules::{CodeRef, ModuleId, Modules};
 use super::narrowing::Narrowed;
@@ -55,6 +56,8 @@ pub struct Investigation {
     pub most_calls: Option<u64>,
     /// What a probe costs.
     pub cost: ProbeCost,
+    /// What system calls were called with.
+    pub arguments: Arguments,
     /// What becomes of time in which another thread ran.
     pub preemption: Preemption,
     /// Who is told of every op, beside the analysis.
@@ -86,6 +89,7 @@ impl Investigation {
             bytes_compared: 0,
             most_calls: None,
             cost: ProbeCost::default(),
+            arguments: Arguments::default(),
             preemption: Preemption::default(),
             blocks: Blocks::default(),
             narrowed: Vec::new(),

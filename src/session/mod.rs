@@ -3,6 +3,7 @@
 //! The order is start → plan → instrument → drain → decide → restore. The engine records, the analysis
 //! decides, and the session carries requests and answers between them.
 
+mod arguments;
 mod callee;
 pub mod catalog;
 pub mod claim;
@@ -593,6 +594,8 @@ impl<'a> Session<'a> {
             return Ok(true);
         }
         self.watch.next_round();
+        self.timeline
+            .ask_for_calls(self.investigation, self.serving.as_deref());
         self.instrument()?;
         let now = darc_tracer::tsc();
         for fnode in of_f0.expanded {

@@ -86,7 +86,7 @@ pub fn report(
     }
 }
 
-/// The peaks, with what is known of the functions at the paths' ends.
+/// The peaks, with what is known of the functions and system calls at the paths' ends.
 fn peaks(investigation: &Investigation, naming: Naming<'_>) -> Vec<PeakEntry> {
     let analysis = &investigation.analysis;
     let mut peaks = assemble::peaks(analysis, &naming);
@@ -97,6 +97,9 @@ fn peaks(investigation: &Investigation, naming: Naming<'_>) -> Vec<PeakEntry> {
                 narrowed.end.peak == peak.peak && cause.path.last() == Some(&narrowed.end.fnode)
             });
             entry.narrowed = narrowed.map(|narrowed| parts::entry(narrowed, naming));
+            if let Some(&last) = cause.path.last() {
+                entry.arguments = investigation.arguments.entries(last, peak.peak);
+            }
         }
     }
     peaks

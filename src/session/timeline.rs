@@ -3,7 +3,7 @@
 //! Records come a little later than the ops that they belong to, so ops are held until all records of their time
 //! are known.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use darc_tracer::addr::TargetAddr;
@@ -17,6 +17,7 @@ use darc_tracer::threads;
 use crate::analysis::Absence;
 use crate::analysis::offcpu::{Away, Interval, OtherId};
 
+use super::arguments::telling;
 use super::catalog::{Another, Catalog};
 use super::investigation::Investigation;
 use super::modules::Modules;
@@ -49,6 +50,8 @@ enum Whose {
 pub struct Known {
     switches: Switches,
     wakers: Wakers,
+    /// The system calls whose arguments were asked for.
+    asked: BTreeSet<&'static str>,
     held: VecDeque<(Whose, Op)>,
 }
 
@@ -65,6 +68,7 @@ impl Timeline {
                     return Timeline::Switches(Box::new(Known {
                         switches,
                         wakers: Wakers::default(),
+                        asked: BTreeSet::new(),
                         held: VecDeque::new(),
                     }));
                 }
@@ -86,9 +90,28 @@ impl Timeline {
         mut serving: Option<&mut Serving>,
     ) {
         self.settle(Settle::Ripe, serving.as_deref_mut());
+        // What an indirect call turned out to be is asked for here.
+        self.ask_for_calls(investigation, serving.as_deref());
         if let Timeline::Switches(known) = self {
             known.switches.read();
             known.deliver(known.switches.complete(), investigation, serving);
+        }
+    }
+
+    /// Asks for the arguments of the system calls that are measured and were not asked for yet.
+    pub fn ask_for_calls(&mut self, investigation: &Investigation, serving: Option<&Serving>) {
+        let Timeline::Switches(known) = self else {
+            return;
+        };
+        let both = serving.map(|serving| &serving.investigation);
+        for own in std::iter::once(investigation).chain(both) {
+            let fnodes = own.analysis.ftree().fnodes();
+            let telling = fnodes.filter_map(|fnode| telling(fnode.callee));
+            for name in telling {
+                if known.asked.insert(name) {
+                    known.switches.ask_for_calls(name);
+                }
+            }
         }
     }
 
@@ -165,11 +188,17 @@ impl Known {
                 .iter()
                 .map(|off| self.interval(off, &mut investigation.catalog, &investigation.modules))
                 .collect();
+            let switches = &self.switches;
+            let take = |own: &mut Investigation| {
+                let find = |number, from, to| switches.call(op.tid, number, from, to);
+                let (analysis, modules) = (&own.analysis, &own.modules);
+                own.arguments
+                    .take(&op, analysis, modules, switches.pid(), find);
+                own.take_op(&op, &away);
+            };
             match (whose, &mut serving) {
-                (Whose::F0, _) => investigation.take_op(&op, &away),
-                (Whose::Serving, Some(serving)) => {
-                    serving.with(investigation, |own| own.take_op(&op, &away));
-                }
+                (Whose::F0, _) => take(investigation),
+                (Whose::Serving, Some(serving)) => serving.with(investigation, take),
                 (Whose::Serving, None) => {}
             }
         }

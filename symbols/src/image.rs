@@ -20,7 +20,7 @@ use crate::matching::{self, Match};
 use crate::plt::{Slot, Slots};
 use crate::spec::NameSpec;
 use crate::suggest;
-use crate::symtab::SymbolTable;
+use crate::symtab::{Symbol, SymbolTable};
 use crate::unwind;
 
 /// A `PT_LOAD` segment: a part of the file, and the addresses it is made for.
@@ -245,6 +245,21 @@ impl Image {
             table.find(exact_name, |s| s.is_defined() && s.kind != elf::STT_TLS)
         })?;
         Some(FileAddr(found.addr))
+    }
+
+    /// The data symbol that covers an address: its raw name, and how far into it the address is.
+    pub fn data_at(&self, addr: FileAddr) -> Option<(String, u64)> {
+        let covers = |symbol: &Symbol| {
+            let inside = addr.0.checked_sub(symbol.addr);
+            symbol.kind == elf::STT_OBJECT
+                && symbol.is_defined()
+                && inside.is_some_and(|inside| inside < symbol.size)
+        };
+        self.symbol_tables().iter().find_map(|table| {
+            let symbol = table.iter().find(covers)?;
+            let name = table.name(&symbol).as_str().to_owned();
+            (!name.is_empty()).then_some((name, addr.0 - symbol.addr))
+        })
     }
 
     pub(crate) fn symbol_tables(&self) -> &[SymbolTable] {

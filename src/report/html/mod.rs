@@ -324,6 +324,9 @@ impl Page {
             self.raw("<p class=\"cause-text\"><strong>")
                 .words(words::in_words(cause))
                 .raw("</strong>");
+            for line in waiting::arguments(cause) {
+                self.raw("<br>").words(line);
+            }
             let hz = self.hz;
             for line in cause
                 .waits

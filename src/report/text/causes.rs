@@ -2,7 +2,7 @@
 
 use super::{Page, narrowed};
 use crate::report::model::{PeakEntry, Report, RootCauseEntry, Status};
-use crate::report::waiting::{away, elsewhere, waiting};
+use crate::report::waiting::{arguments, away, elsewhere, waiting};
 use crate::report::words::{self, frame_lines, in_words, path, percent, status};
 
 pub(super) fn write(page: &mut Page, report: &Report) {
@@ -54,6 +54,9 @@ pub(super) fn peaks(page: &mut Page, peaks: &[PeakEntry], resolution: u32) {
 fn root_cause(page: &mut Page, cause: &RootCauseEntry) {
     page.line(&format!("  {}", path(&cause.path)));
     page.line(&format!("    {}", in_words(cause)));
+    for line in arguments(cause) {
+        page.line(&format!("    {line}"));
+    }
     let hz = page.hz;
     for line in cause.waits.iter().flat_map(|waits| waiting(hz, waits)) {
         page.line(&format!("    {line}"));

@@ -32,6 +32,10 @@ struct Ring {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mark(usize);
 
+/// Events that are closed together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Group(u32);
+
 /// What one reading of all rings found.
 #[derive(Debug, Default)]
 pub struct Drained {
@@ -45,7 +49,9 @@ pub struct Drained {
 pub struct Collector {
     attributes: Attributes,
     rings: Vec<Ring>,
-    events: Vec<OwnedFd>,
+    /// Each with the group that it was opened in.
+    events: Vec<(Group, OwnedFd)>,
+    group: Group,
     /// Read, but records of other CPUs that are older may still be on their way.
     pending: Vec<Record>,
     /// When the last reading began.
@@ -105,6 +111,7 @@ impl Collector {
             attributes,
             rings,
             events: Vec::new(),
+            group: Group(0),
             pending: Vec::new(),
             last_read: 0,
             complete: 0,
@@ -186,6 +193,17 @@ impl Collector {
         self.events.truncate(mark.0);
     }
 
+    /// What is opened from now on is a group.
+    pub fn begin_group(&mut self) -> Group {
+        self.group.0 += 1;
+        self.group
+    }
+
+    /// Closes the events of a group.
+    pub fn close(&mut self, group: Group) {
+        self.events.retain(|(of, _)| *of != group);
+    }
+
     /// Opens the collector's own kind of event, or another one.
     fn open(
         &mut self,
@@ -211,7 +229,7 @@ impl Collector {
         };
         sys::perf_set_output(&event, &self.rings[ring].event)
             .map_err(|source| Refusal::Os { source })?;
-        self.events.push(event);
+        self.events.push((self.group, event));
         Ok(())
     }
 
@@ -222,12 +240,16 @@ impl Collector {
 
     /// Begins to record.
     pub fn enable(&self) {
-        self.events.iter().for_each(sys::perf_enable);
+        self.events
+            .iter()
+            .for_each(|(_, event)| sys::perf_enable(event));
     }
 
     /// Stops recording; what is in the rings can still be read.
     pub fn disable(&self) {
-        self.events.iter().for_each(sys::perf_disable);
+        self.events
+            .iter()
+            .for_each(|(_, event)| sys::perf_disable(event));
     }
 
     /// Reads what has come. Records are in order of time, over all CPUs and readings: the newest are held back

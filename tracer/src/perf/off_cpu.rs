@@ -57,6 +57,9 @@ pub struct Away {
 /// Intervals that are kept for each thread. An op with more of them loses the oldest.
 pub(super) const KEPT: usize = 1 << 14;
 
+/// System calls that are kept for each thread.
+const KEPT_CALLS: usize = 1 << 10;
+
 /// One thread's times off its work.
 #[derive(Debug, Default)]
 pub(super) struct Thread {
@@ -66,6 +69,8 @@ pub(super) struct Thread {
     out: Option<(Tsc, Left, u32)>,
     /// The first waking since it left, or the last one before.
     wake: Option<Wake>,
+    /// System calls that were asked for: when, which, with what.
+    calls: VecDeque<(Tsc, u32, [u64; 6])>,
     pub(super) life: Life,
 }
 
@@ -128,6 +133,21 @@ impl Thread {
             to: at,
             why,
         });
+    }
+
+    pub(super) fn called(&mut self, at: Tsc, number: u32, arguments: [u64; 6]) {
+        if self.calls.len() >= KEPT_CALLS {
+            self.calls.pop_front();
+        }
+        self.calls.push_back((at, number, arguments));
+    }
+
+    /// What a system call that began in a time was called with; the first one.
+    pub(super) fn call(&self, number: u32, from: Tsc, to: Tsc) -> Option<[u64; 6]> {
+        let first = self.calls.partition_point(|&(at, ..)| at < from);
+        let mut within = self.calls.range(first..).take_while(|&&(at, ..)| at < to);
+        let found = within.find(|&&(_, of, _)| of == number);
+        found.map(|&(_, _, arguments)| arguments)
     }
 
     /// Its CPU did something else. A page fault keeps what it waited for, but neither interrupts nor preemption.

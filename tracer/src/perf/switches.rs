@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::attributes::{Attributes, Fault, Follow};
 use super::clock::{self, Clock};
-use super::collector::{Collector, Mark};
+use super::collector::{Collector, Group};
 use super::off_cpu::{Away, Life, Runners, Thread, Wake, Waker};
 use super::record::{Point, Record, UserStack};
 use super::refusal::Refusal;
@@ -47,8 +47,10 @@ pub struct Switches {
     /// Names of threads that ran instead, as far as they were asked for or told of.
     names: HashMap<i32, String>,
     tracepoints: Result<Tracepoints, NoTracepoints>,
-    /// Where the events of page faults begin, and those of wakers' stacks.
-    detail: Vec<Mark>,
+    /// The events of page faults, and those of wakers' stacks.
+    detail: Vec<Group>,
+    /// Those of system calls' beginnings, and how many have been told.
+    calls: Option<(Group, u64)>,
     /// What is not told any more.
     untold: Option<NoTracepoints>,
     services: Services,
@@ -64,6 +66,8 @@ pub struct Switches {
 const MOST_NAMES: usize = 1 << 16;
 /// Stacks of wakers that are remembered.
 const MOST_STACKS: usize = 1 << 10;
+/// After so many system calls no more arguments are asked for: an event each costs a quarter of a microsecond.
+const ENOUGH_CALLS: u64 = 20_000;
 /// With so many seen no more are asked for: each takes a few microseconds of the waker's time.
 const ENOUGH_STACKS: u64 = 10_000;
 
@@ -82,7 +86,7 @@ impl Switches {
         if let Ok(known) = &tracepoints {
             let mark = collector.mark();
             match watch_tracepoints(&mut collector, known, pid) {
-                Ok(marks) => detail = marks,
+                Ok(groups) => detail = groups,
                 Err(refusal) => {
                     collector.take_back(mark);
                     tracepoints = Err(NoTracepoints::Events(refusal));
@@ -100,6 +104,7 @@ impl Switches {
             names: HashMap::new(),
             tracepoints,
             detail,
+            calls: None,
             untold: None,
             services: Services::default(),
             stacks: VecDeque::new(),
@@ -113,6 +118,35 @@ impl Switches {
     #[must_use]
     pub fn untold(&self) -> Option<&NoTracepoints> {
         self.untold.as_ref().or(self.tracepoints.as_ref().err())
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Asks for the arguments of a system call from now on, for a while. Where that is refused there are none.
+    pub fn ask_for_calls(&mut self, name: &str) {
+        let Ok(tracepoints) = &mut self.tracepoints else {
+            return;
+        };
+        let Some(event) = tracepoints.call(name) else {
+            return;
+        };
+        // They end together with those that were asked for before.
+        if self.calls.is_none() {
+            self.calls = Some((self.collector.begin_group(), 0));
+        }
+        if watch_threads(&mut self.collector, self.pid, &[event]).is_ok() {
+            self.collector.enable();
+        }
+    }
+
+    /// What a system call was called with that a thread began within these bounds, as far as it was asked for.
+    #[must_use]
+    pub fn call(&self, tid: i32, number: u32, from: Tsc, to: Tsc) -> Option<[u64; 6]> {
+        self.threads.get(&tid)?.call(number, from, to)
     }
 
     /// The name of what a CPU does beside its threads.
@@ -143,16 +177,23 @@ impl Switches {
         for record in records {
             self.take(record);
         }
+        if let Some((group, told)) = self.calls
+            && (told > ENOUGH_CALLS || self.lost > lost)
+        {
+            self.collector.close(group);
+            self.calls = None;
+        }
         if self.lost > lost && !self.detail.is_empty() {
-            self.collector.take_back(self.detail[0]);
-            self.detail.clear();
+            for group in std::mem::take(&mut self.detail) {
+                self.collector.close(group);
+            }
             self.untold = Some(NoTracepoints::TooManyFaults);
         } else if self.lost > lost && self.reach == Reach::Machine {
             self.see_less();
         } else if let &[_, stacks] = self.detail.as_slice()
             && self.stacks_gone + self.stacks.len() as u64 > ENOUGH_STACKS
         {
-            self.collector.take_back(stacks);
+            self.collector.close(stacks);
             self.detail.pop();
         }
         self.complete = self.clock.tsc(until);
@@ -262,6 +303,16 @@ impl Switches {
                 }
                 None
             }
+            Event::Call { number, arguments } => {
+                if let Some((_, told)) = &mut self.calls {
+                    *told += 1;
+                }
+                if point.stamp.pid == self.pid {
+                    let thread = self.threads.entry(tid).or_default();
+                    thread.called(at, number, arguments);
+                }
+                None
+            }
         };
         if let Some(piece) = piece
             && let Some(thread) = self.threads.get_mut(&piece.tid)
@@ -334,12 +385,12 @@ pub(super) fn watch_process(event: Attributes, pid: i32) -> Result<Collector, Re
 }
 
 /// Interrupts and wakings of the whole machine (a waker may be anybody), page faults and wakers' stacks of the process;
-/// where the events of these two begin.
+/// the events of these two.
 fn watch_tracepoints(
     collector: &mut Collector,
     tracepoints: &Tracepoints,
     pid: i32,
-) -> Result<Vec<Mark>, Refusal> {
+) -> Result<Vec<Group>, Refusal> {
     for event in tracepoints.of_cpus() {
         collector.add_system_event(event)?;
     }
@@ -349,16 +400,16 @@ fn watch_tracepoints(
     });
     let faults: Vec<Attributes> = faults.collect();
     let stacks = Vec::from_iter(tracepoints.waking_stacks());
-    let mut marks = Vec::new();
+    let mut groups = Vec::new();
     for events in [faults, stacks] {
-        marks.push(collector.mark());
+        groups.push(collector.begin_group());
         match watch_threads(collector, pid, &events) {
             // Of so many threads only what the CPUs tell.
             Ok(()) | Err(Refusal::Descriptors) => {}
             Err(refusal) => return Err(refusal),
         }
     }
-    Ok(marks)
+    Ok(groups)
 }
 
 /// Opens these events on all threads of a process; those that they make inherit them.

@@ -32,6 +32,13 @@ pub enum Event {
     Begin(Service),
     /// It ends.
     End(Service),
+    /// The current thread makes a system call.
+    Call {
+        /// Its number.
+        number: u32,
+        /// What it is called with; zeros for what it does not take.
+        arguments: [u64; 6],
+    },
     /// A thread is woken.
     Waking {
         /// Which.
@@ -50,8 +57,14 @@ pub enum Context {
     Interrupt,
 }
 
+/// Where tracefs describes them.
+const FOLDER: &str = "/sys/kernel/tracing/events";
+
 /// Bits of an event's `common_flags` (include/linux/trace_events.h): in an interrupt, in a softirq.
 const IN_INTERRUPT: i64 = 0x08 | 0x10;
+
+/// Where the first argument stands in an event of a system call (`struct syscall_trace_enter` and its padding).
+const ARGUMENTS: usize = 16;
 
 /// Why there are none.
 #[derive(Clone, PartialEq, Eq, thiserror::Error, Debug)]
@@ -88,6 +101,7 @@ enum Meaning {
     Vector(Edge),
     Soft(Edge),
     Fault,
+    Call,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,7 +126,7 @@ impl Tracepoints {
     /// # Errors
     /// When tracefs cannot be read.
     pub fn find() -> Result<Tracepoints, NoTracepoints> {
-        let folder = PathBuf::from("/sys/kernel/tracing/events");
+        let folder = PathBuf::from(FOLDER);
         let needed = [
             ("sched/sched_waking", Meaning::Waking),
             ("irq/irq_handler_entry", Meaning::Handler(Edge::Begin)),
@@ -145,7 +159,7 @@ impl Tracepoints {
     pub fn of_cpus(&self) -> impl Iterator<Item = Attributes> + '_ {
         self.known
             .iter()
-            .filter(|(_, meaning)| *meaning != Meaning::Fault)
+            .filter(|(_, meaning)| !matches!(meaning, Meaning::Fault | Meaning::Call))
             .map(|(format, _)| Attributes::point(format.id))
     }
 
@@ -153,6 +167,15 @@ impl Tracepoints {
     #[must_use]
     pub fn fault(&self) -> Option<Attributes> {
         self.number(Meaning::Fault).map(Attributes::point)
+    }
+
+    /// The beginnings of a system call, where this kernel has a tracepoint of its own for it.
+    pub fn call(&mut self, name: &str) -> Option<Attributes> {
+        let path = PathBuf::from(FOLDER).join(format!("syscalls/sys_enter_{name}"));
+        let format = read(&path).ok()?;
+        let attributes = Attributes::point(format.id);
+        self.known.push((format, Meaning::Call));
+        Some(attributes)
     }
 
     /// Where a program is when it wakes a thread.
@@ -188,6 +211,18 @@ impl Tracepoints {
                 });
             }
             Meaning::Fault => return Some(Event::Begin(Service::PageFault)),
+            Meaning::Call => {
+                // All these formats have the arguments, as many as there are, in words behind the number.
+                let words = raw.get(ARGUMENTS..).unwrap_or_default().chunks_exact(8);
+                let mut arguments = [0; 6];
+                for (argument, word) in arguments.iter_mut().zip(words) {
+                    *argument = u64::from_le_bytes(word.try_into().ok()?);
+                }
+                return Some(Event::Call {
+                    number: number("__syscall_nr")?,
+                    arguments,
+                });
+            }
             Meaning::Soft(edge) => (edge, Service::SoftInterrupt(number("vec")?)),
             Meaning::Vector(edge) => (edge, Service::LocalInterrupt(number("vector")?)),
             Meaning::Handler(edge) => (edge, Service::Interrupt(number("irq")?)),
@@ -279,6 +314,7 @@ mod tests {
             known: vec![
                 (format(5, &field("pid_t pid", 8)), Meaning::Waking),
                 (format(6, &handler), Meaning::Handler(Edge::Begin)),
+                (format(8, &field("int __syscall_nr", 8)), Meaning::Call),
                 (
                     format(7, &field("int vector", 8)),
                     Meaning::Vector(Edge::End),
@@ -313,6 +349,14 @@ mod tests {
         assert_eq!(points.name(timer), Some("local_timer"));
         assert_eq!(points.event(&[0; 4]), Some(Event::End(Service::PageFault)));
         assert_eq!(points.event(&event(9, 0, 1)), None);
+        let mut call = event(8, 0, 202);
+        call.extend([0; 4]);
+        call.extend([0x4060_u64, 128].map(u64::to_le_bytes).concat());
+        let futex = Event::Call {
+            number: 202,
+            arguments: [0x4060, 128, 0, 0, 0, 0],
+        };
+        assert_eq!(points.event(&call), Some(futex));
         assert_eq!(points.event(&event(6, 0, 1)[..9]), None);
     }
 }
