@@ -80,6 +80,7 @@ const PROGRAMS: &[Target] = &[
     c("bench_latency", "c/bench_latency.c", &["-fcf-protection"]),
     c("abandoned_stacks", "c/abandoned_stacks.c", &[]),
     c("becomes_another", "c/becomes_another.c", &[]),
+    c("inlined_copies", "c/inlined_copies.c", &[]),
     c("go_like", "c/go_like.c", &[]),
     c("odd_mappings", "c/odd_mappings.c", &[]),
     c("odd_threads", "c/odd_threads.c", &[]),

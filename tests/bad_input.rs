@@ -271,6 +271,10 @@ fn all_forms_of_a_name() {
             let analysis = Task::new(engines()[0], f0).run_like_native(&path, &["200"]);
             assert_eq!(analysis.report().at("/f0/name"), "area(int)", "{f0}");
         }
+        let inside = u64::from_str_radix(address.trim(), 16).expect("an address") + 1;
+        let analysis = Task::new(engines()[0], &format!("{inside:#x}")).run(&path, &["200"]);
+        let line = analysis.darc.failure(4);
+        assert!(line.contains("inside of area(int)"), "{line}");
         let analysis =
             Task::new(engines()[0], "ns::Outer::inside").run_like_native(&path, &["200"]);
         assert_eq!(
@@ -310,6 +314,8 @@ fn commands_that_cannot_be_started() {
             line.contains(path.file_name().expect("a name").to_str().expect("text")),
             "{line}"
         );
+        let interpreter = path.ends_with("no_interpreter");
+        assert_eq!(line.contains("as interpreter"), interpreter, "{line}");
     }
     let line = Task::new(engines()[0], "main")
         .run(Path::new("no-such-command-in-path"), &[])

@@ -202,3 +202,17 @@ fn lines_of_the_source() {
         }
     });
 }
+
+/// Where calls of f0 are missing because the compiler put its body in their place, the report says so.
+#[test]
+fn inlined_copies_of_f0_are_told() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
+        let analysis = task.run_like_native(&program("inlined_copies", opt), &["400"]);
+        let report = analysis.report();
+        let warnings = report.at("/warnings").to_string();
+        let told = "serve was also inlined at 1 place, first into contains_it";
+        assert!(warnings.contains(told), "{warnings}");
+    });
+}

@@ -59,7 +59,7 @@ fn blocked_calls_stay_blocked() {
 /// Functions whose first bytes are odd, each as f0: measured, or refused with a reason; never broken.
 #[test]
 fn odd_entries() {
-    const ENTRIES: [&str; 12] = [
+    const ENTRIES: [&str; 13] = [
         "nothing",
         "nothing_alias",
         "two_bytes",
@@ -72,6 +72,7 @@ fn odd_entries() {
         "early_syscall",
         "variadic",
         "marked",
+        "entered_inside",
     ];
     let _turn = turn();
     for_all(|engine, opt| {
@@ -85,8 +86,13 @@ fn odd_entries() {
                 let line = analysis.darc.failure(3);
                 assert!(line.contains("cannot be instrumented"), "{line}");
                 assert_eq!(analysis.darc.stdout, "", "it has not run");
+                assert!(
+                    f0 != "entered_inside" || line.contains("--engine int3"),
+                    "{line}"
+                );
                 continue;
             }
+            assert!((engine, f0) != ("jump", "entered_inside"), "{analysis:#?}");
             assert_eq!(analysis.darc.stdout, native.stdout, "{f0}: {analysis:#?}");
             assert_eq!(analysis.darc.code(), native.code(), "{f0}: {analysis:#?}");
             assert!(analysis.report().ops() >= 2000 / 20, "{f0}: {analysis:#?}");

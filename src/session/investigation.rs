@@ -176,30 +176,9 @@ impl Investigation {
     /// Why there is not exactly one such function.
     pub fn resolve(&self, spec: &NameSpec) -> Result<CodeRef, LookupError> {
         match *spec {
-            NameSpec::Address(addr) => self.find_address(addr),
+            NameSpec::Address(addr) => self.modules.entry(addr),
             _ => self.find_name(spec),
         }
-    }
-
-    /// A number is an address in the running target, or else one in the program's file.
-    fn find_address(&self, addr: u64) -> Result<CodeRef, LookupError> {
-        if let Some(place) = self.modules.place(TargetAddr(addr)) {
-            return Ok(place);
-        }
-        let program = self.modules.loaded().first().copied();
-        program
-            .map(|module| CodeRef {
-                module,
-                addr: FileAddr(addr),
-            })
-            .filter(|place| {
-                self.modules
-                    .get(place.module)
-                    .image
-                    .as_ref()
-                    .is_some_and(|image| image.is_code(place.addr))
-            })
-            .ok_or(LookupError::RunTimeAddress(addr))
     }
 
     /// The program's own function is meant before one of that name in a library, unless a library is named.

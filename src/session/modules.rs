@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use darc_symbols::{DebugSearch, FileAddr, Image};
+use darc_symbols::{DebugSearch, FileAddr, Image, LookupError};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::maps::{self, Mapping};
 use darc_tracer::threads;
@@ -189,6 +189,34 @@ impl Modules {
     pub fn locate(&self, place: CodeRef) -> Option<TargetAddr> {
         let bias = *self.bias.get(&place.module)?;
         Some(TargetAddr(place.addr.0.wrapping_add(bias)))
+    }
+
+    /// The function that begins at an address: one in the running target, or else one in the program's file.
+    ///
+    /// # Errors
+    /// When there is no code, or when a function is known that begins before.
+    pub fn entry(&self, addr: u64) -> Result<CodeRef, LookupError> {
+        let in_file = self.loaded().first().map(|&module| CodeRef {
+            module,
+            addr: FileAddr(addr),
+        });
+        let in_file = in_file.filter(|place| {
+            let image = self.get(place.module).image.as_ref();
+            image.is_some_and(|image| image.is_code(place.addr))
+        });
+        let place = self.place(TargetAddr(addr)).or(in_file);
+        let place = place.ok_or(LookupError::RunTimeAddress(addr))?;
+        let module = self.get(place.module);
+        let image = module.image.as_ref();
+        let around = image.and_then(|image| image.function_at(place.addr));
+        match around.filter(|function| function.addr != place.addr) {
+            Some(function) => Err(LookupError::NotAnEntry {
+                module: module.path.clone(),
+                addr: place.addr,
+                inside: Some((function.demangled(), function.addr)),
+            }),
+            None => Ok(place),
+        }
     }
 
     /// Problems with files, once each.

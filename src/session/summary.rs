@@ -8,8 +8,8 @@ use darc_tracer::engine::Counters;
 use crate::analysis::Hz;
 use crate::report::assemble::{self, Names as _};
 use crate::report::model::{
-    Clock, ClockUnit, Engine, Focus, HandOver, Module, Pause, PeakEntry, ProbeCost, Probes, Report,
-    SCHEMA, SkippedSite, Status, Target, TimeTable,
+    Clock, ClockUnit, Engine, Focus, Function, HandOver, Module, Pause, PeakEntry, ProbeCost,
+    Probes, Report, SCHEMA, SkippedSite, Status, Target, TimeTable,
 };
 
 use super::catalog::Naming;
@@ -61,7 +61,14 @@ pub fn report(
             None => with_serving(assemble::status(analysis), &focus),
         },
         target,
-        f0: naming.f0(),
+        f0: match investigation.f0 {
+            Some(_) => naming.f0(),
+            // It was never found: what was asked for.
+            None => Function {
+                name: investigation.spec.to_string(),
+                ..Function::default()
+            },
+        },
         clock: Clock {
             unit: ClockUnit::Cycles,
             hz: hz.get(),

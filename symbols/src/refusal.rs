@@ -249,7 +249,7 @@ impl fmt::Display for LookupError {
             }
             LookupError::RunTimeAddress(addr) => write!(
                 f,
-                "{addr:#x}: an address in the running program, not in a file"
+                "{addr:#x}: there is no code at that address, neither in the running program nor in its file; see darc list"
             ),
         }
     }

@@ -11,6 +11,7 @@
  *   early_syscall    begins with the number and the `syscall` instruction
  *   variadic         passes the number of vector registers in al
  *   marked           begins with endbr64
+ *   entered_inside   another function (`begins_elsewhere`) jumps behind its first instruction
  * Each op calls each of them. Peaks do not matter here.
  */
 #include "work.h"
@@ -29,6 +30,8 @@ uint64_t early_relative(void);
 uint64_t early_jrcxz(uint64_t, uint64_t, uint64_t, uint64_t);
 uint64_t early_syscall(void);
 uint64_t marked(uint64_t);
+uint64_t entered_inside(uint64_t);
+uint64_t begins_elsewhere(uint64_t);
 
 uint64_t relative_value = 0x1234567;
 
@@ -58,7 +61,9 @@ __asm__(".text\n"
         ASM_FUNCTION(early_relative, "mov relative_value(%rip), %rax\n ret\n")
         ASM_FUNCTION(early_jrcxz, "jrcxz 1f\n lea 1(%rcx), %rax\n ret\n 1: mov $77, %eax\n ret\n")
         ASM_FUNCTION(early_syscall, "mov $39, %eax\n syscall\n ret\n")
-        ASM_FUNCTION(marked, "endbr64\n lea 6(%rdi), %rax\n ret\n"));
+        ASM_FUNCTION(marked, "endbr64\n lea 6(%rdi), %rax\n ret\n")
+        ASM_FUNCTION(entered_inside, "mov %rdi, %rax\n 9: lea 4(%rax,%rax), %rax\n nopl 0(%rax)\n ret\n")
+        ASM_FUNCTION(begins_elsewhere, "lea 7(%rdi), %rax\n jmp 9b\n"));
 
 FUNCTION uint64_t variadic(int count, ...)
 {
@@ -86,6 +91,8 @@ static uint64_t op(uint64_t key)
     sum = mix(sum ^ early_relative());
     sum = mix(sum ^ early_jrcxz(0, 0, 0, key % 3));
     sum = mix(sum ^ (early_syscall() == (uint64_t)getpid()));
+    sum = mix(sum ^ entered_inside(key));
+    sum = mix(sum ^ begins_elsewhere(key));
     sum = mix(sum ^ variadic(3, 1.5, 2.5, (double)key));
     return sum ^ pointer(key);
 }

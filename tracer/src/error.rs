@@ -1,5 +1,7 @@
 //! What can go wrong with a target: each error carries the operation and the thread or address.
 
+use std::path::Path;
+
 use nix::errno::Errno;
 
 use crate::addr::TargetAddr;
@@ -51,9 +53,7 @@ pub enum Error {
     #[error("{0}")]
     Unsuitable(String),
     /// The command could not be started.
-    #[error(
-        "cannot start {command}: {source}; check the path and that it is an executable program"
-    )]
+    #[error("cannot start {command}: {source}; {}", start_remedy(command, *source))]
     Launch {
         /// The command as given.
         command: String,
@@ -71,6 +71,18 @@ pub enum Error {
         /// What the kernel said.
         source: std::io::Error,
     },
+}
+
+/// What a person can do about a program that does not start. A file that is there and is not found is one
+/// whose interpreter is not (execve(2)).
+fn start_remedy(command: &str, errno: Errno) -> &'static str {
+    match errno {
+        Errno::ENOENT if Path::new(command).is_file() => {
+            "what its #! line or its program header names as interpreter is not there"
+        }
+        Errno::EMFILE | Errno::ENFILE => "raise the limit of open files (ulimit -n)",
+        _ => "check the path and that it is an executable program",
+    }
 }
 
 /// What a person can do about a refused system call.

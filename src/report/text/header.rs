@@ -13,7 +13,10 @@ pub(super) fn write(page: &mut Page, report: &Report) {
     if let Some(source) = source(f0.file.as_deref(), f0.line) {
         place = format!("{source} ({place})");
     }
-    page.field("defined at", &place);
+    // A library that was waited for may never have come.
+    if !f0.module.is_empty() {
+        page.field("defined at", &place);
+    }
     page.field("engine", words::engine(report.engine));
     page.field("status", words::status(report.status));
     let profile = &report.profile;

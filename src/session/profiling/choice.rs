@@ -112,7 +112,7 @@ impl Source<'_> {
     /// All functions of a name: the program's own before those of libraries, unless a library is named.
     fn named(&self, spec: &NameSpec) -> Result<Vec<CodeRef>, LookupError> {
         if let NameSpec::Address(addr) = spec {
-            return self.at(*addr);
+            return Ok(vec![self.modules.entry(*addr)?]);
         }
         let loaded = self.modules.loaded();
         let own = loaded.iter().take(1).copied();
@@ -148,20 +148,6 @@ impl Source<'_> {
             // Found after all, though it cannot be measured: a resolver of an ifunc, or the entry point.
             Ok(_) => Ok(Vec::new()),
         }
-    }
-
-    fn at(&self, addr: u64) -> Result<Vec<CodeRef>, LookupError> {
-        let place = self.modules.place(TargetAddr(addr));
-        let place = place.filter(|place| {
-            let image = self.modules.get(place.module).image.as_ref();
-            image.is_none_or(|image| {
-                let function = image.function_at(place.addr);
-                function.is_some_and(|function| function.addr == place.addr)
-            })
-        });
-        place
-            .map(|place| vec![place])
-            .ok_or(LookupError::RunTimeAddress(addr))
     }
 
     fn callees(&mut self, spec: &NameSpec, callers: &[CodeRef], found: &mut Found) {
