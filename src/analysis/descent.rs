@@ -357,7 +357,9 @@ impl Analysis {
         while self.next_look <= self.profile.count() {
             self.next_look = self.next_look.saturating_mul(2);
         }
-        for found in find_peaks(&self.profile) {
+        let all = find_peaks(&self.profile);
+        self.part_with(&all);
+        for found in all {
             let overlaps = |at: &PeakAnalysis| {
                 found.first_bucket <= at.peak.last_bucket
                     && at.peak.first_bucket <= found.last_bucket
@@ -377,6 +379,28 @@ impl Analysis {
             });
         }
         self.begin_descents();
+    }
+
+    /// A known peak gives up humps that grew in its tail: when it was found, a few stray ops may have stood where many do
+    /// now. It keeps the hump that most of its ops are in, unless so many are elsewhere that its maxcounts are not of
+    /// that hump alone.
+    fn part_with(&mut self, found: &[Peak]) {
+        const REST: u64 = 4;
+        for at in &mut self.peaks {
+            let peak = &mut at.peak;
+            let inside = found.iter().filter(|found| {
+                found.first_bucket <= peak.last_bucket && peak.first_bucket <= found.last_bucket
+            });
+            let inside: Vec<&Peak> = inside.collect();
+            let Some(main) = inside.iter().max_by_key(|found| found.content.ops) else {
+                continue;
+            };
+            let all: u64 = inside.iter().map(|found| found.content.ops).sum();
+            if inside.len() > 1 && (all - main.content.ops) * REST <= main.content.ops {
+                peak.first_bucket = peak.first_bucket.max(main.first_bucket);
+                peak.last_bucket = peak.last_bucket.min(main.last_bucket);
+            }
+        }
     }
 
     /// A known peak takes in the buckets of its hump that belong to no peak yet: with few ops at first its

@@ -37,7 +37,12 @@ impl Touched {
             .f0
             .iter()
             .chain(plan.functions.iter().map(|function| &function.code))
-            .chain(plan.markers.iter().map(|marker| &marker.code));
+            .chain(plan.markers.iter().map(|marker| &marker.code))
+            .chain(
+                plan.asynchronous
+                    .iter()
+                    .flat_map(|path| [&path.enqueue.code, &path.serve.code]),
+            );
         let addresses = codes
             .flat_map(|code| code.parts().iter().map(|part| TargetAddr(part.start)))
             .chain(plan.unwinders.iter().copied())
