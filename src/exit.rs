@@ -1,6 +1,7 @@
 //! How darc ends: the exit codes and the failures that carry them.
 
 use std::fmt;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use crate::terminal::warning::one_line;
@@ -194,7 +195,9 @@ pub fn report_panics_in_one_line() {
             .location()
             .map(|at| format!(" at {}:{}", at.file(), at.line()))
             .unwrap_or_default();
-        eprintln!(
+        // Where nobody can be told any more, a second panic would keep the target from being restored.
+        let _ = writeln!(
+            std::io::stderr(),
             "darc: internal error{place}: {}; please report this line",
             one_line(what)
         );

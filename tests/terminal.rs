@@ -2,12 +2,15 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use darc_testprogs::program;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{Winsize, openpty};
 
 use crate::harness::{for_all, turn, wait_until};
@@ -16,6 +19,9 @@ use crate::harness::{for_all, turn, wait_until};
 pub struct Screen {
     keys: File,
     seen: Arc<Mutex<Vec<u8>>>,
+    /// The reader ends when this does.
+    life: UnixStream,
+    reader: JoinHandle<()>,
 }
 
 impl Screen {
@@ -28,19 +34,44 @@ impl Screen {
             ws_ypixel: 0,
         };
         let pty = openpty(&size, None).expect("a terminal");
+        // darc must not hold this side open.
+        let close = FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC);
+        fcntl(&pty.master, close).expect("an open descriptor");
         let keys = File::from(pty.master);
         let mut output = keys.try_clone().expect("a descriptor");
         let seen = Arc::<Mutex<Vec<u8>>>::default();
         let all = Arc::clone(&seen);
-        thread::spawn(move || {
+        let (life, ends) = UnixStream::pair().expect("two sockets");
+        let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // It fails when darc's side is closed.
-            while let Ok(len @ 1..) = output.read(&mut bytes) {
+            loop {
+                let wanted = [output.as_fd(), ends.as_fd()];
+                let mut fds = wanted.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+                let _ = poll(&mut fds, PollTimeout::NONE);
+                if fds[1].any() == Some(true) {
+                    return;
+                }
+                // It fails when darc's side is closed.
+                let Ok(len @ 1..) = output.read(&mut bytes) else {
+                    return;
+                };
                 let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
                 all.extend_from_slice(&bytes[..len]);
             }
         });
-        (Screen { keys, seen }, pty.slave)
+        let screen = Screen {
+            keys,
+            seen,
+            life,
+            reader,
+        };
+        (screen, pty.slave)
+    }
+
+    /// Hangs up.
+    pub fn close(self) {
+        drop((self.keys, self.life));
+        self.reader.join().expect("it ends");
     }
 
     /// Types these keys; what was drawn before is forgotten.

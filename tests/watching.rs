@@ -123,6 +123,28 @@ fn functions_are_chosen_on_a_terminal() {
     }
 }
 
+/// A terminal that is closed ends the watch, and the program runs as before.
+#[test]
+fn a_closed_terminal_ends_the_watch() {
+    let _turn = turn();
+    let target = Target::start("two_peaks", Opt::O2, &[]);
+    let (screen, terminal) = Screen::new();
+    let copy = || terminal.try_clone().expect("a descriptor");
+    let mut command = darc(&["watch", "-p", &target.pid().to_string(), "serve"]);
+    command
+        .stdin(copy())
+        .stderr(copy())
+        .env("TERM", "xterm-256color");
+    let mut child = command.stdout(terminal).spawn().expect("darc starts");
+    drop(command);
+    screen.wait_for("the view", &["serve"]);
+    screen.close();
+    wait_until("the end", || child.try_wait().expect("our child").is_some());
+    check_released(target.pid());
+    check_text(target.pid());
+    assert!(target.finish().status.success());
+}
+
 /// A function of a library that is not there yet is waited for, and found again wherever the library is loaded next.
 #[test]
 fn functions_of_libraries_that_are_loaded_later() {

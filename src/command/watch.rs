@@ -2,11 +2,14 @@
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
+use std::mem::ManuallyDrop;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use darc_tracer::engine::Notice;
 use darc_tracer::engine::jump::{self, Profiler};
 use darc_tracer::preflight;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::crossterm::event::{self, Event};
 
 use crate::analysis::{Hz, Nanos, Ticks};
@@ -193,9 +196,12 @@ impl Watch {
         deadline: Option<Instant>,
         interrupts: &Interrupts,
     ) -> Result<Ended, Failure> {
-        let mut terminal = ratatui::try_init().class(FailureKind::Other)?;
+        // Its drop panics where the terminal was closed.
+        let mut terminal = ManuallyDrop::new(ratatui::try_init().class(FailureKind::Other)?);
         let outcome = self.converse(&mut terminal, deadline, interrupts);
-        ratatui::restore();
+        // A terminal that was closed cannot be restored, and need not be.
+        let _ = terminal.show_cursor();
+        let _ = ratatui::try_restore();
         outcome
     }
 
@@ -226,7 +232,10 @@ impl Watch {
                 self.sample()?;
                 changed = true;
             }
-            if !event::poll(SLICE).class(FailureKind::Other)? {
+            if terminal_is_gone(SLICE) {
+                return Ok(Ended::Here);
+            }
+            if !event::poll(Duration::ZERO).class(FailureKind::Other)? {
                 continue;
             }
             changed = true;
@@ -246,6 +255,10 @@ impl Watch {
         let outcome = match wish {
             Wish::Names => {
                 state.offer(self.watching.names());
+                return;
+            }
+            Wish::Sort => {
+                self.watching.sort();
                 return;
             }
             Wish::Add(name) => self.watching.add(&name),
@@ -344,6 +357,19 @@ impl Watch {
             time(2),
         ]
     }
+}
+
+/// Waits for a key, for at most so long. True when the terminal was closed: a reader of keys would look for one for
+/// ever.
+fn terminal_is_gone(wait: Duration) -> bool {
+    let stdin = std::io::stdin();
+    let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    let wait = PollTimeout::try_from(wait).unwrap_or(PollTimeout::ZERO);
+    // A signal ends the wait early, and is looked at next.
+    let _ = poll(&mut fds, wait);
+    fds[0].revents().is_some_and(|is| {
+        is.intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL)
+    })
 }
 
 fn per_second(sample: &Sample, hz: Hz) -> f64 {

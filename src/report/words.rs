@@ -120,7 +120,8 @@ pub(super) fn target(target: &Target) -> String {
         control(&target.exe).into_owned()
     } else {
         let words: Vec<_> = target.command.iter().map(|word| control(word)).collect();
-        words.join(" ")
+        // Programs that name themselves leave blanks behind.
+        words.join(" ").trim_end().to_owned()
     };
     if let Some(pid) = target.pid {
         text.push_str(&format!(" (pid {pid})"));

@@ -206,6 +206,17 @@ impl Watching {
         Ok(notes)
     }
 
+    /// Puts the items in which most time was spent last first.
+    pub fn sort(&mut self) {
+        let inside = |item: &Item| {
+            let last = item.history.samples.back();
+            last.map_or(0.0, |sample| sample.concurrency)
+        };
+        if let Some(level) = self.levels.last_mut() {
+            level.items.sort_by(|a, b| inside(b).total_cmp(&inside(a)));
+        }
+    }
+
     /// Stops watching an item of the present level.
     ///
     /// # Errors

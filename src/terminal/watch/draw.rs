@@ -43,7 +43,8 @@ const TITLES: [&str; 7] = [
     "p99",
     "calls/s over time",
 ];
-const KEYS: &str = " a add   Enter step into   Backspace step out   d drop   ↑↓ choose   q quit ";
+const KEYS: &str =
+    " a add   Enter step into   Backspace step out   d drop   s sort   ↑↓ choose   q quit ";
 
 /// Draws everything.
 pub fn draw(frame: &mut Frame<'_>, picture: &Picture, state: &State) {

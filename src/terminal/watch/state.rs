@@ -16,6 +16,8 @@ pub enum Wish {
     StepOut,
     /// The item of this row no more.
     Drop(usize),
+    /// The rows in another order: where most time is spent first.
+    Sort,
     /// Names to complete from: they are about to be typed.
     Names,
     /// The end.
@@ -77,6 +79,10 @@ impl State {
             KeyCode::Char('a') => {
                 self.typing = Some(Typing::default());
                 return self.names.is_empty().then_some(Wish::Names);
+            }
+            KeyCode::Char('s') => {
+                self.row = 0;
+                return Some(Wish::Sort);
             }
             KeyCode::Char('d') | KeyCode::Delete => return Some(Wish::Drop(self.row)),
             KeyCode::Enter | KeyCode::Right | KeyCode::Char('l') => {
@@ -189,6 +195,9 @@ mod tests {
             press(&mut state, &[KeyCode::Char('d')]),
             Some(Wish::Drop(0))
         );
+        state.row = 1;
+        assert_eq!(press(&mut state, &[KeyCode::Char('s')]), Some(Wish::Sort));
+        assert_eq!(state.row, 0);
         // What is typed is no command.
         assert_eq!(
             press(&mut state, &[KeyCode::Char('a'), KeyCode::Char('q')]),
