@@ -232,6 +232,14 @@ impl Analysis {
             return;
         }
         self.ftree.fnode_mut(fnode).expansion = Expansion::Complete(since);
+        // The session names the calls in the code. What an indirect one was seen to reach when another peak was looked
+        // at is measured apart again, or its ops would count for an fnode without a probe.
+        for child in self.ftree.fnode(fnode).children.clone() {
+            let child = self.ftree.fnode_mut(child);
+            if child.site.is_some() {
+                child.probe = Probe::Wanted;
+            }
+        }
         if !self.measured.contains(&fnode) {
             self.measured.push(fnode);
         }

@@ -6,7 +6,7 @@ use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 use proptest::prelude::*;
 
 use super::descent::{Analysis, Request};
-use super::ftree::{Callee, Stop};
+use super::ftree::{Callee, Probe, Stop};
 use super::histogram::Resolution;
 use super::params::{Params, PeakChoice};
 use super::resume::Stored;
@@ -655,4 +655,20 @@ fn a_hump_that_grows_in_the_tail_of_a_known_peak_becomes_one_of_its_own() {
     assert_eq!(ops(1_500, 93), [(10, 14)], "a tail");
     ops(24_000, 100);
     assert_eq!(ops(1_500, 1_500), [(10, 13), (14, 14)], "a hump");
+}
+
+/// One peak's descent retires what another one needs later: the target of an indirect call is not in the code.
+#[test]
+fn targets_of_indirect_calls_are_measured_again() {
+    let mut analysis = Analysis::new(Params::default());
+    let any = analysis.add_child(FnodeId::ROOT, SiteId(1), Callee::Unknown);
+    let target = analysis.add_child(FnodeId::ROOT, SiteId(1), call(1));
+    analysis.expanded(FnodeId::ROOT, Tsc(0));
+    for fnode in [any, target] {
+        analysis.ftree.fnode_mut(fnode).probe = Probe::Retired;
+    }
+    // As a session does that is asked to expand once more.
+    analysis.add_child(FnodeId::ROOT, SiteId(1), Callee::Unknown);
+    analysis.expanded(FnodeId::ROOT, Tsc(9));
+    assert_eq!(analysis.needed_probes().collect::<Vec<_>>(), [any, target]);
 }
