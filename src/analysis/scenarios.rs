@@ -6,7 +6,7 @@ use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 use proptest::prelude::*;
 
 use super::descent::{Analysis, Request};
-use super::ftree::{Callee, Probe, Stop};
+use super::ftree::{Callee, PathState, Probe, Stop};
 use super::histogram::Resolution;
 use super::params::{Params, PeakChoice};
 use super::resume::Stored;
@@ -661,6 +661,8 @@ fn a_hump_that_grows_in_the_tail_of_a_known_peak_becomes_one_of_its_own() {
 #[test]
 fn targets_of_indirect_calls_are_measured_again() {
     let mut analysis = Analysis::new(Params::default());
+    let root = analysis.ftree.fnode_mut(FnodeId::ROOT);
+    root.record_mut(2).state = PathState::Collecting;
     let any = analysis.add_child(FnodeId::ROOT, SiteId(1), Callee::Unknown);
     let target = analysis.add_child(FnodeId::ROOT, SiteId(1), call(1));
     analysis.expanded(FnodeId::ROOT, Tsc(0));
