@@ -116,6 +116,7 @@ const PROGRAMS: &[Target] = &[
     c("longjmp_out", "c/longjmp_out.c", &[]),
     c("loop", "c/loop.c", &[]),
     c("page_faults", "c/page_faults.c", &[]),
+    c("paper_reads", "c/paper_reads.c", &[]),
     c("preempted", "c/preempted.c", &[]),
     c("slow_consumer", "c/slow_consumer.c", &[]),
     c("loop_over_fast", "c/loop_over_fast.c", &[]),
