@@ -28,6 +28,8 @@ pub struct Facts {
     pub seccomp: Option<i64>,
     /// `kernel.perf_event_paranoid`; `None` when the kernel has no perf events.
     pub perf_event_paranoid: Option<i64>,
+    /// Whether the kernel's tracepoints can be read, or why not; `None` when that was not tried.
+    pub tracepoints: Option<Result<(), String>>,
     /// The flags of the first processor.
     pub cpu_flags: Vec<String>,
     /// What a trial came to: a child process was traced and its calls measured; nanoseconds a call, or why not.
@@ -91,6 +93,7 @@ pub fn judge(facts: &Facts) -> Vec<Check> {
         seccomp(facts.seccomp),
         clock(&facts.cpu_flags),
         perf_events(facts),
+        tracepoints(facts),
     ];
     if let Some(program) = &facts.program {
         checks.extend(self::program(program));
@@ -310,6 +313,25 @@ fn perf_events(facts: &Facts) -> Check {
     }
 }
 
+fn tracepoints(facts: &Facts) -> Check {
+    const NAME: &str = "tracepoints";
+    match &facts.tracepoints {
+        None => check(NAME, Verdict::Limited, "were not tried", None),
+        Some(Ok(())) => {
+            let finding = "who ends waits, interrupts, page faults and what system calls were called with are told";
+            check(NAME, Verdict::Works, finding, None)
+        }
+        Some(Err(why)) => check(
+            NAME,
+            Verdict::Limited,
+            why.clone(),
+            Some(
+                "without them nobody tells who ends waits, of interrupts, of page faults and of system calls' arguments",
+            ),
+        ),
+    }
+}
+
 fn program(program: &Program) -> Vec<Check> {
     let path = control(&program.path);
     let mut checks = Vec::new();
@@ -391,6 +413,7 @@ mod tests {
             capabilities: 0,
             seccomp: Some(0),
             perf_event_paranoid: Some(1),
+            tracepoints: Some(Ok(())),
             cpu_flags: ["fpu", "tsc", "constant_tsc", "nonstop_tsc"]
                 .map(str::to_owned)
                 .to_vec(),
@@ -466,9 +489,11 @@ mod tests {
         assert_eq!(verdict(&slow, "clock"), Verdict::Limited);
         let paranoid = Facts {
             perf_event_paranoid: Some(4),
+            tracepoints: Some(Err("tracefs: permission denied".to_owned())),
             ..good()
         };
         assert_eq!(verdict(&paranoid, "perf events"), Verdict::Missing);
+        assert_eq!(verdict(&paranoid, "tracepoints"), Verdict::Limited);
         let stripped = Facts {
             program: Some(Program {
                 path: "x\x1b[2J\n".to_owned(),

@@ -371,6 +371,19 @@ impl Switches {
     }
 }
 
+/// Tries whether the kernel's tracepoints can be read.
+///
+/// # Errors
+/// Why they cannot.
+pub fn try_tracepoints() -> Result<(), NoTracepoints> {
+    let tracepoints = Tracepoints::find()?;
+    let mut collector = Collector::new(Attributes::switches())?;
+    for event in tracepoints.of_cpus() {
+        collector.add_system_event(event)?;
+    }
+    Ok(())
+}
+
 fn watch_machine() -> Result<Collector, Refusal> {
     let mut collector = Collector::new(Attributes::switches())?;
     collector.add_system()?;
