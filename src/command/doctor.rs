@@ -6,7 +6,7 @@ use std::path::Path;
 use darc_symbols::Image;
 use darc_tracer::child_signal;
 use darc_tracer::engine::int3;
-use darc_tracer::perf::switches;
+use darc_tracer::perf::opening;
 
 use super::list;
 use crate::diagnosis::{self, Facts, Program};
@@ -58,7 +58,7 @@ fn collect(program: Option<Program>) -> Facts {
             .unwrap_or(0),
         seccomp: field("Seccomp").and_then(|mode| mode.parse().ok()),
         perf_event_paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
-        tracepoints: Some(switches::try_tracepoints().map_err(|error| error.to_string())),
+        tracepoints: Some(opening::try_tracepoints().map_err(|error| error.to_string())),
         cpu_flags: flags
             .unwrap_or_default()
             .split_whitespace()

@@ -9,6 +9,8 @@ pub mod attributes;
 pub mod clock;
 pub mod collector;
 pub mod off_cpu;
+pub mod opening;
+mod point;
 pub mod record;
 pub mod refusal;
 pub mod services;

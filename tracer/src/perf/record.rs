@@ -3,6 +3,8 @@
 //! Source: perf_event_open(2), "MMAP layout", and `enum perf_event_type` of the kernel's header.
 
 use super::attributes::{Chains, Layout};
+use super::point;
+pub use super::point::{Point, UserStack};
 
 /// When and where a record was made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
@@ -59,30 +61,6 @@ pub struct Sample {
     pub kernel: Vec<u64>,
     /// The program's part of the chain, the innermost first; its first is `ip` for [`Mode::User`]. Empty without chains.
     pub user: Vec<u64>,
-}
-
-/// The kernel passed a tracepoint, or ended a page fault.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Point {
-    /// When, where, in whose name.
-    pub stamp: Stamp,
-    /// The event as the tracepoint's `format` describes it, beginning with its number; zeros for a page fault's end.
-    pub raw: Vec<u8>,
-    /// Where the program was, where that was asked for.
-    pub program: Option<UserStack>,
-}
-
-/// A program's registers and the top of its stack.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct UserStack {
-    /// The instruction pointer.
-    pub ip: u64,
-    /// The stack pointer.
-    pub sp: u64,
-    /// The frame pointer, where one is kept.
-    pub bp: u64,
-    /// The bytes from the stack pointer on.
-    pub bytes: Vec<u8>,
 }
 
 /// An executable file that was mapped.
@@ -235,22 +213,22 @@ pub fn parse_all(mut bytes: &[u8], layout: Layout) -> (Vec<Record>, usize) {
 }
 
 /// Takes values from the front.
-struct Fields<'a>(&'a [u8]);
+pub(super) struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    fn u64(&mut self) -> Option<u64> {
+    pub(super) fn u64(&mut self) -> Option<u64> {
         let (value, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(u64::from_le_bytes(*value))
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    pub(super) fn u32(&mut self) -> Option<u32> {
         let (value, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(u32::from_le_bytes(*value))
     }
 
-    fn id(&mut self) -> Option<i32> {
+    pub(super) fn id(&mut self) -> Option<i32> {
         self.u32().map(|id| id as i32)
     }
 
@@ -264,7 +242,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub(super) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (value, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(value)
@@ -294,7 +272,7 @@ fn parse(record: &[u8], layout: Layout) -> Option<Record> {
     if kind == kind::SAMPLE {
         return match layout {
             Layout::Position(chains) => sample(Fields(body), bits, chains).map(Record::Sample),
-            Layout::Raw => point(Fields(body)).map(Record::Point),
+            Layout::Raw => point::parse(Fields(body)).map(Record::Point),
         };
     }
     let (body, trailer) = body.split_at(body.len().checked_sub(TRAILER)?);
@@ -404,44 +382,6 @@ fn sample(mut fields: Fields<'_>, bits: u16, chains: Chains) -> Option<Sample> {
         }
     }
     Some(sample)
-}
-
-/// Everything that writes into such a ring begins alike; what is left after the raw data are registers and stack.
-fn point(mut fields: Fields<'_>) -> Option<Point> {
-    let (pid, tid) = (fields.id()?, fields.id()?);
-    let time = fields.u64()?;
-    let cpu = fields.u32()?;
-    fields.u32()?;
-    let len = fields.u32()? as usize;
-    let raw = fields.bytes(len)?.to_vec();
-    Some(Point {
-        stamp: Stamp {
-            time,
-            pid,
-            tid,
-            cpu,
-        },
-        raw,
-        program: user_stack(fields),
-    })
-}
-
-/// Absent when the thread has no user part: a kernel thread.
-fn user_stack(mut fields: Fields<'_>) -> Option<UserStack> {
-    if fields.u64()? == 0 {
-        return None;
-    }
-    let (bp, sp, ip) = (fields.u64()?, fields.u64()?, fields.u64()?);
-    let len = usize::try_from(fields.u64()?).ok()?;
-    let bytes = fields.bytes(len)?;
-    // How much of it could be copied stands behind it.
-    let copied = fields.u64().map_or(0, |copied| copied.min(len as u64));
-    Some(UserStack {
-        ip,
-        sp,
-        bp,
-        bytes: bytes[..copied as usize].to_vec(),
-    })
 }
 
 /// `PERF_CONTEXT_KERNEL`, `PERF_CONTEXT_USER`, `PERF_CONTEXT_MAX`: values that no address has.

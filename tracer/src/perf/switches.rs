@@ -7,16 +7,16 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::attributes::{Attributes, Fault, Follow};
+use super::attributes::Attributes;
 use super::clock::{self, Clock};
 use super::collector::{Collector, Group};
 use super::off_cpu::{Away, Life, Runners, Thread, Wake, Waker};
+use super::opening::{watch_machine, watch_process, watch_threads, watch_tracepoints};
 use super::record::{Point, Record, UserStack};
 use super::refusal::Refusal;
 use super::services::Services;
 use super::tracepoints::{Context, Event, NoTracepoints, Service, Tracepoints};
 use crate::record::Tsc;
-use crate::threads;
 
 /// How much is seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,8 +29,6 @@ pub enum Reach {
 
 /// Threads that are remembered after their end.
 const MOST_THREADS: usize = 1 << 12;
-/// More events than this are not opened: a descriptor each.
-const MOST_EVENTS: usize = 1 << 13;
 /// A record may be under way on another CPU while the rings are read, so what is younger is not complete.
 const UNDER_WAY: u64 = 1_000_000;
 
@@ -369,93 +367,6 @@ impl Switches {
     pub fn lost(&self) -> u64 {
         self.lost
     }
-}
-
-/// Tries whether the kernel's tracepoints can be read.
-///
-/// # Errors
-/// Why they cannot.
-pub fn try_tracepoints() -> Result<(), NoTracepoints> {
-    let tracepoints = Tracepoints::find()?;
-    let mut collector = Collector::new(Attributes::switches())?;
-    for event in tracepoints.of_cpus() {
-        collector.add_system_event(event)?;
-    }
-    Ok(())
-}
-
-fn watch_machine() -> Result<Collector, Refusal> {
-    let mut collector = Collector::new(Attributes::switches())?;
-    collector.add_system()?;
-    Ok(collector)
-}
-
-/// Watches all threads of a process, and those that they make.
-pub(super) fn watch_process(event: Attributes, pid: i32) -> Result<Collector, Refusal> {
-    let mut collector = Collector::new(event.follow(Follow::Children))?;
-    watch_threads(&mut collector, pid, &[event])?;
-    Ok(collector)
-}
-
-/// Interrupts and wakings of the whole machine (a waker may be anybody), page faults and wakers' stacks of the process;
-/// the events of these two.
-fn watch_tracepoints(
-    collector: &mut Collector,
-    tracepoints: &Tracepoints,
-    pid: i32,
-) -> Result<Vec<Group>, Refusal> {
-    for event in tracepoints.of_cpus() {
-        collector.add_system_event(event)?;
-    }
-    let faults = tracepoints.fault().into_iter().flat_map(|begin| {
-        let end = [Fault::Minor, Fault::Major].map(Attributes::faulted);
-        std::iter::once(begin).chain(end)
-    });
-    let faults: Vec<Attributes> = faults.collect();
-    let stacks = Vec::from_iter(tracepoints.waking_stacks());
-    let mut groups = Vec::new();
-    for events in [faults, stacks] {
-        groups.push(collector.begin_group());
-        match watch_threads(collector, pid, &events) {
-            // Of so many threads only what the CPUs tell.
-            Ok(()) | Err(Refusal::Descriptors) => {}
-            Err(refusal) => return Err(refusal),
-        }
-    }
-    Ok(groups)
-}
-
-/// Opens these events on all threads of a process; those that they make inherit them.
-fn watch_threads(
-    collector: &mut Collector,
-    pid: i32,
-    events: &[Attributes],
-) -> Result<(), Refusal> {
-    // A thread that is made meanwhile by one without events yet is listed the next time; one that inherits them is too,
-    // and then tells everything twice, which does no harm.
-    let mut known = std::collections::HashSet::new();
-    for _ in 0..4 {
-        let Ok(listed) = threads::list(pid) else {
-            return Ok(());
-        };
-        let threads = known.len().saturating_add(listed.len());
-        if threads * collector.cpus() * events.len() > MOST_EVENTS {
-            return Err(Refusal::Descriptors);
-        }
-        let new: Vec<i32> = listed
-            .into_iter()
-            .filter(|&tid| known.insert(tid))
-            .collect();
-        if new.is_empty() {
-            break;
-        }
-        for tid in new {
-            for event in events {
-                collector.add_thread_event(tid, event.follow(Follow::Children))?;
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

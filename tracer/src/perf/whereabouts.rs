@@ -5,9 +5,9 @@
 use super::attributes::{Attributes, Chains, Scope};
 use super::clock::{self, Clock};
 use super::collector::Collector;
+use super::opening::watch_process;
 use super::record::{Mode, Record};
 use super::refusal::Refusal;
-use super::switches::watch_process;
 use crate::addr::TargetAddr;
 use crate::record::Tsc;
 
