@@ -19,6 +19,8 @@ pub(super) enum What<'a> {
     Call(&'a FtreeNode),
     /// The own time of the function above.
     Itself,
+    /// So many calls of the function above that no op made.
+    NotMade(usize),
 }
 
 /// What the ops of one peak did there.
@@ -101,9 +103,33 @@ fn collect<'a>(
     // The place of an indirect call's unnamed targets says nothing as long as all targets have names.
     let seen = |child: &&FtreeNode| child.kind != CalleeKind::Unknown || child.count > 0;
     let matters = |child: &&FtreeNode| !is_away(child) || matters(child, node, f0, peaks);
-    for child in node.children.iter().filter(seen).filter(matters) {
-        collect(child, f0, Some(node), below, peaks, rows);
+    let shown: Vec<&FtreeNode> = node.children.iter().filter(seen).filter(matters).collect();
+    // Error paths make up most of the calls of many functions: together they are one row.
+    let unused = shown.iter().filter(|child| is_not_made(child)).count();
+    let apart = unused <= FEW_NOT_MADE;
+    for child in shown {
+        if apart || !is_not_made(child) {
+            collect(child, f0, Some(node), below, peaks, rows);
+        }
     }
+    if !apart {
+        rows.push(Row {
+            what: What::NotMade(unused),
+            depth: below,
+            cells: vec![Cell::default(); peaks.len()],
+        });
+    }
+}
+
+/// So many calls of a function that were not made are rows of their own.
+const FEW_NOT_MADE: usize = 3;
+
+/// Whether no op of any peak made the call.
+fn is_not_made(node: &FtreeNode) -> bool {
+    node.count == 0
+        && node.root_cause_of.is_empty()
+        && node.maxcount.values().all(|&count| count == 0)
+        && node.children.iter().all(is_not_made)
 }
 
 /// What the ops of one peak do at a call.
@@ -162,4 +188,33 @@ fn per_op(node: &FtreeNode, parent: Option<&FtreeNode>, peak: u32) -> Option<(f6
     };
     let (count, sum) = record.map_or((0, 0), |record| (record.count, record.sum));
     Some((count as f64 / ops.max(1) as f64, sum.checked_div(ops)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A function with one call that was made and five that were not.
+    #[test]
+    fn calls_that_were_not_made_are_one_row() {
+        let call = |name: &str, count| FtreeNode {
+            name: name.to_owned(),
+            count,
+            ..FtreeNode::default()
+        };
+        let mut f0 = call("f0", 9);
+        f0.children = vec![call("error", 0); 5];
+        f0.children.insert(2, call("work", 9));
+        let names = |f0: &FtreeNode| -> Vec<String> {
+            let name = |row: Row<'_>| match row.what {
+                What::Call(node) => node.name.clone(),
+                What::Itself => "itself".to_owned(),
+                What::NotMade(count) => format!("{count} not made"),
+            };
+            rows(f0, &[]).into_iter().map(name).collect()
+        };
+        assert_eq!(names(&f0), ["f0", "itself", "work", "5 not made"]);
+        f0.children.truncate(3);
+        assert_eq!(names(&f0), ["f0", "itself", "error", "error", "work"]);
+    }
 }

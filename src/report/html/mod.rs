@@ -393,6 +393,10 @@ impl Page {
             match row.what {
                 What::Call(node) => self.raw("<code>").text(&node.name).raw("</code>"),
                 What::Itself => self.raw("(itself)"),
+                What::NotMade(count) => self
+                    .raw("(")
+                    .number(count)
+                    .raw(" calls that were not made)"),
             };
             self.raw("</th>");
             for cell in row.cells {

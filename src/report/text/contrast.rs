@@ -67,6 +67,7 @@ fn name(row: &Row<'_>) -> String {
     match row.what {
         What::Call(node) => format!("{:indent$}{}", "", control(&node.name)),
         What::Itself => format!("{:indent$}(itself)", ""),
+        What::NotMade(count) => format!("{:indent$}({count} not made)", ""),
     }
 }
 
