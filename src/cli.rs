@@ -417,6 +417,7 @@ impl AnalysisArgs {
             verbosity: verbosity(self.quiet, self.verbose),
             preemption: self.preemption.into(),
             blocks: self.blocks.into(),
+            max_sites: self.max_sites,
             color: self.color.into(),
         }
     }

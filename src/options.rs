@@ -447,6 +447,8 @@ pub struct Common {
     pub preemption: Preemption,
     /// Whether functions are narrowed.
     pub blocks: Blocks,
+    /// More calls of a function than this are measured block by block; greater than 0.
+    pub max_sites: Option<usize>,
     /// Whether colours are used.
     pub color: ColorChoice,
 }
@@ -466,6 +468,7 @@ impl Default for Common {
             verbosity: Verbosity::default(),
             preemption: Preemption::default(),
             blocks: Blocks::default(),
+            max_sites: None,
             color: ColorChoice::default(),
         }
     }
@@ -499,6 +502,8 @@ pub enum Blocks {
     Left,
     /// When all paths have ended.
     After,
+    /// So they are, and the calls of each function are measured block by block.
+    First,
 }
 
 /// How much is said on stderr.

@@ -120,6 +120,7 @@ const PROGRAMS: &[Target] = &[
     c("preempted", "c/preempted.c", &[]),
     c("slow_consumer", "c/slow_consumer.c", &[]),
     c("loop_over_fast", "c/loop_over_fast.c", &[]),
+    c("many_calls", "c/many_calls.c", &[]),
     c("mutex_contention", "c/mutex_contention.c", &[]),
     c("mutual_recursion", "c/mutual_recursion.c", &[]),
     c("no_clock", "c/no_clock.c", &[]),

@@ -1,8 +1,9 @@
-//! From the function at a path's end to the loop and the line in it.
+//! From the function at a path's end to the loop and the line in it, and functions that are gone over by blocks.
 
 use darc_testprogs::{Opt, program};
 
 use crate::harness::{Task, measured, turn};
+use crate::report::Report;
 
 #[test]
 fn one_loop_of_three_is_told_from_the_others() {
@@ -17,9 +18,7 @@ fn one_loop_of_three_is_told_from_the_others() {
         measured(|| {
             let options = ["--blocks", "after", "--decision-ops", "6"];
             let task = Task::new("jump", "crunch").options(&options);
-            let report = task
-                .run_like_native(&program("three_loops", opt), &["2000"])
-                .report();
+            let report = task.run(&program("three_loops", opt), &["1500"]).report();
             // The last peak is the slow one; of the fast one no loop is to blame.
             let slow = report.peaks().last().map(|peak| &peak["root_causes"][0]);
             let narrowed = slow.map(|cause| &cause["narrowed"]);
@@ -32,6 +31,32 @@ fn one_loop_of_three_is_told_from_the_others() {
             match right && steps.is_some_and(|it| it.iter().any(|step| step["kind"] == "line")) {
                 true => Ok(()),
                 false => Err(format!("{opt:?}: {:#}", report.0)),
+            }
+        });
+    }
+}
+
+#[test]
+fn a_function_with_many_calls_is_gone_over_by_blocks() {
+    let _turn = turn();
+    let ways: [&[&str]; 2] = [&["--max-sites", "3"], &["--blocks", "first"]];
+    for (way, most) in ways.into_iter().zip([3, 4]) {
+        measured(|| {
+            let options = [way, &["--decision-ops", "6"]].concat();
+            let task = Task::new("jump", "handle").options(&options);
+            let report = task
+                .run(&program("many_calls", Opt::O2), &["1500"])
+                .report();
+            let ends = report.peaks().iter().flat_map(|peak| {
+                let causes = Report::causes(peak).into_iter();
+                causes.map(|mut cause| cause.path.pop().unwrap_or_default())
+            });
+            let mut ends: Vec<String> = ends.collect();
+            ends.dedup();
+            let sites = report.at("/probes/sites").as_u64().unwrap_or(u64::MAX);
+            match ends == ["parse", "compress"] && sites <= most {
+                true => Ok(()),
+                false => Err(format!("{way:?}: {:#}", report.0)),
             }
         });
     }

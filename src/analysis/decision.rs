@@ -28,7 +28,9 @@ impl Analysis {
     /// Raises the maxcounts of the main contributors to one fnode's longest call in the op.
     pub(super) fn contribute(&mut self, op: &Op, peak: u32, mut call: Touched) {
         let mut callees = Vec::new();
-        for &child in &self.ftree.fnode(call.fnode).children {
+        let fnode = self.ftree.fnode(call.fnode);
+        let measured = |child: &&FnodeId| fnode.measures(self.ftree.fnode(**child), peak);
+        for &child in fnode.children.iter().filter(measured) {
             let Some(at) = self.touched_at[child.0 as usize] else {
                 continue;
             };
@@ -82,22 +84,29 @@ impl Analysis {
     pub(super) fn decide_at(&mut self, id: FnodeId, peak: u32) {
         let fnode = self.ftree.fnode(id);
         let own = fnode.record(peak).self_maxcount;
-        let maxcount = |child: &FnodeId| self.ftree.fnode(*child).record(peak).maxcount;
+        let known = |child: &FnodeId| self.ftree.fnode(*child).record(peak);
+        let maxcount = |child: &FnodeId| known(child).maxcount - known(child).before;
         let most = fnode.children.iter().map(maxcount).fold(own, u64::max);
         let threshold = threshold(most, self.params.maxcount_percentage);
-        let chosen: Vec<FnodeId> = fnode
-            .children
-            .iter()
-            .copied()
-            .filter(|child| maxcount(child) >= threshold)
-            .collect();
+        let measured = |child: &&FnodeId| fnode.measures(self.ftree.fnode(**child), peak);
+        let mut chosen: Vec<FnodeId> = fnode.children.iter().filter(measured).copied().collect();
+        chosen.retain(|child| maxcount(child) >= threshold);
         // With nothing measurable anywhere there is nothing to descend into: it ends at the function.
-        let outcome = match (own >= threshold, chosen.is_empty()) {
+        let itself = own >= threshold || chosen.is_empty();
+        let begun = |child: &FnodeId| known(child).state != PathState::NotChosen;
+        let outcome = match (
+            itself,
+            chosen.is_empty() && !fnode.children.iter().any(begun),
+        ) {
             (_, true) => Outcome::Itself,
             (false, false) => Outcome::Callees,
             (true, false) => Outcome::Both,
         };
-        self.set_state(id, peak, PathState::Decided(outcome));
+        chosen.retain(|child| !begun(child));
+        match itself && self.has_more(id, peak) {
+            true => self.next_round(id, peak),
+            false => self.set_state(id, peak, PathState::Decided(outcome)),
+        }
         for child in chosen {
             self.begin_path(child, peak);
         }

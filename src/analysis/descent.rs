@@ -391,9 +391,11 @@ impl Analysis {
 
     /// A known peak gives up humps that grew in its tail: when it was found, a few stray ops may have stood where many do
     /// now. It keeps the hump that most of its ops are in, unless so many are elsewhere that its maxcounts are not of
-    /// that hump alone.
+    /// that hump alone. A hump that takes little of all time is not worth a descent of its own.
     fn part_with(&mut self, found: &[Peak]) {
         const REST: u64 = 4;
+        const LEAST_TIME: u64 = 20;
+        let worth = self.profile.total().0 / LEAST_TIME;
         for at in &mut self.peaks {
             let peak = &mut at.peak;
             let inside = found.iter().filter(|found| {
@@ -404,7 +406,10 @@ impl Analysis {
                 continue;
             };
             let all: u64 = inside.iter().map(|found| found.content.ops).sum();
-            if inside.len() > 1 && (all - main.content.ops) * REST <= main.content.ops {
+            let matters = inside.iter().any(|found| {
+                found.first_bucket != main.first_bucket && found.content.total.0 >= worth
+            });
+            if matters && (all - main.content.ops) * REST <= main.content.ops {
                 peak.first_bucket = peak.first_bucket.max(main.first_bucket);
                 peak.last_bucket = peak.last_bucket.min(main.last_bucket);
             }

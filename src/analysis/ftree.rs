@@ -117,6 +117,10 @@ pub struct PeakRecord {
     pub stats: Stats,
     /// Where the descent stands.
     pub state: PathState,
+    /// Which portion of the fnode's calls is measured for it.
+    pub round: usize,
+    /// The part of `maxcount` that is from earlier portions of the parent's calls.
+    pub before: u64,
 }
 
 /// Whether an fnode's calls are measured.
@@ -158,6 +162,10 @@ pub struct Fnode {
     pub children: Vec<FnodeId>,
     /// How many fnodes the path from f0 to here has: 1 for f0.
     pub depth: usize,
+    /// In how many portions its calls are measured, one after the other.
+    pub(crate) rounds: usize,
+    /// In which of its parent's portions its call is.
+    pub(crate) in_round: usize,
     pub(crate) expansion: Expansion,
     pub(crate) probe: Probe,
     records: Vec<PeakRecord>,
@@ -187,6 +195,8 @@ static NO_RECORD: PeakRecord = PeakRecord {
         count: 0,
     },
     state: PathState::NotChosen,
+    round: 0,
+    before: 0,
 };
 
 impl Stats {
@@ -250,6 +260,16 @@ impl Fnode {
             })
     }
 
+    /// Whether a call that it makes is measured for a peak, or would be: its time away always is, and so is what was
+    /// chosen already.
+    #[must_use]
+    pub(crate) fn measures(&self, child: &Fnode, peak: u32) -> bool {
+        child.site.is_none()
+            || self.rounds <= 1
+            || child.in_round == self.record(peak).round
+            || child.record(peak).state != PathState::NotChosen
+    }
+
     /// Whether the target has to carry this fnode's probe.
     #[must_use]
     pub fn is_probe_needed(&self) -> bool {
@@ -268,6 +288,8 @@ impl Ftree {
             callee: Callee::Unknown,
             children: Vec::new(),
             depth: 1,
+            rounds: 1,
+            in_round: 0,
             expansion: Expansion::None,
             probe: Probe::Wanted,
             records: Vec::new(),
@@ -290,6 +312,12 @@ impl Ftree {
         let depth = self.fnode(parent).depth + 1;
         let id = u32::try_from(self.fnodes.len() + 1).expect("fnodes are numbered with 32 bits");
         let id = FnodeId(id);
+        // Other callees of the same site are there already.
+        let siblings = self.fnode(parent).children.iter();
+        let in_round = siblings
+            .map(|&sibling| self.fnode(sibling))
+            .find(|sibling| sibling.site == Some(site))
+            .map_or(0, |sibling| sibling.in_round);
         self.fnodes.push(Fnode {
             id,
             parent: Some(parent),
@@ -297,6 +325,8 @@ impl Ftree {
             callee,
             children: Vec::new(),
             depth,
+            rounds: 1,
+            in_round,
             expansion: Expansion::None,
             probe: Probe::Wanted,
             records: Vec::new(),
@@ -324,6 +354,8 @@ impl Ftree {
             callee: Callee::Absence(kind),
             children: Vec::new(),
             depth,
+            rounds: 1,
+            in_round: 0,
             expansion: Expansion::None,
             probe: Probe::Retired,
             records: Vec::new(),

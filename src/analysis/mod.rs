@@ -22,6 +22,7 @@ pub mod params;
 pub mod peaks;
 pub mod resume;
 pub mod root_cause;
+mod rounds;
 #[cfg(test)]
 mod scenarios;
 mod settle;

@@ -1,5 +1,6 @@
 //! What follows from every change: the end of the analysis, probes and ops that are needed no more.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use darc_tracer::record::{FnodeId, Ticks};
@@ -80,13 +81,16 @@ impl Analysis {
             .ftree
             .fnodes()
             .filter(|fnode| fnode.probe == Probe::Wanted && !open[fnode.id.0 as usize])
-            .filter(|fnode| fnode.parent.is_some_and(|parent| !is_open(parent)))
+            .filter(|fnode| fnode.parent.is_some() && !self.is_needed_above(fnode))
             .map(|fnode| fnode.id)
             .collect();
+        // Where the parent's decision is still open, only the next portion of its calls takes their place.
+        let parents = self.ftree.fnodes().map(|fnode| fnode.id);
+        let going_on: BTreeSet<FnodeId> = parents.filter(|&id| is_open(id)).collect();
         for &id in &retired {
             let fnode = self.ftree.fnode_mut(id);
             fnode.probe = Probe::Retired;
-            if let Some(parent) = fnode.parent {
+            if let Some(parent) = fnode.parent.filter(|parent| !going_on.contains(parent)) {
                 let above = self.ftree.fnode_mut(parent);
                 if matches!(above.expansion, Expansion::Complete(_)) {
                     above.expansion = Expansion::Partial;

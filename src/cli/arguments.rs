@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::values::{
     parse_async, parse_condition, parse_depth, parse_f0, parse_fraction, parse_peak, parse_pid,
-    parse_profile_resolution, parse_resolution,
+    parse_profile_resolution, parse_resolution, parse_sites,
 };
 use crate::analysis::expression::Expression;
 use crate::analysis::{PeakChoice, Resolution};
@@ -392,6 +392,9 @@ pub(super) struct AnalysisArgs {
     /// What becomes of the function at a path's end
     #[arg(long, value_enum, default_value_t = BlocksArg::Left, value_name = "WHEN")]
     pub(super) blocks: BlocksArg,
+    /// Measure the calls of a function with more than N block by block, at most N at once
+    #[arg(long, value_name = "N", value_parser = parse_sites)]
+    pub(super) max_sites: Option<usize>,
     /// What becomes of time in which a thread was ready and another one ran
     #[arg(long, value_enum, default_value_t = PreemptionArg::Apart, value_name = "WHERE")]
     pub(super) preemption: PreemptionArg,
@@ -434,6 +437,8 @@ pub(super) enum BlocksArg {
     Left,
     /// Narrow it to a loop, a block and a line when all paths have ended
     After,
+    /// The same, and measure the calls of every function block by block
+    First,
 }
 
 impl From<BlocksArg> for Blocks {
@@ -441,6 +446,7 @@ impl From<BlocksArg> for Blocks {
         match blocks {
             BlocksArg::Left => Blocks::Left,
             BlocksArg::After => Blocks::After,
+            BlocksArg::First => Blocks::First,
         }
     }
 }

@@ -91,6 +91,7 @@ fn all_options_arrive() {
     let expected = Common {
         preemption: crate::options::Preemption::Apart,
         blocks: crate::options::Blocks::Left,
+        max_sites: None,
         output: "r.json".into(),
         format: Format::Json,
         engine: EngineChoice::Jump,

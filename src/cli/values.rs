@@ -80,6 +80,13 @@ pub(super) fn parse_depth(text: &str) -> Result<usize, String> {
     }
 }
 
+pub(super) fn parse_sites(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(sites @ 1..) => Ok(sites),
+        _ => Err("not a whole number from 1 on".to_owned()),
+    }
+}
+
 pub(super) fn parse_resolution(text: &str) -> Result<Resolution, String> {
     let resolution = text.parse().ok().and_then(Resolution::new);
     resolution.ok_or_else(|| format!("not a whole number between 1 and {}", Resolution::MAX))

@@ -237,6 +237,7 @@ impl Conduct {
         };
         investigation.preemption = self.investigation.preemption;
         investigation.blocks = self.investigation.blocks;
+        investigation.max_sites = self.investigation.max_sites;
         Session::new(pid, investigation, engine, libraries, &mut self.progress).run(limits)
     }
 }

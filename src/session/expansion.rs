@@ -1,13 +1,15 @@
 //! From a function's code to the calls that can be measured in it.
 
-use darc_disasm::{SiteKind, Target};
+use std::collections::BTreeMap;
+
+use darc_disasm::{Cfg, FunctionCode, Loops, SiteKind, Target};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
 
 use crate::analysis::{Callee, SiteId};
 
 use super::catalog::Reach;
-use super::code::CodeCache;
+use super::code::{CodeCache, Unpatched};
 use super::investigation::{Investigation, returns_twice};
 
 /// The calls of the function that begins at `entry`. Those that cannot be measured are noted as skipped.
@@ -62,6 +64,28 @@ pub fn calls(
         investigation.skip(TargetAddr(skipped.addr), skipped.reason.to_string());
     }
     Ok(calls)
+}
+
+/// Divides calls of a function by its blocks: first those outside of all loops, then those of each loop, outer loops first;
+/// no portion has more than `most`. `addr` tells where a site is.
+#[must_use]
+pub fn by_blocks(
+    code: &FunctionCode,
+    calls: Vec<(SiteId, Callee)>,
+    most: usize,
+    engine: &dyn Engine,
+    addr: impl Fn(SiteId) -> Option<u64>,
+) -> Vec<Vec<(SiteId, Callee)>> {
+    let cfg = Cfg::build(code, &Unpatched(engine));
+    let loops = Loops::new(&cfg);
+    let mut groups: BTreeMap<Option<usize>, Vec<(SiteId, Callee)>> = BTreeMap::new();
+    for (site, callee) in calls {
+        let block = addr(site).and_then(|addr| cfg.block_of(addr));
+        let inside = block.and_then(|block| loops.innermost(block));
+        groups.entry(inside).or_default().push((site, callee));
+    }
+    let chunks = groups.values().flat_map(|group| group.chunks(most.max(1)));
+    chunks.map(<[_]>::to_vec).collect()
 }
 
 /// The name of a directly called function that remembers its return address.

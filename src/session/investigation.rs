@@ -64,6 +64,8 @@ pub struct Investigation {
     pub ops_to: Option<Sender<Op>>,
     /// Whether functions at the paths' ends are narrowed.
     pub blocks: Blocks,
+    /// More calls of a function than this are measured in portions.
+    pub max_sites: Option<usize>,
     /// Where their time goes.
     pub narrowed: Vec<Narrowed>,
     /// What the person should know.
@@ -92,6 +94,7 @@ impl Investigation {
             arguments: Arguments::default(),
             preemption: Preemption::default(),
             blocks: Blocks::default(),
+            max_sites: None,
             narrowed: Vec::new(),
             ops_to: None,
             warnings: Vec::new(),

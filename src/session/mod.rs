@@ -44,7 +44,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::analysis::noise::Noise;
-use crate::analysis::{FnodeId, Request, Ticks};
+use crate::analysis::{Callee, FnodeId, Request, SiteId, Ticks};
 use crate::options::{Blocks, Preemption};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::live::Progress;
@@ -325,7 +325,7 @@ impl<'a> Session<'a> {
             if self.is_f0_loaded() && self.answer()? {
                 let meanwhile = match self.investigation.blocks {
                     Blocks::Left => None,
-                    Blocks::After => self.narrow(limits)?,
+                    Blocks::After | Blocks::First => self.narrow(limits)?,
                 };
                 return Ok(meanwhile.unwrap_or(Ending::Finished));
             }
@@ -647,10 +647,41 @@ impl<'a> Session<'a> {
             &mut self.code,
             self.engine.as_ref(),
         )?;
-        for (site, callee) in calls {
-            self.investigation.analysis.add_child(fnode, site, callee);
+        let portions = self.portions(entry, calls);
+        let analysis = &mut self.investigation.analysis;
+        analysis.set_rounds(fnode, portions.len());
+        for round in analysis.rounds_wanted(fnode) {
+            for &(site, callee) in portions.get(round).into_iter().flatten() {
+                let child = analysis.add_child(fnode, site, callee);
+                analysis.set_in_round(child, round);
+            }
         }
         Ok(())
+    }
+
+    /// The calls of a function in the portions in which they are measured.
+    fn portions(
+        &mut self,
+        entry: TargetAddr,
+        calls: Vec<(SiteId, Callee)>,
+    ) -> Vec<Vec<(SiteId, Callee)>> {
+        let Investigation {
+            modules,
+            catalog,
+            blocks,
+            max_sites,
+            ..
+        } = &*self.investigation;
+        let most = max_sites.unwrap_or(usize::MAX);
+        if calls.len() <= most && *blocks != Blocks::First {
+            return vec![calls];
+        }
+        let scanned = self.code.scan(entry, modules, self.engine.as_ref());
+        let Ok(scanned) = scanned else {
+            return vec![calls];
+        };
+        let addr = |site| modules.locate(catalog.site_at(site).0).map(|addr| addr.0);
+        expansion::by_blocks(&scanned.code, calls, most, self.engine.as_ref(), addr)
     }
 
     fn sources(&self) -> Option<Sources<'_>> {

@@ -117,6 +117,8 @@ fn record(node: &FtreeNode, peak: u32) -> PeakRecord {
     let stored = node.peaks.get(&peak).unwrap_or(&none);
     let count = |counts: &std::collections::BTreeMap<u32, u64>| counts.get(&peak).copied();
     PeakRecord {
+        round: 0,
+        before: 0,
         maxcount: count(&node.maxcount).unwrap_or(0),
         self_maxcount: count(&node.self_maxcount).unwrap_or(0),
         decision_ops: stored.decision_ops,
