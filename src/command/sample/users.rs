@@ -76,8 +76,8 @@ impl Users {
             }
             match sampler.add_process(pid) {
                 Ok(()) => {}
-                // It has ended since.
-                Err(_) if threads::list(pid).is_err() => {}
+                // It has ended since, or had already and nobody has asked how.
+                Err(_) if threads::state(pid).is_none_or(|state| "ZX".contains(state)) => {}
                 Err(failure) => return Err(failure),
             }
         }
