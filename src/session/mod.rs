@@ -3,6 +3,7 @@
 //! The order is start → plan → instrument → drain → decide → restore. The engine records, the analysis
 //! decides, and the session carries requests and answers between them.
 
+mod answering;
 mod arguments;
 mod callee;
 pub mod catalog;
@@ -37,14 +38,13 @@ pub mod watching;
 use std::time::{Duration, Instant};
 
 use darc_symbols::{LookupError, NameSpec};
-use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Engine, Notice};
-use darc_tracer::plan::{Mark, Plan};
+use darc_tracer::plan::Mark;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::analysis::FnodeId;
 use crate::analysis::noise::Noise;
-use crate::analysis::{Callee, FnodeId, Request, SiteId, Ticks};
 use crate::options::{Blocks, Preemption};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::live::Progress;
@@ -54,7 +54,6 @@ use hooks::Hooks;
 use investigation::Investigation;
 use modules::{CodeRef, Modules};
 use onlooker::Onlooker;
-use planning::Sources;
 use profiling::entrances::Entrances;
 use question::Question;
 use restored::Touched;
@@ -151,21 +150,6 @@ fn cut_short(limits: Limits<'_>) -> Option<Ending> {
         Level::GoOn if limits.deadline.is_some_and(over) => Some(Ending::TimeUp),
         Level::GoOn => None,
         level => Some(Ending::Interrupted(level)),
-    }
-}
-
-/// What was done of what an analysis asked for.
-#[derive(Default)]
-struct CarriedOut {
-    requests: usize,
-    expanded: Vec<FnodeId>,
-    filter: Option<Vec<std::ops::RangeInclusive<Ticks>>>,
-    finished: bool,
-}
-
-impl CarriedOut {
-    fn is_nothing(&self) -> bool {
-        self.requests == 0
     }
 }
 
@@ -539,259 +523,6 @@ impl<'a> Session<'a> {
                 }
                 Ok(())
             }
-        }
-    }
-
-    fn find_serving(&mut self) -> Result<(), SessionError> {
-        match &mut self.serving {
-            Some(serving) if serving.enqueue_at.is_none() => {
-                match serving.find(self.investigation) {
-                    Err(SessionError::Name(_)) if self.libraries == Libraries::NotLoadedYet => {
-                        Ok(())
-                    }
-                    found => found,
-                }
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Does something while the second analysis is in the place of the first; `None` when there is no second.
-    fn as_serving<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        let serving = self.serving.take()?;
-        let swap = |main: &mut Investigation, own: &mut Investigation| {
-            std::mem::swap(main, own);
-            std::mem::swap(&mut main.modules, &mut own.modules);
-            std::mem::swap(&mut main.catalog, &mut own.catalog);
-        };
-        swap(self.investigation, &mut serving.investigation);
-        let outcome = work(self);
-        swap(self.investigation, &mut serving.investigation);
-        self.serving = Some(serving);
-        Some(outcome)
-    }
-
-    /// Does what the analyses ask for. True when they ask for nothing more, ever.
-    fn answer(&mut self) -> Result<bool, SessionError> {
-        let of_f0 = self.carry_out();
-        if let Some(latencies) = &of_f0.filter {
-            self.engine.set_filter(latencies);
-        }
-        // Which calls serve requests of f0 is not known in the target, so all of them are recorded.
-        let of_serving = self.as_serving(Self::carry_out).unwrap_or_default();
-        if of_f0.is_nothing() && of_serving.is_nothing() {
-            return Ok(false);
-        }
-        let done = |investigation: &Investigation| {
-            investigation.analysis.status() != crate::analysis::Status::InProgress
-        };
-        let all_done = done(self.investigation)
-            && self
-                .serving
-                .as_ref()
-                .is_none_or(|serving| done(&serving.investigation));
-        if all_done && (of_f0.finished || of_serving.finished) {
-            return Ok(true);
-        }
-        self.watch.next_round();
-        self.timeline
-            .ask_for_calls(self.investigation, self.serving.as_deref());
-        self.instrument()?;
-        let now = darc_tracer::tsc();
-        for fnode in of_f0.expanded {
-            self.investigation.analysis.expanded(fnode, now);
-        }
-        if let Some(serving) = &mut self.serving {
-            for fnode in of_serving.expanded {
-                serving.investigation.analysis.expanded(fnode, now);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Does what one analysis asks for, as far as no probe has to change for it.
-    fn carry_out(&mut self) -> CarriedOut {
-        let requests = self.investigation.analysis.requests();
-        let mut done = CarriedOut {
-            requests: requests.len(),
-            ..CarriedOut::default()
-        };
-        for request in requests {
-            match request {
-                Request::Expand(fnode) => match self.expand(fnode) {
-                    Ok(()) => done.expanded.push(fnode),
-                    Err(reason) => {
-                        let why = crate::analysis::Stop::NotInstrumentable(reason);
-                        self.investigation.analysis.cannot_expand(fnode, why);
-                    }
-                },
-                Request::FilterChanged(latencies) => done.filter = Some(latencies),
-                Request::Retire(_) => {}
-                Request::Finished => done.finished = true,
-            }
-        }
-        done
-    }
-
-    /// Makes an fnode's calls its children.
-    fn expand(&mut self, fnode: FnodeId) -> Result<(), String> {
-        let entry = {
-            let Some(sources) = self.sources() else {
-                return Err("f0 is not loaded".to_owned());
-            };
-            sources.entry(self.investigation.analysis.ftree().fnode(fnode))?
-        };
-        let calls = expansion::calls(
-            entry,
-            self.investigation,
-            &mut self.code,
-            self.engine.as_ref(),
-        )?;
-        let portions = self.portions(entry, calls);
-        let analysis = &mut self.investigation.analysis;
-        analysis.set_rounds(fnode, portions.len());
-        for round in analysis.rounds_wanted(fnode) {
-            for &(site, callee) in portions.get(round).into_iter().flatten() {
-                let child = analysis.add_child(fnode, site, callee);
-                analysis.set_in_round(child, round);
-            }
-        }
-        Ok(())
-    }
-
-    /// The calls of a function in the portions in which they are measured.
-    fn portions(
-        &mut self,
-        entry: TargetAddr,
-        calls: Vec<(SiteId, Callee)>,
-    ) -> Vec<Vec<(SiteId, Callee)>> {
-        let Investigation {
-            modules,
-            catalog,
-            blocks,
-            max_sites,
-            ..
-        } = &*self.investigation;
-        let most = max_sites.unwrap_or(usize::MAX);
-        if calls.len() <= most && *blocks != Blocks::First {
-            return vec![calls];
-        }
-        let scanned = self.code.scan(entry, modules, self.engine.as_ref());
-        let Ok(scanned) = scanned else {
-            return vec![calls];
-        };
-        let addr = |site| modules.locate(catalog.site_at(site).0).map(|addr| addr.0);
-        expansion::by_blocks(&scanned.code, calls, most, self.engine.as_ref(), addr)
-    }
-
-    fn sources(&self) -> Option<Sources<'_>> {
-        Some(Sources {
-            modules: &self.investigation.modules,
-            catalog: &self.investigation.catalog,
-            engine: self.engine.as_ref(),
-            f0: self.investigation.f0?,
-        })
-    }
-
-    /// The return addresses of the calls of f0 that are ops; none when all are.
-    fn callers(&self) -> Vec<TargetAddr> {
-        let callers = self.investigation.callers.iter();
-        callers
-            .filter_map(|&caller| self.investigation.modules.locate(caller))
-            .collect()
-    }
-
-    /// Adds to a plan what the second analysis needs.
-    fn add_serving(&mut self, plan: &mut Plan, code: &mut CodeCache) -> Result<(), SessionError> {
-        let tree = self.as_serving(|session| {
-            session.sources().map(|sources| {
-                let analysis = &session.investigation.analysis;
-                let needed = analysis.needed_probes();
-                planning::plan(analysis.ftree(), needed, &sources, code, &session.hooks)
-            })
-        });
-        match (&self.serving, tree.flatten()) {
-            (Some(serving), Some(tree)) => {
-                serving.extend(plan, tree, self.investigation, code, self.engine.as_ref())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Brings the target's probes to what the ftree needs.
-    fn instrument(&mut self) -> Result<(), SessionError> {
-        let mut code = std::mem::take(&mut self.code);
-        let plan = match self.sources() {
-            Some(sources) => {
-                let analysis = &self.investigation.analysis;
-                let f0 = sources.scan(analysis.ftree().root(), &mut code);
-                match f0 {
-                    Ok(f0) => Plan {
-                        f0: Some(std::sync::Arc::clone(&f0.code)),
-                        callers: self.callers(),
-                        chain: analysis.chain(),
-                        ..planning::plan(
-                            analysis.ftree(),
-                            analysis.needed_probes().chain(self.kept.iter().copied()),
-                            &sources,
-                            &mut code,
-                            &self.hooks,
-                        )
-                    },
-                    Err(_) => self.hooks.plan(),
-                }
-            }
-            None => self.hooks.plan(),
-        };
-        let mut plan = plan;
-        if plan.f0.is_some() {
-            self.add_serving(&mut plan, &mut code)?;
-        }
-        if let (Some(spec), Libraries::Loaded) = (&self.investigation.end_at, self.libraries) {
-            let marker = markers::planned(
-                spec,
-                Mark::End,
-                self.investigation,
-                &mut code,
-                self.engine.as_ref(),
-            )?;
-            plan.markers.push(marker);
-        }
-        self.code = code;
-        let sites = plan
-            .functions
-            .iter()
-            .map(|function| function.sites.len())
-            .sum();
-        self.investigation.sites = self.investigation.sites.max(sites);
-        self.touched.add(&plan, &self.investigation.modules);
-        let f0 = plan.f0.as_ref().map(|f0| f0.entry());
-        let path = plan.asynchronous.as_ref();
-        let ends = path.map(|path| [path.enqueue.code.entry(), path.serve.code.entry()]);
-        match self.engine.apply(&plan) {
-            Ok(refused) => {
-                for refused in refused {
-                    if f0 == Some(refused.addr.0) {
-                        return Err(SessionError::Unsuitable(format!(
-                            "f0 cannot be instrumented: {}",
-                            refused.reason
-                        )));
-                    }
-                    if ends.is_some_and(|ends| ends.contains(&refused.addr.0)) {
-                        let place = self.investigation.modules.place(refused.addr);
-                        let name = place.map(|place| self.investigation.naming().name(place));
-                        return Err(SessionError::Unsuitable(format!(
-                            "{} cannot be instrumented: {}",
-                            name.unwrap_or_else(|| refused.addr.to_string()),
-                            refused.reason
-                        )));
-                    }
-                    self.investigation.skip(refused.addr, refused.reason);
-                }
-                Ok(())
-            }
-            Err(error) if error.is_gone() => Ok(()),
-            Err(error) => Err(error.into()),
         }
     }
 }
