@@ -183,8 +183,12 @@ pub mod block {
     pub const REAL_LIMIT: u64 = 0x50;
     /// How many accumulators the op has touched (32 bits).
     pub const TOUCHED: u64 = 0x58;
-    /// Whether the op in progress is incomplete (32 bits).
+    /// Whether the op in progress is incomplete: the bits below (32 bits).
     pub const TAINTED: u64 = 0x5c;
+    /// Some call of it went or may have gone unseen.
+    pub const UNSEEN: u32 = 1;
+    /// Its calls are not measured, for it will not be recorded ([`super::ring::SPENT`]).
+    pub const BARE: u32 = 2;
     /// The generation in which the op began (32 bits).
     pub const GENERATION: u64 = 0x60;
     /// The slot of the unwinder for which return addresses were last put back. What lies below it is called by
@@ -343,6 +347,9 @@ pub mod ring {
     pub const ENDED_OTHERWISE: u64 = 0xe8;
     /// Records that found no room. Their ops are counted like those outside of the filter.
     pub const DROPPED: u64 = 0xf0;
+    /// Set by the thread when all budgets are used up, so that of the ops that begin now only the latency is
+    /// needed; cleared by the reader when it refills them.
+    pub const SPENT: u64 = 0xf8;
     /// End of what was read.
     pub const TAIL: u64 = 64;
     /// In the first ring: address of the control mapping.

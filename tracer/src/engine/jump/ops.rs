@@ -14,6 +14,18 @@ pub struct Ops {
     pub callers: Vec<u64>,
     /// What is read when one begins.
     pub chain: Option<Chain>,
+    /// Whose calls are measured.
+    pub calls: Calls,
+}
+
+/// The ops whose calls are measured.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Calls {
+    /// Those that may be recorded: what is known of the others is their latency.
+    #[default]
+    OfRecorded,
+    /// All, for what they hand over counts as well.
+    OfAll,
 }
 
 /// An ftree.

@@ -221,6 +221,10 @@ impl Rings {
                 self.words.store(at, budget);
             }
         }
+        let spent = index * self.stride + ring::SPENT as usize;
+        if self.words.load(spent) != 0 {
+            self.words.store(spent, 0);
+        }
     }
 
     /// The thread that has a block.

@@ -16,7 +16,7 @@ use crate::plan::Plan;
 use super::function::{self, Function, Part};
 use super::installed::Installed;
 use super::layout::counts;
-use super::ops::{Ops, OpsOf};
+use super::ops::{Calls, Ops, OpsOf};
 use super::patches::{Patch, Patches};
 use super::prepare::{Prepared, Stubs};
 use super::ring::Rings;
@@ -91,6 +91,10 @@ impl Space {
                     tree: OpsOf::F0,
                     callers: plan.callers.iter().map(|caller| caller.0).collect(),
                     chain: plan.chain.clone(),
+                    calls: match plan.asynchronous {
+                        Some(_) => Calls::OfAll,
+                        None => Calls::OfRecorded,
+                    },
                 },
             );
             self.want_entry(memory, code.entry(), None, &mut wanted, &mut refuse)?;
@@ -118,6 +122,7 @@ impl Space {
                 tree,
                 callers: Vec::new(),
                 chain: noticed.chain.clone(),
+                calls: Calls::OfAll,
             };
             self.set_ops(entry, ops);
             self.want_entry(memory, entry, hook, &mut wanted, &mut refuse)?;

@@ -687,6 +687,49 @@ fn when_a_budget_is_used_up_ops_are_only_counted() {
 }
 
 #[test]
+fn when_all_budgets_are_used_up_calls_are_not_measured() {
+    let mut arena = Arena::new();
+    let child = callee(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    arena.expand(1, 5, arena.descriptor_at(2));
+    // A range that never fits must not keep the other one's ops from passing: it has no budget either.
+    let other = ring::BUDGETS + 8;
+    arena.filter(&[(u64::MAX, u64::MAX, other), (0, u64::MAX, ring::BUDGETS)]);
+    compare(&mut arena, p.f0, |arena| {
+        arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
+        let site = call_site(Kind::Call(Callee::Direct(child)), p.after);
+        arena.patch_site(p.site, 5, &site);
+        set(arena.rings + other, 1);
+    });
+    let run = trampoline(&mut arena, p.f0);
+    let recorded = arena.ops().len();
+    set(arena.rings + ring::BUDGETS, 1);
+    run(&mut State::arbitrary(0x202));
+    assert_eq!(word(arena.rings + ring::SPENT), 0, "one range has a budget");
+    set(arena.rings + other, 0);
+    set(arena.rings + ring::BUDGETS, 1);
+    run(&mut State::arbitrary(0x202));
+    assert_eq!(word(arena.rings + ring::SPENT), 1);
+    let ops = arena.ops();
+    assert_eq!(ops.len(), recorded + 2);
+    let epoch = arena.block(block::EPOCH);
+    // Budgets that come in the middle of an op whose calls passed change nothing for it.
+    set(arena.rings + ring::BUDGETS, 5);
+    run(&mut State::arbitrary(0x202));
+    assert_eq!(arena.ops().len(), recorded + 2);
+    assert_eq!(arena.block(block::EPOCH), epoch + 1);
+    assert_eq!(
+        arena.block(block::TOUCHED) as u32,
+        0,
+        "no call was credited"
+    );
+    set(arena.rings + ring::SPENT, 0);
+    run(&mut State::arbitrary(0x202));
+    assert_eq!(arena.ops().len(), recorded + 3);
+    assert_eq!(arena.block(block::TOUCHED) as u32, 1);
+}
+
+#[test]
 fn a_full_ring_drops_records_and_says_so() {
     let mut arena = Arena::new();
     let child = callee(&mut arena);
@@ -696,6 +739,7 @@ fn a_full_ring_drops_records_and_says_so() {
     let room = ring::DATA_BYTES / record::HEAD;
     for _ in 0..room + 3 {
         run(&mut State::arbitrary(0x202));
+        set(arena.rings + ring::SPENT, 0);
         set(arena.rings + ring::BUDGETS, 1);
     }
     assert_eq!(arena.ops().len() as u64, room);

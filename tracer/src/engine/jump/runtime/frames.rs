@@ -175,7 +175,7 @@ pub fn slow(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Em
     let mut revealed = a.create_label();
     a.set_label(start)?;
     // Whatever the reason, some call of this op goes or went unseen.
-    a.mov(field32(block::TAINTED), 1)?;
+    a.or(field32(block::TAINTED), block::UNSEEN as i32)?;
     a.cmp(field(block::LIMIT), 0)?;
     a.je(revealed)?;
     a.cmp(eax, eax)?;
@@ -245,7 +245,7 @@ pub fn nested(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> 
     a.set_label(start)?;
     a.cmp(field(block::LIMIT), 0)?;
     a.jne(again)?;
-    a.mov(field32(block::TAINTED), 1)?;
+    a.or(field32(block::TAINTED), block::UNSEEN as i32)?;
     in_unwinder(a, pass)?;
     a.xor(eax, eax)?;
     a.call(labels.resync)?;

@@ -75,8 +75,17 @@ pub fn end(
 ) -> Emitted<()> {
     let [mut off, mut range, mut next_range, mut found, mut sampled] =
         std::array::from_fn(|_| a.create_label());
-    let [mut count, mut item, mut items, mut full, mut op, mut write] =
-        std::array::from_fn(|_| a.create_label());
+    let [
+        mut count,
+        mut item,
+        mut items,
+        mut full,
+        mut op,
+        mut write,
+        mut used_up,
+        mut some_left,
+        mut none_left,
+    ] = std::array::from_fn(|_| a.create_label());
     let scratch = [r8, r9, r10, r11, rbx];
     a.set_label(start)?;
     a.mov(rax, shadow(0, entry::PLACE))?;
@@ -112,9 +121,27 @@ pub fn end(
     a.mov(rax, field(block::RING))?;
     a.test(edx, edx)?;
     a.je(count)?;
+    a.test(field32(block::TAINTED), block::BARE as i32)?;
+    a.jne(sampled)?;
     a.cmp(qword_ptr(rax + rdx), 0)?;
     a.je(sampled)?;
     a.dec(qword_ptr(rax + rdx))?;
+    a.jne(write)?;
+    // The last of its range; there may be others. The range for all other latencies has none.
+    a.push(r8)?;
+    a.mov(rdx, around.control + HEADER + header::FILTER)?;
+    a.set_label(&mut used_up)?;
+    a.mov(r8, qword_ptr(rdx + filter::BUDGET as i32))?;
+    a.test(r8, r8)?;
+    a.je(none_left)?;
+    a.cmp(qword_ptr(rax + r8), 0)?;
+    a.jne(some_left)?;
+    a.add(rdx, filter::SIZE as i32)?;
+    a.jmp(used_up)?;
+    a.set_label(&mut none_left)?;
+    a.mov(qword_ptr(rax + ring::SPENT as i32), 1)?;
+    a.set_label(&mut some_left)?;
+    a.pop(r8)?;
     a.set_label(&mut write)?;
     // The record.
     for register in scratch {

@@ -89,11 +89,11 @@ fn ops_of_the_second_ftree_have_its_root_and_pass_every_filter() {
     arena.filter(&[(u64::MAX - 1, u64::MAX, ring::BUDGETS)]);
     let ops = Ops {
         tree: OpsOf::Serving(FnodeId(7)),
-        callers: Vec::new(),
         chain: Some(Chain {
             argument: 0,
             offsets: vec![0],
         }),
+        ..Ops::default()
     };
     compare(&mut arena, p.f0, |arena| arena.patch_ops(p.f0, 5, &ops));
     let records = arena.ops();

@@ -7,8 +7,8 @@ use crate::engine::jump::asm::{
     Emitted, SAVED, Surroundings, TOP, acquire, field, field32, restore, save, shadow, top, tsc,
 };
 use crate::engine::jump::flags::Flags;
-use crate::engine::jump::layout::{DESCRIPTORS, LIVE, block, entry, place};
-use crate::engine::jump::ops::Ops;
+use crate::engine::jump::layout::{DESCRIPTORS, LIVE, block, entry, place, ring};
+use crate::engine::jump::ops::{Calls, Ops};
 use crate::engine::jump::runtime::{Runtime, nested};
 use crate::plan::Mark;
 
@@ -144,11 +144,23 @@ pub fn f0(
     }
     // Nothing touched, nothing missed: two fields at once.
     b.a.mov(field(block::TOUCHED), 0)?;
+    if ops.calls == Calls::OfRecorded {
+        b.a.mov(rax, field(block::RING))?;
+        b.a.cmp(qword_ptr(rax + ring::SPENT as i32), 0)?;
+    }
     b.a.mov(rdx, around.control + DESCRIPTORS)?;
     b.a.lea(
         rax,
         qword_ptr(rdx + (root - around.control - DESCRIPTORS) as i32),
     )?;
+    if ops.calls == Calls::OfRecorded {
+        let mut recorded = b.label();
+        b.a.je(recorded)?;
+        // Under the descriptor of no fnode all calls pass.
+        b.a.mov(rax, rdx)?;
+        b.a.mov(field32(block::TAINTED), block::BARE as i32)?;
+        b.a.set_label(&mut recorded)?;
+    }
     b.enter(op)?;
     b.a.mov(rax, qword_ptr(rdi))?;
     b.a.mov(shadow(TOP, entry::RETURN_TO), rax)?;
