@@ -422,6 +422,8 @@ impl<'a> Session<'a> {
             self.hooks = Hooks::find(&self.investigation.modules);
         }
         self.code.clear();
+        // Calls of f0 that were seen before this met no probes of what is loaded now.
+        self.suspicion = Suspicion::default();
         let dynamic = self.hooks.plan().loader.is_some();
         if self.libraries == Libraries::NotLoadedYet
             && (!dynamic || self.changes >= STARTUP_CHANGES)
