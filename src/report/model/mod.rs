@@ -1,0 +1,249 @@
+//! The report as data: schema 1 of the JSON output. All durations are cycles unless a name says otherwise.
+
+mod causes;
+mod focus;
+mod ftree;
+mod peaks;
+mod probes;
+mod values;
+mod waits;
+
+use serde::{Deserialize, Serialize};
+
+pub use causes::{
+    Frame, InlinedFrame, Kind, NarrowedEntry, NarrowedStep, PartKind, RootCauseEntry, StopReason,
+};
+pub use focus::{Focus, HandOver, TimePart, TimeTable, Whose};
+pub use ftree::{CalleeKind, DescentState, FnodePeak, FtreeNode};
+pub use peaks::{ExampleCall, ExampleOp, OffCpuEntry, PeakEntry, WaitPlace};
+pub use probes::{Pause, ProbeCost, Probes, SkippedSite};
+pub use values::{PeakValues, ValueContrast, ValueShare};
+pub use waits::{ArgumentEntry, DoingEntry, OtherEntry, WaitsEntry};
+
+/// The version of this schema.
+pub const SCHEMA: u32 = 1;
+
+/// What an analysis found, and all that a later run needs to go on with it.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The version of the program that wrote it.
+    pub darc: String,
+    /// How the target was instrumented.
+    pub engine: Engine,
+    /// Where the analysis stood.
+    pub status: Status,
+    /// What was analysed.
+    pub target: Target,
+    /// The function whose latency was analysed.
+    pub f0: Function,
+    /// The clock of all durations.
+    pub clock: Clock,
+    /// What the person chose.
+    pub parameters: Parameters,
+    /// The modules that places refer to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<Module>,
+    /// f0's latencies.
+    pub profile: ProfileTable,
+    /// How this profile differs from the one that an earlier run had stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<ProfileComparison>,
+    /// The numbered humps of the profile.
+    #[serde(default)]
+    pub peaks: Vec<PeakEntry>,
+    /// Arguments of f0 that tell peaks apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<ValueContrast>,
+    /// The tree of call sites below f0.
+    pub ftree: FtreeNode,
+    /// Where the time of an f0 went that was running already or is called once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<TimeTable>,
+    /// Functions below such an f0, each with an analysis of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub focus: Vec<Focus>,
+    /// What was done to the target.
+    pub probes: Probes,
+    /// What the person should know.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// How the target is instrumented.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Jumps to stubs; no traps.
+    Jump,
+    /// Breakpoints.
+    Int3,
+}
+
+/// Where the analysis, or that of one peak, stands.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// Every path ends.
+    RootCauseFound,
+    /// Every path ends, one at least because it may not become longer.
+    MaxDepthReached,
+    /// Some path does not end yet.
+    InProgress,
+    /// The person did not choose this peak.
+    NotAnalysed,
+}
+
+/// The process.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Target {
+    /// Its id, when there was a process.
+    pub pid: Option<i32>,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// The path of the executable.
+    pub exe: String,
+    /// The build-id of the executable, in hexadecimal.
+    pub build_id: Option<String>,
+    /// Its exit status, when it has ended: the code, or 128 plus the signal.
+    pub exit_status: Option<i32>,
+}
+
+/// A function.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Function {
+    /// The demangled name.
+    pub name: String,
+    /// The module's path.
+    pub module: String,
+    /// Where it begins in the module, in bytes.
+    #[serde(with = "hex")]
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub offset: u64,
+    /// The source file that defines it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+}
+
+/// The clock.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Clock {
+    /// The unit of durations.
+    pub unit: ClockUnit,
+    /// How many of them a second has.
+    pub hz: u64,
+}
+
+/// The unit of durations.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum ClockUnit {
+    /// Cycles of the time stamp counter.
+    #[default]
+    Cycles,
+}
+
+/// What the person chose.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Parameters {
+    /// Ops before peaks are chosen.
+    pub start_ops: u64,
+    /// Ops inside the peak between two decisions.
+    pub decision_ops: u64,
+    /// The share of the largest maxcount that makes a root cause.
+    pub maxcount_percentage: f64,
+    /// The longest root-cause path.
+    pub max_depth: u64,
+    /// The one peak to analyse; absent for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak: Option<u32>,
+}
+
+/// A file that code was mapped from.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Module {
+    /// Its path.
+    pub path: String,
+    /// Its build-id, in hexadecimal.
+    pub build_id: Option<String>,
+}
+
+/// A histogram.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ProfileTable {
+    /// Buckets per doubling of the latency.
+    pub resolution: u32,
+    /// How many ops; the buckets add up to it.
+    pub ops: u64,
+    /// Their latencies together.
+    pub total: u64,
+    /// The buckets that hold ops, from short latencies to long ones.
+    #[serde(default)]
+    pub buckets: Vec<BucketEntry>,
+}
+
+/// One bucket of a histogram.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct BucketEntry {
+    /// `floor(resolution · log2(latency))`.
+    pub bucket: u32,
+    /// How many ops.
+    pub ops: u64,
+    /// Their latencies together.
+    pub total: u64,
+}
+
+/// How a profile differs from a stored one; see [`crate::analysis::compare`].
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ProfileComparison {
+    /// The Earth Mover's Distance; absent when one of the profiles is empty.
+    pub earth_movers_distance: Option<f64>,
+    /// Chi-square distance, 0 to 1.
+    pub chi_square: f64,
+    /// Normalised difference of the numbers of ops, 0 to 1.
+    pub ops: f64,
+    /// Normalised difference of the mean latencies, 0 to 1.
+    pub mean_latency: f64,
+    /// Normalised difference of the total latencies, 0 to 1.
+    pub total_latency: f64,
+    /// Whether the distribution is another one.
+    pub changed: bool,
+    /// Peaks that appeared, vanished or moved, in words.
+    #[serde(default)]
+    pub peaks: Vec<String>,
+}
+
+/// Offsets are written `0x1f`.
+mod hex {
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(offset: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{offset:#x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(from)?;
+        text.strip_prefix("0x")
+            .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+            .ok_or_else(|| D::Error::custom("an offset is written 0x..."))
+    }
+}

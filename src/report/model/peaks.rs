@@ -1,0 +1,103 @@
+//! The peaks of a profile, and an op of each.
+
+use serde::{Deserialize, Serialize};
+
+use super::{RootCauseEntry, Status, WaitsEntry};
+
+/// A peak and what was found about it.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PeakEntry {
+    /// Its number.
+    pub peak: u32,
+    /// The leftmost bucket.
+    pub first_bucket: u32,
+    /// The rightmost bucket.
+    pub last_bucket: u32,
+    /// How many ops.
+    pub ops: u64,
+    /// Their latencies together.
+    pub total: u64,
+    /// Their part of all ops, 0 to 1.
+    pub share_of_ops: f64,
+    /// Their part of the time of all ops, 0 to 1.
+    pub share_of_time: f64,
+    /// Where the analysis of this peak stands.
+    pub status: Status,
+    /// The paths to what takes the time.
+    #[serde(default)]
+    pub root_causes: Vec<RootCauseEntry>,
+    /// One of its ops.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub example: Option<ExampleOp>,
+    /// How much of their time its ops' threads did not work, where the kernel told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off_cpu: Option<OffCpuEntry>,
+}
+
+/// How much of their time the threads of a peak's ops did not work, in cycles.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct OffCpuEntry {
+    /// The ops that were recorded in full while the kernel told.
+    pub ops: u64,
+    /// Their latencies together.
+    pub time: u64,
+    /// The part of it in which they waited for something.
+    pub blocked: u64,
+    /// In which they were woken, but did not run yet.
+    pub runnable: u64,
+    /// In which another thread ran instead.
+    pub preempted: u64,
+    /// In which interrupts were served, or their deferred work was done.
+    pub interrupted: u64,
+    /// In which pages were brought in or copied.
+    pub page_faults: u64,
+    /// Where they waited, the longest time first. What was told before a function's calls were measured
+    /// stands for the function itself.
+    pub waits: Vec<WaitPlace>,
+}
+
+/// Where threads waited, and how.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WaitPlace {
+    /// The functions' names, f0 first.
+    #[serde(default)]
+    pub path: Vec<String>,
+    /// How.
+    #[serde(default)]
+    pub waits: WaitsEntry,
+}
+
+/// One op as it was measured.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ExampleOp {
+    /// The thread that it ran on.
+    pub tid: i32,
+    /// Its latency.
+    pub latency: u64,
+    /// What was called in it.
+    #[serde(default)]
+    pub calls: Vec<ExampleCall>,
+}
+
+/// What one fnode did in one op.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ExampleCall {
+    /// The function.
+    pub name: String,
+    /// How far below f0 it is: 1 for what f0 calls.
+    pub depth: u32,
+    /// When its longest call began, from the op's beginning on.
+    pub start: u64,
+    /// How long that was.
+    pub max: u64,
+    /// All its calls together.
+    pub sum: u64,
+    /// How many there were.
+    pub count: u64,
+}
