@@ -8,12 +8,12 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use darc_testprogs::program;
+use darc_testprogs::{Opt, program};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{Winsize, openpty};
 
-use crate::harness::{for_all, turn, wait_until};
+use crate::harness::{engines, turn, wait_until};
 
 /// The other side of a terminal on which darc runs.
 pub struct Screen {
@@ -109,14 +109,14 @@ fn shell() -> (Screen, std::process::Child) {
 #[test]
 fn a_started_program_has_the_terminal() {
     let _turn = turn();
-    for_all(|engine, opt| {
+    for engine in engines() {
         let folder = tempfile::tempdir().expect("a folder");
         let results = folder.path().join("out.txt");
         let line = format!(
             "{} run --engine {engine} --f0 serve --decision-ops 1000000000 -o {} -- {} wait\n",
             env!("CARGO_BIN_EXE_darc"),
             results.display(),
-            program("two_peaks", opt).display()
+            program("two_peaks", Opt::O2).display()
         );
         let (mut screen, mut shell) = shell();
         screen.press(&line);
@@ -142,5 +142,5 @@ fn a_started_program_has_the_terminal() {
         wait_until("the end of the shell", || {
             shell.try_wait().expect("our child").is_some()
         });
-    });
+    }
 }

@@ -1,8 +1,8 @@
 //! Many threads, threads that come and go, a leader that is gone.
 
-use darc_testprogs::{ground_truth, program};
+use darc_testprogs::{Opt, ground_truth, program};
 
-use crate::harness::{Target, Task, for_all, measured, turn};
+use crate::harness::{Target, Task, engines, for_all, measured, turn};
 use crate::untouched::{ProcessState, check_released, check_text};
 
 #[test]
@@ -104,8 +104,9 @@ fn threads_of_other_kinds() {
 #[test]
 fn five_thousand_threads() {
     let _turn = turn();
-    for_all(|engine, opt| {
-        let target = Target::start("odd_threads", opt, &["crowd"]);
+    // Such a crowd takes its time, and how the program is optimised is no matter of it.
+    for engine in engines() {
+        let target = Target::start("odd_threads", Opt::O2, &["crowd"]);
         let before = ProcessState::of(target.pid());
         let task = Task::new(engine, "serve").options(&["--start-ops", "100", "-d", "20s"]);
         let analysis = task.attach(target.pid());
@@ -114,7 +115,7 @@ fn five_thousand_threads() {
         before.check_unchanged(target.pid());
         let finished = target.finish();
         assert!(finished.status.success(), "{finished:#?}");
-    });
+    }
 }
 
 /// Robust mutexes whose owner dies inside f0, and mutexes that pass on priority.

@@ -365,9 +365,7 @@ impl Analysis {
         while self.next_look <= self.profile.count() {
             self.next_look = self.next_look.saturating_mul(2);
         }
-        let all = find_peaks(&self.profile);
-        self.part_with(&all);
-        for found in all {
+        for found in find_peaks(&self.profile) {
             let overlaps = |at: &PeakAnalysis| {
                 found.first_bucket <= at.peak.last_bucket
                     && at.peak.first_bucket <= found.last_bucket
@@ -387,33 +385,6 @@ impl Analysis {
             });
         }
         self.begin_descents();
-    }
-
-    /// A known peak gives up humps that grew in its tail: when it was found, a few stray ops may have stood where many do
-    /// now. It keeps the hump that most of its ops are in, unless so many are elsewhere that its maxcounts are not of
-    /// that hump alone. A hump that takes little of all time is not worth a descent of its own.
-    fn part_with(&mut self, found: &[Peak]) {
-        const REST: u64 = 4;
-        const LEAST_TIME: u64 = 20;
-        let worth = self.profile.total().0 / LEAST_TIME;
-        for at in &mut self.peaks {
-            let peak = &mut at.peak;
-            let inside = found.iter().filter(|found| {
-                found.first_bucket <= peak.last_bucket && peak.first_bucket <= found.last_bucket
-            });
-            let inside: Vec<&Peak> = inside.collect();
-            let Some(main) = inside.iter().max_by_key(|found| found.content.ops) else {
-                continue;
-            };
-            let all: u64 = inside.iter().map(|found| found.content.ops).sum();
-            let matters = inside.iter().any(|found| {
-                found.first_bucket != main.first_bucket && found.content.total.0 >= worth
-            });
-            if matters && (all - main.content.ops) * REST <= main.content.ops {
-                peak.first_bucket = peak.first_bucket.max(main.first_bucket);
-                peak.last_bucket = peak.last_bucket.min(main.last_bucket);
-            }
-        }
     }
 
     /// A known peak takes in the buckets of its hump that belong to no peak yet: with few ops at first its

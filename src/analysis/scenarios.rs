@@ -630,35 +630,6 @@ fn ops_from_before_a_callee_was_told_apart_do_not_decide() {
 }
 
 #[test]
-fn a_hump_that_grows_in_the_tail_of_a_known_peak_becomes_one_of_its_own() {
-    use darc_tracer::record::{Arguments, Op, Tsc};
-    let mut analysis = Analysis::new(Params::default());
-    let mut ops = |latency: u64, count: usize| {
-        for _ in 0..count {
-            analysis.op(&Op {
-                arguments: Arguments::default(),
-                tid: 1,
-                start: Tsc(0),
-                end: Tsc(latency),
-                latency: Ticks(latency),
-                touched: Vec::new(),
-            });
-        }
-        let ranges = analysis.peaks();
-        let range = |peak: &super::Peak| (peak.first_bucket, peak.last_bucket);
-        ranges.iter().map(range).collect::<Vec<_>>()
-    };
-    ops(3_000, 3);
-    ops(6_000, 2);
-    ops(12_000, 1);
-    ops(24_000, 1);
-    assert_eq!(ops(1_500, 93), [(10, 14)], "a tail");
-    ops(24_000, 100);
-    assert_eq!(ops(1_500, 1_500), [(10, 13), (14, 14)], "a hump");
-}
-
-/// One peak's descent retires what another one needs later: the target of an indirect call is not in the code.
-#[test]
 fn targets_of_indirect_calls_are_measured_again() {
     let mut analysis = Analysis::new(Params::default());
     let root = analysis.ftree.fnode_mut(FnodeId::ROOT);

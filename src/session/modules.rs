@@ -68,6 +68,7 @@ impl Modules {
         let mappings = maps::read(pid)?;
         let root = threads::proc_folder(pid).join("root");
         let mut ranges = Vec::new();
+        let mut biases = HashMap::new();
         let mut new = false;
         for mapping in mappings.iter().filter(|mapping| mapping.executable) {
             let name = mapping.name.to_string_lossy().into_owned();
@@ -82,13 +83,12 @@ impl Modules {
                 }
             };
             ranges.push((mapping.start, mapping.end, id));
-            self.bias
+            // Anew each time: a program that executes itself has the same files elsewhere.
+            biases
                 .entry(id)
                 .or_insert_with(|| bias(self.known[id.0].image.as_ref(), mapping));
         }
-        let loaded: std::collections::HashSet<ModuleId> =
-            ranges.iter().map(|&(_, _, id)| id).collect();
-        self.bias.retain(|id, _| loaded.contains(id));
+        self.bias = biases;
         ranges.sort_unstable();
         self.ranges = ranges;
         Ok(new)
