@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 
 use darc_testprogs::{Opt, ground_truth, program};
 
-use crate::harness::{Target, Task, for_all, measured, run_darc, turn, wait_until};
+use crate::formats::annotated;
+use crate::harness::{Target, Task, darc, execute, for_all, measured, run_darc, turn, wait_until};
 use crate::untouched::{ProcessState, is_probed};
 
 /// Attaches to a working program, checks what is found, and that nothing of the process was changed.
@@ -213,6 +214,14 @@ fn results_can_be_shown_again() {
     let json = run_darc(&["report", "--format", "json", file]);
     let again: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
     assert_eq!(again, analysis.report().0);
+    let costs = analysis.folder.path().join("callgrind.out");
+    let mut command = darc(&["report", "--format", "callgrind", file, "-o"]);
+    assert_eq!(execute(command.arg(&costs)).code(), 0);
+    if let Some(annotated) = annotated(&costs) {
+        for function in ["two_peaks.c:serve [", "two_peaks.c:rehash ["] {
+            assert!(annotated.contains(function), "{annotated}");
+        }
+    }
 }
 
 /// A sleeping program that never calls anything can be left at once.

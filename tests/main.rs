@@ -4,6 +4,7 @@
 //! attach check that nothing of it was changed. Tests that start targets take turns
 //! ([`harness::turn`]): they measure time, and would disturb each other.
 
+mod formats;
 mod harness;
 mod report;
 mod untouched;

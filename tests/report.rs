@@ -30,6 +30,7 @@ impl Report {
         let report =
             Report(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")));
         report.check_consistency();
+        crate::formats::check_all(&text);
         report
     }
 

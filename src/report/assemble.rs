@@ -208,6 +208,7 @@ fn example(analysis: &Analysis, op: &Op, names: &dyn Names) -> ExampleOp {
     ExampleOp {
         tid: op.tid,
         latency: op.latency.0,
+        waited: None,
         calls,
     }
 }
@@ -282,6 +283,8 @@ pub(super) struct NamedCallee {
     kind: CalleeKind,
     pub(super) name: String,
     place: Option<Place>,
+    file: Option<String>,
+    line: Option<u32>,
     syscall: Option<u32>,
 }
 
@@ -293,35 +296,36 @@ pub(super) fn callee(fnode: &Fnode, names: &dyn Names) -> NamedCallee {
             module: function.module,
             offset: function.offset,
         }),
+        file: function.file,
+        line: function.line,
+        syscall: None,
+    };
+    let no_function = |kind, name| NamedCallee {
+        kind,
+        name,
+        place: None,
+        file: None,
+        line: None,
         syscall: None,
     };
     match fnode.callee {
         _ if fnode.id == FnodeId::ROOT => function(names.f0()),
         Callee::Function(callee) => function(names.function(callee)),
         Callee::Syscall(number) => NamedCallee {
-            kind: CalleeKind::Syscall,
-            name: names.syscall(number),
-            place: None,
             syscall: number,
+            ..no_function(CalleeKind::Syscall, names.syscall(number))
         },
-        Callee::Unknown => NamedCallee {
-            kind: CalleeKind::Unknown,
-            name: names.unknown(),
-            place: None,
-            syscall: None,
-        },
-        Callee::Absence(absence) => NamedCallee {
-            kind: match absence {
+        Callee::Unknown => no_function(CalleeKind::Unknown, names.unknown()),
+        Callee::Absence(absence) => {
+            let kind = match absence {
                 Absence::Preempted => CalleeKind::Preemption,
                 Absence::Interrupt(_) => CalleeKind::Interrupt,
                 Absence::LocalInterrupt(_) => CalleeKind::LocalInterrupt,
                 Absence::SoftInterrupt(_) => CalleeKind::SoftInterrupt,
                 Absence::PageFault => CalleeKind::PageFault,
-            },
-            name: names.absence(absence),
-            place: None,
-            syscall: None,
-        },
+            };
+            no_function(kind, names.absence(absence))
+        }
     }
 }
 
@@ -401,6 +405,8 @@ fn node(fnode: &Fnode, children: Vec<FtreeNode>, names: &dyn Names) -> FtreeNode
         name: callee.name,
         kind: callee.kind,
         callee: callee.place,
+        callee_file: callee.file,
+        callee_line: callee.line,
         syscall: callee.syscall,
         interrupt: match fnode.callee {
             Callee::Absence(

@@ -9,12 +9,14 @@ use std::fmt::Write as _;
 
 use super::attribution::{self, Call, Ops, Share};
 use super::escape::control;
-use super::model::{FtreeNode, Report};
+use super::model::{CalleeKind, FtreeNode, Report};
 use super::words;
 use crate::analysis::Hz;
 
 /// Stands for what is not known.
 const UNKNOWN: &str = "???";
+/// The object of what no file of the program holds: system calls, and what keeps a thread from its work.
+const KERNEL: &str = "kernel";
 
 /// Cycles: of all ops, then of the ops of each peak.
 type Costs = Vec<u64>;
@@ -37,7 +39,7 @@ struct Content {
 
 struct Graph<'a> {
     report: &'a Report,
-    /// The source file of each function, as far as its calls tell.
+    /// The source file of each function, where only its calls tell: of f0's definition, or of a call in it.
     files: HashMap<(&'a str, &'a str), &'a str>,
     functions: BTreeMap<Function, Content>,
     events: usize,
@@ -120,7 +122,7 @@ fn event(share: &Share<'_>, number: usize) -> String {
 }
 
 impl<'a> Graph<'a> {
-    /// A function's file is that of its first call site, or of its definition.
+    /// Results of earlier versions do not say where functions are defined.
     fn find_files(&mut self, node: &'a FtreeNode) {
         let f0 = &self.report.f0;
         if let Some(file) = &f0.file {
@@ -136,7 +138,8 @@ impl<'a> Graph<'a> {
 
     fn function(&self, node: &FtreeNode) -> Function {
         let module = module(node);
-        let file = self.files.get(&(module, node.name.as_str())).copied();
+        let told = || self.files.get(&(module, node.name.as_str())).copied();
+        let file = node.callee_file.as_deref().or_else(told);
         Function {
             object: control(module).into_owned(),
             file: control(file.unwrap_or(UNKNOWN)).into_owned(),
@@ -146,7 +149,6 @@ impl<'a> Graph<'a> {
 
     fn add(&mut self, call: &Call<'_>, event: usize) {
         let function = self.function(call.node);
-        let is_f0 = call.node.site.is_none();
         for callee in &call.callees {
             let to = self.function(callee.node);
             let file = control(callee.node.file.as_deref().unwrap_or(&function.file)).into_owned();
@@ -156,9 +158,12 @@ impl<'a> Graph<'a> {
             *calls = calls.saturating_add(callee.calls.max(1));
             charge(costs, self.events, event, callee.total);
         }
+        let f0 = &self.report.f0;
         let content = self.functions.entry(function).or_default();
-        if is_f0 {
-            content.line = self.report.f0.line.unwrap_or(0);
+        if let Some(line) = call.node.callee_line {
+            content.line = line;
+        } else if call.node.name == f0.name && module(call.node) == f0.module {
+            content.line = f0.line.unwrap_or(0);
         }
         charge(&mut content.own, self.events, event, call.own);
         for callee in &call.callees {
@@ -202,7 +207,11 @@ impl<'a> Graph<'a> {
 }
 
 fn module(node: &FtreeNode) -> &str {
-    node.callee.as_ref().map_or(UNKNOWN, |place| &place.module)
+    match (&node.callee, node.kind) {
+        (Some(place), _) => &place.module,
+        (None, CalleeKind::Function | CalleeKind::Unknown) => UNKNOWN,
+        (None, _) => KERNEL,
+    }
 }
 
 /// Adds to the event, and to the first one.

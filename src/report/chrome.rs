@@ -1,5 +1,12 @@
 //! Chrome trace events (the "Trace Event Format" that chrome://tracing and Perfetto read): one real op of each
 //! peak, with the longest call of each fnode where it really was. A track a peak, times from the op's start.
+//!
+//! An op that serves what another thread handed over has the time that its request waited on a track of its own, and a
+//! flow leads from there to the op; its times are from the hand-over on.
+//!
+//! Times are whole nanoseconds (or cycles), so that nothing sticks out of what is around it by a rounding.
+
+mod nesting;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -8,6 +15,10 @@ use super::escape::control;
 use super::model::{ExampleOp, PeakEntry, Report};
 use super::words;
 use crate::analysis::{Hz, Ticks};
+use nesting::Slice;
+
+/// Tracks of waiting requests come after those of the peaks.
+const WAITING: u32 = 1000;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -17,13 +28,18 @@ struct File {
     other_data: Value,
 }
 
-/// A complete event (`X`) or a name (`M`).
-#[derive(Serialize)]
+/// A complete event (`X`), a name (`M`), or one end of a flow (`s`, `f`).
+#[derive(Default, Serialize)]
 struct Event {
     name: String,
     ph: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     cat: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u32>,
+    /// Where a flow ends: `e`, in the slice that is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bp: Option<&'static str>,
     /// Microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     ts: Option<f64>,
@@ -31,7 +47,24 @@ struct Event {
     dur: Option<f64>,
     pid: u32,
     tid: u32,
+    #[serde(skip_serializing_if = "Value::is_null")]
     args: Value,
+}
+
+/// One ftree's ops: a process of the trace.
+struct Tracks<'a> {
+    pid: u32,
+    f0: &'a str,
+    hz: Option<Hz>,
+    resolution: u32,
+    /// Whether its ops serve what others handed over.
+    served: Served,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Served {
+    OfItself,
+    OfOthers,
 }
 
 /// The report as one JSON document that ends with a newline.
@@ -40,26 +73,27 @@ struct Event {
 /// Never in practice: all keys are texts, all figures finite.
 pub fn render(report: &Report) -> Result<String, serde_json::Error> {
     let hz = Hz::new(report.clock.hz);
-    let mut events = vec![name("process_name", 1, 0, &report.f0.name)];
-    tracks(
-        &mut events,
+    let mut events = Vec::new();
+    let tracks = Tracks {
+        pid: 1,
+        f0: &report.f0.name,
         hz,
-        1,
-        &report.f0.name,
-        &report.peaks,
-        report.profile.resolution,
-    );
+        resolution: report.profile.resolution,
+        served: Served::OfItself,
+    };
+    tracks.add(&mut events, &report.f0.name, &report.peaks);
     for (pid, focus) in (2..).zip(&report.focus) {
-        let path = focus.path.join(" → ");
-        events.push(name("process_name", pid, 0, &path));
-        tracks(
-            &mut events,
-            hz,
+        let tracks = Tracks {
             pid,
-            &path,
-            &focus.peaks,
-            focus.profile.resolution,
-        );
+            f0: &focus.ftree.name,
+            hz,
+            resolution: focus.profile.resolution,
+            served: match focus.handover {
+                Some(_) => Served::OfOthers,
+                None => Served::OfItself,
+            },
+        };
+        tracks.add(&mut events, &focus.path.join(" → "), &focus.peaks);
     }
     let file = File {
         trace_events: events,
@@ -75,92 +109,157 @@ pub fn render(report: &Report) -> Result<String, serde_json::Error> {
     Ok(text)
 }
 
-fn tracks(
-    events: &mut Vec<Event>,
-    hz: Option<Hz>,
-    pid: u32,
-    f0: &str,
-    peaks: &[PeakEntry],
-    resolution: u32,
-) {
-    for peak in peaks {
-        let Some(example) = &peak.example else {
-            continue;
+impl Tracks<'_> {
+    fn add(&self, events: &mut Vec<Event>, title: &str, peaks: &[PeakEntry]) {
+        events.push(self.name("process_name", 0, title));
+        for peak in peaks {
+            let Some(example) = &peak.example else {
+                continue;
+            };
+            let range = words::range(self.hz, peak, self.resolution).unwrap_or_default();
+            let title = format!("peak {}, {range}", peak.peak);
+            events.push(self.name("thread_name", peak.peak, &title));
+            let mut start = 0;
+            if let (Served::OfOthers, Some(waited)) = (self.served, example.waited) {
+                start = self.units(waited);
+                self.hand_over(events, peak.peak, start);
+            }
+            self.op(events, peak.peak, start, example);
+        }
+    }
+
+    /// What shows how the op's request came there.
+    fn hand_over(&self, events: &mut Vec<Event>, peak: u32, waited: u64) {
+        let track = WAITING + peak;
+        let title = format!("request of peak {peak}, before it is served");
+        events.push(self.name("thread_name", track, &title));
+        events.push(self.event("X", "waits", "request", track, 0, Some(waited)));
+        let flow = |ph, track, at| Event {
+            id: Some(self.pid * WAITING + peak),
+            ..self.event(ph, "hand-over", "request", track, at, None)
         };
-        let range = words::range(hz, peak, resolution).unwrap_or_default();
-        let title = format!("peak {}, {range}", peak.peak);
-        events.push(name("thread_name", pid, peak.peak, &title));
-        op(events, hz, pid, f0, peak.peak, example);
-    }
-}
-
-fn op(events: &mut Vec<Event>, hz: Option<Hz>, pid: u32, f0: &str, peak: u32, example: &ExampleOp) {
-    let micros = |cycles: u64| match hz {
-        Some(hz) => hz.nanos(Ticks(cycles)).0 / 1e3,
-        None => cycles as f64 / 1e3,
-    };
-    let mut complete = |name: &str, start: u64, length: u64, args: Value| {
+        // From the last moment of the wait to the op's first.
+        events.push(flow("s", track, waited));
         events.push(Event {
-            name: control(name).into(),
-            ph: "X",
-            cat: Some("call"),
-            ts: Some(micros(start)),
-            dur: Some(micros(length)),
-            pid,
-            tid: peak,
-            args,
+            bp: Some("e"),
+            ..flow("f", peak, waited)
         });
-    };
-    complete(f0, 0, example.latency, json!({ "thread": example.tid }));
-    for call in &example.calls {
-        // Nothing sticks out of the op, whatever the clock of another processor said.
-        let start = call.start.min(example.latency);
-        let length = call.max.min(example.latency - start);
-        let args = json!({ "calls": call.count, "together_us": micros(call.sum) });
-        complete(&call.name, start, length, args);
     }
-}
 
-fn name(what: &str, pid: u32, tid: u32, name: &str) -> Event {
-    Event {
-        name: what.to_owned(),
-        ph: "M",
-        cat: None,
-        ts: None,
-        dur: None,
-        pid,
-        tid,
-        args: json!({ "name": control(name) }),
+    fn op(&self, events: &mut Vec<Event>, track: u32, start: u64, example: &ExampleOp) {
+        let whole = Slice {
+            start: 0,
+            end: self.units(example.latency),
+        };
+        let op = json!({ "thread": example.tid });
+        let mut add = |name: &str, slice: Slice, args: Value| {
+            let (from, length) = (start + slice.start, slice.end - slice.start);
+            events.push(Event {
+                args,
+                ..self.event("X", name, "call", track, from, Some(length))
+            });
+        };
+        add(self.f0, whole, op);
+        let calls = example.calls.iter().map(|call| Slice {
+            start: self.units(call.start),
+            end: self.units(call.start.saturating_add(call.max)),
+        });
+        for (call, slice) in nesting::nested(whole, calls) {
+            let call = &example.calls[call];
+            let micros = |cycles| self.units(cycles) as f64 / 1e3;
+            let args = json!({
+                "calls": call.count,
+                "longest_us": micros(call.max),
+                "together_us": micros(call.sum),
+            });
+            add(&call.name, slice, args);
+        }
+    }
+
+    fn event(
+        &self,
+        ph: &'static str,
+        name: &str,
+        cat: &'static str,
+        tid: u32,
+        at: u64,
+        length: Option<u64>,
+    ) -> Event {
+        Event {
+            name: control(name).into(),
+            ph,
+            cat: Some(cat),
+            ts: Some(at as f64 / 1e3),
+            dur: length.map(|length| length as f64 / 1e3),
+            pid: self.pid,
+            tid,
+            ..Event::default()
+        }
+    }
+
+    fn name(&self, what: &str, tid: u32, name: &str) -> Event {
+        Event {
+            name: what.to_owned(),
+            ph: "M",
+            pid: self.pid,
+            tid,
+            args: json!({ "name": control(name) }),
+            ..Event::default()
+        }
+    }
+
+    /// Whole nanoseconds, or cycles where the clock's rate is not known. No longer than a day: beyond that floating point
+    /// has no room for nanoseconds.
+    fn units(&self, cycles: u64) -> u64 {
+        const DAY: u64 = 86_400 * 1_000_000_000;
+        let units = match self.hz {
+            Some(hz) => hz.nanos(Ticks(cycles)).0 as u64,
+            None => cycles,
+        };
+        units.min(DAY)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample;
+    use crate::report::golden_tests::{finished, handed_over};
+
+    /// All events of a kind.
+    fn events(report: &Report, ph: &str) -> Vec<Value> {
+        let file: Value = serde_json::from_str(&render(report).unwrap()).unwrap();
+        let events = file["traceEvents"].as_array().unwrap().iter();
+        events.filter(|event| event["ph"] == ph).cloned().collect()
+    }
 
     #[test]
-    fn events_nest_and_stay_inside_of_their_op() {
-        let text = render(&sample::report(30_000)).unwrap();
-        let file: Value = serde_json::from_str(&text).unwrap();
-        let events = file["traceEvents"].as_array().unwrap();
-        let complete: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
-        assert!(complete.len() > 3, "{text}");
-        let span = |event: &Value| {
-            let start = event["ts"].as_f64().unwrap();
-            (start, start + event["dur"].as_f64().unwrap())
-        };
-        for one in &complete {
-            assert!(one["pid"].is_u64() && one["tid"].is_u64() && one["name"].is_string());
-            let (start, end) = span(one);
-            assert!(start >= 0.0 && end >= start);
-            for other in complete.iter().filter(|other| other["tid"] == one["tid"]) {
-                let (from, to) = span(other);
-                let apart = to <= start + 1e-6 || end <= from + 1e-6;
-                let inside = from <= start + 1e-6 && end <= to + 1e-6;
-                let around = start <= from + 1e-6 && to <= end + 1e-6;
-                assert!(apart || inside || around, "{one} and {other}");
-            }
+    fn a_request_flows_from_where_it_waits_to_the_op_that_serves_it() {
+        let report = handed_over();
+        let (starts, ends) = (events(&report, "s"), events(&report, "f"));
+        assert_eq!((starts.len(), ends.len()), (1, 1));
+        assert_eq!(starts[0]["id"], ends[0]["id"]);
+        assert_ne!(starts[0]["tid"], ends[0]["tid"]);
+        let complete = events(&report, "X");
+        let of = |name: &str| complete.iter().find(|x| x["pid"] == 2 && x["name"] == name);
+        assert_eq!(of("waits").unwrap()["dur"], 1500.0);
+        assert_eq!(of("serve").unwrap()["ts"], 1500.0);
+        assert_eq!(ends[0]["ts"], 1500.0);
+    }
+
+    #[test]
+    fn what_no_clock_says_of_a_call_breaks_the_tracks() {
+        let mut report = finished();
+        let example = report.peaks[0].example.as_mut().unwrap();
+        for (number, call) in (0_u64..).zip(&mut example.calls) {
+            (call.start, call.max) = (number * 300, u64::MAX);
+        }
+        example.latency = 1000;
+        for event in events(&report, "X")
+            .iter()
+            .filter(|x| x["pid"] == 1 && x["tid"] == 1)
+        {
+            let end = event["ts"].as_f64().unwrap() + event["dur"].as_f64().unwrap();
+            assert!(end <= 0.5, "{event}");
         }
     }
 }

@@ -41,6 +41,22 @@ pub(super) fn finished() -> Report {
     report
 }
 
+/// An analysis of requests that another thread serves.
+pub(super) fn handed_over() -> Report {
+    let mut report = finished();
+    let served = &mut report.focus[0];
+    served.path = ["put", "enqueue", "serve"].map(str::to_owned).to_vec();
+    served.function.name = "serve".to_owned();
+    served.ftree.name = "serve".to_owned();
+    served.handover = Some(sample::handover());
+    for peak in &mut served.peaks {
+        if let Some(example) = &mut peak.example {
+            example.waited = Some(3_000_000);
+        }
+    }
+    report
+}
+
 /// An f0 that runs all the time.
 pub(super) fn running() -> Report {
     let mut report = finished();
@@ -101,6 +117,7 @@ fn a_finished_analysis_for_other_tools() {
         ("finished.callgrind", Format::Callgrind),
         ("finished.svg", Format::Svg),
         ("finished.html", Format::Html),
+        ("finished.trace.json", Format::Chrome),
     ];
     for (name, format) in formats {
         golden(
@@ -108,6 +125,12 @@ fn a_finished_analysis_for_other_tools() {
             &render(&finished(), format, Style::default()).unwrap(),
         );
     }
+}
+
+#[test]
+fn requests_that_another_thread_serves() {
+    let trace = render(&handed_over(), Format::Chrome, Style::default());
+    golden("handed-over.trace.json", &trace.unwrap());
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use super::assemble::{self, Names, Site};
 use super::model::{
-    Clock, ClockUnit, Engine, Function, InlinedFrame, Module, Pause, ProbeCost, Probes, Report,
-    SCHEMA, SkippedSite, Target, TimePart, TimeTable, Whose,
+    BucketEntry, Clock, ClockUnit, Engine, Function, HandOver, InlinedFrame, Module, Pause,
+    ProbeCost, Probes, ProfileTable, Report, SCHEMA, SkippedSite, Target, TimePart, TimeTable,
+    Whose,
 };
 use super::place::Place;
 use crate::analysis::compare::Comparison;
@@ -187,6 +188,38 @@ pub(crate) fn of(session: &Session) -> Report {
             bytes_differing_after_detach: 0,
         },
         warnings: vec!["the clock's rate was measured, not read".to_owned()],
+    }
+}
+
+/// What came of requests that another thread served.
+pub(super) fn handover() -> HandOver {
+    HandOver {
+        enqueue: Function {
+            name: "enqueue".to_owned(),
+            module: EXE.to_owned(),
+            offset: 0x1700,
+            file: Some("queue.cc".to_owned()),
+            line: Some(7),
+        },
+        enqueued_object: "arg2".to_owned(),
+        served_object: "*(arg1+8)".to_owned(),
+        enqueued: 120,
+        served: 110,
+        in_flight: 4,
+        expired: 6,
+        crowded_out: 0,
+        others: 90,
+        unread: 0,
+        waits: ProfileTable {
+            resolution: 1,
+            ops: 110,
+            total: 330_000_000,
+            buckets: vec![BucketEntry {
+                bucket: 21,
+                ops: 110,
+                total: 330_000_000,
+            }],
+        },
     }
 }
 

@@ -129,16 +129,18 @@ fn samples<'a>(
 }
 
 impl<'a> Frames<'a> {
-    /// The frame of what an fnode calls. Only f0's definition is known; of others, the module.
+    /// The frame of what an fnode calls: with its source where that is known, else with its module.
     fn of(&mut self, node: &'a FtreeNode, report: &'a Report) -> usize {
         self.add(&node.name, node.callee.as_ref(), || {
             let f0 = &report.f0;
-            match &node.callee {
-                Some(place) if (&place.module, place.offset) == (&f0.module, f0.offset) => {
+            match (&node.callee, &node.callee_file) {
+                (_, Some(file)) => (Some(file), node.callee_line),
+                // Results of earlier versions know f0's definition alone.
+                (Some(place), None) if (&place.module, place.offset) == (&f0.module, f0.offset) => {
                     (f0.file.as_deref(), f0.line)
                 }
-                Some(place) => (Some(&place.module), None),
-                None => (None, None),
+                (Some(place), None) => (Some(&place.module), None),
+                (None, None) => (None, None),
             }
         })
     }

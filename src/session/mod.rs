@@ -30,6 +30,7 @@ pub mod survey;
 mod suspicion;
 pub mod syscalls;
 mod timeline;
+mod waited;
 mod waiting;
 mod wakers;
 mod watch;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use darc_symbols::NameSpec;
 use darc_tracer::engine::{Engine, NewTarget, Served, Sink as _};
 use darc_tracer::plan::{Asynchronous, Edge, Noticed, Plan, PlannedFunction};
-use darc_tracer::record::{Enqueued, FnodeId, Op, SiteId, Tsc};
+use darc_tracer::record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 
 use crate::analysis::Params;
 use crate::analysis::expression::Expression;
@@ -22,6 +22,7 @@ use super::SessionError;
 use super::code::CodeCache;
 use super::investigation::Investigation;
 use super::modules::CodeRef;
+use super::waited::Waited;
 
 /// Added to the fnodes of the second ftree where both are known by one number.
 const FIRST: u32 = 1 << 30;
@@ -52,6 +53,8 @@ pub struct Serving {
     pub investigation: Investigation,
     /// The requests.
     pub in_flight: InFlight,
+    /// How long requests of calls waited that may be shown as examples.
+    waited: Waited,
     /// Calls that the engine delivered since the last time, and before that.
     arrived: Vec<Served>,
     ripe: Vec<Served>,
@@ -68,6 +71,7 @@ impl Serving {
             enqueue,
             serve,
             enqueue_at: None,
+            waited: Waited::default(),
             arrived: Vec::new(),
             ripe: Vec::new(),
             marks: VecDeque::new(),
@@ -211,16 +215,25 @@ impl Serving {
             let (Served::Whole(op) | Served::Partly(op)) = &served;
             match self.serve.object.of(&op.arguments) {
                 None => self.in_flight.unread(),
-                Some(object) if self.in_flight.serve(object, op.start).is_none() => {}
-                Some(_) => match served {
-                    Served::Whole(op) => take(&mut self.investigation, inward_op(op)),
-                    Served::Partly(op) => {
+                Some(object) => match (self.in_flight.serve(object, op.start), served) {
+                    (None, _) => {}
+                    (Some(waited), Served::Whole(op)) => {
+                        self.waited.note(&op, waited, &self.investigation.analysis);
+                        take(&mut self.investigation, inward_op(op));
+                    }
+                    (Some(_), Served::Partly(op)) => {
                         self.investigation.latency_only(op.latency, 1, op.latency);
                     }
                 },
             }
         }
         self.expire();
+    }
+
+    /// How long the request had waited that the example of a peak serves.
+    #[must_use]
+    pub fn waited(&self, peak: u32) -> Option<Ticks> {
+        self.waited.of(self.investigation.analysis.example(peak)?)
     }
 
     fn expire(&mut self) {

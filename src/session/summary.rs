@@ -173,6 +173,12 @@ fn served(main: &Investigation, serving: &Serving) -> Option<Focus> {
         ..naming
     };
     let counts = serving.in_flight.counts();
+    let mut found = focus(own, &arrival, &serving.investigation);
+    for peak in &mut found.peaks {
+        if let Some(example) = &mut peak.example {
+            example.waited = serving.waited(peak.peak).map(|waited| waited.0);
+        }
+    }
     Some(Focus {
         handover: Some(HandOver {
             enqueue: naming.function_at(enqueue),
@@ -187,7 +193,7 @@ fn served(main: &Investigation, serving: &Serving) -> Option<Focus> {
             unread: counts.unread,
             waits: assemble::profile(serving.in_flight.waits()),
         }),
-        ..focus(own, &arrival, &serving.investigation)
+        ..found
     })
 }
 

@@ -46,6 +46,12 @@ pub struct FtreeNode {
     /// Where the called function begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callee: Option<Place>,
+    /// The source file that defines it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callee_file: Option<String>,
+    /// The line there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callee_line: Option<u32>,
     /// The number of the system call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syscall: Option<u32>,

@@ -79,6 +79,9 @@ pub struct ExampleOp {
     pub tid: i32,
     /// Its latency.
     pub latency: u64,
+    /// How long what it serves had waited since an op of another thread had handed it over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited: Option<u64>,
     /// What was called in it.
     #[serde(default)]
     pub calls: Vec<ExampleCall>,

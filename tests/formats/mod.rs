@@ -1,0 +1,131 @@
+//! Exported files are read by strict readers of what their formats' descriptions demand: those of the golden reports, and
+//! those of every analysis that a test reads the results of.
+
+mod callgrind;
+mod chrome;
+mod speedscope;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use darc::report::text::Style;
+use darc::report::{Format, render};
+use serde_json::Value;
+
+/// Renders an analysis in each format that other tools read, and reads that.
+pub fn check_all(results: &str) {
+    let report = darc::state::read_any(results.as_bytes()).expect("results of darc");
+    let text = |format| render(&report, format, Style::default()).expect("finite figures");
+    let check = |format, read: &dyn Fn(&str) -> Result<(), String>| {
+        let text = text(format);
+        read(&text).unwrap_or_else(|why| panic!("{}: {why}: {text}", format.name()));
+    };
+    check(Format::Callgrind, &|text| callgrind::read(text).map(drop));
+    check(Format::Speedscope, &|text| speedscope::check(&json(text)));
+    check(Format::Chrome, &|text| {
+        let hand_overs = report.focus.iter().filter(|it| it.handover.is_some());
+        let examples = hand_overs.flat_map(|it| it.peaks.iter().flat_map(|peak| &peak.example));
+        let flows = examples.filter(|example| example.waited.is_some()).count();
+        match chrome::check(&json(text))? {
+            found if found.flows == flows => Ok(()),
+            found => Err(format!("{} flows instead of {flows}", found.flows)),
+        }
+    });
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// What `callgrind_annotate` makes of a file; nothing where it is not installed.
+pub fn annotated(file: &Path) -> Option<String> {
+    let mut command = Command::new("callgrind_annotate");
+    command.args(["--inclusive=yes", "--tree=both", "--threshold=100"]);
+    match command.arg(file).output() {
+        Ok(run) => {
+            let complaints = String::from_utf8_lossy(&run.stderr);
+            assert!(run.status.success() && complaints.is_empty(), "{run:?}");
+            Some(String::from_utf8(run.stdout).expect("text"))
+        }
+        Err(_) => {
+            eprintln!("left out: callgrind_annotate is not installed (package valgrind)");
+            None
+        }
+    }
+}
+
+fn golden(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report/golden");
+    fs::read_to_string(folder.join(name)).expect(name)
+}
+
+#[test]
+fn golden_reports_keep_to_the_formats() {
+    let found = chrome::check(&json(&golden("finished.trace.json"))).expect("a trace");
+    assert!(found.slices > 6 && found.flows == 0, "{found:?}");
+    let found = chrome::check(&json(&golden("handed-over.trace.json"))).expect("a trace");
+    assert_eq!(found.flows, 1, "{found:?}");
+    speedscope::check(&json(&golden("finished.speedscope.json"))).expect("stacks");
+    let functions = callgrind::read(&golden("finished.callgrind")).expect("costs");
+    let lock = &functions[&("/usr/lib/liblock.so.1".to_owned(), "lock".to_owned())];
+    assert_eq!(lock.file, "???");
+    let sort = &functions[&("/srv/bin/store".to_owned(), "sort".to_owned())];
+    assert_eq!(sort.file, "store.cc");
+    assert_eq!(
+        functions[&("kernel".to_owned(), "futex".to_owned())].file,
+        "???"
+    );
+}
+
+/// The readers are no use if they take everything.
+#[test]
+fn damaged_files_are_refused() {
+    let trace = json(&golden("handed-over.trace.json"));
+    let index_of = |ph: &str| {
+        let events = trace["traceEvents"].as_array().expect("a list");
+        events.iter().position(|event| event["ph"] == ph).expect(ph)
+    };
+    let damages: [(&str, &str, Value); 6] = [
+        ("X", "dur", Value::Null),
+        ("X", "dur", 1e9.into()),
+        ("X", "ph", "Z".into()),
+        ("s", "id", 77.into()),
+        ("s", "ts", 1e9.into()),
+        ("M", "args", Value::Null),
+    ];
+    for (ph, member, value) in damages {
+        let mut damaged = trace.clone();
+        // The last of a track's slices, so that it has something around it.
+        damaged["traceEvents"][index_of(ph) + usize::from(ph == "X")][member] = value;
+        assert!(chrome::check(&damaged).is_err(), "{ph} {member}");
+    }
+    let stacks = json(&golden("finished.speedscope.json"));
+    let damages = [
+        ("/$schema", Value::from("http://elsewhere")),
+        ("/profiles/0/unit", "hours".into()),
+        ("/profiles/0/samples/0/0", 99.into()),
+        ("/profiles/0/weights", serde_json::json!([1])),
+        ("/profiles/0/endValue", 0.into()),
+    ];
+    for (place, value) in damages {
+        let mut damaged = stacks.clone();
+        *damaged.pointer_mut(place).expect(place) = value;
+        assert!(speedscope::check(&damaged).is_err(), "{place}");
+    }
+    let costs = golden("finished.callgrind");
+    let damages = [
+        ("events: Cycles", "events: 1ycles"),
+        ("fl=(1)", "fl=(9)"),
+        ("cfn=(1)\n", "cfn=(1) again\n"),
+        ("summary: 1", "summary: 2"),
+        ("calls=44 ", "calls=44"),
+        ("\n104 ", "\n104 9"),
+        ("ob=(1)\n", "obj=(1)\n"),
+    ];
+    for (right, wrong) in damages {
+        assert!(costs.contains(right), "{right}");
+        let damaged = costs.replacen(right, wrong, 1);
+        assert!(callgrind::read(&damaged).is_err(), "{right} as {wrong}");
+    }
+}
