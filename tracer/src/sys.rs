@@ -3,6 +3,7 @@
 //! Everything here is a thin call; policy lives elsewhere. Source: ptrace(2), kcmp(2), fork(2).
 #![allow(unsafe_code)]
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
 use nix::errno::Errno;
@@ -175,6 +176,42 @@ pub fn fork_into(child: impl FnOnce()) -> Result<i32, Errno> {
         }
         pid => Ok(pid),
     }
+}
+
+/// Closes descriptors without waiting until that is done: a grandchild has them a little longer.
+///
+/// It has nothing else of this process, whose pipes and locks would be held with it.
+pub fn close_unattended(mut descriptors: Vec<OwnedFd>) {
+    descriptors.sort_by_key(AsRawFd::as_raw_fd);
+    let close_others = || {
+        let mut next = 0;
+        for descriptor in &descriptors {
+            let kept = descriptor.as_raw_fd().cast_unsigned();
+            if next < kept {
+                close_range(next, kept - 1);
+            }
+            next = kept + 1;
+        }
+        close_range(next, u32::MAX);
+    };
+    if descriptors.is_empty() {
+        return;
+    }
+    let child = fork_into(|| {
+        let _ = fork_into(|| {
+            close_others();
+            exit_now(0);
+        });
+        exit_now(0);
+    });
+    if let Ok(child) = child {
+        let _ = wait_for(child);
+    }
+}
+
+fn close_range(from: u32, to: u32) {
+    // SAFETY: takes integers; only for a process that does nothing with its descriptors any more.
+    unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
 }
 
 /// Ends this process at once, without running anything that `exit` would run.
@@ -389,7 +426,7 @@ impl Drop for SharedWords {
 }
 
 /// A descriptor that becomes readable when the process has ended.
-pub fn pidfd(pid: i32) -> Result<std::os::fd::OwnedFd, Errno> {
+pub fn pidfd(pid: i32) -> Result<OwnedFd, Errno> {
     use std::os::fd::FromRawFd;
     // SAFETY: the call takes plain integers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -397,7 +434,7 @@ pub fn pidfd(pid: i32) -> Result<std::os::fd::OwnedFd, Errno> {
         return Err(Errno::last());
     }
     // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd as i32) })
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// A page of machine code for a forked child to run.
@@ -485,7 +522,7 @@ pub fn perf_event_open(
     attributes: &[u8; crate::perf::attributes::SIZE],
     tid: i32,
     cpu: i32,
-) -> Result<std::os::fd::OwnedFd, Errno> {
+) -> Result<OwnedFd, Errno> {
     use std::os::fd::FromRawFd;
     const CLOEXEC: libc::c_ulong = 8;
     // SAFETY: the kernel reads as many bytes through the pointer as the structure says in its second word, which is
@@ -504,29 +541,29 @@ pub fn perf_event_open(
         return Err(Errno::last());
     }
     // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd as i32) })
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-fn perf_ioctl(event: &std::os::fd::OwnedFd, request: libc::c_ulong, value: i32) -> i32 {
+fn perf_ioctl(event: &OwnedFd, request: libc::c_ulong, value: i32) -> i32 {
     use std::os::fd::AsRawFd;
     // SAFETY: the requests made through this function take plain integers.
     unsafe { libc::ioctl(event.as_raw_fd(), request, value) }
 }
 
 /// Has an event count. One whose thread has ended stays silent.
-pub fn perf_enable(event: &std::os::fd::OwnedFd) {
+pub fn perf_enable(event: &OwnedFd) {
     perf_ioctl(event, 0x2400, 0);
 }
 
 /// Has an event stop counting.
-pub fn perf_disable(event: &std::os::fd::OwnedFd) {
+pub fn perf_disable(event: &OwnedFd) {
     perf_ioctl(event, 0x2401, 0);
 }
 
 /// Has an event write into the ring of another one, on the same CPU.
 pub fn perf_set_output(
-    event: &std::os::fd::OwnedFd,
-    ring: &std::os::fd::OwnedFd,
+    event: &OwnedFd,
+    ring: &OwnedFd,
 ) -> Result<(), Errno> {
     use std::os::fd::AsRawFd;
     match perf_ioctl(event, 0x2405, ring.as_raw_fd()) {
@@ -552,7 +589,7 @@ impl RingPages {
     const TAIL: usize = 1032;
 
     /// Maps the ring of an event, with `pages` (a power of two) for records.
-    pub fn map(event: &std::os::fd::OwnedFd, pages: usize) -> Result<RingPages, Errno> {
+    pub fn map(event: &OwnedFd, pages: usize) -> Result<RingPages, Errno> {
         use std::os::fd::AsRawFd;
         assert!(pages.is_power_of_two(), "{pages} pages");
         let protection = libc::PROT_READ | libc::PROT_WRITE;

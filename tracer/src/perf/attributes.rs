@@ -220,6 +220,12 @@ impl Attributes {
         self.scope
     }
 
+    /// Whether a tracepoint makes the records.
+    #[must_use]
+    pub fn is_on_tracepoint(&self) -> bool {
+        matches!(self.kind, Kind::Point(_) | Kind::Stacks(_))
+    }
+
     /// What samples are made of, for the parser.
     #[must_use]
     pub fn layout(&self) -> Layout {

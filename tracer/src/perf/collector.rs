@@ -28,6 +28,13 @@ struct Ring {
     event: OwnedFd,
 }
 
+struct Event {
+    /// In which it was opened.
+    group: Group,
+    attributes: Attributes,
+    descriptor: OwnedFd,
+}
+
 /// How many events there were at a moment, so that what came later can be taken back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mark(usize);
@@ -49,8 +56,7 @@ pub struct Drained {
 pub struct Collector {
     attributes: Attributes,
     rings: Vec<Ring>,
-    /// Each with the group that it was opened in.
-    events: Vec<(Group, OwnedFd)>,
+    events: Vec<Event>,
     group: Group,
     /// Read, but records of other CPUs that are older may still be on their way.
     pending: Vec<Record>,
@@ -67,6 +73,23 @@ impl std::fmt::Debug for Collector {
             .field("events", &self.events.len())
             .finish_non_exhaustive()
     }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        close(std::mem::take(&mut self.events));
+    }
+}
+
+/// The last close of a tracepoint's events waits until no CPU can be in the tracepoint any more, some 35 ms each:
+/// nobody need wait for that.
+fn close(events: Vec<Event>) {
+    let (slow, _quick): (Vec<Event>, Vec<Event>) = events
+        .into_iter()
+        .partition(|event| event.attributes.is_on_tracepoint());
+    let slow: Vec<OwnedFd> = slow.into_iter().map(|event| event.descriptor).collect();
+    slow.iter().for_each(sys::perf_disable);
+    sys::close_unattended(slow);
 }
 
 /// A machine with many CPUs needs more descriptors than a shell allows by default.
@@ -190,7 +213,8 @@ impl Collector {
 
     /// Takes back all events that came after the mark.
     pub fn take_back(&mut self, mark: Mark) {
-        self.events.truncate(mark.0);
+        let after = self.events.split_off(mark.0.min(self.events.len()));
+        close(after);
     }
 
     /// What is opened from now on is a group.
@@ -201,7 +225,8 @@ impl Collector {
 
     /// Closes the events of a group.
     pub fn close(&mut self, group: Group) {
-        self.events.retain(|(of, _)| *of != group);
+        let of_group = self.events.extract_if(.., |event| event.group == group);
+        close(of_group.collect());
     }
 
     /// Opens the collector's own kind of event, or another one.
@@ -229,7 +254,11 @@ impl Collector {
         };
         sys::perf_set_output(&event, &self.rings[ring].event)
             .map_err(|source| Refusal::Os { source })?;
-        self.events.push((self.group, event));
+        self.events.push(Event {
+            group: self.group,
+            attributes,
+            descriptor: event,
+        });
         Ok(())
     }
 
@@ -242,14 +271,14 @@ impl Collector {
     pub fn enable(&self) {
         self.events
             .iter()
-            .for_each(|(_, event)| sys::perf_enable(event));
+            .for_each(|event| sys::perf_enable(&event.descriptor));
     }
 
     /// Stops recording; what is in the rings can still be read.
     pub fn disable(&self) {
         self.events
             .iter()
-            .for_each(|(_, event)| sys::perf_disable(event));
+            .for_each(|event| sys::perf_disable(&event.descriptor));
     }
 
     /// Reads what has come. Records are in order of time, over all CPUs and readings: the newest are held back
