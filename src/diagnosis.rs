@@ -32,6 +32,8 @@ pub struct Facts {
     pub tracepoints: Option<Result<(), String>>,
     /// The flags of the first processor.
     pub cpu_flags: Vec<String>,
+    /// Why the kernel does not keep its own time by the time stamp counter, where it does not.
+    pub clock_doubt: Option<String>,
     /// What a trial came to: a child process was traced and its calls measured; nanoseconds a call, or why not.
     pub trial: Option<Result<f64, String>>,
     /// The program that was asked about.
@@ -91,7 +93,7 @@ pub fn judge(facts: &Facts) -> Vec<Check> {
         trial(facts),
         ptrace(facts),
         seccomp(facts.seccomp),
-        clock(&facts.cpu_flags),
+        clock(facts),
         perf_events(facts),
         tracepoints(facts),
     ];
@@ -238,8 +240,8 @@ fn seccomp(mode: Option<i64>) -> Check {
 }
 
 /// All durations are read from the time stamp counter, on whatever processor a thread runs.
-fn clock(flags: &[String]) -> Check {
-    let flag = |name: &str| flags.iter().any(|flag| flag == name);
+fn clock(facts: &Facts) -> Check {
+    let flag = |name: &str| facts.cpu_flags.iter().any(|flag| flag == name);
     let missing: Vec<&str> = ["constant_tsc", "nonstop_tsc"]
         .into_iter()
         .filter(|name| !flag(name))
@@ -252,6 +254,10 @@ fn clock(flags: &[String]) -> Check {
             "no time stamp counter is announced",
             remedy,
         );
+    }
+    if let Some(finding) = &facts.clock_doubt {
+        let remedy = "the kernel's log says why (dmesg | grep -i tsc); measure threads that stay on one processor";
+        return check("clock", Verdict::Limited, finding, Some(remedy));
     }
     if missing.is_empty() {
         let finding =
@@ -414,6 +420,7 @@ mod tests {
             seccomp: Some(0),
             perf_event_paranoid: Some(1),
             tracepoints: Some(Ok(())),
+            clock_doubt: None,
             cpu_flags: ["fpu", "tsc", "constant_tsc", "nonstop_tsc"]
                 .map(str::to_owned)
                 .to_vec(),
@@ -487,6 +494,11 @@ mod tests {
             ..good()
         };
         assert_eq!(verdict(&slow, "clock"), Verdict::Limited);
+        let unstable = Facts {
+            clock_doubt: Some("the kernel does not trust it".to_owned()),
+            ..good()
+        };
+        assert_eq!(verdict(&unstable, "clock"), Verdict::Limited);
         let paranoid = Facts {
             perf_event_paranoid: Some(4),
             tracepoints: Some(Err("tracefs: permission denied".to_owned())),

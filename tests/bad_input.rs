@@ -323,6 +323,28 @@ fn commands_that_cannot_be_started() {
     line.failure(3);
 }
 
+/// A program that sudo has made root's by the way is called so; who is root already is told nothing.
+#[test]
+fn a_program_that_runs_as_root_by_the_way() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let _turn = turn();
+    let folder = tempfile::tempdir().expect("a folder");
+    let results = folder.path().join("out.txt");
+    let program = program("two_peaks", Opt::O2);
+    let command = ["run", "--f0", "serve", "-o"].map(std::ffi::OsString::from);
+    let command = command.into_iter().chain([results.into()]);
+    let command = command.chain(["--".into(), program.into(), "1".into()]);
+    let command: Vec<_> = command.collect();
+    for (caller, told) in [("alice", true), ("root", false)] {
+        let finished = execute(darc(&command).env("SUDO_USER", caller));
+        assert_eq!(finished.code(), 0, "{finished:#?}");
+        let says = finished.stderr.contains("runs as root");
+        assert_eq!(says, told, "{finished:#?}");
+    }
+}
+
 /// A 32-bit program: five instructions with a header in front.
 #[test]
 fn a_program_of_32_bits() {

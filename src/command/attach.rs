@@ -5,7 +5,6 @@ use darc_tracer::preflight;
 use crate::analysis::Params;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::AttachOptions;
-use crate::report::model::Target;
 use crate::session::Ending;
 
 use super::conduct::{Conduct, Show, Stdout};
@@ -31,16 +30,7 @@ pub fn execute(options: AttachOptions) -> Result<ExitStatus, Failure> {
 pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Failure> {
     let command = command_line(pid);
     let ending = conduct.attach(pid)?;
-    let program = conduct.investigation.modules.known().first();
-    let mut target = Target {
-        pid: Some(pid),
-        command,
-        exe: program
-            .map(|module| module.path.clone())
-            .unwrap_or_default(),
-        build_id: program.and_then(|module| module.build_id.clone()),
-        exit_status: None,
-    };
+    let mut target = conduct.investigation.modules.target(pid, command);
     match ending {
         Ending::Exited(code) => target.exit_status = Some(code),
         Ending::Killed(signal) => target.exit_status = Some(128 + signal),

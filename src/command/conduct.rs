@@ -389,8 +389,17 @@ impl Conduct {
         let unread = self.investigation.analysis.unread_values();
         let unread = (unread > 0)
             .then(|| format!("in {unread} ops of peaks what --value points to could not be read"));
+        let doubts = self
+            .since
+            .doubts()
+            .into_iter()
+            .map(|doubt| doubt.to_string());
         let caveats = self.serving.as_ref().map(Serving::caveats);
-        for caveat in unread.into_iter().chain(caveats.into_iter().flatten()) {
+        let caveats = unread
+            .into_iter()
+            .chain(doubts)
+            .chain(caveats.into_iter().flatten());
+        for caveat in caveats {
             if !self.investigation.warnings.contains(&caveat) {
                 self.investigation.warnings.push(caveat);
             }

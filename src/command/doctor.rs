@@ -13,7 +13,7 @@ use crate::diagnosis::{self, Facts, Program};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{DoctorOptions, ListingFormat};
 use crate::output::to_stdout;
-use crate::session::clock::Moment;
+use crate::session::clock::{self, Moment};
 
 /// Looks, tries, and says what was found.
 ///
@@ -64,6 +64,9 @@ fn collect(program: Option<Program>) -> Facts {
             .split_whitespace()
             .map(str::to_owned)
             .collect(),
+        clock_doubt: clock::kernels_verdict()
+            .err()
+            .map(|doubt| doubt.to_string()),
         trial: Some(trial()),
         program,
     }

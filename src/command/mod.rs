@@ -11,6 +11,7 @@ pub mod doctor;
 mod engines;
 pub mod guardian;
 pub mod list;
+mod privilege;
 pub mod profile;
 pub mod report;
 pub mod resume;
@@ -25,13 +26,19 @@ mod syscalls;
 pub mod watch;
 
 use crate::exit::{ExitStatus, Failure};
-use crate::options::Invocation;
+use crate::options::{Invocation, Verbosity};
+use crate::terminal::warning;
 
 /// Does what was asked for.
 ///
 /// # Errors
 /// When darc itself failed; how a target ended is no failure.
 pub fn execute(invocation: Invocation) -> Result<ExitStatus, Failure> {
+    if invocation.verbosity() != Verbosity::Quiet
+        && let Some(note) = privilege::note(&invocation)
+    {
+        warning::print(&note);
+    }
     match invocation {
         Invocation::Run(options) => run::execute(options),
         Invocation::Attach(options) => attach::execute(options),

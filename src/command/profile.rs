@@ -276,13 +276,17 @@ impl<'a> Profile<'a> {
     ) -> Result<(), Failure> {
         let problems = self.measured.modules.take_warnings();
         self.measured.warnings.extend(problems);
+        let doubts = self.since.doubts().into_iter();
+        self.measured
+            .warnings
+            .extend(doubts.map(|doubt| doubt.to_string()));
         if !self.saw_calls() {
             let warning = "no call of these functions began while darc was watching";
             self.measured.warnings.push(warning.to_owned());
         }
         let target = Target {
             exit_status,
-            ..target(&self.measured, pid, command)
+            ..self.measured.modules.target(pid, command)
         };
         let resolution = self.question.resolution;
         let set = summary::set(&self.measured, resolution, target, self.since.rate());
@@ -300,20 +304,6 @@ impl<'a> Profile<'a> {
             _ if !self.saw_calls() => ExitStatus::NoOps,
             _ => ExitStatus::Done,
         }
-    }
-}
-
-/// The process, which runs.
-fn target(measured: &Measured, pid: i32, command: Vec<String>) -> Target {
-    let program = measured.modules.known().first();
-    Target {
-        pid: Some(pid),
-        command,
-        exe: program
-            .map(|module| module.path.clone())
-            .unwrap_or_default(),
-        build_id: program.and_then(|module| module.build_id.clone()),
-        exit_status: None,
     }
 }
 
@@ -356,7 +346,7 @@ impl Onlooker for Asked {
     }
 
     fn tell(&self, measured: &Measured) {
-        let target = target(measured, self.pid, self.command.clone());
+        let target = measured.modules.target(self.pid, self.command.clone());
         let set = summary::set(measured, self.resolution, target, self.since.rate());
         if let (Some(asker), Ok(json)) =
             (self.asker.borrow_mut().take(), serde_json::to_string(&set))

@@ -3,7 +3,6 @@
 use crate::analysis::Params;
 use crate::exit::{ExitStatus, Failure, FailureKind};
 use crate::options::RunOptions;
-use crate::report::model::Target;
 use crate::session::Ending;
 use crate::terminal::interrupts::Level;
 
@@ -50,13 +49,8 @@ fn one_run(
     command: &[std::ffi::OsString],
 ) -> Result<(ExitStatus, GoOn), Failure> {
     let (pid, outcome) = conduct.launch(command)?;
-    let mut target = Target {
-        pid: Some(pid),
-        command: shown(command),
-        exe: program_path(conduct, command),
-        build_id: program_build_id(conduct),
-        exit_status: None,
-    };
+    let modules = &conduct.investigation.modules;
+    let mut target = modules.target(pid, shown(command));
     let mut ending = match outcome {
         Ok(ending) => ending,
         Err(failure) => {
@@ -131,23 +125,4 @@ fn explain_early_end(conduct: &mut Conduct) {
         },
     };
     conduct.warn(warning);
-}
-
-fn program_path(conduct: &Conduct, command: &[std::ffi::OsString]) -> String {
-    let known = conduct
-        .investigation
-        .modules
-        .known()
-        .first()
-        .map(|module| module.path.clone());
-    known.unwrap_or_else(|| shown(command).into_iter().next().unwrap_or_default())
-}
-
-fn program_build_id(conduct: &Conduct) -> Option<String> {
-    conduct
-        .investigation
-        .modules
-        .known()
-        .first()
-        .and_then(|module| module.build_id.clone())
 }

@@ -72,6 +72,8 @@ pub fn execute(options: &ProfileOptions) -> Result<ExitStatus, Failure> {
         let warning = "no system call began while darc was watching";
         watched.profiles.warnings.push(warning.to_owned());
     }
+    let doubts = since.doubts().into_iter().map(|doubt| doubt.to_string());
+    watched.profiles.warnings.extend(doubts);
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let target = Target {
         pid: Some(pid),

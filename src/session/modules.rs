@@ -14,6 +14,8 @@ use darc_tracer::addr::TargetAddr;
 use darc_tracer::maps::{self, Mapping};
 use darc_tracer::threads;
 
+use crate::report::model::Target;
+
 /// One file with code, in whatever process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ModuleId(pub usize);
@@ -151,6 +153,23 @@ impl Modules {
     #[must_use]
     pub fn known(&self) -> &[Module] {
         &self.known
+    }
+
+    /// The process for a report, which has not ended. Where its program was not seen its path is the command's.
+    #[must_use]
+    pub fn target(&self, pid: i32, command: Vec<String>) -> Target {
+        let program = self.known.first();
+        let named = || command.first().cloned();
+        Target {
+            pid: Some(pid),
+            exe: program
+                .map(|module| module.path.clone())
+                .or_else(named)
+                .unwrap_or_default(),
+            build_id: program.and_then(|module| module.build_id.clone()),
+            command,
+            exit_status: None,
+        }
     }
 
     /// The modules of the current process, in address order.

@@ -561,10 +561,7 @@ pub fn perf_disable(event: &OwnedFd) {
 }
 
 /// Has an event write into the ring of another one, on the same CPU.
-pub fn perf_set_output(
-    event: &OwnedFd,
-    ring: &OwnedFd,
-) -> Result<(), Errno> {
+pub fn perf_set_output(event: &OwnedFd, ring: &OwnedFd) -> Result<(), Errno> {
     use std::os::fd::AsRawFd;
     match perf_ioctl(event, 0x2405, ring.as_raw_fd()) {
         0 => Ok(()),
