@@ -1,9 +1,10 @@
 //! Requests that f0 hands to another thread, and what pointers lead to.
 
 use darc_testprogs::{Opt, program};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::harness::{Task, measured, run_darc, turn};
+use crate::harness::{Target, Task, darc, execute, measured, run_darc, turn, wait_until};
 use crate::report::Report;
 
 const PATH: &str = "enqueue=enqueue:arg2;serve=serve:*(arg1+8)";
@@ -12,6 +13,29 @@ fn ops(profile: &Value, from: u64, to: u64) -> u64 {
     let buckets = profile["buckets"].as_array().expect("a list").iter();
     let inside = buckets.filter(|it| (from..=to).contains(&it["bucket"].as_u64().expect("one")));
     inside.map(|it| it["ops"].as_u64().expect("a count")).sum()
+}
+
+/// What the requests of one of f0's peaks met, on average in cycles.
+struct OfPeak {
+    requests: u64,
+    waited: f64,
+    served: f64,
+}
+
+fn by_peak(handover: &Value) -> Vec<OfPeak> {
+    let mean = |table: &Value| {
+        let value = |name: &str| table[name].as_f64().unwrap_or(0.0);
+        value("total") / value("ops").max(1.0)
+    };
+    let peaks = handover["peaks"].as_array().into_iter().flatten();
+    peaks
+        .filter(|of| of["peak"].is_u64())
+        .map(|of| OfPeak {
+            requests: of["waits"]["ops"].as_u64().unwrap_or(0),
+            waited: mean(&of["waits"]),
+            served: mean(&of["services"]),
+        })
+        .collect()
 }
 
 #[test]
@@ -25,6 +49,7 @@ fn waiting_in_the_queue_and_being_served_are_told_apart() {
             .report();
         let served = &report.0["focus"][0];
         let handover = &served["handover"];
+        let ms = report.0["clock"]["hz"].as_f64().unwrap_or(0.0) / 1e3;
         let requests = handover["served"].as_u64().unwrap_or(0);
         // 2.5 ms is in bucket 22, of one request in ten.
         let late = ops(&handover["waits"], 22, 23);
@@ -44,7 +69,16 @@ fn waiting_in_the_queue_and_being_served_are_told_apart() {
         let told_apart = late * 20 > requests && late * 5 < requests;
         // What comes from elsewhere is as frequent, and in neither profile.
         let elsewhere = handover["others"].as_u64().unwrap_or(0) * 10 > requests * 8;
-        let right = served["path"] == serde_json::json!(["submit", "enqueue", "serve"])
+        let by_peak = by_peak(handover);
+        let is_slow = |waits: bool, services: bool| {
+            let such = by_peak.iter().filter(|it| it.requests > 10);
+            let slow = |it: &&OfPeak| (it.waited > 1.2 * ms, it.served > 5.0 * ms);
+            let such = such.filter(|it| slow(it) == (waits, services));
+            such.count() == 1
+        };
+        let by_peak = is_slow(false, false) && is_slow(true, false) && is_slow(false, true);
+        let right = by_peak
+            && served["path"] == serde_json::json!(["submit", "enqueue", "serve"])
             && requests > 100
             && ops(&served["profile"], 17, 18) * 20 < requests
             && told_apart
@@ -55,6 +89,100 @@ fn waiting_in_the_queue_and_being_served_are_told_apart() {
             false => Err(format!("{:#}", report.0)),
         }
     });
+}
+
+/// The states of all fnodes of an ftree for all peaks that are decided, with their maxcounts.
+fn decisions(ftree: &Value) -> Vec<String> {
+    let mut nodes = vec![(String::new(), ftree)];
+    let mut found = Vec::new();
+    while let Some((path, node)) = nodes.pop() {
+        let path = format!("{path}/{}{}", node["name"], node["site"]);
+        let below = node["children"].as_array().into_iter().flatten();
+        nodes.extend(below.map(|child| (path.clone(), child)));
+        for (peak, record) in node["peaks"].as_object().into_iter().flatten() {
+            let state = record["state"].as_str().unwrap_or("");
+            if state.starts_with("decided") || state == "ended" {
+                found.push(format!("{path} peak {peak}: {state}"));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_stored_analysis_follows_requests_on_and_repeats_no_decision() {
+    let _turn = turn();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("out.txt");
+    let path = program("handed_over", Opt::O2);
+    let run = |first: &[&str], rest: &[&str]| {
+        let mut command = darc(first);
+        command.args(["--preemption", "counted", "-o"]).arg(&file);
+        let finished = execute(command.args(rest).arg("--").arg(&path).arg("150"));
+        assert_eq!(finished.code(), 0, "{finished:#?}");
+        let text = std::fs::read_to_string(&file).expect("it was written");
+        assert!(text.contains("Handed over by enqueue (arg2)"), "{text}");
+        let json = execute(darc(&["report", "--format", "json"]).arg(&file));
+        Report(serde_json::from_str(&json.stdout).expect("one document"))
+    };
+    let options = ["--start-ops", "60", "--decision-ops", "10"];
+    let first = run(&["run", "--f0", "submit", "--async", PATH], &options);
+    let stored = file.to_str().expect("UTF-8");
+    let second = run(&["resume", stored], &[]);
+    let count = |report: &Report, what: &str| {
+        let handover = &report.0["focus"][0]["handover"];
+        handover[what].as_u64().expect("a count")
+    };
+    for (what, least) in [("enqueued", 100), ("served", 100)] {
+        let counts = (count(&first, what), count(&second, what));
+        assert!(counts.1 > counts.0 + least, "{what} {counts:?}");
+    }
+    let by_peak = |report: &Report| {
+        let peaks = by_peak(&report.0["focus"][0]["handover"]);
+        peaks.iter().map(|of| of.requests).sum::<u64>()
+    };
+    assert!(by_peak(&second) > by_peak(&first) + 100, "{:#}", second.0);
+    let (before, after) = (
+        decisions(&first.0["focus"][0]["ftree"]),
+        decisions(&second.0["focus"][0]["ftree"]),
+    );
+    assert!(!before.is_empty(), "{:#}", first.0);
+    let taken_back = before.iter().filter(|it| !after.contains(it));
+    assert_eq!(taken_back.collect::<Vec<_>>(), [""; 0], "{:#}", second.0);
+
+    let mut other = darc(&["resume", stored, "--async"]);
+    other
+        .arg("enqueue=enqueue:arg1;serve=serve:arg1")
+        .arg("--")
+        .arg(&path);
+    let refused = execute(&mut other);
+    assert!(refused.failure(2).contains("another path"), "{refused:#?}");
+}
+
+#[test]
+fn requests_are_told_while_the_analysis_runs() {
+    let _turn = turn();
+    let target = Target::start("handed_over", Opt::O2, &[]);
+    let options = ["--async", PATH, "--decision-ops", "1000000000"];
+    let task = Task::new("jump", "submit").options(&options);
+    let (mut analysis, output, _folder) = task.start_attach(target.pid());
+    analysis.wait_for_probes(target.pid());
+    let pid = target.pid().to_string();
+    let mut served = 0;
+    wait_until("requests in the status", || {
+        let status = run_darc(&["status", "-p", &pid, "--format", "json"]);
+        let said: Value = serde_json::from_str(&status.stdout).expect("one document");
+        served = said["focus"][0]["handover"]["served"].as_u64().unwrap_or(0);
+        served > 150 && !by_peak(&said["focus"][0]["handover"]).is_empty()
+    });
+    let text = run_darc(&["status", "-p", &pid]);
+    assert!(text.stdout.contains("Handed over by enqueue"), "{text:#?}");
+    analysis.signal(Signal::SIGINT);
+    let report = Report::read(&output, &analysis.finish());
+    let handover = &report.0["focus"][0]["handover"];
+    assert!(handover["served"].as_u64() >= Some(served), "{handover:#}");
+    target.finish_like_native(&program("handed_over", Opt::O2), &[]);
 }
 
 #[test]

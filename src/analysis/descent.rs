@@ -344,8 +344,14 @@ impl Analysis {
     /// The peak that an op is of.
     #[must_use]
     pub fn peak_of_op(&self, op: &Op) -> Option<u32> {
-        let latency = self.noise.resolved(op.latency);
-        self.peak_of(self.params.resolution.bucket(latency))
+        self.peak_of(self.bucket(op.latency))
+    }
+
+    /// The bucket of the profile in which an op of this latency is counted.
+    #[must_use]
+    pub fn bucket(&self, latency: Ticks) -> u32 {
+        let resolved = self.noise.resolved(latency);
+        self.params.resolution.bucket(resolved)
     }
 
     pub(super) fn peak_of(&self, bucket: u32) -> Option<u32> {

@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use darc_tracer::record::{Ticks, Tsc};
 
 use super::histogram::{Profile, Resolution};
+use super::op_requests::{Given, OpRequests};
 
 /// No more requests are in flight at once.
 const MOST: usize = 1 << 16;
@@ -30,14 +31,24 @@ pub struct Counts {
     pub unread: u64,
 }
 
+/// A call that serves a request of f0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Service {
+    /// When it began.
+    pub start: Tsc,
+    /// How long it took.
+    pub latency: Ticks,
+}
+
 /// Requests in flight, by what identifies them.
 #[derive(Clone, Debug)]
 pub struct InFlight {
     /// When each was enqueued, the earliest first. An address that is used again may be there twice, since the call
     /// that serves the first request is known only when it has ended.
-    waiting: HashMap<u64, Vec<Tsc>>,
-    oldest: BTreeSet<(Tsc, u64)>,
+    waiting: HashMap<u64, Vec<Given>>,
+    oldest: BTreeSet<(Given, u64)>,
     waits: Profile,
+    of_ops: OpRequests,
     counts: Counts,
 }
 
@@ -49,45 +60,80 @@ impl InFlight {
             waiting: HashMap::new(),
             oldest: BTreeSet::new(),
             waits: Profile::new(resolution),
+            of_ops: OpRequests::new(resolution),
             counts: Counts::default(),
         }
     }
 
+    /// What an earlier run has stored. What was in flight then is never seen to be served.
+    #[must_use]
+    pub fn resumed(waits: Profile, of_ops: OpRequests, counts: Counts) -> InFlight {
+        InFlight {
+            waiting: HashMap::new(),
+            oldest: BTreeSet::new(),
+            waits,
+            of_ops,
+            counts,
+        }
+    }
+
     /// A request was handed over inside an op of f0.
-    pub fn enqueue(&mut self, object: u64, at: Tsc) {
+    pub fn enqueue(&mut self, object: u64, given: Given) {
         self.counts.enqueued += 1;
-        if !self.oldest.insert((at, object)) {
+        if !self.oldest.insert((given, object)) {
             return;
         }
+        self.of_ops.given(given);
         let times = self.waiting.entry(object).or_default();
-        let place = times.partition_point(|&earlier| earlier <= at);
-        times.insert(place, at);
+        let place = times.partition_point(|earlier| earlier.at <= given.at);
+        times.insert(place, given);
         if self.oldest.len() > MOST
-            && let Some(&(at, object)) = self.oldest.first()
+            && let Some(&(oldest, object)) = self.oldest.first()
         {
-            self.forget(object, at);
+            self.give_up(object, oldest);
             self.counts.crowded_out += 1;
         }
     }
 
-    /// A call that began then serves what is enqueued under this name: how long that had waited, if it is of f0.
-    pub fn serve(&mut self, object: u64, start: Tsc) -> Option<Ticks> {
-        let times = self.waiting.get(&object).map_or(&[][..], Vec::as_slice);
-        let earlier = times.iter().copied().filter(|&at| at <= start);
-        let earlier: Vec<Tsc> = earlier.collect();
-        let Some(&at) = earlier.last() else {
+    /// A call serves what is enqueued under this name: how long that had waited, if it is of f0.
+    pub fn serve(&mut self, object: u64, service: Service) -> Option<Ticks> {
+        let known = self.waiting.get(&object).map_or(&[][..], Vec::as_slice);
+        let earlier = known.iter().filter(|given| given.at <= service.start);
+        let mut earlier: Vec<Given> = earlier.copied().collect();
+        let Some(given) = earlier.pop() else {
             self.counts.others += 1;
             return None;
         };
-        for &at in &earlier {
-            self.forget(object, at);
-        }
         // Whose place was used again has been served without being seen.
-        self.counts.expired += earlier.len() as u64 - 1;
+        for given in earlier {
+            self.give_up(object, given);
+            self.counts.expired += 1;
+        }
+        self.forget(object, given);
         self.counts.served += 1;
-        let waited = start - at;
+        let waited = service.start - given.at;
         self.waits.add(waited);
+        self.of_ops.served(given, waited, service.latency);
         Some(waited)
+    }
+
+    /// Which requests ops handed over; told here when an op ends.
+    pub fn of_ops_mut(&mut self) -> &mut OpRequests {
+        &mut self.of_ops
+    }
+
+    /// Which requests ops handed over.
+    #[must_use]
+    pub fn of_ops(&self) -> &OpRequests {
+        &self.of_ops
+    }
+
+    /// The process is gone: what is in flight is never seen to be served.
+    pub fn abandon(&mut self) {
+        self.counts.expired += self.oldest.len() as u64;
+        self.oldest.clear();
+        self.waiting.clear();
+        self.of_ops.abandon();
     }
 
     /// A call of either function was about something that could not be read.
@@ -97,18 +143,24 @@ impl InFlight {
 
     /// Forgets what was handed over before, and has waited too long.
     pub fn expire(&mut self, before: Tsc) {
-        while let Some(&(at, object)) = self.oldest.first()
-            && at < before
+        while let Some(&(given, object)) = self.oldest.first()
+            && given.at < before
         {
-            self.forget(object, at);
+            self.give_up(object, given);
             self.counts.expired += 1;
         }
     }
 
-    fn forget(&mut self, object: u64, at: Tsc) {
-        self.oldest.remove(&(at, object));
+    /// Nobody will be seen to serve it.
+    fn give_up(&mut self, object: u64, given: Given) {
+        self.forget(object, given);
+        self.of_ops.given_up(given);
+    }
+
+    fn forget(&mut self, object: u64, given: Given) {
+        self.oldest.remove(&(given, object));
         if let Some(times) = self.waiting.get_mut(&object) {
-            times.retain(|&other| other != at);
+            times.retain(|&other| other != given);
             if times.is_empty() {
                 self.waiting.remove(&object);
             }
@@ -148,14 +200,28 @@ mod tests {
         InFlight::new(Resolution::default())
     }
 
+    fn at(at: u64) -> Given {
+        Given {
+            at: Tsc(at),
+            tid: 1,
+        }
+    }
+
+    fn from(start: u64) -> Service {
+        Service {
+            start: Tsc(start),
+            latency: Ticks(1),
+        }
+    }
+
     #[test]
     fn a_request_is_served_once_and_only_if_it_was_handed_over() {
         let mut requests = in_flight();
-        requests.enqueue(7, Tsc(100));
-        assert_eq!(requests.serve(8, Tsc(150)), None);
-        assert_eq!(requests.serve(7, Tsc(99)), None);
-        assert_eq!(requests.serve(7, Tsc(150)), Some(Ticks(50)));
-        assert_eq!(requests.serve(7, Tsc(160)), None);
+        requests.enqueue(7, at(100));
+        assert_eq!(requests.serve(8, from(150)), None);
+        assert_eq!(requests.serve(7, from(99)), None);
+        assert_eq!(requests.serve(7, from(150)), Some(Ticks(50)));
+        assert_eq!(requests.serve(7, from(160)), None);
         assert!(requests.is_empty());
         let counts = requests.counts();
         assert_eq!((counts.enqueued, counts.served, counts.others), (1, 1, 3));
@@ -165,32 +231,32 @@ mod tests {
     #[test]
     fn an_address_that_is_used_again_while_the_call_is_not_known_yet_is_told_apart() {
         let mut requests = in_flight();
-        requests.enqueue(7, Tsc(100));
-        requests.enqueue(7, Tsc(300));
-        assert_eq!(requests.serve(7, Tsc(150)), Some(Ticks(50)));
-        assert_eq!(requests.serve(7, Tsc(310)), Some(Ticks(10)));
+        requests.enqueue(7, at(100));
+        requests.enqueue(7, at(300));
+        assert_eq!(requests.serve(7, from(150)), Some(Ticks(50)));
+        assert_eq!(requests.serve(7, from(310)), Some(Ticks(10)));
         assert_eq!(requests.counts().expired, 0);
     }
 
     #[test]
     fn what_was_served_unseen_does_not_make_the_next_wait_longer() {
         let mut requests = in_flight();
-        requests.enqueue(7, Tsc(100));
-        requests.enqueue(7, Tsc(300));
-        assert_eq!(requests.serve(7, Tsc(320)), Some(Ticks(20)));
+        requests.enqueue(7, at(100));
+        requests.enqueue(7, at(300));
+        assert_eq!(requests.serve(7, from(320)), Some(Ticks(20)));
         assert_eq!((requests.counts().expired, requests.len()), (1, 0));
     }
 
     #[test]
     fn requests_expire_and_are_bounded() {
         let mut requests = in_flight();
-        requests.enqueue(1, Tsc(0));
-        requests.enqueue(2, Tsc(900));
+        requests.enqueue(1, at(0));
+        requests.enqueue(2, at(900));
         requests.expire(Tsc(500));
         assert_eq!((requests.len(), requests.counts().expired), (1, 1));
-        assert_eq!(requests.serve(1, Tsc(1500)), None);
+        assert_eq!(requests.serve(1, from(1500)), None);
         for object in 0..MOST as u64 {
-            requests.enqueue(1000 + object, Tsc(2000 + object));
+            requests.enqueue(1000 + object, at(2000 + object));
         }
         assert_eq!((requests.len(), requests.counts().crowded_out), (MOST, 1));
     }

@@ -18,6 +18,7 @@ pub mod histogram;
 pub mod narrow;
 pub mod noise;
 pub mod offcpu;
+pub mod op_requests;
 pub mod params;
 pub mod peaks;
 pub mod resume;

@@ -115,10 +115,8 @@ impl Conduct {
             Some(path) => Some(serving(path, *investigation.analysis.params())?),
             None => None,
         };
-        if serving.is_some() && common.engine == EngineChoice::Int3 {
-            return Err(Failure::usage(
-                "--async needs the jump engine: breakpoints stop the threads for so long that a queue is never what it is without them; leave out --engine int3",
-            ));
+        if serving.is_some() {
+            check_engine_of_async(common.engine)?;
         }
         let functions = matches!(begin, Some(Begin::At(_))) || investigation.end_at.is_some();
         if functions && common.engine == EngineChoice::Int3 {
@@ -154,6 +152,23 @@ impl Conduct {
             deadline: common.duration.map(|duration| Instant::now() + duration),
             common,
         })
+    }
+
+    /// Goes on to follow requests to another thread, as a stored analysis did.
+    ///
+    /// # Errors
+    /// When another path is asked for, or the engine cannot do it.
+    pub(super) fn go_on_following(&mut self, stored: Option<Serving>) -> Result<(), Failure> {
+        let Some(stored) = stored else { return Ok(()) };
+        check_engine_of_async(self.common.engine)?;
+        let other = |asked: &Serving| !stored.is_between(&asked.enqueue, &asked.serve);
+        if self.serving.as_ref().is_some_and(other) {
+            return Err(Failure::usage(
+                "--async names another path than the stored analysis follows; leave it out, or start a new analysis with darc run or attach",
+            ));
+        }
+        self.serving = Some(stored);
+        Ok(())
     }
 
     /// Analyses a process that runs already.
@@ -506,7 +521,13 @@ impl Conduct {
         };
         match &self.running {
             Some(running) => running.time.windows > 0 && !self.below().any(in_progress),
-            None => !in_progress(&self.investigation),
+            None => {
+                let serving = self.serving.iter();
+                let mut both = serving
+                    .map(|serving| &serving.investigation)
+                    .chain([&self.investigation]);
+                !both.any(in_progress)
+            }
         }
     }
 
@@ -519,6 +540,16 @@ impl Conduct {
             _ if !self.saw_ops() => ExitStatus::NoOps,
             _ => ExitStatus::Done,
         }
+    }
+}
+
+/// Refuses to follow requests where breakpoints would be in the way.
+fn check_engine_of_async(engine: EngineChoice) -> Result<(), Failure> {
+    match engine {
+        EngineChoice::Int3 => Err(Failure::usage(
+            "--async needs the jump engine: breakpoints stop the threads for so long that a queue is never what it is without them; leave out --engine int3",
+        )),
+        EngineChoice::Jump => Ok(()),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::input::distrust;
 use crate::options::{ResumeOptions, ResumeTarget};
 use crate::report::Report;
 use crate::session::investigation::Investigation;
+use crate::session::serving::Serving;
 use crate::state::restore;
 
 use super::conduct::{Conduct, Stdout, shown};
@@ -29,11 +30,14 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
         Investigation::resumed(&report, params).map_err(|error| refuse(error.to_string()))?;
     let running = Running::stored(&report, params, &mut investigation.modules)
         .map_err(|error| refuse(error.to_string()))?;
+    let serving = Serving::stored(&report, params, &mut investigation)
+        .map_err(|error| refuse(error.to_string()))?;
     match options.target {
         ResumeTarget::Pid(pid) => {
             let found = preflight::check(pid).class(FailureKind::Target)?;
             let mut conduct = Conduct::with(investigation, options.common, Stdout::Ours)?;
             conduct.running = running;
+            conduct.go_on_following(serving)?;
             conduct.check = options.check;
             for note in &found.notes {
                 conduct.warn(note.to_string());
@@ -43,6 +47,7 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
         ResumeTarget::Command(command) => {
             let mut conduct = Conduct::with(investigation, options.common, Stdout::Targets)?;
             conduct.running = running;
+            conduct.go_on_following(serving)?;
             conduct.check = options.check;
             run::conduct_runs(&mut conduct, &command, 1)
         }
@@ -55,6 +60,7 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
             }
             let mut conduct = Conduct::with(investigation, options.common, Stdout::Targets)?;
             conduct.running = running;
+            conduct.go_on_following(serving)?;
             conduct.check = options.check;
             conduct.say(&format!("running {}", shown(&command).join(" ")));
             run::conduct_runs(&mut conduct, &command, 1)

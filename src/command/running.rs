@@ -12,6 +12,7 @@ use crate::exit::Failure;
 use crate::report::Report;
 use crate::report::model::TimeTable;
 use crate::report::place::Place;
+use crate::session::catalog::Catalog;
 use crate::session::investigation::{Investigation, stored_places};
 use crate::session::modules::Modules;
 use crate::session::survey::{self, Arrival, Survey, Surveyed};
@@ -82,20 +83,12 @@ impl Running {
                 share: focus.share_of_time,
                 calls: focus.calls,
             };
-            // To its own analysis the function is f0.
-            let own = Report {
-                f0: focus.function.clone(),
-                status: focus.status,
-                profile: focus.profile.clone(),
-                peaks: focus.peaks.clone(),
-                ftree: focus.ftree.clone(),
-                time: None,
-                focus: Vec::new(),
-                comparison: None,
-                ..report.clone()
-            };
-            let mut investigation =
-                Investigation::resumed_among(std::mem::take(modules), &own, params)?;
+            let mut investigation = Investigation::resumed_among(
+                std::mem::take(modules),
+                Catalog::default(),
+                &focus.as_f0(report),
+                params,
+            )?;
             *modules = std::mem::take(&mut investigation.modules);
             investigation.callers = arrival.callers.clone();
             functions.push(Below {

@@ -1,14 +1,12 @@
 //! Where a running analysis stands: told to `darc status` from another terminal, and shown when the person
 //! presses return.
 
-use crate::analysis::totals::Totals;
 use crate::report::json;
 use crate::report::model::{Engine, Report, Target};
 use crate::report::text;
 use crate::session::claim::Claim;
 use crate::session::clock::Moment;
-use crate::session::investigation::Investigation;
-use crate::session::onlooker::Onlooker;
+use crate::session::onlooker::{Onlooker, Seen};
 use crate::session::{summary, survey};
 use crate::terminal::keys::Keys;
 use crate::terminal::live::Printer;
@@ -50,7 +48,12 @@ impl Standing {
         }
     }
 
-    fn report(&self, investigation: &Investigation, totals: Option<&Totals>) -> Report {
+    fn report(&self, seen: Seen<'_>) -> Report {
+        let Seen {
+            investigation,
+            serving,
+            totals,
+        } = seen;
         let time = totals.map(|totals| survey::time_table(investigation, totals));
         let found = time.as_ref().map(|time| summary::Found {
             time,
@@ -60,7 +63,7 @@ impl Standing {
         summary::report(
             investigation,
             found,
-            None,
+            serving,
             self.engine,
             self.target.clone(),
             rate,
@@ -69,14 +72,14 @@ impl Standing {
 }
 
 impl Onlooker for Standing {
-    fn look(&self, investigation: &Investigation, totals: Option<&Totals>) {
+    fn look(&self, seen: Seen<'_>) {
         while let Some(asker) = answering::asker(&self.claim) {
-            if let Ok(report) = json::render(&self.report(investigation, totals)) {
+            if let Ok(report) = json::render(&self.report(seen)) {
                 answering::tell(asker, report);
             }
         }
         if self.keys.pressed() {
-            let report = self.report(investigation, totals);
+            let report = self.report(seen);
             self.printer.print(&text::render(&report, self.style));
         }
     }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use super::model::{
     BucketEntry, CalleeKind, DescentState, ExampleCall, ExampleOp, FnodePeak, Frame, FtreeNode,
-    Function, InlinedFrame, Kind, Parameters, PeakEntry, PeakValues, ProfileComparison,
+    Function, HandedOver, InlinedFrame, Kind, Parameters, PeakEntry, PeakValues, ProfileComparison,
     ProfileTable, RootCauseEntry, Status, StopReason, ValueContrast, ValueShare,
 };
 use super::off_cpu::{off_cpu, waits_entry};
 use super::place::Place;
 use crate::analysis::compare::{Comparison, PeakChange};
 use crate::analysis::offcpu::{OtherId, is_absence};
+use crate::analysis::op_requests::OpRequests;
 use crate::analysis::values::Counted;
 use crate::analysis::{
     self, Absence, Analysis, Callee, CalleeId, CauseKind, Fnode, FnodeId, Outcome, Params,
@@ -123,6 +124,21 @@ pub fn profile(profile: &Profile) -> ProfileTable {
             })
             .collect(),
     }
+}
+
+/// What became of the requests of each peak's ops.
+#[must_use]
+pub fn handed_over(requests: &OpRequests, analysis: &Analysis) -> Vec<HandedOver> {
+    let by_peak = requests.by_peak(&analysis.peaks()).into_iter();
+    by_peak
+        .map(|(peak, handed)| HandedOver {
+            peak,
+            ops: handed.ops,
+            requests: handed.requests,
+            waits: profile(&handed.waits),
+            services: profile(&handed.services),
+        })
+        .collect()
 }
 
 /// A comparison with a stored profile.

@@ -41,14 +41,14 @@ pub(super) fn finished() -> Report {
     report
 }
 
-/// An analysis of requests that another thread serves.
-pub(super) fn handed_over() -> Report {
+/// An analysis of which requests are followed to another thread that serves them.
+pub(crate) fn handed_over() -> Report {
     let mut report = finished();
     let served = &mut report.focus[0];
     served.path = ["put", "enqueue", "serve"].map(str::to_owned).to_vec();
     served.function.name = "serve".to_owned();
     served.ftree.name = "serve".to_owned();
-    served.handover = Some(sample::handover());
+    served.handover = Some(sample::handover(&report.profile));
     for peak in &mut served.peaks {
         if let Some(example) = &mut peak.example {
             example.waited = Some(3_000_000);
@@ -77,6 +77,13 @@ fn a_function_that_runs_all_the_time() {
 #[test]
 fn a_finished_analysis_for_people() {
     golden("finished.txt", &text::render(&finished(), Style::default()));
+}
+
+#[test]
+fn requests_that_are_handed_over() {
+    let text = text::render(&handed_over(), Style::default());
+    golden("handed-over.txt", &text);
+    golden("handed-over.html", &super::html::render(&handed_over()));
 }
 
 #[test]

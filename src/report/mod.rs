@@ -13,7 +13,8 @@ pub mod difference;
 pub mod escape;
 pub mod folded;
 #[cfg(test)]
-mod golden_tests;
+pub(crate) mod golden_tests;
+mod handover;
 pub mod html;
 pub mod json;
 mod markup;

@@ -2,14 +2,14 @@
 
 use super::assemble::{self, Names, Site};
 use super::model::{
-    BucketEntry, Clock, ClockUnit, Engine, Function, HandOver, InlinedFrame, Module, Pause,
+    Clock, ClockUnit, Engine, Function, HandOver, HandedOver, InlinedFrame, Module, Pause,
     ProbeCost, Probes, ProfileTable, Report, SCHEMA, SkippedSite, Target, TimePart, TimeTable,
     Whose,
 };
 use super::place::Place;
 use crate::analysis::compare::Comparison;
 use crate::analysis::simulate::{Program, Session, call};
-use crate::analysis::{Callee, CalleeId, Params, SiteId};
+use crate::analysis::{Callee, CalleeId, Params, Profile, Resolution, SiteId, Ticks};
 
 const EXE: &str = "/srv/bin/store";
 const FUTEX: Callee = Callee::Syscall(Some(202));
@@ -191,11 +191,25 @@ pub(crate) fn of(session: &Session) -> Report {
     }
 }
 
-/// What came of requests that another thread served.
-pub(super) fn handover() -> HandOver {
+/// What became of the requests of the ops of [`report`]: those of peak 2 wait four times as long.
+pub(super) fn handover(waits: &ProfileTable) -> HandOver {
+    let table = |latencies: &[u64]| {
+        let mut profile = Profile::new(Resolution::default());
+        for &latency in latencies {
+            profile.add(Ticks(latency));
+        }
+        assemble::profile(&profile)
+    };
+    let of = |peak, ops, requests, waits: &[u64], services: &[u64]| HandedOver {
+        peak,
+        ops,
+        requests,
+        waits: table(waits),
+        services: table(services),
+    };
     HandOver {
         enqueue: Function {
-            name: "enqueue".to_owned(),
+            name: "enqueue\x1b[2J".to_owned(),
             module: EXE.to_owned(),
             offset: 0x1700,
             file: Some("queue.cc".to_owned()),
@@ -203,23 +217,26 @@ pub(super) fn handover() -> HandOver {
         },
         enqueued_object: "arg2".to_owned(),
         served_object: "*(arg1+8)".to_owned(),
-        enqueued: 120,
-        served: 110,
-        in_flight: 4,
-        expired: 6,
+        enqueued: 12,
+        served: 7,
+        in_flight: 1,
+        expired: 2,
         crowded_out: 0,
-        others: 90,
+        others: 4,
         unread: 0,
-        waits: ProfileTable {
-            resolution: 1,
-            ops: 110,
-            total: 330_000_000,
-            buckets: vec![BucketEntry {
-                bucket: 21,
-                ops: 110,
-                total: 330_000_000,
-            }],
-        },
+        waits: waits.clone(),
+        peaks: vec![
+            of(
+                Some(1),
+                4,
+                4,
+                &[900, 1_100, 1_000],
+                &[70_000, 60_000, 50_000],
+            ),
+            of(Some(2), 2, 4, &[4_200, 3_800, 4_000], &[60_000; 3]),
+            of(None, 1, 1, &[], &[]),
+        ],
+        of_unknown_ops: 3,
     }
 }
 

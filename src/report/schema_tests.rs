@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::golden_tests::{finished, running};
+use super::golden_tests::{finished, handed_over, running};
 use super::model::Report;
 use super::sample;
 
@@ -28,6 +28,7 @@ fn reports_keep_to_the_published_schema() {
         sample::report(0),
         sample::report(330),
         finished(),
+        handed_over(),
         running(),
     ] {
         let json = serde_json::to_value(&report).unwrap();

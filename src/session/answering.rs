@@ -31,15 +31,15 @@ impl CarriedOut {
 impl Session<'_> {
     pub(super) fn find_serving(&mut self) -> Result<(), SessionError> {
         match &mut self.serving {
-            Some(serving) if serving.enqueue_at.is_none() => {
-                match serving.find(self.investigation) {
-                    Err(SessionError::Name(_)) if self.libraries == Libraries::NotLoadedYet => {
-                        Ok(())
-                    }
-                    found => found,
+            Some(serving) => match serving.find(self.investigation) {
+                Err(SessionError::Name(_) | SessionError::OtherBuild(_))
+                    if self.libraries == Libraries::NotLoadedYet =>
+                {
+                    Ok(())
                 }
-            }
-            _ => Ok(()),
+                found => found,
+            },
+            None => Ok(()),
         }
     }
 
@@ -61,7 +61,8 @@ impl Session<'_> {
     /// Does what the analyses ask for. True when they ask for nothing more, ever.
     pub(super) fn answer(&mut self) -> Result<bool, SessionError> {
         let of_f0 = self.carry_out();
-        if let Some(latencies) = &of_f0.filter {
+        // What became of requests is asked of all ops.
+        if let (Some(latencies), None) = (&of_f0.filter, &self.serving) {
             self.engine.set_filter(latencies);
         }
         // Which calls serve requests of f0 is not known in the target, so all of them are recorded.

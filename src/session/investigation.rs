@@ -106,19 +106,19 @@ impl Investigation {
     /// # Errors
     /// When what is stored contradicts itself or the parameters.
     pub fn resumed(report: &Report, params: Params) -> Result<Investigation, StateError> {
-        Investigation::resumed_among(Modules::default(), report, params)
+        Investigation::resumed_among(Modules::default(), Catalog::default(), report, params)
     }
 
-    /// As [`Investigation::resumed`], with files that others know too.
+    /// As [`Investigation::resumed`], with files and a numbering of call sites that others have too.
     ///
     /// # Errors
     /// As [`Investigation::resumed`].
     pub fn resumed_among(
         mut modules: Modules,
+        mut catalog: Catalog,
         report: &Report,
         params: Params,
     ) -> Result<Investigation, StateError> {
-        let mut catalog = Catalog::default();
         let code = stored_places(report);
         let f0 = Place {
             module: report.f0.module.clone(),

@@ -119,7 +119,7 @@ pub fn wait_for_begin(
             return Ok(None);
         }
         if let Some(onlooker) = limits.onlooker {
-            onlooker.look(investigation, None);
+            onlooker.look((&*investigation).into());
         }
         match limits.interrupts.level() {
             Level::GoOn => {}

@@ -54,7 +54,7 @@ use code::CodeCache;
 use hooks::Hooks;
 use investigation::Investigation;
 use modules::{CodeRef, Modules};
-use onlooker::Onlooker;
+use onlooker::{Onlooker, Seen};
 use profiling::entrances::Entrances;
 use question::Question;
 use restored::Touched;
@@ -236,6 +236,7 @@ impl<'a> Session<'a> {
     #[must_use]
     pub fn and_serving(mut self, mut serving: Option<&'a mut Serving>) -> Session<'a> {
         if let Some(serving) = &mut serving {
+            serving.next_process();
             let own = &mut serving.investigation;
             own.cost = self.investigation.cost;
             own.analysis
@@ -336,7 +337,10 @@ impl<'a> Session<'a> {
             self.watch.look(self.investigation);
             self.question.consider(self.investigation);
             if let Some(onlooker) = limits.onlooker {
-                onlooker.look(self.investigation, None);
+                onlooker.look(Seen {
+                    serving: self.serving.as_deref(),
+                    ..Seen::from(&*self.investigation)
+                });
             }
             if self.is_f0_loaded() && self.engine.leaves_target_untraced() {
                 let pid = self.pid;

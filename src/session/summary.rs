@@ -192,6 +192,8 @@ fn served(main: &Investigation, serving: &Serving) -> Option<Focus> {
             others: counts.others,
             unread: counts.unread,
             waits: assemble::profile(serving.in_flight.waits()),
+            peaks: assemble::handed_over(serving.in_flight.of_ops(), &main.analysis),
+            of_unknown_ops: serving.in_flight.of_ops().unknown(),
         }),
         ..found
     })

@@ -24,6 +24,7 @@ use super::code::{CodeCache, Scanned};
 use super::hooks::Hooks;
 use super::investigation::{Investigation, Learnt};
 use super::modules::CodeRef;
+use super::onlooker::Seen;
 use super::planning::{self, Sources};
 use super::stacks::{StackFrame, Unwinder};
 use super::waiting::is_waiting;
@@ -220,7 +221,10 @@ impl<'a> Survey<'a> {
                 None => {}
             }
             if let Some(onlooker) = limits.onlooker {
-                onlooker.look(self.investigation, Some(self.totals));
+                onlooker.look(Seen {
+                    totals: Some(self.totals),
+                    ..Seen::from(&*self.investigation)
+                });
             }
             let marked = self.investigation.end_at.is_some() && engine.marked(Mark::End) > 0;
             if marked || limits.interrupts.end_asked() {

@@ -298,8 +298,17 @@ pub struct Holding<'a> {
     pub timeline: &'a mut Timeline,
 }
 
+impl Holding<'_> {
+    fn op_ended(&mut self, op: &Op) {
+        if let Some(serving) = &mut self.serving {
+            serving.op_ended(self.investigation, op);
+        }
+    }
+}
+
 impl Sink for Holding<'_> {
     fn op(&mut self, op: Op) {
+        self.op_ended(&op);
         match self.timeline {
             Timeline::Switches(known) => known.held.push_back((Whose::F0, op)),
             Timeline::Sums { .. } | Timeline::Unused => self.investigation.op(op),
@@ -308,6 +317,11 @@ impl Sink for Holding<'_> {
 
     fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks) {
         self.investigation.latency_only(latency, ops, total);
+    }
+
+    fn partly(&mut self, op: Op) {
+        self.op_ended(&op);
+        self.latency_only(op.latency, 1, op.latency);
     }
 
     fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {

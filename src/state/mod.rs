@@ -21,6 +21,8 @@ mod document;
 pub mod error;
 mod json;
 mod outline;
+#[cfg(test)]
+mod requests_tests;
 pub mod restore;
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,14 @@
 //! From a result back to an analysis that goes on with it.
 
+use std::collections::BTreeMap;
+
+use crate::analysis::handover::{Counts, InFlight};
+use crate::analysis::op_requests::{Handed, OpRequests};
 use crate::analysis::{
     Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Outcome, Params, PathState, PeakRecord,
     SiteId, Stats, Stop, Stored, Ticks,
 };
-use crate::report::model::{CalleeKind, DescentState, FnodePeak, FtreeNode, StopReason};
+use crate::report::model::{CalleeKind, DescentState, FnodePeak, FtreeNode, HandOver, StopReason};
 use crate::report::{Place, Report};
 
 use super::{StateError, validate};
@@ -45,6 +49,34 @@ pub fn restore(report: &Report, params: Params, ids: &mut dyn Ids) -> Result<Ana
         ftree: ftree(&report.ftree, ids)?,
     };
     Ok(Analysis::resume(params, stored)?)
+}
+
+/// The requests of earlier runs. Those that were in flight are never seen to be served.
+///
+/// # Errors
+/// When the figures contradict themselves.
+pub fn requests(handover: &HandOver) -> Result<InFlight, StateError> {
+    let waits = validate::profile(&handover.waits)?;
+    let mut by_peak = BTreeMap::new();
+    for of in &handover.peaks {
+        let handed = Handed {
+            ops: of.ops,
+            requests: of.requests,
+            waits: validate::profile(&of.waits)?,
+            services: validate::profile(&of.services)?,
+        };
+        by_peak.insert(of.peak, handed);
+    }
+    let of_ops = OpRequests::resumed(waits.resolution(), by_peak, handover.of_unknown_ops);
+    let counts = Counts {
+        enqueued: handover.enqueued,
+        served: handover.served,
+        others: handover.others,
+        expired: handover.expired.saturating_add(handover.in_flight),
+        crowded_out: handover.crowded_out,
+        unread: handover.unread,
+    };
+    Ok(InFlight::resumed(waits, of_ops, counts))
 }
 
 fn ftree(root: &FtreeNode, ids: &mut dyn Ids) -> Result<Ftree, StateError> {
@@ -115,7 +147,7 @@ fn absence(node: &FtreeNode) -> Option<Absence> {
 fn record(node: &FtreeNode, peak: u32) -> PeakRecord {
     let none = FnodePeak::default();
     let stored = node.peaks.get(&peak).unwrap_or(&none);
-    let count = |counts: &std::collections::BTreeMap<u32, u64>| counts.get(&peak).copied();
+    let count = |counts: &BTreeMap<u32, u64>| counts.get(&peak).copied();
     PeakRecord {
         round: 0,
         before: 0,

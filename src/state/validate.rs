@@ -8,7 +8,8 @@ use crate::analysis::{Params, PeakChoice, Profile, Resolution, Ticks, histogram:
 use crate::report::Report;
 use crate::report::model::CalleeKind;
 use crate::report::model::{
-    DescentState, FnodePeak, FtreeNode, Parameters, PeakEntry, ProfileTable, SCHEMA,
+    DescentState, FnodePeak, FtreeNode, HandOver, HandedOver, Parameters, PeakEntry, ProfileTable,
+    SCHEMA,
 };
 use crate::report::profiles::{KIND, ProfileSet};
 
@@ -37,7 +38,7 @@ pub(super) fn report(report: &Report) -> Result<(), StateError> {
         share("share_of_time", focus.share_of_time)?;
         profile(&focus.profile)?;
         if let Some(handover) = &focus.handover {
-            profile(&handover.waits)?;
+            handed_over(handover, report)?;
         }
         analysis(&focus.profile, &focus.peaks, &focus.ftree)?;
     }
@@ -68,6 +69,38 @@ pub(super) fn report(report: &Report) -> Result<(), StateError> {
     ensure(modules.len() == report.modules.len(), || {
         "a module is listed twice".to_owned()
     })
+}
+
+/// What became of requests: by peaks that f0 has, and no more of them served than handed over.
+fn handed_over(handover: &HandOver, report: &Report) -> Result<(), StateError> {
+    let table = |table: &ProfileTable| {
+        ensure(table.resolution == report.profile.resolution, || {
+            "requests: their times have another resolution than the profile".to_owned()
+        })?;
+        profile(table).map(drop)
+    };
+    table(&handover.waits)?;
+    let last = report.peaks.len() as u32;
+    // What belongs to no peak comes last.
+    let order = |of: &HandedOver| of.peak.unwrap_or(u32::MAX);
+    let ascending = handover
+        .peaks
+        .windows(2)
+        .all(|pair| order(&pair[0]) < order(&pair[1]));
+    ensure(ascending, || "requests: peaks are out of order".to_owned())?;
+    for of in &handover.peaks {
+        table(&of.waits)?;
+        table(&of.services)?;
+        ensure(
+            of.peak.is_none_or(|peak| (1..=last).contains(&peak)),
+            || format!("requests: there is no peak {}", order(of)),
+        )?;
+        ensure(
+            of.waits.ops == of.services.ops && of.waits.ops <= of.requests && of.ops <= of.requests,
+            || "requests: more were served than handed over".to_owned(),
+        )?;
+    }
+    Ok(())
 }
 
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), StateError> {

@@ -11,7 +11,6 @@ use darc_tracer::record::Op;
 use darc_tracer::{launch, preflight};
 use nix::sys::signal::SigSet;
 
-use crate::analysis::totals::Totals;
 use crate::analysis::{Params, Peak, PeakChoice, Ticks, find_peaks};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{DuringPeak, Preemption, SampleOptions, SampleTarget, Verbosity};
@@ -21,7 +20,7 @@ use crate::sampling::profile::During;
 use crate::session::claim::Claim;
 use crate::session::clock::Moment;
 use crate::session::investigation::Investigation;
-use crate::session::onlooker::Onlooker;
+use crate::session::onlooker::{Onlooker, Seen};
 use crate::session::{Ending, Libraries, Limits, Session};
 use crate::terminal::live::{Progress, Screen};
 use crate::terminal::warning;
@@ -57,7 +56,8 @@ impl std::fmt::Debug for Listening<'_> {
 }
 
 impl Onlooker for Listening<'_> {
-    fn look(&self, investigation: &Investigation, _: Option<&Totals>) {
+    fn look(&self, seen: Seen<'_>) {
+        let investigation = seen.investigation;
         let listener = &mut *self.0.borrow_mut();
         listener.clock.tick();
         listener.sampler.read();

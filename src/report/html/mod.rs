@@ -4,6 +4,7 @@
 //! paper, and in light or dark. A content security policy forbids what the page does not need, should
 //! a name ever become markup.
 
+mod handover;
 mod time;
 
 use crate::analysis::{Hz, Resolution};
@@ -42,12 +43,20 @@ pub fn render(report: &Report) -> String {
     for (number, focus) in (1_u32..).zip(&report.focus) {
         page.raw("<section><h2 id=\"below-")
             .number(number)
-            .raw("\">Below <span class=\"name\">");
-        page.words(words::path(&focus.path))
-            .raw("</span></h2>\n<p>");
-        page.text(words::percent(focus.share_of_time))
-            .raw(" of the time, ");
-        page.number(focus.calls).raw(" calls</p></section>\n");
+            .raw(match focus.handover {
+                Some(_) => "\">Served by <span class=\"name\">",
+                None => "\">Below <span class=\"name\">",
+            });
+        page.words(words::path(&focus.path)).raw("</span></h2>\n");
+        match &focus.handover {
+            Some(handover) => page.handover(handover, &report.peaks),
+            None => {
+                page.raw("<p>").text(words::percent(focus.share_of_time));
+                page.raw(" of the time, ").number(focus.calls);
+                page.raw(" calls</p>");
+            }
+        }
+        page.raw("</section>\n");
         page.analysis(&Analysis {
             prefix: Prefix::Below(number),
             title: format!("Latency of {}", focus.path.join(" → ")),
@@ -184,12 +193,13 @@ impl Page {
             self.raw("<li><a href=\"#peaks\">Peaks and their causes</a></li>\n<li><a href=\"#contrast\">What slow ops do</a></li>\n");
             self.raw("<li><a href=\"#calls\">Calls</a></li>\n");
         }
-        for number in (1_u32..).zip(&report.focus).map(|(number, _)| number) {
-            self.raw("<li><a href=\"#below-")
-                .number(number)
-                .raw("\">Below ")
-                .number(number)
-                .raw("</a></li>\n");
+        for (number, focus) in (1_u32..).zip(&report.focus) {
+            self.raw("<li><a href=\"#below-").number(number).raw("\">");
+            match focus.handover {
+                Some(_) => self.raw("Handed over, and served"),
+                None => self.raw("Below ").number(number),
+            };
+            self.raw("</a></li>\n");
         }
         self.raw("<li><a href=\"#probes\">Probes</a></li>\n</ul></nav>\n</header>\n");
     }

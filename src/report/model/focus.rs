@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FtreeNode, Function, PeakEntry, ProfileTable, Status, ValueContrast};
+use super::{FtreeNode, Function, PeakEntry, ProfileTable, Report, Status, ValueContrast};
 use crate::report::place::Place;
 
 /// A function below an f0 that was running already, with an analysis of its own.
@@ -40,6 +40,24 @@ pub struct Focus {
     pub handover: Option<HandOver>,
 }
 
+impl Focus {
+    /// Its own analysis as one of its own: there the function is f0. `of` is the report that it is part of.
+    #[must_use]
+    pub fn as_f0(&self, of: &Report) -> Report {
+        Report {
+            f0: self.function.clone(),
+            status: self.status,
+            profile: self.profile.clone(),
+            peaks: self.peaks.clone(),
+            ftree: self.ftree.clone(),
+            time: None,
+            focus: Vec::new(),
+            comparison: None,
+            ..of.clone()
+        }
+    }
+}
+
 /// How requests come from ops of f0 to the function that serves them.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -66,6 +84,30 @@ pub struct HandOver {
     pub unread: u64,
     /// How long requests waited, from the call that handed them over to the call that served them.
     pub waits: ProfileTable,
+    /// The same by f0's peaks, in their order; what ops of no peak handed over is last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peaks: Vec<HandedOver>,
+    /// Requests that cannot be counted for an op: it had not ended, or did not end by returning, or its record was
+    /// lost.
+    #[serde(default)]
+    pub of_unknown_ops: u64,
+}
+
+/// What became of the requests that the ops of a peak of f0 handed over.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HandedOver {
+    /// f0's peak; none for ops that belong to no peak.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak: Option<u32>,
+    /// Ops that handed over at least one request.
+    pub ops: u64,
+    /// Their requests.
+    pub requests: u64,
+    /// How long those waited that were seen to be served.
+    pub waits: ProfileTable,
+    /// How long the calls took that served them.
+    pub services: ProfileTable,
 }
 
 fn in_progress() -> Status {

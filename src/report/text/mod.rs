@@ -62,7 +62,7 @@ pub fn render(report: &Report, style: Style) -> String {
     for focus in &report.focus {
         page.blank();
         match &focus.handover {
-            Some(handover) => handover::write(&mut page, focus, handover),
+            Some(handover) => handover::write(&mut page, focus, handover, &report.peaks),
             None => page.heading(&format!(
                 "Below {}: {} of the time, {} calls: {}",
                 path(&focus.path),

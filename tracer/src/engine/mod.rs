@@ -20,6 +20,12 @@ pub trait Sink {
     /// those that the peak filter kept out. `latency` is any latency of their common bucket.
     fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks);
 
+    /// One op of which only the latency, its thread and its time are known; counts as in
+    /// [`Sink::latency_only`].
+    fn partly(&mut self, op: Op) {
+        self.latency_only(op.latency, 1, op.latency);
+    }
+
     /// A request was handed over inside an op of f0; see [`Asynchronous`](crate::plan::Asynchronous).
     fn enqueued(&mut self, _enqueued: Enqueued) {}
 

@@ -126,7 +126,7 @@ fn deliver(
     let served = serving.is_some() && tree.fnode_of_descriptor(root) == serving;
     match (served, known) {
         (false, true) => sink.op(op),
-        (false, false) => sink.latency_only(latency, 1, latency),
+        (false, false) => sink.partly(op),
         (true, true) => sink.served(Served::Whole(op)),
         (true, false) => sink.served(Served::Partly(op)),
     }

@@ -342,6 +342,10 @@ impl Engine for Jump {
         }
         let path = plan.asynchronous.as_ref();
         self.serving = path.map(|path| path.root);
+        if path.is_some() {
+            // Which op a request is of is known from the op's record alone.
+            self.sampling = Sampling::All;
+        }
         let codes = plan
             .f0
             .iter()

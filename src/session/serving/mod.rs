@@ -16,13 +16,16 @@ use darc_tracer::record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 
 use crate::analysis::Params;
 use crate::analysis::expression::Expression;
-use crate::analysis::handover::InFlight;
+use crate::analysis::handover::{InFlight, Service};
+use crate::analysis::op_requests::Given;
 
 use super::SessionError;
 use super::code::CodeCache;
 use super::investigation::Investigation;
 use super::modules::CodeRef;
 use super::waited::Waited;
+
+mod stored;
 
 /// Added to the fnodes of the second ftree where both are known by one number.
 const FIRST: u32 = 1 << 30;
@@ -55,6 +58,8 @@ pub struct Serving {
     pub in_flight: InFlight,
     /// How long requests of calls waited that may be shown as examples.
     waited: Waited,
+    /// Whether both functions were seen to be loaded.
+    located: bool,
     /// Calls that the engine delivered since the last time, and before that.
     arrived: Vec<Served>,
     ripe: Vec<Served>,
@@ -72,6 +77,7 @@ impl Serving {
             serve,
             enqueue_at: None,
             waited: Waited::default(),
+            located: false,
             arrived: Vec::new(),
             ripe: Vec::new(),
             marks: VecDeque::new(),
@@ -94,11 +100,28 @@ impl Serving {
         outcome
     }
 
-    /// Finds both functions among what is loaded.
+    /// Finds both functions among what is loaded, once.
     ///
     /// # Errors
-    /// When one of the names fits nothing or several functions, or the functions cannot be told apart.
+    /// When one of the names fits nothing or several functions, the functions cannot be told apart, or those of a
+    /// stored analysis are not there.
     pub fn find(&mut self, main: &Investigation) -> Result<(), SessionError> {
+        if self.located {
+            return Ok(());
+        }
+        if let (Some(enqueue), Some(serve)) = (self.enqueue_at, self.investigation.f0) {
+            let missing = |at: &CodeRef| main.modules.locate(*at).is_none();
+            if let Some(at) = [enqueue, serve].into_iter().find(missing) {
+                let build = main.modules.get(at.module);
+                return Err(SessionError::OtherBuild(format!(
+                    "the stored analysis follows requests through {} of {}, which is not loaded in this build; run the same build, or start a new analysis with darc run or attach",
+                    main.naming().name(at),
+                    build.path
+                )));
+            }
+            self.located = true;
+            return Ok(());
+        }
         let enqueue = main.resolve(&self.enqueue.function)?;
         let serve = main.resolve(&self.serve.function)?;
         let twice = [enqueue, serve]
@@ -112,6 +135,7 @@ impl Serving {
         }
         self.enqueue_at = Some(enqueue);
         self.investigation.f0 = Some(serve);
+        self.located = true;
         Ok(())
     }
 
@@ -175,9 +199,24 @@ impl Serving {
     /// Takes what the engine delivers.
     pub fn enqueued(&mut self, enqueued: &Enqueued) {
         match self.enqueue.object.of(&enqueued.arguments) {
-            Some(object) => self.in_flight.enqueue(object, enqueued.at),
+            Some(object) => {
+                let (at, tid) = (enqueued.at, enqueued.tid);
+                self.in_flight.enqueue(object, Given { at, tid });
+            }
             None => self.in_flight.unread(),
         }
+    }
+
+    /// An op of f0 ended, whose requests are known from now on to be those of an op of this latency.
+    pub fn op_ended(&mut self, main: &Investigation, op: &Op) {
+        let bucket = main.analysis.bucket(op.latency);
+        let of_ops = self.in_flight.of_ops_mut();
+        of_ops.ended(op.tid, op.start, op.end, bucket);
+    }
+
+    /// The next process is looked at: what another one had handed over is not served in it.
+    pub fn next_process(&mut self) {
+        self.in_flight.abandon();
     }
 
     /// Takes what the engine delivers.
@@ -215,7 +254,7 @@ impl Serving {
             let (Served::Whole(op) | Served::Partly(op)) = &served;
             match self.serve.object.of(&op.arguments) {
                 None => self.in_flight.unread(),
-                Some(object) => match (self.in_flight.serve(object, op.start), served) {
+                Some(object) => match (self.in_flight.serve(object, service(op)), served) {
                     (None, _) => {}
                     (Some(waited), Served::Whole(op)) => {
                         self.waited.note(&op, waited, &self.investigation.analysis);
@@ -269,6 +308,13 @@ fn outward(fnode: FnodeId) -> FnodeId {
 
 fn inward(fnode: FnodeId) -> Option<FnodeId> {
     fnode.0.checked_sub(FIRST).map(FnodeId)
+}
+
+fn service(op: &Op) -> Service {
+    Service {
+        start: op.start,
+        latency: op.latency,
+    }
 }
 
 fn inward_op(mut op: Op) -> Op {
