@@ -18,7 +18,7 @@ pub enum InputError {
     #[error("is no regular file; name a file")]
     NotRegular,
     /// Larger than anything that could be meant.
-    #[error("is larger than {0} bytes; this is no such file")]
+    #[error("is larger than {} KiB, as no file of darc is; name another file", .0 >> 10)]
     TooLarge(usize),
 }
 

@@ -83,6 +83,7 @@ fn waiting_in_the_queue_and_being_served_are_told_apart() {
             && ops(&served["profile"], 17, 18) * 20 < requests
             && told_apart
             && elsewhere
+            && served["peaks"][0]["example"]["waited"].is_u64()
             && (of("look_up"), of("seek"), of("serve_elsewhere")) == (1, 1, 0);
         match right {
             true => Ok(()),

@@ -536,6 +536,12 @@ fn bad_wishes_are_refused() {
         ),
         (&["profile", "-p", &pid, "--format", "folded"], 2, "folded"),
         (&["profile", "-p", "999999999"], 3, "no process"),
+        (
+            &["profile", "--callees-of", "rehash", "--", &path, "20"],
+            3,
+            "rehash calls no function",
+        ),
+        (&["profile", "-p", &pid, "vfork"], 3, "cannot have a probe"),
     ] {
         let refused = run_darc(args);
         assert!(
@@ -548,4 +554,23 @@ fn bad_wishes_are_refused() {
     let unseen = run_darc(&["profile", "-p", &pid, "-d", "50ms", "main"]);
     assert_eq!(unseen.code(), 7, "{unseen:#?}");
     assert!(unseen.stdout.contains("no call of these functions began"));
+    // It may be loaded, but nobody waits longer than was asked for.
+    let waiting = run_darc(&["profile", "-p", &pid, "-d", "50ms", "no_such_library:*"]);
+    assert_eq!(waiting.code(), 7, "{waiting:#?}");
+    assert!(waiting.stdout.contains("waiting for it to be loaded"));
+}
+
+/// What cannot be written is shown; what cannot be shown either is an error.
+#[test]
+fn profiles_that_cannot_be_written_are_shown() {
+    let _turn = turn();
+    let target = Target::start("two_peaks", Opt::O2, &[]);
+    let pid = target.pid().to_string();
+    let args = ["profile", "-p", &pid, "-d", "50ms", "lookup"];
+    let unwritten = execute(darc(&args).args(["-q", "-o", "/dev/full"]));
+    assert!(unwritten.failure(5).contains("/dev/full"));
+    assert!(unwritten.stdout.contains("lookup"), "{unwritten:#?}");
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let status = darc(&args).stdout(full.expect("Linux has it")).status();
+    assert_eq!(status.expect("started").code(), Some(5));
 }

@@ -13,7 +13,7 @@ use nix::sys::signal::SigSet;
 use crate::analysis::Resolution;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{Format, ProfileOf, ProfileOptions, ProfileTarget, Verbosity};
-use crate::output::Output;
+use crate::output::{Output, to_stdout};
 use crate::report::model::Target;
 use crate::report::profiles::{self, ProfileSet};
 use crate::report::text::{self, Style};
@@ -86,38 +86,41 @@ impl<'a> Sheet<'a> {
         }
     }
 
-    /// Writes the file, and shows the set unless that is not wanted.
+    /// Writes the file, and shows the set unless that is not wanted. What cannot be written is shown in any case.
     pub(super) fn publish(&mut self, set: &ProfileSet) -> Result<(), Failure> {
         let format = self.options.format;
         let quiet = self.options.verbosity == Verbosity::Quiet;
-        // Without a file the format is that of what is shown.
-        let shown_as = match self.output {
-            Some(_) => Format::Text,
-            None => format,
-        };
-        if !quiet || self.output.is_none() {
-            // A started program has stdout to itself; a closed pipe is no reason to fail.
-            match self.options.target {
-                ProfileTarget::Pid(_) => {
-                    let stream = std::io::stdout();
-                    let text = self.rendered(set, shown_as, &stream)?;
-                    print(stream, &text);
-                }
-                ProfileTarget::Command(_) => {
-                    let stream = std::io::stderr();
-                    let text = self.rendered(set, shown_as, &stream)?;
-                    print(stream, &text);
-                }
-            }
-        }
         let Some(output) = self.output.take() else {
-            return Ok(());
+            return self.show(set, format);
         };
+        if !quiet {
+            // The file is what matters.
+            let _ = self.show(set, Format::Text);
+        }
         let saved = match format {
             Format::Text => state::write_profiles(set),
             _ => render(set, format, Style::default())?,
         };
-        output.write(saved.as_bytes()).class(FailureKind::File)
+        let written = output.write(saved.as_bytes()).class(FailureKind::File);
+        if written.is_err() && quiet {
+            let _ = self.show(set, Format::Text);
+        }
+        written
+    }
+
+    /// A started program has stdout to itself. A closed pipe is no reason to fail.
+    fn show(&self, set: &ProfileSet, format: Format) -> Result<(), Failure> {
+        match self.options.target {
+            ProfileTarget::Pid(_) => {
+                let text = self.rendered(set, format, &std::io::stdout())?;
+                to_stdout(&text).class(FailureKind::File)
+            }
+            ProfileTarget::Command(_) => {
+                let text = self.rendered(set, format, &std::io::stderr())?;
+                print(std::io::stderr(), &text);
+                Ok(())
+            }
+        }
     }
 
     fn rendered(

@@ -36,15 +36,15 @@ pub fn render(difference: &Difference, style: Style) -> String {
             .map_or_else(|| "undefined".to_owned(), |rating| format!("{rating:.3}"));
         page.line(&format!("  {rating:>9}  {}", control(&pair.name)));
     }
-    if difference.pairs.is_empty() {
-        page.line("  no function is in both");
-    }
-    if difference.left_out > 0 {
-        page.line("");
-        page.line(&format!(
-            "{} more with near-equal totals or less than 1% of the time",
-            difference.left_out
-        ));
+    let near = "near-equal totals or less than 1% of the time";
+    match (difference.pairs.len(), difference.left_out) {
+        (0, 0) => page.line("  no function is in both"),
+        (0, left_out) => page.line(&format!("  no difference: {left_out} with {near}")),
+        (_, 0) => {}
+        (_, left_out) => {
+            page.line("");
+            page.line(&format!("{left_out} more with {near}"));
+        }
     }
     for (file, names) in [
         (&files[0], &difference.only_before),

@@ -42,7 +42,10 @@ pub fn render(set: &ProfileSet) -> String {
             set.profiles.len()
         ))
         .raw("</span></p>\n");
-    table(&mut page, set, hz);
+    match set.profiles.is_empty() {
+        true => drop(page.raw("<p>No call was measured.</p>\n")),
+        false => table(&mut page, set, hz),
+    }
     for (number, entry) in (1_u32..).zip(matter(set)) {
         section(&mut page, number, entry, set, hz);
     }

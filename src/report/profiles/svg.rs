@@ -35,6 +35,9 @@ pub fn render(set: &ProfileSet) -> String {
     page.raw("<style>")
         .raw(STYLE)
         .raw("svg{background:var(--paper)}</style>\n");
+    if figures.is_empty() {
+        page.raw("<text x=\"16\" y=\"22\">no call was measured</text>\n");
+    }
     let mut y = 0.0;
     for (figure, height) in figures {
         page.raw("<g transform=\"translate(0 ")

@@ -71,7 +71,11 @@ impl Source<'_> {
                         name: "*".to_owned(),
                     };
                     let program = self.modules.loaded().into_iter().take(1);
-                    let places = program.flat_map(|id| self.in_module(id, &all)).collect();
+                    let places: Vec<_> = program.flat_map(|id| self.in_module(id, &all)).collect();
+                    if places.is_empty() {
+                        let note = "the program itself names no functions, it may be stripped";
+                        found.notes.push(note.to_owned());
+                    }
                     self.add(places, &mut found);
                 }
             }
@@ -151,7 +155,7 @@ impl Source<'_> {
     }
 
     fn callees(&mut self, spec: &NameSpec, callers: &[CodeRef], found: &mut Found) {
-        let mut by_pointer = 0;
+        let (mut by_pointer, mut known) = (0, 0);
         for &caller in callers {
             let Some(entry) = self.modules.locate(caller) else {
                 continue;
@@ -166,20 +170,23 @@ impl Source<'_> {
                             Callee::Kernel => {}
                         }
                     }
+                    known += places.len();
                     // What it calls at several sites is one function; itself it is not asked about.
                     self.add(places, found);
                 }
                 Err(reason) => found.refused.push((caller, reason)),
             }
         }
+        let name = match spec {
+            NameSpec::Name { name, .. } => escape(name),
+            _ => "the function".to_owned(),
+        };
         if by_pointer > 0 {
-            let name = match spec {
-                NameSpec::Name { name, .. } => escape(name),
-                _ => "the function".to_owned(),
-            };
             found.notes.push(format!(
                 "{by_pointer} calls in {name} go through pointers: what they reach is not known before they run, and not among the profiles"
             ));
+        } else if known == 0 {
+            found.notes.push(format!("{name} calls no function"));
         }
     }
 

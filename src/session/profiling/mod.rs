@@ -313,7 +313,7 @@ impl<'a> Profiling<'a> {
                 found.functions.len()
             )));
         }
-        let starting = self.launched && self.changes < STARTUP_CHANGES;
+        let starting = !self.has_started();
         for error in found.missing {
             self.consider_missing(error, starting)?;
         }
@@ -398,13 +398,26 @@ impl<'a> Profiling<'a> {
                 self.measured.refused.insert(place, refused.reason);
             }
         }
-        // A program that was just started runs once its libraries have been announced.
-        let runs = !self.launched || self.changes >= STARTUP_CHANGES;
-        if runs && !plan.counted.is_empty() && self.measured.period.is_none() {
+        if !self.has_started() {
+            return Ok(());
+        }
+        if self.measured.period.is_none() {
+            let counted = |function: &CountedFunction| {
+                let member = self.measured.members.get(function.slot as usize);
+                member.is_some_and(|member| !self.measured.refused.contains_key(&member.place))
+            };
+            if !self.waiting && !plan.counted.iter().any(counted) {
+                return Err(refused::nothing_is_left(self.measured));
+            }
             let now = darc_tracer::tsc();
             self.measured.period = Some((now, now));
         }
         Ok(())
+    }
+
+    /// A program that was just started runs once its libraries have been announced.
+    fn has_started(&self) -> bool {
+        !self.launched || self.changes >= STARTUP_CHANGES
     }
 
     /// Shows what there would be if it all ended now; what is kept does not change.

@@ -1,6 +1,9 @@
 //! Functions that must not be probed at their entry, whatever the person's pattern says.
 
-use darc_symbols::Function;
+use darc_symbols::{Function, escape};
+
+use super::Measured;
+use crate::session::SessionError;
 
 /// Why a function is left alone.
 const ENTERED_STRANGELY: &str =
@@ -52,6 +55,30 @@ pub fn reason(file: &str, function: &Function) -> Option<&'static str> {
         return Some(UNWINDER);
     }
     function.names().find_map(of_name)
+}
+
+/// Why there is nothing to profile: none of what was found has a probe.
+#[must_use]
+pub fn nothing_is_left(measured: &Measured) -> SessionError {
+    let Some((&place, reason)) = measured.refused.iter().next() else {
+        let why = match measured.warnings.is_empty() {
+            true => "no function fits".to_owned(),
+            false => measured.warnings.join("; "),
+        };
+        return SessionError::Unsuitable(format!(
+            "nothing to profile: {why}; name others, darc list shows which there are"
+        ));
+    };
+    let image = measured.modules.get(place.module).image.as_ref();
+    let function = image.and_then(|image| image.function_at(place.addr));
+    let name = function.map_or_else(|| place.addr.to_string(), |it| escape(&it.demangled()));
+    let name = match measured.refused.len() {
+        1 => name,
+        all => format!("{name} and {} more", all - 1),
+    };
+    SessionError::Unsuitable(format!(
+        "nothing to profile: {name} cannot have a probe: {reason}; name other functions"
+    ))
 }
 
 fn of_name(name: &str) -> Option<&'static str> {
