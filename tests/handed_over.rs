@@ -187,7 +187,38 @@ fn requests_are_told_while_the_analysis_runs() {
 }
 
 #[test]
-fn a_path_to_another_thread_needs_three_functions_and_the_jump_engine() {
+fn f0_may_be_the_function_that_enqueues() {
+    let _turn = turn();
+    measured(|| {
+        let path = "enqueue=submit:arg1;serve=digest:arg1";
+        let options = ["--async", path, "--start-ops", "60", "--decision-ops", "6"];
+        let task = Task::new("jump", "submit").options(&options);
+        let report = task
+            .run_like_native(&program("slow_consumer", Opt::O2), &["800"])
+            .report();
+        let ms = report.0["clock"]["hz"].as_f64().unwrap_or(0.0) / 1e3;
+        let served = &report.0["focus"][0];
+        let handover = &served["handover"];
+        let count = |what: &str| handover[what].as_u64().unwrap_or(u64::MAX);
+        let by_peak = by_peak(handover);
+        let of_service = |least: f64, most: f64| {
+            let such = |it: &&OfPeak| it.requests > 10 && (least..most).contains(&it.served);
+            by_peak.iter().filter(such).count()
+        };
+        let right = served["path"] == serde_json::json!(["submit", "digest"])
+            && count("served") > 50
+            && count("enqueued") - count("served") <= 1
+            && count("others") <= 1
+            && (of_service(0.0, 2.0 * ms), of_service(2.5 * ms, 30.0 * ms)) == (1, 1);
+        match right {
+            true => Ok(()),
+            false => Err(format!("{:#}", report.0)),
+        }
+    });
+}
+
+#[test]
+fn a_path_to_another_thread_needs_another_function_that_serves_and_the_jump_engine() {
     let _turn = turn();
     let path = program("handed_over", Opt::O2);
     let run = |engine: &str, path_option: &str| {
@@ -212,8 +243,16 @@ fn a_path_to_another_thread_needs_three_functions_and_the_jump_engine() {
     };
     let refused = run("int3", PATH);
     assert!(refused.failure(2).contains("--engine int3"), "{refused:#?}");
-    let refused = run("jump", "enqueue=submit:arg1;serve=serve:arg1");
-    assert!(refused.failure(3).contains("must be three"), "{refused:#?}");
+    for path in [
+        "enqueue=enqueue:arg2;serve=submit:arg1",
+        "enqueue=enqueue:arg2;serve=enqueue:arg2",
+    ] {
+        let refused = run("jump", path);
+        assert!(
+            refused.failure(3).contains("must be another"),
+            "{refused:#?}"
+        );
+    }
     let refused = run("jump", "enqueue=enqueue:arg2;serve=servant:arg1");
     assert!(refused.failure(4).contains("servant"), "{refused:#?}");
     let refused = run("jump", "enqueue=enqueue:rsi;serve=serve:arg1");

@@ -159,10 +159,11 @@ fn focus(naming: Naming<'_>, arrival: &Arrival, investigation: &Investigation) -
 fn served(main: &Investigation, serving: &Serving) -> Option<Focus> {
     let naming = main.naming();
     let (enqueue, serve) = (serving.enqueue_at?, serving.investigation.f0?);
+    let mut path = vec![main.f0?, enqueue, serve];
+    // f0 may be the function that enqueues.
+    path.dedup();
     let arrival = Arrival {
-        path: [main.f0?, enqueue, serve]
-            .map(|place| naming.name(place))
-            .to_vec(),
+        path: path.into_iter().map(|place| naming.name(place)).collect(),
         function: serve,
         callers: Vec::new(),
         share: 0.0,

@@ -17,7 +17,7 @@ use darc_tracer::record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 use crate::analysis::Params;
 use crate::analysis::expression::Expression;
 use crate::analysis::handover::{InFlight, Service};
-use crate::analysis::op_requests::Given;
+use crate::analysis::op_requests::{Given, HandedOver};
 
 use super::SessionError;
 use super::code::CodeCache;
@@ -109,7 +109,8 @@ impl Serving {
         if self.located {
             return Ok(());
         }
-        if let (Some(enqueue), Some(serve)) = (self.enqueue_at, self.investigation.f0) {
+        let stored = self.enqueue_at.zip(self.investigation.f0);
+        if let Some((enqueue, serve)) = stored {
             let missing = |at: &CodeRef| main.modules.locate(*at).is_none();
             if let Some(at) = [enqueue, serve].into_iter().find(missing) {
                 let build = main.modules.get(at.module);
@@ -119,24 +120,31 @@ impl Serving {
                     build.path
                 )));
             }
-            self.located = true;
+            self.locate(main, enqueue, serve);
             return Ok(());
         }
         let enqueue = main.resolve(&self.enqueue.function)?;
         let serve = main.resolve(&self.serve.function)?;
-        let twice = [enqueue, serve]
-            .into_iter()
-            .find(|&at| main.f0 == Some(at) || enqueue == serve);
-        if let Some(at) = twice {
+        if serve == enqueue || main.f0 == Some(serve) {
             return Err(SessionError::Unsuitable(format!(
-                "{}: f0, the function that enqueues and the one that serves must be three; f0 may be a caller of the one that enqueues",
-                main.naming().name(at)
+                "{}: the function that serves must be another than f0 and than the one that enqueues; f0 is the one that enqueues, or calls it",
+                main.naming().name(serve)
             )));
         }
+        self.locate(main, enqueue, serve);
+        Ok(())
+    }
+
+    fn locate(&mut self, main: &Investigation, enqueue: CodeRef, serve: CodeRef) {
         self.enqueue_at = Some(enqueue);
         self.investigation.f0 = Some(serve);
         self.located = true;
-        Ok(())
+        self.in_flight
+            .of_ops_mut()
+            .set_handed_over(match main.f0 == Some(enqueue) {
+                true => HandedOver::AtEntry,
+                false => HandedOver::Inside,
+            });
     }
 
     /// Adds what the second analysis needs to a plan. `tree` is the plan of its ftree alone.

@@ -16,6 +16,18 @@ pub struct Ops {
     pub chain: Option<Chain>,
     /// Whose calls are measured.
     pub calls: Calls,
+    /// What an op hands over when it begins.
+    pub hands_over: HandsOver,
+}
+
+/// Whether the call that is an op hands a request over.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub enum HandsOver {
+    /// At most by functions that it calls.
+    #[default]
+    Nothing,
+    /// By itself: f0 is the function that enqueues, with this chain.
+    Itself(Option<Chain>),
 }
 
 /// The ops whose calls are measured.

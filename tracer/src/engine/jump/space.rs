@@ -16,7 +16,7 @@ use crate::plan::Plan;
 use super::function::{self, Function, Part};
 use super::installed::Installed;
 use super::layout::counts;
-use super::ops::{Calls, Ops, OpsOf};
+use super::ops::{Calls, HandsOver, Ops, OpsOf};
 use super::patches::{Patch, Patches};
 use super::prepare::{Prepared, Stubs};
 use super::ring::Rings;
@@ -83,6 +83,9 @@ impl Space {
             .filter_map(|at| Some((at.entry.0, self.tree.descriptor(at.fnode)?)))
             .collect();
         self.counted = counted_sites(plan, self.installed.room.slots);
+        let path = plan.asynchronous.as_ref();
+        let enqueue = path.map(|path| &path.enqueue);
+        let by_itself = enqueue.filter(|enqueue| f0 == Some(enqueue.code.entry()));
         if let Some(code) = &plan.f0 {
             self.look_at(memory, code, Part::F0);
             self.set_ops(
@@ -95,11 +98,14 @@ impl Space {
                         Some(_) => Calls::OfAll,
                         None => Calls::OfRecorded,
                     },
+                    hands_over: match by_itself {
+                        Some(enqueue) => HandsOver::Itself(enqueue.chain.clone()),
+                        None => HandsOver::Nothing,
+                    },
                 },
             );
             self.want_entry(memory, code.entry(), None, &mut wanted, &mut refuse)?;
         }
-        let path = plan.asynchronous.as_ref();
         for (noticed, tree, hook) in path.iter().flat_map(|path| {
             let serving = OpsOf::Serving(path.root);
             [
@@ -108,6 +114,9 @@ impl Space {
             ]
         }) {
             let entry = noticed.code.entry();
+            if hook.is_some() && by_itself.is_some() {
+                continue;
+            }
             if f0 == Some(entry) {
                 refuse(entry, "it is instrumented for another purpose".to_owned());
                 continue;
@@ -123,6 +132,7 @@ impl Space {
                 callers: Vec::new(),
                 chain: noticed.chain.clone(),
                 calls: Calls::OfAll,
+                hands_over: HandsOver::Nothing,
             };
             self.set_ops(entry, ops);
             self.want_entry(memory, entry, hook, &mut wanted, &mut refuse)?;
@@ -254,8 +264,12 @@ impl Space {
     }
 
     fn set_ops(&mut self, entry: u64, ops: Ops) {
-        if let Some(function) = self.functions.get_mut(&entry) {
+        if let Some(function) = self.functions.get_mut(&entry)
+            && *function.ops() != ops
+        {
             function.set_ops(ops);
+            // Its stubs were made for other ops.
+            self.prepared.retain(|&(function, _), _| function != entry);
         }
     }
 

@@ -1,6 +1,72 @@
 //! What the stubs cost.
 
 use super::*;
+use crate::plan::Chain;
+
+/// The fewest cycles of many repetitions.
+fn least(run: extern "C" fn()) -> f64 {
+    let cycles = |_| {
+        let since = crate::tsc().0;
+        run();
+        crate::tsc().0 - since
+    };
+    (0..200).map(cycles).min().unwrap() as f64
+}
+
+/// How many calls [`repeated`] makes.
+const CALLS: u64 = 20_000;
+
+/// A function that calls one again and again, with an argument.
+fn repeated(arena: &mut Arena, f0: u64, argument: u64) -> extern "C" fn() {
+    let ops = arena.assemble(|a| {
+        let mut again = a.create_label();
+        a.push(rbx).unwrap();
+        a.mov(rbx, CALLS).unwrap();
+        a.set_label(&mut again).unwrap();
+        a.mov(rdi, argument).unwrap();
+        a.call(f0).unwrap();
+        a.dec(rbx).unwrap();
+        a.jne(again).unwrap();
+        a.pop(rbx).unwrap();
+        a.ret().unwrap();
+    });
+    // SAFETY: the code just emitted has this signature and keeps what the ABI wants kept.
+    unsafe { std::mem::transmute::<u64, extern "C" fn()>(ops) }
+}
+
+/// Prints what one `*` of a `--value` adds to an op: `cargo test -p darc-tracer what_a_read_costs -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn what_a_read_costs() {
+    let words = Box::leak(Box::new([0_u64; 2]));
+    let good = words.as_ptr() as u64;
+    words[0] = good;
+    for pointer in [good, 0x10] {
+        for reads in 0..4 {
+            let mut arena = Arena::new();
+            let f0 = arena.assemble(|a| {
+                a.lea(rax, qword_ptr(rdi + 3)).unwrap();
+                a.nop().unwrap();
+                a.ret().unwrap();
+            });
+            let run = repeated(&mut arena, f0, pointer);
+            let bare = least(run);
+            let ops = Ops {
+                chain: (reads > 0).then(|| Chain {
+                    argument: 0,
+                    offsets: vec![0; reads],
+                }),
+                ..Ops::default()
+            };
+            arena.patch_ops(f0, 5, &ops);
+            let probed = least(run);
+            eprintln!(
+                "{reads} reads from {pointer:#x}: {:.0} cycles added an op",
+                (probed - bare) / CALLS as f64
+            );
+        }
+    }
+}
 
 /// Prints cycles an op: `cargo test -p darc-tracer what_an_op_costs -- --ignored --nocapture`.
 #[test]
@@ -28,31 +94,9 @@ fn what_an_op_costs() {
             a.pop(rbx).unwrap();
             a.ret().unwrap();
         });
-        let ops = arena.assemble(|a| {
-            let mut again = a.create_label();
-            a.push(rbx).unwrap();
-            a.mov(rbx, 20_000_u64).unwrap();
-            a.set_label(&mut again).unwrap();
-            a.call(f0).unwrap();
-            a.dec(rbx).unwrap();
-            a.jne(again).unwrap();
-            a.pop(rbx).unwrap();
-            a.ret().unwrap();
-        });
-        // SAFETY: the code just emitted has this signature and keeps what the ABI wants kept.
-        let run = unsafe { std::mem::transmute::<u64, extern "C" fn()>(ops) };
-        let least = || {
-            (0..200)
-                .map(|_| {
-                    let since = crate::tsc().0;
-                    run();
-                    crate::tsc().0 - since
-                })
-                .min()
-                .unwrap() as f64
-                / 20_000.0
-        };
-        let bare = least();
+        let run = repeated(&mut arena, f0, 0);
+        let cycles = || least(run) / CALLS as f64;
+        let bare = cycles();
         let list = arena.control + HEAP + 8;
         arena.descriptor(1, 5, list);
         for local in 0..calls {
@@ -73,7 +117,7 @@ fn what_an_op_costs() {
         if ends == F0End::PatchedReturns {
             arena.patch_region(tail_at, 6, &tail[..2], Item::Ret(tail[2]));
         }
-        let probed = least();
+        let probed = cycles();
         eprintln!(
             "{calls} calls, {ends:?}: {bare:.1} bare, {probed:.1} probed, {} records",
             arena.ops().len()

@@ -1,6 +1,6 @@
 //! Requests that are handed over, what pointers lead to, and ops of the second ftree.
 
-use super::super::ops::OpsOf;
+use super::super::ops::{HandsOver, OpsOf};
 use super::*;
 use crate::plan::Chain;
 use crate::record::FnodeId;
@@ -17,7 +17,7 @@ impl Arena {
         }
     }
 
-    fn patch_ops(&mut self, entry: u64, displaced: usize, ops: &Ops) {
+    pub(super) fn patch_ops(&mut self, entry: u64, displaced: usize, ops: &Ops) {
         let region = self.region(entry, displaced);
         let root = self.descriptor_at(ops.tree.root().0.into());
         self.patch(entry, displaced, |at, around, runtime| {
@@ -77,6 +77,46 @@ fn a_request_is_recorded_inside_an_op_only_and_a_bad_pointer_is_survived() {
                     arena.descriptor_at(1)
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn f0_that_enqueues_records_the_request_before_its_op_begins() {
+    let word = Box::leak(Box::new([17_u64, 4711]));
+    let good = word.as_ptr() as u64;
+    for (pointer, words) in [(good, [Some(4711), Some(17)]), (0x10, [None, None])] {
+        let mut arena = Arena::new();
+        let child = callee(&mut arena);
+        let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+        let outer = arena.assemble(|a| {
+            a.mov(rdi, pointer).unwrap();
+            a.jmp(p.f0).unwrap();
+        });
+        let chain = |offset| Chain {
+            argument: 0,
+            offsets: vec![offset],
+        };
+        let ops = Ops {
+            hands_over: HandsOver::Itself(Some(chain(8))),
+            chain: Some(chain(0)),
+            ..Ops::default()
+        };
+        compare(&mut arena, outer, |arena| arena.patch_ops(p.f0, 5, &ops));
+        let records = arena.ops();
+        assert_eq!(records.len() as u64, 2 * OPS);
+        let at = |record: &[u64], field: u64| record[(field / 8) as usize];
+        for pair in records.chunks(2) {
+            let [request, op] = pair else { unreachable!() };
+            assert_eq!(request[0] >> 32, record::ENQUEUED.into());
+            assert_eq!(op[0] >> 32, record::OP.into());
+            assert!(at(request, record::START) <= at(op, record::START));
+            assert_eq!(at(request, record::FNODE), arena.descriptor_at(1));
+            for word in (0..48).step_by(8) {
+                let argument = record::ARGUMENTS + word;
+                assert_eq!(at(request, argument), at(op, argument));
+            }
+            assert_eq!([read(request), read(op)], words);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use iced_x86::code_asm::*;
 
-use crate::engine::jump::asm::{Emitted, SAVED, Surroundings, restore, save};
+use crate::engine::jump::asm::{Emitted, SAVED, Surroundings, field, restore, save};
 use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{LIVE, block, entry, place};
 use crate::engine::jump::runtime::Runtime;
@@ -20,9 +20,6 @@ pub fn enqueue(
     around: &Surroundings,
     runtime: &Runtime,
 ) -> Emitted<Stub> {
-    use crate::engine::jump::asm::field;
-    /// Six registers, and the word read with whether it could be.
-    const NOTED: i32 = 64;
     let mut b = Builder::new(around, runtime)?;
     let [mut start, mut pass] = std::array::from_fn(|_| b.label());
     b.a.set_label(&mut start)?;
@@ -38,6 +35,17 @@ pub fn enqueue(
     b.a.mov(rax, around.control + LIVE)?;
     b.a.cmp(dword_ptr(rax), 0)?;
     b.a.je(pass)?;
+    note(&mut b, chain)?;
+    b.a.set_label(&mut pass)?;
+    restore(&mut b.a, Flags::Matter)?;
+    b.region(region)?;
+    b.finish(at, start)
+}
+
+/// Records what the function was called with. The frame is saved, rcx is the thread's block; rax and rdx are lost.
+pub fn note(b: &mut Builder<'_>, chain: Option<&Chain>) -> Emitted<()> {
+    /// Six registers, and the word read with whether it could be.
+    const NOTED: i32 = 64;
     b.a.push(0)?;
     b.a.push(0)?;
     b.a.push(r9)?;
@@ -49,18 +57,14 @@ pub fn enqueue(
     if let Some(chain) = chain {
         let mut unread = b.label();
         b.a.mov(rax, qword_ptr(rsp + 8 * chain.argument as i32))?;
-        read_chain(&mut b, chain, unread)?;
+        read_chain(b, chain, unread)?;
         b.a.mov(qword_ptr(rsp + 48), rax)?;
         b.a.mov(qword_ptr(rsp + 56), 1)?;
         b.a.set_label(&mut unread)?;
     }
     b.a.mov(rdx, rsp)?;
-    b.a.call(runtime.enqueued)?;
-    b.a.lea(rsp, qword_ptr(rsp + NOTED))?;
-    b.a.set_label(&mut pass)?;
-    restore(&mut b.a, Flags::Matter)?;
-    b.region(region)?;
-    b.finish(at, start)
+    b.a.call(b.runtime.enqueued)?;
+    b.a.lea(rsp, qword_ptr(rsp + NOTED))
 }
 
 /// rax the register that the chain begins at → the word at its end, or to `unread`. Changes nothing else.

@@ -8,12 +8,12 @@ use crate::engine::jump::asm::{
 };
 use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{DESCRIPTORS, LIVE, block, entry, place, ring};
-use crate::engine::jump::ops::{Calls, Ops};
+use crate::engine::jump::ops::{Calls, HandsOver, Ops};
 use crate::engine::jump::runtime::{Runtime, nested};
 use crate::plan::Mark;
 
 use super::builder::{Builder, Later, PlaceData};
-use super::enqueue::read_chain;
+use super::enqueue::{note, read_chain};
 use super::sites::return_from_anywhere;
 use super::{Counter, Region, Stub};
 
@@ -164,6 +164,11 @@ pub fn f0(
     b.enter(op)?;
     b.a.mov(rax, qword_ptr(rdi))?;
     b.a.mov(shadow(TOP, entry::RETURN_TO), rax)?;
+    if let HandsOver::Itself(chain) = &ops.hands_over {
+        // What a signal handler calls meanwhile finds an op that has begun.
+        b.start()?;
+        note(&mut b, chain.as_ref())?;
+    }
     b.start()?;
     b.a.set_label(&mut go)?;
     restore(&mut b.a, flags)?;
