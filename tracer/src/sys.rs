@@ -279,6 +279,17 @@ pub fn wait_child_signal(timeout: std::time::Duration) {
     }
 }
 
+/// Has the calling thread run before all programs without real-time priority, from now on; what it forks does not inherit
+/// that. False where this is not permitted (sched(7): it needs `CAP_SYS_NICE` or `RLIMIT_RTPRIO`).
+pub fn run_first() -> bool {
+    // SAFETY: `sched_param` is plain integers, for which zero is a valid value.
+    let mut lowest: libc::sched_param = unsafe { std::mem::zeroed() };
+    lowest.sched_priority = 1;
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the kernel reads one `sched_param` through the pointer, which lives through the call; zero is this thread.
+    unsafe { libc::sched_setscheduler(0, policy, &lowest) == 0 }
+}
+
 /// Has the kernel kill this process when the thread that forked it ends.
 pub fn die_with_parent() {
     // SAFETY: prctl takes plain integers here.

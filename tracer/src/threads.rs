@@ -35,33 +35,36 @@ pub fn list(pid: i32) -> Result<Vec<i32>> {
 /// When the permission is lacking or somebody else traces the process.
 pub fn seize_all(pid: i32, options: i32) -> Result<BTreeSet<i32>> {
     let mut seized = BTreeSet::new();
-    loop {
-        let mut found_new = false;
-        for tid in list(pid)? {
-            if seized.contains(&tid) {
-                continue;
-            }
-            match sys::seize(tid, options) {
-                Ok(()) => {
-                    seized.insert(tid);
-                    found_new = true;
-                }
-                // A thread that a seized one has just made is traced already; one that ends is no matter.
-                Err(Errno::ESRCH) => {}
-                Err(Errno::EPERM) if tracer_of(tid) == Some(std::process::id() as i32) => {
-                    seized.insert(tid);
-                }
-                Err(Errno::EPERM) if is_dead(tid) => {}
-                Err(errno) => return Err(Error::ptrace("attach to", tid, errno)),
-            }
+    while !seize_others(pid, options, &mut seized)?.is_empty() {}
+    match seized.is_empty() {
+        true => Err(Error::ThreadGone { tid: pid }),
+        false => Ok(seized),
+    }
+}
+
+/// Seizes the threads that the process has now beside those in `seized`, adds them there and returns them.
+///
+/// # Errors
+/// As [`seize_all`].
+pub fn seize_others(pid: i32, options: i32, seized: &mut BTreeSet<i32>) -> Result<Vec<i32>> {
+    let mut found = Vec::new();
+    for tid in list(pid)? {
+        if seized.contains(&tid) {
+            continue;
         }
-        if !found_new {
-            return match seized.is_empty() {
-                true => Err(Error::ThreadGone { tid: pid }),
-                false => Ok(seized),
-            };
+        match sys::seize(tid, options) {
+            Ok(()) => found.push(tid),
+            // A thread that a seized one has just made is traced already; one that ends is no matter.
+            Err(Errno::ESRCH) => {}
+            Err(Errno::EPERM) if tracer_of(tid) == Some(nix::unistd::gettid().as_raw()) => {
+                found.push(tid);
+            }
+            Err(Errno::EPERM) if is_dead(tid) => {}
+            Err(errno) => return Err(Error::ptrace("attach to", tid, errno)),
         }
     }
+    seized.extend(&found);
+    Ok(found)
 }
 
 /// Asks a thread to stop; `false` when it has ended.

@@ -167,7 +167,6 @@ impl Jump {
             return outcome;
         }
         let (value, pause) = world::stopped(self.pid, work)?;
-        tracing::debug!(pid = self.pid, ?pause, "the target was stopped");
         self.counters.pauses.push(pause);
         Ok(value)
     }

@@ -2,12 +2,16 @@
 //!
 //! The thread that traces ends with the stop, and its end detaches whatever is still attached, blocked
 //! threads included, without another stop of theirs (ptrace(2): a tracer's exit detaches its tracees).
+//!
+//! Where that is permitted it has real-time priority while the target stands still: else, on a busy machine, it waits for a
+//! processor behind the very threads that it has not stopped yet. It sleeps whenever it waits for somebody.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
+use crate::child_signal;
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, decode};
 use crate::stopped::Stopped;
@@ -20,10 +24,12 @@ const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE;
 const UNINTERRUPTIBLE: Duration = Duration::from_millis(50);
 /// A thread that does not stop for so long is a reason to give up.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait before asking again whether a thread has stopped, at first and later.
-const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
-/// After this it is later.
+/// A stop is reported by a signal; so often it is looked for without one.
+const LOOK_AGAIN: Duration = Duration::from_micros(500);
+/// A thread that has not stopped by then may be one that will not.
 const SOON: Duration = Duration::from_millis(2);
+/// With more threads there is so much to do that other programs must have their turn meanwhile.
+const MOST_URGENT: usize = 64;
 /// A pause that took longer was not ours: the whole machine stood still, the target too.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
@@ -77,52 +83,39 @@ impl World {
             })
     }
 
-    fn stop(pid: i32) -> Result<World> {
-        let me = nix::unistd::gettid().as_raw();
-        let mut waiting = BTreeSet::new();
+    /// Stops the threads, which are all traced. `seized` are those that were listed.
+    fn stop(pid: i32, mut seized: BTreeSet<i32>) -> Result<World> {
         let mut world = World {
-            threads: Vec::new(),
+            threads: Vec::with_capacity(seized.len()),
             asleep: BTreeSet::new(),
         };
+        for &tid in &seized {
+            // One that has ended is waited for like the others: that is its report.
+            let _ = sys::interrupt(tid);
+        }
+        let mut waiting = seized.clone();
         let mut waited = Duration::ZERO;
         loop {
-            let listed = threads::list(pid)?;
-            let mut found_new = false;
-            for &tid in &listed {
-                if waiting.contains(&tid)
-                    || world.asleep.contains(&tid)
-                    || world.threads().any(|thread| thread.tid() == tid)
-                {
-                    continue;
+            world.collect(pid, &mut seized, &mut waiting)?;
+            if waiting.is_empty() {
+                // Those that were made meanwhile stop by themselves, but for those that were hidden from us.
+                let others = threads::seize_others(pid, OPTIONS, &mut seized)?;
+                if others.is_empty() {
+                    return match world.threads.is_empty() {
+                        true => Err(Error::ThreadGone { tid: pid }),
+                        false => Ok(world),
+                    };
                 }
-                match sys::seize(tid, OPTIONS) {
-                    Ok(()) => {
-                        found_new = true;
+                for tid in others {
+                    if world.threads().all(|thread| thread.tid() != tid) {
                         let _ = sys::interrupt(tid);
                         waiting.insert(tid);
                     }
-                    Err(Errno::ESRCH) => {}
-                    Err(Errno::EPERM) if tracer_is(tid, me) => {
-                        found_new = true;
-                        waiting.insert(tid);
-                    }
-                    Err(Errno::EPERM) if threads::state(tid).is_none_or(|s| "ZX".contains(s)) => {}
-                    Err(errno) => return Err(Error::ptrace("attach to", tid, errno)),
                 }
-            }
-            waiting.retain(|tid| listed.contains(tid));
-            let quiet = world.collect(pid, &mut waiting)?;
-            if waiting.is_empty() && !found_new {
-                return match world.threads.is_empty() {
-                    true => Err(Error::ThreadGone { tid: pid }),
-                    false => Ok(world),
-                };
-            }
-            if !quiet {
                 continue;
             }
             let since = Instant::now();
-            std::thread::sleep(PAUSES[usize::from(waited > SOON)]);
+            child_signal::wait(LOOK_AGAIN);
             waited += since.elapsed().min(LONGEST_PAUSE);
             if waited < SOON {
                 continue;
@@ -149,26 +142,33 @@ impl World {
         }
     }
 
-    /// Takes all wait statuses that are there. True when there was none.
-    fn collect(&mut self, pid: i32, waiting: &mut BTreeSet<i32>) -> Result<bool> {
-        let mut quiet = true;
+    /// Takes all wait statuses that are there.
+    fn collect(
+        &mut self,
+        pid: i32,
+        seized: &mut BTreeSet<i32>,
+        waiting: &mut BTreeSet<i32>,
+    ) -> Result<()> {
         loop {
             let (tid, status) = match sys::wait_any() {
                 Ok(Some(found)) => found,
-                Ok(None) | Err(Errno::ECHILD) => return Ok(quiet),
+                Ok(None) | Err(Errno::ECHILD) => return Ok(()),
                 Err(Errno::EINTR) => continue,
                 Err(errno) => return Err(Error::ptrace("wait for", pid, errno)),
             };
-            quiet = false;
             waiting.remove(&tid);
             self.asleep.remove(&tid);
             let (thread, held) = match decode(status) {
-                Event::Exited(_) | Event::Killed(_) => continue,
+                Event::Exited(_) | Event::Killed(_) => {
+                    // Its id may come again.
+                    seized.remove(&tid);
+                    continue;
+                }
                 Event::Signal(signal) => (Stopped::observed(tid, signal), Held::Running),
                 Event::GroupStop(_) => (Stopped::observed(tid, 0), Held::GroupStopped),
                 _ => (Stopped::observed(tid, 0), Held::Running),
             };
-            if threads::process_of(tid) != Some(pid) {
+            if !seized.contains(&tid) && threads::process_of(tid) != Some(pid) {
                 // A process that one of the threads has just made.
                 unless_gone(thread.detach())?;
                 continue;
@@ -222,10 +222,6 @@ fn hide_stop(mut thread: Stopped) -> Result<Stopped> {
     Ok(thread)
 }
 
-fn tracer_is(tid: i32, me: i32) -> bool {
-    threads::status_field(tid, "TracerPid").is_some_and(|pid| pid == me.to_string())
-}
-
 /// Stops all threads, does `work`, and lets them go, whatever comes of it. Tells for how long they
 /// were stopped.
 ///
@@ -236,12 +232,27 @@ pub fn stopped<T: Send>(
     work: impl FnOnce(&mut World) -> Result<T> + Send,
 ) -> Result<(T, Duration)> {
     let round = || {
+        child_signal::block()?;
+        // A seized thread stands still already when it makes another, or gets a signal.
+        let urgent = threads::list(pid)?.len() <= MOST_URGENT && sys::run_first();
+        let seized = threads::seize_all(pid, OPTIONS)?;
         let since = Instant::now();
-        let mut world = World::stop(pid)?;
+        let mut world = World::stop(pid, seized)?;
+        let stopped = since.elapsed();
         let outcome = work(&mut world);
+        let worked = since.elapsed();
         let released = world.release();
+        let pause = since.elapsed();
+        tracing::debug!(
+            pid,
+            urgent,
+            ?stopped,
+            ?worked,
+            ?pause,
+            "the target was stopped"
+        );
         let value = outcome?;
-        released.map(|()| (value, since.elapsed()))
+        released.map(|()| (value, pause))
     };
     std::thread::scope(|scope| {
         let tracer = std::thread::Builder::new()
