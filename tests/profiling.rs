@@ -460,6 +460,23 @@ fn system_calls_are_profiled() {
         target.poke();
         assert_eq!(target.line(), "done\n");
     }
+    let asked = [
+        "status",
+        "-p",
+        &target.pid().to_string(),
+        "--format",
+        "json",
+    ];
+    crate::harness::wait_until("threads in the status", || {
+        // It may not answer yet.
+        let Ok(said) = serde_json::from_str::<Value>(&run_darc(&asked).stdout) else {
+            return false;
+        };
+        assert_eq!(said["source"], "system-calls", "{said:#}");
+        let profiles = said["profiles"].as_array().expect("a list").iter();
+        let mut made = profiles.filter(|entry| entry["function"]["name"] == "clone3");
+        made.any(|entry| entry["calls"] == 24)
+    });
     darc.signal(Signal::SIGINT);
     let darc = darc.finish();
     assert_eq!(darc.code(), 0, "{darc:#?}");

@@ -1,15 +1,18 @@
-//! Answers to `darc status` from another terminal.
+//! Answers to `darc status` from another terminal, and to the return key.
 //!
 //! The claim on the process is a socket that nobody else has; whoever connects to it gets the results so far, as
 //! JSON, if it is the same user or root.
 
+use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
+use crate::report::profiles::ProfileSet;
 use crate::session::claim::Claim;
+use crate::terminal::keys::Keys;
 
 /// Who reads slower than this gets a part.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -33,4 +36,46 @@ pub(super) fn tell(mut asker: UnixStream, report: String) {
             let _ = asker.set_write_timeout(Some(PATIENCE));
             let _ = asker.write_all(report.as_bytes());
         });
+}
+
+/// Who is asked where a profiling stands.
+#[derive(Debug)]
+pub(super) struct Answers {
+    claim: Claim,
+    keys: Keys,
+    asker: RefCell<Option<UnixStream>>,
+    pressed: Cell<bool>,
+}
+
+impl Answers {
+    /// Answers who holds the other end of the claim's socket, and the person at the keys.
+    pub(super) fn new(claim: Claim, keys: Keys) -> Answers {
+        Answers {
+            claim,
+            keys,
+            asker: RefCell::new(None),
+            pressed: Cell::new(false),
+        }
+    }
+
+    /// Whether somebody asks now. Never waits.
+    pub(super) fn are_asked(&self) -> bool {
+        let asker = asker(&self.claim);
+        self.pressed.set(self.keys.pressed());
+        let asked = asker.is_some() || self.pressed.get();
+        *self.asker.borrow_mut() = asker;
+        asked
+    }
+
+    /// Tells whoever has asked: another darc all of it, the person what `text` makes of it.
+    pub(super) fn tell(&self, set: &ProfileSet, text: impl FnOnce(&ProfileSet) -> String) {
+        if let (Some(asker), Ok(json)) =
+            (self.asker.borrow_mut().take(), serde_json::to_string(set))
+        {
+            tell(asker, json);
+        }
+        if self.pressed.take() {
+            super::conduct::print(std::io::stderr(), &text(set));
+        }
+    }
 }

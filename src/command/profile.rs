@@ -1,8 +1,8 @@
 //! `darc profile`: latency profiles of many functions at once, or of system calls.
 
-use std::cell::RefCell;
 use std::ffi::OsString;
-use std::os::unix::net::UnixStream;
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
 
 use darc_symbols::NameSpec;
 use darc_tracer::engine::jump::{self, Calibration, Profiler};
@@ -12,20 +12,20 @@ use nix::sys::signal::SigSet;
 
 use crate::analysis::Resolution;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::{Format, ProfileOf, ProfileOptions, ProfileTarget, Verbosity};
+use crate::options::{ColorChoice, Format, ProfileOf, ProfileOptions, ProfileTarget, Verbosity};
 use crate::output::{Output, to_stdout};
 use crate::report::model::Target;
 use crate::report::profiles::{self, ProfileSet};
 use crate::report::text::{self, Style};
-use crate::session::claim::Claim;
 use crate::session::clock::Moment;
 use crate::session::profiling::{Measured, Onlooker, Profiling, Question, Wanted, summary};
 use crate::session::{Ending, Limits};
 use crate::state;
 use crate::terminal::interrupts::{Interrupts, Level};
+use crate::terminal::keys::Keys;
 use crate::terminal::{self, Color, warning};
 
-use super::answering;
+use super::answering::Answers;
 use super::attach::command_line;
 use super::conduct::{claim, print, shown, tracing_failed, wait_for_exit};
 
@@ -127,17 +127,27 @@ impl<'a> Sheet<'a> {
         &self,
         set: &ProfileSet,
         format: Format,
-        stream: &(impl std::io::IsTerminal + std::os::fd::AsFd),
+        stream: &(impl IsTerminal + AsFd),
     ) -> Result<String, Failure> {
-        let style = Style {
-            width: terminal::width(stream),
-            color: match Color::of(self.options.color, stream) {
-                Color::Ansi => text::Color::Always,
-                Color::Plain => text::Color::Never,
-            },
-        };
-        render(set, format, style)
+        render(set, format, style(self.options.color, stream))
     }
+}
+
+fn style(color: ColorChoice, stream: &(impl IsTerminal + AsFd)) -> Style {
+    Style {
+        width: terminal::width(stream),
+        color: match Color::of(color, stream) {
+            Color::Ansi => text::Color::Always,
+            Color::Plain => text::Color::Never,
+        },
+    }
+}
+
+/// The set for the person who pressed a key.
+pub(super) fn on_stderr(set: &ProfileSet, color: ColorChoice) -> String {
+    let style = style(color, &std::io::stderr());
+    // Text has room for everything.
+    render(set, Format::Text, style).unwrap_or_default()
 }
 
 /// The set in a format.
@@ -184,6 +194,18 @@ impl<'a> Profile<'a> {
         })
     }
 
+    /// Claims the process.
+    fn asked(&self, pid: i32, command: Vec<String>, keys: Keys) -> Result<Asked, Failure> {
+        Ok(Asked {
+            answers: Answers::new(claim(pid)?, keys),
+            color: self.sheet.options.color,
+            resolution: self.question.resolution,
+            since: self.since,
+            pid,
+            command,
+        })
+    }
+
     fn attach(&mut self, pid: i32) -> Result<ExitStatus, Failure> {
         let found = preflight::check(pid).class(FailureKind::Target)?;
         for note in &found.notes {
@@ -191,13 +213,8 @@ impl<'a> Profile<'a> {
             self.measured.warnings.push(note.to_string());
         }
         let command = command_line(found.pid);
-        let asked = Asked::new(
-            claim(found.pid)?,
-            &self.question,
-            self.since,
-            found.pid,
-            command.clone(),
-        );
+        let keys = Keys::new(true);
+        let asked = self.asked(found.pid, command.clone(), keys)?;
         let profiler =
             Profiler::attach(found.pid).map_err(|error| tracing_failed(&error, found.pid))?;
         let ending = self.session(found.pid, profiler, false, &asked)?;
@@ -213,7 +230,7 @@ impl<'a> Profile<'a> {
     fn launch(&mut self, command: &[OsString]) -> Result<ExitStatus, Failure> {
         let thread = launch(command, &self.mask, jump::OPTIONS).class(FailureKind::Target)?;
         let pid = thread.tid();
-        let asked = Asked::new(claim(pid)?, &self.question, self.since, pid, shown(command));
+        let asked = self.asked(pid, shown(command), Keys::new(false))?;
         let outcome = match Profiler::launched(thread) {
             Ok(profiler) => self.session(pid, profiler, true, &asked),
             Err(error) => Err(tracing_failed(&error, pid)),
@@ -310,51 +327,25 @@ impl<'a> Profile<'a> {
     }
 }
 
-/// Tells `darc status` where it stands; has the claim on the process.
+/// Tells whoever asks where it stands; has the claim on the process.
 #[derive(Debug)]
 struct Asked {
-    claim: Claim,
-    asker: RefCell<Option<UnixStream>>,
+    answers: Answers,
+    color: ColorChoice,
     resolution: Resolution,
     since: Moment,
     pid: i32,
     command: Vec<String>,
 }
 
-impl Asked {
-    fn new(
-        claim: Claim,
-        question: &Question,
-        since: Moment,
-        pid: i32,
-        command: Vec<String>,
-    ) -> Asked {
-        Asked {
-            claim,
-            asker: RefCell::new(None),
-            resolution: question.resolution,
-            since,
-            pid,
-            command,
-        }
-    }
-}
-
 impl Onlooker for Asked {
     fn is_asked(&self) -> bool {
-        let asker = answering::asker(&self.claim);
-        let asked = asker.is_some();
-        *self.asker.borrow_mut() = asker;
-        asked
+        self.answers.are_asked()
     }
 
     fn tell(&self, measured: &Measured) {
         let target = measured.modules.target(self.pid, self.command.clone());
         let set = summary::set(measured, self.resolution, target, self.since.rate());
-        if let (Some(asker), Ok(json)) =
-            (self.asker.borrow_mut().take(), serde_json::to_string(&set))
-        {
-            answering::tell(asker, json);
-        }
+        self.answers.tell(&set, |set| on_stderr(set, self.color));
     }
 }

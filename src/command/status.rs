@@ -1,6 +1,7 @@
 //! `darc status`: where an analysis, a profiling or a watch stands that another darc conducts.
 
 use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
@@ -40,11 +41,32 @@ pub fn execute(options: StatusOptions) -> Result<ExitStatus, Failure> {
     }
 }
 
+/// Asks everybody who measures the process or looks at it.
 fn show(pid: i32, options: &StatusOptions) -> Result<(), Failure> {
     let refuse =
         |why: String| Failure::message(FailureKind::Target, format!("process {pid}: {why}"));
-    let stream = claim::connect(pid)
+    let streams = claim::connect(pid)
         .map_err(|_| refuse("no darc measures it; darc status alone lists all".to_owned()))?;
+    let mut failed = None;
+    let mut shown = false;
+    for stream in streams {
+        match answer(stream, options, refuse) {
+            Ok(()) => shown = true,
+            Err(failure) if failed.is_none() => failed = Some(failure),
+            Err(_) => {}
+        }
+    }
+    match failed {
+        Some(failure) if !shown => Err(failure),
+        _ => Ok(()),
+    }
+}
+
+fn answer(
+    stream: UnixStream,
+    options: &StatusOptions,
+    refuse: impl Fn(String) -> Failure,
+) -> Result<(), Failure> {
     stream
         .set_read_timeout(Some(PATIENCE))
         .class(FailureKind::Other)?;

@@ -9,14 +9,18 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{ProfileOptions, ProfileTarget};
 use crate::report::model::Target;
+use crate::report::profiles::ProfileSet;
 use crate::session::Ending;
+use crate::session::claim::Claim;
 use crate::session::clock::Moment;
 use crate::session::syscalls::SyscallProfiles;
 use crate::terminal::interrupts::{Interrupts, Level};
+use crate::terminal::keys::Keys;
 
+use super::answering::Answers;
 use super::attach::command_line;
 use super::conduct::{shown, wait_for_exit};
-use super::profile::Sheet;
+use super::profile::{Sheet, on_stderr};
 
 /// The longest time between two readings of the kernel's buffers.
 const SLICE: Duration = Duration::from_millis(50);
@@ -52,11 +56,22 @@ pub fn execute(options: &ProfileOptions) -> Result<ExitStatus, Failure> {
             }
         }
     };
+    let command = child.clone().unwrap_or_else(|| command_line(pid));
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let target = Target {
+        pid: Some(pid),
+        command,
+        exe: exe.to_string_lossy().into_owned(),
+        ..Target::default()
+    };
+    let keys = Keys::new(child.is_none());
     let mut watched = Watched {
         trace,
         profiles: SyscallProfiles::new(options.resolution, darc_tracer::tsc()),
+        answers: Answers::new(Claim::beside(pid).class(FailureKind::Other)?, keys),
+        target,
+        since,
     };
-    let command = child.clone().unwrap_or_else(|| command_line(pid));
     let ending = watched.watch(pid, options, &interrupts)?;
     let now = darc_tracer::tsc();
     let ended = match (&ending, &child) {
@@ -74,13 +89,9 @@ pub fn execute(options: &ProfileOptions) -> Result<ExitStatus, Failure> {
     }
     let doubts = since.doubts().into_iter().map(|doubt| doubt.to_string());
     watched.profiles.warnings.extend(doubts);
-    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let target = Target {
-        pid: Some(pid),
-        command,
-        exe: exe.to_string_lossy().into_owned(),
-        build_id: None,
         exit_status,
+        ..watched.target.clone()
     };
     let open = watched.trace.open();
     let set = watched.profiles.set(now, &open, target, since.rate());
@@ -111,6 +122,9 @@ fn begin(pid: i32) -> Result<SyscallTrace, Failure> {
 struct Watched {
     trace: SyscallTrace,
     profiles: SyscallProfiles,
+    answers: Answers,
+    target: Target,
+    since: Moment,
 }
 
 impl Watched {
@@ -146,6 +160,9 @@ impl Watched {
                 self.end_segment();
                 segment_ends = options.interval.map(|time| Instant::now() + time);
             }
+            if self.answers.are_asked() {
+                self.tell(options);
+            }
             if ended {
                 break None;
             }
@@ -163,6 +180,18 @@ impl Watched {
             self.end_segment();
         }
         Ok(outcome)
+    }
+
+    /// Shows what there would be if it all ended now; what is kept does not change.
+    fn tell(&self, options: &ProfileOptions) {
+        let (now, open) = (darc_tracer::tsc(), self.trace.open());
+        let mut so_far = self.profiles.clone();
+        if options.interval.is_some() {
+            so_far.end_segment(now, &open);
+        }
+        let set = so_far.set(now, &open, self.target.clone(), self.since.rate());
+        let text = |set: &ProfileSet| on_stderr(set, options.color);
+        self.answers.tell(&set, text);
     }
 
     fn end_segment(&mut self) {

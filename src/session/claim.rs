@@ -2,8 +2,10 @@
 //!
 //! The jump engine leaves no tracer attached that would tell a second darc of the first. A name in the
 //! abstract socket namespace does: it can be bound once, and is free again when its owner dies, however.
+//! Who only looks at a process takes a name of its own beside that, by which it can be asked as well.
 //! Source: unix(7).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -44,6 +46,18 @@ impl Claim {
         }
     }
 
+    /// Claims nothing, but can be asked about a process: others may measure it at the same time.
+    ///
+    /// # Errors
+    /// When no socket can be made.
+    pub fn beside(pid: i32) -> io::Result<Claim> {
+        // This process may look at it twice, one after the other; the numbers of ended ones come again.
+        let name = format!("{PREFIX}{pid}.{}", std::process::id());
+        let bound = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+        bound.set_nonblocking(true)?;
+        Ok(Claim { bound })
+    }
+
     /// Somebody who wants to know where the analysis stands. Never waits.
     #[must_use]
     pub fn asked(&self) -> Option<UnixStream> {
@@ -59,29 +73,49 @@ fn address(pid: i32) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{PREFIX}{pid}"))
 }
 
-/// A connection to the darc that measures a process.
+/// Connections to those who measure a process or look at it; one at least.
 ///
 /// # Errors
 /// When there is none.
-pub fn connect(pid: i32) -> io::Result<UnixStream> {
-    UnixStream::connect_addr(&address(pid)?)
+pub fn connect(pid: i32) -> io::Result<Vec<UnixStream>> {
+    let main = UnixStream::connect_addr(&address(pid)?);
+    let names = names().unwrap_or_default().into_iter();
+    let beside = names.filter(|(of, name)| *of == pid && name.contains('.'));
+    let beside = beside.filter_map(|(_, name)| {
+        let address = SocketAddr::from_abstract_name(format!("{PREFIX}{name}")).ok()?;
+        UnixStream::connect_addr(&address).ok()
+    });
+    let beside: Vec<UnixStream> = beside.collect();
+    match (main, beside.is_empty()) {
+        (Err(error), true) => Err(error),
+        (main, _) => Ok(main.into_iter().chain(beside).collect()),
+    }
 }
 
-/// The processes that are claimed in this network namespace (proc_net_unix(5): abstract names begin with `@`).
+/// The processes that are measured or looked at in this network namespace.
 ///
 /// # Errors
 /// When the list cannot be read.
 pub fn claimed() -> io::Result<Vec<i32>> {
-    let list = std::fs::read_to_string("/proc/net/unix")?;
-    let names = list
-        .lines()
-        .filter_map(|line| line.split_whitespace().nth(7));
-    let mut pids: Vec<i32> = names
-        .filter_map(|name| name.strip_prefix('@')?.strip_prefix(PREFIX)?.parse().ok())
-        .collect();
+    let mut pids: Vec<i32> = names()?.into_iter().map(|(pid, _)| pid).collect();
     pids.sort_unstable();
     pids.dedup();
     Ok(pids)
+}
+
+/// The names that have been taken without what all begin with, and the processes they are about
+/// (proc_net_unix(5): abstract names begin with `@`).
+fn names() -> io::Result<BTreeSet<(i32, String)>> {
+    let list = std::fs::read_to_string("/proc/net/unix")?;
+    let names = list
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
+    let ours = names.filter_map(|name| {
+        let name = name.strip_prefix(PREFIX)?;
+        let pid = name.split('.').next()?.parse().ok()?;
+        Some((pid, name.to_owned()))
+    });
+    Ok(ours.collect())
 }
 
 /// The process that listens at an address.
@@ -111,5 +145,20 @@ mod tests {
         assert!(matches!(Claim::on(i32::MAX).unwrap(), Claimed::Taken(Some(owner)) if owner == me));
         drop(first);
         assert!(matches!(Claim::on(i32::MAX).unwrap(), Claimed::Ours(_)));
+    }
+
+    #[test]
+    fn who_only_looks_can_be_asked_and_is_in_nobodys_way() {
+        let pid = i32::MAX - 1;
+        let beside = Claim::beside(pid).unwrap();
+        assert!(claimed().unwrap().contains(&pid));
+        let askers = connect(pid).unwrap();
+        assert_eq!((askers.len(), beside.asked().is_some()), (1, true));
+        let Claimed::Ours(claim) = Claim::on(pid).unwrap() else {
+            panic!("it is in the way");
+        };
+        let askers = connect(pid).unwrap();
+        let asked = claim.asked().is_some() && beside.asked().is_some();
+        assert_eq!((askers.len(), asked), (2, true));
     }
 }

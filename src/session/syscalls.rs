@@ -11,7 +11,7 @@ use crate::report::model::{Function, Target};
 use crate::report::profiles::{self, FunctionProfile, ProfileSet, Segment, SegmentProfile, Source};
 
 /// What one system call did, by whatever thread.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Counted {
     begun: u64,
     lost: u64,
@@ -25,7 +25,7 @@ struct Counted {
 }
 
 /// The profiles so far.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SyscallProfiles {
     resolution: Resolution,
     calls: BTreeMap<u32, Counted>,
