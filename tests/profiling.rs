@@ -487,6 +487,36 @@ fn system_calls_are_profiled() {
     assert!(target.finish().status.success());
 }
 
+/// Where tracefs can be read only, perf events tell the same.
+#[test]
+fn system_calls_are_profiled_without_an_instance() {
+    let _turn = turn();
+    let read_only = "mount --bind /sys/kernel/tracing /sys/kernel/tracing \
+         && mount -o remount,bind,ro /sys/kernel/tracing && ";
+    let script = |rest: &str| {
+        let mut command = std::process::Command::new("unshare");
+        let script = format!("{read_only}{rest}");
+        command.args(["--mount", "/bin/sh", "-c", &script, "sh"]);
+        command
+    };
+    if !system_calls_can_be_traced() || execute(&mut script("true")).code() != 0 {
+        eprintln!("left out: tracefs cannot be mounted read-only here");
+        return;
+    }
+    let folder = folder();
+    let output = folder.path().join("profiles.json");
+    let mut command = script("exec \"$@\"");
+    command.arg(env!("CARGO_BIN_EXE_darc"));
+    command.args(["profile", "--syscalls", "-q", "--format", "json", "-o"]);
+    command.arg(&output).arg("--");
+    let darc = execute(command.arg(program("four_threads", Opt::O2)).arg("200"));
+    assert_eq!(darc.code(), 0, "{darc:#?}");
+    let found = Profiles::read(&output, &darc);
+    assert_eq!(found.calls("clock_nanosleep"), (4 * 40, 0), "{:#}", found.0);
+    assert_eq!(found.calls("execve"), (1, 0));
+    assert_eq!(found.calls("exit_group"), (1, 0));
+}
+
 /// Who may not trace is told what to do, and nothing is left behind.
 #[test]
 fn system_calls_need_permission() {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use darc_tracer::tracefs::SyscallTrace;
+use darc_tracer::system_calls::SystemCalls;
 use darc_tracer::{launch, perf, preflight};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -40,11 +40,15 @@ pub fn execute(options: &ProfileOptions) -> Result<ExitStatus, Failure> {
             if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
                 preflight::check(pid).class(FailureKind::Target)?;
             }
-            (pid, begin(pid)?, None)
+            (
+                pid,
+                SystemCalls::begin(pid).class(FailureKind::Target)?,
+                None,
+            )
         }
         ProfileTarget::Command(command) => {
             let held = launch::hold(command, &mask).class(FailureKind::Target)?;
-            match begin(held.pid()) {
+            match SystemCalls::begin(held.pid()).class(FailureKind::Target) {
                 Ok(trace) => {
                     let pid = held.release().class(FailureKind::Target)?;
                     (pid, trace, Some(shown(command)))
@@ -113,14 +117,8 @@ pub fn execute(options: &ProfileOptions) -> Result<ExitStatus, Failure> {
     })
 }
 
-fn begin(pid: i32) -> Result<SyscallTrace, Failure> {
-    let trace = SyscallTrace::new(pid).class(FailureKind::Target)?;
-    trace.start().class(FailureKind::Target)?;
-    Ok(trace)
-}
-
 struct Watched {
-    trace: SyscallTrace,
+    trace: SystemCalls,
     profiles: SyscallProfiles,
     answers: Answers,
     target: Target,

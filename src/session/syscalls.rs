@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use darc_tracer::tracefs::Taken;
+use darc_tracer::system_calls::Taken;
 
 use crate::analysis::histogram::Profile;
 use crate::analysis::{Hz, Resolution, Ticks, Tsc};
@@ -172,7 +172,7 @@ fn name(number: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use darc_tracer::tracefs::Call;
+    use darc_tracer::system_calls::Call;
 
     use super::*;
 

@@ -22,6 +22,7 @@ pub mod remote_call;
 pub mod stacks;
 pub mod stopped;
 mod sys;
+pub mod system_calls;
 pub mod threads;
 pub mod tracefs;
 

@@ -6,6 +6,7 @@
 //! cycle counter. Source: perf_event_open(2), the kernel's `include/uapi/linux/perf_event.h`.
 
 pub mod attributes;
+pub mod calls;
 pub mod clock;
 pub mod collector;
 pub mod off_cpu;

@@ -22,7 +22,7 @@ pub enum Refusal {
     NotMounted,
     /// Only root may.
     #[error(
-        "{path}: permission denied; system calls are traced by root alone (or grant your group access: mount -o remount,gid=GROUP,mode=770 /sys/kernel/tracing)"
+        "{path}: permission denied; run as root, or let your group read it (mount -o remount,gid=GROUP,mode=750 /sys/kernel/tracing) and set kernel.perf_event_paranoid to 1"
     )]
     Permission {
         /// What was not allowed.

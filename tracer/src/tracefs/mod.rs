@@ -11,4 +11,4 @@ mod syscalls;
 
 pub(crate) use format::Format;
 pub use instance::Refusal;
-pub use syscalls::{Call, SyscallTrace, Taken};
+pub use syscalls::SyscallTrace;

@@ -1,8 +1,9 @@
 //! The system calls of one process, from entry to exit, with their latencies.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use crate::record::{Ticks, Tsc};
+use crate::record::Tsc;
+use crate::system_calls::{Event, Pairing, Taken};
 use crate::threads;
 
 use super::format::Format;
@@ -11,40 +12,8 @@ use super::page::{self, Before};
 
 /// The flag of clone(2) that makes a thread of the same process.
 const CLONE_THREAD: i64 = libc::CLONE_THREAD as i64;
-/// exit and exit_group: nobody returns from them.
-const ENDING: [u32; 2] = [libc::SYS_exit as u32, libc::SYS_exit_group as u32];
 /// More events than this are not held back to be sorted: two minutes of a busy CPU.
 const MOST_HELD: usize = 4 << 20;
-
-/// A system call that returned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Call {
-    /// Its number.
-    pub number: u32,
-    /// From entry to exit.
-    pub latency: Ticks,
-}
-
-/// What happened since the last time.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Taken {
-    /// The numbers of calls that began.
-    pub begun: Vec<u32>,
-    /// Calls that returned.
-    pub calls: Vec<Call>,
-    /// Calls whose end will not be seen: lost with other events, or ended with their thread.
-    pub lost: Vec<u32>,
-    /// How often events were lost because the reader was too slow.
-    pub losses: u64,
-}
-
-/// What one event says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Event {
-    Enter { tid: i32, number: u32 },
-    Exit { tid: i32 },
-    NewThread { tid: i32 },
-}
 
 /// The tracing of one process.
 #[derive(Debug)]
@@ -155,7 +124,7 @@ impl SyscallTrace {
     /// Calls in progress: number and beginning.
     #[must_use]
     pub fn open(&self) -> Vec<(u32, Tsc)> {
-        self.pairing.open.values().copied().collect()
+        self.pairing.open()
     }
 }
 
@@ -177,107 +146,5 @@ fn event_of(event: &[u8], enter: &Format, exit: &Format, new_task: &Format) -> O
         })
     } else {
         None
-    }
-}
-
-/// Puts entries and exits together. Pure but for the look whose a thread is that nobody announced.
-#[derive(Debug)]
-struct Pairing {
-    pid: i32,
-    /// Threads of the process; others that are traced are children that it forked.
-    own: HashSet<i32>,
-    open: HashMap<i32, (u32, Tsc)>,
-}
-
-impl Pairing {
-    fn new(pid: i32, own: HashSet<i32>) -> Pairing {
-        Pairing {
-            pid,
-            own,
-            open: HashMap::new(),
-        }
-    }
-
-    fn event(&mut self, time: Tsc, event: Event, taken: &mut Taken) {
-        match event {
-            // Its maker may be a child process; then it is not asked for by this process's folder.
-            Event::NewThread { tid } => {
-                self.open.remove(&tid);
-                if self.own.contains(&tid) || threads::process_of(tid).is_none_or(|p| p == self.pid)
-                {
-                    self.own.insert(tid);
-                }
-            }
-            Event::Enter { tid, number } if self.own.contains(&tid) => {
-                taken.begun.push(number);
-                if ENDING.contains(&number) {
-                    self.open.remove(&tid);
-                } else if let Some((number, _)) = self.open.insert(tid, (number, time)) {
-                    taken.lost.push(number);
-                }
-            }
-            Event::Exit { tid } => {
-                // Without an entry it began before the tracing, or is of a child process.
-                if let Some((number, start)) = self.open.remove(&tid) {
-                    let latency = time - start;
-                    taken.calls.push(Call { number, latency });
-                }
-            }
-            Event::Enter { .. } => {}
-        }
-    }
-
-    /// Entries may have lost their exits, and would be paired with later ones.
-    fn lose(&mut self, taken: &mut Taken) {
-        let lost = self.open.drain().map(|(_, (number, _))| number);
-        taken.lost.extend(lost);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pairing() -> Pairing {
-        // No thread has this number, so that nothing is asked of the kernel.
-        Pairing::new(i32::MAX, HashSet::from([5, 6]))
-    }
-
-    #[test]
-    fn calls_are_paired_by_thread() {
-        let (mut pairing, mut taken) = (pairing(), Taken::default());
-        let mut event = |time, event| pairing.event(Tsc(time), event, &mut taken);
-        // It began before the tracing.
-        event(1, Event::Exit { tid: 5 });
-        event(2, Event::Enter { tid: 5, number: 0 });
-        event(
-            3,
-            Event::Enter {
-                tid: 6,
-                number: 202,
-            },
-        );
-        event(9, Event::Exit { tid: 5 });
-        event(13, Event::Exit { tid: 6 });
-        // A child process.
-        event(14, Event::Enter { tid: 7, number: 59 });
-        event(15, Event::Enter { tid: 6, number: 0 });
-        event(16, Event::Enter { tid: 5, number: 60 });
-        let call = |number, latency| Call {
-            number,
-            latency: Ticks(latency),
-        };
-        assert_eq!(taken.calls, [call(0, 7), call(202, 10)]);
-        assert_eq!(taken.begun, [0, 202, 0, 60]);
-        assert_eq!(pairing.open.len(), 1);
-    }
-
-    #[test]
-    fn what_was_lost_makes_no_latency() {
-        let (mut pairing, mut taken) = (pairing(), Taken::default());
-        pairing.event(Tsc(2), Event::Enter { tid: 5, number: 0 }, &mut taken);
-        pairing.lose(&mut taken);
-        pairing.event(Tsc(90), Event::Exit { tid: 5 }, &mut taken);
-        assert_eq!((taken.calls.len(), taken.lost), (0, vec![0]));
     }
 }
