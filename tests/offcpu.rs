@@ -3,7 +3,7 @@
 use darc_testprogs::{Opt, program};
 use serde_json::Value;
 
-use crate::harness::{Task, for_all, measured, run_darc, turn};
+use crate::harness::{Task, darc, execute, for_all, measured, run_darc, turn};
 use crate::report::Report;
 
 /// Whether the kernel tells this user of every switch of the machine; a container may forbid it.
@@ -245,4 +245,40 @@ fn followed_programs_end_as_ever() {
         ]);
         task.run_like_native(&program("preempted", opt), &["200", "brisk"]);
     });
+}
+
+/// What breakpoints cannot tell is said, not left out in silence.
+#[test]
+fn breakpoints_say_what_they_do_not_tell() {
+    let _turn = turn();
+    let run = |f0: &[&str]| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = darc(&["run", "--engine", "int3", "-o"]);
+        command.arg(folder.path().join("out.txt")).args(f0);
+        execute(
+            command
+                .arg("--")
+                .arg(program("two_peaks", Opt::O2))
+                .arg("20"),
+        )
+    };
+    let of_serve = run(&["--f0", "serve"]);
+    assert!(
+        of_serve.stderr.contains("who ended waits are not told"),
+        "{of_serve:#?}"
+    );
+    assert!(
+        !of_serve.stderr.contains("main is called once"),
+        "{of_serve:#?}"
+    );
+    let asked_for_nothing = run(&["--f0", "serve", "--preemption", "counted"]);
+    assert!(
+        !asked_for_nothing.stderr.contains("not told"),
+        "{asked_for_nothing:#?}"
+    );
+    let of_main = run(&[]);
+    assert!(
+        of_main.stderr.contains("main is called once"),
+        "{of_main:#?}"
+    );
 }

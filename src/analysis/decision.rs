@@ -26,7 +26,15 @@ impl Analysis {
     }
 
     /// Raises the maxcounts of the main contributors to one fnode's longest call in the op.
+    ///
+    /// Where a peak has several causes, an op in which the fnode takes next to nothing is of the peak for another
+    /// reason, and says nothing about what takes the time where the fnode is a cause.
     pub(super) fn contribute(&mut self, op: &Op, peak: u32, mut call: Touched) {
+        let least = self.ftree.fnode(call.fnode).record(peak).least_part;
+        // Half of it is within what a cause varies by, as within a bucket.
+        if least.is_some_and(|least| part(call.max, op) < least / 2) {
+            return;
+        }
         let mut callees = Vec::new();
         let fnode = self.ftree.fnode(call.fnode);
         let measured = |child: &&FnodeId| fnode.measures(self.ftree.fnode(**child), peak);
@@ -54,8 +62,11 @@ impl Analysis {
             record.loop_time = record.loop_time + shares.repeated;
         }
         for callee in contributors.callees {
+            let share = shares.callees.iter().find(|(fnode, _)| *fnode == callee);
+            let part = share.map_or(0, |&(_, share)| part(share, op));
             let record = self.ftree.fnode_mut(callee).record_mut(peak);
             record.maxcount = record.maxcount.saturating_add(1);
+            record.least_part = Some(record.least_part.map_or(part, |least| least.min(part)));
         }
     }
 
@@ -148,4 +159,11 @@ impl Analysis {
             .map(|(peak, _)| peak)
             .collect()
     }
+}
+
+/// How much of an op that is, in millionths.
+fn part(time: Ticks, op: &Op) -> u32 {
+    const WHOLE: u128 = 1_000_000;
+    let part = u128::from(time.0) * WHOLE / u128::from(op.latency.0.max(1));
+    part.min(WHOLE) as u32
 }

@@ -101,6 +101,9 @@ pub struct Stats {
 pub struct PeakRecord {
     /// How often the fnode was among the largest contributors of its parent.
     pub maxcount: u64,
+    /// The least part of an op, in millionths, that the fnode took when it was among the largest contributors of
+    /// its parent; `None` when it never was.
+    pub least_part: Option<u32>,
     /// How often the fnode itself was among the largest contributors, against its own callees.
     pub self_maxcount: u64,
     /// Ops that count for the fnode's own decision so far.
@@ -183,6 +186,7 @@ pub struct Ftree {
 static NO_RECORD: PeakRecord = PeakRecord {
     maxcount: 0,
     self_maxcount: 0,
+    least_part: None,
     decision_ops: 0,
     measured_ops: 0,
     measured_time: Ticks(0),

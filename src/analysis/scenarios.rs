@@ -68,6 +68,42 @@ fn each_peak_has_its_own_cause() {
     assert_eq!(lock.record(2).stats.count, lock.record(2).stats.ops);
 }
 
+/// Both of a peak's causes call something slow in the ops in which they are causes, and are short in the others.
+#[test]
+fn what_takes_the_time_of_one_cause_is_not_asked_of_ops_with_another() {
+    let program = Program::default()
+        .function(0, "f0", &[(1, call(1)), (2, call(2))], |run| {
+            run.work(40);
+            run.call(1, 1);
+            run.call(2, 2);
+        })
+        .function(1, "append", &[(3, call(3))], |run| {
+            run.work(60);
+            // Two of three ops.
+            if run.op % 3 != 0 {
+                run.call(3, 3);
+            }
+        })
+        .function(2, "convert", &[(4, call(4))], |run| {
+            run.work(70);
+            if run.op % 3 == 0 {
+                run.call(4, 4);
+            }
+        })
+        .function(3, "realloc", &[], |run| run.work(20_000))
+        .function(4, "copy", &[], |run| run.work(20_000));
+    let params = Params {
+        maxcount_percentage: 0.3,
+        ..Params::default()
+    };
+    let mut session = Session::new(program, params);
+    session.run(3_000);
+    assert_eq!(
+        session.causes(1),
+        [no_calls("f0/append/realloc"), no_calls("f0/convert/copy")]
+    );
+}
+
 #[test]
 fn one_chosen_peak_leaves_the_others_alone() {
     let params = Params {

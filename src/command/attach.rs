@@ -5,6 +5,7 @@ use darc_tracer::preflight;
 use crate::analysis::Params;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::AttachOptions;
+use crate::report::model::Engine;
 use crate::session::Ending;
 
 use super::conduct::{Conduct, Show, Stdout};
@@ -43,7 +44,13 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
         ));
     }
     if !conduct.saw_ops() {
-        conduct.warn("no call of f0 completed while darc was watching".to_owned());
+        let remedy = match conduct.engine.model() {
+            Engine::Jump => "",
+            Engine::Int3 => "; of one that runs already, --engine jump says where its time goes",
+        };
+        conduct.warn(format!(
+            "no call of f0 completed while darc was watching{remedy}"
+        ));
     }
     conduct.publish(target, Show::Report)?;
     Ok(conduct.exit_status(ending))

@@ -316,11 +316,23 @@ impl Conduct {
         }
     }
 
-    /// Whether f0 is the function that is called once, and an engine measures that can look into it.
-    fn is_main(&self) -> bool {
+    /// Whether f0 is the function that is called once, and an engine measures that can look into it. Of one that cannot
+    /// that is said.
+    fn is_main(&mut self) -> bool {
         let is_main = |name: &str| name == crate::options::DEFAULT_F0;
-        self.engine.model() == crate::report::model::Engine::Jump
-            && matches!(&self.investigation.spec, NameSpec::Name { name, .. } if is_main(name))
+        if !matches!(&self.investigation.spec, NameSpec::Name { name, .. } if is_main(name)) {
+            return false;
+        }
+        match self.engine.model() {
+            crate::report::model::Engine::Jump => true,
+            crate::report::model::Engine::Int3 => {
+                self.warn(
+                    "main is called once, and --engine int3 does not divide a call that runs; name a function that is called often with --f0, or leave out --engine int3"
+                        .to_owned(),
+                );
+                false
+            }
+        }
     }
 
     fn runs_already(&mut self, pid: i32) -> bool {

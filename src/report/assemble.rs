@@ -468,6 +468,7 @@ fn fnode_peak(record: &PeakRecord) -> FnodePeak {
         state,
         stop,
         reason: reason.flatten(),
+        least_part: record.least_part.unwrap_or(0),
         decision_ops: record.decision_ops,
         measured_ops: record.measured_ops,
         measured_time: record.measured_time.0,

@@ -7,6 +7,9 @@ use super::model::{HandOver, HandedOver, PeakEntry, ProfileTable};
 use super::words;
 use crate::analysis::{Hz, Resolution};
 
+/// Stands where there are no requests.
+pub(super) const NONE: &str = "-";
+
 /// A row of the table.
 pub(super) struct Row {
     /// What its cells are.
@@ -68,7 +71,7 @@ pub(super) fn rows(hz: Option<Hz>, handover: &HandOver) -> Vec<Row> {
     };
     let average = |table: &ProfileTable| match mean(table) {
         Some(mean) => words::time(hz, mean),
-        None => "-".to_owned(),
+        None => NONE.to_owned(),
     };
     let mut rows = vec![
         count("ops that handed over", |of| of.ops),
@@ -95,7 +98,7 @@ pub(super) fn rows(hz: Option<Hz>, handover: &HandOver) -> Vec<Row> {
         );
         let ops = |table: &ProfileTable| {
             let entry = table.buckets.iter().find(|entry| entry.bucket == bucket);
-            entry.map_or_else(|| "-".to_owned(), |entry| entry.ops.to_string())
+            entry.map_or_else(|| NONE.to_owned(), |entry| entry.ops.to_string())
         };
         rows.push(row(&range, &|of| {
             Cell::Halves([ops(&of.waits), ops(&of.services)])

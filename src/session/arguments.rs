@@ -1,7 +1,8 @@
 //! What system calls were called with, where that says what was waited for: the file behind a descriptor, the lock
-//! behind a futex.
+//! behind a futex, a path that the program has as a constant.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use darc_symbols::{FileAddr, Image};
@@ -21,6 +22,8 @@ enum Meaning {
     Descriptor,
     /// The first one is the address of a lock.
     Lock,
+    /// The one with this index is the address of a path.
+    Path(usize),
 }
 
 /// Calls of one fnode that are looked at for each peak: enough to say which value is common.
@@ -31,10 +34,12 @@ const MOST_VALUES: usize = 64;
 const SHOWN: usize = 3;
 /// Addresses whose names are remembered.
 const MOST_NAMES: usize = 4096;
+/// Of a longer path the beginning is told, in bytes.
+const LONGEST_PATH: u64 = 256;
 
 /// The system calls whose arguments are asked for (their manual pages, section 2).
 fn meaning(name: &str) -> Option<Meaning> {
-    const DESCRIPTORS: [&str; 36] = [
+    const DESCRIPTORS: [&str; 35] = [
         "accept",
         "accept4",
         "connect",
@@ -49,7 +54,6 @@ fn meaning(name: &str) -> Option<Meaning> {
         "getdents64",
         "io_uring_enter",
         "ioctl",
-        "newfstat",
         "pread64",
         "preadv",
         "preadv2",
@@ -72,8 +76,31 @@ fn meaning(name: &str) -> Option<Meaning> {
         "write",
         "writev",
     ];
+    const PATHS: [&str; 20] = [
+        "access", "chdir", "chmod", "chown", "creat", "execve", "lchown", "link", "lstat", "mkdir",
+        "mknod", "open", "readlink", "rename", "rmdir", "stat", "statfs", "symlink", "truncate",
+        "unlink",
+    ];
+    const PATHS_AT: [&str; 14] = [
+        "execveat",
+        "faccessat",
+        "faccessat2",
+        "fchmodat",
+        "fchownat",
+        "linkat",
+        "mkdirat",
+        "newfstatat",
+        "openat",
+        "openat2",
+        "readlinkat",
+        "renameat2",
+        "statx",
+        "unlinkat",
+    ];
     match name {
         "futex" | "futex_wait" => Some(Meaning::Lock),
+        name if PATHS.contains(&name) => Some(Meaning::Path(0)),
+        name if PATHS_AT.contains(&name) => Some(Meaning::Path(1)),
         name if DESCRIPTORS.contains(&name) => Some(Meaning::Descriptor),
         _ => None,
     }
@@ -104,6 +131,7 @@ struct Seen {
 pub struct Arguments {
     seen: HashMap<(FnodeId, u32), Seen>,
     locks: HashMap<u64, String>,
+    paths: HashMap<u64, String>,
 }
 
 impl Arguments {
@@ -138,12 +166,26 @@ impl Arguments {
             }
             let from = Tsc(touched.max_start.0.saturating_sub(LEEWAY));
             let to = Tsc((from.0).saturating_add((touched.max + Ticks(2 * LEEWAY)).0));
-            let Some([value, ..]) = find(number, from, to) else {
+            let Some(called_with) = find(number, from, to) else {
                 continue;
             };
+            let named = |names: &mut HashMap<u64, String>, at, name: &dyn Fn() -> String| {
+                let known = names.get(&at).cloned().unwrap_or_else(name);
+                if names.len() < MOST_NAMES {
+                    names.insert(at, known.clone());
+                }
+                known
+            };
             let value = match meaning {
-                Meaning::Descriptor => descriptor(pid, value),
-                Meaning::Lock => self.lock(pid, value, modules),
+                Meaning::Descriptor => descriptor(pid, called_with[0]),
+                Meaning::Lock => {
+                    let at = called_with[0];
+                    named(&mut self.locks, at, &|| lock(pid, at, modules))
+                }
+                Meaning::Path(index) => {
+                    let at = called_with[index];
+                    named(&mut self.paths, at, &|| path(pid, at))
+                }
             };
             let seen = self.seen.entry(key).or_default();
             seen.calls += 1;
@@ -171,16 +213,33 @@ impl Arguments {
             })
             .collect()
     }
+}
 
-    fn lock(&mut self, pid: i32, address: u64, modules: &Modules) -> String {
-        if let Some(known) = self.locks.get(&address) {
-            return known.clone();
+/// The path at an address. It is read some milliseconds after the call, and what the program may have written since is no
+/// longer what the call was called with: so only constants are told.
+fn path(pid: i32, address: u64) -> String {
+    let mappings = maps::read(pid).unwrap_or_default();
+    let holder = mappings.iter().find(|mapping| mapping.contains(address));
+    let Some(holder) = holder.filter(|mapping| mapping.readable) else {
+        return "a path that could not be read".to_owned();
+    };
+    if holder.writable || (holder.shared && !holder.is_file()) {
+        return "a path that was made while it ran (not read)".to_owned();
+    }
+    let room = LONGEST_PATH.min(holder.end - address);
+    let mut bytes = vec![0; room as usize];
+    let read = std::fs::File::open(threads::proc_folder(pid).join("mem"))
+        .and_then(|memory| memory.read_exact_at(&mut bytes, address));
+    match read {
+        Ok(()) => {
+            let end = bytes.iter().position(|&byte| byte == 0);
+            let shown = String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]);
+            match end {
+                Some(_) => format!("\"{shown}\""),
+                None => format!("\"{shown}…\""),
+            }
         }
-        let named = lock(pid, address, modules);
-        if self.locks.len() < MOST_NAMES {
-            self.locks.insert(address, named.clone());
-        }
-        named
+        Err(_) => "a path that could not be read".to_owned(),
     }
 }
 
@@ -320,10 +379,24 @@ mod tests {
     }
 
     #[test]
+    fn paths_are_told_that_cannot_have_changed() {
+        let own = std::process::id() as i32;
+        let at = |text: &std::ffi::CStr| text.as_ptr().addr() as u64;
+        assert_eq!(path(own, at(c"/etc/host name")), "\"/etc/host name\"");
+        static LONG: [u8; 2 * LONGEST_PATH as usize] = [b'a'; 2 * LONGEST_PATH as usize];
+        let named = path(own, LONG.as_ptr().addr() as u64);
+        assert_eq!(named, format!("\"{}…\"", "a".repeat(LONGEST_PATH as usize)));
+        let made = std::ffi::CString::new("/etc/hosts").unwrap();
+        assert!(path(own, at(&made)).contains("not read"));
+        assert!(path(own, 16).contains("could not be read"));
+    }
+
+    #[test]
     fn only_calls_that_say_something_are_asked_for() {
         let of = |number| telling(Callee::Syscall(Some(number)));
         assert_eq!(of(202), Some("futex"));
         assert_eq!(of(0), Some("read"));
+        assert_eq!(of(4), Some("stat"));
         assert_eq!(of(35), None, "nanosleep");
         assert_eq!(telling(Callee::Unknown), None);
     }

@@ -209,7 +209,14 @@ impl<'a> Session<'a> {
         let noise = Noise::new(cost.resolution, cost.of_caller, remedy);
         investigation.analysis.set_noise(noise);
         let timeline = match (engine.name(), investigation.preemption) {
-            ("int3", _) | (_, Preemption::Counted) => Timeline::Unused,
+            (_, Preemption::Counted) => Timeline::Unused,
+            ("int3", Preemption::Apart) => {
+                investigation.warn(
+                    "preemption, interrupts and who ended waits are not told: to the kernel, threads that breakpoints stop look as if they waited; leave out --engine int3"
+                        .to_owned(),
+                );
+                Timeline::Unused
+            }
             (_, Preemption::Apart) => Timeline::follow(pid, investigation),
         };
         Session {

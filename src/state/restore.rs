@@ -153,6 +153,7 @@ fn record(node: &FtreeNode, peak: u32) -> PeakRecord {
         before: 0,
         maxcount: count(&node.maxcount).unwrap_or(0),
         self_maxcount: count(&node.self_maxcount).unwrap_or(0),
+        least_part: Some(stored.least_part).filter(|&part| part > 0),
         decision_ops: stored.decision_ops,
         measured_ops: stored.measured_ops,
         measured_time: Ticks(stored.measured_time),

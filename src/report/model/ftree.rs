@@ -130,6 +130,10 @@ pub struct FnodePeak {
     /// The reason in words, where `stop` has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The least part of an op, in millionths, that it took when it was among the largest contributors; 0 when it
+    /// never was.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub least_part: u32,
     /// Ops that count for the decision so far.
     pub decision_ops: u64,
     /// Ops in which the fnode's calls were measured.
@@ -148,6 +152,10 @@ pub struct FnodePeak {
     pub self_time: u64,
     /// The part of it that went into repeated short calls.
     pub loop_time: u64,
+}
+
+fn is_nothing(part: &u32) -> bool {
+    *part == 0
 }
 
 /// Reads a map by peak; a peak that is there twice is refused.

@@ -2,7 +2,7 @@
 
 use super::{Page, histogram, path, words};
 use crate::report::escape::control;
-use crate::report::handover::{Cell, in_words, rest, rows, title};
+use crate::report::handover::{Cell, NONE, in_words, rest, rows, title};
 use crate::report::model::{Focus, HandOver, PeakEntry};
 
 /// Columns of one peak: waited, served.
@@ -61,6 +61,13 @@ fn table(page: &mut Page, handover: &HandOver) {
         page.line(&titles);
         page.line(&heads);
         for row in &rows {
+            let is_empty = |&column: &usize| match &row.cells[column] {
+                Cell::Halves(halves) => halves.iter().all(|half| half == NONE),
+                Cell::Whole(_) => false,
+            };
+            if columns.iter().all(is_empty) {
+                continue;
+            }
             let mut line = format!("  {:>label$}", row.label);
             for &column in columns {
                 match &row.cells[column] {

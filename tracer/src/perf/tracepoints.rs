@@ -171,7 +171,7 @@ impl Tracepoints {
 
     /// The beginnings of a system call, where this kernel has a tracepoint of its own for it.
     pub fn call(&mut self, name: &str) -> Option<Attributes> {
-        let path = PathBuf::from(FOLDER).join(format!("syscalls/sys_enter_{name}"));
+        let path = PathBuf::from(FOLDER).join(format!("syscalls/sys_enter_{}", kernel_name(name)));
         let format = read(&path).ok()?;
         let attributes = Attributes::point(format.id);
         self.known.push((format, Meaning::Call));
@@ -292,6 +292,16 @@ fn read(folder: &std::path::Path) -> Result<Format, NoTracepoints> {
             Err(NoTracepoints::Permission { path })
         }
         Err(_) => Err(missing()),
+    }
+}
+
+/// The kernel names some tracepoints after its own functions (SYSCALL_DEFINE in fs/stat.c), not after the system call.
+fn kernel_name(name: &str) -> &str {
+    match name {
+        "stat" => "newstat",
+        "lstat" => "newlstat",
+        "fstat" => "newfstat",
+        name => name,
     }
 }
 
