@@ -88,6 +88,11 @@ const PROGRAMS: &[Target] = &[
     c("robust_locks", "c/robust_locks.c", &[]),
     // The unwinder is there from the start, not only when it is needed first.
     c("unwinds", "c/unwinds.c", &["-Wl,--no-as-needed", "-lgcc_s"]),
+    c(
+        "interrupted",
+        "c/interrupted.c",
+        &["-Wl,--no-as-needed", "-lgcc_s"],
+    ),
     c("asks", "c/asks.c", &[]),
     c("blocked_calls", "c/blocked_calls.c", &[]),
     c("btree", "c/btree.c", &[]),

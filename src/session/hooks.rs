@@ -16,6 +16,7 @@ const UNWINDERS: [&str; 5] = [
     "_Unwind_Backtrace",
 ];
 const CATCHERS: [&str; 1] = ["__cxa_begin_catch"];
+const FINDERS: [&str; 1] = ["_Unwind_Find_FDE"];
 const LOADER: &str = "_dl_debug_state";
 
 /// Where the hooks are in the current process.
@@ -23,6 +24,7 @@ const LOADER: &str = "_dl_debug_state";
 pub struct Hooks {
     unwinders: Vec<TargetAddr>,
     catchers: Vec<TargetAddr>,
+    finders: Vec<TargetAddr>,
     loader: Option<TargetAddr>,
 }
 
@@ -39,14 +41,12 @@ impl Hooks {
                 .iter()
                 .any(|name| file.starts_with(name));
             if unwinds || index == 0 {
-                hooks.unwinders.extend(
-                    UNWINDERS
-                        .iter()
-                        .filter_map(|name| locate(modules, id, name)),
-                );
-                hooks
-                    .catchers
-                    .extend(CATCHERS.iter().filter_map(|name| locate(modules, id, name)));
+                let find = |names: &[&str], found: &mut Vec<TargetAddr>| {
+                    found.extend(names.iter().filter_map(|name| locate(modules, id, name)));
+                };
+                find(&UNWINDERS, &mut hooks.unwinders);
+                find(&CATCHERS, &mut hooks.catchers);
+                find(&FINDERS, &mut hooks.finders);
             }
             if file.starts_with("ld-") || file.starts_with("ld.") {
                 hooks.loader = hooks.loader.or_else(|| locate(modules, id, LOADER));
@@ -61,6 +61,7 @@ impl Hooks {
         Plan {
             unwinders: self.unwinders.clone(),
             catchers: self.catchers.clone(),
+            finders: self.finders.clone(),
             loader: self.loader,
             ..Plan::default()
         }

@@ -47,6 +47,7 @@ impl Touched {
             .flat_map(|code| code.parts().iter().map(|part| TargetAddr(part.start)))
             .chain(plan.unwinders.iter().copied())
             .chain(plan.catchers.iter().copied())
+            .chain(plan.finders.iter().copied())
             .chain(plan.loader);
         let places = addresses.filter_map(|addr| modules.place(addr));
         self.0.extend(places.map(|place| place.module));

@@ -16,7 +16,7 @@ pub struct Arena {
     start: TargetAddr,
     len: u64,
     used: u64,
-    /// How many bytes at its end hold data, which the target may write and not execute.
+    /// How many bytes at its end are for something else than pieces.
     data: u64,
 }
 
@@ -65,6 +65,11 @@ impl Arena {
         caller.call(thread, "mprotect", libc::SYS_mprotect, arguments)?;
         self.data = len;
         Ok(TargetAddr(at))
+    }
+
+    /// Keeps the last `len` bytes for something else than pieces.
+    pub fn set_aside(&mut self, len: u64) {
+        self.data = len;
     }
 
     /// Takes room for `len` bytes, aligned to 16; `None` when the arena is full.

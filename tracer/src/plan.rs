@@ -162,6 +162,8 @@ pub struct Plan {
     pub unwinders: Vec<TargetAddr>,
     /// Entries of functions that run when an unwind has arrived (`__cxa_begin_catch`).
     pub catchers: Vec<TargetAddr>,
+    /// Entries of functions by which unwinders find the description of an address of code (`_Unwind_Find_FDE`).
+    pub finders: Vec<TargetAddr>,
     /// The function that the dynamic linker calls after every change of the loaded libraries (`r_brk`).
     pub loader: Option<TargetAddr>,
 }

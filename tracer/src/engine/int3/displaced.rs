@@ -1,9 +1,7 @@
 //! A copy of one instruction that runs elsewhere and goes on behind the original.
 
-use iced_x86::{
-    BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, Instruction,
-    InstructionBlock,
-};
+use darc_disasm::relocate;
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
 
 /// A copied instruction.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,18 +26,11 @@ pub fn first_instruction(bytes: &[u8], from: u64, to: u64) -> Result<Copied, Str
     }
     let back = Instruction::with_branch(Code::Jmp_rel32_64, instruction.next_ip())
         .map_err(|error| error.to_string())?;
-    let moved = [instruction, back];
-    let encoded = BlockEncoder::encode(
-        64,
-        InstructionBlock::new(&moved, to),
-        BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS,
-    )
-    .map_err(|error| error.to_string())?;
-    let jump = encoded.new_instruction_offsets.get(1).copied();
+    let copy = relocate(&[instruction], to).map_err(|error| error.to_string())?;
+    let jump = relocate(&[back], copy.end()).map_err(|error| error.to_string())?;
     Ok(Copied {
-        // Both were asked for, so both are there.
-        jump: jump.map_or(encoded.code_buffer.len(), |offset| offset as usize),
-        code: encoded.code_buffer,
+        jump: copy.bytes.len(),
+        code: [copy.bytes, jump.bytes].concat(),
         next: instruction.next_ip(),
     })
 }
@@ -72,6 +63,15 @@ mod tests {
         let mut decoder = Decoder::with_ip(64, &copied.code, 0x5000, DecoderOptions::NONE);
         assert_eq!(decoder.decode().ip_rel_memory_address(), 0x1017);
         assert_eq!(decoder.decode().near_branch_target(), 0x1007);
+    }
+
+    #[test]
+    fn its_own_address_stays_that_of_the_original() {
+        // lea rax,[rip-7] at 0x1000
+        let bytes = [0x48, 0x8d, 0x05, 0xf9, 0xff, 0xff, 0xff];
+        let copied = first_instruction(&bytes, 0x1000, 0x5000).unwrap();
+        let mut decoder = Decoder::with_ip(64, &copied.code, 0x5000, DecoderOptions::NONE);
+        assert_eq!(decoder.decode().ip_rel_memory_address(), 0x1000);
     }
 
     #[test]

@@ -22,10 +22,13 @@ use super::layout::{
 };
 use super::ring::Rings;
 use super::runtime::{self, Runtime};
+use super::unwinding::{self, Anchor, Calls, Row};
 use super::world::World;
 
 /// Bytes of an arena: room for about two thousand stubs.
 const ARENA_BYTES: u64 = 1 << 20;
+/// The part of an arena that tells unwinders of the rest: a description is about half as long as its stub.
+const TABLE_PART: u64 = 3;
 /// How the ring's mapping is called in the target's list of mappings.
 pub const NAME: &str = "darc";
 /// Threads that a process without many may still make until those that ended give their blocks back.
@@ -39,6 +42,68 @@ pub struct CodeArena {
     pub arena: Arena,
     /// The routines in it.
     pub runtime: Runtime,
+    table: Table,
+}
+
+/// For unwinders: what is known of an arena's code, at its end.
+#[derive(Debug)]
+struct Table {
+    start: TargetAddr,
+    len: u64,
+    used: u64,
+}
+
+impl CodeArena {
+    /// One of an earlier tracer; nothing more is placed in it.
+    pub fn found(arena: Arena) -> CodeArena {
+        let table = Table {
+            start: arena.extent().0,
+            len: 0,
+            used: 0,
+        };
+        CodeArena {
+            arena,
+            runtime: Runtime::default(),
+            table,
+        }
+    }
+
+    /// Places code, and what unwinders need to know of it.
+    ///
+    /// # Errors
+    /// When the arena is full or the target is gone.
+    pub fn place(&mut self, memory: &Memory, code: &[u8], frames: &[Row]) -> Result<()> {
+        let at = self.arena.place(memory, code)?;
+        let table = &mut self.table;
+        let entry = unwinding::entries(table.used, at.0, code.len() as u64, frames);
+        let len = entry.len() as u64;
+        // Behind the last entry is a word of zero; without room the code is unknown to unwinders.
+        if table.used + len + 8 <= table.len {
+            let at = table.start.0 + table.used;
+            // The length last: until then the table ends here.
+            memory.write(TargetAddr(at + 4), &entry[4..])?;
+            memory.write(TargetAddr(at), &entry[..4])?;
+            table.used += len;
+        }
+        Ok(())
+    }
+}
+
+impl Table {
+    /// Takes a part of a new arena.
+    fn begin(arena: &mut Arena, memory: &Memory) -> Result<Table> {
+        let (start, len) = arena.extent();
+        let room = (len / TABLE_PART).next_multiple_of(16);
+        let at = TargetAddr(start.0 + len - room);
+        arena.set_aside(room);
+        memory.write(at, &unwinding::COMMON)?;
+        memory.write_word(TargetAddr(start.0 + len - 8), at.0)?;
+        Ok(Table {
+            start: at,
+            len: room - 8,
+            used: unwinding::COMMON.len() as u64,
+        })
+    }
 }
 
 /// The mappings.
@@ -238,7 +303,7 @@ impl Installed {
         self.arenas.iter_mut().find(|code| {
             let (start, size) = code.arena.extent();
             let near = start.0.abs_diff(addr) < REACH && (start.0 + size).abs_diff(addr) < REACH;
-            near && code.arena.next().0 + len <= start.0 + size
+            near && code.arena.next().0 + len <= start.0 + size - code.table.len - 8
         })
     }
 
@@ -275,8 +340,16 @@ impl Installed {
         memory.write(count, &(index as u32 + 1).to_le_bytes())?;
         let (bytes, runtime) = runtime::emit(start.0, &self.around)
             .map_err(|error| Error::Unsuitable(error.to_string()))?;
-        arena.place(memory, &bytes)?;
-        self.arenas.push(CodeArena { arena, runtime });
+        let routines = runtime.all().map(Anchor::called);
+        let frames = unwinding::rows(&bytes, start.0, Calls::Return, &routines);
+        let table = Table::begin(&mut arena, memory)?;
+        let mut code = CodeArena {
+            arena,
+            runtime,
+            table,
+        };
+        code.place(memory, &bytes, &frames)?;
+        self.arenas.push(code);
         Ok(())
     }
 

@@ -9,7 +9,7 @@
 //! in every call therefore begins at different offsets in its pages, also where that looks untidy.
 
 /// Recognises the control mapping of an earlier tracer; the last byte is the layout's version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x05");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x06");
 
 // The control mapping, offsets in bytes.
 

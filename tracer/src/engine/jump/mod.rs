@@ -28,6 +28,7 @@ mod spans;
 mod stub_tests;
 mod stubs;
 mod tree;
+mod unwinding;
 mod watch;
 pub(crate) mod world;
 
@@ -360,6 +361,7 @@ impl Engine for Jump {
             .unwinders
             .iter()
             .chain(&plan.catchers)
+            .chain(&plan.finders)
             .map(|addr| addr.0);
         let near: Vec<u64> = codes
             .flat_map(|code| code.parts().iter().map(|part| part.start))

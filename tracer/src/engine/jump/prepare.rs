@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use super::asm::{Emitted, Surroundings};
 use super::flags::{self, Flags};
 use super::function::{Function, Purpose};
-use super::installed::{CodeArena, Installed};
+use super::installed::Installed;
 use super::patches::Patch;
 use super::runtime::Runtime;
 use super::spans::NoRoom;
@@ -51,14 +51,14 @@ impl Stubs<'_> {
         emit: impl FnOnce(u64, &Surroundings, &Runtime) -> Emitted<Stub>,
     ) -> Result<std::result::Result<Stub, Reason>> {
         let around = self.installed.around;
-        let Some(CodeArena { arena, runtime }) = self.installed.arena_near(near, STUB_ROOM) else {
+        let Some(code) = self.installed.arena_near(near, STUB_ROOM) else {
             return Ok(Err(
                 "there is no memory left near it for the probe's code".to_owned()
             ));
         };
-        match emit(arena.next().0, &around, runtime) {
+        match emit(code.arena.next().0, &around, &code.runtime) {
             Ok(stub) => {
-                arena.place(self.memory, &stub.bytes)?;
+                code.place(self.memory, &stub.bytes, &stub.frames)?;
                 Ok(Ok(stub))
             }
             Err(error) => Ok(Err(format!("its instructions cannot be moved: {error}"))),
@@ -161,6 +161,7 @@ impl Stubs<'_> {
                 let chain = function.ops().chain.as_ref();
                 stubs::enqueue(at, &region, chain, around, runtime)
             }
+            (Purpose::Entry, Some(Hook::Finder)) => stubs::finder(at, &region, around, runtime),
             (Purpose::Entry, Some(hook)) => stubs::hook(at, &region, hook, around, runtime),
             (Purpose::Sites | Purpose::Ret, _) => stubs::region(at, &region, around, runtime),
         })?;

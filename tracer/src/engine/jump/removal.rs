@@ -13,7 +13,6 @@ use super::installed::{
     CodeArena, Installed, MOST_BLOCKS, NAME, Room, began, control_bytes, rings_bytes,
 };
 use super::layout::{BLOCKS, HEADER, MAGIC, block, entry, header, place, ring};
-use super::runtime::Runtime;
 use super::world::World;
 
 /// How much of a stack above the stack pointer is searched for addresses of stubs.
@@ -56,10 +55,7 @@ impl Installed {
                         let mapped = mappings
                             .iter()
                             .any(|m| m.start == start && m.end - m.start >= len && m.executable);
-                        mapped.then(|| CodeArena {
-                            arena: Arena::found(TargetAddr(start), len),
-                            runtime: Runtime::default(),
-                        })
+                        mapped.then(|| CodeArena::found(Arena::found(TargetAddr(start), len)))
                     })
                     .collect::<Option<Vec<_>>>()?;
                 Some(Installed {

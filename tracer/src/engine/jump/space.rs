@@ -139,7 +139,8 @@ impl Space {
         }
         let unwinders = plan.unwinders.iter().map(|addr| (addr.0, Hook::Unwinder));
         let catchers = plan.catchers.iter().map(|addr| (addr.0, Hook::Catcher));
-        for (addr, hook) in unwinders.chain(catchers) {
+        let finders = plan.finders.iter().map(|addr| (addr.0, Hook::Finder));
+        for (addr, hook) in unwinders.chain(catchers).chain(finders) {
             if let Entry::Vacant(vacant) = self.functions.entry(addr) {
                 match function::beginning(memory, TargetAddr(addr)) {
                     Some(function) => drop(vacant.insert(function)),
@@ -152,6 +153,7 @@ impl Space {
             .unwinders
             .iter()
             .chain(&plan.catchers)
+            .chain(&plan.finders)
             .map(|a| a.0)
             .collect();
         for function in &plan.counted {

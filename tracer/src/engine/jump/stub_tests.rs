@@ -2,6 +2,7 @@
 //! the flags and the red zone with an undisturbed run.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::ptr;
 
 use darc_disasm::{Gpr, MemoryOperand, Operand, Segment};
@@ -14,11 +15,13 @@ use super::layout::*;
 use super::ops::Ops;
 use super::runtime::{self, Runtime};
 use super::stubs::{self, Callee, F0End, Item, Kind, Region, Site, SiteFlags, Stub};
+use super::unwinding::{self, Anchor, Calls, Row};
 
 mod budgets;
 mod calls;
 mod cost;
 mod counted;
+mod frames;
 mod requests;
 mod windows;
 
@@ -33,6 +36,8 @@ struct Arena {
     rings: u64,
     around: Surroundings,
     runtime: Runtime,
+    /// What is known of the code that was emitted, by its extent.
+    frames: Vec<(Range<u64>, Vec<Row>)>,
 }
 
 fn map(len: usize, protection: i32) -> u64 {
@@ -86,8 +91,12 @@ impl Arena {
             rings,
             around,
             runtime: Runtime::default(),
+            frames: Vec::new(),
         };
         let (bytes, runtime) = runtime::emit(code, &around).unwrap();
+        let routines = runtime.all().map(Anchor::called);
+        let rows = unwinding::rows(&bytes, code, Calls::Return, &routines);
+        arena.frames.push((code..code + bytes.len() as u64, rows));
         arena.place(&bytes);
         arena.runtime = runtime;
         set32(control + LIVE, 1);
@@ -158,7 +167,9 @@ impl Arena {
     fn patch(&mut self, at: u64, len: usize, emit: impl Fn(u64, &Surroundings, &Runtime) -> Stub) {
         let stub = emit(self.next(), &self.around, &self.runtime);
         decodes(&stub.bytes, self.next());
-        self.place(&stub.bytes);
+        let at_stub = self.place(&stub.bytes);
+        let extent = at_stub..at_stub + stub.bytes.len() as u64;
+        self.frames.push((extent, stub.frames));
         let mut bytes = vec![0x90; len];
         bytes[0] = 0xe9;
         bytes[1..5].copy_from_slice(&(stub.entry.wrapping_sub(at + 5) as u32).to_le_bytes());
@@ -201,7 +212,10 @@ impl Arena {
         self.patch_region(at, len, &[], Item::Site(site.clone()));
     }
 
-    fn patch_region(&mut self, at: u64, len: usize, before: &[Instruction], last: Item) {
+    fn patch_region(&mut self, at: u64, len: usize, before: &[Instruction], mut last: Item) {
+        if let Item::Site(site) = &mut last {
+            site.addr = before.last().map_or(at, Instruction::next_ip);
+        }
         let items = before
             .iter()
             .copied()
@@ -215,6 +229,13 @@ impl Arena {
         self.patch(at, len, |at, around, runtime| {
             stubs::region(at, &region, around, runtime).unwrap()
         });
+    }
+
+    /// What is known of an address, where it is of the code that was emitted.
+    fn row(&self, at: u64) -> Option<Row> {
+        let mut extents = self.frames.iter();
+        let (_, rows) = extents.find(|(extent, _)| extent.contains(&at))?;
+        rows.iter().rfind(|row| row.from <= at).copied()
     }
 
     fn ops(&self) -> Vec<Vec<u64>> {
@@ -327,7 +348,11 @@ fn compare(arena: &mut Arena, program: u64, patch: impl FnOnce(&mut Arena)) {
         })
     };
     let plain = all(run);
+    let seen = frames::seen(arena, run);
     patch(arena);
+    // In children, so that nothing of it is measured here.
+    let (arrived, unknown) = frames::unwind_everywhere(arena, run, &seen);
+    assert!(arrived > 100 * unknown, "{arrived} {unknown}");
     let patched = all(run);
     assert_eq!(plain, patched);
 }

@@ -75,6 +75,37 @@ pub struct Runtime {
     pub cut: u64,
 }
 
+impl Runtime {
+    /// The addresses of all of them.
+    #[must_use]
+    pub fn all(&self) -> [u64; 22] {
+        [
+            self.lookup,
+            self.register,
+            self.remember,
+            self.renew,
+            self.first,
+            self.stale,
+            self.slow,
+            self.find,
+            self.nested,
+            self.end,
+            self.reveal,
+            self.caught,
+            self.target,
+            self.anywhere,
+            self.enqueued,
+            self.read,
+            self.count_in,
+            self.count_out,
+            self.count_ret,
+            self.count_back,
+            self.window,
+            self.cut,
+        ]
+    }
+}
+
 /// What [`Runtime::nested`] answers.
 pub mod nested {
     /// Not to be measured and not to be followed.

@@ -1,5 +1,6 @@
 //! A stub under construction: the sequences that stubs have in common.
 
+use iced_x86::Instruction;
 use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{
@@ -7,6 +8,7 @@ use crate::engine::jump::asm::{
 };
 use crate::engine::jump::layout::{block, descriptor, entry, place, targets};
 use crate::engine::jump::runtime::{Runtime, credit, latency};
+use crate::engine::jump::unwinding::{Anchor, Calls, rows};
 
 use super::counted::counted_ret;
 use super::entries::ret;
@@ -19,6 +21,12 @@ pub struct Builder<'a> {
     pub around: &'a Surroundings,
     pub runtime: &'a Runtime,
     moved: Vec<(u64, CodeLabel)>,
+    /// The address of the text that the stub's first instruction stands for.
+    from: u64,
+    /// Where the copy of displaced code ends, and the address at which the rest goes on.
+    behind: Vec<(u64, CodeLabel)>,
+    /// Where the function's frame is gone: its returns, and jumps out of it.
+    leaving: Vec<CodeLabel>,
     pub behind_syscalls: Vec<CodeLabel>,
     /// Places to be written behind the code: where, the place's words, the label that is hidden there.
     pub places: Vec<(CodeLabel, PlaceData, Option<CodeLabel>)>,
@@ -91,8 +99,12 @@ pub enum Later {
 }
 
 impl<'a> Builder<'a> {
-    pub fn new(around: &'a Surroundings, runtime: &'a Runtime) -> Emitted<Builder<'a>> {
+    /// A stub for a patch at `from`.
+    pub fn new(from: u64, around: &'a Surroundings, runtime: &'a Runtime) -> Emitted<Builder<'a>> {
         Ok(Builder {
+            from,
+            behind: Vec::new(),
+            leaving: Vec::new(),
             a: CodeAssembler::new(64)?,
             around,
             runtime,
@@ -118,7 +130,7 @@ impl<'a> Builder<'a> {
             self.moved.push((item.addr(), at));
             let last = index + 1 == region.items.len();
             match item {
-                Item::Plain(instruction) => self.a.add_instruction(*instruction)?,
+                Item::Plain(instruction) => self.copy(*instruction)?,
                 Item::Ret(instruction) => match self.ends {
                     Ends::Op => ret(self, *instruction)?,
                     Ends::CountedCall => counted_ret(self, *instruction)?,
@@ -134,7 +146,28 @@ impl<'a> Builder<'a> {
                 }
             }
         }
+        let mut end = self.label();
+        self.a.set_label(&mut end)?;
+        self.behind.push((region.next, end));
         self.a.jmp(region.next)
+    }
+
+    /// Appends the copy of an instruction, which refers to what the original refers to.
+    pub fn copy(&mut self, mut instruction: Instruction) -> Emitted<()> {
+        // The encoder takes an address at which it knows an instruction for that instruction, and so a function's
+        // own address for that of the copy.
+        instruction.set_ip(0);
+        self.a.add_instruction(instruction)
+    }
+
+    /// From here on the stack has the return address of the function on top, and no frame of it any more.
+    pub fn leaves(&mut self) -> Emitted<()> {
+        let mut here = self.label();
+        // The instruction before may have a label already, and has one at most.
+        self.a.nop()?;
+        self.a.set_label(&mut here)?;
+        self.leaving.push(here);
+        Ok(())
     }
 
     /// rcx becomes the thread's block and rsi its first free entry; unknown threads go to `unknown`.
@@ -215,11 +248,32 @@ impl<'a> Builder<'a> {
             .map(|(label, hidden)| Ok((address(label)? - at + place::HIDDEN, address(hidden)?)))
             .collect::<Emitted<Vec<_>>>()?;
         let entry = address(&entry)?;
+        let mut anchors = vec![Anchor::copy(entry, self.from)];
+        for (from, label) in self.moved.iter().chain(&self.behind) {
+            anchors.push(Anchor::copy(address(label)?, *from));
+        }
+        for label in &self.leaving {
+            anchors.push(Anchor::called(address(label)?));
+        }
+        for (_, data, hidden) in &self.places {
+            let Some(hidden) = hidden else { continue };
+            let at = address(hidden)?;
+            anchors.push(match data.return_to {
+                // It is put back on the stack where it was.
+                0 => Anchor {
+                    depth: 0,
+                    ..Anchor::called(at)
+                },
+                behind => Anchor::copy(at, behind),
+            });
+        }
         let mut bytes = code.bytes();
         for (offset, hidden) in hidden {
             bytes[offset as usize..offset as usize + 8].copy_from_slice(&hidden.to_le_bytes());
         }
+        let frames = rows(&bytes, at, Calls::Jump, &anchors);
         Ok(Stub {
+            frames,
             bytes,
             entry,
             moved,

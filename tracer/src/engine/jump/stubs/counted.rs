@@ -43,7 +43,7 @@ pub fn counted(
     around: &Surroundings,
     runtime: &Runtime,
 ) -> Emitted<Stub> {
-    let mut b = Builder::new(around, runtime)?;
+    let mut b = Builder::new(region.start(), around, runtime)?;
     let [mut start, mut pass, mut inside] = std::array::from_fn(|_| b.label());
     let place = b.place(PlaceData {
         return_to: 0,
@@ -101,7 +101,7 @@ pub fn counted_returns(
     around: &Surroundings,
     runtime: &Runtime,
 ) -> Emitted<Stub> {
-    let mut b = Builder::new(around, runtime)?;
+    let mut b = Builder::new(region.start(), around, runtime)?;
     b.ends = Ends::CountedCall;
     let mut start = b.label();
     b.a.set_label(&mut start)?;
@@ -112,11 +112,12 @@ pub fn counted_returns(
 
 /// Appends a `ret` that ends a counted call.
 pub fn counted_ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
+    b.leaves()?;
     save(&mut b.a, Flags::Matter)?;
     tsc(&mut b.a)?;
     b.a.mov(rdi, rax)?;
     b.a.lea(rdx, qword_ptr(rsp + SAVED))?;
     b.a.call(b.runtime.count_ret)?;
     restore(&mut b.a, Flags::Matter)?;
-    b.a.add_instruction(ret)
+    b.copy(ret)
 }

@@ -20,7 +20,7 @@ pub fn enqueue(
     around: &Surroundings,
     runtime: &Runtime,
 ) -> Emitted<Stub> {
-    let mut b = Builder::new(around, runtime)?;
+    let mut b = Builder::new(region.start(), around, runtime)?;
     let [mut start, mut pass] = std::array::from_fn(|_| b.label());
     b.a.set_label(&mut start)?;
     save(&mut b.a, Flags::Matter)?;

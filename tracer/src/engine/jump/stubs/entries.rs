@@ -52,7 +52,7 @@ pub fn f0(
     around: &Surroundings,
     runtime: &Runtime,
 ) -> Emitted<Stub> {
-    let mut b = Builder::new(around, runtime)?;
+    let mut b = Builder::new(region.start(), around, runtime)?;
     let [
         mut start,
         miss,
@@ -238,6 +238,7 @@ pub fn f0(
 pub fn ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
     let [mut matched, search, mut leave] = std::array::from_fn(|_| b.label());
     let runtime = b.runtime;
+    b.leaves()?;
     save(&mut b.a, Flags::Matter)?;
     tsc(&mut b.a)?;
     b.a.mov(rdi, rax)?;
@@ -254,7 +255,7 @@ pub fn ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
     b.a.call(runtime.end)?;
     b.a.set_label(&mut leave)?;
     restore(&mut b.a, Flags::Matter)?;
-    b.a.add_instruction(ret)?;
+    b.copy(ret)?;
     b.later.push(Later::Choose {
         at: search,
         routine: runtime.find,
@@ -277,6 +278,8 @@ pub enum Hook {
     Marker(Mark),
     /// The function by which an op hands a request over.
     Enqueue,
+    /// The function by which unwinders find what is known of an address of code.
+    Finder,
 }
 
 /// Emits the stub of a hooked entry.
@@ -287,7 +290,7 @@ pub fn hook(
     around: &Surroundings,
     runtime: &Runtime,
 ) -> Emitted<Stub> {
-    let mut b = Builder::new(around, runtime)?;
+    let mut b = Builder::new(hooked.start(), around, runtime)?;
     let [mut start, mut pass] = std::array::from_fn(|_| b.label());
     b.a.set_label(&mut start)?;
     save(&mut b.a, Flags::Matter)?;
@@ -296,7 +299,7 @@ pub fn hook(
     b.a.call(match hook {
         Hook::Unwinder => runtime.reveal,
         Hook::Catcher => runtime.caught,
-        Hook::Counted(_) | Hook::Marker(_) | Hook::Enqueue => {
+        Hook::Counted(_) | Hook::Marker(_) | Hook::Enqueue | Hook::Finder => {
             unreachable!("such entries have stubs of their own")
         }
     })?;

@@ -8,6 +8,7 @@ mod counted;
 mod counted_sites;
 mod enqueue;
 mod entries;
+mod finder;
 mod marker;
 mod sites;
 
@@ -17,6 +18,7 @@ use iced_x86::{ConditionCode, Instruction};
 use super::asm::{Emitted, Surroundings};
 use super::flags::Flags;
 use super::runtime::Runtime;
+use super::unwinding::Row;
 
 use builder::Builder;
 use sites::append_site;
@@ -24,6 +26,7 @@ use sites::append_site;
 pub use counted::{CountedSite, Counter, counted, counted_returns};
 pub use enqueue::enqueue;
 pub use entries::{F0, F0End, Hook, f0, hook};
+pub use finder::finder;
 pub use marker::marker;
 
 /// What a site enters.
@@ -108,6 +111,13 @@ pub struct Region {
     pub next: u64,
 }
 
+impl Region {
+    /// The address of the first instruction.
+    fn start(&self) -> u64 {
+        self.items.first().map_or(self.next, Item::addr)
+    }
+}
+
 /// A stub ready to be written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stub {
@@ -119,11 +129,13 @@ pub struct Stub {
     pub moved: Vec<(u64, u64)>,
     /// A copied `syscall` instruction: the addresses behind the copies, which threads blocked in them have.
     pub behind_syscalls: Vec<u64>,
+    /// What each of its addresses stands for.
+    pub frames: Vec<Row>,
 }
 
 /// Emits the stub of a patch in the middle of a function.
 pub fn region(at: u64, region: &Region, around: &Surroundings, runtime: &Runtime) -> Emitted<Stub> {
-    let mut b = Builder::new(around, runtime)?;
+    let mut b = Builder::new(region.start(), around, runtime)?;
     let mut start = b.label();
     if let [Item::Site(site)] = &region.items[..] {
         // By far the most frequent case.

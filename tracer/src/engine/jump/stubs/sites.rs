@@ -109,6 +109,7 @@ fn tail_jump(
 ) -> Emitted<()> {
     let [mut pass, mut leave, mut lost, mut end, mut taken] = std::array::from_fn(|_| b.label());
     let flags = site.flags;
+    b.leaves()?;
     if let Some(condition) = condition {
         jump_if(&mut b.a, condition, taken)?;
         match after {
