@@ -1,8 +1,8 @@
 //! Calls that never return: exceptions, longjmp, cancelled threads, left stacks; many of each.
 
-use darc_testprogs::program;
+use darc_testprogs::{Opt, program};
 
-use crate::harness::{Target, Task, for_all, turn};
+use crate::harness::{Target, Task, darc, execute, for_all, turn};
 use crate::untouched::{check_released, check_text};
 
 /// Runs the program under darc with many fast ops, all probes staying in place, then attaches twice
@@ -68,6 +68,27 @@ fn the_program_walks_its_own_stack() {
         assert!(stdout.contains("cut=0 walked=1\n"), "{analysis:#?}");
         assert!(analysis.report().ops() > 0, "{analysis:#?}");
     });
+}
+
+/// The same where most of the time passes in darc's own code, which is found in the program's functions too.
+#[test]
+fn the_program_walks_its_stack_from_inside_of_a_probe() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let interrupted = program("interrupted", opt);
+        let task = Task::new("jump", "serve").options(&["--decision-ops", "1000000000"]);
+        let analysis = task.run_like_native(&interrupted, &["3000"]);
+        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+        let walks = ["checksum", "cut=0 walked=1\n"];
+        let results = tempfile::tempdir().expect("a folder");
+        let results = results.path().join("set");
+        let mut command = darc(&["profile", "-q", "-o"]);
+        command.arg(results).arg("--").arg(interrupted).arg("3000");
+        let profiled = execute(&mut command);
+        for said in [&analysis.darc.stdout, &profiled.stdout] {
+            assert!(walks.iter().all(|line| said.contains(line)), "{said}");
+        }
+    }
 }
 
 /// Ops whose stack is unmapped in their middle never return: they are counted as such and not timed.

@@ -1,7 +1,10 @@
 //! A copy of one instruction that runs elsewhere and goes on behind the original.
 
 use darc_disasm::relocate;
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
+use iced_x86::{
+    BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, Instruction,
+    InstructionBlock,
+};
 
 /// A copied instruction.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,10 +30,13 @@ pub fn first_instruction(bytes: &[u8], from: u64, to: u64) -> Result<Copied, Str
     let back = Instruction::with_branch(Code::Jmp_rel32_64, instruction.next_ip())
         .map_err(|error| error.to_string())?;
     let copy = relocate(&[instruction], to).map_err(|error| error.to_string())?;
-    let jump = relocate(&[back], copy.end()).map_err(|error| error.to_string())?;
+    // Wherever the original is: beyond 2 GiB the encoder jumps through a word of memory.
+    let jump = InstructionBlock::new(std::slice::from_ref(&back), copy.end());
+    let jump = BlockEncoder::encode(64, jump, BlockEncoderOptions::NONE)
+        .map_err(|error| error.to_string())?;
     Ok(Copied {
         jump: copy.bytes.len(),
-        code: [copy.bytes, jump.bytes].concat(),
+        code: [copy.bytes, jump.code_buffer].concat(),
         next: instruction.next_ip(),
     })
 }
@@ -63,6 +69,16 @@ mod tests {
         let mut decoder = Decoder::with_ip(64, &copied.code, 0x5000, DecoderOptions::NONE);
         assert_eq!(decoder.decode().ip_rel_memory_address(), 0x1017);
         assert_eq!(decoder.decode().near_branch_target(), 0x1007);
+    }
+
+    #[test]
+    fn the_way_back_may_be_long() {
+        let far = 0x7f00_0000_1000;
+        let copied = first_instruction(&[0xf3, 0x0f, 0x1e, 0xfa], far, 0x5000).unwrap();
+        let jump = &copied.code[copied.jump..];
+        let jump = Decoder::with_ip(64, jump, 0x5004, DecoderOptions::NONE).decode();
+        let word = (jump.ip_rel_memory_address() - 0x5000) as usize;
+        assert_eq!(copied.code[word..word + 8], (far + 4).to_le_bytes());
     }
 
     #[test]

@@ -59,6 +59,15 @@ impl Int3 {
                 self.ledger.strike(index);
             }
         }
+        self.reveal_abandoned();
+    }
+
+    /// Frames that were given up may be read, too. They are kept in mind: another thread may be on its way through
+    /// one at this moment.
+    fn reveal_abandoned(&self) {
+        for (&slot, &return_to) in &self.abandoned {
+            put_back(&self.memory, self.landing, slot, return_to);
+        }
     }
 
     /// Hides the return addresses again that [`Int3::reveal`] put back, where the frames still stand.
@@ -105,9 +114,7 @@ impl Int3 {
         for tid in tids {
             self.reveal(tid);
         }
-        for (&slot, &return_to) in &self.abandoned {
-            put_back(&self.memory, self.landing, slot, return_to);
-        }
+        self.reveal_abandoned();
     }
 
     /// Puts back the return addresses in a copy of the memory (a forked child's).

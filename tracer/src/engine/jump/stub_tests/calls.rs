@@ -20,6 +20,21 @@ fn a_direct_call_is_measured_and_nothing_is_disturbed() {
 }
 
 #[test]
+fn a_displaced_function_has_its_own_address() {
+    let mut arena = Arena::new();
+    let f0 = arena.assemble(|a| {
+        let mut own = a.create_label();
+        a.set_label(&mut own).unwrap();
+        a.lea(r10, qword_ptr(own)).unwrap();
+        a.mov(r11, r10).unwrap();
+        a.ret().unwrap();
+    });
+    compare(&mut arena, f0, |arena| {
+        arena.patch_f0(f0, 7, F0End::HiddenReturn);
+    });
+}
+
+#[test]
 fn flags_that_nobody_looks_at_are_not_missed() {
     for end in [F0End::HiddenReturn, F0End::PatchedReturns] {
         let mut arena = Arena::new();
