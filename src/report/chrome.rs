@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::escape::control;
-use super::model::{ExampleOp, PeakEntry, Report};
+use super::model::{ExampleCall, ExampleOp, PeakEntry, Report};
 use super::words;
 use crate::analysis::{Hz, Ticks};
 use nesting::Slice;
@@ -138,8 +138,8 @@ impl Tracks<'_> {
             id: Some(self.pid * WAITING + peak),
             ..self.event(ph, "hand-over", "request", track, at, None)
         };
-        // From the last moment of the wait to the op's first.
-        events.push(flow("s", track, waited));
+        // From the hand-over to the op's first moment: a slice's end is no part of it.
+        events.push(flow("s", track, 0));
         events.push(Event {
             bp: Some("e"),
             ..flow("f", peak, waited)
@@ -160,12 +160,23 @@ impl Tracks<'_> {
             });
         };
         add(self.f0, whole, op);
-        let calls = example.calls.iter().map(|call| Slice {
+        // Time away competes at several fnodes; it passed once.
+        let mut calls: Vec<&ExampleCall> = Vec::new();
+        for call in &example.calls {
+            let same = |it: &&ExampleCall| {
+                (&it.name, it.start, it.max, it.count)
+                    == (&call.name, call.start, call.max, call.count)
+            };
+            if !calls.iter().any(same) {
+                calls.push(call);
+            }
+        }
+        let slices = calls.iter().map(|call| Slice {
             start: self.units(call.start),
             end: self.units(call.start.saturating_add(call.max)),
         });
-        for (call, slice) in nesting::nested(whole, calls) {
-            let call = &example.calls[call];
+        for (index, slice) in nesting::nested(whole, slices) {
+            let call = calls[index];
             let micros = |cycles| self.units(cycles) as f64 / 1e3;
             let args = json!({
                 "calls": call.count,
@@ -243,7 +254,31 @@ mod tests {
         let of = |name: &str| complete.iter().find(|x| x["pid"] == 2 && x["name"] == name);
         assert_eq!(of("waits").unwrap()["dur"], 1500.0);
         assert_eq!(of("serve").unwrap()["ts"], 1500.0);
-        assert_eq!(ends[0]["ts"], 1500.0);
+        assert_eq!(
+            (&starts[0]["ts"], &ends[0]["ts"]),
+            (&0.0.into(), &1500.0.into())
+        );
+    }
+
+    #[test]
+    fn time_away_is_shown_once() {
+        let mut report = finished();
+        let before = events(&report, "X").len();
+        let example = report.peaks[0].example.as_mut().unwrap();
+        let away = ExampleCall {
+            name: "(preemption)".to_owned(),
+            depth: 1,
+            start: 1,
+            max: 2,
+            sum: 2,
+            count: 1,
+        };
+        let deeper = ExampleCall {
+            depth: 2,
+            ..away.clone()
+        };
+        example.calls.extend([away, deeper]);
+        assert_eq!(events(&report, "X").len(), before + 1);
     }
 
     #[test]

@@ -9,7 +9,9 @@ use super::{MAX_DEPTH, StateError, checksum, parse, read_any, restore, validate,
 use crate::analysis::params::Params;
 use crate::analysis::simulate::Session;
 use crate::analysis::{CalleeId, SiteId};
-use crate::report::model::{DescentState, FnodePeak, FtreeNode, PeakEntry, Report, StopReason};
+use crate::report::model::{
+    DescentState, FnodePeak, FtreeNode, PeakEntry, PeakValues, Report, StopReason, ValueContrast,
+};
 use crate::report::{Place, json, sample};
 
 /// The ids that [`sample::Map`] gives to places.
@@ -219,6 +221,26 @@ fn deep(report: &Report, depth: usize) -> Report {
         ftree,
         ..report.clone()
     }
+}
+
+/// Lists that are empty are not written at all.
+#[test]
+fn too_many_different_values_are_read_as_they_were_written() {
+    let side = |peak| PeakValues {
+        peak,
+        values: Vec::new(),
+        lowest: 1,
+        highest: u64::MAX,
+    };
+    let report = Report {
+        values: vec![ValueContrast {
+            expression: "arg1".to_owned(),
+            share: 0.9,
+            values: [side(1), side(2)],
+        }],
+        ..sample::report(330)
+    };
+    assert_eq!(parse(write(&report).as_bytes()).unwrap(), report);
 }
 
 #[test]

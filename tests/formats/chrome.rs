@@ -135,7 +135,7 @@ fn check_flow(ends: &[End<'_>], slices: &BTreeMap<Track, Vec<Span>>) -> Result<(
         let spans = slices.get(&track).map_or(&[][..], Vec::as_slice);
         spans
             .iter()
-            .any(|span| (span.start..=span.end).contains(&at))
+            .any(|span| span.start == at || (span.start..span.end).contains(&at))
     };
     match ends.iter().find(|end| !bound(end)) {
         None => Ok(()),

@@ -13,9 +13,12 @@ use darc::report::text::Style;
 use darc::report::{Format, render};
 use serde_json::Value;
 
-/// Renders an analysis in each format that other tools read, and reads that.
+/// Writes an analysis in each format that something reads again, and reads that.
 pub fn check_all(results: &str) {
     let report = darc::state::read_any(results.as_bytes()).expect("results of darc");
+    let saved = darc::state::write(&report);
+    let again = darc::state::parse(saved.as_bytes()).unwrap_or_else(|why| panic!("{why}: {saved}"));
+    assert_eq!(again, report, "{saved}");
     let text = |format| render(&report, format, Style::default()).expect("finite figures");
     let check = |format, read: &dyn Fn(&str) -> Result<(), String>| {
         let text = text(format);

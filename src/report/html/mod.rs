@@ -4,11 +4,12 @@
 //! paper, and in light or dark. A content security policy forbids what the page does not need, should
 //! a name ever become markup.
 
+mod contrast;
+mod ftree;
 mod handover;
 mod time;
 
 use crate::analysis::{Hz, Resolution};
-use crate::report::contrast::{self, What};
 use crate::report::escape::control;
 use crate::report::markup::Markup;
 use crate::report::model::{FtreeNode, PeakEntry, ProfileTable, Report, ValueContrast};
@@ -381,110 +382,6 @@ impl Page {
             self.raw("</p>\n");
         }
         self.raw("</details>\n");
-    }
-
-    fn contrast(&mut self, analysis: &Analysis<'_>) {
-        self.raw("<p>Per op; an asterisk marks calls on a root-cause path of the peak.</p>\n");
-        self.raw("<div class=\"wide\" tabindex=\"0\"><table>\n<thead><tr><th scope=\"col\" class=\"left\" rowspan=\"2\">call</th>");
-        for peak in analysis.peaks {
-            self.raw("<th scope=\"colgroup\" colspan=\"3\" class=\"peak group\">peak ");
-            self.badge(Some(peak.peak));
-            self.raw("</th>");
-        }
-        self.raw("</tr>\n<tr>");
-        for _ in analysis.peaks {
-            self.raw("<th scope=\"col\" class=\"group\">maxcount</th><th scope=\"col\">calls</th><th scope=\"col\">time</th>");
-        }
-        self.raw("</tr></thead>\n<tbody>\n");
-        for row in contrast::rows(analysis.ftree, analysis.peaks) {
-            self.raw("<tr><th scope=\"row\" style=\"padding-left:")
-                .number(row.depth)
-                .raw("em\">");
-            match row.what {
-                What::Call(node) => self.raw("<code>").text(&node.name).raw("</code>"),
-                What::Itself => self.raw("(itself)"),
-                What::NotMade(count) => self
-                    .raw("(")
-                    .number(count)
-                    .raw(" calls that were not made)"),
-            };
-            self.raw("</th>");
-            for cell in row.cells {
-                let class = if cell.is_cause {
-                    "group cause"
-                } else {
-                    "group"
-                };
-                self.raw("<td class=\"").raw(class).raw("\">");
-                match cell.maxcount {
-                    Some(count) => self.number(count),
-                    None if cell.is_cause => self.raw(""),
-                    None => self.raw("-"),
-                };
-                let time = cell
-                    .time
-                    .map_or_else(|| "-".to_owned(), |time| self.time(time));
-                self.raw(if cell.is_cause { "*" } else { "" });
-                self.raw("</td><td>")
-                    .text(contrast::calls(cell.calls))
-                    .raw("</td><td>")
-                    .text(time)
-                    .raw("</td>");
-            }
-            self.raw("</tr>\n");
-        }
-        self.raw("</tbody></table></div>\n");
-    }
-
-    /// A node of the ftree; open where the root-cause paths go.
-    fn node(&mut self, node: &FtreeNode) {
-        let children = !node.children.is_empty();
-        self.raw("<li>");
-        if children {
-            self.raw(if node.root_cause_of.is_empty() {
-                "<details>"
-            } else {
-                "<details open>"
-            })
-            .raw("<summary>");
-        } else {
-            self.raw("<div class=\"leaf\">");
-        }
-        for &peak in &node.root_cause_of {
-            self.badge(Some(peak));
-            self.raw(" ");
-        }
-        self.raw("<code>")
-            .text(&node.name)
-            .raw("</code> <span class=\"place\">");
-        if let Some(source) = words::source(node.file.as_deref(), node.line) {
-            self.raw("called at ").words(source);
-        } else if let Some(site) = &node.site {
-            self.raw("called at ").text(site.to_string());
-        }
-        if node.count > 0 && node.site.is_some() {
-            self.raw("; ");
-        }
-        if node.count > 0 {
-            let (mean, max) = (self.time(node.mean), self.time(node.max));
-            self.number(node.count)
-                .raw(" calls measured, ")
-                .text(mean)
-                .raw(" on average, ")
-                .text(max)
-                .raw(" at most");
-        }
-        self.raw("</span>");
-        if children {
-            self.raw("</summary>\n<ul>\n");
-            for child in &node.children {
-                self.node(child);
-            }
-            self.raw("</ul></details>");
-        } else {
-            self.raw("</div>");
-        }
-        self.raw("</li>\n");
     }
 
     fn probes(&mut self, report: &Report) {

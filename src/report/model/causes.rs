@@ -83,6 +83,7 @@ pub struct NarrowedEntry {
     /// Samples in what it calls, or what interrupted it.
     pub elsewhere: u64,
     /// From the outermost loop to the line.
+    #[serde(default)]
     pub steps: Vec<NarrowedStep>,
 }
 

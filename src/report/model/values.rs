@@ -21,6 +21,7 @@ pub struct PeakValues {
     /// The peak's number.
     pub peak: u32,
     /// The most frequent values, five at most; empty when there are too many different ones.
+    #[serde(default)]
     pub values: Vec<ValueShare>,
     /// Nearly all values lie between this one
     pub lowest: u64,

@@ -40,11 +40,14 @@ fn header(page: &mut Page, set: &ProfileSet) {
         .profiles
         .iter()
         .fold(0_u64, |sum, profile| sum.saturating_add(profile.calls));
-    let what = match set.source {
-        Source::Functions => "functions",
-        Source::SystemCalls => "system calls",
+    let what = match (set.source, set.profiles.len()) {
+        (Source::Functions, 1) => "function",
+        (Source::Functions, _) => "functions",
+        (Source::SystemCalls, 1) => "system call",
+        (Source::SystemCalls, _) => "system calls",
     };
-    let mut seen = format!("{} {what} called, {calls} calls", set.profiles.len());
+    let plural = if calls == 1 { "" } else { "s" };
+    let mut seen = format!("{} {what} called, {calls} call{plural}", set.profiles.len());
     if set.never_called > 0 {
         seen.push_str(&format!(", {} never called", set.never_called));
     }
