@@ -253,6 +253,12 @@ fn a_path_to_another_thread_needs_another_function_that_serves_and_the_jump_engi
             "{refused:#?}"
         );
     }
+    let mut of_main = darc(&["run", "--async", PATH, "--"]);
+    let refused = execute(of_main.arg(&path));
+    assert!(
+        refused.failure(2).contains("an f0 that returns"),
+        "{refused:#?}"
+    );
     let refused = run("jump", "enqueue=enqueue:arg2;serve=servant:arg1");
     assert!(refused.failure(4).contains("servant"), "{refused:#?}");
     let refused = run("jump", "enqueue=enqueue:rsi;serve=serve:arg1");

@@ -10,9 +10,7 @@ use nix::sys::signal::SigSet;
 
 use crate::analysis::Params;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::{
-    AsyncEnd, AsyncPath, BeginOption, Common, EngineChoice, ProfileCheck, Verbosity,
-};
+use crate::options::{BeginOption, Common, EngineChoice, ProfileCheck, Verbosity};
 use crate::output::Output;
 use crate::report::model::{Report, Target};
 use crate::report::text::{self, Style};
@@ -20,18 +18,18 @@ use crate::session::claim::{Claim, Claimed};
 use crate::session::clock::Moment;
 use crate::session::investigation::Investigation;
 use crate::session::markers::{self, Begin};
-use crate::session::serving::{End, Serving};
+use crate::session::serving::Serving;
 use crate::session::{Ending, Libraries, Limits, Session, SessionError, summary, survey};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::keys::Keys;
 use crate::terminal::live::{Progress, Screen};
 use crate::terminal::{self, Color};
 
+use super::engines::Calibrated;
+use super::following;
+use super::running::{Running, Start};
 use super::saved;
 use super::standing::Standing;
-
-use super::engines::Calibrated;
-use super::running::{Running, Start};
 
 /// Whose stdout is it?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +51,7 @@ pub struct Conduct {
     /// What is known of an f0 that runs already.
     pub(super) running: Option<Running>,
     /// What f0 hands to other threads.
-    serving: Option<Serving>,
+    pub(super) serving: Option<Serving>,
     /// Whether the stored profile is checked before a resumed analysis goes on.
     pub(super) check: Option<ProfileCheck>,
     /// What the analysis waits for.
@@ -64,7 +62,7 @@ pub struct Conduct {
     pub(super) progress: Progress,
     pub(super) since: Moment,
     pub(super) deadline: Option<Instant>,
-    common: Common,
+    pub(super) common: Common,
     stdout: Stdout,
     output: Option<Output>,
 }
@@ -111,13 +109,7 @@ impl Conduct {
         if let Some(expression) = &common.value {
             investigation.analysis.set_expression(expression.clone());
         }
-        let serving = match &common.asynchronous {
-            Some(path) => Some(serving(path, *investigation.analysis.params())?),
-            None => None,
-        };
-        if serving.is_some() {
-            check_engine_of_async(common.engine)?;
-        }
+        let serving = following::asked(&common, &investigation)?;
         let functions = matches!(begin, Some(Begin::At(_))) || investigation.end_at.is_some();
         if functions && common.engine == EngineChoice::Int3 {
             return Err(Failure::usage(
@@ -152,23 +144,6 @@ impl Conduct {
             deadline: common.duration.map(|duration| Instant::now() + duration),
             common,
         })
-    }
-
-    /// Goes on to follow requests to another thread, as a stored analysis did.
-    ///
-    /// # Errors
-    /// When another path is asked for, or the engine cannot do it.
-    pub(super) fn go_on_following(&mut self, stored: Option<Serving>) -> Result<(), Failure> {
-        let Some(stored) = stored else { return Ok(()) };
-        check_engine_of_async(self.common.engine)?;
-        let other = |asked: &Serving| !stored.is_between(&asked.enqueue, &asked.serve);
-        if self.serving.as_ref().is_some_and(other) {
-            return Err(Failure::usage(
-                "--async names another path than the stored analysis follows; leave it out, or start a new analysis with darc run or attach",
-            ));
-        }
-        self.serving = Some(stored);
-        Ok(())
     }
 
     /// Analyses a process that runs already.
@@ -319,8 +294,7 @@ impl Conduct {
     /// Whether f0 is the function that is called once, and an engine measures that can look into it. Of one that cannot
     /// that is said.
     fn is_main(&mut self) -> bool {
-        let is_main = |name: &str| name == crate::options::DEFAULT_F0;
-        if !matches!(&self.investigation.spec, NameSpec::Name { name, .. } if is_main(name)) {
+        if !following::names_main(&self.investigation.spec) {
             return false;
         }
         match self.engine.model() {
@@ -553,26 +527,6 @@ impl Conduct {
             _ => ExitStatus::Done,
         }
     }
-}
-
-/// Refuses to follow requests where breakpoints would be in the way.
-fn check_engine_of_async(engine: EngineChoice) -> Result<(), Failure> {
-    match engine {
-        EngineChoice::Int3 => Err(Failure::usage(
-            "--async needs the jump engine: breakpoints stop the threads for so long that a queue is never what it is without them; leave out --engine int3",
-        )),
-        EngineChoice::Jump => Ok(()),
-    }
-}
-
-/// What `--async` asks for.
-fn serving(path: &AsyncPath, params: Params) -> Result<Serving, Failure> {
-    let end = |end: &AsyncEnd| {
-        let function = NameSpec::parse(&end.function).class(FailureKind::Usage)?;
-        let object = end.object.clone();
-        Ok::<_, Failure>(End { function, object })
-    };
-    Ok(Serving::new(end(&path.enqueue)?, end(&path.serve)?, params))
 }
 
 /// Whether results are shown to the person, beside being saved.

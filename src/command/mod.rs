@@ -9,6 +9,7 @@ mod conduct;
 pub mod demo;
 pub mod doctor;
 mod engines;
+mod following;
 pub mod guardian;
 pub mod list;
 mod privilege;

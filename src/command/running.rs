@@ -106,6 +106,7 @@ impl Conduct {
     /// # Errors
     /// When f0 is not there or cannot be instrumented.
     pub(super) fn survey(&mut self, pid: i32, start: Start) -> Result<Ending, Failure> {
+        self.follow_nothing();
         let params = *self.investigation.analysis.params();
         let mut totals = Totals::new(params.start_ops, params.max_depth, self.since.rate());
         let limits = Limits {

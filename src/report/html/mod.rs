@@ -462,6 +462,8 @@ mod tests {
         for ops in [0, 50, 330, 30_000] {
             assert_eq!(is_balanced(&render(&sample::report(ops))), Ok(()), "{ops}");
         }
+        let served = crate::report::golden_tests::handed_over();
+        assert_eq!(is_balanced(&render(&served)), Ok(()));
     }
 
     #[test]
@@ -496,6 +498,11 @@ mod tests {
         report.ftree.children[0].file = Some(evil.to_owned());
         report.peaks[0].root_causes[0].frames[1].name = evil.to_owned();
         report.probes.skipped[0].reason = evil.to_owned();
+        let mut focus = crate::report::golden_tests::handed_over().focus;
+        let handover = focus[0].handover.as_mut().unwrap();
+        handover.enqueue.name = evil.to_owned();
+        handover.served_object = evil.to_owned();
+        report.focus = focus;
         let text = render(&report);
         assert!(
             !text.contains("<script") && !text.contains('\u{202e}') && !text.contains("onload='")
