@@ -160,7 +160,7 @@ fn fifteen_attaches() {
 }
 
 #[test]
-#[ignore = "takes some minutes"]
+#[ignore = "takes some minutes: docs/performance.md"]
 fn soak_a_thousand_attaches() {
     let _turn = turn();
     attach_again_and_again(1000);
@@ -173,7 +173,7 @@ fn eight_kills() {
 }
 
 #[test]
-#[ignore = "takes some minutes"]
+#[ignore = "takes some minutes: docs/performance.md"]
 fn soak_a_hundred_kills() {
     let _turn = turn();
     kill_again_and_again(100);

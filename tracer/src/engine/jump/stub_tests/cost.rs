@@ -36,7 +36,7 @@ fn repeated(arena: &mut Arena, f0: u64, argument: u64) -> extern "C" fn() {
 
 /// Prints what one `*` of a `--value` adds to an op: `cargo test -p darc-tracer what_a_read_costs -- --ignored --nocapture`.
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement: docs/performance.md"]
 fn what_a_read_costs() {
     let words = Box::leak(Box::new([0_u64; 2]));
     let good = words.as_ptr() as u64;
@@ -70,7 +70,7 @@ fn what_a_read_costs() {
 
 /// Prints cycles an op: `cargo test -p darc-tracer what_an_op_costs -- --ignored --nocapture`.
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement: docs/performance.md"]
 fn what_an_op_costs() {
     for (calls, ends) in [
         (0, F0End::PatchedReturns),

@@ -8,7 +8,7 @@ use crate::engine::jump::layout::{counts, entry, place};
 
 use super::builder::{Builder, PlaceData};
 use super::counted::CountedSite;
-use super::sites::load;
+use super::sites::{call_for_the_program, hold_callee};
 use super::{Callee, Site};
 
 /// Appends a counted call. An indirect callee's address is left at the original rsp - 16.
@@ -18,7 +18,7 @@ pub fn counted_call(
     callee: Callee,
     counted: CountedSite,
 ) -> Emitted<()> {
-    let [mut pass, mut leave, mut balanced] = std::array::from_fn(|_| b.label());
+    let [mut pass, mut leave] = std::array::from_fn(|_| b.label());
     let place = b.place(PlaceData {
         return_to: site.next,
         kind: place::COUNTED,
@@ -29,11 +29,7 @@ pub fn counted_call(
     let room = match callee {
         Callee::Direct(_) => 0,
         Callee::Indirect(operand) => {
-            b.a.lea(rsp, qword_ptr(rsp - 16))?;
-            b.a.push(rax)?;
-            load(&mut b.a, operand, 24)?;
-            b.a.mov(qword_ptr(rsp + 8), rax)?;
-            b.a.pop(rax)?;
+            hold_callee(&mut b.a, operand)?;
             16
         }
     };
@@ -69,14 +65,5 @@ pub fn counted_call(
     if room != 0 {
         b.a.lea(rsp, qword_ptr(rsp + room))?;
     }
-    // Calls, so that the processor's stack of return addresses stays balanced.
-    b.a.call(balanced)?;
-    b.a.jmp(site.next)?;
-    b.a.set_label(&mut balanced)?;
-    b.a.lea(rsp, qword_ptr(rsp + 8))?;
-    b.a.push(qword_ptr(place))?;
-    match callee {
-        Callee::Direct(to) => b.a.jmp(to),
-        Callee::Indirect(_) => b.a.jmp(qword_ptr(rsp - 8)),
-    }
+    call_for_the_program(b, site, place, callee)
 }

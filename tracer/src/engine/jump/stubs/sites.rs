@@ -40,7 +40,7 @@ fn site_place(b: &mut Builder<'_>, site: &Site, return_to: u64) -> CodeLabel {
 
 fn direct_call(b: &mut Builder<'_>, site: &Site, to: u64) -> Emitted<()> {
     const SLOT: i32 = SAVED - 8;
-    let [mut pass, mut leave, mut balanced] = std::array::from_fn(|_| b.label());
+    let [mut pass, mut leave] = std::array::from_fn(|_| b.label());
     let flags = site.flags;
     let place = site_place(b, site, site.next);
     save(&mut b.a, flags.entering)?;
@@ -55,13 +55,37 @@ fn direct_call(b: &mut Builder<'_>, site: &Site, to: u64) -> Emitted<()> {
     b.a.jmp(site.next)?;
     b.a.set_label(&mut pass)?;
     restore(&mut b.a, flags.entering)?;
-    // Calls, so that the processor's stack of return addresses stays balanced.
+    call_for_the_program(b, site, place, Callee::Direct(to))
+}
+
+/// Makes the call as the program would, with its own return address; an indirect callee's address is at rsp - 16.
+///
+/// It calls, so that the processor's stack of return addresses stays balanced.
+pub fn call_for_the_program(
+    b: &mut Builder<'_>,
+    site: &Site,
+    place: CodeLabel,
+    callee: Callee,
+) -> Emitted<()> {
+    let mut balanced = b.label();
     b.a.call(balanced)?;
     b.a.jmp(site.next)?;
     b.a.set_label(&mut balanced)?;
     b.a.lea(rsp, qword_ptr(rsp + 8))?;
     b.a.push(qword_ptr(place))?;
-    b.a.jmp(to)
+    match callee {
+        Callee::Direct(to) => b.a.jmp(to),
+        Callee::Indirect(_) => b.a.jmp(qword_ptr(rsp - 8)),
+    }
+}
+
+/// Leaves an indirect callee's address at the original rsp - 16, and the stack pointer there.
+pub fn hold_callee(a: &mut CodeAssembler, operand: Operand) -> Emitted<()> {
+    a.lea(rsp, qword_ptr(rsp - 16))?;
+    a.push(rax)?;
+    load(a, operand, 24)?;
+    a.mov(qword_ptr(rsp + 8), rax)?;
+    a.pop(rax)
 }
 
 /// Leaves the callee's address in the frame: at the original rsp - 16.
@@ -70,14 +94,10 @@ fn indirect_call(b: &mut Builder<'_>, site: &Site, operand: Operand) -> Emitted<
     const FRAME: i32 = SAVED + 16;
     const SLOT: i32 = FRAME - 8;
     const CALLEE: i32 = FRAME - 16;
-    let [mut pass, mut leave, mut balanced] = std::array::from_fn(|_| b.label());
+    let [mut pass, mut leave] = std::array::from_fn(|_| b.label());
     let flags = site.flags;
     let place = site_place(b, site, site.next);
-    b.a.lea(rsp, qword_ptr(rsp - 16))?;
-    b.a.push(rax)?;
-    load(&mut b.a, operand, 24)?;
-    b.a.mov(qword_ptr(rsp + 8), rax)?;
-    b.a.pop(rax)?;
+    hold_callee(&mut b.a, operand)?;
     save(&mut b.a, flags.entering)?;
     b.way_in(site, place, SLOT, Some(CALLEE), pass)?;
     restore(&mut b.a, flags.entering)?;
@@ -92,12 +112,7 @@ fn indirect_call(b: &mut Builder<'_>, site: &Site, operand: Operand) -> Emitted<
     b.a.set_label(&mut pass)?;
     restore(&mut b.a, flags.entering)?;
     b.a.lea(rsp, qword_ptr(rsp + 16))?;
-    b.a.call(balanced)?;
-    b.a.jmp(site.next)?;
-    b.a.set_label(&mut balanced)?;
-    b.a.lea(rsp, qword_ptr(rsp + 8))?;
-    b.a.push(qword_ptr(place))?;
-    b.a.jmp(qword_ptr(rsp - 8))
+    call_for_the_program(b, site, place, Callee::Indirect(operand))
 }
 
 fn tail_jump(
@@ -123,11 +138,7 @@ fn tail_jump(
     let room = match callee {
         Callee::Direct(_) => 0,
         Callee::Indirect(operand) => {
-            b.a.lea(rsp, qword_ptr(rsp - 16))?;
-            b.a.push(rax)?;
-            load(&mut b.a, operand, 24)?;
-            b.a.mov(qword_ptr(rsp + 8), rax)?;
-            b.a.pop(rax)?;
+            hold_callee(&mut b.a, operand)?;
             16
         }
     };
@@ -227,7 +238,7 @@ fn system_call(b: &mut Builder<'_>, site: &Site, by_number: bool) -> Emitted<()>
 
 /// Loads the operand into rax; `pushed` bytes have been pushed since the program's own code, and rax
 /// still has the program's value.
-pub fn load(a: &mut CodeAssembler, operand: Operand, pushed: i32) -> Emitted<()> {
+fn load(a: &mut CodeAssembler, operand: Operand, pushed: i32) -> Emitted<()> {
     let register = |gpr: Gpr| -> AsmRegister64 {
         [
             rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
