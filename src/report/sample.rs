@@ -170,6 +170,8 @@ pub(crate) fn of(session: &Session) -> Report {
                     module: EXE.to_owned(),
                     offset: 0x1999,
                 },
+                function: "serve".to_owned(),
+                of_sites: 40,
                 reason: "a branch leads into it".to_owned(),
             }],
             cost_cycles: ProbeCost {

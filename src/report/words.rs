@@ -3,7 +3,7 @@
 
 use super::escape::control;
 use super::model::{
-    Engine, Frame, Kind, PeakEntry, Probes, RootCauseEntry, Status, StopReason, Target,
+    Engine, Frame, Kind, PeakEntry, Probes, RootCauseEntry, SkippedSite, Status, StopReason, Target,
 };
 use crate::analysis::{Hz, Nanos, Resolution, Ticks};
 
@@ -21,6 +21,28 @@ pub(super) fn records(probes: &Probes) -> String {
         "{}{sampled}, {} dropped{otherwise}",
         probes.records, probes.dropped
     )
+}
+
+/// Which call sites have no probe, a line for each function and reason.
+pub(super) fn skipped(probes: &Probes) -> Vec<String> {
+    let mut grouped: Vec<(&SkippedSite, usize)> = Vec::new();
+    for site in &probes.skipped {
+        let alike =
+            |known: &SkippedSite| known.function == site.function && known.reason == site.reason;
+        match grouped.iter_mut().find(|(known, _)| alike(known)) {
+            Some((_, sites)) => *sites += 1,
+            None => grouped.push((site, 1)),
+        }
+    }
+    let line = |(of, sites): (&SkippedSite, usize)| {
+        let place = match (of.function.is_empty(), of.of_sites, sites) {
+            (true, ..) | (_, 0, 1) => of.site.to_string(),
+            (_, 0, sites) => format!("{}, {sites} places", of.function),
+            (_, all, sites) => format!("{}, {sites} of {all} call sites", of.function),
+        };
+        format!("{}: {}", control(&place), control(&of.reason))
+    };
+    grouped.into_iter().map(line).collect()
 }
 
 /// What was compared after detaching, and whether it is as it was.

@@ -54,9 +54,13 @@ pub fn calls(
         };
         calls.push((id, callee));
     }
+    let sites = scanned.sites.len() + scanned.skipped.len();
+    if let Some(function) = investigation.modules.place(entry) {
+        investigation.call_sites.insert(function, sites as u64);
+    }
     tracing::debug!(
         function = %entry,
-        sites = scanned.sites.len() + scanned.skipped.len(),
+        sites,
         measurable = calls.len(),
         "looked for calls"
     );

@@ -46,6 +46,8 @@ pub struct Investigation {
     pub program: Option<ModuleId>,
     /// Call sites without a probe, each with the reason.
     pub skipped: BTreeMap<CodeRef, String>,
+    /// How many call sites functions have, by their entries.
+    pub call_sites: BTreeMap<CodeRef, u64>,
     /// How many sites were instrumented, at most at one time.
     pub sites: usize,
     /// What the engines of all processes did.
@@ -86,6 +88,7 @@ impl Investigation {
             end_at: None,
             program: None,
             skipped: BTreeMap::new(),
+            call_sites: BTreeMap::new(),
             sites: 0,
             counters: Counters::default(),
             bytes_compared: 0,

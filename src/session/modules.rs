@@ -155,6 +155,14 @@ impl Modules {
         &self.known
     }
 
+    /// The entry of the function that has the code at a place, where that is known.
+    #[must_use]
+    pub fn function_around(&self, at: CodeRef) -> Option<CodeRef> {
+        let function = self.get(at.module).image.as_ref()?.function_at(at.addr)?;
+        let addr = function.addr;
+        Some(CodeRef { addr, ..at })
+    }
+
     /// The process for a report, which has not ended. Where its program was not seen its path is the command's.
     #[must_use]
     pub fn target(&self, pid: i32, command: Vec<String>) -> Target {

@@ -211,6 +211,16 @@ fn probes(investigation: &Investigation, found: Option<Found<'_>>) -> Probes {
         .flat_map(|one| &one.skipped)
         .map(|(&at, reason)| (at, reason))
         .collect();
+    let skipped = skipped.into_iter().map(|(at, reason)| {
+        let function = naming.modules.function_around(at);
+        let counted = function.and_then(|at| all.iter().find_map(|one| one.call_sites.get(&at)));
+        SkippedSite {
+            site: naming.place(at),
+            function: naming.name(function.unwrap_or(at)),
+            of_sites: counted.copied().unwrap_or(0),
+            reason: reason.clone(),
+        }
+    });
     let sum = |count: fn(&Counters) -> u64| all.iter().map(|one| count(&one.counters)).sum();
     let pauses: Vec<Duration> = all
         .iter()
@@ -218,13 +228,7 @@ fn probes(investigation: &Investigation, found: Option<Found<'_>>) -> Probes {
         .collect();
     Probes {
         sites: all.iter().map(|one| one.sites as u64).max().unwrap_or(0),
-        skipped: skipped
-            .into_iter()
-            .map(|(at, reason)| SkippedSite {
-                site: naming.place(at),
-                reason: reason.clone(),
-            })
-            .collect(),
+        skipped: skipped.collect(),
         cost_cycles: ProbeCost {
             inside: investigation.cost.inside.0,
             outside: investigation.cost.outside.0,

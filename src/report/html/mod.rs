@@ -417,12 +417,8 @@ impl Page {
         self.raw("</dl>\n");
         if !probes.skipped.is_empty() {
             self.raw("<details><summary>Skipped sites</summary>\n<ul>\n");
-            for skipped in &probes.skipped {
-                self.raw("<li><code>")
-                    .text(skipped.site.to_string())
-                    .raw("</code>: ")
-                    .text(&skipped.reason)
-                    .raw("</li>\n");
+            for line in words::skipped(probes) {
+                self.raw("<li>").text(line).raw("</li>\n");
             }
             self.raw("</ul></details>\n");
         }

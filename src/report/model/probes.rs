@@ -38,6 +38,12 @@ pub struct Probes {
 pub struct SkippedSite {
     /// Where it is.
     pub site: Place,
+    /// The function that it is in.
+    #[serde(default)]
+    pub function: String,
+    /// How many call sites that function has; zero when they were not counted.
+    #[serde(default)]
+    pub of_sites: u64,
     /// Why.
     pub reason: String,
 }

@@ -17,12 +17,8 @@ pub(super) fn write(page: &mut Page, report: &Report) {
             probes.skipped.len()
         ),
     );
-    for skipped in &probes.skipped {
-        let site = skipped.site.to_string();
-        page.field(
-            "",
-            &format!("{}: {}", control(&site), control(&skipped.reason)),
-        );
+    for line in words::skipped(probes) {
+        page.field("", &line);
     }
     let cost = probes.cost_cycles;
     page.field(
