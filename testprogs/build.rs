@@ -103,6 +103,7 @@ const PROGRAMS: &[Target] = &[
     c("call", "c/call.c", &[]),
     c("call_path_filter", "c/call_path_filter.c", &[]),
     c("closes_fds", "c/closes_fds.c", &[]),
+    c("cold_jumps_back", "c/cold_jumps_back.c", &[]),
     c("cold_split", "c/cold_split.c", &[]),
     c("contexts", "c/contexts.c", &[]),
     c("counted_calls", "c/counted_calls.c", &[]),
@@ -187,6 +188,11 @@ const DERIVED: &[Target] = &[
         &["-lserve", "-Wl,-rpath,$ORIGIN"],
     ),
     stripped("two_peaks_stripped", "two_peaks", &["--strip-all"]),
+    stripped(
+        "cold_jumps_back_stripped",
+        "cold_jumps_back",
+        &["--strip-all"],
+    ),
     // The twin beside it is the debug file that its link names.
     stripped(
         "two_peaks_debuglink",

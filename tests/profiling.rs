@@ -9,6 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::harness::{Finished, Running, Target, darc, execute, native, run_darc, turn};
+use crate::libraries::address_in;
 use crate::untouched::{ProcessState, check_released, check_text};
 
 /// A set of profiles, checked for what must hold of any.
@@ -544,6 +545,26 @@ fn system_calls_need_permission() {
         "{line}"
     );
     assert!(line.contains("mount"), "{line}");
+}
+
+/// Without symbols a function's unlikely part looks like a stranger that jumps into it: all calls are counted all the same.
+#[test]
+fn functions_whose_unlikely_part_has_no_name_are_measured() {
+    let _turn = turn();
+    let address = address_in("cold_jumps_back", "handle_request", Opt::O2);
+    let path = program("cold_jumps_back_stripped", Opt::O2);
+    let found = profile(&[&address], &path, &["200"]);
+    let entry = found.entry(&format!("cold_jumps_back_stripped+{address}"));
+    assert_eq!(entry["calls"], 200, "{entry:#}");
+    // One call in five goes through that part, and takes 2.5 ms more: the latencies are those of both ways.
+    let buckets = entry["profile"]["buckets"].as_array().expect("a list");
+    let of = |entry: &&Value| entry["bucket"].as_u64().is_some_and(|bucket| bucket >= 22);
+    let slow: u64 = buckets
+        .iter()
+        .filter(of)
+        .filter_map(|it| it["ops"].as_u64())
+        .sum();
+    assert!(slow >= 40, "{entry:#}");
 }
 
 /// Wishes that cannot be met are told in one line, and nothing of the program has run.

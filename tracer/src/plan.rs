@@ -94,6 +94,18 @@ pub struct CountedFunction {
     pub code: Arc<FunctionCode>,
     /// The number that its counts have; a function keeps it.
     pub slot: u32,
+    /// How its ends are noticed.
+    pub ends: Ends,
+}
+
+/// How the ends of a function whose calls are counted are noticed.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Ends {
+    /// At its `ret`s where all of them can be patched.
+    #[default]
+    ByReturns,
+    /// By a hidden return address, with nothing patched but its entry: code that is not among its own jumps into it.
+    Hidden,
 }
 
 /// What the program says by calling a marker.

@@ -7,9 +7,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use darc_disasm::direct_jumps;
 use darc_symbols::{FileAddr, Image};
+use darc_tracer::plan::Ends;
 
 use crate::session::modules::{CodeRef, ModuleId, Modules};
 
+/// No patch replaces more bytes.
+const LONGEST_PATCH: u64 = 32;
 /// Bytes behind a function of unknown size that are looked at, at most.
 const MOST_GAP: u64 = 64 << 10;
 
@@ -31,14 +34,26 @@ struct Entrance {
 const MOST_CODE: u64 = 32 << 20;
 
 impl Entrances {
-    /// Why a function must not be probed, if code elsewhere jumps into it.
-    pub fn reason(&mut self, modules: &Modules, place: CodeRef) -> Option<String> {
-        let image = modules.get(place.module).image.as_ref()?;
+    /// How the ends of a function can be noticed.
+    ///
+    /// A part of it that the compiler has put elsewhere looks like a stranger where it has no name of its own (`strip`). Whoever
+    /// it is that jumps into it: what is not replaced can be jumped to, and the entry is enough.
+    ///
+    /// # Errors
+    /// Why it must not be probed, if code elsewhere jumps into its beginning.
+    pub fn ends(&mut self, modules: &Modules, place: CodeRef) -> Result<Ends, String> {
+        let Some(image) = modules.get(place.module).image.as_ref() else {
+            return Ok(Ends::ByReturns);
+        };
         let found = self
             .by_module
             .entry(place.module)
             .or_insert_with(|| find(image));
-        found.get(&place.addr).map(words)
+        match found.get(&place.addr) {
+            None => Ok(Ends::ByReturns),
+            Some(entrance) if entrance.offset >= LONGEST_PATCH => Ok(Ends::Hidden),
+            Some(entrance) => Err(words(entrance)),
+        }
     }
 
     /// Why the first `len` bytes of a function must stay as they are, if code elsewhere jumps behind its first

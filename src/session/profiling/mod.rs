@@ -358,12 +358,12 @@ impl<'a> Profiling<'a> {
             let Some(entry) = modules.locate(place) else {
                 continue;
             };
-            let scanned = match self.entrances.reason(modules, place) {
-                Some(reason) => Err(reason),
-                None => self.code.scan(entry, modules, engine),
+            let scanned = match self.entrances.ends(modules, place) {
+                Err(reason) => Err(reason),
+                Ok(ends) => (self.code.scan(entry, modules, engine)).map(|code| (code, ends)),
             };
             match scanned {
-                Ok(scanned) => {
+                Ok((scanned, ends)) => {
                     let next = self.slots.len() as u32;
                     let slot = *self.slots.entry(place).or_insert(next);
                     if slot == next {
@@ -372,6 +372,7 @@ impl<'a> Profiling<'a> {
                     plan.counted.push(CountedFunction {
                         code: Arc::clone(&scanned.code),
                         slot,
+                        ends,
                     });
                 }
                 Err(reason) => drop(self.measured.refused.insert(place, reason)),

@@ -360,14 +360,16 @@ impl Watching {
             let Some(entry) = self.modules.locate(place) else {
                 continue;
             };
-            let scanned = match self.entrances.reason(&self.modules, place) {
-                Some(reason) => Err(reason),
-                None => self.code.scan(entry, &self.modules, self.profiler.engine()),
+            let scanned = match self.entrances.ends(&self.modules, place) {
+                Err(reason) => Err(reason),
+                Ok(ends) => (self.code.scan(entry, &self.modules, self.profiler.engine()))
+                    .map(|code| (code, ends)),
             };
             match scanned {
-                Ok(scanned) => plan.counted.push(CountedFunction {
+                Ok((scanned, ends)) => plan.counted.push(CountedFunction {
                     code: Arc::clone(&scanned.code),
                     slot: item.slot,
+                    ends,
                 }),
                 Err(reason) => notes.push(format!("{}: {reason}", item.name)),
             }

@@ -11,7 +11,7 @@ use crate::addr::TargetAddr;
 use crate::engine::Refused;
 use crate::error::Result;
 use crate::memory::Memory;
-use crate::plan::Plan;
+use crate::plan::{Ends, Plan};
 
 use super::function::{self, Function, Part};
 use super::installed::Installed;
@@ -169,6 +169,12 @@ impl Space {
                 continue;
             }
             self.look_at(memory, &function.code, Part::F0);
+            if function.ends == Ends::Hidden
+                && let Some(known) = self.functions.get_mut(&entry)
+                && known.hide_returns()
+            {
+                self.prepared.retain(|&(function, _), _| function != entry);
+            }
             let hook = Hook::Counted(Counter {
                 slot: function.slot,
                 offset: counts::slot(function.slot, slots) as u32,

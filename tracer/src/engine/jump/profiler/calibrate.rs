@@ -11,7 +11,7 @@ use crate::engine::ProbeCost;
 use crate::engine::jump::calibrate::Calibration;
 use crate::engine::jump::installed::Costs;
 use crate::error::{Error, Result};
-use crate::plan::{CountedFunction, Plan};
+use crate::plan::{CountedFunction, Ends, Plan};
 use crate::record::Ticks;
 use crate::sys;
 
@@ -134,6 +134,7 @@ fn run(pid: i32, functions: &[&FunctionCode]) -> Result<Vec<Counts>> {
     let counted = (0..).zip(functions).map(|(slot, code)| CountedFunction {
         code: Arc::new((*code).clone()),
         slot,
+        ends: Ends::ByReturns,
     });
     let plan = Plan {
         counted: counted.collect(),
