@@ -67,6 +67,11 @@ fn what_cannot_be_is_refused() {
         it.peaks[0].services = it.peaks[2].services.clone()
     });
     refuse("more ops than requests", &|it| it.peaks[2].ops = 2);
+    refuse("requests of no op", &|it| it.peaks[0].ops = 0);
+    refuse("overflow of a count", &|it| it.enqueued = u64::MAX);
+    refuse("overflow of requests", &|it| {
+        it.peaks[0].requests = u64::MAX
+    });
     refuse("checksum", &|it| it.peaks[0].waits.ops += 1);
     refuse("overflow", &|it| it.waits.buckets[0].ops = u64::MAX);
     refuse("resolution", &|it| it.peaks[0].waits.resolution = 2);

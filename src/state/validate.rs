@@ -80,6 +80,22 @@ fn handed_over(handover: &HandOver, report: &Report) -> Result<(), StateError> {
         profile(table).map(drop)
     };
     table(&handover.waits)?;
+    let counts = [
+        handover.enqueued,
+        handover.served,
+        handover.in_flight,
+        handover.expired,
+        handover.crowded_out,
+        handover.others,
+        handover.unread,
+        handover.of_unknown_ops,
+    ];
+    let of_peaks = handover.peaks.iter().map(|of| of.requests);
+    // Room for what a resumed analysis adds.
+    ensure(
+        counts.into_iter().chain(of_peaks).all(|it| it < 1 << 60),
+        || "requests: there cannot be so many".to_owned(),
+    )?;
     let last = report.peaks.len() as u32;
     // What belongs to no peak comes last.
     let order = |of: &HandedOver| of.peak.unwrap_or(u32::MAX);
@@ -96,7 +112,10 @@ fn handed_over(handover: &HandOver, report: &Report) -> Result<(), StateError> {
             || format!("requests: there is no peak {}", order(of)),
         )?;
         ensure(
-            of.waits.ops == of.services.ops && of.waits.ops <= of.requests && of.ops <= of.requests,
+            of.waits.ops == of.services.ops
+                && of.waits.ops <= of.requests
+                && of.ops <= of.requests
+                && (of.ops > 0 || of.requests == 0),
             || "requests: more were served than handed over".to_owned(),
         )?;
     }
