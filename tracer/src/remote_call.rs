@@ -5,14 +5,17 @@
 //! value) would be lost later. Signals that arrive meanwhile are blocked, and so stay queued as they
 //! are. Refused where a seccomp filter might kill the target for the call.
 
+use std::time::Duration;
+
 use nix::errno::Errno;
 
 use crate::addr::TargetAddr;
+use crate::child_signal;
 use crate::error::{Error, Result};
 use crate::event::{Event, decode};
 use crate::maps::Mapping;
 use crate::memory::Memory;
-use crate::stopped::Stopped;
+use crate::stopped::{Registers, Stopped};
 use crate::sys;
 use crate::threads;
 
@@ -59,9 +62,22 @@ impl RemoteCaller {
         number: i64,
         arguments: [u64; 6],
     ) -> Result<u64> {
+        self.borrow(thread, |worker| worker.call(call, number, arguments))
+    }
+
+    /// Makes the system calls of `work`; `thread` stays stopped and comes back with its registers as they were,
+    /// whatever comes of it.
+    ///
+    /// # Errors
+    /// When the thread ends meanwhile, or must not make calls that are not its own; those of `work`.
+    pub fn borrow<T>(
+        self,
+        thread: &mut Stopped,
+        work: impl FnOnce(&mut Worker<'_>) -> Result<T>,
+    ) -> Result<T> {
         if threads::is_filtered(thread.tid()) {
             return Err(Error::Unsuitable(format!(
-                "process {} runs under a seccomp filter, which might kill it for {call} made in its name",
+                "process {} runs under a seccomp filter, which might kill it for system calls made in its name",
                 self.pid
             )));
         }
@@ -71,24 +87,52 @@ impl RemoteCaller {
         let mask = sys::signal_mask(tid).map_err(ptrace("read the signal mask of"))?;
         sys::set_signal_mask(tid, u64::MAX).map_err(ptrace("block the signals of"))?;
         let saved = thread.registers()?;
-        let mut registers = saved;
-        let r = &mut registers.0;
-        r.rip = self.instruction.0;
-        r.rax = number as u64;
-        // Keeps the kernel from restarting a call that the stop interrupted in the middle of this one.
-        r.orig_rax = u64::MAX;
-        [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = arguments;
-        thread.set_registers(&registers)?;
-        let outcome = run_call(thread);
+        let outcome = work(&mut Worker {
+            caller: self,
+            thread,
+            saved,
+        });
         thread.set_registers(&saved)?;
         sys::set_signal_mask(tid, mask).map_err(ptrace("unblock the signals of"))?;
         // Back to a stop like the first: only from there the kernel restarts an interrupted call.
         interrupt_again(thread, 0)?;
-        let value = outcome? as i64;
+        outcome
+    }
+}
+
+/// A thread of the target that makes system calls in its name, between two moments at which it is its own.
+#[derive(Debug)]
+pub struct Worker<'a> {
+    caller: RemoteCaller,
+    thread: &'a Stopped,
+    saved: Registers,
+}
+
+impl Worker<'_> {
+    /// The thread's id.
+    #[must_use]
+    pub fn tid(&self) -> i32 {
+        self.thread.tid()
+    }
+
+    /// Makes one system call.
+    ///
+    /// # Errors
+    /// When the thread ends meanwhile, or the call itself fails.
+    pub fn call(&mut self, call: &'static str, number: i64, arguments: [u64; 6]) -> Result<u64> {
+        let mut registers = self.saved;
+        let r = &mut registers.0;
+        r.rip = self.caller.instruction.0;
+        r.rax = number as u64;
+        // Keeps the kernel from restarting a call that the stop interrupted in the middle of this one.
+        r.orig_rax = u64::MAX;
+        [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = arguments;
+        self.thread.set_registers(&registers)?;
+        let value = run_call(self.thread)? as i64;
         if (-4095..0).contains(&value) {
             return Err(Error::RemoteCall {
                 call,
-                pid: self.pid,
+                pid: self.caller.pid,
                 source: Errno::from_raw(-value as i32),
             });
         }
@@ -152,10 +196,19 @@ fn run_call(thread: &Stopped) -> Result<u64> {
 }
 
 fn wait(tid: i32) -> Result<Event> {
-    let (_, status) = sys::wait_for(tid).map_err(|errno| Error::ptrace("wait for", tid, errno))?;
-    match decode(status) {
-        Event::Exited(_) | Event::Killed(_) => Err(Error::ThreadGone { tid }),
-        event => Ok(event),
+    // Looked for without the signal that reports it, too: each look has the scheduler choose anew who runs on this
+    // processor, which may be that thread.
+    const LOOK_AGAIN: Duration = Duration::from_micros(100);
+    loop {
+        match sys::wait_now(tid) {
+            Ok(Some((_, status))) => match decode(status) {
+                Event::Exited(_) | Event::Killed(_) => return Err(Error::ThreadGone { tid }),
+                event => return Ok(event),
+            },
+            Ok(None) => child_signal::wait(LOOK_AGAIN),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Error::ptrace("wait for", tid, errno)),
+        }
     }
 }
 

@@ -4,15 +4,15 @@
 use std::fs::OpenOptions;
 
 use darc_disasm::Registers as _;
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
 use crate::addr::TargetAddr;
 use crate::arena::Arena;
 use crate::error::{Error, Result, unless_gone};
-use crate::maps;
+use crate::maps::{self, Mapping};
 use crate::memory::Memory;
-use crate::remote_call::RemoteCaller;
-use crate::stopped::Stopped;
+use crate::remote_call::{RemoteCaller, Worker};
 use crate::sys::SharedWords;
 use crate::threads;
 
@@ -54,8 +54,8 @@ struct Table {
 }
 
 impl CodeArena {
-    /// One of an earlier tracer; nothing more is placed in it.
-    pub fn found(arena: Arena) -> CodeArena {
+    /// One without routines: a new one, or an earlier tracer's.
+    pub fn bare(arena: Arena) -> CodeArena {
         let table = Table {
             start: arena.extent().0,
             len: 0,
@@ -169,14 +169,9 @@ const DATA: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 /// `room` is memory of the target for the answer.
 ///
 /// Source: PR_GET_TSC in prctl(2). The kernel keeps it for each thread; new ones inherit it.
-fn may_read_clock(
-    caller: RemoteCaller,
-    worker: &mut Stopped,
-    memory: &Memory,
-    room: u64,
-) -> Result<()> {
+fn may_read_clock(worker: &mut Worker<'_>, memory: &Memory, room: u64) -> Result<()> {
     let ask = [libc::PR_GET_TSC as u64, room, 0, 0, 0, 0];
-    caller.call(worker, "prctl", libc::SYS_prctl, ask)?;
+    worker.call("prctl", libc::SYS_prctl, ask)?;
     match memory.read_word(TargetAddr(room))? as i32 {
         libc::PR_TSC_SIGSEGV => Err(Error::Unsuitable(format!(
             "thread {} has forbidden itself to read the time stamp counter (PR_SET_TSC), which the jump engine's probes do; use --engine int3",
@@ -189,37 +184,55 @@ fn may_read_clock(
 /// Maps the rings, which the target and the tracer share, through a descriptor that the target has for
 /// this moment only. Returns the tracer's side and the address in the target.
 fn share_rings(
-    caller: RemoteCaller,
-    worker: &mut Stopped,
+    worker: &mut Worker<'_>,
     memory: &Memory,
     control: u64,
     (blocks, room): (usize, Room),
 ) -> Result<(SharedWords, u64)> {
     let wipe = [control + LIVE, 4096, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
-    caller.call(worker, "madvise", libc::SYS_madvise, wipe)?;
+    worker.call("madvise", libc::SYS_madvise, wipe)?;
     let name = TargetAddr(control + HEADER);
     memory.write(name, b"darc\0")?;
     let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-    let fd = caller.call(
-        worker,
-        "memfd_create",
-        libc::SYS_memfd_create,
-        [name.0, flags, 0, 0, 0, 0],
-    )?;
+    let arguments = [name.0, flags, 0, 0, 0, 0];
+    let fd = worker.call("memfd_create", libc::SYS_memfd_create, arguments)?;
     let words = share(worker.tid(), fd, blocks, room.ring_bytes());
     let rings = words.and_then(|words| {
         let len = rings_bytes(blocks as u32, room.ring_bytes());
         let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let arguments = [0, len, DATA, shared as u64, fd, 0];
-        let at = caller.call(worker, "mmap", libc::SYS_mmap, arguments)?;
+        let at = worker.call("mmap", libc::SYS_mmap, arguments)?;
         Ok((words, at))
     });
-    caller.call(worker, "close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+    worker.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
     rings
 }
 
+/// Maps control data and rings: the tracer's side of the rings, and where both are in the target.
+fn map(
+    worker: &mut Worker<'_>,
+    memory: &Memory,
+    (blocks, room): (usize, Room),
+) -> Result<(SharedWords, u64, u64)> {
+    let len = control_bytes(blocks as u32);
+    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let arguments = [0, len, DATA, private as u64, u64::MAX, 0];
+    let control = worker.call("mmap", libc::SYS_mmap, arguments)?;
+    let shared = may_read_clock(worker, memory, control + HEADER)
+        .and_then(|()| share_rings(worker, memory, control, (blocks, room)));
+    match shared {
+        Ok((words, rings)) => Ok((words, control, rings)),
+        Err(error) => {
+            let arguments = [control, len, 0, 0, 0, 0];
+            unless_gone(worker.call("munmap", libc::SYS_munmap, arguments))?;
+            Err(error)
+        }
+    }
+}
+
 impl Installed {
-    /// Maps control data and rings. The target's own list of descriptors is as before afterwards.
+    /// Maps control data and rings, which [`Installed::fill`] has to fill. The target's own list of descriptors is as
+    /// before afterwards.
     ///
     /// # Errors
     /// When the target has no thread pointers, or may not map memory.
@@ -227,29 +240,15 @@ impl Installed {
         pid: i32,
         memory: &Memory,
         world: &mut World,
-        costs: Costs,
-        room: Room,
+        caller: RemoteCaller,
+        (costs, room): (Costs, Room),
     ) -> Result<(Installed, Rings)> {
         let tid_offset = thread_pointers(pid, memory, world)?;
-        let mappings = maps::read(pid)?;
-        let caller = RemoteCaller::find(pid, memory, &mappings)?;
         let threads = world.threads().count();
         let blocks = (2 * threads + SPARE_BLOCKS).min(MOST_BLOCKS);
-        let worker = world.worker()?;
-        let control_len = control_bytes(blocks as u32);
-        let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let arguments = [0, control_len, DATA, private as u64, u64::MAX, 0];
-        let control = caller.call(worker, "mmap", libc::SYS_mmap, arguments)?;
-        let shared = may_read_clock(caller, worker, memory, control + HEADER)
-            .and_then(|()| share_rings(caller, worker, memory, control, (blocks, room)));
-        let (words, rings) = match shared {
-            Ok(shared) => shared,
-            Err(error) => {
-                let arguments = [control, control_len, 0, 0, 0, 0];
-                unless_gone(caller.call(worker, "munmap", libc::SYS_munmap, arguments))?;
-                return Err(error);
-            }
-        };
+        let (words, control, rings) = caller.borrow(world.worker()?, |worker| {
+            map(worker, memory, (blocks, room))
+        })?;
         let me = std::process::id();
         words.store(ring::OWNER as usize, me.into());
         words.store(ring::OWNER as usize + 8, began(me.into()).unwrap_or(0));
@@ -272,12 +271,43 @@ impl Installed {
             arenas: Vec::new(),
             caller,
         };
-        installed.initialise(memory)?;
+        installed.announce(memory)?;
         Ok((installed, Rings::new(words, blocks, room.ring_bytes())))
     }
 
-    fn initialise(&self, memory: &Memory) -> Result<()> {
-        let control = self.around.control;
+    /// Writes by what a later tracer knows the mappings.
+    fn announce(&self, memory: &Memory) -> Result<()> {
+        let mut head = [0; header::FILTER as usize];
+        head[header::MAGIC as usize..][..8].copy_from_slice(&MAGIC.to_le_bytes());
+        head[header::BLOCKS as usize..][..4].copy_from_slice(&self.blocks.to_le_bytes());
+        head[header::RINGS as usize..][..8].copy_from_slice(&self.around.rings.to_le_bytes());
+        head[header::RING_BYTES as usize..][..8]
+            .copy_from_slice(&self.around.ring_bytes.to_le_bytes());
+        memory.write(TargetAddr(self.around.control + HEADER), &head)
+    }
+
+    /// Fills what was mapped: the arenas behind the first `filled`, and when nothing was filled before, the rest.
+    ///
+    /// # Errors
+    /// When the target is gone.
+    pub fn fill(&mut self, memory: &Memory, filled: Option<usize>) -> Result<()> {
+        if filled.is_none() {
+            self.write_descriptors(memory)?;
+        }
+        for code in &mut self.arenas[filled.unwrap_or(0)..] {
+            let start = code.arena.next().0;
+            let (bytes, runtime) = runtime::emit(start, &self.around)
+                .map_err(|error| Error::Unsuitable(error.to_string()))?;
+            let routines = runtime.all().map(Anchor::called);
+            let frames = unwinding::rows(&bytes, start, Calls::Return, &routines);
+            code.table = Table::begin(&mut code.arena, memory)?;
+            code.runtime = runtime;
+            code.place(memory, &bytes, &frames)?;
+        }
+        Ok(())
+    }
+
+    fn write_descriptors(&self, memory: &Memory) -> Result<()> {
         let mut descriptors = Vec::new();
         for index in 0..FNODES {
             let mut bytes = [0; descriptor::SIZE as usize];
@@ -287,14 +317,7 @@ impl Installed {
                 .copy_from_slice(&descriptor::NO_FUNCTION.to_le_bytes());
             descriptors.extend_from_slice(&bytes);
         }
-        memory.write(TargetAddr(control + DESCRIPTORS), &descriptors)?;
-        let mut head = [0; header::FILTER as usize];
-        head[header::MAGIC as usize..][..8].copy_from_slice(&MAGIC.to_le_bytes());
-        head[header::BLOCKS as usize..][..4].copy_from_slice(&self.blocks.to_le_bytes());
-        head[header::RINGS as usize..][..8].copy_from_slice(&self.around.rings.to_le_bytes());
-        head[header::RING_BYTES as usize..][..8]
-            .copy_from_slice(&self.around.ring_bytes.to_le_bytes());
-        memory.write(TargetAddr(control + HEADER), &head)
+        memory.write(TargetAddr(self.around.control + DESCRIPTORS), &descriptors)
     }
 
     /// The arena near `addr` that has room for `len` more bytes.
@@ -307,7 +330,7 @@ impl Installed {
         })
     }
 
-    /// Maps one more arena near `addr`.
+    /// Maps one more arena near `addr`, which [`Installed::fill`] has to fill. `mappings` are those of a moment ago.
     ///
     /// # Errors
     /// When there is no room near it.
@@ -316,6 +339,7 @@ impl Installed {
         pid: i32,
         memory: &Memory,
         world: &mut World,
+        mappings: &[Mapping],
         addr: u64,
     ) -> Result<()> {
         if self.arenas.len() >= header::MAX_ARENAS {
@@ -323,14 +347,16 @@ impl Installed {
                 "the room for the probes' code is used up".to_owned(),
             ));
         }
-        let mappings = maps::read(pid)?;
-        let mut arena = Arena::map(
-            self.caller,
-            world.worker()?,
-            &mappings,
-            TargetAddr(addr),
-            self.room.arena,
-        )?;
+        let (caller, len) = (self.caller, self.room.arena);
+        let worker = world.worker()?;
+        let arena = match Arena::map(caller, worker, mappings, TargetAddr(addr), len) {
+            // The program, or this tracer, has mapped something there since.
+            Err(Error::RemoteCall {
+                source: Errno::EEXIST,
+                ..
+            }) => Arena::map(caller, worker, &maps::read(pid)?, TargetAddr(addr), len)?,
+            arena => arena?,
+        };
         let (start, len) = arena.extent();
         let index = self.arenas.len() as u64;
         let list = self.around.control + HEADER + header::ARENA + 16 * index;
@@ -338,18 +364,7 @@ impl Installed {
         memory.write_word(TargetAddr(list + 8), len)?;
         let count = TargetAddr(self.around.control + HEADER + header::ARENAS);
         memory.write(count, &(index as u32 + 1).to_le_bytes())?;
-        let (bytes, runtime) = runtime::emit(start.0, &self.around)
-            .map_err(|error| Error::Unsuitable(error.to_string()))?;
-        let routines = runtime.all().map(Anchor::called);
-        let frames = unwinding::rows(&bytes, start.0, Calls::Return, &routines);
-        let table = Table::begin(&mut arena, memory)?;
-        let mut code = CodeArena {
-            arena,
-            runtime,
-            table,
-        };
-        code.place(memory, &bytes, &frames)?;
-        self.arenas.push(code);
+        self.arenas.push(CodeArena::bare(arena));
         Ok(())
     }
 
@@ -420,6 +435,8 @@ fn thread_pointers(pid: i32, memory: &Memory, world: &World) -> Result<Option<u3
     /// `struct pthread` of the GNU C library and of musl.
     const KNOWN: [u32; 2] = [0x2d0, 0x30];
     let mut fits = KNOWN.to_vec();
+    // Most programs see the ids that everybody sees.
+    let same_ids = ids(pid).is_some_and(|ids| ids.len() == 1);
     for thread in world.threads() {
         let Some(registers) = unless_gone(thread.registers())? else {
             continue;
@@ -431,7 +448,10 @@ fn thread_pointers(pid: i32, memory: &Memory, world: &World) -> Result<Option<u3
                 thread.tid()
             )));
         }
-        let id = id_in_target(thread.tid());
+        let id = match same_ids {
+            true => Some(thread.tid()),
+            false => id_in_target(thread.tid()),
+        };
         fits.retain(|&offset| {
             let at = TargetAddr(pointer + u64::from(offset));
             memory
@@ -442,8 +462,13 @@ fn thread_pointers(pid: i32, memory: &Memory, world: &World) -> Result<Option<u3
     Ok(fits.first().copied())
 }
 
+/// A thread's ids, from the pid namespace of `/proc` to its own (proc_pid_status(5), `NSpid`).
+fn ids(tid: i32) -> Option<Vec<i32>> {
+    let ids = threads::status_field(tid, "NSpid")?;
+    ids.split_whitespace().map(|id| id.parse().ok()).collect()
+}
+
 /// A thread's id in its own pid namespace.
 fn id_in_target(tid: i32) -> Option<i32> {
-    let ids = threads::status_field(tid, "NSpid")?;
-    ids.split_whitespace().last()?.parse().ok()
+    ids(tid)?.pop()
 }

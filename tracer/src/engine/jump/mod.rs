@@ -40,10 +40,11 @@ use darc_disasm::FunctionCode;
 use crate::addr::TargetAddr;
 use crate::engine::{Counters, Engine, Notice, ProbeCost, Refused, Sink};
 use crate::error::Result;
-use crate::maps::SharedCode;
+use crate::maps::{self, SharedCode};
 use crate::memory::Memory;
 use crate::plan::{Mark, Plan};
 use crate::record::{FnodeId, Ticks};
+use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
 
 pub use calibrate::{Calibration, calibrate};
@@ -193,12 +194,19 @@ impl Jump {
             return Ok(());
         }
         let memory = self.memory.again()?;
-        let (pid, costs, room) = (self.pid, self.costs, self.room);
+        let (pid, costs) = (self.pid, (self.costs, self.room));
+        let mappings = maps::read(pid)?;
+        let caller = match &space {
+            Some(space) => space.installed.caller,
+            None => RemoteCaller::find(pid, &memory, &mappings)?,
+        };
+        let filled = space.as_ref().map(|space| space.installed.arenas.len());
         let outcome = self.while_stopped(|world| {
             let mut space = match space {
                 Some(space) => space,
                 None => {
-                    let (installed, rings) = Installed::install(pid, &memory, world, costs, room)?;
+                    let (installed, rings) =
+                        Installed::install(pid, &memory, world, caller, costs)?;
                     Space::new(installed, rings)
                 }
             };
@@ -209,11 +217,15 @@ impl Jump {
                     .is_none()
                 {
                     // Without it the places near `addr` are refused, each with this reason.
-                    if let Err(error) = space.installed.add_arena(pid, &memory, world, addr) {
+                    let installed = &mut space.installed;
+                    let added = installed.add_arena(pid, &memory, world, &mappings, addr);
+                    if let Err(error) = added {
                         tracing::debug!(%error, addr, "no arena");
                     }
                 }
             }
+            // The target could run meanwhile, but a library that comes and goes would be gone before the probes are set.
+            space.installed.fill(&memory, filled)?;
             Ok(space)
         })?;
         self.space = Some(outcome);

@@ -55,7 +55,7 @@ impl Installed {
                         let mapped = mappings
                             .iter()
                             .any(|m| m.start == start && m.end - m.start >= len && m.executable);
-                        mapped.then(|| CodeArena::found(Arena::found(TargetAddr(start), len)))
+                        mapped.then(|| CodeArena::bare(Arena::found(TargetAddr(start), len)))
                     })
                     .collect::<Option<Vec<_>>>()?;
                 Some(Installed {
@@ -210,18 +210,17 @@ impl Installed {
                 rings_bytes(self.blocks, self.around.ring_bytes),
             ),
         ];
-        for (start, len) in arenas.chain(data) {
-            let arguments = [start, len, 0, 0, 0, 0];
-            match self
-                .caller
-                .call(worker, "munmap", libc::SYS_munmap, arguments)
-            {
-                Ok(_) | Err(Error::ThreadGone { .. }) => {}
-                // The program has forbidden itself such calls since.
-                Err(Error::Unsuitable(_)) => return Ok(false),
-                Err(error) => return Err(error),
+        let unmapped = self.caller.borrow(worker, |worker| {
+            for (start, len) in arenas.chain(data) {
+                worker.call("munmap", libc::SYS_munmap, [start, len, 0, 0, 0, 0])?;
             }
+            Ok(())
+        });
+        match unmapped {
+            Ok(()) | Err(Error::ThreadGone { .. }) => Ok(true),
+            // The program has forbidden itself such calls since.
+            Err(Error::Unsuitable(_)) => Ok(false),
+            Err(error) => Err(error),
         }
-        Ok(true)
     }
 }

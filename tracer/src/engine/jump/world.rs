@@ -24,8 +24,9 @@ const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE;
 const UNINTERRUPTIBLE: Duration = Duration::from_millis(50);
 /// A thread that does not stop for so long is a reason to give up.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A stop is reported by a signal; so often it is looked for without one.
-const LOOK_AGAIN: Duration = Duration::from_micros(500);
+/// A stop is reported by a signal; so often it is looked for without one, at first and later. Each look has the scheduler
+/// choose anew who runs on this processor, which may be a thread that has yet to stop.
+const LOOK_AGAIN: [Duration; 2] = [Duration::from_micros(100), Duration::from_micros(500)];
 /// A thread that has not stopped by then may be one that will not.
 const SOON: Duration = Duration::from_millis(2);
 /// With more threads there is so much to do that other programs must have their turn meanwhile.
@@ -115,7 +116,7 @@ impl World {
                 continue;
             }
             let since = Instant::now();
-            child_signal::wait(LOOK_AGAIN);
+            child_signal::wait(LOOK_AGAIN[usize::from(waited > SOON)]);
             waited += since.elapsed().min(LONGEST_PAUSE);
             if waited < SOON {
                 continue;
@@ -283,4 +284,38 @@ pub fn parked<T>(
     let outcome = work(&mut world);
     let (thread, _) = world.threads.pop().expect("put there above");
     (thread, outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The scheduling policy of a thread (proc_pid_stat(5), field 41); zero is that of most.
+    fn policy(thread: &str) -> String {
+        let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).unwrap();
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        fields.split_whitespace().nth(38).unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_stop_leaves_no_priority_behind() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let pid = child.id() as i32;
+        let before = policy("thread-self");
+        let (count, _) = stopped(pid, |world| {
+            let stopped: Vec<_> = world.threads().map(|t| threads::state(t.tid())).collect();
+            assert_eq!(stopped, [Some('t')]);
+            Ok(stopped.len())
+        })
+        .unwrap();
+        assert_eq!(count, 1);
+        assert_eq!(policy("thread-self"), before);
+        assert_eq!(policy(&pid.to_string()), before);
+        assert_ne!(threads::state(pid), Some('t'));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
