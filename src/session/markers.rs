@@ -7,11 +7,9 @@ use std::sync::Arc;
 
 use darc_symbols::NameSpec;
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::{Engine, NewTarget, Notice, Sink};
+use darc_tracer::engine::{Engine, NewTarget, Sink};
 use darc_tracer::plan::{Mark, Marker, Plan};
 use darc_tracer::record::{FnodeId, Op, SiteId, Ticks};
-
-use crate::terminal::interrupts::Level;
 
 use super::code::CodeCache;
 use super::hooks::Hooks;
@@ -102,18 +100,16 @@ pub fn wait_for_begin(
         {
             waiting();
         }
-        match engine.poll(SLICE, &mut Nobody)? {
-            Some(Notice::Exited(status)) => return Ok(Some(Ending::Exited(status))),
-            Some(Notice::Killed(signal)) => return Ok(Some(Ending::Killed(signal))),
-            Some(Notice::Exec) => return Ok(Some(Ending::Exec)),
-            Some(Notice::LibrariesChanged) => {
-                changes += 1;
-                if libraries == Libraries::NotLoadedYet && changes >= STARTUP_CHANGES {
-                    libraries = Libraries::Loaded;
-                }
-                look(investigation, engine, libraries)?;
+        if let Some(notice) = engine.poll(SLICE, &mut Nobody)? {
+            let ending = Ending::of_target(notice);
+            if ending.is_some() {
+                return Ok(ending);
             }
-            None => {}
+            changes += 1;
+            if libraries == Libraries::NotLoadedYet && changes >= STARTUP_CHANGES {
+                libraries = Libraries::Loaded;
+            }
+            look(investigation, engine, libraries)?;
         }
         if engine.marked(Mark::Begin) > 0 || limits.interrupts.begin_asked() {
             return Ok(None);
@@ -121,15 +117,8 @@ pub fn wait_for_begin(
         if let Some(onlooker) = limits.onlooker {
             onlooker.look((&*investigation).into());
         }
-        match limits.interrupts.level() {
-            Level::GoOn => {}
-            level => return Ok(Some(Ending::Interrupted(level))),
-        }
-        if limits
-            .deadline
-            .is_some_and(|deadline| std::time::Instant::now() >= deadline)
-        {
-            return Ok(Some(Ending::TimeUp));
+        if let Some(ending) = limits.reached() {
+            return Ok(Some(ending));
         }
     }
 }

@@ -92,6 +92,18 @@ pub enum Ending {
     Killed(i32),
 }
 
+impl Ending {
+    /// The end of the target, or `None` when it goes on: libraries came or went.
+    fn of_target(notice: Notice) -> Option<Ending> {
+        match notice {
+            Notice::Exited(status) => Some(Ending::Exited(status)),
+            Notice::Killed(signal) => Some(Ending::Killed(signal)),
+            Notice::Exec => Some(Ending::Exec),
+            Notice::LibrariesChanged => None,
+        }
+    }
+}
+
 /// Why a session could not go on.
 #[derive(thiserror::Error, Debug)]
 pub enum SessionError {
@@ -144,15 +156,20 @@ pub struct Limits<'a> {
     pub enough: Option<u64>,
 }
 
-/// What the person decided: an interrupt, or that the time is over.
-fn cut_short(limits: Limits<'_>) -> Option<Ending> {
-    let over = |deadline: Instant| Instant::now() >= deadline;
-    match limits.interrupts.level() {
-        Level::GoOn if limits.deadline.is_some_and(over) => Some(Ending::TimeUp),
-        Level::GoOn => None,
-        level => Some(Ending::Interrupted(level)),
+impl Limits<'_> {
+    /// What the person decided: an interrupt, or that the time is over.
+    fn reached(&self) -> Option<Ending> {
+        let over = |deadline: Instant| Instant::now() >= deadline;
+        match self.interrupts.level() {
+            Level::GoOn if self.deadline.is_some_and(over) => Some(Ending::TimeUp),
+            Level::GoOn => None,
+            level => Some(Ending::Interrupted(level)),
+        }
     }
 }
+
+/// A warning of sessions that end with [`Ending::Exec`].
+const EXECUTED: &str = "the target executed another program; measuring ended there";
 
 /// One process under analysis.
 pub struct Session<'a> {
@@ -363,7 +380,7 @@ impl<'a> Session<'a> {
             if limits.enough.is_some_and(|enough| count >= enough) {
                 return Ok(Ending::Finished);
             }
-            if let Some(ending) = cut_short(limits) {
+            if let Some(ending) = limits.reached() {
                 return Ok(ending);
             }
         }
@@ -371,22 +388,19 @@ impl<'a> Session<'a> {
 
     /// What a notice means for the session: `Some` when it ends.
     fn noticed(&mut self, notice: Option<Notice>) -> Result<Option<Ending>, SessionError> {
-        match notice {
-            Some(Notice::Exited(status)) => return Ok(Some(Ending::Exited(status))),
-            Some(Notice::Killed(signal)) => return Ok(Some(Ending::Killed(signal))),
-            Some(Notice::Exec) => {
-                self.investigation
-                    .warnings
-                    .push("the target executed another program; measuring ended there".to_owned());
-                return Ok(Some(Ending::Exec));
-            }
-            Some(Notice::LibrariesChanged) => {
+        let Some(notice) = notice else {
+            return Ok(None);
+        };
+        let ending = Ending::of_target(notice);
+        match ending {
+            Some(Ending::Exec) => self.investigation.warnings.push(EXECUTED.to_owned()),
+            Some(_) => {}
+            None => {
                 self.changes += 1;
                 self.look_at_libraries()?;
             }
-            None => {}
         }
-        Ok(None)
+        Ok(ending)
     }
 
     /// What ends what is done after the analysis.
@@ -398,7 +412,7 @@ impl<'a> Session<'a> {
         let noticed = self.noticed(notice)?;
         let told = self.investigation.end_at.is_some() && self.engine.marked(Mark::End) > 0;
         let told = (told || limits.interrupts.end_asked()).then_some(Ending::Told);
-        Ok(noticed.or(told).or_else(|| cut_short(limits)))
+        Ok(noticed.or(told).or_else(|| limits.reached()))
     }
 
     /// Whether a program that was started for this session has no use: it cannot be analysed.

@@ -17,7 +17,6 @@ use crate::analysis::Callee;
 use crate::analysis::totals::{Share, ShareOf, Totals, WORTHWHILE};
 use crate::report::assemble::Names as _;
 use crate::report::model::{TimePart, TimeTable, Whose};
-use crate::terminal::interrupts::Level;
 
 use super::catalog::Naming;
 use super::code::{CodeCache, Scanned};
@@ -29,7 +28,8 @@ use super::planning::{self, Sources};
 use super::stacks::{StackFrame, Unwinder};
 use super::waiting::is_waiting;
 use super::{
-    Ending, Libraries, Limits, STARTUP_CHANGES, SessionError, check_program, expansion, markers,
+    EXECUTED, Ending, Libraries, Limits, STARTUP_CHANGES, SessionError, check_program, expansion,
+    markers,
 };
 
 /// How long the engine may serve the target before the survey looks at its other duties.
@@ -197,28 +197,24 @@ impl<'a> Survey<'a> {
                 investigation: self.investigation,
                 totals: self.totals,
             };
-            match engine.poll(SLICE, &mut sink)? {
-                Some(Notice::Exited(status)) => return Ok(Part::Ended(Ending::Exited(status))),
-                Some(Notice::Killed(signal)) => return Ok(Part::Ended(Ending::Killed(signal))),
-                Some(Notice::Exec) => {
-                    self.investigation.warnings.push(
-                        "the target executed another program; measuring ended there".to_owned(),
-                    );
-                    return Ok(Part::Ended(Ending::Exec));
+            let notice = engine.poll(SLICE, &mut sink)?;
+            if let Some(ending) = notice.and_then(Ending::of_target) {
+                if ending == Ending::Exec {
+                    self.investigation.warnings.push(EXECUTED.to_owned());
                 }
-                Some(Notice::LibrariesChanged) => {
-                    changes += 1;
-                    if libraries == Libraries::NotLoadedYet && changes < STARTUP_CHANGES {
-                        continue;
-                    }
-                    libraries = Libraries::Loaded;
-                    if self.refresh()? {
-                        self.investigation.find_f0()?;
-                        self.instrument(engine)?;
-                        since = Instant::now();
-                    }
+                return Ok(Part::Ended(ending));
+            }
+            if notice.is_some() {
+                changes += 1;
+                if libraries == Libraries::NotLoadedYet && changes < STARTUP_CHANGES {
+                    continue;
                 }
-                None => {}
+                libraries = Libraries::Loaded;
+                if self.refresh()? {
+                    self.investigation.find_f0()?;
+                    self.instrument(engine)?;
+                    since = Instant::now();
+                }
             }
             if let Some(onlooker) = limits.onlooker {
                 onlooker.look(Seen {
@@ -230,15 +226,8 @@ impl<'a> Survey<'a> {
             if marked || limits.interrupts.end_asked() {
                 return Ok(Part::Ended(Ending::Told));
             }
-            match limits.interrupts.level() {
-                Level::GoOn => {}
-                level => return Ok(Part::Ended(Ending::Interrupted(level))),
-            }
-            if limits
-                .deadline
-                .is_some_and(|deadline| Instant::now() >= deadline)
-            {
-                return Ok(Part::Ended(Ending::TimeUp));
+            if let Some(ending) = limits.reached() {
+                return Ok(Part::Ended(ending));
             }
             let (windows, _) = self.totals.so_far();
             let complete = self.totals.is_round_complete()

@@ -22,12 +22,11 @@ use nix::unistd::Pid;
 
 use crate::analysis::histogram::Bucket;
 use crate::analysis::{Profile, Resolution};
-use crate::terminal::interrupts::Level;
 
 use super::code::CodeCache;
 use super::hooks::Hooks;
 use super::modules::{CodeRef, Modules};
-use super::{Ending, Limits, STARTUP_CHANGES, SessionError, check_program};
+use super::{EXECUTED, Ending, Limits, STARTUP_CHANGES, SessionError, check_program};
 
 use choice::Source;
 pub use choice::{MOST_FUNCTIONS, Wanted};
@@ -256,19 +255,16 @@ impl<'a> Profiling<'a> {
             let slice = next.map_or(SLICE, |at| {
                 SLICE.min(at.saturating_duration_since(Instant::now()))
             });
-            match self.profiler.poll(slice)? {
-                Some(Notice::Exited(status)) => return Ok(Ending::Exited(status)),
-                Some(Notice::Killed(signal)) => return Ok(Ending::Killed(signal)),
-                Some(Notice::Exec) => {
-                    let warning = "the target executed another program; measuring ended there";
-                    self.measured.warnings.push(warning.to_owned());
-                    return Ok(Ending::Exec);
+            let notice = self.profiler.poll(slice)?;
+            if let Some(ending) = notice.and_then(Ending::of_target) {
+                if ending == Ending::Exec {
+                    self.measured.warnings.push(EXECUTED.to_owned());
                 }
-                Some(Notice::LibrariesChanged) => {
-                    self.changes += 1;
-                    self.look_at_libraries()?;
-                }
-                None => {}
+                return Ok(ending);
+            }
+            if notice.is_some() {
+                self.changes += 1;
+                self.look_at_libraries()?;
             }
             if segment_ends.is_some_and(|at| Instant::now() >= at) {
                 self.end_segment();
@@ -277,12 +273,9 @@ impl<'a> Profiling<'a> {
             if let Some(onlooker) = self.onlooker.filter(|onlooker| onlooker.is_asked()) {
                 self.tell(onlooker);
             }
-            match limits.interrupts.level() {
-                Level::GoOn => {}
-                level => return Ok(Ending::Interrupted(level)),
-            }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Ok(Ending::TimeUp);
+            let limits = Limits { deadline, ..limits };
+            if let Some(ending) = limits.reached() {
+                return Ok(ending);
             }
         }
     }
