@@ -14,7 +14,8 @@ use darc_tracer::{launch, threads};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{SampleFormat, SampleOptions, SampleTarget};
 use crate::output::{Output, to_stdout};
-use crate::sampling::profile::{self, Circumstances, During, SampledScope};
+use crate::sampling::adding;
+use crate::sampling::profile::{Circumstances, During, SampledScope};
 use crate::sampling::recording::Recording;
 use crate::sampling::world::{self, World};
 use crate::sampling::{stacks, text};
@@ -291,7 +292,7 @@ impl Sampler {
                     scope,
                     during,
                 };
-                let profile = profile::profile(
+                let profile = adding::profile(
                     &self.recording,
                     &self.world,
                     circumstances,

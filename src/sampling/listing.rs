@@ -96,7 +96,7 @@ pub fn around(
 
 #[cfg(test)]
 mod tests {
-    use super::super::profile::tests::{Mock, code};
+    use super::super::adding::tests::{Mock, code};
     use super::*;
 
     #[test]

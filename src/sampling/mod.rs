@@ -1,9 +1,10 @@
 //! Where programs spend their time, by sampling the program counter (SLEEPY, sections 2 and 3).
 //!
-//! [`recording`] counts samples by process instance and stack, [`profile`] adds them up by instruction, line,
-//! function, program and system; both are pure. [`world`] is what they ask of the machine: processes, files with code,
-//! names.
+//! [`recording`] counts samples by process instance and stack, [`adding`] makes a [`profile`] of them: sums by
+//! instruction, line, function, program and system; both are pure. [`world`] is what they ask of the machine:
+//! processes, files with code, names.
 
+pub mod adding;
 pub mod counts;
 pub mod during;
 pub mod kernel;

@@ -119,8 +119,8 @@ pub fn speedscope(recording: &Recording, names: &impl Names, rate: u32) -> Strin
 
 #[cfg(test)]
 mod tests {
+    use super::super::adding::tests::{Mock, code};
     use super::super::processes::Seen;
-    use super::super::profile::tests::{Mock, code};
     use super::*;
 
     fn recording() -> Recording {

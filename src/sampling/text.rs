@@ -256,7 +256,7 @@ fn listing(text: &mut String, function: &FunctionEntry, all: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::profile::tests::sample;
+    use super::super::adding::tests::sample;
     use super::*;
 
     #[test]

@@ -9,7 +9,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::attributes::{Attributes, Scope};
-use super::record::{Record, parse_all};
+use super::parsing::parse_all;
+use super::record::Record;
 use super::refusal::{Asked, Refusal, paranoid};
 use crate::sys::{self, RingPages};
 

@@ -2,7 +2,7 @@
 //! processes, through `perf_event_open`.
 //!
 //! Owns the events and their rings. Knows no symbols. Everything that comes out of a ring is parsed as
-//! hostile input ([`record`]); times are those of `CLOCK_MONOTONIC_RAW`, which [`clock`] converts to the
+//! hostile input ([`parsing`]); times are those of `CLOCK_MONOTONIC_RAW`, which [`clock`] converts to the
 //! cycle counter. Source: perf_event_open(2), the kernel's `include/uapi/linux/perf_event.h`.
 
 pub mod attributes;
@@ -11,6 +11,7 @@ pub mod clock;
 pub mod collector;
 pub mod off_cpu;
 pub mod opening;
+pub mod parsing;
 mod point;
 pub mod record;
 pub mod refusal;

@@ -2,7 +2,8 @@
 //!
 //! Source: perf_event_open(2), PERF_RECORD_SAMPLE with PERF_SAMPLE_RAW, PERF_SAMPLE_REGS_USER and PERF_SAMPLE_STACK_USER.
 
-use super::record::{Fields, Stamp};
+use super::parsing::Fields;
+use super::record::Stamp;
 
 /// The kernel passed a tracepoint, or ended a page fault.
 #[derive(Clone, PartialEq, Eq, Debug)]
