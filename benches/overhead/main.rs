@@ -2,7 +2,7 @@
 //!
 //! Each target runs three copies of its op in turn, in slices of 3 ms: one that nothing measures, one
 //! that darc (or perf) is attached to, and one that measures itself in the cheapest way. Only figures
-//! of the same phase are divided by each other. Arguments choose parts: `calls`, `pauses`, `symbols`,
+//! of the same phase are divided by each other (`sampling` has a way of its own). Arguments choose parts: `calls`, `pauses`, `symbols`,
 //! `sampling`, `profile`, `watch`;
 //! the names of ops behind `calls` choose among those, and `no-int3` and `no-uprobes` leave comparisons out.
 
@@ -12,22 +12,19 @@ mod calls;
 mod changes;
 mod child;
 mod darc;
+mod events;
 mod latency;
 mod profiles;
 mod quantile;
 mod sampling;
 mod symbols;
 mod target;
+mod units;
 mod uprobes;
 
 use std::env;
 
 fn main() {
-    let mut arguments = env::args().skip(1);
-    if arguments.next().as_deref() == Some(sampling::TIMED) {
-        sampling::timed(arguments);
-        return;
-    }
     let chosen: Vec<String> = env::args()
         .skip(1)
         .filter(|word| !word.starts_with('-'))
@@ -50,6 +47,6 @@ fn main() {
         symbols::run(folder.path());
     }
     if wanted("sampling") {
-        sampling::run_all(folder.path());
+        sampling::run(folder.path());
     }
 }

@@ -40,3 +40,42 @@ impl Spread {
         )
     }
 }
+
+/// A median, and between which values that of endless repetition lies with 95 % confidence.
+#[derive(Clone, Copy)]
+pub struct Interval {
+    median: f64,
+    bounds: (f64, f64),
+}
+
+impl Interval {
+    /// The interval that the sign test does not reject: nothing is assumed about how the values are distributed.
+    /// `None` when they are too few to say anything.
+    pub fn of_median(values: &[f64]) -> Option<Interval> {
+        let mut sorted: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let count = sorted.len();
+        // How likely it is that so few values lie below the median: the binomial distribution's tail.
+        let mut likely = 0.5_f64.powi(i32::try_from(count).ok()?);
+        let (mut tail, mut beyond) = (likely, 0);
+        while tail <= 0.025 {
+            beyond += 1;
+            likely *= (count - beyond + 1) as f64 / beyond as f64;
+            tail += likely;
+        }
+        let first = usize::checked_sub(beyond, 1)?;
+        Some(Interval {
+            median: quantile(values.to_vec(), 0.5)?,
+            bounds: (sorted[first], sorted[count - 1 - first]),
+        })
+    }
+
+    /// As text with so many decimals: `median (least to largest)`.
+    pub fn text(self, decimals: usize) -> String {
+        let (least, most) = self.bounds;
+        format!(
+            "{:.decimals$} ({least:.decimals$} to {most:.decimals$})",
+            self.median
+        )
+    }
+}

@@ -1,87 +1,180 @@
-//! What `darc sample` costs the program: its CPU time, alone and sampled, in turns.
+//! What `darc sample` costs the program: its CPU time for the same work, sampled and not, in turns.
+//!
+//! One process works, one darc for each rate is attached to it, and their events are switched on and off some times
+//! a second in random order. A phase counts with the median of the CPU times of its pieces of work, and is divided by
+//! that of a phase without samples close to it. A second phase without samples is treated in the same way:
+//! what it differs by is noise.
 
-use std::env;
-use std::ffi::OsStr;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use darc_testprogs::{Opt, program};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
-use crate::child;
-use crate::quantile::Spread;
+use crate::darc::command;
+use crate::events::Events;
+use crate::quantile::{Interval, quantile};
+use crate::units::{self, Units};
 
-/// The word that makes this program run another one and write how much CPU time it used.
-pub const TIMED: &str = "--timed";
-
-const ROUNDS: usize = 21;
 const RATES: [u32; 3] = [99, 999, 4999];
+/// How many phases of each kind there are for each program.
+const PAIRS: usize = 75;
+/// How long a phase is at least, and at most.
+const PHASE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
+/// A phase goes on until so many pieces of work are whole.
+const ENOUGH: usize = 5;
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+/// Until a darc has opened its events, and a program begun.
+const PATIENCE: Duration = Duration::from_secs(10);
 
-/// `--timed FILE PROGRAM ARG…`: runs the program and writes its CPU time, in seconds, to the file.
-pub fn timed(mut arguments: impl Iterator<Item = String>) {
-    let file = arguments.next().expect("a file");
-    let program = arguments.next().expect("a program");
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("it is there");
-    let ended = child::wait(&child, Instant::now()).expect("a child");
-    // It is reaped already; the standard library does not know.
-    let _ = child.wait();
-    assert_eq!(ended.code, Some(0));
-    std::fs::write(file, ended.cpu.to_string()).expect("written");
+/// A darc that samples when it is told to.
+struct Sampler {
+    child: Child,
+    events: Events,
 }
 
-/// One run: the program's CPU time in seconds.
-fn run(folder: &Path, rate: Option<u32>, arguments: &[&OsStr]) -> f64 {
-    let file = folder.join("cpu");
-    let own = env::current_exe().expect("this program");
-    let mut command = match rate {
-        None => Command::new(&own),
-        Some(rate) => {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_darc"));
-            command.args(["sample", "--format", "json", "-o"]);
-            command.arg(folder.join("samples.json"));
-            command.args(["--rate", &rate.to_string(), "--"]).arg(&own);
-            command
-        }
-    };
-    let status = command.arg(TIMED).arg(&file).args(arguments).status();
-    assert!(status.expect("it starts").success());
-    let text = std::fs::read_to_string(&file).expect("written");
-    text.parse().expect("a number")
-}
+impl Sampler {
+    fn start(pid: u32, rate: u32, folder: &Path) -> Sampler {
+        let child = command(&["sample", "--format", "json", "-o"])
+            .arg(folder.join(format!("samples-{rate}.json")))
+            .args(["--rate", &rate.to_string(), "-p", &pid.to_string()])
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("darc starts");
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        // A ring for each CPU, then an event for each.
+        let events = until(|| {
+            let events = Events::of(child.id()).ok()?;
+            (events.count() >= 2 * cpus).then_some(events)
+        });
+        // They are told to record when all are open.
+        thread::sleep(10 * LOOK);
+        events.record(false);
+        Sampler { child, events }
+    }
 
-/// Prints the ratios of all three of SLEEPY's benchmarks.
-pub fn run_all(folder: &Path) {
-    println!(
-        "sampling: CPU time of the program, in % more than alone: median of {ROUNDS} rounds (quartiles)"
-    );
-    for (name, ops) in [("loop", "2000"), ("call", "2000"), ("btree", "6000000")] {
-        let path = program(name, Opt::O2);
-        let arguments = [path.as_os_str(), OsStr::new(ops)];
-        let mut more: [Vec<f64>; RATES.len()] = Default::default();
-        let mut alone_twice = Vec::new();
-        for _ in 0..ROUNDS {
-            let alone = run(folder, None, &arguments);
-            for (rate, more) in RATES.into_iter().zip(&mut more) {
-                more.push((run(folder, Some(rate), &arguments) / alone - 1.0) * 100.0);
-            }
-            alone_twice.push((run(folder, None, &arguments) / alone - 1.0) * 100.0);
-        }
-        print!("  {name:<6} alone again {}", quartiles(&alone_twice));
-        for (rate, more) in RATES.into_iter().zip(&more) {
-            print!("   {rate} Hz {}", quartiles(more));
-        }
-        println!();
+    fn end(mut self) {
+        let pid = i32::try_from(self.child.id()).expect("a process id");
+        kill(Pid::from_raw(pid), Signal::SIGINT).expect("it runs");
+        assert!(self.child.wait().expect("a child").success());
     }
 }
 
-fn quartiles(values: &[f64]) -> String {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let quarter = sorted.len() / 4;
-    let inner = Spread::of(&sorted[quarter..sorted.len() - quarter]);
-    Spread::text(inner, 2, "%")
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let since = Instant::now();
+    loop {
+        thread::sleep(10 * LOOK);
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(since.elapsed() < PATIENCE, "it does not begin");
+    }
+}
+
+/// What is on in a phase: nothing, nothing once more, or the sampler of this number.
+#[derive(Clone, Copy)]
+enum Phase {
+    Without,
+    Control,
+    Sampled(usize),
+}
+
+/// Prints what was measured.
+pub fn run(folder: &Path) {
+    println!(
+        "\nSampling: CPU time of the program in % more than without, {PAIRS} pairs of phases: median (95 % confidence)\n"
+    );
+    println!("| | without, once more | 99 Hz | 999 Hz | 4999 Hz |");
+    println!("|---|---|---|---|---|");
+    for name in ["loop", "call", "btree"] {
+        let columns = measured(name, folder).map(|more| {
+            Interval::of_median(&more).map_or("–".to_owned(), |interval| interval.text(2))
+        });
+        println!("| {name} | {} |", columns.join(" | "));
+    }
+}
+
+/// By how much the phases of each kind but the first are slower than their neighbours without samples, in percent.
+fn measured(name: &str, folder: &Path) -> [Vec<f64>; 1 + RATES.len()] {
+    let work = Units::start(name);
+    until(|| work.has_begun().then_some(()));
+    let samplers = RATES.map(|rate| Sampler::start(work.pid(), rate, folder));
+    let mut more: [Vec<f64>; 1 + RATES.len()] = Default::default();
+    let mut order = Order(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..PAIRS {
+        let mut phases = [
+            Phase::Without,
+            Phase::Control,
+            Phase::Sampled(0),
+            Phase::Sampled(1),
+            Phase::Sampled(2),
+        ];
+        order.shuffle(&mut phases);
+        let periods = phases.map(|phase| {
+            let sampler = match phase {
+                Phase::Sampled(number) => Some(&samplers[number]),
+                Phase::Without | Phase::Control => None,
+            };
+            if let Some(sampler) = sampler {
+                sampler.events.record(true);
+            }
+            let period = phase_of(&work);
+            if let Some(sampler) = sampler {
+                sampler.events.record(false);
+            }
+            period
+        });
+        let took = periods.map(|period| {
+            let pieces = work.within(period);
+            let enough = pieces.len() >= ENOUGH;
+            enough.then(|| quantile(pieces, 0.5)).flatten()
+        });
+        let without = phases
+            .iter()
+            .position(|phase| matches!(phase, Phase::Without));
+        let Some(without) = without.and_then(|at| took[at]) else {
+            continue;
+        };
+        for (phase, took) in phases.into_iter().zip(took) {
+            let column = match phase {
+                Phase::Without => continue,
+                Phase::Control => 0,
+                Phase::Sampled(number) => 1 + number,
+            };
+            more[column].extend(took.map(|took| (took / without - 1.0) * 100.0));
+        }
+    }
+    samplers.into_iter().for_each(Sampler::end);
+    more
+}
+
+/// Waits for a phase; when it was.
+fn phase_of(work: &Units) -> (u64, u64) {
+    let (since, began) = (Instant::now(), units::now());
+    loop {
+        thread::sleep(LOOK);
+        let period = (began, units::now());
+        let passed = since.elapsed();
+        let enough = passed >= PHASE[0] && work.within(period).len() >= ENOUGH;
+        if enough || passed >= PHASE[1] {
+            return period;
+        }
+    }
+}
+
+/// Random numbers (Marsaglia's xorshift).
+struct Order(u64);
+
+impl Order {
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            items.swap(last, (self.0 % (last as u64 + 1)) as usize);
+        }
+    }
 }

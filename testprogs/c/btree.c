@@ -5,6 +5,8 @@
  *   btree [iterations]        default 3,000,000
  *   btree wait [iterations]   prints "ready", then builds a tree of that many iterations (default
  *                             30,000) again and again until standard input is at its end
+ *   btree timed [iterations]  builds one such tree (default 3,000,000), then goes on with it until standard input
+ *                             is at its end, and prints what each 40,000 iterations took (see work.h)
  *
  * f0 = insert (or lookup, or main)
  * The peaks depend on the machine. Every root-cause path is a walk over these calls:
@@ -136,24 +138,60 @@ INLINE uint64_t next_random(uint64_t *state)
     return *state;
 }
 
+struct walk {
+    struct node *root;
+    uint64_t state, key_range;
+};
+
+static struct walk begin_walk(uint64_t iterations)
+{
+    return (struct walk){new_node(), 88172645463325252ull, iterations / 2 + 1};
+}
+
+INLINE uint64_t iterate(struct walk *walk, uint64_t iterations)
+{
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < iterations; i++) {
+        uint64_t key = next_random(&walk->state) % walk->key_range;
+        if (next_random(&walk->state) % 5 == 0)
+            insert(&walk->root, key);
+        else
+            sum = mix(sum + (uint64_t)lookup(walk->root, key));
+    }
+    return sum;
+}
+
 static uint64_t build(uint64_t iterations)
 {
-    uint64_t state = 88172645463325252ull, sum = 0, key_range = iterations / 2 + 1;
-    struct node *root = new_node();
-    for (uint64_t i = 0; i < iterations; i++) {
-        uint64_t key = next_random(&state) % key_range;
-        if (next_random(&state) % 5 == 0)
-            insert(&root, key);
-        else
-            sum = mix(sum + (uint64_t)lookup(root, key));
-    }
-    free_tree(root);
+    struct walk walk = begin_walk(iterations);
+    uint64_t sum = iterate(&walk, iterations);
+    free_tree(walk.root);
     return sum;
+}
+
+/* How long the same number of random operations takes, over and over. */
+static void time_units(uint64_t iterations)
+{
+    enum { UNIT = 40000 };
+    struct walk walk = begin_walk(iterations);
+    uint64_t sum = iterate(&walk, iterations);
+    while (!stdin_closed()) {
+        struct unit unit = begin_unit();
+        sum = mix(sum ^ iterate(&walk, UNIT));
+        end_unit(unit);
+    }
+    free_tree(walk.root);
+    printf("checksum=%016llx\n", (unsigned long long)sum);
 }
 
 int main(int argc, char **argv)
 {
     struct run run = parse_run(argc, argv, 3000000);
+    if (run.timed) {
+        say_ready();
+        time_units(run.ops == UINT64_MAX ? 3000000 : run.ops);
+        return 0;
+    }
     if (run.waits) {
         if (run.ops == UINT64_MAX)
             run.ops = 30000;

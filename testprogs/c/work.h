@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <time.h>
 #include <unistd.h>
 
 #define INLINE static inline __attribute__((always_inline))
@@ -80,6 +81,8 @@ INLINE int stdin_closed(void)
  * How the program was told to run:
  *   program [N]        N ops (rounded up to whole periods), then the result
  *   program wait [N]   prints "ready", works until standard input is at its end (or N ops are done)
+ *   program timed [N]  the same, and prints for each period when it began and ended and how much CPU time the
+ *                      thread used, in nanoseconds: "unit <CLOCK_MONOTONIC> <CLOCK_MONOTONIC> <CPU time>"
  *   program … brisk    as above, with work a hundredth as long
  * In either mode the last line is "checksum=…": it covers one period of PERIOD ops, is the same for
  * every period, and so depends on neither the number of ops nor the speed of the machine.
@@ -88,17 +91,18 @@ enum { PERIOD = 20 };
 
 struct run {
     uint64_t ops;
-    int waits;
+    int waits, timed;
 };
 
 static inline struct run parse_run(int argc, char **argv, uint64_t default_ops)
 {
-    struct run run = {.ops = default_ops, .waits = 0};
+    struct run run = {.ops = default_ops, .waits = 0, .timed = 0};
     if (argc > 1 && strcmp(argv[argc - 1], "brisk") == 0) {
         brisk = 1;
         argc--;
     }
-    if (argc > 1 && strcmp(argv[1], "wait") == 0) {
+    run.timed = argc > 1 && strcmp(argv[1], "timed") == 0;
+    if (argc > 1 && (run.timed || strcmp(argv[1], "wait") == 0)) {
         run.waits = 1;
         run.ops = argc > 2 ? strtoull(argv[2], NULL, 10) : UINT64_MAX;
     } else if (argc > 1) {
@@ -110,6 +114,33 @@ static inline struct run parse_run(int argc, char **argv, uint64_t default_ops)
 INLINE void say_ready(void)
 {
     printf("ready\n");
+    fflush(stdout);
+}
+
+/* A stretch of work that is always the same, and what it took. */
+struct unit {
+    uint64_t began, cpu;
+};
+
+INLINE uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+INLINE struct unit begin_unit(void)
+{
+    uint64_t began = clock_ns(CLOCK_MONOTONIC);
+    return (struct unit){began, clock_ns(CLOCK_THREAD_CPUTIME_ID)};
+}
+
+INLINE void end_unit(struct unit unit)
+{
+    uint64_t cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID) - unit.cpu;
+    uint64_t ended = clock_ns(CLOCK_MONOTONIC);
+    printf("unit %llu %llu %llu\n", (unsigned long long)unit.began, (unsigned long long)ended,
+           (unsigned long long)cpu);
     fflush(stdout);
 }
 
@@ -138,7 +169,12 @@ static inline int run_ops(struct run run, uint64_t (*op)(uint64_t))
     uint64_t expected = 0;
     int differs = 0;
     for (uint64_t done = 0; done < run.ops; done += PERIOD) {
+        struct unit unit = {0, 0};
+        if (run.timed)
+            unit = begin_unit();
         uint64_t sum = one_period(op);
+        if (run.timed)
+            end_unit(unit);
         if (done == 0)
             expected = sum;
         differs |= sum != expected;
