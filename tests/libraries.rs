@@ -98,9 +98,15 @@ fn a_library_that_never_comes() {
 fn a_plugin_that_comes_and_goes() {
     let _turn = turn();
     for_all(|engine, opt| {
-        let analysis = Task::new(engine, "libserve.so:library_serve")
-            .run_like_native(&program("plugin_host", opt), &["reload", "400", "brisk"]);
-        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+        // A busy machine may let it be gone each time before it is seen.
+        measured(|| {
+            let analysis = Task::new(engine, "libserve.so:library_serve")
+                .run_like_native(&program("plugin_host", opt), &["reload", "400", "brisk"]);
+            match analysis.report().ops() {
+                0 => Err(format!("{analysis:#?}")),
+                _ => Ok(()),
+            }
+        });
     });
 }
 

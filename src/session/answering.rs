@@ -216,6 +216,7 @@ impl Session<'_> {
                 match f0 {
                     Ok(f0) => Plan {
                         f0: Some(std::sync::Arc::clone(&f0.code)),
+                        f0_ends: self.f0_ends,
                         callers: self.callers(),
                         chain: analysis.chain(),
                         ..planning::plan(

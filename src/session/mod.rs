@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 
 use darc_symbols::{LookupError, NameSpec};
 use darc_tracer::engine::{Engine, Notice};
-use darc_tracer::plan::Mark;
+use darc_tracer::plan::{Ends, Mark};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -189,14 +189,12 @@ pub struct Session<'a> {
     question: Question,
     suspicion: Suspicion,
     entrances: Entrances,
+    f0_ends: Ends,
     timeline: Timeline,
     touched: Touched,
     /// Fnodes that are measured although no path goes on from them.
     kept: Vec<FnodeId>,
 }
-
-/// A jump of five bytes replaces no more than this: the last instruction begins before its end.
-const LONGEST_JUMP: u64 = 5 + 15;
 
 /// The dynamic linker announces the libraries that a program starts with twice: before and after
 /// it maps them (`link.h`, RT_ADD and RT_CONSISTENT).
@@ -250,6 +248,7 @@ impl<'a> Session<'a> {
             question: Question::default(),
             suspicion: Suspicion::default(),
             entrances: Entrances::default(),
+            f0_ends: Ends::default(),
             timeline,
             touched: Touched::default(),
             kept: Vec::new(),
@@ -502,18 +501,16 @@ impl<'a> Session<'a> {
             .map_err(|reason| {
                 SessionError::Unsuitable(format!("f0 cannot be instrumented: {reason}"))
             })?;
-        let entrance = match self.engine.name() {
-            "int3" => None,
-            _ => self
-                .entrances
-                .at_beginning(&self.investigation.modules, f0, LONGEST_JUMP),
+        let ends = match self.engine.name() {
+            "int3" => Ok(Ends::default()),
+            _ => self.entrances.ends_of_f0(&self.investigation.modules, f0),
         };
-        match entrance {
-            Some(reason) => Err(SessionError::Unsuitable(format!(
+        self.f0_ends = ends.map_err(|reason| {
+            SessionError::Unsuitable(format!(
                 "f0 cannot be instrumented by a jump: {reason}; --engine int3 can"
-            ))),
-            None => Ok(()),
-        }
+            ))
+        })?;
+        Ok(())
     }
 
     /// f0 is known from an earlier run, but its file is not loaded (yet).

@@ -98,7 +98,7 @@ pub struct CountedFunction {
     pub ends: Ends,
 }
 
-/// How the ends of a function whose calls are counted are noticed.
+/// How the ends of a function's calls are noticed, by the jump engine.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Ends {
     /// At its `ret`s where all of them can be patched.
@@ -151,6 +151,8 @@ pub struct CountedCall {
 pub struct Plan {
     /// f0: its code, entry first. `None` while f0 is not mapped yet (a library that is loaded later).
     pub f0: Option<Arc<FunctionCode>>,
+    /// How the ends of its ops are noticed.
+    pub f0_ends: Ends,
     /// The return addresses of the calls of f0 that are ops; empty for all calls.
     pub callers: Vec<TargetAddr>,
     /// What is read when f0 is entered.

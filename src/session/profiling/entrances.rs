@@ -13,6 +13,8 @@ use crate::session::modules::{CodeRef, ModuleId, Modules};
 
 /// No patch replaces more bytes.
 const LONGEST_PATCH: u64 = 32;
+/// A jump of five bytes replaces no more than this: the last instruction begins before its end.
+const LONGEST_JUMP: u64 = 5 + 15;
 /// Bytes behind a function of unknown size that are looked at, at most.
 const MOST_GAP: u64 = 64 << 10;
 
@@ -42,6 +44,15 @@ impl Entrances {
     /// # Errors
     /// Why it must not be probed, if code elsewhere jumps into its beginning.
     pub fn ends(&mut self, modules: &Modules, place: CodeRef) -> Result<Ends, String> {
+        self.ends_behind(modules, place, LONGEST_PATCH)
+    }
+
+    fn ends_behind(
+        &mut self,
+        modules: &Modules,
+        place: CodeRef,
+        beginning: u64,
+    ) -> Result<Ends, String> {
         let Some(image) = modules.get(place.module).image.as_ref() else {
             return Ok(Ends::ByReturns);
         };
@@ -51,25 +62,23 @@ impl Entrances {
             .or_insert_with(|| find(image));
         match found.get(&place.addr) {
             None => Ok(Ends::ByReturns),
-            Some(entrance) if entrance.offset >= LONGEST_PATCH => Ok(Ends::Hidden),
+            Some(entrance) if entrance.offset >= beginning => Ok(Ends::Hidden),
             Some(entrance) => Err(words(entrance)),
         }
     }
 
-    /// Why the first `len` bytes of a function must stay as they are, if code elsewhere jumps behind its first
-    /// byte and into them. Not looked for in files with very much code.
-    pub fn at_beginning(&mut self, modules: &Modules, place: CodeRef, len: u64) -> Option<String> {
-        let image = modules.get(place.module).image.as_ref()?;
-        let code = image.segments().iter().filter(|segment| segment.executable);
-        if code.map(|segment| segment.file_size).sum::<u64>() > MOST_CODE {
-            return None;
+    /// The same of f0, whose first bytes a jump replaces. Not looked for in files with very much code.
+    ///
+    /// # Errors
+    /// As [`Entrances::ends`].
+    pub fn ends_of_f0(&mut self, modules: &Modules, place: CodeRef) -> Result<Ends, String> {
+        let image = modules.get(place.module).image.as_ref();
+        let segments = image.iter().flat_map(|image| image.segments());
+        let code = segments.filter(|segment| segment.executable);
+        match code.map(|segment| segment.file_size).sum::<u64>() > MOST_CODE {
+            true => Ok(Ends::ByReturns),
+            false => self.ends_behind(modules, place, LONGEST_JUMP),
         }
-        let found = self
-            .by_module
-            .entry(place.module)
-            .or_insert_with(|| find(image));
-        let entrance = found.get(&place.addr);
-        entrance.filter(|entrance| entrance.offset < len).map(words)
     }
 }
 

@@ -88,6 +88,7 @@ impl Space {
         let by_itself = enqueue.filter(|enqueue| f0 == Some(enqueue.code.entry()));
         if let Some(code) = &plan.f0 {
             self.look_at(memory, code, Part::F0);
+            self.notice_ends(code.entry(), plan.f0_ends);
             self.set_ops(
                 code.entry(),
                 Ops {
@@ -169,12 +170,7 @@ impl Space {
                 continue;
             }
             self.look_at(memory, &function.code, Part::F0);
-            if function.ends == Ends::Hidden
-                && let Some(known) = self.functions.get_mut(&entry)
-                && known.hide_returns()
-            {
-                self.prepared.retain(|&(function, _), _| function != entry);
-            }
+            self.notice_ends(entry, function.ends);
             let hook = Hook::Counted(Counter {
                 slot: function.slot,
                 offset: counts::slot(function.slot, slots) as u32,
@@ -269,6 +265,16 @@ impl Space {
         function.set_running(running);
         function.set_counted(counted.clone());
         self.functions.insert(entry, function);
+    }
+
+    /// Leaves a function's `ret`s alone where that was asked for.
+    fn notice_ends(&mut self, entry: u64, ends: Ends) {
+        if ends == Ends::Hidden
+            && let Some(function) = self.functions.get_mut(&entry)
+            && function.hide_returns()
+        {
+            self.prepared.retain(|&(function, _), _| function != entry);
+        }
     }
 
     fn set_ops(&mut self, entry: u64, ops: Ops) {
