@@ -9,6 +9,8 @@ use crate::quantile::{Spread, quantile};
 use crate::target::Target;
 
 const ATTACHES: usize = 20;
+/// The kernel goes on for so long to take a darc's tracepoints back, and lets nobody else have any meanwhile.
+pub const SETTLED: Duration = Duration::from_millis(1500);
 /// After this an analysis has not found the causes.
 const PATIENCE: &str = "5s";
 
@@ -34,6 +36,7 @@ pub fn run(folder: &Path) {
         let mut largest = Vec::new();
         let mut took = Vec::new();
         for _ in 0..ATTACHES {
+            thread::sleep(SETTLED);
             match until_found(target.pid(), f0, "jump", &["-d", PATIENCE], folder) {
                 Ok(Done { ended, results, .. }) => {
                     let pauses = &results["probes"]["pause_us"];

@@ -4,10 +4,12 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use crate::child::{self, Ended};
 use crate::darc;
+use crate::latency::SETTLED;
 use crate::quantile::quantile;
 
 const RUNS: usize = 5;
@@ -41,6 +43,7 @@ pub fn run(folder: &Path) {
     });
     row("`darc list FILE`", DONE, || Some(finish(&["list", &file])));
     row("`darc attach --f0 NAME -d 1ms`", NO_OPS, || {
+        thread::sleep(SETTLED);
         // It waits for its source on standard input: everything is loaded, nothing happens.
         let mut compiler = Command::new(sysroot.join("bin/rustc"))
             .args(["--emit=metadata", "--crate-type=lib", "-o"])
