@@ -258,6 +258,36 @@ fn a_running_process_until_interrupted() {
     target.finish_like_native(&program("four_threads", Opt::O2), &[]);
 }
 
+/// What runs while sampling is switched off has no samples.
+#[test]
+fn switched_off_and_on() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let target = Target::start("four_threads", Opt::O2, &[]);
+    let pid = target.pid().to_string();
+    let sampling = Running::start(&mut darc(&["sample", "--format", "json", "-p", &pid]));
+    let works = |ticks| {
+        let before = used(target.pid());
+        wait_until("the target's work", || used(target.pid()) > before + ticks);
+    };
+    wait_until_sampled(&sampling, target.pid());
+    sampling.signal(Signal::SIGUSR2);
+    works(200);
+    sampling.signal(Signal::SIGUSR1);
+    works(50);
+    sampling.signal(Signal::SIGINT);
+    let finished = sampling.finish();
+    let profile: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    check_sums(&profile);
+    // 999 samples a second, of which 100 are ticks.
+    let samples = number(&profile["samples"]);
+    let all = 10 * used(target.pid());
+    assert!(samples > 0 && samples < all - 1000, "{samples} of {all}");
+    target.finish_like_native(&program("four_threads", Opt::O2), &[]);
+}
+
 /// Sampling ends when the process does.
 #[test]
 fn a_running_process_until_its_end() {

@@ -20,7 +20,7 @@ use crate::sampling::recording::Recording;
 use crate::sampling::world::{self, World};
 use crate::sampling::{stacks, text};
 use crate::session::Ending;
-use crate::terminal::interrupts::{Interrupts, Level};
+use crate::terminal::interrupts::{Interrupts, Level, Switch};
 use crate::terminal::warning;
 
 use super::conduct::{shown, wait_for_exit};
@@ -61,6 +61,8 @@ pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
         interrupts,
         deadline: None,
         began: Instant::now(),
+        paused: None,
+        paused_for: Duration::ZERO,
     };
     if let Some(during) = &options.during {
         let sampled = during::Conduct::new(sampler, during, &options, &mask)?;
@@ -133,6 +135,10 @@ struct Sampler {
     interrupts: Rc<Interrupts>,
     deadline: Option<Instant>,
     began: Instant,
+    /// Since when sampling is switched off.
+    paused: Option<Instant>,
+    /// For how long it was.
+    paused_for: Duration,
 }
 
 impl Sampler {
@@ -222,10 +228,39 @@ impl Sampler {
             if looked.elapsed() >= LOOK_AGAIN {
                 look(self)?;
                 looked = Instant::now();
+                // What it has found meanwhile samples already.
+                if self.paused.is_some() {
+                    self.collector.disable();
+                }
             }
+            self.switch();
         }
         self.read_rest();
         Ok(())
+    }
+
+    /// Stops or goes on, when the person said so.
+    fn switch(&mut self) {
+        match (self.interrupts.switched(), self.paused) {
+            (Some(Switch::Off), None) => {
+                self.collector.disable();
+                self.paused = Some(Instant::now());
+            }
+            (Some(Switch::On), Some(since)) => {
+                self.paused_for += since.elapsed();
+                self.paused = None;
+                self.collector.enable();
+            }
+            _ => {}
+        }
+    }
+
+    /// For how long it sampled.
+    fn sampled(&self) -> Duration {
+        let paused = self.paused.map_or(Duration::ZERO, |since| since.elapsed());
+        self.began
+            .elapsed()
+            .saturating_sub(self.paused_for + paused)
     }
 
     /// Takes what has come.
@@ -272,7 +307,7 @@ impl Sampler {
         during: Option<During>,
         output: Option<Output>,
     ) -> Result<(), Failure> {
-        let seconds = self.began.elapsed().as_secs_f64();
+        let seconds = self.sampled().as_secs_f64();
         let scope = match self.collector.scope() {
             Scope::UserAndKernel => SampledScope::UserAndKernel,
             Scope::User => SampledScope::User,

@@ -39,6 +39,15 @@ pub enum Level {
     LeaveAtOnce(i32),
 }
 
+/// What can be asked for again and again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Switch {
+    /// Measure.
+    On,
+    /// Do not.
+    Off,
+}
+
 /// The installed handlers. Dropping them makes the signals do nothing at all; see [`Interrupts::finish`].
 #[derive(Debug)]
 pub struct Interrupts {
@@ -136,6 +145,17 @@ impl Interrupts {
         self.end.load(Ordering::Acquire)
     }
 
+    /// What the person said last, by SIGUSR1 or SIGUSR2, since this was asked; to go on where both came meanwhile.
+    pub fn switched(&self) -> Option<Switch> {
+        let end = self.end.swap(false, Ordering::AcqRel);
+        let begin = self.begin.swap(false, Ordering::AcqRel);
+        match (begin, end) {
+            (true, _) => Some(Switch::On),
+            (false, true) => Some(Switch::Off),
+            (false, false) => None,
+        }
+    }
+
     /// One signal, or some that came since the last look.
     fn told(&self, signal: i32, now: Instant) {
         match self.since.get() {
@@ -210,6 +230,21 @@ mod tests {
         assert_eq!(interrupts.level(), Level::End);
         interrupts.told(SIGINT, first + ONE_WISH + Duration::from_millis(1));
         assert_eq!(interrupts.level(), Level::LeaveAtOnce(SIGINT));
+    }
+
+    #[test]
+    fn measuring_is_switched_off_and_on() {
+        let interrupts = Interrupts::install().unwrap();
+        assert_eq!(interrupts.switched(), None);
+        raise(Signal::SIGUSR2).unwrap();
+        assert_eq!(interrupts.switched(), Some(Switch::Off));
+        raise(Signal::SIGUSR1).unwrap();
+        raise(Signal::SIGUSR2).unwrap();
+        assert_eq!(interrupts.switched(), Some(Switch::On));
+        assert_eq!(
+            (interrupts.switched(), interrupts.level()),
+            (None, Level::GoOn)
+        );
     }
 
     #[test]

@@ -200,6 +200,10 @@ fn wait(tid: i32) -> Result<Event> {
     // processor, which may be that thread.
     const LOOK_AGAIN: Duration = Duration::from_micros(100);
     loop {
+        // How the target ended is for whoever waits for it.
+        if sys::has_ended(tid) {
+            return Err(Error::ThreadGone { tid });
+        }
         match sys::wait_now(tid) {
             Ok(Some((_, status))) => match decode(status) {
                 Event::Exited(_) | Event::Killed(_) => return Err(Error::ThreadGone { tid }),
@@ -223,4 +227,16 @@ fn search(memory: &Memory, mapping: &Mapping) -> Option<TargetAddr> {
             let at = buffer.windows(2).position(|pair| pair == [0x0f, 0x05])?;
             Some(TargetAddr(from + at as u64))
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_thread_is_left_to_whoever_waits_for_it() {
+        let child = sys::fork_into(|| sys::exit_now(7)).unwrap();
+        assert!(matches!(wait(child), Err(Error::ThreadGone { .. })));
+        assert_eq!(sys::wait_for(child), Ok((child, 7 << 8)));
+    }
 }

@@ -126,6 +126,17 @@ pub fn wait_now(tid: i32) -> Result<Option<WaitStatus>, Errno> {
     wait(tid, libc::WNOHANG)
 }
 
+/// Whether the end of the given thread is what [`wait_now`] would take; it is left for others.
+pub fn has_ended(tid: i32) -> bool {
+    // SAFETY: `siginfo_t` is plain data, for which zero is a valid value.
+    let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
+    let flags = flags | libc::__WALL | libc::__WNOTHREAD;
+    // SAFETY: the kernel writes one `siginfo_t` through the pointer.
+    let outcome = unsafe { libc::waitid(libc::P_PID, tid.cast_unsigned(), &mut found, flags) };
+    outcome == 0 && [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&found.si_code)
+}
+
 fn wait(tid: i32, flags: i32) -> Result<Option<WaitStatus>, Errno> {
     let mut status = 0;
     // SAFETY: the kernel writes one int through the pointer.
