@@ -189,28 +189,38 @@ pub fn fork_into(child: impl FnOnce()) -> Result<i32, Errno> {
     }
 }
 
-/// Closes descriptors without waiting until that is done: a grandchild has them a little longer.
+/// Closes descriptors without waiting until that is done: a grandchild has them until they are closed here, and so is
+/// the last to close them.
 ///
 /// It has nothing else of this process, whose pipes and locks would be held with it.
-pub fn close_unattended(mut descriptors: Vec<OwnedFd>) {
-    descriptors.sort_by_key(AsRawFd::as_raw_fd);
-    let close_others = || {
-        let mut next = 0;
-        for descriptor in &descriptors {
-            let kept = descriptor.as_raw_fd().cast_unsigned();
-            if next < kept {
-                close_range(next, kept - 1);
-            }
-            next = kept + 1;
-        }
-        close_range(next, u32::MAX);
+pub fn close_unattended(descriptors: Vec<OwnedFd>) {
+    let Ok((closed, here)) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC) else {
+        return;
     };
     if descriptors.is_empty() {
         return;
     }
+    let mut kept: Vec<u32> = descriptors
+        .iter()
+        .chain([&closed])
+        .map(|descriptor| descriptor.as_raw_fd().cast_unsigned())
+        .collect();
+    kept.sort_unstable();
+    let close_others = || {
+        let mut next = 0;
+        for &descriptor in &kept {
+            if next < descriptor {
+                close_range(next, descriptor - 1);
+            }
+            next = descriptor + 1;
+        }
+        close_range(next, u32::MAX);
+    };
     let child = fork_into(|| {
         let _ = fork_into(|| {
             close_others();
+            // Ends when the other end is closed, by whatever comes of this process.
+            let _ = nix::unistd::read(&closed, &mut [0]);
             exit_now(0);
         });
         exit_now(0);
@@ -218,6 +228,8 @@ pub fn close_unattended(mut descriptors: Vec<OwnedFd>) {
     if let Ok(child) = child {
         let _ = wait_for(child);
     }
+    drop(descriptors);
+    drop(here);
 }
 
 fn close_range(from: u32, to: u32) {
