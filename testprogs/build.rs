@@ -288,7 +288,7 @@ impl Toolchain {
                 ])
             }
             Language::C | Language::Cxx => {
-                inputs.push(PathBuf::from("c/work.h"));
+                inputs.extend(["c/work.h", "c/walks.h"].map(PathBuf::from));
                 let (compiler, standard) = match target.language {
                     Language::Cxx => (&self.cxx, "-std=gnu++17"),
                     _ => (&self.c, "-std=gnu11"),

@@ -232,6 +232,15 @@ fn wait_until_sampled(darc: &Running, target: i32) {
     wait_until("the target's work", || used(target) > before + 20);
 }
 
+/// A running process with several threads, and darc that samples it.
+fn sampled_threads() -> (Target, Running) {
+    let target = Target::start("four_threads", Opt::O2, &[]);
+    let pid = target.pid().to_string();
+    let sampling = Running::start(&mut darc(&["sample", "--format", "json", "-p", &pid]));
+    wait_until_sampled(&sampling, target.pid());
+    (target, sampling)
+}
+
 /// A running process with several threads; Ctrl-C ends the sampling, not the process.
 #[test]
 fn a_running_process_until_interrupted() {
@@ -239,10 +248,7 @@ fn a_running_process_until_interrupted() {
     if !permitted() {
         return;
     }
-    let target = Target::start("four_threads", Opt::O2, &[]);
-    let pid = target.pid().to_string();
-    let sampling = Running::start(&mut darc(&["sample", "--format", "json", "-p", &pid]));
-    wait_until_sampled(&sampling, target.pid());
+    let (target, sampling) = sampled_threads();
     sampling.signal(Signal::SIGINT);
     let finished = sampling.finish();
     assert_eq!(finished.code(), 0, "{finished:#?}");
@@ -265,14 +271,11 @@ fn switched_off_and_on() {
     if !permitted() {
         return;
     }
-    let target = Target::start("four_threads", Opt::O2, &[]);
-    let pid = target.pid().to_string();
-    let sampling = Running::start(&mut darc(&["sample", "--format", "json", "-p", &pid]));
+    let (target, sampling) = sampled_threads();
     let works = |ticks| {
         let before = used(target.pid());
         wait_until("the target's work", || used(target.pid()) > before + ticks);
     };
-    wait_until_sampled(&sampling, target.pid());
     sampling.signal(Signal::SIGUSR2);
     works(200);
     sampling.signal(Signal::SIGUSR1);

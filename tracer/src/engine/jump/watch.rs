@@ -96,12 +96,12 @@ impl Watch {
             self.end = Some(self.how_it_ended());
             return self.end;
         }
+        let gone = || installed.is_some_and(|installed| !installed.is_there(memory));
         if self.checked.elapsed() >= SAME_PROGRAM {
             self.checked = Instant::now();
-            let gone = installed.is_some_and(|installed| !installed.is_there(memory));
             // A process that is about to end loses its memory first.
-            let now = if gone { code(self.pid) } else { Vec::new() };
-            if gone && !now.is_empty() {
+            let now = if gone() { code(self.pid) } else { Vec::new() };
+            if !now.is_empty() {
                 self.code = now;
                 return Some(Notice::Exec);
             }
@@ -112,7 +112,11 @@ impl Watch {
             let now = code(self.pid);
             if now != self.code && !now.is_empty() {
                 self.code = now;
-                return Some(Notice::LibrariesChanged);
+                // Asked after the mappings were read: those of another program are no libraries that came.
+                return Some(match gone() {
+                    true => Notice::Exec,
+                    false => Notice::LibrariesChanged,
+                });
             }
         }
         None
