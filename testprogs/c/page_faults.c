@@ -5,7 +5,6 @@
  * f0 = fill
  * fast peak (4 of 5 ops, ~0.05 ms):   fill -> touch          function
  * slow peak (1 of 5 ops, ~0.5 ms):    fill -> (page fault)
- *   (and perhaps fill -> touch: the processor's way into the kernel and back counts as its own)
  */
 #include "work.h"
 

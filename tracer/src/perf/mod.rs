@@ -9,6 +9,7 @@ pub mod attributes;
 pub mod calls;
 pub mod clock;
 pub mod collector;
+mod fault_cost;
 pub mod off_cpu;
 pub mod opening;
 pub mod parsing;

@@ -46,11 +46,7 @@ pub(super) fn watch_tracepoints(
     for event in tracepoints.of_cpus() {
         collector.add_system_event(event)?;
     }
-    let faults = tracepoints.fault().into_iter().flat_map(|begin| {
-        let end = [Fault::Minor, Fault::Major].map(Attributes::faulted);
-        std::iter::once(begin).chain(end)
-    });
-    let faults: Vec<Attributes> = faults.collect();
+    let faults = fault_events(tracepoints);
     let stacks = Vec::from_iter(tracepoints.waking_stacks());
     let mut groups = Vec::new();
     for events in [faults, stacks] {
@@ -62,6 +58,15 @@ pub(super) fn watch_tracepoints(
         }
     }
     Ok(groups)
+}
+
+/// The beginning and the end of a page fault.
+pub(super) fn fault_events(tracepoints: &Tracepoints) -> Vec<Attributes> {
+    let events = tracepoints.fault().into_iter().flat_map(|begin| {
+        let end = [Fault::Minor, Fault::Major].map(Attributes::faulted);
+        std::iter::once(begin).chain(end)
+    });
+    events.collect()
 }
 
 /// Opens these events on all threads of a process; those that they make inherit them.

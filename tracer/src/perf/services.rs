@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::record::Tsc;
+use crate::record::{Ticks, Tsc};
 
 use super::tracepoints::Service;
 
@@ -41,9 +41,21 @@ pub struct Services {
     interrupts: HashMap<u32, Vec<Open>>,
     /// By thread: it may sleep in a fault and go on with it on another CPU.
     faults: HashMap<i32, Tsc>,
+    /// Of each fault, see [`Services::new`].
+    untold: Ticks,
 }
 
 impl Services {
+    /// Nothing is under way. `untold` is what a page fault takes beyond what its records enclose, half of it before and
+    /// half behind.
+    #[must_use]
+    pub fn new(untold: Ticks) -> Services {
+        Services {
+            untold,
+            ..Services::default()
+        }
+    }
+
     /// Something begins. The piece that ends with it: that of the interrupt which it interrupts.
     pub fn begin(&mut self, at: Tsc, cpu: u32, tid: i32, service: Service) -> Option<Piece> {
         if service == Service::PageFault {
@@ -68,11 +80,12 @@ impl Services {
     pub fn end(&mut self, at: Tsc, cpu: u32, tid: i32, service: Service) -> Option<Piece> {
         if service == Service::PageFault {
             let from = self.faults.remove(&tid)?;
+            let half = self.untold.0 / 2;
             return Some(Piece {
                 tid,
                 service,
-                from,
-                to: at,
+                from: Tsc(from.0.saturating_sub(half)),
+                to: Tsc(at.0.saturating_add(half)),
             });
         }
         let open = self.interrupts.get_mut(&cpu)?;
@@ -160,6 +173,14 @@ mod tests {
         services.begin(Tsc(120), 0, 6, Service::PageFault);
         services.forget();
         assert_eq!(services.end(Tsc(130), 0, 6, Service::PageFault), None);
+    }
+
+    #[test]
+    fn a_fault_has_what_its_records_do_not_enclose() {
+        let mut services = Services::new(Ticks(10));
+        services.begin(Tsc(100), 0, 5, Service::PageFault);
+        let told = services.end(Tsc(130), 0, 5, Service::PageFault);
+        assert_eq!(told, piece(5, Service::PageFault, 95, 135));
     }
 
     #[test]

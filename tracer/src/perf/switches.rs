@@ -10,8 +10,11 @@ use std::collections::{HashMap, VecDeque};
 use super::attributes::Attributes;
 use super::clock::{self, Clock};
 use super::collector::{Collector, Group};
+use super::fault_cost;
 use super::off_cpu::{Away, Life, Runners, Thread, Wake, Waker};
-use super::opening::{watch_machine, watch_process, watch_threads, watch_tracepoints};
+use super::opening::{
+    fault_events, watch_machine, watch_process, watch_threads, watch_tracepoints,
+};
 use super::record::{Point, Record, UserStack};
 use super::refusal::Refusal;
 use super::services::Services;
@@ -91,12 +94,21 @@ impl Switches {
                 }
             }
         }
+        let clock = Clock::calibrate();
+        let untold_of_faults = match &mut tracepoints {
+            Ok(known) => {
+                let events = fault_events(known);
+                // Without it page faults seem shorter than they are.
+                fault_cost::measure(known, &events, &clock).ok().flatten()
+            }
+            Err(_) => None,
+        };
         collector.enable();
         Ok(Switches {
             pid,
             collector,
             reach,
-            clock: Clock::calibrate(),
+            clock,
             threads: HashMap::new(),
             cpus: HashMap::new(),
             names: HashMap::new(),
@@ -104,7 +116,7 @@ impl Switches {
             detail,
             calls: None,
             untold: None,
-            services: Services::default(),
+            services: Services::new(untold_of_faults.unwrap_or_default()),
             stacks: VecDeque::new(),
             stacks_gone: 0,
             complete: Tsc(0),
