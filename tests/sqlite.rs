@@ -54,7 +54,7 @@ fn slow_inserts_wait_for_the_disk() {
         let task = Task::new(engine, "sqlite3_step").options(&["--max-depth", "32"]);
         let analysis = task.run_like_native(
             &program("sqlite_inserts", opt),
-            &[database.to_str().expect("text"), "1500"],
+            &[database.to_str().expect("text"), "2500"],
         );
         check(&analysis.report());
     });

@@ -143,6 +143,7 @@ impl Analysis {
 
     pub(super) fn set_state(&mut self, fnode: FnodeId, peak: u32, state: PathState) {
         let record = self.ftree.fnode_mut(fnode).record_mut(peak);
+        self.steps += 1;
         let before = usize::from(record.state.is_open());
         let after = usize::from(state.is_open());
         record.state = state;

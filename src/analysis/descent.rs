@@ -54,6 +54,8 @@ pub struct Analysis {
     pub(super) requests: VecDeque<Request>,
     pub(super) filter: Vec<RangeInclusive<Ticks>>,
     pub(super) finished: bool,
+    /// See [`Analysis::steps`].
+    pub(super) steps: u64,
     /// Where the record of each fnode is in the op at hand; kept to save allocations.
     pub(super) touched_at: Vec<Option<usize>>,
     pub(super) noise: Noise,
@@ -92,6 +94,7 @@ impl Analysis {
             requests: VecDeque::new(),
             filter: Vec::new(),
             finished: false,
+            steps: 0,
             touched_at: Vec::new(),
             noise: Noise::default(),
             expressions: Expression::arguments(),

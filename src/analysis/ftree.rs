@@ -53,6 +53,8 @@ pub enum Stop {
     NotInstrumentable(String),
     /// It does not end yet: ops are still being collected.
     StillDescending,
+    /// Next to no ops of the peak come any more.
+    TooRare,
 }
 
 /// What a decision found to be the cause.

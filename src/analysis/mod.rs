@@ -21,7 +21,8 @@ pub mod offcpu;
 pub mod op_requests;
 pub mod params;
 pub mod peaks;
-pub mod resume;
+pub mod rare;
+mod resume;
 pub mod root_cause;
 mod rounds;
 #[cfg(test)]

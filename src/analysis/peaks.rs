@@ -104,11 +104,16 @@ fn height(ops: u64) -> f64 {
 }
 
 fn is_noticed(hump: &Hump, profile: &Profile, tallest: u64) -> bool {
-    let share = |part: u64, whole: u64| part as f64 / (whole as f64).max(1.0);
     hump.content.ops >= LEAST_OPS
-        && (share(hump.content.ops, profile.count()) >= SHARE_OF_OPS
-            || share(hump.content.total.0, profile.total().0) >= SHARE_OF_TIME
+        && (has_weight(&hump.content, profile)
             || height(hump.top_ops) >= SHARE_OF_HEIGHT * height(tallest))
+}
+
+/// Whether a part of the profile is a fair share of the ops or of the time.
+pub(super) fn has_weight(content: &Bucket, profile: &Profile) -> bool {
+    let share = |part: u64, whole: u64| part as f64 / (whole as f64).max(1.0);
+    share(content.ops, profile.count()) >= SHARE_OF_OPS
+        || share(content.total.0, profile.total().0) >= SHARE_OF_TIME
 }
 
 /// The profile cut at wide gaps. Each stretch begins and ends with a bucket that holds ops, and has its

@@ -173,7 +173,7 @@ fn is_to_be_reopened(state: &PathState) -> bool {
         PathState::Waiting | PathState::Collecting => true,
         PathState::Ended(stop) => matches!(
             stop,
-            Stop::MaxDepth | Stop::NotInstrumentable(_) | Stop::StillDescending
+            Stop::MaxDepth | Stop::NotInstrumentable(_) | Stop::StillDescending | Stop::TooRare
         ),
         PathState::NotChosen | PathState::Decided(_) => false,
     }

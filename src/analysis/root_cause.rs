@@ -127,7 +127,9 @@ pub fn peak_status(ftree: &Ftree, peak: u32) -> PeakStatus {
         .iter()
         .fold(PeakStatus::RootCauseFound, |status, cause| {
             match (&cause.stop, status) {
-                (Stop::StillDescending, _) | (_, PeakStatus::InProgress) => PeakStatus::InProgress,
+                (Stop::StillDescending | Stop::TooRare, _) | (_, PeakStatus::InProgress) => {
+                    PeakStatus::InProgress
+                }
                 (Stop::MaxDepth, _) => PeakStatus::MaxDepthReached,
                 _ => status,
             }

@@ -352,6 +352,7 @@ fn stop_reason(stop: &Stop) -> (StopReason, Option<String>) {
         Stop::MaxDepth => (StopReason::MaxDepth, None),
         Stop::NotInstrumentable(why) => (StopReason::NotInstrumentable, Some(why.clone())),
         Stop::StillDescending => (StopReason::StillDescending, None),
+        Stop::TooRare => (StopReason::TooRare, None),
     }
 }
 

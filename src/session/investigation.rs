@@ -21,6 +21,7 @@ use super::arguments::Arguments;
 use super::catalog::{Catalog, Naming, Reach};
 use super::modules::{CodeRef, ModuleId, Modules};
 use super::narrowing::Narrowed;
+use super::patience::Patience;
 
 /// More targets than this of one indirect site share one fnode.
 const MAX_TARGETS: usize = 64;
@@ -72,6 +73,8 @@ pub struct Investigation {
     pub narrowed: Vec<Narrowed>,
     /// What the person should know.
     pub warnings: Vec<String>,
+    /// When the descent went on last.
+    pub patience: Patience,
 }
 
 impl Investigation {
@@ -101,6 +104,7 @@ impl Investigation {
             narrowed: Vec::new(),
             ops_to: None,
             warnings: Vec::new(),
+            patience: Patience::default(),
         }
     }
 
@@ -209,6 +213,11 @@ impl Investigation {
             Err(error @ LookupError::Ambiguous { .. }) => Err(error),
             Err(_) => darc_symbols::resolve(spec, &images).map(found),
         }
+    }
+
+    /// Does not wait for what hardly ever comes.
+    pub fn be_patient(&mut self) {
+        self.patience.look(&mut self.analysis);
     }
 
     /// Tells the person something, once.

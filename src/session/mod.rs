@@ -19,6 +19,7 @@ pub mod modules;
 pub mod narrowing;
 pub mod onlooker;
 mod parts;
+mod patience;
 mod planning;
 pub mod profiling;
 mod question;
@@ -356,6 +357,10 @@ impl<'a> Session<'a> {
             }
             if let Some(ending) = self.noticed(notice)? {
                 return Ok(ending);
+            }
+            self.investigation.be_patient();
+            if let Some(serving) = &mut self.serving {
+                serving.investigation.be_patient();
             }
             self.watch.look(self.investigation);
             self.question.consider(self.investigation);

@@ -183,6 +183,7 @@ fn state(stored: &FnodePeak) -> PathState {
             Some(StopReason::NotInstrumentable) => {
                 Stop::NotInstrumentable(stored.reason.clone().unwrap_or_default())
             }
+            Some(StopReason::TooRare) => Stop::TooRare,
             Some(StopReason::StillDescending) => Stop::StillDescending,
             Some(StopReason::SelfTime) | None => Stop::SelfTime,
         }),

@@ -42,6 +42,8 @@ pub enum StopReason {
     NotInstrumentable,
     /// It does not end yet.
     StillDescending,
+    /// Next to no ops of the peak come any more.
+    TooRare,
 }
 
 /// A root-cause path.
