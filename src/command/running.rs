@@ -52,6 +52,32 @@ pub enum Start {
     Attached,
 }
 
+/// The time that was given for everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Time {
+    Left,
+    Over,
+}
+
+/// What comes after the analysis of one function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    /// The function whose turn is next.
+    Function,
+    /// Nothing more.
+    End(Ending),
+}
+
+/// One function's analysis ended so: what is next? That this one is answered, took too long, or does not return, says
+/// nothing about the others.
+fn after(ending: Ending, time: Time) -> Next {
+    match (ending, time) {
+        (Ending::Finished | Ending::TimeUp | Ending::Running, Time::Left) => Next::Function,
+        (Ending::Running, Time::Over) => Next::End(Ending::TimeUp),
+        (ending, _) => Next::End(ending),
+    }
+}
+
 impl Running {
     /// What an earlier run has stored of an f0 that runs all the time; `None` when f0 was another.
     ///
@@ -177,11 +203,24 @@ impl Conduct {
                 &mut below.investigation.modules,
                 &mut self.investigation.modules,
             );
+            let name = || self.investigation.naming().name(below.arrival.function);
             match ended {
-                Ok(Ending::Finished | Ending::TimeUp) if self.time_is_left() => {}
+                Ok(ending) => {
+                    if ending == Ending::Running {
+                        let warning = format!(
+                            "{}: a call of it runs and did not return while it was analysed, and no other one did",
+                            name()
+                        );
+                        self.warn(warning);
+                    }
+                    if let Next::End(ending) = after(ending, self.time()) {
+                        outcome = Ok(ending);
+                        break;
+                    }
+                }
                 Err(SessionError::Unsuitable(why)) => {
-                    let name = self.investigation.naming().name(below.arrival.function);
-                    self.warn(format!("{name}: {why}"));
+                    let warning = format!("{}: {why}", name());
+                    self.warn(warning);
                 }
                 Err(SessionError::Tracer(error)) => {
                     outcome = Err(tracing_failed(&error, pid));
@@ -189,10 +228,6 @@ impl Conduct {
                 }
                 Err(error) => {
                     outcome = Err(error.into());
-                    break;
-                }
-                Ok(ending) => {
-                    outcome = Ok(ending);
                     break;
                 }
             }
@@ -207,9 +242,11 @@ impl Conduct {
         outcome
     }
 
-    fn time_is_left(&self) -> bool {
-        self.deadline
-            .is_none_or(|deadline| Instant::now() < deadline)
+    fn time(&self) -> Time {
+        match self.deadline {
+            Some(deadline) if Instant::now() >= deadline => Time::Over,
+            _ => Time::Left,
+        }
     }
 
     fn analyse_function(
@@ -233,5 +270,31 @@ impl Conduct {
         investigation.blocks = self.investigation.blocks;
         investigation.max_sites = self.investigation.max_sites;
         Session::new(pid, investigation, engine, libraries, &mut self.progress).run(limits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::terminal::interrupts::Level;
+
+    #[test]
+    fn a_function_that_does_not_return_leaves_the_others_their_turns() {
+        for ending in [Ending::Finished, Ending::TimeUp, Ending::Running] {
+            assert_eq!(after(ending, Time::Left), Next::Function);
+        }
+        assert_eq!(
+            after(Ending::Running, Time::Over),
+            Next::End(Ending::TimeUp)
+        );
+        for ending in [
+            Ending::Interrupted(Level::End),
+            Ending::Told,
+            Ending::Exec,
+            Ending::Exited(0),
+            Ending::Killed(9),
+        ] {
+            assert_eq!(after(ending, Time::Left), Next::End(ending));
+        }
     }
 }
