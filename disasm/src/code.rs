@@ -51,6 +51,7 @@ impl CodePart {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionCode {
     parts: Vec<CodePart>,
+    entrances: Vec<u64>,
 }
 
 impl FunctionCode {
@@ -67,7 +68,21 @@ impl FunctionCode {
         let mut spans: Vec<_> = parts.iter().map(|p| (p.start, p.end())).collect();
         spans.sort_unstable();
         let disjoint = spans.windows(2).all(|pair| pair[0].1 <= pair[1].0);
-        disjoint.then_some(Self { parts })
+        disjoint.then_some(Self {
+            parts,
+            entrances: Vec::new(),
+        })
+    }
+
+    /// The same, where code of other functions is known to jump to these addresses in it.
+    #[must_use]
+    pub fn with_entrances(self, entrances: Vec<u64>) -> Self {
+        Self { entrances, ..self }
+    }
+
+    /// Where code of other functions jumps to, beside the entry, as far as that is known.
+    pub fn entrances(&self) -> &[u64] {
+        &self.entrances
     }
 
     /// Address of the first instruction.

@@ -6,6 +6,15 @@ use super::contribute::{Contributors, certainly_largest, divide, threshold};
 use super::descent::{Analysis, Request};
 use super::ftree::{Callee, Expansion, Outcome, PathState, Stop};
 
+/// What an op said about an fnode's time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Contribution {
+    /// Who takes it, or that it is no op to ask.
+    Told,
+    /// Nothing: the measurement is not exact enough.
+    Unresolved,
+}
+
 impl Analysis {
     /// Adds an op to the statistics of an fnode's callees. Only ops in which all of them were measured
     /// count, so that callees can be compared with one another and with the fnode itself.
@@ -29,11 +38,11 @@ impl Analysis {
     ///
     /// Where a peak has several causes, an op in which the fnode takes next to nothing is of the peak for another
     /// reason, and says nothing about what takes the time where the fnode is a cause.
-    pub(super) fn contribute(&mut self, op: &Op, peak: u32, mut call: Touched) {
+    pub(super) fn contribute(&mut self, op: &Op, peak: u32, mut call: Touched) -> Contribution {
         let least = self.ftree.fnode(call.fnode).record(peak).least_part;
         // Half of it is within what a cause varies by, as within a bucket.
         if least.is_some_and(|least| part(call.max, op) < least / 2) {
-            return;
+            return Contribution::Told;
         }
         let mut callees = Vec::new();
         let fnode = self.ftree.fnode(call.fnode);
@@ -51,8 +60,7 @@ impl Analysis {
         let contributors =
             certainly_largest(&shares, self.params.resolution, self.noise.of_caller());
         if contributors == Contributors::default() && self.noise.of_caller() > Ticks(0) {
-            self.give_up_unresolved(peak);
-            return;
+            return Contribution::Unresolved;
         }
         let record = self.ftree.fnode_mut(call.fnode).record_mut(peak);
         record.decision_ops = record.decision_ops.saturating_add(1);
@@ -68,6 +76,7 @@ impl Analysis {
             record.maxcount = record.maxcount.saturating_add(1);
             record.least_part = Some(record.least_part.map_or(part, |least| least.min(part)));
         }
+        Contribution::Told
     }
 
     /// Decides wherever `decision_ops` ops of the peak have been collected.

@@ -11,6 +11,7 @@ use std::ops::RangeInclusive;
 use darc_tracer::plan::Chain;
 use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 
+use super::decision::Contribution;
 use super::expression::Expression;
 use super::ftree::{Callee, Expansion, Ftree, PathState, Probe, Stop};
 use super::histogram::{Bucket, Profile};
@@ -169,6 +170,7 @@ impl Analysis {
         let f0 = self.ftree.fnode_mut(FnodeId::ROOT);
         f0.record_mut(peak).stats.add(&root);
         self.index_touched(op);
+        let mut unresolved = 0;
         for index in 0..self.measured.len() {
             let fnode = self.measured[index];
             if !self.counts_for(fnode, op) {
@@ -180,9 +182,15 @@ impl Analysis {
             };
             self.measure(op, peak, fnode, call.as_ref());
             let state = &self.ftree.fnode(fnode).record(peak).state;
-            if let (Some(call), PathState::Collecting) = (call, state) {
-                self.contribute(op, peak, call);
+            if let (Some(call), PathState::Collecting) = (call, state)
+                && self.contribute(op, peak, call) == Contribution::Unresolved
+            {
+                unresolved += 1;
             }
+        }
+        // This may end paths, and what is measured changes.
+        for _ in 0..unresolved {
+            self.give_up_unresolved(peak);
         }
         self.decide(peak);
         if !self.finished && self.peaks[peak as usize - 1].open == Some(0) {
@@ -371,7 +379,7 @@ impl Analysis {
         if self.finished || self.profile.count() < self.next_look {
             return;
         }
-        while self.next_look <= self.profile.count() {
+        while self.next_look <= self.profile.count() && self.next_look < u64::MAX {
             self.next_look = self.next_look.saturating_mul(2);
         }
         for found in find_peaks(&self.profile) {

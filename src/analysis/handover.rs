@@ -4,7 +4,7 @@
 //! thread's calls are of interest only when their object is in it. Matching is done here, off the target's path, from
 //! the times of both. Bounded: a request that is never served expires, and too many make the oldest go.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use darc_tracer::record::{Ticks, Tsc};
 
@@ -45,7 +45,7 @@ pub struct Service {
 pub struct InFlight {
     /// When each was enqueued, the earliest first. An address that is used again may be there twice, since the call
     /// that serves the first request is known only when it has ended.
-    waiting: HashMap<u64, Vec<Given>>,
+    waiting: HashMap<u64, VecDeque<Given>>,
     oldest: BTreeSet<(Given, u64)>,
     waits: Profile,
     of_ops: OpRequests,
@@ -97,19 +97,18 @@ impl InFlight {
 
     /// A call serves what is enqueued under this name: how long that had waited, if it is of f0.
     pub fn serve(&mut self, object: u64, service: Service) -> Option<Ticks> {
-        let known = self.waiting.get(&object).map_or(&[][..], Vec::as_slice);
-        let earlier = known.iter().filter(|given| given.at <= service.start);
-        let mut earlier: Vec<Given> = earlier.copied().collect();
+        let mut earlier = self.take_earlier(object, service.start);
         let Some(given) = earlier.pop() else {
             self.counts.others += 1;
             return None;
         };
         // Whose place was used again has been served without being seen.
         for given in earlier {
-            self.give_up(object, given);
+            self.oldest.remove(&(given, object));
+            self.of_ops.given_up(given);
             self.counts.expired += 1;
         }
-        self.forget(object, given);
+        self.oldest.remove(&(given, object));
         self.counts.served += 1;
         let waited = service.start - given.at;
         self.waits.add(waited);
@@ -151,20 +150,32 @@ impl InFlight {
         }
     }
 
-    /// Nobody will be seen to serve it.
+    /// The oldest of all, `given` under this name: nobody will be seen to serve it.
     fn give_up(&mut self, object: u64, given: Given) {
-        self.forget(object, given);
-        self.of_ops.given_up(given);
-    }
-
-    fn forget(&mut self, object: u64, given: Given) {
         self.oldest.remove(&(given, object));
         if let Some(times) = self.waiting.get_mut(&object) {
-            times.retain(|&other| other != given);
+            // Under each name they are in order of time; of those at the same time any is as old.
+            if let Some(index) = times.iter().position(|&other| other == given) {
+                times.remove(index);
+            }
             if times.is_empty() {
                 self.waiting.remove(&object);
             }
         }
+        self.of_ops.given_up(given);
+    }
+
+    /// What was handed over under this name until then, in order of time.
+    fn take_earlier(&mut self, object: u64, until: Tsc) -> Vec<Given> {
+        let Some(times) = self.waiting.get_mut(&object) else {
+            return Vec::new();
+        };
+        let count = times.partition_point(|given| given.at <= until);
+        let earlier = times.drain(..count).collect();
+        if times.is_empty() {
+            self.waiting.remove(&object);
+        }
+        earlier
     }
 
     /// How long requests waited from the hand-over to the call that served them.

@@ -128,7 +128,7 @@ impl Analysis {
 mod tests {
     use super::*;
     use crate::analysis::{Params, PeakStatus, Status};
-    use darc_tracer::record::Tsc;
+    use darc_tracer::record::{Touched, Tsc};
 
     fn op(latency: u64) -> Op {
         Op {
@@ -172,12 +172,61 @@ mod tests {
         );
     }
 
+    /// One peak descends already when another one is given up where both began.
+    #[test]
+    fn a_peak_is_given_up_while_another_one_descends() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.set_noise(Noise::new(Ticks(0), Ticks(400), "too short".to_owned()));
+        for index in 0..2_000_u64 {
+            // When the second peak has been descended into, only ops of the first one come for a while.
+            let kind = match index {
+                150..700 => 0,
+                _ => index % 2,
+            };
+            let (latency, of_callee) = match kind {
+                // The function's own time is the larger part, or the callee's.
+                0 => (1_100, 500),
+                _ => (1 << 20, 1 << 20),
+            };
+            let touched = |fnode: u32| Touched {
+                fnode: FnodeId(fnode),
+                max: Ticks(of_callee),
+                max_start: Tsc(index),
+                sum: Ticks(of_callee),
+                count: 1,
+            };
+            let mut op = op(latency);
+            (op.start, op.end) = (Tsc(index), Tsc(index));
+            op.touched = match kind {
+                0 => vec![touched(2)],
+                _ => vec![touched(2), touched(4)],
+            };
+            analysis.op(&op);
+            for request in analysis.requests() {
+                if let crate::analysis::Request::Expand(fnode) = request {
+                    let sites = if fnode == FnodeId::ROOT { 1..=2 } else { 3..=3 };
+                    for site in sites.map(darc_tracer::record::SiteId) {
+                        analysis.add_child(fnode, site, crate::analysis::Callee::Unknown);
+                    }
+                    match fnode {
+                        FnodeId(4) => analysis.cannot_expand(fnode, Stop::NoCalls),
+                        _ => analysis.expanded(fnode, Tsc(index)),
+                    }
+                }
+            }
+        }
+        assert_eq!(analysis.status(), Status::RootCauseFound);
+        let unresolved = Stop::NotInstrumentable("too short".to_owned());
+        assert_eq!(analysis.root_causes(1)[0].stop, unresolved);
+        assert_eq!(analysis.root_causes(2)[0].stop, Stop::NoCalls);
+    }
+
     #[test]
     fn calls_make_a_callers_latency_uncertain_and_not_their_own() {
         let noise = Noise::new(Ticks(30), Ticks(400), String::new());
         let mut busy = op(5_000);
         assert_eq!(noise.of(&busy), Ticks(30));
-        busy.touched.push(darc_tracer::record::Touched {
+        busy.touched.push(Touched {
             fnode: FnodeId(2),
             max: Ticks(100),
             max_start: Tsc(0),

@@ -166,8 +166,9 @@ impl OpRequests {
     fn set_open(&mut self, given: Given, fate: Fate) {
         let of_thread = self.open.get_mut(&given.tid);
         let request = of_thread.and_then(|of| {
-            of.iter_mut()
-                .find(|(at, known)| *at == given.at && *known == Fate::InFlight)
+            let first = of.partition_point(|&(at, _)| at < given.at);
+            let mut same = of[first..].iter_mut().take_while(|(at, _)| *at == given.at);
+            same.find(|(_, known)| *known == Fate::InFlight)
         });
         if let Some((_, known)) = request {
             *known = fate;

@@ -12,7 +12,7 @@ use super::compare::Comparison;
 use super::descent::{Analysis, PeakAnalysis, Request};
 use super::ftree::{Expansion, Ftree, PathState, Stop};
 use super::histogram::{Profile, ProfileError};
-use super::params::Params;
+use super::params::{Params, PeakChoice};
 use super::peaks::Peak;
 use super::values::Values;
 
@@ -132,6 +132,10 @@ impl Analysis {
                 continue;
             }
             self.peaks[number as usize - 1].open = Some(0);
+            let wanted = match self.params.peak {
+                PeakChoice::One(one) => one == number,
+                PeakChoice::All | PeakChoice::Later | PeakChoice::Nothing => true,
+            };
             let paths: Vec<FnodeId> = self
                 .ftree
                 .fnodes()
@@ -141,7 +145,14 @@ impl Analysis {
             for id in paths {
                 // Closed first, so that it is counted as open once.
                 self.ftree.fnode_mut(id).record_mut(number).state = PathState::NotChosen;
-                self.begin_path(id, number);
+                match wanted {
+                    true => self.begin_path(id, number),
+                    // Another run may go on with it.
+                    false => {
+                        let left = PathState::Ended(Stop::StillDescending);
+                        self.set_state(id, number, left);
+                    }
+                }
                 if self.ftree.fnode(id).record(number).state.is_open() {
                     self.expand_above(id);
                 }

@@ -481,6 +481,26 @@ fn a_short_program_is_run_as_often_as_needed() {
 }
 
 #[test]
+fn the_peak_that_is_asked_for_is_gone_on_with_alone() {
+    let params = Params::default();
+    let mut session = Session::new(two_peaks(), params);
+    session.run(101);
+    assert!(!session.finished);
+    let one = Params {
+        peak: PeakChoice::One(2),
+        ..params
+    };
+    let mut only = again(&session, one);
+    only.run(10_000);
+    assert!(only.finished);
+    assert_eq!(only.analysis.peak_status(2), PeakStatus::RootCauseFound);
+    assert_eq!(only.analysis.peak_status(1), PeakStatus::InProgress);
+    let mut rest = again(&only, params);
+    rest.run(10_000);
+    assert_eq!(rest.causes(1), [found("f0/compute")]);
+}
+
+#[test]
 fn a_path_goes_on_when_it_may_become_longer() {
     let shallow = Params {
         max_depth: 2,

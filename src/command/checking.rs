@@ -60,6 +60,11 @@ impl Conduct {
         let outcome =
             Session::new(pid, &mut fresh, engine, libraries, &mut self.progress).run(limits);
         std::mem::swap(&mut fresh.modules, &mut self.investigation.modules);
+        let counters = std::mem::take(&mut fresh.counters);
+        self.investigation.add_counters(counters);
+        for warning in std::mem::take(&mut fresh.warnings) {
+            self.investigation.warn(warning);
+        }
         let ending = outcome.map_err(Failure::from)?;
         let profile = fresh.analysis.profile();
         if profile.count() < params.start_ops.min(stored.count()) {

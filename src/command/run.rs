@@ -87,10 +87,6 @@ fn one_run(
         }
     }
     let status = match ending {
-        Ending::Exited(code) if changed => {
-            target.exit_status = Some(code);
-            ExitStatus::Differs
-        }
         Ending::Exited(code) => {
             target.exit_status = Some(code);
             ExitStatus::TargetExited(code as u8)
@@ -100,6 +96,10 @@ fn one_run(
             ExitStatus::TargetKilled(signal)
         }
         _ => conduct.exit_status(ending),
+    };
+    let status = match changed {
+        true => ExitStatus::Differs,
+        false => status,
     };
     if show == Show::Report {
         explain_early_end(conduct);

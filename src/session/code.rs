@@ -7,13 +7,17 @@ use darc_disasm::{CallSite, CodePart, FunctionCode, SkippedSite, call_sites};
 use darc_symbols::{AddrRange, FileAddr};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
+use darc_tracer::plan::Ends;
 
+use super::entrances::Entrances;
 use super::modules::{CodeRef, Modules};
 
 /// A larger function is taken for a damaged symbol.
 const MAX_FUNCTION: u64 = 8 << 20;
 /// How far a function without known extent is followed.
 const MAX_UNKNOWN_EXTENT: u64 = 64 << 10;
+/// Instructions that are as long (bytes) need nothing of what is before them.
+const SHORTEST_JUMP: u8 = 5;
 
 /// A function ready to be instrumented.
 #[derive(Clone, Debug)]
@@ -30,6 +34,8 @@ pub struct Scanned {
 #[derive(Debug, Default)]
 pub struct CodeCache {
     by_entry: HashMap<TargetAddr, Arc<Scanned>>,
+    /// Of files, whichever process has them.
+    entrances: Entrances,
 }
 
 impl CodeCache {
@@ -51,8 +57,13 @@ impl CodeCache {
         if let Some(known) = self.by_entry.get(&entry) {
             return Ok(Arc::clone(known));
         }
-        let code = Arc::new(read(entry, modules, engine)?);
+        let mut code = read(entry, modules, engine)?;
         let found = call_sites(&code, &Unpatched(engine));
+        // Breakpoints always fit.
+        if engine.name() != "int3" && found.sites.iter().any(|site| site.len < SHORTEST_JUMP) {
+            code = self.tell_entrances(code, modules);
+        }
+        let code = Arc::new(code);
         let scanned = Arc::new(Scanned {
             code,
             sites: found.sites,
@@ -60,6 +71,36 @@ impl CodeCache {
         });
         self.by_entry.insert(entry, Arc::clone(&scanned));
         Ok(scanned)
+    }
+
+    /// Looks who jumps into the function, so that nothing is moved away from under it.
+    fn tell_entrances(&mut self, code: FunctionCode, modules: &Modules) -> FunctionCode {
+        let Some(place) = modules.place(TargetAddr(code.entry())) else {
+            return code;
+        };
+        let entrances = self.entrances.inside(modules, place);
+        let located = entrances.into_iter().filter_map(|addr| {
+            let module = place.module;
+            Some(modules.locate(CodeRef { module, addr })?.0)
+        });
+        let located = located.collect();
+        code.with_entrances(located)
+    }
+
+    /// As [`Entrances::ends`].
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn ends(&mut self, modules: &Modules, place: CodeRef) -> Result<Ends, String> {
+        self.entrances.ends(modules, place)
+    }
+
+    /// As [`Entrances::ends_of_f0`].
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn ends_of_f0(&mut self, modules: &Modules, place: CodeRef) -> Result<Ends, String> {
+        self.entrances.ends_of_f0(modules, place)
     }
 }
 

@@ -11,6 +11,7 @@ pub mod claim;
 pub mod clock;
 mod code;
 mod copies;
+mod entrances;
 mod expansion;
 pub mod hooks;
 pub mod investigation;
@@ -56,7 +57,6 @@ use hooks::Hooks;
 use investigation::Investigation;
 use modules::{CodeRef, Modules};
 use onlooker::{Onlooker, Seen};
-use profiling::entrances::Entrances;
 use question::Question;
 use restored::Touched;
 use serving::Serving;
@@ -189,7 +189,6 @@ pub struct Session<'a> {
     watch: Watch<'a>,
     question: Question,
     suspicion: Suspicion,
-    entrances: Entrances,
     f0_ends: Ends,
     timeline: Timeline,
     touched: Touched,
@@ -248,7 +247,6 @@ impl<'a> Session<'a> {
             watch: Watch::new(progress),
             question: Question::default(),
             suspicion: Suspicion::default(),
-            entrances: Entrances::default(),
             f0_ends: Ends::default(),
             timeline,
             touched: Touched::default(),
@@ -508,7 +506,7 @@ impl<'a> Session<'a> {
             })?;
         let ends = match self.engine.name() {
             "int3" => Ok(Ends::default()),
-            _ => self.entrances.ends_of_f0(&self.investigation.modules, f0),
+            _ => self.code.ends_of_f0(&self.investigation.modules, f0),
         };
         self.f0_ends = ends.map_err(|reason| {
             SessionError::Unsuitable(format!(

@@ -126,6 +126,14 @@ fn what_cannot_be_is_refused_although_the_checksum_is_right() {
     refuse("overflow", &|report| {
         report.profile.buckets[0].ops = u64::MAX
     });
+    refuse("more ops than can be counted", &|report| {
+        let more = (1 << 60) - report.profile.ops + 1;
+        report.profile.ops += more;
+        report.profile.buckets[0].ops += more;
+    });
+    refuse("a descent that does not begin at f0", &|report| {
+        report.ftree.peaks.get_mut(&1).unwrap().state = DescentState::NotChosen;
+    });
     refuse("bucket twice", &|report| {
         report.profile.buckets[1] = report.profile.buckets[0]
     });

@@ -13,6 +13,9 @@ use crate::report::model::{
 };
 use crate::report::profiles::{KIND, ProfileSet};
 
+/// More ops than this nobody has counted.
+const MOST_OPS: u64 = 1 << 60;
+
 /// Checks a whole report.
 pub(super) fn report(report: &Report) -> Result<(), StateError> {
     ensure(report.schema == SCHEMA, || {
@@ -93,7 +96,7 @@ fn handed_over(handover: &HandOver, report: &Report) -> Result<(), StateError> {
     let of_peaks = handover.peaks.iter().map(|of| of.requests);
     // Room for what a resumed analysis adds.
     ensure(
-        counts.into_iter().chain(of_peaks).all(|it| it < 1 << 60),
+        counts.into_iter().chain(of_peaks).all(|it| it < MOST_OPS),
         || "requests: there cannot be so many".to_owned(),
     )?;
     let last = report.peaks.len() as u32;
@@ -182,6 +185,7 @@ pub fn profile(table: &ProfileTable) -> Result<Profile, StateError> {
             .add_bucket(entry.bucket, content)
             .map_err(|error| refuse(error.to_string()))?;
     }
+    ensure(ops <= MOST_OPS, || "profile: too many ops".to_owned())?;
     ensure((ops, total) == (table.ops, table.total), || {
         format!("profile: the buckets hold {ops} ops, not {}", table.ops)
     })?;
@@ -284,8 +288,13 @@ fn analysis(
                 format!("an fnode speaks of peak {peak}, which does not exist")
             })?;
         }
-        for record in node.peaks.values() {
+        for (peak, record) in &node.peaks {
             fnode_peak(record)?;
+            let begun = |record: &FnodePeak| record.state != DescentState::NotChosen;
+            ensure(
+                !begun(record) || ftree.peaks.get(peak).is_some_and(begun),
+                || format!("the descent of peak {peak} does not begin at f0"),
+            )?;
         }
         below.extend(node.children.iter().map(|child| (child, depth + 1)));
     }

@@ -12,6 +12,7 @@
  *   variadic         passes the number of vector registers in al
  *   marked           begins with endbr64
  *   entered_inside   another function (`begins_elsewhere`) jumps behind its first instruction
+ *   short_call       another function (`calls_elsewhere`) jumps to its call of two bytes
  * Each op calls each of them. Peaks do not matter here.
  */
 #include "work.h"
@@ -32,6 +33,8 @@ uint64_t early_syscall(void);
 uint64_t marked(uint64_t);
 uint64_t entered_inside(uint64_t);
 uint64_t begins_elsewhere(uint64_t);
+uint64_t short_call(uint64_t);
+uint64_t calls_elsewhere(uint64_t);
 
 uint64_t relative_value = 0x1234567;
 
@@ -63,7 +66,11 @@ __asm__(".text\n"
         ASM_FUNCTION(early_syscall, "mov $39, %eax\n syscall\n ret\n")
         ASM_FUNCTION(marked, "endbr64\n lea 6(%rdi), %rax\n ret\n")
         ASM_FUNCTION(entered_inside, "mov %rdi, %rax\n 9: lea 4(%rax,%rax), %rax\n nopl 0(%rax)\n ret\n")
-        ASM_FUNCTION(begins_elsewhere, "lea 7(%rdi), %rax\n jmp 9b\n"));
+        ASM_FUNCTION(begins_elsewhere, "lea 7(%rdi), %rax\n jmp 9b\n")
+        ASM_FUNCTION(short_call, "push %rbx\n .cfi_adjust_cfa_offset 8\n lea neighbour(%rip), %rax\n mov %rdi, %rbx\n"
+                                 " mov %rbx, %rdi\n 8: call *%rax\n pop %rbx\n .cfi_adjust_cfa_offset -8\n ret\n")
+        ASM_FUNCTION(calls_elsewhere, "push %rbx\n .cfi_adjust_cfa_offset 8\n lea neighbour(%rip), %rax\n inc %rdi\n"
+                                      " jmp 8b\n"));
 
 FUNCTION uint64_t variadic(int count, ...)
 {
@@ -93,6 +100,8 @@ static uint64_t op(uint64_t key)
     sum = mix(sum ^ (early_syscall() == (uint64_t)getpid()));
     sum = mix(sum ^ entered_inside(key));
     sum = mix(sum ^ begins_elsewhere(key));
+    sum = mix(sum ^ short_call(key));
+    sum = mix(sum ^ calls_elsewhere(key));
     sum = mix(sum ^ variadic(3, 1.5, 2.5, (double)key));
     return sum ^ pointer(key);
 }

@@ -4,7 +4,6 @@
 //! counted before stays its own.
 
 pub(super) mod choice;
-pub(super) mod entrances;
 mod refused;
 pub mod summary;
 
@@ -30,7 +29,6 @@ use super::{EXECUTED, Ending, Limits, STARTUP_CHANGES, SessionError, check_progr
 
 use choice::Source;
 pub use choice::{MOST_FUNCTIONS, Wanted};
-use entrances::Entrances;
 
 /// How long to watch the target before looking at other duties.
 const SLICE: Duration = Duration::from_millis(20);
@@ -159,7 +157,6 @@ pub struct Profiling<'a> {
     profiler: Profiler,
     code: CodeCache,
     hooks: Hooks,
-    entrances: Entrances,
     launched: bool,
     changes: u32,
     slots: HashMap<CodeRef, u32>,
@@ -185,7 +182,6 @@ impl<'a> Profiling<'a> {
             profiler,
             code: CodeCache::default(),
             hooks: Hooks::default(),
-            entrances: Entrances::default(),
             launched,
             changes: 0,
             slots: HashMap::new(),
@@ -351,7 +347,7 @@ impl<'a> Profiling<'a> {
             let Some(entry) = modules.locate(place) else {
                 continue;
             };
-            let scanned = match self.entrances.ends(modules, place) {
+            let scanned = match self.code.ends(modules, place) {
                 Err(reason) => Err(reason),
                 Ok(ends) => (self.code.scan(entry, modules, engine)).map(|code| (code, ends)),
             };

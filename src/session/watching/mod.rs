@@ -25,7 +25,6 @@ use super::code::CodeCache;
 use super::hooks::Hooks;
 use super::modules::{CodeRef, Modules};
 use super::profiling::choice::{Callee, Source, Wanted};
-use super::profiling::entrances::Entrances;
 use super::{SessionError, check_program};
 use crate::session::catalog::{Catalog, Naming};
 
@@ -80,7 +79,6 @@ pub struct Watching {
     modules: Modules,
     code: CodeCache,
     hooks: Hooks,
-    entrances: Entrances,
     slots: HashMap<Key, u32>,
     /// Functions of libraries that are not loaded yet, as they were named.
     awaited: Vec<String>,
@@ -105,7 +103,6 @@ impl Watching {
             hooks: Hooks::find(&modules),
             modules,
             code: CodeCache::default(),
-            entrances: Entrances::default(),
             slots: HashMap::new(),
             awaited: Vec::new(),
             levels: vec![Level {
@@ -360,7 +357,7 @@ impl Watching {
             let Some(entry) = self.modules.locate(place) else {
                 continue;
             };
-            let scanned = match self.entrances.ends(&self.modules, place) {
+            let scanned = match self.code.ends(&self.modules, place) {
                 Err(reason) => Err(reason),
                 Ok(ends) => (self.code.scan(entry, &self.modules, self.profiler.engine()))
                     .map(|code| (code, ends)),

@@ -58,7 +58,8 @@ impl View {
     #[must_use]
     pub fn new(code: &FunctionCode) -> View {
         let instructions: Vec<Instruction> = code.instructions().collect();
-        let targets = instructions.iter().filter_map(branch_target).collect();
+        let own = instructions.iter().filter_map(branch_target);
+        let targets = own.chain(code.entrances().iter().copied()).collect();
         let unknown_jumps = instructions
             .iter()
             .any(|i| i.flow_control() == FlowControl::IndirectBranch);

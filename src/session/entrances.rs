@@ -1,7 +1,8 @@
 //! Functions that are entered elsewhere than at their beginning: hand-written code shares its tails.
 //!
 //! In the GNU C library `mempcpy` jumps three bytes behind the beginning of `memmove`; a probe there would
-//! be jumped into its middle. A function's own code does not tell, so all code of its file is looked at.
+//! be jumped into its middle. A function's own code does not tell, so all code of its file is looked at. The same
+//! goes for a short call, before which other instructions make room for a jump.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +10,7 @@ use darc_disasm::direct_jumps;
 use darc_symbols::{FileAddr, Image};
 use darc_tracer::plan::Ends;
 
-use crate::session::modules::{CodeRef, ModuleId, Modules};
+use super::modules::{CodeRef, ModuleId, Modules};
 
 /// No patch replaces more bytes.
 const LONGEST_PATCH: u64 = 32;
@@ -21,7 +22,7 @@ const MOST_GAP: u64 = 64 << 10;
 /// The functions of each file that code of other functions jumps into, and where that code is.
 #[derive(Default, Debug)]
 pub struct Entrances {
-    by_module: HashMap<ModuleId, BTreeMap<FileAddr, Entrance>>,
+    by_module: HashMap<ModuleId, BTreeMap<FileAddr, Vec<Entrance>>>,
 }
 
 /// A jump into a function.
@@ -53,18 +54,40 @@ impl Entrances {
         place: CodeRef,
         beginning: u64,
     ) -> Result<Ends, String> {
+        let entrances = self.of(modules, place);
+        match entrances.iter().min_by_key(|entrance| entrance.offset) {
+            None => Ok(Ends::ByReturns),
+            Some(entrance) if entrance.offset >= beginning => Ok(Ends::Hidden),
+            Some(entrance) => Err(words(entrance)),
+        }
+    }
+
+    fn of(&mut self, modules: &Modules, place: CodeRef) -> &[Entrance] {
         let Some(image) = modules.get(place.module).image.as_ref() else {
-            return Ok(Ends::ByReturns);
+            return &[];
         };
         let found = self
             .by_module
             .entry(place.module)
             .or_insert_with(|| find(image));
-        match found.get(&place.addr) {
-            None => Ok(Ends::ByReturns),
-            Some(entrance) if entrance.offset >= beginning => Ok(Ends::Hidden),
-            Some(entrance) => Err(words(entrance)),
+        found.get(&place.addr).map_or(&[], Vec::as_slice)
+    }
+
+    /// The addresses in the function's file to which code of other functions jumps in it. Not looked for in files with
+    /// very much code.
+    pub fn inside(&mut self, modules: &Modules, place: CodeRef) -> Vec<FileAddr> {
+        if is_huge(modules, place.module) {
+            return Vec::new();
         }
+        let image = modules.get(place.module).image.as_ref();
+        // An alternative entry's code is that of the function around it.
+        let function = image.and_then(|image| image.function_at(place.addr));
+        let addr = function.map_or(place.addr, |function| function.addr);
+        let function = CodeRef { addr, ..place };
+        let entrances = self.of(modules, function).iter();
+        entrances
+            .map(|entrance| FileAddr(addr.0.wrapping_add(entrance.offset)))
+            .collect()
     }
 
     /// The same of f0, whose first bytes a jump replaces. Not looked for in files with very much code.
@@ -72,14 +95,18 @@ impl Entrances {
     /// # Errors
     /// As [`Entrances::ends`].
     pub fn ends_of_f0(&mut self, modules: &Modules, place: CodeRef) -> Result<Ends, String> {
-        let image = modules.get(place.module).image.as_ref();
-        let segments = image.iter().flat_map(|image| image.segments());
-        let code = segments.filter(|segment| segment.executable);
-        match code.map(|segment| segment.file_size).sum::<u64>() > MOST_CODE {
+        match is_huge(modules, place.module) {
             true => Ok(Ends::ByReturns),
             false => self.ends_behind(modules, place, LONGEST_JUMP),
         }
     }
+}
+
+fn is_huge(modules: &Modules, module: ModuleId) -> bool {
+    let image = modules.get(module).image.as_ref();
+    let segments = image.iter().flat_map(|image| image.segments());
+    let code = segments.filter(|segment| segment.executable);
+    code.map(|segment| segment.file_size).sum::<u64>() > MOST_CODE
 }
 
 fn words(entrance: &Entrance) -> String {
@@ -96,14 +123,14 @@ struct Stretch {
     function: FileAddr,
 }
 
-fn find(image: &Image) -> BTreeMap<FileAddr, Entrance> {
+fn find(image: &Image) -> BTreeMap<FileAddr, Vec<Entrance>> {
     let stretches = stretches(image);
     let at = |addr: u64| {
         let after = stretches.partition_point(|stretch| stretch.start <= addr);
         let stretch = stretches.get(after.checked_sub(1)?)?;
         (addr < stretch.end).then_some(stretch)
     };
-    let mut found: BTreeMap<FileAddr, Entrance> = BTreeMap::new();
+    let mut found: BTreeMap<FileAddr, Vec<Entrance>> = BTreeMap::new();
     for stretch in &stretches {
         let len = stretch.end - stretch.start;
         let Some(bytes) = image.bytes_at(FileAddr(stretch.start), len) else {
@@ -118,9 +145,9 @@ fn find(image: &Image) -> BTreeMap<FileAddr, Entrance> {
                     // A cold part may lie before the function; nothing of it is its beginning.
                     offset: to.wrapping_sub(target.function.0),
                 };
-                let known = found.entry(target.function).or_insert(entrance);
-                if entrance.offset < known.offset {
-                    *known = entrance;
+                let known = found.entry(target.function).or_default();
+                if !known.iter().any(|other| other.offset == entrance.offset) {
+                    known.push(entrance);
                 }
             }
         }
