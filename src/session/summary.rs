@@ -88,7 +88,7 @@ pub fn report(
         ftree: assemble::ftree(analysis, &naming),
         time: found.map(|found| found.time.clone()),
         focus,
-        probes: probes(investigation, found),
+        probes: probes(investigation, found, serving),
         warnings: investigation.warnings.clone(),
     }
 }
@@ -200,11 +200,17 @@ fn served(main: &Investigation, serving: &Serving) -> Option<Focus> {
     })
 }
 
-fn probes(investigation: &Investigation, found: Option<Found<'_>>) -> Probes {
+/// `investigation` and those below it and behind it: all share their files.
+fn probes(
+    investigation: &Investigation,
+    found: Option<Found<'_>>,
+    serving: Option<&Serving>,
+) -> Probes {
     let naming = investigation.naming();
     let below = found.iter().flat_map(|found| found.functions);
     let all: Vec<&Investigation> = std::iter::once(investigation)
         .chain(below.map(|(_, investigation)| *investigation))
+        .chain(serving.map(|serving| &serving.investigation))
         .collect();
     let skipped: BTreeMap<CodeRef, &String> = all
         .iter()
@@ -252,5 +258,45 @@ fn pause(pauses: &[Duration]) -> Pause {
     Pause {
         p50: micros.get(micros.len() / 2).copied().unwrap_or(0.0),
         max: micros.last().copied().unwrap_or(0.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::Params;
+    use crate::analysis::expression::Expression;
+    use crate::session::serving::End;
+    use darc_symbols::{FileAddr, NameSpec};
+
+    fn named(name: &str) -> Investigation {
+        Investigation::new(spec(name), Params::default())
+    }
+
+    fn spec(name: &str) -> NameSpec {
+        NameSpec::parse(name).unwrap()
+    }
+
+    #[test]
+    fn skipped_sites_of_the_function_that_serves_are_listed() {
+        let mut main = named("put");
+        let module = main.modules.intern("/bin/server", None, None);
+        let at = |addr| CodeRef {
+            module,
+            addr: FileAddr(addr),
+        };
+        main.skipped.insert(at(0x10), "too short".to_owned());
+        let end = |name| End {
+            function: spec(name),
+            object: Expression::parse("arg1").unwrap(),
+        };
+        let mut serving = Serving::new(end("enqueue"), end("serve"), Params::default());
+        serving.investigation.skipped = BTreeMap::from([(at(0x20), "a jump's aim".to_owned())]);
+        let reasons = |serving| {
+            let skipped = probes(&main, None, serving).skipped.into_iter();
+            skipped.map(|site| site.reason).collect::<Vec<_>>()
+        };
+        assert_eq!(reasons(None), ["too short"]);
+        assert_eq!(reasons(Some(&serving)), ["too short", "a jump's aim"]);
     }
 }
