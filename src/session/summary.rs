@@ -89,8 +89,32 @@ pub fn report(
         time: found.map(|found| found.time.clone()),
         focus,
         probes: probes(investigation, found, serving),
-        warnings: investigation.warnings.clone(),
+        warnings: warnings(investigation, found),
     }
+}
+
+/// What the person should know, each thing once. What only one of the functions below says is said with its name.
+fn warnings(investigation: &Investigation, found: Option<Found<'_>>) -> Vec<String> {
+    let below: Vec<_> = found.iter().flat_map(|found| found.functions).collect();
+    let saying = |warning: &String| {
+        let says = |below: &&&(&Arrival, &Investigation)| below.1.warnings.contains(warning);
+        below.iter().filter(says).count()
+    };
+    let mut warnings = investigation.warnings.clone();
+    for (arrival, one) in &below {
+        let name = investigation.naming().name(arrival.function);
+        for warning in &one.warnings {
+            let own = saying(warning) == 1 && !warning.contains(&name);
+            let said = match own && !warnings.contains(warning) {
+                true => format!("{name}: {warning}"),
+                false => warning.clone(),
+            };
+            if !warnings.contains(&said) {
+                warnings.push(said);
+            }
+        }
+    }
+    warnings
 }
 
 /// The peaks, with what is known of the functions and system calls at the paths' ends.
@@ -275,6 +299,48 @@ mod tests {
 
     fn spec(name: &str) -> NameSpec {
         NameSpec::parse(name).unwrap()
+    }
+
+    #[test]
+    fn warnings_of_the_functions_below_are_said_once() {
+        let mut main = named("main");
+        let module = main.modules.intern("/bin/server", None, None);
+        let arrival = |addr| Arrival {
+            path: Vec::new(),
+            function: CodeRef {
+                module,
+                addr: FileAddr(addr),
+            },
+            callers: Vec::new(),
+            share: 0.5,
+            calls: 1,
+        };
+        let (first, second) = (arrival(0x10), arrival(0x20));
+        let name = main.naming().name(second.function);
+        let of = |warnings: &[&str]| Investigation {
+            warnings: warnings.iter().map(|&one| one.to_owned()).collect(),
+            ..named("put")
+        };
+        main.warnings = vec!["known".to_owned()];
+        let inlined = format!("{name} was also inlined");
+        let put = of(&["known", "both"]);
+        let get = of(&["both", &inlined, "3 calls passed"]);
+        let functions = [(&first, &put), (&second, &get)];
+        let time = TimeTable::default();
+        let found = Found {
+            time: &time,
+            functions: &functions,
+        };
+        assert_eq!(warnings(&main, None), ["known"]);
+        assert_eq!(
+            warnings(&main, Some(found)),
+            [
+                "known",
+                "both",
+                &inlined,
+                &format!("{name}: 3 calls passed")
+            ]
+        );
     }
 
     #[test]
