@@ -3,7 +3,9 @@
 use darc_testprogs::{Opt, program};
 use serde_json::Value;
 
-use crate::harness::{Analysis, Target, Task, measured, native, turn};
+use nix::sys::signal::Signal;
+
+use crate::harness::{Analysis, Target, Task, measured, native, run_darc, turn, wait_until};
 use crate::report::Report;
 
 fn names(value: &Value) -> Vec<&str> {
@@ -24,6 +26,12 @@ fn part<'a>(report: &'a Report, path: &[&str]) -> Option<(&'a str, f64)> {
 fn focus<'a>(report: &'a Report, path: &[&str]) -> Option<&'a Value> {
     let all = report.at("/focus").as_array().expect("a list");
     all.iter().find(|focus| names(&focus["path"]) == path)
+}
+
+/// Whether it was found out which functions take the time.
+fn is_surveyed(report: &Report) -> bool {
+    let time = &report.0["time"];
+    time["windows"].as_u64() > Some(0) && time["survey"] != "unfinished"
 }
 
 /// Whether the server's loop was seen through, from `above` (the functions that do not return) down.
@@ -140,7 +148,7 @@ fn what_is_missing_is_found_when_the_program_runs_again() {
         // Long enough for a look at where the time goes, too short for the analyses.
         let first = Task::new("jump", "main").run(&path, &["400"]);
         let before = first.report();
-        if before.status() != "in-progress" || before.at("/time/windows") == 0 {
+        if before.status() != "in-progress" || !is_surveyed(&before) {
             return Err(format!("not in between: {:#}", before.0));
         }
         let output = first.folder.path().join("second.json");
@@ -158,4 +166,43 @@ fn what_is_missing_is_found_when_the_program_runs_again() {
         assert_eq!(after.at("/time"), before.at("/time"), "it was known");
         judge_event_loop(&after, &["main", "serve"])
     });
+}
+
+/// Who interrupts it before it has found out which functions take the time is not told that all is answered.
+#[test]
+fn a_survey_that_is_interrupted_is_made_anew() {
+    let _turn = turn();
+    let target = Target::start("event_loop", Opt::O2, &[]);
+    let pid = target.pid().to_string();
+    measured(|| {
+        let (mut darc, output, folder) = Task::new("jump", "main").start_attach(target.pid());
+        darc.wait_for_probes(target.pid());
+        wait_until("windows in the status, or the end", || {
+            let status = run_darc(&["status", "-p", &pid, "--format", "json"]);
+            let said: Value = serde_json::from_str(&status.stdout).unwrap_or_default();
+            let divided = said["time"]["windows"].as_u64() > Some(0);
+            assert!(!divided || said["status"] == "in-progress", "{said:#}");
+            divided || status.code() != 0
+        });
+        darc.signal(Signal::SIGINT);
+        let ended = darc.finish();
+        assert_eq!(ended.code(), 0, "{ended:#?}");
+        let before = Report::read(&output, &ended);
+        if is_surveyed(&before) || before.0["time"].is_null() {
+            return Err(format!("not in between: {:#}", before.0));
+        }
+        assert_eq!(before.status(), "in-progress", "{:#}", before.0);
+        let again = folder.path().join("again.json");
+        let resumed = crate::harness::execute(
+            crate::harness::darc(&["resume", "--preemption", "counted", "--format", "json"])
+                .args(["-p", &pid, "-o"])
+                .arg(&again)
+                .arg(&output),
+        );
+        assert_eq!(resumed.code(), 0, "{resumed:#?}");
+        let after = Report::read(&again, &resumed);
+        assert!(is_surveyed(&after), "{:#}", after.0);
+        judge_event_loop(&after, &["main", "serve"])
+    });
+    target.finish_like_native(&program("event_loop", Opt::O2), &[]);
 }

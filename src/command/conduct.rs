@@ -152,7 +152,9 @@ impl Conduct {
     /// When it cannot be traced or instrumented; it runs on.
     pub fn attach(&mut self, pid: i32) -> Result<Ending, Failure> {
         self.stand_for(pid, &[])?;
+        let earlier = self.unfinished_survey();
         let ending = self.attach_claimed(pid);
+        self.keep_unfinished(earlier);
         self.standing = None;
         ending
     }
@@ -327,6 +329,7 @@ impl Conduct {
             launch(command, &self.mask, self.engine.options()).class(FailureKind::Target)?;
         let pid = thread.tid();
         self.stand_for(pid, command)?;
+        let earlier = self.unfinished_survey();
         let outcome = match self.engine.launched(thread) {
             Ok(engine) if self.begin.is_some() => {
                 match self.wait_for_begin(pid, engine, Libraries::NotLoadedYet) {
@@ -346,6 +349,7 @@ impl Conduct {
             }
             Err(error) => Err(tracing_failed(&error, pid)),
         };
+        self.keep_unfinished(earlier);
         self.standing = None;
         Ok((pid, outcome))
     }
@@ -506,7 +510,7 @@ impl Conduct {
             investigation.analysis.status() == crate::analysis::Status::InProgress
         };
         match &self.running {
-            Some(running) => running.time.windows > 0 && !self.below().any(in_progress),
+            Some(running) => running.is_complete() && !self.below().any(in_progress),
             None => {
                 let serving = self.serving.iter();
                 let mut both = serving

@@ -10,7 +10,7 @@ use crate::analysis::totals::Totals;
 use crate::analysis::{Params, Status};
 use crate::exit::Failure;
 use crate::report::Report;
-use crate::report::model::TimeTable;
+use crate::report::model::{self, TimeTable};
 use crate::report::place::Place;
 use crate::session::catalog::Catalog;
 use crate::session::investigation::{Investigation, stored_places};
@@ -79,6 +79,11 @@ fn after(ending: Ending, time: Time) -> Next {
 }
 
 impl Running {
+    /// Whether the functions that take the time are known.
+    pub(super) fn is_complete(&self) -> bool {
+        self.time.windows > 0 && self.time.survey == model::Survey::Complete
+    }
+
     /// What an earlier run has stored of an f0 that runs all the time; `None` when f0 was another.
     ///
     /// # Errors
@@ -147,10 +152,13 @@ impl Conduct {
         let surveyed = match start {
             Start::Launched(engine) => survey.launched(engine, limits),
             Start::Attached => survey.attached(limits),
-        }?;
-        let (ending, arrivals) = match surveyed {
-            Surveyed::Done(arrivals) => (Ending::Finished, arrivals),
-            Surveyed::Ended(ending) => (ending, Vec::new()),
+        };
+        let (ending, extent, arrivals) = match surveyed {
+            Ok(Surveyed::Done(arrivals)) => {
+                (Ok(Ending::Finished), model::Survey::Complete, arrivals)
+            }
+            Ok(Surveyed::Ended(ending)) => (Ok(ending), model::Survey::Unfinished, Vec::new()),
+            Err(error) => (Err(error), model::Survey::Unfinished, Vec::new()),
         };
         let functions = arrivals
             .into_iter()
@@ -168,12 +176,25 @@ impl Conduct {
                 }
             })
             .collect();
-        let time = survey::time_table(&self.investigation, &totals);
-        // A program that ended too early is asked again when it is run again.
-        self.running = (time.windows > 0).then_some(Running { time, functions });
-        match ending {
+        let time = survey::time_table(&self.investigation, &totals, extent);
+        if time.windows > 0 {
+            self.running = Some(Running { time, functions });
+        }
+        match ending? {
             Ending::Finished => self.analyse_functions(pid, None),
             ending => Ok(ending),
+        }
+    }
+
+    /// What was found in an earlier run of a survey that did not come to its end: the next process is surveyed anew.
+    pub(super) fn unfinished_survey(&mut self) -> Option<Running> {
+        self.running.take_if(|running| !running.is_complete())
+    }
+
+    /// Keeps what an earlier run has found, unless this one found something.
+    pub(super) fn keep_unfinished(&mut self, earlier: Option<Running>) {
+        if self.running.is_none() && !self.saw_ops() {
+            self.running = earlier;
         }
     }
 

@@ -2,7 +2,7 @@
 //! presses return.
 
 use crate::report::json;
-use crate::report::model::{Engine, Report, Target};
+use crate::report::model::{Engine, Report, Survey, Target};
 use crate::report::text;
 use crate::session::claim::Claim;
 use crate::session::clock::Moment;
@@ -54,7 +54,8 @@ impl Standing {
             serving,
             totals,
         } = seen;
-        let time = totals.map(|totals| survey::time_table(investigation, totals));
+        let time =
+            totals.map(|totals| survey::time_table(investigation, totals, Survey::Unfinished));
         let found = time.as_ref().map(|time| summary::Found {
             time,
             functions: &[],

@@ -3,8 +3,8 @@
 use super::assemble::{self, Names, Site};
 use super::model::{
     Clock, ClockUnit, Engine, Function, HandOver, HandedOver, InlinedFrame, Module, Pause,
-    ProbeCost, Probes, ProfileTable, Report, SCHEMA, SkippedSite, Target, TimePart, TimeTable,
-    Whose,
+    ProbeCost, Probes, ProfileTable, Report, SCHEMA, SkippedSite, Survey, Target, TimePart,
+    TimeTable, Whose,
 };
 use super::place::Place;
 use crate::analysis::compare::Comparison;
@@ -256,6 +256,7 @@ pub(super) fn time() -> TimeTable {
     TimeTable {
         windows: 119,
         total: 1_000_000_000,
+        survey: Survey::Complete,
         parts: vec![
             part(
                 &["main", "put"],

@@ -3,7 +3,8 @@
 
 use super::escape::control;
 use super::model::{
-    Engine, Frame, Kind, PeakEntry, Probes, RootCauseEntry, SkippedSite, Status, StopReason, Target,
+    Engine, Frame, Kind, PeakEntry, Probes, RootCauseEntry, SkippedSite, Status, StopReason,
+    Survey, Target,
 };
 use crate::analysis::{Hz, Nanos, Resolution, Ticks};
 
@@ -21,6 +22,14 @@ pub(super) fn records(probes: &Probes) -> String {
         "{}{sampled}, {} dropped{otherwise}",
         probes.records, probes.dropped
     )
+}
+
+/// What is to be added to the windows of a time table.
+pub(super) fn survey(survey: Survey) -> &'static str {
+    match survey {
+        Survey::Complete => "",
+        Survey::Unfinished => "; which functions are to be analysed is not known yet",
+    }
 }
 
 /// Which call sites have no probe, a line for each function and reason.

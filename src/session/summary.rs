@@ -9,7 +9,7 @@ use crate::analysis::Hz;
 use crate::report::assemble::{self, Names as _};
 use crate::report::model::{
     Clock, ClockUnit, Engine, Focus, Function, HandOver, Module, Pause, PeakEntry, ProbeCost,
-    Probes, Report, SCHEMA, SkippedSite, Status, Target, TimeTable,
+    Probes, Report, SCHEMA, SkippedSite, Status, Survey, Target, TimeTable,
 };
 
 use super::catalog::Naming;
@@ -57,7 +57,7 @@ pub fn report(
         darc: env!("CARGO_PKG_VERSION").to_owned(),
         engine,
         status: match &found {
-            Some(found) => overall(found, &focus),
+            Some(found) => overall(found.time, &focus),
             None => with_serving(assemble::status(analysis), &focus),
         },
         target,
@@ -145,10 +145,10 @@ fn with_serving(own: Status, focus: &[Focus]) -> Status {
         .unwrap_or(own)
 }
 
-/// Every function below has to be explained, and there has to be something to explain.
-fn overall(found: &Found<'_>, focus: &[Focus]) -> Status {
+/// Every function below has to be explained, which they are has to be known, and there has to be something to explain.
+fn overall(time: &TimeTable, focus: &[Focus]) -> Status {
     let is = |status| focus.iter().any(|focus| focus.status == status);
-    if found.time.windows == 0 || is(Status::InProgress) {
+    if time.windows == 0 || time.survey == Survey::Unfinished || is(Status::InProgress) {
         Status::InProgress
     } else if is(Status::MaxDepthReached) {
         Status::MaxDepthReached
@@ -299,6 +299,21 @@ mod tests {
 
     fn spec(name: &str) -> NameSpec {
         NameSpec::parse(name).unwrap()
+    }
+
+    #[test]
+    fn a_survey_that_ended_early_has_found_nothing() {
+        let status = |windows, survey| {
+            let time = TimeTable {
+                windows,
+                survey,
+                ..TimeTable::default()
+            };
+            overall(&time, &[])
+        };
+        assert_eq!(status(0, Survey::Complete), Status::InProgress);
+        assert_eq!(status(3, Survey::Unfinished), Status::InProgress);
+        assert_eq!(status(3, Survey::Complete), Status::RootCauseFound);
     }
 
     #[test]

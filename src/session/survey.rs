@@ -16,7 +16,7 @@ use darc_tracer::stacks;
 use crate::analysis::Callee;
 use crate::analysis::totals::{Share, ShareOf, Totals, WORTHWHILE};
 use crate::report::assemble::Names as _;
-use crate::report::model::{TimePart, TimeTable, Whose};
+use crate::report::model::{self, TimePart, TimeTable, Whose};
 
 use super::catalog::Naming;
 use super::code::{CodeCache, Scanned};
@@ -520,7 +520,11 @@ pub fn calls_in_progress(pid: i32, investigation: &Investigation) -> BTreeMap<i3
 
 /// Where the time of a round went, with names.
 #[must_use]
-pub fn time_table(investigation: &Investigation, totals: &Totals) -> TimeTable {
+pub fn time_table(
+    investigation: &Investigation,
+    totals: &Totals,
+    survey: model::Survey,
+) -> TimeTable {
     let naming = investigation.naming();
     let (windows, total) = totals.so_far();
     let part = |share: Share| {
@@ -544,6 +548,7 @@ pub fn time_table(investigation: &Investigation, totals: &Totals) -> TimeTable {
     TimeTable {
         windows,
         total: total.0,
+        survey,
         parts: totals.shares().into_iter().map(part).collect(),
     }
 }

@@ -13,7 +13,8 @@ impl Page {
         self.raw("<section><h2 id=\"time\">Where the time goes</h2>\n<p>");
         self.number(table.windows).raw(" windows, ");
         let total = self.time(table.total);
-        self.text(&total).raw(" of all threads together</p>\n");
+        self.text(&total).raw(" of all threads together");
+        self.text(words::survey(table.survey)).raw("</p>\n");
         self.raw(
             "<div class=\"wide\" tabindex=\"0\"><table>\n<thead><tr><th scope=\"col\">share</th>",
         );

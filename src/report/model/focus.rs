@@ -123,8 +123,29 @@ pub struct TimeTable {
     pub windows: u64,
     /// How long they were together, over all threads.
     pub total: u64,
+    /// How far the division came.
+    #[serde(skip_serializing_if = "Survey::is_complete")]
+    pub survey: Survey,
     /// The parts, the largest first.
     pub parts: Vec<TimePart>,
+}
+
+/// How far the division of a function's time came.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Survey {
+    /// The functions that take the time are known.
+    #[default]
+    Complete,
+    /// It ended early, or goes on: which functions are to be analysed is not known yet.
+    Unfinished,
+}
+
+impl Survey {
+    fn is_complete(&self) -> bool {
+        *self == Survey::Complete
+    }
 }
 
 /// One part of the time.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use causes::{
     Frame, InlinedFrame, Kind, NarrowedEntry, NarrowedStep, PartKind, RootCauseEntry, StopReason,
 };
-pub use focus::{Focus, HandOver, HandedOver, TimePart, TimeTable, Whose};
+pub use focus::{Focus, HandOver, HandedOver, Survey, TimePart, TimeTable, Whose};
 pub use ftree::{CalleeKind, DescentState, FnodePeak, FtreeNode};
 pub use peaks::{ExampleCall, ExampleOp, OffCpuEntry, PeakEntry, WaitPlace};
 pub use probes::{Pause, ProbeCost, Probes, SkippedSite};

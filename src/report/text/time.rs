@@ -2,7 +2,7 @@
 
 use super::{Page, shorten};
 use crate::report::model::{TimePart, TimeTable, Whose};
-use crate::report::words::{path, percent};
+use crate::report::words::{path, percent, survey};
 
 /// A part this small is not shown by itself.
 const LEAST: f64 = 0.005;
@@ -15,9 +15,10 @@ pub(super) fn write(page: &mut Page, table: &TimeTable) {
         return;
     }
     page.line(&format!(
-        "  {} windows, {} of all threads together",
+        "  {} windows, {} of all threads together{}",
         table.windows,
-        page.time(table.total)
+        page.time(table.total),
+        survey(table.survey)
     ));
     page.line(&format!(
         "  {:>7}{:>10}{:>12}{:>10}{:>10}  {}",
