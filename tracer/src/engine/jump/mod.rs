@@ -295,9 +295,6 @@ impl Jump {
             .installed
             .set_generation(&self.memory, self.generation)?;
         let (targets, left_out) = space.tree.write(&self.memory, plan)?;
-        if left_out > 0 {
-            tracing::debug!(left_out, "edges for which there is no room");
-        }
         self.generation = self.generation.wrapping_add(1).max(2);
         let (memory, generation) = (self.memory.again()?, self.generation);
         let (remove, add) = self.change_most(space, plan, remove, add)?;
@@ -313,6 +310,7 @@ impl Jump {
         for at in written {
             refuse(at, REWRITTEN.to_owned());
         }
+        refused.extend(left_out);
         Ok(())
     }
 }

@@ -1,10 +1,11 @@
 //! The ftree as the stubs read it: descriptors, child lists and target tables in the control mapping.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use darc_disasm::{SiteKind, Target};
 
 use crate::addr::TargetAddr;
+use crate::engine::Refused;
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::Plan;
@@ -48,6 +49,9 @@ pub struct Tree {
     tables: HashMap<(u32, Place), u64>,
     sites: HashMap<Place, SiteId>,
 }
+
+/// Why the calls through a site are not measured in some fnode.
+const NO_ROOM: &str = "there is no room left for what the probes have to know of so many calls";
 
 /// What one indirect site in one fnode leads to.
 #[derive(Default)]
@@ -150,28 +154,32 @@ impl Tree {
     }
 
     /// Writes the plan's edges. The target may run: what is in progress is of an older generation.
-    /// Edges for which there is no room are left out and counted.
+    /// Returns the sites of edges for which there is no room: calls through them are not measured.
     ///
     /// # Errors
     /// When the target is gone.
-    pub fn write(&mut self, memory: &Memory, plan: &Plan) -> Result<(TargetChanges, usize)> {
+    pub fn write(&mut self, memory: &Memory, plan: &Plan) -> Result<(TargetChanges, Vec<Refused>)> {
         let mut places = HashMap::new();
+        let mut addresses = HashMap::new();
         for function in &plan.functions {
             for (id, call) in &function.sites {
                 let place = self.place(function.code.entry(), call.addr);
                 self.sites.insert(place, *id);
                 places.insert(*id, (place, told_apart(&call.kind)));
+                addresses.insert(place, call.addr);
             }
         }
-        let mut left_out = 0;
+        let mut left_out = BTreeSet::new();
         let mut wanted: BTreeMap<u32, (u32, BTreeMap<u32, u64>)> = BTreeMap::new();
         let mut exits: BTreeMap<(u32, Place), Exits> = BTreeMap::new();
         for edge in &plan.edges {
             let known = places.get(&edge.site).copied();
-            let (Some(parent), Some(child), Some((place, told_apart))) =
-                (self.index(edge.parent), self.index(edge.child), known)
+            let Some((place, told_apart)) = known else {
+                continue;
+            };
+            let (Some(parent), Some(child)) = (self.index(edge.parent), self.index(edge.child))
             else {
-                left_out += 1;
+                left_out.insert(place);
                 continue;
             };
             let (_, children) = wanted
@@ -191,7 +199,7 @@ impl Tree {
         for ((parent, place), exit) in exits {
             let known = self.tables.get(&(parent, place)).copied();
             let Some(table) = known.or_else(|| self.reserve(targets::SIZE)) else {
-                left_out += 1;
+                left_out.insert(place);
                 continue;
             };
             self.tables.insert((parent, place), table);
@@ -200,16 +208,21 @@ impl Tree {
             }
             changes.push((table, exit));
         }
-        left_out += self.write_rows(memory, wanted)?;
-        Ok((TargetChanges(changes), left_out))
+        left_out.extend(self.write_rows(memory, wanted)?);
+        let refused = left_out.iter().filter_map(|place| {
+            let addr = TargetAddr(*addresses.get(place)?);
+            let reason = NO_ROOM.to_owned();
+            Some(Refused { addr, reason })
+        });
+        Ok((TargetChanges(changes), refused.collect()))
     }
 
     fn write_rows(
         &mut self,
         memory: &Memory,
         wanted: BTreeMap<u32, (u32, BTreeMap<u32, u64>)>,
-    ) -> Result<usize> {
-        let mut left_out = 0;
+    ) -> Result<Vec<Place>> {
+        let mut left_out = Vec::new();
         let gone: Vec<u32> = self
             .rows
             .keys()
@@ -246,7 +259,11 @@ impl Tree {
                 }
             };
             let Some((at, room)) = place else {
-                left_out += list.iter().filter(|&&child| child != 0).count();
+                // Stubs of sites that the old list does not reach would read what lies behind it.
+                self.write_descriptor(memory, index, descriptor::NO_FUNCTION, 0)?;
+                self.rows.remove(&index);
+                let locals = (0..).zip(&list).filter(|(_, child)| **child != 0);
+                left_out.extend(locals.map(|(local, _)| Place { function, local }));
                 continue;
             };
             let bytes: Vec<u8> = list
@@ -338,6 +355,13 @@ fn find_slot(words: &[u64], target: u64) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use darc_disasm::{CallSite, CodePart, FunctionCode};
+
+    use crate::plan::{Edge, PlannedFunction};
+
+    use super::super::layout::JOURNAL;
     use super::*;
 
     #[test]
@@ -358,6 +382,70 @@ mod tests {
         assert_eq!(tree.fnode_of_descriptor(at + 8), None);
         assert_eq!(tree.fnode_of_descriptor(7), None);
         assert_eq!(tree.fnode(1), Some(FnodeId::ROOT));
+    }
+
+    /// A plan in which a function's first `sites` calls lead on from f0.
+    fn plan(sites: u64) -> Plan {
+        let part = CodePart {
+            start: 0x1000,
+            bytes: vec![0x90; 64],
+        };
+        let code = FunctionCode::new(vec![part]).unwrap();
+        let site = |index: u64| {
+            let call = CallSite {
+                addr: 0x1000 + 5 * index,
+                len: 5,
+                kind: SiteKind::Call(Target::Direct(0x2000)),
+            };
+            (SiteId(index as u32), call)
+        };
+        let edge = |index: u64| Edge {
+            parent: FnodeId::ROOT,
+            site: SiteId(index as u32),
+            target: None,
+            child: FnodeId(2 + index as u32),
+        };
+        Plan {
+            functions: vec![PlannedFunction {
+                code: Arc::new(code),
+                sites: (0..sites).map(site).collect(),
+            }],
+            edges: (0..sites).map(edge).collect(),
+            ..Plan::default()
+        }
+    }
+
+    #[test]
+    fn where_the_heap_is_full_no_stub_reads_beyond_an_old_list() {
+        // This process plays the target.
+        let memory = Memory::open(std::process::id() as i32).unwrap();
+        let control = vec![0_u64; (JOURNAL / 8) as usize];
+        let mut tree = Tree::new(control.as_ptr() as u64);
+        let field = |tree: &mut Tree, offset| {
+            let at = tree.descriptor(FnodeId::ROOT).unwrap() + offset;
+            memory.read_word(TargetAddr(at)).unwrap()
+        };
+        let (_, refused) = tree.write(&memory, &plan(1)).unwrap();
+        assert_eq!(refused.len(), 0);
+        let room = tree.rows[&1].room as u64;
+        let function = tree.place(0x1000, 0x1000).function;
+        assert_eq!(
+            field(&mut tree, descriptor::FUNCTION) as u32,
+            function,
+            "calls are measured"
+        );
+        while tree.reserve(16).is_some() {}
+        let (_, refused) = tree.write(&memory, &plan(room + 1)).unwrap();
+        assert_eq!(
+            field(&mut tree, descriptor::FUNCTION) as u32,
+            descriptor::NO_FUNCTION
+        );
+        assert_eq!(refused.len() as u64, room + 1);
+        assert_eq!(refused[0].addr, TargetAddr(0x1000));
+        // What needs no more room than there was is not measured either: its list is not known any more.
+        let (_, refused) = tree.write(&memory, &plan(1)).unwrap();
+        assert_eq!(refused.len(), 1);
+        drop(control);
     }
 
     #[test]
