@@ -9,7 +9,7 @@
 //! in every call therefore begins at different offsets in its pages, also where that looks untidy.
 
 /// Recognises the control mapping of an earlier tracer; the last byte is the layout's version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x06");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x07");
 
 // The control mapping, offsets in bytes.
 
@@ -34,12 +34,12 @@ pub const DESCRIPTORS: u64 = STACKS + (4 << 16) + 0x180;
 pub const HEAP: u64 = DESCRIPTORS + FNODES * descriptor::SIZE + 0xb80;
 /// Bytes of the heap.
 pub const HEAP_BYTES: u64 = 2 << 20;
-/// What to put back in the text: [`journal`] entries.
+/// What to put back in the text: [`journal`] entries, in one of two halves. The other is written meanwhile.
 pub const JOURNAL: u64 = HEAP + HEAP_BYTES;
-/// Bytes of the journal.
+/// Bytes of a half of the journal.
 pub const JOURNAL_BYTES: u64 = 1 << 20;
 /// The blocks of the threads.
-pub const BLOCKS: u64 = (JOURNAL + JOURNAL_BYTES).next_multiple_of(0x1000);
+pub const BLOCKS: u64 = (JOURNAL + 2 * JOURNAL_BYTES).next_multiple_of(0x1000);
 
 /// Entries of the table from thread pointers to blocks; a power of two.
 pub const TABLE_ENTRIES: u64 = 4096;
@@ -69,8 +69,11 @@ pub mod header {
     pub const BLOCKS: u64 = 12;
     /// Address of the ring mapping.
     pub const RINGS: u64 = 16;
-    /// Entries of the journal (32 bits).
+    /// Entries of the journal, and [`SECOND_HALF`] where they are there: one word, so that both change at
+    /// once (32 bits).
     pub const PATCHES: u64 = 28;
+    /// The entries are in the second half of the journal.
+    pub const SECOND_HALF: u32 = 1 << 31;
     /// How many arenas there are (32 bits).
     pub const ARENAS: u64 = 32;
     /// Bytes of the memory shared with the tracer that each block has.

@@ -71,11 +71,51 @@ impl Patch {
     }
 }
 
+/// Where in the journal the entries are that hold. The others are written in the other half, and then
+/// hold at once.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Half {
+    #[default]
+    First,
+    Second,
+}
+
+impl Half {
+    fn other(self) -> Half {
+        match self {
+            Half::First => Half::Second,
+            Half::Second => Half::First,
+        }
+    }
+
+    fn at(self, control: u64) -> u64 {
+        match self {
+            Half::First => control + JOURNAL,
+            Half::Second => control + JOURNAL + JOURNAL_BYTES,
+        }
+    }
+
+    fn mark(self) -> u32 {
+        match self {
+            Half::First => 0,
+            Half::Second => header::SECOND_HALF,
+        }
+    }
+
+    fn marked(word: u32) -> Half {
+        match word & header::SECOND_HALF {
+            0 => Half::First,
+            _ => Half::Second,
+        }
+    }
+}
+
 /// The patches in place.
 #[derive(Default, Debug)]
 pub struct Patches {
     active: BTreeMap<u64, Patch>,
     differing: u64,
+    half: Half,
 }
 
 impl Patches {
@@ -135,18 +175,7 @@ impl Patches {
         if add.is_empty() && remove.is_empty() {
             return Ok(written);
         }
-        let listed = self.active.values().chain(&add);
-        let entries: Vec<u8> = listed.flat_map(Patch::to_journal).collect();
-        if entries.len() as u64 > JOURNAL_BYTES {
-            return Err(Error::Unsuitable(
-                "too many places are to be instrumented at once".to_owned(),
-            ));
-        }
-        let count = (entries.len() / journal::SIZE) as u32;
-        let counter = TargetAddr(control + HEADER + header::PATCHES);
-        memory.write(counter, &0_u32.to_le_bytes())?;
-        memory.write(TargetAddr(control + JOURNAL), &entries)?;
-        memory.write(counter, &count.to_le_bytes())?;
+        self.list(memory, control, &add)?;
         for thread in world.threads() {
             unless_gone(move_out(thread, &add))?;
         }
@@ -162,6 +191,24 @@ impl Patches {
             self.active.insert(patch.at, patch);
         }
         Ok(written)
+    }
+
+    /// Has the journal list what is active and what will be.
+    fn list(&mut self, memory: &Memory, control: u64, add: &[Patch]) -> Result<()> {
+        let listed = self.active.values().chain(add);
+        let entries: Vec<u8> = listed.flat_map(Patch::to_journal).collect();
+        if entries.len() as u64 > JOURNAL_BYTES {
+            return Err(Error::Unsuitable(
+                "too many places are to be instrumented at once".to_owned(),
+            ));
+        }
+        let half = self.half.other();
+        memory.write(TargetAddr(half.at(control)), &entries)?;
+        let word = (entries.len() / journal::SIZE) as u32 | half.mark();
+        let counter = TargetAddr(control + HEADER + header::PATCHES);
+        memory.write(counter, &word.to_le_bytes())?;
+        self.half = half;
+        Ok(())
     }
 
     /// Puts one patch's bytes back if they are still ours; code that the program has replaced is left alone.
@@ -188,13 +235,13 @@ impl Patches {
     #[must_use]
     pub fn from_journal(memory: &Memory, control: u64) -> Patches {
         let counter = TargetAddr(control + HEADER + header::PATCHES);
-        let count = memory
-            .read_word(counter)
-            .map_or(0, |word| word as u32 as usize);
+        let word = memory.read_word(counter).map_or(0, |word| word as u32);
+        let half = Half::marked(word);
+        let count = (word & !header::SECOND_HALF) as usize;
         let mut entries =
             vec![0; count.min(JOURNAL_BYTES as usize / journal::SIZE) * journal::SIZE];
         if memory
-            .read(TargetAddr(control + JOURNAL), &mut entries)
+            .read(TargetAddr(half.at(control)), &mut entries)
             .is_err()
         {
             return Patches::default();
@@ -207,6 +254,7 @@ impl Patches {
         Patches {
             active,
             differing: 0,
+            half,
         }
     }
 }
@@ -256,6 +304,7 @@ fn move_out(thread: &crate::stopped::Stopped, patches: &[Patch]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::BLOCKS;
     use super::*;
 
     #[test]
@@ -274,6 +323,37 @@ mod tests {
             Patch::jump(0x1000, vec![0; 5], 0x1_0000_0000, Vec::new()),
             None
         );
+    }
+
+    #[test]
+    fn what_is_active_is_listed_at_every_moment() {
+        // This process plays the target.
+        let memory = Memory::open(std::process::id() as i32).unwrap();
+        let space = vec![0_u64; (BLOCKS / 8) as usize];
+        let control = space.as_ptr() as u64;
+        let patch = |at| Patch::jump(at, vec![1, 2, 3, 4, 5], 0x2000, Vec::new()).unwrap();
+        let listed = || -> Vec<u64> {
+            Patches::from_journal(&memory, control)
+                .addresses()
+                .collect()
+        };
+        let counter = TargetAddr(control + HEADER + header::PATCHES);
+        let mut patches = Patches::default();
+        let mut active = Vec::new();
+        for at in [0x3000, 0x1000, 0x2000] {
+            let before = memory.read_word(counter).unwrap();
+            patches.list(&memory, control, &[patch(at)]).unwrap();
+            let after = memory.read_word(counter).unwrap();
+            // As if the tracer had died before the last write.
+            memory.write_word(counter, before).unwrap();
+            assert_eq!(listed(), active);
+            memory.write_word(counter, after).unwrap();
+            patches.active.insert(at, patch(at));
+            active.push(at);
+            active.sort_unstable();
+            assert_eq!(listed(), active);
+        }
+        drop(space);
     }
 
     #[test]
