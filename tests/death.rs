@@ -251,21 +251,21 @@ fn a_core_dump_shows_the_programs_code() {
         eprintln!("left out: core dumps do not go to the current folder here");
         return;
     }
-    for opt in Opt::ALL {
+    let ends = [("segv", Signal::SIGSEGV), ("quit", Signal::SIGQUIT)];
+    for (opt, (end, signal)) in Opt::ALL
+        .into_iter()
+        .flat_map(|opt| ends.map(|end| (opt, end)))
+    {
         let path = program("ends_in_f0", opt);
         let folder = tempfile::tempdir().expect("a folder");
         let darc = env!("CARGO_BIN_EXE_darc");
         let script = format!(
-            "ulimit -c unlimited; exec {darc} run --engine int3 --f0 serve --decision-ops 1000000000 -q -o out.txt -- {} segv",
+            "ulimit -c unlimited; exec {darc} run --engine int3 --f0 serve --decision-ops 1000000000 -q -o out.txt -- {} {end}",
             path.display()
         );
         let mut command = Command::new("sh");
         let finished = execute(command.args(["-c", &script]).current_dir(folder.path()));
-        assert_eq!(
-            finished.code(),
-            128 + Signal::SIGSEGV as i32,
-            "{finished:#?}"
-        );
+        assert_eq!(finished.code(), 128 + signal as i32, "{finished:#?}");
         let mut files = fs::read_dir(folder.path()).expect("ours");
         let core = files.find_map(|file| {
             let path = file.ok()?.path();
@@ -278,7 +278,7 @@ fn a_core_dump_shows_the_programs_code() {
         let own = code_of("serve", &path);
         assert!(
             core.windows(own.len()).any(|bytes| bytes == own),
-            "serve as in the file is not in the core dump"
+            "{end}: serve as in the file is not in the core dump"
         );
     }
 }

@@ -1,6 +1,7 @@
 /*
  * Programs that end inside f0, after 200 ops: the first argument says how.
- *   exit, _exit, abort, execve (of /bin/true), segv, group (exit_group while another thread is in f0)
+ *   exit, _exit, abort, execve (of /bin/true), segv, group (exit_group while another thread is in f0),
+ *   quit (by SIGQUIT, blocked in epoll_wait, which a signal ends with EINTR whatever becomes of it)
  *
  * f0 = serve
  * the only peak (~0.3 ms):  serve -> lookup  function
@@ -8,6 +9,8 @@
 #include "work.h"
 
 #include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
 
 static volatile int *volatile nowhere = (volatile int *)8;
 
@@ -15,6 +18,18 @@ FUNCTION uint64_t lookup(uint64_t key)
 {
     spin_us(300);
     return mix(key);
+}
+
+static void wait_for_the_end(void)
+{
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGQUIT};
+    struct itimerspec once = {.it_value.tv_nsec = 100000000};
+    timer_t timer;
+    struct epoll_event never;
+    if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0 || timer_settime(timer, 0, &once, NULL) != 0)
+        exit(2);
+    epoll_wait(epoll_create1(0), &never, 1, -1);
+    exit(4);
 }
 
 FUNCTION uint64_t serve(uint64_t key, const char *end)
@@ -28,6 +43,8 @@ FUNCTION uint64_t serve(uint64_t key, const char *end)
         abort();
     if (strcmp(end, "segv") == 0)
         *nowhere = 1;
+    if (strcmp(end, "quit") == 0)
+        wait_for_the_end();
     if (strcmp(end, "execve") == 0)
         execl("/bin/true", "true", (char *)NULL);
     return found;

@@ -213,8 +213,10 @@ impl Int3 {
             if SignalMasks::of(thread.tid()).is_some_and(|masks| masks.discards(signal)) {
                 thread.set_registers(&registers)?;
                 thread.suppress_signal();
+                return self.go_on_as_it_is(thread);
             }
-        } else if matches!(
+        }
+        if matches!(
             signal,
             libc::SIGSEGV
                 | libc::SIGABRT
