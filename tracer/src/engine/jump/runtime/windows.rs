@@ -64,6 +64,8 @@ pub fn open(
     a.mov(field32(block::GENERATION), eax)?;
     a.mov(rax, field(block::REAL_LIMIT))?;
     a.mov(field(block::LIMIT), rax)?;
+    // A signal handler may have jumped away from a record that was being written.
+    a.mov(field32(block::BUSY), 0)?;
     a.inc(field(block::EPOCH))?;
     a.mov(field(block::TOUCHED), 0)?;
     a.mov(rdx, none(around))?;

@@ -124,6 +124,8 @@ pub fn f0(
     b.a.mov(field32(block::GENERATION), eax)?;
     b.a.mov(rax, field(block::REAL_LIMIT))?;
     b.a.mov(field(block::LIMIT), rax)?;
+    // A signal handler may have jumped away from a record that was being written.
+    b.a.mov(field32(block::BUSY), 0)?;
     b.a.inc(field(block::EPOCH))?;
     // Where `save` has put the first four, in the order of the ABI.
     for (index, saved) in (0..).zip([0, 8, 16, 24]) {
