@@ -22,6 +22,7 @@ mod calls;
 mod cost;
 mod counted;
 mod frames;
+mod interrupted;
 mod requests;
 mod windows;
 

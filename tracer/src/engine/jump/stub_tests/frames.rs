@@ -1,6 +1,6 @@
 //! Steps through stubs instruction by instruction, and unwinds from each.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, raise};
@@ -66,6 +66,17 @@ pub fn seen(arena: &Arena, run: extern "C" fn(&mut State)) -> Seen {
         }
     });
     seen
+}
+
+/// The instructions of darc's code that are run, each once.
+pub fn visited(arena: &Arena, run: extern "C" fn(&mut State)) -> BTreeSet<u64> {
+    let mut visited = BTreeSet::new();
+    step(run, |moment| {
+        if arena.row(moment.pc).is_some() {
+            visited.insert(moment.pc);
+        }
+    });
+    visited
 }
 
 /// From every instruction of darc's code an unwinder comes to an instruction of the program's, with the stack that

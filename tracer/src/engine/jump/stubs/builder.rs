@@ -45,6 +45,15 @@ pub enum Ends {
     CountedCall,
 }
 
+/// Where a call returns to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Returns {
+    /// To where its place says, whoever calls.
+    ToPlace,
+    /// To the address in its slot, which each entry keeps.
+    BySlot,
+}
+
 #[derive(Clone, Copy)]
 pub struct PlaceData {
     pub return_to: u64,
@@ -412,18 +421,35 @@ impl<'a> Builder<'a> {
         a.mov(rdx, field(block::CURRENT))
     }
 
-    /// Puts an entry on the shadow stack: rdx the current descriptor, rax the child's, rdi the slot.
-    /// rsi is left behind the entry.
-    pub fn enter(&mut self, place: CodeLabel) -> Emitted<()> {
+    /// Puts an entry on the shadow stack: rdx the current descriptor, as in the block, rax the child's, rdi the
+    /// slot. rsi is left behind the entry; rax and rdx are lost.
+    ///
+    /// The entry is complete before it counts, for a signal handler may come in between and look at it; and
+    /// written again afterwards, for one that came earlier may have used the same room.
+    pub fn enter(&mut self, place: CodeLabel, returns: Returns) -> Emitted<()> {
         let a = &mut self.a;
+        a.mov(shadow(0, entry::SAVED), rdx)?;
+        a.mov(shadow(0, entry::CHILD), rax)?;
+        a.mov(shadow(0, entry::SLOT), rdi)?;
+        if returns == Returns::BySlot {
+            a.mov(rdx, qword_ptr(rdi))?;
+            a.mov(shadow(0, entry::RETURN_TO), rdx)?;
+        }
+        a.lea(rdx, ptr(place))?;
+        a.mov(shadow(0, entry::PLACE), rdx)?;
         a.lea(rsi, qword_ptr(rsi + entry::SIZE as i32))?;
         a.mov(field(block::TOP), rsi)?;
-        a.mov(shadow(TOP, entry::SAVED), rdx)?;
-        a.mov(shadow(TOP, entry::CHILD), rax)?;
+        a.mov(shadow(TOP, entry::PLACE), rdx)?;
         a.mov(shadow(TOP, entry::SLOT), rdi)?;
+        a.mov(shadow(TOP, entry::CHILD), rax)?;
+        a.mov(rdx, field(block::CURRENT))?;
+        a.mov(shadow(TOP, entry::SAVED), rdx)?;
         a.mov(field(block::CURRENT), rax)?;
-        a.lea(rax, ptr(place))?;
-        a.mov(shadow(TOP, entry::PLACE), rax)
+        if returns == Returns::BySlot {
+            a.mov(rax, qword_ptr(rdi))?;
+            a.mov(shadow(TOP, entry::RETURN_TO), rax)?;
+        }
+        Ok(())
     }
 
     /// Starts the clock of the entry before rsi.
@@ -474,11 +500,13 @@ impl<'a> Builder<'a> {
         self.child(site, place, callee, elsewhere, pass)?;
         self.a.cmp(rsi, field(block::LIMIT))?;
         self.a.jae(slow)?;
-        self.enter(place)?;
-        if let Kind::Tail(..) = site.kind {
-            self.a.mov(rax, qword_ptr(rdi))?;
-            self.a.mov(shadow(TOP, entry::RETURN_TO), rax)?;
-        }
+        self.enter(
+            place,
+            match site.kind {
+                Kind::Tail(..) => Returns::BySlot,
+                _ => Returns::ToPlace,
+            },
+        )?;
         self.start()?;
         self.later.push(Later::Call {
             at: stale,

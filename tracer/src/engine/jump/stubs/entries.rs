@@ -12,7 +12,7 @@ use crate::engine::jump::ops::{Calls, HandsOver, Ops};
 use crate::engine::jump::runtime::{Runtime, nested};
 use crate::plan::Mark;
 
-use super::builder::{Builder, Later, PlaceData};
+use super::builder::{Builder, Later, PlaceData, Returns};
 use super::enqueue::{note, read_chain};
 use super::sites::return_from_anywhere;
 use super::{Counter, Region, Stub};
@@ -151,6 +151,7 @@ pub fn f0(
         b.a.cmp(qword_ptr(rax + ring::SPENT as i32), 0)?;
     }
     b.a.mov(rdx, around.control + DESCRIPTORS)?;
+    b.a.mov(field(block::CURRENT), rdx)?;
     b.a.lea(
         rax,
         qword_ptr(rdx + (root - around.control - DESCRIPTORS) as i32),
@@ -163,9 +164,7 @@ pub fn f0(
         b.a.mov(field32(block::TAINTED), block::BARE as i32)?;
         b.a.set_label(&mut recorded)?;
     }
-    b.enter(op)?;
-    b.a.mov(rax, qword_ptr(rdi))?;
-    b.a.mov(shadow(TOP, entry::RETURN_TO), rax)?;
+    b.enter(op, Returns::BySlot)?;
     if let HandsOver::Itself(chain) = &ops.hands_over {
         // What a signal handler calls meanwhile finds an op that has begun.
         b.start()?;
@@ -229,9 +228,7 @@ pub fn f0(
     b.a.set_label(&mut ignore)?;
     b.a.mov(rdx, field(block::CURRENT))?;
     b.a.mov(rax, around.control + DESCRIPTORS)?;
-    b.enter(ignored)?;
-    b.a.mov(rax, qword_ptr(rdi))?;
-    b.a.mov(shadow(TOP, entry::RETURN_TO), rax)?;
+    b.enter(ignored, Returns::BySlot)?;
     b.a.jmp(go)?;
     b.finish(at, start)
 }

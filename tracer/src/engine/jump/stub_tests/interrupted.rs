@@ -1,0 +1,193 @@
+//! Signals that arrive anywhere in the stubs, with handlers that look at the stack or leave it.
+
+use std::cell::Cell;
+
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, raise};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::*;
+use crate::sys;
+
+/// What a signal handler does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Handler {
+    /// Looks at the stack, as `backtrace` does, and returns.
+    Backtrace,
+    /// Throws an exception, which is caught where all began.
+    Throw,
+    /// Jumps to where all began, as `siglongjmp` does.
+    Jump,
+}
+
+thread_local! {
+    /// The function at which the stubs put return addresses back.
+    static UNWINDER: Cell<u64> = const { Cell::new(0) };
+}
+
+extern "C" fn look_at_the_stack(_: i32) {
+    // SAFETY: the function was emitted by the test, and returns at once.
+    let unwinder: extern "C" fn() = unsafe { std::mem::transmute(UNWINDER.get()) };
+    unwinder();
+}
+
+extern "C" fn throw(signal: i32) {
+    look_at_the_stack(signal);
+    // Here the test moves the child to where it is caught.
+    let _ = raise(Signal::SIGTRAP);
+}
+
+fn install(handler: Handler) {
+    let function = match handler {
+        Handler::Backtrace => look_at_the_stack,
+        Handler::Throw | Handler::Jump => throw,
+    };
+    // SAFETY: an all-zero action is a valid one, and the handler has the signature that it is called with.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = function as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, ptr::null_mut()), 0);
+    }
+}
+
+/// Runs the code in a child whose handler is called when it first comes to an instruction. How the child ended.
+fn interrupt(
+    run: extern "C" fn(&mut State),
+    at: u64,
+    handler: Handler,
+    judge: &dyn Fn(&State) -> i32,
+) -> WaitStatus {
+    let child = sys::fork_into(|| {
+        let mut state = State::arbitrary(FLAGS[0]);
+        install(handler);
+        let _ = ptrace::traceme();
+        let _ = raise(Signal::SIGSTOP);
+        run(&mut state);
+        sys::exit_now(judge(&state));
+    })
+    .unwrap();
+    let child = Pid::from_raw(child);
+    let stopped = || waitpid(child, None).unwrap();
+    let arrive = |place: u64| {
+        let address = place as ptrace::AddressType;
+        let own = ptrace::read(child, address).unwrap();
+        ptrace::write(child, address, own & !0xff | 0xcc).unwrap();
+        ptrace::cont(child, None).unwrap();
+        assert_eq!(stopped(), WaitStatus::Stopped(child, Signal::SIGTRAP));
+        ptrace::write(child, address, own).unwrap();
+        let mut registers = ptrace::getregs(child).unwrap();
+        registers.rip -= 1;
+        assert_eq!(registers.rip, place);
+        ptrace::setregs(child, registers).unwrap();
+        registers
+    };
+    let begin_again = |from| {
+        ptrace::setregs(child, from).unwrap();
+        ptrace::cont(child, None).unwrap();
+        stopped()
+    };
+    assert_eq!(stopped(), WaitStatus::Stopped(child, Signal::SIGSTOP));
+    let began = arrive(run as *const () as u64);
+    arrive(at);
+    let end = match handler {
+        Handler::Jump => begin_again(began),
+        Handler::Backtrace | Handler::Throw => {
+            ptrace::cont(child, Signal::SIGUSR1).unwrap();
+            match (handler, stopped()) {
+                (Handler::Throw, WaitStatus::Stopped(_, Signal::SIGTRAP)) => begin_again(began),
+                (_, end) => end,
+            }
+        }
+    };
+    if matches!(end, WaitStatus::Stopped(..)) {
+        ptrace::kill(child).unwrap();
+        stopped();
+    }
+    end
+}
+
+/// A function whose entry is hooked.
+fn hooked(arena: &mut Arena, hook: stubs::Hook) -> u64 {
+    let at = arena.assemble(|a| {
+        a.nop_1::<AsmMemoryOperand>(dword_ptr(rax + rax)).unwrap();
+        a.nop_1::<AsmMemoryOperand>(dword_ptr(rax + rax)).unwrap();
+        a.ret().unwrap();
+    });
+    let items: Vec<Item> = (arena.instructions(at, 8).into_iter().map(Item::Plain)).collect();
+    let region = Region {
+        items,
+        next: at + 8,
+    };
+    arena.patch(at, 8, |at, around, runtime| {
+        stubs::hook(at, &region, hook, around, runtime).unwrap()
+    });
+    at
+}
+
+/// Calls a handler before every instruction of darc's that a call of f0 comes to.
+fn everywhere(ends: F0End, handler: Handler) {
+    const DIFFERS: i32 = 2;
+    const NOTHING_RECORDED: i32 = 3;
+    const DROPPED: i32 = 4;
+    let mut arena = Arena::new();
+    let child = callee(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    let tail = arena.instructions(p.after, 10);
+    let unwinder = hooked(&mut arena, stubs::Hook::Unwinder);
+    let catcher = hooked(&mut arena, stubs::Hook::Catcher);
+    let main = arena.assemble(|a| {
+        a.call(catcher).unwrap();
+        a.call(p.f0).unwrap();
+        a.ret().unwrap();
+    });
+    arena.expand(1, 5, arena.descriptor_at(2));
+    let run = trampoline(&mut arena, main);
+    let mut plain = State::arbitrary(FLAGS[0]);
+    run(&mut plain);
+    arena.patch_f0(p.f0, 5, ends);
+    let site = call_site(Kind::Call(Callee::Direct(child)), p.after);
+    arena.patch_site(p.site, 5, &site);
+    if ends == F0End::PatchedReturns {
+        arena.patch_region(p.after + 3, 7, &tail[1..3], Item::Ret(tail[3]));
+    }
+    UNWINDER.set(unwinder);
+    // Afterwards the thread has a block, of which the shadow stack is as if it had never been used.
+    run(&mut State::arbitrary(FLAGS[0]));
+    let shadow = arena.control + BLOCKS + block::SHADOW + entry::SIZE;
+    for at in (shadow..arena.block(block::REAL_LIMIT)).step_by(8) {
+        set(at, 0);
+    }
+    let head = word(arena.rings + ring::HEAD);
+    assert!(head > 0);
+    let judge = |state: &State| match () {
+        () if *state != plain => DIFFERS,
+        () if word(arena.rings + ring::DROPPED) != 0 => DROPPED,
+        // Who walks the stack has the return address of f0 put back, and nobody notices its end.
+        () if handler == Handler::Backtrace && ends == F0End::HiddenReturn => 0,
+        () if word(arena.rings + ring::HEAD) == head => NOTHING_RECORDED,
+        () => 0,
+    };
+    let places = frames::visited(&arena, run);
+    assert!(places.len() > 200, "{}", places.len());
+    for at in places {
+        let end = interrupt(run, at, handler, &judge);
+        let wanted = matches!(end, WaitStatus::Exited(_, 0));
+        assert!(wanted, "{handler:?} before {at:#x}: {end:?}");
+    }
+}
+
+#[test]
+fn a_signal_handler_may_look_at_the_stack_anywhere() {
+    everywhere(F0End::HiddenReturn, Handler::Backtrace);
+}
+
+#[test]
+fn a_signal_handler_may_throw_anywhere() {
+    everywhere(F0End::PatchedReturns, Handler::Throw);
+}
+
+#[test]
+fn a_signal_handler_may_jump_away_anywhere() {
+    everywhere(F0End::HiddenReturn, Handler::Jump);
+}
