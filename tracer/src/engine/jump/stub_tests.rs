@@ -21,6 +21,7 @@ mod budgets;
 mod calls;
 mod cost;
 mod counted;
+mod ends;
 mod frames;
 mod interrupted;
 mod requests;
@@ -72,7 +73,8 @@ impl Arena {
     fn new() -> Arena {
         let data = libc::PROT_READ | libc::PROT_WRITE;
         let code = map(CODE_BYTES, data | libc::PROT_EXEC);
-        let control = map((BLOCKS + BLOCK_COUNT * block::SIZE) as usize, data);
+        // With room behind the last block, in which nobody has any business.
+        let control = map((BLOCKS + (BLOCK_COUNT + 1) * block::SIZE) as usize, data);
         let rings = map((BLOCK_COUNT * ring::SIZE) as usize, data);
         let around = Surroundings {
             pid: std::process::id() as i32,

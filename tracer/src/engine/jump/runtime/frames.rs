@@ -91,7 +91,21 @@ pub fn give_up(
     a.ret()
 }
 
-pub fn stale(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+/// What an entry is that has the slot of the new frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SameSlot {
+    /// Dead: its frame has returned, and the slot is used anew.
+    Dead,
+    /// That of the frame which a tail call replaces.
+    Replaced,
+}
+
+pub fn stale(
+    a: &mut CodeAssembler,
+    start: &mut CodeLabel,
+    same_slot: SameSlot,
+    labels: &Labels,
+) -> Emitted<()> {
     let mut done = a.create_label();
     a.set_label(start)?;
     a.mov(rax, rdi)?;
@@ -99,6 +113,10 @@ pub fn stale(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> E
     // A top entry that is older (or on another stack) makes a huge unsigned number.
     a.cmp(rax, SAME_STACK)?;
     a.ja(done)?;
+    if same_slot == SameSlot::Replaced {
+        a.test(rax, rax)?;
+        a.je(done)?;
+    }
     a.call(labels.give_up)?;
     a.jmp(*start)?;
     a.set_label(&mut done)?;

@@ -19,6 +19,7 @@ use super::layout::{DESCRIPTORS, place};
 
 pub use accounts::{credit, latency};
 use counted::Noticed;
+use frames::SameSlot;
 
 /// Addresses of the routines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,6 +38,8 @@ pub struct Runtime {
     pub first: u64,
     /// rdi slot of a new frame: gives up entries that it shows to be dead. Sets rsi.
     pub stale: u64,
+    /// As `stale`, for a tail call: an entry with the same slot is that of the frame which it replaces.
+    pub stale_at_tail: u64,
     /// rdi slot of a new frame; the shadow stack is full or return addresses were revealed.
     /// Zero flag: pass; else try again.
     pub slow: u64,
@@ -78,7 +81,7 @@ pub struct Runtime {
 impl Runtime {
     /// The addresses of all of them.
     #[must_use]
-    pub fn all(&self) -> [u64; 22] {
+    pub fn all(&self) -> [u64; 23] {
         [
             self.lookup,
             self.register,
@@ -86,6 +89,7 @@ impl Runtime {
             self.renew,
             self.first,
             self.stale,
+            self.stale_at_tail,
             self.slow,
             self.find,
             self.nested,
@@ -155,7 +159,9 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     let mut give_up = labels.give_up;
     frames::give_up(&mut a, &mut give_up, &labels, around)?;
     labels.give_up = give_up;
-    frames::stale(&mut a, &mut stale, &labels)?;
+    frames::stale(&mut a, &mut stale, SameSlot::Dead, &labels)?;
+    let mut stale_at_tail = a.create_label();
+    frames::stale(&mut a, &mut stale_at_tail, SameSlot::Replaced, &labels)?;
     let mut resync = labels.resync;
     frames::resync(&mut a, &mut resync, &labels)?;
     labels.resync = resync;
@@ -204,6 +210,7 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
         renew: code.address(&renew)?,
         first: code.address(&first)?,
         stale: code.address(&stale)?,
+        stale_at_tail: code.address(&stale_at_tail)?,
         slow: code.address(&slow)?,
         find: code.address(&find)?,
         nested: code.address(&nested)?,

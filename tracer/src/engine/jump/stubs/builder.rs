@@ -491,11 +491,17 @@ impl<'a> Builder<'a> {
         };
         self.a.lea(rdi, qword_ptr(rsp + slot))?;
         self.a.cmp(rdi, shadow(TOP, entry::SLOT))?;
-        match site.kind {
+        let routine = match site.kind {
             // The frame that a tail call replaces has the same slot.
-            Kind::Tail(..) => self.a.ja(stale)?,
-            _ => self.a.jae(stale)?,
-        }
+            Kind::Tail(..) => {
+                self.a.ja(stale)?;
+                self.runtime.stale_at_tail
+            }
+            _ => {
+                self.a.jae(stale)?;
+                self.runtime.stale
+            }
+        };
         self.a.set_label(&mut fresh)?;
         self.child(site, place, callee, elsewhere, pass)?;
         self.a.cmp(rsi, field(block::LIMIT))?;
@@ -510,7 +516,7 @@ impl<'a> Builder<'a> {
         self.start()?;
         self.later.push(Later::Call {
             at: stale,
-            routine: self.runtime.stale,
+            routine,
             back: fresh,
         });
         self.later.push(Later::Choose {
