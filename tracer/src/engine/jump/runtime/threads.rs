@@ -262,8 +262,12 @@ pub fn anywhere(
     for register in scratch {
         a.push(register)?;
     }
-    a.mov(r8, around.control + HEADER)?;
-    a.mov(r8d, dword_ptr(r8 + header::NEXT_BLOCK as i32))?;
+    a.mov(rcx, around.control + HEADER)?;
+    a.mov(r8d, dword_ptr(rcx + header::NEXT_BLOCK as i32))?;
+    a.mov(r9d, dword_ptr(rcx + header::BLOCKS as i32))?;
+    // Threads that find no block count on for a moment.
+    a.cmp(r8d, r9d)?;
+    a.cmova(r8d, r9d)?;
     a.mov(rcx, around.control + BLOCKS)?;
     a.set_label(&mut next_block)?;
     a.xor(eax, eax)?;

@@ -1,4 +1,4 @@
-//! Frames that are left without a return.
+//! Frames that are left without a return, and return addresses that other threads have hidden.
 
 use super::*;
 
@@ -39,4 +39,37 @@ fn a_tail_call_behind_a_frame_that_was_left_keeps_the_frame_that_it_replaces() {
     });
     // The call that was left is none of the op's.
     check_ops(&arena, &[3]);
+}
+
+#[test]
+fn only_blocks_that_exist_are_asked_for_a_return_address() {
+    const SLOT: u64 = 0x1230;
+    let mut arena = Arena::new();
+    let anywhere = arena.runtime.anywhere;
+    let at = arena.assemble(|a| {
+        a.mov(rdx, SLOT).unwrap();
+        a.call(anywhere).unwrap();
+        a.ret().unwrap();
+    });
+    // SAFETY: the code just emitted has this signature and keeps what the ABI wants kept.
+    let ask = unsafe { std::mem::transmute::<u64, extern "C" fn() -> u64>(at) };
+    let place = arena.place(&[0; 32]);
+    let awaits = |index: u64, return_to| {
+        let block = arena.control + BLOCKS + index * block::SIZE;
+        let base = block + block::SHADOW + entry::SIZE;
+        set(block + block::BASE, base);
+        set(block + block::TOP, base + entry::SIZE);
+        set(base + entry::SLOT, SLOT);
+        set(base + entry::PLACE, place);
+        set(base + entry::RETURN_TO, return_to);
+    };
+    awaits(BLOCK_COUNT, 7);
+    // As many threads are just finding that there is no block for them.
+    let counter = arena.control + HEADER + header::NEXT_BLOCK;
+    set32(counter, BLOCK_COUNT as u32 + 1);
+    assert_eq!(ask(), 0);
+    awaits(BLOCK_COUNT - 1, 8);
+    assert_eq!(ask(), 8);
+    set32(counter, 1);
+    assert_eq!(ask(), 0);
 }
