@@ -117,6 +117,17 @@ impl Arena {
         }
     }
 
+    /// An arena in memory that a test has.
+    #[cfg(test)]
+    pub fn of(start: TargetAddr, len: u64) -> Arena {
+        Arena {
+            start,
+            len,
+            used: 0,
+            data: 0,
+        }
+    }
+
     /// Whether the address lies in the arena.
     #[must_use]
     pub fn contains(&self, addr: TargetAddr) -> bool {

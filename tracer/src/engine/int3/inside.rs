@@ -8,7 +8,6 @@ use crate::stopped::Registers;
 
 use super::Int3;
 use super::landing::{self, LANDING, Progress, Saved};
-use super::points::Continuation;
 
 /// Bytes of a `syscall` instruction.
 const SYSCALL_BYTES: i64 = 2;
@@ -102,14 +101,7 @@ impl Int3 {
 
     /// Which instruction of the program a thread in a copy of one is about to execute.
     fn original_of(&self, rip: TargetAddr) -> Option<TargetAddr> {
-        let copied =
-            self.continuations
-                .iter()
-                .find_map(|(&addr, &continuation)| match continuation {
-                    Continuation::Copy { at, .. } if at == rip => Some(addr),
-                    Continuation::Copy { jump, next, .. } if jump == rip => Some(next),
-                    _ => None,
-                });
+        let copied = self.continuations.original_of(rip);
         copied.or_else(|| {
             let mut copies = self.syscall_copies.iter();
             copies.find_map(|(&addr, copies)| (copies.plain == rip).then_some(addr))

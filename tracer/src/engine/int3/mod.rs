@@ -10,6 +10,7 @@
 
 mod calibrate;
 mod calls;
+mod continuations;
 mod cpu_time;
 mod delivery;
 mod departure;
@@ -49,11 +50,12 @@ use crate::threads;
 
 pub use calibrate::{Calibration, calibrate};
 use calls::ThreadCalls;
+use continuations::{Continuation, Continuations};
 use delivery::{Attention, Noticed};
 use departure::Departures;
 use edges::Edges;
 use landing::{LANDING, LANDING_TRAP, PASS, SYSCALL_TRAP};
-use points::{Continuation, Points, Roles, SyscallCopies};
+use points::{Points, Roles, SyscallCopies};
 use stacks::Stacks;
 use stop_times::StopTimes;
 
@@ -103,7 +105,7 @@ pub struct Int3 {
     /// What the guardian is to do about the traps in the arena.
     arena_debts: Vec<u32>,
     syscall_copies: HashMap<TargetAddr, SyscallCopies>,
-    continuations: HashMap<TargetAddr, Continuation>,
+    continuations: Continuations,
     edges: Edges,
     /// Stack slots that held the landing pad when their frame was given up, and what belongs there.
     abandoned: HashMap<u64, u64>,
@@ -169,7 +171,7 @@ impl Int3 {
             measured_syscalls: HashMap::new(),
             arena_debts: Vec::new(),
             syscall_copies: HashMap::new(),
-            continuations: HashMap::new(),
+            continuations: Continuations::default(),
             edges: Edges::default(),
             abandoned: HashMap::new(),
             stacks: Stacks::default(),
@@ -281,52 +283,21 @@ impl Int3 {
         Ok(())
     }
 
+    /// How to go on behind a breakpoint at `addr`, made from the program's own bytes, which may be others than when
+    /// one was there before.
     fn continuation(&mut self, addr: TargetAddr) -> Result<Continuation> {
-        if let Some(&known) = self.continuations.get(&addr) {
-            return Ok(known);
-        }
-        const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-        let mut bytes = [0; 15];
-        let readable = (1..=15)
+        let mut bytes = [0; continuations::LONGEST];
+        let readable = (1..=bytes.len())
             .rev()
             .find(|&len| self.memory.read(addr, &mut bytes[..len]).is_ok())
             .unwrap_or(0);
-        let call = displaced::first_call(&bytes[..readable], addr.0).map_err(|reason| {
-            Error::Unsuitable(format!(
-                "the instruction at {addr} cannot be moved: {reason}"
-            ))
-        })?;
-        let continuation = if let Some((to, next)) = call {
-            Continuation::Call {
-                to: TargetAddr(to),
-                next: TargetAddr(next),
-            }
-        } else if bytes.starts_with(&ENDBR64) {
-            Continuation::Skip(addr.offset(4))
-        } else {
-            let arena = self
-                .arena
-                .as_mut()
-                .expect("mapped before anything is armed");
-            let at = arena.reserve(64).ok_or_else(|| {
-                Error::Unsuitable("the room for the probes' code is used up".to_owned())
-            })?;
-            let copy = displaced::first_instruction(&bytes[..readable], addr.0, at.0).map_err(
-                |reason| {
-                    Error::Unsuitable(format!(
-                        "the instruction at {addr} cannot be moved: {reason}"
-                    ))
-                },
-            )?;
-            self.memory.write(at, &copy.code)?;
-            Continuation::Copy {
-                at,
-                jump: at.offset(copy.jump as i64),
-                next: TargetAddr(copy.next),
-            }
-        };
-        self.continuations.insert(addr, continuation);
-        Ok(continuation)
+        let bytes = &mut bytes[..readable];
+        self.points.hide_from(addr, bytes);
+        let arena = self
+            .arena
+            .as_mut()
+            .expect("mapped before anything is armed");
+        self.continuations.get(&self.memory, arena, addr, bytes)
     }
 
     fn syscall_copies(&mut self, addr: TargetAddr, next: TargetAddr) -> Result<SyscallCopies> {
@@ -363,7 +334,7 @@ impl Int3 {
             site.syscall = Some(self.syscall_copies(addr, TargetAddr(site.call.next()))?);
         }
         let continuation = match roles.needs_continuation() {
-            true => Some(self.continuation_unless_armed(addr)?),
+            true => Some(self.continuation(addr)?),
             false => None,
         };
         if self.points.get(addr).is_some() {
@@ -378,15 +349,6 @@ impl Int3 {
             roles,
             continuation,
         )
-    }
-
-    /// The continuation must be made from the program's own bytes, so before the breakpoint is written.
-    fn continuation_unless_armed(&mut self, addr: TargetAddr) -> Result<Continuation> {
-        if self.points.get(addr).is_none() || self.continuations.contains_key(&addr) {
-            return self.continuation(addr);
-        }
-        self.points.disarm(&self.memory, &mut self.ledger, addr)?;
-        self.continuation(addr)
     }
 }
 

@@ -11,31 +11,10 @@ use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::record::SiteId;
 
+use super::continuations::Continuation;
+
 /// The breakpoint instruction, `int3`.
 pub const INT3: u8 = 0xcc;
-
-/// How to go on behind a breakpoint whose instruction is not emulated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Continuation {
-    /// The instruction does nothing (`endbr64`): go on behind it.
-    Skip(TargetAddr),
-    /// A copy of the instruction, followed by a jump back.
-    Copy {
-        /// Where the copy is.
-        at: TargetAddr,
-        /// Where the jump is.
-        jump: TargetAddr,
-        /// Where it leads.
-        next: TargetAddr,
-    },
-    /// The instruction is a call, which is emulated: a copy would make it return to the copy.
-    Call {
-        /// The callee.
-        to: TargetAddr,
-        /// The return address.
-        next: TargetAddr,
-    },
-}
 
 /// Copies of a `syscall` instruction outside the program's text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

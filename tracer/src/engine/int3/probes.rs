@@ -10,10 +10,11 @@ use crate::stopped::{Registers, Stopped};
 
 use super::Int3;
 use super::calls::{Completed, Frame, FrameKind};
+use super::continuations::Continuation;
 use super::delivery::Noticed;
 use super::inside::Inside;
 use super::landing::SYSCALL_TRAP;
-use super::points::{Continuation, Point, Site};
+use super::points::{Point, Site};
 
 /// What the ABI lets a function keep below its stack pointer (System V ABI for AMD64, 3.2.2).
 const RED_ZONE: u64 = 128;

@@ -147,7 +147,7 @@ impl Int3 {
         self.points.forget(&mut self.ledger);
         self.abandoned.clear();
         self.arena = None;
-        self.continuations.clear();
+        self.continuations.forget();
         self.syscall_copies.clear();
         self.measured_syscalls.clear();
         for debt in self.arena_debts.drain(..) {
