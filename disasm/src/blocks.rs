@@ -50,6 +50,10 @@ pub enum UnknownBranch {
     /// The bytes at this address are no instruction.
     #[error("the bytes at {0:#x} are no instruction")]
     Undecodable(u64),
+    /// The code at this address, to which the function jumps, is too much to be followed: it may be a part of the
+    /// function.
+    #[error("the code at {0:#x}, to which the function jumps, was not followed to its end")]
+    Outside(u64),
 }
 
 /// A way to arrive at an address other than from the instruction before it.
@@ -260,8 +264,10 @@ impl Cfg {
             IndirectJump::Table(_) | IndirectJump::Leaves => None,
         });
         let holes = self.instructions.iter().filter(|i| i.is_invalid());
+        let outside = self.outside.exhausted.iter();
         jumps
             .chain(holes.map(|i| UnknownBranch::Undecodable(i.ip())))
+            .chain(outside.map(|&start| UnknownBranch::Outside(start)))
             .collect()
     }
 

@@ -12,8 +12,10 @@ use iced_x86::{Decoder, DecoderOptions};
 use crate::blocks::{direct_target, falls_through};
 use crate::{FunctionCode, Memory};
 
-/// More instructions are not followed for one function.
+/// More instructions are not followed from one jump out of the function.
 const MOST_INSTRUCTIONS: usize = 4096;
+/// Nor more from all of them.
+const MOST_IN_ALL: usize = 1 << 17;
 /// The longest instruction (Intel SDM volume 2, section 2.3.11).
 const LONGEST: usize = 15;
 
@@ -38,6 +40,8 @@ pub(crate) struct Explorer {
     joins: Vec<(u64, u64)>,
     parts: HashSet<u64>,
     pub found: Vec<JumpBack>,
+    /// Beginnings of code that was not followed to its end.
+    pub exhausted: Vec<u64>,
 }
 
 impl Explorer {
@@ -47,6 +51,7 @@ impl Explorer {
             return;
         }
         let mut open = vec![(start, start)];
+        let most = (self.seen.len() + MOST_INSTRUCTIONS).min(MOST_IN_ALL);
         while let Some((from, addr)) = open.pop() {
             if code.contains(addr) {
                 if addr != code.entry() {
@@ -64,7 +69,8 @@ impl Explorer {
                 }
                 continue;
             }
-            if self.seen.len() >= MOST_INSTRUCTIONS {
+            if self.seen.len() >= most {
+                self.exhausted.push(start);
                 break;
             }
             self.seen.insert(addr, start);
@@ -119,7 +125,8 @@ pub(crate) fn readable<'a>(
 #[cfg(test)]
 mod tests {
     use crate::{
-        BranchInto, Cfg, CodePart, FunctionCode, Memory, NoMemory, SkipReason, call_sites,
+        BranchInto, Cfg, CodePart, FunctionCode, Memory, NoMemory, SkipReason, UnknownBranch,
+        call_sites,
     };
 
     const HOT: u64 = 0x40_1000;
@@ -163,6 +170,43 @@ mod tests {
             assert_eq!(cfg.branches_into(HOT + 6..HOT + 9), BranchInto::None);
             assert_eq!(call_sites(&hot(), memory).sites.len(), 1);
         }
+    }
+
+    /// je to code that is much too long; je to the cold part; nop; nop; ret
+    fn hot_and_long(long: usize) -> (FunctionCode, FunctionCode) {
+        const LONG: u64 = 0x41_0000;
+        let bytes = [
+            0x0f, 0x84, 0xfa, 0xef, 0, 0, 0x0f, 0x84, 0xf4, 0x0f, 0, 0, 0x90, 0x90, 0xc3,
+        ];
+        let hot = FunctionCode::new(vec![part(HOT, &bytes)]).unwrap();
+        let filling = |len: usize, end: &[u8]| [&vec![0x90; len], end].concat();
+        // nops; ret. And nops; jmp to the second nop
+        let len = 3000_u32;
+        let back = (HOT as i64 + 13 - (COLD as i64 + i64::from(len) + 5)) as i32;
+        let back = [&[0xe9][..], &back.to_le_bytes()].concat();
+        let outside = vec![
+            part(LONG, &filling(long, &[0xc3])),
+            part(COLD, &filling(len as usize, &back)),
+        ];
+        (hot, FunctionCode::new(outside).unwrap())
+    }
+
+    #[test]
+    fn each_jump_out_is_followed_as_far() {
+        let (hot, outside) = hot_and_long(3000);
+        let cfg = Cfg::build(&hot, &outside);
+        assert!(cfg.is_missing_part(COLD));
+        let from = BranchInto::From(COLD + 3000);
+        assert_eq!(cfg.branches_into(HOT + 12..HOT + 15), from);
+    }
+
+    #[test]
+    fn what_is_not_followed_to_its_end_may_come_back() {
+        let (hot, outside) = hot_and_long(5000);
+        let cfg = Cfg::build(&hot, &outside);
+        let unknown = BranchInto::Unknown(UnknownBranch::Outside(0x41_0000));
+        assert_eq!(cfg.branches_into(HOT + 6..HOT + 13), unknown);
+        assert_eq!(cfg.branches_into(HOT..HOT + 6), BranchInto::None);
     }
 
     #[test]
