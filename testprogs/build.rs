@@ -148,6 +148,7 @@ const PROGRAMS: &[Target] = &[
     c("thread_churn", "c/thread_churn.c", &[]),
     c("three_loops", "c/three_loops.c", &[]),
     c("two_peaks", "c/two_peaks.c", &[]),
+    c("vfork_alone", "c/vfork_alone.c", &[]),
     c("vfork_waits", "c/vfork_waits.c", &[]),
     c("plugin_host", "c/plugin_host.c", &["-ldl"]),
     c(

@@ -1,8 +1,10 @@
 //! fork, vfork, posix_spawn, exec, and programs that end inside f0.
 
 use darc_testprogs::{Opt, ground_truth, program};
+use nix::sys::signal::Signal;
 
 use crate::harness::{Target, Task, for_all, measured, turn, wait_until};
+use crate::report::Report;
 use crate::untouched::{ProcessState, check_text};
 
 /// Children of an attached target run as if there were no darc, also those that call f0.
@@ -114,6 +116,32 @@ fn a_thread_that_waits_for_its_vfork_child() {
         assert!(analysis.report().ops() > 0, "{analysis:#?}");
         check_text(target.pid());
         target.finish_like_native(&program("vfork_waits", opt), &[]);
+    }
+}
+
+/// The only thread waits for its vfork child when darc ends: its code is put back all the same.
+#[test]
+fn a_program_that_waits_in_the_kernel_when_darc_ends() {
+    let _turn = turn();
+    for opt in Opt::ALL {
+        let target = Target::start("vfork_alone", opt, &[]);
+        let stay = ["--decision-ops", "1000000000"];
+        let task = Task::new("jump", "serve").options(&stay);
+        let (mut darc, output, _folder) = task.start_attach(target.pid());
+        darc.wait_for_probes(target.pid());
+        target.signal(Signal::SIGUSR1);
+        wait_until("a wait in the kernel", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", target.pid()));
+            stat.expect("it lives").contains(") D ")
+        });
+        darc.signal(Signal::SIGINT);
+        let darc = darc.finish();
+        let report = Report::read(&output, &darc);
+        assert_eq!(report.at("/probes/bytes_differing_after_detach"), 0);
+        check_text(target.pid());
+        let finished = target.finish();
+        assert_eq!(finished.stdout, "child=5\n", "{finished:#?}");
+        assert!(finished.status.success(), "{finished:#?}");
     }
 }
 

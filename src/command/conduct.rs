@@ -606,6 +606,7 @@ pub fn shown(command: &[OsString]) -> Vec<String> {
 /// Waits for a started program that is no longer traced. `None` when the person does not want to.
 #[must_use]
 pub fn wait_for_exit(pid: i32, interrupts: &Interrupts) -> Option<Ending> {
+    use darc_tracer::children::End;
     use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
     let pid = nix::unistd::Pid::from_raw(pid);
     loop {
@@ -616,7 +617,12 @@ pub fn wait_for_exit(pid: i32, interrupts: &Interrupts) -> Option<Ending> {
                 darc_tracer::child_signal::wait(Duration::from_millis(200))
             }
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(_) => return None,
+            Err(_) => {
+                return Some(match darc_tracer::children::end_of(pid.as_raw())? {
+                    End::Exited(status) => Ending::Exited(status),
+                    End::Killed(signal) => Ending::Killed(signal),
+                });
+            }
         }
         if let Level::LeaveAtOnce(_) = interrupts.level() {
             return None;

@@ -6,6 +6,7 @@
 pub mod addr;
 pub mod arena;
 pub mod child_signal;
+pub mod children;
 pub mod engine;
 pub mod error;
 pub mod event;

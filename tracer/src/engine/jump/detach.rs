@@ -59,24 +59,28 @@ impl Jump {
         let Space {
             installed, patches, ..
         } = space;
+        let mut outcome = Ok(false);
         for attempt in 0..ATTEMPTS {
-            let unmapped = self.while_stopped(|world| {
-                if attempt == 0 {
-                    installed.set_generation(&memory, 0)?;
-                    patches.restore_all(&memory)?;
-                    for thread in world.threads() {
-                        unless_gone(lead_out(thread, &ends))?;
-                    }
+            outcome = self.while_stopped(|world| {
+                installed.set_generation(&memory, 0)?;
+                patches.restore_all(&memory)?;
+                for thread in world.threads() {
+                    unless_gone(lead_out(thread, &ends))?;
                 }
                 installed.reveal(&memory);
                 installed.unmap(pid, &memory, world)
-            })?;
-            if unmapped {
-                tracing::debug!(pid, attempt, "restored the code and gave all memory back");
-                return Ok(());
+            });
+            match &outcome {
+                Ok(true) => {
+                    tracing::debug!(pid, attempt, "restored the code and gave all memory back");
+                    return Ok(());
+                }
+                Err(error) if error.is_gone() => break,
+                // A target that did not stop this time may do so the next time.
+                Ok(false) | Err(_) => std::thread::sleep(BETWEEN),
             }
-            std::thread::sleep(BETWEEN);
         }
+        outcome?;
         // Nothing in the program's text leads there any more.
         tracing::debug!(
             pid,
@@ -116,23 +120,33 @@ fn lead_out(thread: &Stopped, ends: &HashMap<u64, u64>) -> Result<()> {
 /// When the process is gone or may not be traced, or another tracer is at work in it.
 pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
     let memory = Memory::open(pid)?;
-    let Some(installed) = Installed::find(pid, &memory) else {
-        return Ok(Cleared::Nothing);
-    };
-    if let Some(owner) = installed.owner(&memory) {
+    let found = Installed::find(pid, &memory);
+    let owner = found.iter().find_map(|installed| installed.owner(&memory));
+    if let Some(owner) = owner {
         return Err(Error::Unsuitable(format!(
             "process {pid}: is already traced by process {owner}, another darc; end that one first"
         )));
     }
-    let mut patches = Patches::from_journal(&memory, installed.around.control);
+    let mut cleared = Cleared::Nothing;
+    for installed in found {
+        cleared = match (clear(pid, &memory, &installed)?, cleared) {
+            (Cleared::Patches, _) | (_, Cleared::Patches) => Cleared::Patches,
+            (now, _) => now,
+        };
+    }
+    Ok(cleared)
+}
+
+fn clear(pid: i32, memory: &Memory, installed: &Installed) -> Result<Cleared> {
+    let mut patches = Patches::from_journal(memory, installed.around.control);
     for attempt in 0..ATTEMPTS {
         let (unmapped, _) = world::stopped(pid, |world| {
             if attempt == 0 {
-                installed.set_generation(&memory, 0)?;
-                patches.restore_all(&memory)?;
+                installed.set_generation(memory, 0)?;
+                patches.restore_all(memory)?;
             }
-            installed.reveal(&memory);
-            installed.unmap(pid, &memory, world)
+            installed.reveal(memory);
+            installed.unmap(pid, memory, world)
         })?;
         if unmapped {
             return Ok(Cleared::Everything);

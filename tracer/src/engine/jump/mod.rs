@@ -193,21 +193,30 @@ impl Jump {
             self.space = space;
             return Ok(());
         }
-        let memory = self.memory.again()?;
         let (pid, costs) = (self.pid, (self.costs, self.room));
-        let mappings = maps::read(pid)?;
-        let caller = match &space {
-            Some(space) => space.installed.caller,
-            None => RemoteCaller::find(pid, &memory, &mappings)?,
+        let found = self.memory.again().and_then(|memory| {
+            let mappings = maps::read(pid)?;
+            let caller = match &space {
+                Some(space) => space.installed.caller,
+                None => RemoteCaller::find(pid, &memory, &mappings)?,
+            };
+            Ok((memory, mappings, caller))
+        });
+        let (memory, mappings, caller) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                self.space = space;
+                return Err(error);
+            }
         };
         let filled = space.as_ref().map(|space| space.installed.arenas.len());
         let outcome = self.while_stopped(|world| {
-            let mut space = match space {
+            let space = match &mut space {
                 Some(space) => space,
-                None => {
+                none => {
                     let (installed, rings) =
                         Installed::install(pid, &memory, world, caller, costs)?;
-                    Space::new(installed, rings)
+                    none.insert(Space::new(installed, rings))
                 }
             };
             for addr in missing {
@@ -225,10 +234,11 @@ impl Jump {
                 }
             }
             // The target could run meanwhile, but a library that comes and goes would be gone before the probes are set.
-            space.installed.fill(&memory, filled)?;
-            Ok(space)
-        })?;
-        self.space = Some(outcome);
+            space.installed.fill(&memory, filled)
+        });
+        // Whatever came of it: what is mapped must be known, to be removed.
+        self.space = space;
+        outcome?;
         self.write_filter()
     }
 

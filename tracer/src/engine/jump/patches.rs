@@ -179,8 +179,10 @@ impl Patches {
         for thread in world.threads() {
             unless_gone(move_out(thread, &add))?;
         }
-        for (tid, pc) in world.resumption_points() {
-            if add.iter().any(|patch| patch.at < pc && pc < patch.end()) {
+        for (tid, resumption) in world.sleepers() {
+            let inside =
+                |patch: &Patch| resumption.is_none_or(|at| patch.at < at.pc && at.pc < patch.end());
+            if add.iter().any(inside) {
                 return Err(Error::Unsuitable(format!(
                     "thread {tid} waits in the kernel in the middle of an instruction to be replaced, and cannot be moved; try again"
                 )));

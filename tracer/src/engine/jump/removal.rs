@@ -7,22 +7,26 @@ use crate::maps::{self, Mapping};
 use crate::memory::Memory;
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
+use crate::sys;
+use crate::threads;
 
 use super::asm::Surroundings;
 use super::installed::{
     CodeArena, Installed, MOST_BLOCKS, NAME, Room, began, control_bytes, rings_bytes,
 };
 use super::layout::{BLOCKS, HEADER, MAGIC, block, entry, header, place, ring};
-use super::world::World;
+use super::world::{Resumption, World};
 
 /// How much of a stack above the stack pointer is searched for addresses of stubs.
 const STACK_SEARCHED: u64 = 8 << 20;
 
 impl Installed {
-    /// What an earlier tracer left in the process, if it is recognised.
+    /// What earlier tracers left in the process, as far as it is recognised.
     #[must_use]
-    pub fn find(pid: i32, memory: &Memory) -> Option<Installed> {
-        let mappings = maps::read(pid).ok()?;
+    pub fn find(pid: i32, memory: &Memory) -> Vec<Installed> {
+        let Ok(mappings) = maps::read(pid) else {
+            return Vec::new();
+        };
         let name = format!("/memfd:{NAME} (deleted)");
         let candidates = mappings
             .iter()
@@ -76,7 +80,7 @@ impl Installed {
                     caller: RemoteCaller::find(pid, memory, &mappings).ok()?,
                 })
             })
-            .next()
+            .collect()
     }
 
     /// The tracer that made these mappings, if it still lives and is not this one.
@@ -157,17 +161,14 @@ impl Installed {
     /// Whether a thread is in the stubs, or in a signal handler that will return to them.
     ///
     /// No other way leads there: return addresses have been put back before this is asked.
-    fn is_visited(&self, memory: &Memory, thread: &Stopped, mappings: &[Mapping]) -> bool {
+    fn is_visited(&self, memory: &Memory, at: Resumption, mappings: &[Mapping]) -> bool {
         /// The code segment of 64-bit user code on Linux, which follows the flags in a signal frame
         /// (`struct sigcontext` in the kernel's uapi/asm/sigcontext.h).
         const USER_CODE: u16 = 0x33;
-        let Ok(registers) = thread.registers() else {
-            return false;
-        };
-        if self.is_code(registers.rip().0) {
+        if self.is_code(at.pc) {
             return true;
         }
-        let from = registers.rsp() & !7;
+        let from = at.sp & !7;
         let stack = mappings.iter().find(|m| m.contains(from));
         let end = stack.map_or(from, |m| m.end.min(from + STACK_SEARCHED));
         let mut bytes = vec![0; (end - from) as usize];
@@ -189,9 +190,15 @@ impl Installed {
     /// When a mapping cannot be given back.
     pub fn unmap(&self, pid: i32, memory: &Memory, world: &mut World) -> Result<bool> {
         let mappings = maps::read(pid)?;
-        if world
-            .threads()
-            .any(|thread| self.is_visited(memory, thread, &mappings))
+        let visits = |at| self.is_visited(memory, at, &mappings);
+        // A thread that is gone returns to nothing, of one that cannot be stopped anything may be.
+        let stopped = world.threads().filter_map(resumption);
+        let asleep = world.sleepers().map(|(_, at)| at);
+        if stopped
+            .map(Some)
+            .chain(asleep)
+            .any(|at| at.is_none_or(visits))
+            || has_guests(pid)
         {
             return Ok(false);
         }
@@ -222,5 +229,74 @@ impl Installed {
             Err(Error::Unsuitable(_)) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+}
+
+fn resumption(thread: &Stopped) -> Option<Resumption> {
+    let registers = thread.registers().ok()?;
+    Some(Resumption {
+        pc: registers.rip().0,
+        sp: registers.rsp(),
+    })
+}
+
+/// Whether another process runs in the memory of this one: a child made by vfork(2) that has not executed its program
+/// yet. Nobody has stopped it.
+fn has_guests(pid: i32) -> bool {
+    let tids = threads::list(pid).unwrap_or_default();
+    let children = tids.into_iter().flat_map(|tid| {
+        let listed = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"));
+        let listed = listed.unwrap_or_default();
+        let numbers = listed.split_ascii_whitespace();
+        numbers
+            .filter_map(|number| number.parse().ok())
+            .collect::<Vec<i32>>()
+    });
+    children
+        .into_iter()
+        .any(|child| sys::shares_memory(pid, child) == Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child that waits in the kernel, and darc's memory where it will go on.
+    #[test]
+    fn a_thread_that_cannot_be_stopped_keeps_what_it_returns_to() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let pid = child.id() as i32;
+        let at = loop {
+            match Resumption::of(pid) {
+                Some(at) if threads::state(pid) == Some('S') => break at,
+                _ => std::thread::yield_now(),
+            }
+        };
+        let memory = Memory::open(pid).unwrap();
+        let mappings = maps::read(pid).unwrap();
+        let with_arena = |start: u64| Installed {
+            around: Surroundings {
+                pid,
+                control: 0,
+                rings: 0,
+                ring_bytes: 0,
+                inside: 0,
+                outside: 0,
+                inside_f0: 0,
+                counted: (0, 0),
+                tid_offset: None,
+            },
+            blocks: 0,
+            room: Room::default(),
+            arenas: vec![CodeArena::bare(Arena::found(TargetAddr(start), 4096))],
+            caller: RemoteCaller::find(pid, &memory, &mappings).unwrap(),
+        };
+        assert!(with_arena(at.pc & !4095).is_visited(&memory, at, &mappings));
+        assert!(!with_arena(4096).is_visited(&memory, at, &mappings));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

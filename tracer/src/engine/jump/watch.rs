@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::children::{self, End};
 use crate::engine::Notice;
 use crate::error::{Error, Result};
-use crate::event::{Event, decode};
 use crate::maps;
 use crate::memory::Memory;
 use crate::sys;
@@ -133,15 +133,15 @@ impl Watch {
     }
 
     fn how_it_ended(&self) -> Notice {
-        let status = match self.child {
-            true => sys::reap(self.pid),
-            false => zombie_status(self.pid),
+        let end = match self.child {
+            true => children::end_of(self.pid),
+            false => zombie_status(self.pid).and_then(children::end),
         };
-        match status.map(decode) {
-            Some(Event::Killed(signal)) => Notice::Killed(signal),
-            Some(Event::Exited(status)) => Notice::Exited(status),
+        match end {
+            Some(End::Killed(signal)) => Notice::Killed(signal),
+            Some(End::Exited(status)) => Notice::Exited(status),
             // Its parent has taken the status already; nothing is known but that it ended.
-            _ => Notice::Exited(0),
+            None => Notice::Exited(0),
         }
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::child_signal;
+use crate::children;
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, decode};
 use crate::stopped::Stopped;
@@ -22,6 +23,8 @@ use crate::threads::{self, SignalMasks};
 const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE;
 /// A thread that does not stop for so long and cannot run either is left alone.
 const UNINTERRUPTIBLE: Duration = Duration::from_millis(50);
+/// ... and so are all threads, when none has stopped for so long: nobody is there then to map memory.
+const ALL_UNINTERRUPTIBLE: Duration = Duration::from_secs(1);
 /// A thread that does not stop for so long is a reason to give up.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A stop is reported by a signal; so often it is looked for without one, at first and later. Each look has the scheduler
@@ -43,6 +46,26 @@ enum Held {
     GroupStopped,
 }
 
+/// Where a thread that waits in the kernel goes on (proc_pid_syscall(5)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resumption {
+    /// The instruction.
+    pub pc: u64,
+    /// The stack pointer.
+    pub sp: u64,
+}
+
+impl Resumption {
+    /// `None` when the thread is gone or runs.
+    pub fn of(tid: i32) -> Option<Resumption> {
+        let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).ok()?;
+        let mut last = text.split_ascii_whitespace().rev();
+        let mut next = || u64::from_str_radix(last.next()?.strip_prefix("0x")?, 16).ok();
+        let pc = next()?;
+        Some(Resumption { pc, sp: next()? })
+    }
+}
+
 /// A target of which no thread runs.
 #[derive(Debug)]
 pub struct World {
@@ -57,14 +80,10 @@ impl World {
         self.threads.iter().map(|(thread, _)| thread)
     }
 
-    /// Where the threads that wait in the kernel will go on, as far as that is known (proc_pid_syscall(5)).
-    pub fn resumption_points(&self) -> impl Iterator<Item = (i32, u64)> + '_ {
-        self.asleep.iter().filter_map(|&tid| {
-            let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).ok()?;
-            let pc = text.split_ascii_whitespace().next_back()?;
-            let pc = u64::from_str_radix(pc.strip_prefix("0x")?, 16).ok()?;
-            Some((tid, pc))
-        })
+    /// The threads that wait in the kernel, and where they will go on, as far as that is known.
+    pub fn sleepers(&self) -> impl Iterator<Item = (i32, Option<Resumption>)> + '_ {
+        let asleep = self.asleep.iter();
+        asleep.map(|&tid| (tid, Resumption::of(tid)))
     }
 
     /// A thread that can make system calls in the target's name.
@@ -77,10 +96,13 @@ impl World {
             .find(|(_, held)| *held == Held::Running)
             .map(|(thread, _)| thread)
             .ok_or_else(|| {
-                Error::Unsuitable(
-                    "no thread of the target can be used to map memory: it is stopped; send it SIGCONT"
-                        .to_owned(),
-                )
+                let why = match self.asleep.is_empty() {
+                    true => "it is stopped; send it SIGCONT",
+                    false => "all wait in the kernel, where they cannot be stopped; try again",
+                };
+                Error::Unsuitable(format!(
+                    "no thread of the target can be used to map memory: {why}"
+                ))
             })
     }
 
@@ -102,7 +124,7 @@ impl World {
                 // Those that were made meanwhile stop by themselves, but for those that were hidden from us.
                 let others = threads::seize_others(pid, OPTIONS, &mut seized)?;
                 if others.is_empty() {
-                    return match world.threads.is_empty() {
+                    return match world.threads.is_empty() && world.asleep.is_empty() {
                         true => Err(Error::ThreadGone { tid: pid }),
                         false => Ok(world),
                     };
@@ -125,12 +147,16 @@ impl World {
                 .iter()
                 .map(|&tid| (tid, threads::state(tid)))
                 .collect();
+            let patience = match world.threads.is_empty() {
+                true => ALL_UNINTERRUPTIBLE,
+                false => UNINTERRUPTIBLE,
+            };
             for &(tid, state) in &states {
                 match state {
                     // A first thread that ends before the others reports nothing until they have ended.
                     Some('Z' | 'X') | None => drop(waiting.remove(&tid)),
                     // Such a thread comes back to the program only after it has stopped for us.
-                    Some('D') if waited > UNINTERRUPTIBLE => {
+                    Some('D') if waited > patience => {
                         waiting.remove(&tid);
                         world.asleep.insert(tid);
                     }
@@ -163,6 +189,9 @@ impl World {
                 Event::Exited(_) | Event::Killed(_) => {
                     // Its id may come again.
                     seized.remove(&tid);
+                    if tid == pid {
+                        children::keep(pid, status);
+                    }
                     continue;
                 }
                 Event::Signal(signal) => (Stopped::observed(tid, signal), Held::Running),
