@@ -105,7 +105,7 @@ impl Analysis {
         let fnode = self.ftree.fnode(id);
         let own = fnode.record(peak).self_maxcount;
         let known = |child: &FnodeId| self.ftree.fnode(*child).record(peak);
-        let maxcount = |child: &FnodeId| known(child).maxcount - known(child).before;
+        let maxcount = |child: &FnodeId| known(child).maxcount.saturating_sub(known(child).before);
         let most = fnode.children.iter().map(maxcount).fold(own, u64::max);
         let threshold = threshold(most, self.params.maxcount_percentage);
         let measured = |child: &&FnodeId| fnode.measures(self.ftree.fnode(**child), peak);

@@ -276,6 +276,12 @@ impl Fnode {
             || child.record(peak).state != PathState::NotChosen
     }
 
+    /// Whether its function's calls are measured in portions.
+    #[must_use]
+    pub(crate) fn is_in_portions(&self) -> bool {
+        self.rounds > 1
+    }
+
     /// Whether the target has to carry this fnode's probe.
     #[must_use]
     pub fn is_probe_needed(&self) -> bool {
@@ -340,6 +346,28 @@ impl Ftree {
         self.fnode_mut(parent).children.push(id);
         self.by_call.insert((parent, site, callee), id);
         id
+    }
+
+    /// The fnode of a call, if there is one.
+    #[must_use]
+    pub(crate) fn known_child(
+        &self,
+        parent: FnodeId,
+        site: SiteId,
+        callee: Callee,
+    ) -> Option<FnodeId> {
+        self.by_call.get(&(parent, site, callee)).copied()
+    }
+
+    /// Puts back how an earlier run went over an fnode's calls: in how many portions, and in which of its parent's
+    /// portions its own call was (from 0).
+    ///
+    /// # Panics
+    /// When there is no such fnode.
+    pub fn set_portions(&mut self, fnode: FnodeId, portions: usize, portion: usize) {
+        let fnode = self.fnode_mut(fnode);
+        fnode.rounds = portions.max(1);
+        fnode.in_round = portion;
     }
 
     /// The fnode that stands for time away in calls of the parent, created when there is none yet.

@@ -5,38 +5,99 @@
 //! it; as long as the function itself is among the causes, its time may be that of calls in another portion, and the
 //! next one is measured. Each peak goes at its own pace.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use darc_tracer::record::{FnodeId, Ticks};
+use darc_tracer::record::{FnodeId, SiteId, Ticks};
 
 use super::descent::{Analysis, Request};
-use super::ftree::{Expansion, Fnode, PathState};
+use super::ftree::{Callee, Expansion, Fnode, PathState};
 
 impl Analysis {
-    /// Says in how many portions the calls of an fnode are measured, before [`Analysis::add_child`] adds those that are
-    /// wanted.
+    /// Takes the calls of an fnode's function in the portions in which they are measured. Of those, the calls become children
+    /// that a peak's decision is at, or that lead to where another decision is open.
+    ///
+    /// Portions that are not those of before (an earlier run had another limit, or none) were measured with other calls
+    /// beside them: what was counted for a decision that is still open says nothing, and it begins anew.
     ///
     /// # Panics
     /// When it is no fnode of this analysis.
-    pub fn set_rounds(&mut self, fnode: FnodeId, rounds: usize) {
-        self.ftree.fnode_mut(fnode).rounds = rounds.max(1);
+    pub fn add_portions(&mut self, id: FnodeId, portions: &[Vec<(SiteId, Callee)>]) {
+        if !self.are_known(id, portions) {
+            for peak in self.open_at(id) {
+                self.begin_portion(id, peak, 0);
+            }
+        }
+        self.ftree.fnode_mut(id).rounds = portions.len().max(1);
+        let sites = (0..).zip(portions).flat_map(|(round, calls)| {
+            let sites = calls.iter().map(|&(site, _)| site);
+            sites.map(move |site| (site, round))
+        });
+        let round_of: HashMap<SiteId, usize> = sites.collect();
+        for child in self.ftree.fnode(id).children.clone() {
+            let child = self.ftree.fnode_mut(child);
+            if let Some(&round) = child.site.and_then(|site| round_of.get(&site)) {
+                child.in_round = round;
+            }
+        }
+        let needed: HashSet<SiteId> = self.needed_below(id).collect();
+        let wanted = self.rounds_wanted(id);
+        for (round, calls) in portions.iter().enumerate() {
+            for &(site, callee) in calls {
+                if wanted.contains(&round) || needed.contains(&site) {
+                    let child = self.add_child(id, site, callee);
+                    self.ftree.fnode_mut(child).in_round = round;
+                }
+            }
+        }
+    }
+
+    /// Whether what was counted for open decisions was counted in these portions.
+    fn are_known(&self, id: FnodeId, portions: &[Vec<(SiteId, Callee)>]) -> bool {
+        let fnode = self.ftree.fnode(id);
+        if fnode.rounds <= 1 && portions.len() <= 1 {
+            return true;
+        }
+        let open = self.open_at(id).into_iter();
+        let begun = open.map(|peak| {
+            let record = fnode.record(peak);
+            record.round + usize::from(record.decision_ops > 0)
+        });
+        let begun = begun.max().unwrap_or(0);
+        let mut calls = (0..).zip(portions).flat_map(|(round, calls)| {
+            let calls = calls.iter();
+            calls.map(move |&(site, callee)| (round, site, callee))
+        });
+        fnode.rounds == portions.len()
+            && calls.all(
+                |(round, site, callee)| match self.ftree.known_child(id, site, callee) {
+                    Some(child) => self.ftree.fnode(child).in_round == round,
+                    None => round >= begun,
+                },
+            )
+    }
+
+    /// The sites of known calls that are measured whatever the portion: chosen ones, and those on the way to an fnode
+    /// where a decision is open.
+    fn needed_below(&self, id: FnodeId) -> impl Iterator<Item = SiteId> + '_ {
+        let leading = self.leading_to_open();
+        let children = self.ftree.fnode(id).children.iter();
+        children
+            .map(|&child| self.ftree.fnode(child))
+            .filter(move |child| leading[child.id.0 as usize] || self.is_needed_above(child))
+            .filter_map(|child| child.site)
+    }
+
+    fn open_at(&self, id: FnodeId) -> Vec<u32> {
+        let records = self.ftree.fnode(id).records();
+        let open = records.filter(|(_, record)| record.state.is_open());
+        open.map(|(peak, _)| peak).collect()
     }
 
     /// The portions of an fnode's calls that peaks are at.
-    #[must_use]
-    pub fn rounds_wanted(&self, fnode: FnodeId) -> BTreeSet<usize> {
-        let fnode = self.ftree.fnode(fnode);
-        let open = fnode.records().filter(|(_, record)| record.state.is_open());
-        open.map(|(_, record)| record.round.min(fnode.rounds - 1))
-            .collect()
-    }
-
-    /// Says in which portion a call of its parent is.
-    ///
-    /// # Panics
-    /// When it is no fnode of this analysis.
-    pub fn set_in_round(&mut self, child: FnodeId, round: usize) {
-        self.ftree.fnode_mut(child).in_round = round;
+    fn rounds_wanted(&self, id: FnodeId) -> BTreeSet<usize> {
+        let fnode = self.ftree.fnode(id);
+        let round = |peak| fnode.record(peak).round.min(fnode.rounds - 1);
+        self.open_at(id).into_iter().map(round).collect()
     }
 
     /// Whether calls of an fnode are left that have not been measured for a peak.
@@ -47,20 +108,25 @@ impl Analysis {
 
     /// Goes on to the next portion.
     pub(super) fn next_round(&mut self, id: FnodeId, peak: u32) {
+        let next = self.ftree.fnode(id).record(peak).round + 1;
+        self.begin_portion(id, peak, next);
+        self.ftree.fnode_mut(id).expansion = Expansion::Requested;
+        self.set_state(id, peak, PathState::Waiting);
+        self.requests.push_back(Request::Expand(id));
+    }
+
+    /// Counts anew, for a decision about the calls of this portion.
+    fn begin_portion(&mut self, id: FnodeId, peak: u32, round: usize) {
         for child in self.ftree.fnode(id).children.clone() {
             let record = self.ftree.fnode_mut(child).record_mut(peak);
             record.before = record.maxcount;
         }
-        let fnode = self.ftree.fnode_mut(id);
-        fnode.expansion = Expansion::Requested;
-        let record = fnode.record_mut(peak);
-        record.round += 1;
+        let record = self.ftree.fnode_mut(id).record_mut(peak);
+        record.round = round;
         record.self_maxcount = 0;
         record.decision_ops = 0;
         record.self_time = Ticks(0);
         record.loop_time = Ticks(0);
-        self.set_state(id, peak, PathState::Waiting);
-        self.requests.push_back(Request::Expand(id));
     }
 
     /// Whether a call is measured for a decision at its parent.
@@ -78,11 +144,12 @@ impl Analysis {
 
 #[cfg(test)]
 mod tests {
-    use darc_tracer::record::{Arguments, Op, SiteId, Touched, Tsc};
+    use darc_tracer::record::{Arguments, Op, Touched, Tsc};
 
-    use super::super::ftree::{Callee, CalleeId};
+    use super::super::ftree::{Callee, CalleeId, Stop};
     use super::super::params::Params;
     use super::super::root_cause::CauseKind;
+    use super::super::simulate::{Program, Run, Session, call};
     use super::*;
 
     const CALLS: u32 = 6;
@@ -123,14 +190,10 @@ mod tests {
                     analysis.expanded(fnode, Tsc(now * 100_000 + 50_000));
                     continue;
                 }
-                analysis.set_rounds(fnode, (CALLS / PORTION) as usize);
-                for round in analysis.rounds_wanted(fnode) {
-                    for call in (0..CALLS).filter(|call| (call / PORTION) as usize == round) {
-                        let callee = Callee::Function(CalleeId(call));
-                        let child = analysis.add_child(fnode, SiteId(call), callee);
-                        analysis.set_in_round(child, round);
-                    }
-                }
+                let calls = (0..CALLS).map(|id| (SiteId(id), call(id)));
+                let calls: Vec<_> = calls.collect();
+                let portions = calls.chunks(PORTION as usize).map(<[_]>::to_vec);
+                analysis.add_portions(fnode, &portions.collect::<Vec<_>>());
                 analysis.expanded(fnode, Tsc(now * 100_000 + 50_000));
             }
             let needed = analysis.needed_probes().filter(|&id| id != FnodeId::ROOT);
@@ -174,5 +237,66 @@ mod tests {
     fn causes_in_two_portions_are_both_found() {
         let (calls, itself, _) = analysed([4_700, 10, 10, 10, 4_700, 10]);
         assert_eq!((calls, itself), (vec![0, 4], false));
+    }
+
+    /// f0 makes six calls, of which the last takes the time.
+    fn last_of_six() -> Program {
+        let sites = [1, 2, 3, 4, 5, 6].map(|id| (id, call(id)));
+        let quick = |run: &mut Run<'_>| run.work(100);
+        let f0 = |run: &mut Run<'_>| (1..=6).for_each(|id| run.call(id, id));
+        let quick_ones = ["a", "b", "c", "d", "e"].into_iter().zip(1..);
+        quick_ones
+            .fold(Program::default(), |program, (name, id)| {
+                program.function(id, name, &[], quick)
+            })
+            .function(0, "f0", &sites, f0)
+            .function(6, "slow", &[], |run| run.work(90_000))
+    }
+
+    fn ends(session: &Session) -> Vec<(String, CauseKind, Stop)> {
+        session.causes(1)
+    }
+
+    fn slow() -> Vec<(String, CauseKind, Stop)> {
+        vec![("f0/slow".to_owned(), CauseKind::Function, Stop::NoCalls)]
+    }
+
+    #[test]
+    fn what_was_counted_in_other_portions_decides_nothing_after_a_resume() {
+        let params = Params::default();
+        let mut stopped =
+            Session::in_portions(last_of_six(), Analysis::new(params), PORTION as usize);
+        let at = |session: &Session| {
+            let record = session.analysis.ftree().root().record(1);
+            (record.round, record.decision_ops)
+        };
+        while at(&stopped) != (1, params.decision_ops - 1) {
+            assert!(!stopped.finished);
+            stopped.run(1);
+        }
+        for most in [usize::MAX, 4, PORTION as usize, 1] {
+            let analysis = Analysis::resume(params, stopped.stored()).unwrap();
+            let mut resumed = Session::in_portions(last_of_six(), analysis, most);
+            resumed.run(1_000);
+            assert_eq!(ends(&resumed), slow(), "at most {most} at once");
+        }
+    }
+
+    #[test]
+    fn a_short_program_is_gone_over_in_portions_by_many_runs() {
+        let params = Params::default();
+        let mut session = Session::new(last_of_six(), params);
+        session.run(params.start_ops - 1);
+        let mut runs = 0;
+        while !session.finished {
+            assert!(runs < 30);
+            let analysis = Analysis::resume(params, session.stored()).unwrap();
+            session = Session::in_portions(last_of_six(), analysis, PORTION as usize);
+            // Fewer than a decision takes.
+            session.run(7);
+            assert!(session.probes() <= PORTION as usize);
+            runs += 1;
+        }
+        assert_eq!(ends(&session), slow());
     }
 }

@@ -295,26 +295,12 @@ fn several_causes_are_followed_side_by_side() {
             maxcount_percentage: percentage,
             ..Params::default()
         };
-        let mut session = Session::new(program_of(&program), params);
+        let mut session = Session::new(program.clone(), params);
         session.run(10_000);
         session.causes(1)
     };
     assert_eq!(all(0.9), [no_calls("f0/a"), no_calls("f0/b")]);
     assert_eq!(all(1.0), [no_calls("f0/a")], "only the winner");
-}
-
-/// The same program again.
-fn program_of(program: &Program) -> Program {
-    let mut copy = Program::default();
-    for (&id, function) in &program.functions {
-        let sites: Vec<_> = function
-            .sites
-            .iter()
-            .map(|&(site, callee)| (site.0, callee))
-            .collect();
-        copy = copy.function(id, function.name, &sites, function.body);
-    }
-    copy
 }
 
 #[test]
@@ -431,18 +417,8 @@ fn an_op_without_time_ends_at_the_function() {
 
 /// The program is run again with what is known.
 fn again(session: &Session, params: Params) -> Session {
-    let stored = Stored {
-        profile: session.analysis.profile().clone(),
-        peaks: session
-            .analysis
-            .peaks()
-            .iter()
-            .map(|peak| (peak.first_bucket, peak.last_bucket))
-            .collect(),
-        ftree: session.analysis.ftree().clone(),
-    };
-    let analysis = Analysis::resume(params, stored).unwrap();
-    Session::over(program_of(&session.program), analysis)
+    let analysis = Analysis::resume(params, session.stored()).unwrap();
+    Session::over(session.program.clone(), analysis)
 }
 
 #[test]
@@ -547,9 +523,8 @@ fn what_contradicts_itself_is_not_gone_on_with() {
     let mut session = Session::new(chain(), Params::default());
     session.run(300);
     let stored = |peaks: &[(u32, u32)]| Stored {
-        profile: session.analysis.profile().clone(),
         peaks: peaks.to_vec(),
-        ftree: session.analysis.ftree().clone(),
+        ..session.stored()
     };
     for peaks in [&[(9, 8)][..], &[(5, 8), (8, 9)], &[(5, 700)], &[]] {
         assert!(Analysis::resume(Params::default(), stored(peaks)).is_err());

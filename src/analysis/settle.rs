@@ -63,14 +63,7 @@ impl Analysis {
     /// A probe is needed while its parent collects (or is about to), and while anything at or below its
     /// own fnode does: a deeper decision needs the latency of every fnode above it.
     pub(super) fn retire(&mut self) {
-        let mut open = vec![false; self.ftree.len() + 1];
-        for fnode in self.ftree.fnodes().rev() {
-            let here = fnode.records().any(|(_, record)| record.state.is_open());
-            open[fnode.id.0 as usize] |= here;
-            if let Some(parent) = fnode.parent {
-                open[parent.0 as usize] |= open[fnode.id.0 as usize];
-            }
-        }
+        let open = self.leading_to_open();
         let is_open = |id: FnodeId| {
             let records = self.ftree.fnode(id).records();
             records
@@ -101,5 +94,18 @@ impl Analysis {
         if !retired.is_empty() {
             self.requests.push_back(Request::Retire(retired));
         }
+    }
+
+    /// By fnode id: whether a decision is open at it or anywhere below.
+    pub(super) fn leading_to_open(&self) -> Vec<bool> {
+        let mut open = vec![false; self.ftree.len() + 1];
+        for fnode in self.ftree.fnodes().rev() {
+            let here = fnode.records().any(|(_, record)| record.state.is_open());
+            open[fnode.id.0 as usize] |= here;
+            if let Some(parent) = fnode.parent {
+                open[parent.0 as usize] |= open[fnode.id.0 as usize];
+            }
+        }
+        open
     }
 }

@@ -8,9 +8,11 @@ use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 use super::descent::{Analysis, Request};
 use super::ftree::{Callee, CalleeId, Stop};
 use super::params::Params;
+use super::resume::Stored;
 use super::root_cause::{CauseKind, RootCause};
 
 /// One function: its calls, and what it does when it runs.
+#[derive(Clone)]
 pub(crate) struct Function {
     pub name: &'static str,
     pub sites: Vec<(SiteId, Callee)>,
@@ -18,7 +20,7 @@ pub(crate) struct Function {
 }
 
 /// A program whose f0 is function 0.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Program {
     pub functions: BTreeMap<u32, Function>,
 }
@@ -123,6 +125,8 @@ pub(crate) struct Session {
     pub analysis: Analysis,
     edges: HashMap<(FnodeId, SiteId, Callee), FnodeId>,
     filter: Option<Vec<std::ops::RangeInclusive<Ticks>>>,
+    /// So many calls of a function are measured at once.
+    most: usize,
     now: u64,
     pub next_op: u64,
     pub finished: bool,
@@ -136,7 +140,13 @@ impl Session {
     }
 
     pub(crate) fn over(program: Program, analysis: Analysis) -> Self {
+        Self::in_portions(program, analysis, usize::MAX)
+    }
+
+    /// Measures at most so many calls of a function at once for a peak.
+    pub(crate) fn in_portions(program: Program, analysis: Analysis, most: usize) -> Self {
         let mut session = Self {
+            most,
             program,
             analysis,
             edges: HashMap::new(),
@@ -195,30 +205,31 @@ impl Session {
         }
     }
 
+    /// As a session does: the probes change once for all that was asked for.
     fn serve(&mut self) {
         loop {
             let requests = self.analysis.requests();
             if requests.is_empty() {
                 return;
             }
+            let mut expanded = Vec::new();
             for request in requests {
                 self.log.push(request.clone());
                 match request {
-                    Request::Expand(fnode) => self.expand(fnode),
+                    Request::Expand(fnode) => expanded.extend(self.expand(fnode)),
                     Request::FilterChanged(ranges) => self.filter = Some(ranges),
-                    Request::Retire(fnodes) => {
-                        self.edges.retain(|_, child| !fnodes.contains(child));
-                    }
-                    Request::Finished => {
-                        self.edges.clear();
-                        self.finished = true;
-                    }
+                    Request::Retire(_) => {}
+                    Request::Finished => self.finished = true,
                 }
+            }
+            self.instrument();
+            for fnode in expanded {
+                self.analysis.expanded(fnode, Tsc(self.now));
             }
         }
     }
 
-    fn expand(&mut self, fnode: FnodeId) {
+    fn expand(&mut self, fnode: FnodeId) -> Option<FnodeId> {
         let callee = match fnode {
             FnodeId::ROOT => call(0),
             _ => self.analysis.ftree().fnode(fnode).callee,
@@ -226,13 +237,43 @@ impl Session {
         let Some(function) = self.program.of(callee) else {
             let why = Stop::NotInstrumentable("no code".to_owned());
             self.analysis.cannot_expand(fnode, why);
-            return;
+            return None;
         };
-        for &(site, callee) in &function.sites {
-            let child = self.analysis.add_child(fnode, site, callee);
-            self.edges.insert((fnode, site, callee), child);
+        let portions = function.sites.chunks(self.most).map(<[_]>::to_vec);
+        let portions: Vec<_> = portions.collect();
+        self.analysis.add_portions(fnode, &portions);
+        Some(fnode)
+    }
+
+    fn instrument(&mut self) {
+        self.edges.clear();
+        if self.finished {
+            return;
         }
-        self.analysis.expanded(fnode, Tsc(self.now));
+        for id in self.analysis.needed_probes() {
+            let fnode = self.analysis.ftree().fnode(id);
+            if let (Some(parent), Some(site)) = (fnode.parent, fnode.site) {
+                self.edges.insert((parent, site, fnode.callee), id);
+            }
+        }
+    }
+
+    /// What an analysis in a later run goes on with.
+    pub(crate) fn stored(&self) -> Stored {
+        let peaks = self.analysis.peaks();
+        Stored {
+            profile: self.analysis.profile().clone(),
+            peaks: peaks
+                .iter()
+                .map(|peak| (peak.first_bucket, peak.last_bucket))
+                .collect(),
+            ftree: self.analysis.ftree().clone(),
+        }
+    }
+
+    /// How many probes the program carries.
+    pub(crate) fn probes(&self) -> usize {
+        self.edges.len()
     }
 
     /// The root-cause paths of a peak: names joined by `/`, kind, stop.

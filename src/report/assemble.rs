@@ -398,7 +398,11 @@ pub fn ftree(analysis: &Analysis, names: &dyn Names) -> FtreeNode {
             // It did not occur.
             continue;
         }
-        let node = node(fnode, children, names);
+        let mut node = node(fnode, children, names);
+        let parent = fnode.parent.map(|parent| analysis.ftree().fnode(parent));
+        if parent.is_some_and(Fnode::is_in_portions) && fnode.site.is_some() {
+            node.portion = ordinal(fnode.in_round);
+        }
         match fnode.parent {
             Some(parent) => below.entry(parent).or_default().push(node),
             None => return node,
@@ -436,6 +440,11 @@ fn node(fnode: &Fnode, children: Vec<FtreeNode>, names: &dyn Names) -> FtreeNode
         file: site.as_ref().and_then(|site| site.file.clone()),
         line: site.as_ref().and_then(|site| site.line),
         site: site.map(|site| site.place),
+        portions: match fnode.is_in_portions() {
+            true => ordinal(fnode.rounds - 1),
+            false => 0,
+        },
+        portion: 0,
         maxcount: counts(|record| record.maxcount),
         self_maxcount: counts(|record| record.self_maxcount),
         root_cause_of: fnode
@@ -448,13 +457,18 @@ fn node(fnode: &Fnode, children: Vec<FtreeNode>, names: &dyn Names) -> FtreeNode
         count: stats.count,
         peaks: fnode
             .records()
-            .map(|(peak, record)| (peak, fnode_peak(record)))
+            .map(|(peak, record)| (peak, fnode_peak(fnode, record)))
             .collect(),
         children,
     }
 }
 
-fn fnode_peak(record: &PeakRecord) -> FnodePeak {
+/// What is counted from 0, counted from 1.
+fn ordinal(number: usize) -> u32 {
+    u32::try_from(number).map_or(u32::MAX, |number| number.saturating_add(1))
+}
+
+fn fnode_peak(fnode: &Fnode, record: &PeakRecord) -> FnodePeak {
     let (state, stop) = match &record.state {
         PathState::NotChosen => (DescentState::NotChosen, None),
         PathState::Waiting => (DescentState::Waiting, None),
@@ -470,6 +484,11 @@ fn fnode_peak(record: &PeakRecord) -> FnodePeak {
         stop,
         reason: reason.flatten(),
         least_part: record.least_part.unwrap_or(0),
+        portion: match fnode.is_in_portions() && record.state != PathState::NotChosen {
+            true => ordinal(record.round),
+            false => 0,
+        },
+        maxcount_before: record.before,
         decision_ops: record.decision_ops,
         measured_ops: record.measured_ops,
         measured_time: record.measured_time.0,

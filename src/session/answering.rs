@@ -137,13 +137,7 @@ impl Session<'_> {
         )?;
         let portions = self.portions(entry, calls);
         let analysis = &mut self.investigation.analysis;
-        analysis.set_rounds(fnode, portions.len());
-        for round in analysis.rounds_wanted(fnode) {
-            for &(site, callee) in portions.get(round).into_iter().flatten() {
-                let child = analysis.add_child(fnode, site, callee);
-                analysis.set_in_round(child, round);
-            }
-        }
+        analysis.add_portions(fnode, &portions);
         Ok(())
     }
 

@@ -83,6 +83,8 @@ fn ftree(root: &FtreeNode, ids: &mut dyn Ids) -> Result<Ftree, StateError> {
     let mut tree = Ftree::new();
     let mut below = vec![(root, FnodeId::ROOT)];
     while let Some((node, id)) = below.pop() {
+        let portion = node.portion.saturating_sub(1) as usize;
+        tree.set_portions(id, node.portions as usize, portion);
         let peaks = node.peaks.keys();
         let peaks = peaks
             .chain(node.maxcount.keys())
@@ -149,8 +151,8 @@ fn record(node: &FtreeNode, peak: u32) -> PeakRecord {
     let stored = node.peaks.get(&peak).unwrap_or(&none);
     let count = |counts: &BTreeMap<u32, u64>| counts.get(&peak).copied();
     PeakRecord {
-        round: 0,
-        before: 0,
+        round: stored.portion.saturating_sub(1) as usize,
+        before: stored.maxcount_before,
         maxcount: count(&node.maxcount).unwrap_or(0),
         self_maxcount: count(&node.self_maxcount).unwrap_or(0),
         least_part: Some(stored.least_part).filter(|&part| part > 0),

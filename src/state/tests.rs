@@ -8,7 +8,7 @@ use super::restore::{Ids, params};
 use super::{MAX_DEPTH, StateError, checksum, parse, read_any, restore, validate, write};
 use crate::analysis::params::Params;
 use crate::analysis::simulate::Session;
-use crate::analysis::{CalleeId, SiteId};
+use crate::analysis::{Analysis, CalleeId, SiteId};
 use crate::report::model::{
     DescentState, FnodePeak, FtreeNode, PeakEntry, PeakValues, Report, StopReason, ValueContrast,
 };
@@ -289,9 +289,10 @@ fn many_fnodes_and_many_peaks_are_refused_together() {
     assert_eq!(validate::report(&report), Ok(()));
 }
 
-#[test]
-fn an_analysis_goes_on_from_its_file() {
-    let mut session = Session::new(sample::program(), Params::default());
+/// Runs the program as often as its analysis needs, each time from the file of the last.
+fn from_file_to_file(most: usize) -> Session {
+    let analysis = Analysis::new(Params::default());
+    let mut session = Session::in_portions(sample::program(), analysis, most);
     let mut runs = 0;
     while !session.finished {
         runs += 1;
@@ -302,7 +303,7 @@ fn an_analysis_goes_on_from_its_file() {
         let mut ids = SampleIds::of(&session);
         let restored = restore(&report, params(&report).unwrap(), &mut ids).unwrap();
         let next_op = session.next_op;
-        session = Session::over(sample::program(), restored);
+        session = Session::in_portions(sample::program(), restored, most);
         session.next_op = next_op;
         if !session.finished {
             let again = sample::of(&session);
@@ -311,10 +312,46 @@ fn an_analysis_goes_on_from_its_file() {
         }
     }
     assert!(runs > 5);
+    session
+}
+
+#[test]
+fn an_analysis_goes_on_from_its_file() {
+    let session = from_file_to_file(usize::MAX);
     let mut whole = Session::new(sample::program(), Params::default());
     whole.run(30_000);
     for peak in 1..=3 {
         assert_eq!(session.causes(peak), whole.causes(peak), "peak {peak}");
+    }
+}
+
+/// No run has as many ops as all portions of a function take.
+#[test]
+fn an_analysis_in_portions_goes_on_from_its_file() {
+    let session = from_file_to_file(1);
+    let whole = from_file_to_file(usize::MAX);
+    for peak in 1..=3 {
+        assert_eq!(session.causes(peak), whole.causes(peak), "peak {peak}");
+    }
+}
+
+#[test]
+fn portions_that_do_not_exist_are_refused() {
+    let mut report = sample::report(30_000);
+    report.ftree.portions = 2;
+    report.ftree.children[0].portion = 2;
+    report.ftree.peaks.get_mut(&1).unwrap().portion = 2;
+    assert_eq!(validate::report(&report), Ok(()));
+    type Change = fn(&mut FtreeNode);
+    let wrong: [Change; 3] = [
+        |f0| f0.children[0].portion = 3,
+        |f0| f0.peaks.get_mut(&1).unwrap().portion = 3,
+        |f0| f0.peaks.get_mut(&1).unwrap().maxcount_before = 1,
+    ];
+    for change in wrong {
+        let mut report = report.clone();
+        change(&mut report.ftree);
+        assert!(validate::report(&report).is_err());
     }
 }
 

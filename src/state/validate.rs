@@ -295,7 +295,21 @@ fn analysis(
                 !begun(record) || ftree.peaks.get(peak).is_some_and(begun),
                 || format!("the descent of peak {peak} does not begin at f0"),
             )?;
+            ensure(record.portion <= node.portions, || {
+                "an fnode's decision is about a portion that does not exist".to_owned()
+            })?;
+            let maxcount = node.maxcount.get(peak).copied().unwrap_or(0);
+            ensure(record.maxcount_before <= maxcount, || {
+                "an fnode had a larger maxcount before".to_owned()
+            })?;
         }
+        ensure(
+            !node
+                .children
+                .iter()
+                .any(|child| child.portion > node.portions),
+            || "an fnode is in a portion that does not exist".to_owned(),
+        )?;
         below.extend(node.children.iter().map(|child| (child, depth + 1)));
     }
     // A small file can name many fnodes and many peaks; what is shown has a cell for each pair.

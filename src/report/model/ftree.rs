@@ -64,6 +64,12 @@ pub struct FtreeNode {
     /// The line there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
+    /// In how many portions its function's calls were measured, one after the other; 0 where all were at once.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub portions: u32,
+    /// In which of its caller's portions it is, from 1; 0 where all of the caller's calls were measured at once.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub portion: u32,
     /// By peak: how often it was among the largest contributors of its parent.
     #[serde(default, deserialize_with = "by_peak::deserialize")]
     #[cfg_attr(test, schemars(with = "BTreeMap<u32, u64>"))]
@@ -134,6 +140,12 @@ pub struct FnodePeak {
     /// never was.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub least_part: u32,
+    /// The portion of its function's calls that the decision is about, from 1; 0 where all were measured at once.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub portion: u32,
+    /// The part of its maxcount that is from earlier portions of its caller's calls.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub maxcount_before: u64,
     /// Ops that count for the decision so far.
     pub decision_ops: u64,
     /// Ops in which the fnode's calls were measured.
@@ -156,6 +168,10 @@ pub struct FnodePeak {
 
 fn is_nothing(part: &u32) -> bool {
     *part == 0
+}
+
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Reads a map by peak; a peak that is there twice is refused.
