@@ -139,9 +139,10 @@ impl Analysis {
             (Callee::Syscall(_) | Callee::Absence(_), _) => PathState::Ended(Stop::SelfTime),
             _ if fnode.depth >= self.params.max_depth => PathState::Ended(Stop::MaxDepth),
             (_, Expansion::Impossible(why)) => PathState::Ended(why.clone()),
-            (_, Expansion::Complete(_)) => PathState::Collecting,
             (_, Expansion::Requested) => PathState::Waiting,
-            (_, Expansion::None | Expansion::Partial) => {
+            // Where its calls are measured in portions, other peaks may have left the first one.
+            (_, Expansion::Complete(_)) if !fnode.is_in_portions() => PathState::Collecting,
+            (_, Expansion::None | Expansion::Partial | Expansion::Complete(_)) => {
                 self.ftree.fnode_mut(id).expansion = Expansion::Requested;
                 self.requests.push_back(Request::Expand(id));
                 PathState::Waiting

@@ -270,11 +270,8 @@ impl Analysis {
 
     /// Answers [`Request::Expand`]: the fnode's calls cannot be measured; every path to it ends there.
     pub fn cannot_expand(&mut self, fnode: FnodeId, why: Stop) {
-        self.ftree.fnode_mut(fnode).expansion = Expansion::Impossible(why.clone());
-        for peak in self.waiting_for(fnode) {
-            self.set_state(fnode, peak, PathState::Ended(why.clone()));
-        }
-        self.settle();
+        // Peaks that collect there, too: they may be at another portion of its calls.
+        self.give_up(fnode, why);
     }
 
     /// The parameters.

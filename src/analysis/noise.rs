@@ -87,14 +87,7 @@ impl Analysis {
     pub fn give_up(&mut self, fnode: FnodeId, why: Stop) {
         self.ftree.fnode_mut(fnode).expansion = Expansion::Impossible(why.clone());
         self.measured.retain(|&measured| measured != fnode);
-        let open: Vec<u32> = self
-            .ftree
-            .fnode(fnode)
-            .records()
-            .filter(|(_, record)| record.state.is_open())
-            .map(|(peak, _)| peak)
-            .collect();
-        for peak in open {
+        for peak in self.open_at(fnode) {
             self.set_state(fnode, peak, PathState::Ended(why.clone()));
         }
         self.settle();

@@ -17,13 +17,13 @@ impl Analysis {
     /// that a peak's decision is at, or that lead to where another decision is open.
     ///
     /// Portions that are not those of before (an earlier run had another limit, or none) were measured with other calls
-    /// beside them: what was counted for a decision that is still open says nothing, and it begins anew.
+    /// beside them: what was counted for a decision that was not made says nothing, and it begins anew.
     ///
     /// # Panics
     /// When it is no fnode of this analysis.
     pub fn add_portions(&mut self, id: FnodeId, portions: &[Vec<(SiteId, Callee)>]) {
         if !self.are_known(id, portions) {
-            for peak in self.open_at(id) {
+            for peak in self.undecided_at(id) {
                 self.begin_portion(id, peak, 0);
             }
         }
@@ -51,14 +51,13 @@ impl Analysis {
         }
     }
 
-    /// Whether what was counted for open decisions was counted in these portions.
+    /// Whether what was counted for decisions that were not made was counted in these portions.
     fn are_known(&self, id: FnodeId, portions: &[Vec<(SiteId, Callee)>]) -> bool {
         let fnode = self.ftree.fnode(id);
         if fnode.rounds <= 1 && portions.len() <= 1 {
             return true;
         }
-        let open = self.open_at(id).into_iter();
-        let begun = open.map(|peak| {
+        let begun = self.undecided_at(id).into_iter().map(|peak| {
             let record = fnode.record(peak);
             record.round + usize::from(record.decision_ops > 0)
         });
@@ -87,7 +86,16 @@ impl Analysis {
             .filter_map(|child| child.site)
     }
 
-    fn open_at(&self, id: FnodeId) -> Vec<u32> {
+    /// The peaks without a decision at an fnode: a path that was left open may be gone on with in another run.
+    fn undecided_at(&self, id: FnodeId) -> Vec<u32> {
+        let records = self.ftree.fnode(id).records();
+        let undecided =
+            records.filter(|(_, record)| !matches!(record.state, PathState::Decided(_)));
+        undecided.map(|(peak, _)| peak).collect()
+    }
+
+    /// The peaks whose descent is at an fnode.
+    pub(super) fn open_at(&self, id: FnodeId) -> Vec<u32> {
         let records = self.ftree.fnode(id).records();
         let open = records.filter(|(_, record)| record.state.is_open());
         open.map(|(peak, _)| peak).collect()
@@ -298,5 +306,37 @@ mod tests {
             runs += 1;
         }
         assert_eq!(ends(&session), slow());
+    }
+
+    /// f0 makes six calls: the last takes the time of usual ops, and the first that of rare ones, which come late.
+    fn rare_and_usual() -> Program {
+        let mut program = last_of_six();
+        let rare = |run: &mut Run<'_>| {
+            let slow = run.op > 300 && run.op % 9 == 0;
+            run.work(if slow { 80_000_000 } else { 100 });
+        };
+        program.functions.get_mut(&1).unwrap().body = rare;
+        program
+    }
+
+    #[test]
+    fn a_peak_that_is_found_late_sees_the_portions_that_others_have_left() {
+        let params = Params {
+            decision_ops: 120,
+            ..Params::default()
+        };
+        let mut session =
+            Session::in_portions(rare_and_usual(), Analysis::new(params), PORTION as usize);
+        while session.analysis.peaks().len() < 2 {
+            session.run(1);
+        }
+        let f0 = session.analysis.ftree().root();
+        assert_eq!((f0.record(1).round, f0.record(2).round), (2, 0));
+        // Each peak has its own portion.
+        assert_eq!(session.probes(), 2 * PORTION as usize);
+        session.run(20_000);
+        assert_eq!(ends(&session), slow());
+        let rare = ("f0/a".to_owned(), CauseKind::Function, Stop::NoCalls);
+        assert_eq!(session.causes(2), [rare]);
     }
 }

@@ -392,7 +392,7 @@ pub(super) struct AnalysisArgs {
     /// What becomes of the function at a path's end
     #[arg(long, value_enum, default_value_t = BlocksArg::Left, value_name = "WHEN")]
     pub(super) blocks: BlocksArg,
-    /// Measure the calls of a function with more than N block by block, at most N at once
+    /// Measure the calls of a function with more than N block by block, at most N at once for a peak
     #[arg(long, value_name = "N", value_parser = parse_sites)]
     pub(super) max_sites: Option<usize>,
     /// What becomes of time in which a thread was ready and another one ran
