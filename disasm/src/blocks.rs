@@ -1,10 +1,13 @@
 //! Basic blocks of a function, and who branches into a range of its bytes.
 //!
 //! Overwriting several instructions is safe only when nothing jumps between them. [`Cfg`] therefore
-//! knows every way to arrive at an address other than from the instruction before it: direct
-//! branches, recovered jump tables, landing pads that the caller names, jumps back from parts of the
-//! function that lie elsewhere, and addresses inside the function that its code takes. Where it cannot know (an indirect jump that was not recovered,
-//! bytes that are no instruction) it says so.
+//! knows the ways to arrive at an address other than from the instruction before it: direct branches,
+//! recovered jump tables, jumps back from parts of the function that lie elsewhere, and addresses
+//! inside the function that its code takes. Where it cannot know (an indirect jump that was not
+//! recovered, bytes that are no instruction, code outside that goes on for too long) it says so.
+//!
+//! Landing pads of exceptions are not among them: only the unwinder's tables name them. One that is not marked by
+//! `endbr64` and follows upon code that runs straight on into it is not seen.
 
 use std::ops::Range;
 
@@ -35,7 +38,7 @@ pub struct Block {
 pub enum BranchInto {
     /// Nothing does.
     None,
-    /// The instruction (or landing pad) at this address does.
+    /// The instruction at this address does.
     From(u64),
     /// It cannot be known.
     Unknown(UnknownBranch),
@@ -81,11 +84,6 @@ const ROUNDS: usize = 8;
 impl Cfg {
     /// The control flow of `code`. Jump tables are read from `memory`.
     pub fn build(code: &FunctionCode, memory: &dyn Memory) -> Self {
-        Self::with_landings(code, memory, &[])
-    }
-
-    /// The same for a function whose exception tables lead to these landing pads.
-    pub fn with_landings(code: &FunctionCode, memory: &dyn Memory, landings: &[u64]) -> Self {
         let mut instructions: Vec<_> = code.instructions().collect();
         instructions.sort_by_key(Instruction::ip);
         let jumps: Vec<_> = (0..instructions.len())
@@ -101,7 +99,7 @@ impl Cfg {
             unknown: Vec::new(),
             outside: Explorer::default(),
         };
-        cfg.connect(code, memory, landings);
+        cfg.connect(code, memory);
         // A table's address may come from a block that only another table leads to.
         for round in 0.. {
             let found = tables::recover(&cfg, code, memory);
@@ -114,7 +112,7 @@ impl Cfg {
                     *jump = IndirectJump::Unknown;
                 }
             }
-            cfg.connect(code, memory, landings);
+            cfg.connect(code, memory);
             if round == ROUNDS {
                 break;
             }
@@ -193,7 +191,7 @@ impl Cfg {
         })
     }
 
-    /// Whether any branch, jump table, landing pad or taken address leads strictly inside `range`.
+    /// Whether any branch, jump table or taken address leads strictly inside `range`.
     /// Unknown branches are taken to lead to any instruction, but not between the bytes of one.
     pub fn branches_into(&self, range: Range<u64>) -> BranchInto {
         let inside = range.start.saturating_add(1)..range.end;
@@ -235,7 +233,7 @@ impl Cfg {
     }
 
     /// Sets blocks, arrivals and unknown branches from the instructions and the indirect jumps.
-    fn connect(&mut self, code: &FunctionCode, memory: &dyn Memory, landings: &[u64]) {
+    fn connect(&mut self, code: &FunctionCode, memory: &dyn Memory) {
         let leaves = |target: &u64| !code.contains(*target);
         let direct = self.instructions.iter().filter_map(direct_target);
         let tables = self.tables().flat_map(|t| t.targets.iter().copied());
@@ -245,7 +243,7 @@ impl Cfg {
         }
         self.outside.conclude();
         self.unknown = self.unknown_branches();
-        self.arrivals = self.find_arrivals(code, landings);
+        self.arrivals = self.find_arrivals(code);
         self.blocks = self.split();
         for from in 0..self.blocks.len() {
             let mut successors = self.successors(from);
@@ -271,7 +269,7 @@ impl Cfg {
             .collect()
     }
 
-    fn find_arrivals(&self, code: &FunctionCode, landings: &[u64]) -> Vec<Arrival> {
+    fn find_arrivals(&self, code: &FunctionCode) -> Vec<Arrival> {
         let named = self.instructions.iter().flat_map(|i| {
             addresses_named_by(i).map(|target| Arrival {
                 target,
@@ -293,10 +291,6 @@ impl Cfg {
             target: i.ip(),
             from: i.ip(),
         });
-        let landings = landings.iter().map(|&target| Arrival {
-            target,
-            from: target,
-        });
         let outside = self.outside.found.iter().map(|jump| Arrival {
             target: jump.target,
             from: jump.from,
@@ -304,7 +298,6 @@ impl Cfg {
         let mut arrivals: Vec<_> = named
             .chain(tables)
             .chain(outside)
-            .chain(landings)
             .chain(marked)
             .filter(|a| code.contains(a.target))
             .collect();
@@ -490,21 +483,6 @@ mod tests {
             cfg.branches_into(BASE + 5..BASE + 8),
             BranchInto::From(BASE)
         );
-    }
-
-    #[test]
-    fn landing_pads_are_arrivals() {
-        let part = CodePart {
-            start: BASE,
-            bytes: vec![0x90, 0x90, 0xc3],
-        };
-        let code = FunctionCode::new(vec![part]).unwrap();
-        let cfg = Cfg::with_landings(&code, &NoMemory, &[BASE + 1, BASE + 100]);
-        assert_eq!(
-            cfg.branches_into(BASE..BASE + 3),
-            BranchInto::From(BASE + 1)
-        );
-        assert_eq!(cfg.blocks().len(), 2);
     }
 
     #[test]

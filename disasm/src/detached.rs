@@ -15,7 +15,7 @@ use crate::{FunctionCode, Memory};
 /// More instructions are not followed from one jump out of the function.
 const MOST_INSTRUCTIONS: usize = 4096;
 /// Nor more from all of them.
-const MOST_IN_ALL: usize = 1 << 17;
+const MOST_IN_ALL: usize = 1 << 16;
 /// The longest instruction (Intel SDM volume 2, section 2.3.11).
 const LONGEST: usize = 15;
 

@@ -1,5 +1,5 @@
-//! Reads x86-64 machine code: which calls a function makes, its blocks and loops, which bytes of it
-//! can be overwritten by a jump, and how instructions are moved elsewhere.
+//! Reads x86-64 machine code: which calls a function makes, its blocks and loops, what branches into a range of
+//! its bytes, and how instructions are moved elsewhere.
 //!
 //! Bytes and run-time addresses go in, values come out. Nothing here knows files, processes or
 //! symbols; run-time data (jump tables, PLT slots) is read through [`Memory`]. Code is input from a
@@ -11,7 +11,6 @@ mod blocks;
 mod calls;
 mod code;
 mod detached;
-pub mod displace;
 mod extent;
 mod frame;
 mod jumps;
@@ -35,6 +34,6 @@ pub use jumps::direct_jumps;
 pub use loops::{Dominators, Loop, Loops};
 pub use operand::{Gpr, MemoryOperand, Operand, Registers, Segment};
 pub use plt::got_slot;
-pub use relocate::{Immovable, Relocated, movable, relocate};
+pub use relocate::{Immovable, Relocated, relocate};
 pub use tables::JumpTable;
 pub use text::{Line, text};

@@ -89,7 +89,7 @@ pub fn relocate(instructions: &[Instruction], base: u64) -> Result<Relocated, Im
 ///
 /// # Errors
 /// Why not.
-pub fn movable(instruction: &Instruction) -> Result<(), Immovable> {
+fn movable(instruction: &Instruction) -> Result<(), Immovable> {
     let addr = instruction.ip();
     match instruction.flow_control() {
         _ if instruction.is_invalid() => Err(Immovable::Undecodable(addr)),

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use darc_disasm::displace::{at_entry, at_site};
 use darc_disasm::{
     Cfg, CodePart, FunctionCode, NoMemory, SiteKind, Target, call_sites, call_sites_in, function_at,
 };
@@ -65,7 +64,7 @@ fn functions(text: &CodePart) -> Vec<FunctionCode> {
 
 #[test]
 fn call_sites_agree_with_a_linear_sweep() {
-    let (mut calls, mut rooms) = (0, 0);
+    let mut calls = 0;
     for text in texts() {
         let whole = FunctionCode::new(vec![text.clone()]).unwrap();
         for code in functions(&text) {
@@ -88,16 +87,9 @@ fn call_sites_agree_with_a_linear_sweep() {
             let sites: Vec<_> = sites.map(|s| (s.addr, s.next())).collect();
             assert!(sites.iter().all(|site| swept.contains(site)));
             calls += sites.len();
-            rooms += found
-                .sites
-                .iter()
-                .filter(|s| at_site(&cfg, s).is_ok())
-                .count();
-            let _ = at_entry(&cfg);
         }
     }
     assert!(calls > 1000, "{calls}");
-    assert!(rooms * 10 > calls * 9, "{rooms} of {calls}");
 }
 
 #[inline(never)]

@@ -225,6 +225,7 @@ fn branch_target(instruction: &Instruction) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use darc_disasm::CodePart;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -287,10 +288,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_jump_may_lead_anywhere() {
-        // mov (%rax),%rax; call *%rax; jmp *%rdx
-        let v = view(&[0x48, 0x8b, 0x00, 0xff, 0xd0, 0xff, 0xe2]);
-        assert_eq!(v.before(0x1003, Last::Included), Err(NoRoom::JumpTable));
+    fn an_unknown_jump_may_lead_anywhere_but_into_an_instruction() {
+        // call 0; mov (%rax),%rax; call *%rax; jmp *%rdx
+        let v = view(&[0xe8, 0, 0, 0, 0, 0x48, 0x8b, 0x00, 0xff, 0xd0, 0xff, 0xe2]);
+        assert_eq!(v.before(0x1000, Last::Included), Ok(0..1));
+        assert_eq!(v.before(0x1008, Last::Included), Err(NoRoom::JumpTable));
     }
 
     #[test]
@@ -299,6 +301,119 @@ mod tests {
         let v = view(&[0xb8, 1, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xfc]);
         assert_eq!(v.before(0x1005, Last::Excluded), Ok(0..1));
     }
+
+    #[test]
+    fn a_system_call_takes_nothing_from_elsewhere() {
+        // push %rbx; mov %edi,%eax; syscall: too short
+        let v = view(&[0x53, 0x89, 0xf8, 0x0f, 0x05]);
+        assert_eq!(v.before(0x1003, Last::Excluded), Err(NoRoom::TooShort));
+        // call 0; syscall
+        let v = view(&[0xe8, 0, 0, 0, 0, 0x0f, 0x05]);
+        assert_eq!(v.before(0x1005, Last::Excluded), Err(NoRoom::TooShort));
+        // syscall; and elsewhere mov $1,%eax
+        let part = |start, bytes: &[u8]| CodePart {
+            start,
+            bytes: bytes.to_vec(),
+        };
+        let parts = vec![
+            part(0x1000, &[0x0f, 0x05]),
+            part(0x800, &[0xb8, 1, 0, 0, 0]),
+        ];
+        let v = View::new(&FunctionCode::new(parts).unwrap());
+        assert_eq!(v.before(0x1000, Last::Excluded), Err(NoRoom::TooShort));
+    }
+
+    #[test]
+    fn jumps_out_of_a_function_take_what_is_before_them() {
+        // mov %rsi,%rdi; mov (%rsi),%rax; jmp *0x10(%rax), three bytes; the function has an unknown jump
+        let v = view(&[0x48, 0x89, 0xf7, 0x48, 0x8b, 0x06, 0xff, 0x60, 0x10]);
+        assert_eq!(v.before(0x1006, Last::Included), Err(NoRoom::JumpTable));
+        // nop; je far; mov %eax,%edi; jmp far
+        let v = view(&[
+            0x90, 0x0f, 0x84, 0xf9, 0x0f, 0, 0, 0x89, 0xc7, 0xe9, 0xf2, 0x0f, 0, 0,
+        ]);
+        assert_eq!(v.before(0x1001, Last::Included), Ok(1..2));
+        assert_eq!(v.before(0x1009, Last::Included), Ok(3..4));
+    }
+
+    #[test]
+    fn what_is_no_instruction_has_no_room() {
+        // push %rbx; ret; a byte that begins none
+        let v = view(&[0x53, 0xc3, 0x06]);
+        for addr in [0x1002, 0x1005] {
+            assert_eq!(v.before(addr, Last::Included), Err(NoRoom::NoInstruction));
+        }
+        assert_eq!(v.before(0x1001, Last::Included), Err(NoRoom::TooShort));
+    }
+
+    #[test]
+    fn an_entry_may_end_with_a_call_and_be_jumped_to() {
+        // push %rbx; call far; pop %rbx
+        let v = view(&[0x53, 0xe8, 0xfa, 0x0f, 0, 0, 0x5b]);
+        assert_eq!(v.at_entry(0x1000), Ok(0..2));
+        // push %rbx; call *%rax; pop %rbx: the call returns before there is room
+        let v = view(&[0x53, 0xff, 0xd0, 0x5b]);
+        assert_eq!(v.at_entry(0x1000), Err(NoRoom::TooShort));
+        // dec %edi; nopl (%rax); jne to the entry
+        let v = view(&[0xff, 0xcf, 0x0f, 0x1f, 0x00, 0x75, 0xf9, 0xc3]);
+        assert_eq!(v.at_entry(0x1000), Ok(0..2));
+        assert!(v.is_target(0x1000));
+        // push %rbx; dec %edi; jne to the dec
+        let v = view(&[0x53, 0xff, 0xcf, 0x75, 0xfc, 0xc3]);
+        assert_eq!(v.at_entry(0x1000), Err(NoRoom::BranchInside));
+    }
+
+    #[test]
+    fn an_entry_and_an_end_that_overlap_are_one() {
+        // endbr64; push %rbp; mov %rsp,%rbp; push %rbx; ret
+        let v = view(&[0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0x53, 0xc3]);
+        let end = v.before(0x1009, Last::Included).unwrap();
+        assert_eq!(end, 2..5);
+        assert_eq!(v.union(&v.at_entry(0x1000).unwrap(), &end), Ok(1..5));
+    }
+
+    proptest! {
+        #[test]
+        fn a_range_is_room_for_a_jump_in_any_code(
+            pieces in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 1..40),
+        ) {
+            let v = view(&pieces.concat());
+            let all = v.instructions();
+            let fits = |range: &Range<usize>| {
+                let inside = &all[range.clone()];
+                let straight = inside.windows(2).all(|pair| pair[0].next_ip() == pair[1].ip());
+                let len = inside[inside.len() - 1].next_ip() - inside[0].ip();
+                straight && len >= JUMP && inside[1..].iter().all(|i| !v.is_target(i.ip()))
+            };
+            let mut found: Vec<_> = v.at_entry(0x1000).into_iter().collect();
+            for instruction in all {
+                found.extend(v.before(instruction.ip(), Last::Included));
+                found.extend(v.before(instruction.ip(), Last::Excluded));
+            }
+            prop_assert!(found.iter().all(fits));
+            for pair in found.windows(2) {
+                if let Ok(both) = v.union(&pair[0], &pair[1]) {
+                    prop_assert!(fits(&both));
+                }
+            }
+        }
+    }
+
+    /// Instructions of which the code of the property consists; the last is none.
+    const PIECES: [&[u8]; 12] = [
+        &[0xe8, 0, 0, 0, 0],
+        &[0xe9, 8, 0, 0, 0],
+        &[0x74, 4],
+        &[0x75, 0xf8],
+        &[0xeb, 0xf0],
+        &[0x0f, 0x05],
+        &[0xb8, 1, 0, 0, 0],
+        &[0xff, 0xd0],
+        &[0x55],
+        &[0xc3],
+        &[0x48, 0x89, 0xfb],
+        &[0x06],
+    ];
 
     #[test]
     fn padding_makes_room_for_what_is_over() {
