@@ -4,7 +4,7 @@ use iced_x86::Instruction;
 use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{
-    Code, Emitted, Surroundings, TOP, acquire, field, hash, shadow, top, tsc,
+    Code, Emitted, Surroundings, TOP, acquire, field, shadow, top, tsc,
 };
 use crate::engine::jump::layout::{block, descriptor, entry, place, targets};
 use crate::engine::jump::runtime::{Runtime, credit, latency};
@@ -12,6 +12,7 @@ use crate::engine::jump::unwinding::{Anchor, Calls, rows};
 
 use super::counted::counted_ret;
 use super::entries::ret;
+use super::later::Later;
 use super::sites::append_site;
 use super::{Item, Kind, Region, Site, Stub};
 
@@ -62,49 +63,6 @@ pub struct PlaceData {
     pub local: u32,
     /// For counted calls at sites: see [`place::PARENT`].
     pub parent: u32,
-}
-
-/// Code that is rarely run, placed behind the rest.
-pub enum Later {
-    /// Finds the block of a thread that was not on this stack before.
-    Lookup {
-        at: CodeLabel,
-        back: CodeLabel,
-        unknown: CodeLabel,
-    },
-    /// As `Lookup`, for threads that may be new.
-    Register {
-        at: CodeLabel,
-        back: CodeLabel,
-        unknown: CodeLabel,
-    },
-    /// Calls a routine and goes on.
-    Call {
-        at: CodeLabel,
-        routine: u64,
-        back: CodeLabel,
-    },
-    /// The site's function is not current. It runs already, so a window may begin here.
-    Window {
-        at: CodeLabel,
-        descriptor: u64,
-        function: u32,
-        again: CodeLabel,
-        pass: CodeLabel,
-    },
-    /// A call returned to a function that runs already.
-    Cut {
-        at: CodeLabel,
-        descriptor: u64,
-        back: CodeLabel,
-    },
-    /// Calls a routine; with the zero flag goes one way, else the other.
-    Choose {
-        at: CodeLabel,
-        routine: u64,
-        zero: CodeLabel,
-        other: CodeLabel,
-    },
 }
 
 impl<'a> Builder<'a> {
@@ -288,82 +246,6 @@ impl<'a> Builder<'a> {
             moved,
             behind_syscalls,
         })
-    }
-
-    fn later(&mut self, later: Later) -> Emitted<()> {
-        let a = &mut self.a;
-        match later {
-            Later::Lookup {
-                mut at,
-                back,
-                unknown,
-            } => {
-                a.set_label(&mut at)?;
-                hash(a)?;
-                a.call(self.runtime.lookup)?;
-                a.test(rcx, rcx)?;
-                a.je(unknown)?;
-                a.call(self.runtime.remember)?;
-                a.jmp(back)
-            }
-            Later::Register {
-                mut at,
-                back,
-                unknown,
-            } => {
-                a.set_label(&mut at)?;
-                hash(a)?;
-                a.call(self.runtime.register)?;
-                a.test(rcx, rcx)?;
-                a.je(unknown)?;
-                a.call(self.runtime.remember)?;
-                a.jmp(back)
-            }
-            Later::Call {
-                mut at,
-                routine,
-                back,
-            } => {
-                a.set_label(&mut at)?;
-                a.call(routine)?;
-                a.jmp(back)
-            }
-            Later::Window {
-                mut at,
-                descriptor,
-                function,
-                again,
-                pass,
-            } => {
-                a.set_label(&mut at)?;
-                a.mov(rax, descriptor)?;
-                a.mov(edx, function)?;
-                a.call(self.runtime.window)?;
-                a.je(again)?;
-                a.jmp(pass)
-            }
-            Later::Cut {
-                mut at,
-                descriptor,
-                back,
-            } => {
-                a.set_label(&mut at)?;
-                a.mov(rax, descriptor)?;
-                a.call(self.runtime.cut)?;
-                a.jmp(back)
-            }
-            Later::Choose {
-                mut at,
-                routine,
-                zero,
-                other,
-            } => {
-                a.set_label(&mut at)?;
-                a.call(routine)?;
-                a.je(zero)?;
-                a.jmp(other)
-            }
-        }
     }
 
     /// Leaves the child's descriptor in rax, or goes to `pass`, or to `elsewhere` when the site's function is

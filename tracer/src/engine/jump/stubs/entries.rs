@@ -12,8 +12,9 @@ use crate::engine::jump::ops::{Calls, HandsOver, Ops};
 use crate::engine::jump::runtime::{Runtime, nested};
 use crate::plan::Mark;
 
-use super::builder::{Builder, Later, PlaceData, Returns};
+use super::builder::{Builder, PlaceData, Returns};
 use super::enqueue::{note, read_chain};
+use super::later::Later;
 use super::sites::return_from_anywhere;
 use super::{Counter, Region, Stub};
 

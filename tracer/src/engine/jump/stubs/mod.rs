@@ -9,6 +9,7 @@ mod counted_sites;
 mod enqueue;
 mod entries;
 mod finder;
+mod later;
 mod marker;
 mod sites;
 
