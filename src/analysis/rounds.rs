@@ -312,7 +312,7 @@ mod tests {
     fn rare_and_usual() -> Program {
         let mut program = last_of_six();
         let rare = |run: &mut Run<'_>| {
-            let slow = run.op > 300 && run.op % 9 == 0;
+            let slow = run.op > 300 && run.op.is_multiple_of(9);
             run.work(if slow { 80_000_000 } else { 100 });
         };
         program.functions.get_mut(&1).unwrap().body = rare;
