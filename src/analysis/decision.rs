@@ -4,7 +4,8 @@ use darc_tracer::record::{FnodeId, Op, Ticks, Touched};
 
 use super::contribute::{Contributors, certainly_largest, divide, threshold};
 use super::descent::{Analysis, Request};
-use super::ftree::{Callee, Expansion, Outcome, PathState, Stop};
+use super::ftree::{Callee, Expansion};
+use super::peak_record::{Outcome, PathState, Stop};
 
 /// What an op said about an fnode's time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,20 +17,22 @@ pub(super) enum Contribution {
 }
 
 impl Analysis {
-    /// Adds an op to the statistics of an fnode's callees. Only ops in which all of them were measured
-    /// count, so that callees can be compared with one another and with the fnode itself.
+    /// Adds an op to the statistics of an fnode's callees. Only ops in which all of them were measured, or all of a
+    /// portion of them, count, so that callees can be compared with one another and with the fnode itself.
     pub(super) fn measure(&mut self, op: &Op, peak: u32, fnode: FnodeId, call: Option<&Touched>) {
         let record = self.ftree.fnode_mut(fnode).record_mut(peak);
         record.measured_ops = record.measured_ops.saturating_add(1);
-        let Some(call) = call else {
-            return;
-        };
-        record.measured_time = record.measured_time + call.sum;
+        if let Some(call) = call {
+            record.measured_time = record.measured_time + call.sum;
+        }
         for index in 0..self.ftree.fnode(fnode).children.len() {
-            let child = self.ftree.fnode(fnode).children[index];
-            if let Some(at) = self.touched_at[child.0 as usize] {
-                let record = self.ftree.fnode_mut(child).record_mut(peak);
-                record.stats.add(&op.touched[at]);
+            let id = self.ftree.fnode(fnode).children[index];
+            let child = self.ftree.fnode_mut(id);
+            if !child.is_in_place() {
+                let record = child.record_mut(peak);
+                record.missed_ops = record.missed_ops.saturating_add(1);
+            } else if let (Some(at), Some(_)) = (self.touched_at[id.0 as usize], call) {
+                child.record_mut(peak).stats.add(&op.touched[at]);
             }
         }
     }

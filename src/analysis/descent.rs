@@ -13,10 +13,11 @@ use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 
 use super::decision::Contribution;
 use super::expression::Expression;
-use super::ftree::{Callee, Expansion, Ftree, PathState, Probe, Stop};
+use super::ftree::{Callee, Expansion, Ftree, Probe};
 use super::histogram::{Bucket, Profile};
 use super::noise::Noise;
 use super::params::{Params, PeakChoice};
+use super::peak_record::{PathState, Stop};
 use super::peaks::{Peak, find_peaks};
 use super::root_cause::{self, PeakStatus, RootCause, Status};
 use super::values::{self, Telling, Values};
@@ -229,7 +230,11 @@ impl Analysis {
     /// # Panics
     /// When the parent is no fnode of this analysis.
     pub fn add_child(&mut self, parent: FnodeId, site: SiteId, callee: Callee) -> FnodeId {
+        let is_new = self.ftree.known_child(parent, site, callee).is_none();
         let child = self.ftree.add_child(parent, site, callee);
+        if is_new {
+            self.miss_earlier_ops(parent, child);
+        }
         self.ftree.fnode_mut(child).probe = Probe::Wanted;
         child
     }

@@ -20,6 +20,7 @@ pub mod noise;
 pub mod offcpu;
 pub mod op_requests;
 pub mod params;
+mod peak_record;
 pub mod peaks;
 pub mod rare;
 mod resume;
@@ -36,11 +37,10 @@ pub mod values;
 
 pub use darc_tracer::record::{FnodeId, SiteId};
 pub use descent::{Analysis, Request};
-pub use ftree::{
-    Absence, Callee, CalleeId, Fnode, Ftree, Outcome, PathState, PeakRecord, Stats, Stop,
-};
+pub use ftree::{Absence, Callee, CalleeId, Fnode, Ftree};
 pub use histogram::{Profile, Resolution};
 pub use params::{Params, PeakChoice};
+pub use peak_record::{Outcome, PathState, PeakRecord, Stats, Stop};
 pub use peaks::{Hump, Peak, find_humps, find_peaks};
 pub use resume::{ResumeError, Stored};
 pub use root_cause::{CauseKind, PeakStatus, RootCause, Status};

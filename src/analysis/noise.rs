@@ -10,7 +10,8 @@
 use darc_tracer::record::{FnodeId, Op, Ticks};
 
 use super::descent::Analysis;
-use super::ftree::{Expansion, PathState, Stop};
+use super::ftree::Expansion;
+use super::peak_record::{PathState, Stop};
 
 /// After so many times `decision_ops` ops without resolution a peak is given up.
 const PATIENCE: u64 = 5;

@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, HashMap};
 use darc_tracer::record::{FnodeId, Op, Ticks, Touched, Tsc};
 
 use super::descent::Analysis;
-use super::ftree::{Absence, Callee, Expansion, Ftree, PathState};
+use super::ftree::{Absence, Callee, Expansion, Ftree};
+use super::peak_record::PathState;
 
 /// A thread that ran instead or woke another, as the session numbers them; opaque here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

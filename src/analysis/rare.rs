@@ -4,9 +4,9 @@
 //! the peak's range since what they call is measured. Its decisions would be a matter of hours.
 
 use super::descent::Analysis;
-use super::ftree::{PathState, Stop};
 use super::histogram::Profile;
 use super::params::PeakChoice;
+use super::peak_record::{PathState, Stop};
 use super::peaks::has_weight;
 
 impl Analysis {

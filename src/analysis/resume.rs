@@ -10,9 +10,10 @@ use thiserror::Error;
 
 use super::compare::Comparison;
 use super::descent::{Analysis, PeakAnalysis, Request};
-use super::ftree::{Expansion, Ftree, PathState, Stop};
+use super::ftree::{Expansion, Ftree};
 use super::histogram::{Profile, ProfileError};
 use super::params::{Params, PeakChoice};
+use super::peak_record::{PathState, Stop};
 use super::peaks::Peak;
 use super::values::Values;
 

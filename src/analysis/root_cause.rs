@@ -2,8 +2,9 @@
 
 use darc_tracer::record::FnodeId;
 
-use super::ftree::{Absence, Callee, Ftree, Outcome, PathState, Stop};
+use super::ftree::{Absence, Callee, Ftree};
 use super::offcpu::is_absence;
+use super::peak_record::{Outcome, PathState, Stop};
 
 /// What takes the time at the end of a root-cause path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -10,7 +10,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use darc_tracer::record::{FnodeId, SiteId, Ticks};
 
 use super::descent::{Analysis, Request};
-use super::ftree::{Callee, Expansion, Fnode, PathState};
+use super::ftree::{Callee, Expansion, Fnode};
+use super::peak_record::PathState;
 
 impl Analysis {
     /// Takes the calls of an fnode's function in the portions in which they are measured. Of those, the calls become children
@@ -137,6 +138,24 @@ impl Analysis {
         record.loop_time = Ticks(0);
     }
 
+    /// The ops in which other portions of the parent's calls were measured say nothing about a call that is new. What is
+    /// told apart of an indirect call was measured with it.
+    pub(super) fn miss_earlier_ops(&mut self, parent: FnodeId, child: FnodeId) {
+        let site = self.ftree.fnode(child).site;
+        let parent = self.ftree.fnode(parent);
+        let same_site = parent.children.iter().map(|&id| self.ftree.fnode(id));
+        let same_site = same_site
+            .filter(|at| at.site == site && at.id != child)
+            .min_by_key(|at| at.id);
+        let missed = parent.records().map(|(peak, record)| match same_site {
+            Some(at) => (peak, at.record(peak).missed_ops),
+            None => (peak, record.measured_ops),
+        });
+        for (peak, ops) in missed.filter(|&(_, ops)| ops > 0).collect::<Vec<_>>() {
+            self.ftree.fnode_mut(child).record_mut(peak).missed_ops = ops;
+        }
+    }
+
     /// Whether a call is measured for a decision at its parent.
     pub(super) fn is_needed_above(&self, fnode: &Fnode) -> bool {
         let Some(parent) = fnode.parent else {
@@ -154,8 +173,9 @@ impl Analysis {
 mod tests {
     use darc_tracer::record::{Arguments, Op, Touched, Tsc};
 
-    use super::super::ftree::{Callee, CalleeId, Stop};
+    use super::super::ftree::{Callee, CalleeId};
     use super::super::params::Params;
+    use super::super::peak_record::Stop;
     use super::super::root_cause::CauseKind;
     use super::super::simulate::{Program, Run, Session, call};
     use super::*;

@@ -6,9 +6,10 @@ use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 use proptest::prelude::*;
 
 use super::descent::{Analysis, Request};
-use super::ftree::{Callee, PathState, Probe, Stop};
+use super::ftree::{Callee, Probe};
 use super::histogram::Resolution;
 use super::params::{Params, PeakChoice};
+use super::peak_record::{PathState, Stop};
 use super::resume::Stored;
 use super::root_cause::{CauseKind, PeakStatus, Status};
 use super::simulate::{Program, Session, call};

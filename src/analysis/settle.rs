@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use darc_tracer::record::{FnodeId, Ticks};
 
 use super::descent::{Analysis, Request};
-use super::ftree::{Expansion, Probe};
+use super::ftree::{Expansion, Fnode, Probe};
 
 impl Analysis {
     /// After every change: finish, or take away what no peak needs any more.
@@ -51,11 +51,19 @@ impl Analysis {
         }
     }
 
-    /// Whether an fnode that collects for other peaks has seen fewer than `decision_ops` ops of this one.
+    /// Whether an fnode that collects for other peaks, or a call in the portion of its calls that is measured, has seen
+    /// fewer than `decision_ops` ops of this one.
     fn is_contrast_wanted(&self, peak: u32) -> bool {
         self.measured.iter().any(|&id| {
             let fnode = self.ftree.fnode(id);
-            fnode.record(peak).measured_ops < self.params.decision_ops
+            let seen = fnode.record(peak).measured_ops;
+            let missed = |child: &Fnode| match child.is_in_place() {
+                true => child.record(peak).missed_ops,
+                false => 0,
+            };
+            let children = fnode.children.iter().map(|&child| self.ftree.fnode(child));
+            let most = children.map(missed).max().unwrap_or(0);
+            seen.saturating_sub(most) < self.params.decision_ops
                 && fnode.records().any(|(_, record)| record.state.is_open())
         })
     }

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use darc_tracer::record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 
 use super::descent::{Analysis, Request};
-use super::ftree::{Callee, CalleeId, Stop};
+use super::ftree::{Callee, CalleeId};
 use super::params::Params;
+use super::peak_record::Stop;
 use super::resume::Stored;
 use super::root_cause::{CauseKind, RootCause};
 

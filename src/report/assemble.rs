@@ -492,6 +492,7 @@ fn fnode_peak(fnode: &Fnode, record: &PeakRecord) -> FnodePeak {
         decision_ops: record.decision_ops,
         measured_ops: record.measured_ops,
         measured_time: record.measured_time.0,
+        missed_ops: record.missed_ops,
         ops: record.stats.ops,
         max: record.stats.max.0,
         sum: record.stats.sum.0,

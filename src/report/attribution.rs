@@ -124,18 +124,18 @@ fn call<'a>(node: &'a FtreeNode, peak: &PeakEntry, calls: u64, total: u64) -> Ca
         .filter_map(|child| Some((child, record(child)?)));
     let measured = below
         .clone()
-        .map(|(_, callee)| u128::from(callee.sum))
+        .map(|(_, callee)| u128::from(callee.sum_in_all(here)))
         .sum::<u128>();
     let whole = measured.max(u128::from(here.measured_time)).max(1);
     let mut own = total;
     let callees = below
         .filter(|(_, callee)| callee.sum > 0)
         .map(|(child, callee)| {
-            let part = scale(total, u128::from(callee.sum), whole);
+            let part = scale(total, u128::from(callee.sum_in_all(here)), whole);
             let calls = scale(
                 peak.ops,
                 u128::from(callee.count),
-                u128::from(here.measured_ops.max(1)),
+                u128::from(callee.ops_seen(here).max(1)),
             );
             own = own.saturating_sub(part);
             call(child, peak, calls, part)
@@ -185,6 +185,16 @@ mod tests {
         assert_eq!(futex.node.name, "futex");
         assert!(futex.own as f64 > 0.95 * slow.total as f64);
         assert_eq!(futex.calls, slow.calls);
+    }
+
+    #[test]
+    fn what_was_measured_in_a_portion_of_the_ops_is_attributed_to_all() {
+        let mut report = sample::report(30_000);
+        let whole = of(&report)[0].root.callees[0].total;
+        let ops = report.ftree.peaks[&1].measured_ops;
+        let hash = report.ftree.children[0].peaks.get_mut(&1).unwrap();
+        (hash.missed_ops, hash.sum) = (ops / 2, hash.sum / 2);
+        assert!(of(&report)[0].root.callees[0].total.abs_diff(whole) < whole / 1_000);
     }
 
     #[test]

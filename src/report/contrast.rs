@@ -1,6 +1,6 @@
 //! The ftree with the peaks side by side: what slow ops do that fast ops do not.
 
-use super::model::{CalleeKind, DescentState, FtreeNode, PeakEntry};
+use super::model::{CalleeKind, DescentState, FnodePeak, FtreeNode, PeakEntry};
 
 /// A line of the table.
 pub(super) struct Row<'a> {
@@ -156,7 +156,9 @@ fn self_cell(node: &FtreeNode, peak: u32) -> Cell {
         .children
         .iter()
         .filter_map(|child| child.peaks.get(&peak))
-        .fold(0_u64, |sum, child| sum.saturating_add(child.sum));
+        .fold(0_u64, |sum, child| {
+            sum.saturating_add(child.sum_in_all(record))
+        });
     Cell {
         maxcount: is_decided_on(node, peak)
             .then(|| node.self_maxcount.get(&peak).copied().unwrap_or(0)),
@@ -181,18 +183,27 @@ fn is_decided_on(node: &FtreeNode, peak: u32) -> bool {
 
 /// Calls and cycles in an op of the peak; nothing where the call was not measured in such ops.
 fn per_op(node: &FtreeNode, parent: Option<&FtreeNode>, peak: u32) -> Option<(f64, u64)> {
+    let none = FnodePeak::default();
     let record = node.peaks.get(&peak);
-    let ops = match parent {
-        Some(parent) => parent.peaks.get(&peak)?.measured_ops,
-        None => record?.ops,
+    let (record, ops) = match parent {
+        Some(parent) => {
+            let record = record.unwrap_or(&none);
+            (record, record.ops_seen(parent.peaks.get(&peak)?))
+        }
+        None => (record?, record?.ops),
     };
-    let (count, sum) = record.map_or((0, 0), |record| (record.count, record.sum));
-    Some((count as f64 / ops.max(1) as f64, sum.checked_div(ops)?))
+    Some((
+        record.count as f64 / ops.max(1) as f64,
+        record.sum.checked_div(ops)?,
+    ))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::sample;
     use super::*;
+    use crate::analysis::simulate::{Program, Run, Session, call as callee};
+    use crate::analysis::{Analysis, Params};
 
     /// A function with one call that was made and five that were not.
     #[test]
@@ -216,5 +227,31 @@ mod tests {
         assert_eq!(names(&f0), ["f0", "itself", "work", "5 not made"]);
         f0.children.truncate(3);
         assert_eq!(names(&f0), ["f0", "itself", "error", "error", "work"]);
+    }
+
+    #[test]
+    fn calls_that_were_measured_in_portions_have_the_figures_of_their_portion() {
+        let sites = [1, 2, 3, 4, 5, 6].map(|id| (id, callee(id)));
+        let f0 = |run: &mut Run<'_>| {
+            run.work(40_000);
+            (1..=6).for_each(|id| run.call(id, id));
+        };
+        let program = Program::default().function(0, "f", &sites, f0);
+        let tenth = |run: &mut Run<'_>| run.work(10_000);
+        let program = (1..=6).fold(program, |program, id| {
+            program.function(id, "tenth", &[], tenth)
+        });
+        for most in [2, usize::MAX] {
+            let analysis = Analysis::new(Params::default());
+            let mut session = Session::in_portions(program.clone(), analysis, most);
+            session.run(1_000);
+            let report = sample::of(&session);
+            let rows = rows(&report.ftree, &report.peaks);
+            let times = rows.iter().map(|row| row.cells[0].time.unwrap_or(0));
+            let times: Vec<u64> = times.collect();
+            assert_eq!(times[..2], [100_000, 40_000], "at most {most} at once");
+            assert_eq!(times[2..], [10_000; 6]);
+            assert!(rows[2..].iter().all(|row| row.cells[0].calls == Some(1.0)));
+        }
     }
 }

@@ -159,6 +159,7 @@ fn record(node: &FtreeNode, peak: u32) -> PeakRecord {
         decision_ops: stored.decision_ops,
         measured_ops: stored.measured_ops,
         measured_time: Ticks(stored.measured_time),
+        missed_ops: stored.missed_ops,
         self_time: Ticks(stored.self_time),
         loop_time: Ticks(stored.loop_time),
         stats: Stats {

@@ -152,7 +152,10 @@ pub struct FnodePeak {
     pub measured_ops: u64,
     /// The fnode's latency in those ops, all calls together.
     pub measured_time: u64,
-    /// Ops in which it was called while all calls of its parent were measured.
+    /// Those of its caller's `measured_ops` in which it was not measured, but another portion of the caller's calls.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub missed_ops: u64,
+    /// Ops in which it was called while all calls of its parent, or its portion of them, were measured.
     pub ops: u64,
     /// The longest call.
     pub max: u64,
@@ -164,6 +167,21 @@ pub struct FnodePeak {
     pub self_time: u64,
     /// The part of it that went into repeated short calls.
     pub loop_time: u64,
+}
+
+impl FnodePeak {
+    /// The ops of a caller in which this call was measured.
+    pub(crate) fn ops_seen(&self, caller: &FnodePeak) -> u64 {
+        caller.measured_ops.saturating_sub(self.missed_ops)
+    }
+
+    /// The time of all calls in the caller's `measured_ops`, had they been measured in each of these: what portions of a
+    /// function's calls took can be compared then. In cycles.
+    pub(crate) fn sum_in_all(&self, caller: &FnodePeak) -> u64 {
+        let sum = u128::from(self.sum) * u128::from(caller.measured_ops);
+        let sum = sum.checked_div(u128::from(self.ops_seen(caller)));
+        sum.map_or(self.sum, |sum| u64::try_from(sum).unwrap_or(u64::MAX))
+    }
 }
 
 fn is_nothing(part: &u32) -> bool {
