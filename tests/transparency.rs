@@ -184,8 +184,14 @@ fn a_program_that_writes_its_own_code() {
         let path = program("rewrites_itself", opt);
         let stay = ["--decision-ops", "1000000000", "-d", "200ms"];
         let task = Task::new(engine, "serve").options(&stay);
-        let analysis = task.run_like_native(&path, &["20000"]);
-        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+        // How many ops are seen before the program overwrites the probe is a matter of luck.
+        measured(|| {
+            let analysis = task.run_like_native(&path, &["20000"]);
+            match analysis.report().ops() {
+                0 => Err(format!("{analysis:#?}")),
+                _ => Ok(()),
+            }
+        });
         let target = Target::start_at(&path, &[]);
         for _ in 0..5 {
             let analysis = task.attach(target.pid());

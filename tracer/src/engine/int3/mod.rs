@@ -285,7 +285,7 @@ impl Int3 {
 
     /// How to go on behind a breakpoint at `addr`, made from the program's own bytes, which may be others than when
     /// one was there before.
-    fn continuation(&mut self, addr: TargetAddr) -> Result<Continuation> {
+    pub(super) fn continuation(&mut self, addr: TargetAddr) -> Result<Continuation> {
         let mut bytes = [0; continuations::LONGEST];
         let readable = (1..=bytes.len())
             .rev()
@@ -327,28 +327,22 @@ impl Int3 {
     }
 
     /// Makes one address stand for what the plan wants there.
-    fn arm(&mut self, addr: TargetAddr, mut roles: Roles, expected: Option<u8>) -> Result<()> {
+    fn arm(&mut self, addr: TargetAddr, mut roles: Roles, expected: &[u8]) -> Result<()> {
         if let Some(site) = &mut roles.site
             && matches!(site.call.kind, SiteKind::Syscall { .. })
         {
             site.syscall = Some(self.syscall_copies(addr, TargetAddr(site.call.next()))?);
         }
-        let continuation = match roles.needs_continuation() {
-            true => Some(self.continuation(addr)?),
-            false => None,
-        };
+        if roles.needs_continuation() {
+            // What cannot be continued must not be armed.
+            self.continuation(addr)?;
+        }
         if self.points.get(addr).is_some() {
-            self.points.reassign(addr, roles, continuation);
+            self.points.reassign(addr, roles);
             return Ok(());
         }
-        self.points.arm(
-            &self.memory,
-            &mut self.ledger,
-            addr,
-            expected,
-            roles,
-            continuation,
-        )
+        self.points
+            .arm(&self.memory, &mut self.ledger, addr, expected, roles)
     }
 }
 
@@ -388,14 +382,16 @@ impl Engine for Int3 {
         // The edges come first: a site that is armed already must find the new tree.
         self.edges = Edges::new(&plan.edges);
         self.generation += 1;
-        let planned_byte = |addr: TargetAddr| {
+        let planned = |addr: TargetAddr, roles: &Roles| {
+            let len = roles.site.as_ref().map_or(1, |site| site.call.len);
             let codes = plan
                 .f0
                 .iter()
                 .chain(plan.functions.iter().map(|function| &function.code));
-            codes
+            let bytes = codes
                 .into_iter()
-                .find_map(|code| code.bytes_at(addr.0, 1).map(|bytes| bytes[0]))
+                .find_map(|code| code.bytes_at(addr.0, len.into()));
+            bytes.map_or(Vec::new(), <[u8]>::to_vec)
         };
         let mut refused = Vec::new();
         let shared = SharedCode::of(self.pid)?;
@@ -404,7 +400,8 @@ impl Engine for Int3 {
                 refused.push(Refused { addr, reason });
                 continue;
             }
-            if let Err(error) = self.arm(addr, roles, planned_byte(addr)) {
+            let expected = planned(addr, &roles);
+            if let Err(error) = self.arm(addr, roles, &expected) {
                 refused.push(Refused {
                     addr,
                     reason: error.to_string(),

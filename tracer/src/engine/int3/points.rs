@@ -11,8 +11,6 @@ use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::record::SiteId;
 
-use super::continuations::Continuation;
-
 /// The breakpoint instruction, `int3`.
 pub const INT3: u8 = 0xcc;
 
@@ -102,8 +100,6 @@ pub fn wanted(plan: &Plan) -> HashMap<TargetAddr, Roles> {
 pub struct Point {
     /// What it stands for.
     pub roles: Roles,
-    /// How to go on, where the instruction is not emulated.
-    pub continuation: Option<Continuation>,
     original: u8,
     ledger: Option<u32>,
 }
@@ -155,14 +151,13 @@ impl Points {
     }
 
     /// Changes what an armed breakpoint stands for; the text stays as it is.
-    pub fn reassign(&mut self, addr: TargetAddr, roles: Roles, continuation: Option<Continuation>) {
+    pub fn reassign(&mut self, addr: TargetAddr, roles: Roles) {
         if let Some(point) = self.armed.get_mut(&addr) {
             point.roles = roles;
-            point.continuation = continuation;
         }
     }
 
-    /// Writes a breakpoint. `expected` is the byte that the plan saw there.
+    /// Writes a breakpoint. `expected` is what the plan saw there of the instruction, as far as it is known.
     ///
     /// The one-byte write is atomic for threads that run through it (Intel SDM volume 3, 10.1.3, as
     /// the kernel's text_poke relies on), so nobody needs to be stopped.
@@ -174,9 +169,8 @@ impl Points {
         memory: &Memory,
         ledger: &mut Ledger,
         addr: TargetAddr,
-        expected: Option<u8>,
+        expected: &[u8],
         roles: Roles,
-        continuation: Option<Continuation>,
     ) -> Result<()> {
         let mut byte = [0];
         memory.read(addr, &mut byte)?;
@@ -185,22 +179,36 @@ impl Points {
                 "there is a breakpoint of somebody else at {addr}"
             )));
         }
-        if expected.is_some_and(|expected| expected != byte[0]) {
-            return Err(Error::Unsuitable(format!(
-                "the code at {addr} has changed since it was read"
-            )));
+        let changed =
+            || Error::Unsuitable(format!("the code at {addr} has changed since it was read"));
+        if expected
+            .first()
+            .is_some_and(|&expected| expected != byte[0])
+        {
+            return Err(changed());
         }
         let debt = ledger.enter(Debt::Text {
             addr: addr.0,
             original: byte[0],
         });
         memory.write(addr, &[INT3])?;
+        // The program runs, and may write its code: asked when nothing of the instruction can change unnoticed any more.
+        let mut rest = vec![0; expected.len().saturating_sub(1)];
+        memory.read(addr.offset(1), &mut rest)?;
+        if expected.get(1..).is_some_and(|expected| expected != rest) {
+            restore(memory, addr, byte[0])?;
+            if let Some(index) = debt {
+                ledger.strike(index);
+            }
+            // A thread may have met it.
+            self.retired.insert(addr, byte[0]);
+            return Err(changed());
+        }
         self.retired.remove(&addr);
         self.armed.insert(
             addr,
             Point {
                 roles,
-                continuation,
                 original: byte[0],
                 ledger: debt,
             },

@@ -160,13 +160,16 @@ impl Int3 {
             }
         }
         self.libraries_changed |= point.roles.loader;
-        match (&point.roles.site, point.continuation) {
-            (Some(site), _) => self.site(addr, site, trap, sink),
-            (None, Some(Continuation::Skip(to) | Continuation::Copy { at: to, .. })) => {
+        if let Some(site) = &point.roles.site {
+            return self.site(addr, site, trap, sink);
+        }
+        // The program may have written the instruction anew, but for its first byte.
+        match self.continuation(addr) {
+            Ok(Continuation::Skip(to) | Continuation::Copy { at: to, .. }) => {
                 trap.registers.set_rip(to);
                 Ok(())
             }
-            (None, Some(Continuation::Call { to, next })) => {
+            Ok(Continuation::Call { to, next }) => {
                 let slot = trap.registers.rsp().wrapping_sub(8);
                 if self.memory.write_word(TargetAddr(slot), next.0).is_err() {
                     return self.execute_natively(addr, trap);
@@ -175,7 +178,7 @@ impl Int3 {
                 trap.registers.set_rip(to);
                 Ok(())
             }
-            (None, None) => self.execute_natively(addr, trap),
+            Err(_) => self.execute_natively(addr, trap),
         }
     }
 
