@@ -91,6 +91,15 @@ impl Failure {
         self.kind
     }
 
+    /// Whether it comes from an error of this type that is so.
+    #[must_use]
+    pub fn is<E: fmt::Display + fmt::Debug + Send + Sync + 'static>(
+        &self,
+        so: impl FnOnce(&E) -> bool,
+    ) -> bool {
+        self.error.downcast_ref().is_some_and(so)
+    }
+
     /// The line for people, without a line feed: the chain of causes after `darc: `.
     #[must_use]
     pub fn line(&self) -> String {

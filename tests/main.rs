@@ -14,6 +14,7 @@ mod bad_input;
 mod bad_results;
 mod death;
 mod documents;
+mod failed;
 mod ground_truth;
 mod handed_over;
 mod libraries;

@@ -30,7 +30,17 @@ pub fn execute(options: AttachOptions) -> Result<ExitStatus, Failure> {
 /// When darc itself failed.
 pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Failure> {
     let command = command_line(pid);
-    let ending = conduct.attach(pid)?;
+    let before = conduct.evidence();
+    let ending = match conduct.attach(pid) {
+        Ok(ending) => ending,
+        Err(failure) => {
+            if conduct.evidence() != before {
+                let target = conduct.investigation.modules.target(pid, command);
+                conduct.keep_results(&failure, before, target);
+            }
+            return Err(failure);
+        }
+    };
     let mut target = conduct.investigation.modules.target(pid, command);
     match ending {
         Ending::Exited(code) => target.exit_status = Some(code),

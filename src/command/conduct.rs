@@ -1,7 +1,7 @@
 //! What `run`, `attach` and `resume` have in common: everything but where the process comes from.
 
 use std::ffi::OsString;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use darc_symbols::NameSpec;
 use darc_tracer::engine::Engine;
@@ -18,6 +18,7 @@ use crate::session::claim::{Claim, Claimed};
 use crate::session::clock::Moment;
 use crate::session::investigation::Investigation;
 use crate::session::markers::{self, Begin};
+use crate::session::program;
 use crate::session::serving::Serving;
 use crate::session::{Ending, Libraries, Limits, Session, SessionError, summary, survey};
 use crate::terminal::interrupts::{Interrupts, Level};
@@ -30,6 +31,7 @@ use super::following;
 use super::running::{Running, Start};
 use super::saved;
 use super::standing::Standing;
+use super::started;
 
 /// Whose stdout is it?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -328,7 +330,8 @@ impl Conduct {
         let thread =
             launch(command, &self.mask, self.engine.options()).class(FailureKind::Target)?;
         let pid = thread.tid();
-        self.stand_for(pid, command)?;
+        self.stand_for(pid, command)
+            .inspect_err(|_| program::end(pid))?;
         let earlier = self.unfinished_survey();
         let outcome = match self.engine.launched(thread) {
             Ok(engine) if self.begin.is_some() => {
@@ -347,7 +350,7 @@ impl Conduct {
                     .map_err(Failure::from);
                 self.unless_running(pid, ending)
             }
-            Err(error) => Err(tracing_failed(&error, pid)),
+            Err(error) => Err(started::not_taken_over(pid, error)),
         };
         self.keep_unfinished(earlier);
         self.standing = None;
@@ -488,14 +491,27 @@ impl Conduct {
     /// Whether any op completed.
     #[must_use]
     pub fn saw_ops(&self) -> bool {
+        self.evidence() > 0
+    }
+
+    /// On how many ops and windows the results rest.
+    #[must_use]
+    pub fn evidence(&self) -> u64 {
         let analyses = std::iter::once(&self.investigation).chain(self.below());
-        analyses
-            .map(|investigation| investigation.analysis.profile().count())
-            .any(|ops| ops > 0)
-            || self
-                .running
-                .as_ref()
-                .is_some_and(|running| running.time.windows > 0)
+        let ops = analyses.map(|investigation| investigation.analysis.profile().count());
+        let windows = self.running.as_ref().map(|running| running.time.windows);
+        ops.chain(windows).fold(0, u64::saturating_add)
+    }
+
+    /// Tells of a failure in mid-analysis. What was found since there was `before` of evidence is published.
+    pub fn keep_results(&mut self, failure: &Failure, before: u64, target: Target) {
+        self.warn(started::ended_early(failure));
+        if self.evidence() == before {
+            return;
+        }
+        if let Err(unwritten) = self.publish(target, Show::Report) {
+            self.warn(unwritten.text());
+        }
     }
 
     fn below(&self) -> impl Iterator<Item = &Investigation> {
@@ -581,19 +597,6 @@ pub(super) fn tracing_failed(error: &darc_tracer::Error, pid: i32) -> Failure {
     }
 }
 
-impl From<SessionError> for Failure {
-    fn from(error: SessionError) -> Failure {
-        let kind = match &error {
-            SessionError::Name(_) => FailureKind::Name,
-            SessionError::Unsuitable(_) => FailureKind::Target,
-            SessionError::OtherBuild(_) => FailureKind::File,
-            SessionError::Tracer(error) if error.is_gone() => FailureKind::Lost,
-            SessionError::Tracer(_) => FailureKind::Target,
-        };
-        Failure::new(kind, error)
-    }
-}
-
 /// A path or argument as it is shown.
 #[must_use]
 pub fn shown(command: &[OsString]) -> Vec<String> {
@@ -601,31 +604,4 @@ pub fn shown(command: &[OsString]) -> Vec<String> {
         .iter()
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect()
-}
-
-/// Waits for a started program that is no longer traced. `None` when the person does not want to.
-#[must_use]
-pub fn wait_for_exit(pid: i32, interrupts: &Interrupts) -> Option<Ending> {
-    use darc_tracer::children::End;
-    use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-    let pid = nix::unistd::Pid::from_raw(pid);
-    loop {
-        match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(_, status)) => return Some(Ending::Exited(status)),
-            Ok(WaitStatus::Signaled(_, signal, _)) => return Some(Ending::Killed(signal as i32)),
-            Ok(WaitStatus::StillAlive) => {
-                darc_tracer::child_signal::wait(Duration::from_millis(200))
-            }
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(_) => {
-                return Some(match darc_tracer::children::end_of(pid.as_raw())? {
-                    End::Exited(status) => Ending::Exited(status),
-                    End::Killed(signal) => Ending::Killed(signal),
-                });
-            }
-        }
-        if let Level::LeaveAtOnce(_) = interrupts.level() {
-            return None;
-        }
-    }
 }

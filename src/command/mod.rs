@@ -21,6 +21,7 @@ pub mod running;
 pub mod sample;
 mod saved;
 mod standing;
+mod started;
 pub mod status;
 mod stored;
 mod syscalls;

@@ -19,6 +19,7 @@ use crate::report::profiles::{self, ProfileSet};
 use crate::report::text::{self, Style};
 use crate::session::clock::Moment;
 use crate::session::profiling::{Measured, Onlooker, Profiling, Question, Wanted, summary};
+use crate::session::program;
 use crate::session::{Ending, Limits};
 use crate::state;
 use crate::terminal::interrupts::{Interrupts, Level};
@@ -27,7 +28,8 @@ use crate::terminal::{self, Color, warning};
 
 use super::answering::Answers;
 use super::attach::command_line;
-use super::conduct::{claim, print, shown, tracing_failed, wait_for_exit};
+use super::conduct::{claim, print, shown, tracing_failed};
+use super::started::{self, wait_for_exit};
 
 /// Does it.
 ///
@@ -217,7 +219,15 @@ impl<'a> Profile<'a> {
         let asked = self.asked(found.pid, command.clone(), keys)?;
         let profiler =
             Profiler::attach(found.pid).map_err(|error| tracing_failed(&error, found.pid))?;
-        let ending = self.session(found.pid, profiler, false, &asked)?;
+        let ending = match self.session(found.pid, profiler, false, &asked) {
+            Ok(ending) => ending,
+            Err(failure) => {
+                if self.saw_calls() {
+                    self.keep(&failure, found.pid, command);
+                }
+                return Err(failure);
+            }
+        };
         let exit_status = match ending {
             Ending::Exited(code) => Some(code),
             Ending::Killed(signal) => Some(128 + signal),
@@ -230,20 +240,20 @@ impl<'a> Profile<'a> {
     fn launch(&mut self, command: &[OsString]) -> Result<ExitStatus, Failure> {
         let thread = launch(command, &self.mask, jump::OPTIONS).class(FailureKind::Target)?;
         let pid = thread.tid();
-        let asked = self.asked(pid, shown(command), Keys::new(false))?;
+        let asked = self
+            .asked(pid, shown(command), Keys::new(false))
+            .inspect_err(|_| program::end(pid))?;
         let outcome = match Profiler::launched(thread) {
             Ok(profiler) => self.session(pid, profiler, true, &asked),
-            Err(error) => Err(tracing_failed(&error, pid)),
+            Err(error) => Err(started::not_taken_over(pid, error)),
         };
         let mut ending = match outcome {
             Ok(ending) => ending,
             Err(failure) => {
-                if matches!(failure.kind(), FailureKind::Name | FailureKind::Target) {
-                    // Nothing of the program has run that a person would miss.
-                    let target = nix::unistd::Pid::from_raw(pid);
-                    let _ = nix::sys::signal::kill(target, nix::sys::signal::Signal::SIGKILL);
-                    let _ = wait_for_exit(pid, &self.interrupts);
+                if started::had_begun(&failure) {
+                    self.keep(&failure, pid, shown(command));
                 }
+                let _ = wait_for_exit(pid, &self.interrupts);
                 return Err(failure);
             }
         };
@@ -286,6 +296,19 @@ impl<'a> Profile<'a> {
         };
         let session = Profiling::new(pid, &self.question, profiler, launched, &mut self.measured);
         session.onlooker(asked).run(limits).map_err(Failure::from)
+    }
+
+    /// Tells of a failure in the middle, and publishes what was counted before.
+    fn keep(&mut self, failure: &Failure, pid: i32, command: Vec<String>) {
+        let warning = started::ended_early(failure);
+        self.sheet.warn(&warning);
+        if !self.saw_calls() {
+            return;
+        }
+        self.measured.warnings.push(warning);
+        if let Err(unwritten) = self.publish(pid, command, None) {
+            self.sheet.warn(&unwritten.text());
+        }
     }
 
     fn publish(

@@ -1,12 +1,13 @@
 //! `darc run`: start a program and analyse a function of it.
 
 use crate::analysis::Params;
-use crate::exit::{ExitStatus, Failure, FailureKind};
+use crate::exit::{ExitStatus, Failure};
 use crate::options::RunOptions;
 use crate::session::Ending;
 use crate::terminal::interrupts::Level;
 
-use super::conduct::{Conduct, Show, Stdout, shown, wait_for_exit};
+use super::conduct::{Conduct, Show, Stdout, shown};
+use super::started::{self, wait_for_exit};
 
 /// Does it.
 ///
@@ -48,23 +49,17 @@ fn one_run(
     conduct: &mut Conduct,
     command: &[std::ffi::OsString],
 ) -> Result<(ExitStatus, GoOn), Failure> {
+    let before = conduct.evidence();
     let (pid, outcome) = conduct.launch(command)?;
     let modules = &conduct.investigation.modules;
     let mut target = modules.target(pid, shown(command));
     let mut ending = match outcome {
         Ok(ending) => ending,
         Err(failure) => {
-            if matches!(
-                failure.kind(),
-                FailureKind::Name | FailureKind::Target | FailureKind::File
-            ) {
-                // Nothing of the program has run that a person would miss.
-                let _ = nix::sys::signal::kill(
-                    nix::unistd::Pid::from_raw(pid),
-                    nix::sys::signal::Signal::SIGKILL,
-                );
-                let _ = wait_for_exit(pid, &conduct.interrupts);
+            if started::had_begun(&failure) {
+                conduct.keep_results(&failure, before, target);
             }
+            let _ = wait_for_exit(pid, &conduct.interrupts);
             return Err(failure);
         }
     };

@@ -16,7 +16,7 @@ use crate::session::catalog::Catalog;
 use crate::session::investigation::{Investigation, stored_places};
 use crate::session::modules::Modules;
 use crate::session::survey::{self, Arrival, Survey, Surveyed};
-use crate::session::{Ending, Libraries, Limits, Session, SessionError};
+use crate::session::{Ending, Libraries, Limits, Others, Session, SessionError};
 use crate::state::StateError;
 
 use super::conduct::{Conduct, tracing_failed};
@@ -290,7 +290,9 @@ impl Conduct {
         investigation.preemption = self.investigation.preemption;
         investigation.blocks = self.investigation.blocks;
         investigation.max_sites = self.investigation.max_sites;
-        Session::new(pid, investigation, engine, libraries, &mut self.progress).run(limits)
+        Session::new(pid, investigation, engine, libraries, &mut self.progress)
+            .beside(Others::Wait)
+            .run(limits)
     }
 }
 

@@ -23,7 +23,8 @@ use crate::session::Ending;
 use crate::terminal::interrupts::{Interrupts, Level, Switch};
 use crate::terminal::warning;
 
-use super::conduct::{shown, wait_for_exit};
+use super::conduct::shown;
+use super::started::wait_for_exit;
 
 mod during;
 mod users;

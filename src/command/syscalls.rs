@@ -19,8 +19,9 @@ use crate::terminal::keys::Keys;
 
 use super::answering::Answers;
 use super::attach::command_line;
-use super::conduct::{shown, wait_for_exit};
+use super::conduct::shown;
 use super::profile::{Sheet, on_stderr};
+use super::started::wait_for_exit;
 
 /// The longest time between two readings of the kernel's buffers.
 const SLICE: Duration = Duration::from_millis(50);

@@ -14,6 +14,7 @@ use darc_tracer::record::{FnodeId, Op, SiteId, Ticks};
 use super::code::CodeCache;
 use super::hooks::Hooks;
 use super::investigation::Investigation;
+use super::program::Program;
 use super::{Ending, Libraries, Limits, SLICE, STARTUP_CHANGES, SessionError, check_program};
 
 /// What the analysis waits for.
@@ -66,10 +67,34 @@ pub fn wait_for_begin(
     begin: &Begin,
     investigation: &mut Investigation,
     engine: &mut dyn Engine,
-    mut libraries: Libraries,
+    libraries: Libraries,
     limits: Limits<'_>,
     waiting: impl FnOnce(),
 ) -> Result<Option<Ending>, SessionError> {
+    let mut process = Process {
+        pid,
+        libraries,
+        program: Program::of(libraries),
+    };
+    let outcome = wait(&mut process, begin, investigation, engine, limits, waiting);
+    process.program.judge(pid, outcome)
+}
+
+struct Process {
+    pid: i32,
+    libraries: Libraries,
+    program: Program,
+}
+
+fn wait(
+    process: &mut Process,
+    begin: &Begin,
+    investigation: &mut Investigation,
+    engine: &mut dyn Engine,
+    limits: Limits<'_>,
+    waiting: impl FnOnce(),
+) -> Result<Option<Ending>, SessionError> {
+    let pid = process.pid;
     let mut waiting = Some(waiting);
     let mut changes = 0;
     let mut code = CodeCache::default();
@@ -93,23 +118,24 @@ pub fn wait_for_begin(
         }
         apply(engine, &plan)
     };
-    look(investigation, engine, libraries)?;
+    look(investigation, engine, process.libraries)?;
     loop {
-        if libraries == Libraries::Loaded
+        if process.libraries == Libraries::Loaded
             && let Some(waiting) = waiting.take()
         {
             waiting();
         }
+        process.program.goes_on(process.libraries);
         if let Some(notice) = engine.poll(SLICE, &mut Nobody)? {
             let ending = Ending::of_target(notice);
             if ending.is_some() {
                 return Ok(ending);
             }
             changes += 1;
-            if libraries == Libraries::NotLoadedYet && changes >= STARTUP_CHANGES {
-                libraries = Libraries::Loaded;
+            if process.libraries == Libraries::NotLoadedYet && changes >= STARTUP_CHANGES {
+                process.libraries = Libraries::Loaded;
             }
-            look(investigation, engine, libraries)?;
+            look(investigation, engine, process.libraries)?;
         }
         if engine.marked(Mark::Begin) > 0 || limits.interrupts.begin_asked() {
             return Ok(None);

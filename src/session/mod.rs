@@ -23,6 +23,7 @@ mod parts;
 mod patience;
 mod planning;
 pub mod profiling;
+pub mod program;
 mod question;
 mod restored;
 pub mod serving;
@@ -43,8 +44,7 @@ use std::time::{Duration, Instant};
 use darc_symbols::{LookupError, NameSpec};
 use darc_tracer::engine::{Engine, Notice};
 use darc_tracer::plan::{Ends, Mark};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::analysis::FnodeId;
 use crate::analysis::noise::Noise;
@@ -57,6 +57,7 @@ use hooks::Hooks;
 use investigation::Investigation;
 use modules::{CodeRef, Modules};
 use onlooker::{Onlooker, Seen};
+use program::Program;
 use question::Question;
 use restored::Touched;
 use serving::Serving;
@@ -120,6 +121,25 @@ pub enum SessionError {
     /// Tracing failed.
     #[error(transparent)]
     Tracer(#[from] darc_tracer::Error),
+    /// That, before the program that was started for it had begun: it has been ended.
+    #[error(transparent)]
+    InVain(Box<SessionError>),
+}
+
+impl SessionError {
+    /// Whether the process was gone.
+    fn is_gone(&self) -> bool {
+        matches!(self, SessionError::Tracer(error) if error.is_gone())
+    }
+}
+
+/// Whether other functions wait for an analysis in the same process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Others {
+    /// The process is of no use where this one cannot be analysed.
+    None,
+    /// They have their turns, whatever becomes of this one.
+    Wait,
 }
 
 /// Refuses programs in which no probe may be put.
@@ -182,8 +202,8 @@ pub struct Session<'a> {
     code: CodeCache,
     hooks: Hooks,
     libraries: Libraries,
-    /// Whether the program was started for this session.
-    launched: bool,
+    program: Program,
+    others: Others,
     /// Changes of the set of libraries since the program started.
     changes: u32,
     watch: Watch<'a>,
@@ -242,7 +262,8 @@ impl<'a> Session<'a> {
             code: CodeCache::default(),
             hooks: Hooks::default(),
             libraries,
-            launched: libraries == Libraries::NotLoadedYet,
+            program: Program::of(libraries),
+            others: Others::None,
             changes: 0,
             watch: Watch::new(progress),
             question: Question::default(),
@@ -271,24 +292,31 @@ impl<'a> Session<'a> {
         self
     }
 
+    /// Whether others are to be analysed in the process, too.
+    #[must_use]
+    pub fn beside(self, others: Others) -> Session<'a> {
+        Session { others, ..self }
+    }
+
     /// Analyses until something ends it, and lets the process go, whatever happened.
     ///
     /// # Errors
     /// Why the analysis could not begin or go on. The target has been restored all the same.
     pub fn run(mut self, limits: Limits<'_>) -> Result<Ending, SessionError> {
-        let outcome = self.analyse(limits);
-        if self.is_unwanted(&outcome) {
-            // Nothing of the program has run, and nothing shall.
-            let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
-        }
+        let outcome = match self.analyse(limits) {
+            Err(error @ SessionError::Unsuitable(_)) if self.others == Others::Wait => Err(error),
+            outcome => self.program.judge(self.pid, outcome),
+        };
         let restored = match outcome {
             Ok(Ending::Exited(_) | Ending::Killed(_)) => Ok(()),
             _ => self.engine.finish(),
         };
         self.timeline
             .finish(self.pid, self.investigation, self.serving.as_deref_mut());
-        if self.engine.end().is_none() {
-            self.compare_code();
+        match program::left_behind(self.pid, &restored) {
+            Some(warning) => self.investigation.warn(warning),
+            None if self.engine.end().is_none() => self.compare_code(),
+            None => {}
         }
         let counters = self.engine.counters();
         if counters.unregistered > 0 {
@@ -342,6 +370,7 @@ impl<'a> Session<'a> {
                 serving: self.serving.as_deref_mut(),
                 timeline: &mut self.timeline,
             };
+            self.program.goes_on(self.libraries);
             let notice = self.engine.poll(SLICE, &mut sink)?;
             self.timeline
                 .advance(self.investigation, self.serving.as_deref_mut());
@@ -415,18 +444,6 @@ impl<'a> Session<'a> {
         let told = self.investigation.end_at.is_some() && self.engine.marked(Mark::End) > 0;
         let told = (told || limits.interrupts.end_asked()).then_some(Ending::Told);
         Ok(noticed.or(told).or_else(|| limits.reached()))
-    }
-
-    /// Whether a program that was started for this session has no use: it cannot be analysed.
-    fn is_unwanted(&self, outcome: &Result<Ending, SessionError>) -> bool {
-        self.launched
-            && self.investigation.analysis.profile().count() == 0
-            && matches!(
-                outcome,
-                Err(SessionError::Name(_)
-                    | SessionError::Unsuitable(_)
-                    | SessionError::OtherBuild(_))
-            )
     }
 
     fn is_f0_loaded(&self) -> bool {

@@ -25,6 +25,7 @@ use super::investigation::{Investigation, Learnt};
 use super::modules::CodeRef;
 use super::onlooker::Seen;
 use super::planning::{self, Sources};
+use super::program::{self, Program};
 use super::stacks::{StackFrame, Unwinder};
 use super::waiting::is_waiting;
 use super::{
@@ -160,12 +161,17 @@ impl<'a> Survey<'a> {
         limits: Limits<'_>,
     ) -> Result<Part, SessionError> {
         self.investigation.cost = engine.cost();
-        let outcome = self.measure(engine.as_mut(), libraries, limits);
+        let mut started = Program::of(libraries);
+        let outcome = self.measure(engine.as_mut(), libraries, &mut started, limits);
+        let outcome = started.judge(self.pid, outcome);
         let restored = match outcome {
             Ok(Part::Ended(Ending::Exited(_) | Ending::Killed(_))) => Ok(()),
             _ => engine.finish(),
         };
         self.investigation.add_counters(engine.counters());
+        if let Some(warning) = program::left_behind(self.pid, &restored) {
+            self.investigation.warn(warning);
+        }
         let part = match (outcome?, engine.end()) {
             (_, Some(Notice::Exited(status))) => Part::Ended(Ending::Exited(status)),
             (_, Some(Notice::Killed(signal))) => Part::Ended(Ending::Killed(signal)),
@@ -181,6 +187,7 @@ impl<'a> Survey<'a> {
         &mut self,
         engine: &mut dyn Engine,
         mut libraries: Libraries,
+        program: &mut Program,
         limits: Limits<'_>,
     ) -> Result<Part, SessionError> {
         let mut changes = 0;
@@ -197,6 +204,7 @@ impl<'a> Survey<'a> {
                 investigation: self.investigation,
                 totals: self.totals,
             };
+            program.goes_on(libraries);
             let notice = engine.poll(SLICE, &mut sink)?;
             if let Some(ending) = notice.and_then(Ending::of_target) {
                 if ending == Ending::Exec {

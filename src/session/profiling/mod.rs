@@ -16,8 +16,6 @@ use darc_tracer::engine::jump::{Counts, Profiler};
 use darc_tracer::engine::{Notice, ProbeCost};
 use darc_tracer::plan::{CountedFunction, Plan};
 use darc_tracer::record::{Ticks, Tsc};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use crate::analysis::histogram::Bucket;
 use crate::analysis::{Profile, Resolution};
@@ -25,6 +23,7 @@ use crate::analysis::{Profile, Resolution};
 use super::code::CodeCache;
 use super::hooks::Hooks;
 use super::modules::{CodeRef, Modules};
+use super::program::{self, Program};
 use super::{EXECUTED, Ending, Limits, STARTUP_CHANGES, SessionError, check_program};
 
 use choice::Source;
@@ -206,13 +205,17 @@ impl<'a> Profiling<'a> {
     /// Why measuring could not begin or go on. The target has been restored all the same.
     pub fn run(mut self, limits: Limits<'_>) -> Result<Ending, SessionError> {
         let outcome = self.measure(limits);
-        if self.launched && self.measured.period.is_none() && outcome.is_err() {
-            // Nothing of the program has run, and nothing shall.
-            let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
-        }
+        let started = match self.launched && self.measured.period.is_none() {
+            true => Program::Starting,
+            false => Program::Runs,
+        };
+        let outcome = started.judge(self.pid, outcome);
         let unregistered = self.profiler.unregistered();
         let end = darc_tracer::tsc();
         let restored = self.profiler.finish();
+        self.measured
+            .warnings
+            .extend(program::left_behind(self.pid, &restored));
         if let Some((_, until)) = &mut self.measured.period {
             *until = end;
         }
