@@ -134,13 +134,16 @@ impl Int3 {
                     .get(&thread.tid())
                     .map(|calls| calls.frames())
                     .unwrap_or_default();
-                let own = frames
+                // The stack may have come from another thread.
+                let others = || self.threads.values().flat_map(|calls| calls.frames());
+                let known = frames
                     .iter()
                     .rev()
                     .find(|frame| frame.slot == slot)
+                    .or_else(|| others().find(|frame| frame.slot == slot))
                     .map(|frame| frame.return_to)
                     .or_else(|| self.abandoned.get(&slot).copied());
-                match own {
+                match known {
                     Some(to) => {
                         registers.set_rip(TargetAddr(to));
                         if trapped && progress.trapped {
