@@ -149,6 +149,7 @@ const PROGRAMS: &[Target] = &[
     c("three_loops", "c/three_loops.c", &[]),
     c("two_peaks", "c/two_peaks.c", &[]),
     c("vfork_alone", "c/vfork_alone.c", &[]),
+    c("vfork_always", "c/vfork_always.c", &[]),
     c("vfork_waits", "c/vfork_waits.c", &[]),
     c("plugin_host", "c/plugin_host.c", &["-ldl"]),
     c(

@@ -145,6 +145,22 @@ fn a_program_that_waits_in_the_kernel_when_darc_ends() {
     }
 }
 
+/// Whenever darc comes, the only thread may be about to wait for a child that darc holds.
+#[test]
+fn attaching_to_a_program_that_makes_vfork_children_all_the_time() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        let target = Target::start("vfork_always", opt, &[]);
+        let task = Task::new(engine, "serve").options(&["-d", "20ms", "--start-ops", "1000000"]);
+        for _ in 0..10 {
+            let analysis = task.attach(target.pid());
+            assert!([0, 7].contains(&analysis.darc.code()), "{analysis:#?}");
+        }
+        check_text(target.pid());
+        target.finish_like_native(&program("vfork_always", opt), &[]);
+    });
+}
+
 /// exec of the program itself, of a script, and of a file without a name: the new program runs as ever, and
 /// the report says that measuring ended there, or that the program has ended.
 #[test]

@@ -44,6 +44,7 @@ use std::time::{Duration, Instant};
 use darc_symbols::{LookupError, NameSpec};
 use darc_tracer::engine::{Engine, Notice};
 use darc_tracer::plan::{Ends, Mark};
+use darc_tracer::threads::SignalMasks;
 use nix::sys::signal::Signal;
 
 use crate::analysis::FnodeId;
@@ -482,6 +483,8 @@ impl<'a> Session<'a> {
             }
             Err(_) if self.libraries == Libraries::NotLoadedYet => {}
             Err(error) if self.may_come_later(&error) => {}
+            // The poll that follows says how.
+            Err(_) if is_ending(self.pid) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
         self.instrument()
@@ -570,4 +573,11 @@ impl<'a> Session<'a> {
             }
         }
     }
+}
+
+/// Whether a process has lost its memory, or is about to: its files can no longer be read then.
+fn is_ending(pid: i32) -> bool {
+    let mapped = darc_tracer::maps::read(pid).is_ok_and(|mappings| !mappings.is_empty());
+    let killed = SignalMasks::of(pid).is_none_or(|masks| masks.is_pending(Signal::SIGKILL as i32));
+    !mapped || killed
 }

@@ -26,7 +26,7 @@ mod stacks;
 mod stop_times;
 mod stops;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use darc_disasm::SiteKind;
@@ -36,7 +36,7 @@ use crate::arena::Arena;
 use crate::child_signal;
 use crate::engine::{Counters, Engine, Notice, ProbeCost, Refused, Sink};
 use crate::error::{Error, Result, unless_gone};
-use crate::event::{Event, decode};
+use crate::event::{Event, Spawn, decode};
 use crate::guardian::Guardian;
 use crate::ledger::{Debt, Ledger};
 use crate::maps;
@@ -242,17 +242,25 @@ impl Int3 {
             Some('T' | 't') => 2,
             _ => 3,
         });
-        for tid in tids {
+        let mut tids = VecDeque::from(tids);
+        while let Some(tid) = tids.pop_front() {
             if !threads::interrupt(tid)? {
                 continue;
             }
-            let Some(event) = threads::wait_stopped(tid)? else {
+            let Some(event) = self.wait_before_arming(tid)? else {
                 self.forget_thread(tid);
                 continue;
             };
             let mut thread = match event {
                 Event::Exited(_) | Event::Killed(_) => {
                     self.note_end(tid, event);
+                    continue;
+                }
+                Event::Spawned(Spawn::Vfork) => {
+                    // It goes on to wait for the child, and does nothing for us before that has gone its own way.
+                    self.clean_child_of(tid)?;
+                    unless_gone(Stopped::observed(tid, 0).resume())?;
+                    tids.push_back(tid);
                     continue;
                 }
                 Event::Signal(signal) => Stopped::observed(tid, signal),

@@ -1,9 +1,14 @@
 //! What a traced thread's stop asks for, other than our own breakpoints: signals, group stops, new
 //! threads and processes, exec, exit. Source: ptrace(2).
 
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use crate::child_signal;
 use crate::engine::{Notice, Sink};
 use crate::error::{Error, Result, unless_gone};
-use crate::event::{Event, Spawn};
+use crate::event::{Event, Spawn, decode};
 use crate::memory::Memory;
 use crate::stopped::Stopped;
 use crate::sys;
@@ -67,6 +72,48 @@ impl Int3 {
             unless_gone(Stopped::observed(child, 0).resume())?;
         }
         Ok(())
+    }
+
+    /// Waits until an interrupted thread reports, as [`threads::wait_stopped`] does, when nothing is armed yet. It may wait
+    /// for a child that borrows its memory: that one goes on meanwhile.
+    pub(super) fn wait_before_arming(&mut self, tid: i32) -> Result<Option<Event>> {
+        const LOOK_AGAIN: Duration = Duration::from_millis(1);
+        loop {
+            if self.borrowers.is_empty() {
+                return threads::wait_stopped(tid);
+            }
+            match sys::wait_now(tid) {
+                Ok(Some((_, status))) => return Ok(Some(decode(status))),
+                Ok(None) if matches!(threads::state(tid), None | Some('Z' | 'X')) => {
+                    return Ok(None);
+                }
+                Ok(None) | Err(Errno::EINTR) => {}
+                Err(Errno::ECHILD | Errno::ESRCH) => return Ok(None),
+                Err(errno) => return Err(Error::ptrace("wait for", tid, errno)),
+            }
+            for borrower in self.borrowers.clone() {
+                let event = match sys::wait_now(borrower) {
+                    Ok(Some((_, status))) => decode(status),
+                    Ok(None) | Err(_) => continue,
+                };
+                let stopped = |signal| Stopped::observed(borrower, signal);
+                let handled = match event {
+                    Event::Exited(_) | Event::Killed(_) => {
+                        self.borrowers.remove(&borrower);
+                        continue;
+                    }
+                    Event::Exec => {
+                        self.borrowers.remove(&borrower);
+                        stopped(0).detach()
+                    }
+                    Event::GroupStop(_) => stopped(0).listen(),
+                    Event::Signal(signal) => stopped(signal).resume(),
+                    _ => stopped(0).resume(),
+                };
+                unless_gone(handled)?;
+            }
+            child_signal::wait(LOOK_AGAIN);
+        }
     }
 
     /// A thread seen for the first time: one of ours, or a child process. False when it was let go.
