@@ -7,9 +7,8 @@ use darc_disasm::{CallSite, CodePart, FunctionCode, SkippedSite, call_sites};
 use darc_symbols::{AddrRange, FileAddr};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
-use darc_tracer::plan::Ends;
 
-use super::entrances::Entrances;
+use super::entrances;
 use super::modules::{CodeRef, Modules};
 
 /// A larger function is taken for a damaged symbol.
@@ -34,8 +33,6 @@ pub struct Scanned {
 #[derive(Debug, Default)]
 pub struct CodeCache {
     by_entry: HashMap<TargetAddr, Arc<Scanned>>,
-    /// Of files, whichever process has them.
-    entrances: Entrances,
 }
 
 impl CodeCache {
@@ -61,7 +58,7 @@ impl CodeCache {
         let found = call_sites(&code, &Unpatched(engine));
         // Breakpoints always fit.
         if engine.name() != "int3" && found.sites.iter().any(|site| site.len < SHORTEST_JUMP) {
-            code = self.tell_entrances(code, modules);
+            code = tell_entrances(code, modules);
         }
         let code = Arc::new(code);
         let scanned = Arc::new(Scanned {
@@ -72,36 +69,19 @@ impl CodeCache {
         self.by_entry.insert(entry, Arc::clone(&scanned));
         Ok(scanned)
     }
+}
 
-    /// Looks who jumps into the function, so that nothing is moved away from under it.
-    fn tell_entrances(&mut self, code: FunctionCode, modules: &Modules) -> FunctionCode {
-        let Some(place) = modules.place(TargetAddr(code.entry())) else {
-            return code;
-        };
-        let entrances = self.entrances.inside(modules, place);
-        let located = entrances.into_iter().filter_map(|addr| {
-            let module = place.module;
-            Some(modules.locate(CodeRef { module, addr })?.0)
-        });
-        let located = located.collect();
-        code.with_entrances(located)
-    }
-
-    /// As [`Entrances::ends`].
-    ///
-    /// # Errors
-    /// Likewise.
-    pub fn ends(&mut self, modules: &Modules, place: CodeRef) -> Result<Ends, String> {
-        self.entrances.ends(modules, place)
-    }
-
-    /// As [`Entrances::ends_of_f0`].
-    ///
-    /// # Errors
-    /// Likewise.
-    pub fn ends_of_f0(&mut self, modules: &Modules, place: CodeRef) -> Result<Ends, String> {
-        self.entrances.ends_of_f0(modules, place)
-    }
+/// Looks who jumps into the function, so that nothing is moved away from under it.
+fn tell_entrances(code: FunctionCode, modules: &Modules) -> FunctionCode {
+    let Some(place) = modules.place(TargetAddr(code.entry())) else {
+        return code;
+    };
+    let entrances = entrances::inside(modules, place);
+    let located = entrances.into_iter().filter_map(|addr| {
+        let module = place.module;
+        Some(modules.locate(CodeRef { module, addr })?.0)
+    });
+    code.with_entrances(located.collect())
 }
 
 /// The target's memory without the engine's patches.

@@ -4,7 +4,7 @@
 //! be jumped into its middle. A function's own code does not tell, so all code of its file is looked at. The same
 //! goes for a short call, before which other instructions make room for a jump.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use darc_disasm::direct_jumps;
 use darc_symbols::{FileAddr, Image};
@@ -19,15 +19,12 @@ const LONGEST_JUMP: u64 = 5 + 15;
 /// Bytes behind a function of unknown size that are looked at, at most.
 const MOST_GAP: u64 = 64 << 10;
 
-/// The functions of each file that code of other functions jumps into, and where that code is.
-#[derive(Default, Debug)]
-pub struct Entrances {
-    by_module: HashMap<ModuleId, BTreeMap<FileAddr, Vec<Entrance>>>,
-}
+/// The functions of a file that code of other functions jumps into, and where that code is.
+pub type Entrances = BTreeMap<FileAddr, Vec<Entrance>>;
 
 /// A jump into a function.
 #[derive(Clone, Copy, Debug)]
-struct Entrance {
+pub struct Entrance {
     from: FileAddr,
     /// How far behind the function's beginning it leads.
     offset: u64,
@@ -36,69 +33,60 @@ struct Entrance {
 /// In a file with more code only compilers' functions are expected, which are entered at their beginning.
 const MOST_CODE: u64 = 32 << 20;
 
-impl Entrances {
-    /// How the ends of a function can be noticed.
-    ///
-    /// A part of it that the compiler has put elsewhere looks like a stranger where it has no name of its own (`strip`). Whoever
-    /// it is that jumps into it: what is not replaced can be jumped to, and the entry is enough.
-    ///
-    /// # Errors
-    /// Why it must not be probed, if code elsewhere jumps into its beginning.
-    pub fn ends(&mut self, modules: &Modules, place: CodeRef) -> Result<Ends, String> {
-        self.ends_behind(modules, place, LONGEST_PATCH)
-    }
+/// How the ends of a function can be noticed.
+///
+/// A part of it that the compiler has put elsewhere looks like a stranger where it has no name of its own (`strip`). Whoever
+/// it is that jumps into it: what is not replaced can be jumped to, and the entry is enough.
+///
+/// # Errors
+/// Why it must not be probed, if code elsewhere jumps into its beginning.
+pub fn ends(modules: &Modules, place: CodeRef) -> Result<Ends, String> {
+    ends_behind(modules, place, LONGEST_PATCH)
+}
 
-    fn ends_behind(
-        &mut self,
-        modules: &Modules,
-        place: CodeRef,
-        beginning: u64,
-    ) -> Result<Ends, String> {
-        let entrances = self.of(modules, place);
-        match entrances.iter().min_by_key(|entrance| entrance.offset) {
-            None => Ok(Ends::ByReturns),
-            Some(entrance) if entrance.offset >= beginning => Ok(Ends::Hidden),
-            Some(entrance) => Err(words(entrance)),
-        }
+fn ends_behind(modules: &Modules, place: CodeRef, beginning: u64) -> Result<Ends, String> {
+    let entrances = of(modules, place);
+    match entrances.iter().min_by_key(|entrance| entrance.offset) {
+        None => Ok(Ends::ByReturns),
+        Some(entrance) if entrance.offset >= beginning => Ok(Ends::Hidden),
+        Some(entrance) => Err(words(entrance)),
     }
+}
 
-    fn of(&mut self, modules: &Modules, place: CodeRef) -> &[Entrance] {
-        let Some(image) = modules.get(place.module).image.as_ref() else {
-            return &[];
-        };
-        let found = self
-            .by_module
-            .entry(place.module)
-            .or_insert_with(|| find(image));
-        found.get(&place.addr).map_or(&[], Vec::as_slice)
+fn of(modules: &Modules, place: CodeRef) -> &[Entrance] {
+    let module = modules.get(place.module);
+    let Some(image) = module.image.as_ref() else {
+        return &[];
+    };
+    let found = module.entrances.get_or_init(|| find(image));
+    found.get(&place.addr).map_or(&[], Vec::as_slice)
+}
+
+/// The addresses in the function's file to which code of other functions jumps in it. Not looked for in files with
+/// very much code.
+pub fn inside(modules: &Modules, place: CodeRef) -> Vec<FileAddr> {
+    if is_huge(modules, place.module) {
+        return Vec::new();
     }
+    let image = modules.get(place.module).image.as_ref();
+    // An alternative entry's code is that of the function around it.
+    let function = image.and_then(|image| image.function_at(place.addr));
+    let addr = function.map_or(place.addr, |function| function.addr);
+    let function = CodeRef { addr, ..place };
+    let entrances = of(modules, function).iter();
+    entrances
+        .map(|entrance| FileAddr(addr.0.wrapping_add(entrance.offset)))
+        .collect()
+}
 
-    /// The addresses in the function's file to which code of other functions jumps in it. Not looked for in files with
-    /// very much code.
-    pub fn inside(&mut self, modules: &Modules, place: CodeRef) -> Vec<FileAddr> {
-        if is_huge(modules, place.module) {
-            return Vec::new();
-        }
-        let image = modules.get(place.module).image.as_ref();
-        // An alternative entry's code is that of the function around it.
-        let function = image.and_then(|image| image.function_at(place.addr));
-        let addr = function.map_or(place.addr, |function| function.addr);
-        let function = CodeRef { addr, ..place };
-        let entrances = self.of(modules, function).iter();
-        entrances
-            .map(|entrance| FileAddr(addr.0.wrapping_add(entrance.offset)))
-            .collect()
-    }
-
-    /// The same of f0, whose first bytes a jump replaces. Not looked for in files with very much code.
-    ///
-    /// # Errors
-    /// As [`Entrances::ends`].
-    pub fn ends_of_f0(&mut self, modules: &Modules, place: CodeRef) -> Result<Ends, String> {
-        match is_huge(modules, place.module) {
-            true => Ok(Ends::ByReturns),
-            false => self.ends_behind(modules, place, LONGEST_JUMP),
-        }
+/// How the ends of f0 can be noticed, whose first bytes a jump replaces. Not looked for in files with very much code.
+///
+/// # Errors
+/// As [`ends`].
+pub fn ends_of_f0(modules: &Modules, place: CodeRef) -> Result<Ends, String> {
+    match is_huge(modules, place.module) {
+        true => Ok(Ends::ByReturns),
+        false => ends_behind(modules, place, LONGEST_JUMP),
     }
 }
 
@@ -123,14 +111,14 @@ struct Stretch {
     function: FileAddr,
 }
 
-fn find(image: &Image) -> BTreeMap<FileAddr, Vec<Entrance>> {
+fn find(image: &Image) -> Entrances {
     let stretches = stretches(image);
     let at = |addr: u64| {
         let after = stretches.partition_point(|stretch| stretch.start <= addr);
         let stretch = stretches.get(after.checked_sub(1)?)?;
         (addr < stretch.end).then_some(stretch)
     };
-    let mut found: BTreeMap<FileAddr, Vec<Entrance>> = BTreeMap::new();
+    let mut found = Entrances::new();
     for stretch in &stretches {
         let len = stretch.end - stretch.start;
         let Some(bytes) = image.bytes_at(FileAddr(stretch.start), len) else {

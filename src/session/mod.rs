@@ -526,7 +526,7 @@ impl<'a> Session<'a> {
             })?;
         let ends = match self.engine.name() {
             "int3" => Ok(Ends::default()),
-            _ => self.code.ends_of_f0(&self.investigation.modules, f0),
+            _ => entrances::ends_of_f0(&self.investigation.modules, f0),
         };
         self.f0_ends = ends.map_err(|reason| {
             SessionError::Unsuitable(format!(

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use darc_symbols::{DebugSearch, FileAddr, Image, LookupError};
 use darc_tracer::addr::TargetAddr;
@@ -15,6 +16,8 @@ use darc_tracer::maps::{self, Mapping};
 use darc_tracer::threads;
 
 use crate::report::model::Target;
+
+use super::entrances::Entrances;
 
 /// One file with code, in whatever process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -38,6 +41,8 @@ pub struct Module {
     pub build_id: Option<String>,
     /// Its symbols; `None` when it could not be read.
     pub image: Option<Image>,
+    /// Where its functions are entered elsewhere than at their beginnings, once somebody has asked.
+    pub entrances: OnceLock<Entrances>,
 }
 
 /// All modules ever seen, and where those of the current process lie.
@@ -136,6 +141,7 @@ impl Modules {
                 path: path.to_owned(),
                 build_id,
                 image,
+                entrances: OnceLock::new(),
             });
         } else if self.known[id.0].image.is_none() {
             self.known[id.0].image = image;

@@ -21,6 +21,7 @@ use crate::analysis::histogram::Bucket;
 use crate::analysis::{Profile, Resolution};
 
 use super::code::CodeCache;
+use super::entrances;
 use super::hooks::Hooks;
 use super::modules::{CodeRef, Modules};
 use super::program::{self, Program};
@@ -350,7 +351,7 @@ impl<'a> Profiling<'a> {
             let Some(entry) = modules.locate(place) else {
                 continue;
             };
-            let scanned = match self.code.ends(modules, place) {
+            let scanned = match entrances::ends(modules, place) {
                 Err(reason) => Err(reason),
                 Ok(ends) => (self.code.scan(entry, modules, engine)).map(|code| (code, ends)),
             };

@@ -22,6 +22,7 @@ use darc_tracer::record::Tsc;
 pub use sample::{History, Sample};
 
 use super::code::CodeCache;
+use super::entrances;
 use super::hooks::Hooks;
 use super::modules::{CodeRef, Modules};
 use super::profiling::choice::{Callee, Source, Wanted};
@@ -357,7 +358,7 @@ impl Watching {
             let Some(entry) = self.modules.locate(place) else {
                 continue;
             };
-            let scanned = match self.code.ends(&self.modules, place) {
+            let scanned = match entrances::ends(&self.modules, place) {
                 Err(reason) => Err(reason),
                 Ok(ends) => (self.code.scan(entry, &self.modules, self.profiler.engine()))
                     .map(|code| (code, ends)),

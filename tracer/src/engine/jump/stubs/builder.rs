@@ -140,26 +140,22 @@ impl<'a> Builder<'a> {
     /// rcx becomes the thread's block and rsi its first free entry; unknown threads go to `unknown`.
     /// Returns the label where rsi is read.
     pub fn block(&mut self, unknown: CodeLabel) -> Emitted<CodeLabel> {
-        let (miss, mut back) = (self.label(), self.label());
-        acquire(&mut self.a, self.around.control, miss)?;
-        self.a.set_label(&mut back)?;
-        top(&mut self.a)?;
-        self.later.push(Later::Lookup {
-            at: miss,
-            back,
-            unknown,
-        });
-        Ok(back)
+        self.block_by(self.runtime.lookup, unknown)
     }
 
     /// As [`Builder::block`], but gives an unknown thread a block when there is one.
     fn own_block(&mut self, unknown: CodeLabel) -> Emitted<CodeLabel> {
+        self.block_by(self.runtime.register, unknown)
+    }
+
+    fn block_by(&mut self, routine: u64, unknown: CodeLabel) -> Emitted<CodeLabel> {
         let (miss, mut back) = (self.label(), self.label());
         acquire(&mut self.a, self.around.control, miss)?;
         self.a.set_label(&mut back)?;
         top(&mut self.a)?;
-        self.later.push(Later::Register {
+        self.later.push(Later::Find {
             at: miss,
+            routine,
             back,
             unknown,
         });

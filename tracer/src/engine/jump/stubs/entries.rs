@@ -82,8 +82,9 @@ pub fn f0(
     save(&mut b.a, flags)?;
     acquire(&mut b.a, around.control, miss)?;
     b.a.set_label(&mut known)?;
-    b.later.push(Later::Register {
+    b.later.push(Later::Find {
         at: miss,
+        routine: b.runtime.register,
         back: known,
         unknown: pass,
     });

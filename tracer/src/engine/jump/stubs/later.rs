@@ -8,15 +8,10 @@ use super::builder::Builder;
 
 /// Code that is rarely run, placed behind the rest.
 pub enum Later {
-    /// Finds the block of a thread that was not on this stack before.
-    Lookup {
+    /// Finds the block of a thread that was not on this stack before, by a routine that may give a new thread one.
+    Find {
         at: CodeLabel,
-        back: CodeLabel,
-        unknown: CodeLabel,
-    },
-    /// As `Lookup`, for threads that may be new.
-    Register {
-        at: CodeLabel,
+        routine: u64,
         back: CodeLabel,
         unknown: CodeLabel,
     },
@@ -54,27 +49,15 @@ impl Builder<'_> {
     pub fn later(&mut self, later: Later) -> Emitted<()> {
         let a = &mut self.a;
         match later {
-            Later::Lookup {
+            Later::Find {
                 mut at,
+                routine,
                 back,
                 unknown,
             } => {
                 a.set_label(&mut at)?;
                 hash(a)?;
-                a.call(self.runtime.lookup)?;
-                a.test(rcx, rcx)?;
-                a.je(unknown)?;
-                a.call(self.runtime.remember)?;
-                a.jmp(back)
-            }
-            Later::Register {
-                mut at,
-                back,
-                unknown,
-            } => {
-                a.set_label(&mut at)?;
-                hash(a)?;
-                a.call(self.runtime.register)?;
+                a.call(routine)?;
                 a.test(rcx, rcx)?;
                 a.je(unknown)?;
                 a.call(self.runtime.remember)?;
