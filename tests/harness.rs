@@ -6,12 +6,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use darc_testprogs::{Opt, program};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
@@ -29,7 +29,16 @@ pub fn engines() -> &'static [&'static str] {
 /// The turn of a test that starts targets; it lasts until the guard is dropped.
 pub fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
+    static SIGNALS: Once = Once::new();
+    SIGNALS.call_once(heed_interrupts);
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Processes inherit that SIGINT is ignored, from a shell that runs the tests in the background: darc would rightly go
+/// on ignoring it, and the tests that interrupt it would wait in vain.
+fn heed_interrupts() {
+    // SAFETY: no handler is installed.
+    unsafe { signal(Signal::SIGINT, SigHandler::SigDfl) }.expect("SIGINT has a default");
 }
 
 /// Waits for something that another process does.

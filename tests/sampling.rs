@@ -8,7 +8,9 @@ use darc_testprogs::{Opt, program};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::harness::{Finished, Running, Target, darc, execute, run_darc, turn, wait_until};
+use crate::harness::{
+    Finished, Running, Target, darc, execute, native, run_darc, turn, wait_until,
+};
 
 /// Whether the kernel lets this user sample; a container may forbid it.
 fn permitted() -> bool {
@@ -493,4 +495,53 @@ fn peaks_that_are_not_there() {
     run_darc(&["sample", "-a", "--f0", "serve", "--during-peak", "1"]).failure(2);
     run_darc(&["sample", "-p", &pid, "--during-peak", "1"]).failure(2);
     target.finish_like_native(&program("two_peaks", Opt::O2), &["2000"]);
+}
+
+/// A program that darc has started is waited for, whatever became of the samples.
+#[test]
+fn a_started_program_is_waited_for() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let path = program("two_peaks", Opt::O2);
+    let as_ever = native(&path, &["2000"]).stdout;
+    let sample = |arguments: &[&str]| {
+        let command = ["sample", "-d", "300ms"];
+        let mut command = darc(&command);
+        execute(command.args(arguments).arg("--").arg(&path).arg("2000"))
+    };
+    let finished = sample(&["--f0", "serve", "--during-peak", "9"]);
+    finished.failure(4);
+    assert_eq!(finished.stdout, as_ever);
+    let finished = sample(&["-o", "/dev/full"]);
+    finished.failure(5);
+    assert_eq!(finished.stdout, as_ever);
+}
+
+/// What the person should know stands in the document too, and what a sample costs.
+#[test]
+fn a_document_warns() {
+    let _turn = turn();
+    if !permitted() {
+        return;
+    }
+    let mut command = Command::new("sleep");
+    let mut sleeper = command.arg("100").spawn().expect("it starts");
+    let pid = sleeper.id().to_string();
+    let finished = run_darc(&["sample", "--format", "json", "-d", "100ms", "-p", &pid]);
+    sleeper.kill().expect("it is our child");
+    sleeper.wait().expect("it is our child");
+    assert_eq!(finished.code(), 0, "{finished:#?}");
+    let profile: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    assert_eq!(profile["samples"], 0);
+    let warnings = profile["warnings"].as_array().expect("a list");
+    let told = |warning: &Value| {
+        let text = warning.as_str().expect("text");
+        text.starts_with("no samples") && finished.stderr.contains(text)
+    };
+    assert!(warnings.iter().any(told), "{profile:#}");
+    // A machine that is too busy measures no cost.
+    let cost = &profile["sample_cost_ns"];
+    assert!(cost.is_null() || cost.as_f64() > Some(0.0), "{cost}");
 }

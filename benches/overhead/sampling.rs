@@ -3,10 +3,12 @@
 //! One process works, one darc for each rate is attached to it, and their events are switched on and off some times
 //! a second in random order. A phase counts with the median of the CPU times of its pieces of work, and is divided by
 //! that of a phase without samples close to it. A second phase without samples is treated in the same way:
-//! what it differs by is noise.
+//! what it differs by is noise. Where `perf` is installed, `perf record` at one of the rates takes turns with them: what
+//! it costs is the price of the kernel's samples.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,8 @@ use crate::quantile::{Interval, quantile};
 use crate::units::{self, Units};
 
 const RATES: [u32; 3] = [99, 999, 4999];
+/// The rate of `perf record`.
+const RATE_OF_PERF: u32 = 999;
 /// How many phases of each kind there are for each program.
 const PAIRS: usize = 75;
 /// How long a phase is at least, and at most.
@@ -30,25 +34,55 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Until a darc has opened its events, and a program begun.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A darc that samples when it is told to.
+/// A process that samples when it is told to.
 struct Sampler {
     child: Child,
     events: Events,
 }
 
 impl Sampler {
-    fn start(pid: u32, rate: u32, folder: &Path) -> Sampler {
-        let child = command(&["sample", "--format", "json", "-o"])
+    /// `darc sample`.
+    fn darc(pid: u32, rate: u32, folder: &Path) -> Sampler {
+        let mut command = command(&["sample", "--format", "json", "-o"]);
+        command
             .arg(folder.join(format!("samples-{rate}.json")))
-            .args(["--rate", &rate.to_string(), "-p", &pid.to_string()])
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("darc starts");
-        let cpus = thread::available_parallelism().map_or(1, usize::from);
+            .args(["--rate", &rate.to_string(), "-p", &pid.to_string()]);
         // A ring for each CPU, then an event for each.
+        Sampler::start(command, 2)
+    }
+
+    /// `perf record` with the same clock and the same callers; nothing where it is not installed.
+    fn perf(pid: u32, folder: &Path) -> Option<Sampler> {
+        let mut version = Command::new("perf");
+        version.arg("--version").stdout(Stdio::null());
+        version
+            .status()
+            .ok()
+            .filter(std::process::ExitStatus::success)?;
+        let mut command = Command::new("perf");
+        command
+            .args([
+                "record",
+                "-q",
+                "-e",
+                "cpu-clock",
+                "--call-graph",
+                "fp",
+                "-F",
+            ])
+            .arg(RATE_OF_PERF.to_string())
+            .args(["-p", &pid.to_string(), "-o"])
+            .arg(folder.join("perf.data"));
+        Some(Sampler::start(command, 1))
+    }
+
+    /// Starts it, and waits until it has so many events for each CPU.
+    fn start(mut command: Command, events_a_cpu: usize) -> Sampler {
+        let child = command.stdin(Stdio::null()).spawn().expect("it starts");
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
         let events = until(|| {
             let events = Events::of(child.id()).ok()?;
-            (events.count() >= 2 * cpus).then_some(events)
+            (events.count() >= events_a_cpu * cpus).then_some(events)
         });
         // They are told to record when all are open.
         thread::sleep(10 * LOOK);
@@ -59,7 +93,9 @@ impl Sampler {
     fn end(mut self) {
         let pid = i32::try_from(self.child.id()).expect("a process id");
         kill(Pid::from_raw(pid), Signal::SIGINT).expect("it runs");
-        assert!(self.child.wait().expect("a child").success());
+        // perf ends by the signal itself.
+        let status = self.child.wait().expect("a child");
+        assert!(status.success() || status.signal() == Some(Signal::SIGINT as i32));
     }
 }
 
@@ -87,8 +123,10 @@ pub fn run(folder: &Path) {
     println!(
         "\nSampling: CPU time of the program in % more than without, {PAIRS} pairs of phases: median (95 % confidence)\n"
     );
-    println!("| | without, once more | 99 Hz | 999 Hz | 4999 Hz |");
-    println!("|---|---|---|---|---|");
+    println!(
+        "| | without, once more | 99 Hz | 999 Hz | 4999 Hz | `perf record` at {RATE_OF_PERF} Hz |"
+    );
+    println!("|---|---|---|---|---|---|");
     for name in ["loop", "call", "btree"] {
         let columns = measured(name, folder).map(|more| {
             Interval::of_median(&more).map_or("–".to_owned(), |interval| interval.text(2))
@@ -98,22 +136,18 @@ pub fn run(folder: &Path) {
 }
 
 /// By how much the phases of each kind but the first are slower than their neighbours without samples, in percent.
-fn measured(name: &str, folder: &Path) -> [Vec<f64>; 1 + RATES.len()] {
+fn measured(name: &str, folder: &Path) -> [Vec<f64>; 2 + RATES.len()] {
     let work = Units::start(name);
     until(|| work.has_begun().then_some(()));
-    let samplers = RATES.map(|rate| Sampler::start(work.pid(), rate, folder));
-    let mut more: [Vec<f64>; 1 + RATES.len()] = Default::default();
+    let mut samplers = Vec::from(RATES.map(|rate| Sampler::darc(work.pid(), rate, folder)));
+    samplers.extend(Sampler::perf(work.pid(), folder));
+    let mut more: [Vec<f64>; 2 + RATES.len()] = Default::default();
     let mut order = Order(0x9e37_79b9_7f4a_7c15);
     for _ in 0..PAIRS {
-        let mut phases = [
-            Phase::Without,
-            Phase::Control,
-            Phase::Sampled(0),
-            Phase::Sampled(1),
-            Phase::Sampled(2),
-        ];
+        let mut phases = vec![Phase::Without, Phase::Control];
+        phases.extend((0..samplers.len()).map(Phase::Sampled));
         order.shuffle(&mut phases);
-        let periods = phases.map(|phase| {
+        let periods = phases.iter().map(|&phase| {
             let sampler = match phase {
                 Phase::Sampled(number) => Some(&samplers[number]),
                 Phase::Without | Phase::Control => None,
@@ -132,6 +166,7 @@ fn measured(name: &str, folder: &Path) -> [Vec<f64>; 1 + RATES.len()] {
             let enough = pieces.len() >= ENOUGH;
             enough.then(|| quantile(pieces, 0.5)).flatten()
         });
+        let took: Vec<Option<f64>> = took.collect();
         let without = phases
             .iter()
             .position(|phase| matches!(phase, Phase::Without));

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use darc_tracer::perf::attributes::Start;
-use darc_tracer::perf::{Attributes, Chains, Collector, Record, Scope};
+use darc_tracer::perf::{Attributes, Chains, Collector, Record, Scope, sample_cost};
 use darc_tracer::{launch, threads};
 
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
@@ -54,7 +54,10 @@ pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
         SampleTarget::Command(_) if options.during.is_none() => attributes.start(Start::AtExec),
         _ => attributes,
     };
+    // Where that cannot be measured, sampling is refused as well, or the figure is left out.
+    let cost = sample_cost::measure(Chains::Recorded).unwrap_or_default();
     let mut sampler = Sampler {
+        cost,
         collector: Collector::new(attributes).class(FailureKind::Target)?,
         recording: Recording::default(),
         world: World::default(),
@@ -75,8 +78,11 @@ pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
             let pid = threads::process_of(*pid).unwrap_or(*pid);
             sampler.add_process(pid)?;
             sampler.begin(options.duration);
-            let process = darc_tracer::perf::pidfd(pid);
-            sampler.sample(process.as_ref().ok(), |_| Ok(()))?;
+            match darc_tracer::perf::pidfd(pid) {
+                Ok(process) => sampler.sample(Some(&process), |_| Ok(()))?,
+                // It has ended already.
+                Err(_) => sampler.read_rest(),
+            }
             None
         }
         SampleTarget::System => {
@@ -117,9 +123,12 @@ pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
             Some(pid)
         }
     };
-    sampler.publish(&options, None, output)?;
-    sampler.exit_status(ended)
+    let published = sampler.publish(&options, None, output);
+    // A program that was started is waited for in any case.
+    let status = sampler.exit_status(ended);
+    published.and(status)
 }
+
 /// The processes that run.
 fn processes() -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -129,6 +138,8 @@ fn processes() -> Vec<i32> {
 }
 
 struct Sampler {
+    /// What a sample takes of a program's time on this machine.
+    cost: Option<Duration>,
     collector: Collector,
     recording: Recording,
     world: World,
@@ -313,6 +324,7 @@ impl Sampler {
             Scope::UserAndKernel => SampledScope::UserAndKernel,
             Scope::User => SampledScope::User,
         };
+        self.caveats(scope);
         let rendered = match options.format {
             SampleFormat::Folded => stacks::folded(&self.recording, &self.world),
             SampleFormat::Speedscope => {
@@ -324,16 +336,19 @@ impl Sampler {
                     target: target_name(&options.target),
                     rate: options.rate,
                     seconds,
+                    sample_cost_ns: self.cost.map(|cost| cost.as_nanos() as f64),
                     cpus: self.collector.cpus(),
                     scope,
                     during,
                 };
-                let profile = adding::profile(
+                let mut profile = adding::profile(
                     &self.recording,
                     &self.world,
                     circumstances,
                     self.warnings.clone(),
                 );
+                // Files were read for their names just now.
+                profile.warnings.extend(self.world.warnings());
                 match options.format {
                     SampleFormat::Json => {
                         serde_json::to_string_pretty(&profile).class(FailureKind::Other)? + "\n"
@@ -342,9 +357,12 @@ impl Sampler {
                 }
             }
         };
-        self.caveats(scope);
         for message in self.warnings.iter().chain(&self.world.warnings()) {
             warning::print(message);
+        }
+        if !matches!(options.target, SampleTarget::Command(_)) {
+            // Nobody shall have to wait until all is written.
+            self.interrupts.finish();
         }
         match output {
             Some(output) => output.write(rendered.as_bytes()).class(FailureKind::File),

@@ -299,6 +299,7 @@ pub(super) mod tests {
             target: "prog".to_owned(),
             rate: 100,
             seconds: 0.1,
+            sample_cost_ns: Some(20_000.0),
             cpus: 2,
             scope: SampledScope::UserAndKernel,
             during: None,

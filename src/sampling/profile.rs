@@ -57,6 +57,9 @@ pub struct Circumstances {
     pub rate: u32,
     /// How long, in seconds.
     pub seconds: f64,
+    /// What a sample takes of the time of a program that does next to nothing, in nanoseconds, on this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample_cost_ns: Option<f64>,
     /// The number of CPUs.
     pub cpus: usize,
     /// Whether the kernel was sampled too.

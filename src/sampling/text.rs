@@ -49,6 +49,14 @@ fn head(text: &mut String, profile: &Profile) {
         "  taken       at {} Hz in {:.1} s on {} CPUs: {busy:.2} s of CPU time",
         circumstances.rate, circumstances.seconds, circumstances.cpus
     );
+    if let Some(cost) = circumstances.sample_cost_ns {
+        let _ = writeln!(
+            text,
+            "  cost        {} a sample on this machine, {} of the CPU time; more where a program needs its caches",
+            Nanos(cost),
+            percent(cost * f64::from(circumstances.rate) / 1e9)
+        );
+    }
     if let Some(during) = &circumstances.during {
         ops(text, during, profile.samples);
     }

@@ -2,6 +2,7 @@
 //! kernel where the program was.
 
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::sync::mpsc::{self, Receiver};
 
 use darc_symbols::NameSpec;
@@ -21,11 +22,13 @@ use crate::session::claim::Claim;
 use crate::session::clock::Moment;
 use crate::session::investigation::Investigation;
 use crate::session::onlooker::{Onlooker, Seen};
+use crate::session::program;
 use crate::session::{Ending, Libraries, Limits, Session};
 use crate::terminal::live::{Progress, Screen};
 use crate::terminal::warning;
 
 use super::super::conduct::{claim, tracing_failed};
+use super::super::started;
 use super::Sampler;
 
 /// A sampling with an f0.
@@ -120,37 +123,17 @@ impl<'a> Conduct<'a> {
         })
     }
 
-    /// Samples, and shows where the time of the peak's ops went.
+    /// Samples, and shows where the time of the peak's ops went. A program that was started is waited for.
     ///
     /// # Errors
     /// When the target cannot be sampled or measured, or has no such peak.
     pub(super) fn conduct(mut self, output: Option<Output>) -> Result<ExitStatus, Failure> {
         let (started, clock_error) = match &self.options.target {
             SampleTarget::Command(command) => {
-                let thread =
-                    launch::launch(command, self.mask, jump::OPTIONS).class(FailureKind::Target)?;
-                let pid = thread.tid();
-                let _claim = claim(pid)?;
-                self.sampler
-                    .collector
-                    .add_thread(pid)
-                    .map_err(|refusal| Failure::new(FailureKind::Target, refusal))?;
-                self.sampler.know(pid);
-                let engine = Jump::launched(thread).map_err(|error| tracing_failed(&error, pid))?;
-                let error = self.measure(pid, engine, Libraries::NotLoadedYet)?;
-                (Some(pid), error)
+                let (pid, clock_error) = self.launch(command)?;
+                (Some(pid), clock_error)
             }
-            SampleTarget::Pid(pid) => {
-                let found = preflight::check(*pid).class(FailureKind::Target)?;
-                let notes = found.notes.iter().map(ToString::to_string);
-                self.sampler.warnings.extend(notes);
-                let _claim: Claim = claim(found.pid)?;
-                self.sampler.add_process(found.pid)?;
-                let engine =
-                    Jump::attach(found.pid).map_err(|error| tracing_failed(&error, found.pid))?;
-                let error = self.measure(found.pid, engine, Libraries::Loaded)?;
-                (None, error)
-            }
+            SampleTarget::Pid(pid) => (None, self.attach(*pid)),
             // The command line does not allow them.
             SampleTarget::User(_) | SampleTarget::System => {
                 return Err(Failure::usage(
@@ -158,6 +141,45 @@ impl<'a> Conduct<'a> {
                 ));
             }
         };
+        let shown = clock_error.and_then(|error| self.show(error, output));
+        let ended = self.sampler.exit_status(started);
+        match (shown?, ended?) {
+            (ExitStatus::NoOps, ExitStatus::Done) => Ok(ExitStatus::NoOps),
+            (_, ended) => Ok(ended),
+        }
+    }
+
+    /// Starts the program and measures it: its pid, and by how much the clocks may differ.
+    fn launch(&mut self, command: &[OsString]) -> Result<(i32, Result<Ticks, Failure>), Failure> {
+        let thread =
+            launch::launch(command, self.mask, jump::OPTIONS).class(FailureKind::Target)?;
+        let pid = thread.tid();
+        let prepared = claim(pid).and_then(|claim| {
+            let watched = self.sampler.collector.add_thread(pid);
+            watched.class(FailureKind::Target).map(|_| claim)
+        });
+        let _claim = prepared.inspect_err(|_| program::end(pid))?;
+        self.sampler.know(pid);
+        let clock_error = match Jump::launched(thread) {
+            Ok(engine) => self.measure(pid, engine, Libraries::NotLoadedYet),
+            Err(error) => Err(started::not_taken_over(pid, error)),
+        };
+        Ok((pid, clock_error))
+    }
+
+    /// Measures a process that runs; by how much the clocks may differ.
+    fn attach(&mut self, pid: i32) -> Result<Ticks, Failure> {
+        let found = preflight::check(pid).class(FailureKind::Target)?;
+        let notes = found.notes.iter().map(ToString::to_string);
+        self.sampler.warnings.extend(notes);
+        let _claim: Claim = claim(found.pid)?;
+        self.sampler.add_process(found.pid)?;
+        let engine = Jump::attach(found.pid).map_err(|error| tracing_failed(&error, found.pid))?;
+        self.measure(found.pid, engine, Libraries::Loaded)
+    }
+
+    /// Shows what was found.
+    fn show(&mut self, clock_error: Ticks, output: Option<Output>) -> Result<ExitStatus, Failure> {
         let warnings = self.investigation.modules.take_warnings();
         self.investigation.warnings.extend(warnings);
         self.sampler
@@ -170,14 +192,11 @@ impl<'a> Conduct<'a> {
             warning::print(
                 "no call of f0 completed while darc was watching: there are no samples to show",
             );
-            return Ok(match self.sampler.exit_status(started)? {
-                ExitStatus::Done => ExitStatus::NoOps,
-                other => other,
-            });
+            return Ok(ExitStatus::NoOps);
         }
         let during = self.choose(clock_error)?;
         self.sampler.publish(self.options, Some(during), output)?;
-        self.sampler.exit_status(started)
+        Ok(ExitStatus::Done)
     }
 
     /// Measures until something ends it; by how much the clocks may differ.

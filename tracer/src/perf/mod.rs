@@ -16,6 +16,7 @@ pub mod parsing;
 mod point;
 pub mod record;
 pub mod refusal;
+pub mod sample_cost;
 pub mod services;
 pub mod switches;
 pub mod tracepoints;
