@@ -1,26 +1,20 @@
-//! What the engine has mapped in the target: making it, giving it back, and finding what an earlier
-//! tracer left.
+//! What the engine has mapped in the target: arenas, and what is in control data. [`super::mapping`] makes the mappings,
+//! [`super::removal`] gives them back.
 
-use std::fs::OpenOptions;
-
-use darc_disasm::Registers as _;
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
 use crate::addr::TargetAddr;
 use crate::arena::Arena;
-use crate::error::{Error, Result, unless_gone};
+use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
-use crate::remote_call::{RemoteCaller, Worker};
-use crate::sys::SharedWords;
-use crate::threads;
+use crate::remote_call::RemoteCaller;
 
 use super::asm::Surroundings;
 use super::layout::{
-    BLOCKS, DESCRIPTORS, FNODES, HEADER, LIVE, MAGIC, block, counts, descriptor, header, node, ring,
+    BLOCKS, DESCRIPTORS, FNODES, HEADER, LIVE, block, counts, descriptor, header, node, ring,
 };
-use super::ring::Rings;
+use super::mapping;
 use super::runtime::{self, Runtime};
 use super::unwinding::{self, Anchor, Calls, Row};
 use super::world::World;
@@ -31,8 +25,6 @@ const ARENA_BYTES: u64 = 1 << 20;
 const TABLE_PART: u64 = 3;
 /// How the ring's mapping is called in the target's list of mappings.
 pub const NAME: &str = "darc";
-/// Threads that a process without many may still make until those that ended give their blocks back.
-const SPARE_BLOCKS: usize = 512;
 pub const MOST_BLOCKS: usize = 4096;
 
 /// An arena with the routines that its stubs share.
@@ -154,7 +146,7 @@ impl Default for Room {
 
 impl Room {
     /// Bytes of shared memory for each block.
-    fn ring_bytes(self) -> u64 {
+    pub(super) fn ring_bytes(self) -> u64 {
         match self.slots {
             0 => ring::SIZE,
             slots => counts::bytes(slots),
@@ -162,130 +154,7 @@ impl Room {
     }
 }
 
-/// Memory of the target that is data: readable and writable.
-const DATA: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-
-/// Refuses a target that the processor faults for reading the time stamp counter, which every stub does.
-/// `room` is memory of the target for the answer.
-///
-/// Source: PR_GET_TSC in prctl(2). The kernel keeps it for each thread; new ones inherit it.
-fn may_read_clock(worker: &mut Worker<'_>, memory: &Memory, room: u64) -> Result<()> {
-    let ask = [libc::PR_GET_TSC as u64, room, 0, 0, 0, 0];
-    worker.call("prctl", libc::SYS_prctl, ask)?;
-    match memory.read_word(TargetAddr(room))? as i32 {
-        libc::PR_TSC_SIGSEGV => Err(Error::Unsuitable(format!(
-            "thread {} has forbidden itself to read the time stamp counter (PR_SET_TSC), which the jump engine's probes do; use --engine int3",
-            worker.tid()
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// Maps the rings, which the target and the tracer share, through a descriptor that the target has for
-/// this moment only. Returns the tracer's side and the address in the target.
-fn share_rings(
-    worker: &mut Worker<'_>,
-    memory: &Memory,
-    control: u64,
-    (blocks, room): (usize, Room),
-) -> Result<(SharedWords, u64)> {
-    let wipe = [control + LIVE, 4096, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
-    worker.call("madvise", libc::SYS_madvise, wipe)?;
-    let name = TargetAddr(control + HEADER);
-    memory.write(name, b"darc\0")?;
-    let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-    let arguments = [name.0, flags, 0, 0, 0, 0];
-    let fd = worker.call("memfd_create", libc::SYS_memfd_create, arguments)?;
-    let words = share(worker.tid(), fd, blocks, room.ring_bytes());
-    let rings = words.and_then(|words| {
-        let len = rings_bytes(blocks as u32, room.ring_bytes());
-        let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
-        let arguments = [0, len, DATA, shared as u64, fd, 0];
-        let at = worker.call("mmap", libc::SYS_mmap, arguments)?;
-        Ok((words, at))
-    });
-    worker.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-    rings
-}
-
-/// Maps control data and rings: the tracer's side of the rings, and where both are in the target.
-fn map(
-    worker: &mut Worker<'_>,
-    memory: &Memory,
-    (blocks, room): (usize, Room),
-) -> Result<(SharedWords, u64, u64)> {
-    let len = control_bytes(blocks as u32);
-    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let arguments = [0, len, DATA, private as u64, u64::MAX, 0];
-    let control = worker.call("mmap", libc::SYS_mmap, arguments)?;
-    let shared = may_read_clock(worker, memory, control + HEADER)
-        .and_then(|()| share_rings(worker, memory, control, (blocks, room)));
-    match shared {
-        Ok((words, rings)) => Ok((words, control, rings)),
-        Err(error) => {
-            let arguments = [control, len, 0, 0, 0, 0];
-            unless_gone(worker.call("munmap", libc::SYS_munmap, arguments))?;
-            Err(error)
-        }
-    }
-}
-
 impl Installed {
-    /// Maps control data and rings, which [`Installed::fill`] has to fill. The target's own list of descriptors is as
-    /// before afterwards.
-    ///
-    /// # Errors
-    /// When the target has no thread pointers, or may not map memory.
-    pub fn install(
-        pid: i32,
-        memory: &Memory,
-        world: &mut World,
-        caller: RemoteCaller,
-        (costs, room): (Costs, Room),
-    ) -> Result<(Installed, Rings)> {
-        let tid_offset = thread_pointers(pid, memory, world)?;
-        let threads = world.threads().count();
-        let blocks = (2 * threads + SPARE_BLOCKS).min(MOST_BLOCKS);
-        let (words, control, rings) = caller.borrow(world.worker()?, |worker| {
-            map(worker, memory, (blocks, room))
-        })?;
-        let me = std::process::id();
-        words.store(ring::OWNER as usize, me.into());
-        words.store(ring::OWNER as usize + 8, began(me.into()).unwrap_or(0));
-        words.store(ring::CONTROL as usize, control);
-        let around = Surroundings {
-            pid: id_in_target(pid).unwrap_or(pid),
-            control,
-            rings,
-            ring_bytes: room.ring_bytes(),
-            inside: costs.inside,
-            outside: costs.outside,
-            inside_f0: costs.inside_f0,
-            counted: costs.counted,
-            tid_offset,
-        };
-        let installed = Installed {
-            around,
-            blocks: blocks as u32,
-            room,
-            arenas: Vec::new(),
-            caller,
-        };
-        installed.announce(memory)?;
-        Ok((installed, Rings::new(words, blocks, room.ring_bytes())))
-    }
-
-    /// Writes by what a later tracer knows the mappings.
-    fn announce(&self, memory: &Memory) -> Result<()> {
-        let mut head = [0; header::FILTER as usize];
-        head[header::MAGIC as usize..][..8].copy_from_slice(&MAGIC.to_le_bytes());
-        head[header::BLOCKS as usize..][..4].copy_from_slice(&self.blocks.to_le_bytes());
-        head[header::RINGS as usize..][..8].copy_from_slice(&self.around.rings.to_le_bytes());
-        head[header::RING_BYTES as usize..][..8]
-            .copy_from_slice(&self.around.ring_bytes.to_le_bytes());
-        memory.write(TargetAddr(self.around.control + HEADER), &head)
-    }
-
     /// Fills what was mapped: the arenas behind the first `filled`, and when nothing was filled before, the rest.
     ///
     /// # Errors
@@ -379,8 +248,7 @@ impl Installed {
     /// Whether the mappings are still there: else the program has ended, or is another.
     #[must_use]
     pub fn is_there(&self, memory: &Memory) -> bool {
-        let at = TargetAddr(self.around.control + HEADER + header::MAGIC);
-        memory.read_word(at).ok() == Some(MAGIC)
+        mapping::is_there(self.around.control, memory)
     }
 
     /// Tells the stubs whether to measure, and in which generation of the plan.
@@ -409,66 +277,4 @@ pub fn control_bytes(blocks: u32) -> u64 {
 /// Bytes of the ring mapping, saturating: the numbers may be a stranger's.
 pub fn rings_bytes(blocks: u32, each: u64) -> u64 {
     u64::from(blocks).saturating_mul(each)
-}
-
-/// Maps the target's memory file here. The target cannot shrink it, which would end this process.
-fn share(tid: i32, fd: u64, blocks: usize, each: u64) -> Result<SharedWords> {
-    let os = |source| Error::Os {
-        operation: "open the memory shared with the target",
-        source,
-    };
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(format!("/proc/{tid}/fd/{fd}"))
-        .map_err(os)?;
-    let len = rings_bytes(blocks as u32, each);
-    file.set_len(len).map_err(os)?;
-    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-    fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(|errno| os(errno.into()))?;
-    SharedWords::map(&file, len as usize).map_err(|errno| os(errno.into()))
-}
-
-/// Checks that every thread has a thread pointer (System V ABI for AMD64, 3.4.6: `%fs:0` holds its own
-/// address), and finds where the C library keeps the thread's id, if it does.
-fn thread_pointers(pid: i32, memory: &Memory, world: &World) -> Result<Option<u32>> {
-    /// `struct pthread` of the GNU C library and of musl.
-    const KNOWN: [u32; 2] = [0x2d0, 0x30];
-    let mut fits = KNOWN.to_vec();
-    // Most programs see the ids that everybody sees.
-    let same_ids = ids(pid).is_some_and(|ids| ids.len() == 1);
-    for thread in world.threads() {
-        let Some(registers) = unless_gone(thread.registers())? else {
-            continue;
-        };
-        let pointer = registers.fs_base();
-        if pointer == 0 || memory.read_word(TargetAddr(pointer)).ok() != Some(pointer) {
-            return Err(Error::Unsuitable(format!(
-                "thread {} of process {pid} has no thread pointer, by which the jump engine tells threads apart; use --engine int3",
-                thread.tid()
-            )));
-        }
-        let id = match same_ids {
-            true => Some(thread.tid()),
-            false => id_in_target(thread.tid()),
-        };
-        fits.retain(|&offset| {
-            let at = TargetAddr(pointer + u64::from(offset));
-            memory
-                .read_word(at)
-                .is_ok_and(|word| Some(word as u32 as i32) == id)
-        });
-    }
-    Ok(fits.first().copied())
-}
-
-/// A thread's ids, from the pid namespace of `/proc` to its own (proc_pid_status(5), `NSpid`).
-fn ids(tid: i32) -> Option<Vec<i32>> {
-    let ids = threads::status_field(tid, "NSpid")?;
-    ids.split_whitespace().map(|id| id.parse().ok()).collect()
-}
-
-/// A thread's id in its own pid namespace.
-fn id_in_target(tid: i32) -> Option<i32> {
-    ids(tid)?.pop()
 }

@@ -14,6 +14,7 @@ mod function;
 mod installed;
 mod launched;
 mod layout;
+mod mapping;
 mod ops;
 mod patches;
 mod prepare;
@@ -39,8 +40,8 @@ use darc_disasm::FunctionCode;
 
 use crate::addr::TargetAddr;
 use crate::engine::{Counters, Engine, Notice, ProbeCost, Refused, Sink};
-use crate::error::Result;
-use crate::maps::{self, SharedCode};
+use crate::error::{Error, Result};
+use crate::maps::{self, Mapping, SharedCode};
 use crate::memory::Memory;
 use crate::plan::{Mark, Plan};
 use crate::record::{FnodeId, Ticks};
@@ -52,8 +53,9 @@ pub use detach::{Cleared, clear_leftovers};
 pub use launched::OPTIONS;
 pub use profiler::{BucketCount, Counts, Profiler, calibrate_counting};
 
-use installed::{Costs, Installed, Room};
+use installed::{Costs, Room};
 use layout::{HEADER, header, ring as ring_layout};
+use mapping::Begun;
 use patches::Patch;
 use recycling::Recycling;
 use ring::Rings;
@@ -175,56 +177,33 @@ impl Jump {
 
     /// Makes the mappings, and arenas near all of `near`.
     fn install(&mut self, near: &[u64]) -> Result<()> {
-        let mut space = self.space.take();
-        let missing: Vec<u64> = match &mut space {
-            Some(space) => near
-                .iter()
-                .copied()
-                .filter(|&addr| {
-                    space
-                        .installed
-                        .arena_near(addr, prepare::STUB_ROOM)
-                        .is_none()
-                })
-                .collect(),
-            None => near.to_vec(),
+        let has_room = |space: &mut Space, addr| {
+            let arena = space.installed.arena_near(addr, prepare::STUB_ROOM);
+            arena.is_some()
         };
+        let mut missing = near.to_vec();
+        if let Some(space) = &mut self.space {
+            missing.retain(|&addr| !has_room(space, addr));
+        }
         if missing.is_empty() {
-            self.space = space;
             return Ok(());
         }
-        let (pid, costs) = (self.pid, (self.costs, self.room));
-        let found = self.memory.again().and_then(|memory| {
-            let mappings = maps::read(pid)?;
-            let caller = match &space {
-                Some(space) => space.installed.caller,
-                None => RemoteCaller::find(pid, &memory, &mappings)?,
-            };
-            Ok((memory, mappings, caller))
-        });
-        let (memory, mappings, caller) = match found {
-            Ok(found) => found,
-            Err(error) => {
-                self.space = space;
-                return Err(error);
-            }
-        };
+        let pid = self.pid;
+        let memory = self.memory.again()?;
+        let mappings = maps::read(pid)?;
+        let space = self.space.take();
         let filled = space.as_ref().map(|space| space.installed.arenas.len());
+        let mut space = match space {
+            Some(space) => space,
+            None => self.map_space(&memory, &mappings)?,
+        };
         let outcome = self.while_stopped(|world| {
-            let space = match &mut space {
-                Some(space) => space,
-                none => {
-                    let (installed, rings) =
-                        Installed::install(pid, &memory, world, caller, costs)?;
-                    none.insert(Space::new(installed, rings))
-                }
-            };
+            if !space.installed.is_there(&memory) {
+                // Another program runs by now, in which nothing must be mapped.
+                return Err(Error::ThreadGone { tid: pid });
+            }
             for addr in missing {
-                if space
-                    .installed
-                    .arena_near(addr, prepare::STUB_ROOM)
-                    .is_none()
-                {
+                if !has_room(&mut space, addr) {
                     // Without it the places near `addr` are refused, each with this reason.
                     let installed = &mut space.installed;
                     let added = installed.add_arena(pid, &memory, world, &mappings, addr);
@@ -233,13 +212,31 @@ impl Jump {
                     }
                 }
             }
-            // The target could run meanwhile, but a library that comes and goes would be gone before the probes are set.
-            space.installed.fill(&memory, filled)
+            match filled {
+                // The target could run meanwhile, but a library that comes and goes would be gone before the probes are set.
+                Some(_) => space.installed.fill(&memory, filled),
+                None => Ok(()),
+            }
+        });
+        let outcome = outcome.and_then(|()| match filled {
+            Some(_) => Ok(()),
+            // Nothing leads there yet: nobody need stand still.
+            None => space.installed.fill(&memory, None),
         });
         // Whatever came of it: what is mapped must be known, to be removed.
-        self.space = space;
+        self.space = Some(space);
         outcome?;
         self.write_filter()
+    }
+
+    /// Maps what the stubs work with, in two stops.
+    fn map_space(&mut self, memory: &Memory, mappings: &[Mapping]) -> Result<Space> {
+        let (pid, costs) = (self.pid, (self.costs, self.room));
+        let caller = RemoteCaller::find(pid, memory, mappings)?;
+        let begun = self.while_stopped(|world| Begun::begin(pid, memory, world, caller))?;
+        let complete = |world: &mut World| begun.complete(memory, world, costs);
+        let (installed, rings) = self.while_stopped(complete)?;
+        Ok(Space::new(installed, rings))
     }
 
     fn write_filter(&self) -> Result<()> {
