@@ -11,7 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use darc_testprogs::{Opt, program};
+use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
@@ -41,12 +43,15 @@ fn heed_interrupts() {
     unsafe { signal(Signal::SIGINT, SigHandler::SigDfl) }.expect("SIGINT has a default");
 }
 
+/// Between two looks at what another process does: who looks all the time takes a processor from what is measured.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// Waits for something that another process does.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(start.elapsed() < HANGS_AFTER, "waited in vain: {what}");
-        thread::yield_now();
+        thread::sleep(PAUSE);
     }
 }
 
@@ -100,6 +105,18 @@ fn collect(stream: Option<impl Read + Send + 'static>) -> Option<Receiver<String
     Some(receiver)
 }
 
+/// Waits, in the kernel, until a child has ended; who is to learn how still can.
+fn wait_for_end(child: Pid) {
+    let (sender, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        while waitid(Id::Pid(child), flags) == Err(Errno::EINTR) {}
+        let _ = sender.send(());
+    });
+    let in_time = ended.recv_timeout(HANGS_AFTER);
+    assert!(in_time.is_ok(), "waited in vain: the end of {child}");
+}
+
 impl Running {
     pub fn start(command: &mut Command) -> Running {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -133,9 +150,7 @@ impl Running {
     /// Waits for its end.
     pub fn finish(mut self) -> Finished {
         drop(self.child.stdin.take());
-        wait_until("the end of a process", || {
-            self.child.try_wait().expect("it is our child").is_some()
-        });
+        wait_for_end(Pid::from_raw(self.pid()));
         let status = self.child.wait().expect("it is our child");
         let rest = |stream: Option<Receiver<String>>, what: &str| {
             stream.map_or_else(String::new, |stream| {
