@@ -181,16 +181,6 @@ impl Cfg {
                 .is_some()
     }
 
-    /// Whether the function itself may come to `addr` by something else than a call or the instruction
-    /// before it. At the entry this tells loops from recursion.
-    pub fn is_jumped_to(&self, addr: u64) -> bool {
-        self.arrivals_in(addr..addr.saturating_add(1)).any(|a| {
-            let from = self.instruction_at(a.from).map(|at| &self.instructions[at]);
-            a.from != addr && from.is_none_or(|i| !i.is_call_near())
-                || from.and_then(direct_target) == Some(addr)
-        })
-    }
-
     /// Whether any branch, jump table or taken address leads strictly inside `range`.
     /// Unknown branches are taken to lead to any instruction, but not between the bytes of one.
     pub fn branches_into(&self, range: Range<u64>) -> BranchInto {

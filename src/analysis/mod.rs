@@ -6,7 +6,6 @@
 //! decision can be repeated in a test.
 #![forbid(unsafe_code)]
 
-pub mod calibrate;
 pub mod compare;
 mod contribute;
 mod decision;
