@@ -2,20 +2,20 @@
 //!
 //! The direction of use is `cli → command → session → {analysis, tracer, report}`.
 
-pub mod analysis;
+mod analysis;
 pub mod cli;
 pub mod command;
-pub mod config;
-pub mod diagnosis;
-pub mod duration;
+mod config;
+mod diagnosis;
+mod duration;
 pub mod exit;
-pub mod input;
-pub mod listing;
+mod input;
+mod listing;
 pub mod options;
-pub mod output;
+mod output;
 pub mod report;
-pub mod sampling;
-pub mod session;
+mod sampling;
+mod session;
 pub mod state;
-pub mod target_name;
+mod target_name;
 pub mod terminal;

@@ -74,12 +74,6 @@ impl Output {
         })
     }
 
-    /// The file as the person named it.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Writes the results and puts them in place, on disk.
     ///
     /// # Errors

@@ -195,12 +195,6 @@ impl InFlight {
     pub fn len(&self) -> usize {
         self.oldest.len()
     }
-
-    /// Whether none is in flight.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.oldest.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -233,7 +227,7 @@ mod tests {
         assert_eq!(requests.serve(7, from(99)), None);
         assert_eq!(requests.serve(7, from(150)), Some(Ticks(50)));
         assert_eq!(requests.serve(7, from(160)), None);
-        assert!(requests.is_empty());
+        assert_eq!(requests.len(), 0);
         let counts = requests.counts();
         assert_eq!((counts.enqueued, counts.served, counts.others), (1, 1, 3));
         assert_eq!(requests.waits().count(), 1);

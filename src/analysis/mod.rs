@@ -40,7 +40,7 @@ pub use ftree::{Absence, Callee, CalleeId, Fnode, Ftree};
 pub use histogram::{Profile, Resolution};
 pub use params::{Params, PeakChoice};
 pub use peak_record::{Outcome, PathState, PeakRecord, Stats, Stop};
-pub use peaks::{Hump, Peak, find_humps, find_peaks};
+pub use peaks::{Peak, find_peaks};
 pub use resume::{ResumeError, Stored};
 pub use root_cause::{CauseKind, PeakStatus, RootCause, Status};
 pub use units::{Hz, Nanos, Ticks, Tsc};

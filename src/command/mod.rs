@@ -1,31 +1,31 @@
 //! The subcommands, one a file. Each takes plain options and says how it ended.
 
-pub mod answering;
+mod answering;
 mod attach;
 mod checking;
-pub mod cleanup;
-pub mod compare;
+mod cleanup;
+mod compare;
 mod conduct;
-pub mod demo;
-pub mod doctor;
+mod demo;
+mod doctor;
 mod engines;
 mod following;
-pub mod guardian;
-pub mod list;
+mod guardian;
+mod list;
 mod privilege;
-pub mod profile;
-pub mod report;
-pub mod resume;
-pub mod run;
-pub mod running;
-pub mod sample;
+mod profile;
+mod report;
+mod resume;
+mod run;
+mod running;
+mod sample;
 mod saved;
 mod standing;
 mod started;
-pub mod status;
+mod status;
 mod stored;
 mod syscalls;
-pub mod watch;
+mod watch;
 
 use crate::exit::{ExitStatus, Failure};
 use crate::options::{Invocation, Verbosity};

@@ -4,38 +4,37 @@
 //! only lays it out. It also carries all that a later run needs to go on.
 #![forbid(unsafe_code)]
 
-pub mod assemble;
+pub(crate) mod assemble;
 mod attribution;
-pub mod callgrind;
+pub(crate) mod callgrind;
 mod chrome;
 mod contrast;
-pub mod difference;
-pub mod escape;
-pub mod folded;
+pub(crate) mod difference;
+pub(crate) mod escape;
+pub(crate) mod folded;
 #[cfg(test)]
 pub(crate) mod golden_tests;
 mod handover;
-pub mod html;
-pub mod json;
+pub(crate) mod html;
+pub(crate) mod json;
 mod markup;
 pub mod model;
 mod off_cpu;
-pub mod place;
-pub mod profiles;
+pub(crate) mod place;
+pub(crate) mod profiles;
 #[cfg(test)]
 pub(crate) mod sample;
 #[cfg(test)]
 mod schema_tests;
-pub mod speedscope;
-pub mod svg;
+pub(crate) mod speedscope;
+pub(crate) mod svg;
 mod telling;
 pub mod text;
 mod waiting;
 pub(crate) mod words;
 
-pub use assemble::Names;
 pub use model::Report;
-pub use place::Place;
+pub(crate) use place::Place;
 
 /// How a report is written.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -23,7 +23,7 @@ mod json;
 mod outline;
 #[cfg(test)]
 mod requests_tests;
-pub mod restore;
+pub(crate) mod restore;
 #[cfg(test)]
 mod tests;
 mod validate;

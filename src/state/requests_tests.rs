@@ -82,7 +82,7 @@ fn what_was_in_flight_is_never_seen_to_be_served() {
     let stored = handed_over().focus[0].handover.clone().unwrap();
     let requests = restore::requests(&stored).unwrap();
     assert_eq!(requests.counts().expired, stored.expired + stored.in_flight);
-    assert!(requests.is_empty());
+    assert_eq!(requests.len(), 0);
 }
 
 /// What happens: a request of an op of one of four threads, the end of an op, or a service.

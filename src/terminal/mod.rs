@@ -1,13 +1,13 @@
 //! The conversation with the person: progress, questions, warnings, interrupts. On stderr only;
 //! stdout belongs to the report, or to the target.
 
-pub mod interrupts;
-pub mod keys;
-pub mod live;
+pub(crate) mod interrupts;
+pub(crate) mod keys;
+pub(crate) mod live;
 pub mod log;
-pub mod prompt;
-pub mod warning;
-pub mod watch;
+pub(crate) mod prompt;
+pub(crate) mod warning;
+pub(crate) mod watch;
 
 use std::io::IsTerminal;
 

@@ -4,28 +4,28 @@
 //! in the running target, and every name is somebody else's business.
 
 pub mod addr;
-pub mod arena;
+mod arena;
 pub mod child_signal;
 pub mod children;
 pub mod engine;
-pub mod error;
-pub mod event;
+mod error;
+mod event;
 pub mod guardian;
 pub mod launch;
-pub mod ledger;
+mod ledger;
 pub mod maps;
 pub mod memory;
 pub mod perf;
 pub mod plan;
 pub mod preflight;
 pub mod record;
-pub mod remote_call;
+mod remote_call;
 pub mod stacks;
 pub mod stopped;
 mod sys;
 pub mod system_calls;
 pub mod threads;
-pub mod tracefs;
+mod tracefs;
 
 pub use error::{Error, Result};
 pub use sys::tsc;

@@ -6,18 +6,18 @@
 //! cycle counter. Source: perf_event_open(2), the kernel's `include/uapi/linux/perf_event.h`.
 
 pub mod attributes;
-pub mod calls;
+pub(crate) mod calls;
 pub mod clock;
-pub mod collector;
+mod collector;
 mod fault_cost;
 pub mod off_cpu;
 pub mod opening;
-pub mod parsing;
+mod parsing;
 mod point;
 pub mod record;
-pub mod refusal;
+mod refusal;
 pub mod sample_cost;
-pub mod services;
+mod services;
 pub mod switches;
 pub mod tracepoints;
 pub mod whereabouts;
