@@ -3,7 +3,6 @@
 //!
 //! Source: ptrace(2), capabilities(7), perf_event_open(2), proc_pid_status(5), the kernel's
 //! Documentation/admin-guide/LSM/Yama.rst; Intel SDM volume 3, section 19.17 "Time-Stamp Counter".
-#![forbid(unsafe_code)]
 
 use serde::Serialize;
 

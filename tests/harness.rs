@@ -1,4 +1,5 @@
 //! Starts targets and darc, and waits for them.
+#![allow(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};

@@ -1,4 +1,5 @@
 //! A child process together with what it used.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::process::Child;

@@ -1,4 +1,5 @@
 //! The perf events of another process of ours, switched on and off behind its back.
+#![allow(unsafe_code)]
 
 use std::fs;
 use std::io;

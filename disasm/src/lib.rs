@@ -5,8 +5,6 @@
 //! symbols; run-time data (jump tables, PLT slots) is read through [`Memory`]. Code is input from a
 //! stranger: whatever the bytes are, the answer is a value or a reason, never a panic.
 
-#![forbid(unsafe_code)]
-
 mod blocks;
 mod calls;
 mod code;

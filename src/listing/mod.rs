@@ -1,5 +1,4 @@
 //! The functions that a person can choose, of the files that a program consists of.
-#![forbid(unsafe_code)]
 
 mod pattern;
 mod text;

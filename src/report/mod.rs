@@ -2,7 +2,6 @@
 //!
 //! [`Report`] has every name resolved and every address written as module and offset, so that a format
 //! only lays it out. It also carries all that a later run needs to go on.
-#![forbid(unsafe_code)]
 
 pub(crate) mod assemble;
 mod attribution;

@@ -10,8 +10,6 @@
 //! * [`NameSpec`] and [`resolve`]: what a person typed, looked up over several images.
 //! * [`demangle()`] and [`escape`]: names for people.
 
-#![forbid(unsafe_code)]
-
 mod addr;
 mod debugfile;
 mod demangle;

@@ -6,7 +6,6 @@
 //!
 //! Source: ptrace(2) "Ptrace access mode checking", proc_pid_stat(5), proc_pid_status(5),
 //! capabilities(7), the kernel's Documentation/admin-guide/LSM/Yama.rst and Documentation/arch/x86/shstk.rst.
-#![forbid(unsafe_code)]
 
 mod facts;
 
