@@ -310,7 +310,10 @@ impl<'a> Session<'a> {
         };
         let restored = match outcome {
             Ok(Ending::Exited(_) | Ending::Killed(_)) => Ok(()),
-            _ => self.engine.finish(),
+            _ => {
+                self.watch.restoring(self.investigation);
+                self.engine.finish()
+            }
         };
         self.timeline
             .finish(self.pid, self.investigation, self.serving.as_deref_mut());

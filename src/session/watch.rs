@@ -21,8 +21,15 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Nothing shown yet.
+    /// Shows that the session is being prepared.
     pub fn new(progress: &'a mut Progress) -> Watch<'a> {
+        progress.update(&Snapshot {
+            ops: 0,
+            rate: 0.0,
+            peaks: Vec::new(),
+            round: 0,
+            phase: Phase::Preparing,
+        });
         Watch {
             progress,
             last: Instant::now(),
@@ -35,6 +42,17 @@ impl<'a> Watch<'a> {
     /// The instrumentation was changed.
     pub fn next_round(&mut self) {
         self.round += 1;
+    }
+
+    /// Shows that the target is being restored.
+    pub fn restoring(&mut self, investigation: &Investigation) {
+        self.progress.update(&Snapshot {
+            ops: investigation.analysis.profile().count(),
+            rate: 0.0,
+            peaks: Vec::new(),
+            round: self.round,
+            phase: Phase::Restoring,
+        });
     }
 
     /// Shows new warnings at once, and the state when it is time.

@@ -25,8 +25,6 @@ pub enum Phase {
     Preparing,
     /// The first ops are collected.
     CollectingStartOps,
-    /// The person is choosing a peak.
-    Asking,
     /// The causes of the peaks are searched.
     Descending,
     /// The target is restored.
@@ -193,7 +191,6 @@ fn head_line(snapshot: &Snapshot) -> String {
     match snapshot.phase {
         Phase::Preparing => "reading symbols".to_owned(),
         Phase::CollectingStartOps => format!("looking for peaks: {ops} ops, {rate:.0} ops/s"),
-        Phase::Asking => format!("waiting for an answer: {ops} ops, {rate:.0} ops/s"),
         Phase::Descending => format!("searching causes, round {round}: {ops} ops, {rate:.0} ops/s"),
         Phase::Restoring => format!("restoring the target: {ops} ops"),
     }
