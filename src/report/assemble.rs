@@ -14,7 +14,7 @@ use crate::analysis::offcpu::{OtherId, is_absence};
 use crate::analysis::op_requests::OpRequests;
 use crate::analysis::values::Counted;
 use crate::analysis::{
-    self, Absence, Analysis, Callee, CalleeId, CauseKind, Fnode, FnodeId, Outcome, Params,
+    self, Absence, Analysis, Callee, CalleeId, CauseKind, Fnode, FnodeId, Ftree, Outcome, Params,
     PathState, Peak, PeakChoice, PeakRecord, PeakStatus, Profile, RootCause, SiteId, Stop,
 };
 use darc_tracer::record::Op;
@@ -67,6 +67,21 @@ pub trait Names {
     /// What an fnode is called whose target is not known.
     fn unknown(&self) -> String {
         "(indirect call)".to_owned()
+    }
+    /// What an fnode is called.
+    fn name_of(&self, fnode: &Fnode) -> String {
+        match fnode.callee {
+            _ if fnode.id == FnodeId::ROOT => self.f0().name,
+            Callee::Function(callee) => self.function(callee).name,
+            Callee::Syscall(number) => self.syscall(number),
+            Callee::Unknown => self.unknown(),
+            Callee::Absence(absence) => self.absence(absence),
+        }
+    }
+    /// What the fnodes of a path are called.
+    fn path(&self, ftree: &Ftree, path: &[FnodeId]) -> Vec<String> {
+        let fnodes = path.iter().map(|&id| ftree.fnode(id));
+        fnodes.map(|fnode| self.name_of(fnode)).collect()
     }
 }
 
@@ -211,7 +226,7 @@ fn example(analysis: &Analysis, op: &Op, names: &dyn Names) -> ExampleOp {
         .filter_map(|touched| {
             let fnode = ftree.get(touched.fnode)?;
             Some(ExampleCall {
-                name: callee(fnode, names).name,
+                name: names.name_of(fnode),
                 depth: fnode.depth as u32 - 1,
                 start: (touched.max_start - op.start).0,
                 max: touched.max.0,
@@ -267,44 +282,34 @@ fn root_cause(
 }
 
 fn frame(fnode: &Fnode, names: &dyn Names) -> Frame {
-    if let Callee::Absence(absence) = fnode.callee {
-        return Frame {
-            name: names.absence(absence),
-            ..Frame::default()
-        };
-    }
-    let Some(site) = fnode.site.map(|site| names.site(site)) else {
-        let f0 = names.f0();
-        return Frame {
-            name: f0.name,
-            module: Some(f0.module),
-            call_site: None,
-            file: f0.file,
-            line: f0.line,
-            inlined_from: Vec::new(),
-        };
-    };
     let callee = callee(fnode, names);
-    Frame {
+    let mut frame = Frame {
         name: callee.name,
         module: callee.place.map(|place| place.module),
-        call_site: Some(site.place),
-        file: site.file,
-        line: site.line,
-        inlined_from: site.inlined_from,
+        // Where f0 is called is not known.
+        file: callee.file,
+        line: callee.line,
+        ..Frame::default()
+    };
+    if let Some(site) = fnode.site.map(|site| names.site(site)) {
+        frame.call_site = Some(site.place);
+        frame.file = site.file;
+        frame.line = site.line;
+        frame.inlined_from = site.inlined_from;
     }
+    frame
 }
 
-pub(super) struct NamedCallee {
+struct NamedCallee {
     kind: CalleeKind,
-    pub(super) name: String,
+    name: String,
     place: Option<Place>,
     file: Option<String>,
     line: Option<u32>,
     syscall: Option<u32>,
 }
 
-pub(super) fn callee(fnode: &Fnode, names: &dyn Names) -> NamedCallee {
+fn callee(fnode: &Fnode, names: &dyn Names) -> NamedCallee {
     let function = |function: Function| NamedCallee {
         kind: CalleeKind::Function,
         name: function.name,
@@ -316,32 +321,24 @@ pub(super) fn callee(fnode: &Fnode, names: &dyn Names) -> NamedCallee {
         line: function.line,
         syscall: None,
     };
-    let no_function = |kind, name| NamedCallee {
+    let (kind, syscall) = match fnode.callee {
+        _ if fnode.id == FnodeId::ROOT => return function(names.f0()),
+        Callee::Function(callee) => return function(names.function(callee)),
+        Callee::Syscall(number) => (CalleeKind::Syscall, number),
+        Callee::Unknown => (CalleeKind::Unknown, None),
+        Callee::Absence(Absence::Preempted) => (CalleeKind::Preemption, None),
+        Callee::Absence(Absence::Interrupt(_)) => (CalleeKind::Interrupt, None),
+        Callee::Absence(Absence::LocalInterrupt(_)) => (CalleeKind::LocalInterrupt, None),
+        Callee::Absence(Absence::SoftInterrupt(_)) => (CalleeKind::SoftInterrupt, None),
+        Callee::Absence(Absence::PageFault) => (CalleeKind::PageFault, None),
+    };
+    NamedCallee {
         kind,
-        name,
+        name: names.name_of(fnode),
         place: None,
         file: None,
         line: None,
-        syscall: None,
-    };
-    match fnode.callee {
-        _ if fnode.id == FnodeId::ROOT => function(names.f0()),
-        Callee::Function(callee) => function(names.function(callee)),
-        Callee::Syscall(number) => NamedCallee {
-            syscall: number,
-            ..no_function(CalleeKind::Syscall, names.syscall(number))
-        },
-        Callee::Unknown => no_function(CalleeKind::Unknown, names.unknown()),
-        Callee::Absence(absence) => {
-            let kind = match absence {
-                Absence::Preempted => CalleeKind::Preemption,
-                Absence::Interrupt(_) => CalleeKind::Interrupt,
-                Absence::LocalInterrupt(_) => CalleeKind::LocalInterrupt,
-                Absence::SoftInterrupt(_) => CalleeKind::SoftInterrupt,
-                Absence::PageFault => CalleeKind::PageFault,
-            };
-            no_function(kind, names.absence(absence))
-        }
+        syscall,
     }
 }
 

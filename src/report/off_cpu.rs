@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::analysis::Analysis;
 use crate::analysis::offcpu::{OffCpu, Waits};
-use crate::analysis::{Analysis, FnodeId};
 
-use super::assemble::{Names, callee};
+use super::assemble::Names;
 use super::model::{DoingEntry, OffCpuEntry, OtherEntry, WaitPlace, WaitsEntry};
 
 /// Nobody reads more places than this,
@@ -32,17 +32,11 @@ pub(super) fn off_cpu(
         waits: places
             .take(MOST_PLACES)
             .map(|(fnode, waits)| WaitPlace {
-                path: path(analysis, fnode, names),
+                path: names.path(analysis.ftree(), &analysis.ftree().path(fnode)),
                 waits: waits_entry(waits, names),
             })
             .collect(),
     }
-}
-
-fn path(analysis: &Analysis, fnode: FnodeId, names: &dyn Names) -> Vec<String> {
-    let ftree = analysis.ftree();
-    let path = ftree.path(fnode).into_iter();
-    path.map(|id| callee(ftree.fnode(id), names).name).collect()
 }
 
 #[derive(Default)]

@@ -18,7 +18,6 @@ use crate::analysis::totals::{Share, ShareOf, Totals, WORTHWHILE};
 use crate::report::assemble::Names as _;
 use crate::report::model::{self, TimePart, TimeTable, Whose};
 
-use super::catalog::Naming;
 use super::code::{CodeCache, Scanned};
 use super::hooks::Hooks;
 use super::investigation::{Investigation, Learnt};
@@ -333,11 +332,7 @@ impl<'a> Survey<'a> {
                 continue;
             }
             arrivals.push(Arrival {
-                path: path(
-                    &self.investigation.naming(),
-                    self.totals,
-                    &self.totals.ftree().path(share.fnodes[0]),
-                ),
+                path: path(self.investigation, self.totals, share.fnodes[0]),
                 function,
                 callers: self.callers(engine, &share.fnodes).unwrap_or_default(),
                 share: share.share,
@@ -533,11 +528,10 @@ pub fn time_table(
     totals: &Totals,
     survey: model::Survey,
 ) -> TimeTable {
-    let naming = investigation.naming();
     let (windows, total) = totals.so_far();
     let part = |share: Share| {
         let fnode = share.fnodes[0];
-        let path = path(&naming, totals, &totals.ftree().path(fnode));
+        let path = path(investigation, totals, fnode);
         let waits = path.last().is_some_and(|name| is_waiting(name));
         TimePart {
             whose: match share.of {
@@ -561,15 +555,9 @@ pub fn time_table(
     }
 }
 
-fn path(naming: &Naming<'_>, totals: &Totals, fnodes: &[FnodeId]) -> Vec<String> {
-    let name = |&id: &FnodeId| match totals.ftree().fnode(id).callee {
-        _ if id == FnodeId::ROOT => naming.f0().name,
-        Callee::Function(callee) => naming.function(callee).name,
-        Callee::Syscall(number) => naming.syscall(number),
-        Callee::Unknown => naming.unknown(),
-        Callee::Absence(absence) => naming.absence(absence),
-    };
-    fnodes.iter().map(name).collect()
+fn path(investigation: &Investigation, totals: &Totals, fnode: FnodeId) -> Vec<String> {
+    let ftree = totals.ftree();
+    investigation.naming().path(ftree, &ftree.path(fnode))
 }
 
 /// Takes windows to the totals.

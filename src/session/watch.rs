@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::analysis::PeakStatus;
-use crate::report::assemble::Names;
+use crate::report::assemble::Names as _;
 use crate::terminal::live::{PeakProgress, Phase, Progress, Snapshot};
 
 use super::investigation::Investigation;
@@ -101,19 +101,6 @@ fn longest_path(investigation: &Investigation, peak: u32) -> Vec<String> {
     let Some(longest) = causes.into_iter().max_by_key(|cause| cause.path.len()) else {
         return Vec::new();
     };
-    let naming = investigation.naming();
-    longest
-        .path
-        .iter()
-        .map(|&id| {
-            let fnode = investigation.analysis.ftree().fnode(id);
-            match fnode.callee {
-                _ if fnode.parent.is_none() => naming.f0().name,
-                crate::analysis::Callee::Function(callee) => naming.function(callee).name,
-                crate::analysis::Callee::Syscall(number) => naming.syscall(number),
-                crate::analysis::Callee::Unknown => naming.unknown(),
-                crate::analysis::Callee::Absence(absence) => naming.absence(absence),
-            }
-        })
-        .collect()
+    let ftree = investigation.analysis.ftree();
+    investigation.naming().path(ftree, &longest.path)
 }
