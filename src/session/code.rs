@@ -6,7 +6,7 @@ use std::sync::Arc;
 use darc_disasm::{CallSite, CodePart, FunctionCode, SkippedSite, call_sites};
 use darc_symbols::{AddrRange, FileAddr};
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::Engine;
+use darc_tracer::engine::{Engine, EngineKind};
 
 use super::entrances;
 use super::modules::{CodeRef, Modules};
@@ -57,7 +57,9 @@ impl CodeCache {
         let mut code = read(entry, modules, engine)?;
         let found = call_sites(&code, &Unpatched(engine));
         // Breakpoints always fit.
-        if engine.name() != "int3" && found.sites.iter().any(|site| site.len < SHORTEST_JUMP) {
+        if engine.kind() == EngineKind::Jump
+            && found.sites.iter().any(|site| site.len < SHORTEST_JUMP)
+        {
             code = tell_entrances(code, modules);
         }
         let code = Arc::new(code);

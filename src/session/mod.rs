@@ -42,7 +42,7 @@ pub mod watching;
 use std::time::{Duration, Instant};
 
 use darc_symbols::{LookupError, NameSpec};
-use darc_tracer::engine::{Engine, Notice};
+use darc_tracer::engine::{Engine, EngineKind, Notice};
 use darc_tracer::plan::{Ends, Mark};
 use darc_tracer::threads::SignalMasks;
 use nix::sys::signal::Signal;
@@ -231,29 +231,29 @@ impl<'a> Session<'a> {
         progress: &'a mut Progress,
     ) -> Session<'a> {
         investigation.cost = engine.cost();
-        investigation.most_calls = (engine.name() == "int3").then_some(MOST_CALLS_INT3);
+        let kind = engine.kind();
+        let (most_calls, other) = match kind {
+            EngineKind::Int3 => (Some(MOST_CALLS_INT3), "; --engine jump may"),
+            EngineKind::Jump => (None, ""),
+        };
+        investigation.most_calls = most_calls;
         let remedy = format!(
-            "its ops are so short that the {} engine cannot tell who takes their time{}",
-            engine.name(),
-            if engine.name() == "int3" {
-                "; --engine jump may"
-            } else {
-                ""
-            }
+            "its ops are so short that the {} engine cannot tell who takes their time{other}",
+            kind.name()
         );
         let cost = engine.cost();
         let noise = Noise::new(cost.resolution, cost.of_caller, remedy);
         investigation.analysis.set_noise(noise);
-        let timeline = match (engine.name(), investigation.preemption) {
+        let timeline = match (kind, investigation.preemption) {
             (_, Preemption::Counted) => Timeline::Unused,
-            ("int3", Preemption::Apart) => {
+            (EngineKind::Int3, Preemption::Apart) => {
                 investigation.warn(
                     "preemption, interrupts and who ended waits are not told: to the kernel, threads that breakpoints stop look as if they waited; leave out --engine int3"
                         .to_owned(),
                 );
                 Timeline::Unused
             }
-            (_, Preemption::Apart) => Timeline::follow(pid, investigation),
+            (EngineKind::Jump, Preemption::Apart) => Timeline::follow(pid, investigation),
         };
         Session {
             pid,
@@ -337,7 +337,7 @@ impl<'a> Session<'a> {
             (_, Some(Notice::Killed(signal))) => Ending::Killed(signal),
             (ending, _) => ending,
         };
-        if ending == Ending::Killed(Signal::SIGTRAP as i32) && self.engine.name() == "int3" {
+        if ending == Ending::Killed(Signal::SIGTRAP as i32) && self.engine.kind() == EngineKind::Int3 {
             self.investigation.warnings.push(
                 "SIGTRAP ended the target: a trap of its own, or a breakpoint met by a thread that cannot be traced (CLONE_UNTRACED); --engine jump has no breakpoints".to_owned(),
             );
@@ -527,9 +527,9 @@ impl<'a> Session<'a> {
             .map_err(|reason| {
                 SessionError::Unsuitable(format!("f0 cannot be instrumented: {reason}"))
             })?;
-        let ends = match self.engine.name() {
-            "int3" => Ok(Ends::default()),
-            _ => entrances::ends_of_f0(&self.investigation.modules, f0),
+        let ends = match self.engine.kind() {
+            EngineKind::Int3 => Ok(Ends::default()),
+            EngineKind::Jump => entrances::ends_of_f0(&self.investigation.modules, f0),
         };
         self.f0_ends = ends.map_err(|reason| {
             SessionError::Unsuitable(format!(

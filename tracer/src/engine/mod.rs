@@ -111,10 +111,30 @@ pub struct ProbeCost {
     pub of_caller: Ticks,
 }
 
+/// What an engine puts into the target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EngineKind {
+    /// Breakpoints: each hit stops the thread until the tracer lets it go on.
+    Int3,
+    /// Jumps to stubs, which measure without stopping anything.
+    Jump,
+}
+
+impl EngineKind {
+    /// Its name as the command line spells it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            EngineKind::Int3 => "int3",
+            EngineKind::Jump => "jump",
+        }
+    }
+}
+
 /// Keeps the planned probes in the target and reports what they measure.
 pub trait Engine {
-    /// The engine's name as the command line spells it.
-    fn name(&self) -> &'static str;
+    /// What it puts into the target.
+    fn kind(&self) -> EngineKind;
 
     /// Whether nobody traces the target while it is measured, so that it can be stopped for a look.
     fn leaves_target_untraced(&self) -> bool {

@@ -34,7 +34,7 @@ use darc_disasm::SiteKind;
 use crate::addr::TargetAddr;
 use crate::arena::Arena;
 use crate::child_signal;
-use crate::engine::{Counters, Engine, Notice, ProbeCost, Refused, Sink};
+use crate::engine::{Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink};
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, Spawn, decode};
 use crate::guardian::Guardian;
@@ -358,8 +358,8 @@ impl Int3 {
 const JMP_INDIRECT: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
 
 impl Engine for Int3 {
-    fn name(&self) -> &'static str {
-        "int3"
+    fn kind(&self) -> EngineKind {
+        EngineKind::Int3
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {

@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 use darc_disasm::FunctionCode;
 
 use crate::addr::TargetAddr;
-use crate::engine::{Counters, Engine, Notice, ProbeCost, Refused, Sink};
+use crate::engine::{Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink};
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping, SharedCode};
 use crate::memory::Memory;
@@ -343,8 +343,8 @@ fn filter_bytes(ranges: &[(u64, u64)]) -> Vec<u8> {
 }
 
 impl Engine for Jump {
-    fn name(&self) -> &'static str {
-        "jump"
+    fn kind(&self) -> EngineKind {
+        EngineKind::Jump
     }
 
     fn leaves_target_untraced(&self) -> bool {
