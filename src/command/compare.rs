@@ -9,9 +9,8 @@ use crate::options::{CompareOptions, ListingFormat};
 use crate::output::to_stdout;
 use crate::report::difference::{self, Difference, Set};
 use crate::report::model::ProfileTable;
-use crate::report::text;
+use crate::report::text::Style;
 use crate::state::{self, Stored};
-use crate::terminal::{self, Color};
 
 /// Shows the difference on stdout; whether a condition holds is in the exit status.
 ///
@@ -22,13 +21,7 @@ pub fn execute(options: CompareOptions) -> Result<ExitStatus, Failure> {
     let shown = match options.format {
         ListingFormat::Text => {
             let stdout = std::io::stdout();
-            let style = text::Style {
-                width: terminal::width(&stdout),
-                color: match Color::of(options.color, &stdout) {
-                    Color::Ansi => text::Color::Always,
-                    Color::Plain => text::Color::Never,
-                },
-            };
+            let style = Style::of(options.color, &stdout);
             difference::text::render(&difference, style)
         }
         ListingFormat::Json => {

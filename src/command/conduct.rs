@@ -21,10 +21,10 @@ use crate::session::markers::{self, Begin};
 use crate::session::program;
 use crate::session::serving::Serving;
 use crate::session::{Ending, Libraries, Limits, Session, SessionError, summary, survey};
+use crate::terminal;
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::keys::Keys;
 use crate::terminal::live::{Progress, Screen};
-use crate::terminal::{self, Color};
 
 use super::engines::Calibrated;
 use super::following;
@@ -262,13 +262,7 @@ impl Conduct {
             ..Target::default()
         };
         let stderr = std::io::stderr();
-        let style = Style {
-            width: terminal::width(&stderr),
-            color: match Color::of(self.common.color, &stderr) {
-                Color::Ansi => text::Color::Always,
-                Color::Plain => text::Color::Never,
-            },
-        };
+        let style = Style::of(self.common.color, &stderr);
         // Of a program that was started stdin is its own, and a question is waiting for an answer there.
         let asks = self.investigation.analysis.params().peak == crate::analysis::PeakChoice::Later;
         self.standing = Some(Standing::new(
@@ -441,26 +435,16 @@ impl Conduct {
     }
 
     fn show(&self, report: &Report) {
-        let color = |color| match color {
-            Color::Ansi => text::Color::Always,
-            Color::Plain => text::Color::Never,
-        };
         // A closed pipe is no reason to fail: the file has the results.
         match self.stdout {
             Stdout::Ours => {
                 let stream = std::io::stdout();
-                let style = Style {
-                    width: terminal::width(&stream),
-                    color: color(Color::of(self.common.color, &stream)),
-                };
+                let style = Style::of(self.common.color, &stream);
                 print(stream, &text::render(report, style));
             }
             Stdout::Targets => {
                 let stream = std::io::stderr();
-                let style = Style {
-                    width: terminal::width(&stream),
-                    color: color(Color::of(self.common.color, &stream)),
-                };
+                let style = Style::of(self.common.color, &stream);
                 print(stream, &text::render(report, style));
             }
         }

@@ -24,6 +24,7 @@ mod standing;
 mod started;
 mod status;
 mod stored;
+mod style;
 mod syscalls;
 mod watch;
 

@@ -16,7 +16,7 @@ use crate::options::{ColorChoice, Format, ProfileOf, ProfileOptions, ProfileTarg
 use crate::output::{Output, to_stdout};
 use crate::report::model::Target;
 use crate::report::profiles::{self, ProfileSet};
-use crate::report::text::{self, Style};
+use crate::report::text::Style;
 use crate::session::clock::Moment;
 use crate::session::profiling::{Measured, Onlooker, Profiling, Question, Wanted, summary};
 use crate::session::program;
@@ -24,7 +24,7 @@ use crate::session::{Ending, Limits};
 use crate::state;
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::keys::Keys;
-use crate::terminal::{self, Color, warning};
+use crate::terminal::warning;
 
 use super::answering::Answers;
 use super::attach::command_line;
@@ -131,23 +131,13 @@ impl<'a> Sheet<'a> {
         format: Format,
         stream: &(impl IsTerminal + AsFd),
     ) -> Result<String, Failure> {
-        render(set, format, style(self.options.color, stream))
-    }
-}
-
-fn style(color: ColorChoice, stream: &(impl IsTerminal + AsFd)) -> Style {
-    Style {
-        width: terminal::width(stream),
-        color: match Color::of(color, stream) {
-            Color::Ansi => text::Color::Always,
-            Color::Plain => text::Color::Never,
-        },
+        render(set, format, Style::of(self.options.color, stream))
     }
 }
 
 /// The set for the person who pressed a key.
 pub(super) fn on_stderr(set: &ProfileSet, color: ColorChoice) -> String {
-    let style = style(color, &std::io::stderr());
+    let style = Style::of(color, &std::io::stderr());
     // Text has room for everything.
     render(set, Format::Text, style).unwrap_or_default()
 }

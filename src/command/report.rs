@@ -5,9 +5,8 @@ use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{Format, ReportOptions};
 use crate::output::{Output, to_stdout};
 use crate::report;
-use crate::report::text::{self, Style};
+use crate::report::text::Style;
 use crate::state::{self, Stored};
-use crate::terminal::{self, Color};
 
 /// Shows the results on stdout, or writes them to a file.
 ///
@@ -31,13 +30,7 @@ pub fn execute(options: ReportOptions) -> Result<ExitStatus, Failure> {
         }
         None => {
             let stdout = std::io::stdout();
-            let style = Style {
-                width: terminal::width(&stdout),
-                color: match Color::of(options.color, &stdout) {
-                    Color::Ansi => text::Color::Always,
-                    Color::Plain => text::Color::Never,
-                },
-            };
+            let style = Style::of(options.color, &stdout);
             let text = match &stored {
                 Stored::Report(report) => {
                     report::render(report, options.format, style).class(FailureKind::Other)?

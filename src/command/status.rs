@@ -7,10 +7,11 @@ use std::time::Duration;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::StatusOptions;
 use crate::output::to_stdout;
-use crate::report::{self, text};
+use crate::report;
+use crate::report::text::Style;
 use crate::session::claim;
 use crate::state::{self, Stored};
-use crate::terminal::{self, Color, warning};
+use crate::terminal::warning;
 
 /// A darc that does not answer for so long is busy, or is restoring its target.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -88,13 +89,7 @@ fn answer(
     let stored = state::read_stored(&bytes)
         .map_err(|error| refuse(format!("what the darc that measures it says: {error}")))?;
     let stdout = std::io::stdout();
-    let style = text::Style {
-        width: terminal::width(&stdout),
-        color: match Color::of(options.color, &stdout) {
-            Color::Ansi => text::Color::Always,
-            Color::Plain => text::Color::Never,
-        },
-    };
+    let style = Style::of(options.color, &stdout);
     let text = match stored {
         Stored::Report(report) => {
             report::render(&report, options.format, style).class(FailureKind::Other)?
