@@ -1,6 +1,6 @@
 //! `darc attach`: analyse a function of a running process.
 
-use darc_tracer::preflight;
+use darc_tracer::preflight::{self, Note};
 
 use crate::analysis::Params;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
@@ -15,13 +15,25 @@ use super::conduct::{Conduct, Show, Stdout};
 /// # Errors
 /// When darc itself failed.
 pub fn execute(options: AttachOptions) -> Result<ExitStatus, Failure> {
-    let found = preflight::check(options.pid).class(FailureKind::Target)?;
+    let mut notes = Vec::new();
+    let pid = checked(options.pid, |note| notes.push(note.to_string()))?;
     let params = options.common.params.over(Params::default());
     let mut conduct = Conduct::prepare(&options.f0, params, options.common, Stdout::Ours)?;
-    for note in &found.notes {
-        conduct.warn(note.to_string());
+    for note in notes {
+        conduct.warn(note);
     }
-    conduct_attach(&mut conduct, found.pid)
+    conduct_attach(&mut conduct, pid)
+}
+
+/// The process that an id stands for, if nothing speaks against measuring it. What the person should know of it
+/// is told to `tell`.
+///
+/// # Errors
+/// What speaks against it.
+pub(super) fn checked(pid: i32, mut tell: impl FnMut(&Note)) -> Result<i32, Failure> {
+    let found = preflight::check(pid).class(FailureKind::Target)?;
+    found.notes.iter().for_each(&mut tell);
+    Ok(found.pid)
 }
 
 /// Attaches, analyses, reports.

@@ -2,9 +2,7 @@
 
 use std::ffi::OsString;
 
-use darc_tracer::preflight;
-
-use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::exit::{ExitStatus, Failure, FailureKind};
 use crate::input::distrust;
 use crate::options::{ResumeOptions, ResumeTarget};
 use crate::report::Report;
@@ -32,25 +30,12 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
         .map_err(|error| refuse(error.to_string()))?;
     let serving = Serving::stored(&report, params, &mut investigation)
         .map_err(|error| refuse(error.to_string()))?;
-    match options.target {
+    let mut notes = Vec::new();
+    let subject = match options.target {
         ResumeTarget::Pid(pid) => {
-            let found = preflight::check(pid).class(FailureKind::Target)?;
-            let mut conduct = Conduct::with(investigation, options.common, Stdout::Ours)?;
-            conduct.running = running;
-            conduct.go_on_following(serving)?;
-            conduct.check = options.check;
-            for note in &found.notes {
-                conduct.warn(note.to_string());
-            }
-            attach::conduct_attach(&mut conduct, found.pid)
+            Subject::Process(attach::checked(pid, |note| notes.push(note.to_string()))?)
         }
-        ResumeTarget::Command(command) => {
-            let mut conduct = Conduct::with(investigation, options.common, Stdout::Targets)?;
-            conduct.running = running;
-            conduct.go_on_following(serving)?;
-            conduct.check = options.check;
-            run::conduct_runs(&mut conduct, &command, 1)
-        }
+        ResumeTarget::Command(command) => Subject::Given(command),
         ResumeTarget::FromFile => {
             let command = recorded_command(&report).map_err(refuse)?;
             if let Some(why) = distrust(&metadata) {
@@ -58,14 +43,38 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
                     "{why}, so the command in it is not run; give the command after --, if that is what you want"
                 )));
             }
-            let mut conduct = Conduct::with(investigation, options.common, Stdout::Targets)?;
-            conduct.running = running;
-            conduct.go_on_following(serving)?;
-            conduct.check = options.check;
+            Subject::Recorded(command)
+        }
+    };
+    let stdout = match subject {
+        Subject::Process(_) => Stdout::Ours,
+        Subject::Given(_) | Subject::Recorded(_) => Stdout::Targets,
+    };
+    let mut conduct = Conduct::with(investigation, options.common, stdout)?;
+    conduct.running = running;
+    conduct.go_on_following(serving)?;
+    conduct.check = options.check;
+    for note in notes {
+        conduct.warn(note);
+    }
+    match subject {
+        Subject::Process(pid) => attach::conduct_attach(&mut conduct, pid),
+        Subject::Given(command) => run::conduct_runs(&mut conduct, &command, 1),
+        Subject::Recorded(command) => {
             conduct.say(&format!("running {}", shown(&command).join(" ")));
             run::conduct_runs(&mut conduct, &command, 1)
         }
     }
+}
+
+/// What the analysis goes on in.
+enum Subject {
+    /// A process that runs.
+    Process(i32),
+    /// A program that is named on the command line.
+    Given(Vec<OsString>),
+    /// The program that the file names.
+    Recorded(Vec<OsString>),
 }
 
 fn recorded_command(report: &Report) -> Result<Vec<OsString>, String> {
