@@ -74,16 +74,7 @@ fn a_threads_id_stands_for_its_process() {
     for_all(|engine, opt| {
         measured(|| {
             let target = Target::start("four_threads", opt, &[]);
-            let mut tid = 0;
-            wait_until("a second thread", || {
-                let tasks =
-                    std::fs::read_dir(format!("/proc/{}/task", target.pid())).expect("it lives");
-                let tids =
-                    tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse::<i32>().ok());
-                tid = tids.max().unwrap_or(0);
-                tid > target.pid()
-            });
-            let analysis = Task::new(engine, "serve").attach(tid);
+            let analysis = Task::new(engine, "serve").attach(target.second_thread());
             assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
             assert!(
                 analysis

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -351,6 +352,18 @@ impl Target {
 
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid()), signal).expect("it is our child");
+    }
+
+    /// The id of a thread beside its main thread, once there is one.
+    pub fn second_thread(&self) -> i32 {
+        let mut tid = 0;
+        wait_until("a second thread", || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it lives");
+            let tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+            tid = tids.max().unwrap_or(0);
+            tid > self.pid()
+        });
+        tid
     }
 
     /// Gives it a byte of input.

@@ -48,6 +48,21 @@ fn lines_and_a_record_are_written_without_a_terminal() {
     assert!(target.finish().status.success());
 }
 
+/// What is no reason to refuse a process, but should be known of it, is told as by the other commands.
+#[test]
+fn a_threads_id_stands_for_its_process() {
+    let _turn = turn();
+    let target = Target::start("four_threads", Opt::O2, &[]);
+    let tid = target.second_thread().to_string();
+    let watch = run_darc(&["watch", "-p", &tid, "-d", "100ms", "serve"]);
+    assert_eq!(watch.code(), 0, "{watch:#?}");
+    let said = format!("thread of process {}", target.pid());
+    assert!(watch.stderr.contains(&said), "{watch:#?}");
+    check_released(target.pid());
+    check_text(target.pid());
+    assert!(target.finish().status.success());
+}
+
 /// What cannot be done is told in one line, and nothing is touched.
 #[test]
 fn bad_wishes_are_refused() {

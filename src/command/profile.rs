@@ -7,7 +7,6 @@ use std::os::fd::AsFd;
 use darc_symbols::NameSpec;
 use darc_tracer::engine::jump::{self, Calibration, Profiler};
 use darc_tracer::launch::launch;
-use darc_tracer::preflight;
 use nix::sys::signal::SigSet;
 
 use crate::analysis::Resolution;
@@ -27,7 +26,7 @@ use crate::terminal::keys::Keys;
 use crate::terminal::warning;
 
 use super::answering::Answers;
-use super::attach::command_line;
+use super::attach::{checked, command_line};
 use super::conduct::{claim, print, shown, tracing_failed};
 use super::started::{self, wait_for_exit};
 
@@ -199,21 +198,19 @@ impl<'a> Profile<'a> {
     }
 
     fn attach(&mut self, pid: i32) -> Result<ExitStatus, Failure> {
-        let found = preflight::check(pid).class(FailureKind::Target)?;
-        for note in &found.notes {
+        let pid = checked(pid, |note| {
             self.sheet.warn(&note.to_string());
             self.measured.warnings.push(note.to_string());
-        }
-        let command = command_line(found.pid);
+        })?;
+        let command = command_line(pid);
         let keys = Keys::new(true);
-        let asked = self.asked(found.pid, command.clone(), keys)?;
-        let profiler =
-            Profiler::attach(found.pid).map_err(|error| tracing_failed(&error, found.pid))?;
-        let ending = match self.session(found.pid, profiler, false, &asked) {
+        let asked = self.asked(pid, command.clone(), keys)?;
+        let profiler = Profiler::attach(pid).map_err(|error| tracing_failed(&error, pid))?;
+        let ending = match self.session(pid, profiler, false, &asked) {
             Ok(ending) => ending,
             Err(failure) => {
                 if self.saw_calls() {
-                    self.keep(&failure, found.pid, command);
+                    self.keep(&failure, pid, command);
                 }
                 return Err(failure);
             }
@@ -223,7 +220,7 @@ impl<'a> Profile<'a> {
             Ending::Killed(signal) => Some(128 + signal),
             _ => None,
         };
-        self.publish(found.pid, command, exit_status)?;
+        self.publish(pid, command, exit_status)?;
         Ok(self.exit_status(ending))
     }
 

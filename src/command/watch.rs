@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use darc_tracer::engine::Notice;
 use darc_tracer::engine::jump::{self, Profiler};
-use darc_tracer::preflight;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::crossterm::event::{self, Event};
 
@@ -25,7 +24,7 @@ use crate::terminal::warning;
 use crate::terminal::watch::{Picture, Row, State, Wish, draw};
 
 use super::answering;
-use super::attach::command_line;
+use super::attach::{checked, command_line};
 use super::conduct::{claim, tracing_failed};
 
 /// The time between two samples.
@@ -49,22 +48,21 @@ pub fn execute(options: WatchOptions) -> Result<ExitStatus, Failure> {
         })?),
         None => None,
     };
-    let found = preflight::check(options.pid).class(FailureKind::Target)?;
+    let pid = checked(options.pid, |note| warning::print(&note.to_string()))?;
     let since = Moment::now();
     let calibration = jump::calibrate_counting().class(FailureKind::Target)?;
-    let claim = claim(found.pid)?;
-    let mut profiler =
-        Profiler::attach(found.pid).map_err(|error| tracing_failed(&error, found.pid))?;
+    let claim = claim(pid)?;
+    let mut profiler = Profiler::attach(pid).map_err(|error| tracing_failed(&error, pid))?;
     profiler.set_cost(&calibration);
     let mut watch = Watch {
-        pid: found.pid,
-        watching: Watching::new(found.pid, profiler)?,
+        pid,
+        watching: Watching::new(pid, profiler)?,
         hz: since.rate(),
         began: Instant::now(),
         record,
         recorded_pauses: 0,
         claim,
-        command: command_line(found.pid),
+        command: command_line(pid),
     };
     let outcome = watch.begin(&options, &interrupts);
     let restored = watch.watching.finish();

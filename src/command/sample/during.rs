@@ -7,9 +7,9 @@ use std::sync::mpsc::{self, Receiver};
 
 use darc_symbols::NameSpec;
 use darc_tracer::engine::jump::{self, Jump};
+use darc_tracer::launch;
 use darc_tracer::perf::clock::Clock;
 use darc_tracer::record::Op;
-use darc_tracer::{launch, preflight};
 use nix::sys::signal::SigSet;
 
 use crate::analysis::{Params, Peak, PeakChoice, Ticks, find_peaks};
@@ -27,6 +27,7 @@ use crate::session::{Ending, Libraries, Limits, Session};
 use crate::terminal::live::{Progress, Screen};
 use crate::terminal::warning;
 
+use super::super::attach::checked;
 use super::super::conduct::{claim, tracing_failed};
 use super::super::started;
 use super::Sampler;
@@ -169,13 +170,12 @@ impl<'a> Conduct<'a> {
 
     /// Measures a process that runs; by how much the clocks may differ.
     fn attach(&mut self, pid: i32) -> Result<Ticks, Failure> {
-        let found = preflight::check(pid).class(FailureKind::Target)?;
-        let notes = found.notes.iter().map(ToString::to_string);
-        self.sampler.warnings.extend(notes);
-        let _claim: Claim = claim(found.pid)?;
-        self.sampler.add_process(found.pid)?;
-        let engine = Jump::attach(found.pid).map_err(|error| tracing_failed(&error, found.pid))?;
-        self.measure(found.pid, engine, Libraries::Loaded)
+        let warnings = &mut self.sampler.warnings;
+        let pid = checked(pid, |note| warnings.push(note.to_string()))?;
+        let _claim: Claim = claim(pid)?;
+        self.sampler.add_process(pid)?;
+        let engine = Jump::attach(pid).map_err(|error| tracing_failed(&error, pid))?;
+        self.measure(pid, engine, Libraries::Loaded)
     }
 
     /// Shows what was found.
