@@ -3,7 +3,7 @@
 use darc_testprogs::{Opt, program};
 use nix::sys::signal::Signal;
 
-use crate::harness::{Target, Task, measured, run_darc, turn, wait_until};
+use crate::harness::{Target, Task, engines, measured, run_darc, turn, wait_until};
 use crate::report::Report;
 
 const MARKS: [&str; 4] = ["--begin-at", "darc_begin", "--end-at", "darc_end"];
@@ -112,4 +112,22 @@ fn a_marker_that_is_not_there_is_refused_before_the_program_runs() {
         .options(&options)
         .run(&path, &["20"]);
     assert!(analysis.darc.failure(2).contains("jump"), "{analysis:#?}");
+}
+
+/// Nothing announces libraries of a program that has none: it is known from the first look what is in it.
+#[test]
+fn a_static_program_waits_for_the_signal() {
+    let _turn = turn();
+    let path = program("two_peaks_static", Opt::O2);
+    for &engine in engines() {
+        let task = Task::new(engine, "serve").options(&["--begin-on-signal"]);
+        let analysis = task.run_like_native(&path, &["20", "brisk"]);
+        let said = &analysis.darc.stderr;
+        assert!(said.contains("waiting for the beginning"), "{analysis:#?}");
+        let task = Task::new(engine, "no_such_function").options(&["--begin-on-signal"]);
+        let analysis = task.run(&path, &["20", "brisk"]);
+        let line = analysis.darc.failure(4);
+        assert!(line.contains("no_such_function"), "{line}");
+        assert_eq!(analysis.darc.stdout, "", "the program has not run");
+    }
 }

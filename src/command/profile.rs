@@ -19,7 +19,7 @@ use crate::report::text::Style;
 use crate::session::clock::Moment;
 use crate::session::profiling::{Measured, Onlooker, Profiling, Question, Wanted, summary};
 use crate::session::program;
-use crate::session::{Ending, Limits};
+use crate::session::{Ending, Libraries, Limits};
 use crate::state;
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::keys::Keys;
@@ -206,7 +206,7 @@ impl<'a> Profile<'a> {
         let keys = Keys::new(true);
         let asked = self.asked(pid, command.clone(), keys)?;
         let profiler = Profiler::attach(pid).map_err(|error| tracing_failed(&error, pid))?;
-        let ending = match self.session(pid, profiler, false, &asked) {
+        let ending = match self.session(pid, profiler, Libraries::Loaded, &asked) {
             Ok(ending) => ending,
             Err(failure) => {
                 if self.saw_calls() {
@@ -231,7 +231,7 @@ impl<'a> Profile<'a> {
             .asked(pid, shown(command), Keys::new(false))
             .inspect_err(|_| program::end(pid))?;
         let outcome = match Profiler::launched(thread) {
-            Ok(profiler) => self.session(pid, profiler, true, &asked),
+            Ok(profiler) => self.session(pid, profiler, Libraries::NotLoadedYet, &asked),
             Err(error) => Err(started::not_taken_over(pid, error)),
         };
         let mut ending = match outcome {
@@ -271,7 +271,7 @@ impl<'a> Profile<'a> {
         &mut self,
         pid: i32,
         mut profiler: Profiler,
-        launched: bool,
+        libraries: Libraries,
         asked: &Asked,
     ) -> Result<Ending, Failure> {
         profiler.set_cost(&self.calibration);
@@ -281,7 +281,7 @@ impl<'a> Profile<'a> {
             onlooker: None,
             enough: None,
         };
-        let session = Profiling::new(pid, &self.question, profiler, launched, &mut self.measured);
+        let session = Profiling::new(pid, &self.question, profiler, libraries, &mut self.measured);
         session.onlooker(asked).run(limits).map_err(Failure::from)
     }
 

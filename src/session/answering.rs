@@ -33,7 +33,7 @@ impl Session<'_> {
         match &mut self.serving {
             Some(serving) => match serving.find(self.investigation) {
                 Err(SessionError::Name(_) | SessionError::OtherBuild(_))
-                    if self.libraries == Libraries::NotLoadedYet =>
+                    if self.startup.libraries() == Libraries::NotLoadedYet =>
                 {
                     Ok(())
                 }
@@ -230,7 +230,9 @@ impl Session<'_> {
         if plan.f0.is_some() {
             self.add_serving(&mut plan, &mut code)?;
         }
-        if let (Some(spec), Libraries::Loaded) = (&self.investigation.end_at, self.libraries) {
+        if let (Some(spec), Libraries::Loaded) =
+            (&self.investigation.end_at, self.startup.libraries())
+        {
             let marker = markers::planned(
                 spec,
                 Mark::End,

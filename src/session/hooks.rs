@@ -55,6 +55,21 @@ impl Hooks {
         hooks
     }
 
+    /// Whether a dynamic linker announces what it loads.
+    #[must_use]
+    pub fn announce_libraries(&self) -> bool {
+        self.loader.is_some()
+    }
+
+    /// Those of a program that a dynamic linker has loaded.
+    #[cfg(test)]
+    pub(super) fn with_loader() -> Hooks {
+        Hooks {
+            loader: Some(TargetAddr(0x1000)),
+            ..Hooks::default()
+        }
+    }
+
     /// A plan of the hooks alone.
     #[must_use]
     pub fn plan(&self) -> Plan {

@@ -14,8 +14,8 @@ use darc_tracer::record::{FnodeId, Op, SiteId, Ticks};
 use super::code::CodeCache;
 use super::hooks::Hooks;
 use super::investigation::Investigation;
-use super::program::Program;
-use super::{Ending, Libraries, Limits, SLICE, STARTUP_CHANGES, SessionError, check_program};
+use super::startup::Startup;
+use super::{Ending, Libraries, Limits, SLICE, SessionError, check_program};
 
 /// What the analysis waits for.
 #[derive(Clone, PartialEq, Debug)]
@@ -71,44 +71,45 @@ pub fn wait_for_begin(
     limits: Limits<'_>,
     waiting: impl FnOnce(),
 ) -> Result<Option<Ending>, SessionError> {
-    let mut process = Process {
+    let mut startup = Startup::of(libraries);
+    let outcome = wait(
         pid,
-        libraries,
-        program: Program::of(libraries),
-    };
-    let outcome = wait(&mut process, begin, investigation, engine, limits, waiting);
-    process.program.judge(pid, outcome)
-}
-
-struct Process {
-    pid: i32,
-    libraries: Libraries,
-    program: Program,
+        &mut startup,
+        begin,
+        investigation,
+        engine,
+        limits,
+        waiting,
+    );
+    startup.judge(pid, outcome)
 }
 
 fn wait(
-    process: &mut Process,
+    pid: i32,
+    startup: &mut Startup,
     begin: &Begin,
     investigation: &mut Investigation,
     engine: &mut dyn Engine,
     limits: Limits<'_>,
     waiting: impl FnOnce(),
 ) -> Result<Option<Ending>, SessionError> {
-    let pid = process.pid;
     let mut waiting = Some(waiting);
-    let mut changes = 0;
     let mut code = CodeCache::default();
     let mut look = |investigation: &mut Investigation,
                     engine: &mut dyn Engine,
-                    libraries: Libraries|
+                    startup: &mut Startup|
      -> Result<(), SessionError> {
-        if investigation.modules.refresh(pid).is_err() {
+        // The poll that follows says how it ended.
+        if investigation.modules.refresh(pid).is_err() || investigation.modules.loaded().is_empty()
+        {
             return Ok(());
         }
         check_program(&investigation.modules)?;
         code.clear();
-        let mut plan = Hooks::find(&investigation.modules).plan();
-        if libraries == Libraries::Loaded {
+        let hooks = Hooks::find(&investigation.modules);
+        startup.looked(&hooks);
+        let mut plan = hooks.plan();
+        if startup.libraries() == Libraries::Loaded {
             // Who waits for long shall not learn at the end that there is no such function.
             investigation.find_f0()?;
             if let Begin::At(spec) = begin {
@@ -118,24 +119,21 @@ fn wait(
         }
         apply(engine, &plan)
     };
-    look(investigation, engine, process.libraries)?;
+    look(investigation, engine, startup)?;
     loop {
-        if process.libraries == Libraries::Loaded
+        if startup.libraries() == Libraries::Loaded
             && let Some(waiting) = waiting.take()
         {
             waiting();
         }
-        process.program.goes_on(process.libraries);
+        startup.goes_on();
         if let Some(notice) = engine.poll(SLICE, &mut Nobody)? {
             let ending = Ending::of_target(notice);
             if ending.is_some() {
                 return Ok(ending);
             }
-            changes += 1;
-            if process.libraries == Libraries::NotLoadedYet && changes >= STARTUP_CHANGES {
-                process.libraries = Libraries::Loaded;
-            }
-            look(investigation, engine, process.libraries)?;
+            startup.noticed();
+            look(investigation, engine, startup)?;
         }
         if engine.marked(Mark::Begin) > 0 || limits.interrupts.begin_asked() {
             return Ok(None);

@@ -28,6 +28,7 @@ mod question;
 mod restored;
 pub mod serving;
 mod stacks;
+mod startup;
 pub mod summary;
 pub mod survey;
 mod suspicion;
@@ -58,13 +59,15 @@ use hooks::Hooks;
 use investigation::Investigation;
 use modules::{CodeRef, Modules};
 use onlooker::{Onlooker, Seen};
-use program::Program;
 use question::Question;
 use restored::Touched;
 use serving::Serving;
+use startup::{Changes, Startup};
 use suspicion::Suspicion;
 use timeline::{Holding, Timeline};
 use watch::Watch;
+
+pub use startup::Libraries;
 
 /// How long the engine may serve the target before the session looks at its other duties.
 const SLICE: Duration = Duration::from_millis(20);
@@ -156,15 +159,6 @@ fn check_program(modules: &Modules) -> Result<(), SessionError> {
     }
 }
 
-/// Whether f0 may turn up later.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Libraries {
-    /// The program was just started: its libraries are yet to be loaded.
-    NotLoadedYet,
-    /// What is not there now is not expected.
-    Loaded,
-}
-
 /// What ends a session early.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits<'a> {
@@ -202,11 +196,8 @@ pub struct Session<'a> {
     engine: Box<dyn Engine>,
     code: CodeCache,
     hooks: Hooks,
-    libraries: Libraries,
-    program: Program,
+    startup: Startup,
     others: Others,
-    /// Changes of the set of libraries since the program started.
-    changes: u32,
     watch: Watch<'a>,
     question: Question,
     suspicion: Suspicion,
@@ -216,10 +207,6 @@ pub struct Session<'a> {
     /// Fnodes that are measured although no path goes on from them.
     kept: Vec<FnodeId>,
 }
-
-/// The dynamic linker announces the libraries that a program starts with twice: before and after
-/// it maps them (`link.h`, RT_ADD and RT_CONSISTENT).
-const STARTUP_CHANGES: u32 = 2;
 
 impl<'a> Session<'a> {
     /// Takes charge of a process that the engine has attached to or started.
@@ -262,10 +249,8 @@ impl<'a> Session<'a> {
             engine,
             code: CodeCache::default(),
             hooks: Hooks::default(),
-            libraries,
-            program: Program::of(libraries),
+            startup: Startup::of(libraries),
             others: Others::None,
-            changes: 0,
             watch: Watch::new(progress),
             question: Question::default(),
             suspicion: Suspicion::default(),
@@ -306,7 +291,7 @@ impl<'a> Session<'a> {
     pub fn run(mut self, limits: Limits<'_>) -> Result<Ending, SessionError> {
         let outcome = match self.analyse(limits) {
             Err(error @ SessionError::Unsuitable(_)) if self.others == Others::Wait => Err(error),
-            outcome => self.program.judge(self.pid, outcome),
+            outcome => self.startup.judge(self.pid, outcome),
         };
         let restored = match outcome {
             Ok(Ending::Exited(_) | Ending::Killed(_)) => Ok(()),
@@ -374,7 +359,7 @@ impl<'a> Session<'a> {
                 serving: self.serving.as_deref_mut(),
                 timeline: &mut self.timeline,
             };
-            self.program.goes_on(self.libraries);
+            self.startup.goes_on();
             let notice = self.engine.poll(SLICE, &mut sink)?;
             self.timeline
                 .advance(self.investigation, self.serving.as_deref_mut());
@@ -431,7 +416,7 @@ impl<'a> Session<'a> {
             Some(Ending::Exec) => self.investigation.warnings.push(EXECUTED.to_owned()),
             Some(_) => {}
             None => {
-                self.changes += 1;
+                self.startup.noticed();
                 self.look_at_libraries()?;
             }
         }
@@ -473,18 +458,13 @@ impl<'a> Session<'a> {
         self.code.clear();
         // Calls of f0 that were seen before this met no probes of what is loaded now.
         self.suspicion = Suspicion::default();
-        let dynamic = self.hooks.plan().loader.is_some();
-        if self.libraries == Libraries::NotLoadedYet
-            && (!dynamic || self.changes >= STARTUP_CHANGES)
-        {
-            self.libraries = Libraries::Loaded;
-        }
+        self.startup.looked(&self.hooks);
         match self.investigation.find_f0() {
             Ok(_) => {
                 self.check_f0()?;
                 self.find_serving()?;
             }
-            Err(_) if self.libraries == Libraries::NotLoadedYet => {}
+            Err(_) if self.startup.libraries() == Libraries::NotLoadedYet => {}
             Err(error) if self.may_come_later(&error) => {}
             // The poll that follows says how.
             Err(_) if is_ending(self.pid) => return Ok(()),
@@ -503,8 +483,8 @@ impl<'a> Session<'a> {
                     ..
                 }
             )
-            && self.changes > 0;
-        if waiting && self.changes == STARTUP_CHANGES {
+            && self.startup.changes() != Changes::None;
+        if waiting && self.startup.changes() == Changes::LastAtFirst {
             self.investigation
                 .warnings
                 .push(format!("{error}; waiting for it to be loaded"));
@@ -564,9 +544,9 @@ impl<'a> Session<'a> {
                 build(&other.build_id)
             )));
         }
-        match self.libraries {
+        match self.startup.libraries() {
             Libraries::NotLoadedYet => Ok(()),
-            Libraries::Loaded if self.changes > STARTUP_CHANGES => Ok(()),
+            Libraries::Loaded if self.startup.changes() == Changes::Later => Ok(()),
             Libraries::Loaded => {
                 let warning = format!("{} is not loaded; waiting for it", wanted.path);
                 if !self.investigation.warnings.contains(&warning) {

@@ -4,7 +4,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{Libraries, SessionError};
+use super::SessionError;
 
 /// How far the program of a session has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,22 +16,6 @@ pub enum Program {
 }
 
 impl Program {
-    /// At the beginning of a session.
-    #[must_use]
-    pub fn of(libraries: Libraries) -> Program {
-        match libraries {
-            Libraries::NotLoadedYet => Program::Starting,
-            Libraries::Loaded => Program::Runs,
-        }
-    }
-
-    /// It is about to go on; `libraries` are those that it has.
-    pub fn goes_on(&mut self, libraries: Libraries) {
-        if libraries == Libraries::Loaded {
-            *self = Program::Runs;
-        }
-    }
-
     /// Ends a program that was started in vain, and says so. To be asked before the engine lets it go.
     ///
     /// # Errors
@@ -76,19 +60,16 @@ mod tests {
 
         let mut waits = child();
         let pid = i32::try_from(waits.id()).unwrap();
-        let mut program = Program::of(Libraries::NotLoadedYet);
-        program.goes_on(Libraries::NotLoadedYet);
-        assert!(program.judge(pid, Ok(())).is_ok());
+        assert!(Program::Starting.judge(pid, Ok(())).is_ok());
         assert_eq!(waits.try_wait().unwrap(), None);
-        let error = program.judge(pid, failed()).unwrap_err();
+        let error = Program::Starting.judge(pid, failed()).unwrap_err();
         assert!(matches!(&error, SessionError::InVain(_)), "{error:?}");
         assert_eq!(error.to_string(), "no room");
         assert!(!waits.wait().unwrap().success());
 
         let mut runs = child();
         let pid = i32::try_from(runs.id()).unwrap();
-        program.goes_on(Libraries::Loaded);
-        let error = program.judge(pid, failed()).unwrap_err();
+        let error = Program::Runs.judge(pid, failed()).unwrap_err();
         assert!(matches!(&error, SessionError::Unsuitable(_)), "{error:?}");
         assert_eq!(runs.try_wait().unwrap(), None);
         runs.kill().unwrap();

@@ -24,12 +24,12 @@ use super::investigation::{Investigation, Learnt};
 use super::modules::CodeRef;
 use super::onlooker::Seen;
 use super::planning::{self, Sources};
-use super::program::{self, Program};
+use super::program;
 use super::stacks::{StackFrame, Unwinder};
+use super::startup::Startup;
 use super::waiting::is_waiting;
 use super::{
-    EXECUTED, Ending, Libraries, Limits, STARTUP_CHANGES, SessionError, check_program, expansion,
-    markers,
+    EXECUTED, Ending, Libraries, Limits, SessionError, check_program, expansion, markers,
 };
 
 /// How long the engine may serve the target before the survey looks at its other duties.
@@ -160,9 +160,9 @@ impl<'a> Survey<'a> {
         limits: Limits<'_>,
     ) -> Result<Part, SessionError> {
         self.investigation.cost = engine.cost();
-        let mut started = Program::of(libraries);
-        let outcome = self.measure(engine.as_mut(), libraries, &mut started, limits);
-        let outcome = started.judge(self.pid, outcome);
+        let mut startup = Startup::of(libraries);
+        let outcome = self.measure(engine.as_mut(), &mut startup, limits);
+        let outcome = startup.judge(self.pid, outcome);
         let restored = match outcome {
             Ok(Part::Ended(Ending::Exited(_) | Ending::Killed(_))) => Ok(()),
             _ => engine.finish(),
@@ -185,15 +185,17 @@ impl<'a> Survey<'a> {
     fn measure(
         &mut self,
         engine: &mut dyn Engine,
-        mut libraries: Libraries,
-        program: &mut Program,
+        startup: &mut Startup,
         limits: Limits<'_>,
     ) -> Result<Part, SessionError> {
-        let mut changes = 0;
         let mut since = Instant::now();
-        if self.refresh()? && self.investigation.find_f0().is_ok() {
+        let is_there = self.refresh()?;
+        if is_there {
+            startup.looked(&self.hooks);
+        }
+        if is_there && self.investigation.find_f0().is_ok() {
             self.instrument(engine)?;
-        } else if libraries == Libraries::Loaded {
+        } else if startup.libraries() == Libraries::Loaded {
             self.investigation.find_f0()?;
         } else {
             engine.apply(&self.hooks.plan())?;
@@ -203,7 +205,7 @@ impl<'a> Survey<'a> {
                 investigation: self.investigation,
                 totals: self.totals,
             };
-            program.goes_on(libraries);
+            startup.goes_on();
             let notice = engine.poll(SLICE, &mut sink)?;
             if let Some(ending) = notice.and_then(Ending::of_target) {
                 if ending == Ending::Exec {
@@ -212,11 +214,10 @@ impl<'a> Survey<'a> {
                 return Ok(Part::Ended(ending));
             }
             if notice.is_some() {
-                changes += 1;
-                if libraries == Libraries::NotLoadedYet && changes < STARTUP_CHANGES {
+                startup.noticed();
+                if startup.libraries() == Libraries::NotLoadedYet {
                     continue;
                 }
-                libraries = Libraries::Loaded;
                 if self.refresh()? {
                     self.investigation.find_f0()?;
                     self.instrument(engine)?;
@@ -246,7 +247,7 @@ impl<'a> Survey<'a> {
                 }
                 since = Instant::now();
             } else if windows == 0
-                && libraries == Libraries::Loaded
+                && startup.libraries() == Libraries::Loaded
                 && since.elapsed() >= self.stuck
             {
                 return Ok(Part::Stuck);

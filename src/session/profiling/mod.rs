@@ -24,8 +24,9 @@ use super::code::CodeCache;
 use super::entrances;
 use super::hooks::Hooks;
 use super::modules::{CodeRef, Modules};
-use super::program::{self, Program};
-use super::{EXECUTED, Ending, Limits, STARTUP_CHANGES, SessionError, check_program};
+use super::program;
+use super::startup::{Changes, Startup};
+use super::{EXECUTED, Ending, Libraries, Limits, SessionError, check_program};
 
 use choice::Source;
 pub use choice::{MOST_FUNCTIONS, Wanted};
@@ -157,8 +158,9 @@ pub struct Profiling<'a> {
     profiler: Profiler,
     code: CodeCache,
     hooks: Hooks,
-    launched: bool,
-    changes: u32,
+    startup: Startup,
+    /// Room for functions that are not there yet.
+    room: u32,
     slots: HashMap<CodeRef, u32>,
     measured: &'a mut Measured,
     /// A named library is not there: it may be loaded later.
@@ -172,7 +174,7 @@ impl<'a> Profiling<'a> {
         pid: i32,
         question: &'a Question,
         profiler: Profiler,
-        launched: bool,
+        libraries: Libraries,
         measured: &'a mut Measured,
     ) -> Profiling<'a> {
         measured.cost = profiler.cost();
@@ -182,8 +184,11 @@ impl<'a> Profiling<'a> {
             profiler,
             code: CodeCache::default(),
             hooks: Hooks::default(),
-            launched,
-            changes: 0,
+            startup: Startup::of(libraries),
+            room: match libraries {
+                Libraries::NotLoadedYet => ROOM_FOR_MORE,
+                Libraries::Loaded => 0,
+            },
             slots: HashMap::new(),
             measured,
             waiting: false,
@@ -206,11 +211,7 @@ impl<'a> Profiling<'a> {
     /// Why measuring could not begin or go on. The target has been restored all the same.
     pub fn run(mut self, limits: Limits<'_>) -> Result<Ending, SessionError> {
         let outcome = self.measure(limits);
-        let started = match self.launched && self.measured.period.is_none() {
-            true => Program::Starting,
-            false => Program::Runs,
-        };
-        let outcome = started.judge(self.pid, outcome);
+        let outcome = self.startup.judge(self.pid, outcome);
         let unregistered = self.profiler.unregistered();
         let end = darc_tracer::tsc();
         let restored = self.profiler.finish();
@@ -255,6 +256,7 @@ impl<'a> Profiling<'a> {
             let slice = next.map_or(SLICE, |at| {
                 SLICE.min(at.saturating_duration_since(Instant::now()))
             });
+            self.startup.goes_on();
             let notice = self.profiler.poll(slice)?;
             if let Some(ending) = notice.and_then(Ending::of_target) {
                 if ending == Ending::Exec {
@@ -263,7 +265,7 @@ impl<'a> Profiling<'a> {
                 return Ok(ending);
             }
             if notice.is_some() {
-                self.changes += 1;
+                self.startup.noticed();
                 self.look_at_libraries()?;
             }
             if segment_ends.is_some_and(|at| Instant::now() >= at) {
@@ -293,6 +295,7 @@ impl<'a> Profiling<'a> {
         if new || self.hooks == Hooks::default() {
             self.hooks = Hooks::find(&self.measured.modules);
         }
+        self.startup.looked(&self.hooks);
         self.code.clear();
         let found = Source {
             modules: &self.measured.modules,
@@ -325,20 +328,14 @@ impl<'a> Profiling<'a> {
             _ if starting => Ok(()),
             LookupError::NoSuchModule { .. } if !self.waiting => {
                 self.waiting = true;
+                self.room = ROOM_FOR_MORE;
                 let warning = format!("{error}; waiting for it to be loaded");
                 self.measured.warnings.push(warning);
                 Ok(())
             }
             LookupError::NoSuchModule { .. } => Ok(()),
             // It was there: its library has been unloaded.
-            _ if self.waiting
-                || self
-                    .measured
-                    .period
-                    .is_some_and(|_| self.changes > STARTUP_CHANGES) =>
-            {
-                Ok(())
-            }
+            _ if self.waiting || self.startup.changes() == Changes::Later => Ok(()),
             error => Err(error.into()),
         }
     }
@@ -372,12 +369,8 @@ impl<'a> Profiling<'a> {
             }
         }
         if self.profiler.slots() == 0 {
-            let more = match self.launched || self.waiting {
-                true => ROOM_FOR_MORE,
-                false => 0,
-            };
             self.profiler
-                .reserve((self.slots.len() as u32 + more).max(ROOM_FOR_MORE / 4));
+                .reserve((self.slots.len() as u32 + self.room).max(ROOM_FOR_MORE / 4));
         }
         self.apply(&plan)
     }
@@ -409,9 +402,8 @@ impl<'a> Profiling<'a> {
         Ok(())
     }
 
-    /// A program that was just started runs once its libraries have been announced.
     fn has_started(&self) -> bool {
-        !self.launched || self.changes >= STARTUP_CHANGES
+        self.startup.libraries() == Libraries::Loaded
     }
 
     /// Shows what there would be if it all ended now; what is kept does not change.
