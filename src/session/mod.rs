@@ -317,20 +317,13 @@ impl<'a> Session<'a> {
         self.investigation.add_counters(counters);
         copies::warn(self.investigation);
         self.investigation.modules.unload();
-        let ending = match (outcome?, self.engine.end()) {
-            (_, Some(Notice::Exited(status))) => Ending::Exited(status),
-            (_, Some(Notice::Killed(signal))) => Ending::Killed(signal),
-            (ending, _) => ending,
-        };
+        let ending = program::finish(outcome, self.engine.end(), restored)?;
         if ending == Ending::Killed(Signal::SIGTRAP as i32) && self.engine.kind() == EngineKind::Int3 {
             self.investigation.warnings.push(
                 "SIGTRAP ended the target: a trap of its own, or a breakpoint met by a thread that cannot be traced (CLONE_UNTRACED); --engine jump has no breakpoints".to_owned(),
             );
         }
-        match restored {
-            Err(error) if !error.is_gone() => Err(error.into()),
-            _ => Ok(ending),
-        }
+        Ok(ending)
     }
 
     /// Compares all code of the modules that had probes with their files.

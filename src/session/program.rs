@@ -1,10 +1,11 @@
 //! How far a program has come that was started for a session: until its own code runs it may be ended as if it had never
 //! been started.
 
+use darc_tracer::engine::Notice;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::SessionError;
+use super::{Ending, SessionError};
 
 /// How far the program of a session has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +42,24 @@ pub(super) fn left_behind(pid: i32, restored: &darc_tracer::Result<()>) -> Optio
     }
 }
 
+/// How a session ended: by what ended it, unless the engine has seen the end of the process. `restored` says whether the
+/// process was let go as it was.
+///
+/// # Errors
+/// Those that `outcome` has; and what could not be put back in a process that runs on.
+pub(super) fn finish<T: From<Ending>>(
+    outcome: Result<T, SessionError>,
+    seen: Option<Notice>,
+    restored: darc_tracer::Result<()>,
+) -> Result<T, SessionError> {
+    let ended = outcome?;
+    match (restored, seen.and_then(Ending::of_target)) {
+        (Err(error), _) if !error.is_gone() => Err(error.into()),
+        (_, Some(end @ (Ending::Exited(_) | Ending::Killed(_)))) => Ok(end.into()),
+        _ => Ok(ended),
+    }
+}
+
 /// Ends a program that was started and is held before its first instruction.
 pub fn end(pid: i32) {
     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -49,6 +68,25 @@ pub fn end(pid: i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_the_process_counts_more_than_what_ended_the_session() {
+        let gone = || Err(darc_tracer::Error::ThreadGone { tid: 1 });
+        let stuck = || Err(darc_tracer::Error::Unsuitable("it is stuck".to_owned()));
+        let killed = Some(Notice::Killed(9));
+        assert_eq!(
+            finish(Ok(Ending::Finished), None, Ok(())).unwrap(),
+            Ending::Finished
+        );
+        assert_eq!(
+            finish(Ok(Ending::TimeUp), killed, gone()).unwrap(),
+            Ending::Killed(9)
+        );
+        assert!(finish(Ok(Ending::TimeUp), None, stuck()).is_err());
+        let failed = Err(SessionError::Unsuitable("no room".to_owned()));
+        let error = finish::<Ending>(failed, killed, Ok(())).unwrap_err();
+        assert_eq!(error.to_string(), "no room");
+    }
 
     #[test]
     fn only_a_program_that_has_not_begun_is_ended() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use darc_disasm::SiteKind;
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::{Engine, NewTarget, Notice, Sink};
+use darc_tracer::engine::{Engine, NewTarget, Sink};
 use darc_tracer::plan::{Mark, Plan, Running};
 use darc_tracer::record::{FnodeId, Op, SiteId, Ticks};
 use darc_tracer::stacks;
@@ -92,6 +92,12 @@ enum Part {
     Stuck,
 }
 
+impl From<Ending> for Part {
+    fn from(ending: Ending) -> Part {
+        Part::Ended(ending)
+    }
+}
+
 impl<'a> Survey<'a> {
     /// A survey of a process. What is found goes to `totals`; `attach` makes engines.
     pub fn new(
@@ -171,15 +177,7 @@ impl<'a> Survey<'a> {
         if let Some(warning) = program::left_behind(self.pid, &restored) {
             self.investigation.warn(warning);
         }
-        let part = match (outcome?, engine.end()) {
-            (_, Some(Notice::Exited(status))) => Part::Ended(Ending::Exited(status)),
-            (_, Some(Notice::Killed(signal))) => Part::Ended(Ending::Killed(signal)),
-            (part, _) => part,
-        };
-        match restored {
-            Err(error) if !error.is_gone() => Err(error.into()),
-            _ => Ok(part),
-        }
+        program::finish(outcome, engine.end(), restored)
     }
 
     fn measure(

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use darc_symbols::LookupError;
 use darc_tracer::engine::jump::{Counts, Profiler};
-use darc_tracer::engine::{Notice, ProbeCost};
+use darc_tracer::engine::ProbeCost;
 use darc_tracer::plan::{CountedFunction, Plan};
 use darc_tracer::record::{Ticks, Tsc};
 
@@ -230,15 +230,7 @@ impl<'a> Profiling<'a> {
         let counters = self.profiler.counters();
         self.measured.pauses = counters.pauses;
         self.measured.bytes_differing = counters.bytes_differing;
-        let ending = match (outcome?, self.profiler.end()) {
-            (_, Some(Notice::Exited(status))) => Ending::Exited(status),
-            (_, Some(Notice::Killed(signal))) => Ending::Killed(signal),
-            (ending, _) => ending,
-        };
-        match restored {
-            Err(error) if !error.is_gone() => Err(error.into()),
-            _ => Ok(ending),
-        }
+        program::finish(outcome, self.profiler.end(), restored)
     }
 
     fn measure(&mut self, limits: Limits<'_>) -> Result<Ending, SessionError> {
