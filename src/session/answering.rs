@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::plan::{Mark, Plan};
+use darc_tracer::plan::Plan;
 
 use crate::analysis::{Callee, FnodeId, Request, SiteId, Ticks};
 use crate::options::Blocks;
@@ -230,53 +230,12 @@ impl Session<'_> {
         if plan.f0.is_some() {
             self.add_serving(&mut plan, &mut code)?;
         }
-        if let (Some(spec), Libraries::Loaded) =
-            (&self.investigation.end_at, self.startup.libraries())
-        {
-            let marker = markers::planned(
-                spec,
-                Mark::End,
-                self.investigation,
-                &mut code,
-                self.engine.as_ref(),
-            )?;
-            plan.markers.push(marker);
+        if self.startup.libraries() == Libraries::Loaded {
+            let engine = self.engine.as_ref();
+            markers::add_end(&mut plan, self.investigation, &mut code, engine)?;
         }
         self.code = code;
-        let sites = plan
-            .functions
-            .iter()
-            .map(|function| function.sites.len())
-            .sum();
-        self.investigation.sites = self.investigation.sites.max(sites);
         self.touched.add(&plan, &self.investigation.modules);
-        let f0 = plan.f0.as_ref().map(|f0| f0.entry());
-        let path = plan.asynchronous.as_ref();
-        let ends = path.map(|path| [path.enqueue.code.entry(), path.serve.code.entry()]);
-        match self.engine.apply(&plan) {
-            Ok(refused) => {
-                for refused in refused {
-                    if f0 == Some(refused.addr.0) {
-                        return Err(SessionError::Unsuitable(format!(
-                            "f0 cannot be instrumented: {}",
-                            refused.reason
-                        )));
-                    }
-                    if ends.is_some_and(|ends| ends.contains(&refused.addr.0)) {
-                        let place = self.investigation.modules.place(refused.addr);
-                        let name = place.map(|place| self.investigation.naming().name(place));
-                        return Err(SessionError::Unsuitable(format!(
-                            "{} cannot be instrumented: {}",
-                            name.unwrap_or_else(|| refused.addr.to_string()),
-                            refused.reason
-                        )));
-                    }
-                    self.investigation.skip(refused.addr, refused.reason);
-                }
-                Ok(())
-            }
-            Err(error) if error.is_gone() => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        planning::apply(&plan, self.engine.as_mut(), self.investigation)
     }
 }

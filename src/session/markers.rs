@@ -30,7 +30,7 @@ pub enum Begin {
 ///
 /// # Errors
 /// When its name fits nothing or several functions, or its code cannot be had.
-pub fn planned(
+fn planned(
     spec: &NameSpec,
     mark: Mark,
     investigation: &Investigation,
@@ -55,6 +55,23 @@ pub fn planned(
         code: Arc::clone(&scanned.code),
         mark,
     })
+}
+
+/// Adds to a plan what ends the analysis, where a function does.
+///
+/// # Errors
+/// As [`planned`].
+pub(super) fn add_end(
+    plan: &mut Plan,
+    investigation: &Investigation,
+    code: &mut CodeCache,
+    engine: &dyn Engine,
+) -> Result<(), SessionError> {
+    if let Some(spec) = &investigation.end_at {
+        let marker = planned(spec, Mark::End, investigation, code, engine)?;
+        plan.markers.push(marker);
+    }
+    Ok(())
 }
 
 /// Waits until the analysis is to begin. Nothing but the marker is instrumented; `waiting` is called when it is.

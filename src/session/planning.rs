@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::Engine;
+use darc_tracer::engine::{Engine, Refused};
 use darc_tracer::plan::{Edge, Plan, PlannedFunction};
 
 use crate::analysis::{Callee, Fnode, FnodeId, Ftree, SiteId};
 
+use super::SessionError;
 use super::callee::behind_plt;
 use super::catalog::{Catalog, Reach};
 use super::code::{CodeCache, Scanned};
 use super::hooks::Hooks;
+use super::investigation::Investigation;
 use super::modules::{CodeRef, Modules};
 
 /// What planning looks things up in.
@@ -117,4 +119,49 @@ pub fn plan(
         });
     }
     plan
+}
+
+/// Brings the target's probes to the plan. What is refused counts as skipped, unless nothing can be measured without it.
+///
+/// # Errors
+/// When that is so, or the target cannot be instrumented at all. Its end is none: the poll that follows says how it ended.
+pub fn apply(
+    plan: &Plan,
+    engine: &mut dyn Engine,
+    investigation: &mut Investigation,
+) -> Result<(), SessionError> {
+    let sites = plan.functions.iter().map(|function| function.sites.len());
+    investigation.sites = investigation.sites.max(sites.sum());
+    let refused = match engine.apply(plan) {
+        Ok(refused) => refused,
+        Err(error) if error.is_gone() => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    for Refused { addr, reason } in refused {
+        match indispensable(plan, addr, investigation) {
+            Some(name) => {
+                return Err(SessionError::Unsuitable(format!(
+                    "{name} cannot be instrumented: {reason}"
+                )));
+            }
+            None => investigation.skip(addr, reason),
+        }
+    }
+    Ok(())
+}
+
+/// The name of the function that begins at `addr`, if the plan comes to nothing without it.
+fn indispensable(plan: &Plan, addr: TargetAddr, investigation: &Investigation) -> Option<String> {
+    if plan.f0.as_ref().is_some_and(|f0| f0.entry() == addr.0) {
+        return Some("f0".to_owned());
+    }
+    let path = plan.asynchronous.as_ref()?;
+    let ends = [path.enqueue.code.entry(), path.serve.code.entry()];
+    ends.contains(&addr.0).then(|| {
+        let place = investigation.modules.place(addr);
+        place.map_or_else(
+            || addr.to_string(),
+            |place| investigation.naming().name(place),
+        )
+    })
 }

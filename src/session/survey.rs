@@ -28,9 +28,7 @@ use super::program;
 use super::stacks::{StackFrame, Unwinder};
 use super::startup::Startup;
 use super::waiting::is_waiting;
-use super::{
-    EXECUTED, Ending, Libraries, Limits, SessionError, check_program, expansion, markers,
-};
+use super::{EXECUTED, Ending, Libraries, Limits, SessionError, check_program, expansion, markers};
 
 /// How long the engine may serve the target before the survey looks at its other duties.
 const SLICE: Duration = Duration::from_millis(10);
@@ -387,17 +385,13 @@ impl<'a> Survey<'a> {
             }
         };
         let mut plan = plan;
-        if let Some(spec) = &self.investigation.end_at {
-            let marker = markers::planned(spec, Mark::End, self.investigation, &mut code, engine)?;
-            plan.markers.push(marker);
-        }
+        markers::add_end(&mut plan, self.investigation, &mut code, engine)?;
         self.code = code;
-        let sites: usize = plan
+        if plan
             .functions
             .iter()
-            .map(|function| function.sites.len())
-            .sum();
-        if sites == 0 {
+            .all(|function| function.sites.is_empty())
+        {
             let why = self
                 .totals
                 .reason(FnodeId::ROOT)
@@ -406,16 +400,7 @@ impl<'a> Survey<'a> {
                 "f0 runs already, and the time in it cannot be divided: {why}"
             )));
         }
-        self.investigation.sites = self.investigation.sites.max(sites);
-        match engine.apply(&plan) {
-            Ok(refused) => {
-                for refused in refused {
-                    self.investigation.skip(refused.addr, refused.reason);
-                }
-            }
-            Err(error) if error.is_gone() => {}
-            Err(error) => return Err(error.into()),
-        }
+        planning::apply(&plan, engine, self.investigation)?;
         self.totals.next_round(darc_tracer::tsc());
         Ok(())
     }
