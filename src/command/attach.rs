@@ -6,7 +6,6 @@ use crate::analysis::Params;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::AttachOptions;
 use crate::report::model::Engine;
-use crate::session::Ending;
 
 use super::conduct::{Conduct, Show, Stdout};
 
@@ -54,11 +53,7 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
         }
     };
     let mut target = conduct.investigation.modules.target(pid, command);
-    match ending {
-        Ending::Exited(code) => target.exit_status = Some(code),
-        Ending::Killed(signal) => target.exit_status = Some(128 + signal),
-        _ => {}
-    }
+    target.exit_status = ending.shell_status();
     if target.exit_status.is_some() && !conduct.is_finished() {
         let file = conduct.output_path();
         conduct.warn(format!(

@@ -215,12 +215,7 @@ impl<'a> Profile<'a> {
                 return Err(failure);
             }
         };
-        let exit_status = match ending {
-            Ending::Exited(code) => Some(code),
-            Ending::Killed(signal) => Some(128 + signal),
-            _ => None,
-        };
-        self.publish(pid, command, exit_status)?;
+        self.publish(pid, command, ending.shell_status())?;
         Ok(self.exit_status(ending))
     }
 
@@ -244,11 +239,7 @@ impl<'a> Profile<'a> {
                 return Err(failure);
             }
         };
-        let exit_status = match ending {
-            Ending::Exited(code) => Some(code),
-            Ending::Killed(signal) => Some(128 + signal),
-            _ => None,
-        };
+        let exit_status = ending.shell_status();
         // The answer is here: nobody shall have to wait for the program's end to see it.
         self.publish(pid, shown(command), exit_status)?;
         if exit_status.is_none() {
@@ -260,11 +251,9 @@ impl<'a> Profile<'a> {
                 None => return Ok(self.exit_status(ending)),
             }
         }
-        Ok(match ending {
-            Ending::Exited(code) => ExitStatus::TargetExited(code as u8),
-            Ending::Killed(signal) => ExitStatus::TargetKilled(signal),
-            _ => self.exit_status(ending),
-        })
+        Ok(ending
+            .exit_status()
+            .unwrap_or_else(|| self.exit_status(ending)))
     }
 
     fn session(

@@ -65,11 +65,11 @@ fn one_run(
     };
     let changed = ending == Ending::Changed;
     let mut show = Show::Report;
-    let go_on = match ending {
-        Ending::Exited(_) | Ending::Killed(_) => GoOn::Yes,
-        _ => GoOn::No,
+    let go_on = match ending.shell_status() {
+        Some(_) => GoOn::Yes,
+        None => GoOn::No,
     };
-    if !matches!(ending, Ending::Exited(_) | Ending::Killed(_)) {
+    if go_on == GoOn::No {
         // The answer is here: nobody shall have to wait for the program's end to see it.
         conduct.publish(target.clone(), Show::Report)?;
         show = Show::Nothing;
@@ -81,20 +81,12 @@ fn one_run(
             None => return Ok((conduct.exit_status(ending), GoOn::No)),
         }
     }
-    let status = match ending {
-        Ending::Exited(code) => {
-            target.exit_status = Some(code);
-            ExitStatus::TargetExited(code as u8)
-        }
-        Ending::Killed(signal) => {
-            target.exit_status = Some(128 + signal);
-            ExitStatus::TargetKilled(signal)
-        }
-        _ => conduct.exit_status(ending),
-    };
+    target.exit_status = ending.shell_status();
     let status = match changed {
         true => ExitStatus::Differs,
-        false => status,
+        false => ending
+            .exit_status()
+            .unwrap_or_else(|| conduct.exit_status(ending)),
     };
     if show == Show::Report {
         explain_early_end(conduct);

@@ -294,14 +294,14 @@ impl Sampler {
     fn exit_status(&self, started: Option<i32>) -> Result<ExitStatus, Failure> {
         match (started, self.interrupts.level()) {
             (Some(_), Level::LeaveAtOnce(signal)) => Ok(ExitStatus::LeftAtOnce(signal)),
-            (Some(pid), _) => Ok(match wait_for_exit(pid, &self.interrupts) {
-                Some(Ending::Exited(code)) => ExitStatus::TargetExited(code as u8),
-                Some(Ending::Killed(signal)) => ExitStatus::TargetKilled(signal),
-                _ => match self.interrupts.level() {
+            (Some(pid), _) => {
+                let ended = wait_for_exit(pid, &self.interrupts);
+                let passed_on = ended.and_then(Ending::exit_status);
+                Ok(passed_on.unwrap_or(match self.interrupts.level() {
                     Level::LeaveAtOnce(signal) => ExitStatus::LeftAtOnce(signal),
                     _ => ExitStatus::Done,
-                },
-            }),
+                }))
+            }
             (None, _) => Ok(ExitStatus::Done),
         }
     }

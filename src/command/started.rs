@@ -2,10 +2,21 @@
 
 use std::time::Duration;
 
-use crate::exit::{Failure, FailureKind};
+use crate::exit::{ExitStatus, Failure, FailureKind};
 use crate::session::program::Program;
 use crate::session::{Ending, SessionError};
 use crate::terminal::interrupts::{Interrupts, Level};
+
+impl Ending {
+    /// How darc ends that passes on how a program has ended. `None` when it runs on.
+    pub(super) fn exit_status(self) -> Option<ExitStatus> {
+        match self {
+            Ending::Exited(code) => Some(ExitStatus::TargetExited(code as u8)),
+            Ending::Killed(signal) => Some(ExitStatus::TargetKilled(signal)),
+            _ => None,
+        }
+    }
+}
 
 impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Failure {

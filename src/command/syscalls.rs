@@ -83,11 +83,7 @@ pub fn execute(options: &ProfileOptions) -> Result<ExitStatus, Failure> {
         (None, Some(_)) => wait_for_exit(pid, &interrupts),
         _ => None,
     };
-    let exit_status = match ended {
-        Some(Ending::Exited(code)) => Some(code),
-        Some(Ending::Killed(signal)) => Some(128 + signal),
-        _ => None,
-    };
+    let exit_status = ended.and_then(Ending::shell_status);
     if !watched.profiles.saw_calls() {
         let warning = "no system call began while darc was watching";
         watched.profiles.warnings.push(warning.to_owned());
@@ -109,9 +105,8 @@ pub fn execute(options: &ProfileOptions) -> Result<ExitStatus, Failure> {
         (None, Some(Level::End | Level::GoOn), Some(_)) => wait_for_exit(pid, &interrupts),
         (ended, ..) => ended,
     };
-    Ok(match (ended, ending) {
-        (Some(Ending::Exited(code)), _) => ExitStatus::TargetExited(code as u8),
-        (Some(Ending::Killed(signal)), _) => ExitStatus::TargetKilled(signal),
+    Ok(match (ended.and_then(Ending::exit_status), ending) {
+        (Some(passed_on), _) => passed_on,
         (_, Some(Level::LeaveAtOnce(signal))) => ExitStatus::LeftAtOnce(signal),
         _ if !saw_calls => ExitStatus::NoOps,
         _ => ExitStatus::Done,

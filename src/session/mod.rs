@@ -99,6 +99,16 @@ pub enum Ending {
 }
 
 impl Ending {
+    /// How the target ended, as a shell tells it: the exit code, or 128 and the signal's number. `None` when it runs on.
+    #[must_use]
+    pub fn shell_status(self) -> Option<i32> {
+        match self {
+            Ending::Exited(code) => Some(code),
+            Ending::Killed(signal) => Some(128 + signal),
+            _ => None,
+        }
+    }
+
     /// The end of the target, or `None` when it goes on: libraries came or went.
     fn of_target(notice: Notice) -> Option<Ending> {
         match notice {
@@ -318,7 +328,9 @@ impl<'a> Session<'a> {
         copies::warn(self.investigation);
         self.investigation.modules.unload();
         let ending = program::finish(outcome, self.engine.end(), restored)?;
-        if ending == Ending::Killed(Signal::SIGTRAP as i32) && self.engine.kind() == EngineKind::Int3 {
+        if ending == Ending::Killed(Signal::SIGTRAP as i32)
+            && self.engine.kind() == EngineKind::Int3
+        {
             self.investigation.warnings.push(
                 "SIGTRAP ended the target: a trap of its own, or a breakpoint met by a thread that cannot be traced (CLONE_UNTRACED); --engine jump has no breakpoints".to_owned(),
             );

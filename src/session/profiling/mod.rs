@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use darc_symbols::LookupError;
-use darc_tracer::engine::jump::{Counts, Profiler};
 use darc_tracer::engine::ProbeCost;
+use darc_tracer::engine::jump::{Counts, Profiler};
 use darc_tracer::plan::{CountedFunction, Plan};
 use darc_tracer::record::{Ticks, Tsc};
 
