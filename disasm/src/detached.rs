@@ -17,7 +17,7 @@ const MOST_INSTRUCTIONS: usize = 4096;
 /// Nor more from all of them.
 const MOST_IN_ALL: usize = 1 << 16;
 /// The longest instruction (Intel SDM volume 2, section 2.3.11).
-const LONGEST: usize = 15;
+pub(crate) const LONGEST: usize = 15;
 
 /// A jump from outside into the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

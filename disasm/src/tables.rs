@@ -10,12 +10,19 @@
 //!                              jmp *%rax
 //! ```
 //! The number of entries comes from the comparison. A compiler that knows the index to be in range
-//! (an exhaustive `match`) leaves it out; then entries are read for as long as they lead to an
-//! instruction of the function. That finds too many rather than too few, as every entry of the true
-//! table does, and a branch too many only makes a patch be refused.
+//! (an exhaustive `match`) leaves it out. Where a mask limits the index, the entries are as many; else
+//! they are read for as long as they lead to an instruction of the function. That finds too many rather
+//! than too few, and a branch too many only makes a patch be refused. An entry of the true table may
+//! also lead to a part of the function that lies elsewhere: where entries of the function follow upon
+//! one that leads to other code, the table's end is not known.
 
-use iced_x86::{ConditionCode, FlowControl, Instruction, Mnemonic, OpKind};
+use std::cell::Cell;
 
+use iced_x86::{
+    ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind,
+};
+
+use crate::detached::{LONGEST, readable};
 use crate::frame::Frames;
 use crate::loops::Dominators;
 use crate::values::{Sum, Value, Values};
@@ -47,6 +54,10 @@ pub(crate) enum IndirectJump {
 const MOST_ENTRIES: u64 = 1 << 16;
 /// A table without a comparison is indexed by a byte-sized enumeration in practice.
 const MOST_UNBOUNDED_ENTRIES: u64 = 1 << 10;
+/// So many entries are looked at behind one that does not belong to a table.
+const LOOKED_BEHIND: usize = 16;
+/// How many blocks are looked at for comparisons in one function, which may be hostile.
+const CLIMBS: usize = 1 << 18;
 
 /// Looks anew at all indirect jumps of `cfg`.
 pub(crate) fn recover(
@@ -64,6 +75,7 @@ pub(crate) fn recover(
         values: Values::new(cfg),
         dominators: Dominators::new(cfg),
         frames: Frames::new(cfg),
+        climbs: Cell::new(CLIMBS),
     };
     cfg.jumps()
         .iter()
@@ -78,6 +90,8 @@ struct Search<'a> {
     values: Values<'a>,
     dominators: Dominators,
     frames: Frames,
+    /// What is left of [`CLIMBS`].
+    climbs: Cell<usize>,
 }
 
 /// How entries are found and read.
@@ -105,7 +119,8 @@ impl Search<'_> {
             }
             Some((layout, index)) => match self.bounds(at, &index) {
                 Some((low, count)) => self.bounded(at, &layout, low, count),
-                None => self.unbounded(at, &layout, most_entries(&index)),
+                None if self.climbs.get() == 0 => IndirectJump::Unknown,
+                None => self.without_comparison(at, &layout, &index),
             },
             None if is_relative(&target) => IndirectJump::Unknown,
             None => self.computed(at),
@@ -142,12 +157,30 @@ impl Search<'_> {
         }
     }
 
+    fn without_comparison(&self, at: usize, layout: &Layout, index: &Sum) -> IndirectJump {
+        let masked = mask(index).and_then(|mask| mask.checked_add(1));
+        if let Some(count) = masked.filter(|&count| count <= MOST_UNBOUNDED_ENTRIES) {
+            let found = self.bounded(at, layout, 0, count);
+            // The table of a compiler that knew more is shorter.
+            if found != IndirectJump::Unknown {
+                return found;
+            }
+        }
+        self.unbounded(at, layout, most_entries(index))
+    }
+
     fn unbounded(&self, at: usize, layout: &Layout, most: u64) -> IndirectJump {
         let low = layout.first_index();
         let entries = |most| (0..most).map_while(|i| layout.read(self.memory, low.wrapping_add(i)));
         let targets: Vec<_> = entries(most)
             .take_while(|&t| self.is_instruction(t))
             .collect();
+        let mut behind = entries(most).skip(targets.len());
+        let goes_on = behind.next().is_some_and(|t| self.is_code_elsewhere(t))
+            && behind.take(LOOKED_BEHIND).any(|t| self.is_instruction(t));
+        if goes_on {
+            return IndirectJump::Unknown;
+        }
         // A lone entry is no table.
         if targets.len() > 1 {
             return self.table(at, layout.entry_address(low), targets);
@@ -175,10 +208,21 @@ impl Search<'_> {
         found.is_some_and(|at| !self.cfg.instructions()[at].is_invalid())
     }
 
+    /// Whether there is code at `addr` that is not the function's.
+    fn is_code_elsewhere(&self, addr: u64) -> bool {
+        let mut bytes = [0; LONGEST];
+        !self.code.contains(addr)
+            && readable(self.memory, addr, &mut bytes).is_some_and(|bytes| {
+                let mut decoder = Decoder::with_ip(64, bytes, addr, DecoderOptions::NONE);
+                !decoder.decode().is_invalid()
+            })
+    }
+
     /// The smallest value of `index` at the instruction at position `at`, and how many there are.
     fn bounds(&self, at: usize, index: &Sum) -> Option<(u64, u64)> {
         let mut block = self.cfg.block_of(self.cfg.instructions()[at].ip())?;
         while let Some(above) = self.dominators.immediate(block) {
+            self.climbs.set(self.climbs.get().checked_sub(1)?);
             if let Some(bounds) = self.bounds_on_edge(above, block, index) {
                 return Some(bounds);
             }
@@ -320,14 +364,28 @@ fn layout(target: &Sum) -> Option<(Layout, Sum)> {
 
 /// How many values an index can have, going by its width.
 fn most_entries(index: &Sum) -> u64 {
-    let values = match index.core().single().or(index.single()) {
-        Some(Value::Masked { mask, .. }) => mask.saturating_add(1),
-        _ => match index.single() {
-            Some(Value::Extended { bits: 8, .. } | Value::Load { bits: 8, .. }) => 1 << 8,
-            _ => MOST_UNBOUNDED_ENTRIES,
-        },
+    let values = match (mask(index), index.single()) {
+        (Some(mask), _) => mask.saturating_add(1),
+        (None, Some(Value::Extended { bits: 8, .. } | Value::Load { bits: 8, .. })) => 1 << 8,
+        (None, _) => MOST_UNBOUNDED_ENTRIES,
     };
     values.min(MOST_UNBOUNDED_ENTRIES)
+}
+
+/// The largest value of an index that a mask limits. No extension around it may make another number of it.
+fn mask(index: &Sum) -> Option<u64> {
+    let mut narrowest = 64;
+    let mut sum = index;
+    loop {
+        match sum.single()? {
+            Value::Extended { bits, of, .. } => {
+                narrowest = narrowest.min(*bits);
+                sum = of;
+            }
+            Value::Masked { mask, .. } => return (mask >> (narrowest - 1) == 0).then_some(*mask),
+            _ => return None,
+        }
+    }
 }
 
 /// Whether a jump target is computed from what is read: the mark of a table of offsets, even where

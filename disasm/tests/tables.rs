@@ -3,7 +3,7 @@
 mod listing;
 
 use darc_disasm::{
-    Cfg, FunctionCode, Memory, NoMemory, SiteKind, Target, UnknownBranch, call_sites,
+    Cfg, CodePart, FunctionCode, Memory, NoMemory, SiteKind, Target, UnknownBranch, call_sites,
 };
 use listing::{BASE, Bytes, code};
 
@@ -276,6 +276,53 @@ fn a_mask_limits_the_index() {
         targets(&code, &distances(&[0x13, 0x13, 0x14, 0x14, 0x15])),
         Some(vec![0x13, 0x14])
     );
+    // An entry outside: a part of the function that lies elsewhere.
+    assert_eq!(
+        targets(&code, &distances(&[0x13, 0x14, 0x2000, 0x15])),
+        Some(vec![0x13, 0x14, 0x15, 0x2000])
+    );
+    // A shorter table, and what lies behind it.
+    assert_eq!(
+        targets(&code, &distances(&[0x13, 0x14, 0xc, 0x15])),
+        Some(vec![0x13, 0x14])
+    );
+}
+
+#[test]
+fn entries_behind_one_that_leads_elsewhere_may_be_the_tables() {
+    let code = code(
+        "
+        0f b6 07                 | movzbl (%rdi),%eax
+        48 8d 0d f6 0f 00 00     | lea 0xff6(%rip),%rcx
+        48 63 04 81              | movslq (%rcx,%rax,4),%rax
+        48 01 c8                 | add %rcx,%rax
+        ff e0                    | jmp *%rax
+        90                       | nop
+        90                       | nop
+        c3                       | ret",
+    );
+    // The cold part: jmp back to the last instruction but one.
+    let cold = [&[0xe9][..], &(0x14 - 0x2005_i32).to_le_bytes()].concat();
+    let jump = UnknownBranch::IndirectJump(BASE + 0x11);
+    let unknown = |offsets: &[u64]| {
+        let memory = distances(offsets).with(BASE + 0x2000, &cold);
+        Cfg::build(&code, &memory).unknown().to_vec()
+    };
+    assert_eq!(unknown(&[0x13, 0x14, 0x2000, 0x15]), [jump]);
+    // Another function's table behind the last entry.
+    assert_eq!(unknown(&[0x13, 0x14, 0x2000, 0x2001]), []);
+}
+
+#[test]
+fn many_jumps_of_which_no_comparison_tells_take_no_time() {
+    // Each: cmp $5,%bl; ja to the next; jmp *0x402000(,%rax,8)
+    let unit = [0x80, 0xfb, 5, 0x77, 7, 0xff, 0x24, 0xc5, 0, 0x20, 0x40, 0];
+    let mut bytes = unit.repeat(30_000);
+    bytes.push(0xc3);
+    let start = 0x50_0000;
+    let code = FunctionCode::new(vec![CodePart { start, bytes }]).unwrap();
+    let cfg = Cfg::build(&code, &NoMemory);
+    assert!(!cfg.unknown().is_empty());
 }
 
 #[test]
