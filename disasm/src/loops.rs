@@ -1,12 +1,16 @@
 //! Dominators and natural loops of a function (Cooper, Harvey and Kennedy, "A Simple, Fast
 //! Dominance Algorithm", 2001; Aho, Lam, Sethi and Ullman, section 9.6).
 
+use std::ops::Range;
+
 use iced_x86::Mnemonic;
 
 use crate::Cfg;
 
 /// How far the search may go for one function, which may be hostile: real ones need thousands of steps.
 const STEPS: usize = 1 << 26;
+/// How many blocks and edges all loops of one function may have together: a block counts in each loop around it.
+const MOST_IN_LOOPS: usize = 1 << 22;
 
 /// Which block every path to a block runs through. Blocks that nothing is known to lead to (landing
 /// pads, the cases of a jump that was not recovered) count as entered from outside.
@@ -14,8 +18,8 @@ const STEPS: usize = 1 << 26;
 pub struct Dominators {
     /// Immediate dominator by block; None for those that are entered from outside or never.
     parents: Vec<Option<usize>>,
-    /// Distance from the root of the dominator tree.
-    depths: Vec<usize>,
+    /// When a walk through the tree of dominators comes to a block, and when it has left all blocks below.
+    visits: Vec<Range<usize>>,
 }
 
 impl Dominators {
@@ -57,17 +61,14 @@ impl Dominators {
         if steps == 0 {
             parents.fill(None);
         }
-        let mut depths = vec![0; blocks.len()];
-        for &block in &order {
-            if let Some(parent) = parents[block].filter(|&p| p != root) {
-                depths[block] = depths[parent] + 1;
-            }
-        }
         parents.truncate(blocks.len());
         for parent in &mut parents {
             *parent = parent.filter(|&p| p != root);
         }
-        Self { parents, depths }
+        Self {
+            visits: visits(&parents),
+            parents,
+        }
     }
 
     /// The closest other block that every path to `block` runs through.
@@ -77,18 +78,43 @@ impl Dominators {
 
     /// Whether every path to `block` runs through `over`; a block dominates itself.
     pub fn dominates(&self, over: usize, block: usize) -> bool {
-        let (Some(&top), Some(&bottom)) = (self.depths.get(over), self.depths.get(block)) else {
-            return false;
-        };
-        let mut at = block;
-        for _ in top..bottom {
-            match self.parents[at] {
-                Some(parent) => at = parent,
-                None => return false,
-            }
+        match (self.visits.get(over), self.visits.get(block)) {
+            (Some(over), Some(block)) => over.contains(&block.start),
+            _ => false,
         }
-        at == over
     }
+}
+
+/// Walks through the trees that these parents make.
+fn visits(parents: &[Option<usize>]) -> Vec<Range<usize>> {
+    let mut children: Vec<Vec<usize>> = vec![Vec::new(); parents.len()];
+    let mut open = Vec::new();
+    for (block, parent) in parents.iter().enumerate() {
+        match parent {
+            Some(parent) => children[*parent].push(block),
+            None => open.push((block, Visit::Comes)),
+        }
+    }
+    let mut visits = vec![0..0; parents.len()];
+    let mut time = 0;
+    while let Some((block, visit)) = open.pop() {
+        match visit {
+            Visit::Comes => {
+                visits[block].start = time;
+                time += 1;
+                open.push((block, Visit::Leaves));
+                open.extend(children[block].iter().map(|&child| (child, Visit::Comes)));
+            }
+            Visit::Leaves => visits[block].end = time,
+        }
+    }
+    visits
+}
+
+#[derive(Clone, Copy)]
+enum Visit {
+    Comes,
+    Leaves,
 }
 
 /// Whether a block does nothing: what compilers fill up with, so that a loop begins at an even address.
@@ -166,10 +192,11 @@ pub struct Loops {
 }
 
 impl Loops {
-    /// The loops of `cfg`.
+    /// The loops of `cfg`; none in a function with absurdly many.
     pub fn new(cfg: &Cfg) -> Self {
         let dominators = Dominators::new(cfg);
         let mut loops: Vec<Loop> = Vec::new();
+        let mut bodies = Bodies::new(cfg, &dominators);
         for (header, block) in cfg.blocks().iter().enumerate() {
             let is_back_edge = |&tail: &usize| dominators.dominates(header, tail);
             let tails: Vec<_> = block
@@ -179,9 +206,12 @@ impl Loops {
                 .filter(is_back_edge)
                 .collect();
             if !tails.is_empty() {
+                let Some(blocks) = bodies.of(header, tails) else {
+                    return Self::default();
+                };
                 loops.push(Loop {
                     header,
-                    blocks: body(cfg, &dominators, header, tails),
+                    blocks,
                     parent: None,
                     depth: 1,
                 });
@@ -212,18 +242,45 @@ impl Loops {
     }
 }
 
-fn body(cfg: &Cfg, dominators: &Dominators, header: usize, tails: Vec<usize>) -> Vec<usize> {
-    let mut inside = vec![false; cfg.blocks().len()];
-    inside[header] = true;
-    let mut open = tails;
-    while let Some(block) = open.pop() {
-        if !std::mem::replace(&mut inside[block], true) {
-            // Padding leads into the loop, and nothing leads to it.
-            let before = cfg.blocks()[block].predecessors.iter().copied();
-            open.extend(before.filter(|&block| dominators.dominates(header, block)));
+/// Finds the blocks of loops.
+struct Bodies<'a> {
+    cfg: &'a Cfg,
+    dominators: &'a Dominators,
+    /// The header of the loop for which a block was looked at last.
+    seen: Vec<Option<usize>>,
+    /// What is left of [`MOST_IN_LOOPS`].
+    left: usize,
+}
+
+impl<'a> Bodies<'a> {
+    fn new(cfg: &'a Cfg, dominators: &'a Dominators) -> Self {
+        Self {
+            cfg,
+            dominators,
+            seen: vec![None; cfg.blocks().len()],
+            left: MOST_IN_LOOPS,
         }
     }
-    (0..inside.len()).filter(|&b| inside[b]).collect()
+
+    /// All that reaches `tails` without running through `header`; `None` once there is too much of it.
+    fn of(&mut self, header: usize, tails: Vec<usize>) -> Option<Vec<usize>> {
+        self.seen[header] = Some(header);
+        let mut blocks = vec![header];
+        let mut open = tails;
+        while let Some(block) = open.pop() {
+            if self.seen[block].replace(header) == Some(header) {
+                continue;
+            }
+            blocks.push(block);
+            let before = &self.cfg.blocks()[block].predecessors;
+            self.left = self.left.checked_sub(1 + before.len())?;
+            // Padding leads into the loop, and nothing leads to it.
+            let inside = before.iter().copied();
+            open.extend(inside.filter(|&block| self.dominators.dominates(header, block)));
+        }
+        blocks.sort_unstable();
+        Some(blocks)
+    }
 }
 
 #[cfg(test)]
@@ -301,5 +358,21 @@ mod tests {
     fn a_jump_to_the_entry_is_a_loop() {
         let cfg = cfg(&[0x90, 0x75, 0xfd, 0xc3]); // 0: nop; 1: jne 0; 3: ret
         assert_eq!(Loops::new(&cfg).all()[0].blocks, [0]);
+    }
+
+    #[test]
+    fn absurdly_many_nested_loops_are_none() {
+        // So many nops, then a jump back to each, the last one first: jne, to 6 bytes and one nop farther each time.
+        let nested = 5_000;
+        let mut bytes = vec![0x90; nested];
+        for at in 0..nested {
+            let back = -i32::try_from(at * 7 + 7).unwrap();
+            bytes.extend([0x0f, 0x85]);
+            bytes.extend(back.to_le_bytes());
+        }
+        bytes.push(0xc3);
+        let cfg = cfg(&bytes);
+        assert_eq!(cfg.blocks().len(), 2 * nested);
+        assert_eq!(Loops::new(&cfg), Loops::default());
     }
 }
