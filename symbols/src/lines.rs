@@ -151,12 +151,17 @@ impl Statements {
         let mut previous = None;
         while let Some((_, row)) = rows.next_row()? {
             let addr = FileAddr(row.address());
+            // It stands behind the last instruction, where another function's code may begin.
+            if row.end_sequence() {
+                previous = None;
+                continue;
+            }
             let is_first = previous.replace(addr) != Some(addr);
             let line = row.line().and_then(|line| u32::try_from(line.get()).ok());
             let Some(line) = line.filter(|line| (self.wanted..=self.best).contains(line)) else {
                 continue;
             };
-            if row.end_sequence() || !row.is_stmt() || !files.contains(&row.file_index()) {
+            if !row.is_stmt() || !files.contains(&row.file_index()) {
                 continue;
             }
             if line < self.best {

@@ -167,3 +167,27 @@ fn inlined_members_and_namespaces() {
         }
     }
 }
+
+#[test]
+fn a_function_that_begins_with_an_inlined_call_behind_another_section() {
+    // The end of the first section's rows and the beginning of the next one's have the same address.
+    let source = r#"static volatile int sink;
+static inline __attribute__((always_inline)) void inner(void) {
+    sink = 1;
+}
+__attribute__((section(".text.a"), noinline)) void first(void) {
+    sink = 2;
+}
+__attribute__((section(".text.b"), noinline)) void second(void) {
+    inner();
+}
+int main(void) { first(); second(); return 0; }
+"#;
+    for options in ["-gdwarf-4", "-gdwarf-5"] {
+        let workshop = Workshop::c(&format!("-O1 -fno-align-functions {options}"), source);
+        let image = workshop.prog();
+        let first = image.function_at(image.symbol("first").unwrap()).unwrap();
+        assert_eq!(Some(first.range().unwrap().end), image.symbol("second"));
+        assert_eq!(function_named(&image, "prog.c:8"), "second", "{options}");
+    }
+}
