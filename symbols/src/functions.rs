@@ -27,6 +27,17 @@ pub enum FunctionKind {
     IfuncResolver,
 }
 
+/// What the preferred symbol says of where the name holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Linkage {
+    /// In other files too, or in one source file; or there is no symbol.
+    Own,
+    /// In other files too, where it may give way to another definition (`STB_WEAK`).
+    Weak,
+    /// A local symbol without type, as places in hand-written code have.
+    Label,
+}
+
 /// One function of one file.
 #[derive(Clone)]
 pub struct Function {
@@ -42,6 +53,7 @@ pub struct Function {
     pub kind: FunctionKind,
     /// The unwind table names a language-specific data area for it: exceptions may be caught or cleaned up in it.
     pub has_landing_pads: bool,
+    pub(crate) linkage: Linkage,
     pub(crate) name: Option<Name>,
     pub(crate) aliases: Vec<Name>,
 }
@@ -68,6 +80,12 @@ impl Function {
             .iter()
             .chain(&self.aliases)
             .map(|name| (name.as_str(), name.version))
+    }
+
+    /// Whether it gives way to another definition of its name: files that were compiled with the same source have a copy
+    /// each.
+    pub fn is_weak(&self) -> bool {
+        self.linkage == Linkage::Weak
     }
 
     /// The name for people. A function without a symbol is called by its address in the file, `sub_401000`.
@@ -140,6 +158,17 @@ impl FunctionTable {
         self.functions.get(found.function as usize)
     }
 
+    /// Where a function that begins at `addr` and whose size nothing tells has ended for certain: at the next function, or
+    /// behind the code around it. A label is no function's beginning: hand-written functions have labels in them.
+    pub(crate) fn limit(&self, elf: &Elf, addr: FileAddr) -> Option<FileAddr> {
+        let after = self.functions.partition_point(|next| next.addr <= addr);
+        let next = self.functions[after..]
+            .iter()
+            .find(|next| next.linkage != Linkage::Label);
+        let end = elf.code_around(addr)?.end;
+        Some(next.map_or(end, |next| next.addr.min(end)))
+    }
+
     /// Adds the ranges of the unwind table that lie in no known function and in no PLT.
     fn add_unnamed(&mut self, elf: &Elf, unwind: &[UnwindRange]) {
         let plt: Vec<AddrRange> = elf
@@ -170,6 +199,7 @@ impl FunctionTable {
                 source: SymbolSource::UnwindTable,
                 kind: FunctionKind::Code,
                 has_landing_pads: found.has_lsda,
+                linkage: Linkage::Own,
                 name: None,
                 aliases: Vec::new(),
             })

@@ -8,7 +8,7 @@ use object::elf;
 
 use crate::addr::{AddrRange, FileAddr};
 use crate::elf::Elf;
-use crate::functions::{Function, FunctionKind, SymbolSource};
+use crate::functions::{Function, FunctionKind, Linkage, SymbolSource};
 use crate::symtab::{Name, SymbolTable};
 
 /// Names up to this length are always kept whole.
@@ -24,11 +24,17 @@ struct Found {
     size: u64,
     name: Name,
     source: SymbolSource,
-    local: bool,
+    bind: elf::SymbolBind,
     typed: bool,
     ifunc: bool,
     /// Index of the `STT_FILE` symbol before it, by which statics of the same name are told apart.
     file: u32,
+}
+
+impl Found {
+    fn is_local(&self) -> bool {
+        self.bind == elf::STB_LOCAL
+    }
 }
 
 /// The functions that the symbols of a file describe, sorted by address.
@@ -37,7 +43,7 @@ pub(crate) fn functions(elf: &Elf, tables: &[SymbolTable]) -> Vec<Function> {
     let (cold, found): (Vec<Found>, Vec<Found>) =
         found.partition(|symbol| cold_base(symbol.name.as_str()).is_some());
     let found = merge_duplicates(found);
-    let locals = found.iter().filter(|symbol| symbol.local);
+    let locals = found.iter().filter(|symbol| symbol.is_local());
     let files: HashMap<u64, u32> = locals.map(|symbol| (symbol.addr, symbol.file)).collect();
     let mut functions = group(found);
     attach_cold_parts(&mut functions, &files, merge_duplicates(cold));
@@ -75,12 +81,15 @@ fn candidates<'a>(elf: &'a Elf, table: &'a SymbolTable) -> impl Iterator<Item = 
             if !named || (!typed && !is_code_label(elf, name.as_str(), symbol.addr)) {
                 return None;
             }
+            // A size is whatever the file says; behind the code around it nothing of a function can be.
+            let code = elf.code_around(FileAddr(symbol.addr));
+            let most = code.map_or(0, |code| code.end.0 - symbol.addr);
             Some(Found {
                 addr: symbol.addr,
-                size: symbol.size,
+                size: symbol.size.min(most),
                 name,
                 source: table.source,
-                local: symbol.bind == elf::STB_LOCAL,
+                bind: symbol.bind,
                 typed,
                 ifunc: symbol.kind == elf::STT_GNU_IFUNC,
                 file,
@@ -108,9 +117,10 @@ fn merge_duplicates(mut found: Vec<Found>) -> Vec<Found> {
         if same {
             kept.size = kept.size.max(next.size);
             kept.typed |= next.typed;
+            kept.ifunc |= next.ifunc;
             kept.name.version = kept.name.version.min(next.name.version);
-            if kept.local && !next.local {
-                kept.local = false;
+            if kept.is_local() {
+                kept.bind = next.bind;
             }
             if next.source == SymbolSource::Symtab {
                 kept.source = SymbolSource::Symtab;
@@ -129,7 +139,7 @@ fn preference(symbol: &Found) -> impl Ord + use<> {
     let underscores = name.len() - name.trim_start_matches('_').len();
     (
         Reverse(symbol.typed),
-        symbol.local,
+        symbol.is_local(),
         symbol.name.version,
         underscores,
         name.len(),
@@ -145,6 +155,10 @@ fn group(found: Vec<Found>) -> Vec<Function> {
         typed_end = match functions.last_mut() {
             Some(function) if function.addr.0 == symbol.addr => {
                 function.size = function.size.max((symbol.size > 0).then_some(symbol.size));
+                // The resolver may have a name of its own, which people know better.
+                if symbol.ifunc {
+                    function.kind = FunctionKind::IfuncResolver;
+                }
                 function.aliases.push(symbol.name);
                 end
             }
@@ -171,6 +185,11 @@ fn function(symbol: Found) -> Function {
             FunctionKind::Code
         },
         has_landing_pads: false,
+        linkage: match symbol.bind {
+            elf::STB_WEAK => Linkage::Weak,
+            elf::STB_LOCAL if !symbol.typed => Linkage::Label,
+            _ => Linkage::Own,
+        },
         name: Some(symbol.name),
         aliases: Vec::new(),
     }

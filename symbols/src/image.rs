@@ -20,7 +20,7 @@ use crate::matching::{self, Match};
 use crate::plt::{Slot, Slots};
 use crate::spec::NameSpec;
 use crate::suggest;
-use crate::symtab::{Symbol, SymbolTable};
+use crate::symtab::{Symbol, SymbolTable, Version};
 use crate::unwind;
 
 /// A `PT_LOAD` segment: a part of the file, and the addresses it is made for.
@@ -201,6 +201,12 @@ impl Image {
         self.function_table().at(addr)
     }
 
+    /// Where a function that begins at an address, and whose size nothing tells, has ended for certain: at the next function,
+    /// or behind the section. `None` where there is no code.
+    pub fn limit_of(&self, addr: FileAddr) -> Option<FileAddr> {
+        self.function_table().limit(&self.elf, addr)
+    }
+
     fn function_table(&self) -> &FunctionTable {
         self.functions.get_or_init(|| {
             let (ranges, warning) = unwind::ranges(&self.elf);
@@ -237,13 +243,17 @@ impl Image {
         })
     }
 
-    /// The address of a defined symbol of exactly this raw name (versions aside), code or data.
+    /// The address of a defined symbol of exactly this raw name, code or data: of several versions the one that new programs use.
     pub fn symbol(&self, exact_name: &str) -> Option<FileAddr> {
-        // The dynamic table is the smaller one.
-        let mut tables = self.symbol_tables().iter().rev();
-        let found = tables.find_map(|table| {
-            table.find(exact_name, |s| s.is_defined() && s.kind != elf::STT_TLS)
-        })?;
+        let find = |version| {
+            // The dynamic table is the smaller one.
+            self.symbol_tables().iter().rev().find_map(|table| {
+                table.find(exact_name, |s| {
+                    s.is_defined() && s.kind != elf::STT_TLS && table.name(s).version == version
+                })
+            })
+        };
+        let found = find(Version::Default).or_else(|| find(Version::Old))?;
         Some(FileAddr(found.addr))
     }
 

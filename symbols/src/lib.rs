@@ -45,5 +45,6 @@ pub use inlined::InlinedCopy;
 pub use lines::Frame;
 pub use lookup::resolve;
 pub use matching::{Match, MatchRank};
+pub use names::is_called;
 pub use refusal::{Candidate, LookupError, NotAFunction};
 pub use spec::{InvalidSpec, NameSpec};

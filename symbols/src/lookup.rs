@@ -7,7 +7,7 @@ use crate::functions::FunctionKind;
 use crate::image::Image;
 use crate::inlined::InlinedCopy;
 use crate::lines::Statement;
-use crate::matching::{self, Match};
+use crate::matching::{self, Match, MatchRank};
 use crate::refusal::{Candidate, LookupError, NotAFunction};
 use crate::spec::NameSpec;
 use crate::suggest::suggest;
@@ -112,19 +112,23 @@ fn explain(spec: &NameSpec, images: &[&Image]) -> LookupError {
                 inside,
             }
         }
-        (NameSpec::Name { name, .. }, meant) => explain_name(spec, name, meant),
+        (NameSpec::Name { name, .. }, meant) => explain_name(spec, name, meant, images),
         (NameSpec::Line { file, line }, meant) => explain_line(spec, file, *line, meant),
         (NameSpec::Address(addr), _) => LookupError::RunTimeAddress(*addr),
     }
 }
 
 /// Why no function has the name: it stands for something else, it was inlined, or it is mistyped.
-fn explain_name(spec: &NameSpec, bare: &str, images: &[&Image]) -> LookupError {
+fn explain_name(spec: &NameSpec, bare: &str, images: &[&Image], loaded: &[&Image]) -> LookupError {
     let name = spec.to_string();
     let other = images
         .iter()
         .find_map(|image| Some((image, other_symbol(image, bare)?)));
     if let Some((image, kind)) = other {
+        let kind = match kind {
+            NotAFunction::Undefined => imported(bare, loaded),
+            kind => kind,
+        };
         return LookupError::NotAFunction {
             name,
             module: image.module(),
@@ -173,6 +177,25 @@ fn explain_line(spec: &NameSpec, file: &str, line: u32, images: &[&Image]) -> Lo
     LookupError::NoCodeAtLine {
         spec: name,
         has_lines: images.iter().any(|image| image.has_lines()),
+    }
+}
+
+/// From where the function of that name, which a file imports, comes.
+fn imported(bare: &str, loaded: &[&Image]) -> NotAFunction {
+    let anywhere = NameSpec::Name {
+        module: None,
+        name: bare.to_owned(),
+    };
+    let defines = |image: &&&Image| {
+        let found = image.find(&anywhere);
+        found.iter().any(|found| found.rank < MatchRank::Tail)
+    };
+    match loaded.iter().find(defines) {
+        Some(definer) => NotAFunction::ImportedFrom {
+            definer: definer.module(),
+            bare: bare.to_owned(),
+        },
+        None => NotAFunction::Undefined,
     }
 }
 

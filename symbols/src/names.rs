@@ -45,8 +45,9 @@ pub(crate) fn fit(raw: &str, demangled: Option<&str>, name: &str) -> Option<Fit>
     (tail(&full) || tail(short) || tail(&bare)).then_some(Fit::Tail)
 }
 
-/// Whether a raw name is one of the names meant, without regard of how well.
-pub(crate) fn is_called(raw: &str, name: &str) -> bool {
+/// Whether a symbol (raw) is one that a name means, without regard of how well: whole, or without arguments, generics or
+/// the components in front.
+pub fn is_called(raw: &str, name: &str) -> bool {
     let raw = without_version(raw);
     fit(raw, try_demangle(raw).as_deref(), name).is_some()
 }
@@ -89,11 +90,12 @@ pub(crate) fn without_arguments(name: &str) -> &str {
     {
         rest = front.0;
     }
-    for qualifier in ["&&", "&", "volatile", "const"] {
-        rest = rest
-            .strip_suffix(qualifier)
-            .filter(|front| front.trim_end().ends_with(')'))
-            .map_or(rest, str::trim_end);
+    // A method may have several, in any order.
+    while let Some(front) = ["&", "volatile", "const"]
+        .iter()
+        .find_map(|qualifier| rest.strip_suffix(qualifier))
+    {
+        rest = front.trim_end();
     }
     if !rest.ends_with(')') {
         return name;
@@ -206,6 +208,13 @@ mod tests {
                 "(anonymous namespace)::f",
             ),
             ("f(int)[clone .part.0]", "f"),
+            ("a::f()const&", "a::f"),
+            ("a::f() const &", "a::f"),
+            ("a::f()const volatile&&", "a::f"),
+            ("a::operator&", "a::operator&"),
+            ("a::operator&()const", "a::operator&"),
+            ("a::operator b const&()const", "a::operator b const&"),
+            ("f(int)xconst", "f(int)xconst"),
         ] {
             assert_eq!(without_arguments(name), bare, "{name}");
         }
@@ -252,5 +261,12 @@ mod tests {
         ] {
             assert_eq!(fit(raw, Some(&demangled), name), expected, "{name}");
         }
+        let raw = "_ZNKR1A1fEv";
+        let demangled = demangle(raw);
+        assert_eq!(
+            fit(raw, Some(&demangled), "A::f"),
+            Some(Fit::NoArguments),
+            "{demangled}"
+        );
     }
 }

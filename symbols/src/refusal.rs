@@ -47,6 +47,13 @@ pub enum NotAFunction {
     IfuncResolver,
     /// Imported here, and no loaded file defines it.
     Undefined,
+    /// Imported here, and defined in a file that was not meant.
+    ImportedFrom {
+        /// File name of the module that defines it.
+        definer: String,
+        /// The name without a module.
+        bare: String,
+    },
 }
 
 /// Why a name does not lead to one function.
@@ -208,6 +215,12 @@ impl fmt::Display for LookupError {
                     NotAFunction::Undefined => write!(
                         f,
                         "{name}: imported by {module}, but no loaded library defines it; name the function that stands in for it"
+                    ),
+                    NotAFunction::ImportedFrom { definer, bare } => write!(
+                        f,
+                        "{name}: imported by {module}, defined in {0}; name {0}:{1}",
+                        escape(definer),
+                        escape(bare)
                     ),
                 }
             }

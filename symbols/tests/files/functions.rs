@@ -212,6 +212,7 @@ fn assembly_without_types_and_sizes() {
         __asm__(".text\n.globl bare\nbare: nop\nnop\nlocal_label: ret\n"
                 ".globl typed\n.type typed,@function\ntyped: nop\ninner: ret\n.size typed, .-typed\n");
         void bare(void); void typed(void);
+        int sink;
         int main(void) { bare(); typed(); return 0; }
     "#;
     let image_of = Workshop::c("-O1", source);
@@ -225,6 +226,10 @@ fn assembly_without_types_and_sizes() {
             .raw_name(),
         Some("bare")
     );
+    let next = image.symbol("typed").unwrap();
+    assert_eq!(image.limit_of(bare.addr), Some(next), "not the label");
+    assert_eq!(image.limit_of(FileAddr(next.0 - 1)), Some(next));
+    assert_eq!(image.limit_of(image.symbol("sink").unwrap()), None);
     let typed = image.function_at(image.symbol("inner").unwrap()).unwrap();
     assert_eq!((typed.raw_name(), typed.size), (Some("typed"), Some(2)));
 }

@@ -255,6 +255,29 @@ fn sections_beyond_all_measure() {
     interrogate(&open(huge).unwrap());
 }
 
+#[test]
+fn symbols_beyond_all_measure() {
+    let workshop = Workshop::new();
+    let function = |name| {
+        format!(
+            ".globl {name}\n.type {name},@function\n{name}: nop\nret\n.size {name},0x8000000000000000\n"
+        )
+    };
+    let text = format!(
+        ".text\n{}{}{}",
+        function("_start"),
+        function("foo"),
+        function("foo.cold")
+    );
+    workshop.write("prog.s", &text);
+    workshop.run("cc -nostdlib -static -o prog prog.s");
+    let image = open(std::fs::read(workshop.path("prog")).unwrap()).unwrap();
+    interrogate(&image);
+    let foo = image.function_at(image.symbol("foo").unwrap()).unwrap();
+    assert_eq!((foo.size, foo.cold_parts.len()), (Some(4), 1), "{foo:?}");
+    assert_eq!(foo.cold_parts[0].len(), 2, "{foo:?}");
+}
+
 /// Builds a program whose debugging information is this assembly.
 fn with_dwarf(abbreviations: &str, entries: &str, more: &str) -> Image {
     let workshop = Workshop::new();

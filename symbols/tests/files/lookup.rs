@@ -164,7 +164,9 @@ fn what_is_no_function_is_named() {
         static int one(void) { return 1; }
         static int (*choose(void))(void) { return one; }
         int chosen(void) __attribute__((ifunc("choose")));
-        int main(void) { return chosen() + (int)write(1, "", 0) + variable; }
+        int (*pick(void))(void) { return one; }
+        int picked_by_cpu(void) __attribute__((ifunc("pick")));
+        int main(void) { return chosen() + picked_by_cpu() + (int)write(1, "", 0) + variable; }
     "#;
     let workshop = Workshop::c("-O1", source);
     let image = workshop.prog();
@@ -172,6 +174,9 @@ fn what_is_no_function_is_named() {
         ("variable", NotAFunction::Data),
         ("chosen", NotAFunction::IfuncResolver),
         ("write", NotAFunction::Undefined),
+        // The resolvers have names that people know better than the ifunc's.
+        ("pick", NotAFunction::IfuncResolver),
+        ("picked_by_cpu", NotAFunction::IfuncResolver),
     ] {
         let error = resolve_in(&image, name).unwrap_err();
         assert!(
@@ -231,6 +236,11 @@ fn the_defining_library_is_found() {
             ..
         })
     ));
+    let error = find("prog:shared_work", &[&prog, &lib]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "prog:shared_work: imported by prog, defined in libwork.so.1; name libwork.so.1:shared_work"
+    );
     assert!(matches!(
         find("shared_work", &[&lib, &lib]),
         Err(LookupError::Ambiguous { .. })
@@ -239,6 +249,49 @@ fn the_defining_library_is_found() {
         find("libwor:shared_work", &[&prog, &lib]),
         Err(LookupError::NoSuchModule { .. })
     ));
+}
+
+#[test]
+fn methods_with_several_qualifiers_are_named_without_them() {
+    let source = r#"
+        volatile int sink;
+        struct A {
+            __attribute__((noinline)) void plain() const & { sink = 1; }
+            __attribute__((noinline)) void moved() const && { sink = 2; }
+            __attribute__((noinline)) void shared() const volatile { sink = 3; }
+        };
+        int main() { A a; a.plain(); static_cast<const A &&>(a).moved(); a.shared(); return 0; }
+    "#;
+    let workshop = Workshop::cxx("-O1", source);
+    let image = workshop.prog();
+    for name in ["A::plain", "A::moved", "A::shared", "shared"] {
+        assert!(function_named(&image, name).contains("() const"), "{name}");
+    }
+}
+
+#[test]
+fn of_several_versions_the_one_for_new_programs_is_the_symbol() {
+    // Linkers order the versions of a name by nothing that one could rely on: among many both orders occur.
+    let names: Vec<String> = (0..24).map(|number| format!("work{number}")).collect();
+    let functions = names.iter().map(|name| {
+        format!(
+            "int old_{name}(int x) {{ return x + 1; }}\nint new_{name}(int x) {{ return x + 2; }}\n\
+             __asm__(\".symver old_{name}, {name}@V1\");\n__asm__(\".symver new_{name}, {name}@@V2\");\n"
+        )
+    });
+    let workshop = Workshop::new();
+    workshop.write("lib.c", &functions.collect::<String>());
+    workshop.write(
+        "versions",
+        "V1 { global: work*; local: *; }; V2 { global: work*; } V1;",
+    );
+    workshop.run("cc -shared -fPIC -O1 -fno-ipa-icf -Wl,--version-script=versions -o lib lib.c");
+    workshop.run("strip lib");
+    let lib = workshop.open("lib");
+    for name in names {
+        let code = lib.bytes_at(lib.symbol(&name).unwrap(), 3).unwrap();
+        assert_eq!(code, [0x8d, 0x47, 0x02], "lea 0x2(%rdi),%eax, {name}");
+    }
 }
 
 #[test]
