@@ -108,10 +108,7 @@ fn read(entry: TargetAddr, modules: &Modules, engine: &dyn Engine) -> Result<Fun
     }
     let parts = extent(place, modules);
     if parts.is_empty() {
-        let memory = Unpatched(engine);
-        let limit = entry.0.saturating_add(MAX_UNKNOWN_EXTENT);
-        return darc_disasm::function_at(entry.0, limit, &memory)
-            .ok_or_else(|| format!("where the function at {entry} ends is not known"));
+        return of_unknown_extent(entry, place, modules, &Unpatched(engine));
     }
     let parts = parts
         .into_iter()
@@ -136,6 +133,21 @@ fn read(entry: TargetAddr, modules: &Modules, engine: &dyn Engine) -> Result<Fun
         .ok_or_else(|| "its symbol describes no sensible piece of code".to_owned())
 }
 
+/// A function of which only the entry is known: as far as its own jumps lead, and not into the next one.
+fn of_unknown_extent(
+    entry: TargetAddr,
+    place: CodeRef,
+    modules: &Modules,
+    memory: &dyn darc_disasm::Memory,
+) -> Result<FunctionCode, String> {
+    let image = modules.get(place.module).image.as_ref();
+    let limit = image.and_then(|image| image.limit_of(place.addr));
+    let most = limit.map_or(MAX_UNKNOWN_EXTENT, |limit| limit.0 - place.addr.0);
+    let limit = entry.0.saturating_add(most.min(MAX_UNKNOWN_EXTENT));
+    darc_disasm::function_at(entry.0, limit, memory)
+        .ok_or_else(|| format!("where the function at {entry} ends is not known"))
+}
+
 /// The ranges of the function that begins at a place: by symbol or unwind table.
 fn extent(place: CodeRef, modules: &Modules) -> Vec<AddrRange> {
     let Some(image) = &modules.get(place.module).image else {
@@ -156,6 +168,73 @@ fn extent(place: CodeRef, modules: &Modules) -> Vec<AddrRange> {
         .chain(function.cold_parts.iter().copied())
         .filter(|range| !range.is_empty())
         .collect();
-    let sane = ranges.iter().map(AddrRange::len).sum::<u64>() <= MAX_FUNCTION;
-    if sane { ranges } else { Vec::new() }
+    if is_sane(&ranges) { ranges } else { Vec::new() }
+}
+
+/// Sizes are whatever the file says, also together.
+fn is_sane(ranges: &[AddrRange]) -> bool {
+    let lengths = ranges.iter().map(AddrRange::len);
+    lengths.fold(0, u64::saturating_add) <= MAX_FUNCTION
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use darc_disasm::{Memory, SiteKind, Target};
+    use darc_symbols::{DebugSearch, Image};
+
+    use super::*;
+
+    #[test]
+    fn lengths_that_wrap_are_not_sane() {
+        let half = AddrRange::sized(FileAddr(0x1000), 1 << 63);
+        assert!(!is_sane(&[half, half]));
+        assert!(is_sane(&[AddrRange::sized(FileAddr(0x1000), 16)]));
+    }
+
+    /// A file's code where it was linked to.
+    struct InFile<'a>(&'a Image);
+
+    impl Memory for InFile<'_> {
+        fn read(&self, addr: u64, buf: &mut [u8]) -> bool {
+            let bytes = self.0.bytes_at(FileAddr(addr), buf.len() as u64);
+            // A page ends where the file does not.
+            let bytes = bytes.unwrap_or_default();
+            buf[..bytes.len()].copy_from_slice(&bytes);
+            !bytes.is_empty()
+        }
+    }
+
+    #[test]
+    fn a_function_of_unknown_extent_ends_at_the_next_one() {
+        let text = ".text\n.globl a, b, c\n.type a,@function\n.type b,@function\n\
+                    a: test %edi,%edi\njne b\nret\n.p2align 4\nb: call c\nret\n.p2align 4\nc: ret\n";
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.s"), text).unwrap();
+        let built = Command::new("cc")
+            .args(["-nostdlib", "-static", "-Wl,-e,a", "-o", "a", "a.s"])
+            .current_dir(folder.path())
+            .status();
+        assert!(built.unwrap().success());
+        let bytes = std::fs::read(folder.path().join("a")).unwrap();
+        let image = Image::from_bytes(bytes, Path::new("/a"), &DebugSearch::nowhere()).unwrap();
+        let mut modules = Modules::default();
+        let module = modules.intern("/a", None, Some(image));
+        let image = modules.get(module).image.as_ref().unwrap();
+        let [a, b] = ["a", "b"].map(|name| image.symbol(name).unwrap());
+        let memory = InFile(image);
+        let place = CodeRef { module, addr: a };
+        let code = of_unknown_extent(TargetAddr(a.0), place, &modules, &memory).unwrap();
+        let sites = call_sites(&code, &memory).sites;
+        let kinds: Vec<SiteKind> = sites.iter().map(|site| site.kind).collect();
+        assert!(
+            matches!(
+                kinds[..],
+                [SiteKind::TailJump { target: Target::Direct(to), .. }] if to == b.0
+            ),
+            "{kinds:x?}"
+        );
+    }
 }

@@ -19,16 +19,9 @@ const LONGEST_JUMP: u64 = 5 + 15;
 /// Bytes behind a function of unknown size that are looked at, at most.
 const MOST_GAP: u64 = 64 << 10;
 
-/// The functions of a file that code of other functions jumps into, and where that code is.
-pub type Entrances = BTreeMap<FileAddr, Vec<Entrance>>;
-
-/// A jump into a function.
-#[derive(Clone, Copy, Debug)]
-pub struct Entrance {
-    from: FileAddr,
-    /// How far behind the function's beginning it leads.
-    offset: u64,
-}
+/// The functions of a file that code of other functions jumps into: how far behind each one's beginning, and from where
+/// (one of the places).
+pub type Entrances = BTreeMap<FileAddr, BTreeMap<u64, FileAddr>>;
 
 /// In a file with more code only compilers' functions are expected, which are entered at their beginning.
 const MOST_CODE: u64 = 32 << 20;
@@ -45,21 +38,20 @@ pub fn ends(modules: &Modules, place: CodeRef) -> Result<Ends, String> {
 }
 
 fn ends_behind(modules: &Modules, place: CodeRef, beginning: u64) -> Result<Ends, String> {
-    let entrances = of(modules, place);
-    match entrances.iter().min_by_key(|entrance| entrance.offset) {
+    match of(modules, place).and_then(BTreeMap::first_key_value) {
         None => Ok(Ends::ByReturns),
-        Some(entrance) if entrance.offset >= beginning => Ok(Ends::Hidden),
-        Some(entrance) => Err(words(entrance)),
+        Some((&offset, _)) if offset >= beginning => Ok(Ends::Hidden),
+        Some((offset, from)) => Err(format!(
+            "the code at {from} jumps {offset} bytes behind its beginning"
+        )),
     }
 }
 
-fn of(modules: &Modules, place: CodeRef) -> &[Entrance] {
+fn of(modules: &Modules, place: CodeRef) -> Option<&BTreeMap<u64, FileAddr>> {
     let module = modules.get(place.module);
-    let Some(image) = module.image.as_ref() else {
-        return &[];
-    };
+    let image = module.image.as_ref()?;
     let found = module.entrances.get_or_init(|| find(image));
-    found.get(&place.addr).map_or(&[], Vec::as_slice)
+    found.get(&place.addr)
 }
 
 /// The addresses in the function's file to which code of other functions jumps in it. Not looked for in files with
@@ -73,9 +65,9 @@ pub fn inside(modules: &Modules, place: CodeRef) -> Vec<FileAddr> {
     let function = image.and_then(|image| image.function_at(place.addr));
     let addr = function.map_or(place.addr, |function| function.addr);
     let function = CodeRef { addr, ..place };
-    let entrances = of(modules, function).iter();
-    entrances
-        .map(|entrance| FileAddr(addr.0.wrapping_add(entrance.offset)))
+    let offsets = of(modules, function).into_iter().flat_map(BTreeMap::keys);
+    offsets
+        .map(|offset| FileAddr(addr.0.wrapping_add(*offset)))
         .collect()
 }
 
@@ -94,14 +86,8 @@ fn is_huge(modules: &Modules, module: ModuleId) -> bool {
     let image = modules.get(module).image.as_ref();
     let segments = image.iter().flat_map(|image| image.segments());
     let code = segments.filter(|segment| segment.executable);
-    code.map(|segment| segment.file_size).sum::<u64>() > MOST_CODE
-}
-
-fn words(entrance: &Entrance) -> String {
-    format!(
-        "the code at {:#x} jumps {} bytes behind its beginning",
-        entrance.from.0, entrance.offset
-    )
+    let sizes = code.map(|segment| segment.file_size);
+    sizes.fold(0, u64::saturating_add) > MOST_CODE
 }
 
 /// A stretch of code, and the function that it belongs to.
@@ -128,15 +114,10 @@ fn find(image: &Image) -> Entrances {
             let Some(target) = at(to) else { continue };
             let is_entrance = target.function != stretch.function && to != target.function.0;
             if is_entrance {
-                let entrance = Entrance {
-                    from: FileAddr(from),
-                    // A cold part may lie before the function; nothing of it is its beginning.
-                    offset: to.wrapping_sub(target.function.0),
-                };
+                // A cold part may lie before the function; nothing of it is its beginning.
+                let offset = to.wrapping_sub(target.function.0);
                 let known = found.entry(target.function).or_default();
-                if !known.iter().any(|other| other.offset == entrance.offset) {
-                    known.push(entrance);
-                }
+                known.entry(offset).or_insert(FileAddr(from));
             }
         }
     }
@@ -169,4 +150,46 @@ fn stretches(image: &Image) -> Vec<Stretch> {
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use darc_symbols::DebugSearch;
+
+    use super::*;
+
+    /// An ELF file of nothing but headers: executable segments of these sizes.
+    fn headers(sizes: &[u64]) -> Vec<u8> {
+        let mut bytes = vec![0; 64 + 56 * sizes.len()];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, b"\x7fELF\x02\x01\x01");
+        // e_type, e_machine, e_version; e_phoff; e_phentsize, e_phnum.
+        put(16, &[2, 0, 62, 0, 1]);
+        put(32, &[64]);
+        put(54, &[56, 0, sizes.len() as u8]);
+        for (at, size) in (64..).step_by(56).zip(sizes) {
+            // p_type and p_flags; p_filesz and p_memsz.
+            put(at, &[1, 0, 0, 0, 5]);
+            put(at + 32, &size.to_le_bytes());
+            put(at + 40, &size.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn sizes_that_wrap_are_huge() {
+        for (sizes, huge) in [
+            (&[1_u64 << 63, 1 << 63][..], true),
+            (&[MOST_CODE, 1], true),
+            (&[MOST_CODE], false),
+        ] {
+            let search = DebugSearch::nowhere();
+            let image = Image::from_bytes(headers(sizes), Path::new("/huge"), &search).unwrap();
+            let mut modules = Modules::default();
+            let module = modules.intern("/huge", None, Some(image));
+            assert_eq!(is_huge(&modules, module), huge, "{sizes:x?}");
+        }
+    }
 }
