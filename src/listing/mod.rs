@@ -3,7 +3,7 @@
 mod pattern;
 mod text;
 
-use darc_symbols::{Function, FunctionKind, Image, InlinedCopy, SymbolSource};
+use darc_symbols::{Function, FunctionKind, Image, InlinedCopy, SymbolSource, is_called};
 use serde::Serialize;
 
 pub use pattern::Pattern;
@@ -213,16 +213,21 @@ fn add_copies(images: &[&Image], query: &Query, functions: &mut Vec<Entry>) -> O
     let plain = query.pattern.as_ref().filter(|pattern| !pattern.is_glob());
     for image in images {
         let module = image.path().to_string_lossy();
-        let mut any = false;
         for entry in functions.iter_mut().filter(|entry| entry.module == module) {
             entry.inlined = copies(image, &entry.name);
-            any |= !entry.inlined.is_empty();
         }
-        // A plain name means the functions of that name with any parameters: not again what was found.
-        let Some(name) = plain.filter(|_| !any).map(Pattern::as_str) else {
+        // A plain name means the functions of that name with any parameters.
+        let Some(name) = plain.map(Pattern::as_str) else {
             continue;
         };
-        let inlined = copies(image, name);
+        let mut inlined = copies(image, name);
+        // Not again what was found.
+        let called = functions.iter().filter(|entry| {
+            let symbol = entry.symbol.as_deref();
+            entry.module == module && symbol.is_some_and(|symbol| is_called(symbol, name))
+        });
+        let shown: Vec<&Copy> = called.flat_map(|entry| &entry.inlined).collect();
+        inlined.retain(|copy| !shown.contains(&copy));
         if !inlined.is_empty() {
             functions.push(Entry {
                 name: name.to_owned(),

@@ -63,6 +63,43 @@ fn too_many_functions_have_no_copies_and_it_is_said() {
 }
 
 #[test]
+fn copies_of_a_function_whose_name_is_a_part_of_another_are_listed() {
+    // part_all exists and is inlined too; part is inlined only.
+    let source = "volatile int sink;\n\
+        static inline __attribute__((always_inline)) void part(int x) { sink = x; }\n\
+        void part_all(int x) { sink = x + 1; }\n\
+        int main(int argc, char **argv) { (void)argv; part(argc); part_all(argc); return 0; }\n";
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.c"), source).unwrap();
+    let built = std::process::Command::new("cc")
+        .args(["-g", "-O2", "-o", "a", "a.c"])
+        .current_dir(folder.path())
+        .status();
+    assert!(built.unwrap().success());
+    let path = folder.path().join("a");
+    let image = Image::open(File::open(&path).unwrap(), &path, &DebugSearch::nowhere()).unwrap();
+    let mut query = query("part");
+    query.copies = Copies::Listed;
+    let listing = list(&[&image], &query);
+    let all = listing
+        .functions
+        .iter()
+        .find(|entry| entry.name == "part_all");
+    assert!(
+        all.is_some_and(|all| !all.inlined.is_empty()),
+        "{listing:#?}"
+    );
+    let part: Vec<&Entry> = listing
+        .functions
+        .iter()
+        .filter(|entry| entry.name == "part")
+        .collect();
+    assert_eq!(part.len(), 1, "{listing:#?}");
+    assert_eq!(part[0].note, Some(Note::InlinedOnly));
+    assert_eq!(part[0].inlined[0].caller, "main");
+}
+
+#[test]
 fn a_hostile_name_stays_in_its_column() {
     let listing = Listing {
         schema: 1,
