@@ -132,14 +132,10 @@ impl Command {
                 command,
             } => {
                 let config = analysis.config()?;
-                let target = match pid {
-                    Some(pid) => ResumeTarget::Pid(pid),
-                    None if command.is_empty() => ResumeTarget::FromFile,
-                    None => ResumeTarget::Command(command),
-                };
                 Invocation::Resume(ResumeOptions {
                     file,
-                    target,
+                    target: resume_target(pid, command, &config)?,
+                    f0: config.f0.clone(),
                     check: match (strict, check_profile) {
                         (true, _) => Some(ProfileCheck::Strict),
                         (false, true) => Some(ProfileCheck::Warn),
@@ -319,6 +315,25 @@ fn attach_pid(given: Option<i32>, config: &Config) -> Result<i32, Failure> {
         (None, None) => Err(Failure::usage(
             "attach: no process was given; name it with -p PID",
         )),
+    }
+}
+
+/// What the command line names, else what the configuration names, else what the results name.
+fn resume_target(
+    pid: Option<i32>,
+    command: Vec<OsString>,
+    config: &Config,
+) -> Result<ResumeTarget, Failure> {
+    if !command.is_empty() {
+        return Ok(ResumeTarget::Command(command));
+    }
+    match (pid.or(config.pid), &config.program) {
+        (Some(pid), _) => Ok(ResumeTarget::Pid(pid)),
+        (None, Some(program)) => target_name::find(program).map(ResumeTarget::Pid),
+        (None, None) => Ok(match config.command()? {
+            command if command.is_empty() => ResumeTarget::FromFile,
+            command => ResumeTarget::Command(command),
+        }),
     }
 }
 

@@ -162,6 +162,8 @@ pub struct ResumeOptions {
     pub file: PathBuf,
     /// What is analysed.
     pub target: ResumeTarget,
+    /// The function that the configuration names; the one in the results is analysed.
+    pub f0: Option<String>,
     /// Whether a fresh profile is compared with the stored one first.
     pub check: Option<ProfileCheck>,
     /// What all analyses have.

@@ -64,7 +64,7 @@ pub(super) enum Command {
     Resume {
         /// A results file of darc
         file: PathBuf,
-        /// Analyse this process; without it and without CMD the command in FILE is run
+        /// Analyse this process; without it, without CMD and without either in --config the command in FILE is run
         #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true,
               conflicts_with = "command")]
         pid: Option<i32>,

@@ -2,6 +2,8 @@
 
 use clap::CommandFactory;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use super::*;
@@ -330,4 +332,36 @@ fn the_command_line_wins_over_the_file() {
         (Some(10), Some(4))
     );
     assert_eq!(options.common.duration, Some(Duration::from_secs(2)));
+}
+
+#[test]
+fn resume_takes_its_target_from_the_configuration_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("darc.toml");
+    let resume = |text: &str, rest: &[&str]| {
+        std::fs::write(&path, text).unwrap();
+        // What others can write is not run.
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        let options = ["resume", "out.txt", "--config", path.to_str().unwrap()];
+        match darc(&[&options, rest].concat()) {
+            Ok(Invocation::Resume(options)) => (options.target, options.f0),
+            other => panic!("{other:?}"),
+        }
+    };
+    let command =
+        |words: &[&str]| ResumeTarget::Command(words.iter().map(OsString::from).collect());
+    assert_eq!(resume("", &[]), (ResumeTarget::FromFile, None));
+    assert_eq!(resume("pid = 5", &[]).0, ResumeTarget::Pid(5));
+    assert_eq!(resume("pid = 5", &["-p", "6"]).0, ResumeTarget::Pid(6));
+    assert_eq!(resume("pid = 5", &["--", "a"]).0, command(&["a"]));
+    let both = "command = [\"b\", \"c\"]\nf0 = \"serve\"";
+    assert_eq!(
+        resume(both, &[]),
+        (command(&["b", "c"]), Some("serve".to_owned()))
+    );
+    std::fs::write(&path, "program = \"no such program runs\"").unwrap();
+    assert!(matches!(
+        darc(&["resume", "out.txt", "--config", path.to_str().unwrap()]),
+        Err(Stop::Refuse(failure)) if failure.kind().code() == 4
+    ));
 }

@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+use darc_symbols::{NameSpec, is_called};
+
 use crate::exit::{ExitStatus, Failure, FailureKind};
 use crate::input::distrust;
 use crate::options::{ResumeOptions, ResumeTarget};
@@ -30,7 +32,8 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
         .map_err(|error| refuse(error.to_string()))?;
     let serving = Serving::stored(&report, params, &mut investigation)
         .map_err(|error| refuse(error.to_string()))?;
-    let mut notes = Vec::new();
+    let another = options.f0.and_then(|f0| another_f0(&f0, &report.f0.name));
+    let mut notes: Vec<String> = another.into_iter().collect();
     let subject = match options.target {
         ResumeTarget::Pid(pid) => {
             Subject::Process(attach::checked(pid, |note| notes.push(note.to_string()))?)
@@ -67,11 +70,25 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
     }
 }
 
+/// What is said when the configuration names another f0 than the results have.
+fn another_f0(configured: &str, stored: &str) -> Option<String> {
+    let Ok(NameSpec::Name { name, .. }) = NameSpec::parse(configured) else {
+        return None; // an address or a line: nobody can tell before the file is read
+    };
+    let is_same = name.contains(['*', '?', '[']) || is_called(stored, &name);
+    (!is_same).then(|| {
+        format!(
+            "the configuration's f0, {configured}, is not analysed: the results are of {stored}; \
+             begin anew with darc attach or darc run"
+        )
+    })
+}
+
 /// What the analysis goes on in.
 enum Subject {
     /// A process that runs.
     Process(i32),
-    /// A program that is named on the command line.
+    /// A program that is named on the command line, or in the configuration.
     Given(Vec<OsString>),
     /// The program that the file names.
     Recorded(Vec<OsString>),
@@ -83,5 +100,26 @@ fn recorded_command(report: &Report) -> Result<Vec<OsString>, String> {
             Err("no command is recorded in it; give one after --, or a process with -p".to_owned())
         }
         false => Ok(report.target.command.iter().map(OsString::from).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_f0_is_spoken_of() {
+        for (configured, stored) in [
+            ("serve", "serve"),
+            ("serve", "ns::serve(int)"),
+            ("lib:serve", "serve"),
+            ("serve*", "serve_all"),
+            ("serve.c:12", "anything"),
+            ("0x1000", "anything"),
+        ] {
+            assert_eq!(another_f0(configured, stored), None, "{configured}");
+        }
+        let words = another_f0("serve", "ns::other(int)").unwrap();
+        assert!(words.contains("ns::other(int)"), "{words}");
     }
 }
