@@ -13,10 +13,11 @@
 extern "C" {
 #endif
 
-/* One copy for the whole program, however many files include this; five bytes of nothing, so that there is room for a
- * probe whatever follows. */
+/* One copy for the program and one for each shared library, however many files include this; darc notices calls of all that
+ * are loaded. Exported, so that a stripped library's is known too. Five bytes of nothing, so that there is room for a probe
+ * whatever follows. */
 #define DARC_MARKER(name)                                                                                              \
-    __attribute__((weak, noinline, used)) void name(void)                                                              \
+    __attribute__((weak, noinline, used, visibility("default"))) void name(void)                                       \
     {                                                                                                                  \
         __asm__ volatile(".byte 0x0f, 0x1f, 0x44, 0x00, 0x00" ::: "memory");                                           \
     }

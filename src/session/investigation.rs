@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::Sender;
 
-use darc_symbols::{FileAddr, Image, LookupError, NameSpec};
+use darc_symbols::{FileAddr, LookupError, NameSpec};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Counters, NewTarget, ProbeCost, Sink};
 use darc_tracer::record::Op;
@@ -19,6 +19,7 @@ use crate::state::{Ids, StateError};
 
 use super::arguments::Arguments;
 use super::catalog::{Catalog, Naming, Reach};
+use super::lookup;
 use super::modules::{CodeRef, ModuleId, Modules};
 use super::narrowing::Narrowed;
 use super::patience::Patience;
@@ -187,31 +188,19 @@ impl Investigation {
     pub fn resolve(&self, spec: &NameSpec) -> Result<CodeRef, LookupError> {
         match *spec {
             NameSpec::Address(addr) => self.modules.entry(addr),
-            _ => self.find_name(spec),
+            _ => lookup::find(&self.modules, spec),
         }
     }
 
-    /// The program's own function is meant before one of that name in a library, unless a library is named.
-    fn find_name(&self, spec: &NameSpec) -> Result<CodeRef, LookupError> {
-        let ids: Vec<ModuleId> = self
-            .modules
-            .loaded()
-            .into_iter()
-            .filter(|&id| self.modules.get(id).image.is_some())
-            .collect();
-        let images: Vec<&Image> = ids
-            .iter()
-            .filter_map(|&id| self.modules.get(id).image.as_ref())
-            .collect();
-        let found = |(index, addr): (usize, FileAddr)| CodeRef {
-            module: ids[index],
-            addr,
-        };
-        let own = darc_symbols::resolve(spec, &images[..images.len().min(1)]);
-        match own {
-            Ok(own) => Ok(found(own)),
-            Err(error @ LookupError::Ambiguous { .. }) => Err(error),
-            Err(_) => darc_symbols::resolve(spec, &images).map(found),
+    /// Looks up the functions by whose calls the program says something: all copies of one.
+    ///
+    /// # Errors
+    /// As [`Investigation::resolve`].
+    pub fn resolve_marker(&self, spec: &NameSpec) -> Result<Vec<CodeRef>, LookupError> {
+        let copies = lookup::weak_copies(&self.modules, spec);
+        match copies.is_empty() {
+            true => self.resolve(spec).map(|place| vec![place]),
+            false => Ok(copies),
         }
     }
 

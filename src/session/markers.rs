@@ -26,7 +26,7 @@ pub enum Begin {
     OnSignal,
 }
 
-/// The probe of a marker; `None` while its function is not loaded.
+/// The probes of a marker: one for each file that has a copy of it.
 ///
 /// # Errors
 /// When its name fits nothing or several functions, or its code cannot be had.
@@ -36,25 +36,28 @@ fn planned(
     investigation: &Investigation,
     code: &mut CodeCache,
     engine: &dyn Engine,
-) -> Result<Marker, SessionError> {
-    let place = investigation.resolve(spec)?;
-    let name = || investigation.naming().name(place);
-    let scanned = investigation
-        .modules
-        .locate(place)
-        .ok_or_else(|| "it is not loaded".to_owned())
-        .and_then(|addr| code.scan(addr, &investigation.modules, engine))
-        .map_err(|why| SessionError::Unsuitable(format!("{}: {why}", name())))?;
-    if investigation.f0 == Some(place) && mark == Mark::End {
-        return Err(SessionError::Unsuitable(format!(
-            "{}: f0 cannot be what ends the analysis; name another function",
-            name()
-        )));
-    }
-    Ok(Marker {
-        code: Arc::clone(&scanned.code),
-        mark,
-    })
+) -> Result<Vec<Marker>, SessionError> {
+    let places = investigation.resolve_marker(spec)?;
+    let markers = places.into_iter().map(|place| {
+        let name = || investigation.naming().name(place);
+        let scanned = investigation
+            .modules
+            .locate(place)
+            .ok_or_else(|| "it is not loaded".to_owned())
+            .and_then(|addr| code.scan(addr, &investigation.modules, engine))
+            .map_err(|why| SessionError::Unsuitable(format!("{}: {why}", name())))?;
+        if investigation.f0 == Some(place) && mark == Mark::End {
+            return Err(SessionError::Unsuitable(format!(
+                "{}: f0 cannot be what ends the analysis; name another function",
+                name()
+            )));
+        }
+        Ok(Marker {
+            code: Arc::clone(&scanned.code),
+            mark,
+        })
+    });
+    markers.collect()
 }
 
 /// Adds to a plan what ends the analysis, where a function does.
@@ -68,8 +71,8 @@ pub(super) fn add_end(
     engine: &dyn Engine,
 ) -> Result<(), SessionError> {
     if let Some(spec) = &investigation.end_at {
-        let marker = planned(spec, Mark::End, investigation, code, engine)?;
-        plan.markers.push(marker);
+        plan.markers
+            .extend(planned(spec, Mark::End, investigation, code, engine)?);
     }
     Ok(())
 }
@@ -130,8 +133,7 @@ fn wait(
             // Who waits for long shall not learn at the end that there is no such function.
             investigation.find_f0()?;
             if let Begin::At(spec) = begin {
-                let marker = planned(spec, Mark::Begin, investigation, &mut code, engine)?;
-                plan.markers.push(marker);
+                plan.markers = planned(spec, Mark::Begin, investigation, &mut code, engine)?;
             }
         }
         apply(engine, &plan)
@@ -165,9 +167,12 @@ fn wait(
 }
 
 fn apply(engine: &mut dyn Engine, plan: &Plan) -> Result<(), SessionError> {
-    let marker = plan.markers.first().map(|marker| marker.code.entry());
+    let marks = |addr| {
+        let mut markers = plan.markers.iter();
+        markers.any(|marker| marker.code.entry() == addr)
+    };
     match engine.apply(plan) {
-        Ok(refused) => match refused.iter().find(|at| Some(at.addr.0) == marker) {
+        Ok(refused) => match refused.iter().find(|at| marks(at.addr.0)) {
             Some(refused) => Err(SessionError::Unsuitable(format!(
                 "the function that begins the analysis cannot be instrumented: {}",
                 refused.reason

@@ -15,6 +15,7 @@ mod entrances;
 mod expansion;
 pub mod hooks;
 pub mod investigation;
+mod lookup;
 pub mod markers;
 pub mod modules;
 pub mod narrowing;
