@@ -14,6 +14,7 @@ use crate::dynamic;
 use crate::error::{Error, Unsupported};
 use crate::image::Segment;
 use crate::notes;
+use crate::ranges::Ranges;
 
 /// No single part of a file larger than this is read or decompressed.
 const MAX_PART: u64 = 1 << 30;
@@ -69,9 +70,12 @@ pub(crate) struct Elf {
     pub(crate) segments: Vec<Segment>,
     pub(crate) headers: Vec<Header>,
     pub(crate) sections: Vec<Section>,
-    /// The executable segments, and the executable sections, sorted and disjoint.
-    code_segments: Vec<AddrRange>,
-    code_sections: Vec<AddrRange>,
+    /// Executable.
+    code_segments: Ranges,
+    /// Executable.
+    code_sections: Ranges,
+    /// Of PLT stubs.
+    plt_sections: Ranges,
 }
 
 impl Elf {
@@ -104,8 +108,9 @@ impl Elf {
             segments: Vec::new(),
             headers: Vec::new(),
             sections: Vec::new(),
-            code_segments: Vec::new(),
-            code_sections: Vec::new(),
+            code_segments: Ranges::default(),
+            code_sections: Ranges::default(),
+            plt_sections: Ranges::default(),
         };
         let ident = this.read(0, this.size().min(20))?;
         this.check_identity(&ident)?;
@@ -121,12 +126,18 @@ impl Elf {
             this.sections = dynamic::sections(&this);
         }
         let segments = this.segments.iter().filter(|segment| segment.executable);
-        this.code_segments = disjoint(segments.map(|s| AddrRange::sized(s.addr, s.mem_size)));
+        this.code_segments = Ranges::new(segments.map(|s| AddrRange::sized(s.addr, s.mem_size)));
         let sections = this
             .sections
             .iter()
             .filter(|section| section.is_executable());
-        this.code_sections = disjoint(sections.map(|s| AddrRange::sized(FileAddr(s.addr), s.size)));
+        this.code_sections =
+            Ranges::new(sections.map(|s| AddrRange::sized(FileAddr(s.addr), s.size)));
+        let plt = this
+            .sections
+            .iter()
+            .filter(|section| section.name.starts_with(".plt"));
+        this.plt_sections = Ranges::new(plt.map(|s| AddrRange::sized(FileAddr(s.addr), s.size)));
         Ok(this)
     }
 
@@ -338,17 +349,24 @@ impl Elf {
 
     /// Whether an address lies in an executable segment.
     pub(crate) fn is_code(&self, addr: FileAddr) -> bool {
-        around(&self.code_segments, addr).is_some()
+        self.code_segments.around(addr).is_some()
     }
 
     /// Whether an address lies in an executable section.
     pub(crate) fn in_code_section(&self, addr: FileAddr) -> bool {
-        around(&self.code_sections, addr).is_some()
+        self.code_sections.around(addr).is_some()
+    }
+
+    /// Whether an address lies among PLT stubs.
+    pub(crate) fn in_plt(&self, addr: FileAddr) -> bool {
+        self.plt_sections.around(addr).is_some()
     }
 
     /// The executable section around an address; the segment, in a file without sections.
     pub(crate) fn code_around(&self, addr: FileAddr) -> Option<AddrRange> {
-        around(&self.code_sections, addr).or_else(|| around(&self.code_segments, addr))
+        self.code_sections
+            .around(addr)
+            .or_else(|| self.code_segments.around(addr))
     }
 
     pub(crate) fn section(&self, name: &str) -> Option<&Section> {
@@ -461,27 +479,6 @@ impl Elf {
             what: what.to_owned(),
         }
     }
-}
-
-/// Sorts ranges, and cuts off what overlaps an earlier one.
-fn disjoint(ranges: impl Iterator<Item = AddrRange>) -> Vec<AddrRange> {
-    let mut ranges: Vec<AddrRange> = ranges.collect();
-    ranges.sort();
-    let mut end = FileAddr(0);
-    for range in &mut ranges {
-        range.start = range.start.max(end);
-        end = end.max(range.end);
-    }
-    ranges.retain(|range| !range.is_empty());
-    ranges
-}
-
-fn around(ranges: &[AddrRange], addr: FileAddr) -> Option<AddrRange> {
-    let before = ranges.partition_point(|range| range.start <= addr);
-    ranges[..before]
-        .last()
-        .copied()
-        .filter(|range| range.contains(addr))
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {

@@ -171,13 +171,6 @@ impl FunctionTable {
 
     /// Adds the ranges of the unwind table that lie in no known function and in no PLT.
     fn add_unnamed(&mut self, elf: &Elf, unwind: &[UnwindRange]) {
-        let plt: Vec<AddrRange> = elf
-            .sections
-            .iter()
-            .filter(|s| s.name.starts_with(".plt"))
-            .take(MAX_NESTING)
-            .map(|s| AddrRange::sized(FileAddr(s.addr), s.size))
-            .collect();
         let mut last_end = FileAddr(0);
         let unnamed: Vec<Function> = unwind
             .iter()
@@ -185,7 +178,7 @@ impl FunctionTable {
                 let start = found.range.start;
                 let fresh = start >= last_end
                     && elf.is_code(start)
-                    && !plt.iter().any(|range| range.contains(start))
+                    && !elf.in_plt(start)
                     && self.at(start).is_none();
                 if fresh {
                     last_end = found.range.end;

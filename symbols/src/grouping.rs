@@ -65,6 +65,8 @@ fn candidates<'a>(elf: &'a Elf, table: &'a SymbolTable) -> impl Iterator<Item = 
             if !(typed || symbol.kind == elf::STT_NOTYPE)
                 || !symbol.is_defined()
                 || !elf.is_code(FileAddr(symbol.addr))
+                // The linker mold gives its stubs names.
+                || elf.in_plt(FileAddr(symbol.addr))
             {
                 return None;
             }

@@ -28,6 +28,7 @@ mod matching;
 mod names;
 mod notes;
 mod plt;
+mod ranges;
 mod reader;
 mod refusal;
 mod spec;

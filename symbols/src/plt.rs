@@ -19,7 +19,7 @@ pub(crate) enum Slot {
     Resolver(FileAddr),
 }
 
-/// Longest stub: `endbr64; bnd jmp *slot(%rip)`, padded to 16 bytes.
+/// Longest stubs: `endbr64; bnd jmp *slot(%rip)`, padded to 16 bytes, and mold's `endbr64; mov $number,%r11d; jmp *slot(%rip)`.
 const STUB: u64 = 16;
 
 /// The slots of one file by their address.
@@ -123,6 +123,11 @@ fn decode(code: &[u8]) -> Option<Jump> {
     if let &[0x68, a, b, c, d, ..] = body {
         return Some(Jump::Lazy(u32::from_le_bytes([a, b, c, d])));
     }
+    // The linker mold hands the number over in a register: mov $number,%r11d.
+    let (body, skipped) = match body {
+        [0x41, 0xbb, _, _, _, _, body @ ..] => (body, skipped + 6),
+        body => (body, skipped),
+    };
     let (body, skipped) = body
         .strip_prefix(&[0xf2])
         .map_or((body, skipped), |body| (body, skipped + 1));
@@ -132,5 +137,30 @@ fn decode(code: &[u8]) -> Option<Jump> {
             end: skipped + 6,
         }),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stubs_of_mold_lead_to_their_slot() {
+        // endbr64; mov $0x1,%r11d; jmp *0x2408(%rip), and without endbr64.
+        let stub = [
+            0xf3, 0x0f, 0x1e, 0xfa, 0x41, 0xbb, 1, 0, 0, 0, 0xff, 0x25, 0x08, 0x24, 0, 0,
+        ];
+        for (code, length) in [(&stub[..], 16), (&stub[4..], 12)] {
+            let Some(Jump::Slot { displacement, end }) = decode(code) else {
+                panic!("{code:x?}")
+            };
+            assert_eq!((displacement, end), (0x2408, length));
+        }
+        // The first stub of all: endbr64; push %r11; push 0x2424(%rip); jmp *0x2426(%rip)
+        let first = [
+            0xf3, 0x0f, 0x1e, 0xfa, 0x41, 0x53, 0xff, 0x35, 0x24, 0x24, 0, 0, 0xff, 0x25, 0x26,
+            0x24, 0, 0,
+        ];
+        assert!(decode(&first).is_none());
     }
 }

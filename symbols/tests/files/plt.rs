@@ -89,3 +89,22 @@ fn stubs_of_ifuncs_in_static_programs() {
         "{names:?}"
     );
 }
+
+#[test]
+fn symbols_of_stubs_are_no_functions() {
+    // As the linker mold writes them, which need not be installed.
+    let source = r#"
+        __asm__(".section .plt.mold,\"ax\"\n.type read$plt,@function\nread$plt: nop\nret\n_PROCEDURE_LINKAGE_TABLE_: ret\n.text");
+        int main(void) { return 0; }
+    "#;
+    let workshop = Workshop::c("-O1", source);
+    let image = workshop.prog();
+    let stub = image.symbol("read$plt").unwrap();
+    assert_eq!(image.function_at(stub).map(|function| function.addr), None);
+    assert_eq!(
+        image
+            .function_at(FileAddr(stub.0 + 2))
+            .map(|function| function.addr),
+        None
+    );
+}
