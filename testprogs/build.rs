@@ -180,6 +180,11 @@ const PROGRAMS: &[Target] = &[
     cxx("virtual_calls", "cxx/virtual_calls.cpp", &[]),
     rust("closures", "rust/closures.rs"),
     c("libserve.so", "c/libserve.c", &["-shared", "-fPIC"]),
+    c(
+        "libends.so",
+        "c/libends.c",
+        &["-shared", "-fPIC", "-Wl,-Bsymbolic"],
+    ),
 ];
 
 /// What is made from the programs: linked against the library, or stripped.
@@ -188,6 +193,11 @@ const DERIVED: &[Target] = &[
         "shared_library",
         "c/shared_library.c",
         &["-lserve", "-Wl,-rpath,$ORIGIN"],
+    ),
+    c(
+        "ends_in_library",
+        "c/ends_in_library.c",
+        &["-lends", "-Wl,-rpath,$ORIGIN"],
     ),
     stripped("two_peaks_stripped", "two_peaks", &["--strip-all"]),
     stripped(

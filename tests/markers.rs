@@ -64,6 +64,18 @@ fn the_end_ends_an_analysis_that_is_not_finished() {
 }
 
 #[test]
+fn the_copy_of_a_marker_in_a_library_is_heard_too() {
+    let _turn = turn();
+    let path = program("ends_in_library", Opt::O2);
+    let options = ["--end-at", "darc_end", "--decision-ops", "100000000"];
+    let task = Task::new("jump", "serve").options(&options);
+    let report = task.run_like_native(&path, &["500"]).report();
+    assert_eq!(report.status(), "in-progress");
+    let ops = report.ops();
+    assert!((100..=500).contains(&ops), "none after the end: {ops}");
+}
+
+#[test]
 fn signals_to_darc_begin_and_end() {
     let _turn = turn();
     let path = program("two_peaks", Opt::O2);
