@@ -7,7 +7,6 @@ use std::ffi::{CString, OsString};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::ptr;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -16,7 +15,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use crate::error::{Error, Result};
 use crate::event::{Event, decode};
 use crate::stopped::Stopped;
-use crate::sys;
+use crate::sys::{self, Argv};
 
 /// A process that waits to be told to execute its program.
 #[derive(Debug)]
@@ -50,8 +49,7 @@ pub fn hold(command: &[OsString], mask: &SigSet) -> Result<Held> {
     let name = command.first().ok_or_else(|| fail(Errno::ENOENT))?;
     let program = find(name).map_err(fail)?;
     let program = CString::new(program.as_bytes()).map_err(|_| fail(Errno::EINVAL))?;
-    let mut pointers: Vec<_> = arguments.iter().map(|argument| argument.as_ptr()).collect();
-    pointers.push(ptr::null());
+    let argv = Argv::new(program, arguments);
 
     let (go_read, go_write) = pipe()?;
     let (failed_read, failed_write) = pipe()?;
@@ -65,7 +63,7 @@ pub fn hold(command: &[OsString], mask: &SigSet) -> Result<Held> {
         if released {
             sys::restore_sigpipe();
             let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(mask), None);
-            let errno = sys::exec(&program, &pointers);
+            let errno = argv.exec();
             let _ = nix::unistd::write(&failed_write, &(errno as i32).to_le_bytes());
         }
     })

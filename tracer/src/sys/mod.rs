@@ -1,0 +1,33 @@
+//! The crate's only unsafe code: the ptrace requests, the cycle counter, fork, mappings, perf events.
+//!
+//! Everything here is a thin call; policy lives elsewhere.
+#![allow(unsafe_code)]
+
+mod mapping;
+mod perf;
+mod process;
+mod ptrace;
+
+use crate::record::Tsc;
+
+pub use mapping::{CodePage, PAGE, SharedWords};
+pub use perf::{RingPages, perf_disable, perf_enable, perf_event_open, perf_set_output};
+#[cfg(test)]
+pub use process::exit_now;
+pub use process::{
+    Argv, close_unattended, die_with_parent, fork_into, kill_and_reap, pidfd, restore_sigpipe,
+    run_first, shares_memory, wait_child_signal,
+};
+pub use ptrace::{
+    EVENT_STOP, RawRegisters, cont, cont_to_syscall, detach, event_message, has_ended, interrupt,
+    listen, poke, reap, registers, seize, set_registers, set_signal_mask, signal_mask, wait_any,
+    wait_for, wait_now,
+};
+
+/// Reads the cycle counter.
+#[inline]
+#[must_use]
+pub fn tsc() -> Tsc {
+    // SAFETY: every x86-64 processor has the instruction, and Linux leaves it enabled for user code.
+    Tsc(unsafe { std::arch::x86_64::_rdtsc() })
+}

@@ -1,0 +1,208 @@
+//! Processes of darc's own: fork, exec, signals, priority; what kernels tell of others. Source: fork(2), kcmp(2),
+//! pidfd_open(2), sched(7).
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::ptr;
+
+use nix::errno::Errno;
+
+use super::ptrace::wait_for;
+
+/// Whether two processes share one address space; `None` where the kernel does not tell.
+#[must_use]
+pub fn shares_memory(a: i32, b: i32) -> Option<bool> {
+    const KCMP_VM: i32 = 1;
+    // SAFETY: kcmp takes plain integers.
+    match unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) } {
+        0 => Some(true),
+        1..=3 => Some(false),
+        _ => None,
+    }
+}
+
+/// Forks, and runs `child` in the new process, which exits with status 127 should it return.
+///
+/// `child` must restrict itself to what is safe after a fork of a threaded process: no allocation,
+/// no locks.
+pub fn fork_into(child: impl FnOnce()) -> Result<i32, Errno> {
+    // SAFETY: the callers' closures only make system calls and compute; the parent goes on normally.
+    match unsafe { libc::fork() } {
+        -1 => Err(Errno::last()),
+        0 => {
+            child();
+            exit_now(127)
+        }
+        pid => Ok(pid),
+    }
+}
+
+/// Closes descriptors without waiting until that is done: a grandchild has them until they are closed here, and so is
+/// the last to close them.
+///
+/// It has nothing else of this process, whose pipes and locks would be held with it.
+pub fn close_unattended(descriptors: Vec<OwnedFd>) {
+    let Ok((closed, here)) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC) else {
+        return;
+    };
+    if descriptors.is_empty() {
+        return;
+    }
+    let mut kept: Vec<u32> = descriptors
+        .iter()
+        .chain([&closed])
+        .map(|descriptor| descriptor.as_raw_fd().cast_unsigned())
+        .collect();
+    kept.sort_unstable();
+    let close_others = || {
+        let mut next = 0;
+        for &descriptor in &kept {
+            if next < descriptor {
+                close_range(next, descriptor - 1);
+            }
+            next = descriptor + 1;
+        }
+        close_range(next, u32::MAX);
+    };
+    let child = fork_into(|| {
+        let _ = fork_into(|| {
+            close_others();
+            // Ends when the other end is closed, by whatever comes of this process.
+            let _ = nix::unistd::read(&closed, &mut [0]);
+            exit_now(0);
+        });
+        exit_now(0);
+    });
+    if let Ok(child) = child {
+        let _ = wait_for(child);
+    }
+    drop(descriptors);
+    drop(here);
+}
+
+fn close_range(from: u32, to: u32) {
+    // SAFETY: takes integers; only for a process that does nothing with its descriptors any more.
+    unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
+}
+
+/// Ends this process at once, without running anything that `exit` would run.
+pub fn exit_now(status: i32) -> ! {
+    // SAFETY: `_exit` takes an integer and does not return.
+    unsafe { libc::_exit(status) }
+}
+
+/// A program and its arguments, as the kernel wants them.
+#[derive(Debug)]
+pub struct Argv {
+    program: CString,
+    /// What the pointers point into.
+    _strings: Vec<CString>,
+    /// Ends with a null pointer.
+    pointers: Vec<*const libc::c_char>,
+}
+
+impl Argv {
+    /// `arguments` begin with the name that the program is told it has.
+    #[must_use]
+    pub fn new(program: CString, arguments: Vec<CString>) -> Argv {
+        let ends = arguments.iter().map(|argument| argument.as_ptr());
+        let pointers = ends.chain([ptr::null()]).collect();
+        Argv {
+            program,
+            _strings: arguments,
+            pointers,
+        }
+    }
+
+    /// Replaces this process's program; returns only when that fails. Allocates nothing.
+    pub fn exec(&self) -> Errno {
+        // SAFETY: the list ends with a null pointer, its strings live as long as `self` where they were made.
+        unsafe { libc::execv(self.program.as_ptr(), self.pointers.as_ptr()) };
+        Errno::last()
+    }
+}
+
+/// What the process found SIGPIPE set to when it started, before the language's runtime ignored it.
+static SIGPIPE_AT_START: std::sync::atomic::AtomicUsize =
+    std::sync::atomic::AtomicUsize::new(libc::SIG_DFL);
+
+extern "C" fn note_sigpipe() {
+    // SAFETY: `sigaction` is plain data, for which zero is a valid value; the call only reads the disposition.
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGPIPE, ptr::null(), &mut old) == 0 {
+            SIGPIPE_AT_START.store(old.sa_sigaction, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
+
+// Runs before `main`, and so before the runtime changes the disposition.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_SIGPIPE: extern "C" fn() = note_sigpipe;
+
+/// Gives SIGPIPE back the disposition that this process was started with (for a program to be exec'ed).
+pub fn restore_sigpipe() {
+    let inherited = SIGPIPE_AT_START.load(std::sync::atomic::Ordering::Relaxed);
+    let disposition = if inherited == libc::SIG_IGN {
+        libc::SIG_IGN
+    } else {
+        libc::SIG_DFL
+    };
+    // SAFETY: sets a standard disposition, no handler.
+    unsafe { libc::signal(libc::SIGPIPE, disposition) };
+}
+
+/// Waits for SIGCHLD (which must be blocked) for at most `timeout`; returns early on any other signal.
+pub fn wait_child_signal(timeout: std::time::Duration) {
+    let time = libc::timespec {
+        tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    // SAFETY: the set is initialised by sigemptyset before use, all pointers live through the calls.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        libc::sigtimedwait(&set, ptr::null_mut(), &time);
+    }
+}
+
+/// Has the calling thread run before all programs without real-time priority, from now on; what it forks does not inherit
+/// that. False where this is not permitted (sched(7): it needs `CAP_SYS_NICE` or `RLIMIT_RTPRIO`).
+pub fn run_first() -> bool {
+    // SAFETY: `sched_param` is plain integers, for which zero is a valid value.
+    let mut lowest: libc::sched_param = unsafe { std::mem::zeroed() };
+    lowest.sched_priority = 1;
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the kernel reads one `sched_param` through the pointer, which lives through the call; zero is this thread.
+    unsafe { libc::sched_setscheduler(0, policy, &lowest) == 0 }
+}
+
+/// Has the kernel kill this process when the thread that forked it ends.
+pub fn die_with_parent() {
+    // SAFETY: prctl takes plain integers here.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// Kills and reaps a child of this process.
+pub fn kill_and_reap(pid: i32) {
+    // SAFETY: kill takes plain integers; the pid is a child that has not been reaped.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    while let Ok((_, status)) = wait_for(pid) {
+        if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+            return;
+        }
+    }
+}
+
+/// A descriptor that becomes readable when the process has ended.
+pub fn pidfd(pid: i32) -> Result<OwnedFd, Errno> {
+    // SAFETY: the call takes plain integers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(Errno::last());
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}

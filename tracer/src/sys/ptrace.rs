@@ -1,0 +1,187 @@
+//! Requests of ptrace(2), and waiting for the threads that are traced.
+
+use std::ptr;
+
+use nix::errno::Errno;
+
+/// The general registers of a stopped thread, as the kernel lays them out (`struct user_regs_struct`).
+pub type RawRegisters = libc::user_regs_struct;
+
+/// The event number of a group stop or an interrupt of a seized thread (`PTRACE_EVENT_STOP`).
+pub const EVENT_STOP: i32 = 128;
+
+fn request(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> Result<i64, Errno> {
+    // SAFETY: the requests made through this function take plain integers; none makes the kernel
+    // write through `addr` or `data` in this process.
+    let value = unsafe { libc::ptrace(request, tid, addr, data) };
+    if value == -1 {
+        Err(Errno::last())
+    } else {
+        Ok(value)
+    }
+}
+
+/// Attaches without stopping the thread.
+pub fn seize(tid: i32, options: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_SEIZE, tid, 0, options as usize).map(drop)
+}
+
+/// Asks a seized thread to stop.
+pub fn interrupt(tid: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_INTERRUPT, tid, 0, 0).map(drop)
+}
+
+/// Lets a stopped thread run, delivering `signal` unless it is zero.
+pub fn cont(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_CONT, tid, 0, signal as usize).map(drop)
+}
+
+/// Leaves a group-stopped thread stopped, but lets it hear of SIGCONT.
+pub fn listen(tid: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_LISTEN, tid, 0, 0).map(drop)
+}
+
+/// Detaches from a stopped thread, delivering `signal` unless it is zero.
+pub fn detach(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_DETACH, tid, 0, signal as usize).map(drop)
+}
+
+/// The message of the last ptrace event: the id of a new thread or process.
+pub fn event_message(tid: i32) -> Result<i32, Errno> {
+    let mut message: libc::c_ulong = 0;
+    // SAFETY: the kernel writes one unsigned long through the pointer, which lives through the call.
+    let value = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETEVENTMSG,
+            tid,
+            0,
+            ptr::from_mut(&mut message),
+        )
+    };
+    if value == -1 {
+        Err(Errno::last())
+    } else {
+        i32::try_from(message).map_err(|_| Errno::ERANGE)
+    }
+}
+
+/// Reads the general registers of a stopped thread.
+pub fn registers(tid: i32) -> Result<RawRegisters, Errno> {
+    // SAFETY: `user_regs_struct` is plain integers, for which zero is a valid value.
+    let mut registers: RawRegisters = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes exactly one `user_regs_struct` through the pointer.
+    let value =
+        unsafe { libc::ptrace(libc::PTRACE_GETREGS, tid, 0, ptr::from_mut(&mut registers)) };
+    if value == -1 {
+        Err(Errno::last())
+    } else {
+        Ok(registers)
+    }
+}
+
+/// Writes the general registers of a stopped thread.
+pub fn set_registers(tid: i32, registers: &RawRegisters) -> Result<(), Errno> {
+    // SAFETY: the kernel reads exactly one `user_regs_struct` through the pointer.
+    let value = unsafe { libc::ptrace(libc::PTRACE_SETREGS, tid, 0, ptr::from_ref(registers)) };
+    if value == -1 {
+        Err(Errno::last())
+    } else {
+        Ok(())
+    }
+}
+
+/// Writes one word of text or data through ptrace, where `/proc/PID/mem` refuses.
+pub fn poke(tid: i32, addr: u64, word: u64) -> Result<(), Errno> {
+    request(libc::PTRACE_POKEDATA, tid, addr as usize, word as usize).map(drop)
+}
+
+/// What [`wait_any`] found.
+pub type WaitStatus = (i32, i32);
+
+/// Takes one wait status of any thread or child that this very thread traces or made, without blocking: `(tid, status)`.
+pub fn wait_any() -> Result<Option<WaitStatus>, Errno> {
+    wait(-1, libc::WNOHANG)
+}
+
+/// Waits until the given thread changes state.
+pub fn wait_for(tid: i32) -> Result<WaitStatus, Errno> {
+    loop {
+        match wait(tid, 0) {
+            Err(Errno::EINTR) => {}
+            Ok(Some(found)) => return Ok(found),
+            Ok(None) => return Err(Errno::ECHILD),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Takes a wait status of the given thread without blocking.
+pub fn wait_now(tid: i32) -> Result<Option<WaitStatus>, Errno> {
+    wait(tid, libc::WNOHANG)
+}
+
+/// Whether the end of the given thread is what [`wait_now`] would take; it is left for others.
+pub fn has_ended(tid: i32) -> bool {
+    // SAFETY: `siginfo_t` is plain data, for which zero is a valid value.
+    let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
+    let flags = flags | libc::__WALL | libc::__WNOTHREAD;
+    // SAFETY: the kernel writes one `siginfo_t` through the pointer.
+    let outcome = unsafe { libc::waitid(libc::P_PID, tid.cast_unsigned(), &mut found, flags) };
+    outcome == 0 && [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&found.si_code)
+}
+
+fn wait(tid: i32, flags: i32) -> Result<Option<WaitStatus>, Errno> {
+    let mut status = 0;
+    // SAFETY: the kernel writes one int through the pointer.
+    match unsafe {
+        libc::waitpid(
+            tid,
+            ptr::from_mut(&mut status),
+            libc::__WALL | libc::__WNOTHREAD | flags,
+        )
+    } {
+        -1 => Err(Errno::last()),
+        0 => Ok(None),
+        found => Ok(Some((found, status))),
+    }
+}
+
+/// Lets a stopped thread run to the begin or end of its next system call, delivering `signal` unless it is zero.
+pub fn cont_to_syscall(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_SYSCALL, tid, 0, signal as usize).map(drop)
+}
+
+/// Which signals a stopped thread blocks (bit `n - 1` for signal `n`).
+pub fn signal_mask(tid: i32) -> Result<u64, Errno> {
+    const GETSIGMASK: libc::c_uint = 0x420a;
+    let mut mask = 0_u64;
+    // SAFETY: the kernel writes exactly one mask, whose length is passed, through the pointer.
+    let value =
+        unsafe { libc::ptrace(GETSIGMASK, tid, size_of::<u64>(), ptr::from_mut(&mut mask)) };
+    if value == -1 {
+        Err(Errno::last())
+    } else {
+        Ok(mask)
+    }
+}
+
+/// Sets which signals a stopped thread blocks.
+pub fn set_signal_mask(tid: i32, mask: u64) -> Result<(), Errno> {
+    const SETSIGMASK: libc::c_uint = 0x420b;
+    // SAFETY: the kernel reads exactly one mask, whose length is passed, through the pointer.
+    let value = unsafe { libc::ptrace(SETSIGMASK, tid, size_of::<u64>(), ptr::from_ref(&mask)) };
+    if value == -1 {
+        Err(Errno::last())
+    } else {
+        Ok(())
+    }
+}
+
+/// Takes a child's exit status without blocking: `None` while it lives, or when somebody else traces it.
+pub fn reap(pid: i32) -> Option<i32> {
+    match wait(pid, libc::WNOHANG) {
+        Ok(Some((_, status))) => Some(status),
+        _ => None,
+    }
+}
