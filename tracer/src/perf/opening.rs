@@ -82,16 +82,15 @@ pub(super) fn watch_threads(
         let Ok(listed) = threads::list(pid) else {
             return Ok(());
         };
-        let threads = known.len().saturating_add(listed.len());
-        if threads * collector.cpus() * events.len() > MOST_EVENTS {
-            return Err(Refusal::Descriptors);
-        }
         let new: Vec<i32> = listed
             .into_iter()
             .filter(|&tid| known.insert(tid))
             .collect();
         if new.is_empty() {
             break;
+        }
+        if known.len() * collector.cpus() * events.len() > MOST_EVENTS {
+            return Err(Refusal::Descriptors);
         }
         for tid in new {
             for event in events {
