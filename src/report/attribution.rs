@@ -10,12 +10,23 @@ use crate::analysis::Hz;
 
 /// The ops of one peak.
 pub(super) struct Share<'a> {
-    /// The functions above the one that was analysed; empty where that is f0.
+    /// Which function was analysed.
+    pub(super) analysed: Analysed,
+    /// The functions above it; none where it is the outermost one of a stack.
     pub(super) above: &'a [String],
     /// Which ops.
     pub(super) ops: Ops<'a>,
     /// What they did.
     pub(super) root: Call<'a>,
+}
+
+/// Which function was analysed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Analysed {
+    /// f0.
+    F0,
+    /// One that the time of f0 goes to.
+    Below,
 }
 
 /// Which ops.
@@ -58,7 +69,7 @@ impl Ops<'_> {
 pub(super) fn of(report: &Report) -> Vec<Share<'_>> {
     let mut shares = Vec::new();
     attribute(
-        &[],
+        (Analysed::F0, &[]),
         &report.profile,
         &report.peaks,
         &report.ftree,
@@ -70,7 +81,7 @@ pub(super) fn of(report: &Report) -> Vec<Share<'_>> {
             .split_last()
             .map_or(&[] as &[String], |(_, above)| above);
         attribute(
-            above,
+            (Analysed::Below, above),
             &focus.profile,
             &focus.peaks,
             &focus.ftree,
@@ -81,7 +92,7 @@ pub(super) fn of(report: &Report) -> Vec<Share<'_>> {
 }
 
 fn attribute<'a>(
-    above: &'a [String],
+    (analysed, above): (Analysed, &'a [String]),
     profile: &ProfileTable,
     peaks: &'a [PeakEntry],
     ftree: &'a FtreeNode,
@@ -92,6 +103,7 @@ fn attribute<'a>(
         ops_left = ops_left.saturating_sub(peak.ops);
         time_left = time_left.saturating_sub(peak.total);
         shares.push(Share {
+            analysed,
             above,
             ops: Ops::OfPeak(peak, profile.resolution),
             root: call(ftree, peak, peak.ops, peak.total),
@@ -106,6 +118,7 @@ fn attribute<'a>(
             callees: Vec::new(),
         };
         shares.push(Share {
+            analysed,
             above,
             ops: Ops::OfNoPeak,
             root,

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
-use super::attribution::{self, Call, Ops, Share};
+use super::attribution::{self, Analysed, Call, Ops, Share};
 use super::escape::control;
 use super::model::{CalleeKind, FtreeNode, Report};
 use super::words;
@@ -113,11 +113,11 @@ fn header(report: &Report, shares: &[Share<'_>]) -> String {
 
 /// The event's name: one word, never twice.
 fn event(share: &Share<'_>, number: usize) -> String {
-    match (share.above, share.ops) {
-        ([], Ops::OfPeak(peak, _)) => format!("Peak{}", peak.peak),
-        ([], Ops::OfNoPeak) => "NoPeak".to_owned(),
-        (_, Ops::OfPeak(peak, _)) => format!("Below{number}Peak{}", peak.peak),
-        (_, Ops::OfNoPeak) => format!("Below{number}NoPeak"),
+    match (share.analysed, share.ops) {
+        (Analysed::F0, Ops::OfPeak(peak, _)) => format!("Peak{}", peak.peak),
+        (Analysed::F0, Ops::OfNoPeak) => "NoPeak".to_owned(),
+        (Analysed::Below, Ops::OfPeak(peak, _)) => format!("Below{number}Peak{}", peak.peak),
+        (Analysed::Below, Ops::OfNoPeak) => format!("Below{number}NoPeak"),
     }
 }
 
@@ -264,6 +264,23 @@ mod tests {
         );
         assert!(!text.contains("\nfn=evil"));
         assert!(!text.contains("\nb"));
+    }
+
+    #[test]
+    fn no_event_has_the_name_of_another() {
+        let mut report = sample::report(30_000);
+        let mut focus = super::super::golden_tests::handed_over().focus;
+        // The outermost function of a stack has nothing above it.
+        focus[0].path.truncate(1);
+        (focus[0].profile, focus[0].peaks) = (report.profile.clone(), report.peaks.clone());
+        report.focus = focus;
+        let text = render(&report);
+        let events = text.lines().find_map(|line| line.strip_prefix("events: "));
+        let mut names: Vec<&str> = events.unwrap().split(' ').collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert!(all > 3 && names.len() == all, "{names:?}");
     }
 
     #[test]

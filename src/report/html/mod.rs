@@ -418,7 +418,7 @@ impl Page {
         if !probes.skipped.is_empty() {
             self.raw("<details><summary>Skipped sites</summary>\n<ul>\n");
             for line in words::skipped(probes) {
-                self.raw("<li>").text(line).raw("</li>\n");
+                self.raw("<li>").words(line).raw("</li>\n");
             }
             self.raw("</ul></details>\n");
         }
@@ -479,6 +479,14 @@ mod tests {
         let links = text.matches("http").count();
         let namespace_and_policy = text.matches("http://www.w3.org/2000/svg").count() + 1;
         assert_eq!(links, namespace_and_policy);
+    }
+
+    #[test]
+    fn reasons_are_escaped_once() {
+        let mut report = sample::report(30_000);
+        report.probes.skipped[0].reason = "a\\b".to_owned();
+        let text = render(&report);
+        assert!(text.contains(": a\\\\b</li>"), "{text}");
     }
 
     #[test]
