@@ -54,6 +54,11 @@ impl Counts {
         *self.counts.entry(kept).or_default() += samples;
     }
 
+    /// So many samples come with a stack that was cut before.
+    pub fn were_cut(&mut self, samples: u64) {
+        self.cut += samples;
+    }
+
     /// Every stack with its count, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (InstanceId, &[Spot], u64)> {
         self.counts

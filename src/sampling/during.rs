@@ -34,6 +34,15 @@ const MOST_WAITING: usize = 1 << 16;
 struct Waiting {
     nanos: u64,
     stack: usize,
+    kept: Kept,
+}
+
+/// How much of a stack is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kept {
+    Whole,
+    /// The innermost instruction: there were too many different stacks.
+    Innermost,
 }
 
 /// What was sampled in ops of one bucket.
@@ -43,6 +52,8 @@ pub struct Tally {
     pub samples: u64,
     /// Those so close to the beginning or end of their op that the clocks' error may have moved them.
     pub at_edges: u64,
+    /// Those whose stack was cut to its innermost instruction.
+    pub cut: u64,
 }
 
 /// Samples and the ops that they fall into.
@@ -61,7 +72,7 @@ pub struct DuringOps {
 impl DuringOps {
     /// Takes a sample: its thread, its time on the clock of the samples, its stack with the innermost instruction first.
     pub fn sample(&mut self, tid: i32, nanos: u64, instance: InstanceId, stack: &[Spot]) {
-        let Some(number) = self.number(instance, stack) else {
+        let Some((stack, kept)) = self.number(instance, stack) else {
             self.outside += 1;
             return;
         };
@@ -70,25 +81,26 @@ impl DuringOps {
             waiting.pop_front();
             self.outside += 1;
         }
-        let stack = number;
-        waiting.push_back(Waiting { nanos, stack });
+        waiting.push_back(Waiting { nanos, stack, kept });
     }
 
-    fn number(&mut self, instance: InstanceId, stack: &[Spot]) -> Option<usize> {
+    fn number(&mut self, instance: InstanceId, stack: &[Spot]) -> Option<(usize, Kept)> {
         let mut key = (instance, Box::from(stack));
+        let mut kept = Kept::Whole;
         if let Some(&known) = self.numbers.get(&key) {
-            return Some(known);
+            return Some((known, kept));
         }
-        if self.stacks.len() >= MOST_STACKS {
+        if self.stacks.len() >= MOST_STACKS && stack.len() != 1 {
             // The innermost instruction matters most.
             key.1 = Box::from(stack.get(..1)?);
+            kept = Kept::Innermost;
             if let Some(&known) = self.numbers.get(&key) {
-                return Some(known);
+                return Some((known, kept));
             }
         }
         self.stacks.push(key.clone());
         self.numbers.insert(key, self.stacks.len() - 1);
-        Some(self.stacks.len() - 1)
+        Some((self.stacks.len() - 1, kept))
     }
 
     /// Takes an op. Those of one thread come in the order in which they were.
@@ -131,6 +143,9 @@ impl DuringOps {
             if (at - window.start).min(window.end - at) < error {
                 tally.at_edges += 1;
             }
+            if first.kept == Kept::Innermost {
+                tally.cut += 1;
+            }
         }
     }
 
@@ -141,6 +156,7 @@ impl DuringOps {
         chosen.fold(Tally::default(), |sum, (_, tally)| Tally {
             samples: sum.samples + tally.samples,
             at_edges: sum.at_edges + tally.at_edges,
+            cut: sum.cut + tally.cut,
         })
     }
 
@@ -174,6 +190,7 @@ impl DuringOps {
 
 #[cfg(test)]
 mod tests {
+    use super::super::recording::Recording;
     use super::*;
     use darc_tracer::perf::clock::Pair;
 
@@ -230,7 +247,8 @@ mod tests {
             during.tally(|bucket| bucket == 8),
             Tally {
                 samples: 2,
-                at_edges: 1
+                at_edges: 1,
+                cut: 0
             }
         );
         assert_eq!(
@@ -238,6 +256,28 @@ mod tests {
             2,
             "before the op, and of the other thread"
         );
+    }
+
+    #[test]
+    fn stacks_that_were_cut_are_counted() {
+        let mut during = DuringOps::default();
+        for at in 0..MOST_STACKS as u64 {
+            during.sample(1, at, InstanceId(0), &[Spot::Kernel(at), Spot::Kernel(0)]);
+        }
+        let nanos = MOST_STACKS as u64;
+        // One too many, one that is known, one that has no callers anyway; the last is in no op.
+        for stack in [&[9, 9][..], &[7, 0], &[5], &[9, 9]] {
+            let stack: Vec<Spot> = stack.iter().map(|&at| Spot::Kernel(at)).collect();
+            during.sample(2, nanos, InstanceId(0), &stack);
+        }
+        during.sample(3, nanos, InstanceId(0), &[Spot::Kernel(9), Spot::Kernel(9)]);
+        during.op(window(2, 0, u64::MAX, 3));
+        during.settle(&clock(), u64::MAX);
+        let tally = during.tally(|bucket| bucket == 3);
+        assert_eq!((tally.samples, tally.cut), (4, 2));
+        let mut recording = Recording::default();
+        recording.keep(&during, |bucket| bucket == 3);
+        assert_eq!(recording.counts.cut(), 2);
     }
 
     #[test]

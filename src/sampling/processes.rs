@@ -56,6 +56,24 @@ impl Region {
             file: Arc::new(FileKey { path, inode }),
         }
     }
+
+    /// The part of it below an address.
+    fn until(&self, end: u64) -> Option<Region> {
+        (self.start < end).then(|| Region {
+            end: self.end.min(end),
+            ..self.clone()
+        })
+    }
+
+    /// The part of it from an address on.
+    fn from(&self, start: u64) -> Option<Region> {
+        let start = self.start.max(start);
+        (start < self.end).then(|| Region {
+            start,
+            offset: self.offset.wrapping_add(start - self.start),
+            ..self.clone()
+        })
+    }
 }
 
 /// What is known about a process when it is first heard of.
@@ -163,9 +181,13 @@ impl Processes {
         if region.start >= region.end || regions.len() >= MOST_REGIONS {
             return;
         }
-        regions.retain(|old| old.end <= region.start || region.end <= old.start);
-        let at = regions.partition_point(|old| old.start < region.start);
-        regions.insert(at, region);
+        let first = regions.partition_point(|old| old.end <= region.start);
+        let after = regions.partition_point(|old| old.start < region.end);
+        let covered = &regions[first..after];
+        let before = covered.first().and_then(|old| old.until(region.start));
+        let behind = covered.last().and_then(|old| old.from(region.end));
+        let now = before.into_iter().chain([region]).chain(behind);
+        regions.splice(first..after, now);
     }
 
     /// The region of a process that an address lies in.
@@ -273,8 +295,27 @@ mod tests {
         let mut processes = Processes::default();
         processes.found(1, seen("sh"));
         processes.mapped(1, region(0x1800, 0x2800, "/b"));
-        assert!(processes.region(1, 0x1400).is_none());
-        assert_eq!(processes.region(1, 0x1800).unwrap().file.path, "/b");
+        let offset_in = |processes: &Processes, addr: u64| {
+            let region = processes.region(1, addr).unwrap();
+            (
+                region.file.path.clone(),
+                addr - region.start + region.offset,
+            )
+        };
+        assert_eq!(offset_in(&processes, 0x17ff), ("/a".to_owned(), 0x7ff));
+        assert_eq!(offset_in(&processes, 0x1800), ("/b".to_owned(), 0));
+        // In the middle, where both ends stay, each with its place in the file.
+        processes.mapped(1, region(0x10_000, 0x90_000, "/c"));
+        processes.mapped(1, region(0x40_000, 0x50_000, "/d"));
+        assert_eq!(offset_in(&processes, 0x20_000), ("/c".to_owned(), 0x10_000));
+        assert_eq!(offset_in(&processes, 0x4f_fff), ("/d".to_owned(), 0xffff));
+        assert_eq!(offset_in(&processes, 0x60_000), ("/c".to_owned(), 0x50_000));
+        // Over the end of one, all of another and the beginning of a third.
+        processes.mapped(1, region(0x30_000, 0x60_000, "/e"));
+        assert_eq!(offset_in(&processes, 0x2f_fff), ("/c".to_owned(), 0x1_ffff));
+        assert_eq!(offset_in(&processes, 0x45_000), ("/e".to_owned(), 0x15_000));
+        assert_eq!(offset_in(&processes, 0x60_000), ("/c".to_owned(), 0x50_000));
+        assert!(processes.region(1, 0x2800).is_none() && processes.region(1, 0x90_000).is_none());
         processes.mapped(1, region(5, 5, "/c"));
         processes.mapped(77, region(5, 6, "/c"));
         assert!(!processes.knows(77));

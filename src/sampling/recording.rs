@@ -133,6 +133,7 @@ impl Recording {
 
     /// Counts the samples that fell into ops with a latency of these buckets, and no others.
     pub fn keep(&mut self, during: &DuringOps, holds: impl Fn(u32) -> bool) {
+        self.counts.were_cut(during.tally(&holds).cut);
         for (instance, stack, samples) in during.stacks(holds) {
             self.count(instance, stack, samples);
         }
