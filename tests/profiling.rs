@@ -1,10 +1,15 @@
 //! `darc profile`: many functions at once, and system calls.
 
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
 
 use darc_testprogs::{Opt, program};
-use nix::sys::signal::Signal;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -239,6 +244,20 @@ fn libraries_that_come_and_go_are_measured() {
             &["reload", "200"],
         );
     }
+}
+
+/// A library that comes after the program has begun may have any number of functions, up to the limit.
+#[test]
+fn all_functions_of_a_large_library_are_measured() {
+    let _turn = turn();
+    let found = profile(&["libthousands.so:*"], &program("thousands", Opt::O2), &[]);
+    let is_one = |name: &&&str| name.starts_with("one_");
+    assert_eq!(found.names().iter().filter(is_one).count(), 1500);
+    assert!(
+        found.0["not_profiled"].is_null(),
+        "{:#}",
+        found.0["not_profiled"]
+    );
 }
 
 /// Functions that unwinders call while they read the stack, and functions that exceptions leave.

@@ -379,6 +379,7 @@ impl Conduct {
     /// # Errors
     /// When the file cannot be written; the report was shown all the same.
     pub fn publish(&mut self, target: Target, show: Show) -> Result<(), Failure> {
+        let _reporting = self.interrupts.report();
         self.progress.clear();
         let warnings = self.investigation.modules.take_warnings();
         self.investigation.warnings.extend(warnings);

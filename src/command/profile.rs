@@ -293,6 +293,7 @@ impl<'a> Profile<'a> {
         command: Vec<String>,
         exit_status: Option<i32>,
     ) -> Result<(), Failure> {
+        let _reporting = self.interrupts.report();
         let problems = self.measured.modules.take_warnings();
         self.measured.warnings.extend(problems);
         let doubts = self.since.doubts().into_iter();

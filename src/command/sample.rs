@@ -360,10 +360,8 @@ impl Sampler {
         for message in self.warnings.iter().chain(&self.world.warnings()) {
             warning::print(message);
         }
-        if !matches!(options.target, SampleTarget::Command(_)) {
-            // Nobody shall have to wait until all is written.
-            self.interrupts.finish();
-        }
+        // Nobody shall have to wait until all is written.
+        let _reporting = self.interrupts.report();
         match output {
             Some(output) => output.write(rendered.as_bytes()).class(FailureKind::File),
             None if matches!(options.target, SampleTarget::Command(_)) => {

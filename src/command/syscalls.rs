@@ -99,7 +99,9 @@ pub fn execute(options: &ProfileOptions) -> Result<ExitStatus, Failure> {
     let saw_calls = watched.profiles.saw_calls();
     // The instance of the kernel's tracing goes before anything can fail.
     drop(watched);
+    let reporting = interrupts.report();
     sheet.publish(&set)?;
+    drop(reporting);
     let ended = match (ended, ending, child) {
         // It was let run on; its exit status is still awaited.
         (None, Some(Level::End | Level::GoOn), Some(_)) => wait_for_exit(pid, &interrupts),

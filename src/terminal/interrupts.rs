@@ -7,20 +7,24 @@
 //! Signals that come together are one wish: `timeout` sends its signal twice, and a terminal that
 //! closes does too. Nobody presses a key twice within a fifth of a second.
 //!
+//! While a report is made after that they end darc; see [`super::reporting`].
+//!
 //! A signal that darc was started with as ignored (nohup, a shell's background job) stays ignored.
 //! Handlers do not outlive exec, so a program that darc starts has the dispositions a shell would give it.
 //! Source: signal(7), sigaction(2), proc_pid_status(5) on SigIgn.
 
-use std::cell::Cell;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, raise};
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
+
+use super::reporting::Reporting;
 
 /// The signals that end the analysis. SIGXCPU is the soft limit of processor time.
 const ENDING: [i32; 5] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU];
@@ -48,23 +52,39 @@ pub enum Switch {
     Off,
 }
 
-/// The installed handlers. Dropping them makes the signals do nothing at all; see [`Interrupts::finish`].
+/// The installed handlers. Dropping them makes the signals do nothing at all.
 #[derive(Debug)]
 pub struct Interrupts {
-    /// The number of the last signal that was not yet looked at, or 0.
-    last: Arc<AtomicUsize>,
-    /// Readable when signals came.
-    bytes: UnixStream,
-    level: Cell<Level>,
-    /// When the first signal was seen.
-    since: Cell<Option<Instant>>,
+    signals: Arc<Signals>,
     registered: Vec<SigId>,
-    /// Set once the signals are to have their default action again.
-    finished: Arc<AtomicBool>,
     /// The analysis may begin (SIGUSR1).
     begin: Arc<AtomicBool>,
     /// It is to end (SIGUSR2).
     end: Arc<AtomicBool>,
+}
+
+/// The signals that end the analysis, as far as they have come.
+#[derive(Debug)]
+pub(super) struct Signals {
+    /// The number of the last signal that was not yet looked at, or 0.
+    last: Arc<AtomicUsize>,
+    /// Readable when signals came.
+    bytes: UnixStream,
+    told: Mutex<Told>,
+    /// Set once the signals are to have their default action again.
+    finished: Arc<AtomicBool>,
+}
+
+/// What was made of them.
+#[derive(Debug)]
+struct Told {
+    level: Level,
+    /// How often somebody wanted the end.
+    wishes: u32,
+    /// When the first signal was seen.
+    since: Option<Instant>,
+    /// The last one.
+    signal: i32,
 }
 
 impl Interrupts {
@@ -110,13 +130,20 @@ impl Interrupts {
                 Arc::new(AtomicBool::new(false)),
             )?);
         }
+        let told = Told {
+            level: Level::GoOn,
+            wishes: 0,
+            since: None,
+            signal: 0,
+        };
         Ok(Self {
-            last,
-            bytes,
-            level: Cell::new(Level::GoOn),
-            since: Cell::new(None),
+            signals: Arc::new(Signals {
+                last,
+                bytes,
+                told: Mutex::new(told),
+                finished,
+            }),
             registered,
-            finished,
             begin,
             end,
         })
@@ -124,13 +151,7 @@ impl Interrupts {
 
     /// What darc has been told so far. Costs next to nothing as long as no signal came.
     pub fn level(&self) -> Level {
-        let signal = self.last.swap(0, Ordering::AcqRel);
-        if signal != 0 {
-            let mut buffer = [0; 64];
-            while let Ok(1..) = (&self.bytes).read(&mut buffer) {}
-            self.told(i32::try_from(signal).unwrap_or(SIGTERM), Instant::now());
-        }
-        self.level.get()
+        self.signals.look().level
     }
 
     /// Whether the person said by SIGUSR1 that the analysis may begin.
@@ -156,37 +177,69 @@ impl Interrupts {
         }
     }
 
-    /// One signal, or some that came since the last look.
-    fn told(&self, signal: i32, now: Instant) {
-        match self.since.get() {
-            None => {
-                self.since.set(Some(now));
-                self.level.set(Level::End);
-            }
-            Some(since) if now.saturating_duration_since(since) <= ONE_WISH => {}
-            Some(_) => self.level.set(Level::LeaveAtOnce(signal)),
-        }
-    }
-
     /// Readable when a signal came that [`level`](Self::level) has not looked at.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
+        self.signals.fd()
+    }
+
+    /// The target is restored, and a report is made as long as what is returned is there.
+    pub fn report(&self) -> Reporting {
+        Reporting::begin(Arc::clone(&self.signals))
+    }
+}
+
+impl Signals {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.bytes.as_fd()
     }
 
-    /// Gives the signals their default action again: the target is restored, and nobody shall have
-    /// to wait for a report that cannot be written.
-    pub fn finish(&self) {
+    /// How often somebody has wanted the end.
+    pub(super) fn wishes(&self) -> u32 {
+        self.look().wishes
+    }
+
+    /// Does what the last signal does to a process that does not handle it.
+    pub(super) fn leave(&self) {
+        let signal = self.look().signal;
         self.finished.store(true, Ordering::Release);
+        if let Ok(signal) = Signal::try_from(signal) {
+            let _ = raise(signal);
+        }
+    }
+
+    fn look(&self) -> MutexGuard<'_, Told> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let signal = self.last.swap(0, Ordering::AcqRel);
+        if signal != 0 {
+            let mut buffer = [0; 64];
+            while let Ok(1..) = (&self.bytes).read(&mut buffer) {}
+            told.take(i32::try_from(signal).unwrap_or(SIGTERM), Instant::now());
+        }
+        told
+    }
+}
+
+impl Told {
+    /// One signal, or some that came since the last look.
+    fn take(&mut self, signal: i32, now: Instant) {
+        self.signal = signal;
+        match self.since {
+            None => {
+                self.since = Some(now);
+                self.level = Level::End;
+            }
+            Some(since) if now.saturating_duration_since(since) <= ONE_WISH => return,
+            Some(_) => self.level = Level::LeaveAtOnce(signal),
+        }
+        self.wishes += 1;
     }
 }
 
 impl Drop for Interrupts {
     fn drop(&mut self) {
-        if !self.finished.load(Ordering::Acquire) {
-            for id in self.registered.drain(..) {
-                signal_hook::low_level::unregister(id);
-            }
+        for id in self.registered.drain(..) {
+            signal_hook::low_level::unregister(id);
         }
     }
 }
@@ -209,7 +262,6 @@ fn contains(mask: u64, signal: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::signal::{Signal, raise};
 
     #[test]
     fn the_first_ends_and_the_second_leaves() {
@@ -225,10 +277,15 @@ mod tests {
             "looking again changes nothing"
         );
 
-        let first = interrupts.since.get().unwrap();
-        interrupts.told(SIGINT, first + ONE_WISH);
+        let told = |after: Duration| {
+            let mut told = interrupts.signals.look();
+            let first = told.since.unwrap();
+            told.take(SIGINT, first + after);
+            told.wishes
+        };
+        assert_eq!(told(ONE_WISH), 1);
         assert_eq!(interrupts.level(), Level::End);
-        interrupts.told(SIGINT, first + ONE_WISH + Duration::from_millis(1));
+        assert_eq!(told(ONE_WISH + Duration::from_millis(1)), 2);
         assert_eq!(interrupts.level(), Level::LeaveAtOnce(SIGINT));
     }
 

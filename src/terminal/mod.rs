@@ -6,6 +6,7 @@ pub(crate) mod keys;
 pub(crate) mod live;
 pub mod log;
 pub(crate) mod prompt;
+pub(crate) mod reporting;
 pub(crate) mod warning;
 pub(crate) mod watch;
 
