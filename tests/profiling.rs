@@ -461,6 +461,17 @@ fn system_calls_are_profiled() {
         &["60", "brisk"],
     );
     assert_eq!(found.calls("execve"), (1, 0), "{:#}", found.0);
+    // A thread that executes a program becomes the first one, and ends the calls of all others.
+    let found = profile(
+        &["--syscalls"],
+        &program("exec_from_thread", Opt::O2),
+        &["60", "brisk"],
+    );
+    assert_eq!(found.calls("execve"), (2, 0), "{:#}", found.0);
+    assert_eq!(found.entry("execve")["profile"]["ops"], 2);
+    for entry in found.0["profiles"].as_array().expect("a list") {
+        assert_eq!(entry["unfinished"], 0, "{entry:#}");
+    }
     let mut target = Target::start("counted_calls", Opt::O2, &["8", "40"]);
     let before = ProcessState::of(target.pid());
     let folder = folder();
@@ -503,7 +514,8 @@ fn system_calls_are_profiled() {
     check_no_instance(pid);
     let found = Profiles::read(&output, &darc);
     assert_eq!(found.calls("clone3"), (24, 0), "{:#}", found.0);
-    assert_eq!(found.calls("exit"), (24, 0));
+    // Nobody returns from it, and nobody is in it any more.
+    assert_eq!(found.calls("exit"), (24, 24));
     assert!(target.finish().status.success());
 }
 
@@ -534,7 +546,7 @@ fn system_calls_are_profiled_without_an_instance() {
     let found = Profiles::read(&output, &darc);
     assert_eq!(found.calls("clock_nanosleep"), (4 * 40, 0), "{:#}", found.0);
     assert_eq!(found.calls("execve"), (1, 0));
-    assert_eq!(found.calls("exit_group"), (1, 0));
+    assert_eq!(found.calls("exit_group"), (1, 1));
 }
 
 /// Who may not trace is told what to do, and nothing is left behind.
@@ -645,6 +657,29 @@ fn bad_wishes_are_refused() {
     let waiting = run_darc(&["profile", "-p", &pid, "-d", "50ms", "no_such_library:*"]);
     assert_eq!(waiting.code(), 7, "{waiting:#?}");
     assert!(waiting.stdout.contains("waiting for it to be loaded"));
+}
+
+/// Nobody has to wait for a report that nobody reads: a signal ends darc, which has let go of the target before.
+#[test]
+fn a_report_that_nobody_reads_is_not_waited_for() {
+    let _turn = turn();
+    let target = Target::start("two_peaks", Opt::O2, &[]);
+    let (reader, writer) = nix::unistd::pipe().expect("a pipe");
+    fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).expect("a small one");
+    let mut command = darc(&["profile", "-p", &target.pid().to_string(), "-d", "200ms"]);
+    command.args(["-i", "1ms", "--format", "json", "serve", "lookup"]);
+    let mut child = command.stdout(writer).spawn().expect("darc starts");
+    drop(command);
+    let mut fds = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::NONE).expect("the report begins");
+    check_released(target.pid());
+    check_text(target.pid());
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
+    kill(pid, Signal::SIGINT).expect("our child");
+    crate::harness::wait_until("its end", || child.try_wait().expect("our child").is_some());
+    let status = child.wait().expect("our child");
+    assert_eq!(status.signal(), Some(Signal::SIGINT as i32), "{status:?}");
+    assert!(target.finish().status.success());
 }
 
 /// What cannot be written is shown; what cannot be shown either is an error.

@@ -170,8 +170,8 @@ impl Watched {
                 break Some(Level::GoOn);
             }
         };
-        self.trace.stop();
-        self.profiles.add(&self.trace.take());
+        let rest = self.trace.finish();
+        self.profiles.add(&rest);
         if self.profiles.is_divided() {
             self.end_segment();
         }

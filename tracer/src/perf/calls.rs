@@ -90,10 +90,13 @@ impl CallEvents {
         })
     }
 
-    /// Ends; what was recorded can still be taken.
-    pub fn stop(&mut self) {
+    /// Ends, and takes what has been recorded up to now.
+    pub fn finish(&mut self) -> Taken {
         self.collector.disable();
         self.state = State::Stopped;
+        let mut taken = self.take();
+        self.pairing.lose_ended(&mut taken);
+        taken
     }
 
     /// Takes what has been recorded.
@@ -136,7 +139,10 @@ impl CallEvents {
             let number = u32::try_from(self.enter.number(raw, "id")?).ok()?;
             Some(Event::Enter { tid, number })
         } else {
-            (kind == self.exit.id).then_some(Event::Exit { tid })
+            (kind == self.exit.id).then(|| Event::Exit {
+                tid,
+                number: (self.exit.number(raw, "id")).and_then(|number| u32::try_from(number).ok()),
+            })
         }
     }
 
@@ -144,7 +150,8 @@ impl CallEvents {
     fn is_new(&mut self, event: Event) -> bool {
         match event {
             Event::Enter { tid, number } => self.inside.insert(tid, number) != Some(number),
-            Event::Exit { tid } => self.inside.remove(&tid).is_some(),
+            // One that executes another program is the first thread when it returns.
+            Event::Exit { tid, .. } => self.inside.remove(&tid).is_some() || tid == self.pid,
             Event::NewThread { .. } => false,
         }
     }

@@ -76,11 +76,11 @@ impl SystemCalls {
         }
     }
 
-    /// Ends; what was recorded can still be taken.
-    pub fn stop(&mut self) {
+    /// Ends, and takes what has been recorded up to now.
+    pub fn finish(&mut self) -> Taken {
         match self {
-            SystemCalls::Instance(trace) => trace.stop(),
-            SystemCalls::Events(events) => events.stop(),
+            SystemCalls::Instance(trace) => trace.finish(),
+            SystemCalls::Events(events) => events.finish(),
         }
     }
 

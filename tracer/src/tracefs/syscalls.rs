@@ -83,10 +83,13 @@ impl SyscallTrace {
         self.instance.write("tracing_on", "1")
     }
 
-    /// Ends; what was recorded can still be taken.
-    pub fn stop(&self) {
+    /// Ends, and takes what has been recorded up to now.
+    pub fn finish(&mut self) -> Taken {
         // The instance is removed anyway.
         let _ = self.instance.write("tracing_on", "0");
+        let mut taken = self.take();
+        self.pairing.lose_ended(&mut taken);
+        taken
     }
 
     /// Takes what has been recorded.
@@ -139,6 +142,7 @@ fn event_of(event: &[u8], enter: &Format, exit: &Format, new_task: &Format) -> O
     } else if kind == exit.id {
         Some(Event::Exit {
             tid: number(exit, "common_pid")? as i32,
+            number: number(exit, "id").and_then(|number| u32::try_from(number).ok()),
         })
     } else if kind == new_task.id && number(new_task, "clone_flags")? & CLONE_THREAD != 0 {
         Some(Event::NewThread {
