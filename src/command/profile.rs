@@ -20,7 +20,7 @@ use crate::session::clock::Moment;
 use crate::session::profiling::{Measured, Onlooker, Profiling, Question, Wanted, summary};
 use crate::session::program;
 use crate::session::{Ending, Libraries, Limits};
-use crate::state;
+use crate::state::{self, Fitting, fitting};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::keys::Keys;
 use crate::terminal::warning;
@@ -99,10 +99,13 @@ impl<'a> Sheet<'a> {
             let _ = self.show(set, Format::Text);
         }
         let saved = match format {
-            Format::Text => state::write_profiles(set),
-            _ => render(set, format, Style::default())?,
+            Format::Text => fitting(set, |set| Ok::<_, Failure>(state::write_profiles(set)))?,
+            _ => contents(set, format, Style::default())?,
         };
-        let written = output.write(saved.as_bytes()).class(FailureKind::File);
+        if let Some(warning) = &saved.warning {
+            self.warn(warning);
+        }
+        let written = output.write(saved.text.as_bytes()).class(FailureKind::File);
         if written.is_err() && quiet {
             let _ = self.show(set, Format::Text);
         }
@@ -130,7 +133,23 @@ impl<'a> Sheet<'a> {
         format: Format,
         stream: &(impl IsTerminal + AsFd),
     ) -> Result<String, Failure> {
-        render(set, format, Style::of(self.options.color, stream))
+        let style = Style::of(self.options.color, stream);
+        let contents = contents(set, format, style)?;
+        if let Some(warning) = &contents.warning {
+            self.warn(warning);
+        }
+        Ok(contents.text)
+    }
+}
+
+/// The set in a format; what is read again fits into a file.
+fn contents(set: &ProfileSet, format: Format, style: Style) -> Result<Fitting, Failure> {
+    match format {
+        Format::Json => fitting(set, |set| render(set, format, style)),
+        _ => Ok(Fitting {
+            text: render(set, format, style)?,
+            warning: None,
+        }),
     }
 }
 

@@ -2,14 +2,15 @@
 
 use super::assemble::{self, Names, Site};
 use super::model::{
-    Clock, ClockUnit, Engine, Function, HandOver, HandedOver, InlinedFrame, Module, Pause,
-    ProbeCost, Probes, ProfileTable, Report, SCHEMA, SkippedSite, Survey, Target, TimePart,
+    BucketEntry, Clock, ClockUnit, Engine, Function, HandOver, HandedOver, InlinedFrame, Module,
+    Pause, ProbeCost, Probes, ProfileTable, Report, SCHEMA, SkippedSite, Survey, Target, TimePart,
     TimeTable, Whose,
 };
 use super::place::Place;
+use super::profiles::{FunctionProfile, ProfileSet, Segment, SegmentProfile, Source};
 use crate::analysis::compare::Comparison;
 use crate::analysis::simulate::{Program, Session, call};
-use crate::analysis::{Callee, CalleeId, Params, Profile, Resolution, SiteId, Ticks};
+use crate::analysis::{Callee, CalleeId, Hz, Params, Profile, Resolution, SiteId, Ticks};
 
 const EXE: &str = "/srv/bin/store";
 const FUTEX: Callee = Callee::Syscall(Some(202));
@@ -274,5 +275,57 @@ pub(super) fn time() -> TimeTable {
             ),
             part(&["main"], Whose::Itself, 40_000_000, 0, 0),
         ],
+    }
+}
+
+/// A set of profiles in segments of 100 cycles, in each of which every function is called once for each bucket.
+pub(crate) fn segments(functions: u32, segments: u64, buckets: u32) -> ProfileSet {
+    let all = |ops| -> Vec<BucketEntry> {
+        let bucket = |bucket| BucketEntry {
+            bucket,
+            ops,
+            total: ops << bucket,
+        };
+        (3..3 + buckets).map(bucket).collect()
+    };
+    let profile = |number| FunctionProfile {
+        function: Function {
+            name: format!("function_{number}"),
+            ..Function::default()
+        },
+        calls: segments * u64::from(buckets),
+        unfinished: 0,
+        ended_otherwise: 0,
+        missed: 0,
+        max: 1 << (2 + buckets),
+        concurrency: 0.5,
+        profile: ProfileTable {
+            resolution: 1,
+            ops: segments * u64::from(buckets),
+            total: all(segments).iter().map(|entry| entry.total).sum(),
+            buckets: all(segments),
+        },
+        peaks: Vec::new(),
+        segments: (0..segments)
+            .map(|segment| SegmentProfile {
+                segment,
+                calls: u64::from(buckets),
+                concurrency: 0.5,
+                buckets: all(1),
+            })
+            .collect(),
+    };
+    let hz = Hz::new(1_000_000_000).expect("a rate");
+    let target = Target::default();
+    let length = 100 * segments;
+    ProfileSet {
+        profiles: (0..functions).map(profile).collect(),
+        segments: (0..segments)
+            .map(|segment| Segment {
+                start: 100 * segment,
+                length: 100,
+            })
+            .collect(),
+        ..ProfileSet::empty(Source::Functions, target, hz, Resolution::default(), length)
     }
 }

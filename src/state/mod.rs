@@ -18,6 +18,7 @@
 mod checksum;
 mod document;
 pub mod error;
+mod fitting;
 mod json;
 mod outline;
 #[cfg(test)]
@@ -29,6 +30,7 @@ mod validate;
 
 pub use document::{VERSION, parse, write, write_profiles};
 pub use error::StateError;
+pub use fitting::{Fitting, fitting};
 pub use restore::{Ids, restore};
 pub use validate::profile;
 

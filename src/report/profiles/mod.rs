@@ -3,6 +3,7 @@
 pub mod assemble;
 pub(super) mod heat;
 mod html;
+mod merging;
 mod model;
 mod svg;
 
