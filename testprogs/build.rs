@@ -185,6 +185,7 @@ const PROGRAMS: &[Target] = &[
         "c/libends.c",
         &["-shared", "-fPIC", "-Wl,-Bsymbolic"],
     ),
+    c("libthousands.so", "c/libthousands.c", &["-shared", "-fPIC"]),
 ];
 
 /// What is made from the programs: linked against the library, or stripped.
@@ -198,6 +199,11 @@ const DERIVED: &[Target] = &[
         "ends_in_library",
         "c/ends_in_library.c",
         &["-lends", "-Wl,-rpath,$ORIGIN"],
+    ),
+    c(
+        "thousands",
+        "c/thousands.c",
+        &["-lthousands", "-Wl,-rpath,$ORIGIN"],
     ),
     stripped("two_peaks_stripped", "two_peaks", &["--strip-all"]),
     stripped(

@@ -28,6 +28,16 @@ pub enum Wanted {
     Program,
 }
 
+/// Where what is wanted may be.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Scope {
+    /// In the program itself: what is found is all there will be.
+    #[default]
+    Program,
+    /// In libraries too, of which more may be loaded.
+    Libraries,
+}
+
 /// The functions that were found.
 #[derive(Default, Debug)]
 pub struct Found {
@@ -39,6 +49,8 @@ pub struct Found {
     pub missing: Vec<LookupError>,
     /// What the person should know.
     pub notes: Vec<String>,
+    /// Where more may be.
+    pub scope: Scope,
 }
 
 /// Where functions are looked for.
@@ -58,13 +70,25 @@ impl Source<'_> {
         for wanted in wanted {
             match wanted {
                 Wanted::Named(spec) => match self.named(spec) {
-                    Ok(places) => self.add(places, &mut found),
-                    Err(error) => found.missing.push(error),
+                    Ok(places) => {
+                        let program = self.modules.loaded().first().copied();
+                        if places.iter().any(|place| Some(place.module) != program) {
+                            found.scope = Scope::Libraries;
+                        }
+                        self.add(places, &mut found);
+                    }
+                    Err(error) => {
+                        found.scope = Scope::Libraries;
+                        found.missing.push(error);
+                    }
                 },
-                Wanted::CalleesOf(spec) => match self.named(spec) {
-                    Ok(callers) => self.callees(spec, &callers, &mut found),
-                    Err(error) => found.missing.push(error),
-                },
+                Wanted::CalleesOf(spec) => {
+                    found.scope = Scope::Libraries;
+                    match self.named(spec) {
+                        Ok(callers) => self.callees(spec, &callers, &mut found),
+                        Err(error) => found.missing.push(error),
+                    }
+                }
                 Wanted::Program => {
                     let all = NameSpec::Name {
                         module: None,

@@ -28,13 +28,13 @@ use super::program;
 use super::startup::{Changes, Startup};
 use super::{EXECUTED, Ending, Libraries, Limits, SessionError, check_program};
 
-use choice::Source;
 pub use choice::{MOST_FUNCTIONS, Wanted};
+use choice::{Scope, Source};
 
 /// How long to watch the target before looking at other duties.
 const SLICE: Duration = Duration::from_millis(20);
-/// Room for functions of libraries that are loaded later, where such are waited for.
-const ROOM_FOR_MORE: u32 = 1024;
+/// Room for at least so many functions, where no more are to be expected.
+const LEAST_ROOM: u32 = 256;
 
 /// What was asked for.
 #[derive(Clone, Debug)]
@@ -159,8 +159,6 @@ pub struct Profiling<'a> {
     code: CodeCache,
     hooks: Hooks,
     startup: Startup,
-    /// Room for functions that are not there yet.
-    room: u32,
     slots: HashMap<CodeRef, u32>,
     measured: &'a mut Measured,
     /// A named library is not there: it may be loaded later.
@@ -185,10 +183,6 @@ impl<'a> Profiling<'a> {
             code: CodeCache::default(),
             hooks: Hooks::default(),
             startup: Startup::of(libraries),
-            room: match libraries {
-                Libraries::NotLoadedYet => ROOM_FOR_MORE,
-                Libraries::Loaded => 0,
-            },
             slots: HashMap::new(),
             measured,
             waiting: false,
@@ -311,7 +305,12 @@ impl<'a> Profiling<'a> {
             }
         }
         self.measured.refused.extend(found.refused);
-        self.probe(found.functions.into_iter().collect())
+        // A program that was just started has hardly any of its libraries yet.
+        let expected = match self.waiting || (starting && found.scope == Scope::Libraries) {
+            true => MOST_FUNCTIONS,
+            false => found.functions.len(),
+        };
+        self.probe(found.functions.into_iter().collect(), expected)
     }
 
     /// A library that was named and is not there may be loaded later; anything else is an error.
@@ -320,7 +319,6 @@ impl<'a> Profiling<'a> {
             _ if starting => Ok(()),
             LookupError::NoSuchModule { .. } if !self.waiting => {
                 self.waiting = true;
-                self.room = ROOM_FOR_MORE;
                 let warning = format!("{error}; waiting for it to be loaded");
                 self.measured.warnings.push(warning);
                 Ok(())
@@ -332,7 +330,8 @@ impl<'a> Profiling<'a> {
         }
     }
 
-    fn probe(&mut self, functions: Vec<CodeRef>) -> Result<(), SessionError> {
+    /// Probes these; there is to be room for as many as are `expected`.
+    fn probe(&mut self, functions: Vec<CodeRef>, expected: usize) -> Result<(), SessionError> {
         let mut plan = self.hooks.plan();
         let engine = self.profiler.engine();
         for place in functions {
@@ -361,8 +360,7 @@ impl<'a> Profiling<'a> {
             }
         }
         if self.profiler.slots() == 0 {
-            self.profiler
-                .reserve((self.slots.len() as u32 + self.room).max(ROOM_FOR_MORE / 4));
+            self.profiler.reserve((expected as u32).max(LEAST_ROOM));
         }
         self.apply(&plan)
     }
@@ -406,7 +404,8 @@ impl<'a> Profiling<'a> {
             self.measured.segments.clone(),
             self.measured.period,
         );
-        let divided = self.question.interval.is_some();
+        // Nothing is a segment before measuring has begun.
+        let divided = self.question.interval.is_some() && self.measured.period.is_some();
         let segment = divided.then_some(kept.1.len());
         self.measured.segments.extend(divided.then_some(now));
         self.take_counts(now, segment);
