@@ -368,12 +368,14 @@ impl Target {
 
     /// Gives it a byte of input.
     pub fn poke(&mut self) {
+        self.poke_with(b'x');
+    }
+
+    /// Gives it this byte of input.
+    pub fn poke_with(&mut self, byte: u8) {
         use std::io::Write;
-        self.stdin
-            .as_mut()
-            .expect("open")
-            .write_all(b"x")
-            .expect("it reads");
+        let stdin = self.stdin.as_mut().expect("open");
+        stdin.write_all(&[byte]).expect("it reads");
     }
 
     /// Waits for the next line that it prints.

@@ -1,6 +1,7 @@
 //! `darc watch`: functions over time, chosen and changed while the program runs.
 
-use std::fs::File;
+mod record;
+
 use std::io::{IsTerminal, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
@@ -18,7 +19,7 @@ use crate::report::escape::control;
 use crate::report::model::Target;
 use crate::session::claim::Claim;
 use crate::session::clock::Moment;
-use crate::session::watching::{Item, Sample, Watching};
+use crate::session::watching::{Sample, Watching};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::warning;
 use crate::terminal::watch::{Picture, Row, State, Wish, draw};
@@ -26,6 +27,7 @@ use crate::terminal::watch::{Picture, Row, State, Wish, draw};
 use super::answering;
 use super::attach::{checked, command_line};
 use super::conduct::{claim, tracing_failed};
+use record::Record;
 
 /// The time between two samples.
 const EVERY: Duration = Duration::from_secs(1);
@@ -39,19 +41,11 @@ const SLICE: Duration = Duration::from_millis(30);
 pub fn execute(options: WatchOptions) -> Result<ExitStatus, Failure> {
     darc_tracer::child_signal::block().class(FailureKind::Other)?;
     let interrupts = Interrupts::install().class(FailureKind::Other)?;
-    let record = match &options.record {
-        Some(path) => Some(File::create(path).map_err(|error| {
-            Failure::message(
-                FailureKind::File,
-                format!("{path:?}: {error}; name another file"),
-            )
-        })?),
-        None => None,
-    };
     let pid = checked(options.pid, |note| warning::print(&note.to_string()))?;
     let since = Moment::now();
     let calibration = jump::calibrate_counting().class(FailureKind::Target)?;
     let claim = claim(pid)?;
+    let record = options.record.as_deref().map(Record::open).transpose()?;
     let mut profiler = Profiler::attach(pid).map_err(|error| tracing_failed(&error, pid))?;
     profiler.set_cost(&calibration);
     let mut watch = Watch {
@@ -60,15 +54,32 @@ pub fn execute(options: WatchOptions) -> Result<ExitStatus, Failure> {
         hz: since.rate(),
         began: Instant::now(),
         record,
-        recorded_pauses: 0,
+        offered: None,
         claim,
         command: command_line(pid),
     };
     let outcome = watch.begin(&options, &interrupts);
     let restored = watch.watching.finish();
-    let status = outcome?;
+    let shown = outcome?;
     restored?;
-    Ok(status)
+    let _reporting = interrupts.report();
+    // With all probes gone all calls have been counted.
+    watch.sample()?;
+    if shown == Shown::InLines {
+        // Nobody need read it any more.
+        let _ = watch.print();
+    }
+    Ok(match interrupts.level() {
+        Level::LeaveAtOnce(signal) => ExitStatus::LeftAtOnce(signal),
+        _ => ExitStatus::Done,
+    })
+}
+
+/// How what is watched is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shown {
+    OnScreen,
+    InLines,
 }
 
 /// How the watching ended.
@@ -84,44 +95,40 @@ struct Watch {
     watching: Watching,
     hz: Hz,
     began: Instant,
-    record: Option<File>,
-    /// Pauses that are in the record.
-    recorded_pauses: usize,
+    record: Option<Record>,
+    /// How often libraries had come or gone when names were offered.
+    offered: Option<u64>,
     /// The claim on the process, by which `darc status` asks.
     claim: Claim,
     command: Vec<String>,
 }
 
 impl Watch {
-    fn begin(
-        &mut self,
-        options: &WatchOptions,
-        interrupts: &Interrupts,
-    ) -> Result<ExitStatus, Failure> {
-        for name in &options.functions {
-            for note in self.watching.add(name)? {
-                warning::print(&note);
-            }
-        }
-        self.began = Instant::now();
-        let deadline = options.duration.map(|time| Instant::now() + time);
+    fn begin(&mut self, options: &WatchOptions, interrupts: &Interrupts) -> Result<Shown, Failure> {
         let on_screen = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
         if !on_screen && options.functions.is_empty() {
             return Err(Failure::usage(
                 "watch: there is no terminal to choose functions on; name some",
             ));
         }
-        let ended = match on_screen {
-            true => self.on_screen(deadline, interrupts),
-            false => self.in_lines(deadline, interrupts),
-        }?;
+        for name in &options.functions {
+            for note in self.watching.add(name)? {
+                warning::print(&note);
+            }
+        }
+        if let Some(record) = &mut self.record {
+            record.begin()?;
+        }
+        self.began = Instant::now();
+        let deadline = options.duration.map(|time| Instant::now() + time);
+        let (shown, ended) = match on_screen {
+            true => (Shown::OnScreen, self.on_screen(deadline, interrupts)?),
+            false => (Shown::InLines, self.in_lines(deadline, interrupts)?),
+        };
         if let Ended::Target(how) = ended {
             warning::print(how);
         }
-        Ok(match interrupts.level() {
-            Level::LeaveAtOnce(signal) => ExitStatus::LeftAtOnce(signal),
-            _ => ExitStatus::Done,
-        })
+        Ok(shown)
     }
 
     /// Whether something ends it now.
@@ -157,36 +164,40 @@ impl Watch {
         deadline: Option<Instant>,
         interrupts: &Interrupts,
     ) -> Result<Ended, Failure> {
-        self.watching.sample();
         let mut next = Instant::now() + EVERY;
         loop {
             if let Some(ended) = self.ended(deadline, interrupts, SLICE)? {
                 return Ok(ended);
             }
+            for note in self.watching.take_notes() {
+                warning::print(&note);
+            }
             if Instant::now() < next {
                 continue;
             }
-            next += EVERY;
+            next = following(next, Instant::now());
             self.sample()?;
-            let mut text = String::new();
-            let time = self.began.elapsed().as_secs_f64();
-            for item in self.watching.items() {
-                let [calls, concurrency, p50, p90, p99] = self.figures(item.history.samples.back());
-                text.push_str(&format!(
-                    "{time:.1} s  {}  calls/s {calls}  concurrency {concurrency}  p50 {p50}  p90 {p90}  p99 {p99}\n",
-                    control(&item.name)
-                ));
-            }
-            let mut stdout = std::io::stdout().lock();
-            // Nobody reads it any more.
-            if stdout
-                .write_all(text.as_bytes())
-                .and_then(|()| stdout.flush())
-                .is_err()
-            {
+            if self.print().is_err() {
+                // Nobody reads it any more.
                 return Ok(Ended::Here);
             }
         }
+    }
+
+    /// Prints the last sample of each item.
+    fn print(&self) -> std::io::Result<()> {
+        let mut text = String::new();
+        let time = self.began.elapsed().as_secs_f64();
+        for item in self.watching.items() {
+            let [calls, concurrency, p50, p90, p99] = self.figures(item.history.samples.back());
+            text.push_str(&format!(
+                "{time:.1} s  {}  calls/s {calls}  concurrency {concurrency}  p50 {p50}  p90 {p90}  p99 {p99}\n",
+                control(&item.name)
+            ));
+        }
+        let mut stdout = std::io::stdout().lock();
+        stdout.write_all(text.as_bytes())?;
+        stdout.flush()
     }
 
     fn on_screen(
@@ -210,7 +221,6 @@ impl Watch {
         interrupts: &Interrupts,
     ) -> Result<Ended, Failure> {
         let mut state = State::default();
-        self.watching.sample();
         let mut next = Instant::now() + EVERY;
         let mut changed = true;
         loop {
@@ -225,8 +235,12 @@ impl Watch {
             if let Some(ended) = self.ended(deadline, interrupts, Duration::from_millis(1))? {
                 return Ok(ended);
             }
+            if let Some(note) = self.watching.take_notes().pop() {
+                state.message = warning::one_line(&note);
+                changed = true;
+            }
             if Instant::now() >= next {
-                next += EVERY;
+                next = following(next, Instant::now());
                 self.sample()?;
                 changed = true;
             }
@@ -242,28 +256,36 @@ impl Watch {
             };
             match state.key(key) {
                 Some(Wish::Quit) => return Ok(Ended::Here),
-                Some(wish) => self.fulfil(wish, &mut state),
+                Some(Wish::Names) => self.offer(&mut state),
+                Some(Wish::Sort) => self.watching.sort(),
+                Some(wish) => {
+                    // What was counted until now is of these functions.
+                    self.sample()?;
+                    next = Instant::now() + EVERY;
+                    self.fulfil(wish, &mut state);
+                }
                 None => {}
             }
+        }
+    }
+
+    /// Offers the names that there are now.
+    fn offer(&mut self, state: &mut State) {
+        let now = Some(self.watching.changes());
+        if self.offered != now {
+            state.offer(self.watching.names());
+            self.offered = now;
         }
     }
 
     /// Does what the person wants; what stands against it is told.
     fn fulfil(&mut self, wish: Wish, state: &mut State) {
         let outcome = match wish {
-            Wish::Names => {
-                state.offer(self.watching.names());
-                return;
-            }
-            Wish::Sort => {
-                self.watching.sort();
-                return;
-            }
             Wish::Add(name) => self.watching.add(&name),
             Wish::StepInto(row) => self.watching.step_into(row),
             Wish::StepOut => self.watching.step_out().map(|()| Vec::new()),
             Wish::Drop(row) => self.watching.drop_item(row).map(|()| Vec::new()),
-            Wish::Quit => return,
+            Wish::Names | Wish::Sort | Wish::Quit => return,
         };
         state.message = match outcome {
             Ok(notes) => match (notes.first(), self.watching.pauses().last().copied()) {
@@ -279,36 +301,16 @@ impl Watch {
             Err(error) => error.to_string(),
         };
         state.message = warning::one_line(&state.message);
-        // What was counted before the change is of other functions.
-        self.watching.sample();
     }
 
+    /// Ends the sample that everything is in, and writes it down.
     fn sample(&mut self) -> Result<(), Failure> {
         self.watching.sample();
-        let Some(file) = &mut self.record else {
-            return Ok(());
-        };
-        let path: Vec<&str> = self.watching.path().collect();
-        let time = self.began.elapsed().as_secs_f64();
-        let functions: Vec<serde_json::Value> = self
-            .watching
-            .items()
-            .iter()
-            .filter_map(|item| recorded(item, self.hz))
-            .collect();
-        let all = self.watching.pauses();
-        let new = all.get(self.recorded_pauses..).unwrap_or_default();
-        let pauses: Vec<f64> = new.iter().map(|pause| pause.as_secs_f64() * 1e6).collect();
-        self.recorded_pauses = all.len();
-        let line = serde_json::json!({
-            "schema": 1, "seconds": time, "inside": path, "functions": functions, "pauses_us": pauses
-        });
-        writeln!(file, "{line}").map_err(|error| {
-            Failure::message(
-                FailureKind::File,
-                format!("the record cannot be written: {error}"),
-            )
-        })
+        let time = self.began.elapsed();
+        match &mut self.record {
+            Some(record) => record.write(&self.watching, time, self.hz),
+            None => Ok(()),
+        }
     }
 
     fn picture(&self) -> Picture {
@@ -357,6 +359,12 @@ impl Watch {
     }
 }
 
+/// When the sample after the one of `due` is taken. One that was missed, because darc was stopped, is not made up for.
+fn following(due: Instant, now: Instant) -> Instant {
+    let next = due + EVERY;
+    if next > now { next } else { now + EVERY }
+}
+
 /// Waits for a key, for at most so long. True when the terminal was closed: a reader of keys would look for one for
 /// ever.
 fn terminal_is_gone(wait: Duration) -> bool {
@@ -375,19 +383,15 @@ fn per_second(sample: &Sample, hz: Hz) -> f64 {
     sample.calls as f64 / seconds.max(1e-9)
 }
 
-/// An item's last sample for the record; times in nanoseconds.
-fn recorded(item: &Item, hz: Hz) -> Option<serde_json::Value> {
-    let sample = item.history.samples.back()?;
-    let percentiles = sample
-        .percentiles
-        .map(|percentiles| percentiles.map(|ticks| hz.nanos(ticks).0));
-    Some(serde_json::json!({
-        "name": item.name,
-        "calls": sample.calls,
-        "calls_per_second": per_second(sample, hz),
-        "concurrency": sample.concurrency,
-        "p50_ns": percentiles.map(|p| p[0]),
-        "p90_ns": percentiles.map(|p| p[1]),
-        "p99_ns": percentiles.map(|p| p[2]),
-    }))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_that_were_missed_are_not_made_up_for() {
+        let due = Instant::now();
+        let late = |by| following(due, due + by) - due;
+        assert_eq!(late(Duration::from_millis(30)), EVERY);
+        assert_eq!(late(10 * EVERY), 11 * EVERY);
+    }
 }

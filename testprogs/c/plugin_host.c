@@ -8,10 +8,13 @@
  *   plugin_host wait [N]    prints "ready" *before* the plugin is loaded, and loads it when a byte
  *                           arrives on standard input; then as ever
  *   plugin_host reload [N]  unloads and loads the plugin after every period
+ *   plugin_host wait moves  loads the plugin and prints "ready"; for every byte on standard input one period, then
+ *                           "done"; where the byte is 'm' the plugin is unloaded before, and loaded elsewhere
  */
 #include "work.h"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 static uint64_t (*serve)(uint64_t key);
 static void *plugin;
@@ -28,6 +31,19 @@ static void load(void)
     if (plugin == NULL)
         exit(3);
     *(void **)&serve = dlsym(plugin, "library_serve");
+}
+
+/* Something else comes to lie where the plugin was. */
+static void move_away(void)
+{
+    Dl_info where;
+    if (dladdr(*(void **)&serve, &where) == 0)
+        exit(5);
+    dlclose(plugin);
+    void *there = mmap(where.dli_fbase, 1 << 12, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (there != where.dli_fbase)
+        exit(6);
+    load();
 }
 
 static uint64_t op(uint64_t key)
@@ -47,6 +63,24 @@ int main(int argc, char **argv)
             expected = done == 0 ? sum : expected;
             differs |= sum != expected;
             dlclose(plugin);
+        }
+        return say_checksum(expected, differs);
+    }
+    if (argc > 2 && strcmp(argv[2], "moves") == 0) {
+        char byte;
+        uint64_t expected = 0;
+        int differs = 0;
+        brisk = 1;
+        load();
+        say_ready();
+        while (read(0, &byte, 1) > 0) {
+            if (byte == 'm')
+                move_away();
+            uint64_t sum = one_period(op);
+            expected = expected == 0 ? sum : expected;
+            differs |= sum != expected;
+            printf("done\n");
+            fflush(stdout);
         }
         return say_checksum(expected, differs);
     }

@@ -5,73 +5,36 @@
 //! calls, at its call sites, so that the same callees called from elsewhere do not matter; from the second
 //! step on only calls count that are made on the path that was stepped along.
 
+mod items;
 mod sample;
 mod standing;
+mod steps;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use darc_disasm::CallSite;
 use darc_symbols::{LookupError, NameSpec};
 use darc_tracer::engine::Notice;
 use darc_tracer::engine::jump::{Counts, Profiler};
 use darc_tracer::plan::{CountedCall, CountedFunction, CountedSites};
 use darc_tracer::record::Tsc;
 
+pub use items::Item;
 pub use sample::{History, Sample};
+
+use items::{Key, Level, Offset};
 
 use super::code::CodeCache;
 use super::entrances;
 use super::hooks::Hooks;
 use super::modules::{CodeRef, Modules};
-use super::profiling::choice::{Callee, Source, Wanted};
+use super::profiling::choice::{Source, Wanted};
 use super::{SessionError, check_program};
 use crate::session::catalog::{Catalog, Naming};
 
 /// So many different functions and callees can be looked at in one session.
 const SLOTS: u32 = 1024;
-
-/// What an item is counted by: the same item later goes on in the same place.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Key {
-    /// A function, at its entry.
-    Entry(CodeRef),
-    /// A callee in a function on a path.
-    Callee(CodeRef, Option<u32>, CodeRef),
-    /// An indirect call.
-    Site(CodeRef, Option<u32>, u64),
-}
-
-/// Something that is watched.
-#[derive(Debug)]
-pub struct Item {
-    /// What it is called.
-    pub name: String,
-    /// The function, where that is known.
-    place: Option<CodeRef>,
-    slot: u32,
-    sites: Vec<CallSite>,
-    /// What it did.
-    pub history: History,
-}
-
-/// The functions that were named, or what one function calls.
-#[derive(Debug)]
-struct Level {
-    /// The function that was stepped into; none for those that were named.
-    inside: Option<Inside>,
-    items: Vec<Item>,
-}
-
-#[derive(Debug)]
-struct Inside {
-    name: String,
-    place: CodeRef,
-    parent: Option<u32>,
-    /// Which of the items of the level above.
-    slot: u32,
-}
 
 /// One process that is watched.
 pub struct Watching {
@@ -85,7 +48,10 @@ pub struct Watching {
     awaited: Vec<String>,
     levels: Vec<Level>,
     began: Tsc,
-    then: Tsc,
+    /// How often libraries have come or gone.
+    changes: u64,
+    /// What could not be probed again after that.
+    notes: Vec<String>,
 }
 
 impl Watching {
@@ -111,7 +77,8 @@ impl Watching {
                 items: Vec::new(),
             }],
             began: darc_tracer::tsc(),
-            then: darc_tracer::tsc(),
+            changes: 0,
+            notes: Vec::new(),
         })
     }
 
@@ -125,6 +92,17 @@ impl Watching {
     #[must_use]
     pub fn items(&self) -> &[Item] {
         self.levels.last().map_or(&[], |level| &level.items)
+    }
+
+    /// How often libraries have come or gone, and [`Watching::names`] with them.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// What could not be probed since this was asked: of libraries that have come or gone.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
     }
 
     /// All names that can be added, the program's own first.
@@ -228,109 +206,6 @@ impl Watching {
         self.apply().map(drop)
     }
 
-    /// Watches what an item calls. Says what was left out.
-    ///
-    /// # Errors
-    /// Why that is not possible.
-    pub fn step_into(&mut self, index: usize) -> Result<Vec<String>, SessionError> {
-        let unsuitable = |why: &str| SessionError::Unsuitable(why.to_owned());
-        let item = self
-            .items()
-            .get(index)
-            .ok_or_else(|| unsuitable("nothing is chosen"))?;
-        let place = item.place.ok_or_else(|| {
-            unsuitable("a call through a pointer: which function it reaches is not known")
-        })?;
-        let (name, slot) = (item.name.clone(), item.slot);
-        let inside = self.levels.iter().filter_map(|level| level.inside.as_ref());
-        if inside.clone().any(|inside| inside.place == place) {
-            return Err(unsuitable("the path leads through this function already"));
-        }
-        // Any call of a function that was named; below, only calls along the path.
-        let parent = (self.levels.len() > 1).then_some(slot);
-        let entry = self
-            .modules
-            .locate(place)
-            .ok_or_else(|| unsuitable("its library is not loaded any more"))?;
-        let engine = self.profiler.engine();
-        let scanned = self
-            .code
-            .scan(entry, &self.modules, engine)
-            .map_err(SessionError::Unsuitable)?;
-        let mut items: Vec<Item> = Vec::new();
-        let mut elsewhere = 0;
-        for site in &scanned.sites {
-            let source = Source {
-                modules: &self.modules,
-                engine: self.profiler.engine(),
-                code: &mut CodeCache::default(),
-            };
-            let (key, callee) = match (site.is_call(), source.callee(&site.kind)) {
-                (true, Callee::Function(callee)) => {
-                    (Key::Callee(place, parent, callee), Some(callee))
-                }
-                (true, Callee::Unknown) => (Key::Site(place, parent, site.addr), None),
-                _ => {
-                    elsewhere += 1;
-                    continue;
-                }
-            };
-            let name = match callee {
-                Some(callee) => self.name(callee),
-                None => format!("*pointer at +{:#x}", site.addr - entry.0),
-            };
-            if super::investigation::returns_twice(&name) {
-                elsewhere += 1;
-                continue;
-            }
-            let Some(slot) = self.slot(key) else {
-                return Err(unsuitable(
-                    "too many functions have been watched; start again",
-                ));
-            };
-            match items.iter_mut().find(|item| item.slot == slot) {
-                Some(item) => item.sites.push(*site),
-                None => items.push(Item {
-                    name,
-                    place: callee,
-                    slot,
-                    sites: vec![*site],
-                    history: History::default(),
-                }),
-            }
-        }
-        if items.is_empty() {
-            return Err(unsuitable("it calls nothing that can be measured"));
-        }
-        self.levels.push(Level {
-            inside: Some(Inside {
-                name,
-                place,
-                parent,
-                slot,
-            }),
-            items,
-        });
-        let mut notes = self.apply()?;
-        if elsewhere > 0 {
-            notes.push(format!(
-                "{elsewhere} jumps out of it and system calls are not counted"
-            ));
-        }
-        Ok(notes)
-    }
-
-    /// Goes back to where the last step was made.
-    ///
-    /// # Errors
-    /// When the target cannot be changed.
-    pub fn step_out(&mut self) -> Result<(), SessionError> {
-        if self.levels.len() > 1 {
-            self.levels.pop();
-        }
-        self.apply().map(drop)
-    }
-
     fn name(&self, place: CodeRef) -> String {
         let catalog = Catalog::default();
         let naming = Naming {
@@ -351,6 +226,8 @@ impl Watching {
 
     /// Brings the target to what is watched. Says what could not be probed.
     fn apply(&mut self) -> Result<Vec<String>, SessionError> {
+        // Before their first call.
+        self.look(|history| !history.has_begun());
         let mut plan = self.hooks.plan();
         let mut notes = Vec::new();
         for item in &self.levels[0].items {
@@ -381,8 +258,12 @@ impl Watching {
                 continue;
             };
             let engine = self.profiler.engine();
-            let Ok(scanned) = self.code.scan(entry, &self.modules, engine) else {
-                continue;
+            let scanned = match self.code.scan(entry, &self.modules, engine) {
+                Ok(scanned) => scanned,
+                Err(reason) => {
+                    notes.push(format!("{}: {reason}", inside.name));
+                    continue;
+                }
             };
             // Above the present level only the way down matters.
             let chosen = self
@@ -393,11 +274,12 @@ impl Watching {
                 .items
                 .iter()
                 .filter(|item| depth == last || chosen.is_some_and(|next| next.slot == item.slot));
-            let sites = wanted.flat_map(|item| {
-                item.sites.iter().map(|&call| CountedCall {
-                    call,
-                    slot: item.slot,
-                })
+            let slots: HashMap<Offset, u32> = wanted
+                .flat_map(|item| item.sites.iter().map(|&site| (site, item.slot)))
+                .collect();
+            let sites = scanned.sites.iter().filter_map(|&call| {
+                let slot = *slots.get(&Offset::of(call.addr, entry))?;
+                Some(CountedCall { call, slot })
             });
             plan.counted_sites.push(CountedSites {
                 code: Arc::clone(&scanned.code),
@@ -437,13 +319,21 @@ impl Watching {
         if notice == Some(Notice::LibrariesChanged) && self.modules.refresh(self.pid).is_ok() {
             self.hooks = Hooks::find(&self.modules);
             self.code.clear();
+            self.changes += 1;
             for name in std::mem::take(&mut self.awaited) {
                 // A library without such a function is no reason to stop watching the others.
-                if let Err(error) = self.find(&name) {
-                    tracing::debug!(%error, "not watched");
+                match self.find(&name) {
+                    Ok(_) if self.awaited.contains(&name) => {}
+                    Ok(notes) => self.notes.extend(notes),
+                    Err(error) => self.notes.push(error.to_string()),
                 }
             }
-            self.apply()?;
+            let refused = self.apply()?;
+            for note in refused {
+                if !self.notes.contains(&note) {
+                    self.notes.push(note);
+                }
+            }
             return Ok(None);
         }
         Ok(notice)
@@ -451,14 +341,17 @@ impl Watching {
 
     /// Takes a sample of every item: what it did since the last one.
     pub fn sample(&mut self) {
+        self.look(|_| true);
+    }
+
+    fn look(&mut self, is_wanted: impl Fn(&History) -> bool) {
         let now = darc_tracer::tsc();
-        let passed = now - self.then;
-        self.then = now;
         let counts: HashMap<u32, Counts> = self.profiler.counts().into_iter().collect();
-        for item in self.levels.iter_mut().flat_map(|level| &mut level.items) {
+        let items = self.levels.iter_mut().flat_map(|level| &mut level.items);
+        for item in items.filter(|item| is_wanted(&item.history)) {
             let none = Counts::default();
             let counts = counts.get(&item.slot).unwrap_or(&none);
-            item.history.take(counts, now, passed);
+            item.history.take(counts, now);
         }
     }
 

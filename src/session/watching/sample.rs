@@ -28,26 +28,45 @@ pub struct Sample {
 pub struct History {
     /// From the oldest to the newest.
     pub samples: VecDeque<Sample>,
-    before: Option<(Counts, Ticks)>,
+    before: Option<Before>,
+}
+
+/// What had been counted at the last look.
+#[derive(Debug)]
+struct Before {
+    at: Tsc,
+    counts: Counts,
+    busy: Ticks,
 }
 
 impl History {
     /// Takes what has been counted so far. What was counted before the first look belongs to nobody.
-    pub fn take(&mut self, counts: &Counts, now: Tsc, passed: Ticks) {
+    pub fn take(&mut self, counts: &Counts, now: Tsc) {
         let busy = counts.busy(now);
-        if let Some((before, busy_before)) = &self.before {
-            let inside = busy.saturating_sub(*busy_before);
+        if let Some(before) = &self.before {
+            let inside = busy.saturating_sub(before.busy);
+            let passed = now - before.at;
             self.samples.push_back(Sample {
                 passed,
-                calls: counts.begun.saturating_sub(before.begun),
+                calls: counts.begun.saturating_sub(before.counts.begun),
                 concurrency: inside.0 as f64 / passed.0.max(1) as f64,
-                percentiles: percentiles(&since(&counts.buckets, &before.buckets)),
+                percentiles: percentiles(&since(&counts.buckets, &before.counts.buckets)),
             });
             if self.samples.len() > KEPT {
                 self.samples.pop_front();
             }
         }
-        self.before = Some((counts.clone(), busy));
+        let counts = counts.clone();
+        self.before = Some(Before {
+            at: now,
+            counts,
+            busy,
+        });
+    }
+
+    /// Whether there was a look at it.
+    pub fn has_begun(&self) -> bool {
+        self.before.is_some()
     }
 }
 
@@ -103,17 +122,18 @@ mod tests {
             buckets: vec![bucket(16, 100)],
             ..Counts::default()
         };
-        history.take(&counts, Tsc(1000), Ticks(1000));
-        assert!(history.samples.is_empty());
+        assert!(!history.has_begun());
+        history.take(&counts, Tsc(1000));
+        assert!(history.has_begun() && history.samples.is_empty());
         counts.begun = 120;
         counts.buckets = vec![bucket(16, 118), bucket(128, 2)];
-        history.take(&counts, Tsc(2000), Ticks(1000));
+        history.take(&counts, Tsc(2000));
         let sample = history.samples[0];
         assert_eq!(sample.calls, 20);
         assert_eq!(sample.percentiles, Some([Ticks(16), Ticks(16), Ticks(128)]));
         // 18 · 16 + 2 · 128 cycles inside of 1000.
         assert!((sample.concurrency - 0.544).abs() < 1e-9);
-        history.take(&counts, Tsc(3000), Ticks(1000));
+        history.take(&counts, Tsc(3000));
         assert_eq!(
             (history.samples[1].calls, history.samples[1].percentiles),
             (0, None)

@@ -78,7 +78,7 @@ impl State {
             KeyCode::Char('q') | KeyCode::Esc => return Some(Wish::Quit),
             KeyCode::Char('a') => {
                 self.typing = Some(Typing::default());
-                return self.names.is_empty().then_some(Wish::Names);
+                return Some(Wish::Names);
             }
             KeyCode::Char('s') => {
                 self.row = 0;
@@ -199,10 +199,11 @@ mod tests {
         assert_eq!(press(&mut state, &[KeyCode::Char('s')]), Some(Wish::Sort));
         assert_eq!(state.row, 0);
         // What is typed is no command.
-        assert_eq!(
-            press(&mut state, &[KeyCode::Char('a'), KeyCode::Char('q')]),
-            None
-        );
+        assert_eq!(press(&mut state, &[KeyCode::Char('a')]), Some(Wish::Names));
+        // Other libraries have come.
+        state.offer(vec!["late:query".to_owned()]);
+        assert_eq!(press(&mut state, &[KeyCode::Char('q')]), None);
+        assert_eq!(state.typing.as_ref().unwrap().offered, ["late:query"]);
         assert_eq!(
             press(&mut state, &[KeyCode::Esc, KeyCode::Char('q')]),
             Some(Wish::Quit)

@@ -1,0 +1,114 @@
+//! From a function to what it calls, and back.
+
+use super::items::{Inside, Item, Key, Level, Offset};
+use super::{History, Watching};
+use crate::session::SessionError;
+use crate::session::code::CodeCache;
+use crate::session::investigation::returns_twice;
+use crate::session::profiling::choice::{Callee, Source};
+
+impl Watching {
+    /// Watches what an item calls. Says what was left out.
+    ///
+    /// # Errors
+    /// Why that is not possible.
+    pub fn step_into(&mut self, index: usize) -> Result<Vec<String>, SessionError> {
+        let unsuitable = |why: &str| SessionError::Unsuitable(why.to_owned());
+        let item = self
+            .items()
+            .get(index)
+            .ok_or_else(|| unsuitable("nothing is chosen"))?;
+        let place = item.place.ok_or_else(|| {
+            unsuitable("a call through a pointer: which function it reaches is not known")
+        })?;
+        let (name, slot) = (item.name.clone(), item.slot);
+        let inside = self.levels.iter().filter_map(|level| level.inside.as_ref());
+        if inside.clone().any(|inside| inside.place == place) {
+            return Err(unsuitable("the path leads through this function already"));
+        }
+        // Any call of a function that was named; below, only calls along the path.
+        let parent = (self.levels.len() > 1).then_some(slot);
+        let entry = self
+            .modules
+            .locate(place)
+            .ok_or_else(|| unsuitable("its library is not loaded any more"))?;
+        let engine = self.profiler.engine();
+        let scanned = self
+            .code
+            .scan(entry, &self.modules, engine)
+            .map_err(SessionError::Unsuitable)?;
+        let mut items: Vec<Item> = Vec::new();
+        let mut elsewhere = 0;
+        for site in &scanned.sites {
+            let offset = Offset::of(site.addr, entry);
+            let source = Source {
+                modules: &self.modules,
+                engine: self.profiler.engine(),
+                code: &mut CodeCache::default(),
+            };
+            let (key, callee) = match (site.is_call(), source.callee(&site.kind)) {
+                (true, Callee::Function(callee)) => {
+                    (Key::Callee(place, parent, callee), Some(callee))
+                }
+                (true, Callee::Unknown) => (Key::Site(place, parent, offset), None),
+                _ => {
+                    elsewhere += 1;
+                    continue;
+                }
+            };
+            let name = match callee {
+                Some(callee) => self.name(callee),
+                None => format!("*pointer at {offset}"),
+            };
+            if returns_twice(&name) {
+                elsewhere += 1;
+                continue;
+            }
+            let Some(slot) = self.slot(key) else {
+                return Err(unsuitable(
+                    "too many functions have been watched; start again",
+                ));
+            };
+            match items.iter_mut().find(|item| item.slot == slot) {
+                Some(item) => item.sites.push(offset),
+                None => items.push(Item {
+                    name,
+                    place: callee,
+                    slot,
+                    sites: vec![offset],
+                    history: History::default(),
+                }),
+            }
+        }
+        if items.is_empty() {
+            return Err(unsuitable("it calls nothing that can be measured"));
+        }
+        self.levels.push(Level {
+            inside: Some(Inside {
+                name,
+                place,
+                parent,
+                slot,
+            }),
+            items,
+        });
+        let mut notes = self.apply()?;
+        if elsewhere > 0 {
+            notes.push(format!(
+                "{elsewhere} jumps out of it and system calls are not counted"
+            ));
+        }
+        Ok(notes)
+    }
+
+    /// Goes back to where the last step was made.
+    ///
+    /// # Errors
+    /// When the target cannot be changed.
+    pub fn step_out(&mut self) -> Result<(), SessionError> {
+        if self.levels.len() > 1 {
+            self.levels.pop();
+        }
+        self.apply().map(drop)
+    }
+}
