@@ -8,6 +8,7 @@ use crate::memory::Memory;
 use crate::plan::{Mark, Plan};
 use crate::record::{Enqueued, FnodeId, Op, SiteId, Ticks};
 
+mod calibration;
 pub mod int3;
 pub mod jump;
 

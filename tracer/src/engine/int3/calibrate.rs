@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use darc_disasm::{CodePart, FunctionCode};
 
 use crate::addr::TargetAddr;
+use crate::engine::calibration::{all_accepted, no_progress, of_child, quantile};
 use crate::engine::{Engine, NewTarget, ProbeCost, Sink};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::Plan;
 use crate::record::{FnodeId, Op, SiteId, Ticks, Tsc};
-use crate::sys;
 
 use super::delivery::Delivery;
 use super::{Guarding, Int3};
@@ -75,19 +75,10 @@ impl Sink for Calls {
 /// When no child can be made or traced.
 pub fn calibrate() -> Result<Calibration> {
     let entry = empty as extern "C" fn() as usize as u64;
-    let pid = sys::fork_into(|| {
-        sys::die_with_parent();
-        loop {
-            empty();
-        }
-    })
-    .map_err(|errno| Error::Os {
-        operation: "make a process to calibrate with",
-        source: errno.into(),
-    })?;
-    let outcome = measure(pid, entry);
-    sys::kill_and_reap(pid);
-    let (calls, delivery, of_caller) = outcome?;
+    let work = || loop {
+        empty();
+    };
+    let (calls, delivery, of_caller) = of_child(work, |pid| measure(pid, entry))?;
     let (cost, doubt) = judge(&calls, of_caller);
     Ok(Calibration {
         delivery,
@@ -141,12 +132,7 @@ fn measure(pid: i32, entry: u64) -> Result<(Calls, Delivery, Ticks)> {
         f0: Some(Arc::new(f0)),
         ..Plan::default()
     })?;
-    if let Some(refused) = refused.first() {
-        return Err(Error::Unsuitable(format!(
-            "cannot calibrate: {}",
-            refused.reason
-        )));
-    }
+    all_accepted(&refused)?;
     let mut calls = Calls::default();
     let since = Instant::now();
     let enough = |calls: &Calls| {
@@ -162,21 +148,12 @@ fn measure(pid: i32, entry: u64) -> Result<(Calls, Delivery, Ticks)> {
         }
     }
     if calls.latencies.is_empty() {
-        return Err(Error::Unsuitable(
-            "cannot calibrate: the test process made no progress".to_owned(),
-        ));
+        return Err(no_progress());
     }
     let delivery = engine.stop_times.learnt(pid).unwrap_or_default();
     // Where the machine was too busy to tell, the worst that is believed.
     let of_caller = engine.stop_times.accuracy().unwrap_or(ABSURD);
     Ok((calls, delivery, of_caller))
-}
-
-fn quantile(values: &[Ticks], quantile: f64) -> Ticks {
-    let mut values = values.to_vec();
-    values.sort_unstable();
-    let index = (values.len() as f64 * quantile) as usize;
-    values.get(index).copied().unwrap_or_default()
 }
 
 #[cfg(test)]

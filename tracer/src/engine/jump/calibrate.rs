@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use darc_disasm::{CodePart, FunctionCode, NoMemory, call_sites};
-use iced_x86::code_asm::*;
+use darc_disasm::{FunctionCode, NoMemory, call_sites};
 
 use crate::addr::TargetAddr;
+use crate::engine::calibration::{Program, all_accepted, no_progress, quantile};
 use crate::engine::{Engine, NewTarget, ProbeCost, Sink};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::{Edge, Plan, PlannedFunction};
 use crate::record::{FnodeId, Op, SiteId, Ticks};
-use crate::sys;
 
 use super::installed::Costs;
 use super::{Jump, Sampling};
@@ -41,17 +40,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Latencies of f0, and mean latencies of its callees.
 #[derive(Default)]
 struct Measured {
-    ops: Vec<u64>,
-    calls: Vec<u64>,
+    ops: Vec<Ticks>,
+    calls: Vec<Ticks>,
 }
 
 impl Sink for Measured {
     fn op(&mut self, op: Op) {
-        self.ops.push(op.latency.0);
+        self.ops.push(op.latency);
         let (sum, count) = op.touched.iter().fold((0, 0), |(sum, count), touched| {
             (sum + touched.sum.0, count + touched.count)
         });
-        self.calls.extend(sum.checked_div(count));
+        self.calls.extend(sum.checked_div(count).map(Ticks));
     }
 
     fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
@@ -61,84 +60,12 @@ impl Sink for Measured {
     }
 }
 
-/// A program: a loop that calls `idle` (which does nothing) and `busy` (which makes [`CALLS`] calls of nothing).
-struct Program {
-    page: sys::CodePage,
+/// The functions that are called.
+struct Functions {
+    /// Does nothing.
     idle: FunctionCode,
+    /// Makes [`CALLS`] calls of nothing.
     busy: FunctionCode,
-    main: u64,
-}
-
-impl Program {
-    fn new() -> Result<Program> {
-        let failed =
-            |error: iced_x86::IcedError| Error::Unsuitable(format!("cannot calibrate: {error}"));
-        let page = sys::CodePage::new().map_err(|errno| Error::Os {
-            operation: "map memory to calibrate with",
-            source: errno.into(),
-        })?;
-        let (nothing, idle, busy, main) = (
-            page.start(),
-            page.start() + 64,
-            page.start() + 128,
-            page.start() + 512,
-        );
-        let piece = |at: u64,
-                     emit: &dyn Fn(
-            &mut CodeAssembler,
-        ) -> std::result::Result<(), iced_x86::IcedError>| {
-            let mut a = CodeAssembler::new(64)?;
-            emit(&mut a)?;
-            Ok(CodePart {
-                start: at,
-                bytes: a.assemble(at)?,
-            })
-        };
-        let pieces = || {
-            let prologue = |a: &mut CodeAssembler| {
-                a.push(rbx)?;
-                a.sub(rsp, 16)
-            };
-            let epilogue = |a: &mut CodeAssembler| {
-                a.add(rsp, 16)?;
-                a.pop(rbx)?;
-                a.ret()
-            };
-            Ok([
-                piece(nothing, &|a| a.ret())?,
-                piece(idle, &|a| {
-                    prologue(a)?;
-                    epilogue(a)
-                })?,
-                piece(busy, &|a| {
-                    prologue(a)?;
-                    for _ in 0..CALLS {
-                        a.call(nothing)?;
-                    }
-                    epilogue(a)
-                })?,
-                piece(main, &|a| {
-                    let mut again = a.create_label();
-                    a.set_label(&mut again)?;
-                    a.call(idle)?;
-                    a.call(busy)?;
-                    a.jmp(again)
-                })?,
-            ])
-        };
-        let pieces = pieces().map_err(failed)?;
-        for piece in &pieces {
-            page.write(piece.start, &piece.bytes);
-        }
-        let [_, idle, busy, _] = pieces;
-        let function = |part| FunctionCode::new(vec![part]).expect("one part that is not empty");
-        Ok(Program {
-            page,
-            idle: function(idle),
-            busy: function(busy),
-            main,
-        })
-    }
 }
 
 /// Measures the engine's cost on this machine, now. Takes some tens of milliseconds.
@@ -147,27 +74,24 @@ impl Program {
 /// When no child can be made or traced.
 pub fn calibrate() -> Result<Calibration> {
     let program = Program::new()?;
-    let pid = sys::fork_into(|| {
-        sys::die_with_parent();
-        program.page.run(program.main);
-    })
-    .map_err(|errno| Error::Os {
-        operation: "make a process to calibrate with",
-        source: errno.into(),
-    })?;
-    let outcome = measure(pid, &program);
-    sys::kill_and_reap(pid);
-    outcome
+    let nothing = program.put(0, |a| a.ret())?;
+    let functions = Functions {
+        idle: program.put_caller(64, 0, nothing.entry())?,
+        busy: program.put_caller(128, CALLS, nothing.entry())?,
+    };
+    let called = [&functions.idle, &functions.busy];
+    program.measured_calling(512, &called, |pid| measure(pid, &functions))
 }
 
-fn measure(pid: i32, program: &Program) -> Result<Calibration> {
-    let idle = run(pid, plan(&program.idle, false))?;
-    let bare = run(pid, plan(&program.busy, false))?;
-    let probed = run(pid, plan(&program.busy, true))?;
-    let inside_f0 = quantile(&idle.ops, 0.5);
-    let inside = quantile(&probed.calls, 0.5);
-    let whole = quantile(&probed.ops, 0.5).saturating_sub(quantile(&bare.ops, 0.5)) / CALLS;
-    let spread = quantile(&probed.calls, 0.95).saturating_sub(quantile(&probed.calls, 0.05));
+fn measure(pid: i32, functions: &Functions) -> Result<Calibration> {
+    let idle = run(pid, plan(&functions.idle, false))?;
+    let bare = run(pid, plan(&functions.busy, false))?;
+    let probed = run(pid, plan(&functions.busy, true))?;
+    let at = |values: &[Ticks], share| quantile(values, share).0;
+    let inside_f0 = at(&idle.ops, 0.5);
+    let inside = at(&probed.calls, 0.5);
+    let whole = at(&probed.ops, 0.5).saturating_sub(at(&bare.ops, 0.5)) / CALLS;
+    let spread = at(&probed.calls, 0.95).saturating_sub(at(&probed.calls, 0.05));
     let resolution = Ticks(spread.max(inside / 4));
     let clamp = |cycles: u64| i32::try_from(cycles).unwrap_or(i32::MAX);
     Ok(Calibration {
@@ -210,12 +134,7 @@ fn plan(f0: &FunctionCode, calls: bool) -> Plan {
 fn run(pid: i32, plan: Plan) -> Result<Measured> {
     let mut engine = Jump::attach(pid)?;
     engine.sampling = Sampling::All;
-    if let Some(refused) = engine.apply(&plan)?.first() {
-        return Err(Error::Unsuitable(format!(
-            "cannot calibrate: {}",
-            refused.reason
-        )));
-    }
+    all_accepted(&engine.apply(&plan)?)?;
     let mut measured = Measured::default();
     let since = Instant::now();
     while measured.ops.len() < OPS && since.elapsed() < PATIENCE {
@@ -228,19 +147,8 @@ fn run(pid: i32, plan: Plan) -> Result<Measured> {
     }
     engine.finish()?;
     match measured.ops.is_empty() {
-        true => Err(Error::Unsuitable(
-            "cannot calibrate: the test process made no progress".to_owned(),
-        )),
+        true => Err(no_progress()),
         false => Ok(measured),
-    }
-}
-
-fn quantile(values: &[u64], share: f64) -> u64 {
-    let mut values = values.to_vec();
-    let index = (values.len() as f64 * share) as usize;
-    match values.len() {
-        0 => 0,
-        len => *values.select_nth_unstable(index.min(len - 1)).1,
     }
 }
 

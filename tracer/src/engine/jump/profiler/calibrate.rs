@@ -3,17 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use darc_disasm::{CodePart, FunctionCode};
-use iced_x86::IcedError;
-use iced_x86::code_asm::*;
+use darc_disasm::FunctionCode;
 
 use crate::engine::ProbeCost;
+use crate::engine::calibration::{Program, all_accepted, no_progress};
 use crate::engine::jump::calibrate::Calibration;
 use crate::engine::jump::installed::Costs;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::{CountedFunction, Ends, Plan};
 use crate::record::Ticks;
-use crate::sys;
 
 use super::{Counts, Profiler};
 
@@ -24,65 +22,12 @@ const ENOUGH: u64 = 4000;
 /// When to be content with fewer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A program: a loop that calls `busy`, which calls `idle` [`CALLS`] times, which does nothing.
-struct Program {
-    page: sys::CodePage,
+/// The functions that are called.
+struct Functions {
+    /// Does nothing.
     idle: FunctionCode,
+    /// Calls `idle` [`CALLS`] times.
     busy: FunctionCode,
-    main: u64,
-}
-
-impl Program {
-    fn new() -> Result<Program> {
-        let failed = |error: IcedError| Error::Unsuitable(format!("cannot calibrate: {error}"));
-        let page = sys::CodePage::new().map_err(|errno| Error::Os {
-            operation: "map memory to calibrate with",
-            source: errno.into(),
-        })?;
-        let (idle, busy, main) = (page.start(), page.start() + 128, page.start() + 512);
-        type Emit<'a> = &'a dyn Fn(&mut CodeAssembler) -> std::result::Result<(), IcedError>;
-        let piece = |at: u64, calls: u64, emit: Emit<'_>| {
-            let mut a = CodeAssembler::new(64)?;
-            a.push(rbx)?;
-            a.sub(rsp, 16)?;
-            for _ in 0..calls {
-                a.call(idle)?;
-            }
-            emit(&mut a)?;
-            let bytes = a.assemble(at)?;
-            Ok(CodePart { start: at, bytes })
-        };
-        let end = |a: &mut CodeAssembler| {
-            a.add(rsp, 16)?;
-            a.pop(rbx)?;
-            a.ret()
-        };
-        let forever = |a: &mut CodeAssembler| {
-            let mut again = a.create_label();
-            a.set_label(&mut again)?;
-            a.call(busy)?;
-            a.jmp(again)
-        };
-        let pieces = || {
-            Ok([
-                piece(idle, 0, &end)?,
-                piece(busy, CALLS, &end)?,
-                piece(main, 0, &forever)?,
-            ])
-        };
-        let pieces = pieces().map_err(failed)?;
-        for piece in &pieces {
-            page.write(piece.start, &piece.bytes);
-        }
-        let [idle, busy, _] = pieces;
-        let function = |part| FunctionCode::new(vec![part]).expect("one part that is not empty");
-        Ok(Program {
-            page,
-            idle: function(idle),
-            busy: function(busy),
-            main,
-        })
-    }
 }
 
 /// Measures the cost on this machine, now. Takes some milliseconds.
@@ -91,26 +36,17 @@ impl Program {
 /// When no child can be made or traced.
 pub fn calibrate_counting() -> Result<Calibration> {
     let program = Program::new()?;
-    let pid = sys::fork_into(|| {
-        sys::die_with_parent();
-        program.page.run(program.main);
-    })
-    .map_err(|errno| Error::Os {
-        operation: "make a process to calibrate with",
-        source: errno.into(),
-    })?;
-    let outcome = measure(pid, &program);
-    sys::kill_and_reap(pid);
-    outcome
+    let idle = program.put_caller(0, 0, 0)?;
+    let busy = program.put_caller(128, CALLS, idle.entry())?;
+    let functions = Functions { idle, busy };
+    program.measured_calling(512, &[&functions.busy], |pid| measure(pid, &functions))
 }
 
-fn measure(pid: i32, program: &Program) -> Result<Calibration> {
-    let bare = run(pid, &[&program.busy])?;
-    let both = run(pid, &[&program.busy, &program.idle])?;
+fn measure(pid: i32, functions: &Functions) -> Result<Calibration> {
+    let bare = run(pid, &[&functions.busy])?;
+    let both = run(pid, &[&functions.busy, &functions.idle])?;
     let (Some(bare), [busy, idle]) = (bare.first(), &both[..]) else {
-        return Err(Error::Unsuitable(
-            "cannot calibrate: the test process made no progress".to_owned(),
-        ));
+        return Err(no_progress());
     };
     let inside = middle(idle);
     let whole = middle(busy).saturating_sub(middle(bare)) / CALLS;
@@ -140,12 +76,7 @@ fn run(pid: i32, functions: &[&FunctionCode]) -> Result<Vec<Counts>> {
         counted: counted.collect(),
         ..Plan::default()
     };
-    if let Some(refused) = profiler.apply(&plan)?.first() {
-        return Err(Error::Unsuitable(format!(
-            "cannot calibrate: {}",
-            refused.reason
-        )));
-    }
+    all_accepted(&profiler.apply(&plan)?)?;
     let since = Instant::now();
     let enough = |profiler: &Profiler| {
         let counts = profiler.counts();
