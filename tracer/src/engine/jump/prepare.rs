@@ -8,6 +8,7 @@ use darc_disasm::BranchInto;
 
 use crate::error::Result;
 use crate::memory::Memory;
+use crate::plan::Mark;
 
 use super::asm::{Emitted, Surroundings};
 use super::flags::{self, Flags};
@@ -16,7 +17,7 @@ use super::installed::Installed;
 use super::patches::Patch;
 use super::runtime::Runtime;
 use super::spans::NoRoom;
-use super::stubs::{self, Callee, Hook, Item, Kind, Site, SiteFlags, Stub};
+use super::stubs::{self, Callee, Counter, Item, Kind, Site, SiteFlags, Stub, Unwinding};
 use super::tree::Tree;
 
 /// Room that any stub fits in, with its displaced instructions.
@@ -24,6 +25,21 @@ pub const STUB_ROOM: u64 = 8 << 10;
 
 /// Why something is not instrumented, for people.
 pub type Reason = String;
+
+/// What the entry of a function that is not f0 is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Hook {
+    /// It has to do with unwinding.
+    Unwinding(Unwinding),
+    /// Its calls are counted.
+    Counted(Counter),
+    /// By it the program says when it is to be measured.
+    Marker(Mark),
+    /// By it an op hands a request over.
+    Enqueue,
+    /// By it unwinders find what is known of an address of code.
+    Finder,
+}
 
 /// A patch, and what else follows from its stub.
 #[derive(Clone, Debug)]
@@ -162,7 +178,9 @@ impl Stubs<'_> {
                 stubs::enqueue(at, &region, chain, around, runtime)
             }
             (Purpose::Entry, Some(Hook::Finder)) => stubs::finder(at, &region, around, runtime),
-            (Purpose::Entry, Some(hook)) => stubs::hook(at, &region, hook, around, runtime),
+            (Purpose::Entry, Some(Hook::Unwinding(unwinding))) => {
+                stubs::unwinding(at, &region, unwinding, around, runtime)
+            }
             (Purpose::Sites | Purpose::Ret, _) => stubs::region(at, &region, around, runtime),
         })?;
         let stub = match stub {

@@ -18,9 +18,9 @@ use super::installed::Installed;
 use super::layout::counts;
 use super::ops::{Calls, HandsOver, Ops, OpsOf};
 use super::patches::{Patch, Patches};
-use super::prepare::{Prepared, Stubs};
+use super::prepare::{Hook, Prepared, Stubs};
 use super::ring::Rings;
-use super::stubs::{CountedSite, Counter, Hook};
+use super::stubs::{CountedSite, Counter, Unwinding};
 use super::tree::Tree;
 
 /// What lives as long as the target's address space.
@@ -138,8 +138,14 @@ impl Space {
             self.set_ops(entry, ops);
             self.want_entry(memory, entry, hook, &mut wanted, &mut refuse)?;
         }
-        let unwinders = plan.unwinders.iter().map(|addr| (addr.0, Hook::Unwinder));
-        let catchers = plan.catchers.iter().map(|addr| (addr.0, Hook::Catcher));
+        let unwinders = plan
+            .unwinders
+            .iter()
+            .map(|addr| (addr.0, Hook::Unwinding(Unwinding::Begins)));
+        let catchers = plan
+            .catchers
+            .iter()
+            .map(|addr| (addr.0, Hook::Unwinding(Unwinding::Arrived)));
         let finders = plan.finders.iter().map(|addr| (addr.0, Hook::Finder));
         for (addr, hook) in unwinders.chain(catchers).chain(finders) {
             if let Entry::Vacant(vacant) = self.functions.entry(addr) {

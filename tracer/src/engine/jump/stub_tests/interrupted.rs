@@ -108,7 +108,7 @@ fn interrupt(
 }
 
 /// A function whose entry is hooked.
-fn hooked(arena: &mut Arena, hook: stubs::Hook) -> u64 {
+fn hooked(arena: &mut Arena, unwinding: stubs::Unwinding) -> u64 {
     let at = arena.assemble(|a| {
         a.nop_1::<AsmMemoryOperand>(dword_ptr(rax + rax)).unwrap();
         a.nop_1::<AsmMemoryOperand>(dword_ptr(rax + rax)).unwrap();
@@ -120,7 +120,7 @@ fn hooked(arena: &mut Arena, hook: stubs::Hook) -> u64 {
         next: at + 8,
     };
     arena.patch(at, 8, |at, around, runtime| {
-        stubs::hook(at, &region, hook, around, runtime).unwrap()
+        stubs::unwinding(at, &region, unwinding, around, runtime).unwrap()
     });
     at
 }
@@ -134,8 +134,8 @@ fn everywhere(ends: F0End, handler: Handler) {
     let child = callee(&mut arena);
     let p = program(&mut arena, 5, |a| a.call(child).unwrap());
     let tail = arena.instructions(p.after, 10);
-    let unwinder = hooked(&mut arena, stubs::Hook::Unwinder);
-    let catcher = hooked(&mut arena, stubs::Hook::Catcher);
+    let unwinder = hooked(&mut arena, stubs::Unwinding::Begins);
+    let catcher = hooked(&mut arena, stubs::Unwinding::Arrived);
     let main = arena.assemble(|a| {
         a.call(catcher).unwrap();
         a.call(p.f0).unwrap();

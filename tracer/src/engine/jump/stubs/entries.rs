@@ -10,13 +10,12 @@ use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{DESCRIPTORS, LIVE, block, entry, place, ring};
 use crate::engine::jump::ops::{Calls, HandsOver, Ops};
 use crate::engine::jump::runtime::{Runtime, nested};
-use crate::plan::Mark;
 
 use super::builder::{Builder, PlaceData, Returns};
 use super::enqueue::{note, read_chain};
 use super::later::Later;
 use super::sites::return_from_anywhere;
-use super::{Counter, Region, Stub};
+use super::{Region, Stub};
 
 /// What the end of f0 is noticed by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,16 +53,7 @@ pub fn f0(
     runtime: &Runtime,
 ) -> Emitted<Stub> {
     let mut b = Builder::new(region.start(), around, runtime)?;
-    let [
-        mut start,
-        miss,
-        mut known,
-        mut pass,
-        busy,
-        mut go,
-        mut inside,
-        mut leave,
-    ] = std::array::from_fn(|_| b.label());
+    let [mut start, mut pass, busy, mut go, mut inside] = std::array::from_fn(|_| b.label());
     let ignored = b.place(PlaceData {
         return_to: 0,
         kind: place::IGNORED,
@@ -80,11 +70,58 @@ pub fn f0(
     });
     b.a.set_label(&mut start)?;
     save(&mut b.a, flags)?;
+    find_block(&mut b, pass)?;
+    top(&mut b.a)?;
+    b.a.lea(rdi, qword_ptr(rsp + SAVED))?;
+    b.a.cmp(rsi, field(block::BASE))?;
+    b.a.jne(busy)?;
+    let mut begin = b.label();
+    b.a.set_label(&mut begin)?;
+    only_of(&mut b, &ops.callers, pass)?;
+    begin_op(&mut b, ops, root, pass)?;
+    b.enter(op, Returns::BySlot)?;
+    if let HandsOver::Itself(chain) = &ops.hands_over {
+        // What a signal handler calls meanwhile finds an op that has begun.
+        b.start()?;
+        note(&mut b, chain.as_ref())?;
+    }
+    b.start()?;
+    b.a.set_label(&mut go)?;
+    restore(&mut b.a, flags)?;
+    match end {
+        F0End::PatchedReturns => b.a.jmp(inside)?,
+        F0End::HiddenReturn => hidden_return(&mut b, inside)?,
+    }
+    b.a.set_label(&mut pass)?;
+    restore(&mut b.a, flags)?;
+    b.a.set_label(&mut inside)?;
+    b.a.nop()?;
+    b.region(region)?;
+    // Entries are awaited already.
+    let mut busy = busy;
+    let mut ignore = b.label();
+    b.a.set_label(&mut busy)?;
+    b.a.call(runtime.nested)?;
+    b.a.cmp(eax, nested::OP)?;
+    b.a.je(begin)?;
+    b.a.jb(pass)?;
+    b.a.set_label(&mut ignore)?;
+    b.a.mov(rdx, field(block::CURRENT))?;
+    b.a.mov(rax, around.control + DESCRIPTORS)?;
+    b.enter(ignored, Returns::BySlot)?;
+    b.a.jmp(go)?;
+    b.finish(at, start)
+}
+
+/// Finds the thread's block, or makes for `pass` where it has none and can get none.
+fn find_block(b: &mut Builder<'_>, pass: CodeLabel) -> Emitted<()> {
+    let [miss, mut known] = std::array::from_fn(|_| b.label());
+    let (around, runtime) = (b.around, b.runtime);
     acquire(&mut b.a, around.control, miss)?;
     b.a.set_label(&mut known)?;
     b.later.push(Later::Find {
         at: miss,
-        routine: b.runtime.register,
+        routine: runtime.register,
         back: known,
         unknown: pass,
     });
@@ -102,23 +139,31 @@ pub fn f0(
             other: pass,
         });
     }
-    top(&mut b.a)?;
-    b.a.lea(rdi, qword_ptr(rsp + SAVED))?;
-    b.a.cmp(rsi, field(block::BASE))?;
-    b.a.jne(busy)?;
-    let mut begin = b.label();
-    b.a.set_label(&mut begin)?;
-    if !ops.callers.is_empty() {
-        let mut wanted = b.label();
-        b.a.mov(rax, qword_ptr(rdi))?;
-        for &caller in &ops.callers {
-            b.a.mov(rdx, caller)?;
-            b.a.cmp(rax, rdx)?;
-            b.a.je(wanted)?;
-        }
-        b.a.jmp(pass)?;
-        b.a.set_label(&mut wanted)?;
+    Ok(())
+}
+
+/// Makes for `pass` unless the call is one of these callers', given by where they are returned to; all are wanted when there
+/// are none. The slot of the return address is in rdi.
+fn only_of(b: &mut Builder<'_>, callers: &[u64], pass: CodeLabel) -> Emitted<()> {
+    if callers.is_empty() {
+        return Ok(());
     }
+    let mut wanted = b.label();
+    b.a.mov(rax, qword_ptr(rdi))?;
+    for &caller in callers {
+        b.a.mov(rdx, caller)?;
+        b.a.cmp(rax, rdx)?;
+        b.a.je(wanted)?;
+    }
+    b.a.jmp(pass)?;
+    b.a.set_label(&mut wanted)?;
+    Ok(())
+}
+
+/// Begins an op unless nothing is to be measured: arguments, and under which descriptor calls are looked for. Leaves the
+/// descriptor in rax.
+fn begin_op(b: &mut Builder<'_>, ops: &Ops, root: u64, pass: CodeLabel) -> Emitted<()> {
+    let around = b.around;
     b.a.mov(rax, around.control + LIVE)?;
     b.a.mov(eax, dword_ptr(rax))?;
     b.a.test(eax, eax)?;
@@ -140,7 +185,7 @@ pub fn f0(
         let mut unread = b.label();
         b.a.mov(field32(block::READ_WELL), 0)?;
         b.a.mov(rax, field(block::ARGUMENTS + 8 * chain.argument as u64))?;
-        read_chain(&mut b, chain, unread)?;
+        read_chain(b, chain, unread)?;
         b.a.mov(field(block::READ), rax)?;
         b.a.mov(field32(block::READ_WELL), 1)?;
         b.a.set_label(&mut unread)?;
@@ -166,73 +211,46 @@ pub fn f0(
         b.a.mov(field32(block::TAINTED), block::BARE as i32)?;
         b.a.set_label(&mut recorded)?;
     }
-    b.enter(op, Returns::BySlot)?;
-    if let HandsOver::Itself(chain) = &ops.hands_over {
-        // What a signal handler calls meanwhile finds an op that has begun.
-        b.start()?;
-        note(&mut b, chain.as_ref())?;
-    }
-    b.start()?;
-    b.a.set_label(&mut go)?;
-    restore(&mut b.a, flags)?;
-    match end {
-        F0End::PatchedReturns => b.a.jmp(inside)?,
-        F0End::HiddenReturn => {
-            b.a.lea(rsp, qword_ptr(rsp + 8))?;
-            b.a.call(inside)?;
-            let mut here = b.label();
-            b.a.set_label(&mut here)?;
-            for (_, data, hidden) in &mut b.places {
-                if data.kind != place::CALL {
-                    *hidden = Some(here);
-                }
-            }
-            b.a.lea(rsp, qword_ptr(rsp - 8))?;
-            save(&mut b.a, Flags::Matter)?;
-            let [mut matched, search, mut lost] = std::array::from_fn(|_| b.label());
-            tsc(&mut b.a)?;
-            b.a.mov(rdi, rax)?;
-            b.block(lost)?;
-            b.a.lea(rdx, qword_ptr(rsp + SAVED))?;
-            b.a.cmp(rdx, shadow(TOP, entry::SLOT))?;
-            b.a.jne(search)?;
-            b.a.set_label(&mut matched)?;
-            b.a.sub(rsi, entry::SIZE as i32)?;
-            b.a.mov(rax, shadow(0, entry::RETURN_TO))?;
-            b.a.mov(qword_ptr(rsp + SAVED), rax)?;
-            b.a.call(runtime.end)?;
-            b.a.set_label(&mut leave)?;
-            restore(&mut b.a, Flags::Matter)?;
-            b.a.ret()?;
-            b.later.push(Later::Choose {
-                at: search,
-                routine: runtime.find,
-                zero: matched,
-                other: lost,
-            });
-            b.a.set_label(&mut lost)?;
-            return_from_anywhere(&mut b, leave)?;
+    Ok(())
+}
+
+/// Calls the function at `inside` in place of its caller; behind that, ends the op and returns to the caller.
+fn hidden_return(b: &mut Builder<'_>, inside: CodeLabel) -> Emitted<()> {
+    let (runtime, mut leave) = (b.runtime, b.label());
+    b.a.lea(rsp, qword_ptr(rsp + 8))?;
+    b.a.call(inside)?;
+    let mut here = b.label();
+    b.a.set_label(&mut here)?;
+    for (_, data, hidden) in &mut b.places {
+        if data.kind != place::CALL {
+            *hidden = Some(here);
         }
     }
-    b.a.set_label(&mut pass)?;
-    restore(&mut b.a, flags)?;
-    b.a.set_label(&mut inside)?;
-    b.a.nop()?;
-    b.region(region)?;
-    // Entries are awaited already.
-    let mut busy = busy;
-    let mut ignore = b.label();
-    b.a.set_label(&mut busy)?;
-    b.a.call(runtime.nested)?;
-    b.a.cmp(eax, nested::OP)?;
-    b.a.je(begin)?;
-    b.a.jb(pass)?;
-    b.a.set_label(&mut ignore)?;
-    b.a.mov(rdx, field(block::CURRENT))?;
-    b.a.mov(rax, around.control + DESCRIPTORS)?;
-    b.enter(ignored, Returns::BySlot)?;
-    b.a.jmp(go)?;
-    b.finish(at, start)
+    b.a.lea(rsp, qword_ptr(rsp - 8))?;
+    save(&mut b.a, Flags::Matter)?;
+    let [mut matched, search, mut lost] = std::array::from_fn(|_| b.label());
+    tsc(&mut b.a)?;
+    b.a.mov(rdi, rax)?;
+    b.block(lost)?;
+    b.a.lea(rdx, qword_ptr(rsp + SAVED))?;
+    b.a.cmp(rdx, shadow(TOP, entry::SLOT))?;
+    b.a.jne(search)?;
+    b.a.set_label(&mut matched)?;
+    b.a.sub(rsi, entry::SIZE as i32)?;
+    b.a.mov(rax, shadow(0, entry::RETURN_TO))?;
+    b.a.mov(qword_ptr(rsp + SAVED), rax)?;
+    b.a.call(runtime.end)?;
+    b.a.set_label(&mut leave)?;
+    restore(&mut b.a, Flags::Matter)?;
+    b.a.ret()?;
+    b.later.push(Later::Choose {
+        at: search,
+        routine: runtime.find,
+        zero: matched,
+        other: lost,
+    });
+    b.a.set_label(&mut lost)?;
+    return_from_anywhere(b, leave)
 }
 
 /// Appends a `ret` of f0 that ends the op.
@@ -266,28 +284,20 @@ pub fn ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
     Ok(())
 }
 
-/// What a hook is for.
+/// A function that has to do with unwinding.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Hook {
-    /// A function that walks or unwinds the stack: all return addresses are put back first.
-    Unwinder,
-    /// A function that runs where an unwind arrived.
-    Catcher,
-    /// A function whose calls are counted.
-    Counted(Counter),
-    /// A function by which the program says when it is to be measured.
-    Marker(Mark),
-    /// The function by which an op hands a request over.
-    Enqueue,
-    /// The function by which unwinders find what is known of an address of code.
-    Finder,
+pub enum Unwinding {
+    /// Walks or unwinds the stack: all return addresses are put back first.
+    Begins,
+    /// Runs where an unwind arrived.
+    Arrived,
 }
 
-/// Emits the stub of a hooked entry.
-pub fn hook(
+/// Emits the stub of the entry of such a function.
+pub fn unwinding(
     at: u64,
     hooked: &Region,
-    hook: Hook,
+    unwinding: Unwinding,
     around: &Surroundings,
     runtime: &Runtime,
 ) -> Emitted<Stub> {
@@ -297,12 +307,9 @@ pub fn hook(
     save(&mut b.a, Flags::Matter)?;
     b.block(pass)?;
     b.a.lea(rdi, qword_ptr(rsp + SAVED))?;
-    b.a.call(match hook {
-        Hook::Unwinder => runtime.reveal,
-        Hook::Catcher => runtime.caught,
-        Hook::Counted(_) | Hook::Marker(_) | Hook::Enqueue | Hook::Finder => {
-            unreachable!("such entries have stubs of their own")
-        }
+    b.a.call(match unwinding {
+        Unwinding::Begins => runtime.reveal,
+        Unwinding::Arrived => runtime.caught,
     })?;
     b.a.set_label(&mut pass)?;
     restore(&mut b.a, Flags::Matter)?;

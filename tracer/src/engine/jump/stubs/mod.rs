@@ -26,7 +26,7 @@ use sites::append_site;
 
 pub use counted::{CountedSite, Counter, counted, counted_returns};
 pub use enqueue::enqueue;
-pub use entries::{F0, F0End, Hook, f0, hook};
+pub use entries::{F0, F0End, Unwinding, f0, unwinding};
 pub use finder::finder;
 pub use marker::marker;
 
