@@ -29,7 +29,7 @@ const MOST_CODE: u64 = 32 << 20;
 /// How the ends of a function can be noticed.
 ///
 /// A part of it that the compiler has put elsewhere looks like a stranger where it has no name of its own (`strip`). Whoever
-/// it is that jumps into it: what is not replaced can be jumped to, and the entry is enough.
+/// it is that jumps into it: what is not replaced can be jumped to, and the entry is enough. Looked for in files of any size.
 ///
 /// # Errors
 /// Why it must not be probed, if code elsewhere jumps into its beginning.
