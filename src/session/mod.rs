@@ -11,10 +11,13 @@ pub mod claim;
 pub mod clock;
 mod code;
 mod copies;
+mod ending;
 mod entrances;
 mod expansion;
+mod finding;
 pub mod hooks;
 pub mod investigation;
+mod limits;
 mod lookup;
 pub mod markers;
 pub mod modules;
@@ -41,33 +44,33 @@ mod wakers;
 mod watch;
 pub mod watching;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use darc_symbols::{LookupError, NameSpec};
 use darc_tracer::engine::{Engine, EngineKind, Notice};
 use darc_tracer::plan::{Ends, Mark};
-use darc_tracer::threads::SignalMasks;
 use nix::sys::signal::Signal;
 
 use crate::analysis::FnodeId;
 use crate::analysis::noise::Noise;
 use crate::options::{Blocks, Preemption};
-use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::live::Progress;
 
 use code::CodeCache;
+use ending::EXECUTED;
+use finding::check_program;
 use hooks::Hooks;
 use investigation::Investigation;
-use modules::{CodeRef, Modules};
-use onlooker::{Onlooker, Seen};
+use onlooker::Seen;
 use question::Question;
 use restored::Touched;
 use serving::Serving;
-use startup::{Changes, Startup};
+use startup::Startup;
 use suspicion::Suspicion;
 use timeline::{Holding, Timeline};
 use watch::Watch;
 
+pub use ending::{Ending, SessionError};
+pub use limits::Limits;
 pub use startup::Libraries;
 
 /// How long the engine may serve the target before the session looks at its other duties.
@@ -75,78 +78,6 @@ const SLICE: Duration = Duration::from_millis(20);
 
 /// At some 30 µs a breakpoint this many calls make an op longer by a tenth of a second.
 const MOST_CALLS_INT3: u64 = 2_000;
-
-/// How a session ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ending {
-    /// Every path of every peak has ended; the target runs on.
-    Finished,
-    /// f0 was called before and does not return; the target runs on.
-    Running,
-    /// The person ended it; the target runs on.
-    Interrupted(Level),
-    /// The time that was given is over; the target runs on.
-    TimeUp,
-    /// The program, or a signal to darc, ended it; the target runs on.
-    Told,
-    /// f0's latencies are not distributed as stored, which was to end it; the target runs on.
-    Changed,
-    /// The target became another program; it runs on.
-    Exec,
-    /// The target exited.
-    Exited(i32),
-    /// The target was killed by a signal.
-    Killed(i32),
-}
-
-impl Ending {
-    /// How the target ended, as a shell tells it: the exit code, or 128 and the signal's number. `None` when it runs on.
-    #[must_use]
-    pub fn shell_status(self) -> Option<i32> {
-        match self {
-            Ending::Exited(code) => Some(code),
-            Ending::Killed(signal) => Some(128 + signal),
-            _ => None,
-        }
-    }
-
-    /// The end of the target, or `None` when it goes on: libraries came or went.
-    fn of_target(notice: Notice) -> Option<Ending> {
-        match notice {
-            Notice::Exited(status) => Some(Ending::Exited(status)),
-            Notice::Killed(signal) => Some(Ending::Killed(signal)),
-            Notice::Exec => Some(Ending::Exec),
-            Notice::LibrariesChanged => None,
-        }
-    }
-}
-
-/// Why a session could not go on.
-#[derive(thiserror::Error, Debug)]
-pub enum SessionError {
-    /// f0 is not to be had.
-    #[error(transparent)]
-    Name(#[from] LookupError),
-    /// The target or the function cannot be instrumented.
-    #[error("{0}")]
-    Unsuitable(String),
-    /// A stored analysis is of another build of the program.
-    #[error("{0}")]
-    OtherBuild(String),
-    /// Tracing failed.
-    #[error(transparent)]
-    Tracer(#[from] darc_tracer::Error),
-    /// That, before the program that was started for it had begun: it has been ended.
-    #[error(transparent)]
-    InVain(Box<SessionError>),
-}
-
-impl SessionError {
-    /// Whether the process was gone.
-    fn is_gone(&self) -> bool {
-        matches!(self, SessionError::Tracer(error) if error.is_gone())
-    }
-}
 
 /// Whether other functions wait for an analysis in the same process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,47 +87,6 @@ pub enum Others {
     /// They have their turns, whatever becomes of this one.
     Wait,
 }
-
-/// Refuses programs in which no probe may be put.
-fn check_program(modules: &Modules) -> Result<(), SessionError> {
-    let program = modules.loaded().first().copied();
-    let image = program.and_then(|id| modules.get(id).image.as_ref());
-    match image.is_some_and(darc_symbols::Image::is_go) {
-        true => Err(SessionError::Unsuitable(
-            "the target is a Go program: its run-time moves stacks and checks return addresses, which probes would break"
-                .to_owned(),
-        )),
-        false => Ok(()),
-    }
-}
-
-/// What ends a session early.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits<'a> {
-    /// When the analysis ends by itself.
-    pub deadline: Option<Instant>,
-    /// The person's signals.
-    pub interrupts: &'a Interrupts,
-    /// Who wants to know where it stands.
-    pub onlooker: Option<&'a dyn Onlooker>,
-    /// With so many ops it ends, whatever was found.
-    pub enough: Option<u64>,
-}
-
-impl Limits<'_> {
-    /// What the person decided: an interrupt, or that the time is over.
-    fn reached(&self) -> Option<Ending> {
-        let over = |deadline: Instant| Instant::now() >= deadline;
-        match self.interrupts.level() {
-            Level::GoOn if self.deadline.is_some_and(over) => Some(Ending::TimeUp),
-            Level::GoOn => None,
-            level => Some(Ending::Interrupted(level)),
-        }
-    }
-}
-
-/// A warning of sessions that end with [`Ending::Exec`].
-const EXECUTED: &str = "the target executed another program; measuring ended there";
 
 /// One process under analysis.
 pub struct Session<'a> {
@@ -440,133 +330,4 @@ impl<'a> Session<'a> {
         let told = (told || limits.interrupts.end_asked()).then_some(Ending::Told);
         Ok(noticed.or(told).or_else(|| limits.reached()))
     }
-
-    fn is_f0_loaded(&self) -> bool {
-        self.investigation
-            .f0
-            .is_some_and(|f0| self.investigation.modules.locate(f0).is_some())
-    }
-
-    /// Code came or went: finds f0 and the hooks among what is loaded now.
-    fn look_at_libraries(&mut self) -> Result<(), SessionError> {
-        let new = match self.investigation.modules.refresh(self.pid) {
-            Ok(new) => new,
-            // The poll that follows says how the target ended.
-            Err(_) => return Ok(()),
-        };
-        if self.investigation.modules.loaded().is_empty() {
-            // It is just ending: there is no memory left.
-            return Ok(());
-        }
-        if new || self.hooks == Hooks::default() {
-            self.hooks = Hooks::find(&self.investigation.modules);
-        }
-        self.code.clear();
-        // Calls of f0 that were seen before this met no probes of what is loaded now.
-        self.suspicion = Suspicion::default();
-        self.startup.looked(&self.hooks);
-        match self.investigation.find_f0() {
-            Ok(_) => {
-                self.check_f0()?;
-                self.find_serving()?;
-            }
-            Err(_) if self.startup.libraries() == Libraries::NotLoadedYet => {}
-            Err(error) if self.may_come_later(&error) => {}
-            // The poll that follows says how.
-            Err(_) if is_ending(self.pid) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-        self.instrument()
-    }
-
-    /// A library that was named and is not there may be loaded later.
-    fn may_come_later(&mut self, error: &LookupError) -> bool {
-        let waiting = matches!(error, LookupError::NoSuchModule { .. })
-            && matches!(
-                self.investigation.spec,
-                NameSpec::Name {
-                    module: Some(_),
-                    ..
-                }
-            )
-            && self.startup.changes() != Changes::None;
-        if waiting && self.startup.changes() == Changes::LastAtFirst {
-            self.investigation
-                .warnings
-                .push(format!("{error}; waiting for it to be loaded"));
-        }
-        waiting
-    }
-
-    /// Refuses programs in which no probe may be put, and functions that cannot be read.
-    fn check_f0(&mut self) -> Result<(), SessionError> {
-        check_program(&self.investigation.modules)?;
-        let Some(f0) = self.investigation.f0 else {
-            return Ok(());
-        };
-        let Some(addr) = self.investigation.modules.locate(f0) else {
-            return self.explain_missing(f0);
-        };
-        self.code
-            .scan(addr, &self.investigation.modules, self.engine.as_ref())
-            .map(drop)
-            .map_err(|reason| {
-                SessionError::Unsuitable(format!("f0 cannot be instrumented: {reason}"))
-            })?;
-        let ends = match self.engine.kind() {
-            EngineKind::Int3 => Ok(Ends::default()),
-            EngineKind::Jump => entrances::ends_of_f0(&self.investigation.modules, f0),
-        };
-        self.f0_ends = ends.map_err(|reason| {
-            SessionError::Unsuitable(format!(
-                "f0 cannot be instrumented by a jump: {reason}; --engine int3 can"
-            ))
-        })?;
-        Ok(())
-    }
-
-    /// f0 is known from an earlier run, but its file is not loaded (yet).
-    fn explain_missing(&mut self, f0: CodeRef) -> Result<(), SessionError> {
-        let modules = &self.investigation.modules;
-        let wanted = modules.get(f0.module);
-        let same_file = |path: &str| path.rsplit('/').next() == wanted.path.rsplit('/').next();
-        let loaded = modules.loaded();
-        let program = loaded
-            .first()
-            .filter(|_| self.investigation.program == Some(f0.module));
-        let other = loaded
-            .iter()
-            .find(|&&id| same_file(&modules.get(id).path))
-            .or(program);
-        if let Some(&other) = other {
-            let build =
-                |id: &Option<String>| id.clone().unwrap_or_else(|| "without build-id".to_owned());
-            let other = modules.get(other);
-            return Err(SessionError::OtherBuild(format!(
-                "the stored analysis is of {} ({}), the target has {} ({}); run the same build, or start a new analysis with darc run or attach",
-                wanted.path,
-                build(&wanted.build_id),
-                other.path,
-                build(&other.build_id)
-            )));
-        }
-        match self.startup.libraries() {
-            Libraries::NotLoadedYet => Ok(()),
-            Libraries::Loaded if self.startup.changes() == Changes::Later => Ok(()),
-            Libraries::Loaded => {
-                let warning = format!("{} is not loaded; waiting for it", wanted.path);
-                if !self.investigation.warnings.contains(&warning) {
-                    self.investigation.warnings.push(warning);
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-/// Whether a process has lost its memory, or is about to: its files can no longer be read then.
-fn is_ending(pid: i32) -> bool {
-    let mapped = darc_tracer::maps::read(pid).is_ok_and(|mappings| !mappings.is_empty());
-    let killed = SignalMasks::of(pid).is_none_or(|masks| masks.is_pending(Signal::SIGKILL as i32));
-    !mapped || killed
 }
