@@ -3,32 +3,33 @@
 //! Beyond the paper. What is found are functions that are called often enough to be analysed, each by a
 //! [`Session`](super::Session) of its own.
 
-use std::collections::BTreeMap;
+mod arrivals;
+mod frames;
+mod windows;
+
 use std::time::{Duration, Instant};
 
-use darc_disasm::SiteKind;
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::{Engine, NewTarget, Sink};
+use darc_tracer::engine::Engine;
 use darc_tracer::plan::{Mark, Plan, Running};
-use darc_tracer::record::{FnodeId, Op, SiteId, Ticks};
-use darc_tracer::stacks;
+use darc_tracer::record::FnodeId;
 
-use crate::analysis::Callee;
-use crate::analysis::totals::{Share, ShareOf, Totals, WORTHWHILE};
-use crate::report::assemble::Names as _;
-use crate::report::model::{self, TimePart, TimeTable, Whose};
+use crate::analysis::totals::Totals;
 
-use super::code::{CodeCache, Scanned};
+use super::code::CodeCache;
 use super::hooks::Hooks;
-use super::investigation::{Investigation, Learnt};
+use super::investigation::Investigation;
 use super::modules::CodeRef;
 use super::onlooker::Seen;
 use super::planning::{self, Sources};
 use super::program;
-use super::stacks::{StackFrame, Unwinder};
 use super::startup::Startup;
-use super::waiting::is_waiting;
 use super::{EXECUTED, Ending, Libraries, Limits, SessionError, check_program, expansion, markers};
+
+use windows::Windows;
+
+pub use arrivals::{Arrival, time_table};
+pub use frames::calls_in_progress;
 
 /// How long the engine may serve the target before the survey looks at its other duties.
 const SLICE: Duration = Duration::from_millis(10);
@@ -38,24 +39,6 @@ const STUCK: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A round in which windows complete, but few, ends after this time.
 const LONGEST_ROUND: Duration = Duration::from_secs(2);
-
-/// A function that the descent arrived at.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Arrival {
-    /// The functions' names from f0 down to it.
-    pub path: Vec<String>,
-    /// The function.
-    pub function: CodeRef,
-    /// Where those of its calls return to that were found on this path; empty when that cannot be told.
-    pub callers: Vec<CodeRef>,
-    /// Its part of the time, 0 to 1.
-    pub share: f64,
-    /// How often it was called while the descent looked.
-    pub calls: u64,
-}
-
-/// With more callers in one function they are not told apart: every call compares with all.
-const MOST_CALLERS: usize = 16;
 
 /// How a survey ended.
 #[derive(Debug)]
@@ -312,55 +295,6 @@ impl<'a> Survey<'a> {
         Ok(true)
     }
 
-    /// The functions that take much of the time in many calls, the largest share first.
-    fn arrive(&mut self, engine: &dyn Engine) -> Vec<Arrival> {
-        let shares = self.totals.shares().into_iter();
-        let frequent =
-            shares.filter(|share| share.of == ShareOf::Frequent && share.share >= WORTHWHILE);
-        let mut arrivals = Vec::new();
-        for share in frequent {
-            let Ok(entry) = self.entry(engine, share.fnodes[0]) else {
-                continue;
-            };
-            let Some(function) = self.investigation.modules.place(entry) else {
-                continue;
-            };
-            if is_waiting(&self.investigation.naming().name(function)) {
-                continue;
-            }
-            arrivals.push(Arrival {
-                path: path(self.investigation, self.totals, share.fnodes[0]),
-                function,
-                callers: self.callers(engine, &share.fnodes).unwrap_or_default(),
-                share: share.share,
-                calls: share.total.calls,
-            });
-        }
-        arrivals
-    }
-
-    /// Where the calls return to that these fnodes are; `None` when one of them is a jump.
-    fn callers(&mut self, engine: &dyn Engine, fnodes: &[FnodeId]) -> Option<Vec<CodeRef>> {
-        let mut callers = Vec::new();
-        for &fnode in fnodes {
-            let known = self.totals.ftree().fnode(fnode);
-            let (parent, site) = (known.parent?, known.site?);
-            let entry = self.entry(engine, parent).ok()?;
-            let scanned = self
-                .code
-                .scan(entry, &self.investigation.modules, engine)
-                .ok()?;
-            let (at, _) = self.investigation.catalog.site_at(site);
-            let addr = self.investigation.modules.locate(at)?;
-            let call = scanned.sites.iter().find(|site| site.addr == addr.0)?;
-            let SiteKind::Call(_) = call.kind else {
-                return None;
-            };
-            callers.push(self.investigation.modules.place(TargetAddr(call.next()))?);
-        }
-        (callers.len() <= MOST_CALLERS).then_some(callers)
-    }
-
     /// Brings the probes to the totals' tree, and begins a round.
     fn instrument(&mut self, engine: &mut dyn Engine) -> Result<(), SessionError> {
         let running: Vec<FnodeId> = self.totals.running().collect();
@@ -403,169 +337,5 @@ impl<'a> Survey<'a> {
         planning::apply(&plan, engine, self.investigation)?;
         self.totals.next_round(darc_tracer::tsc());
         Ok(())
-    }
-
-    /// Finds the frames of f0 and of what it has called on the stacks, and makes them running fnodes.
-    fn find_frames(&mut self, engine: &dyn Engine) -> Result<(), SessionError> {
-        let Ok(f0) = self.investigation.find_f0() else {
-            return Ok(());
-        };
-        let Ok((stacks, pause)) = stacks::snapshot(self.pid) else {
-            return Ok(());
-        };
-        self.investigation.counters.pauses.push(pause);
-        let below: Vec<Vec<StackFrame>> = {
-            let mut unwinder = Unwinder::new(&self.investigation.modules);
-            stacks
-                .iter()
-                .filter_map(|stack| {
-                    below_f0(unwinder.frames(&self.investigation.modules, stack), f0)
-                })
-                .collect()
-        };
-        for frames in below {
-            self.follow(engine, &frames);
-        }
-        Ok(())
-    }
-
-    /// Follows the frames from f0 (the first) inwards, as far as each was called by a known site.
-    fn follow(&mut self, engine: &dyn Engine, frames: &[StackFrame]) {
-        let mut fnode = FnodeId::ROOT;
-        for pair in frames.windows(2) {
-            let [caller, callee] = pair else { continue };
-            let Ok(entry) = self.entry(engine, fnode) else {
-                return;
-            };
-            let Ok(scanned) = self.code.scan(entry, &self.investigation.modules, engine) else {
-                return;
-            };
-            self.expand(engine, fnode);
-            let Some(site) = site_before(&scanned, caller.at) else {
-                return;
-            };
-            let Some(place) = self.investigation.modules.place(TargetAddr(site)) else {
-                return;
-            };
-            let catalog = &mut self.investigation.catalog;
-            let Some(id) = catalog.known_site(place) else {
-                return;
-            };
-            let function = Callee::Function(catalog.callee(callee.function));
-            // A direct site that names another function reached this one by a jump.
-            let known = self.totals.ftree().fnode(fnode).children.clone();
-            let direct = known.iter().find(|&&child| {
-                let child = self.totals.ftree().fnode(child);
-                child.site == Some(id) && child.callee != Callee::Unknown
-            });
-            fnode = match direct {
-                Some(&child) => {
-                    let through = self.entry(engine, child).ok();
-                    let actual = self.investigation.modules.locate(callee.function);
-                    if through.is_none() || through != actual {
-                        return;
-                    }
-                    child
-                }
-                None => self.totals.add_child(fnode, id, function),
-            };
-            self.totals.set_running(fnode);
-        }
-    }
-}
-
-/// The frames from the outermost one of f0 inwards.
-fn below_f0(mut frames: Vec<StackFrame>, f0: CodeRef) -> Option<Vec<StackFrame>> {
-    let at = frames.iter().rposition(|frame| frame.function == f0)?;
-    frames.truncate(at + 1);
-    frames.reverse();
-    Some(frames)
-}
-
-/// The call site behind which `return_to` is.
-fn site_before(scanned: &Scanned, return_to: TargetAddr) -> Option<u64> {
-    let site = scanned
-        .sites
-        .iter()
-        .find(|site| site.next() == return_to.0)?;
-    Some(site.addr)
-}
-
-/// Whether f0 is on a stack of the process: by thread, the stack pointer of its outermost call there.
-#[must_use]
-pub fn calls_in_progress(pid: i32, investigation: &Investigation) -> BTreeMap<i32, u64> {
-    let (Some(f0), Ok((stacks, _))) = (investigation.f0, stacks::snapshot(pid)) else {
-        return BTreeMap::new();
-    };
-    let mut unwinder = Unwinder::new(&investigation.modules);
-    let calls = stacks.iter().filter_map(|stack| {
-        let frames = below_f0(unwinder.frames(&investigation.modules, stack), f0)?;
-        Some((stack.tid, frames.first()?.sp))
-    });
-    calls.collect()
-}
-
-/// Where the time of a round went, with names.
-#[must_use]
-pub fn time_table(
-    investigation: &Investigation,
-    totals: &Totals,
-    survey: model::Survey,
-) -> TimeTable {
-    let (windows, total) = totals.so_far();
-    let part = |share: Share| {
-        let fnode = share.fnodes[0];
-        let path = path(investigation, totals, fnode);
-        let waits = path.last().is_some_and(|name| is_waiting(name));
-        TimePart {
-            whose: match share.of {
-                ShareOf::Itself => Whose::Itself,
-                _ if waits => Whose::Waiting,
-                ShareOf::Frequent | ShareOf::Rare => Whose::Callee,
-            },
-            path,
-            share_of_time: share.share.min(1.0),
-            time: share.total.time.0,
-            calls: share.total.calls,
-            max: share.total.max.0,
-            reason: totals.reason(fnode).map(str::to_owned),
-        }
-    };
-    TimeTable {
-        windows,
-        total: total.0,
-        survey,
-        parts: totals.shares().into_iter().map(part).collect(),
-    }
-}
-
-fn path(investigation: &Investigation, totals: &Totals, fnode: FnodeId) -> Vec<String> {
-    let ftree = totals.ftree();
-    investigation.naming().path(ftree, &ftree.path(fnode))
-}
-
-/// Takes windows to the totals.
-struct Windows<'a> {
-    investigation: &'a mut Investigation,
-    totals: &'a mut Totals,
-}
-
-impl Sink for Windows<'_> {
-    fn op(&mut self, op: Op) {
-        self.totals.window(&op);
-    }
-
-    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
-
-    fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {
-        let learnt = self
-            .investigation
-            .learn(self.totals.ftree(), parent, site, target);
-        let callee = match learnt {
-            Learnt::Callee(place) => Callee::Function(self.investigation.catalog.callee(place)),
-            Learnt::Syscall(number) => Callee::Syscall(Some(number)),
-            Learnt::Other(answer) => return answer,
-        };
-        NewTarget::Fnode(self.totals.add_child(parent, site, callee))
     }
 }

@@ -1,0 +1,123 @@
+//! What a survey found: where the time goes, and the functions that are called often enough to be analysed.
+
+use darc_disasm::SiteKind;
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::Engine;
+use darc_tracer::record::FnodeId;
+
+use crate::analysis::totals::{Share, ShareOf, Totals, WORTHWHILE};
+use crate::report::assemble::Names as _;
+use crate::report::model::{self, TimePart, TimeTable, Whose};
+use crate::session::investigation::Investigation;
+use crate::session::modules::CodeRef;
+use crate::session::waiting::is_waiting;
+
+use super::Survey;
+
+/// A function that the descent arrived at.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Arrival {
+    /// The functions' names from f0 down to it.
+    pub path: Vec<String>,
+    /// The function.
+    pub function: CodeRef,
+    /// Where those of its calls return to that were found on this path; empty when that cannot be told.
+    pub callers: Vec<CodeRef>,
+    /// Its part of the time, 0 to 1.
+    pub share: f64,
+    /// How often it was called while the descent looked.
+    pub calls: u64,
+}
+
+/// With more callers in one function they are not told apart: every call compares with all.
+const MOST_CALLERS: usize = 16;
+
+impl Survey<'_> {
+    /// The functions that take much of the time in many calls, the largest share first.
+    pub(super) fn arrive(&mut self, engine: &dyn Engine) -> Vec<Arrival> {
+        let shares = self.totals.shares().into_iter();
+        let frequent =
+            shares.filter(|share| share.of == ShareOf::Frequent && share.share >= WORTHWHILE);
+        let mut arrivals = Vec::new();
+        for share in frequent {
+            let Ok(entry) = self.entry(engine, share.fnodes[0]) else {
+                continue;
+            };
+            let Some(function) = self.investigation.modules.place(entry) else {
+                continue;
+            };
+            if is_waiting(&self.investigation.naming().name(function)) {
+                continue;
+            }
+            arrivals.push(Arrival {
+                path: path(self.investigation, self.totals, share.fnodes[0]),
+                function,
+                callers: self.callers(engine, &share.fnodes).unwrap_or_default(),
+                share: share.share,
+                calls: share.total.calls,
+            });
+        }
+        arrivals
+    }
+
+    /// Where the calls return to that these fnodes are; `None` when one of them is a jump.
+    fn callers(&mut self, engine: &dyn Engine, fnodes: &[FnodeId]) -> Option<Vec<CodeRef>> {
+        let mut callers = Vec::new();
+        for &fnode in fnodes {
+            let known = self.totals.ftree().fnode(fnode);
+            let (parent, site) = (known.parent?, known.site?);
+            let entry = self.entry(engine, parent).ok()?;
+            let scanned = self
+                .code
+                .scan(entry, &self.investigation.modules, engine)
+                .ok()?;
+            let (at, _) = self.investigation.catalog.site_at(site);
+            let addr = self.investigation.modules.locate(at)?;
+            let call = scanned.sites.iter().find(|site| site.addr == addr.0)?;
+            let SiteKind::Call(_) = call.kind else {
+                return None;
+            };
+            callers.push(self.investigation.modules.place(TargetAddr(call.next()))?);
+        }
+        (callers.len() <= MOST_CALLERS).then_some(callers)
+    }
+}
+
+/// Where the time of a round went, with names.
+#[must_use]
+pub fn time_table(
+    investigation: &Investigation,
+    totals: &Totals,
+    survey: model::Survey,
+) -> TimeTable {
+    let (windows, total) = totals.so_far();
+    let part = |share: Share| {
+        let fnode = share.fnodes[0];
+        let path = path(investigation, totals, fnode);
+        let waits = path.last().is_some_and(|name| is_waiting(name));
+        TimePart {
+            whose: match share.of {
+                ShareOf::Itself => Whose::Itself,
+                _ if waits => Whose::Waiting,
+                ShareOf::Frequent | ShareOf::Rare => Whose::Callee,
+            },
+            path,
+            share_of_time: share.share.min(1.0),
+            time: share.total.time.0,
+            calls: share.total.calls,
+            max: share.total.max.0,
+            reason: totals.reason(fnode).map(str::to_owned),
+        }
+    };
+    TimeTable {
+        windows,
+        total: total.0,
+        survey,
+        parts: totals.shares().into_iter().map(part).collect(),
+    }
+}
+
+fn path(investigation: &Investigation, totals: &Totals, fnode: FnodeId) -> Vec<String> {
+    let ftree = totals.ftree();
+    investigation.naming().path(ftree, &ftree.path(fnode))
+}

@@ -1,0 +1,35 @@
+//! From the windows that an engine measured to the totals.
+
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::{NewTarget, Sink};
+use darc_tracer::record::{FnodeId, Op, SiteId, Ticks};
+
+use crate::analysis::Callee;
+use crate::analysis::totals::Totals;
+use crate::session::investigation::{Investigation, Learnt};
+
+/// Takes windows to the totals.
+pub(super) struct Windows<'a> {
+    pub(super) investigation: &'a mut Investigation,
+    pub(super) totals: &'a mut Totals,
+}
+
+impl Sink for Windows<'_> {
+    fn op(&mut self, op: Op) {
+        self.totals.window(&op);
+    }
+
+    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+
+    fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {
+        let learnt = self
+            .investigation
+            .learn(self.totals.ftree(), parent, site, target);
+        let callee = match learnt {
+            Learnt::Callee(place) => Callee::Function(self.investigation.catalog.callee(place)),
+            Learnt::Syscall(number) => Callee::Syscall(Some(number)),
+            Learnt::Other(answer) => return answer,
+        };
+        NewTarget::Fnode(self.totals.add_child(parent, site, callee))
+    }
+}
