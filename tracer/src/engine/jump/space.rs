@@ -1,8 +1,9 @@
 //! What the engine knows about one address space of the target: mappings, tree, patches, and the
 //! functions that have been looked at.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod wanted;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use darc_disasm::FunctionCode;
@@ -16,12 +17,14 @@ use crate::plan::{Ends, Plan};
 use super::function::{self, Function, Part};
 use super::installed::Installed;
 use super::layout::counts;
-use super::ops::{Calls, HandsOver, Ops, OpsOf};
+use super::ops::Ops;
 use super::patches::{Patch, Patches};
-use super::prepare::{Hook, Prepared, Stubs};
+use super::prepare::Prepared;
 use super::ring::Rings;
-use super::stubs::{CountedSite, Counter, Unwinding};
+use super::stubs::{CountedSite, Counter};
 use super::tree::Tree;
+
+use wanted::Wanted;
 
 /// What lives as long as the target's address space.
 #[derive(Debug)]
@@ -69,174 +72,25 @@ impl Space {
         plan: &Plan,
         refused: &mut Vec<Refused>,
     ) -> Result<BTreeMap<u64, Patch>> {
-        let mut wanted: BTreeMap<u64, Patch> = BTreeMap::new();
-        let mut refuse = |addr: u64, reason: String| {
-            refused.push(Refused {
-                addr: TargetAddr(addr),
-                reason,
-            });
-        };
-        let f0 = plan.f0.as_ref().map(|f0| f0.entry());
         self.running = plan
             .running
             .iter()
             .filter_map(|at| Some((at.entry.0, self.tree.descriptor(at.fnode)?)))
             .collect();
         self.counted = counted_sites(plan, self.installed.room.slots);
-        let path = plan.asynchronous.as_ref();
-        let enqueue = path.map(|path| &path.enqueue);
-        let by_itself = enqueue.filter(|enqueue| f0 == Some(enqueue.code.entry()));
-        if let Some(code) = &plan.f0 {
-            self.look_at(memory, code, Part::F0);
-            self.notice_ends(code.entry(), plan.f0_ends);
-            self.set_ops(
-                code.entry(),
-                Ops {
-                    tree: OpsOf::F0,
-                    callers: plan.callers.iter().map(|caller| caller.0).collect(),
-                    chain: plan.chain.clone(),
-                    calls: match plan.asynchronous {
-                        Some(_) => Calls::OfAll,
-                        None => Calls::OfRecorded,
-                    },
-                    hands_over: match by_itself {
-                        Some(enqueue) => HandsOver::Itself(enqueue.chain.clone()),
-                        None => HandsOver::Nothing,
-                    },
-                },
-            );
-            self.want_entry(memory, code.entry(), None, &mut wanted, &mut refuse)?;
-        }
-        for (noticed, tree, hook) in path.iter().flat_map(|path| {
-            let serving = OpsOf::Serving(path.root);
-            [
-                (&path.serve, serving, None),
-                (&path.enqueue, OpsOf::F0, Some(Hook::Enqueue)),
-            ]
-        }) {
-            let entry = noticed.code.entry();
-            if hook.is_some() && by_itself.is_some() {
-                continue;
-            }
-            if f0 == Some(entry) {
-                refuse(entry, "it is instrumented for another purpose".to_owned());
-                continue;
-            }
-            let part = if hook.is_some() {
-                Part::Entered
-            } else {
-                Part::F0
-            };
-            self.look_at(memory, &noticed.code, part);
-            let ops = Ops {
-                tree,
-                callers: Vec::new(),
-                chain: noticed.chain.clone(),
-                calls: Calls::OfAll,
-                hands_over: HandsOver::Nothing,
-            };
-            self.set_ops(entry, ops);
-            self.want_entry(memory, entry, hook, &mut wanted, &mut refuse)?;
-        }
-        let unwinders = plan
-            .unwinders
-            .iter()
-            .map(|addr| (addr.0, Hook::Unwinding(Unwinding::Begins)));
-        let catchers = plan
-            .catchers
-            .iter()
-            .map(|addr| (addr.0, Hook::Unwinding(Unwinding::Arrived)));
-        let finders = plan.finders.iter().map(|addr| (addr.0, Hook::Finder));
-        for (addr, hook) in unwinders.chain(catchers).chain(finders) {
-            if let Entry::Vacant(vacant) = self.functions.entry(addr) {
-                match function::beginning(memory, TargetAddr(addr)) {
-                    Some(function) => drop(vacant.insert(function)),
-                    None => continue,
-                }
-            }
-            self.want_entry(memory, addr, Some(hook), &mut wanted, &mut refuse)?;
-        }
-        let hooked: HashSet<u64> = plan
-            .unwinders
-            .iter()
-            .chain(&plan.catchers)
-            .chain(&plan.finders)
-            .map(|a| a.0)
-            .collect();
-        for function in &plan.counted {
-            let entry = function.code.entry();
-            if hooked.contains(&entry) {
-                let reason = "it unwinds the stack, where return addresses are put back first";
-                refuse(entry, reason.to_owned());
-                continue;
-            }
-            let slots = self.installed.room.slots;
-            if function.slot >= slots {
-                refuse(entry, format!("there is room for {slots} functions only"));
-                continue;
-            }
-            self.look_at(memory, &function.code, Part::F0);
-            self.notice_ends(entry, function.ends);
-            let hook = Hook::Counted(Counter {
-                slot: function.slot,
-                offset: counts::slot(function.slot, slots) as u32,
-            });
-            self.want_entry(memory, entry, Some(hook), &mut wanted, &mut refuse)?;
-        }
-        for marker in &plan.markers {
-            let entry = marker.code.entry();
-            if f0 == Some(entry) || hooked.contains(&entry) {
-                refuse(entry, "it is instrumented for another purpose".to_owned());
-                continue;
-            }
-            self.look_at(memory, &marker.code, Part::Entered);
-            let hook = Some(Hook::Marker(marker.mark));
-            self.want_entry(memory, entry, hook, &mut wanted, &mut refuse)?;
-        }
-        for sites in &plan.counted_sites {
-            let entry = sites.code.entry();
-            // Those that are entered by a probe have been looked at.
-            if !plan
-                .counted
-                .iter()
-                .any(|function| function.code.entry() == entry)
-            {
-                self.look_at(memory, &sites.code, Part::Callee);
-            }
-            for site in &sites.sites {
-                let addr = site.call.addr;
-                let outcome = match self.functions[&entry].group_of_site(addr) {
-                    Ok(at) => self.want(memory, entry, at, None, &mut wanted)?,
-                    Err(reason) => Err(reason),
-                };
-                if let Err(reason) = outcome {
-                    refuse(addr, reason);
-                }
-            }
-        }
-        // The groups of these have room for their sites, too.
-        let entered: Vec<u64> = path
-            .iter()
-            .flat_map(|path| [path.enqueue.code.entry(), path.serve.code.entry()])
-            .chain(f0)
-            .collect();
-        for function in &plan.functions {
-            let entry = function.code.entry();
-            if !entered.contains(&entry) {
-                self.look_at(memory, &function.code, Part::Callee);
-            }
-            for (_, call) in &function.sites {
-                let group = self.functions[&entry].group_of_site(call.addr);
-                let outcome = match group {
-                    Ok(at) => self.want(memory, entry, at, None, &mut wanted)?,
-                    Err(reason) => Err(reason),
-                };
-                if let Err(reason) = outcome {
-                    refuse(call.addr, reason);
-                }
-            }
-        }
-        Ok(wanted)
+        let mut wanted = Wanted {
+            memory,
+            patches: BTreeMap::new(),
+            refused,
+        };
+        self.want_f0(plan, &mut wanted)?;
+        self.want_path(plan, &mut wanted)?;
+        self.want_hooks(plan, &mut wanted)?;
+        self.want_counted(plan, &mut wanted)?;
+        self.want_markers(plan, &mut wanted)?;
+        self.want_counted_sites(plan, &mut wanted)?;
+        self.want_sites(plan, &mut wanted)?;
+        Ok(wanted.patches)
     }
 
     /// Looks at a function's code anew when it, or the part it plays, is not what it was before.
@@ -291,89 +145,6 @@ impl Space {
             // Its stubs were made for other ops.
             self.prepared.retain(|&(function, _), _| function != entry);
         }
-    }
-
-    fn want_entry(
-        &mut self,
-        memory: &Memory,
-        entry: u64,
-        hook: Option<Hook>,
-        wanted: &mut BTreeMap<u64, Patch>,
-        refuse: &mut impl FnMut(u64, String),
-    ) -> Result<()> {
-        let groups = match self.functions[&entry].entry_groups() {
-            Ok(groups) => groups,
-            Err(reason) => {
-                refuse(entry, reason);
-                return Ok(());
-            }
-        };
-        let mut added = Vec::new();
-        for at in groups {
-            let others = wanted.len();
-            let Err(reason) = self.want(memory, entry, at, hook, wanted)? else {
-                added.extend((wanted.len() > others).then_some(at));
-                continue;
-            };
-            // What is there already must not be half of f0.
-            for at in added {
-                wanted.remove(&at);
-            }
-            let function = self.functions.get_mut(&entry).expect("looked at above");
-            if !function.hide_returns() {
-                refuse(entry, reason);
-                return Ok(());
-            }
-            self.prepared.retain(|&(function, _), _| function != entry);
-            return self.want_entry(memory, entry, hook, wanted, refuse);
-        }
-        Ok(())
-    }
-
-    /// Prepares the group of a function at an address, unless that was done before.
-    fn want(
-        &mut self,
-        memory: &Memory,
-        entry: u64,
-        at: u64,
-        hook: Option<Hook>,
-        wanted: &mut BTreeMap<u64, Patch>,
-    ) -> Result<std::result::Result<(), String>> {
-        let Space {
-            installed,
-            tree,
-            functions,
-            prepared,
-            ..
-        } = self;
-        let outcome = match prepared.entry((entry, at)) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(vacant) => {
-                let mut stubs = Stubs {
-                    installed,
-                    memory,
-                    tree,
-                };
-                vacant.insert(stubs.group(&functions[&entry], at, hook)?)
-            }
-        };
-        Ok(match &*outcome {
-            Err(reason) => Err(reason.clone()),
-            Ok(prepared) => {
-                let patch = &prepared.patch;
-                let before = wanted.range(..patch.end()).next_back();
-                match before {
-                    Some((_, other)) if other == patch => Ok(()),
-                    Some((_, other)) if other.end() > patch.at => {
-                        Err("its bytes are needed for another probe".to_owned())
-                    }
-                    _ => {
-                        wanted.insert(patch.at, patch.clone());
-                        Ok(())
-                    }
-                }
-            }
-        })
     }
 }
 

@@ -1,0 +1,319 @@
+//! From a plan to the patches that it wants, one part of the plan after the other. What comes first has the bytes that
+//! two need.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+
+use darc_disasm::CallSite;
+
+use crate::addr::TargetAddr;
+use crate::engine::Refused;
+use crate::error::Result;
+use crate::memory::Memory;
+use crate::plan::{Asynchronous, Noticed, Plan};
+
+use super::super::function::{self, Part};
+use super::super::layout::counts;
+use super::super::ops::{Calls, HandsOver, Ops, OpsOf};
+use super::super::patches::Patch;
+use super::super::prepare::{Hook, Stubs};
+use super::super::stubs::{Counter, Unwinding};
+use super::Space;
+
+/// What a plan has come to so far.
+pub(super) struct Wanted<'a> {
+    /// The target's.
+    pub(super) memory: &'a Memory,
+    /// By address.
+    pub(super) patches: BTreeMap<u64, Patch>,
+    /// What cannot be instrumented.
+    pub(super) refused: &'a mut Vec<Refused>,
+}
+
+impl Wanted<'_> {
+    fn refuse(&mut self, addr: u64, reason: String) {
+        self.refused.push(Refused {
+            addr: TargetAddr(addr),
+            reason,
+        });
+    }
+}
+
+/// The function whose calls are ops.
+fn f0(plan: &Plan) -> Option<u64> {
+    plan.f0.as_ref().map(|f0| f0.entry())
+}
+
+/// The function that hands requests over, where it is f0.
+fn by_itself(plan: &Plan) -> Option<&Noticed> {
+    let enqueue = plan.asynchronous.as_ref().map(|path| &path.enqueue);
+    enqueue.filter(|enqueue| f0(plan) == Some(enqueue.code.entry()))
+}
+
+/// Functions at which the engine has to act.
+fn hooks(plan: &Plan) -> impl Iterator<Item = (u64, Hook)> {
+    let begins = Hook::Unwinding(Unwinding::Begins);
+    let unwinders = plan.unwinders.iter().map(move |addr| (addr.0, begins));
+    let arrived = Hook::Unwinding(Unwinding::Arrived);
+    let catchers = plan.catchers.iter().map(move |addr| (addr.0, arrived));
+    let finders = plan.finders.iter().map(|addr| (addr.0, Hook::Finder));
+    unwinders.chain(catchers).chain(finders)
+}
+
+fn is_hooked(plan: &Plan, entry: u64) -> bool {
+    hooks(plan).any(|(addr, _)| addr == entry)
+}
+
+fn taken() -> String {
+    "it is instrumented for another purpose".to_owned()
+}
+
+impl Space {
+    pub(super) fn want_f0(&mut self, plan: &Plan, wanted: &mut Wanted<'_>) -> Result<()> {
+        let Some(code) = &plan.f0 else { return Ok(()) };
+        self.look_at(wanted.memory, code, Part::F0);
+        self.notice_ends(code.entry(), plan.f0_ends);
+        self.set_ops(
+            code.entry(),
+            Ops {
+                tree: OpsOf::F0,
+                callers: plan.callers.iter().map(|caller| caller.0).collect(),
+                chain: plan.chain.clone(),
+                calls: match plan.asynchronous {
+                    Some(_) => Calls::OfAll,
+                    None => Calls::OfRecorded,
+                },
+                hands_over: match by_itself(plan) {
+                    Some(enqueue) => HandsOver::Itself(enqueue.chain.clone()),
+                    None => HandsOver::Nothing,
+                },
+            },
+        );
+        self.want_entry(code.entry(), None, wanted)
+    }
+
+    /// The functions between which requests are followed.
+    pub(super) fn want_path(&mut self, plan: &Plan, wanted: &mut Wanted<'_>) -> Result<()> {
+        let Some(Asynchronous {
+            enqueue,
+            serve,
+            root,
+        }) = &plan.asynchronous
+        else {
+            return Ok(());
+        };
+        let serving = OpsOf::Serving(*root);
+        self.want_noticed(plan, serve, serving, Part::F0, None, wanted)?;
+        match by_itself(plan) {
+            Some(_) => Ok(()),
+            None => {
+                let hook = Some(Hook::Enqueue);
+                self.want_noticed(plan, enqueue, OpsOf::F0, Part::Entered, hook, wanted)
+            }
+        }
+    }
+
+    fn want_noticed(
+        &mut self,
+        plan: &Plan,
+        noticed: &Noticed,
+        tree: OpsOf,
+        part: Part,
+        hook: Option<Hook>,
+        wanted: &mut Wanted<'_>,
+    ) -> Result<()> {
+        let entry = noticed.code.entry();
+        if f0(plan) == Some(entry) {
+            wanted.refuse(entry, taken());
+            return Ok(());
+        }
+        self.look_at(wanted.memory, &noticed.code, part);
+        let ops = Ops {
+            tree,
+            callers: Vec::new(),
+            chain: noticed.chain.clone(),
+            calls: Calls::OfAll,
+            hands_over: HandsOver::Nothing,
+        };
+        self.set_ops(entry, ops);
+        self.want_entry(entry, hook, wanted)
+    }
+
+    pub(super) fn want_hooks(&mut self, plan: &Plan, wanted: &mut Wanted<'_>) -> Result<()> {
+        for (addr, hook) in hooks(plan) {
+            if let Entry::Vacant(vacant) = self.functions.entry(addr) {
+                match function::beginning(wanted.memory, TargetAddr(addr)) {
+                    Some(function) => drop(vacant.insert(function)),
+                    None => continue,
+                }
+            }
+            self.want_entry(addr, Some(hook), wanted)?;
+        }
+        Ok(())
+    }
+
+    /// The functions whose calls are counted.
+    pub(super) fn want_counted(&mut self, plan: &Plan, wanted: &mut Wanted<'_>) -> Result<()> {
+        let slots = self.installed.room.slots;
+        for function in &plan.counted {
+            let entry = function.code.entry();
+            if is_hooked(plan, entry) {
+                let reason = "it unwinds the stack, where return addresses are put back first";
+                wanted.refuse(entry, reason.to_owned());
+                continue;
+            }
+            if function.slot >= slots {
+                wanted.refuse(entry, format!("there is room for {slots} functions only"));
+                continue;
+            }
+            self.look_at(wanted.memory, &function.code, Part::F0);
+            self.notice_ends(entry, function.ends);
+            let hook = Hook::Counted(Counter {
+                slot: function.slot,
+                offset: counts::slot(function.slot, slots) as u32,
+            });
+            self.want_entry(entry, Some(hook), wanted)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn want_markers(&mut self, plan: &Plan, wanted: &mut Wanted<'_>) -> Result<()> {
+        for marker in &plan.markers {
+            let entry = marker.code.entry();
+            if f0(plan) == Some(entry) || is_hooked(plan, entry) {
+                wanted.refuse(entry, taken());
+                continue;
+            }
+            self.look_at(wanted.memory, &marker.code, Part::Entered);
+            self.want_entry(entry, Some(Hook::Marker(marker.mark)), wanted)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn want_counted_sites(
+        &mut self,
+        plan: &Plan,
+        wanted: &mut Wanted<'_>,
+    ) -> Result<()> {
+        for sites in &plan.counted_sites {
+            let entry = sites.code.entry();
+            // Those that are entered by a probe have been looked at.
+            let mut counted = plan.counted.iter();
+            if !counted.any(|function| function.code.entry() == entry) {
+                self.look_at(wanted.memory, &sites.code, Part::Callee);
+            }
+            for site in &sites.sites {
+                self.want_site(entry, &site.call, wanted)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The calls that are fnodes.
+    pub(super) fn want_sites(&mut self, plan: &Plan, wanted: &mut Wanted<'_>) -> Result<()> {
+        // The groups of these have room for their sites, too.
+        let path = plan.asynchronous.iter();
+        let entered: Vec<u64> = path
+            .flat_map(|path| [path.enqueue.code.entry(), path.serve.code.entry()])
+            .chain(f0(plan))
+            .collect();
+        for function in &plan.functions {
+            let entry = function.code.entry();
+            if !entered.contains(&entry) {
+                self.look_at(wanted.memory, &function.code, Part::Callee);
+            }
+            for (_, call) in &function.sites {
+                self.want_site(entry, call, wanted)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn want_site(&mut self, entry: u64, call: &CallSite, wanted: &mut Wanted<'_>) -> Result<()> {
+        let outcome = match self.functions[&entry].group_of_site(call.addr) {
+            Ok(at) => self.want(entry, at, None, wanted)?,
+            Err(reason) => Err(reason),
+        };
+        if let Err(reason) = outcome {
+            wanted.refuse(call.addr, reason);
+        }
+        Ok(())
+    }
+
+    fn want_entry(
+        &mut self,
+        entry: u64,
+        hook: Option<Hook>,
+        wanted: &mut Wanted<'_>,
+    ) -> Result<()> {
+        let groups = match self.functions[&entry].entry_groups() {
+            Ok(groups) => groups,
+            Err(reason) => {
+                wanted.refuse(entry, reason);
+                return Ok(());
+            }
+        };
+        let mut added = Vec::new();
+        for at in groups {
+            let others = wanted.patches.len();
+            let Err(reason) = self.want(entry, at, hook, wanted)? else {
+                added.extend((wanted.patches.len() > others).then_some(at));
+                continue;
+            };
+            // What is there already must not be half of f0.
+            for at in added {
+                wanted.patches.remove(&at);
+            }
+            let function = self.functions.get_mut(&entry).expect("looked at above");
+            if !function.hide_returns() {
+                wanted.refuse(entry, reason);
+                return Ok(());
+            }
+            self.prepared.retain(|&(function, _), _| function != entry);
+            return self.want_entry(entry, hook, wanted);
+        }
+        Ok(())
+    }
+
+    /// Prepares the group of a function at an address, unless that was done before.
+    fn want(
+        &mut self,
+        entry: u64,
+        at: u64,
+        hook: Option<Hook>,
+        wanted: &mut Wanted<'_>,
+    ) -> Result<std::result::Result<(), String>> {
+        let Space {
+            installed,
+            tree,
+            functions,
+            prepared,
+            ..
+        } = self;
+        let outcome = match prepared.entry((entry, at)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => {
+                let mut stubs = Stubs {
+                    installed,
+                    memory: wanted.memory,
+                    tree,
+                };
+                vacant.insert(stubs.group(&functions[&entry], at, hook)?)
+            }
+        };
+        let patch = match &*outcome {
+            Err(reason) => return Ok(Err(reason.clone())),
+            Ok(prepared) => &prepared.patch,
+        };
+        Ok(match wanted.patches.range(..patch.end()).next_back() {
+            Some((_, other)) if other == patch => Ok(()),
+            Some((_, other)) if other.end() > patch.at => {
+                Err("its bytes are needed for another probe".to_owned())
+            }
+            _ => {
+                wanted.patches.insert(patch.at, patch.clone());
+                Ok(())
+            }
+        })
+    }
+}
