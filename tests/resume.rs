@@ -1,6 +1,7 @@
 //! An analysis that did not come to its end goes on: `darc resume`, and `darc run --repeat`.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use darc_testprogs::{Opt, ground_truth, program};
@@ -47,6 +48,31 @@ fn decided(report: &Report) -> usize {
             .count();
     }
     count
+}
+
+#[test]
+fn the_configuration_names_the_command_and_another_f0_is_spoken_of_once() {
+    let _turn = turn();
+    let first = cut_short("jump", Opt::O2);
+    let folder = tempfile::tempdir().expect("a directory");
+    let config = folder.path().join("darc.toml");
+    let command = program("two_peaks", Opt::O2);
+    fs::write(
+        &config,
+        format!("command = [{command:?}, \"320\"]\nf0 = \"main\"\n"),
+    )
+    .expect("room");
+    fs::set_permissions(&config, Permissions::from_mode(0o600)).expect("own file");
+    let output = folder.path().join("out.json");
+    let config = config.to_str().expect("UTF-8");
+    let resumed = resume(&first.output, &output, &["--config", config]);
+    assert_eq!(resumed.code(), 0, "{resumed:#?}");
+    let warnings = resumed
+        .stderr
+        .matches("darc: warning: the configuration's f0");
+    assert_eq!(warnings.count(), 1, "{resumed:#?}");
+    let report = Report::read(&output, &resumed);
+    assert_eq!(report.at("/target/command/1"), "320");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What the analysis is doing right now, redrawn in place on a terminal.
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -65,6 +66,8 @@ pub struct Progress {
     verbosity: Verbosity,
     /// `None` where nothing is drawn.
     lines: Option<Lines>,
+    /// Warnings that were shown.
+    warned: BTreeSet<String>,
 }
 
 /// Writes whole lines above whatever progress is drawn.
@@ -99,7 +102,11 @@ impl Progress {
     pub fn new(verbosity: Verbosity, screen: Screen) -> Self {
         let wanted = verbosity == Verbosity::Normal && screen == Screen::Own;
         let lines = (wanted && std::io::stderr().is_terminal()).then(Lines::new);
-        Self { verbosity, lines }
+        Self {
+            verbosity,
+            lines,
+            warned: BTreeSet::new(),
+        }
     }
 
     /// Whether anybody sees what [`update`](Self::update) draws.
@@ -122,9 +129,10 @@ impl Progress {
         }
     }
 
-    /// Shows a warning above the progress, as one line. Not when quiet.
-    pub fn warn(&self, message: &str) {
-        if self.verbosity != Verbosity::Quiet {
+    /// Shows a warning above the progress, as one line. Not when quiet, and none twice: a session tells what was found
+    /// before it, which may have been told then.
+    pub fn warn(&mut self, message: &str) {
+        if self.verbosity != Verbosity::Quiet && self.warned.insert(message.to_owned()) {
             self.print(&warning_line(message));
         }
     }
