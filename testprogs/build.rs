@@ -152,6 +152,7 @@ const PROGRAMS: &[Target] = &[
     c("vfork_always", "c/vfork_always.c", &[]),
     c("vfork_waits", "c/vfork_waits.c", &[]),
     c("plugin_host", "c/plugin_host.c", &["-ldl"]),
+    c("thousands", "c/thousands.c", &["-ldl"]),
     c(
         "sqlite_inserts",
         "c/sqlite_inserts.c",
@@ -199,11 +200,6 @@ const DERIVED: &[Target] = &[
         "ends_in_library",
         "c/ends_in_library.c",
         &["-lends", "-Wl,-rpath,$ORIGIN"],
-    ),
-    c(
-        "thousands",
-        "c/thousands.c",
-        &["-lthousands", "-Wl,-rpath,$ORIGIN"],
     ),
     stripped("two_peaks_stripped", "two_peaks", &["--strip-all"]),
     stripped(
