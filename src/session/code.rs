@@ -179,13 +179,11 @@ fn is_sane(ranges: &[AddrRange]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-    use std::process::Command;
-
     use darc_disasm::{Memory, SiteKind, Target};
-    use darc_symbols::{DebugSearch, Image};
+    use darc_symbols::Image;
 
     use super::*;
+    use crate::session::assembled;
 
     #[test]
     fn lengths_that_wrap_are_not_sane() {
@@ -211,15 +209,7 @@ mod tests {
     fn a_function_of_unknown_extent_ends_at_the_next_one() {
         let text = ".text\n.globl a, b, c\n.type a,@function\n.type b,@function\n\
                     a: test %edi,%edi\njne b\nret\n.p2align 4\nb: call c\nret\n.p2align 4\nc: ret\n";
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("a.s"), text).unwrap();
-        let built = Command::new("cc")
-            .args(["-nostdlib", "-static", "-Wl,-e,a", "-o", "a", "a.s"])
-            .current_dir(folder.path())
-            .status();
-        assert!(built.unwrap().success());
-        let bytes = std::fs::read(folder.path().join("a")).unwrap();
-        let image = Image::from_bytes(bytes, Path::new("/a"), &DebugSearch::nowhere()).unwrap();
+        let image = assembled::image(text, &["-static", "-Wl,-e,a"]);
         let mut modules = Modules::default();
         let module = modules.intern("/a", None, Some(image));
         let image = modules.get(module).image.as_ref().unwrap();

@@ -159,6 +159,7 @@ mod tests {
     use darc_symbols::DebugSearch;
 
     use super::*;
+    use crate::session::assembled;
 
     /// An ELF file of nothing but headers: executable segments of these sizes.
     fn headers(sizes: &[u64]) -> Vec<u8> {
@@ -191,5 +192,21 @@ mod tests {
             let module = modules.intern("/huge", None, Some(image));
             assert_eq!(is_huge(&modules, module), huge, "{sizes:x?}");
         }
+    }
+
+    #[test]
+    fn many_entrances_of_one_function_take_no_time() {
+        let many = 60_000;
+        let text = format!(
+            ".text\n.globl a, b\n.type a,@function\n.type b,@function\n\
+             b: .fill {many},1,0x90\nret\n.size b,.-b\n\
+             a: .set at,{many}\n.rept {many}\njmp b+at\n.set at,at-1\n.endr\nret\n.size a,.-a\n"
+        );
+        let image = assembled::image(&text, &["-static", "-Wl,-e,a"]);
+        let found = find(&image);
+        let b = image.symbol("b").unwrap();
+        let offsets: Vec<u64> = found[&b].keys().copied().collect();
+        assert_eq!(offsets, (1..=many).collect::<Vec<u64>>());
+        assert_eq!(found.len(), 1);
     }
 }

@@ -74,12 +74,8 @@ fn weak_among(spec: &NameSpec, images: &[&Image]) -> Vec<(usize, FileAddr)> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-    use std::process::Command;
-
-    use darc_symbols::DebugSearch;
-
     use super::*;
+    use crate::session::assembled;
 
     /// A library of functions that do nothing; a name with `weak ` in front is a weak symbol's.
     fn library(names: &[&str]) -> Image {
@@ -88,15 +84,7 @@ mod tests {
             None => format!(".globl {name}\n.type {name},@function\n{name}: ret\n"),
         });
         let text = format!(".text\n{}", functions.collect::<String>());
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("a.s"), text).unwrap();
-        let built = Command::new("cc")
-            .args(["-nostdlib", "-shared", "-o", "a", "a.s"])
-            .current_dir(folder.path())
-            .status();
-        assert!(built.unwrap().success());
-        let bytes = std::fs::read(folder.path().join("a")).unwrap();
-        Image::from_bytes(bytes, Path::new("/a"), &DebugSearch::nowhere()).unwrap()
+        assembled::image(&text, &["-shared"])
     }
 
     fn spec(name: &str) -> NameSpec {

@@ -5,6 +5,8 @@
 
 mod answering;
 mod arguments;
+#[cfg(test)]
+mod assembled;
 mod callee;
 pub mod catalog;
 pub mod claim;
