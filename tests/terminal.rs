@@ -12,8 +12,10 @@ use darc_testprogs::{Opt, program};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{Winsize, openpty};
+use serde_json::Value;
 
-use crate::harness::{engines, turn, wait_until};
+use crate::harness::{Target, engines, run_darc, turn, wait_until};
+use crate::untouched::check_text;
 
 /// The other side of a terminal on which darc runs.
 pub struct Screen {
@@ -83,6 +85,12 @@ impl Screen {
         self.keys.write_all(keys.as_bytes()).expect("darc reads");
     }
 
+    /// What was drawn since the last key.
+    pub fn seen(&self) -> String {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&seen).into_owned()
+    }
+
     /// Waits until all of these have been drawn since the last key. A terminal's cells are drawn where they
     /// change, so only texts that were not there before are certain to come in one piece.
     pub fn wait_for(&self, what: &str, texts: &[&str]) {
@@ -92,6 +100,48 @@ impl Screen {
             texts.iter().all(|text| seen.contains(text))
         });
     }
+}
+
+/// A question stays on the screen until it is answered: no line that is redrawn wipes it out.
+#[test]
+fn a_question_stays_on_the_screen() {
+    let _turn = turn();
+    let target = Target::start("two_peaks", Opt::O2, &[]);
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let (mut screen, terminal) = Screen::new();
+    let copy = || terminal.try_clone().expect("a descriptor");
+    // A question is only asked at the terminal that signals come from.
+    let mut command = Command::new("setsid");
+    command.args(["--ctty", env!("CARGO_BIN_EXE_darc"), "attach", "--ask"]);
+    command.args(["--f0", "serve", "--preemption", "counted"]);
+    command
+        .args(["-p", &target.pid().to_string(), "-o"])
+        .arg(folder.path().join("out.txt"))
+        .stdin(copy())
+        .stderr(copy())
+        .env("TERM", "xterm-256color");
+    let mut child = command.stdout(terminal).spawn().expect("darc starts");
+    drop(command);
+    screen.wait_for("the question", &["Which peak"]);
+    // By then the lines of the progress would have been redrawn.
+    let before = ops_so_far(target.pid());
+    wait_until("more ops", || ops_so_far(target.pid()) > before + 1000);
+    let seen = screen.seen();
+    let (_, after) = seen.rsplit_once("[all] ").expect("the question");
+    assert_eq!(after, "", "{seen:?}");
+    screen.press("2\n");
+    screen.wait_for("the report", &["Probes"]);
+    wait_until("the end", || child.try_wait().expect("our child").is_some());
+    assert!(child.wait().expect("our child").success());
+    check_text(target.pid());
+    assert!(target.finish().status.success());
+}
+
+/// How many ops `darc status` says there were.
+fn ops_so_far(pid: i32) -> u64 {
+    let status = run_darc(&["status", "-p", &pid.to_string(), "--format", "json"]);
+    let said: Value = serde_json::from_str(&status.stdout).unwrap_or_default();
+    said["profile"]["ops"].as_u64().unwrap_or(0)
 }
 
 /// A shell with job control on a terminal of its own; `setsid --ctty` makes it the terminal's session leader.

@@ -277,7 +277,7 @@ impl<'a> Session<'a> {
                 serving.investigation.be_patient();
             }
             self.watch.look(self.investigation);
-            self.question.consider(self.investigation);
+            self.question.consider(self.investigation, &mut self.watch);
             if let Some(onlooker) = limits.onlooker {
                 onlooker.look(Seen {
                     serving: self.serving.as_deref(),

@@ -6,6 +6,7 @@ use crate::analysis::{Peak, PeakChoice, Resolution};
 use crate::terminal::prompt::{Answer, PeakLine, Prompt, can_ask};
 
 use super::investigation::Investigation;
+use super::watch::Watch;
 
 /// The question, at most once.
 #[derive(Debug, Default)]
@@ -21,7 +22,7 @@ pub enum Question {
 
 impl Question {
     /// Asks when there are peaks to choose from, looks for an answer, and passes it on.
-    pub fn consider(&mut self, investigation: &mut Investigation) {
+    pub fn consider(&mut self, investigation: &mut Investigation, watch: &mut Watch<'_>) {
         let answer = match self {
             Question::Settled => return,
             Question::Asked(prompt) => prompt.poll(),
@@ -34,6 +35,7 @@ impl Question {
                         .iter()
                         .map(|peak| line(peak, investigation.analysis.params().resolution))
                         .collect();
+                    watch.leave_screen_to_question();
                     *self = Question::Asked(Prompt::show(&lines, stdin(), stderr()));
                 } else if !peaks.is_empty() {
                     let said = "there is no terminal to ask at; all peaks are analysed";
@@ -44,10 +46,11 @@ impl Question {
             }
         };
         match answer {
-            Answer::Pending => {}
+            Answer::Pending => return,
             Answer::Chosen(choice) => self.settle(investigation, choice),
             Answer::Default => self.settle(investigation, PeakChoice::All),
         }
+        watch.question_is_settled();
     }
 
     fn settle(&mut self, investigation: &mut Investigation, choice: PeakChoice) {

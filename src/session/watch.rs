@@ -23,6 +23,7 @@ pub struct Watch<'a> {
 impl<'a> Watch<'a> {
     /// Shows that the session is being prepared.
     pub fn new(progress: &'a mut Progress) -> Watch<'a> {
+        progress.come_back();
         progress.update(&Snapshot {
             ops: 0,
             rate: 0.0,
@@ -42,6 +43,16 @@ impl<'a> Watch<'a> {
     /// The instrumentation was changed.
     pub fn next_round(&mut self) {
         self.round += 1;
+    }
+
+    /// Shows nothing but new warnings while a question waits for its answer.
+    pub fn leave_screen_to_question(&mut self) {
+        self.progress.make_room();
+    }
+
+    /// The question was answered.
+    pub fn question_is_settled(&mut self) {
+        self.progress.come_back();
     }
 
     /// Shows that the target is being restored.

@@ -93,6 +93,8 @@ struct Lines {
     all: MultiProgress,
     head: ProgressBar,
     peaks: Vec<ProgressBar>,
+    /// Nothing is drawn for now.
+    hidden: bool,
 }
 
 impl Progress {
@@ -159,6 +161,27 @@ impl Progress {
         }
     }
 
+    /// Leaves the screen to a question, until [`come_back`](Self::come_back): a line that is redrawn would wipe it out.
+    pub fn make_room(&mut self) {
+        if let Some(lines) = &mut self.lines
+            && !lines.hidden
+        {
+            lines.hidden = true;
+            let _ = lines.all.clear();
+            lines.all.set_draw_target(ProgressDrawTarget::hidden());
+        }
+    }
+
+    /// Draws again.
+    pub fn come_back(&mut self) {
+        if let Some(lines) = &mut self.lines
+            && lines.hidden
+        {
+            lines.hidden = false;
+            lines.all.set_draw_target(on_screen());
+        }
+    }
+
     /// Takes the progress off the screen for good.
     pub fn clear(&mut self) {
         if let Some(lines) = self.lines.take() {
@@ -175,15 +198,20 @@ impl Drop for Progress {
 
 impl Lines {
     fn new() -> Self {
-        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+        let all = MultiProgress::with_draw_target(on_screen());
         let head = all.add(line("{spinner} {wide_msg}"));
         head.enable_steady_tick(Duration::from_millis(100));
         Self {
             all,
             head,
             peaks: Vec::new(),
+            hidden: false,
         }
     }
+}
+
+fn on_screen() -> ProgressDrawTarget {
+    ProgressDrawTarget::stderr_with_hz(10)
 }
 
 fn line(template: &str) -> ProgressBar {
