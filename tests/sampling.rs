@@ -469,7 +469,7 @@ fn peaks_that_are_not_there() {
     if !permitted() {
         return;
     }
-    let target = Target::start("two_peaks", Opt::O2, &["2000"]);
+    let target = Target::start("two_peaks", Opt::O2, &[]);
     let pid = target.pid().to_string();
     let tried = |f0: &str, peak: &str, code: i32| {
         let command = [
@@ -494,7 +494,7 @@ fn peaks_that_are_not_there() {
     assert!(line.contains("--during-peak"), "{line}");
     run_darc(&["sample", "-a", "--f0", "serve", "--during-peak", "1"]).failure(2);
     run_darc(&["sample", "-p", &pid, "--during-peak", "1"]).failure(2);
-    target.finish_like_native(&program("two_peaks", Opt::O2), &["2000"]);
+    target.finish_like_native(&program("two_peaks", Opt::O2), &[]);
 }
 
 /// A program that darc has started is waited for, whatever became of the samples.
