@@ -40,6 +40,41 @@ impl Events {
         Ok(Events(events))
     }
 
+    /// An event of our own that interrupts a process by the timer that samples are taken by, `rate` times a second of its
+    /// time, and takes none: whatever it could see is left out.
+    ///
+    /// # Errors
+    /// When the kernel refuses (perf_event_open(2)).
+    pub fn timer_alone(pid: u32, rate: u32) -> io::Result<Events> {
+        const SOFTWARE: u32 = 1;
+        const SIZE: u32 = 64;
+        const DISABLED: u64 = 1 << 0;
+        const INHERIT: u64 = 1 << 1;
+        const EXCLUDE: u64 = 1 << 4 | 1 << 5;
+        // Type and size, cpu-clock, period, what a sample has (its instruction), what is read, flags.
+        let attributes = [
+            u64::from(SIZE) << 32 | u64::from(SOFTWARE),
+            0,
+            u64::from(1_000_000_000 / rate),
+            1,
+            0,
+            DISABLED | INHERIT | EXCLUDE,
+            0,
+            0,
+        ];
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let events = (0..cpus).map(|cpu| {
+            // SAFETY: the kernel reads as many bytes through the pointer as the second half of the first word says,
+            // which are there.
+            let event = unsafe {
+                let attributes = attributes.as_ptr();
+                libc::syscall(libc::SYS_perf_event_open, attributes, pid, cpu, -1, 0)
+            };
+            owned(event)
+        });
+        events.collect::<io::Result<_>>().map(Events)
+    }
+
     /// How many they are.
     pub fn count(&self) -> usize {
         self.0.len()

@@ -3,8 +3,8 @@
 //! One process works, one darc for each rate is attached to it, and their events are switched on and off some times
 //! a second in random order. A phase counts with the median of the CPU times of its pieces of work, and is divided by
 //! that of a phase without samples close to it. A second phase without samples is treated in the same way:
-//! what it differs by is noise. Where `perf` is installed, `perf record` at one of the rates takes turns with them: what
-//! it costs is the price of the kernel's samples.
+//! what it differs by is noise. Two others take turns with them: the interrupts of the kernel's samples without any sample, and,
+//! where it is installed, `perf record`.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -21,8 +21,8 @@ use crate::quantile::{Interval, quantile};
 use crate::units::{self, Units};
 
 const RATES: [u32; 3] = [99, 999, 4999];
-/// The rate of `perf record`.
-const RATE_OF_PERF: u32 = 999;
+/// The rate of `perf record`, and of the timer alone.
+const RATE_OF_OTHERS: u32 = 999;
 /// How many phases of each kind there are for each program.
 const PAIRS: usize = 75;
 /// How long a phase is at least, and at most.
@@ -34,9 +34,10 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Until a darc has opened its events, and a program begun.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A process that samples when it is told to.
+/// What samples when it is told to.
 struct Sampler {
-    child: Child,
+    /// None when the events are our own.
+    child: Option<Child>,
     events: Events,
 }
 
@@ -70,7 +71,7 @@ impl Sampler {
                 "fp",
                 "-F",
             ])
-            .arg(RATE_OF_PERF.to_string())
+            .arg(RATE_OF_OTHERS.to_string())
             .args(["-p", &pid.to_string(), "-o"])
             .arg(folder.join("perf.data"));
         Some(Sampler::start(command, 1))
@@ -87,14 +88,29 @@ impl Sampler {
         // They are told to record when all are open.
         thread::sleep(10 * LOOK);
         events.record(false);
-        Sampler { child, events }
+        Sampler {
+            child: Some(child),
+            events,
+        }
     }
 
-    fn end(mut self) {
-        let pid = i32::try_from(self.child.id()).expect("a process id");
+    /// Nothing but the interrupts that samples are taken in.
+    fn timer_alone(pid: u32) -> Sampler {
+        let events = Events::timer_alone(pid, RATE_OF_OTHERS);
+        Sampler {
+            child: None,
+            events: events.expect("as darc may"),
+        }
+    }
+
+    fn end(self) {
+        let Some(mut child) = self.child else {
+            return;
+        };
+        let pid = i32::try_from(child.id()).expect("a process id");
         kill(Pid::from_raw(pid), Signal::SIGINT).expect("it runs");
         // perf ends by the signal itself.
-        let status = self.child.wait().expect("a child");
+        let status = child.wait().expect("a child");
         assert!(status.success() || status.signal() == Some(Signal::SIGINT as i32));
     }
 }
@@ -124,9 +140,9 @@ pub fn run(folder: &Path) {
         "\nSampling: CPU time of the program in % more than without, {PAIRS} pairs of phases: median (95 % confidence)\n"
     );
     println!(
-        "| | without, once more | 99 Hz | 999 Hz | 4999 Hz | `perf record` at {RATE_OF_PERF} Hz |"
+        "| | without, once more | 99 Hz | 999 Hz | 4999 Hz | timer alone at {RATE_OF_OTHERS} Hz | `perf record` at the same |"
     );
-    println!("|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|");
     for name in ["loop", "call", "btree"] {
         let columns = measured(name, folder).map(|more| {
             Interval::of_median(&more).map_or("–".to_owned(), |interval| interval.text(2))
@@ -136,12 +152,13 @@ pub fn run(folder: &Path) {
 }
 
 /// By how much the phases of each kind but the first are slower than their neighbours without samples, in percent.
-fn measured(name: &str, folder: &Path) -> [Vec<f64>; 2 + RATES.len()] {
+fn measured(name: &str, folder: &Path) -> [Vec<f64>; 3 + RATES.len()] {
     let work = Units::start(name);
     until(|| work.has_begun().then_some(()));
     let mut samplers = Vec::from(RATES.map(|rate| Sampler::darc(work.pid(), rate, folder)));
+    samplers.push(Sampler::timer_alone(work.pid()));
     samplers.extend(Sampler::perf(work.pid(), folder));
-    let mut more: [Vec<f64>; 2 + RATES.len()] = Default::default();
+    let mut more: [Vec<f64>; 3 + RATES.len()] = Default::default();
     let mut order = Order(0x9e37_79b9_7f4a_7c15);
     for _ in 0..PAIRS {
         let mut phases = vec![Phase::Without, Phase::Control];
