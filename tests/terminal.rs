@@ -128,7 +128,8 @@ fn a_question_stays_on_the_screen() {
     wait_until("more ops", || ops_so_far(target.pid()) > before + 1000);
     let seen = screen.seen();
     let (_, after) = seen.rsplit_once("[all] ").expect("the question");
-    assert_eq!(after, "", "{seen:?}");
+    // A busy machine may be a reason to warn.
+    assert!(!after.contains("ops"), "{seen:?}");
     screen.press("2\n");
     screen.wait_for("the report", &["Probes"]);
     wait_until("the end", || child.try_wait().expect("our child").is_some());

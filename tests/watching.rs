@@ -77,7 +77,9 @@ fn every_call_is_in_the_lines_and_in_the_record() {
     assert!(lines(&darc.stdout) >= 1, "{darc:#?}");
     // A second is one line; what was recorded before is not in the file any more.
     let darc = watch(&["-d", "1s", "round_trip"]).finish();
-    assert_eq!((darc.code(), lines(&darc.stdout)), (0, 1), "{darc:#?}");
+    // On a busy machine the second may be over before the last sample is taken.
+    assert_eq!(darc.code(), 0, "{darc:#?}");
+    assert!((1..=2).contains(&lines(&darc.stdout)), "{darc:#?}");
     assert_eq!(calls_in(&record, "round_trip"), 0);
     // Nothing is emptied for a watch that does not begin.
     let kept = std::fs::read(&record).expect("a record");

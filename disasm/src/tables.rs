@@ -161,8 +161,9 @@ impl Search<'_> {
         let masked = mask(index).and_then(|mask| mask.checked_add(1));
         if let Some(count) = masked.filter(|&count| count <= MOST_UNBOUNDED_ENTRIES) {
             let found = self.bounded(at, layout, 0, count);
-            // The table of a compiler that knew more is shorter.
-            if found != IndirectJump::Unknown {
+            // The table of a compiler that knew more is shorter, and what is behind it is no reason to take it for
+            // function pointers.
+            if matches!(found, IndirectJump::Table(_)) {
                 return found;
             }
         }

@@ -144,6 +144,11 @@ impl Analysis {
                 .map(|fnode| fnode.id)
                 .collect();
             for id in paths {
+                let state = &self.ftree.fnode(id).record(number).state;
+                if !wanted && matches!(state, PathState::Ended(_)) {
+                    // What it ended with stands.
+                    continue;
+                }
                 // Closed first, so that it is counted as open once.
                 self.ftree.fnode_mut(id).record_mut(number).state = PathState::NotChosen;
                 match wanted {

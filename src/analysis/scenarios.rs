@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::descent::{Analysis, Request};
 use super::ftree::{Callee, Probe};
 use super::histogram::Resolution;
+use super::noise::Noise;
 use super::params::{Params, PeakChoice};
 use super::peak_record::{PathState, Stop};
 use super::resume::Stored;
@@ -475,6 +476,55 @@ fn the_peak_that_is_asked_for_is_gone_on_with_alone() {
     let mut rest = again(&only, params);
     rest.run(10_000);
     assert_eq!(rest.causes(1), [found("f0/compute")]);
+}
+
+#[test]
+fn what_other_peaks_ended_with_stands_when_one_is_asked_for() {
+    let shallow = Params {
+        max_depth: 2,
+        ..Params::default()
+    };
+    let mut session = Session::new(two_peaks(), shallow);
+    session.run(10_000);
+    let before = session.causes(1);
+    assert_eq!(before[0].2, Stop::MaxDepth);
+    let one = Params {
+        peak: PeakChoice::One(2),
+        ..Params::default()
+    };
+    let mut only = again(&session, one);
+    only.run(10_000);
+    assert!(only.finished);
+    assert_eq!(only.causes(2)[0].0, "f0/lock/syscall 202");
+    assert_eq!(only.causes(1), before);
+    assert_eq!(only.analysis.status(), Status::MaxDepthReached);
+}
+
+#[test]
+fn the_next_process_is_told_which_ops_are_of_interest() {
+    let is_filter = |request: &Request| matches!(request, Request::FilterChanged(_));
+    let mut session = Session::new(two_peaks(), Params::default());
+    session.run(110);
+    let told: Vec<_> = session
+        .log
+        .iter()
+        .filter(|r| is_filter(r))
+        .cloned()
+        .collect();
+    assert!(!session.finished && !told.is_empty());
+    session.analysis.next_process();
+    let again = session.analysis.requests();
+    assert_eq!(again.iter().find(|r| is_filter(r)), told.last());
+}
+
+#[test]
+fn ops_below_what_can_be_told_are_of_interest_too() {
+    let program = Program::default().function(0, "f0", &[], |run| run.work(400));
+    let mut analysis = Analysis::new(Params::default());
+    analysis.set_noise(Noise::new(Ticks(1_000), Ticks(0), "too short".to_owned()));
+    let mut session = Session::over(program, analysis);
+    session.run(5_000);
+    assert!(session.finished);
 }
 
 #[test]

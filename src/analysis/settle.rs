@@ -24,6 +24,14 @@ impl Analysis {
         self.filter_ops();
     }
 
+    /// Asks anew for what a new engine has to be asked for: it has not heard which ops are of interest.
+    pub fn next_process(&mut self) {
+        self.filter.clear();
+        if !self.finished {
+            self.filter_ops();
+        }
+    }
+
     /// Asks for the ops of peaks that still descend, and for a few of every ended peak wherever another
     /// one has begun to measure: what slow ops do means little without what fast ops do there.
     pub(super) fn filter_ops(&mut self) {
@@ -42,7 +50,9 @@ impl Analysis {
             .filter_map(|at| {
                 let (first, _) = self.params.resolution.bounds(at.peak.first_bucket)?;
                 let (_, last) = self.params.resolution.bounds(at.peak.last_bucket)?;
-                Some(first..=last)
+                // Ops that are shorter than can be told are counted in the bucket of the shortest that can.
+                let shortest = at.peak.contains(self.bucket(Ticks(0)));
+                Some(if shortest { Ticks(0) } else { first }..=last)
             })
             .collect();
         if !filter.is_empty() && filter != self.filter {

@@ -168,10 +168,9 @@ impl Session {
                 break;
             }
             let op = self.one_op();
-            let resolution = self.analysis.profile().resolution();
             match &self.filter {
                 Some(ranges) if !ranges.iter().any(|range| range.contains(&op.latency)) => {
-                    let bucket = resolution.bucket(op.latency);
+                    let bucket = self.analysis.bucket(op.latency);
                     self.analysis.add_unrecorded(bucket, 1, op.latency);
                 }
                 _ => self.analysis.op(&op),

@@ -260,7 +260,11 @@ impl<'a> Profile<'a> {
         };
         let exit_status = ending.shell_status();
         // The answer is here: nobody shall have to wait for the program's end to see it.
-        self.publish(pid, shown(command), exit_status)?;
+        self.publish(pid, shown(command), exit_status)
+            .map_err(|failure| match exit_status {
+                Some(_) => failure,
+                None => started::wait_after(failure, pid, &self.interrupts),
+            })?;
         if exit_status.is_none() {
             if let Ending::Interrupted(Level::LeaveAtOnce(signal)) = ending {
                 return Ok(ExitStatus::LeftAtOnce(signal));

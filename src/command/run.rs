@@ -7,7 +7,7 @@ use crate::session::Ending;
 use crate::terminal::interrupts::Level;
 
 use super::conduct::{Conduct, Show, Stdout, shown};
-use super::started::{self, wait_for_exit};
+use super::started::{self, wait_after, wait_for_exit};
 
 /// Does it.
 ///
@@ -71,7 +71,9 @@ fn one_run(
     };
     if go_on == GoOn::No {
         // The answer is here: nobody shall have to wait for the program's end to see it.
-        conduct.publish(target.clone(), Show::Report)?;
+        conduct
+            .publish(target.clone(), Show::Report)
+            .map_err(|failure| wait_after(failure, pid, &conduct.interrupts))?;
         show = Show::Nothing;
         if let Ending::Interrupted(Level::LeaveAtOnce(signal)) = ending {
             return Ok((ExitStatus::LeftAtOnce(signal), GoOn::No));

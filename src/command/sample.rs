@@ -24,7 +24,7 @@ use crate::terminal::interrupts::{Interrupts, Level, Switch};
 use crate::terminal::warning;
 
 use super::conduct::shown;
-use super::started::wait_for_exit;
+use super::started::{wait_after, wait_for_exit};
 
 mod during;
 mod users;
@@ -118,15 +118,20 @@ pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
             sampler.know(pid);
             let pid = held.release().class(FailureKind::Target)?;
             sampler.count_from_now(options.duration);
-            let process = darc_tracer::perf::pidfd(pid).class(FailureKind::Other)?;
-            sampler.sample(Some(&process), |_| Ok(()))?;
+            let sampled = darc_tracer::perf::pidfd(pid)
+                .class(FailureKind::Other)
+                .and_then(|process| sampler.sample(Some(&process), |_| Ok(())));
+            sampled.map_err(|failure| wait_after(failure, pid, &sampler.interrupts))?;
             Some(pid)
         }
     };
-    let published = sampler.publish(&options, None, output);
-    // A program that was started is waited for in any case.
-    let status = sampler.exit_status(ended);
-    published.and(status)
+    if let Err(failure) = sampler.publish(&options, None, output) {
+        return Err(match ended {
+            Some(pid) => wait_after(failure, pid, &sampler.interrupts),
+            None => failure,
+        });
+    }
+    sampler.exit_status(ended)
 }
 
 /// The processes that run.

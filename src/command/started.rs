@@ -6,6 +6,7 @@ use crate::exit::{ExitStatus, Failure, FailureKind};
 use crate::session::program::Program;
 use crate::session::{Ending, SessionError};
 use crate::terminal::interrupts::{Interrupts, Level};
+use crate::terminal::warning;
 
 impl Ending {
     /// How darc ends that passes on how a program has ended. `None` when it runs on.
@@ -53,6 +54,13 @@ pub(super) fn had_begun(failure: &Failure) -> bool {
 /// What the person is told when the analysis fails while the program runs.
 pub(super) fn ended_early(failure: &Failure) -> String {
     format!("measuring ended early: {}", failure.text())
+}
+
+/// Waits for a started program although something failed, which is said at once: the program may run for long.
+pub(super) fn wait_after(failure: Failure, pid: i32, interrupts: &Interrupts) -> Failure {
+    warning::print(&failure.text());
+    let _ = wait_for_exit(pid, interrupts);
+    failure
 }
 
 /// Waits for a started program that is no longer traced. `None` when the person does not want to.

@@ -21,7 +21,7 @@ use super::answering::Answers;
 use super::attach::command_line;
 use super::conduct::shown;
 use super::profile::{Sheet, on_stderr};
-use super::started::wait_for_exit;
+use super::started::{wait_after, wait_for_exit};
 
 /// The longest time between two readings of the kernel's buffers.
 const SLICE: Duration = Duration::from_millis(50);
@@ -70,14 +70,19 @@ pub fn execute(options: &ProfileOptions) -> Result<ExitStatus, Failure> {
         ..Target::default()
     };
     let keys = Keys::new(child.is_none());
+    let failed = |failure| match child {
+        Some(_) => wait_after(failure, pid, &interrupts),
+        None => failure,
+    };
+    let claim = Claim::beside(pid).class(FailureKind::Other);
     let mut watched = Watched {
         trace,
         profiles: SyscallProfiles::new(options.resolution, darc_tracer::tsc()),
-        answers: Answers::new(Claim::beside(pid).class(FailureKind::Other)?, keys),
+        answers: Answers::new(claim.map_err(failed)?, keys),
         target,
         since,
     };
-    let ending = watched.watch(pid, options, &interrupts)?;
+    let ending = watched.watch(pid, options, &interrupts).map_err(failed)?;
     let now = darc_tracer::tsc();
     let ended = match (&ending, &child) {
         (None, Some(_)) => wait_for_exit(pid, &interrupts),
@@ -100,8 +105,12 @@ pub fn execute(options: &ProfileOptions) -> Result<ExitStatus, Failure> {
     // The instance of the kernel's tracing goes before anything can fail.
     drop(watched);
     let reporting = interrupts.report();
-    sheet.publish(&set)?;
+    let published = sheet.publish(&set);
     drop(reporting);
+    published.map_err(|failure| match ended {
+        Some(_) => failure,
+        None => failed(failure),
+    })?;
     let ended = match (ended, ending, child) {
         // It was let run on; its exit status is still awaited.
         (None, Some(Level::End | Level::GoOn), Some(_)) => wait_for_exit(pid, &interrupts),

@@ -235,8 +235,12 @@ impl Watch {
             if let Some(ended) = self.ended(deadline, interrupts, Duration::from_millis(1))? {
                 return Ok(ended);
             }
-            if let Some(note) = self.watching.take_notes().pop() {
-                state.message = warning::one_line(&note);
+            let notes = self.watching.take_notes();
+            if let Some(note) = notes.first() {
+                state.message = warning::one_line(note);
+                if notes.len() > 1 {
+                    state.message += &format!(" (and {} more)", notes.len() - 1);
+                }
                 changed = true;
             }
             if Instant::now() >= next {

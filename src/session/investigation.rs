@@ -226,12 +226,45 @@ impl Investigation {
         }
     }
 
-    /// The fnode that makes so many calls in the op that measuring them has drowned everything.
+    /// The fnode that is called so often in the op that measuring it has drowned everything.
     fn too_busy(&self, op: &Op) -> Option<FnodeId> {
         let most = self.most_calls?;
-        let busy = op.touched.iter().filter(|touched| touched.count > most);
-        busy.filter_map(|touched| self.analysis.ftree().get(touched.fnode)?.parent)
-            .next()
+        let mut busy = op.touched.iter().filter(|touched| touched.count > most);
+        busy.next().map(|touched| touched.fnode)
+    }
+
+    /// Ends what measures so many calls of `busy`: the paths that end at its caller, or where that is decided, at it and
+    /// below it.
+    fn give_up_busy(&mut self, busy: FnodeId) {
+        let most = self.most_calls.unwrap_or(u64::MAX);
+        let why = |what: &str| {
+            Stop::NotInstrumentable(format!(
+                "{what}, too many to follow with breakpoints; --engine jump can"
+            ))
+        };
+        let ftree = self.analysis.ftree();
+        let is_open = |id: &FnodeId| {
+            let mut records = ftree.fnode(*id).records();
+            records.any(|(_, record)| record.state.is_open())
+        };
+        let caller = ftree.get(busy).and_then(|fnode| fnode.parent);
+        if let Some(caller) = caller.filter(is_open) {
+            let why = why(&format!(
+                "it makes more than {most} calls at one place in an op"
+            ));
+            self.analysis.give_up(caller, why);
+            return;
+        }
+        let ids = ftree.fnodes().map(|fnode| fnode.id);
+        let open = ids
+            .filter(|&id| ftree.path(id).contains(&busy))
+            .filter(is_open);
+        for id in open.collect::<Vec<_>>() {
+            let why = why(&format!(
+                "it is called more than {most} times in an op, or below what is"
+            ));
+            self.analysis.give_up(id, why);
+        }
     }
 
     /// What an indirect site of `parent` was seen to call.
@@ -334,12 +367,11 @@ impl Investigation {
             let _ = listener.send(op.clone());
         }
         match self.too_busy(op) {
-            Some(fnode) => {
-                let why = format!(
-                    "it makes more than {} calls at one place in an op, too many to follow with breakpoints; --engine jump can",
-                    self.most_calls.unwrap_or(u64::MAX)
-                );
-                self.analysis.give_up(fnode, Stop::NotInstrumentable(why));
+            Some(busy) => {
+                // It was an op all the same.
+                let bucket = self.analysis.bucket(op.latency);
+                self.analysis.add_unrecorded(bucket, 1, op.latency);
+                self.give_up_busy(busy);
             }
             None => self.analysis.op_with(op, away),
         }
@@ -393,4 +425,62 @@ pub fn returns_twice(name: &str) -> bool {
         "savectx",
     ];
     NAMES.contains(&name) || name.ends_with("jump_fcontext")
+}
+
+#[cfg(test)]
+mod tests {
+    use darc_tracer::record::{Touched, Tsc};
+
+    use super::*;
+    use crate::analysis::Request;
+
+    /// An op that calls these fnodes so often.
+    fn op(number: u64, calls: &[(FnodeId, u64)]) -> Op {
+        let start = Tsc(1_000_000 * number);
+        let touched = calls.iter().map(|&(fnode, count)| Touched {
+            fnode,
+            max: Ticks(90_000),
+            max_start: start,
+            sum: Ticks(90_000),
+            count,
+        });
+        Op {
+            arguments: darc_tracer::record::Arguments::default(),
+            tid: 1,
+            start,
+            end: start,
+            latency: Ticks(100_000),
+            touched: touched.collect(),
+        }
+    }
+
+    #[test]
+    fn an_op_with_too_many_calls_is_one_and_ends_what_measures_them() {
+        let spec = NameSpec::parse("f0").unwrap();
+        let mut investigation = Investigation::new(spec, Params::default());
+        investigation.most_calls = Some(2_000);
+        let below = FnodeId(2);
+        let mut count = 10;
+        for number in 1..=1_000 {
+            let measured = investigation.analysis.ftree().get(below).is_some();
+            let calls = [(below, count)];
+            investigation.take_op(&op(number, if measured { &calls } else { &[] }), &[]);
+            for request in investigation.analysis.requests() {
+                let Request::Expand(fnode) = request else {
+                    continue;
+                };
+                let analysis = &mut investigation.analysis;
+                let callee = Callee::Function(crate::analysis::CalleeId(fnode.0));
+                analysis.add_child(fnode, SiteId(fnode.0), callee);
+                analysis.expanded(fnode, Tsc(0));
+                // f0 is decided for it: from now on it is called too often.
+                count = if fnode == below { 5_000 } else { count };
+            }
+            assert_eq!(investigation.analysis.profile().count(), number);
+        }
+        let causes = investigation.analysis.root_causes(1);
+        assert_eq!(causes.len(), 1);
+        assert_eq!(causes[0].path.last(), Some(&below));
+        assert!(matches!(causes[0].stop, Stop::NotInstrumentable(_)));
+    }
 }

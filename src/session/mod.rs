@@ -127,6 +127,7 @@ impl<'a> Session<'a> {
             EngineKind::Jump => (None, ""),
         };
         investigation.most_calls = most_calls;
+        investigation.analysis.next_process();
         let remedy = format!(
             "its ops are so short that the {} engine cannot tell who takes their time{other}",
             kind.name()

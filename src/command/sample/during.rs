@@ -142,9 +142,13 @@ impl<'a> Conduct<'a> {
                 ));
             }
         };
-        let shown = clock_error.and_then(|error| self.show(error, output));
-        let ended = self.sampler.exit_status(started);
-        match (shown?, ended?) {
+        let shown = clock_error
+            .and_then(|error| self.show(error, output))
+            .map_err(|failure| match started {
+                Some(pid) => started::wait_after(failure, pid, &self.sampler.interrupts),
+                None => failure,
+            })?;
+        match (shown, self.sampler.exit_status(started)?) {
             (ExitStatus::NoOps, ExitStatus::Done) => Ok(ExitStatus::NoOps),
             (_, ended) => Ok(ended),
         }

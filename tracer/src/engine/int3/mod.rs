@@ -195,6 +195,71 @@ impl Int3 {
         self.cost = calibration.cost;
     }
 
+    /// Whether the target has ended, is about to, or has become another program: what was mapped is not there any more.
+    fn is_lost(&self) -> bool {
+        let arena = self.arena.as_ref().map(|arena| arena.extent().0);
+        arena.is_some_and(|start| self.memory.read(start, &mut [0]).is_err())
+    }
+
+    /// Brings breakpoints to the plan.
+    fn bring_to(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
+        if plan.asynchronous.is_some() {
+            return Err(Error::Unsuitable(
+                "breakpoints cannot follow requests from one thread to another".to_owned(),
+            ));
+        }
+        self.chain = plan.chain.clone();
+        let wanted = points::wanted(plan);
+        let near = plan
+            .f0
+            .as_ref()
+            .map(|f0| TargetAddr(f0.entry()))
+            .or_else(|| wanted.keys().min().copied());
+        let Some(near) = near else {
+            return Ok(Vec::new());
+        };
+        self.prepare_arena(near)?;
+        let unwanted: Vec<_> = self
+            .points
+            .addresses()
+            .filter(|addr| !wanted.contains_key(addr))
+            .collect();
+        for addr in unwanted {
+            self.points.disarm(&self.memory, &mut self.ledger, addr)?;
+        }
+        // The edges come first: a site that is armed already must find the new tree.
+        self.edges = Edges::new(&plan.edges);
+        self.generation += 1;
+        let planned = |addr: TargetAddr, roles: &Roles| {
+            let len = roles.site.as_ref().map_or(1, |site| site.call.len);
+            let codes = plan
+                .f0
+                .iter()
+                .chain(plan.functions.iter().map(|function| &function.code));
+            let bytes = codes
+                .into_iter()
+                .find_map(|code| code.bytes_at(addr.0, len.into()));
+            bytes.map_or(Vec::new(), <[u8]>::to_vec)
+        };
+        let mut refused = Vec::new();
+        let shared = SharedCode::of(self.pid)?;
+        for (addr, roles) in wanted {
+            if let Some(reason) = shared.refusal(addr.0) {
+                refused.push(Refused { addr, reason });
+                continue;
+            }
+            let expected = planned(addr, &roles);
+            if let Err(error) = self.arm(addr, roles, &expected) {
+                refused.push(Refused {
+                    addr,
+                    reason: error.to_string(),
+                });
+            }
+        }
+        refused.sort_by_key(|refused| refused.addr);
+        Ok(refused)
+    }
+
     /// Maps the memory for the landing pad and the copies, once, near the first instrumented code.
     fn prepare_arena(&mut self, near: TargetAddr) -> Result<()> {
         if self.arena.is_some() {
@@ -363,61 +428,12 @@ impl Engine for Int3 {
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
-        if plan.asynchronous.is_some() {
-            return Err(Error::Unsuitable(
-                "breakpoints cannot follow requests from one thread to another".to_owned(),
-            ));
+        match self.bring_to(plan) {
+            Ok(refused) if refused.is_empty() => Ok(refused),
+            // The poll that follows says how the target ended.
+            _ if self.is_lost() => Ok(Vec::new()),
+            outcome => outcome,
         }
-        self.chain = plan.chain.clone();
-        let wanted = points::wanted(plan);
-        let near = plan
-            .f0
-            .as_ref()
-            .map(|f0| TargetAddr(f0.entry()))
-            .or_else(|| wanted.keys().min().copied());
-        let Some(near) = near else {
-            return Ok(Vec::new());
-        };
-        self.prepare_arena(near)?;
-        let unwanted: Vec<_> = self
-            .points
-            .addresses()
-            .filter(|addr| !wanted.contains_key(addr))
-            .collect();
-        for addr in unwanted {
-            self.points.disarm(&self.memory, &mut self.ledger, addr)?;
-        }
-        // The edges come first: a site that is armed already must find the new tree.
-        self.edges = Edges::new(&plan.edges);
-        self.generation += 1;
-        let planned = |addr: TargetAddr, roles: &Roles| {
-            let len = roles.site.as_ref().map_or(1, |site| site.call.len);
-            let codes = plan
-                .f0
-                .iter()
-                .chain(plan.functions.iter().map(|function| &function.code));
-            let bytes = codes
-                .into_iter()
-                .find_map(|code| code.bytes_at(addr.0, len.into()));
-            bytes.map_or(Vec::new(), <[u8]>::to_vec)
-        };
-        let mut refused = Vec::new();
-        let shared = SharedCode::of(self.pid)?;
-        for (addr, roles) in wanted {
-            if let Some(reason) = shared.refusal(addr.0) {
-                refused.push(Refused { addr, reason });
-                continue;
-            }
-            let expected = planned(addr, &roles);
-            if let Err(error) = self.arm(addr, roles, &expected) {
-                refused.push(Refused {
-                    addr,
-                    reason: error.to_string(),
-                });
-            }
-        }
-        refused.sort_by_key(|refused| refused.addr);
-        Ok(refused)
     }
 
     fn poll(&mut self, wait: Duration, sink: &mut dyn Sink) -> Result<Option<Notice>> {

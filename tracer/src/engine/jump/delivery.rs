@@ -42,7 +42,12 @@ impl Jump {
         }
         self.recycling.look(installed, &self.memory, rings, take);
         self.counters.records += records.len() as u64;
-        for record in records {
+        // What was called is learnt first: ops of other threads, before it in this list, may not know it yet, and must not
+        // decide without.
+        let (targets, others): (Vec<Record>, Vec<Record>) = records
+            .into_iter()
+            .partition(|record| matches!(record, Record::Target { .. }));
+        for record in targets.into_iter().chain(others) {
             match record {
                 Record::Op { .. } => deliver(record, tree, self.generation, self.serving, sink),
                 Record::Enqueued {

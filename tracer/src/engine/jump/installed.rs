@@ -12,9 +12,8 @@ use crate::remote_call::RemoteCaller;
 
 use super::asm::Surroundings;
 use super::layout::{
-    BLOCKS, DESCRIPTORS, FNODES, HEADER, LIVE, block, counts, descriptor, header, node, ring,
+    BLOCKS, DESCRIPTORS, FNODES, HEADER, LIVE, MAGIC, block, counts, descriptor, header, node, ring,
 };
-use super::mapping;
 use super::runtime::{self, Runtime};
 use super::unwinding::{self, Anchor, Calls, Row};
 use super::world::World;
@@ -111,6 +110,8 @@ pub struct Installed {
     pub arenas: Vec<CodeArena>,
     /// Makes system calls in the target.
     pub caller: RemoteCaller,
+    /// How many arenas are filled; control data is filled with the first.
+    pub(super) filled: Option<usize>,
 }
 
 /// What probes cost, as calibrated, in cycles.
@@ -155,15 +156,35 @@ impl Room {
 }
 
 impl Installed {
-    /// Fills what was mapped: the arenas behind the first `filled`, and when nothing was filled before, the rest.
+    /// What has just been mapped, without arenas.
+    #[must_use]
+    pub fn new(around: Surroundings, blocks: u32, room: Room, caller: RemoteCaller) -> Installed {
+        Installed {
+            around,
+            blocks,
+            room,
+            arenas: Vec::new(),
+            caller,
+            filled: None,
+        }
+    }
+
+    /// Whether control data and the first arenas are filled.
+    #[must_use]
+    pub fn is_filled(&self) -> bool {
+        self.filled.is_some()
+    }
+
+    /// Fills what was mapped since it was last called.
     ///
     /// # Errors
     /// When the target is gone.
-    pub fn fill(&mut self, memory: &Memory, filled: Option<usize>) -> Result<()> {
-        if filled.is_none() {
+    pub fn fill(&mut self, memory: &Memory) -> Result<()> {
+        if self.filled.is_none() {
             self.write_descriptors(memory)?;
         }
-        for code in &mut self.arenas[filled.unwrap_or(0)..] {
+        let filled = self.filled.get_or_insert(0);
+        for code in &mut self.arenas[*filled..] {
             let start = code.arena.next().0;
             let (bytes, runtime) = runtime::emit(start, &self.around)
                 .map_err(|error| Error::Unsuitable(error.to_string()))?;
@@ -172,6 +193,7 @@ impl Installed {
             code.table = Table::begin(&mut code.arena, memory)?;
             code.runtime = runtime;
             code.place(memory, &bytes, &frames)?;
+            *filled += 1;
         }
         Ok(())
     }
@@ -248,7 +270,8 @@ impl Installed {
     /// Whether the mappings are still there: else the program has ended, or is another.
     #[must_use]
     pub fn is_there(&self, memory: &Memory) -> bool {
-        mapping::is_there(self.around.control, memory)
+        let at = TargetAddr(self.around.control + HEADER + header::MAGIC);
+        memory.read_word(at).ok() == Some(MAGIC)
     }
 
     /// Tells the stubs whether to measure, and in which generation of the plan.

@@ -93,122 +93,56 @@ fn give_back_control(
     Ok(why)
 }
 
-/// Whether control data is where it was put: else the program has ended, or is another.
-pub(super) fn is_there(control: u64, memory: &Memory) -> bool {
-    let at = TargetAddr(control + HEADER + header::MAGIC);
-    memory.read_word(at).ok() == Some(MAGIC)
-}
-
-/// The first half of an installation. Each system call in the target's name takes some 0.1 ms, in which the target
-/// stands still: all at once would be too long a stop.
-#[derive(Debug)]
-pub struct Begun {
+/// Maps control data and rings, which [`Installed::fill`] has to fill. The target's own list of descriptors is as
+/// before afterwards, and so are its mappings where this fails.
+///
+/// # Errors
+/// When the target has no thread pointers, or may not map memory.
+pub fn map(
     pid: i32,
-    control: u64,
-    blocks: usize,
-    tid_offset: Option<u32>,
-    caller: RemoteCaller,
-}
-
-impl Begun {
-    /// Maps control data.
-    ///
-    /// # Errors
-    /// When the target has no thread pointers, or may not map memory.
-    pub fn begin(
-        pid: i32,
-        memory: &Memory,
-        world: &mut World,
-        caller: RemoteCaller,
-    ) -> Result<Begun> {
-        let tid_offset = thread_pointers(pid, memory, world)?;
-        let threads = world.threads().count();
-        let blocks = (2 * threads + SPARE_BLOCKS).min(MOST_BLOCKS);
-        let control = caller.borrow(world.worker()?, |worker| {
-            map_control(worker, memory, blocks)
-        })?;
-        announce(memory, control, blocks as u32, (0, 0))?;
-        Ok(Begun {
-            pid,
-            control,
-            blocks,
-            tid_offset,
-            caller,
-        })
-    }
-
-    /// Maps the rings, in a later stop. [`Installed::fill`] has to fill what is mapped then. The target's own list of
-    /// descriptors is as before afterwards.
-    ///
-    /// # Errors
-    /// When the target is gone, or may not map memory.
-    pub fn complete(
-        self,
-        memory: &Memory,
-        world: &mut World,
-        (costs, room): (Costs, Room),
-    ) -> Result<(Installed, Rings)> {
-        let Begun {
-            pid,
-            control,
-            blocks,
-            ..
-        } = self;
-        if !is_there(control, memory) {
-            return Err(Error::ThreadGone { tid: pid });
-        }
-        let (words, rings) = self.caller.borrow(world.worker()?, |worker| {
-            match share_rings(worker, memory, control, (blocks, room)) {
-                Ok(rings) => Ok(rings),
-                Err(error) => Err(give_back_control(worker, control, blocks, error)?),
-            }
-        })?;
-        let me = std::process::id();
-        words.store(ring::OWNER as usize, me.into());
-        words.store(ring::OWNER as usize + 8, began(me.into()).unwrap_or(0));
-        words.store(ring::CONTROL as usize, control);
-        let around = Surroundings {
-            pid: id_in_target(pid).unwrap_or(pid),
-            control,
-            rings,
-            ring_bytes: room.ring_bytes(),
-            inside: costs.inside,
-            outside: costs.outside,
-            inside_f0: costs.inside_f0,
-            counted: costs.counted,
-            tid_offset: self.tid_offset,
-        };
-        let installed = Installed {
-            around,
-            blocks: blocks as u32,
-            room,
-            arenas: Vec::new(),
-            caller: self.caller,
-        };
-        announce(
-            memory,
-            control,
-            installed.blocks,
-            (rings, room.ring_bytes()),
-        )?;
-        Ok((installed, Rings::new(words, blocks, room.ring_bytes())))
-    }
-}
-
-/// Writes by what a later tracer knows the mappings: how many blocks there are, and where the rings are, of how many
-/// bytes each.
-fn announce(
     memory: &Memory,
-    control: u64,
-    blocks: u32,
-    (rings, ring_bytes): (u64, u64),
-) -> Result<()> {
+    world: &mut World,
+    caller: RemoteCaller,
+    (costs, room): (Costs, Room),
+) -> Result<(Installed, Rings)> {
+    let tid_offset = thread_pointers(pid, memory, world)?;
+    let threads = world.threads().count();
+    let blocks = (2 * threads + SPARE_BLOCKS).min(MOST_BLOCKS);
+    let (control, words, rings) = caller.borrow(world.worker()?, |worker| {
+        let control = map_control(worker, memory, blocks)?;
+        match share_rings(worker, memory, control, (blocks, room)) {
+            Ok((words, rings)) => Ok((control, words, rings)),
+            Err(error) => Err(give_back_control(worker, control, blocks, error)?),
+        }
+    })?;
+    let me = std::process::id();
+    words.store(ring::OWNER as usize, me.into());
+    words.store(ring::OWNER as usize + 8, began(me.into()).unwrap_or(0));
+    words.store(ring::CONTROL as usize, control);
+    let around = Surroundings {
+        pid: id_in_target(pid).unwrap_or(pid),
+        control,
+        rings,
+        ring_bytes: room.ring_bytes(),
+        inside: costs.inside,
+        outside: costs.outside,
+        inside_f0: costs.inside_f0,
+        counted: costs.counted,
+        tid_offset,
+    };
+    announce(memory, &around, blocks as u32)?;
+    let installed = Installed::new(around, blocks as u32, room, caller);
+    Ok((installed, Rings::new(words, blocks, room.ring_bytes())))
+}
+
+/// Writes by what a later tracer knows the mappings.
+fn announce(memory: &Memory, around: &Surroundings, blocks: u32) -> Result<()> {
     let mut head = [0; header::FILTER as usize];
     head[header::MAGIC as usize..][..8].copy_from_slice(&MAGIC.to_le_bytes());
     head[header::BLOCKS as usize..][..4].copy_from_slice(&blocks.to_le_bytes());
-    head[header::RINGS as usize..][..8].copy_from_slice(&rings.to_le_bytes());
-    head[header::RING_BYTES as usize..][..8].copy_from_slice(&ring_bytes.to_le_bytes());
-    memory.write(TargetAddr(control + HEADER), &head)
+    head[header::RINGS as usize..][..8].copy_from_slice(&around.rings.to_le_bytes());
+    head[header::RING_BYTES as usize..][..8].copy_from_slice(&around.ring_bytes.to_le_bytes());
+    memory.write(TargetAddr(around.control + HEADER), &head)
 }
 
 /// Maps the target's memory file here. The target cannot shrink it, which would end this process.

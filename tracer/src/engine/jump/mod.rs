@@ -55,7 +55,6 @@ pub use profiler::{BucketCount, Counts, Profiler, calibrate_counting};
 
 use installed::{Costs, Room};
 use layout::{HEADER, header, ring as ring_layout};
-use mapping::Begun;
 use patches::Patch;
 use recycling::Recycling;
 use ring::Rings;
@@ -191,9 +190,7 @@ impl Jump {
         let pid = self.pid;
         let memory = self.memory.again()?;
         let mappings = maps::read(pid)?;
-        let space = self.space.take();
-        let filled = space.as_ref().map(|space| space.installed.arenas.len());
-        let mut space = match space {
+        let mut space = match self.space.take() {
             Some(space) => space,
             None => self.map_space(&memory, &mappings)?,
         };
@@ -212,30 +209,26 @@ impl Jump {
                     }
                 }
             }
-            match filled {
+            match space.installed.is_filled() {
                 // The target could run meanwhile, but a library that comes and goes would be gone before the probes are set.
-                Some(_) => space.installed.fill(&memory, filled),
-                None => Ok(()),
+                true => space.installed.fill(&memory),
+                false => Ok(()),
             }
         });
-        let outcome = outcome.and_then(|()| match filled {
-            Some(_) => Ok(()),
-            // Nothing leads there yet: nobody need stand still.
-            None => space.installed.fill(&memory, None),
-        });
+        // The first time nothing is awaited: nobody need stand still.
+        let outcome = outcome.and_then(|()| space.installed.fill(&memory));
         // Whatever came of it: what is mapped must be known, to be removed.
         self.space = Some(space);
         outcome?;
         self.write_filter()
     }
 
-    /// Maps what the stubs work with, in two stops.
+    /// Maps what the stubs work with.
     fn map_space(&mut self, memory: &Memory, mappings: &[Mapping]) -> Result<Space> {
         let (pid, costs) = (self.pid, (self.costs, self.room));
         let caller = RemoteCaller::find(pid, memory, mappings)?;
-        let begun = self.while_stopped(|world| Begun::begin(pid, memory, world, caller))?;
-        let complete = |world: &mut World| begun.complete(memory, world, costs);
-        let (installed, rings) = self.while_stopped(complete)?;
+        let (installed, rings) =
+            self.while_stopped(|world| mapping::map(pid, memory, world, caller, costs))?;
         Ok(Space::new(installed, rings))
     }
 

@@ -62,22 +62,21 @@ impl Installed {
                         mapped.then(|| CodeArena::bare(Arena::found(TargetAddr(start), len)))
                     })
                     .collect::<Option<Vec<_>>>()?;
+                let around = Surroundings {
+                    pid: 0,
+                    control,
+                    rings: mapping.start,
+                    ring_bytes,
+                    inside: 0,
+                    outside: 0,
+                    inside_f0: 0,
+                    counted: (0, 0),
+                    tid_offset: None,
+                };
+                let caller = RemoteCaller::find(pid, memory, &mappings).ok()?;
                 Some(Installed {
-                    around: Surroundings {
-                        pid: 0,
-                        control,
-                        rings: mapping.start,
-                        ring_bytes,
-                        inside: 0,
-                        outside: 0,
-                        inside_f0: 0,
-                        counted: (0, 0),
-                        tid_offset: None,
-                    },
-                    blocks,
-                    room: Room::default(),
                     arenas,
-                    caller: RemoteCaller::find(pid, memory, &mappings).ok()?,
+                    ..Installed::new(around, blocks, Room::default(), caller)
                 })
             })
             .collect()
@@ -277,22 +276,21 @@ mod tests {
         };
         let memory = Memory::open(pid).unwrap();
         let mappings = maps::read(pid).unwrap();
+        let around = Surroundings {
+            pid,
+            control: 0,
+            rings: 0,
+            ring_bytes: 0,
+            inside: 0,
+            outside: 0,
+            inside_f0: 0,
+            counted: (0, 0),
+            tid_offset: None,
+        };
+        let caller = RemoteCaller::find(pid, &memory, &mappings).unwrap();
         let with_arena = |start: u64| Installed {
-            around: Surroundings {
-                pid,
-                control: 0,
-                rings: 0,
-                ring_bytes: 0,
-                inside: 0,
-                outside: 0,
-                inside_f0: 0,
-                counted: (0, 0),
-                tid_offset: None,
-            },
-            blocks: 0,
-            room: Room::default(),
             arenas: vec![CodeArena::bare(Arena::found(TargetAddr(start), 4096))],
-            caller: RemoteCaller::find(pid, &memory, &mappings).unwrap(),
+            ..Installed::new(around, 0, Room::default(), caller)
         };
         assert!(with_arena(at.pc & !4095).is_visited(&memory, at, &mappings));
         assert!(!with_arena(4096).is_visited(&memory, at, &mappings));
