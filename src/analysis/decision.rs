@@ -10,8 +10,10 @@ use super::peak_record::{Outcome, PathState, Stop};
 /// What an op said about an fnode's time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Contribution {
-    /// Who takes it, or that it is no op to ask.
-    Told,
+    /// Who takes it.
+    Counted,
+    /// Nothing: it was not called, or took next to nothing.
+    Silent,
     /// Nothing: the measurement is not exact enough.
     Unresolved,
 }
@@ -45,7 +47,7 @@ impl Analysis {
         let least = self.ftree.fnode(call.fnode).record(peak).least_part;
         // Half of it is within what a cause varies by, as within a bucket.
         if least.is_some_and(|least| part(call.max, op) < least / 2) {
-            return Contribution::Told;
+            return Contribution::Silent;
         }
         let mut callees = Vec::new();
         let fnode = self.ftree.fnode(call.fnode);
@@ -58,6 +60,10 @@ impl Analysis {
                 true => call.max = call.max.saturating_sub(op.touched[at].max),
                 false => callees.push(&op.touched[at]),
             }
+        }
+        // Without the time away another call is the longest.
+        if let Some(Some(at)) = self.touched_at.get(call.fnode.0 as usize) {
+            call.max = call.max.max(op.touched[*at].max);
         }
         let shares = divide(&call, callees);
         let contributors =
@@ -79,7 +85,7 @@ impl Analysis {
             record.maxcount = record.maxcount.saturating_add(1);
             record.least_part = Some(record.least_part.map_or(part, |least| least.min(part)));
         }
-        Contribution::Told
+        Contribution::Counted
     }
 
     /// Decides wherever `decision_ops` ops of the peak have been collected.
@@ -105,6 +111,7 @@ impl Analysis {
 
     /// One decision: the function itself, callees, or both.
     pub(super) fn decide_at(&mut self, id: FnodeId, peak: u32) {
+        self.peaks[peak as usize - 1].unresolved = 0;
         let fnode = self.ftree.fnode(id);
         let own = fnode.record(peak).self_maxcount;
         let known = |child: &FnodeId| self.ftree.fnode(*child).record(peak);
@@ -157,6 +164,7 @@ impl Analysis {
     pub(super) fn set_state(&mut self, fnode: FnodeId, peak: u32, state: PathState) {
         let record = self.ftree.fnode_mut(fnode).record_mut(peak);
         self.steps += 1;
+        self.vain.remove(&(fnode, peak));
         let before = usize::from(record.state.is_open());
         let after = usize::from(state.is_open());
         record.state = state;

@@ -5,7 +5,7 @@
 //! path and answers. DARC, SIGMETRICS 2008, section 3; beyond the paper the peaks share one ftree, and
 //! maxcounts and states are kept per (fnode, peak).
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::RangeInclusive;
 
 use darc_tracer::plan::Chain;
@@ -18,8 +18,9 @@ use super::histogram::{Bucket, Profile};
 use super::noise::Noise;
 use super::params::{Params, PeakChoice};
 use super::peak_record::{PathState, Stop};
-use super::peaks::{Peak, find_peaks};
+use super::peaks::Peak;
 use super::root_cause::{self, PeakStatus, RootCause, Status};
+use super::vain::Vain;
 use super::values::{self, Telling, Values};
 
 /// What the session is to do.
@@ -61,6 +62,8 @@ pub struct Analysis {
     /// Where the record of each fnode is in the op at hand; kept to save allocations.
     pub(super) touched_at: Vec<Option<usize>>,
     pub(super) noise: Noise,
+    /// By fnode and peak: the ops since its state changed that brought the path no nearer to its decision.
+    pub(super) vain: HashMap<(FnodeId, u32), Vain>,
     /// What is computed from the arguments of each op.
     expressions: Vec<Expression>,
     /// What the kernel told of time away; nothing when nobody asked.
@@ -73,7 +76,7 @@ pub(super) struct PeakAnalysis {
     pub(super) peak: Peak,
     /// How many (fnode, peak) pairs are waiting or collecting; none before the descent begins.
     pub(super) open: Option<usize>,
-    /// Ops that were too short for what was measured in them to mean anything.
+    /// Ops since its last decision that were too short for what was measured in them to mean anything.
     pub(super) unresolved: u64,
     /// What the expressions were in its ops.
     pub(super) values: Values,
@@ -99,6 +102,7 @@ impl Analysis {
             steps: 0,
             touched_at: Vec::new(),
             noise: Noise::default(),
+            vain: HashMap::new(),
             expressions: Expression::arguments(),
             off_cpu: None,
         }
@@ -171,7 +175,7 @@ impl Analysis {
         let f0 = self.ftree.fnode_mut(FnodeId::ROOT);
         f0.record_mut(peak).stats.add(&root);
         self.index_touched(op);
-        let mut unresolved = 0;
+        let mut ended = Vec::new();
         for index in 0..self.measured.len() {
             let fnode = self.measured[index];
             if !self.counts_for(fnode, op) {
@@ -179,20 +183,18 @@ impl Analysis {
             }
             let call = match fnode {
                 FnodeId::ROOT => Some(root),
-                _ => self.touched_at[fnode.0 as usize].map(|at| self.whole(op, &op.touched[at])),
+                _ => self.touched_at[fnode.0 as usize].map(|at| self.whole(&op.touched[at])),
             };
             self.measure(op, peak, fnode, call.as_ref());
-            let state = &self.ftree.fnode(fnode).record(peak).state;
-            if let (Some(call), PathState::Collecting) = (call, state)
-                && self.contribute(op, peak, call) == Contribution::Unresolved
-            {
-                unresolved += 1;
+            if self.ftree.fnode(fnode).record(peak).state != PathState::Collecting {
+                continue;
             }
+            let said = call.map_or(Contribution::Silent, |call| self.contribute(op, peak, call));
+            let stop = self.lose_patience(fnode, peak, said);
+            ended.extend(stop.map(|stop| (fnode, stop)));
         }
-        // This may end paths, and what is measured changes.
-        for _ in 0..unresolved {
-            self.give_up_unresolved(peak);
-        }
+        // What is measured changes with it.
+        self.end_paths(peak, ended);
         self.decide(peak);
         if !self.finished && self.peaks[peak as usize - 1].open == Some(0) {
             self.filter_ops();
@@ -372,65 +374,6 @@ impl Analysis {
             .iter()
             .find(|at| at.peak.contains(bucket))
             .map(|at| at.peak.number)
-    }
-
-    /// Looks for peaks at `start_ops` ops and whenever their number has doubled: rare slow ops appear
-    /// late. Peaks that are known keep their number, for maxcounts belong to it; a new hump beside
-    /// them gets the next number.
-    pub(super) fn look_for_peaks(&mut self) {
-        if self.finished || self.profile.count() < self.next_look {
-            return;
-        }
-        while self.next_look <= self.profile.count() && self.next_look < u64::MAX {
-            self.next_look = self.next_look.saturating_mul(2);
-        }
-        for found in find_peaks(&self.profile) {
-            let overlaps = |at: &PeakAnalysis| {
-                found.first_bucket <= at.peak.last_bucket
-                    && at.peak.first_bucket <= found.last_bucket
-            };
-            if self.peaks.iter().any(overlaps) {
-                self.grow(&found);
-                continue;
-            }
-            let number = self.peaks.len() as u32 + 1;
-            let peak = Peak { number, ..found };
-            self.peaks.push(PeakAnalysis {
-                peak,
-                open: None,
-                unresolved: 0,
-                values: Values::default(),
-                example: None,
-            });
-        }
-        self.begin_descents();
-    }
-
-    /// A known peak takes in the buckets of its hump that belong to no peak yet: with few ops at first its
-    /// edges were not seen. What it has, it keeps.
-    fn grow(&mut self, found: &Peak) {
-        let taken =
-            |peaks: &[PeakAnalysis], bucket| peaks.iter().any(|at| at.peak.contains(bucket));
-        for index in 0..self.peaks.len() {
-            let Peak {
-                first_bucket,
-                last_bucket,
-                ..
-            } = self.peaks[index].peak;
-            if first_bucket > found.last_bucket || found.first_bucket > last_bucket {
-                continue;
-            }
-            let first = (found.first_bucket..first_bucket)
-                .rev()
-                .take_while(|&bucket| !taken(&self.peaks, bucket))
-                .last();
-            let last = (last_bucket + 1..found.last_bucket.saturating_add(1))
-                .take_while(|&bucket| !taken(&self.peaks, bucket))
-                .last();
-            let peak = &mut self.peaks[index].peak;
-            peak.first_bucket = first.unwrap_or(first_bucket);
-            peak.last_bucket = last.unwrap_or(last_bucket);
-        }
     }
 
     /// Begins at f0 for every chosen peak that has not begun.

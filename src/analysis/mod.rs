@@ -13,6 +13,7 @@ pub mod expression;
 pub mod ftree;
 pub mod handover;
 pub mod histogram;
+mod known_peaks;
 pub mod narrow;
 pub mod noise;
 pub mod offcpu;
@@ -31,6 +32,7 @@ mod settle;
 pub(crate) mod simulate;
 pub mod totals;
 pub mod units;
+mod vain;
 pub mod values;
 
 pub use darc_tracer::record::{FnodeId, SiteId};

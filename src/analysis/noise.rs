@@ -13,8 +13,8 @@ use super::descent::Analysis;
 use super::ftree::Expansion;
 use super::peak_record::{PathState, Stop};
 
-/// After so many times `decision_ops` ops without resolution a peak is given up.
-const PATIENCE: u64 = 5;
+/// After so many times `decision_ops` ops without resolution a peak, or one of its paths, is given up.
+pub(super) const PATIENCE: u64 = 5;
 
 /// How far measured times may be off.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -41,6 +41,11 @@ impl Noise {
     #[must_use]
     pub fn of_caller(&self) -> Ticks {
         self.of_caller
+    }
+
+    /// What is said of a peak that cannot be resolved.
+    pub(super) fn remedy(&self) -> &str {
+        &self.remedy
     }
 
     /// The latency of an op as far as it can be told: never shorter than what one probe may be off by.
@@ -94,27 +99,18 @@ impl Analysis {
         self.settle();
     }
 
-    /// Counts an unresolved op, and ends the peak's open paths when there is nothing but such ops.
+    /// Counts an op that is too short as a whole, and ends the peak's open paths when there is nothing but such ops.
     pub(super) fn give_up_unresolved(&mut self, peak: u32) {
         let at = &mut self.peaks[peak as usize - 1];
         at.unresolved = at.unresolved.saturating_add(1);
         if at.unresolved < PATIENCE.saturating_mul(self.params.decision_ops.max(1)) {
             return;
         }
-        let open: Vec<_> = self
-            .ftree
-            .fnodes()
-            .filter(|fnode| fnode.record(peak).state.is_open())
-            .map(|fnode| fnode.id)
-            .collect();
-        if open.is_empty() {
-            return;
-        }
-        for fnode in open {
-            let why = Stop::NotInstrumentable(self.noise.remedy.clone());
-            self.set_state(fnode, peak, PathState::Ended(why));
-        }
-        self.settle();
+        let why = Stop::NotInstrumentable(self.noise.remedy.clone());
+        let fnodes = self.ftree.fnodes();
+        let open = fnodes.filter(|fnode| fnode.record(peak).state.is_open());
+        let open = open.map(|fnode| (fnode.id, why.clone())).collect();
+        self.end_paths(peak, open);
     }
 }
 

@@ -117,6 +117,8 @@ pub(super) struct OffCpuTable {
     waits: HashMap<(FnodeId, u32), Waits>,
     /// All ops of each peak.
     peaks: HashMap<u32, OffCpu>,
+    /// The calls of the op at hand before anything was taken out of them; kept to save allocations.
+    measured: Vec<Touched>,
 }
 
 impl OffCpu {
@@ -198,6 +200,15 @@ fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval]) -> Apart {
             left.waits.push((ftree.absence(fnode, kind), *interval));
         }
     }
+    // The longest call of those that were not struck took their mean at least, which is exact for two calls.
+    for (before, after) in op.touched.iter().zip(&mut left.op.touched) {
+        let others = after.sum.saturating_sub(after.max);
+        if after.max < before.max
+            && let Some(mean) = others.0.checked_div(after.count.saturating_sub(1))
+        {
+            after.max = after.max.max(Ticks(mean));
+        }
+    }
     for ((fnode, kind), (first, sum)) in absent {
         // All of it together: ten slices taken by another process are one cause.
         let sum = sum.min(op.latency);
@@ -227,8 +238,10 @@ impl Analysis {
             return;
         }
         let latency = op.latency;
+        self.as_measured(&op.touched);
         let Apart { op, waits } = apart(&mut self.ftree, op, away);
         self.op(&op);
+        self.as_measured(&[]);
         let (Some(peak), Some(table)) = (self.peak_of_op(&op), &mut self.off_cpu) else {
             return;
         };
@@ -282,21 +295,20 @@ impl Analysis {
         found
     }
 
+    /// Takes the calls of an op as they were measured.
+    fn as_measured(&mut self, touched: &[Touched]) {
+        if let Some(table) = &mut self.off_cpu {
+            table.measured.clear();
+            table.measured.extend_from_slice(touched);
+        }
+    }
+
     /// A call of an fnode with all that was taken out of it again: what its callees and the time away in it compete for.
-    pub(super) fn whole(&self, op: &Op, call: &Touched) -> Touched {
-        let mut whole = *call;
-        if self.off_cpu.is_none() {
-            return whole;
-        }
-        for &child in &self.ftree.fnode(call.fnode).children {
-            if is_absence(self.ftree.fnode(child).callee)
-                && let Some(at) = self.touched_at[child.0 as usize]
-            {
-                whole.max = whole.max + op.touched[at].max;
-                whole.sum = whole.sum + op.touched[at].sum;
-            }
-        }
-        whole
+    pub(super) fn whole(&self, call: &Touched) -> Touched {
+        let table = self.off_cpu.iter();
+        let mut measured = table.flat_map(|table| &table.measured);
+        let whole = measured.find(|whole| whole.fnode == call.fnode);
+        *whole.unwrap_or(call)
     }
 
     /// Whether an fnode stands for time away that is a cause of the peak further up already.
@@ -451,6 +463,41 @@ mod tests {
             .known_absence(FnodeId::ROOT, Absence::Preempted);
         analysis.begin_path(above.expect("an fnode in f0"), 1);
         assert!(analysis.is_told_above(there, 1));
+    }
+
+    #[test]
+    fn another_call_is_the_longest_without_the_time_away() {
+        let (mut ftree, g, _) = tree();
+        // 30 µs, and 41 µs of which 40 are preempted, in one part or in two.
+        let twice = Touched {
+            sum: Ticks(71),
+            count: 2,
+            ..touched(g, 2_000, 41)
+        };
+        let measured = op(100, vec![twice]);
+        let one = [interval(2_001, 2_041, BY)];
+        let two = [interval(2_001, 2_021, BY), interval(2_021, 2_041, BY)];
+        for away in [&one[..], &two[..]] {
+            let left = apart(&mut ftree, &measured, away).op;
+            assert_eq!(
+                (left.touched[0].max, left.touched[0].sum),
+                (Ticks(30), Ticks(31))
+            );
+            // What its callees compete for is the call as it was.
+            let mut analysis = Analysis::new(Params::default());
+            analysis.expect_absences();
+            let callee = Callee::Function(CalleeId(1));
+            let g = analysis.add_child(FnodeId::ROOT, SiteId(1), callee);
+            analysis.add_child(g, SiteId(2), callee);
+            analysis.expanded(g, Tsc(0));
+            let again = Touched { fnode: g, ..twice };
+            let Apart { op: left, .. } = apart(&mut analysis.ftree, &op(100, vec![again]), away);
+            analysis.as_measured(&[again]);
+            assert_eq!(analysis.whole(&left.touched[0]), again);
+        }
+        // Nothing was taken out: the longest stays what it is.
+        let left = apart(&mut ftree, &measured, &[interval(1_001, 1_041, BY)]).op;
+        assert_eq!(left.touched[0], twice);
     }
 
     #[test]

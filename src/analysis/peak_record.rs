@@ -15,7 +15,7 @@ pub enum Stop {
     NotInstrumentable(String),
     /// It does not end yet: ops are still being collected.
     StillDescending,
-    /// Next to no ops of the peak come any more.
+    /// Next to no ops of the peak come any more, or the function is not called in them.
     TooRare,
 }
 

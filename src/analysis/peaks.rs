@@ -84,6 +84,16 @@ pub fn find_peaks(profile: &Profile) -> Vec<Peak> {
         .collect()
 }
 
+/// Whether a part of a hump would be numbered if it were one alone.
+pub(super) fn is_noticed_range(profile: &Profile, first: u32, last: u32) -> bool {
+    let tallest = profile.buckets().map(|(_, at)| at.ops).max().unwrap_or(0);
+    let inside: Vec<_> = profile
+        .buckets()
+        .filter(|(bucket, _)| (first..=last).contains(bucket))
+        .collect();
+    hump(&inside).is_some_and(|hump| is_noticed(&hump, profile, tallest))
+}
+
 /// The humps of a profile, from left to right: every bucket with ops lies in exactly one of them.
 #[must_use]
 pub fn find_humps(profile: &Profile) -> Vec<Hump> {

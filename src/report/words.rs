@@ -172,7 +172,7 @@ pub(super) fn in_words(cause: &RootCauseEntry) -> String {
             format!("the time is in {last} or below it; more ops are needed to tell")
         }
         (_, StopReason::TooRare) => format!(
-            "the time is in {last} or below it; ops of this peak came too seldom to go on (--peak waits for them)"
+            "the time is in {last} or below it; ops that tell came too seldom to go on (--peak waits for them)"
         ),
         (_, StopReason::MaxDepth) => {
             format!("the time is in {last} or below it; the path may not become longer")

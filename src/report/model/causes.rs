@@ -42,7 +42,7 @@ pub enum StopReason {
     NotInstrumentable,
     /// It does not end yet.
     StillDescending,
-    /// Next to no ops of the peak come any more.
+    /// Next to no ops of the peak come any more, or it is not called in them.
     TooRare,
 }
 
