@@ -5,6 +5,7 @@
 //! out as [`Request`]s. Nothing here knows a process, an address, a symbol or a clock to read, so every
 //! decision can be repeated in a test.
 
+mod apart;
 pub mod compare;
 mod contribute;
 mod decision;
