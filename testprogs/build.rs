@@ -187,6 +187,7 @@ const PROGRAMS: &[Target] = &[
         &["-shared", "-fPIC", "-Wl,-Bsymbolic"],
     ),
     c("libthousands.so", "c/libthousands.c", &["-shared", "-fPIC"]),
+    c("libshadowed.so", "c/libshadowed.c", &["-shared", "-fPIC"]),
 ];
 
 /// What is made from the programs: linked against the library, or stripped.
@@ -195,6 +196,23 @@ const DERIVED: &[Target] = &[
         "shared_library",
         "c/shared_library.c",
         &["-lserve", "-Wl,-rpath,$ORIGIN"],
+    ),
+    c(
+        "lazily_bound",
+        "c/lazily_bound.c",
+        &["-lserve", "-Wl,-rpath,$ORIGIN", "-Wl,-z,lazy"],
+    ),
+    // Which of two functions the name means is known only when it has been called.
+    c(
+        "lazily_bound_shadowed",
+        "c/lazily_bound.c",
+        &[
+            "-Wl,--no-as-needed",
+            "-lserve",
+            "-lshadowed",
+            "-Wl,-rpath,$ORIGIN",
+            "-Wl,-z,lazy",
+        ],
     ),
     c(
         "ends_in_library",

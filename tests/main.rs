@@ -17,6 +17,7 @@ mod documents;
 mod failed;
 mod ground_truth;
 mod handed_over;
+mod lazily_bound;
 mod libraries;
 mod markers;
 mod narrowed;

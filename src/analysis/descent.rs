@@ -275,6 +275,18 @@ impl Analysis {
         }
     }
 
+    /// Not all calls of the fnode's function have their probes, until [`Analysis::placed`]: ops do not count for it.
+    pub fn unplaced(&mut self, fnode: FnodeId) {
+        self.told_apart(fnode, Tsc(u64::MAX));
+    }
+
+    /// All calls of the fnode's function have their probes again, in ops that began at `since` or later.
+    pub fn placed(&mut self, fnode: FnodeId, since: Tsc) {
+        if let Expansion::Complete(before) = &mut self.ftree.fnode_mut(fnode).expansion {
+            *before = since;
+        }
+    }
+
     /// Answers [`Request::Expand`]: the fnode's calls cannot be measured; every path to it ends there.
     pub fn cannot_expand(&mut self, fnode: FnodeId, why: Stop) {
         // Peaks that collect there, too: they may be at another portion of its calls.

@@ -8,9 +8,11 @@ use darc_tracer::plan::Plan;
 use crate::analysis::{Callee, FnodeId, Request, SiteId, Ticks};
 use crate::options::Blocks;
 
+use super::callee::Destination;
 use super::code::CodeCache;
 use super::investigation::Investigation;
-use super::planning::{self, Sources};
+use super::placing::Expansion;
+use super::planning::{self, Planned, Sources};
 use super::{Libraries, Session, SessionError, expansion, markers};
 
 /// What was done of what an analysis asked for.
@@ -44,7 +46,7 @@ impl Session<'_> {
     }
 
     /// Does something while the second analysis is in the place of the first; `None` when there is no second.
-    fn as_serving<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
+    pub(super) fn as_serving<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let serving = self.serving.take()?;
         let swap = |main: &mut Investigation, own: &mut Investigation| {
             std::mem::swap(main, own);
@@ -60,6 +62,10 @@ impl Session<'_> {
 
     /// Does what the analyses ask for. True when they ask for nothing more, ever.
     pub(super) fn answer(&mut self) -> Result<bool, SessionError> {
+        // What is not there yet would be taken for what cannot be measured.
+        if self.startup.libraries() == Libraries::NotLoadedYet {
+            return Ok(false);
+        }
         let of_f0 = self.carry_out();
         // What became of requests is asked of all ops.
         if let (Some(latencies), None) = (&of_f0.filter, &self.serving) {
@@ -87,11 +93,11 @@ impl Session<'_> {
         self.instrument()?;
         let now = darc_tracer::tsc();
         for fnode in of_f0.expanded {
-            self.investigation.analysis.expanded(fnode, now);
+            self.investigation.expanded(fnode, now);
         }
         if let Some(serving) = &mut self.serving {
             for fnode in of_serving.expanded {
-                serving.investigation.analysis.expanded(fnode, now);
+                serving.investigation.expanded(fnode, now);
             }
         }
         Ok(false)
@@ -99,15 +105,18 @@ impl Session<'_> {
 
     /// Does what one analysis asks for, as far as no probe has to change for it.
     fn carry_out(&mut self) -> CarriedOut {
-        let requests = self.investigation.analysis.requests();
-        let mut done = CarriedOut {
-            requests: requests.len(),
-            ..CarriedOut::default()
-        };
+        let mut requests = self.investigation.unbound.take();
+        requests.extend(self.investigation.analysis.requests());
+        let mut done = CarriedOut::default();
         for request in requests {
+            done.requests += 1;
             match request {
                 Request::Expand(fnode) => match self.expand(fnode) {
-                    Ok(()) => done.expanded.push(fnode),
+                    Ok(Expansion::Done) => done.expanded.push(fnode),
+                    Ok(Expansion::AfterFirstCall) => {
+                        done.requests -= 1;
+                        self.investigation.unbound.expand_later(fnode);
+                    }
                     Err(reason) => {
                         let why = crate::analysis::Stop::NotInstrumentable(reason);
                         self.investigation.analysis.cannot_expand(fnode, why);
@@ -122,12 +131,15 @@ impl Session<'_> {
     }
 
     /// Makes an fnode's calls its children.
-    fn expand(&mut self, fnode: FnodeId) -> Result<(), String> {
+    fn expand(&mut self, fnode: FnodeId) -> Result<Expansion, String> {
         let entry = {
             let Some(sources) = self.sources() else {
                 return Err("f0 is not loaded".to_owned());
             };
-            sources.entry(self.investigation.analysis.ftree().fnode(fnode))?
+            match sources.destination(self.investigation.analysis.ftree().fnode(fnode))? {
+                Destination::Known(entry) | Destination::Expected(entry) => entry,
+                Destination::Unbound => return Ok(Expansion::AfterFirstCall),
+            }
         };
         let calls = expansion::calls(
             entry,
@@ -138,7 +150,7 @@ impl Session<'_> {
         let portions = self.portions(entry, calls);
         let analysis = &mut self.investigation.analysis;
         analysis.add_portions(fnode, &portions);
-        Ok(())
+        Ok(Expansion::Done)
     }
 
     /// The calls of a function in the portions in which they are measured.
@@ -192,8 +204,15 @@ impl Session<'_> {
                 planning::plan(analysis.ftree(), needed, &sources, code, &session.hooks)
             })
         });
-        match (&self.serving, tree.flatten()) {
-            (Some(serving), Some(tree)) => {
+        match (&mut self.serving, tree.flatten()) {
+            (
+                Some(serving),
+                Some(Planned {
+                    plan: tree,
+                    unplaced,
+                }),
+            ) => {
+                serving.investigation.unbound.planned(unplaced);
                 serving.extend(plan, tree, self.investigation, code, self.engine.as_ref())
             }
             _ => Ok(()),
@@ -208,19 +227,24 @@ impl Session<'_> {
                 let analysis = &self.investigation.analysis;
                 let f0 = sources.scan(analysis.ftree().root(), &mut code);
                 match f0 {
-                    Ok(f0) => Plan {
-                        f0: Some(std::sync::Arc::clone(&f0.code)),
-                        f0_ends: self.f0_ends,
-                        callers: self.callers(),
-                        chain: analysis.chain(),
-                        ..planning::plan(
+                    Ok(f0) => {
+                        let Planned { plan, unplaced } = planning::plan(
                             analysis.ftree(),
                             analysis.needed_probes().chain(self.kept.iter().copied()),
                             &sources,
                             &mut code,
                             &self.hooks,
-                        )
-                    },
+                        );
+                        let plan = Plan {
+                            f0: Some(std::sync::Arc::clone(&f0.code)),
+                            f0_ends: self.f0_ends,
+                            callers: self.callers(),
+                            chain: analysis.chain(),
+                            ..plan
+                        };
+                        self.investigation.unbound.planned(unplaced);
+                        plan
+                    }
                     Err(_) => self.hooks.plan(),
                 }
             }
@@ -236,6 +260,12 @@ impl Session<'_> {
         }
         self.code = code;
         self.touched.add(&plan, &self.investigation.modules);
-        planning::apply(&plan, self.engine.as_mut(), self.investigation)
+        planning::apply(&plan, self.engine.as_mut(), self.investigation)?;
+        let now = darc_tracer::tsc();
+        self.investigation.account_for_unplaced(now);
+        if let Some(serving) = &mut self.serving {
+            serving.investigation.account_for_unplaced(now);
+        }
+        Ok(())
     }
 }

@@ -23,6 +23,7 @@ use super::lookup;
 use super::modules::{CodeRef, ModuleId, Modules};
 use super::narrowing::Narrowed;
 use super::patience::Patience;
+use super::placing::Unbound;
 
 /// More targets than this of one indirect site share one fnode.
 const MAX_TARGETS: usize = 64;
@@ -76,6 +77,8 @@ pub struct Investigation {
     pub warnings: Vec<String>,
     /// When the descent went on last.
     pub patience: Patience,
+    /// What waits for the first calls of functions.
+    pub unbound: Unbound,
 }
 
 impl Investigation {
@@ -106,6 +109,7 @@ impl Investigation {
             ops_to: None,
             warnings: Vec::new(),
             patience: Patience::default(),
+            unbound: Unbound::default(),
         }
     }
 

@@ -27,6 +27,7 @@ pub mod narrowing;
 pub mod onlooker;
 mod parts;
 mod patience;
+mod placing;
 mod planning;
 pub mod profiling;
 pub mod program;
@@ -259,6 +260,7 @@ impl<'a> Session<'a> {
                 timeline: &mut self.timeline,
             };
             self.startup.goes_on();
+            let ops = sink.investigation.analysis.profile().count();
             let notice = self.engine.poll(SLICE, &mut sink)?;
             self.timeline
                 .advance(self.investigation, self.serving.as_deref_mut());
@@ -270,9 +272,13 @@ impl<'a> Session<'a> {
                 let analysis = &mut serving.investigation.analysis;
                 analysis.set_resolution(cost.resolution, cost.of_caller);
             }
+            if self.investigation.analysis.profile().count() > ops {
+                self.startup.called();
+            }
             if let Some(ending) = self.noticed(notice)? {
                 return Ok(ending);
             }
+            self.place_what_is_bound()?;
             self.investigation.be_patient();
             if let Some(serving) = &mut self.serving {
                 serving.investigation.be_patient();

@@ -9,7 +9,7 @@ use darc_tracer::plan::{Edge, Plan, PlannedFunction};
 use crate::analysis::{Callee, Fnode, FnodeId, Ftree, SiteId};
 
 use super::SessionError;
-use super::callee::behind_plt;
+use super::callee::{Destination, behind_plt};
 use super::catalog::{Catalog, Reach};
 use super::code::{CodeCache, Scanned};
 use super::hooks::Hooks;
@@ -34,6 +34,19 @@ impl Sources<'_> {
     /// # Errors
     /// Why that cannot be told, for people.
     pub fn entry(&self, fnode: &Fnode) -> Result<TargetAddr, String> {
+        match self.destination(fnode)? {
+            Destination::Known(entry) | Destination::Expected(entry) => Ok(entry),
+            Destination::Unbound => {
+                Err("which function it is will be known after its first call".to_owned())
+            }
+        }
+    }
+
+    /// What is behind the PLT stub of an fnode's function, or the function itself where there is none.
+    ///
+    /// # Errors
+    /// Why there is no such function in the process, for people.
+    pub fn destination(&self, fnode: &Fnode) -> Result<Destination, String> {
         let place = match fnode.callee {
             _ if fnode.id == FnodeId::ROOT => self.f0,
             Callee::Function(callee) => self.catalog.callee_at(callee),
@@ -61,6 +74,14 @@ impl Sources<'_> {
     }
 }
 
+/// A plan, and what it has to do without for now.
+pub struct Planned {
+    /// What can have its probes.
+    pub plan: Plan,
+    /// Fnodes of which calls have none, since the function is known only when it has been called.
+    pub unplaced: BTreeSet<FnodeId>,
+}
+
 /// The plan for the fnodes whose probes are needed, as far as their code is loaded: everything but f0.
 #[must_use]
 pub fn plan(
@@ -69,16 +90,27 @@ pub fn plan(
     sources: &Sources<'_>,
     cache: &mut CodeCache,
     hooks: &Hooks,
-) -> Plan {
+) -> Planned {
     let mut plan = hooks.plan();
+    let mut unplaced = BTreeSet::new();
+    let mut expected: BTreeMap<TargetAddr, BTreeSet<FnodeId>> = BTreeMap::new();
     let mut wanted: BTreeMap<TargetAddr, BTreeSet<SiteId>> = BTreeMap::new();
     for id in needed {
         let child = ftree.fnode(id);
         let (Some(parent), Some(site)) = (child.parent, child.site) else {
             continue;
         };
-        let Ok(entry) = sources.entry(ftree.fnode(parent)) else {
-            continue;
+        let entry = match sources.destination(ftree.fnode(parent)) {
+            Ok(Destination::Known(entry)) => entry,
+            Ok(Destination::Expected(entry)) => {
+                expected.entry(entry).or_default().insert(parent);
+                entry
+            }
+            Ok(Destination::Unbound) => {
+                unplaced.insert(parent);
+                continue;
+            }
+            Err(_) => continue,
         };
         let (_, reach) = sources.catalog.site_at(site);
         let target = match (reach, child.callee) {
@@ -102,10 +134,13 @@ pub fn plan(
         wanted.entry(entry).or_default().insert(site);
     }
     for (entry, ids) in wanted {
+        let mut doubtful = expected.remove(&entry).unwrap_or_default();
         let Ok(scanned) = cache.scan(entry, sources.modules, sources.engine) else {
+            unplaced.append(&mut doubtful);
             continue;
         };
-        let sites = ids
+        let all = ids.len();
+        let sites: Vec<_> = ids
             .into_iter()
             .filter_map(|id| {
                 let addr = sources.modules.locate(sources.catalog.site_at(id).0)?;
@@ -113,12 +148,15 @@ pub fn plan(
                 Some((id, *site))
             })
             .collect();
+        if sites.len() < all {
+            unplaced.append(&mut doubtful);
+        }
         plan.functions.push(PlannedFunction {
             code: std::sync::Arc::clone(&scanned.code),
             sites,
         });
     }
-    plan
+    Planned { plan, unplaced }
 }
 
 /// Brings the target's probes to the plan. What is refused counts as skipped, unless nothing can be measured without it.

@@ -61,6 +61,11 @@ impl Startup {
         }
     }
 
+    /// f0 was called: what came before is there, however it was announced.
+    pub fn called(&mut self) {
+        self.libraries = Libraries::Loaded;
+    }
+
     /// What is loaded was looked at: a program without a dynamic linker has all that it will have.
     pub fn looked(&mut self, hooks: &Hooks) {
         if !hooks.announce_libraries() {
@@ -134,6 +139,15 @@ mod tests {
         assert_eq!(startup.program, Program::Starting, "it is still held");
         startup.goes_on();
         assert_eq!(startup.program, Program::Runs);
+    }
+
+    #[test]
+    fn a_program_whose_functions_are_called_waits_for_no_announcement() {
+        let mut startup = Startup::of(Libraries::NotLoadedYet);
+        startup.noticed();
+        assert_eq!(startup.libraries(), Libraries::NotLoadedYet);
+        startup.called();
+        assert_eq!(startup.libraries(), Libraries::Loaded);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use darc_symbols::{FunctionKind, Image, LookupError, NameSpec, escape};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
 
-use crate::session::callee::behind_plt;
+use crate::session::callee::{Destination, behind_plt, exported};
 use crate::session::code::CodeCache;
 use crate::session::modules::{CodeRef, ModuleId, Modules};
 
@@ -233,11 +233,10 @@ impl Source<'_> {
         let Some(imported) = image.and_then(|image| image.plt_name(place.addr)) else {
             return Some(place);
         };
-        let behind = behind_plt(self.modules, self.engine, addr, place);
-        match behind == addr {
-            // Not bound yet.
-            true => self.exported(&imported),
-            false => self.modules.place(behind),
+        match behind_plt(self.modules, self.engine, addr, place) {
+            Destination::Known(behind) if behind != addr => self.modules.place(behind),
+            Destination::Expected(behind) => self.modules.place(behind),
+            Destination::Known(_) | Destination::Unbound => self.exported(&imported),
         }
     }
 
@@ -269,13 +268,7 @@ impl Source<'_> {
 
     /// The library function of exactly this name.
     fn exported(&self, name: &str) -> Option<CodeRef> {
-        self.modules.loaded().into_iter().find_map(|id| {
-            let image = self.modules.get(id).image.as_ref()?;
-            let addr = image.symbol(name)?;
-            let function = image.function_at(addr)?;
-            (function.addr == addr && function.kind == FunctionKind::Code)
-                .then_some(CodeRef { module: id, addr })
-        })
+        exported(self.modules, name).next()
     }
 }
 

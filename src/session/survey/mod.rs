@@ -315,7 +315,7 @@ impl<'a> Survey<'a> {
             });
             Plan {
                 running: running.collect(),
-                ..planning::plan(ftree, needed, &sources, &mut code, &self.hooks)
+                ..planning::plan(ftree, needed, &sources, &mut code, &self.hooks).plan
             }
         };
         let mut plan = plan;
