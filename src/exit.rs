@@ -20,8 +20,8 @@ Exit codes:
   8    compare: a condition of --fail-on holds; resume --strict: the profile has changed
   101  an internal error; please report the line that was shown
   128+N  darc was told to leave at once by signal N
-With `run` (and a `resume`, `profile` or `sample` that runs) the target's own exit status is passed on
-once it has ended: its code, or 128+N when signal N ended it.";
+With `run` (and a `resume`, `profile` or `sample` that runs) the target's own exit status is passed
+on once it has ended: its code, or 128+N when signal N ended it.";
 
 /// The class of a failure; each has an exit code of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
