@@ -26,6 +26,7 @@ mod sys;
 pub mod system_calls;
 pub mod threads;
 mod tracefs;
+mod way_back;
 
 pub use error::{Error, Result};
 pub use sys::tsc;

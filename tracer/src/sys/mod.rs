@@ -19,9 +19,9 @@ pub use process::{
     run_first, shares_memory, wait_child_signal,
 };
 pub use ptrace::{
-    EVENT_STOP, RawRegisters, cont, cont_to_syscall, detach, event_message, has_ended, interrupt,
-    listen, poke, reap, registers, seize, set_registers, set_signal_mask, signal_mask, wait_any,
-    wait_for, wait_now,
+    EVENT_STOP, RawRegisters, cont, cont_to_syscall, detach, event_message, extended_state,
+    has_ended, interrupt, listen, poke, reap, registers, seize, set_registers, set_signal_mask,
+    signal_mask, wait_any, wait_for, wait_now,
 };
 
 /// Reads the cycle counter.

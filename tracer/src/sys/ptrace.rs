@@ -90,6 +90,31 @@ pub fn set_registers(tid: i32, registers: &RawRegisters) -> Result<(), Errno> {
     }
 }
 
+/// Reads the extended state of a stopped thread (vector and floating-point registers), as XSAVE lays it out.
+pub fn extended_state(tid: i32) -> Result<Vec<u8>, Errno> {
+    const NT_X86_XSTATE: usize = 0x202;
+    let mut state = vec![0_u8; 16 << 10];
+    let mut part = libc::iovec {
+        iov_base: state.as_mut_ptr().cast(),
+        iov_len: state.len(),
+    };
+    // SAFETY: the kernel writes at most as many bytes as the vector says, into memory that lives through the call, and then
+    // says in it how many they were.
+    let value = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETREGSET,
+            tid,
+            NT_X86_XSTATE,
+            ptr::from_mut(&mut part),
+        )
+    };
+    if value == -1 {
+        return Err(Errno::last());
+    }
+    state.truncate(part.iov_len);
+    Ok(state)
+}
+
 /// Writes one word of text or data through ptrace, where `/proc/PID/mem` refuses.
 pub fn poke(tid: i32, addr: u64, word: u64) -> Result<(), Errno> {
     request(libc::PTRACE_POKEDATA, tid, addr as usize, word as usize).map(drop)
