@@ -428,10 +428,15 @@ pub fn measured(measure: impl Fn() -> Result<(), String>) {
     }
 }
 
-/// Runs a check for every engine and both optimisation levels, and says which one failed.
+/// Runs a check for every engine and both optimisation levels, and says which one failed. Breakpoints in code that is not
+/// optimised are left to those who set `DARC_TEST_ALL`: what is hard about breakpoints is in optimised code.
 pub fn for_all(check: impl Fn(&str, Opt)) {
+    let all = std::env::var_os("DARC_TEST_ALL").is_some();
     for &engine in engines() {
         for opt in Opt::ALL {
+            if (engine, opt) == ("int3", Opt::O0) && !all {
+                continue;
+            }
             let label = Label(engine, opt);
             check(engine, opt);
             drop(label);

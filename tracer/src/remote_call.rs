@@ -99,7 +99,7 @@ impl RemoteCaller {
         let ptrace = |operation| move |errno| Error::ptrace(operation, tid, errno);
         let mask = sys::signal_mask(tid).map_err(ptrace("read the signal mask of"))?;
         let saved = thread.registers()?;
-        let way_back = self.lay_way_back(thread, &saved, mask)?;
+        let way_back = self.lay_way_back(thread, &saved, mask);
         let mut registers = saved;
         // Keeps the kernel from restarting a call that the stop interrupted in the middle of another one.
         registers.0.orig_rax = u64::MAX;
@@ -124,7 +124,7 @@ impl RemoteCaller {
         sys::set_signal_mask(tid, mask).map_err(ptrace("unblock the signals of"))?;
         thread.set_registers(&saved)?;
         if let Some((memory, back, _)) = way_back {
-            back.clear(&memory)?;
+            back.clear(&memory);
         }
         // Back to a stop like the first: only from there the kernel restarts an interrupted call.
         interrupt_again(thread, 0)?;
@@ -137,19 +137,15 @@ impl RemoteCaller {
         thread: &Stopped,
         registers: &Registers,
         mask: u64,
-    ) -> Result<Option<(Memory, WayBack, Gadgets)>> {
-        let Some(gadgets) = self.gadgets else {
-            return Ok(None);
-        };
+    ) -> Option<(Memory, WayBack, Gadgets)> {
+        let gadgets = self.gadgets?;
         if !is_on_its_stack(thread.tid(), registers) {
-            return Ok(None);
+            return None;
         }
-        let Ok(extended) = sys::extended_state(thread.tid()) else {
-            return Ok(None);
-        };
-        let memory = Memory::open(self.pid)?;
+        let extended = sys::extended_state(thread.tid()).ok()?;
+        let memory = Memory::open(self.pid).ok()?;
         let back = WayBack::lay(&memory, registers, mask, &extended, gadgets)?;
-        Ok(back.map(|back| (memory, back, gadgets)))
+        Some((memory, back, gadgets))
     }
 }
 

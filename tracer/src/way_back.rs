@@ -9,7 +9,6 @@
 //! (the red zone).
 
 use crate::addr::TargetAddr;
-use crate::error::Result;
 use crate::memory::Memory;
 use crate::stopped::Registers;
 use crate::sys::RawRegisters;
@@ -58,27 +57,27 @@ pub struct WayBack {
 }
 
 impl WayBack {
-    /// Lays it; `None` where there is no room below the stack. `extended` is the thread's extended state, as the kernel tells it
-    /// (`NT_X86_XSTATE`).
-    ///
-    /// # Errors
-    /// None but those of putting back what could be written in part only.
+    /// Lays it; `None` where there is no room below the stack, or the target is gone. `extended` is the thread's extended
+    /// state, as the kernel tells it (`NT_X86_XSTATE`).
     pub fn lay(
         memory: &Memory,
         registers: &Registers,
         mask: u64,
         extended: &[u8],
         gadgets: Gadgets,
-    ) -> Result<Option<WayBack>> {
-        let Some((at, bytes)) = frame(&registers.0, mask, extended, gadgets.sigreturn) else {
-            return Ok(None);
-        };
+    ) -> Option<WayBack> {
+        let (at, bytes) = frame(&registers.0, mask, extended, gadgets.sigreturn)?;
         let mut before = vec![0; bytes.len()];
-        if memory.read(at, &mut before).is_err() {
-            return Ok(None);
+        memory.read(at, &mut before).ok()?;
+        let laid = memory.write(at, &bytes);
+        let back = WayBack { at, before };
+        match laid {
+            Ok(()) => Some(back),
+            Err(_) => {
+                back.clear(memory);
+                None
+            }
         }
-        memory.write(at, &bytes)?;
-        Ok(Some(WayBack { at, before }))
     }
 
     /// The stack pointer with which a `ret` takes the way back.
@@ -87,12 +86,9 @@ impl WayBack {
         self.at.0
     }
 
-    /// Puts back what was there.
-    ///
-    /// # Errors
-    /// When the target is gone.
-    pub fn clear(self, memory: &Memory) -> Result<()> {
-        memory.write(self.at, &self.before)
+    /// Puts back what was there. That the target is gone is noticed elsewhere.
+    pub fn clear(self, memory: &Memory) {
+        let _ = memory.write(self.at, &self.before);
     }
 }
 
