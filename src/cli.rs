@@ -11,7 +11,6 @@ use arguments::{AnalysisArgs, Cli, Command, ProfileArgs};
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use crate::analysis::PeakChoice;
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::listing::{Copies, Pattern};
@@ -23,6 +22,7 @@ use crate::options::{
     WatchOptions,
 };
 use crate::target_name;
+use darc_analysis::PeakChoice;
 
 /// Why a command line is no invocation.
 #[derive(Debug)]

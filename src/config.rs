@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::analysis::{Params, PeakChoice, Resolution};
 use crate::duration;
 use crate::exit::{Failure, FailureKind};
 use crate::input::{distrust, read_bounded};
 use crate::options::{EngineChoice, Format, GivenParams};
+use darc_analysis::{Params, PeakChoice, Resolution};
 
 /// No honest file is larger.
 const LARGEST: usize = 64 * 1024;

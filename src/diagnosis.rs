@@ -147,7 +147,7 @@ fn trial(facts: &Facts) -> Check {
     match &facts.trial {
         None => check("tracing", Verdict::Limited, "was not tried", None),
         Some(Ok(nanos)) => {
-            let cost = crate::analysis::Nanos(*nanos);
+            let cost = darc_analysis::Nanos(*nanos);
             let finding = format!(
                 "a child process was traced; the int3 engine adds {cost} to a measured call"
             );

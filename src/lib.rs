@@ -2,7 +2,6 @@
 //!
 //! The direction of use is `cli → command → session → {analysis, tracer, report}`.
 
-mod analysis;
 pub mod cli;
 pub mod command;
 mod config;

@@ -5,12 +5,12 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::analysis::expression::Expression;
-use crate::analysis::{Params, PeakChoice, Resolution};
 pub use crate::listing::Query;
 pub use crate::report::Format;
 pub use crate::report::difference::{Condition, Method};
 pub use crate::sampling::Format as SampleFormat;
+use darc_analysis::values::expression::Expression;
+use darc_analysis::{Params, PeakChoice, Resolution};
 
 /// The function that is analysed when none is named.
 pub const DEFAULT_F0: &str = "main";

@@ -11,8 +11,6 @@ use super::values::{
     parse_async, parse_condition, parse_depth, parse_f0, parse_fraction, parse_peak, parse_pid,
     parse_profile_resolution, parse_resolution, parse_sites,
 };
-use crate::analysis::expression::Expression;
-use crate::analysis::{PeakChoice, Resolution};
 use crate::duration;
 use crate::exit::EXIT_CODES;
 use crate::listing::Order;
@@ -20,6 +18,8 @@ use crate::options::{
     AsyncPath, Blocks, ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method,
     Preemption, SampleFormat,
 };
+use darc_analysis::values::expression::Expression;
+use darc_analysis::{PeakChoice, Resolution};
 
 /// Finds out why some calls of a function are slow, in a running Linux x86-64 process.
 ///

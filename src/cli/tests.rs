@@ -7,9 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use super::*;
-use crate::analysis::Resolution;
 use crate::exit::EXIT_CODES;
 use crate::options::{ColorChoice, Condition, ListingFormat, Method};
+use darc_analysis::Resolution;
 
 fn darc(arguments: &[&str]) -> Result<Invocation, Stop> {
     parse(

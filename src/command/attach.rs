@@ -2,10 +2,10 @@
 
 use darc_tracer::preflight::{self, Note};
 
-use crate::analysis::Params;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::AttachOptions;
 use crate::report::model::Engine;
+use darc_analysis::Params;
 
 use super::conduct::{Conduct, Show, Stdout};
 

@@ -4,14 +4,14 @@
 
 use darc_tracer::engine::Engine;
 
-use crate::analysis::compare::Comparison;
-use crate::analysis::{Params, PeakChoice};
 use crate::exit::{Classify, Failure, FailureKind};
 use crate::options::Preemption;
 use crate::options::ProfileCheck;
 use crate::report::assemble;
 use crate::session::investigation::Investigation;
 use crate::session::{Ending, Libraries, Limits, Session};
+use darc_analysis::profile::compare::Comparison;
+use darc_analysis::{Params, PeakChoice};
 
 use super::conduct::Conduct;
 

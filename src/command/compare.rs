@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use super::stored;
-use crate::analysis::Profile;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{CompareOptions, ListingFormat};
 use crate::output::to_stdout;
@@ -11,6 +10,7 @@ use crate::report::difference::{self, Difference, Set};
 use crate::report::model::ProfileTable;
 use crate::report::text::Style;
 use crate::state::{self, Stored};
+use darc_analysis::Profile;
 
 /// Shows the difference on stdout; whether a condition holds is in the exit status.
 ///

@@ -8,7 +8,6 @@ use darc_tracer::engine::Engine;
 use darc_tracer::launch::launch;
 use nix::sys::signal::SigSet;
 
-use crate::analysis::Params;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{BeginOption, Common, EngineChoice, ProfileCheck, Verbosity};
 use crate::output::Output;
@@ -25,6 +24,7 @@ use crate::terminal;
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::keys::Keys;
 use crate::terminal::live::{Progress, Screen};
+use darc_analysis::Params;
 
 use super::engines::Calibrated;
 use super::following;
@@ -264,7 +264,7 @@ impl Conduct {
         let stderr = std::io::stderr();
         let style = Style::of(self.common.color, &stderr);
         // Of a program that was started stdin is its own, and a question is waiting for an answer there.
-        let asks = self.investigation.analysis.params().peak == crate::analysis::PeakChoice::Later;
+        let asks = self.investigation.analysis.params().peak == darc_analysis::PeakChoice::Later;
         self.standing = Some(Standing::new(
             claim(pid)?,
             self.engine.model(),
@@ -508,7 +508,7 @@ impl Conduct {
     #[must_use]
     pub fn is_finished(&self) -> bool {
         let in_progress = |investigation: &Investigation| {
-            investigation.analysis.status() == crate::analysis::Status::InProgress
+            investigation.analysis.status() == darc_analysis::Status::InProgress
         };
         match &self.running {
             Some(running) => running.is_complete() && !self.below().any(in_progress),

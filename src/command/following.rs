@@ -2,11 +2,11 @@
 
 use darc_symbols::NameSpec;
 
-use crate::analysis::Params;
 use crate::exit::{Classify, Failure, FailureKind};
 use crate::options::{AsyncEnd, AsyncPath, Common, DEFAULT_F0, EngineChoice};
 use crate::session::investigation::Investigation;
 use crate::session::serving::{End, Serving};
+use darc_analysis::Params;
 
 use super::conduct::Conduct;
 

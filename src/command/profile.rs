@@ -9,7 +9,6 @@ use darc_tracer::engine::jump::{self, Calibration, Profiler};
 use darc_tracer::launch::launch;
 use nix::sys::signal::SigSet;
 
-use crate::analysis::Resolution;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{ColorChoice, Format, ProfileOf, ProfileOptions, ProfileTarget, Verbosity};
 use crate::output::{Output, to_stdout};
@@ -24,6 +23,7 @@ use crate::state::{self, Fitting, fitting};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::keys::Keys;
 use crate::terminal::warning;
+use darc_analysis::Resolution;
 
 use super::answering::Answers;
 use super::attach::{checked, command_line};

@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 use darc_symbols::NameSpec;
 use darc_tracer::engine::Engine;
 
-use crate::analysis::totals::Totals;
-use crate::analysis::{Params, Status};
 use crate::exit::Failure;
 use crate::report::Report;
 use crate::report::model::{self, TimeTable};
@@ -18,6 +16,8 @@ use crate::session::modules::Modules;
 use crate::session::survey::{self, Arrival, Survey, Surveyed};
 use crate::session::{Ending, Libraries, Limits, Others, Session, SessionError};
 use crate::state::StateError;
+use darc_analysis::totals::Totals;
+use darc_analysis::{Params, Status};
 
 use super::conduct::{Conduct, tracing_failed};
 

@@ -12,7 +12,6 @@ use darc_tracer::engine::jump::{self, Profiler};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::crossterm::event::{self, Event};
 
-use crate::analysis::{Hz, Nanos, Ticks};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::WatchOptions;
 use crate::report::escape::control;
@@ -23,6 +22,7 @@ use crate::session::watching::{Sample, Watching};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::warning;
 use crate::terminal::watch::{Picture, Row, State, Wish, draw};
+use darc_analysis::{Hz, Nanos, Ticks};
 
 use super::answering;
 use super::attach::{checked, command_line};

@@ -9,15 +9,15 @@ use super::model::{
 };
 use super::off_cpu::{off_cpu, waits_entry};
 use super::place::Place;
-use crate::analysis::compare::{Comparison, PeakChange};
-use crate::analysis::offcpu::{OtherId, is_absence};
-use crate::analysis::op_requests::OpRequests;
-use crate::analysis::values::Counted;
-use crate::analysis::{
+use darc_analysis::off_cpu::{OtherId, is_absence};
+use darc_analysis::profile::compare::{Comparison, PeakChange};
+use darc_analysis::requests::of_ops::OpRequests;
+use darc_analysis::values::Counted;
+use darc_analysis::{
     self, Absence, Analysis, Callee, CalleeId, CauseKind, Fnode, FnodeId, Ftree, Outcome, Params,
     PathState, Peak, PeakChoice, PeakRecord, PeakStatus, Profile, RootCause, SiteId, Stop,
 };
-use darc_tracer::record::Op;
+use darc_record::Op;
 
 /// A call site as it is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -117,9 +117,9 @@ pub fn parameters(params: &Params) -> Parameters {
 #[must_use]
 pub fn status(analysis: &Analysis) -> Status {
     match analysis.status() {
-        analysis::Status::InProgress => Status::InProgress,
-        analysis::Status::MaxDepthReached => Status::MaxDepthReached,
-        analysis::Status::RootCauseFound => Status::RootCauseFound,
+        darc_analysis::Status::InProgress => Status::InProgress,
+        darc_analysis::Status::MaxDepthReached => Status::MaxDepthReached,
+        darc_analysis::Status::RootCauseFound => Status::RootCauseFound,
     }
 }
 

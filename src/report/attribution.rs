@@ -6,7 +6,7 @@
 
 use super::model::{FnodePeak, FtreeNode, PeakEntry, ProfileTable, Report};
 use super::words;
-use crate::analysis::Hz;
+use darc_analysis::Hz;
 
 /// The ops of one peak.
 pub(super) struct Share<'a> {

@@ -11,7 +11,7 @@ use super::attribution::{self, Analysed, Call, Ops, Share};
 use super::escape::control;
 use super::model::{CalleeKind, FtreeNode, Report};
 use super::words;
-use crate::analysis::Hz;
+use darc_analysis::Hz;
 
 /// Stands for what is not known.
 const UNKNOWN: &str = "???";

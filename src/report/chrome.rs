@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::escape::control;
 use super::model::{ExampleCall, ExampleOp, PeakEntry, Report};
 use super::words;
-use crate::analysis::{Hz, Ticks};
+use darc_analysis::{Hz, Ticks};
 use nesting::Slice;
 
 /// Tracks of waiting requests come after those of the peaks.

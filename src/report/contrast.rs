@@ -202,8 +202,8 @@ fn per_op(node: &FtreeNode, parent: Option<&FtreeNode>, peak: u32) -> Option<(f6
 mod tests {
     use super::super::sample;
     use super::*;
-    use crate::analysis::simulate::{Program, Run, Session, call as callee};
-    use crate::analysis::{Analysis, Params};
+    use darc_analysis::simulate::{Program, Run, Session, call as callee};
+    use darc_analysis::{Analysis, Params};
 
     /// A function with one call that was made and five that were not.
     #[test]

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::attribution::{self, Call};
 use super::escape::control;
 use super::model::Report;
-use crate::analysis::{Hz, Ticks};
+use darc_analysis::{Hz, Ticks};
 
 /// Each line repeats the names of its path: a file of a stranger must not grow without bound. What would come after
 /// so many bytes is left out.

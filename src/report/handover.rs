@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::model::{HandOver, HandedOver, PeakEntry, ProfileTable};
 use super::words;
-use crate::analysis::{Hz, Resolution};
+use darc_analysis::{Hz, Resolution};
 
 /// Stands where there are no requests.
 pub(super) const NONE: &str = "-";

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::analysis::Analysis;
-use crate::analysis::offcpu::{OffCpu, Waits};
+use darc_analysis::Analysis;
+use darc_analysis::off_cpu::{OffCpu, Waits};
 
 use super::assemble::Names;
 use super::model::{DoingEntry, OffCpuEntry, OtherEntry, WaitPlace, WaitsEntry};

@@ -8,9 +8,9 @@ use super::model::{
 };
 use super::place::Place;
 use super::profiles::{FunctionProfile, ProfileSet, Segment, SegmentProfile, Source};
-use crate::analysis::compare::Comparison;
-use crate::analysis::simulate::{Program, Session, call};
-use crate::analysis::{Callee, CalleeId, Hz, Params, Profile, Resolution, SiteId, Ticks};
+use darc_analysis::profile::compare::Comparison;
+use darc_analysis::simulate::{Program, Session, call};
+use darc_analysis::{Callee, CalleeId, Hz, Params, Profile, Resolution, SiteId, Ticks};
 
 const EXE: &str = "/srv/bin/store";
 const FUTEX: Callee = Callee::Syscall(Some(202));

@@ -10,7 +10,7 @@ use super::escape::control;
 use super::folded::count;
 use super::model::{FtreeNode, Report};
 use super::place::Place;
-use crate::analysis::Hz;
+use darc_analysis::Hz;
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 

@@ -4,7 +4,7 @@
 use super::markup::Markup;
 use super::model::{PeakEntry, ProfileTable, Report};
 use super::words;
-use crate::analysis::{Hz, Nanos, Resolution, Ticks};
+use darc_analysis::{Hz, Nanos, Resolution, Ticks};
 
 /// The picture's size in pixels, before it is scaled.
 pub(super) const WIDTH: f64 = 800.0;

@@ -1,6 +1,6 @@
 //! Time away in words: how threads waited, who woke them, and what kept them from their work.
 
-use crate::analysis::Hz;
+use darc_analysis::Hz;
 
 use super::escape::control;
 use super::model::{OffCpuEntry, OtherEntry, PeakEntry, RootCauseEntry, WaitPlace, WaitsEntry};

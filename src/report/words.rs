@@ -6,7 +6,7 @@ use super::model::{
     Engine, Frame, Kind, PeakEntry, Probes, RootCauseEntry, SkippedSite, Status, StopReason,
     Survey, Target,
 };
-use crate::analysis::{Hz, Nanos, Resolution, Ticks};
+use darc_analysis::{Hz, Nanos, Resolution, Ticks};
 
 /// How many ops were written in full, and what became of the other calls of f0.
 pub(super) fn records(probes: &Probes) -> String {

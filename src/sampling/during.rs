@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use darc_record::{Ticks, Tsc};
 use darc_tracer::perf::clock::Clock;
-use darc_tracer::record::{Ticks, Tsc};
 
 use super::counts::Spot;
 use super::processes::InstanceId;

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use super::listing::Listed;
 use super::profile::{During, FunctionEntry, Profile, SampledScope};
-use crate::analysis::Nanos;
 use crate::report::escape::control;
 use crate::report::words::percent;
+use darc_analysis::Nanos;
 
 /// Rows that a table shows.
 const ROWS: usize = 20;

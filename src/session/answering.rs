@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::plan::Plan;
 
-use crate::analysis::{Callee, FnodeId, Request, SiteId, Ticks};
 use crate::options::Blocks;
+use darc_analysis::{Callee, FnodeId, Request, SiteId, Ticks};
 
 use super::callee::Destination;
 use super::code::CodeCache;
@@ -77,7 +77,7 @@ impl Session<'_> {
             return Ok(false);
         }
         let done = |investigation: &Investigation| {
-            investigation.analysis.status() != crate::analysis::Status::InProgress
+            investigation.analysis.status() != darc_analysis::Status::InProgress
         };
         let all_done = done(self.investigation)
             && self
@@ -118,7 +118,7 @@ impl Session<'_> {
                         self.investigation.unbound.expand_later(fnode);
                     }
                     Err(reason) => {
-                        let why = crate::analysis::Stop::NotInstrumentable(reason);
+                        let why = darc_analysis::Stop::NotInstrumentable(reason);
                         self.investigation.analysis.cannot_expand(fnode, why);
                     }
                 },

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use darc_record::{FnodeId, Op, Ticks, Tsc};
 use darc_symbols::{FileAddr, Image};
 use darc_tracer::maps;
-use darc_tracer::record::{FnodeId, Op, Ticks, Tsc};
 use darc_tracer::threads;
 
-use crate::analysis::{Analysis, Callee};
 use crate::report::model::ArgumentEntry;
+use darc_analysis::{Analysis, Callee};
 
 use super::modules::{CodeRef, Modules};
 

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use darc_disasm::{SiteKind, Target};
 use darc_symbols::Frame;
 
-use crate::analysis::offcpu::OtherId;
-use crate::analysis::{Absence, CalleeId, SiteId};
 use crate::report::assemble::{self, Names, Other, Site};
 use crate::report::model::{Function, InlinedFrame};
 use crate::report::place::Place;
+use darc_analysis::off_cpu::OtherId;
+use darc_analysis::{Absence, CalleeId, SiteId};
 
 use super::modules::{CodeRef, Modules};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::analysis::{Hz, Tsc};
+use darc_analysis::{Hz, Tsc};
 
 /// A shorter time gives a rate that is off by more than one in a thousand.
 const SHORTEST: Duration = Duration::from_millis(10);

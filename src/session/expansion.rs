@@ -6,7 +6,7 @@ use darc_disasm::{Cfg, FunctionCode, Loops, SiteKind, Target};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
 
-use crate::analysis::{Callee, SiteId};
+use darc_analysis::{Callee, SiteId};
 
 use super::catalog::Reach;
 use super::code::{CodeCache, Unpatched};

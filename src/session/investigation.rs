@@ -4,18 +4,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::Sender;
 
+use darc_record::Op;
 use darc_symbols::{FileAddr, LookupError, NameSpec};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Counters, NewTarget, ProbeCost, Sink};
-use darc_tracer::record::Op;
 
-use crate::analysis::offcpu::Interval;
-use crate::analysis::{
-    Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stop, Ticks,
-};
 use crate::options::{Blocks, Preemption};
 use crate::report::{Place, Report};
 use crate::state::{Ids, StateError};
+use darc_analysis::off_cpu::Interval;
+use darc_analysis::{
+    Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stop, Ticks,
+};
 
 use super::arguments::Arguments;
 use super::catalog::{Catalog, Naming, Reach};
@@ -433,10 +433,10 @@ pub fn returns_twice(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use darc_tracer::record::{Touched, Tsc};
+    use darc_record::{Touched, Tsc};
 
     use super::*;
-    use crate::analysis::Request;
+    use darc_analysis::Request;
 
     /// An op that calls these fnodes so often.
     fn op(number: u64, calls: &[(FnodeId, u64)]) -> Op {
@@ -449,7 +449,7 @@ mod tests {
             count,
         });
         Op {
-            arguments: darc_tracer::record::Arguments::default(),
+            arguments: darc_record::Arguments::default(),
             tid: 1,
             start,
             end: start,
@@ -474,7 +474,7 @@ mod tests {
                     continue;
                 };
                 let analysis = &mut investigation.analysis;
-                let callee = Callee::Function(crate::analysis::CalleeId(fnode.0));
+                let callee = Callee::Function(darc_analysis::CalleeId(fnode.0));
                 analysis.add_child(fnode, SiteId(fnode.0), callee);
                 analysis.expanded(fnode, Tsc(0));
                 // f0 is decided for it: from now on it is called too often.

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
+use darc_record::{FnodeId, Op, SiteId, Ticks};
 use darc_symbols::NameSpec;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Engine, NewTarget, Sink};
 use darc_tracer::plan::{Mark, Marker, Plan};
-use darc_tracer::record::{FnodeId, Op, SiteId, Ticks};
 
 use super::code::CodeCache;
 use super::hooks::Hooks;

@@ -53,10 +53,10 @@ use darc_tracer::engine::{Engine, EngineKind, Notice};
 use darc_tracer::plan::{Ends, Mark};
 use nix::sys::signal::Signal;
 
-use crate::analysis::FnodeId;
-use crate::analysis::noise::Noise;
 use crate::options::{Blocks, Preemption};
 use crate::terminal::live::Progress;
+use darc_analysis::FnodeId;
+use darc_analysis::descent::noise::Noise;
 
 use code::CodeCache;
 use ending::EXECUTED;

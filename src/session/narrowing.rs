@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use darc_disasm::{Cfg, FunctionCode, Loops};
+use darc_record::{FnodeId, Op, SiteId, Ticks};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{NewTarget, Sink};
 use darc_tracer::perf::whereabouts::Whereabouts;
-use darc_tracer::record::{FnodeId, Op, SiteId, Ticks};
 
-use crate::analysis::narrow::{End, Narrowing, Part, Structure};
-use crate::analysis::{CauseKind, Stop};
+use darc_analysis::localise::{End, Narrowing, Part, Structure};
+use darc_analysis::{CauseKind, Stop};
 
 use super::code::Unpatched;
 use super::investigation::Investigation;
@@ -210,7 +210,7 @@ impl Session<'_> {
     }
 }
 
-fn sources_fnode(investigation: &Investigation, fnode: FnodeId) -> &crate::analysis::Fnode {
+fn sources_fnode(investigation: &Investigation, fnode: FnodeId) -> &darc_analysis::Fnode {
     investigation.analysis.ftree().fnode(fnode)
 }
 

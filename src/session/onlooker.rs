@@ -1,6 +1,6 @@
 //! Where a session stands, for whoever wants to know while it runs.
 
-use crate::analysis::totals::Totals;
+use darc_analysis::totals::Totals;
 
 use super::investigation::Investigation;
 use super::serving::Serving;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::analysis::{Analysis, Profile};
+use darc_analysis::{Analysis, Profile};
 
 /// So long without a step of the descent, while the function is called.
 const LONGEST: Duration = Duration::from_secs(3);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::analysis::{FnodeId, Request, Tsc};
+use darc_analysis::{FnodeId, Request, Tsc};
 
 use super::callee::Destination;
 use super::investigation::Investigation;
@@ -96,11 +96,11 @@ impl Session<'_> {
 
 #[cfg(test)]
 mod tests {
+    use darc_record::{Arguments, Op, SiteId, Ticks, Touched};
     use darc_symbols::NameSpec;
-    use darc_tracer::record::{Arguments, Op, SiteId, Ticks, Touched};
 
     use super::*;
-    use crate::analysis::{Callee, CalleeId, Params};
+    use darc_analysis::{Callee, CalleeId, Params};
 
     fn op(at: u64, fnode: FnodeId) -> Op {
         Op {

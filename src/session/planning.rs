@@ -6,7 +6,7 @@ use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Engine, Refused};
 use darc_tracer::plan::{Edge, Plan, PlannedFunction};
 
-use crate::analysis::{Callee, Fnode, FnodeId, Ftree, SiteId};
+use darc_analysis::{Callee, Fnode, FnodeId, Ftree, SiteId};
 
 use super::SessionError;
 use super::callee::{Destination, behind_plt};

@@ -2,8 +2,8 @@
 
 use std::io::{Stderr, Stdin, stderr, stdin};
 
-use crate::analysis::{Peak, PeakChoice, Resolution};
 use crate::terminal::prompt::{Answer, PeakLine, Prompt, can_ask};
+use darc_analysis::{Peak, PeakChoice, Resolution};
 
 use super::investigation::Investigation;
 use super::watch::Watch;

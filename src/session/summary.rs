@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use darc_tracer::engine::Counters;
 
-use crate::analysis::Hz;
 use crate::report::assemble::{self, Names as _};
 use crate::report::model::{
     Clock, ClockUnit, Engine, Focus, Function, HandOver, Module, Pause, PeakEntry, ProbeCost,
     Probes, Report, SCHEMA, SkippedSite, Status, Survey, Target, TimeTable,
 };
+use darc_analysis::Hz;
 
 use super::catalog::Naming;
 use super::investigation::Investigation;
@@ -211,7 +211,7 @@ fn served(main: &Investigation, serving: &Serving) -> Option<Focus> {
             served_object: serving.serve.object.to_string(),
             enqueued: counts.enqueued,
             served: counts.served,
-            in_flight: serving.in_flight.len() as u64,
+            in_flight: serving.in_flight.count() as u64,
             expired: counts.expired,
             crowded_out: counts.crowded_out,
             others: counts.others,
@@ -288,9 +288,9 @@ fn pause(pauses: &[Duration]) -> Pause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::Params;
-    use crate::analysis::expression::Expression;
     use crate::session::serving::End;
+    use darc_analysis::Params;
+    use darc_analysis::values::expression::Expression;
     use darc_symbols::{FileAddr, NameSpec};
 
     fn named(name: &str) -> Investigation {

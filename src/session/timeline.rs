@@ -6,16 +6,16 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use darc_record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{NewTarget, Served, Sink};
 use darc_tracer::perf::off_cpu::{self, Waker, Why};
 use darc_tracer::perf::switches::Switches;
 use darc_tracer::perf::tracepoints::{NoTracepoints, Service};
-use darc_tracer::record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 use darc_tracer::threads;
 
-use crate::analysis::Absence;
-use crate::analysis::offcpu::{Away, Interval, OtherId};
+use darc_analysis::Absence;
+use darc_analysis::off_cpu::{Away, Interval, OtherId};
 
 use super::arguments::telling;
 use super::catalog::{Another, Catalog};

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use darc_tracer::record::{Op, Ticks, Tsc};
+use darc_record::{Op, Ticks, Tsc};
 
-use crate::analysis::Analysis;
+use darc_analysis::Analysis;
 
 /// When there are more, those are forgotten that are no example.
 const MANY: usize = 4096;

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::analysis::PeakStatus;
 use crate::report::assemble::Names as _;
 use crate::terminal::live::{PeakProgress, Phase, Progress, Snapshot};
+use darc_analysis::PeakStatus;
 
 use super::investigation::Investigation;
 

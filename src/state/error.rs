@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::analysis::ResumeError;
+use darc_analysis::ResumeError;
 
 /// Why a file cannot be read as a result. Texts from the file are escaped.
 #[derive(Clone, PartialEq, Eq, Error, Debug)]

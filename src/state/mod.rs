@@ -44,7 +44,7 @@ const MAX_RECORDS: usize = 500_000;
 /// The table of all fnodes by all peaks has so many cells at most.
 const MAX_CELLS: usize = 2_000_000;
 /// The longest path from f0 down that is accepted, in fnodes.
-const MAX_DEPTH: usize = crate::analysis::params::MAX_DEPTH;
+const MAX_DEPTH: usize = darc_analysis::descent::params::MAX_DEPTH;
 /// Records are nested this deep at most: the report, an analysis in it, and the ftree.
 const MAX_NESTING: usize = MAX_DEPTH + 4;
 

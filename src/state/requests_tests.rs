@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 
 use super::{StateError, parse, read_any, restore, write};
-use crate::analysis::handover::{InFlight, Service};
-use crate::analysis::op_requests::Given;
-use crate::analysis::simulate::Session;
-use crate::analysis::{Analysis, Params, Resolution, Ticks, Tsc};
 use crate::report::model::{HandOver, Report};
 use crate::report::{assemble, golden_tests, json, sample};
+use darc_analysis::requests::in_flight::{InFlight, Service};
+use darc_analysis::requests::of_ops::Given;
+use darc_analysis::simulate::Session;
+use darc_analysis::{Analysis, Params, Resolution, Ticks, Tsc};
 
 /// An analysis of which requests are followed to another thread, with all that belongs together.
 fn handed_over() -> Report {
@@ -23,7 +23,7 @@ fn shown(requests: &InFlight, analysis: &Analysis) -> HandOver {
     HandOver {
         enqueued: counts.enqueued,
         served: counts.served,
-        in_flight: requests.len() as u64,
+        in_flight: requests.count() as u64,
         expired: counts.expired,
         crowded_out: counts.crowded_out,
         others: counts.others,
@@ -82,7 +82,7 @@ fn what_was_in_flight_is_never_seen_to_be_served() {
     let stored = handed_over().focus[0].handover.clone().unwrap();
     let requests = restore::requests(&stored).unwrap();
     assert_eq!(requests.counts().expired, stored.expired + stored.in_flight);
-    assert_eq!(requests.len(), 0);
+    assert_eq!(requests.count(), 0);
 }
 
 /// What happens: a request of an op of one of four threads, the end of an op, or a service.

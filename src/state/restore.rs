@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::analysis::handover::{Counts, InFlight};
-use crate::analysis::op_requests::{Handed, OpRequests};
-use crate::analysis::{
+use crate::report::model::{CalleeKind, DescentState, FnodePeak, FtreeNode, HandOver, StopReason};
+use crate::report::{Place, Report};
+use darc_analysis::requests::in_flight::{Counts, InFlight};
+use darc_analysis::requests::of_ops::{Handed, OpRequests};
+use darc_analysis::{
     Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Outcome, Params, PathState, PeakRecord,
     SiteId, Stats, Stop, Stored, Ticks,
 };
-use crate::report::model::{CalleeKind, DescentState, FnodePeak, FtreeNode, HandOver, StopReason};
-use crate::report::{Place, Report};
 
 use super::{StateError, validate};
 

@@ -6,13 +6,13 @@ use proptest::prelude::*;
 
 use super::restore::{Ids, params};
 use super::{MAX_DEPTH, StateError, checksum, parse, read_any, restore, validate, write};
-use crate::analysis::params::Params;
-use crate::analysis::simulate::Session;
-use crate::analysis::{Analysis, CalleeId, SiteId};
 use crate::report::model::{
     DescentState, FnodePeak, FtreeNode, PeakEntry, PeakValues, Report, StopReason, ValueContrast,
 };
 use crate::report::{Place, json, sample};
+use darc_analysis::descent::params::Params;
+use darc_analysis::simulate::Session;
+use darc_analysis::{Analysis, CalleeId, SiteId};
 
 /// The ids that [`sample::Map`] gives to places.
 #[derive(Default)]

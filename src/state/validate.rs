@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use super::{MAX_CELLS, MAX_DEPTH, MAX_RECORDS, StateError};
-use crate::analysis::{Params, PeakChoice, Profile, Resolution, Ticks, histogram::Bucket};
 use crate::report::Report;
 use crate::report::model::CalleeKind;
 use crate::report::model::{
@@ -12,6 +11,7 @@ use crate::report::model::{
     SCHEMA,
 };
 use crate::report::profiles::{KIND, ProfileSet};
+use darc_analysis::{Params, PeakChoice, Profile, Resolution, Ticks, profile::histogram::Bucket};
 
 /// More ops than this nobody has counted.
 const MOST_OPS: u64 = 1 << 60;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::warning::{one_line, warning_line};
-use crate::analysis::root_cause::PeakStatus;
 use crate::options::Verbosity;
+use darc_analysis::descent::root_cause::PeakStatus;
 
 /// Who else writes to the terminal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

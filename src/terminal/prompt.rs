@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{getpgrp, read, tcgetpgrp};
 
-use crate::analysis::PeakChoice;
+use darc_analysis::PeakChoice;
 
 /// A longer line is no answer.
 const LONGEST_ANSWER: usize = 256;

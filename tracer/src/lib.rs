@@ -18,7 +18,6 @@ pub mod memory;
 pub mod perf;
 pub mod plan;
 pub mod preflight;
-pub mod record;
 mod remote_call;
 pub mod stacks;
 pub mod stopped;

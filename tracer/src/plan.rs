@@ -5,34 +5,7 @@ use std::sync::Arc;
 use darc_disasm::{CallSite, FunctionCode};
 
 use crate::addr::TargetAddr;
-use crate::record::{Arguments, FnodeId, SiteId};
-
-/// A chain is no longer than this.
-pub const MOST_READS: usize = 8;
-
-/// A word of the target's memory that is read when a function is entered: from an argument register on, each
-/// address is the word read before plus an offset.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Chain {
-    /// Index of the register in [`Arguments::registers`].
-    pub argument: usize,
-    /// What is added before each read, in bytes; at least one and at most [`MOST_READS`].
-    pub offsets: Vec<i32>,
-}
-
-impl Chain {
-    /// The word at its end, with a way to read words; `None` when one of the addresses cannot be read.
-    pub fn read(
-        &self,
-        arguments: &Arguments,
-        word: impl Fn(TargetAddr) -> Option<u64>,
-    ) -> Option<u64> {
-        let begin = *arguments.registers.get(self.argument)?;
-        self.offsets.iter().try_fold(begin, |at, &offset| {
-            word(TargetAddr(at.wrapping_add_signed(offset.into())))
-        })
-    }
-}
+use darc_record::{Chain, FnodeId, SiteId};
 
 /// A function whose calls, and the objects that they are about, are noticed.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@ use darc_disasm::Gpr;
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result};
-use crate::record::Arguments;
 use crate::sys::{self, RawRegisters};
+use darc_record::Arguments;
 
 /// The general registers of a stopped thread.
 #[derive(Clone, Copy, Debug)]

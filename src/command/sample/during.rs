@@ -5,14 +5,13 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::sync::mpsc::{self, Receiver};
 
+use darc_record::Op;
 use darc_symbols::NameSpec;
 use darc_tracer::engine::jump::{self, Jump};
 use darc_tracer::launch;
 use darc_tracer::perf::clock::Clock;
-use darc_tracer::record::Op;
 use nix::sys::signal::SigSet;
 
-use crate::analysis::{Params, Peak, PeakChoice, Ticks, find_peaks};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{DuringPeak, Preemption, SampleOptions, SampleTarget, Verbosity};
 use crate::output::Output;
@@ -26,6 +25,7 @@ use crate::session::program;
 use crate::session::{Ending, Libraries, Limits, Session};
 use crate::terminal::live::{Progress, Screen};
 use crate::terminal::warning;
+use darc_analysis::{Params, Peak, PeakChoice, Ticks, find_peaks};
 
 use super::super::attach::checked;
 use super::super::conduct::{claim, tracing_failed};

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use crate::analysis::Hz;
 use crate::exit::{Failure, FailureKind};
 use crate::session::watching::{Item, Watching};
+use darc_analysis::Hz;
 
 use super::per_second;
 

@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use super::model::{PeakEntry, SCHEMA};
 use super::words;
-use crate::analysis::compare::{self, Comparison, PeakChange};
-use crate::analysis::histogram::ProfileError;
-use crate::analysis::{Hz, Peak, Profile};
+use darc_analysis::profile::compare::{self, Comparison, PeakChange};
+use darc_analysis::profile::histogram::ProfileError;
+use darc_analysis::{Hz, Peak, Profile};
 use set::Member;
 pub use set::Set;
 

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use crate::analysis::Profile;
 use crate::report::Report;
 use crate::report::model::{Engine, PeakEntry};
 use crate::report::profiles::ProfileSet;
+use darc_analysis::Profile;
 
 /// One result: its name, and its profiles.
 pub struct Set<'a> {

@@ -1,10 +1,10 @@
 //! The difference for people.
 
 use super::{Change, Difference, Method, Pair, PeakDifference, hz};
-use crate::analysis::{Hz, Resolution};
 use crate::report::escape::control;
 use crate::report::text::{Color, Style};
 use crate::report::words::{path, percent, time};
+use darc_analysis::{Hz, Resolution};
 
 /// So many pairs are shown with their histograms, the others by their rating.
 const MOST_WHOLE: usize = 10;

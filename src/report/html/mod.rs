@@ -9,12 +9,12 @@ mod ftree;
 mod handover;
 mod time;
 
-use crate::analysis::{Hz, Resolution};
 use crate::report::escape::control;
 use crate::report::markup::Markup;
 use crate::report::model::{FtreeNode, PeakEntry, ProfileTable, Report, ValueContrast};
 use crate::report::telling::in_words;
 use crate::report::{svg, waiting, words};
+use darc_analysis::{Hz, Resolution};
 
 pub(super) const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">";
 

@@ -209,7 +209,7 @@ pub struct BucketEntry {
     pub total: u64,
 }
 
-/// How a profile differs from a stored one; see [`crate::analysis::compare`].
+/// How a profile differs from a stored one.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProfileComparison {

@@ -1,9 +1,9 @@
 //! From profiles to entries of a set: tables, peaks, shares.
 
 use super::PeakRange;
-use crate::analysis::{Profile, find_peaks};
 use crate::report::model::PeakEntry;
 use crate::report::model::Status;
+use darc_analysis::{Profile, find_peaks};
 
 /// The peaks of a profile.
 #[must_use]

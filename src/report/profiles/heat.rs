@@ -2,7 +2,7 @@
 //! "profile sampling", and figure 9).
 
 use super::{FunctionProfile, Segment};
-use crate::analysis::Resolution;
+use darc_analysis::Resolution;
 
 /// The picture as numbers: a column for each stretch of time, a row for each bucket.
 #[derive(Clone, PartialEq, Debug)]

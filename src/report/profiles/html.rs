@@ -1,11 +1,11 @@
 //! The set as one HTML page that needs nothing beside itself: no script, no network, no fonts.
 
 use super::{FunctionProfile, ProfileSet, Source, assemble, matter, svg};
-use crate::analysis::Hz;
 use crate::report::html::POLICY;
 use crate::report::markup::Markup;
 use crate::report::svg::{self as picture, STYLE};
 use crate::report::words;
+use darc_analysis::Hz;
 
 const LAYOUT: &str = "
 body{font:15px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:60rem;margin:1.5rem auto;padding:0 1rem}

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::{Hz, Resolution};
 use crate::report::model::{BucketEntry, Clock, ClockUnit, Function, ProfileTable, SCHEMA, Target};
+use darc_analysis::{Hz, Resolution};
 
 /// Tells a set of profiles from other results.
 pub const KIND: &str = "profiles";

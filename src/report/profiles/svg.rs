@@ -2,10 +2,10 @@
 
 use super::heat::Heat;
 use super::{FunctionProfile, ProfileSet, Segment, assemble, matter};
-use crate::analysis::{Hz, Resolution};
 use crate::report::markup::Markup;
 use crate::report::svg::{self, HEIGHT, LEFT, RIGHT, STYLE, WIDTH};
 use crate::report::words;
+use darc_analysis::{Hz, Resolution};
 
 /// Pixels of a row of the heat map, and of its title and axis.
 const ROW: f64 = 14.0;

@@ -1,8 +1,8 @@
 //! The profile as a histogram: ranges of latency with a bar on a logarithmic scale.
 
 use super::Page;
-use crate::analysis::Resolution;
 use crate::report::model::{PeakEntry, ProfileTable, Report};
+use darc_analysis::Resolution;
 
 pub(super) fn write(page: &mut Page, report: &Report) {
     if report.profile.ops > 0 {

@@ -16,7 +16,7 @@ mod time;
 
 use super::model::Report;
 use super::words::{self, path, percent};
-use crate::analysis::Hz;
+use darc_analysis::Hz;
 
 /// How a report is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

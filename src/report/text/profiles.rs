@@ -2,11 +2,11 @@
 //! where there are segments.
 
 use super::{Color, Page, Style, histogram, shorten};
-use crate::analysis::Resolution;
 use crate::report::escape::control;
 use crate::report::profiles::heat::{Column, Heat};
 use crate::report::profiles::{FunctionProfile, ProfileSet, Source, assemble, matter};
 use crate::report::words::{self, percent};
+use darc_analysis::Resolution;
 
 /// Functions without a probe that are named one by one.
 const FEW: usize = 5;

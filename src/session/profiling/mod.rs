@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use darc_record::{Ticks, Tsc};
 use darc_symbols::LookupError;
 use darc_tracer::engine::ProbeCost;
 use darc_tracer::engine::jump::{Counts, Profiler};
 use darc_tracer::plan::{CountedFunction, Plan};
-use darc_tracer::record::{Ticks, Tsc};
 
-use crate::analysis::histogram::Bucket;
-use crate::analysis::{Profile, Resolution};
+use darc_analysis::profile::histogram::Bucket;
+use darc_analysis::{Profile, Resolution};
 
 use super::code::CodeCache;
 use super::entrances;

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use darc_tracer::engine::jump::Counts;
 
-use crate::analysis::Hz;
 use crate::report::assemble;
 use crate::report::model::{Function, Target};
 use crate::report::profiles::{
     self, FunctionProfile, NotProfiled, Pauses, ProfileSet, Segment, SegmentProfile, Source,
 };
 use crate::session::catalog::{Catalog, Naming};
+use darc_analysis::Hz;
 
 use super::{Measured, Member, profile};
-use crate::analysis::Resolution;
+use darc_analysis::Resolution;
 
 /// Puts together what was measured.
 #[must_use]

@@ -9,15 +9,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use darc_record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 use darc_symbols::NameSpec;
 use darc_tracer::engine::{Engine, NewTarget, Served, Sink as _};
 use darc_tracer::plan::{Asynchronous, Edge, Noticed, Plan, PlannedFunction};
-use darc_tracer::record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 
-use crate::analysis::Params;
-use crate::analysis::expression::Expression;
-use crate::analysis::handover::{InFlight, Service};
-use crate::analysis::op_requests::{Given, HandedOver};
+use darc_analysis::Params;
+use darc_analysis::requests::in_flight::{InFlight, Service};
+use darc_analysis::requests::of_ops::{Given, HandedOver};
+use darc_analysis::values::expression::Expression;
 
 use super::SessionError;
 use super::code::CodeCache;

@@ -2,11 +2,11 @@
 
 use darc_symbols::NameSpec;
 
-use crate::analysis::Params;
-use crate::analysis::expression::Expression;
 use crate::report::{Place, Report};
 use crate::session::investigation::{Investigation, stored_places};
 use crate::state::{StateError, restore};
+use darc_analysis::Params;
+use darc_analysis::values::expression::Expression;
 
 use super::{End, Serving};
 

@@ -1,16 +1,16 @@
 //! What a survey found: where the time goes, and the functions that are called often enough to be analysed.
 
 use darc_disasm::SiteKind;
+use darc_record::FnodeId;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
-use darc_tracer::record::FnodeId;
 
-use crate::analysis::totals::{Share, ShareOf, Totals, WORTHWHILE};
 use crate::report::assemble::Names as _;
 use crate::report::model::{self, TimePart, TimeTable, Whose};
 use crate::session::investigation::Investigation;
 use crate::session::modules::CodeRef;
 use crate::session::waiting::is_waiting;
+use darc_analysis::totals::{Share, ShareOf, Totals, WORTHWHILE};
 
 use super::Survey;
 

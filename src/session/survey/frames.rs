@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use darc_record::FnodeId;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
-use darc_tracer::record::FnodeId;
 use darc_tracer::stacks;
 
-use crate::analysis::Callee;
 use crate::session::SessionError;
 use crate::session::code::Scanned;
 use crate::session::investigation::Investigation;
 use crate::session::modules::CodeRef;
 use crate::session::stacks::{StackFrame, Unwinder};
+use darc_analysis::Callee;
 
 use super::Survey;
 

@@ -9,12 +9,12 @@ mod windows;
 
 use std::time::{Duration, Instant};
 
+use darc_record::FnodeId;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
 use darc_tracer::plan::{Mark, Plan, Running};
-use darc_tracer::record::FnodeId;
 
-use crate::analysis::totals::Totals;
+use darc_analysis::totals::Totals;
 
 use super::code::CodeCache;
 use super::hooks::Hooks;

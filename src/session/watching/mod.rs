@@ -14,11 +14,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use darc_record::Tsc;
 use darc_symbols::{LookupError, NameSpec};
 use darc_tracer::engine::Notice;
 use darc_tracer::engine::jump::{Counts, Profiler};
 use darc_tracer::plan::{CountedCall, CountedFunction, CountedSites};
-use darc_tracer::record::Tsc;
 
 pub use items::Item;
 pub use sample::{History, Sample};

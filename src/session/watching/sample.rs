@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use darc_tracer::engine::jump::{BucketCount, Counts};
 
-use crate::analysis::{Ticks, Tsc};
+use darc_analysis::{Ticks, Tsc};
 
 /// So many samples are kept: some minutes.
 const KEPT: usize = 600;

@@ -8,8 +8,8 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use crate::error::{Error, Result};
-use crate::record::Ticks;
 use crate::sys::{self, CodePage};
+use darc_record::Ticks;
 
 use super::Refused;
 

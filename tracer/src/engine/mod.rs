@@ -6,7 +6,7 @@ use crate::addr::TargetAddr;
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::{Mark, Plan};
-use crate::record::{Enqueued, FnodeId, Op, SiteId, Ticks};
+use darc_record::{Enqueued, FnodeId, Op, SiteId, Ticks};
 
 mod calibration;
 pub mod int3;

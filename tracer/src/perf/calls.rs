@@ -13,9 +13,9 @@ use super::collector::Collector;
 use super::opening::watch_threads;
 use super::record::Record;
 use super::refusal::{Refusal, paranoid};
-use crate::record::Tsc;
 use crate::system_calls::{Event, Pairing, Taken};
 use crate::tracefs::Format;
+use darc_record::Tsc;
 
 /// Where tracefs describes the tracepoints; the second place is the older one.
 const FOLDERS: [&str; 2] = [

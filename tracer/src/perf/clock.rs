@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::record::{Ticks, Tsc};
 use crate::sys;
+use darc_record::{Ticks, Tsc};
 
 /// One moment on both clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,8 +7,8 @@ use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::gettid;
 
-use crate::record::{Ticks, Tsc};
 use crate::sys::{self, SharedWords};
+use darc_record::{Ticks, Tsc};
 
 use super::attributes::Attributes;
 use super::clock::Clock;

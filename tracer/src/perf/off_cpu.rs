@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::record::Tsc;
+use darc_record::Tsc;
 
 use super::record::Left;
 use super::services::Piece;

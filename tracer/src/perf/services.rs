@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::record::{Ticks, Tsc};
+use darc_record::{Ticks, Tsc};
 
 use super::tracepoints::Service;
 

@@ -19,7 +19,7 @@ use super::record::{Point, Record, UserStack};
 use super::refusal::Refusal;
 use super::services::Services;
 use super::tracepoints::{Context, Event, NoTracepoints, Service, Tracepoints};
-use crate::record::Tsc;
+use darc_record::Tsc;
 
 /// How much is seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

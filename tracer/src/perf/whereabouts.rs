@@ -9,7 +9,7 @@ use super::opening::watch_process;
 use super::record::{Mode, Record};
 use super::refusal::Refusal;
 use crate::addr::TargetAddr;
-use crate::record::Tsc;
+use darc_record::Tsc;
 
 /// Samples a second of a thread's time.
 pub const RATE: u32 = 4_999;

@@ -8,7 +8,7 @@ mod perf;
 mod process;
 mod ptrace;
 
-use crate::record::Tsc;
+use darc_record::Tsc;
 
 pub use mapping::{CodePage, PAGE, SharedWords};
 pub use perf::{RingPages, perf_disable, perf_enable, perf_event_open, perf_set_output};

@@ -3,8 +3,8 @@
 mod pairing;
 
 use crate::perf::calls::{CallEvents, NoCallEvents};
-use crate::record::{Ticks, Tsc};
 use crate::tracefs::{Refusal, SyscallTrace};
+use darc_record::{Ticks, Tsc};
 
 pub(crate) use pairing::{Event, Pairing};
 

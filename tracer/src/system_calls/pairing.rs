@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Call, Taken};
-#[cfg(test)]
-use crate::record::Ticks;
-use crate::record::Tsc;
 use crate::threads;
+#[cfg(test)]
+use darc_record::Ticks;
+use darc_record::Tsc;
 
 /// exit and exit_group: nobody returns from them.
 const ENDING: [u32; 2] = [libc::SYS_exit as u32, libc::SYS_exit_group as u32];

@@ -1,7 +1,7 @@
 //! One page of the kernel's ring buffer. Pure; the layout is that of include/linux/ring_buffer.h and the
 //! files `events/header_page` and `events/header_event`.
 
-use crate::record::Tsc;
+use darc_record::Tsc;
 
 /// Time stamp and length stand before the events.
 const HEAD: usize = 16;

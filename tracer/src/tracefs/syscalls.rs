@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use crate::record::Tsc;
 use crate::system_calls::{Event, Pairing, Taken};
 use crate::threads;
+use darc_record::Tsc;
 
 use super::format::Format;
 use super::instance::{Buffer, Instance, Refusal};

@@ -16,7 +16,7 @@ use crate::engine::calibration::{all_accepted, no_progress, of_child, quantile};
 use crate::engine::{Engine, NewTarget, ProbeCost, Sink};
 use crate::error::Result;
 use crate::plan::Plan;
-use crate::record::{FnodeId, Op, SiteId, Ticks, Tsc};
+use darc_record::{FnodeId, Op, SiteId, Ticks, Tsc};
 
 use super::delivery::Delivery;
 use super::{Guarding, Int3};

@@ -5,7 +5,7 @@
 //! current fnode to its own child and the return moves it back; where there is no such child nothing
 //! is measured.
 
-use crate::record::{Arguments, FnodeId, Op, Ticks, Touched, Tsc};
+use darc_record::{Arguments, FnodeId, Op, Ticks, Touched, Tsc};
 
 /// What a frame stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

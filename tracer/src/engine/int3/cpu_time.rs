@@ -5,8 +5,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-use crate::record::{Ticks, Tsc};
 use crate::sys;
+use darc_record::{Ticks, Tsc};
 
 /// The scheduler's account of one thread (`/proc/TID/schedstat`, proc_pid_schedstat in the kernel's
 /// `fs/proc/base.c`).

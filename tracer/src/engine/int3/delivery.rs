@@ -7,7 +7,7 @@
 //! thread kept its processor, but is no worse when the tracer itself had to wait for one. The way that
 //! erred less lately is taken, and the other limits what a single stray stop can do.
 
-use crate::record::{Ticks, Tsc};
+use darc_record::{Ticks, Tsc};
 
 /// How many landings are looked back at.
 const RECENT: usize = 16;

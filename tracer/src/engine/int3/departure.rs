@@ -7,9 +7,9 @@ use crate::addr::TargetAddr;
 use crate::arena::Arena;
 use crate::error::Result;
 use crate::memory::Memory;
-use crate::record::Tsc;
 use crate::stopped::Registers;
 use crate::sys;
+use darc_record::Tsc;
 
 /// At most so many threads have a lane at a time; for others the time at which they were resumed counts.
 const LANES: u64 = 1024;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::addr::TargetAddr;
 use crate::engine::{NewTarget, Sink};
 use crate::plan::Edge;
-use crate::record::{FnodeId, SiteId};
+use darc_record::{FnodeId, SiteId};
 
 /// The edges that leave one fnode through one site.
 #[derive(Clone, Default, Debug)]

@@ -3,8 +3,8 @@
 
 use crate::addr::TargetAddr;
 use crate::error::Result;
-use crate::record::Tsc;
 use crate::stopped::Registers;
+use darc_record::Tsc;
 
 use super::Int3;
 use super::landing::{self, LANDING, Progress, Saved};

@@ -4,8 +4,8 @@
 //! Both read the clock themselves before they trap, so that a call's end is exact however late the tracer
 //! hears of it. What they change for that is undone here, whatever instruction a thread has come to.
 
-use crate::record::Tsc;
 use crate::stopped::Registers;
+use darc_record::Tsc;
 
 /// Where a thread is in one of these pieces of code, and what is to be undone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -42,11 +42,12 @@ use crate::ledger::{Debt, Ledger};
 use crate::maps;
 use crate::maps::SharedCode;
 use crate::memory::Memory;
-use crate::plan::{Chain, Plan};
+use crate::plan::Plan;
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
 use crate::sys;
 use crate::threads;
+use darc_record::Chain;
 
 pub use calibrate::{Calibration, calibrate};
 use calls::ThreadCalls;

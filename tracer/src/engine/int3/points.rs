@@ -9,7 +9,7 @@ use crate::error::{Error, Result, unless_gone};
 use crate::ledger::{Debt, Ledger};
 use crate::memory::Memory;
 use crate::plan::Plan;
-use crate::record::SiteId;
+use darc_record::SiteId;
 
 /// The breakpoint instruction, `int3`.
 pub const INT3: u8 = 0xcc;

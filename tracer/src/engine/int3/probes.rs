@@ -5,8 +5,8 @@ use darc_disasm::{Registers as _, SiteKind, Target};
 use crate::addr::TargetAddr;
 use crate::engine::Sink;
 use crate::error::Result;
-use crate::record::{Arguments, FnodeId, Tsc};
 use crate::stopped::{Registers, Stopped};
+use darc_record::{Arguments, FnodeId, Tsc};
 
 use super::Int3;
 use super::calls::{Completed, Frame, FrameKind};
@@ -246,7 +246,7 @@ impl Int3 {
             calls.set_arguments(Arguments {
                 read: self.chain.as_ref().and_then(|chain| {
                     chain.read(&trap.registers.arguments(), |addr| {
-                        self.memory.read_word(addr).ok()
+                        self.memory.read_word(TargetAddr(addr)).ok()
                     })
                 }),
                 ..trap.registers.arguments()

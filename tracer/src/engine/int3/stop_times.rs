@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::record::{Ticks, Tsc};
+use darc_record::{Ticks, Tsc};
 
 use super::cpu_time::{CpuTime, Reading, TickRate, Turn};
 use super::delivery::{Accuracy, Delivery, Noticed, Stretch};

@@ -10,7 +10,7 @@ use crate::engine::calibration::{Program, all_accepted, no_progress, quantile};
 use crate::engine::{Engine, NewTarget, ProbeCost, Sink};
 use crate::error::Result;
 use crate::plan::{Edge, Plan, PlannedFunction};
-use crate::record::{FnodeId, Op, SiteId, Ticks};
+use darc_record::{FnodeId, Op, SiteId, Ticks};
 
 use super::installed::Costs;
 use super::{Jump, Sampling};

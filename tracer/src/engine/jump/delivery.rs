@@ -3,7 +3,7 @@
 use crate::addr::TargetAddr;
 use crate::engine::{NewTarget, Served, Sink};
 use crate::memory::Memory;
-use crate::record::{Enqueued, FnodeId, Op, Ticks, Touched, Tsc};
+use darc_record::{Enqueued, FnodeId, Op, Ticks, Touched, Tsc};
 
 use super::function::returns_strangely;
 use super::installed::Installed;

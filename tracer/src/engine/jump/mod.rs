@@ -44,9 +44,9 @@ use crate::error::{Error, Result};
 use crate::maps::{self, Mapping, SharedCode};
 use crate::memory::Memory;
 use crate::plan::{Mark, Plan};
-use crate::record::{FnodeId, Ticks};
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
+use darc_record::{FnodeId, Ticks};
 
 pub use calibrate::{Calibration, calibrate};
 pub use detach::{Cleared, clear_leftovers};

@@ -1,7 +1,7 @@
 //! Which calls of a function are ops, and what is noted of them: what the stub at its entry is emitted from.
 
-use crate::plan::Chain;
-use crate::record::FnodeId;
+use darc_record::Chain;
+use darc_record::FnodeId;
 
 use super::layout::place;
 

@@ -15,8 +15,8 @@ use crate::engine::{Counters, Engine, NewTarget, Notice, ProbeCost, Refused, Sin
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::Plan;
-use crate::record::{FnodeId, Op, SiteId, Ticks};
 use crate::stopped::Stopped;
+use darc_record::{FnodeId, Op, SiteId, Ticks};
 
 pub use calibrate::calibrate_counting;
 pub use counts::{BucketCount, Counts};

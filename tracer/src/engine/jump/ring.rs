@@ -2,8 +2,8 @@
 //! checked before it is used.
 
 use crate::engine::Counters;
-use crate::record::Arguments;
 use crate::sys::SharedWords;
+use darc_record::Arguments;
 
 use super::layout::{FNODES, block, header, node, record, ring};
 

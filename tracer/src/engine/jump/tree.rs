@@ -9,7 +9,7 @@ use crate::engine::Refused;
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::Plan;
-use crate::record::{FnodeId, SiteId};
+use darc_record::{FnodeId, SiteId};
 
 use super::layout::{DESCRIPTORS, FNODES, HEAP, HEAP_BYTES, descriptor, targets};
 

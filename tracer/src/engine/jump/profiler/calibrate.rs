@@ -11,7 +11,7 @@ use crate::engine::jump::calibrate::Calibration;
 use crate::engine::jump::installed::Costs;
 use crate::error::Result;
 use crate::plan::{CountedFunction, Ends, Plan};
-use crate::record::Ticks;
+use darc_record::Ticks;
 
 use super::{Counts, Profiler};
 

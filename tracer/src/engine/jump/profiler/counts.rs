@@ -1,7 +1,7 @@
 //! Reads what the stubs counted. The target can write anything there: numbers may be nonsense, but none of
 //! them is an address or a length.
 
-use crate::record::{Ticks, Tsc};
+use darc_record::{Ticks, Tsc};
 
 use super::super::layout::{bucket_start, counts};
 use super::super::ring::Rings;

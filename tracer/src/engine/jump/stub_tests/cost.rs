@@ -1,7 +1,7 @@
 //! What the stubs cost.
 
 use super::*;
-use crate::plan::Chain;
+use darc_record::Chain;
 
 /// The fewest cycles of many repetitions.
 fn least(run: extern "C" fn()) -> f64 {

@@ -2,8 +2,8 @@
 
 use super::super::ops::{HandsOver, OpsOf};
 use super::*;
-use crate::plan::Chain;
-use crate::record::FnodeId;
+use darc_record::Chain;
+use darc_record::FnodeId;
 
 impl Arena {
     fn region(&self, entry: u64, displaced: usize) -> Region {

@@ -6,7 +6,7 @@ use crate::engine::jump::asm::{Emitted, SAVED, Surroundings, field, restore, sav
 use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{LIVE, block, entry, place};
 use crate::engine::jump::runtime::Runtime;
-use crate::plan::Chain;
+use darc_record::Chain;
 
 use super::builder::Builder;
 use super::{Region, Stub};

@@ -1,0 +1,443 @@
+//! The descent: from f0 down the ftree to what takes the time, for every peak at once.
+//!
+//! A state machine without input or output. [`Analysis::op`] takes what was measured; whenever something
+//! is to be done to the target a [`Request`] is queued, which the session carries out off the target's
+//! path and answers. DARC, SIGMETRICS 2008, section 3; beyond the paper the peaks share one ftree, and
+//! maxcounts and states are kept per (fnode, peak).
+
+pub(crate) mod batches;
+pub(crate) mod contribute;
+mod decision;
+pub mod ftree;
+mod known_peaks;
+pub mod noise;
+mod off_cpu;
+pub mod params;
+pub mod peak_record;
+mod rare;
+pub mod resume;
+pub mod root_cause;
+mod settle;
+pub(crate) mod stall;
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::RangeInclusive;
+
+use darc_record::Chain;
+use darc_record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
+
+use crate::descent::decision::Contribution;
+use crate::descent::ftree::{Callee, Expansion, Ftree, Probe};
+use crate::descent::noise::Noise;
+use crate::descent::params::{Params, PeakChoice};
+use crate::descent::peak_record::{PathState, Stop};
+use crate::descent::root_cause::{PeakStatus, RootCause, Status};
+use crate::descent::stall::Vain;
+use crate::profile::histogram::{Bucket, Profile};
+use crate::profile::peaks::Peak;
+use crate::values::expression::Expression;
+use crate::values::{self, Telling, Values};
+
+/// What the session is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Measure all calls of this fnode's function in the fnode's context. The session answers with
+    /// [`Analysis::add_child`] for each call and then [`Analysis::expanded`], or with
+    /// [`Analysis::cannot_expand`]. The same fnode may be asked for again after calls of it were retired;
+    /// `add_child` then returns the fnodes that exist.
+    Expand(FnodeId),
+    /// Only ops of these latencies are of interest from now on; the others need only be counted
+    /// ([`Analysis::add_unrecorded`]).
+    FilterChanged(Vec<RangeInclusive<Ticks>>),
+    /// No peak needs the probes of these fnodes any more.
+    Retire(Vec<FnodeId>),
+    /// Every path of every peak has ended: take all instrumentation away.
+    Finished,
+}
+
+/// The whole analysis of one f0.
+#[derive(Clone, Debug)]
+pub struct Analysis {
+    pub(crate) params: Params,
+    pub(crate) profile: Profile,
+    /// The part of the profile that an earlier run had stored.
+    pub(crate) stored: Option<Profile>,
+    /// Peak `n` is at index `n - 1`.
+    pub(crate) peaks: Vec<PeakAnalysis>,
+    /// Peaks are looked for again when this many ops have been counted.
+    pub(crate) next_look: u64,
+    pub(crate) ftree: Ftree,
+    /// The fnodes that are measured as parents: whose calls are all probed.
+    pub(crate) measured: Vec<FnodeId>,
+    pub(crate) requests: VecDeque<Request>,
+    pub(crate) filter: Vec<RangeInclusive<Ticks>>,
+    pub(crate) finished: bool,
+    /// See [`Analysis::steps`].
+    pub(crate) steps: u64,
+    /// Where the record of each fnode is in the op at hand; kept to save allocations.
+    pub(crate) touched_at: Vec<Option<usize>>,
+    pub(crate) noise: Noise,
+    /// By fnode and peak: the ops since its state changed that brought the path no nearer to its decision.
+    pub(crate) vain: HashMap<(FnodeId, u32), Vain>,
+    /// What is computed from the arguments of each op.
+    expressions: Vec<Expression>,
+    /// What the kernel told of time away; nothing when nobody asked.
+    pub(crate) off_cpu: Option<off_cpu::OffCpuTable>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct PeakAnalysis {
+    /// The range, frozen when the peak was found.
+    pub(crate) peak: Peak,
+    /// How many (fnode, peak) pairs are waiting or collecting; none before the descent begins.
+    pub(crate) open: Option<usize>,
+    /// Ops since its last decision that were too short for what was measured in them to mean anything.
+    pub(crate) unresolved: u64,
+    /// What the expressions were in its ops.
+    pub(crate) values: Values,
+    /// The op of it in which most fnodes were seen.
+    pub(crate) example: Option<Op>,
+}
+
+impl Analysis {
+    /// An analysis that has seen nothing yet.
+    #[must_use]
+    pub fn new(params: Params) -> Self {
+        Self {
+            params,
+            profile: Profile::new(params.resolution),
+            stored: None,
+            peaks: Vec::new(),
+            next_look: params.start_ops.max(1),
+            ftree: Ftree::new(),
+            measured: Vec::new(),
+            requests: VecDeque::new(),
+            filter: Vec::new(),
+            finished: false,
+            steps: 0,
+            touched_at: Vec::new(),
+            noise: Noise::default(),
+            vain: HashMap::new(),
+            expressions: Expression::arguments(),
+            off_cpu: None,
+        }
+    }
+
+    /// Computes this from the arguments of each op, in the place of the arguments themselves.
+    pub fn set_expression(&mut self, expression: Expression) {
+        self.expressions = vec![expression];
+    }
+
+    /// In how many ops of peaks what an expression points to could not be read.
+    #[must_use]
+    pub fn unread_values(&self) -> u64 {
+        self.peaks.iter().map(|peak| peak.values.unread()).sum()
+    }
+
+    /// What is to be read when f0 is entered.
+    #[must_use]
+    pub fn chain(&self) -> Option<Chain> {
+        self.expressions.iter().find_map(Expression::chain)
+    }
+
+    /// An op of this run in the peak: the one in which most fnodes were seen.
+    #[must_use]
+    pub fn example(&self, peak: u32) -> Option<&Op> {
+        self.analysis_of(peak)?.example.as_ref()
+    }
+
+    /// For each pair of peaks, by their numbers, what tells their ops apart best.
+    #[must_use]
+    pub fn tellings(&self) -> Vec<(u32, u32, Telling<'_>)> {
+        let mut found = Vec::new();
+        for (index, one) in self.peaks.iter().enumerate() {
+            for other in &self.peaks[index + 1..] {
+                let telling = values::telling(&self.expressions, &one.values, &other.values);
+                found.extend(telling.map(|it| (one.peak.number, other.peak.number, it)));
+            }
+        }
+        found
+    }
+
+    /// Records one op. Requests may be waiting afterwards.
+    pub fn op(&mut self, op: &Op) {
+        let bucket = self.profile.add(self.noise.resolved(op.latency));
+        self.look_for_peaks();
+        let Some(peak) = self.peak_of(bucket) else {
+            return;
+        };
+        self.peaks[peak as usize - 1]
+            .values
+            .add(&self.expressions, &op.arguments);
+        let example = &mut self.peaks[peak as usize - 1].example;
+        if example
+            .as_ref()
+            .is_none_or(|known| known.touched.len() < op.touched.len())
+        {
+            *example = Some(op.clone());
+        }
+        if self.is_unresolved(op) {
+            self.give_up_unresolved(peak);
+            return;
+        }
+        let root = Touched {
+            fnode: FnodeId::ROOT,
+            max: op.latency,
+            max_start: op.start,
+            sum: op.latency,
+            count: 1,
+        };
+        let f0 = self.ftree.fnode_mut(FnodeId::ROOT);
+        f0.record_mut(peak).stats.add(&root);
+        self.index_touched(op);
+        let mut ended = Vec::new();
+        for index in 0..self.measured.len() {
+            let fnode = self.measured[index];
+            if !self.counts_for(fnode, op) {
+                continue;
+            }
+            let call = match fnode {
+                FnodeId::ROOT => Some(root),
+                _ => self.touched_at[fnode.0 as usize].map(|at| self.whole(&op.touched[at])),
+            };
+            self.measure(op, peak, fnode, call.as_ref());
+            if self.ftree.fnode(fnode).record(peak).state != PathState::Collecting {
+                continue;
+            }
+            let said = call.map_or(Contribution::Silent, |call| self.contribute(op, peak, call));
+            let stop = self.lose_patience(fnode, peak, said);
+            ended.extend(stop.map(|stop| (fnode, stop)));
+        }
+        // What is measured changes with it.
+        self.end_paths(peak, ended);
+        self.decide(peak);
+        if !self.finished && self.peaks[peak as usize - 1].open == Some(0) {
+            self.filter_ops();
+        }
+    }
+
+    /// Counts ops that the engine counted but did not deliver, because no peak of interest holds them.
+    /// Buckets that do not exist are ignored.
+    pub fn add_unrecorded(&mut self, bucket: u32, ops: u64, total: Ticks) {
+        if ops > 0
+            && self
+                .profile
+                .add_bucket(bucket, Bucket { ops, total })
+                .is_ok()
+        {
+            self.look_for_peaks();
+        }
+    }
+
+    /// What the session is to do, oldest first; each request is handed out once.
+    pub fn requests(&mut self) -> Vec<Request> {
+        self.requests.drain(..).collect()
+    }
+
+    /// Chooses the peaks to analyse; for [`PeakChoice::Later`] once the person has been asked, or to turn
+    /// to other peaks while the analysis runs. A descent that has begun is not taken back.
+    pub fn choose(&mut self, peak: PeakChoice) {
+        self.params.peak = peak;
+        self.begin_descents();
+    }
+
+    /// A call that the session will measure below `parent`. Also for targets of an indirect call that are
+    /// seen later. The same call always gives the same fnode.
+    ///
+    /// # Panics
+    /// When the parent is no fnode of this analysis.
+    pub fn add_child(&mut self, parent: FnodeId, site: SiteId, callee: Callee) -> FnodeId {
+        let is_new = self.ftree.known_child(parent, site, callee).is_none();
+        let child = self.ftree.add_child(parent, site, callee);
+        if is_new {
+            self.miss_earlier_ops(parent, child);
+        }
+        self.ftree.fnode_mut(child).probe = Probe::Wanted;
+        child
+    }
+
+    /// Answers [`Request::Expand`]: all calls are measured in ops that began at `since` or later. Ops that
+    /// were on their way through the queue when the probes were put in do not count for the fnode. An
+    /// fnode without children makes no calls.
+    pub fn expanded(&mut self, fnode: FnodeId, since: Tsc) {
+        if self.ftree.fnode(fnode).children.is_empty() {
+            self.cannot_expand(fnode, Stop::NoCalls);
+            return;
+        }
+        self.ftree.fnode_mut(fnode).expansion = Expansion::Complete(since);
+        // The session names the calls in the code. What an indirect one was seen to reach when another peak was looked
+        // at is measured apart again, or its ops would count for an fnode without a probe.
+        for child in self.ftree.fnode(fnode).children.clone() {
+            let child = self.ftree.fnode_mut(child);
+            if child.site.is_some() {
+                child.probe = Probe::Wanted;
+            }
+        }
+        if !self.measured.contains(&fnode) {
+            self.measured.push(fnode);
+        }
+        for peak in self.waiting_for(fnode) {
+            self.set_state(fnode, peak, PathState::Collecting);
+        }
+        self.settle();
+    }
+
+    /// A callee of an indirect call of the fnode's function is told apart from now on: in ops that began
+    /// before `since` its calls were still those of [`Callee::Unknown`], so they do not count for the fnode.
+    pub fn told_apart(&mut self, fnode: FnodeId, since: Tsc) {
+        if let Expansion::Complete(before) = &mut self.ftree.fnode_mut(fnode).expansion {
+            *before = (*before).max(since);
+        }
+    }
+
+    /// Not all calls of the fnode's function have their probes, until [`Analysis::placed`]: ops do not count for it.
+    pub fn unplaced(&mut self, fnode: FnodeId) {
+        self.told_apart(fnode, Tsc(u64::MAX));
+    }
+
+    /// All calls of the fnode's function have their probes again, in ops that began at `since` or later.
+    pub fn placed(&mut self, fnode: FnodeId, since: Tsc) {
+        if let Expansion::Complete(before) = &mut self.ftree.fnode_mut(fnode).expansion {
+            *before = since;
+        }
+    }
+
+    /// Answers [`Request::Expand`]: the fnode's calls cannot be measured; every path to it ends there.
+    pub fn cannot_expand(&mut self, fnode: FnodeId, why: Stop) {
+        // Peaks that collect there, too: they may be at another portion of its calls.
+        self.give_up(fnode, why);
+    }
+
+    /// The parameters.
+    #[must_use]
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// f0's profile; after a resume with the ops of the earlier runs.
+    #[must_use]
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// The peaks found so far, by number, each with the ops that its range holds by now.
+    #[must_use]
+    pub fn peaks(&self) -> Vec<Peak> {
+        self.peaks
+            .iter()
+            .map(|at| Peak {
+                content: self
+                    .profile
+                    .range(at.peak.first_bucket, at.peak.last_bucket),
+                ..at.peak
+            })
+            .collect()
+    }
+
+    /// The ftree.
+    #[must_use]
+    pub fn ftree(&self) -> &Ftree {
+        &self.ftree
+    }
+
+    /// The fnodes whose probes the target has to carry, f0 left out.
+    pub fn needed_probes(&self) -> impl Iterator<Item = FnodeId> + '_ {
+        self.ftree
+            .fnodes()
+            .skip(1)
+            .filter(|fnode| fnode.is_probe_needed())
+            .map(|fnode| fnode.id)
+    }
+
+    /// Where the whole analysis stands.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        if !self.finished {
+            return Status::InProgress;
+        }
+        let reached =
+            |at: &PeakAnalysis| self.peak_status(at.peak.number) == PeakStatus::MaxDepthReached;
+        if self.peaks.iter().any(reached) {
+            Status::MaxDepthReached
+        } else {
+            Status::RootCauseFound
+        }
+    }
+
+    /// Where one peak stands.
+    #[must_use]
+    pub fn peak_status(&self, peak: u32) -> PeakStatus {
+        match self.analysis_of(peak).map(|at| at.open) {
+            None | Some(None) => PeakStatus::NotAnalysed,
+            Some(Some(_)) => root_cause::peak_status(&self.ftree, peak),
+        }
+    }
+
+    /// The root-cause paths of one peak, unfinished ones included.
+    #[must_use]
+    pub fn root_causes(&self, peak: u32) -> Vec<RootCause> {
+        root_cause::root_causes(&self.ftree, peak)
+    }
+
+    fn analysis_of(&self, peak: u32) -> Option<&PeakAnalysis> {
+        self.peaks.get((peak as usize).checked_sub(1)?)
+    }
+
+    /// The peak that an op is of.
+    #[must_use]
+    pub fn peak_of_op(&self, op: &Op) -> Option<u32> {
+        self.peak_of(self.bucket(op.latency))
+    }
+
+    /// The bucket of the profile in which an op of this latency is counted.
+    #[must_use]
+    pub fn bucket(&self, latency: Ticks) -> u32 {
+        let resolved = self.noise.resolved(latency);
+        self.params.resolution.bucket(resolved)
+    }
+
+    pub(crate) fn peak_of(&self, bucket: u32) -> Option<u32> {
+        self.peaks
+            .iter()
+            .find(|at| at.peak.contains(bucket))
+            .map(|at| at.peak.number)
+    }
+
+    /// Begins at f0 for every chosen peak that has not begun.
+    pub(crate) fn begin_descents(&mut self) {
+        for number in 1..=self.peaks.len() as u32 {
+            let chosen = match self.params.peak {
+                PeakChoice::All => true,
+                PeakChoice::One(one) => one == number,
+                PeakChoice::Later | PeakChoice::Nothing => false,
+            };
+            let at = &mut self.peaks[number as usize - 1];
+            if chosen && at.open.is_none() {
+                at.open = Some(0);
+                self.finished = false;
+                self.begin_path(FnodeId::ROOT, number);
+            }
+        }
+        self.settle();
+    }
+
+    fn index_touched(&mut self, op: &Op) {
+        self.touched_at.clear();
+        self.touched_at.resize(self.ftree.len() + 1, None);
+        for (at, touched) in op.touched.iter().enumerate() {
+            if touched.count > 0
+                && let Some(slot) = self.touched_at.get_mut(touched.fnode.0 as usize)
+            {
+                *slot = Some(at);
+            }
+        }
+    }
+
+    /// Whether all calls of the fnode were measured when the op began.
+    fn counts_for(&self, fnode: FnodeId, op: &Op) -> bool {
+        match self.ftree.fnode(fnode).expansion {
+            Expansion::Complete(since) => op.start >= since,
+            _ => false,
+        }
+    }
+}

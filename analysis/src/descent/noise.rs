@@ -1,0 +1,226 @@
+//! Where the probes' own variation drowns what they measure.
+//!
+//! A probe's cost is taken out of every latency, but what is left of it varies from call to call. The window of
+//! a measured call is exact to the variation of the probe within it. What lies between two probes, which is a
+//! function's own time, may be off by more, once for each call that it makes: with the `int3` engine the
+//! moment at which a call site was reached is an estimate. An op that is shorter than these errors together
+//! tells nothing about who took its time: it counts in the profile and for no decision, and a peak of such
+//! ops is reported as one that the engine cannot resolve instead of with a cause that is a roll of dice.
+
+use darc_record::{FnodeId, Op, Ticks};
+
+use crate::descent::Analysis;
+use crate::descent::ftree::Expansion;
+use crate::descent::peak_record::{PathState, Stop};
+
+/// After so many times `decision_ops` ops without resolution a peak, or one of its paths, is given up.
+pub(crate) const PATIENCE: u64 = 5;
+
+/// How far measured times may be off.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Noise {
+    window: Ticks,
+    of_caller: Ticks,
+    /// What is said of a peak that cannot be resolved.
+    remedy: String,
+}
+
+impl Noise {
+    /// The latency of one call may be off by `window`, and its own time by `of_caller` for each measured call
+    /// that it makes; `remedy` tells the person what to do about it.
+    #[must_use]
+    pub fn new(window: Ticks, of_caller: Ticks, remedy: String) -> Self {
+        Self {
+            window,
+            of_caller,
+            remedy,
+        }
+    }
+
+    /// By how much a function's own time may be off for each measured call that it makes.
+    #[must_use]
+    pub fn of_caller(&self) -> Ticks {
+        self.of_caller
+    }
+
+    /// What is said of a peak that cannot be resolved.
+    pub(crate) fn remedy(&self) -> &str {
+        &self.remedy
+    }
+
+    /// The latency of an op as far as it can be told: never shorter than what one probe may be off by.
+    #[must_use]
+    pub fn resolved(&self, latency: Ticks) -> Ticks {
+        latency.max(self.window).max(self.of_caller)
+    }
+
+    /// By how much an op's latency may be off: independent errors add up by their squares.
+    #[must_use]
+    pub fn of(&self, op: &Op) -> Ticks {
+        let calls: u64 = op
+            .touched
+            .iter()
+            .fold(0, |sum: u64, touched| sum.saturating_add(touched.count));
+        let (window, of_caller) = (self.window.0 as f64, self.of_caller.0 as f64);
+        let squares = window * window + of_caller * of_caller * calls as f64;
+        Ticks(squares.sqrt() as u64)
+    }
+}
+
+impl Analysis {
+    /// Tells how far measured times may be off.
+    pub fn set_noise(&mut self, noise: Noise) {
+        self.noise = noise;
+    }
+
+    /// What is known by now of how far measured times may be off.
+    pub fn set_resolution(&mut self, window: Ticks, of_caller: Ticks) {
+        (self.noise.window, self.noise.of_caller) = (window, of_caller);
+    }
+
+    /// How far measured times may be off.
+    #[must_use]
+    pub fn noise(&self) -> &Noise {
+        &self.noise
+    }
+
+    /// Whether the op is too short for its fnodes to mean anything.
+    pub(crate) fn is_unresolved(&self, op: &Op) -> bool {
+        op.latency < self.noise.of(op)
+    }
+
+    /// Ends every open path at an fnode whose calls cannot be followed after all, and never measures them again.
+    pub fn give_up(&mut self, fnode: FnodeId, why: Stop) {
+        self.ftree.fnode_mut(fnode).expansion = Expansion::Impossible(why.clone());
+        self.measured.retain(|&measured| measured != fnode);
+        for peak in self.open_at(fnode) {
+            self.set_state(fnode, peak, PathState::Ended(why.clone()));
+        }
+        self.settle();
+    }
+
+    /// Counts an op that is too short as a whole, and ends the peak's open paths when there is nothing but such ops.
+    pub(crate) fn give_up_unresolved(&mut self, peak: u32) {
+        let at = &mut self.peaks[peak as usize - 1];
+        at.unresolved = at.unresolved.saturating_add(1);
+        if at.unresolved < PATIENCE.saturating_mul(self.params.decision_ops.max(1)) {
+            return;
+        }
+        let why = Stop::NotInstrumentable(self.noise.remedy.clone());
+        let fnodes = self.ftree.fnodes();
+        let open = fnodes.filter(|fnode| fnode.record(peak).state.is_open());
+        let open = open.map(|fnode| (fnode.id, why.clone())).collect();
+        self.end_paths(peak, open);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Params, PeakStatus, Status};
+    use darc_record::{Touched, Tsc};
+
+    fn op(latency: u64) -> Op {
+        Op {
+            arguments: darc_record::Arguments::default(),
+            tid: 1,
+            start: Tsc(0),
+            end: Tsc(latency),
+            latency: Ticks(latency),
+            touched: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_peak_below_the_noise_is_given_up_in_words() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.set_noise(Noise::new(Ticks(1_000), Ticks(0), "too short".to_owned()));
+        for latency in (1..=400).cycle().take(1_000) {
+            analysis.op(&op(latency));
+            for request in analysis.requests() {
+                if let crate::Request::Expand(fnode) = request {
+                    analysis.add_child(fnode, darc_record::SiteId(1), crate::Callee::Unknown);
+                    analysis.expanded(fnode, Tsc(0));
+                }
+            }
+        }
+        assert_eq!(
+            analysis.profile().buckets().count(),
+            1,
+            "all in the bucket of the resolution"
+        );
+        assert_eq!(analysis.status(), Status::RootCauseFound);
+        assert_eq!(analysis.peak_status(1), PeakStatus::RootCauseFound);
+        let causes = analysis.root_causes(1);
+        assert_eq!(
+            causes[0].stop,
+            Stop::NotInstrumentable("too short".to_owned())
+        );
+    }
+
+    /// One peak descends already when another one is given up where both began.
+    #[test]
+    fn a_peak_is_given_up_while_another_one_descends() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.set_noise(Noise::new(Ticks(0), Ticks(400), "too short".to_owned()));
+        for index in 0..2_000_u64 {
+            // When the second peak has been descended into, only ops of the first one come for a while.
+            let kind = match index {
+                150..700 => 0,
+                _ => index % 2,
+            };
+            let (latency, of_callee) = match kind {
+                // The function's own time is the larger part, or the callee's.
+                0 => (1_100, 500),
+                _ => (1 << 20, 1 << 20),
+            };
+            let touched = |fnode: u32| Touched {
+                fnode: FnodeId(fnode),
+                max: Ticks(of_callee),
+                max_start: Tsc(index),
+                sum: Ticks(of_callee),
+                count: 1,
+            };
+            let mut op = op(latency);
+            (op.start, op.end) = (Tsc(index), Tsc(index));
+            op.touched = match kind {
+                0 => vec![touched(2)],
+                _ => vec![touched(2), touched(4)],
+            };
+            analysis.op(&op);
+            for request in analysis.requests() {
+                if let crate::Request::Expand(fnode) = request {
+                    let sites = if fnode == FnodeId::ROOT { 1..=2 } else { 3..=3 };
+                    for site in sites.map(darc_record::SiteId) {
+                        analysis.add_child(fnode, site, crate::Callee::Unknown);
+                    }
+                    match fnode {
+                        FnodeId(4) => analysis.cannot_expand(fnode, Stop::NoCalls),
+                        _ => analysis.expanded(fnode, Tsc(index)),
+                    }
+                }
+            }
+        }
+        assert_eq!(analysis.status(), Status::RootCauseFound);
+        let unresolved = Stop::NotInstrumentable("too short".to_owned());
+        assert_eq!(analysis.root_causes(1)[0].stop, unresolved);
+        assert_eq!(analysis.root_causes(2)[0].stop, Stop::NoCalls);
+    }
+
+    #[test]
+    fn calls_make_a_callers_latency_uncertain_and_not_their_own() {
+        let noise = Noise::new(Ticks(30), Ticks(400), String::new());
+        let mut busy = op(5_000);
+        assert_eq!(noise.of(&busy), Ticks(30));
+        busy.touched.push(Touched {
+            fnode: FnodeId(2),
+            max: Ticks(100),
+            max_start: Tsc(0),
+            sum: Ticks(1_000),
+            count: 100,
+        });
+        assert_eq!(noise.of(&busy), Ticks(4_000));
+        assert_eq!(noise.resolved(busy.latency), Ticks(5_000));
+        assert_eq!(noise.resolved(Ticks(10)), Ticks(400));
+    }
+}

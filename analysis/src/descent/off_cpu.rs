@@ -1,0 +1,261 @@
+//! Ops with the times in which their thread did not do its work.
+
+use std::collections::HashMap;
+
+use darc_record::{FnodeId, Op, Touched};
+
+use crate::descent::Analysis;
+use crate::descent::ftree::{Absence, Callee};
+use crate::descent::peak_record::PathState;
+use crate::off_cpu::apart::{Apart, apart};
+use crate::off_cpu::{Away, Interval, OffCpu, Waits, is_absence};
+
+/// What the kernel told.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct OffCpuTable {
+    /// How the fnodes of each peak waited.
+    waits: HashMap<(FnodeId, u32), Waits>,
+    /// All ops of each peak.
+    peaks: HashMap<u32, OffCpu>,
+    /// The calls of the op at hand before anything was taken out of them; kept to save allocations.
+    measured: Vec<Touched>,
+}
+
+impl Analysis {
+    /// Time away will be told of: f0 has these callees beside its own, and is measured even if it makes no calls.
+    pub fn expect_absences(&mut self) {
+        self.ftree.absence(FnodeId::ROOT, Absence::Preempted);
+        self.off_cpu.get_or_insert_default();
+    }
+
+    /// Records one op, with the times in which its thread did not do its work, in order. Requests may be waiting
+    /// afterwards.
+    pub fn op_with(&mut self, op: &Op, away: &[Interval]) {
+        if self.off_cpu.is_none() {
+            self.op(op);
+            return;
+        }
+        let latency = op.latency;
+        self.as_measured(&op.touched);
+        let Apart { op, waits } = apart(&mut self.ftree, op, away);
+        self.op(&op);
+        self.as_measured(&[]);
+        let (Some(peak), Some(table)) = (self.peak_of_op(&op), &mut self.off_cpu) else {
+            return;
+        };
+        let all = table.peaks.entry(peak).or_default();
+        all.ops += 1;
+        all.time = all.time + latency;
+        for interval in away {
+            all.add(interval);
+        }
+        for (fnode, interval) in waits {
+            let waits = table.waits.entry((fnode, peak)).or_default();
+            waits.count += 1;
+            match interval.why {
+                Away::Preempted { by } => {
+                    waits.preempted = waits.preempted + interval.len();
+                    waits.met(by, interval.len());
+                }
+                Away::Interrupted(_) => waits.preempted = waits.preempted + interval.len(),
+                Away::Blocked { by, .. } => {
+                    let (blocked, runnable) = interval.halves();
+                    waits.blocked = waits.blocked + blocked;
+                    waits.runnable = waits.runnable + runnable;
+                    waits.met(by, blocked);
+                }
+            }
+        }
+    }
+
+    /// How the longest calls of an fnode waited in the ops of a peak; nothing where that was not seen.
+    #[must_use]
+    pub fn waits(&self, fnode: FnodeId, peak: u32) -> Option<&Waits> {
+        self.off_cpu.as_ref()?.waits.get(&(fnode, peak))
+    }
+
+    /// Where the threads of a peak's ops were; nothing where that was not asked for.
+    #[must_use]
+    pub fn off_cpu(&self, peak: u32) -> Option<&OffCpu> {
+        self.off_cpu.as_ref()?.peaks.get(&peak)
+    }
+
+    /// The fnodes in which ops of a peak waited, the longest time first. Ops from before an fnode's calls were measured
+    /// count for the fnode itself.
+    #[must_use]
+    pub fn waited_in(&self, peak: u32) -> Vec<(FnodeId, &Waits)> {
+        let waits = self.off_cpu.iter().flat_map(|table| &table.waits);
+        let mut found: Vec<(FnodeId, &Waits)> = waits
+            .filter(|((fnode, of), _)| *of == peak && !is_absence(self.ftree.fnode(*fnode).callee))
+            .map(|((fnode, _), waits)| (*fnode, waits))
+            .collect();
+        found.sort_by_key(|(fnode, waits)| (std::cmp::Reverse(waits.blocked), *fnode));
+        found
+    }
+
+    /// Takes the calls of an op as they were measured.
+    pub(crate) fn as_measured(&mut self, touched: &[Touched]) {
+        if let Some(table) = &mut self.off_cpu {
+            table.measured.clear();
+            table.measured.extend_from_slice(touched);
+        }
+    }
+
+    /// A call of an fnode with all that was taken out of it again: what its callees and the time away in it compete for.
+    pub(crate) fn whole(&self, call: &Touched) -> Touched {
+        let table = self.off_cpu.iter();
+        let mut measured = table.flat_map(|table| &table.measured);
+        let whole = measured.find(|whole| whole.fnode == call.fnode);
+        *whole.unwrap_or(call)
+    }
+
+    /// Whether an fnode stands for time away that is a cause of the peak further up already.
+    pub(crate) fn is_told_above(&self, fnode: FnodeId, peak: u32) -> bool {
+        let fnode = self.ftree.fnode(fnode);
+        let (Callee::Absence(kind), Some(parent)) = (fnode.callee, fnode.parent) else {
+            return false;
+        };
+        let above = std::iter::successors(self.ftree.fnode(parent).parent, |&at| {
+            self.ftree.fnode(at).parent
+        });
+        above
+            .filter_map(|at| self.ftree.known_absence(at, kind))
+            .any(|id| self.ftree.fnode(id).record(peak).state != PathState::NotChosen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::off_cpu::OtherId;
+    use crate::off_cpu::apart::tests::{BY, interval, op, touched};
+    use crate::{CalleeId, CauseKind, Params, Request, Status, Stop};
+    use darc_record::SiteId;
+    use darc_record::{Ticks, Tsc};
+
+    /// Preemption in a callee that is investigated competes there too, against what that callee does.
+    #[test]
+    fn preemption_competes_where_it_struck() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.expect_absences();
+        let callee = Callee::Function(CalleeId(1));
+        let mut fnodes = Vec::new();
+        // f0 takes 100 µs, g in it nearly all; in g are ten calls of h, 4 µs each, and 30 µs of another thread.
+        for _ in 0..5_000 {
+            let mut called = Vec::new();
+            if let Some(&g) = fnodes.first() {
+                called.push(touched(g, 2_000, 95_000));
+            }
+            if let Some(&h) = fnodes.get(1) {
+                let ten = Touched {
+                    sum: Ticks(40_000),
+                    count: 10,
+                    ..touched(h, 3_000, 4_000)
+                };
+                called.push(ten);
+            }
+            let away = [interval(40_000, 70_000, BY)];
+            analysis.op_with(&op(100_000, called), &away);
+            for request in analysis.requests() {
+                if let Request::Expand(fnode) = request {
+                    if fnodes.len() < 2 {
+                        let site = SiteId(fnodes.len() as u32);
+                        fnodes.push(analysis.add_child(fnode, site, callee));
+                    }
+                    analysis.expanded(fnode, Tsc(0));
+                }
+            }
+        }
+        let g = fnodes[0];
+        let there = analysis.ftree().known_absence(g, Absence::Preempted);
+        let there = analysis.ftree().fnode(there.expect("an fnode in g"));
+        assert_eq!(there.parent, Some(g));
+        assert_eq!(there.record(1).stats.mean(), Ticks(30_000));
+        // 61 of g's 65 µs are its own; 30 µs are no contributor. g as a whole is what f0 sees, without the preemption.
+        let taken = analysis.ftree().fnode(g).record(1).stats.mean();
+        assert_eq!(taken, Ticks(65_000));
+        assert_eq!(
+            analysis.ftree().fnode(g).record(1).measured_time.0 % 95_000,
+            0
+        );
+        let all = analysis.off_cpu(1).expect("told");
+        assert_eq!(all.preempted.0, 30_000 * all.ops);
+        let there = there.id;
+        assert!(!analysis.is_told_above(there, 1));
+        // As a cause of the peak at f0 it is not told again below.
+        let above = analysis
+            .ftree()
+            .known_absence(FnodeId::ROOT, Absence::Preempted);
+        analysis.begin_path(above.expect("an fnode in f0"), 1);
+        assert!(analysis.is_told_above(there, 1));
+    }
+
+    /// Short ops that call g, and far ones in which g was preempted: the far peak's cause is the preemption.
+    #[test]
+    fn preemption_is_the_cause_of_a_far_peak() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.expect_absences();
+        let mut g = None;
+        for turn in 0..5_000 {
+            let far = turn % 5 == 4;
+            let called = g.map(|g| {
+                let took = if far { 1_000_900 } else { 900 };
+                touched(g, 1_050, took)
+            });
+            let latency = if far { 1_001_000 } else { 1_000 };
+            let away = [interval(1_500, 1_001_500, BY)];
+            let away = if far { &away[..] } else { &[] };
+            analysis.op_with(&op(latency, called.into_iter().collect()), away);
+            for request in analysis.requests() {
+                if let Request::Expand(fnode) = request {
+                    if fnode == FnodeId::ROOT {
+                        let callee = Callee::Function(CalleeId(1));
+                        g = Some(analysis.add_child(fnode, SiteId(1), callee));
+                    }
+                    analysis.expanded(fnode, Tsc(0));
+                }
+            }
+        }
+        assert_eq!(analysis.status(), Status::RootCauseFound);
+        let ends = |peak| -> Vec<(CauseKind, usize)> {
+            let causes = analysis.root_causes(peak);
+            causes
+                .iter()
+                .map(|cause| (cause.kind, cause.path.len()))
+                .collect()
+        };
+        let far = analysis
+            .peaks()
+            .iter()
+            .max_by_key(|peak| peak.first_bucket)
+            .unwrap()
+            .number;
+        let near = analysis
+            .peaks()
+            .iter()
+            .min_by_key(|peak| peak.first_bucket)
+            .unwrap()
+            .number;
+        assert_eq!(ends(near), [(CauseKind::Function, 2)]);
+        assert_eq!(ends(far), [(CauseKind::Preemption, 2)]);
+        let cause = &analysis.root_causes(far)[0];
+        let waits = analysis.waits(*cause.path.last().unwrap(), far).unwrap();
+        assert!(waits.others[&OtherId(7)].0 > 20, "{waits:?}");
+    }
+
+    #[test]
+    fn a_function_without_calls_says_so_all_the_same() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.expect_absences();
+        for _ in 0..1_000 {
+            analysis.op_with(&op(1_000, Vec::new()), &[]);
+            for request in analysis.requests() {
+                if let Request::Expand(fnode) = request {
+                    analysis.expanded(fnode, Tsc(0));
+                }
+            }
+        }
+        assert_eq!(analysis.status(), Status::RootCauseFound);
+        assert_eq!(analysis.root_causes(1)[0].stop, Stop::NoCalls);
+    }
+}

@@ -1,0 +1,230 @@
+//! Time away, taken out of the op that it struck.
+//!
+//! An op tells of each fnode one longest call, when that began and what all calls took together. What strikes
+//! the longest calls is taken out of them; what strikes other calls cannot be told from their own time.
+
+use std::collections::BTreeMap;
+
+use darc_record::{FnodeId, Op, Ticks, Touched, Tsc};
+
+use crate::descent::ftree::{Absence, Expansion, Ftree};
+use crate::off_cpu::{Away, Interval};
+
+/// What of an op is left when time away is taken out, and where that time went.
+#[derive(Debug)]
+pub(crate) struct Apart {
+    pub(crate) op: Op,
+    /// By fnode: the deepest one that was current, or the absence.
+    pub(crate) waits: Vec<(FnodeId, Interval)>,
+}
+
+/// The deepest fnode whose longest call holds the interval; f0 when there is none.
+fn current(ftree: &Ftree, op: &Op, interval: &Interval) -> FnodeId {
+    let holders = op.touched.iter().filter(|touched| holds(touched, interval));
+    let depth = |touched: &&Touched| ftree.get(touched.fnode).map_or(0, |fnode| fnode.depth);
+    holders
+        .max_by_key(depth)
+        .map_or(FnodeId::ROOT, |touched| touched.fnode)
+}
+
+/// Whether the longest call of an fnode was under way. The probes' own cost is taken out of `max`, so the end is a
+/// little later than it seems: what begins within counts.
+fn holds(touched: &Touched, interval: &Interval) -> bool {
+    touched.max_start <= interval.from
+        && interval.from - touched.max_start < touched.max
+        && interval.len() <= touched.max
+}
+
+/// Takes the time away out of an op: out of the calls that were struck, and into fnodes of its own.
+pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval]) -> Apart {
+    let mut left = Apart {
+        op: op.clone(),
+        waits: Vec::new(),
+    };
+    let mut absent: BTreeMap<(FnodeId, Absence), (Tsc, Ticks)> = BTreeMap::new();
+    for interval in away {
+        let kind = match interval.why {
+            Away::Preempted { .. } => Absence::Preempted,
+            Away::Interrupted(kind) => kind,
+            Away::Blocked { .. } => {
+                let fnode = current(ftree, op, interval);
+                left.waits.push((fnode, *interval));
+                continue;
+            }
+        };
+        // Where the calls were is told by the op as it was measured; their time shrinks in the copy.
+        let mut struck = vec![FnodeId::ROOT];
+        for (before, after) in op.touched.iter().zip(&mut left.op.touched) {
+            if holds(before, interval) {
+                after.max = after.max.saturating_sub(interval.len());
+                after.sum = after.sum.saturating_sub(interval.len());
+                let fnode = ftree.get(before.fnode);
+                if fnode.is_some_and(|fnode| matches!(fnode.expansion, Expansion::Complete(_))) {
+                    struck.push(before.fnode);
+                }
+            }
+        }
+        for fnode in struck {
+            let (_, sum) = absent
+                .entry((fnode, kind))
+                .or_insert((interval.from, Ticks(0)));
+            *sum = *sum + interval.len();
+            left.waits.push((ftree.absence(fnode, kind), *interval));
+        }
+    }
+    // The longest call of those that were not struck took their mean at least, which is exact for two calls.
+    for (before, after) in op.touched.iter().zip(&mut left.op.touched) {
+        let others = after.sum.saturating_sub(after.max);
+        if after.max < before.max
+            && let Some(mean) = others.0.checked_div(after.count.saturating_sub(1))
+        {
+            after.max = after.max.max(Ticks(mean));
+        }
+    }
+    for ((fnode, kind), (first, sum)) in absent {
+        // All of it together: ten slices taken by another process are one cause.
+        let sum = sum.min(op.latency);
+        left.op.touched.push(Touched {
+            fnode: ftree.absence(fnode, kind),
+            max: sum,
+            max_start: first,
+            sum,
+            count: 1,
+        });
+    }
+    left
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::descent::ftree::{Callee, CalleeId};
+    use crate::off_cpu::OtherId;
+    use crate::{Analysis, Params};
+    use darc_record::SiteId;
+
+    pub(crate) fn interval(from: u64, to: u64, why: Away) -> Interval {
+        Interval {
+            from: Tsc(from),
+            to: Tsc(to),
+            why,
+        }
+    }
+
+    pub(crate) const BY: Away = Away::Preempted {
+        by: Some(OtherId(7)),
+    };
+
+    pub(crate) fn touched(fnode: FnodeId, start: u64, max: u64) -> Touched {
+        Touched {
+            fnode,
+            max: Ticks(max),
+            max_start: Tsc(start),
+            sum: Ticks(max),
+            count: 1,
+        }
+    }
+
+    pub(crate) fn op(latency: u64, touched: Vec<Touched>) -> Op {
+        Op {
+            tid: 1,
+            start: Tsc(1_000),
+            end: Tsc(1_000 + latency),
+            latency: Ticks(latency),
+            arguments: darc_record::Arguments::default(),
+            touched,
+        }
+    }
+
+    fn tree() -> (Ftree, FnodeId, FnodeId) {
+        let mut ftree = Ftree::new();
+        let callee = Callee::Function(CalleeId(1));
+        let g = ftree.add_child(FnodeId::ROOT, SiteId(1), callee);
+        let h = ftree.add_child(g, SiteId(2), callee);
+        (ftree, g, h)
+    }
+
+    #[test]
+    fn preemption_is_taken_out_of_all_that_were_current() {
+        let (mut ftree, g, h) = tree();
+        let measured = op(
+            10_000,
+            vec![touched(g, 2_000, 8_000), touched(h, 3_000, 6_000)],
+        );
+        // In h; in g after h; in f0 before both.
+        let away = [
+            interval(4_000, 8_000, BY),
+            interval(9_500, 9_600, BY),
+            interval(1_100, 1_150, BY),
+        ];
+        let left = apart(&mut ftree, &measured, &away);
+        let preempted = ftree.absence(FnodeId::ROOT, Absence::Preempted);
+        let of = |fnode| {
+            left.op
+                .touched
+                .iter()
+                .find(|touched| touched.fnode == fnode)
+                .unwrap()
+        };
+        assert_eq!(of(h).max, Ticks(2_000));
+        assert_eq!(of(g).max, Ticks(3_900));
+        assert_eq!(of(preempted).max, Ticks(4_150));
+        assert_eq!(left.op.latency, measured.latency);
+        assert_eq!(ftree.fnode(preempted).parent, Some(FnodeId::ROOT));
+    }
+
+    #[test]
+    fn another_call_is_the_longest_without_the_time_away() {
+        let (mut ftree, g, _) = tree();
+        // 30 µs, and 41 µs of which 40 are preempted, in one part or in two.
+        let twice = Touched {
+            sum: Ticks(71),
+            count: 2,
+            ..touched(g, 2_000, 41)
+        };
+        let measured = op(100, vec![twice]);
+        let one = [interval(2_001, 2_041, BY)];
+        let two = [interval(2_001, 2_021, BY), interval(2_021, 2_041, BY)];
+        for away in [&one[..], &two[..]] {
+            let left = apart(&mut ftree, &measured, away).op;
+            assert_eq!(
+                (left.touched[0].max, left.touched[0].sum),
+                (Ticks(30), Ticks(31))
+            );
+            // What its callees compete for is the call as it was.
+            let mut analysis = Analysis::new(Params::default());
+            analysis.expect_absences();
+            let callee = Callee::Function(CalleeId(1));
+            let g = analysis.add_child(FnodeId::ROOT, SiteId(1), callee);
+            analysis.add_child(g, SiteId(2), callee);
+            analysis.expanded(g, Tsc(0));
+            let again = Touched { fnode: g, ..twice };
+            let Apart { op: left, .. } = apart(&mut analysis.ftree, &op(100, vec![again]), away);
+            analysis.as_measured(&[again]);
+            assert_eq!(analysis.whole(&left.touched[0]), again);
+        }
+        // Nothing was taken out: the longest stays what it is.
+        let left = apart(&mut ftree, &measured, &[interval(1_001, 1_041, BY)]).op;
+        assert_eq!(left.touched[0], twice);
+    }
+
+    #[test]
+    fn a_wait_stays_with_the_deepest_that_waited() {
+        let (mut ftree, g, h) = tree();
+        let measured = op(
+            10_000,
+            vec![touched(g, 2_000, 8_000), touched(h, 3_000, 6_000)],
+        );
+        let blocked = Away::Blocked {
+            woken: Some(Tsc(7_500)),
+            by: Some(OtherId(3)),
+        };
+        let left = apart(&mut ftree, &measured, &[interval(4_000, 8_000, blocked)]);
+        assert_eq!(left.op, measured, "nothing is taken out");
+        assert_eq!(left.waits[0].0, h);
+        let early = apart(&mut ftree, &measured, &[interval(2_100, 2_200, blocked)]);
+        assert_eq!(early.waits[0].0, g);
+        let outside = apart(&mut ftree, &measured, &[interval(1_100, 1_200, blocked)]);
+        assert_eq!(outside.waits[0].0, FnodeId::ROOT);
+    }
+}

@@ -1,0 +1,485 @@
+//! Peaks: the humps of a profile that a person would point at on a plot with a logarithmic y-axis.
+//!
+//! DARC "examines changes between bins" and "takes the logarithmic values of the y-axis into account,
+//! mimicking the way a human might identify peaks" (SIGMETRICS 2008, section 3), without giving the rule.
+//! This is ours, in two steps.
+//!
+//! 1. Humps. Buckets with ops are divided where more than one doubling of latency is empty, and where the
+//!    valley between two tops is *clearly* lower than both: to the eye (a factor that grows with the height
+//!    of the plot, as the same factor is a smaller step on a taller plot) and beyond chance (two standard
+//!    deviations of a count). Everything else, single empty buckets included, belongs to one hump.
+//! 2. Peaks. A hump of at least three ops is numbered when it is a fair share of the ops, or of the time,
+//!    or stands high enough to be noticed beside the tallest. Other humps are shown, not numbered.
+
+use crate::profile::histogram::{Bucket, Profile};
+
+/// A valley must be lower than the tops beside it by this factor at least: one step of log2.
+const LEAST_DROP: f64 = std::f64::consts::LOG10_2;
+/// ... and by this part of the plot's height: 0.64 decades where the tallest bucket holds 10^8 ops.
+const DROP_PER_HEIGHT: f64 = 0.08;
+/// ... and by this many standard deviations of the difference of two counts.
+const DEVIATIONS: f64 = 2.0;
+/// Fewer ops than this are outliers, whatever their share.
+const LEAST_OPS: u64 = 3;
+/// From this share of all ops on a hump is numbered.
+const SHARE_OF_OPS: f64 = 0.01;
+/// From this share of the time of all ops on a hump is numbered.
+const SHARE_OF_TIME: f64 = 0.05;
+/// From this part of the tallest bucket's height on (both logarithmic) a hump is numbered.
+const SHARE_OF_HEIGHT: f64 = 0.25;
+
+/// A contiguous range of buckets that looks like one hump.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hump {
+    /// The leftmost bucket; it holds ops.
+    pub first_bucket: u32,
+    /// The rightmost bucket; it holds ops.
+    pub last_bucket: u32,
+    /// The bucket with the most ops, the leftmost of equals.
+    pub top_bucket: u32,
+    /// The ops in the range and their latencies together.
+    pub content: Bucket,
+    /// How many ops the top holds.
+    pub top_ops: u64,
+}
+
+/// A hump that is numbered and can be analysed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peak {
+    /// Its number: 1 is the leftmost one when peaks are first looked for.
+    pub number: u32,
+    /// The leftmost bucket.
+    pub first_bucket: u32,
+    /// The rightmost bucket.
+    pub last_bucket: u32,
+    /// The ops in the range and their latencies together.
+    pub content: Bucket,
+}
+
+impl Peak {
+    /// Whether a bucket belongs to the peak.
+    #[must_use]
+    pub fn contains(&self, bucket: u32) -> bool {
+        (self.first_bucket..=self.last_bucket).contains(&bucket)
+    }
+}
+
+/// The peaks of a profile, from left to right. Buckets outside of them are "unassigned".
+#[must_use]
+pub fn find_peaks(profile: &Profile) -> Vec<Peak> {
+    let humps = find_humps(profile);
+    let tallest = humps.iter().map(|hump| hump.top_ops).max().unwrap_or(0);
+    (1_u32..)
+        .zip(
+            humps
+                .iter()
+                .filter(|hump| is_noticed(hump, profile, tallest)),
+        )
+        .map(|(number, hump)| Peak {
+            number,
+            first_bucket: hump.first_bucket,
+            last_bucket: hump.last_bucket,
+            content: hump.content,
+        })
+        .collect()
+}
+
+/// Whether a part of a hump would be numbered if it were one alone.
+pub(crate) fn is_noticed_range(profile: &Profile, first: u32, last: u32) -> bool {
+    let tallest = profile.buckets().map(|(_, at)| at.ops).max().unwrap_or(0);
+    let inside: Vec<_> = profile
+        .buckets()
+        .filter(|(bucket, _)| (first..=last).contains(bucket))
+        .collect();
+    hump(&inside).is_some_and(|hump| is_noticed(&hump, profile, tallest))
+}
+
+/// The humps of a profile, from left to right: every bucket with ops lies in exactly one of them.
+#[must_use]
+pub fn find_humps(profile: &Profile) -> Vec<Hump> {
+    let tallest = profile.buckets().map(|(_, at)| at.ops).max().unwrap_or(0);
+    let drop = LEAST_DROP.max(DROP_PER_HEIGHT * height(tallest));
+    let mut humps: Vec<Hump> = Vec::new();
+    for stretch in stretches(profile) {
+        for (first, last) in divide(&stretch, drop) {
+            humps.extend(hump(&stretch[first..=last]));
+        }
+    }
+    humps
+}
+
+/// How high a count stands on the plot; defined for an empty bucket too.
+fn height(ops: u64) -> f64 {
+    (ops as f64 + 1.0).log10()
+}
+
+fn is_noticed(hump: &Hump, profile: &Profile, tallest: u64) -> bool {
+    hump.content.ops >= LEAST_OPS
+        && (has_weight(&hump.content, profile)
+            || height(hump.top_ops) >= SHARE_OF_HEIGHT * height(tallest))
+}
+
+/// Whether a part of the profile is a fair share of the ops or of the time.
+pub(crate) fn has_weight(content: &Bucket, profile: &Profile) -> bool {
+    let share = |part: u64, whole: u64| part as f64 / (whole as f64).max(1.0);
+    share(content.ops, profile.count()) >= SHARE_OF_OPS
+        || share(content.total.0, profile.total().0) >= SHARE_OF_TIME
+}
+
+/// The profile cut at wide gaps. Each stretch begins and ends with a bucket that holds ops, and has its
+/// empty buckets inside; buckets into which no latency can fall are left out.
+fn stretches(profile: &Profile) -> Vec<Vec<(u32, Bucket)>> {
+    let resolution = profile.resolution();
+    let widest_gap = resolution.get();
+    let mut stretches: Vec<Vec<(u32, Bucket)>> = Vec::new();
+    for (bucket, content) in profile.buckets() {
+        let before = stretches
+            .last()
+            .and_then(|stretch| stretch.last())
+            .map(|&(before, _)| before);
+        let gap: Vec<u32> = before
+            .map(|before| {
+                (before + 1..bucket)
+                    .filter(|&empty| resolution.bounds(empty).is_some())
+                    .collect()
+            })
+            .unwrap_or_default();
+        match stretches.last_mut() {
+            Some(stretch) if gap.len() <= widest_gap as usize => {
+                stretch.extend(gap.into_iter().map(|empty| (empty, Bucket::default())));
+                stretch.push((bucket, content));
+            }
+            _ => stretches.push(vec![(bucket, content)]),
+        }
+    }
+    stretches
+}
+
+/// A top of a stretch and the lowest place between it and the next top.
+struct Top {
+    at: usize,
+    valley_after: Option<usize>,
+}
+
+/// Divides a stretch at its clear valleys; the parts' first and last indices.
+fn divide(stretch: &[(u32, Bucket)], drop: f64) -> Vec<(usize, usize)> {
+    let ops = |at: usize| stretch[at].1.ops;
+    let mut tops = local_tops(stretch);
+    // Take away the shallowest valley that is not clear, until all are.
+    loop {
+        let shallowest = (0..tops.len())
+            .filter_map(|index| Some((index, tops[index].valley_after?, tops.get(index + 1)?.at)))
+            .filter(|&(index, valley, right)| {
+                !is_clear(ops(tops[index].at).min(ops(right)), ops(valley), drop)
+            })
+            .min_by(|a, b| {
+                let depth = |&(index, valley, right): &(usize, usize, usize)| {
+                    height(ops(tops[index].at).min(ops(right))) - height(ops(valley))
+                };
+                depth(a).total_cmp(&depth(b))
+            });
+        let Some((left, valley, _)) = shallowest else {
+            break;
+        };
+        let right = tops.remove(left + 1);
+        let lower = |a: usize, b: usize| if ops(b) < ops(a) { b } else { a };
+        // The valleys on both sides of the lower top stay; the one between the two is gone. Where the
+        // lower top was the left one, the valley before it may be shallower than the one taken away.
+        if ops(right.at) > ops(tops[left].at) {
+            tops[left].at = right.at;
+            if left > 0
+                && let Some(before) = tops[left - 1].valley_after
+            {
+                tops[left - 1].valley_after = Some(lower(before, valley));
+            }
+            tops[left].valley_after = right.valley_after;
+        } else {
+            tops[left].valley_after = right.valley_after.map(|after| lower(valley, after));
+        }
+    }
+    let mut parts = Vec::new();
+    let mut first = 0;
+    for valley in tops.iter().filter_map(|top| top.valley_after) {
+        // The valley goes to the side with the gentler slope.
+        let slope = |beside: usize| height(ops(beside)) - height(ops(valley));
+        let end = if slope(valley - 1) <= slope(valley + 1) {
+            valley
+        } else {
+            valley - 1
+        };
+        parts.push((first, end));
+        first = end + 1;
+    }
+    parts.push((first, stretch.len() - 1));
+    parts
+}
+
+/// Whether a valley between two tops, of which `top` is the lower one, is a border of two humps.
+fn is_clear(top: u64, valley: u64, drop: f64) -> bool {
+    let (high, low) = (top as f64, valley as f64);
+    height(top) - height(valley) >= drop && high - low > DEVIATIONS * (high + low).sqrt()
+}
+
+/// All local maxima (one for a plateau) with the lowest place up to the next.
+fn local_tops(stretch: &[(u32, Bucket)]) -> Vec<Top> {
+    let ops = |at: usize| stretch[at].1.ops;
+    let mut tops: Vec<Top> = Vec::new();
+    let mut at = 0;
+    while at < stretch.len() {
+        let mut end = at;
+        while end + 1 < stretch.len() && ops(end + 1) == ops(at) {
+            end += 1;
+        }
+        let rises = at == 0 || ops(at - 1) < ops(at);
+        let falls = end + 1 == stretch.len() || ops(end + 1) < ops(at);
+        if rises && falls {
+            if let Some(before) = tops.last_mut() {
+                before.valley_after = (before.at..at).min_by_key(|&between| ops(between));
+            }
+            tops.push(Top {
+                at,
+                valley_after: None,
+            });
+        }
+        at = end + 1;
+    }
+    tops
+}
+
+/// The hump that a part of a stretch is, without the empty buckets at its ends.
+fn hump(part: &[(u32, Bucket)]) -> Option<Hump> {
+    let mut full = part.iter().filter(|(_, content)| content.ops > 0);
+    let &(first_bucket, content) = full.next()?;
+    let mut hump = Hump {
+        first_bucket,
+        last_bucket: first_bucket,
+        top_bucket: first_bucket,
+        content,
+        top_ops: content.ops,
+    };
+    for &(bucket, content) in full {
+        hump.last_bucket = bucket;
+        hump.content.ops = hump.content.ops.saturating_add(content.ops);
+        hump.content.total = hump.content.total + content.total;
+        if content.ops > hump.top_ops {
+            hump.top_bucket = bucket;
+            hump.top_ops = content.ops;
+        }
+    }
+    Some(hump)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::histogram::Resolution;
+    use darc_record::Ticks;
+    use proptest::prelude::*;
+
+    /// A profile from the counts of consecutive buckets, each op at 3/2 of its bucket's begin.
+    fn profile(first: u32, counts: &[u64]) -> Profile {
+        let mut profile = Profile::new(Resolution::default());
+        for (bucket, &ops) in (first..).zip(counts) {
+            let total = Ticks(((1_u64 << bucket) + (1_u64 << bucket >> 1)).saturating_mul(ops));
+            profile.add_bucket(bucket, Bucket { ops, total }).unwrap();
+        }
+        profile
+    }
+
+    /// What it is, the profile, and the ranges of its peaks.
+    type Case<'a> = (&'a str, Profile, &'a [(u32, u32)]);
+
+    fn ranges(profile: &Profile) -> Vec<(u32, u32)> {
+        find_peaks(profile)
+            .iter()
+            .map(|peak| (peak.first_bucket, peak.last_bucket))
+            .collect()
+    }
+
+    #[test]
+    fn the_shapes_of_the_papers_figures() {
+        let cases: &[Case] = &[
+            (
+                "fork, one process (DARC figure 1, black)",
+                profile(15, &[40, 9_000, 5_000, 300, 12]),
+                &[(15, 19)],
+            ),
+            (
+                "fork, four processes: the second hump is lock contention (DARC figure 1, white)",
+                profile(
+                    15,
+                    &[30, 4_000, 2_500, 300, 90, 450, 900, 3_000, 2_200, 400, 20],
+                ),
+                &[(15, 19), (20, 25)],
+            ),
+            (
+                "clone, four processes (OSprof figure 1)",
+                profile(14, &[3, 900, 2_100, 400, 45, 9, 60, 700, 1_500, 350, 30]),
+                &[(14, 19), (20, 24)],
+            ),
+            (
+                "zero-byte read: return at once, timer interrupt, disk interrupt (DARC figure 7)",
+                profile(
+                    7,
+                    &[
+                        90_000_000, 9_000_000, 20_000, 900, 9_000, 8_000, 300, 40, 200, 1_500, 400,
+                        30,
+                    ],
+                ),
+                &[(7, 9), (10, 13), (14, 18)],
+            ),
+            (
+                "zero-byte read: preempted ops in the 26th bucket (OSprof figure 3)",
+                profile(
+                    6,
+                    &[
+                        150_000_000,
+                        40_000_000,
+                        800_000,
+                        4_000,
+                        300,
+                        150,
+                        9_000,
+                        47_000,
+                        2_000,
+                        60,
+                        0,
+                        0,
+                        0,
+                        0,
+                        0,
+                        0,
+                        0,
+                        0,
+                        0,
+                        0,
+                        278,
+                    ],
+                ),
+                &[(6, 11), (12, 15), (26, 26)],
+            ),
+            (
+                "readdir under grep, four humps (DARC figure 8)",
+                profile(
+                    9,
+                    &[
+                        3_000, 20, 700, 1_800, 900, 60, 0, 400, 150, 60, 130, 350, 600, 220, 9,
+                    ],
+                ),
+                &[(9, 9), (10, 14), (16, 17), (18, 23)],
+            ),
+            (
+                "readdir under grep, four humps with a gap (OSprof figure 7)",
+                profile(
+                    6,
+                    &[
+                        2_000, 2_500, 0, 90, 500, 1_900, 800, 120, 7, 0, 350, 120, 50, 110, 320,
+                        640, 200, 8,
+                    ],
+                ),
+                &[(6, 7), (9, 14), (16, 17), (18, 23)],
+            ),
+            (
+                "llseek of two processes: lock contention far to the right (OSprof figure 6)",
+                profile(
+                    6,
+                    &[
+                        400, 60_000, 12_000, 90, 2, 0, 0, 0, 0, 5, 30, 180, 900, 5_000, 9_000,
+                        2_500, 80,
+                    ],
+                ),
+                &[(6, 10), (15, 22)],
+            ),
+        ];
+        for (name, profile, expected) in cases {
+            assert_eq!(&ranges(profile), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_hundred_ops_are_enough_and_noise_is_not() {
+        let cases: &[Case] = &[
+            ("nothing", profile(5, &[]), &[]),
+            ("two ops", profile(5, &[2]), &[]),
+            ("all in one bucket", profile(11, &[100]), &[(11, 11)]),
+            (
+                "one hump with a ragged top",
+                profile(8, &[4, 22, 17, 24, 19, 9, 5]),
+                &[(8, 14)],
+            ),
+            (
+                "one empty bucket in a thin tail",
+                profile(8, &[60, 30, 6, 0, 3, 1]),
+                &[(8, 13)],
+            ),
+            (
+                "one outlier",
+                profile(8, &[60, 39, 0, 0, 0, 0, 0, 1]),
+                &[(8, 9)],
+            ),
+            (
+                "two outliers",
+                profile(8, &[60, 38, 0, 0, 0, 0, 0, 2]),
+                &[(8, 9)],
+            ),
+            (
+                "three slow ops of a hundred",
+                profile(8, &[60, 37, 0, 0, 0, 0, 0, 3]),
+                &[(8, 9), (15, 15)],
+            ),
+            (
+                "two equal modes",
+                profile(8, &[10, 35, 5, 1, 9, 34, 6]),
+                &[(8, 11), (12, 14)],
+            ),
+        ];
+        for (name, profile, expected) in cases {
+            assert_eq!(&ranges(profile), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_handful_beside_thousands_counts_only_with_a_share_of_the_time() {
+        let near = profile(8, &[5_000, 3_000, 20, 0, 0, 5]);
+        assert_eq!(ranges(&near), [(8, 10)]);
+        assert_eq!(find_humps(&near).len(), 2, "it is shown all the same");
+        let far = profile(8, &[5_000, 3_000, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]);
+        assert_eq!(ranges(&far), [(8, 10), (20, 20)]);
+    }
+
+    #[test]
+    fn fine_resolutions_do_not_shatter_a_hump() {
+        let mut profile = Profile::new(Resolution::new(8).unwrap());
+        for latency in 0..200_u64 {
+            profile.add(Ticks(900 + latency * 3));
+            profile.add(Ticks(1 + latency % 5));
+        }
+        assert_eq!(find_peaks(&profile).len(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn humps_divide_the_ops(counts in prop::collection::vec(0_u64..2_000, 0..40), r in 1_u32..=4) {
+            let mut profile = Profile::new(Resolution::new(r).unwrap());
+            for (bucket, ops) in (20_u32..).zip(counts) {
+                profile.add_bucket(bucket, Bucket { ops, total: Ticks(ops) }).unwrap();
+            }
+            let humps = find_humps(&profile);
+            let ops: u64 = humps.iter().map(|hump| hump.content.ops).sum();
+            prop_assert_eq!(ops, profile.count());
+            for (bucket, _) in profile.buckets() {
+                let owners = humps.iter().filter(|h| h.first_bucket <= bucket && bucket <= h.last_bucket);
+                prop_assert_eq!(owners.count(), 1);
+            }
+            for pair in humps.windows(2) {
+                prop_assert!(pair[0].last_bucket < pair[1].first_bucket);
+            }
+            let peaks = find_peaks(&profile);
+            for (number, peak) in (1..).zip(&peaks) {
+                prop_assert_eq!(peak.number, number);
+                prop_assert!(peak.content.ops >= LEAST_OPS);
+                prop_assert!(humps.iter().any(|h| (h.first_bucket, h.last_bucket) == (peak.first_bucket, peak.last_bucket)));
+            }
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Whole analyses of synthetic programs.
+
+mod scenarios;

@@ -1,0 +1,481 @@
+//! The descent by totals: where the time of a function goes that runs already, or is called once.
+//!
+//! No op of such a function completes in time. Its time is cut into windows, which take the place of ops,
+//! and the total of each callee takes the place of the maximum. The descent goes down through callees that
+//! are called rarely, and arrives at those that are called often enough to be analysed as an f0 of their own.
+//! Beyond the paper (DARC, SIGMETRICS 2008, analyses calls of f0 only).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use darc_record::{FnodeId, Op, SiteId, Ticks, Tsc};
+
+use crate::descent::ftree::{Callee, Ftree};
+use crate::units::Hz;
+
+/// A callee with a smaller part of the time is not gone into.
+pub const WORTHWHILE: f64 = 0.05;
+/// A round has at least so many windows,
+const ROUND_WINDOWS: u64 = 10;
+/// and so many of them make a second of the threads' time.
+const ROUNDS_A_SECOND: u64 = 10;
+/// A callee is worth an analysis of its own when so many ops complete in a second of the threads' time.
+const SECONDS_FOR_START: u64 = 1;
+
+/// What was measured of an fnode over all windows of a round.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Total {
+    /// All calls together.
+    pub time: Ticks,
+    /// How many calls.
+    pub calls: u64,
+    /// The longest call.
+    pub max: Ticks,
+}
+
+/// What becomes of an fnode's calls.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Calls {
+    Measured,
+    Impossible(String),
+}
+
+/// Where time was found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Share {
+    /// The fnodes of one callee of one function: several call sites may lead to it. For the time of a
+    /// function itself that function's fnode.
+    pub fnodes: Vec<FnodeId>,
+    /// Whose time it is.
+    pub of: ShareOf,
+    /// Its part of the time of all windows, 0 to 1.
+    pub share: f64,
+    /// What was measured.
+    pub total: Total,
+}
+
+/// Whose time a [`Share`] is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ShareOf {
+    /// The function's own code, and calls that are not measured.
+    Itself,
+    /// A callee that is called so often that it can be analysed as an f0.
+    Frequent,
+    /// A callee that is called rarely, and that the descent did not go into.
+    Rare,
+}
+
+/// The descent.
+#[derive(Clone, Debug)]
+pub struct Totals {
+    ftree: Ftree,
+    running: BTreeSet<FnodeId>,
+    calls: BTreeMap<FnodeId, Calls>,
+    sums: BTreeMap<FnodeId, Total>,
+    windows: u64,
+    time: Ticks,
+    since: Tsc,
+    start_ops: u64,
+    max_depth: usize,
+    hz: Hz,
+}
+
+impl Totals {
+    /// Nothing is known but that f0 runs. `start_ops` are needed for an analysis; no path becomes longer than
+    /// `max_depth`.
+    #[must_use]
+    pub fn new(start_ops: u64, max_depth: usize, hz: Hz) -> Totals {
+        Totals {
+            ftree: Ftree::new(),
+            running: BTreeSet::from([FnodeId::ROOT]),
+            calls: BTreeMap::new(),
+            sums: BTreeMap::new(),
+            windows: 0,
+            time: Ticks(0),
+            since: Tsc(0),
+            start_ops,
+            max_depth,
+            hz,
+        }
+    }
+
+    /// The tree of what is measured.
+    #[must_use]
+    pub fn ftree(&self) -> &Ftree {
+        &self.ftree
+    }
+
+    /// The fnodes of the functions that run, f0 first.
+    pub fn running(&self) -> impl Iterator<Item = FnodeId> + '_ {
+        self.running.iter().copied()
+    }
+
+    /// A call that a function makes.
+    pub fn add_child(&mut self, parent: FnodeId, site: SiteId, callee: Callee) -> FnodeId {
+        self.ftree.add_child(parent, site, callee)
+    }
+
+    /// The call of this fnode is on a stack now: its return was never awaited.
+    pub fn set_running(&mut self, fnode: FnodeId) {
+        self.running.insert(fnode);
+    }
+
+    /// All calls of the fnode's function are measured from now on.
+    pub fn expanded(&mut self, fnode: FnodeId) {
+        self.calls.insert(fnode, Calls::Measured);
+    }
+
+    /// The calls of the fnode's function cannot be measured.
+    pub fn cannot_expand(&mut self, fnode: FnodeId, why: String) {
+        self.calls.insert(fnode, Calls::Impossible(why));
+    }
+
+    /// Why the calls of an fnode's function are not measured, if that was tried.
+    #[must_use]
+    pub fn reason(&self, fnode: FnodeId) -> Option<&str> {
+        match self.calls.get(&fnode) {
+            Some(Calls::Impossible(why)) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// The instrumentation was changed: figures are counted from zero, from windows that begin at `since`.
+    pub fn next_round(&mut self, since: Tsc) {
+        self.since = since;
+        self.sums.clear();
+        self.windows = 0;
+        self.time = Ticks(0);
+    }
+
+    /// One window of one thread.
+    pub fn window(&mut self, op: &Op) {
+        if op.start < self.since {
+            return;
+        }
+        self.windows = self.windows.saturating_add(1);
+        self.time = self.time + op.latency;
+        for touched in &op.touched {
+            if self.ftree.get(touched.fnode).is_none() {
+                continue;
+            }
+            let total = self.sums.entry(touched.fnode).or_default();
+            total.time = total.time + touched.sum;
+            total.calls = total.calls.saturating_add(touched.count);
+            total.max = total.max.max(touched.max);
+        }
+    }
+
+    /// How many windows the round has, and how much time of all threads they hold.
+    #[must_use]
+    pub fn so_far(&self) -> (u64, Ticks) {
+        (self.windows, self.time)
+    }
+
+    /// Whether the figures of this round mean something.
+    #[must_use]
+    pub fn is_round_complete(&self) -> bool {
+        self.windows >= ROUND_WINDOWS && self.time.0 >= self.hz.get() / ROUNDS_A_SECOND
+    }
+
+    /// The fnodes whose calls are to be measured as calls of a function that is gone into.
+    pub fn needed(&self) -> impl Iterator<Item = FnodeId> + '_ {
+        let inside = |fnode: &FnodeId| self.is_inside(*fnode);
+        self.ftree
+            .fnodes()
+            .filter(move |fnode| fnode.parent.as_ref().is_some_and(inside))
+            .map(|fnode| fnode.id)
+    }
+
+    /// Frames that were on a stack, and whose functions have returned and were called anew since: they are
+    /// callees like others, and not gone into any more. True when there were any.
+    pub fn forget_returned(&mut self) -> bool {
+        let returned = |fnode: &FnodeId| *fnode != FnodeId::ROOT && self.total(*fnode).calls > 0;
+        let returned: Vec<FnodeId> = self.running.iter().copied().filter(returned).collect();
+        for fnode in &returned {
+            let below = |&other: &FnodeId| !self.ftree.path(other).contains(fnode);
+            let running = self.running.iter().copied().filter(below).collect();
+            let calls = self
+                .calls
+                .keys()
+                .copied()
+                .filter(below)
+                .collect::<BTreeSet<_>>();
+            self.running = running;
+            self.calls.retain(|known, _| calls.contains(known));
+        }
+        !returned.is_empty()
+    }
+
+    /// The callees to be gone into before the next round: those that take much of the time in few calls.
+    #[must_use]
+    pub fn to_expand(&self) -> Vec<FnodeId> {
+        let shares = self.shares();
+        let rare = shares
+            .iter()
+            .filter(|share| share.of == ShareOf::Rare && share.share >= WORTHWHILE);
+        rare.flat_map(|share| &share.fnodes)
+            .copied()
+            .filter(|fnode| self.may_expand(*fnode))
+            .collect()
+    }
+
+    fn may_expand(&self, fnode: FnodeId) -> bool {
+        let fnode_of = self.ftree.fnode(fnode);
+        !self.calls.contains_key(&fnode)
+            && matches!(fnode_of.callee, Callee::Function(_))
+            && fnode_of.depth < self.max_depth
+    }
+
+    /// Where the time of the round went, the largest part first.
+    #[must_use]
+    pub fn shares(&self) -> Vec<Share> {
+        let mut groups: BTreeMap<(FnodeId, Callee), Share> = BTreeMap::new();
+        let mut own: BTreeMap<FnodeId, u64> = BTreeMap::new();
+        for fnode in self.inside() {
+            let all = match self.is_running(fnode) {
+                true => 0,
+                false => self.total(fnode).time.0,
+            };
+            let children = self.ftree.fnode(fnode).children.iter();
+            let below: u64 = children
+                .filter(|&&child| !self.is_running(child))
+                .map(|&child| self.total(child).time.0)
+                .sum();
+            own.insert(fnode, all.saturating_sub(below));
+            for &child in &self.ftree.fnode(fnode).children {
+                let total = self.total(child);
+                if self.is_running(child) || self.is_inside(child) || total.calls == 0 {
+                    continue;
+                }
+                let share = groups
+                    .entry((fnode, self.ftree.fnode(child).callee))
+                    .or_insert_with(|| Share {
+                        fnodes: Vec::new(),
+                        of: ShareOf::Rare,
+                        share: 0.0,
+                        total: Total::default(),
+                    });
+                share.fnodes.push(child);
+                share.total.time = share.total.time + total.time;
+                share.total.calls += total.calls;
+                share.total.max = share.total.max.max(total.max);
+            }
+        }
+        // What is left of the windows is the running functions' own time; which of them had it is not told.
+        let found: u64 = groups.values().map(|share| share.total.time.0).sum::<u64>()
+            + own.values().sum::<u64>();
+        let deepest = self.running.last().copied().unwrap_or(FnodeId::ROOT);
+        *own.entry(deepest).or_default() += self.time.0.saturating_sub(found);
+        let itself = own.into_iter().filter(|&(_, time)| time > 0);
+        let mut shares: Vec<Share> = groups
+            .into_values()
+            .chain(itself.map(|(fnode, time)| Share {
+                fnodes: vec![fnode],
+                of: ShareOf::Itself,
+                share: 0.0,
+                total: Total {
+                    time: Ticks(time),
+                    ..Total::default()
+                },
+            }))
+            .collect();
+        shares.retain(|share| share.total.time.0 > 0);
+        for share in &mut shares {
+            share.share = share.total.time.0 as f64 / self.time.0.max(1) as f64;
+            if share.of == ShareOf::Rare && self.is_frequent(share.total.calls) {
+                share.of = ShareOf::Frequent;
+            }
+        }
+        shares.sort_by_key(|share| std::cmp::Reverse(share.total.time));
+        shares
+    }
+
+    fn is_frequent(&self, calls: u64) -> bool {
+        let a_second =
+            u128::from(calls) * u128::from(self.hz.get()) * u128::from(SECONDS_FOR_START);
+        a_second >= u128::from(self.start_ops) * u128::from(self.time.0.max(1))
+    }
+
+    fn total(&self, fnode: FnodeId) -> Total {
+        self.sums.get(&fnode).copied().unwrap_or_default()
+    }
+
+    /// Running, and not called anew since.
+    fn is_running(&self, fnode: FnodeId) -> bool {
+        self.running.contains(&fnode) && self.total(fnode).calls == 0
+    }
+
+    fn is_inside(&self, fnode: FnodeId) -> bool {
+        self.calls.get(&fnode) == Some(&Calls::Measured)
+    }
+
+    /// The fnodes whose calls are measured.
+    fn inside(&self) -> Vec<FnodeId> {
+        let all = self.calls.iter();
+        all.filter(|&(_, calls)| *calls == Calls::Measured)
+            .map(|(&fnode, _)| fnode)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CalleeId;
+    use darc_record::Touched;
+
+    const HZ: u64 = 1_000_000;
+
+    fn totals() -> Totals {
+        let mut totals = Totals::new(100, 16, Hz::new(HZ).unwrap());
+        totals.expanded(FnodeId::ROOT);
+        totals
+    }
+
+    fn child(totals: &mut Totals, parent: FnodeId, site: u32, callee: u32) -> FnodeId {
+        totals.add_child(parent, SiteId(site), Callee::Function(CalleeId(callee)))
+    }
+
+    fn window(totals: &mut Totals, at: u64, length: u64, touched: &[(FnodeId, u64, u64)]) {
+        totals.window(&Op {
+            arguments: darc_record::Arguments::default(),
+            tid: 1,
+            start: Tsc(at),
+            end: Tsc(at + length),
+            latency: Ticks(length),
+            touched: touched
+                .iter()
+                .map(|&(fnode, sum, count)| Touched {
+                    fnode,
+                    max: Ticks(sum / count),
+                    max_start: Tsc(at),
+                    sum: Ticks(sum),
+                    count,
+                })
+                .collect(),
+        });
+    }
+
+    #[test]
+    fn frequent_callees_are_arrived_at_and_rare_ones_gone_into() {
+        let mut totals = totals();
+        let (often, rarely) = (
+            child(&mut totals, FnodeId::ROOT, 1, 1),
+            child(&mut totals, FnodeId::ROOT, 2, 2),
+        );
+        for at in 0..30 {
+            let touched = [(often, 4_000, 50), (rarely, 5_000, 1)];
+            window(&mut totals, at * 10_000, 10_000, &touched);
+        }
+        assert!(totals.is_round_complete());
+        let found: Vec<_> = totals
+            .shares()
+            .into_iter()
+            .map(|share| (share.fnodes[0], share.of, (share.share * 100.0).round()))
+            .collect();
+        // A hundred calls a second are few compared with five thousand, but enough for an analysis.
+        assert_eq!(
+            found,
+            [
+                (rarely, ShareOf::Frequent, 50.0),
+                (often, ShareOf::Frequent, 40.0),
+                (FnodeId::ROOT, ShareOf::Itself, 10.0)
+            ]
+        );
+        assert!(totals.to_expand().is_empty());
+    }
+
+    #[test]
+    fn the_descent_goes_down_through_rare_calls() {
+        let mut totals = totals();
+        let phase = child(&mut totals, FnodeId::ROOT, 1, 1);
+        for at in 0..10 {
+            window(&mut totals, at * 100_000, 100_000, &[(phase, 95_000, 1)]);
+        }
+        assert_eq!(totals.to_expand(), [phase]);
+        totals.expanded(phase);
+        let step = child(&mut totals, phase, 7, 3);
+        totals.next_round(Tsc(2_000_000));
+        window(&mut totals, 0, 100_000, &[(phase, 95_000, 1)]);
+        assert_eq!(totals.so_far(), (0, Ticks(0)), "it began before the round");
+        for at in 20..30 {
+            let touched = [(phase, 95_000, 1), (step, 60_000, 600)];
+            window(&mut totals, at * 100_000, 100_000, &touched);
+        }
+        let shares = totals.shares();
+        let found: Vec<_> = shares
+            .iter()
+            .map(|share| (share.fnodes[0], share.of, (share.share * 100.0).round()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (step, ShareOf::Frequent, 60.0),
+                (phase, ShareOf::Itself, 35.0),
+                (FnodeId::ROOT, ShareOf::Itself, 5.0)
+            ]
+        );
+        assert!(totals.to_expand().is_empty());
+    }
+
+    #[test]
+    fn a_frame_that_runs_is_no_call_and_its_callees_are_the_roots_time() {
+        let mut totals = totals();
+        let serve = child(&mut totals, FnodeId::ROOT, 1, 1);
+        totals.set_running(serve);
+        totals.expanded(serve);
+        let wait = totals.add_child(serve, SiteId(4), Callee::Syscall(Some(232)));
+        for at in 0..10 {
+            window(&mut totals, at * 100_000, 100_000, &[(wait, 80_000, 2)]);
+        }
+        let shares = totals.shares();
+        assert_eq!((shares[0].fnodes[0], shares[0].of), (wait, ShareOf::Rare));
+        assert_eq!(
+            (shares[1].fnodes[0], shares[1].of),
+            (serve, ShareOf::Itself)
+        );
+        assert!(
+            totals.to_expand().is_empty(),
+            "nothing is inside of the kernel"
+        );
+    }
+
+    #[test]
+    fn a_frame_that_returns_is_a_callee_like_others() {
+        let mut totals = totals();
+        let build = child(&mut totals, FnodeId::ROOT, 1, 1);
+        let insert = child(&mut totals, build, 2, 2);
+        let split = child(&mut totals, insert, 3, 3);
+        for running in [build, insert] {
+            totals.set_running(running);
+            totals.expanded(running);
+        }
+        assert_eq!(totals.needed().collect::<Vec<_>>(), [build, insert, split]);
+        window(
+            &mut totals,
+            0,
+            100_000,
+            &[(insert, 70_000, 900), (split, 10_000, 50)],
+        );
+        assert!(totals.forget_returned());
+        assert_eq!(totals.running().collect::<Vec<_>>(), [FnodeId::ROOT, build]);
+        assert_eq!(totals.needed().collect::<Vec<_>>(), [build, insert]);
+        assert!(!totals.forget_returned());
+        let shares = totals.shares();
+        assert_eq!(
+            (shares[0].fnodes[0], shares[0].of),
+            (insert, ShareOf::Frequent)
+        );
+    }
+
+    #[test]
+    fn sites_of_one_callee_in_one_function_go_together() {
+        let mut totals = totals();
+        let first = child(&mut totals, FnodeId::ROOT, 1, 1);
+        let second = child(&mut totals, FnodeId::ROOT, 2, 1);
+        window(&mut totals, 0, 100, &[(first, 30, 3), (second, 50, 1)]);
+        let shares = totals.shares();
+        assert_eq!(shares[0].fnodes, [first, second]);
+        let Total { time, calls, max } = shares[0].total;
+        assert_eq!((time, calls, max), (Ticks(80), 4, Ticks(50)));
+    }
+}

@@ -1,0 +1,138 @@
+//! What an engine measured: the one record type that flows from either engine into the analysis,
+//! and the ids that plans and analyses share.
+//!
+//! Pure data without dependencies. Durations are [`Ticks`]; points on the time line are [`Tsc`]; the two do not mix.
+
+use std::ops::{Add, Sub};
+
+/// A duration in cycles of the time stamp counter.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct Ticks(pub u64);
+
+/// A reading of the time stamp counter (cycles since an arbitrary origin, the same on all CPUs).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct Tsc(pub u64);
+
+impl Ticks {
+    /// The difference, or zero where `other` is the larger.
+    #[must_use]
+    pub fn saturating_sub(self, other: Ticks) -> Ticks {
+        Ticks(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Add for Ticks {
+    type Output = Ticks;
+    fn add(self, other: Ticks) -> Ticks {
+        Ticks(self.0.saturating_add(other.0))
+    }
+}
+
+impl Sub for Tsc {
+    type Output = Ticks;
+    /// Time from `earlier` to `self`; zero where clocks of two CPUs disagree by a few cycles.
+    fn sub(self, earlier: Tsc) -> Ticks {
+        Ticks(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Identifies one fnode: a call site in the context of its call path.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FnodeId(pub u32);
+
+impl FnodeId {
+    /// The fnode of f0 itself, the root of the ftree. Zero is never an fnode ("outside the ftree").
+    pub const ROOT: FnodeId = FnodeId(1);
+}
+
+/// Identifies one call site of an instrumented function, whatever the path that leads to it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SiteId(pub u32);
+
+/// What one fnode did within one op.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Touched {
+    /// Which fnode.
+    pub fnode: FnodeId,
+    /// The longest single call, the probes' own cost taken out.
+    pub max: Ticks,
+    /// When that longest call began.
+    pub max_start: Tsc,
+    /// All its calls together.
+    pub sum: Ticks,
+    /// How many calls.
+    pub count: u64,
+}
+
+/// What a function was called with.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Arguments {
+    /// The integer argument registers at its entry: rdi, rsi, rdx, rcx, r8, r9 (System V ABI for AMD64, 3.2.3).
+    /// What a function does not take is whatever was left there.
+    pub registers: [u64; 6],
+    /// The word at the end of the [`Chain`] that the plan has for the function; `None` where one
+    /// of the addresses cannot be read. Means nothing when there is no chain.
+    pub read: Option<u64>,
+}
+
+impl From<[u64; 6]> for Arguments {
+    fn from(registers: [u64; 6]) -> Arguments {
+        Arguments {
+            registers,
+            read: None,
+        }
+    }
+}
+
+/// A chain is no longer than this.
+pub const MOST_READS: usize = 8;
+
+/// A word of the target's memory that is read when a function is entered: from an argument register on, each
+/// address is the word read before plus an offset.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Chain {
+    /// Index of the register in [`Arguments::registers`].
+    pub argument: usize,
+    /// What is added before each read, in bytes; at least one and at most [`MOST_READS`].
+    pub offsets: Vec<i32>,
+}
+
+impl Chain {
+    /// The word at its end, with a way to read the word at an address of the target; `None` when one of the addresses cannot be read.
+    pub fn read(&self, arguments: &Arguments, word: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+        let begin = *arguments.registers.get(self.argument)?;
+        self.offsets.iter().try_fold(begin, |at, &offset| {
+            word(at.wrapping_add_signed(offset.into()))
+        })
+    }
+}
+
+/// A call of the function by which an op hands a request to another thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Enqueued {
+    /// The thread that called it, as in [`Op::tid`].
+    pub tid: i32,
+    /// When.
+    pub at: Tsc,
+    /// The fnode that was current then.
+    pub fnode: FnodeId,
+    /// What it was called with.
+    pub arguments: Arguments,
+}
+
+/// One outermost completed call of f0 on one thread, entry to return.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Op {
+    /// The thread's id, as the kernel numbers it in the target's pid namespace.
+    pub tid: i32,
+    /// When f0 was entered.
+    pub start: Tsc,
+    /// When f0 returned.
+    pub end: Tsc,
+    /// Entry to return with the probes' own cost taken out (so at most `end - start`).
+    pub latency: Ticks,
+    /// What f0 was called with.
+    pub arguments: Arguments,
+    /// The fnodes below the root that were called, each once, in no particular order.
+    pub touched: Vec<Touched>,
+}
