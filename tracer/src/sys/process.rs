@@ -199,7 +199,27 @@ pub fn kill_and_reap(pid: i32) {
 /// A descriptor that becomes readable when the process has ended.
 pub fn pidfd(pid: i32) -> Result<OwnedFd, Errno> {
     // SAFETY: the call takes plain integers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+}
+
+/// The open file that a thread has as descriptor `fd`; the rights to it are those that the thread has.
+///
+/// A thread that is not its process's first may have descriptors of its own; kernels before 6.9 refuse it with `EINVAL`.
+pub fn descriptor_of(tid: i32, fd: i32) -> Result<OwnedFd, Errno> {
+    /// `PIDFD_THREAD` in pidfd_open(2).
+    const THREAD: i32 = libc::O_EXCL;
+    // SAFETY: the call takes plain integers.
+    let open = |flags: i32| unsafe { libc::syscall(libc::SYS_pidfd_open, tid, flags) };
+    let thread = match open(THREAD) {
+        -1 => owned(open(0))?,
+        thread => owned(thread)?,
+    };
+    // SAFETY: the call takes plain integers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, thread.as_raw_fd(), fd, 0) })
+}
+
+/// Takes charge of a descriptor that a system call returned.
+fn owned(fd: libc::c_long) -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(Errno::last());
     }

@@ -1,21 +1,18 @@
 //! The mappings that every stub needs, made in the target: control data and rings.
 
-use std::fs::OpenOptions;
-
 use darc_disasm::Registers as _;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
 use crate::memory::Memory;
 use crate::remote_call::{RemoteCaller, Worker};
-use crate::sys::SharedWords;
 use crate::threads;
 
 use super::asm::Surroundings;
 use super::installed::{Costs, Installed, MOST_BLOCKS, Room, began, control_bytes, rings_bytes};
 use super::layout::{HEADER, LIVE, MAGIC, header, ring};
 use super::ring::Rings;
+use super::shared;
 use super::world::World;
 
 /// Threads that a process without many may still make until those that ended give their blocks back.
@@ -38,31 +35,6 @@ fn may_read_clock(worker: &mut Worker<'_>, memory: &Memory, room: u64) -> Result
         ))),
         _ => Ok(()),
     }
-}
-
-/// Maps the rings, which the target and the tracer share, through a descriptor that the target has for
-/// this moment only. Returns the tracer's side and the address in the target.
-fn share_rings(
-    worker: &mut Worker<'_>,
-    memory: &Memory,
-    control: u64,
-    (blocks, room): (usize, Room),
-) -> Result<(SharedWords, u64)> {
-    let name = TargetAddr(control + HEADER);
-    memory.write(name, b"darc\0")?;
-    let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-    let arguments = [name.0, flags, 0, 0, 0, 0];
-    let fd = worker.call("memfd_create", libc::SYS_memfd_create, arguments)?;
-    let words = share(worker.tid(), fd, blocks, room.ring_bytes());
-    let rings = words.and_then(|words| {
-        let len = rings_bytes(blocks as u32, room.ring_bytes());
-        let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
-        let arguments = [0, len, DATA, shared as u64, fd, 0];
-        let at = worker.call("mmap", libc::SYS_mmap, arguments)?;
-        Ok((words, at))
-    });
-    worker.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-    rings
 }
 
 /// Maps control data, which children made by fork find empty.
@@ -110,7 +82,9 @@ pub fn map(
     let blocks = (2 * threads + SPARE_BLOCKS).min(MOST_BLOCKS);
     let (control, words, rings) = caller.borrow(world.worker()?, |worker| {
         let control = map_control(worker, memory, blocks)?;
-        match share_rings(worker, memory, control, (blocks, room)) {
+        let name = TargetAddr(control + HEADER);
+        let len = rings_bytes(blocks as u32, room.ring_bytes());
+        match shared::make(worker, memory, (control, name), len) {
             Ok((words, rings)) => Ok((control, words, rings)),
             Err(error) => Err(give_back_control(worker, control, blocks, error)?),
         }
@@ -118,7 +92,6 @@ pub fn map(
     let me = std::process::id();
     words.store(ring::OWNER as usize, me.into());
     words.store(ring::OWNER as usize + 8, began(me.into()).unwrap_or(0));
-    words.store(ring::CONTROL as usize, control);
     let around = Surroundings {
         pid: id_in_target(pid).unwrap_or(pid),
         control,
@@ -143,24 +116,6 @@ fn announce(memory: &Memory, around: &Surroundings, blocks: u32) -> Result<()> {
     head[header::RINGS as usize..][..8].copy_from_slice(&around.rings.to_le_bytes());
     head[header::RING_BYTES as usize..][..8].copy_from_slice(&around.ring_bytes.to_le_bytes());
     memory.write(TargetAddr(around.control + HEADER), &head)
-}
-
-/// Maps the target's memory file here. The target cannot shrink it, which would end this process.
-fn share(tid: i32, fd: u64, blocks: usize, each: u64) -> Result<SharedWords> {
-    let os = |source| Error::Os {
-        operation: "open the memory shared with the target",
-        source,
-    };
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(format!("/proc/{tid}/fd/{fd}"))
-        .map_err(os)?;
-    let len = rings_bytes(blocks as u32, each);
-    file.set_len(len).map_err(os)?;
-    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-    fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(|errno| os(errno.into()))?;
-    SharedWords::map(&file, len as usize).map_err(|errno| os(errno.into()))
 }
 
 /// Checks that every thread has a thread pointer (System V ABI for AMD64, 3.4.6: `%fs:0` holds its own

@@ -23,6 +23,7 @@ mod recycling;
 mod removal;
 mod ring;
 mod runtime;
+mod shared;
 mod space;
 mod spans;
 #[cfg(test)]

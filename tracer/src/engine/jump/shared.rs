@@ -1,0 +1,238 @@
+//! The memory that the target and the tracer share: a file without a name, which the target makes and maps.
+//!
+//! Whoever shares the target's table of descriptors (`CLONE_FILES` in clone(2)) can put another file in the place of
+//! this one at any moment. So the tracer takes the open file itself, with no more rights than the target has to
+//! it, and changes nothing about it before it is known to be new memory.
+//! Source: pidfd_getfd(2), memfd_create(2), fcntl(2) "File Sealing".
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+
+use crate::addr::TargetAddr;
+use crate::error::{Error, Result, unless_gone};
+use crate::memory::Memory;
+use crate::remote_call::Worker;
+use crate::sys::{self, SharedWords};
+
+use super::layout::ring;
+
+/// A seal that the kernel may put on every file without a name (`vm.memfd_noexec` in memfd_create(2)).
+const F_SEAL_EXEC: i32 = 0x20;
+
+/// Has the target make shared memory of `len` bytes and map it. Returns the tracer's side and the address in the
+/// target, which has no descriptor of it afterwards. `control` is the target's private mapping: its address is
+/// written to the memory, and `name` is room in it.
+///
+/// # Errors
+/// When the target may not map it, or something else took its place: then nothing was changed.
+pub fn make(
+    worker: &mut Worker<'_>,
+    memory: &Memory,
+    (control, name): (u64, TargetAddr),
+    len: u64,
+) -> Result<(SharedWords, u64)> {
+    memory.write(name, b"darc\0")?;
+    let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+    let fd = worker.call(
+        "memfd_create",
+        libc::SYS_memfd_create,
+        [name.0, flags, 0, 0, 0, 0],
+    )?;
+    let made = take(worker.tid(), fd)
+        .and_then(|file| sized(&file, len))
+        .and_then(|words| {
+            words.store(ring::CONTROL as usize, control);
+            let at = map(worker, memory, (fd, len), control)?;
+            Ok((words, at))
+        });
+    worker.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+    made
+}
+
+/// Has the target map the file, and looks whether that is what it has mapped.
+fn map(
+    worker: &mut Worker<'_>,
+    memory: &Memory,
+    (fd, len): (u64, u64),
+    control: u64,
+) -> Result<u64> {
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
+    let at = worker.call("mmap", libc::SYS_mmap, [0, len, protection, flags, fd, 0])?;
+    if memory.read_word(TargetAddr(at + ring::CONTROL)).ok() == Some(control) {
+        return Ok(at);
+    }
+    unless_gone(worker.call("munmap", libc::SYS_munmap, [at, len, 0, 0, 0, 0]))?;
+    Err(exchanged(worker.tid()))
+}
+
+/// Gives the file its size and maps it here. The target cannot shrink it, which would end this process.
+fn sized(file: &File, len: u64) -> Result<SharedWords> {
+    file.set_len(len).map_err(os)?;
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    fcntl(file, FcntlArg::F_ADD_SEALS(seals)).map_err(|errno| os(errno.into()))?;
+    SharedWords::map(file, len as usize).map_err(|errno| os(errno.into()))
+}
+
+/// Takes the new memory that a thread has as descriptor `fd`.
+fn take(tid: i32, fd: u64) -> Result<File> {
+    let fd = i32::try_from(fd).map_err(|_| exchanged(tid))?;
+    let taken = sys::descriptor_of(tid, fd).map(File::from);
+    let file = match taken {
+        // A kernel before 5.6, or before 6.9 for a thread that is not its process's first; a filter of system calls.
+        Err(Errno::ENOSYS | Errno::EINVAL | Errno::ENOENT | Errno::EPERM) => reopen(tid, fd),
+        taken => taken.map_err(io::Error::from),
+    };
+    match file {
+        Ok(file) if is_new_memory(&file) => Ok(file),
+        Err(error) if error.raw_os_error() != Some(libc::EBADF) => Err(os(error)),
+        _ => Err(exchanged(tid)),
+    }
+}
+
+/// Opens what a thread has as a descriptor once more. The path may lead anywhere by the time it is followed: it is
+/// opened as a place only, which has no effect on any file, and for use when it is known to be unnamed memory.
+fn reopen(tid: i32, fd: i32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let place = options
+        .read(true)
+        .custom_flags(libc::O_PATH)
+        .open(format!("/proc/{tid}/fd/{fd}"))?;
+    let of_memory = fstatfs(&place)?.filesystem_type() == TMPFS_MAGIC;
+    if !of_memory || !is_new_and_unnamed(&place) {
+        return Err(Errno::EBADF.into());
+    }
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .open(format!("/proc/self/fd/{}", place.as_raw_fd()))
+}
+
+/// Whether a file is memory without a name to which nothing has been done since it was made: no other kind of file
+/// can be without seals (fcntl(2), F_GET_SEALS).
+fn is_new_memory(file: &File) -> bool {
+    let unsealed = |seals: i32| seals & !F_SEAL_EXEC == 0;
+    fcntl(file, FcntlArg::F_GET_SEALS).is_ok_and(unsealed) && is_new_and_unnamed(file)
+}
+
+fn is_new_and_unnamed(file: &File) -> bool {
+    file.metadata()
+        .is_ok_and(|data| data.is_file() && data.len() == 0 && data.nlink() == 0)
+}
+
+fn os(source: io::Error) -> Error {
+    Error::Os {
+        operation: "set up the memory shared with the target",
+        source,
+    }
+}
+
+fn exchanged(tid: i32) -> Error {
+    Error::Unsuitable(format!(
+        "another process replaced the memory that thread {tid} had made for the probes, through descriptors that it shares with it; end that process first"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+    use std::io::{BufRead as _, BufReader};
+    use std::os::fd::AsFd;
+    use std::process::{Command, Stdio};
+
+    use darc_testprogs::{Opt, program};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+
+    use crate::engine::Engine as _;
+    use crate::engine::jump::Jump;
+    use crate::maps;
+
+    use super::*;
+
+    const NAME: &CStr = c"darc";
+
+    fn is_refused(file: &impl AsFd) -> bool {
+        let (tid, fd) = (nix::unistd::gettid().as_raw(), file.as_fd().as_raw_fd());
+        let taken = sys::descriptor_of(tid, fd).map(File::from).unwrap();
+        let reopened = reopen(tid, fd).is_ok_and(|file| is_new_memory(&file));
+        assert!(!reopened || is_new_memory(&taken), "both ways say the same");
+        take(tid, fd as u64).is_err()
+    }
+
+    #[test]
+    fn only_new_memory_is_taken() {
+        let memory = || memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        assert!(!is_refused(&memory()));
+        let tid = nix::unistd::gettid().as_raw();
+        let new = memory();
+        assert!(is_new_memory(&reopen(tid, new.as_raw_fd()).unwrap()));
+
+        let used = File::from(memory());
+        used.set_len(1).unwrap();
+        assert!(is_refused(&used));
+        let sealed = memory();
+        fcntl(&sealed, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        assert!(is_refused(&sealed));
+        assert!(is_refused(&memfd_create(NAME, MFdFlags::empty()).unwrap()));
+        for named in ["/dev/null", "/proc/self/stat", "/dev/shm", "/"] {
+            assert!(is_refused(&File::open(named).unwrap()), "{named}");
+        }
+        let named = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        assert!(is_refused(named.as_file()));
+        let unnamed = tempfile::tempfile_in("/dev/shm").unwrap();
+        assert!(is_refused(&unnamed), "it has seals");
+        let place = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_PATH)
+            .open(named.path())
+            .unwrap();
+        assert!(is_refused(&place));
+    }
+
+    /// A process that shares the target's descriptors puts other files in the place of the memory.
+    #[test]
+    fn no_file_is_changed_that_takes_the_place_of_the_memory() {
+        const ROUNDS: usize = 200;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        let content = b"it stays as it is";
+        std::fs::write(&file, content).unwrap();
+        let mut target = Command::new(program("swaps_descriptors", Opt::O2))
+            .arg("wait")
+            .arg(&file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(target.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let pid = target.id() as i32;
+        let code = maps::read(pid).unwrap().into_iter().find(|m| m.executable);
+        let near = code.unwrap().start;
+        let before = maps::read(pid).unwrap();
+        let mut refused = 0;
+        for round in 0..ROUNDS {
+            let mut engine = Jump::attach(pid).unwrap();
+            refused += usize::from(engine.install(&[near]).is_err());
+            engine.finish().unwrap();
+            let unchanged = std::fs::read(&file).is_ok_and(|now| now == content);
+            assert!(unchanged, "round {round}");
+        }
+        assert!(refused > 0, "it was never quick enough");
+        assert_eq!(maps::read(pid).unwrap(), before);
+        drop(target.stdin.take());
+        line.clear();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, "1\n");
+        assert!(target.wait().unwrap().success());
+    }
+}
