@@ -7,8 +7,7 @@ use crate::addr::TargetAddr;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
-use crate::remote_call::RemoteCaller;
-use crate::stopped::Stopped;
+use crate::remote_call::Worker;
 
 /// A region of executable memory in the target from which pieces are handed out and never taken back.
 #[derive(Debug)]
@@ -26,8 +25,7 @@ impl Arena {
     /// # Errors
     /// When there is no room near it, or the target may not map memory.
     pub fn map(
-        caller: RemoteCaller,
-        thread: &mut Stopped,
+        worker: &mut Worker<'_>,
         mappings: &[Mapping],
         near: TargetAddr,
         len: u64,
@@ -40,7 +38,7 @@ impl Arena {
         let protection = libc::PROT_READ | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let arguments = [at, len, protection as u64, flags as u64, u64::MAX, 0];
-        let start = caller.call(thread, "mmap", libc::SYS_mmap, arguments)?;
+        let start = worker.call("mmap", libc::SYS_mmap, arguments)?;
         Ok(Arena {
             start: TargetAddr(start),
             len,
@@ -53,16 +51,11 @@ impl Arena {
     ///
     /// # Errors
     /// When the target may not, or the thread ends meanwhile.
-    pub fn make_end_writable(
-        &mut self,
-        caller: RemoteCaller,
-        thread: &mut Stopped,
-        len: u64,
-    ) -> Result<TargetAddr> {
+    pub fn make_end_writable(&mut self, worker: &mut Worker<'_>, len: u64) -> Result<TargetAddr> {
         let at = self.start.0 + self.len - len;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let arguments = [at, len, protection as u64, 0, 0, 0];
-        caller.call(thread, "mprotect", libc::SYS_mprotect, arguments)?;
+        worker.call("mprotect", libc::SYS_mprotect, arguments)?;
         self.data = len;
         Ok(TargetAddr(at))
     }
@@ -138,14 +131,8 @@ impl Arena {
     ///
     /// # Errors
     /// When the thread ends meanwhile.
-    pub fn unmap(self, caller: RemoteCaller, thread: &mut Stopped) -> Result<()> {
-        caller
-            .call(
-                thread,
-                "munmap",
-                libc::SYS_munmap,
-                [self.start.0, self.len, 0, 0, 0, 0],
-            )
-            .map(drop)
+    pub fn unmap(self, worker: &mut Worker<'_>) -> Result<()> {
+        let arguments = [self.start.0, self.len, 0, 0, 0, 0];
+        worker.call("munmap", libc::SYS_munmap, arguments).map(drop)
     }
 }

@@ -4,6 +4,9 @@
 
 use crate::sys::EVENT_STOP;
 
+/// What stops at system calls report in a signal's place (`PTRACE_O_TRACESYSGOOD`).
+const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
+
 /// Why a traced thread reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -19,6 +22,8 @@ pub enum Event {
     Stopped,
     /// A child process or thread was made; its id is the event's message.
     Spawned(Spawn),
+    /// A system call begins, or has ended.
+    Syscall,
     /// The process replaced its program.
     Exec,
     /// A stop that was not asked for; the thread is simply resumed.
@@ -47,6 +52,7 @@ pub fn decode(status: i32) -> Event {
     }
     let signal = libc::WSTOPSIG(status);
     match status >> 16 {
+        0 if signal == SYSCALL_STOP => Event::Syscall,
         0 => Event::Signal(signal),
         EVENT_STOP => match signal {
             libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => {
@@ -78,6 +84,7 @@ mod tests {
             decode(stopped(libc::SIGUSR1, 0)),
             Event::Signal(libc::SIGUSR1)
         );
+        assert_eq!(decode(stopped(libc::SIGTRAP | 0x80, 0)), Event::Syscall);
         assert_eq!(
             decode(stopped(libc::SIGTSTP, EVENT_STOP)),
             Event::GroupStop(libc::SIGTSTP)

@@ -10,6 +10,7 @@ pub mod children;
 pub mod engine;
 mod error;
 mod event;
+mod gadgets;
 pub mod guardian;
 pub mod launch;
 mod ledger;

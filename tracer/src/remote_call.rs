@@ -14,12 +14,13 @@ use crate::addr::TargetAddr;
 use crate::child_signal;
 use crate::error::{Error, Result};
 use crate::event::{Event, decode};
+use crate::gadgets::{Found, Gadgets};
 use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::stopped::{Registers, Stopped};
 use crate::sys;
 use crate::threads;
-use crate::way_back::{Gadgets, WayBack};
+use crate::way_back::WayBack;
 
 /// Makes system calls through one `syscall` instruction found in the target.
 #[derive(Clone, Copy, Debug)]
@@ -37,21 +38,7 @@ impl RemoteCaller {
     /// # Errors
     /// When there is none to be found.
     pub fn find(pid: i32, memory: &Memory, mappings: &[Mapping]) -> Result<RemoteCaller> {
-        // Only in memory that stays: an anonymous mapping may be a tracer's own, and be given back by
-        // the very calls that are made through it.
-        let stays = |m: &&Mapping| m.is_file() || m.name.as_os_str() == "[vdso]";
-        let vdso_first = mappings
-            .iter()
-            .rev()
-            .filter(|m| m.executable && m.readable)
-            .filter(stays);
-        let mut found = Found::default();
-        for mapping in vdso_first {
-            found.look(memory, mapping);
-            if found.gadgets().is_some() {
-                break;
-            }
-        }
+        let found = Found::search(memory, mappings);
         let instruction = found.any.ok_or_else(|| {
             Error::Unsuitable(format!(
                 "process {pid} has no system call instruction to borrow; it cannot be instrumented"
@@ -64,28 +51,58 @@ impl RemoteCaller {
         })
     }
 
-    /// Makes one system call; `thread` stays stopped and comes back with its registers as they were.
-    ///
-    /// # Errors
-    /// When the thread ends meanwhile, or the call itself fails.
-    pub fn call(
-        self,
-        thread: &mut Stopped,
-        call: &'static str,
-        number: i64,
-        arguments: [u64; 6],
-    ) -> Result<u64> {
-        self.borrow(thread, |worker| worker.call(call, number, arguments))
-    }
-
-    /// Makes the system calls of `work`; `thread` stays stopped and comes back with its registers as they were,
+    /// Makes the system calls of `work`; the thread stays stopped and comes back with its registers as they were,
     /// whatever comes of it.
     ///
+    /// Of several threads, the first is taken that is on the stack that it was made with, for only such a one finds its way
+    /// back; where there is none, the first. `mappings` are those of the target.
+    ///
     /// # Errors
-    /// When the thread ends meanwhile, or must not make calls that are not its own; those of `work`.
-    pub fn borrow<T>(
+    /// When there is no thread, or it ends meanwhile, or must not make calls that are not its own; those of `work`.
+    pub fn borrow<'a, T>(
+        self,
+        threads: impl IntoIterator<Item = &'a mut Stopped>,
+        mappings: &[Mapping],
+        work: impl FnOnce(&mut Worker<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let mut gone = Error::ThreadGone { tid: self.pid };
+        let mut first = None;
+        for thread in threads {
+            match self.has_way_back(thread, mappings) {
+                Ok(true) => return self.borrow_settled(thread, true, work),
+                Ok(false) => drop(first.get_or_insert(thread)),
+                Err(error) if error.is_gone() => gone = error,
+                Err(error) => return Err(error),
+            }
+        }
+        let thread = first.ok_or(gone)?;
+        settle(thread)?;
+        self.borrow_settled(thread, false, work)
+    }
+
+    /// Whether a way back can be laid for the thread, which has no signal to take then.
+    fn has_way_back(&self, thread: &mut Stopped, mappings: &[Mapping]) -> Result<bool> {
+        let is_home = |thread: &Stopped| -> Result<bool> {
+            let registers = thread.registers()?;
+            let pointers = (registers.rsp(), registers.0.fs_base);
+            Ok(is_on_its_stack(
+                thread.tid() == self.pid,
+                pointers,
+                mappings,
+            ))
+        };
+        if self.gadgets.is_none() || !is_home(thread)? {
+            return Ok(false);
+        }
+        settle(thread)?;
+        // A signal's handler may have a stack of its own.
+        is_home(thread)
+    }
+
+    fn borrow_settled<T>(
         self,
         thread: &mut Stopped,
+        has_way_back: bool,
         work: impl FnOnce(&mut Worker<'_>) -> Result<T>,
     ) -> Result<T> {
         if threads::is_filtered(thread.tid()) {
@@ -94,12 +111,14 @@ impl RemoteCaller {
                 self.pid
             )));
         }
-        settle(thread)?;
         let tid = thread.tid();
         let ptrace = |operation| move |errno| Error::ptrace(operation, tid, errno);
         let mask = sys::signal_mask(tid).map_err(ptrace("read the signal mask of"))?;
         let saved = thread.registers()?;
-        let way_back = self.lay_way_back(thread, &saved, mask);
+        let way_back = match has_way_back {
+            true => self.lay_way_back(thread, &saved, mask),
+            false => None,
+        };
         let mut registers = saved;
         // Keeps the kernel from restarting a call that the stop interrupted in the middle of another one.
         registers.0.orig_rax = u64::MAX;
@@ -138,12 +157,9 @@ impl RemoteCaller {
         registers: &Registers,
         mask: u64,
     ) -> Option<(Memory, WayBack, Gadgets)> {
-        let gadgets = self.gadgets?;
-        if !is_on_its_stack(thread.tid(), registers) {
-            return None;
-        }
-        let extended = sys::extended_state(thread.tid()).ok()?;
         let memory = Memory::open(self.pid).ok()?;
+        let gadgets = self.gadgets.filter(|gadgets| gadgets.are_there(&memory))?;
+        let extended = sys::extended_state(thread.tid()).ok()?;
         let back = WayBack::lay(&memory, registers, mask, &extended, gadgets)?;
         Some((memory, back, gadgets))
     }
@@ -217,8 +233,7 @@ fn interrupt_again(thread: &mut Stopped, signal: i32) -> Result<()> {
 /// Runs the thread through the call that its registers describe; what the call returned.
 fn run_call(thread: &Stopped) -> Result<u64> {
     let tid = thread.tid();
-    // A stop when the call begins and one when it has ended; nothing else is reported as a SIGTRAP,
-    // for all signals are blocked.
+    // A stop when the call begins and one when it has ended.
     let mut reported = 0;
     // A thread may have the end of an earlier call to report first: at the beginning of a call, and only
     // there, its result reads ENOSYS.
@@ -230,7 +245,7 @@ fn run_call(thread: &Stopped) -> Result<u64> {
     while reported < 2 || (reported < 4 && begun(thread)?) {
         sys::cont_to_syscall(tid, 0).map_err(|errno| Error::ptrace("resume", tid, errno))?;
         match wait(tid)? {
-            Event::Signal(libc::SIGTRAP) => reported += 1,
+            Event::Syscall => reported += 1,
             Event::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL) => {
                 return Err(Error::Unsuitable(format!(
                     "the system call instruction that thread {tid} was to use is gone"
@@ -263,73 +278,18 @@ fn wait(tid: i32) -> Result<Event> {
     }
 }
 
-/// Whether the thread is on the stack that it was made with. Below another one, small ones of coroutines for instance, may be
-/// anything.
+/// Whether the thread is on the stack that it was made with. Below another one, a small one of coroutines or of signal handlers
+/// for instance, may be anything.
 ///
-/// The C libraries keep a thread's descriptor above its stack; the first thread's stack is where the kernel put it
-/// (proc_pid_stat(5), `startstack`).
-fn is_on_its_stack(tid: i32, registers: &Registers) -> bool {
-    const LARGEST: u64 = 8 << 20;
-    let is_below = |top: u64| {
-        let depth = top.checked_sub(registers.rsp());
-        depth.is_some_and(|depth| depth < LARGEST)
+/// The first thread's stack is the mapping that the kernel calls so (proc_pid_maps(5)). The C libraries keep the descriptor of
+/// every other thread above its stack, in the same mapping.
+fn is_on_its_stack(is_first: bool, (at, descriptor): (u64, u64), mappings: &[Mapping]) -> bool {
+    let index = mappings.partition_point(|mapping| mapping.end <= at);
+    let Some(mapping) = mappings.get(index).filter(|mapping| mapping.contains(at)) else {
+        return false;
     };
-    let start = || {
-        let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
-        let (_, fields) = stat.rsplit_once(')')?;
-        fields.split_whitespace().nth(25)?.parse().ok()
-    };
-    is_below(registers.0.fs_base) || start().is_some_and(is_below)
-}
-
-/// What is looked for in the target's code.
-#[derive(Default)]
-struct Found {
-    /// A `syscall`.
-    any: Option<TargetAddr>,
-    /// One with a `ret` behind it.
-    call: Option<TargetAddr>,
-    sigreturn: Option<TargetAddr>,
-}
-
-impl Found {
-    fn gadgets(&self) -> Option<Gadgets> {
-        Some(Gadgets {
-            call: self.call?,
-            sigreturn: self.sigreturn?,
-        })
-    }
-
-    fn look(&mut self, memory: &Memory, mapping: &Mapping) {
-        const CHUNK: u64 = 1 << 16;
-        const SYSCALL: [u8; 2] = [0x0f, 0x05];
-        const RET: u8 = 0xc3;
-        /// `mov $15, %rax`, by which the C libraries return from signal handlers.
-        const SIGRETURN: [u8; 7] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0];
-        let mut buffer = Vec::new();
-        for from in (mapping.start..mapping.end).step_by(CHUNK as usize) {
-            // What lies across the end of a chunk is in this one whole.
-            let len = (CHUNK + 16).min(mapping.end - from);
-            buffer.resize(len as usize, 0);
-            if memory.read(TargetAddr(from), &mut buffer).is_err() {
-                return;
-            }
-            let pairs = buffer.windows(2).enumerate();
-            for (at, _) in pairs.filter(|(_, pair)| *pair == SYSCALL) {
-                let addr = |offset: usize| TargetAddr(from + offset as u64);
-                self.any.get_or_insert(addr(at));
-                if buffer.get(at + 2) == Some(&RET) {
-                    self.call.get_or_insert(addr(at));
-                }
-                if buffer[..at].ends_with(&SIGRETURN) {
-                    self.sigreturn.get_or_insert(addr(at - SIGRETURN.len()));
-                }
-            }
-            if self.gadgets().is_some() {
-                return;
-            }
-        }
-    }
+    let is_a_threads = || !is_first && at < descriptor && mapping.contains(descriptor);
+    mapping.name.as_os_str() == "[stack]" || is_a_threads()
 }
 
 #[cfg(test)]
@@ -364,19 +324,53 @@ mod tests {
         sys::exit_now(if right && unblocked { 7 } else { 9 });
     }
 
+    /// A child process, in which a thread other than the first does `work`.
+    struct Child {
+        pid: i32,
+        tid: i32,
+    }
+
+    impl Child {
+        fn doing(work: impl FnOnce() + Send + 'static) -> Child {
+            let (from, to) = nix::unistd::pipe().unwrap();
+            let pid = sys::fork_into(|| {
+                let tid = move || {
+                    let tid = nix::unistd::gettid().as_raw().to_le_bytes();
+                    nix::unistd::write(&to, &tid).unwrap();
+                    work();
+                };
+                std::thread::spawn(tid).join().unwrap();
+            });
+            let mut tid = [0; 4];
+            assert_eq!(nix::unistd::read(&from, &mut tid), Ok(4));
+            let (pid, tid) = (pid.unwrap(), i32::from_le_bytes(tid));
+            Child { pid, tid }
+        }
+
+        /// Attaches to the thread and stops it; false when it has ended.
+        fn stop(&self) -> bool {
+            let seized = sys::seize(self.tid, 0).and_then(|()| sys::interrupt(self.tid));
+            seized.is_ok() && wait(self.tid).is_ok()
+        }
+
+        /// Whether it ends with everything right.
+        fn ends_well(self) {
+            assert_eq!(sys::wait_for(self.pid), Ok((self.pid, 7 << 8)));
+        }
+    }
+
     /// A tracer that ends in the middle of its calls; whether it came so far.
-    fn abandon(pid: i32, calls: usize) -> bool {
+    fn abandon(child: &Child, calls: usize) -> bool {
         let tracer = sys::fork_into(|| {
-            let memory = Memory::open(pid).unwrap();
-            let mappings = crate::maps::read(pid).unwrap();
-            let caller = RemoteCaller::find(pid, &memory, &mappings).unwrap();
+            let memory = Memory::open(child.pid).unwrap();
+            let mappings = crate::maps::read(child.pid).unwrap();
+            let caller = RemoteCaller::find(child.pid, &memory, &mappings).unwrap();
             assert!(caller.gadgets.is_some());
-            sys::seize(pid, 0).unwrap();
-            sys::interrupt(pid).unwrap();
-            if wait(pid).is_err() {
+            if !child.stop() {
                 sys::exit_now(6);
             }
-            let _ = caller.borrow(&mut Stopped::observed(pid, 0), |worker| -> Result<()> {
+            let mut thread = Stopped::observed(child.tid, 0);
+            let _ = caller.borrow([&mut thread], &mappings, |worker| -> Result<()> {
                 for _ in 0..calls {
                     worker.call("getppid", libc::SYS_getppid, [0; 6])?;
                 }
@@ -390,25 +384,68 @@ mod tests {
 
     #[test]
     fn a_thread_finds_its_way_back_when_its_tracer_ends() {
-        let child = sys::fork_into(work).unwrap();
-        let abandoned = (0..40).filter(|&round| abandon(child, round % 3)).count();
-        assert_eq!(sys::wait_for(child), Ok((child, 7 << 8)));
+        let child = Child::doing(work);
+        let abandoned = (0..40).filter(|&round| abandon(&child, round % 3)).count();
+        child.ends_well();
         assert!(abandoned > 0);
     }
 
     #[test]
     fn a_call_that_was_interrupted_goes_on_when_the_tracer_ends() {
         let (from, to) = nix::unistd::pipe().unwrap();
-        let child = sys::fork_into(|| {
+        let child = Child::doing(move || {
             let mut byte = [0];
             let read = nix::unistd::read(&from, &mut byte);
             leave(read == Ok(1) && byte == [3]);
         });
-        let child = child.unwrap();
         for round in 0..6 {
-            assert!(abandon(child, round % 3), "round {round}");
+            assert!(abandon(&child, round % 3), "round {round}");
         }
         nix::unistd::write(&to, &[3]).unwrap();
-        assert_eq!(sys::wait_for(child), Ok((child, 7 << 8)));
+        child.ends_well();
+    }
+
+    /// The kernel lets a thread go that comes to a stop for a tracer that has just died: that is no signal for it.
+    #[test]
+    fn a_thread_at_a_system_call_survives_its_tracer() {
+        let (from, to) = nix::unistd::pipe2(nix::fcntl::OFlag::O_NONBLOCK).unwrap();
+        let child = Child::doing(move || {
+            let mut byte = [0];
+            while nix::unistd::read(&from, &mut byte) == Err(Errno::EAGAIN) {}
+            leave(byte == [3]);
+        });
+        for _ in 0..60 {
+            let tracer = sys::fork_into(|| {
+                if child.stop() {
+                    sys::cont_to_syscall(child.tid, 0).unwrap();
+                }
+                nix::sys::signal::raise(nix::sys::signal::SIGKILL).unwrap();
+            });
+            sys::wait_for(tracer.unwrap()).unwrap();
+        }
+        nix::unistd::write(&to, &[3]).unwrap();
+        child.ends_well();
+    }
+
+    /// A stack of another kind may have no room below it.
+    #[test]
+    fn a_thread_on_another_stack_is_taken_last() {
+        let line = |start: u64, end: u64, name: &str| {
+            format!("{start:x}-{end:x} rw-p 00000000 00:00 0 {name}\n")
+        };
+        let maps = [
+            line(0x1000, 0x9000, ""),
+            line(0xa000, 0xb000, ""),
+            line(0xf0000, 0xf8000, "[stack]"),
+        ];
+        let mappings = crate::maps::parse(maps.concat().as_bytes());
+        let is_home =
+            |is_first, at, descriptor| is_on_its_stack(is_first, (at, descriptor), &mappings);
+        assert!(is_home(true, 0xf4000, 0x8f00));
+        assert!(is_home(false, 0x4000, 0x8f00));
+        // A mapping of the first thread's, next to its descriptor.
+        assert!(!is_home(true, 0x4000, 0x8f00));
+        assert!(!is_home(false, 0xa800, 0x8f00));
+        assert!(!is_home(false, 0xc000, 0x8f00));
     }
 }

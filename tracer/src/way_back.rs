@@ -9,6 +9,7 @@
 //! (the red zone).
 
 use crate::addr::TargetAddr;
+use crate::gadgets::Gadgets;
 use crate::memory::Memory;
 use crate::stopped::Registers;
 use crate::sys::RawRegisters;
@@ -39,15 +40,6 @@ const MAGIC2: u32 = 0x4650_5845;
 const IN_USE: usize = 512;
 /// What XSAVE writes before anything that not every processor has.
 const LEAST_EXTENDED: usize = 512 + 64;
-
-/// Where the target has instructions to return by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Gadgets {
-    /// `syscall`, `ret`.
-    pub call: TargetAddr,
-    /// `mov $15, %rax`, `syscall`: returns from a signal handler.
-    pub sigreturn: TargetAddr,
-}
 
 /// What has been laid below a thread's stack, and what was there.
 #[derive(Debug)]

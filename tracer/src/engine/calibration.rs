@@ -31,13 +31,18 @@ pub fn no_progress() -> Error {
     failed("the test process made no progress")
 }
 
-/// Measures a child process that does `work`, for ever, and ends it.
+/// After so much time of a processor a child has been forgotten, in seconds. No calibration takes as much.
+const LIFETIME: u64 = 30;
+
+/// Measures a child process that does `work`, for ever, and ends it. It does not outlive this process.
 ///
 /// # Errors
 /// When no child can be made, and those of `measure`.
 pub fn of_child<T>(work: impl FnOnce(), measure: impl FnOnce(i32) -> Result<T>) -> Result<T> {
+    let parent = std::process::id().cast_signed();
     let pid = sys::fork_into(|| {
-        sys::die_with_parent();
+        sys::die_with_parent(parent);
+        sys::limit_processor_time(LIFETIME);
         work();
     })
     .map_err(|errno| Error::Os {

@@ -15,8 +15,8 @@ pub use perf::{RingPages, perf_disable, perf_enable, perf_event_open, perf_set_o
 #[cfg(test)]
 pub use process::exit_now;
 pub use process::{
-    Argv, close_unattended, descriptor_of, die_with_parent, fork_into, kill_and_reap, pidfd,
-    restore_sigpipe, run_first, shares_memory, wait_child_signal,
+    Argv, close_unattended, descriptor_of, die_with_parent, fork_into, kill_and_reap,
+    limit_processor_time, pidfd, restore_sigpipe, run_first, shares_memory, wait_child_signal,
 };
 pub use ptrace::{
     EVENT_STOP, RawRegisters, cont, cont_to_syscall, detach, event_message, extended_state,

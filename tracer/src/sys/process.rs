@@ -179,10 +179,27 @@ pub fn run_first() -> bool {
     unsafe { libc::sched_setscheduler(0, policy, &lowest) == 0 }
 }
 
-/// Has the kernel kill this process when the thread that forked it ends.
-pub fn die_with_parent() {
-    // SAFETY: prctl takes plain integers here.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+/// Has the kernel kill this process when the thread that forked it ends, and ends it at once when `parent`, the process of
+/// that thread, has ended before this could be asked for.
+pub fn die_with_parent(parent: i32) {
+    // SAFETY: prctl takes plain integers here, getppid nothing.
+    let orphaned = unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::getppid() != parent
+    };
+    if orphaned {
+        exit_now(0);
+    }
+}
+
+/// Has the kernel kill this process when it has used so much time of a processor, in seconds.
+pub fn limit_processor_time(seconds: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: seconds,
+        rlim_max: seconds,
+    };
+    // SAFETY: the kernel reads one `rlimit` through the pointer.
+    unsafe { libc::setrlimit(libc::RLIMIT_CPU, &limit) };
 }
 
 /// Kills and reaps a child of this process.
@@ -225,4 +242,41 @@ fn owned(fd: libc::c_long) -> Result<OwnedFd, Errno> {
     }
     // SAFETY: the kernel has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child that comes to run only when its parent has ended already.
+    #[test]
+    fn a_child_whose_parent_has_ended_ends() {
+        let (from, to) = nix::unistd::pipe().unwrap();
+        let parent = fork_into(|| {
+            let parent = nix::unistd::getpid().as_raw();
+            let _ = fork_into(|| {
+                while nix::unistd::getppid().as_raw() == parent {
+                    std::thread::yield_now();
+                }
+                die_with_parent(parent);
+                let _ = nix::unistd::write(&to, &[1]);
+            });
+            exit_now(0);
+        });
+        let _ = wait_for(parent.unwrap());
+        drop(to);
+        assert_eq!(nix::unistd::read(&from, &mut [0]), Ok(0), "it lives");
+    }
+
+    #[test]
+    fn a_child_that_is_forgotten_ends() {
+        let child = fork_into(|| {
+            limit_processor_time(1);
+            loop {
+                std::hint::spin_loop();
+            }
+        });
+        let (_, status) = wait_for(child.unwrap()).unwrap();
+        assert!(libc::WIFSIGNALED(status), "{status:#x}");
+    }
 }

@@ -21,8 +21,13 @@ fn request(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> Result<
     }
 }
 
-/// Attaches without stopping the thread.
+/// Attaches without stopping the thread. Its stops at system calls are always told from signals
+/// (`PTRACE_O_TRACESYSGOOD`).
+///
+/// A thread that comes to such a stop just after its tracer was killed gets the stop's number as a signal (the kernel's
+/// `ptrace_report_syscall`). Without the option that is SIGTRAP, which ends the program; with it, it is none.
 pub fn seize(tid: i32, options: i32) -> Result<(), Errno> {
+    let options = options | libc::PTRACE_O_TRACESYSGOOD;
     request(libc::PTRACE_SEIZE, tid, 0, options as usize).map(drop)
 }
 

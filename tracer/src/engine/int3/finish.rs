@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, Spawn};
+use crate::maps;
 use crate::stopped::Stopped;
 use crate::threads::{self, SignalMasks};
 
@@ -233,14 +234,13 @@ impl Int3 {
             // A few kilobytes stay mapped until the process ends; nothing jumps there from its text.
             return Ok(());
         }
+        let mappings = maps::read(self.pid).unwrap_or_default();
         // A thread in a group stop will do as well: it is stopped again when it is let go.
-        match stopped.first_mut() {
-            Some((thread, _)) => match arena.unmap(caller, thread) {
-                // Under a seccomp filter the memory stays: a few kilobytes that nothing jumps to.
-                Ok(()) | Err(Error::ThreadGone { .. } | Error::Unsuitable(_)) => Ok(()),
-                Err(error) => Err(error),
-            },
-            None => Ok(()),
+        let threads = stopped.iter_mut().map(|(thread, _)| thread);
+        match caller.borrow(threads, &mappings, |worker| arena.unmap(worker)) {
+            // Under a seccomp filter the memory stays: a few kilobytes that nothing jumps to.
+            Ok(()) | Err(Error::ThreadGone { .. } | Error::Unsuitable(_)) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 }

@@ -270,14 +270,16 @@ impl Int3 {
         let caller = RemoteCaller::find(self.pid, &self.memory, &mappings)?;
         let since = Instant::now();
         let (mut arena, data) = self.with_stopped_thread(|_, thread| {
-            let mut arena = Arena::map(caller, thread, &mappings, near, ARENA_BYTES)?;
-            match arena.make_end_writable(caller, thread, departure::DATA_BYTES) {
-                Ok(data) => Ok((arena, data)),
-                Err(error) => {
-                    arena.unmap(caller, thread)?;
-                    Err(error)
+            caller.borrow([thread], &mappings, |worker| {
+                let mut arena = Arena::map(worker, &mappings, near, ARENA_BYTES)?;
+                match arena.make_end_writable(worker, departure::DATA_BYTES) {
+                    Ok(data) => Ok((arena, data)),
+                    Err(error) => {
+                        arena.unmap(worker)?;
+                        Err(error)
+                    }
                 }
-            }
+            })
         })?;
         self.counters.pauses.push(since.elapsed());
         self.landing = arena.place(&self.memory, &LANDING)?;

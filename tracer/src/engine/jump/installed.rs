@@ -239,15 +239,17 @@ impl Installed {
             ));
         }
         let (caller, len) = (self.caller, self.room.arena);
-        let worker = world.worker()?;
-        let arena = match Arena::map(caller, worker, mappings, TargetAddr(addr), len) {
-            // The program, or this tracer, has mapped something there since.
-            Err(Error::RemoteCall {
-                source: Errno::EEXIST,
-                ..
-            }) => Arena::map(caller, worker, &maps::read(pid)?, TargetAddr(addr), len)?,
-            arena => arena?,
-        };
+        let near = TargetAddr(addr);
+        let arena = caller.borrow(world.workers()?, mappings, |worker| {
+            match Arena::map(worker, mappings, near, len) {
+                // The program, or this tracer, has mapped something there since.
+                Err(Error::RemoteCall {
+                    source: Errno::EEXIST,
+                    ..
+                }) => Arena::map(worker, &maps::read(pid)?, near, len),
+                arena => arena,
+            }
+        })?;
         let (start, len) = arena.extent();
         let index = self.arenas.len() as u64;
         let list = self.around.control + HEADER + header::ARENA + 16 * index;

@@ -37,7 +37,7 @@ pub fn run_to_thread_pointer(thread: Stopped) -> Result<Stopped> {
                         .to_owned(),
                 ));
             }
-            Event::Signal(libc::SIGTRAP) => {}
+            Event::Syscall => {}
             Event::Signal(other) => {
                 signal = other;
                 continue;

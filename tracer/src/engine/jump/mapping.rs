@@ -4,6 +4,7 @@ use darc_disasm::Registers as _;
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
+use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::remote_call::{RemoteCaller, Worker};
 use crate::threads;
@@ -74,13 +75,13 @@ pub fn map(
     pid: i32,
     memory: &Memory,
     world: &mut World,
-    caller: RemoteCaller,
+    (caller, mappings): (RemoteCaller, &[Mapping]),
     (costs, room): (Costs, Room),
 ) -> Result<(Installed, Rings)> {
     let tid_offset = thread_pointers(pid, memory, world)?;
     let threads = world.threads().count();
     let blocks = (2 * threads + SPARE_BLOCKS).min(MOST_BLOCKS);
-    let (control, words, rings) = caller.borrow(world.worker()?, |worker| {
+    let (control, words, rings) = caller.borrow(world.workers()?, mappings, |worker| {
         let control = map_control(worker, memory, blocks)?;
         let name = TargetAddr(control + HEADER);
         let len = rings_bytes(blocks as u32, room.ring_bytes());

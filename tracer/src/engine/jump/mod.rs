@@ -228,8 +228,8 @@ impl Jump {
     fn map_space(&mut self, memory: &Memory, mappings: &[Mapping]) -> Result<Space> {
         let (pid, costs) = (self.pid, (self.costs, self.room));
         let caller = RemoteCaller::find(pid, memory, mappings)?;
-        let (installed, rings) =
-            self.while_stopped(|world| mapping::map(pid, memory, world, caller, costs))?;
+        let (installed, rings) = self
+            .while_stopped(|world| mapping::map(pid, memory, world, (caller, mappings), costs))?;
         Ok(Space::new(installed, rings))
     }
 

@@ -201,7 +201,7 @@ impl Installed {
         {
             return Ok(false);
         }
-        let Ok(worker) = world.worker() else {
+        let Ok(workers) = world.workers() else {
             return Ok(false);
         };
         let arenas = self
@@ -216,7 +216,7 @@ impl Installed {
                 rings_bytes(self.blocks, self.around.ring_bytes),
             ),
         ];
-        let unmapped = self.caller.borrow(worker, |worker| {
+        let unmapped = self.caller.borrow(workers, &mappings, |worker| {
             for (start, len) in arenas.chain(data) {
                 worker.call("munmap", libc::SYS_munmap, [start, len, 0, 0, 0, 0])?;
             }

@@ -86,24 +86,25 @@ impl World {
         asleep.map(|&tid| (tid, Resumption::of(tid)))
     }
 
-    /// A thread that can make system calls in the target's name.
+    /// The threads that can make system calls in the target's name.
     ///
     /// # Errors
     /// When there is none: all threads are in a group stop or in the kernel for long.
-    pub fn worker(&mut self) -> Result<&mut Stopped> {
-        self.threads
-            .iter_mut()
-            .find(|(_, held)| *held == Held::Running)
-            .map(|(thread, _)| thread)
-            .ok_or_else(|| {
-                let why = match self.asleep.is_empty() {
-                    true => "it is stopped; send it SIGCONT",
-                    false => "all wait in the kernel, where they cannot be stopped; try again",
-                };
-                Error::Unsuitable(format!(
-                    "no thread of the target can be used to map memory: {why}"
-                ))
-            })
+    pub fn workers(&mut self) -> Result<impl Iterator<Item = &mut Stopped>> {
+        let running = |held: Held| held == Held::Running;
+        if !self.threads.iter().any(|&(_, held)| running(held)) {
+            let why = match self.asleep.is_empty() {
+                true => "it is stopped; send it SIGCONT",
+                false => "all wait in the kernel, where they cannot be stopped; try again",
+            };
+            return Err(Error::Unsuitable(format!(
+                "no thread of the target can be used to map memory: {why}"
+            )));
+        }
+        let threads = self.threads.iter_mut();
+        Ok(threads
+            .filter(move |(_, held)| running(*held))
+            .map(|(thread, _)| thread))
     }
 
     /// Stops the threads, which are all traced. `seized` are those that were listed.
