@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use arguments::{AnalysisArgs, Cli, Command, ProfileArgs};
 use clap::Parser;
 use clap::error::ErrorKind;
+use darc_analysis::PeakChoice;
 
 use crate::config::Config;
 use crate::exit::Failure;
@@ -22,7 +23,6 @@ use crate::options::{
     WatchOptions,
 };
 use crate::target_name;
-use darc_analysis::PeakChoice;
 
 /// Why a command line is no invocation.
 #[derive(Debug)]

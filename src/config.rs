@@ -7,13 +7,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use darc_analysis::{Params, PeakChoice, Resolution};
 use serde::Deserialize;
 
 use crate::duration;
 use crate::exit::{Failure, FailureKind};
 use crate::input::{distrust, read_bounded};
 use crate::options::{EngineChoice, Format, GivenParams};
-use darc_analysis::{Params, PeakChoice, Resolution};
 
 /// No honest file is larger.
 const LARGEST: usize = 64 * 1024;

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use crate::report::escape::control;
+use darc_report::escape::control;
 
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use crate::listing::Query;
-pub use crate::report::Format;
-pub use crate::report::difference::{Condition, Method};
 pub use crate::sampling::Format as SampleFormat;
 use darc_analysis::values::expression::Expression;
 use darc_analysis::{Params, PeakChoice, Resolution};
+pub use darc_report::Format;
+pub use darc_report::difference::{Condition, Method};
 
 /// The function that is analysed when none is named.
 pub const DEFAULT_F0: &str = "main";

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use darc_analysis::values::expression::Expression;
+use darc_analysis::{PeakChoice, Resolution};
 
 use super::values::{
     parse_async, parse_condition, parse_depth, parse_f0, parse_fraction, parse_peak, parse_pid,
@@ -18,8 +20,6 @@ use crate::options::{
     AsyncPath, Blocks, ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method,
     Preemption, SampleFormat,
 };
-use darc_analysis::values::expression::Expression;
-use darc_analysis::{PeakChoice, Resolution};
 
 /// Finds out why some calls of a function are slow, in a running Linux x86-64 process.
 ///

@@ -1,15 +1,15 @@
 //! What command lines mean, and what is said of those that mean nothing.
 
-use clap::CommandFactory;
-
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use clap::CommandFactory;
+use darc_analysis::Resolution;
+
 use super::*;
 use crate::exit::EXIT_CODES;
 use crate::options::{ColorChoice, Condition, ListingFormat, Method};
-use darc_analysis::Resolution;
 
 fn darc(arguments: &[&str]) -> Result<Invocation, Stop> {
     parse(

@@ -1,9 +1,10 @@
 //! Values of options: text in, a checked value or the reason against it out.
 
-use crate::options::{AsyncEnd, AsyncPath, Condition, Method};
 use darc_analysis::descent::params::MAX_DEPTH;
 use darc_analysis::values::expression::Expression;
 use darc_analysis::{PeakChoice, Resolution};
+
+use crate::options::{AsyncEnd, AsyncPath, Condition, Method};
 
 pub(super) fn parse_pid(text: &str) -> Result<i32, String> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -8,9 +8,9 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use darc_report::profiles::ProfileSet;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-use crate::report::profiles::ProfileSet;
 use crate::session::claim::Claim;
 use crate::terminal::keys::Keys;
 

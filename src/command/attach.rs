@@ -1,13 +1,12 @@
 //! `darc attach`: analyse a function of a running process.
 
+use darc_analysis::Params;
+use darc_report::model::Engine;
 use darc_tracer::preflight::{self, Note};
 
+use super::conduct::{Conduct, Show, Stdout};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::AttachOptions;
-use crate::report::model::Engine;
-use darc_analysis::Params;
-
-use super::conduct::{Conduct, Show, Stdout};
 
 /// Does it.
 ///

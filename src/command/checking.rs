@@ -2,18 +2,17 @@
 //!
 //! DARC (SIGMETRICS 2008, section 3.7); the distance is that of OSprof (OSDI 2006, section 3.2).
 
+use darc_analysis::profile::compare::Comparison;
+use darc_analysis::{Params, PeakChoice};
+use darc_report::assemble;
 use darc_tracer::engine::Engine;
 
+use super::conduct::Conduct;
 use crate::exit::{Classify, Failure, FailureKind};
 use crate::options::Preemption;
 use crate::options::ProfileCheck;
-use crate::report::assemble;
 use crate::session::investigation::Investigation;
 use crate::session::{Ending, Libraries, Limits, Session};
-use darc_analysis::profile::compare::Comparison;
-use darc_analysis::{Params, PeakChoice};
-
-use super::conduct::Conduct;
 
 /// With so many ops a distribution is known well enough, however many were stored.
 const ENOUGH: u64 = 1_000;

@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
+use darc_analysis::Profile;
+use darc_report::difference::{self, Difference, Set};
+use darc_report::model::ProfileTable;
+use darc_report::state::{self, Stored};
+
 use super::stored;
+use crate::command::style::style_of;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{CompareOptions, ListingFormat};
 use crate::output::to_stdout;
-use crate::report::difference::{self, Difference, Set};
-use crate::report::model::ProfileTable;
-use crate::report::text::Style;
-use crate::state::{self, Stored};
-use darc_analysis::Profile;
 
 /// Shows the difference on stdout; whether a condition holds is in the exit status.
 ///
@@ -21,7 +22,7 @@ pub fn execute(options: CompareOptions) -> Result<ExitStatus, Failure> {
     let shown = match options.format {
         ListingFormat::Text => {
             let stdout = std::io::stdout();
-            let style = Style::of(options.color, &stdout);
+            let style = style_of(options.color, &stdout);
             difference::text::render(&difference, style)
         }
         ListingFormat::Json => {
@@ -110,7 +111,7 @@ impl Compared {
 mod tests {
     use super::*;
     use crate::options::{ColorChoice, Condition, Method};
-    use crate::report::{Report, sample};
+    use darc_report::{Report, fixture};
 
     /// Compares the sample with what `change` makes of it.
     fn compare(
@@ -119,7 +120,7 @@ mod tests {
     ) -> Result<ExitStatus, Failure> {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
-        let mut report = sample::report(30_000);
+        let mut report = fixture::report(30_000);
         std::fs::write(path("before"), state::write(&report)).unwrap();
         change(&mut report);
         std::fs::write(path("after"), state::write(&report)).unwrap();
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn results_that_cannot_be_compared_are_refused_in_one_line() {
         let finer = |report: &mut Report| report.profile.resolution = 2;
-        let empty = |report: &mut Report| *report = sample::report(0);
+        let empty = |report: &mut Report| *report = fixture::report(0);
         for (refused, part) in [
             (compare(finer, Vec::new()), "resolutions differ: 1 and 2"),
             (compare(empty, Vec::new()), "nothing to compare"),

@@ -3,16 +3,24 @@
 use std::ffi::OsString;
 use std::time::Instant;
 
+use darc_analysis::Params;
+use darc_report::model::{Report, Target};
+use darc_report::text;
 use darc_symbols::NameSpec;
 use darc_tracer::engine::Engine;
 use darc_tracer::launch::launch;
 use nix::sys::signal::SigSet;
 
+use super::engines::Calibrated;
+use super::following;
+use super::running::{Running, Start};
+use super::saved;
+use super::standing::Standing;
+use super::started;
+use crate::command::style::style_of;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{BeginOption, Common, EngineChoice, ProfileCheck, Verbosity};
 use crate::output::Output;
-use crate::report::model::{Report, Target};
-use crate::report::text::{self, Style};
 use crate::session::claim::{Claim, Claimed};
 use crate::session::clock::Moment;
 use crate::session::investigation::Investigation;
@@ -24,14 +32,6 @@ use crate::terminal;
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::keys::Keys;
 use crate::terminal::live::{Progress, Screen};
-use darc_analysis::Params;
-
-use super::engines::Calibrated;
-use super::following;
-use super::running::{Running, Start};
-use super::saved;
-use super::standing::Standing;
-use super::started;
 
 /// Whose stdout is it?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -262,7 +262,7 @@ impl Conduct {
             ..Target::default()
         };
         let stderr = std::io::stderr();
-        let style = Style::of(self.common.color, &stderr);
+        let style = style_of(self.common.color, &stderr);
         // Of a program that was started stdin is its own, and a question is waiting for an answer there.
         let asks = self.investigation.analysis.params().peak == darc_analysis::PeakChoice::Later;
         self.standing = Some(Standing::new(
@@ -296,8 +296,8 @@ impl Conduct {
             return false;
         }
         match self.engine.model() {
-            crate::report::model::Engine::Jump => true,
-            crate::report::model::Engine::Int3 => {
+            darc_report::model::Engine::Jump => true,
+            darc_report::model::Engine::Int3 => {
                 self.warn(
                     "main is called once, and --engine int3 does not divide a call that runs; name a function that is called often with --f0, or leave out --engine int3"
                         .to_owned(),
@@ -440,12 +440,12 @@ impl Conduct {
         match self.stdout {
             Stdout::Ours => {
                 let stream = std::io::stdout();
-                let style = Style::of(self.common.color, &stream);
+                let style = style_of(self.common.color, &stream);
                 print(stream, &text::render(report, style));
             }
             Stdout::Targets => {
                 let stream = std::io::stderr();
-                let style = Style::of(self.common.color, &stream);
+                let style = style_of(self.common.color, &stream);
                 print(stream, &text::render(report, style));
             }
         }

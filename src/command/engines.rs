@@ -1,5 +1,6 @@
 //! Which engine measures: the one place where engines are told apart.
 
+use darc_report::model;
 use darc_tracer::Result;
 use darc_tracer::engine::Engine;
 use darc_tracer::engine::int3::{self, Guarding, Int3};
@@ -7,7 +8,6 @@ use darc_tracer::engine::jump::{self, Jump};
 use darc_tracer::stopped::Stopped;
 
 use crate::options::EngineChoice;
-use crate::report::model;
 
 /// An engine of the person's choice, calibrated on this machine.
 #[derive(Clone, Debug)]

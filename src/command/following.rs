@@ -1,14 +1,13 @@
 //! Requests that are followed to other threads (`--async`): what is asked for, and where it cannot be done.
 
+use darc_analysis::Params;
 use darc_symbols::NameSpec;
 
+use super::conduct::Conduct;
 use crate::exit::{Classify, Failure, FailureKind};
 use crate::options::{AsyncEnd, AsyncPath, Common, DEFAULT_F0, EngineChoice};
 use crate::session::investigation::Investigation;
 use crate::session::serving::{End, Serving};
-use darc_analysis::Params;
-
-use super::conduct::Conduct;
 
 /// What the options ask for.
 ///

@@ -4,31 +4,31 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
+use darc_analysis::Resolution;
+use darc_report::model::Target;
+use darc_report::profiles::{self, ProfileSet};
+use darc_report::state::{self, Fitting, fitting};
+use darc_report::text::Style;
 use darc_symbols::NameSpec;
 use darc_tracer::engine::jump::{self, Calibration, Profiler};
 use darc_tracer::launch::launch;
 use nix::sys::signal::SigSet;
 
-use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::{ColorChoice, Format, ProfileOf, ProfileOptions, ProfileTarget, Verbosity};
-use crate::output::{Output, to_stdout};
-use crate::report::model::Target;
-use crate::report::profiles::{self, ProfileSet};
-use crate::report::text::Style;
-use crate::session::clock::Moment;
-use crate::session::profiling::{Measured, Onlooker, Profiling, Question, Wanted, summary};
-use crate::session::program;
-use crate::session::{Ending, Libraries, Limits};
-use crate::state::{self, Fitting, fitting};
-use crate::terminal::interrupts::{Interrupts, Level};
-use crate::terminal::keys::Keys;
-use crate::terminal::warning;
-use darc_analysis::Resolution;
-
 use super::answering::Answers;
 use super::attach::{checked, command_line};
 use super::conduct::{claim, print, shown, tracing_failed};
 use super::started::{self, wait_for_exit};
+use crate::command::style::style_of;
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::{ColorChoice, Format, ProfileOf, ProfileOptions, ProfileTarget, Verbosity};
+use crate::output::{Output, to_stdout};
+use crate::session::clock::Moment;
+use crate::session::profiling::{Measured, Onlooker, Profiling, Question, Wanted, summary};
+use crate::session::program;
+use crate::session::{Ending, Libraries, Limits};
+use crate::terminal::interrupts::{Interrupts, Level};
+use crate::terminal::keys::Keys;
+use crate::terminal::warning;
 
 /// Does it.
 ///
@@ -133,7 +133,7 @@ impl<'a> Sheet<'a> {
         format: Format,
         stream: &(impl IsTerminal + AsFd),
     ) -> Result<String, Failure> {
-        let style = Style::of(self.options.color, stream);
+        let style = style_of(self.options.color, stream);
         let contents = contents(set, format, style)?;
         if let Some(warning) = &contents.warning {
             self.warn(warning);
@@ -155,7 +155,7 @@ fn contents(set: &ProfileSet, format: Format, style: Style) -> Result<Fitting, F
 
 /// The set for the person who pressed a key.
 pub(super) fn on_stderr(set: &ProfileSet, color: ColorChoice) -> String {
-    let style = Style::of(color, &std::io::stderr());
+    let style = style_of(color, &std::io::stderr());
     // Text has room for everything.
     render(set, Format::Text, style).unwrap_or_default()
 }

@@ -1,12 +1,14 @@
 //! `darc report`: show results that a file holds.
 
+use darc_report as report;
+use darc_report::state::{self, Stored};
+use darc_report::text::Style;
+
 use super::{saved, stored};
+use crate::command::style::style_of;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{Format, ReportOptions};
 use crate::output::{Output, to_stdout};
-use crate::report;
-use crate::report::text::Style;
-use crate::state::{self, Stored};
 
 /// Shows the results on stdout, or writes them to a file.
 ///
@@ -30,7 +32,7 @@ pub fn execute(options: ReportOptions) -> Result<ExitStatus, Failure> {
         }
         None => {
             let stdout = std::io::stdout();
-            let style = Style::of(options.color, &stdout);
+            let style = style_of(options.color, &stdout);
             let text = match &stored {
                 Stored::Report(report) => {
                     report::render(report, options.format, style).class(FailureKind::Other)?

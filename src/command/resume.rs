@@ -2,19 +2,18 @@
 
 use std::ffi::OsString;
 
+use darc_report::Report;
+use darc_report::state::restore;
 use darc_symbols::{NameSpec, is_called};
-
-use crate::exit::{ExitStatus, Failure, FailureKind};
-use crate::input::distrust;
-use crate::options::{ResumeOptions, ResumeTarget};
-use crate::report::Report;
-use crate::session::investigation::Investigation;
-use crate::session::serving::Serving;
-use crate::state::restore;
 
 use super::conduct::{Conduct, Stdout, shown};
 use super::running::Running;
 use super::{attach, run, stored};
+use crate::exit::{ExitStatus, Failure, FailureKind};
+use crate::input::distrust;
+use crate::options::{ResumeOptions, ResumeTarget};
+use crate::session::investigation::Investigation;
+use crate::session::serving::Serving;
 
 /// Does it.
 ///

@@ -1,13 +1,13 @@
 //! `darc run`: start a program and analyse a function of it.
 
-use crate::exit::{ExitStatus, Failure};
-use crate::options::RunOptions;
-use crate::session::Ending;
-use crate::terminal::interrupts::Level;
 use darc_analysis::Params;
 
 use super::conduct::{Conduct, Show, Stdout, shown};
 use super::started::{self, wait_after, wait_for_exit};
+use crate::exit::{ExitStatus, Failure};
+use crate::options::RunOptions;
+use crate::session::Ending;
+use crate::terminal::interrupts::Level;
 
 /// Does it.
 ///

@@ -3,23 +3,22 @@
 
 use std::time::{Duration, Instant};
 
+use darc_analysis::totals::Totals;
+use darc_analysis::{Params, Status};
+use darc_report::Report;
+use darc_report::model::{self, TimeTable};
+use darc_report::place::Place;
+use darc_report::state::StateError;
 use darc_symbols::NameSpec;
 use darc_tracer::engine::Engine;
 
+use super::conduct::{Conduct, tracing_failed};
 use crate::exit::Failure;
-use crate::report::Report;
-use crate::report::model::{self, TimeTable};
-use crate::report::place::Place;
 use crate::session::catalog::Catalog;
 use crate::session::investigation::{Investigation, stored_places};
 use crate::session::modules::Modules;
 use crate::session::survey::{self, Arrival, Survey, Surveyed};
 use crate::session::{Ending, Libraries, Limits, Others, Session, SessionError};
-use crate::state::StateError;
-use darc_analysis::totals::Totals;
-use darc_analysis::{Params, Status};
-
-use super::conduct::{Conduct, tracing_failed};
 
 /// Of so many functions each gets an analysis of its own; the others are named.
 const MOST_FUNCTIONS: usize = 6;

@@ -1,10 +1,11 @@
 //! Results as they are saved.
 
+use darc_report::state;
+use darc_report::text::Style;
+use darc_report::{self, Report};
+
 use crate::exit::{Classify, Failure, FailureKind};
 use crate::options::Format;
-use crate::report::text::Style;
-use crate::report::{self, Report};
-use crate::state;
 
 /// The content of a file of this format. Text and JSON can be read again; of the others see [`caveat`].
 ///
@@ -13,7 +14,7 @@ use crate::state;
 pub fn contents(report: &Report, format: Format) -> Result<String, Failure> {
     match format {
         Format::Text => Ok(state::write(report)),
-        _ => report::render(report, format, Style::default()).class(FailureKind::Other),
+        _ => darc_report::render(report, format, Style::default()).class(FailureKind::Other),
     }
 }
 

@@ -1,17 +1,17 @@
 //! Where a running analysis stands: told to `darc status` from another terminal, and shown when the person
 //! presses return.
 
-use crate::report::json;
-use crate::report::model::{Engine, Report, Survey, Target};
-use crate::report::text;
+use darc_report::json;
+use darc_report::model::{Engine, Report, Survey, Target};
+use darc_report::text;
+
+use super::answering;
 use crate::session::claim::Claim;
 use crate::session::clock::Moment;
 use crate::session::onlooker::{Onlooker, Seen};
 use crate::session::{summary, survey};
 use crate::terminal::keys::Keys;
 use crate::terminal::live::Printer;
-
-use super::answering;
 
 /// Tells whoever asks.
 #[derive(Debug)]

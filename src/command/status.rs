@@ -4,13 +4,14 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use darc_report as report;
+use darc_report::state::{self, Stored};
+
+use crate::command::style::style_of;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::StatusOptions;
 use crate::output::to_stdout;
-use crate::report;
-use crate::report::text::Style;
 use crate::session::claim;
-use crate::state::{self, Stored};
 use crate::terminal::warning;
 
 /// A darc that does not answer for so long is busy, or is restoring its target.
@@ -89,7 +90,7 @@ fn answer(
     let stored = state::read_stored(&bytes)
         .map_err(|error| refuse(format!("what the darc that measures it says: {error}")))?;
     let stdout = std::io::stdout();
-    let style = Style::of(options.color, &stdout);
+    let style = style_of(options.color, &stdout);
     let text = match stored {
         Stored::Report(report) => {
             report::render(&report, options.format, style).class(FailureKind::Other)?

@@ -3,10 +3,11 @@
 use std::fs::Metadata;
 use std::path::Path;
 
+use darc_report::Report;
+use darc_report::state::{self, StateError, Stored};
+
 use crate::exit::{Failure, FailureKind};
 use crate::input::read_bounded;
-use crate::report::Report;
-use crate::state::{self, StateError, Stored};
 
 /// The analysis in `path`, and what the kernel says about the file.
 ///

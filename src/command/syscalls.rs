@@ -2,26 +2,25 @@
 
 use std::time::{Duration, Instant};
 
+use darc_report::model::Target;
+use darc_report::profiles::ProfileSet;
 use darc_tracer::system_calls::SystemCalls;
 use darc_tracer::{launch, perf, preflight};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
-use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::{ProfileOptions, ProfileTarget};
-use crate::report::model::Target;
-use crate::report::profiles::ProfileSet;
-use crate::session::Ending;
-use crate::session::claim::Claim;
-use crate::session::clock::Moment;
-use crate::session::syscalls::SyscallProfiles;
-use crate::terminal::interrupts::{Interrupts, Level};
-use crate::terminal::keys::Keys;
 
 use super::answering::Answers;
 use super::attach::command_line;
 use super::conduct::shown;
 use super::profile::{Sheet, on_stderr};
 use super::started::{wait_after, wait_for_exit};
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::{ProfileOptions, ProfileTarget};
+use crate::session::Ending;
+use crate::session::claim::Claim;
+use crate::session::clock::Moment;
+use crate::session::syscalls::SyscallProfiles;
+use crate::terminal::interrupts::{Interrupts, Level};
+use crate::terminal::keys::Keys;
 
 /// The longest time between two readings of the kernel's buffers.
 const SLICE: Duration = Duration::from_millis(50);

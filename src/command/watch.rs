@@ -7,27 +7,26 @@ use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use darc_analysis::{Hz, Nanos, Ticks};
+use darc_report::escape::control;
+use darc_report::model::Target;
 use darc_tracer::engine::Notice;
 use darc_tracer::engine::jump::{self, Profiler};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::crossterm::event::{self, Event};
+use record::Record;
 
+use super::answering;
+use super::attach::{checked, command_line};
+use super::conduct::{claim, tracing_failed};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::WatchOptions;
-use crate::report::escape::control;
-use crate::report::model::Target;
 use crate::session::claim::Claim;
 use crate::session::clock::Moment;
 use crate::session::watching::{Sample, Watching};
 use crate::terminal::interrupts::{Interrupts, Level};
 use crate::terminal::warning;
 use crate::terminal::watch::{Picture, Row, State, Wish, draw};
-use darc_analysis::{Hz, Nanos, Ticks};
-
-use super::answering;
-use super::attach::{checked, command_line};
-use super::conduct::{claim, tracing_failed};
-use record::Record;
 
 /// The time between two samples.
 const EVERY: Duration = Duration::from_secs(1);

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use darc_report::escape::control;
+
 use super::{Entry, Listing};
-use crate::report::escape::control;
 
 /// Who reads the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

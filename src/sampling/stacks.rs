@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use darc_report::escape::control;
 use serde_json::json;
 
 use super::counts::Spot;
 use super::profile::Names;
 use super::recording::Recording;
-use crate::report::escape::control;
 
 /// One stack with names, the outermost function first.
 struct Stack {

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
+use darc_analysis::Nanos;
+use darc_report::escape::control;
+use darc_report::words::percent;
+
 use super::listing::Listed;
 use super::profile::{During, FunctionEntry, Profile, SampledScope};
-use crate::report::escape::control;
-use crate::report::words::percent;
-use darc_analysis::Nanos;
 
 /// Rows that a table shows.
 const ROWS: usize = 20;

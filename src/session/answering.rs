@@ -2,11 +2,9 @@
 
 use std::ops::RangeInclusive;
 
+use darc_analysis::{Callee, FnodeId, Request, SiteId, Ticks};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::plan::Plan;
-
-use crate::options::Blocks;
-use darc_analysis::{Callee, FnodeId, Request, SiteId, Ticks};
 
 use super::callee::Destination;
 use super::code::CodeCache;
@@ -14,6 +12,7 @@ use super::investigation::Investigation;
 use super::placing::Expansion;
 use super::planning::{self, Planned, Sources};
 use super::{Libraries, Session, SessionError, expansion, markers};
+use crate::options::Blocks;
 
 /// What was done of what an analysis asked for.
 #[derive(Default)]

@@ -10,8 +10,8 @@ use darc_symbols::{FileAddr, Image};
 use darc_tracer::maps;
 use darc_tracer::threads;
 
-use crate::report::model::ArgumentEntry;
 use darc_analysis::{Analysis, Callee};
+use darc_report::model::ArgumentEntry;
 
 use super::modules::{CodeRef, Modules};
 

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use darc_disasm::{SiteKind, Target};
 use darc_symbols::Frame;
 
-use crate::report::assemble::{self, Names, Other, Site};
-use crate::report::model::{Function, InlinedFrame};
-use crate::report::place::Place;
 use darc_analysis::off_cpu::OtherId;
 use darc_analysis::{Absence, CalleeId, SiteId};
+use darc_report::assemble::{self, Names, Other, Site};
+use darc_report::model::{Function, InlinedFrame};
+use darc_report::place::Place;
 
 use super::modules::{CodeRef, Modules};
 

@@ -4,18 +4,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::Sender;
 
-use darc_record::Op;
-use darc_symbols::{FileAddr, LookupError, NameSpec};
-use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::{Counters, NewTarget, ProbeCost, Sink};
-
-use crate::options::{Blocks, Preemption};
-use crate::report::{Place, Report};
-use crate::state::{Ids, StateError};
 use darc_analysis::off_cpu::Interval;
 use darc_analysis::{
     Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stop, Ticks,
 };
+use darc_record::Op;
+use darc_report::state::{Ids, StateError};
+use darc_report::{Place, Report};
+use darc_symbols::{FileAddr, LookupError, NameSpec};
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::{Counters, NewTarget, ProbeCost, Sink};
 
 use super::arguments::Arguments;
 use super::catalog::{Catalog, Naming, Reach};
@@ -24,6 +22,7 @@ use super::modules::{CodeRef, ModuleId, Modules};
 use super::narrowing::Narrowed;
 use super::patience::Patience;
 use super::placing::Unbound;
+use crate::options::{Blocks, Preemption};
 
 /// More targets than this of one indirect site share one fnode.
 const MAX_TARGETS: usize = 64;
@@ -141,7 +140,7 @@ impl Investigation {
             catalog: &mut catalog,
             code: |place: &Place| code(&mut modules, place),
         };
-        let analysis = crate::state::restore(report, params, &mut ids)?;
+        let analysis = darc_report::state::restore::restore(report, params, &mut ids)?;
         let build = report.target.build_id.clone();
         let program = (!report.target.exe.is_empty())
             .then(|| modules.intern(&report.target.exe, build, None));

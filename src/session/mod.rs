@@ -49,20 +49,16 @@ pub mod watching;
 
 use std::time::Duration;
 
-use darc_tracer::engine::{Engine, EngineKind, Notice};
-use darc_tracer::plan::{Ends, Mark};
-use nix::sys::signal::Signal;
-
-use crate::options::{Blocks, Preemption};
-use crate::terminal::live::Progress;
+use code::CodeCache;
 use darc_analysis::FnodeId;
 use darc_analysis::descent::noise::Noise;
-
-use code::CodeCache;
+use darc_tracer::engine::{Engine, EngineKind, Notice};
+use darc_tracer::plan::{Ends, Mark};
 use ending::EXECUTED;
 use finding::check_program;
 use hooks::Hooks;
 use investigation::Investigation;
+use nix::sys::signal::Signal;
 use onlooker::Seen;
 use question::Question;
 use restored::Touched;
@@ -71,6 +67,9 @@ use startup::Startup;
 use suspicion::Suspicion;
 use timeline::{Holding, Timeline};
 use watch::Watch;
+
+use crate::options::{Blocks, Preemption};
+use crate::terminal::live::Progress;
 
 pub use ending::{Ending, SessionError};
 pub use limits::Limits;

@@ -15,7 +15,7 @@ use darc_tracer::addr::TargetAddr;
 use darc_tracer::maps::{self, Mapping};
 use darc_tracer::threads;
 
-use crate::report::model::Target;
+use darc_report::model::Target;
 
 use super::entrances::Entrances;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::report::model::{NarrowedEntry, NarrowedStep, PartKind};
+use darc_report::model::{NarrowedEntry, NarrowedStep, PartKind};
 
 use super::catalog::{Naming, inlined};
 use super::modules::CodeRef;

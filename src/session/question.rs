@@ -2,11 +2,11 @@
 
 use std::io::{Stderr, Stdin, stderr, stdin};
 
-use crate::terminal::prompt::{Answer, PeakLine, Prompt, can_ask};
 use darc_analysis::{Peak, PeakChoice, Resolution};
 
 use super::investigation::Investigation;
 use super::watch::Watch;
+use crate::terminal::prompt::{Answer, PeakLine, Prompt, can_ask};
 
 /// The question, at most once.
 #[derive(Debug, Default)]

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use darc_tracer::engine::Counters;
 
-use crate::report::assemble::{self, Names as _};
-use crate::report::model::{
+use darc_analysis::Hz;
+use darc_report::assemble::{self, Names as _};
+use darc_report::model::{
     Clock, ClockUnit, Engine, Focus, Function, HandOver, Module, Pause, PeakEntry, ProbeCost,
     Probes, Report, SCHEMA, SkippedSite, Status, Survey, Target, TimeTable,
 };
-use darc_analysis::Hz;
 
 use super::catalog::Naming;
 use super::investigation::Investigation;

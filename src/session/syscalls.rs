@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use darc_tracer::system_calls::Taken;
 
-use crate::report::assemble;
-use crate::report::model::{Function, Target};
-use crate::report::profiles::{self, FunctionProfile, ProfileSet, Segment, SegmentProfile, Source};
 use darc_analysis::profile::histogram::Profile;
 use darc_analysis::{Hz, Resolution, Ticks, Tsc};
+use darc_report::assemble;
+use darc_report::model::{Function, Target};
+use darc_report::profiles::{self, FunctionProfile, ProfileSet, Segment, SegmentProfile, Source};
 
 /// What one system call did, by whatever thread.
 #[derive(Clone, Debug)]

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::report::assemble::Names as _;
-use crate::terminal::live::{PeakProgress, Phase, Progress, Snapshot};
 use darc_analysis::PeakStatus;
+use darc_report::assemble::Names as _;
 
 use super::investigation::Investigation;
+use crate::terminal::live::{PeakProgress, Phase, Progress, Snapshot};
 
 /// More often than this nobody can read it.
 const EVERY: Duration = Duration::from_millis(100);

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use darc_analysis::descent::root_cause::PeakStatus;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::warning::{one_line, warning_line};
 use crate::options::Verbosity;
-use darc_analysis::descent::root_cause::PeakStatus;
 
 /// Who else writes to the terminal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

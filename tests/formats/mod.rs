@@ -9,15 +9,16 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use darc::report::text::Style;
-use darc::report::{Format, render};
+use darc_report::text::Style;
+use darc_report::{Format, render};
 use serde_json::Value;
 
 /// Writes an analysis in each format that something reads again, and reads that.
 pub fn check_all(results: &str) {
-    let report = darc::state::read_any(results.as_bytes()).expect("results of darc");
-    let saved = darc::state::write(&report);
-    let again = darc::state::parse(saved.as_bytes()).unwrap_or_else(|why| panic!("{why}: {saved}"));
+    let report = darc_report::state::read_any(results.as_bytes()).expect("results of darc");
+    let saved = darc_report::state::write(&report);
+    let again =
+        darc_report::state::parse(saved.as_bytes()).unwrap_or_else(|why| panic!("{why}: {saved}"));
     assert_eq!(again, report, "{saved}");
     let text = |format| render(&report, format, Style::default()).expect("finite figures");
     let check = |format, read: &dyn Fn(&str) -> Result<(), String>| {
@@ -59,7 +60,7 @@ pub fn annotated(file: &Path) -> Option<String> {
 }
 
 fn golden(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report/golden");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("report/src/tests/golden");
     fs::read_to_string(folder.join(name)).expect(name)
 }
 

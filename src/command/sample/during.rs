@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::sync::mpsc::{self, Receiver};
 
+use darc_analysis::{Params, Peak, PeakChoice, Ticks, find_peaks};
 use darc_record::Op;
 use darc_symbols::NameSpec;
 use darc_tracer::engine::jump::{self, Jump};
@@ -12,6 +13,10 @@ use darc_tracer::launch;
 use darc_tracer::perf::clock::Clock;
 use nix::sys::signal::SigSet;
 
+use super::super::attach::checked;
+use super::super::conduct::{claim, tracing_failed};
+use super::super::started;
+use super::Sampler;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{DuringPeak, Preemption, SampleOptions, SampleTarget, Verbosity};
 use crate::output::Output;
@@ -25,12 +30,6 @@ use crate::session::program;
 use crate::session::{Ending, Libraries, Limits, Session};
 use crate::terminal::live::{Progress, Screen};
 use crate::terminal::warning;
-use darc_analysis::{Params, Peak, PeakChoice, Ticks, find_peaks};
-
-use super::super::attach::checked;
-use super::super::conduct::{claim, tracing_failed};
-use super::super::started;
-use super::Sampler;
 
 /// A sampling with an f0.
 pub(super) struct Conduct<'a> {

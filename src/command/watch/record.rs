@@ -6,13 +6,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use darc_analysis::Hz;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
+use super::per_second;
 use crate::exit::{Failure, FailureKind};
 use crate::session::watching::{Item, Watching};
-use darc_analysis::Hz;
-
-use super::per_second;
 
 /// A file that samples are written to as they come.
 #[derive(Debug)]

@@ -2,18 +2,17 @@
 
 use std::time::Duration;
 
-use darc_tracer::engine::jump::Counts;
-
-use crate::report::assemble;
-use crate::report::model::{Function, Target};
-use crate::report::profiles::{
+use darc_analysis::Hz;
+use darc_analysis::Resolution;
+use darc_report::assemble;
+use darc_report::model::{Function, Target};
+use darc_report::profiles::{
     self, FunctionProfile, NotProfiled, Pauses, ProfileSet, Segment, SegmentProfile, Source,
 };
-use crate::session::catalog::{Catalog, Naming};
-use darc_analysis::Hz;
+use darc_tracer::engine::jump::Counts;
 
 use super::{Measured, Member, profile};
-use darc_analysis::Resolution;
+use crate::session::catalog::{Catalog, Naming};
 
 /// Puts together what was measured.
 #[must_use]

@@ -1,14 +1,13 @@
 //! An asynchronous path that an earlier run has stored, to be gone on with.
 
-use darc_symbols::NameSpec;
-
-use crate::report::{Place, Report};
-use crate::session::investigation::{Investigation, stored_places};
-use crate::state::{StateError, restore};
 use darc_analysis::Params;
 use darc_analysis::values::expression::Expression;
+use darc_report::state::{StateError, restore};
+use darc_report::{Place, Report};
+use darc_symbols::NameSpec;
 
 use super::{End, Serving};
+use crate::session::investigation::{Investigation, stored_places};
 
 impl Serving {
     /// What is stored beside the analysis of f0, which is restored already; `None` when nothing is.

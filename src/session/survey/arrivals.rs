@@ -1,18 +1,17 @@
 //! What a survey found: where the time goes, and the functions that are called often enough to be analysed.
 
+use darc_analysis::totals::{Share, ShareOf, Totals, WORTHWHILE};
 use darc_disasm::SiteKind;
 use darc_record::FnodeId;
+use darc_report::assemble::Names as _;
+use darc_report::model::{self, TimePart, TimeTable, Whose};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
 
-use crate::report::assemble::Names as _;
-use crate::report::model::{self, TimePart, TimeTable, Whose};
+use super::Survey;
 use crate::session::investigation::Investigation;
 use crate::session::modules::CodeRef;
 use crate::session::waiting::is_waiting;
-use darc_analysis::totals::{Share, ShareOf, Totals, WORTHWHILE};
-
-use super::Survey;
 
 /// A function that the descent arrived at.
 #[derive(Clone, PartialEq, Debug)]

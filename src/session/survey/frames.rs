@@ -2,19 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use darc_analysis::Callee;
 use darc_record::FnodeId;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
 use darc_tracer::stacks;
 
+use super::Survey;
 use crate::session::SessionError;
 use crate::session::code::Scanned;
 use crate::session::investigation::Investigation;
 use crate::session::modules::CodeRef;
 use crate::session::stacks::{StackFrame, Unwinder};
-use darc_analysis::Callee;
-
-use super::Survey;
 
 impl Survey<'_> {
     /// Finds the frames of f0 and of what it has called on the stacks, and makes them running fnodes.

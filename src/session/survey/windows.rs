@@ -1,12 +1,12 @@
 //! From the windows that an engine measured to the totals.
 
+use darc_analysis::Callee;
+use darc_analysis::totals::Totals;
 use darc_record::{FnodeId, Op, SiteId, Ticks};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{NewTarget, Sink};
 
 use crate::session::investigation::{Investigation, Learnt};
-use darc_analysis::Callee;
-use darc_analysis::totals::Totals;
 
 /// Takes windows to the totals.
 pub(super) struct Windows<'a> {

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
+use darc_analysis::{Hz, Resolution};
+use darc_report::model::{Function, Target};
+use darc_report::profiles::{FunctionProfile, ProfileSet, Source};
 use darc_tracer::engine::jump::Counts;
 
 use super::Watching;
-use crate::report::model::{Function, Target};
-use crate::report::profiles::{FunctionProfile, ProfileSet, Source};
 use crate::session::catalog::{Catalog, Naming};
 use crate::session::profiling::summary;
-use darc_analysis::{Hz, Resolution};
 
 impl Watching {
     /// What was counted of everything that is watched, since it was first watched: the path to a callee is part of

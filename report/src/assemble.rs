@@ -1,0 +1,501 @@
+//! From an analysis to the parts of a report that it knows, with names from the session.
+
+use std::collections::BTreeMap;
+
+use darc_analysis::off_cpu::{OtherId, is_absence};
+use darc_analysis::profile::compare::{Comparison, PeakChange};
+use darc_analysis::requests::of_ops::OpRequests;
+use darc_analysis::values::Counted;
+use darc_analysis::{
+    self, Absence, Analysis, Callee, CalleeId, CauseKind, Fnode, FnodeId, Ftree, Outcome, Params,
+    PathState, Peak, PeakChoice, PeakRecord, PeakStatus, Profile, RootCause, SiteId, Stop,
+};
+use darc_record::Op;
+
+use super::model::{
+    BucketEntry, CalleeKind, DescentState, ExampleCall, ExampleOp, FnodePeak, Frame, FtreeNode,
+    Function, HandedOver, InlinedFrame, Kind, Parameters, PeakEntry, PeakValues, ProfileComparison,
+    ProfileTable, RootCauseEntry, Status, StopReason, ValueContrast, ValueShare,
+};
+use super::off_cpu::{off_cpu, waits_entry};
+use super::place::Place;
+
+/// A call site as it is shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Site {
+    /// Where it is.
+    pub place: Place,
+    /// The source file.
+    pub file: Option<String>,
+    /// The line there.
+    pub line: Option<u32>,
+    /// The inlined functions it stands in, the innermost first.
+    pub inlined_from: Vec<InlinedFrame>,
+}
+
+/// Who ran instead, or woke a thread.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Other {
+    /// The name.
+    pub name: String,
+    /// The thread; none for an interrupt.
+    pub tid: Option<i32>,
+    /// The functions on its stack, the outermost first; none where it was not seen.
+    pub doing: Vec<String>,
+}
+
+/// The session's knowledge of what the analysis' ids stand for.
+pub trait Names {
+    /// f0.
+    fn f0(&self) -> Function;
+    /// A function that is called.
+    fn function(&self, callee: CalleeId) -> Function;
+    /// A call site.
+    fn site(&self, site: SiteId) -> Site;
+    /// A system call, `None` where its number is not known.
+    fn syscall(&self, number: Option<u32>) -> String;
+    /// Time in which the thread did not do its work.
+    fn absence(&self, absence: Absence) -> String {
+        self::absence(absence)
+    }
+    /// Another thread, or an interrupt.
+    fn other(&self, other: OtherId) -> Other {
+        Other {
+            name: format!("thread {}", other.0),
+            ..Other::default()
+        }
+    }
+    /// What an fnode is called whose target is not known.
+    fn unknown(&self) -> String {
+        "(indirect call)".to_owned()
+    }
+    /// What an fnode is called.
+    fn name_of(&self, fnode: &Fnode) -> String {
+        match fnode.callee {
+            _ if fnode.id == FnodeId::ROOT => self.f0().name,
+            Callee::Function(callee) => self.function(callee).name,
+            Callee::Syscall(number) => self.syscall(number),
+            Callee::Unknown => self.unknown(),
+            Callee::Absence(absence) => self.absence(absence),
+        }
+    }
+    /// What the fnodes of a path are called.
+    fn path(&self, ftree: &Ftree, path: &[FnodeId]) -> Vec<String> {
+        let fnodes = path.iter().map(|&id| ftree.fnode(id));
+        fnodes.map(|fnode| self.name_of(fnode)).collect()
+    }
+}
+
+/// Time in which the thread did not do its work, where nothing but its kind and number is known.
+#[must_use]
+pub fn absence(absence: Absence) -> String {
+    match absence {
+        Absence::Preempted => "(preemption)".to_owned(),
+        Absence::Interrupt(number) | Absence::LocalInterrupt(number) => {
+            format!("(interrupt {number})")
+        }
+        Absence::SoftInterrupt(number) => format!("(softirq {number})"),
+        Absence::PageFault => "(page fault)".to_owned(),
+    }
+}
+
+/// The parameters.
+#[must_use]
+pub fn parameters(params: &Params) -> Parameters {
+    Parameters {
+        start_ops: params.start_ops,
+        decision_ops: params.decision_ops,
+        maxcount_percentage: params.maxcount_percentage,
+        max_depth: params.max_depth as u64,
+        peak: match params.peak {
+            PeakChoice::One(peak) => Some(peak),
+            PeakChoice::All | PeakChoice::Later | PeakChoice::Nothing => None,
+        },
+    }
+}
+
+/// The analysis' status.
+#[must_use]
+pub fn status(analysis: &Analysis) -> Status {
+    match analysis.status() {
+        darc_analysis::Status::InProgress => Status::InProgress,
+        darc_analysis::Status::MaxDepthReached => Status::MaxDepthReached,
+        darc_analysis::Status::RootCauseFound => Status::RootCauseFound,
+    }
+}
+
+/// A profile.
+#[must_use]
+pub fn profile(profile: &Profile) -> ProfileTable {
+    ProfileTable {
+        resolution: profile.resolution().get(),
+        ops: profile.count(),
+        total: profile.total().0,
+        buckets: profile
+            .buckets()
+            .map(|(bucket, content)| BucketEntry {
+                bucket,
+                ops: content.ops,
+                total: content.total.0,
+            })
+            .collect(),
+    }
+}
+
+/// What became of the requests of each peak's ops.
+#[must_use]
+pub fn handed_over(requests: &OpRequests, analysis: &Analysis) -> Vec<HandedOver> {
+    let by_peak = requests.by_peak(&analysis.peaks()).into_iter();
+    by_peak
+        .map(|(peak, handed)| HandedOver {
+            peak,
+            ops: handed.ops,
+            requests: handed.requests,
+            waits: profile(&handed.waits),
+            services: profile(&handed.services),
+        })
+        .collect()
+}
+
+/// A comparison with a stored profile.
+#[must_use]
+pub fn comparison(comparison: &Comparison) -> ProfileComparison {
+    let range = |peak: &Peak| format!("buckets {} to {}", peak.first_bucket, peak.last_bucket);
+    ProfileComparison {
+        earth_movers_distance: Some(comparison.emd).filter(|emd| emd.is_finite()),
+        chi_square: comparison.chi_square,
+        ops: comparison.ops,
+        mean_latency: comparison.mean_latency,
+        total_latency: comparison.total_latency,
+        changed: comparison.is_changed(),
+        peaks: comparison
+            .peaks
+            .iter()
+            .map(|change| match change {
+                PeakChange::Appeared(peak) => format!("a peak appeared in {}", range(peak)),
+                PeakChange::Vanished(peak) => format!("the peak in {} vanished", range(peak)),
+                PeakChange::Moved(before, after) => {
+                    format!("the peak in {} is now in {}", range(before), range(after))
+                }
+            })
+            .collect(),
+    }
+}
+
+/// The peaks with their root causes.
+#[must_use]
+pub fn peaks(analysis: &Analysis, names: &dyn Names) -> Vec<PeakEntry> {
+    let all = analysis.profile();
+    let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+    analysis
+        .peaks()
+        .into_iter()
+        .map(|peak| PeakEntry {
+            peak: peak.number,
+            first_bucket: peak.first_bucket,
+            last_bucket: peak.last_bucket,
+            ops: peak.content.ops,
+            total: peak.content.total.0,
+            share_of_ops: share(peak.content.ops, all.count()),
+            share_of_time: share(peak.content.total.0, all.total().0),
+            status: match analysis.peak_status(peak.number) {
+                PeakStatus::NotAnalysed => Status::NotAnalysed,
+                PeakStatus::InProgress => Status::InProgress,
+                PeakStatus::MaxDepthReached => Status::MaxDepthReached,
+                PeakStatus::RootCauseFound => Status::RootCauseFound,
+            },
+            root_causes: analysis
+                .root_causes(peak.number)
+                .iter()
+                .map(|cause| root_cause(analysis, peak.number, cause, names))
+                .collect(),
+            example: analysis
+                .example(peak.number)
+                .map(|op| example(analysis, op, names)),
+            off_cpu: analysis
+                .off_cpu(peak.number)
+                .map(|all| off_cpu(analysis, peak.number, all, names)),
+        })
+        .collect()
+}
+
+fn example(analysis: &Analysis, op: &Op, names: &dyn Names) -> ExampleOp {
+    let ftree = analysis.ftree();
+    let mut calls: Vec<ExampleCall> = op
+        .touched
+        .iter()
+        .filter_map(|touched| {
+            let fnode = ftree.get(touched.fnode)?;
+            Some(ExampleCall {
+                name: names.name_of(fnode),
+                depth: fnode.depth as u32 - 1,
+                start: (touched.max_start - op.start).0,
+                max: touched.max.0,
+                sum: touched.sum.0,
+                count: touched.count,
+            })
+        })
+        .collect();
+    calls.sort_by_key(|call| (call.start, call.depth));
+    ExampleOp {
+        tid: op.tid,
+        latency: op.latency.0,
+        waited: None,
+        calls,
+    }
+}
+
+fn root_cause(
+    analysis: &Analysis,
+    peak: u32,
+    cause: &RootCause,
+    names: &dyn Names,
+) -> RootCauseEntry {
+    let frames: Vec<Frame> = cause
+        .path
+        .iter()
+        .map(|&id| frame(analysis.ftree().fnode(id), names))
+        .collect();
+    let (stop, reason) = stop_reason(&cause.stop);
+    RootCauseEntry {
+        path: frames.iter().map(|frame| frame.name.clone()).collect(),
+        kind: match cause.kind {
+            CauseKind::Function => Kind::Function,
+            CauseKind::Loop => Kind::Loop,
+            CauseKind::Syscall => Kind::Syscall,
+            CauseKind::Preemption => Kind::Preemption,
+            CauseKind::Interrupt => Kind::Interrupt,
+            CauseKind::SoftInterrupt => Kind::SoftInterrupt,
+            CauseKind::PageFault => Kind::PageFault,
+        },
+        maxcount: cause.maxcount,
+        stop,
+        reason,
+        frames,
+        arguments: Vec::new(),
+        waits: cause
+            .path
+            .last()
+            .and_then(|&last| analysis.waits(last, peak))
+            .map(|waits| waits_entry(waits, names)),
+        narrowed: None,
+    }
+}
+
+fn frame(fnode: &Fnode, names: &dyn Names) -> Frame {
+    let callee = callee(fnode, names);
+    let mut frame = Frame {
+        name: callee.name,
+        module: callee.place.map(|place| place.module),
+        // Where f0 is called is not known.
+        file: callee.file,
+        line: callee.line,
+        ..Frame::default()
+    };
+    if let Some(site) = fnode.site.map(|site| names.site(site)) {
+        frame.call_site = Some(site.place);
+        frame.file = site.file;
+        frame.line = site.line;
+        frame.inlined_from = site.inlined_from;
+    }
+    frame
+}
+
+struct NamedCallee {
+    kind: CalleeKind,
+    name: String,
+    place: Option<Place>,
+    file: Option<String>,
+    line: Option<u32>,
+    syscall: Option<u32>,
+}
+
+fn callee(fnode: &Fnode, names: &dyn Names) -> NamedCallee {
+    let function = |function: Function| NamedCallee {
+        kind: CalleeKind::Function,
+        name: function.name,
+        place: Some(Place {
+            module: function.module,
+            offset: function.offset,
+        }),
+        file: function.file,
+        line: function.line,
+        syscall: None,
+    };
+    let (kind, syscall) = match fnode.callee {
+        _ if fnode.id == FnodeId::ROOT => return function(names.f0()),
+        Callee::Function(callee) => return function(names.function(callee)),
+        Callee::Syscall(number) => (CalleeKind::Syscall, number),
+        Callee::Unknown => (CalleeKind::Unknown, None),
+        Callee::Absence(Absence::Preempted) => (CalleeKind::Preemption, None),
+        Callee::Absence(Absence::Interrupt(_)) => (CalleeKind::Interrupt, None),
+        Callee::Absence(Absence::LocalInterrupt(_)) => (CalleeKind::LocalInterrupt, None),
+        Callee::Absence(Absence::SoftInterrupt(_)) => (CalleeKind::SoftInterrupt, None),
+        Callee::Absence(Absence::PageFault) => (CalleeKind::PageFault, None),
+    };
+    NamedCallee {
+        kind,
+        name: names.name_of(fnode),
+        place: None,
+        file: None,
+        line: None,
+        syscall,
+    }
+}
+
+fn stop_reason(stop: &Stop) -> (StopReason, Option<String>) {
+    match stop {
+        Stop::SelfTime => (StopReason::SelfTime, None),
+        Stop::NoCalls => (StopReason::NoCalls, None),
+        Stop::MaxDepth => (StopReason::MaxDepth, None),
+        Stop::NotInstrumentable(why) => (StopReason::NotInstrumentable, Some(why.clone())),
+        Stop::StillDescending => (StopReason::StillDescending, None),
+        Stop::TooRare => (StopReason::TooRare, None),
+    }
+}
+
+/// The arguments that tell peaks apart.
+#[must_use]
+pub fn values(analysis: &Analysis) -> Vec<ValueContrast> {
+    /// Nobody reads more values than this.
+    const MOST: usize = 5;
+    let side = |peak: u32, counted: &Counted| {
+        let (lowest, highest) = counted.range();
+        PeakValues {
+            peak,
+            values: counted
+                .values()
+                .unwrap_or_default()
+                .into_iter()
+                .take(MOST)
+                .map(|(value, share)| ValueShare { value, share })
+                .collect(),
+            lowest,
+            highest,
+        }
+    };
+    let tellings = analysis.tellings().into_iter();
+    tellings
+        .map(|(one, other, telling)| ValueContrast {
+            expression: telling.expression.to_string(),
+            share: telling.share,
+            values: [side(one, telling.one), side(other, telling.other)],
+        })
+        .collect()
+}
+
+/// The ftree.
+#[must_use]
+pub fn ftree(analysis: &Analysis, names: &dyn Names) -> FtreeNode {
+    // From the last fnode to the first, so that a node's children are complete before it is.
+    let mut below: BTreeMap<FnodeId, Vec<FtreeNode>> = BTreeMap::new();
+    for fnode in analysis.ftree().fnodes().rev() {
+        let mut children = below.remove(&fnode.id).unwrap_or_default();
+        children.reverse();
+        if is_absence(fnode.callee) && fnode.records().next().is_none() {
+            // It did not occur.
+            continue;
+        }
+        let mut node = node(fnode, children, names);
+        let parent = fnode.parent.map(|parent| analysis.ftree().fnode(parent));
+        if parent.is_some_and(Fnode::is_in_portions) && fnode.site.is_some() {
+            node.portion = ordinal(fnode.in_round);
+        }
+        match fnode.parent {
+            Some(parent) => below.entry(parent).or_default().push(node),
+            None => return node,
+        }
+    }
+    unreachable!("the ftree begins with f0")
+}
+
+fn node(fnode: &Fnode, children: Vec<FtreeNode>, names: &dyn Names) -> FtreeNode {
+    let callee = callee(fnode, names);
+    let site = fnode.site.map(|site| names.site(site));
+    let stats = fnode.stats();
+    let counts = |count: fn(&PeakRecord) -> u64| {
+        fnode
+            .records()
+            .map(|(peak, record)| (peak, count(record)))
+            .filter(|&(_, count)| count > 0)
+            .collect()
+    };
+    FtreeNode {
+        name: callee.name,
+        kind: callee.kind,
+        callee: callee.place,
+        callee_file: callee.file,
+        callee_line: callee.line,
+        syscall: callee.syscall,
+        interrupt: match fnode.callee {
+            Callee::Absence(
+                Absence::Interrupt(number)
+                | Absence::LocalInterrupt(number)
+                | Absence::SoftInterrupt(number),
+            ) => Some(number),
+            _ => None,
+        },
+        file: site.as_ref().and_then(|site| site.file.clone()),
+        line: site.as_ref().and_then(|site| site.line),
+        site: site.map(|site| site.place),
+        portions: match fnode.is_in_portions() {
+            true => ordinal(fnode.rounds - 1),
+            false => 0,
+        },
+        portion: 0,
+        maxcount: counts(|record| record.maxcount),
+        self_maxcount: counts(|record| record.self_maxcount),
+        root_cause_of: fnode
+            .records()
+            .filter(|(_, record)| record.state != PathState::NotChosen)
+            .map(|(peak, _)| peak)
+            .collect(),
+        max: stats.max.0,
+        mean: stats.mean().0,
+        count: stats.count,
+        peaks: fnode
+            .records()
+            .map(|(peak, record)| (peak, fnode_peak(fnode, record)))
+            .collect(),
+        children,
+    }
+}
+
+/// What is counted from 0, counted from 1.
+fn ordinal(number: usize) -> u32 {
+    u32::try_from(number).map_or(u32::MAX, |number| number.saturating_add(1))
+}
+
+fn fnode_peak(fnode: &Fnode, record: &PeakRecord) -> FnodePeak {
+    let (state, stop) = match &record.state {
+        PathState::NotChosen => (DescentState::NotChosen, None),
+        PathState::Waiting => (DescentState::Waiting, None),
+        PathState::Collecting => (DescentState::Collecting, None),
+        PathState::Decided(Outcome::Itself) => (DescentState::DecidedSelf, None),
+        PathState::Decided(Outcome::Callees) => (DescentState::DecidedCallees, None),
+        PathState::Decided(Outcome::Both) => (DescentState::DecidedBoth, None),
+        PathState::Ended(stop) => (DescentState::Ended, Some(stop_reason(stop))),
+    };
+    let (stop, reason) = stop.unzip();
+    FnodePeak {
+        state,
+        stop,
+        reason: reason.flatten(),
+        least_part: record.least_part.unwrap_or(0),
+        portion: match fnode.is_in_portions() && record.state != PathState::NotChosen {
+            true => ordinal(record.round),
+            false => 0,
+        },
+        maxcount_before: record.before,
+        decision_ops: record.decision_ops,
+        measured_ops: record.measured_ops,
+        measured_time: record.measured_time.0,
+        missed_ops: record.missed_ops,
+        ops: record.stats.ops,
+        max: record.stats.max.0,
+        sum: record.stats.sum.0,
+        count: record.stats.count,
+        self_time: record.self_time.0,
+        loop_time: record.loop_time.0,
+    }
+}

@@ -1,0 +1,99 @@
+use super::*;
+use crate::Report;
+use crate::fixture;
+use crate::state;
+use crate::tests::golden::golden;
+use crate::text::Style;
+
+fn set<'a>(file: &str, report: &'a Report) -> Set<'a> {
+    let tables =
+        std::iter::once(&report.profile).chain(report.focus.iter().map(|focus| &focus.profile));
+    let profiles = tables.map(|table| state::profile(table).unwrap());
+    Set::of_report(file.to_owned(), report, profiles.collect())
+}
+
+/// The sample without the ops of its slowest peak.
+fn without_slow_ops() -> Report {
+    let mut report = fixture::report(30_000);
+    report.profile.buckets.retain(|entry| entry.bucket < 19);
+    report.profile.ops = report.profile.buckets.iter().map(|entry| entry.ops).sum();
+    report.profile.total = report.profile.buckets.iter().map(|entry| entry.total).sum();
+    report.peaks.remove(1);
+    report
+}
+
+#[test]
+fn a_new_peak_is_shown_with_its_cause() {
+    let (before, after) = (without_slow_ops(), fixture::report(30_000));
+    let conditions = [Condition::NewPeak, Condition::AtLeast(Method::Emd, 100.0)];
+    let (before, after) = (set("before.txt", &before), set("after\n.txt", &after));
+    let difference = of(&before, &after, Method::Emd, &conditions).unwrap();
+    assert_eq!(difference.failed_on, ["new-peak"]);
+    let pair = &difference.pairs[0];
+    assert!(pair.changed);
+    assert_eq!(pair.peaks[0].change, Change::Appeared);
+    assert_eq!(pair.peaks[0].root_causes[0].path, ["put", "lock", "futex"]);
+    golden(
+        "difference.txt",
+        &text::render(&difference, Style::default()),
+    );
+    let json = serde_json::to_string_pretty(&difference).unwrap() + "\n";
+    golden("difference.json", &json);
+}
+
+#[test]
+fn a_result_does_not_differ_from_itself() {
+    let report = fixture::report(30_000);
+    let set = set("out.txt", &report);
+    let limits = Method::NAMES.map(|(_, method)| Condition::AtLeast(method, 0.01));
+    let difference = of(&set, &set, Method::ChiSquare, &limits).unwrap();
+    assert_eq!(difference.pairs[0].rating, Some(0.0));
+    assert!(difference.failed_on.is_empty() && difference.warnings.is_empty());
+}
+
+#[test]
+fn another_resolution_is_refused() {
+    let (one, mut two) = (fixture::report(30_000), fixture::report(30_000));
+    two.profile.resolution = 2;
+    let refused = of(&set("a", &one), &set("b", &two), Method::Emd, &[]);
+    assert_eq!(refused, Err(ProfileError::Resolution(1, 2)));
+}
+
+#[test]
+fn functions_below_f0_are_paired_by_their_path_and_rated() {
+    let focus = |name: &str, report: &Report| crate::model::Focus {
+        path: vec!["main".to_owned(), name.to_owned()],
+        function: report.f0.clone(),
+        callers: Vec::new(),
+        status: report.status,
+        share_of_time: 0.5,
+        calls: 10,
+        profile: report.profile.clone(),
+        peaks: Vec::new(),
+        values: Vec::new(),
+        ftree: report.ftree.clone(),
+        handover: None,
+    };
+    let (mut before, mut after) = (fixture::report(30_000), fixture::report(30_000));
+    before.focus = vec![
+        focus("same", &after),
+        focus("other", &without_slow_ops()),
+        focus("gone", &after),
+    ];
+    after.focus = vec![focus("other", &before), focus("same", &before)];
+    let difference = of(
+        &set("a", &before),
+        &set("b", &after),
+        Method::Latency,
+        &[Condition::NewPeak],
+    )
+    .unwrap();
+    let names: Vec<&str> = difference
+        .pairs
+        .iter()
+        .map(|pair| pair.name.as_str())
+        .collect();
+    assert_eq!(names, ["main → other", "put"]);
+    assert_eq!((difference.left_out, difference.only_before.len()), (1, 1));
+    assert_eq!(difference.failed_on, ["new-peak"]);
+}

@@ -1,0 +1,220 @@
+//! The difference for people.
+
+use darc_analysis::{Hz, Resolution};
+
+use super::{Change, Difference, Method, Pair, PeakDifference, hz};
+use crate::escape::control;
+use crate::text::{Color, Style};
+use crate::words::{path, percent, time};
+
+/// So many pairs are shown with their histograms, the others by their rating.
+const MOST_WHOLE: usize = 10;
+
+/// The whole comparison, ending with a newline.
+#[must_use]
+pub fn render(difference: &Difference, style: Style) -> String {
+    let mut page = Page {
+        text: String::new(),
+        style,
+        hz: hz(difference),
+    };
+    let files = [&difference.before.file, &difference.after.file].map(|file| control(file));
+    page.heading(&format!("From {} to {}", files[0], files[1]));
+    let (whole, rest) = difference
+        .pairs
+        .split_at(difference.pairs.len().min(MOST_WHOLE));
+    for pair in whole {
+        page.line("");
+        page.pair(pair, difference.method);
+    }
+    if !rest.is_empty() {
+        page.line("");
+        page.heading("Rated lower");
+    }
+    for pair in rest {
+        let rating = pair
+            .rating
+            .map_or_else(|| "undefined".to_owned(), |rating| format!("{rating:.3}"));
+        page.line(&format!("  {rating:>9}  {}", control(&pair.name)));
+    }
+    let near = "near-equal totals or less than 1% of the time";
+    match (difference.pairs.len(), difference.left_out) {
+        (0, 0) => page.line("  no function is in both"),
+        (0, left_out) => page.line(&format!("  no difference: {left_out} with {near}")),
+        (_, 0) => {}
+        (_, left_out) => {
+            page.line("");
+            page.line(&format!("{left_out} more with {near}"));
+        }
+    }
+    for (file, names) in [
+        (&files[0], &difference.only_before),
+        (&files[1], &difference.only_after),
+    ] {
+        for name in names {
+            page.line(&format!("only in {file}: {}", control(name)));
+        }
+    }
+    if !difference.warnings.is_empty() {
+        page.line("");
+        page.heading("Warnings");
+        for warning in &difference.warnings {
+            page.line(&format!("  {}", control(warning)));
+        }
+    }
+    if !difference.failed_on.is_empty() {
+        page.line("");
+        page.line(&format!("Holds: {}", difference.failed_on.join(", ")));
+    }
+    page.text
+}
+
+struct Page {
+    text: String,
+    style: Style,
+    hz: Option<Hz>,
+}
+
+impl Page {
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
+    }
+
+    fn heading(&mut self, heading: &str) {
+        match self.style.color {
+            Color::Never => self.line(heading),
+            Color::Always => self.line(&format!("\x1b[1m{heading}\x1b[0m")),
+        }
+    }
+
+    fn pair(&mut self, pair: &Pair, method: Method) {
+        let verdict = if pair.changed {
+            "another distribution"
+        } else {
+            "the same distribution"
+        };
+        let rating = pair
+            .rating
+            .map_or_else(|| "undefined".to_owned(), |rating| format!("{rating:.3}"));
+        let name = match method {
+            Method::Emd => "Earth Mover's Distance",
+            Method::ChiSquare => "chi-square",
+            Method::Ops => "difference of ops",
+            Method::Latency => "difference of total latency",
+        };
+        self.heading(&format!(
+            "{}: {verdict} ({name} {rating})",
+            control(&pair.name)
+        ));
+        let mean = |total: u64, ops: u64| {
+            total
+                .checked_div(ops)
+                .map_or_else(|| "-".to_owned(), |mean| time(self.hz, mean))
+        };
+        let (before, after) = (pair.before, pair.after);
+        let rows = [
+            (
+                "ops",
+                before.ops.to_string(),
+                after.ops.to_string(),
+                pair.ops,
+            ),
+            (
+                "mean latency",
+                mean(before.total, before.ops),
+                mean(after.total, after.ops),
+                pair.mean_latency,
+            ),
+            (
+                "total latency",
+                time(self.hz, before.total),
+                time(self.hz, after.total),
+                pair.total_latency,
+            ),
+        ];
+        self.line(&format!(
+            "  {:<24}{:>12}{:>12}{:>12}",
+            "", "before", "after", "difference"
+        ));
+        for (label, before, after, difference) in rows {
+            self.line(&format!(
+                "  {label:<24}{before:>12}{after:>12}{:>12}",
+                percent(difference)
+            ));
+        }
+        let emd = pair
+            .earth_movers_distance
+            .map_or_else(|| "undefined".to_owned(), |emd| format!("{emd:.3}"));
+        self.line(&format!("  {:<48}{emd:>12}", "Earth Mover's Distance"));
+        self.line(&format!("  {:<48}{:>12.3}", "chi-square", pair.chi_square));
+        self.buckets(pair);
+        for peak in &pair.peaks {
+            self.peak(peak, pair.resolution);
+        }
+        if pair.peaks.is_empty() {
+            self.line("  peaks: as before");
+        }
+    }
+
+    /// Both histograms: each side's share of its ops.
+    fn buckets(&mut self, pair: &Pair) {
+        let share = |ops: u64, all: u64| ops as f64 / all.max(1) as f64;
+        let bar = self
+            .style
+            .width
+            .saturating_sub(2 + 24 + 2 * 9 + 4)
+            .clamp(10, 50)
+            / 2;
+        self.line(&format!("  {:<24}{:>9}{:>9}", "latency", "before", "after"));
+        for entry in &pair.buckets {
+            let before = share(entry.before, pair.before.ops);
+            let after = share(entry.after, pair.after.ops);
+            let length = |share: f64| {
+                if share > 0.0 {
+                    ((bar as f64 * share).round() as usize).max(1)
+                } else {
+                    0
+                }
+            };
+            let left = format!("{:<bar$}", "░".repeat(length(before)));
+            self.line(&format!(
+                "  {:<24}{:>9}{:>9}  {left} {}",
+                self.range([entry.bucket, entry.bucket], pair.resolution),
+                percent(before),
+                percent(after),
+                "█".repeat(length(after))
+            ));
+        }
+    }
+
+    fn range(&self, [first, last]: [u32; 2], resolution: u32) -> String {
+        let resolution = Resolution::new(resolution).unwrap_or_default();
+        match (resolution.bounds(first), resolution.bounds(last)) {
+            (Some((first, _)), Some((_, last))) => {
+                format!(
+                    "{} to {}",
+                    time(self.hz, first.0),
+                    time(self.hz, last.0.saturating_add(1))
+                )
+            }
+            _ => format!("buckets {first} to {last}"),
+        }
+    }
+
+    fn peak(&mut self, peak: &PeakDifference, resolution: u32) {
+        let range = |range: Option<[u32; 2]>| {
+            range.map_or_else(String::new, |range| self.range(range, resolution))
+        };
+        let (before, after) = (range(peak.before), range(peak.after));
+        self.line(&match peak.change {
+            Change::Appeared => format!("  a peak appeared: {after}"),
+            Change::Vanished => format!("  a peak vanished: {before}"),
+            Change::Moved => format!("  a peak moved: {before}, now {after}"),
+        });
+        for cause in &peak.root_causes {
+            self.line(&format!("    {}", path(&cause.path)));
+            self.line(&format!("      {}", cause.words));
+        }
+    }
+}

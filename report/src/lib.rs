@@ -1,0 +1,136 @@
+//! The report: what an analysis found, as data and in each format.
+//!
+//! [`Report`] has every name resolved and every address written as module and offset, so that a format
+//! only lays it out. It also carries all that a later run needs to go on.
+
+pub mod assemble;
+mod attribution;
+pub mod callgrind;
+mod chrome;
+mod contrast;
+pub mod difference;
+pub mod escape;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
+pub mod folded;
+mod handover;
+pub mod html;
+pub mod json;
+mod markup;
+pub mod model;
+mod off_cpu;
+pub mod place;
+pub mod profiles;
+pub mod speedscope;
+pub mod state;
+pub mod svg;
+mod telling;
+#[cfg(test)]
+mod tests;
+pub mod text;
+mod waiting;
+pub mod words;
+
+pub use model::Report;
+pub use place::Place;
+
+/// How a report is written.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Format {
+    /// For people; saved, also for a later run.
+    #[default]
+    Text,
+    /// For programs: schema 1. Also for a later run.
+    Json,
+    /// Folded stacks, for flame graphs.
+    Folded,
+    /// The file format of speedscope.
+    Speedscope,
+    /// The file format of Callgrind.
+    Callgrind,
+    /// The histogram as a picture.
+    Svg,
+    /// One page that needs nothing beside itself.
+    Html,
+    /// Chrome trace events.
+    Chrome,
+}
+
+impl Format {
+    /// All formats, by the name that the command line has for them.
+    pub const NAMES: [(&'static str, Format); 8] = [
+        ("text", Format::Text),
+        ("json", Format::Json),
+        ("folded", Format::Folded),
+        ("speedscope", Format::Speedscope),
+        ("callgrind", Format::Callgrind),
+        ("svg", Format::Svg),
+        ("html", Format::Html),
+        ("chrome", Format::Chrome),
+    ];
+
+    /// The format of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES
+            .into_iter()
+            .find(|&(known, _)| known == name)
+            .map(|(_, format)| format)
+    }
+
+    /// The format's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Text => "text",
+            Format::Json => "json",
+            Format::Folded => "folded",
+            Format::Speedscope => "speedscope",
+            Format::Callgrind => "callgrind",
+            Format::Svg => "svg",
+            Format::Html => "html",
+            Format::Chrome => "chrome",
+        }
+    }
+
+    /// The file that results of this format go to when none is named.
+    #[must_use]
+    pub fn default_output(self) -> &'static str {
+        match self {
+            Format::Text | Format::Json => "out.txt",
+            Format::Folded => "out.folded",
+            Format::Speedscope => "out.speedscope.json",
+            Format::Callgrind => "callgrind.out",
+            Format::Svg => "out.svg",
+            Format::Html => "out.html",
+            Format::Chrome => "out.trace.json",
+        }
+    }
+
+    /// Whether it holds all of the results, so that `darc resume` and `darc report` read them again.
+    #[must_use]
+    pub fn is_complete(self) -> bool {
+        matches!(self, Format::Text | Format::Json)
+    }
+}
+
+/// The report in a format; `style` matters to the text only.
+///
+/// # Errors
+/// Only when a figure is not finite, which no assembled report has.
+pub fn render(
+    report: &Report,
+    format: Format,
+    style: text::Style,
+) -> Result<String, serde_json::Error> {
+    Ok(match format {
+        Format::Text => text::render(report, style),
+        Format::Json => json::render(report)?,
+        Format::Folded => folded::render(report),
+        Format::Speedscope => speedscope::render(report)?,
+        Format::Callgrind => callgrind::render(report),
+        Format::Svg => svg::render(report),
+        Format::Html => html::render(report),
+        Format::Chrome => chrome::render(report)?,
+    })
+}

@@ -1,0 +1,165 @@
+//! Root causes: paths, why they end, and what their last function was narrowed to.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ArgumentEntry, WaitsEntry};
+use crate::place::Place;
+
+/// What takes the time at the end of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The function's own code.
+    Function,
+    /// The function's many short calls.
+    Loop,
+    /// A system call.
+    Syscall,
+    /// The thread did not run.
+    Preemption,
+    /// An interrupt ran.
+    Interrupt,
+    /// Deferred work of interrupts ran.
+    SoftInterrupt,
+    /// A page was brought in.
+    PageFault,
+}
+
+/// Why a path ends.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum StopReason {
+    /// The function itself takes the time.
+    #[serde(rename = "self")]
+    SelfTime,
+    /// It makes no calls.
+    NoCalls,
+    /// The path may not become longer.
+    MaxDepth,
+    /// Its calls cannot be measured.
+    NotInstrumentable,
+    /// It does not end yet.
+    StillDescending,
+    /// Next to no ops of the peak come any more, or it is not called in them.
+    TooRare,
+}
+
+/// A root-cause path.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RootCauseEntry {
+    /// The functions' names, f0 first.
+    #[serde(default)]
+    pub path: Vec<String>,
+    /// What takes the time.
+    pub kind: Kind,
+    /// How often it was among the largest contributors.
+    pub maxcount: u64,
+    /// Why the path ends.
+    pub stop: StopReason,
+    /// Why the calls of the last function cannot be measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The path again, with places.
+    #[serde(default)]
+    pub frames: Vec<Frame>,
+    /// What the system call at the end of the path was called with, where that was seen; the most frequent first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<ArgumentEntry>,
+    /// How the thread waited at the end of the path, where the kernel told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<WaitsEntry>,
+    /// Where in the last function the time goes, where that was looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub narrowed: Option<NarrowedEntry>,
+}
+
+/// Where in a function the time goes, by samples of the program counter in ops of the peak.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NarrowedEntry {
+    /// Samples in the function's own code.
+    pub samples: u64,
+    /// Samples in what it calls, or what interrupted it.
+    pub elsewhere: u64,
+    /// From the outermost loop to the line.
+    #[serde(default)]
+    pub steps: Vec<NarrowedStep>,
+}
+
+/// A part of a function.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NarrowedStep {
+    /// What kind of part.
+    pub kind: PartKind,
+    /// How many of the samples were in it.
+    pub samples: u64,
+    /// Its first instruction, by address.
+    pub place: Place,
+    /// The source file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The first line of the function that it is made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// The last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_line: Option<u32>,
+    /// The inlined functions that a line stands in, the innermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inlined_from: Vec<InlinedFrame>,
+}
+
+/// A kind of part.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum PartKind {
+    /// A loop.
+    Loop,
+    /// A block: entered at its beginning, left at its end.
+    Block,
+    /// A source line.
+    #[default]
+    Line,
+}
+
+/// One function on a root-cause path and the call that led to it.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Frame {
+    /// The function's name.
+    pub name: String,
+    /// Its module's path; absent for system calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// Where it was called; absent for f0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_site: Option<Place>,
+    /// The source file of the call; for f0 of its definition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// The inlined functions that the call stands in, the innermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inlined_from: Vec<InlinedFrame>,
+}
+
+/// A function that the compiler copied into its caller.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct InlinedFrame {
+    /// Its name.
+    pub name: String,
+    /// The source file of the place where it is called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+}

@@ -1,0 +1,4 @@
+//! The formats of whole results.
+
+pub(crate) mod golden;
+mod schema;

@@ -1,0 +1,72 @@
+//! One block per peak: how much it matters, and the paths to what takes the time.
+
+use super::{Page, narrowed};
+use crate::model::{PeakEntry, Report, RootCauseEntry, Status};
+use crate::waiting::{arguments, away, elsewhere, waiting};
+use crate::words::{self, frame_lines, in_words, path, percent, status};
+
+pub(super) fn write(page: &mut Page, report: &Report) {
+    if report.peaks.is_empty() {
+        page.blank();
+        page.line(&format!(
+            "No peaks yet: they are looked for after {} ops.",
+            report.parameters.start_ops
+        ));
+    }
+    peaks(page, &report.peaks, report.profile.resolution);
+}
+
+/// The blocks of several peaks of one profile.
+pub(super) fn peaks(page: &mut Page, peaks: &[PeakEntry], resolution: u32) {
+    for peak in peaks {
+        let range = words::range(page.hz, peak, resolution)
+            .map_or_else(String::new, |range| format!(", {range}"));
+        page.blank();
+        page.heading(&format!(
+            "Peak {}{range}: {}",
+            peak.peak,
+            status(peak.status)
+        ));
+        page.line(&format!(
+            "  {} ops: {} of all, {} of the time",
+            peak.ops,
+            percent(peak.share_of_ops),
+            percent(peak.share_of_time)
+        ));
+        if let Some(away) = away(peak) {
+            page.line(&format!("  {away}"));
+        }
+        if peak.root_causes.is_empty() && peak.status == Status::RootCauseFound {
+            page.line("  no path was found");
+        }
+        for cause in &peak.root_causes {
+            root_cause(page, cause);
+        }
+        for place in elsewhere(peak) {
+            page.line(&format!("  also waited: {}", path(&place.path)));
+            for line in waiting(page.hz, &place.waits) {
+                page.line(&format!("    {line}"));
+            }
+        }
+    }
+}
+
+fn root_cause(page: &mut Page, cause: &RootCauseEntry) {
+    page.line(&format!("  {}", path(&cause.path)));
+    page.line(&format!("    {}", in_words(cause)));
+    for line in arguments(cause) {
+        page.line(&format!("    {line}"));
+    }
+    let hz = page.hz;
+    for line in cause.waits.iter().flat_map(|waits| waiting(hz, waits)) {
+        page.line(&format!("    {line}"));
+    }
+    for line in cause.narrowed.iter().flat_map(narrowed::lines) {
+        page.line(&format!("    {line}"));
+    }
+    for frame in &cause.frames {
+        for line in frame_lines(frame) {
+            page.line(&format!("      {line}"));
+        }
+    }
+}

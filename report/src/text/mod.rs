@@ -1,0 +1,162 @@
+//! The report for people.
+//!
+//! Sections in the order of the questions: what was analysed, what its latencies look like, why each peak
+//! is there, what the ops of one peak do that those of another do not, and what the measuring did.
+//! Everything that came from the target is escaped here.
+
+mod causes;
+mod contrast;
+mod handover;
+mod header;
+mod histogram;
+mod narrowed;
+mod probes;
+pub mod profiles;
+mod time;
+
+use darc_analysis::Hz;
+
+use super::model::Report;
+use super::words::{self, path, percent};
+
+/// How a report is laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Style {
+    /// Columns of the page; below 60 counts as 60.
+    pub width: usize,
+    /// Whether headings stand out.
+    pub color: Color,
+}
+
+/// Whether escape sequences are written.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Color {
+    /// Never: for files and pipes.
+    #[default]
+    Never,
+    /// Always.
+    Always,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Self {
+            width: 100,
+            color: Color::Never,
+        }
+    }
+}
+
+/// The whole report, ending with a newline.
+#[must_use]
+pub fn render(report: &Report, style: Style) -> String {
+    let mut page = Page::new(report.clock.hz, style);
+    header::write(&mut page, report);
+    match &report.time {
+        Some(table) if report.profile.ops == 0 => time::write(&mut page, table),
+        _ => {
+            histogram::write(&mut page, report);
+            causes::write(&mut page, report);
+            contrast::write(&mut page, &report.ftree, &report.peaks, &report.values);
+        }
+    }
+    for focus in &report.focus {
+        page.blank();
+        match &focus.handover {
+            Some(handover) => handover::write(&mut page, focus, handover, &report.peaks),
+            None => page.heading(&format!(
+                "Below {}: {} of the time, {} calls: {}",
+                path(&focus.path),
+                percent(focus.share_of_time),
+                focus.calls,
+                words::status(focus.status)
+            )),
+        }
+        page.line(&format!(
+            "  {} of them measured, {} each on average",
+            focus.profile.ops,
+            page.time(
+                focus
+                    .profile
+                    .total
+                    .checked_div(focus.profile.ops)
+                    .unwrap_or(0)
+            )
+        ));
+        histogram::buckets(&mut page, &focus.profile, &focus.peaks);
+        causes::peaks(&mut page, &focus.peaks, focus.profile.resolution);
+        contrast::write(&mut page, &focus.ftree, &focus.peaks, &focus.values);
+    }
+    probes::write(&mut page, report);
+    page.text
+}
+
+/// The page that sections write on.
+struct Page {
+    text: String,
+    width: usize,
+    color: Color,
+    hz: Option<Hz>,
+}
+
+impl Page {
+    fn new(hz: u64, style: Style) -> Self {
+        Self {
+            text: String::new(),
+            width: style.width.max(60),
+            color: style.color,
+            hz: Hz::new(hz),
+        }
+    }
+
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
+    }
+
+    fn blank(&mut self) {
+        self.text.push('\n');
+    }
+
+    fn heading(&mut self, heading: &str) {
+        match self.color {
+            Color::Never => self.line(heading),
+            Color::Always => self.line(&format!("\x1b[1m{heading}\x1b[0m")),
+        }
+    }
+
+    /// `label` in the left column, what it is in the right one.
+    fn field(&mut self, label: &str, value: &str) {
+        self.line(&format!("  {label:<12}{value}"));
+    }
+
+    /// A duration for people; cycles where the clock's rate is not known.
+    fn time(&self, cycles: u64) -> String {
+        words::time(self.hz, cycles)
+    }
+}
+
+/// The text cut in its middle to at most `width` characters: both ends of a long name matter.
+fn shorten(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width || width == 0 {
+        return text.to_owned();
+    }
+    let head = (width - 1).div_ceil(2);
+    let tail = width - 1 - head;
+    let begin = text.chars().take(head);
+    let end = text.chars().skip(length - tail);
+    begin.chain(std::iter::once('…')).chain(end).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(shorten("std::vector<int>::push_back", 11), "std::…_back");
+        assert_eq!(shorten("short", 5), "short");
+        assert_eq!(shorten("höher", 3), "h…r");
+    }
+}

@@ -1,0 +1,245 @@
+//! What people read in more than one format: shares, places, durations, what the end of a path means.
+//! Texts from the target are escaped here, once more as the format demands it elsewhere.
+
+use darc_analysis::{Hz, Nanos, Resolution, Ticks};
+
+use super::escape::control;
+use super::model::{
+    Engine, Frame, Kind, PeakEntry, Probes, RootCauseEntry, SkippedSite, Status, StopReason,
+    Survey, Target,
+};
+
+/// How many ops were written in full, and what became of the other calls of f0.
+pub(super) fn records(probes: &Probes) -> String {
+    let sampled = match probes.sampled {
+        0 => String::new(),
+        sampled => format!(", {sampled} more counted in the profile only"),
+    };
+    let otherwise = match probes.ended_otherwise {
+        0 => String::new(),
+        calls => format!("; {calls} calls that did not end by returning are not timed"),
+    };
+    format!(
+        "{}{sampled}, {} dropped{otherwise}",
+        probes.records, probes.dropped
+    )
+}
+
+/// What is to be added to the windows of a time table.
+pub(super) fn survey(survey: Survey) -> &'static str {
+    match survey {
+        Survey::Complete => "",
+        Survey::Unfinished => "; which functions are to be analysed is not known yet",
+    }
+}
+
+/// Which call sites have no probe, a line for each function and reason.
+pub(super) fn skipped(probes: &Probes) -> Vec<String> {
+    let mut grouped: Vec<(&SkippedSite, usize)> = Vec::new();
+    for site in &probes.skipped {
+        let alike =
+            |known: &SkippedSite| known.function == site.function && known.reason == site.reason;
+        match grouped.iter_mut().find(|(known, _)| alike(known)) {
+            Some((_, sites)) => *sites += 1,
+            None => grouped.push((site, 1)),
+        }
+    }
+    let line = |(of, sites): (&SkippedSite, usize)| {
+        let place = match (of.function.is_empty(), of.of_sites, sites) {
+            (true, ..) | (_, 0, 1) => of.site.to_string(),
+            (_, 0, sites) => format!("{}, {sites} places", of.function),
+            (_, all, sites) => format!("{}, {sites} of {all} call sites", of.function),
+        };
+        format!("{}: {}", control(&place), control(&of.reason))
+    };
+    grouped.into_iter().map(line).collect()
+}
+
+/// What was compared after detaching, and whether it is as it was.
+pub(super) fn restored(probes: &Probes) -> String {
+    let differing = format!(
+        "{} bytes differ after detaching",
+        probes.bytes_differing_after_detach
+    );
+    match probes.bytes_compared_after_detach {
+        0 => differing,
+        bytes => format!(
+            "{differing}, {} KiB compared with the files",
+            bytes.div_ceil(1024)
+        ),
+    }
+}
+
+/// A duration for people; cycles where the clock's rate is not known.
+pub(super) fn time(hz: Option<Hz>, cycles: u64) -> String {
+    match hz {
+        Some(hz) => hz.nanos(Ticks(cycles)).to_string(),
+        None => format!("{cycles} cycles"),
+    }
+}
+
+/// Microseconds as a duration for people.
+pub(super) fn microseconds(us: f64) -> String {
+    Nanos(us * 1e3).to_string()
+}
+
+/// The latencies of a peak, `262 µs to 1.0 ms`; `None` when its buckets do not exist.
+pub(super) fn range(hz: Option<Hz>, peak: &PeakEntry, resolution: u32) -> Option<String> {
+    let resolution = Resolution::new(resolution).unwrap_or_default();
+    let (first, _) = resolution.bounds(peak.first_bucket)?;
+    let (_, last) = resolution.bounds(peak.last_bucket)?;
+    Some(format!(
+        "{} to {}",
+        time(hz, first.0),
+        time(hz, last.0.saturating_add(1))
+    ))
+}
+
+/// The engine's name.
+pub(super) fn engine(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Jump => "jump",
+        Engine::Int3 => "int3",
+    }
+}
+
+/// Names of a path in one line.
+pub(super) fn path(names: &[String]) -> String {
+    let names: Vec<_> = names.iter().map(|name| control(name)).collect();
+    names.join(" → ")
+}
+
+/// A share for people: two digits, and never "0%" or "100%" for what is not.
+pub fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if share <= 0.0 {
+        "0%".to_owned()
+    } else if percent < 0.01 {
+        "<0.01%".to_owned()
+    } else if percent < 1.0 {
+        format!("{percent:.2}%")
+    } else if percent < 99.95 {
+        format!("{percent:.1}%")
+    } else if share < 1.0 {
+        ">99.9%".to_owned()
+    } else {
+        "100%".to_owned()
+    }
+}
+
+/// `file:line`, as far as known.
+pub(crate) fn source(file: Option<&str>, line: Option<u32>) -> Option<String> {
+    let file = control(file?);
+    Some(match line {
+        Some(line) => format!("{file}:{line}"),
+        None => file.into_owned(),
+    })
+}
+
+/// A status in words.
+pub(super) fn status(status: Status) -> &'static str {
+    match status {
+        Status::RootCauseFound => "root cause found",
+        Status::MaxDepthReached => "maximum depth reached",
+        Status::InProgress => "in progress",
+        Status::NotAnalysed => "not analysed",
+    }
+}
+
+/// The process: its command, its id, how it ended.
+pub(super) fn target(target: &Target) -> String {
+    let mut text = if target.command.is_empty() {
+        control(&target.exe).into_owned()
+    } else {
+        let words: Vec<_> = target.command.iter().map(|word| control(word)).collect();
+        // Programs that name themselves leave blanks behind.
+        words.join(" ").trim_end().to_owned()
+    };
+    if let Some(pid) = target.pid {
+        text.push_str(&format!(" (pid {pid})"));
+    }
+    if let Some(status) = target.exit_status {
+        text.push_str(&format!(", ended with {status}"));
+    }
+    text
+}
+
+/// What the end of the path means.
+pub(super) fn in_words(cause: &RootCauseEntry) -> String {
+    let last = cause.path.last().map_or("", String::as_str);
+    let last = control(last);
+    let what = match (cause.kind, cause.stop) {
+        (_, StopReason::StillDescending) => {
+            format!("the time is in {last} or below it; more ops are needed to tell")
+        }
+        (_, StopReason::TooRare) => format!(
+            "the time is in {last} or below it; ops that tell came too seldom to go on (--peak waits for them)"
+        ),
+        (_, StopReason::MaxDepth) => {
+            format!("the time is in {last} or below it; the path may not become longer")
+        }
+        (_, StopReason::NotInstrumentable) => {
+            let why = cause
+                .reason
+                .as_deref()
+                .unwrap_or("its calls cannot be measured");
+            format!("the time is in {last} or below it: {}", control(why))
+        }
+        (Kind::Loop, _) => format!("{last} takes the time itself, in many short calls (a loop)"),
+        (Kind::Syscall, _) => format!("the time is in the system call {last}"),
+        (Kind::Preemption, _) => "the thread was ready, but another one ran".to_owned(),
+        (Kind::Interrupt, _) => "the CPU served an interrupt".to_owned(),
+        (Kind::SoftInterrupt, _) => "the CPU did deferred work of interrupts (softirq)".to_owned(),
+        (Kind::PageFault, _) => "pages of the program's memory were brought in".to_owned(),
+        (Kind::Function, StopReason::NoCalls) => {
+            format!("{last} takes the time itself; it makes no calls")
+        }
+        (Kind::Function, StopReason::SelfTime) => format!("{last} takes the time itself"),
+    };
+    match cause.maxcount {
+        0 => what,
+        maxcount => format!("{what} (maxcount {maxcount})"),
+    }
+}
+
+/// A frame with its call site, and the inlined functions that the call stands in.
+pub(super) fn frame_lines(frame: &Frame) -> Vec<String> {
+    let name = control(&frame.name);
+    let source_line = source(frame.file.as_deref(), frame.line);
+    let site = frame.call_site.as_ref().map(ToString::to_string);
+    let site = site.as_deref().map(control);
+    let first = match (source_line, site) {
+        (Some(line), Some(site)) => format!("{name}  called at {line} ({site})"),
+        (None, Some(site)) => format!("{name}  called at {site}"),
+        (Some(line), None) => format!("{name}  {line}"),
+        (None, None) => name.into_owned(),
+    };
+    let inlined = frame.inlined_from.iter().map(|inlined| {
+        let name = control(&inlined.name);
+        match source(inlined.file.as_deref(), inlined.line) {
+            Some(line) => format!("  in {name}, inlined at {line}"),
+            None => format!("  in {name}, inlined"),
+        }
+    });
+    std::iter::once(first).chain(inlined).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_never_rounded_to_all_or_nothing() {
+        let cases = [
+            (0.0, "0%"),
+            (0.000_01, "<0.01%"),
+            (0.004, "0.40%"),
+            (0.123, "12.3%"),
+            (0.999_9, ">99.9%"),
+            (1.0, "100%"),
+        ];
+        for (share, text) in cases {
+            assert_eq!(percent(share), text);
+        }
+    }
+}
