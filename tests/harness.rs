@@ -13,17 +13,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use darc_testprogs::{Opt, program};
-use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::report::Report;
 use crate::untouched::is_probed;
-
-/// How long anything may take before it counts as hanging. Nothing passes or fails by being quicker.
-const HANGS_AFTER: Duration = Duration::from_secs(180);
+use crate::watchdog::{self, HANGS_AFTER, watched};
 
 /// The engines that this build of darc has.
 pub fn engines() -> &'static [&'static str] {
@@ -52,7 +48,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < HANGS_AFTER, "waited in vain: {what}");
+        if start.elapsed() > HANGS_AFTER {
+            panic!("waited in vain: {what}\n{}", watchdog::report());
+        }
         thread::sleep(PAUSE);
     }
 }
@@ -107,24 +105,13 @@ fn collect(stream: Option<impl Read + Send + 'static>) -> Option<Receiver<String
     Some(receiver)
 }
 
-/// Waits, in the kernel, until a child has ended; who is to learn how still can.
-fn wait_for_end(child: Pid) {
-    let (sender, ended) = mpsc::channel();
-    thread::spawn(move || {
-        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
-        while waitid(Id::Pid(child), flags) == Err(Errno::EINTR) {}
-        let _ = sender.send(());
-    });
-    let in_time = ended.recv_timeout(HANGS_AFTER);
-    assert!(in_time.is_ok(), "waited in vain: the end of {child}");
-}
-
 impl Running {
     pub fn start(command: &mut Command) -> Running {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        watchdog::started(child.id());
         let stdout = collect(child.stdout.take());
         let stderr = collect(child.stderr.take());
         Running {
@@ -152,8 +139,7 @@ impl Running {
     /// Waits for its end.
     pub fn finish(mut self) -> Finished {
         drop(self.child.stdin.take());
-        wait_for_end(Pid::from_raw(self.pid()));
-        let status = self.child.wait().expect("it is our child");
+        let status = watched("its end", || self.child.wait().expect("it is our child"));
         let rest = |stream: Option<Receiver<String>>, what: &str| {
             stream.map_or_else(String::new, |stream| {
                 stream
@@ -328,16 +314,14 @@ impl Target {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        watchdog::started(child.id());
         let stdin = child.stdin.take();
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
         while line != "ready\n" {
             line.clear();
-            assert_ne!(
-                stdout.read_line(&mut line).expect("text"),
-                0,
-                "{command:?}: ended early"
-            );
+            let read = watched("a line", || stdout.read_line(&mut line).expect("text"));
+            assert_ne!(read, 0, "{command:?}: ended early");
         }
         Target {
             child,
@@ -381,7 +365,7 @@ impl Target {
     /// Waits for the next line that it prints.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("text");
+        watched("a line", || self.stdout.read_line(&mut line).expect("text"));
         line
     }
 
@@ -389,8 +373,10 @@ impl Target {
     pub fn finish(mut self) -> Finished {
         drop(self.stdin.take());
         let mut stdout = String::new();
-        self.stdout.read_to_string(&mut stdout).expect("text");
-        let status = self.child.wait().expect("it is our child");
+        let status = watched("the end of a target", || {
+            self.stdout.read_to_string(&mut stdout).expect("text");
+            self.child.wait().expect("it is our child")
+        });
         Finished {
             status,
             stdout,

@@ -8,6 +8,7 @@ mod formats;
 mod harness;
 mod report;
 mod untouched;
+mod watchdog;
 
 mod attach;
 mod bad_input;
