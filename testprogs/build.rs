@@ -143,6 +143,7 @@ const PROGRAMS: &[Target] = &[
     c("signals", "c/signals.c", &[]),
     c("slow_callee_in_loop", "c/slow_callee_in_loop.c", &[]),
     c("stack_overflow", "c/stack_overflow.c", &[]),
+    c("squats_names", "c/squats_names.c", &[]),
     c("swaps_descriptors", "c/swaps_descriptors.c", &[]),
     c("tail_calls", "c/tail_calls.c", &[]),
     c("tail_f0", "c/tail_f0.c", &[]),

@@ -13,6 +13,7 @@ mod watchdog;
 mod attach;
 mod bad_input;
 mod bad_results;
+mod claims;
 mod death;
 mod documents;
 mod failed;

@@ -1,7 +1,7 @@
 //! Answers to `darc status` from another terminal, and to the return key.
 //!
-//! The claim on the process is a socket that nobody else has; whoever connects to it gets the results so far, as
-//! JSON, if it is the same user or root.
+//! Whoever connects to the socket of the claim on the process gets the results so far, as JSON, if it is the same user or
+//! root.
 
 use std::cell::{Cell, RefCell};
 use std::io::Write;

@@ -551,7 +551,11 @@ pub(super) fn print(mut stream: impl std::io::Write, text: &str) {
 
 /// Makes sure that no other darc measures the process.
 pub fn claim(pid: i32) -> Result<Claim, Failure> {
-    let owner = match Claim::on(pid).class(FailureKind::Other)? {
+    let claimed = Claim::on(pid).map_err(|error| match error.is_gone() {
+        true => tracing_failed(&error, pid),
+        false => Failure::new(FailureKind::Other, error),
+    })?;
+    let owner = match claimed {
         Claimed::Ours(claim) => return Ok(claim),
         Claimed::Taken(Some(owner)) => format!("process {owner}, another darc"),
         Claimed::Taken(None) => "another darc".to_owned(),

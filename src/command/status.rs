@@ -1,8 +1,8 @@
 //! `darc status`: where an analysis, a profiling or a watch stands that another darc conducts.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use darc_report as report;
 use darc_report::state::{self, Stored};
@@ -11,84 +11,104 @@ use crate::command::style::style_of;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::StatusOptions;
 use crate::output::to_stdout;
-use crate::session::claim;
+use crate::session::claim::{self, Answerer};
 use crate::terminal::warning;
 
-/// A darc that does not answer for so long is busy, or is restoring its target.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Whoever has not been told everything after so long is told that: a darc may be busy, or be restoring its target.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Asks the darc that measures the process, or every one that there is.
 ///
 /// # Errors
 /// When no darc measures, or it does not answer.
 pub fn execute(options: StatusOptions) -> Result<ExitStatus, Failure> {
-    if let Some(pid) = options.pid {
-        show(pid, &options)?;
-        return Ok(ExitStatus::Done);
-    }
-    let mut shown = false;
-    for pid in claim::claimed().class(FailureKind::Other)? {
-        // One that is just ending, or another user's, does not keep the others from being shown.
-        match show(pid, &options) {
-            Ok(()) => shown = true,
-            Err(failure) => warning::print(&failure.text()),
+    let deadline = Instant::now() + PATIENCE;
+    let answerers = claim::answerers(options.pid).map_err(|error| match options.pid {
+        Some(pid) if error.is_gone() => refuse(pid, "there is no such process"),
+        Some(pid) => refuse(pid, &error.to_string()),
+        None => Failure::new(FailureKind::Other, error),
+    })?;
+    let asked: Vec<i32> = answerers.iter().map(|answerer| answerer.pid).collect();
+    let mut failed = None;
+    let mut shown = Vec::new();
+    for answerer in answerers {
+        let pid = answerer.pid;
+        match answer(answerer, deadline, &options) {
+            Ok(()) => shown.push(pid),
+            // One that is just ending, or another user's, does not keep the others from being shown.
+            Err(failure) if options.pid.is_none() => warning::print(&failure.text()),
+            Err(failure) => failed = Some(failure),
         }
     }
-    match shown {
-        true => Ok(ExitStatus::Done),
-        false => Err(Failure::message(
+    match (options.pid, failed) {
+        _ if !shown.is_empty() => Ok(ExitStatus::Done),
+        (Some(_), Some(failure)) => Err(failure),
+        (Some(pid), None) => Err(refuse(
+            pid,
+            "no darc measures it; darc status alone lists all",
+        )),
+        (None, _) if asked.is_empty() => Err(Failure::message(
             FailureKind::Target,
             "status: no darc measures a process here; start one with darc attach or darc run",
+        )),
+        (None, _) => Err(Failure::message(
+            FailureKind::Target,
+            "status: no darc has answered; ask as the user who runs it, or as root",
         )),
     }
 }
 
-/// Asks everybody who measures the process or looks at it.
-fn show(pid: i32, options: &StatusOptions) -> Result<(), Failure> {
-    let refuse =
-        |why: String| Failure::message(FailureKind::Target, format!("process {pid}: {why}"));
-    let streams = claim::connect(pid)
-        .map_err(|_| refuse("no darc measures it; darc status alone lists all".to_owned()))?;
-    let mut failed = None;
-    let mut shown = false;
-    for stream in streams {
-        match answer(stream, options, refuse) {
-            Ok(()) => shown = true,
-            Err(failure) if failed.is_none() => failed = Some(failure),
-            Err(_) => {}
+fn refuse(pid: i32, why: &str) -> Failure {
+    Failure::message(FailureKind::Target, format!("process {pid}: {why}"))
+}
+
+/// Reads to the end, or to the deadline, however little comes at a time.
+fn read_until(mut stream: UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut part = vec![0; 1 << 16];
+    stream.set_nonblocking(false)?;
+    while bytes.len() <= state::MAX_SIZE {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(count) => bytes.extend_from_slice(&part[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(error) => return Err(error),
         }
     }
-    match failed {
-        Some(failure) if !shown => Err(failure),
-        _ => Ok(()),
-    }
+    Ok(bytes)
 }
 
 fn answer(
-    stream: UnixStream,
+    Answerer { pid, stream }: Answerer,
+    deadline: Instant,
     options: &StatusOptions,
-    refuse: impl Fn(String) -> Failure,
 ) -> Result<(), Failure> {
-    stream
-        .set_read_timeout(Some(PATIENCE))
-        .class(FailureKind::Other)?;
-    let mut bytes = Vec::new();
-    stream
-        .take(state::MAX_SIZE as u64)
-        .read_to_end(&mut bytes)
-        .map_err(|error| {
-            refuse(format!(
-                "the darc that measures it does not answer: {error}"
-            ))
-        })?;
+    let bytes = read_until(stream, deadline).map_err(|error| {
+        refuse(
+            pid,
+            &format!("the darc that measures it does not answer: {error}"),
+        )
+    })?;
     if bytes.is_empty() {
         return Err(refuse(
-            "the darc that measures it says nothing: it belongs to another user, or is just ending"
-                .to_owned(),
+            pid,
+            "the darc that measures it says nothing: it belongs to another user, or is just ending",
         ));
     }
-    let stored = state::read_stored(&bytes)
-        .map_err(|error| refuse(format!("what the darc that measures it says: {error}")))?;
+    let stored = state::read_stored(&bytes).map_err(|error| {
+        refuse(
+            pid,
+            &format!("what the darc that measures it says: {error}"),
+        )
+    })?;
     let stdout = std::io::stdout();
     let style = style_of(options.color, &stdout);
     let text = match stored {
@@ -98,4 +118,36 @@ fn answer(
         Stored::Profiles(set) => super::profile::render(&set, options.format, style)?,
     };
     to_stdout(&text).class(FailureKind::File)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn there_is_one_deadline_for_all_of_an_answer() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let drip = std::thread::spawn(move || {
+            while theirs.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let deadline = Instant::now() + Duration::from_millis(100);
+        let error = read_until(ours, deadline).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drip.join().unwrap();
+    }
+
+    #[test]
+    fn an_answer_is_read_to_its_end() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let long = vec![7; 300_000];
+        let said = long.clone();
+        let writer = std::thread::spawn(move || theirs.write_all(&said));
+        assert_eq!(read_until(ours, Instant::now() + PATIENCE).unwrap(), long);
+        writer.join().unwrap().unwrap();
+    }
 }

@@ -1,18 +1,37 @@
 //! The claim on a process: one darc measures it at a time.
 //!
-//! The jump engine leaves no tracer attached that would tell a second darc of the first. A name in the
-//! abstract socket namespace does: it can be bound once, and is free again when its owner dies, however.
-//! Who only looks at a process takes a name of its own beside that, by which it can be asked as well.
-//! Source: unix(7).
+//! The jump engine leaves no tracer attached that would tell a second darc of the first. A socket with a name in the
+//! abstract namespace does, and is gone when its owner dies, however. Anybody may take such names, so no name stops
+//! anybody: each darc has one of its own that says which process it is about, and a claim counts only if whoever made it may trace that
+//! process. Who only looks at a process has such a name too, by which it can be asked.
+//!
+//! These names are known in one network namespace. Between others, and for the moments that no name can decide, what
+//! the engine has in the process itself does ([`darc_tracer::engine::jump::clear_leftovers`]).
+//! Source: unix(7), proc_net_unix(5).
 
-use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::{Duration, Instant};
 
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use darc_tracer::identity::Identity;
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, connect, getsockopt, socket,
+};
 
-/// Held as long as this darc measures the process.
+/// What all names begin with.
+const PREFIX: &str = "darc/";
+/// For so long it is tried to learn who has a name of which too many others want something.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How often it is tried to be the first, when two darcs begin at the same moment.
+const ATTEMPTS: u32 = 4;
+
+/// Held as long as this darc measures the process, or looks at it.
 #[derive(Debug)]
 pub struct Claim {
     bound: UnixListener,
@@ -27,35 +46,75 @@ pub enum Claimed {
     Taken(Option<i32>),
 }
 
+/// What a darc does with a process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Purpose {
+    /// One at a time.
+    Measure,
+    /// Others may do so at the same time, and measure it.
+    Look,
+}
+
+impl Purpose {
+    fn word(self) -> &'static str {
+        match self {
+            Purpose::Measure => "measure",
+            Purpose::Look => "look",
+        }
+    }
+}
+
 impl Claim {
     /// Claims a process.
     ///
     /// # Errors
-    /// When no socket can be made.
-    pub fn on(pid: i32) -> io::Result<Claimed> {
-        let address = address(pid)?;
-        match UnixListener::bind_addr(&address) {
-            Ok(bound) => {
-                bound.set_nonblocking(true)?;
-                Ok(Claimed::Ours(Claim { bound }))
+    /// When there is no such process, or no socket can be made.
+    pub fn on(pid: i32) -> darc_tracer::Result<Claimed> {
+        let process = Identity::of(pid)?;
+        let trusted = Trusted::about(pid);
+        let mut owner = None;
+        for attempt in 1..=ATTEMPTS {
+            // First the own name, then the look at the others: of two that begin at the same moment one sees the other.
+            let (claim, own) = Claim::named(process, Purpose::Measure).map_err(os)?;
+            let deadline = Instant::now() + PATIENCE;
+            let others = names().map_err(os)?.into_iter();
+            let others = others.filter(|name| {
+                name.process == process && name.purpose == Purpose::Measure && name.text != own
+            });
+            let taken = others.filter_map(|name| name.connect(deadline).ok());
+            match taken.map(|(_, peer)| peer).find(|peer| trusted.is(peer)) {
+                None => return Ok(Claimed::Ours(claim)),
+                Some(peer) => owner = Some(peer.pid()).filter(|&pid| pid > 0),
             }
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                Ok(Claimed::Taken(owner(&address)))
+            drop(claim);
+            if attempt < ATTEMPTS {
+                std::thread::sleep(Duration::from_millis(random() % 32));
             }
-            Err(error) => Err(error),
         }
+        Ok(Claimed::Taken(owner))
     }
 
     /// Claims nothing, but can be asked about a process: others may measure it at the same time.
     ///
     /// # Errors
-    /// When no socket can be made.
-    pub fn beside(pid: i32) -> io::Result<Claim> {
-        // This process may look at it twice, one after the other; the numbers of ended ones come again.
-        let name = format!("{PREFIX}{pid}.{}", std::process::id());
-        let bound = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
-        bound.set_nonblocking(true)?;
-        Ok(Claim { bound })
+    /// When there is no such process, or no socket can be made.
+    pub fn beside(pid: i32) -> darc_tracer::Result<Claim> {
+        let named = Claim::named(Identity::of(pid)?, Purpose::Look);
+        Ok(named.map_err(os)?.0)
+    }
+
+    fn named(process: Identity, purpose: Purpose) -> io::Result<(Claim, String)> {
+        loop {
+            let text = format!("{PREFIX}{}/{process}/{:016x}", purpose.word(), random());
+            match UnixListener::bind_addr(&SocketAddr::from_abstract_name(&text)?) {
+                Ok(bound) => {
+                    bound.set_nonblocking(true)?;
+                    return Ok((Claim { bound }, text));
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Somebody who wants to know where the analysis stands. Never waits.
@@ -67,98 +126,243 @@ impl Claim {
     }
 }
 
-const PREFIX: &str = "darc.";
-
-fn address(pid: i32) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("{PREFIX}{pid}"))
-}
-
-/// Connections to those who measure a process or look at it; one at least.
-///
-/// # Errors
-/// When there is none.
-pub fn connect(pid: i32) -> io::Result<Vec<UnixStream>> {
-    let main = UnixStream::connect_addr(&address(pid)?);
-    let names = names().unwrap_or_default().into_iter();
-    let beside = names.filter(|(of, name)| *of == pid && name.contains('.'));
-    let beside = beside.filter_map(|(_, name)| {
-        let address = SocketAddr::from_abstract_name(format!("{PREFIX}{name}")).ok()?;
-        UnixStream::connect_addr(&address).ok()
-    });
-    let beside: Vec<UnixStream> = beside.collect();
-    match (main, beside.is_empty()) {
-        (Err(error), true) => Err(error),
-        (main, _) => Ok(main.into_iter().chain(beside).collect()),
+fn os(source: io::Error) -> darc_tracer::Error {
+    darc_tracer::Error::Os {
+        operation: "claim the process",
+        source,
     }
 }
 
-/// The processes that are measured or looked at in this network namespace.
-///
-/// # Errors
-/// When the list cannot be read.
-pub fn claimed() -> io::Result<Vec<i32>> {
-    let mut pids: Vec<i32> = names()?.into_iter().map(|(pid, _)| pid).collect();
-    pids.sort_unstable();
-    pids.dedup();
-    Ok(pids)
+fn random() -> u64 {
+    // The keys are random.
+    RandomState::new().hash_one(())
 }
 
-/// The names that have been taken without what all begin with, and the processes they are about
-/// (proc_net_unix(5): abstract names begin with `@`).
-fn names() -> io::Result<BTreeSet<(i32, String)>> {
-    let list = std::fs::read_to_string("/proc/net/unix")?;
+/// Who may say something about a process: root, this user, and whoever may trace it.
+#[derive(Clone, Copy, Debug)]
+struct Trusted {
+    own: u32,
+    of_process: u32,
+}
+
+impl Trusted {
+    /// What `/proc` shows of a process that protects itself belongs to root.
+    fn about(pid: i32) -> Trusted {
+        let entry = std::fs::metadata(format!("/proc/{pid}"));
+        Trusted {
+            own: nix::unistd::geteuid().as_raw(),
+            of_process: entry.map_or(0, |entry| entry.uid()),
+        }
+    }
+
+    fn is(self, peer: &UnixCredentials) -> bool {
+        [0, self.own, self.of_process].contains(&peer.uid())
+    }
+}
+
+/// A name that somebody has.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Name {
+    text: String,
+    purpose: Purpose,
+    process: Identity,
+}
+
+impl Name {
+    fn parse(text: &str) -> Option<Name> {
+        let mut parts = text.strip_prefix(PREFIX)?.split('/');
+        let word = parts.next()?;
+        let purpose = [Purpose::Measure, Purpose::Look]
+            .into_iter()
+            .find(|purpose| purpose.word() == word)?;
+        Some(Name {
+            text: text.to_owned(),
+            purpose,
+            process: parts.next()?.parse().ok()?,
+        })
+    }
+
+    /// A connection to whoever has the name, and who that is: the kernel says so, not they.
+    ///
+    /// Waits until the deadline when too many others wait to be heard, and for nothing else.
+    fn connect(&self, deadline: Instant) -> io::Result<(UnixStream, UnixCredentials)> {
+        let address = UnixAddr::new_abstract(self.text.as_bytes())?;
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        loop {
+            let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+            match connect(socket.as_raw_fd(), &address) {
+                Ok(()) => {
+                    let stream = UnixStream::from(socket);
+                    let peer = getsockopt(&stream, PeerCredentials)?;
+                    return Ok((stream, peer));
+                }
+                Err(Errno::EAGAIN) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+/// The names in this network namespace.
+fn names() -> io::Result<Vec<Name>> {
+    let list = std::fs::read("/proc/net/unix")?;
+    let list = String::from_utf8_lossy(&list);
     let names = list
         .lines()
-        .filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
-    let ours = names.filter_map(|name| {
-        let name = name.strip_prefix(PREFIX)?;
-        let pid = name.split('.').next()?.parse().ok()?;
-        Some((pid, name.to_owned()))
-    });
-    Ok(ours.collect())
+        .filter_map(|line| Name::parse(line.split_whitespace().nth(7)?.strip_prefix('@')?));
+    let mut names: Vec<Name> = names.collect();
+    // Each connection to a name is listed as well.
+    names.sort();
+    names.dedup();
+    Ok(names)
 }
 
-/// The process that listens at an address.
-fn owner(address: &SocketAddr) -> Option<i32> {
-    let connection = UnixStream::connect_addr(address).ok()?;
-    getsockopt(&connection, PeerCredentials)
-        .ok()
-        .map(|owner| owner.pid())
+/// A darc that can be asked.
+#[derive(Debug)]
+pub struct Answerer {
+    /// The process that it measures or looks at, by its number here.
+    pub pid: i32,
+    /// Whoever reads it to the end has the answer.
+    pub stream: UnixStream,
+}
+
+/// Connections to those who measure a process or look at it; of every process where none is named. Those who have no say
+/// about it are left out, and those of whom too many others want something.
+///
+/// # Errors
+/// When the list of names cannot be read, or there is no such process.
+pub fn answerers(pid: Option<i32>) -> darc_tracer::Result<Vec<Answerer>> {
+    let deadline = Instant::now() + PATIENCE;
+    let wanted = pid.map(Identity::of).transpose()?;
+    let names = names().map_err(os)?.into_iter();
+    let names = names.filter(|name| wanted.is_none_or(|wanted| name.process == wanted));
+    let answering = names.filter_map(|name| {
+        let pid = pid.or_else(|| name.process.number_here())?;
+        let (stream, peer) = name.connect(deadline).ok()?;
+        Trusted::about(pid)
+            .is(&peer)
+            .then_some(Answerer { pid, stream })
+    });
+    Ok(answering.collect())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Child, Command};
+
     use super::*;
+
+    /// A process that may be claimed, by its number.
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        fn start() -> Sleeper {
+            Sleeper(Command::new("sleep").arg("1000").spawn().unwrap())
+        }
+
+        fn pid(&self) -> i32 {
+            self.0.id() as i32
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    fn is_listed(pid: i32) -> bool {
+        let all = answerers(None).unwrap();
+        all.iter().any(|answerer| answerer.pid == pid)
+    }
 
     #[test]
     fn a_process_is_claimed_once_at_a_time() {
-        // No process has this number.
-        let first = Claim::on(i32::MAX).unwrap();
+        let process = Sleeper::start();
+        let pid = process.pid();
+        let first = Claim::on(pid).unwrap();
         let Claimed::Ours(claim) = &first else {
             panic!("{first:?}")
         };
         assert!(claim.asked().is_none());
-        assert!(claimed().unwrap().contains(&i32::MAX));
-        let _asker = connect(i32::MAX).unwrap();
-        assert!(claim.asked().is_some());
+        assert!(is_listed(pid));
+        let asked = answerers(Some(pid)).unwrap();
+        assert_eq!(asked.len(), 1);
+        while claim.asked().is_some() {}
         let me = std::process::id() as i32;
-        assert!(matches!(Claim::on(i32::MAX).unwrap(), Claimed::Taken(Some(owner)) if owner == me));
+        let second = Claim::on(pid).unwrap();
+        assert!(
+            matches!(second, Claimed::Taken(Some(owner)) if owner == me),
+            "{second:?}"
+        );
+        let other = Sleeper::start();
+        assert!(matches!(Claim::on(other.pid()).unwrap(), Claimed::Ours(_)));
         drop(first);
-        assert!(matches!(Claim::on(i32::MAX).unwrap(), Claimed::Ours(_)));
+        assert!(matches!(Claim::on(pid).unwrap(), Claimed::Ours(_)));
+        assert!(!is_listed(pid));
     }
 
     #[test]
     fn who_only_looks_can_be_asked_and_is_in_nobodys_way() {
-        let pid = i32::MAX - 1;
+        let process = Sleeper::start();
+        let pid = process.pid();
         let beside = Claim::beside(pid).unwrap();
-        assert!(claimed().unwrap().contains(&pid));
-        let askers = connect(pid).unwrap();
-        assert_eq!((askers.len(), beside.asked().is_some()), (1, true));
+        let another = Claim::beside(pid).unwrap();
+        assert!(is_listed(pid));
+        let askers = answerers(Some(pid)).unwrap();
+        assert_eq!(askers.len(), 2);
+        let asked = beside.asked().is_some() && another.asked().is_some();
+        assert!(asked);
         let Claimed::Ours(claim) = Claim::on(pid).unwrap() else {
             panic!("it is in the way");
         };
-        let askers = connect(pid).unwrap();
-        let asked = claim.asked().is_some() && beside.asked().is_some();
-        assert_eq!((askers.len(), asked), (2, true));
+        let askers = answerers(Some(pid)).unwrap();
+        assert_eq!((askers.len(), claim.asked().is_some()), (3, true));
+    }
+
+    #[test]
+    fn a_process_that_is_gone_cannot_be_claimed() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = child.id() as i32;
+        child.wait().unwrap();
+        assert!(Claim::on(pid).unwrap_err().is_gone());
+        assert!(answerers(Some(pid)).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn of_two_that_begin_together_one_has_it() {
+        let process = Sleeper::start();
+        let pid = process.pid();
+        for _ in 0..20 {
+            let claims: Vec<Claimed> = std::thread::scope(|scope| {
+                let both = [(); 2].map(|()| scope.spawn(|| Claim::on(pid).unwrap()));
+                both.into_iter()
+                    .map(|claim| claim.join().unwrap())
+                    .collect()
+            });
+            let ours = claims
+                .iter()
+                .filter(|claimed| matches!(claimed, Claimed::Ours(_)));
+            assert!(ours.count() <= 1, "{claims:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_says_who_is_measured() {
+        let process = Sleeper::start();
+        let identity = Identity::of(process.pid()).unwrap();
+        let name = Name::parse(&format!("darc/look/{identity}/0")).unwrap();
+        assert_eq!((name.process, name.purpose), (identity, Purpose::Look));
+        for other in [
+            "darc.7",
+            "darc/measure",
+            "darc/measure/7/0",
+            "darc/watch/1-2-3/0",
+        ] {
+            assert_eq!(Name::parse(other), None, "{other}");
+        }
     }
 }

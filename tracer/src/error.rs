@@ -5,6 +5,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use crate::addr::TargetAddr;
+use crate::proc;
 
 /// A failure while tracing a process.
 #[derive(thiserror::Error, Debug)]
@@ -108,6 +109,17 @@ impl Error {
                 tid,
                 source,
             },
+        }
+    }
+
+    /// Sorts what the kernel says of a process's entry in `/proc`. Of one that is about to end, and has no memory any more,
+    /// it says that there is none, that there is no such file, or that this is not permitted.
+    pub(crate) fn process(operation: &'static str, pid: i32, source: std::io::Error) -> Error {
+        let of_the_end = [libc::ESRCH, libc::ENOENT, libc::EACCES, libc::EPERM];
+        let may_be_gone = |errno| of_the_end.contains(&errno) && proc::is_ending(pid);
+        match source.raw_os_error() {
+            Some(errno) if may_be_gone(errno) => Error::ThreadGone { tid: pid },
+            _ => Error::Os { operation, source },
         }
     }
 

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
+use crate::proc;
 use crate::threads;
 
 /// One mapping.
@@ -79,10 +80,8 @@ impl SharedCode {
 /// # Errors
 /// When the process is gone or its maps may not be read.
 pub fn read(pid: i32) -> Result<Vec<Mapping>> {
-    let mut text = std::fs::read(format!("/proc/{pid}/maps")).map_err(|source| Error::Os {
-        operation: "read the target's mappings",
-        source,
-    })?;
+    let mut text = std::fs::read(format!("/proc/{pid}/maps"))
+        .map_err(|source| Error::process("read the target's mappings", pid, source))?;
     if text.is_empty() {
         // The entry of a process whose first thread has ended shows nothing; any other thread's does.
         let others = threads::list(pid).unwrap_or_default();
@@ -92,6 +91,9 @@ pub fn read(pid: i32) -> Result<Vec<Mapping>> {
             .filter_map(through)
             .find(|text| !text.is_empty());
         text = shown.unwrap_or_default();
+        if text.is_empty() && proc::is_ending(pid) {
+            return Err(Error::ThreadGone { tid: pid });
+        }
     }
     Ok(parse(&text))
 }

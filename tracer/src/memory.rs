@@ -1,10 +1,12 @@
 //! The target's memory, read and written through `/proc/PID/mem` (or by ptrace where that is refused).
 
 use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result};
+use crate::proc;
 use crate::sys;
 use crate::threads;
 
@@ -28,10 +30,8 @@ impl Memory {
             let through = |tid| open(format!("/proc/{pid}/task/{tid}/mem")).ok();
             others.into_iter().find_map(through).ok_or(error)
         });
-        let file = file.map_err(|source| Error::Os {
-            operation: "open the target's memory",
-            source,
-        })?;
+        let file =
+            file.map_err(|source| Error::process("open the target's memory", pid, source))?;
         Ok(Memory { pid, file })
     }
 
@@ -57,13 +57,7 @@ impl Memory {
     pub fn read(&self, addr: TargetAddr, buffer: &mut [u8]) -> Result<()> {
         self.file
             .read_exact_at(buffer, addr.0)
-            .map_err(|source| Error::Memory {
-                operation: "read",
-                pid: self.pid,
-                addr,
-                len: buffer.len(),
-                source,
-            })
+            .map_err(|source| self.failed("read", addr, buffer.len(), source))
     }
 
     /// Reads one 64-bit word.
@@ -85,13 +79,9 @@ impl Memory {
     pub fn write(&self, addr: TargetAddr, bytes: &[u8]) -> Result<()> {
         match self.file.write_all_at(bytes, addr.0) {
             Ok(()) => Ok(()),
-            Err(source) => self.poke(addr, bytes).map_err(|_| Error::Memory {
-                operation: "write",
-                pid: self.pid,
-                addr,
-                len: bytes.len(),
-                source,
-            }),
+            Err(source) => self
+                .poke(addr, bytes)
+                .map_err(|_| self.failed("write", addr, bytes.len(), source)),
         }
     }
 
@@ -101,6 +91,27 @@ impl Memory {
     /// As [`Memory::write`].
     pub fn write_word(&self, addr: TargetAddr, word: u64) -> Result<()> {
         self.write(addr, &word.to_le_bytes())
+    }
+
+    /// Of memory that is no more the kernel gives and takes no byte, which is no error to it.
+    fn failed(
+        &self,
+        operation: &'static str,
+        addr: TargetAddr,
+        len: usize,
+        source: io::Error,
+    ) -> Error {
+        let nothing = [ErrorKind::UnexpectedEof, ErrorKind::WriteZero];
+        if nothing.contains(&source.kind()) && proc::is_ending(self.pid) {
+            return Error::ThreadGone { tid: self.pid };
+        }
+        Error::Memory {
+            operation,
+            pid: self.pid,
+            addr,
+            len,
+            source,
+        }
     }
 
     fn poke(&self, addr: TargetAddr, bytes: &[u8]) -> Result<()> {
@@ -122,5 +133,38 @@ impl Memory {
 impl darc_disasm::Memory for Memory {
     fn read(&self, addr: u64, buffer: &mut [u8]) -> bool {
         Memory::read(self, TargetAddr(addr), buffer).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_process_that_has_ended_is_gone() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let pid = child.id() as i32;
+        let memory = Memory::open(pid).unwrap();
+        let nowhere = memory.read_word(TargetAddr(8)).unwrap_err();
+        assert!(!nowhere.is_gone(), "{nowhere}");
+        child.kill().unwrap();
+        for end in ["a zombie", "nothing"] {
+            while !proc::is_ending(pid) {
+                std::thread::yield_now();
+            }
+            let of_memory = [
+                memory.read_word(TargetAddr(8)).unwrap_err(),
+                memory.write_word(TargetAddr(8), 0).unwrap_err(),
+                Memory::open(pid).unwrap_err(),
+                crate::maps::read(pid).unwrap_err(),
+            ];
+            for error in of_memory {
+                assert!(error.is_gone(), "{end}: {error}");
+            }
+            child.wait().unwrap();
+        }
     }
 }

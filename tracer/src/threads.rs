@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use crate::child_signal;
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, decode};
+use crate::proc::read_text;
 use crate::sys;
 
 /// The ids of the process's threads now.
@@ -105,7 +106,7 @@ pub fn is_filtered(tid: i32) -> bool {
 /// One field of `/proc/TID/status`.
 #[must_use]
 pub fn status_field(tid: i32, field: &str) -> Option<String> {
-    let text = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let text = read_text(&format!("/proc/{tid}/status")).ok()?;
     let value = text
         .lines()
         .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
@@ -162,7 +163,7 @@ impl SignalMasks {
     /// Reads the masks of a thread; `None` when it has ended.
     #[must_use]
     pub fn of(tid: i32) -> Option<SignalMasks> {
-        let text = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+        let text = read_text(&format!("/proc/{tid}/status")).ok()?;
         let mask = |field: &str| {
             let value = text.lines().find_map(|line| line.strip_prefix(field))?;
             u64::from_str_radix(value.trim(), 16).ok()

@@ -8,6 +8,8 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
+use crate::proc::{Stat, read_text};
+
 use super::{Refusal, Seccomp};
 
 /// The bit of `CAP_SYS_PTRACE` (number 19).
@@ -107,8 +109,8 @@ impl Facts {
             return Err(Refusal::NoSuchProcess(asked));
         }
         let unreadable = |pid: i32, path: String| {
-            move |source: io::Error| match source.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::ESRCH) => Refusal::NoSuchProcess(pid),
+            move |source: io::Error| match kill(Pid::from_raw(pid), None) {
+                Err(Errno::ESRCH) => Refusal::NoSuchProcess(pid),
                 _ => {
                     let remedy = "it exists but is hidden (hidepid), or /proc is of another pid namespace; run as root";
                     Refusal::Unreadable {
@@ -126,8 +128,7 @@ impl Facts {
             .unwrap_or(asked);
 
         let path = format!("/proc/{pid}/stat");
-        let stat = Stat::parse(&read_text(&path).map_err(unreadable(pid, path.clone()))?)
-            .ok_or_else(|| unreadable(pid, path)(io::ErrorKind::InvalidData.into()))?;
+        let stat = Stat::at(&path).map_err(unreadable(pid, path))?;
         let living = living_threads(pid);
         // Of an exited leader the kernel has forgotten the program; any other thread still knows.
         let directory = match living.first() {
@@ -180,34 +181,6 @@ fn other_user_namespace(pid: i32) -> bool {
     ) {
         (Ok(own), Ok(other)) => own != other,
         _ => false,
-    }
-}
-
-/// A line of proc_pid_stat(5).
-#[derive(Debug)]
-pub(super) struct Stat {
-    pub comm: String,
-    pub state: char,
-    pub flags: u64,
-}
-
-impl Stat {
-    /// The name ends at the last `)`: it may itself contain any character.
-    pub(super) fn parse(line: &str) -> Option<Self> {
-        let (head, tail) = line.rsplit_once(')')?;
-        let (_, comm) = head.split_once('(')?;
-        let mut fields = tail.split_whitespace();
-        let state = fields.next()?.chars().next()?;
-        let flags = fields.nth(5)?.parse().ok()?;
-        Some(Self {
-            comm: comm.to_owned(),
-            state,
-            flags,
-        })
-    }
-
-    pub(super) fn is_dead(&self) -> bool {
-        matches!(self.state, 'Z' | 'X' | 'x')
     }
 }
 
@@ -282,9 +255,7 @@ fn living_threads(pid: i32) -> Vec<i32> {
         .flatten();
     let tids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let lives = |tid: &i32| {
-        let stat = read_text(&format!("/proc/{pid}/task/{tid}/stat")).ok();
-        stat.and_then(|line| Stat::parse(&line))
-            .is_some_and(|stat| !stat.is_dead())
+        Stat::at(&format!("/proc/{pid}/task/{tid}/stat")).is_ok_and(|stat| !stat.is_dead())
     };
     tids.filter(lives).collect()
 }
@@ -292,9 +263,4 @@ fn living_threads(pid: i32) -> Vec<i32> {
 fn comm(pid: i32) -> String {
     read_text(&format!("/proc/{pid}/comm"))
         .map_or_else(|_| "?".to_owned(), |comm| comm.trim_end().to_owned())
-}
-
-/// A file of `/proc` as text; processes choose their names freely, so it need not be UTF-8.
-fn read_text(path: &str) -> io::Result<String> {
-    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use nix::errno::Errno;
 
+use super::presence::Presence;
 use super::process::exit_now;
 
 /// Bytes of a page.
@@ -81,12 +82,36 @@ impl Drop for Mapping {
 
 /// Memory shared with the target, a file of its own.
 #[derive(Debug)]
-pub struct SharedWords(Mapping);
+pub struct SharedWords {
+    memory: Mapping,
+    /// Where one of the words tells that this process lives.
+    presence: Option<(usize, Presence)>,
+}
 
 impl SharedWords {
     /// Maps the first `len` bytes of the file.
     pub fn map(file: &File, len: usize) -> Result<SharedWords, Errno> {
-        Mapping::shared(file.as_fd(), len).map(SharedWords)
+        Mapping::shared(file.as_fd(), len).map(|memory| SharedWords {
+            memory,
+            presence: None,
+        })
+    }
+
+    /// Has the word at a byte offset tell whoever reads it that this process lives, until [`SharedWords::end_presence`].
+    ///
+    /// # Panics
+    /// When the offset is not aligned or outside.
+    pub fn tell_presence(&mut self, offset: usize, presence: Presence) {
+        self.end_presence();
+        presence.tell(self.memory.word(offset));
+        self.presence = Some((offset, presence));
+    }
+
+    /// Takes that back.
+    pub fn end_presence(&mut self) {
+        if let Some((offset, presence)) = self.presence.take() {
+            presence.take_back(self.memory.word(offset));
+        }
     }
 
     /// Reads the word at a byte offset; what was written before it is seen too.
@@ -95,7 +120,7 @@ impl SharedWords {
     /// When the offset is not aligned or outside.
     #[must_use]
     pub fn load(&self, offset: usize) -> u64 {
-        self.0
+        self.memory
             .word(offset)
             .load(std::sync::atomic::Ordering::Acquire)
     }
@@ -105,7 +130,7 @@ impl SharedWords {
     /// # Panics
     /// When the offset is not aligned or outside.
     pub fn store(&self, offset: usize, value: u64) {
-        self.0
+        self.memory
             .word(offset)
             .store(value, std::sync::atomic::Ordering::Release);
     }
@@ -116,7 +141,7 @@ impl SharedWords {
     /// When the offset is not aligned or outside.
     pub fn exchange(&self, offset: usize, from: u64, to: u64) -> bool {
         use std::sync::atomic::Ordering::{AcqRel, Acquire};
-        self.0
+        self.memory
             .word(offset)
             .compare_exchange(from, to, AcqRel, Acquire)
             .is_ok()
@@ -127,9 +152,16 @@ impl SharedWords {
     /// # Panics
     /// When the offset is not aligned or outside.
     pub fn increment(&self, offset: usize) {
-        self.0
+        self.memory
             .word(offset)
             .fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        // Before the memory goes.
+        self.end_presence();
     }
 }
 

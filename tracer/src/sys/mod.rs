@@ -5,6 +5,7 @@
 
 mod mapping;
 mod perf;
+mod presence;
 mod process;
 mod ptrace;
 
@@ -12,6 +13,7 @@ use darc_record::Tsc;
 
 pub use mapping::{CodePage, PAGE, SharedWords};
 pub use perf::{RingPages, perf_disable, perf_enable, perf_event_open, perf_set_output};
+pub use presence::{Presence, is_present, own_number};
 #[cfg(test)]
 pub use process::exit_now;
 pub use process::{

@@ -36,6 +36,8 @@ impl Jump {
         if let Some(mut space) = self.space.take() {
             outcome = self.remove(&mut space);
             space.rings.add_to(&mut self.counters);
+            // What may stay mapped is nobody's from now on.
+            space.rings.end_presence();
             self.counters.bytes_differing += space.patches.bytes_differing();
             if !self.watch.is_alive() || !space.installed.is_there(&self.memory) {
                 // Nothing is left that could be restored, or everything was.
@@ -121,11 +123,8 @@ fn lead_out(thread: &Stopped, ends: &HashMap<u64, u64>) -> Result<()> {
 pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
     let memory = Memory::open(pid)?;
     let found = Installed::find(pid, &memory);
-    let owner = found.iter().find_map(|installed| installed.owner(&memory));
-    if let Some(owner) = owner {
-        return Err(Error::Unsuitable(format!(
-            "process {pid}: is already traced by process {owner}, another darc; end that one first"
-        )));
+    if found.iter().any(|found| found.belongs_to_another(&memory)) {
+        return Err(taken(pid));
     }
     let mut cleared = Cleared::Nothing;
     for installed in found {
@@ -135,6 +134,13 @@ pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
         };
     }
     Ok(cleared)
+}
+
+/// Why a process cannot be measured that another tracer measures.
+pub(super) fn taken(pid: i32) -> Error {
+    Error::Unsuitable(format!(
+        "process {pid}: another darc measures it, perhaps from another container; wait until that has ended, or end it"
+    ))
 }
 
 fn clear(pid: i32, memory: &Memory, installed: &Installed) -> Result<Cleared> {

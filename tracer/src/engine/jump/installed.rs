@@ -288,13 +288,6 @@ impl Installed {
     }
 }
 
-/// When a process began, in clock ticks since boot (proc_pid_stat(5), field 22).
-pub fn began(pid: u64) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(19)?.parse().ok()
-}
-
 pub fn control_bytes(blocks: u32) -> u64 {
     BLOCKS + u64::from(blocks) * block::SIZE
 }

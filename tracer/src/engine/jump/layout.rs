@@ -357,7 +357,7 @@ pub mod ring {
     pub const TAIL: u64 = 64;
     /// In the first ring: address of the control mapping.
     pub const CONTROL: u64 = 128;
-    /// In the first ring: the tracer's process id, and when that process began.
+    /// In the first ring: a word that tells whether the tracer lives ([`crate::sys::Presence`]), and the tracer's own number.
     pub const OWNER: u64 = 136;
     /// For each latency range how many more records may be written; refilled by the reader.
     pub const BUDGETS: u64 = 0x200;

@@ -4,13 +4,14 @@ use darc_disasm::Registers as _;
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
+use crate::identity;
 use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::remote_call::{RemoteCaller, Worker};
-use crate::threads;
+use crate::sys::{self, Presence};
 
 use super::asm::Surroundings;
-use super::installed::{Costs, Installed, MOST_BLOCKS, Room, began, control_bytes, rings_bytes};
+use super::installed::{Costs, Installed, MOST_BLOCKS, Room, control_bytes, rings_bytes};
 use super::layout::{HEADER, LIVE, MAGIC, header, ring};
 use super::ring::Rings;
 use super::shared;
@@ -67,7 +68,8 @@ fn give_back_control(
 }
 
 /// Maps control data and rings, which [`Installed::fill`] has to fill. The target's own list of descriptors is as
-/// before afterwards, and so are its mappings where this fails.
+/// before afterwards, and so are its mappings where this fails. `presence` tells from the first moment on that a tracer
+/// lives which they belong to.
 ///
 /// # Errors
 /// When the target has no thread pointers, or may not map memory.
@@ -76,12 +78,13 @@ pub fn map(
     memory: &Memory,
     world: &mut World,
     (caller, mappings): (RemoteCaller, &[Mapping]),
+    presence: Presence,
     (costs, room): (Costs, Room),
 ) -> Result<(Installed, Rings)> {
     let tid_offset = thread_pointers(pid, memory, world)?;
     let threads = world.threads().count();
     let blocks = (2 * threads + SPARE_BLOCKS).min(MOST_BLOCKS);
-    let (control, words, rings) = caller.borrow(world.workers()?, mappings, |worker| {
+    let (control, mut words, rings) = caller.borrow(world.workers()?, mappings, |worker| {
         let control = map_control(worker, memory, blocks)?;
         let name = TargetAddr(control + HEADER);
         let len = rings_bytes(blocks as u32, room.ring_bytes());
@@ -90,11 +93,10 @@ pub fn map(
             Err(error) => Err(give_back_control(worker, control, blocks, error)?),
         }
     })?;
-    let me = std::process::id();
-    words.store(ring::OWNER as usize, me.into());
-    words.store(ring::OWNER as usize + 8, began(me.into()).unwrap_or(0));
+    words.store(ring::OWNER as usize + 8, sys::own_number());
+    words.tell_presence(ring::OWNER as usize, presence);
     let around = Surroundings {
-        pid: id_in_target(pid).unwrap_or(pid),
+        pid: identity::number_inside(pid).unwrap_or(pid),
         control,
         rings,
         ring_bytes: room.ring_bytes(),
@@ -126,7 +128,7 @@ fn thread_pointers(pid: i32, memory: &Memory, world: &World) -> Result<Option<u3
     const KNOWN: [u32; 2] = [0x2d0, 0x30];
     let mut fits = KNOWN.to_vec();
     // Most programs see the ids that everybody sees.
-    let same_ids = ids(pid).is_some_and(|ids| ids.len() == 1);
+    let same_ids = identity::numbers(pid).is_some_and(|numbers| numbers.len() == 1);
     for thread in world.threads() {
         let Some(registers) = unless_gone(thread.registers())? else {
             continue;
@@ -140,7 +142,7 @@ fn thread_pointers(pid: i32, memory: &Memory, world: &World) -> Result<Option<u3
         }
         let id = match same_ids {
             true => Some(thread.tid()),
-            false => id_in_target(thread.tid()),
+            false => identity::number_inside(thread.tid()),
         };
         fits.retain(|&offset| {
             let at = TargetAddr(pointer + u64::from(offset));
@@ -150,15 +152,4 @@ fn thread_pointers(pid: i32, memory: &Memory, world: &World) -> Result<Option<u3
         });
     }
     Ok(fits.first().copied())
-}
-
-/// A thread's ids, from the pid namespace of `/proc` to its own (proc_pid_status(5), `NSpid`).
-fn ids(tid: i32) -> Option<Vec<i32>> {
-    let ids = threads::status_field(tid, "NSpid")?;
-    ids.split_whitespace().map(|id| id.parse().ok()).collect()
-}
-
-/// A thread's id in its own pid namespace.
-fn id_in_target(tid: i32) -> Option<i32> {
-    ids(tid)?.pop()
 }

@@ -47,6 +47,7 @@ use crate::memory::Memory;
 use crate::plan::{Mark, Plan};
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
+use crate::sys::Presence;
 use darc_record::{FnodeId, Ticks};
 
 pub use calibrate::{Calibration, calibrate};
@@ -54,7 +55,7 @@ pub use detach::{Cleared, clear_leftovers};
 pub use launched::OPTIONS;
 pub use profiler::{BucketCount, Counts, Profiler, calibrate_counting};
 
-use installed::{Costs, Room};
+use installed::{Costs, Installed, Room};
 use layout::{HEADER, header, ring as ring_layout};
 use patches::Patch;
 use recycling::Recycling;
@@ -191,10 +192,19 @@ impl Jump {
         let pid = self.pid;
         let memory = self.memory.again()?;
         let mappings = maps::read(pid)?;
-        let mut space = match self.space.take() {
-            Some(space) => space,
-            None => self.map_space(&memory, &mappings)?,
+        let (mut space, is_new) = match self.space.take() {
+            Some(space) => (space, false),
+            None => (self.map_space(&memory, &mappings)?, true),
         };
+        if is_new
+            && Installed::find(pid, &memory)
+                .iter()
+                .any(|found| found.belongs_to_another(&memory))
+        {
+            // It looked at the same moment. Whoever comes later sees the earlier one, or both see each other.
+            self.space = Some(space);
+            return Err(detach::taken(pid));
+        }
         let outcome = self.while_stopped(|world| {
             if !space.installed.is_there(&memory) {
                 // Another program runs by now, in which nothing must be mapped.
@@ -228,8 +238,13 @@ impl Jump {
     fn map_space(&mut self, memory: &Memory, mappings: &[Mapping]) -> Result<Space> {
         let (pid, costs) = (self.pid, (self.costs, self.room));
         let caller = RemoteCaller::find(pid, memory, mappings)?;
-        let (installed, rings) = self
-            .while_stopped(|world| mapping::map(pid, memory, world, (caller, mappings), costs))?;
+        let presence = Presence::new().map_err(|source| Error::Os {
+            operation: "start a thread",
+            source,
+        })?;
+        let caller = (caller, mappings);
+        let (installed, rings) =
+            self.while_stopped(|world| mapping::map(pid, memory, world, caller, presence, costs))?;
         Ok(Space::new(installed, rings))
     }
 

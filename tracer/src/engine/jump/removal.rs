@@ -11,9 +11,7 @@ use crate::sys;
 use crate::threads;
 
 use super::asm::Surroundings;
-use super::installed::{
-    CodeArena, Installed, MOST_BLOCKS, NAME, Room, began, control_bytes, rings_bytes,
-};
+use super::installed::{CodeArena, Installed, MOST_BLOCKS, NAME, Room, control_bytes, rings_bytes};
 use super::layout::{BLOCKS, HEADER, MAGIC, block, entry, header, place, ring};
 use super::world::{Resumption, World};
 
@@ -82,17 +80,14 @@ impl Installed {
             .collect()
     }
 
-    /// The tracer that made these mappings, if it still lives and is not this one.
+    /// Whether another tracer has made these mappings that lives.
     #[must_use]
-    pub fn owner(&self, memory: &Memory) -> Option<u64> {
+    pub fn belongs_to_another(&self, memory: &Memory) -> bool {
         let field = |offset| {
-            memory
-                .read_word(TargetAddr(self.around.rings + offset))
-                .ok()
+            let at = TargetAddr(self.around.rings + offset);
+            memory.read_word(at).unwrap_or(0)
         };
-        let (pid, since) = (field(ring::OWNER)?, field(ring::OWNER + 8)?);
-        let other = pid != u64::from(std::process::id());
-        (other && began(pid) == Some(since)).then_some(pid)
+        sys::is_present(field(ring::OWNER)) && field(ring::OWNER + 8) != sys::own_number()
     }
 
     /// Puts back the return addresses that are hidden on the stacks of all threads.

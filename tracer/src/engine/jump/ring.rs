@@ -116,6 +116,11 @@ impl Rings {
         self.stride
     }
 
+    /// Tells others no longer that this tracer lives.
+    pub fn end_presence(&mut self) {
+        self.words.end_presence();
+    }
+
     /// The memory itself.
     #[must_use]
     pub fn words(&self) -> &SharedWords {

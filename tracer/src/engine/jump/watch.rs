@@ -10,6 +10,7 @@ use crate::engine::Notice;
 use crate::error::{Error, Result};
 use crate::maps;
 use crate::memory::Memory;
+use crate::proc::Stat;
 use crate::sys;
 
 use super::installed::Installed;
@@ -146,11 +147,9 @@ impl Watch {
     }
 }
 
-/// The wait status of a process that its parent has not waited for yet (proc_pid_stat(5), the last field).
+/// The wait status of a process that its parent has not waited for yet (proc_pid_stat(5), `exit_code`).
 fn zombie_status(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().last()?.parse().ok()
+    Stat::of(pid).ok()?.field(52)
 }
 
 /// The code that is mapped from files: what changes when libraries come and go.

@@ -318,13 +318,14 @@ pub fn parked<T>(
 
 #[cfg(test)]
 mod tests {
+    use crate::proc::Stat;
+
     use super::*;
 
     /// The scheduling policy of a thread (proc_pid_stat(5), field 41); zero is that of most.
     fn policy(thread: &str) -> String {
-        let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).unwrap();
-        let (_, fields) = stat.rsplit_once(')').unwrap();
-        fields.split_whitespace().nth(38).unwrap().to_owned()
+        let stat = Stat::at(&format!("/proc/{thread}/stat")).unwrap();
+        stat.field(41).unwrap()
     }
 
     #[test]
