@@ -1,6 +1,6 @@
 //! What a measured program could notice, and must not.
 
-use darc_testprogs::{ground_truth, program};
+use darc_testprogs::{Opt, ground_truth, program};
 
 use crate::harness::{Target, Task, for_all, measured, turn};
 use crate::untouched::ProcessState;
@@ -205,5 +205,30 @@ fn a_program_that_writes_its_own_code() {
         let finished = target.finish();
         assert_eq!(finished.stdout, "wrong=0\n", "{finished:#?}");
         assert!(finished.status.success(), "{finished:#?}");
+    });
+}
+
+/// Nobody puts another return address before a function that does more with it than return there.
+#[test]
+fn functions_that_use_their_return_address() {
+    let _turn = turn();
+    for_all(|engine, opt| {
+        for (name, ops) in [
+            ("looks_at_caller", "400"),
+            ("looks_at_caller_no_plt", "400"),
+            ("split_stack", "2000"),
+        ] {
+            let task = Task::new(engine, "serve").options(&["--decision-ops", "100"]);
+            let analysis = task.run_like_native(&program(name, opt), &[ops]);
+            assert!(analysis.report().ops() > 0, "{name}: {analysis:#?}");
+        }
+        let analysis = Task::new(engine, "find").run(&program("looks_at_caller", opt), &["20"]);
+        match opt {
+            Opt::O2 => {
+                let line = analysis.darc.failure(3);
+                assert!(line.contains("dlsym, which looks at"), "{line}");
+            }
+            Opt::O0 => assert!(analysis.report().ops() > 0, "{analysis:#?}"),
+        }
     });
 }

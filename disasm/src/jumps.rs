@@ -1,6 +1,6 @@
-//! The direct jumps in a piece of code, decoded from its beginning on.
+//! The jumps in a piece of code, decoded from its beginning on.
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, OpKind};
 
 /// Every jump that names its target: where it is, and where it leads. Calls are none.
 #[must_use]
@@ -18,6 +18,19 @@ pub fn direct_jumps(bytes: &[u8], at: u64) -> Vec<(u64, u64)> {
         .collect()
 }
 
+/// The fixed places in memory that hold where jumps lead.
+#[must_use]
+pub fn jumps_through(bytes: &[u8], at: u64) -> Vec<u64> {
+    let decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
+    decoder
+        .into_iter()
+        .filter(|instruction| {
+            instruction.code() == Code::Jmp_rm64 && instruction.is_ip_rel_memory_operand()
+        })
+        .map(|instruction| instruction.ip_rel_memory_address())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,5 +43,12 @@ mod tests {
             direct_jumps(&bytes, 0x1000),
             [(0x1000, 0x1004), (0x1002, 0x1000)]
         );
+    }
+
+    #[test]
+    fn places_that_jumps_read_are_found() {
+        // jmp *0x10(%rip); call *0x10(%rip); jmp *(%rax)
+        let bytes = [0xff, 0x25, 16, 0, 0, 0, 0xff, 0x15, 16, 0, 0, 0, 0xff, 0x20];
+        assert_eq!(jumps_through(&bytes, 0x1000), [0x1016]);
     }
 }

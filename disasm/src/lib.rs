@@ -28,7 +28,7 @@ pub use calls::{
 pub use code::{CodePart, FunctionCode, Memory, NoMemory};
 pub use extent::function_at;
 pub use iced_x86::Instruction;
-pub use jumps::direct_jumps;
+pub use jumps::{direct_jumps, jumps_through};
 pub use loops::{Dominators, Loop, Loops};
 pub use operand::{Gpr, MemoryOperand, Operand, Registers, Segment};
 pub use plt::got_slot;

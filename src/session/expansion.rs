@@ -10,7 +10,8 @@ use darc_analysis::{Callee, SiteId};
 
 use super::catalog::Reach;
 use super::code::{CodeCache, Unpatched};
-use super::investigation::{Investigation, returns_twice};
+use super::investigation::Investigation;
+use super::return_address;
 
 /// The calls of the function that begins at `entry`. Those that cannot be measured are noted as skipped.
 ///
@@ -25,9 +26,7 @@ pub fn calls(
     let scanned = code.scan(entry, &investigation.modules, engine)?;
     let mut calls = Vec::new();
     for site in &scanned.sites {
-        if let Some(name) = returning_twice(investigation, &site.kind) {
-            let reason =
-                format!("{name} remembers where it returns to, which a probe must not disturb");
+        if let Some(reason) = return_address::is_used_at(&investigation.modules, site) {
             investigation.skip(TargetAddr(site.addr), reason);
             continue;
         }
@@ -90,19 +89,4 @@ pub fn by_blocks(
     }
     let chunks = groups.values().flat_map(|group| group.chunks(most.max(1)));
     chunks.map(<[_]>::to_vec).collect()
-}
-
-/// The name of a directly called function that remembers its return address.
-fn returning_twice(investigation: &Investigation, kind: &SiteKind) -> Option<String> {
-    let (SiteKind::Call(Target::Direct(to))
-    | SiteKind::TailJump {
-        target: Target::Direct(to),
-        ..
-    }) = kind
-    else {
-        return None;
-    };
-    let place = investigation.modules.place(TargetAddr(*to))?;
-    let name = investigation.naming().name(place);
-    returns_twice(&name).then_some(name)
 }

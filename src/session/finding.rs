@@ -10,7 +10,7 @@ use super::hooks::Hooks;
 use super::modules::{CodeRef, Modules};
 use super::startup::Changes;
 use super::suspicion::Suspicion;
-use super::{Libraries, Session, SessionError, entrances};
+use super::{Libraries, Session, SessionError, entrances, return_address};
 
 impl Session<'_> {
     pub(super) fn is_f0_loaded(&self) -> bool {
@@ -85,6 +85,11 @@ impl Session<'_> {
             .map_err(|reason| {
                 SessionError::Unsuitable(format!("f0 cannot be instrumented: {reason}"))
             })?;
+        if let Some(reason) = return_address::is_used(&self.investigation.modules, f0) {
+            return Err(SessionError::Unsuitable(format!(
+                "f0 cannot be measured: {reason}; take a function that calls it"
+            )));
+        }
         let ends = match self.engine.kind() {
             EngineKind::Int3 => Ok(Ends::default()),
             EngineKind::Jump => entrances::ends_of_f0(&self.investigation.modules, f0),

@@ -22,6 +22,7 @@ use super::modules::{CodeRef, ModuleId, Modules};
 use super::narrowing::Narrowed;
 use super::patience::Patience;
 use super::placing::Unbound;
+use super::return_address;
 use crate::options::{Blocks, Preemption};
 
 /// More targets than this of one indirect site share one fnode.
@@ -291,7 +292,7 @@ impl Investigation {
         }
         // A system call site's target is the number of the call.
         match self.modules.place(target) {
-            Some(place) if returns_twice(&self.naming().name(place)) => {
+            Some(place) if return_address::is_used(&self.modules, place).is_some() => {
                 Learnt::Other(NewTarget::Unmeasured)
             }
             Some(place) => Learnt::Callee(place),
@@ -407,27 +408,6 @@ impl Sink for Investigation {
         self.analysis.told_apart(parent, darc_tracer::tsc());
         NewTarget::Fnode(child)
     }
-}
-
-/// Whether a function remembers its return address beyond its return: a probe that hides it would be
-/// remembered instead, and met when the probe is long gone.
-#[must_use]
-pub fn returns_twice(name: &str) -> bool {
-    const NAMES: [&str; 12] = [
-        "setjmp",
-        "_setjmp",
-        "__setjmp",
-        "sigsetjmp",
-        "__sigsetjmp",
-        "getcontext",
-        "__getcontext",
-        "swapcontext",
-        "__swapcontext",
-        "vfork",
-        "__vfork",
-        "savectx",
-    ];
-    NAMES.contains(&name) || name.ends_with("jump_fcontext")
 }
 
 #[cfg(test)]

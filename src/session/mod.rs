@@ -33,6 +33,7 @@ pub mod profiling;
 pub mod program;
 mod question;
 mod restored;
+mod return_address;
 pub mod serving;
 mod stacks;
 mod startup;

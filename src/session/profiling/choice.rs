@@ -11,6 +11,7 @@ use darc_tracer::engine::Engine;
 use crate::session::callee::{Destination, behind_plt, exported};
 use crate::session::code::CodeCache;
 use crate::session::modules::{CodeRef, ModuleId, Modules};
+use crate::session::return_address;
 
 use super::refused;
 
@@ -115,8 +116,12 @@ impl Source<'_> {
                 .image
                 .as_ref()
                 .and_then(|i| i.function_at(place.addr));
-            match function.and_then(|function| refused::reason(file, function)) {
-                Some(reason) => found.refused.push((place, reason.to_owned())),
+            let strange = function.and_then(|function| refused::reason(file, function));
+            let reason = strange
+                .map(str::to_owned)
+                .or_else(|| return_address::is_used(self.modules, place));
+            match reason {
+                Some(reason) => found.refused.push((place, reason)),
                 None => drop(found.functions.insert(place)),
             }
         }

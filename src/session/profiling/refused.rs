@@ -9,8 +9,6 @@ use crate::session::SessionError;
 const ENTERED_STRANGELY: &str =
     "it is not entered by a call, so there is no return address to be hidden";
 const UNWINDER: &str = "it belongs to the unwinder, which reads return addresses from the stack";
-const LOOKS_AT_CALLER: &str = "it looks at its return address to know its caller";
-const RETURNS_TWICE: &str = "it remembers where it returns to, which a probe must not disturb";
 
 /// Entered by a jump, a return or the kernel: the program's start (System V ABI for AMD64, 3.4.1), signal
 /// trampolines (sigreturn(2)), lazy binding, new contexts (makecontext(3)).
@@ -26,24 +24,6 @@ const NOT_CALLED: [&str; 9] = [
     "__kernel_rt_sigreturn",
 ];
 const NOT_CALLED_PREFIXES: [&str; 2] = ["_dl_runtime_resolve", "_dl_runtime_profile"];
-
-/// They ask `__builtin_return_address` who calls: dlopen(3), dlsym(3), profiling hooks of compilers.
-const CALLER_MATTERS: [&str; 14] = [
-    "dlopen",
-    "__dlopen",
-    "dlmopen",
-    "__dlmopen",
-    "dlsym",
-    "__dlsym",
-    "dlvsym",
-    "__dlvsym",
-    "mcount",
-    "_mcount",
-    "__fentry__",
-    "_dl_mcount_wrapper",
-    "_dl_mcount_wrapper_check",
-    "__cyg_profile_func_enter",
-];
 
 const UNWINDER_PREFIXES: [&str; 4] = ["_Unwind_", "uw_", "unw_", "__unw_"];
 const UNWINDER_FILES: [&str; 2] = ["libgcc_s", "libunwind"];
@@ -87,10 +67,6 @@ fn of_name(name: &str) -> Option<&'static str> {
         Some(ENTERED_STRANGELY)
     } else if begins(&UNWINDER_PREFIXES) {
         Some(UNWINDER)
-    } else if CALLER_MATTERS.contains(&name) {
-        Some(LOOKS_AT_CALLER)
-    } else if super::super::investigation::returns_twice(name) {
-        Some(RETURNS_TWICE)
     } else {
         None
     }
@@ -105,13 +81,7 @@ mod tests {
         for name in ["main", "malloc", "start", "uwe", "dlclose", "_dl_fixup"] {
             assert_eq!(of_name(name), None, "{name}");
         }
-        for name in [
-            "_start",
-            "_dl_runtime_resolve_xsavec",
-            "_Unwind_Resume",
-            "dlsym",
-            "vfork",
-        ] {
+        for name in ["_start", "_dl_runtime_resolve_xsavec", "_Unwind_Resume"] {
             assert!(of_name(name).is_some(), "{name}");
         }
     }

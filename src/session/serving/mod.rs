@@ -23,6 +23,7 @@ use super::SessionError;
 use super::code::CodeCache;
 use super::investigation::Investigation;
 use super::modules::CodeRef;
+use super::return_address;
 use super::waited::Waited;
 
 mod stored;
@@ -164,9 +165,12 @@ impl Serving {
             let Some(addr) = main.modules.locate(at) else {
                 return Ok(None);
             };
-            let scanned = code.scan(addr, &main.modules, engine).map_err(|why| {
-                SessionError::Unsuitable(format!("{}: {why}", main.naming().name(at)))
-            })?;
+            let unsuitable =
+                |why| SessionError::Unsuitable(format!("{}: {why}", main.naming().name(at)));
+            if let Some(why) = return_address::is_used(&main.modules, at) {
+                return Err(unsuitable(why));
+            }
+            let scanned = code.scan(addr, &main.modules, engine).map_err(unsuitable)?;
             Ok::<_, SessionError>(Some(Noticed {
                 code: Arc::clone(&scanned.code),
                 chain: end.object.chain(),

@@ -4,8 +4,8 @@ use super::items::{Inside, Item, Key, Level, Offset};
 use super::{History, Watching};
 use crate::session::SessionError;
 use crate::session::code::CodeCache;
-use crate::session::investigation::returns_twice;
 use crate::session::profiling::choice::{Callee, Source};
+use crate::session::return_address;
 
 impl Watching {
     /// Watches what an item calls. Says what was left out.
@@ -60,7 +60,7 @@ impl Watching {
                 Some(callee) => self.name(callee),
                 None => format!("*pointer at {offset}"),
             };
-            if returns_twice(&name) {
+            if return_address::is_used_at(&self.modules, site).is_some() {
                 elsewhere += 1;
                 continue;
             }
