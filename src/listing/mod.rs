@@ -132,7 +132,7 @@ pub fn list(images: &[&Image], query: &Query) -> Listing {
     let mut found: Vec<(&Image, &Function, String)> = Vec::new();
     for image in images {
         for function in image.functions() {
-            let name = function.demangled();
+            let name = image.name_of(function);
             if fits(query, function, &name) {
                 found.push((image, function, name));
             }

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use darc_symbols::{DebugSearch, FileAddr, Image};
+use darc_symbols::{DebugSearch, FileAddr, Image, demangle};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::maps;
 use darc_tracer::memory::Memory;
@@ -235,7 +235,9 @@ impl Names for World {
                 let function = frames
                     .last()
                     .map(|frame| frame.function.clone())
-                    .or_else(|| image.plt_name(addr).map(|name| format!("{name}@plt")));
+                    .or_else(|| image
+                            .plt_name(addr)
+                            .map(|name| format!("{}@plt", demangle(&name))));
                 Named {
                     function: function.unwrap_or(unnamed.function),
                     module: unnamed.module,

@@ -185,26 +185,12 @@ impl Naming<'_> {
     #[must_use]
     pub fn name(&self, at: CodeRef) -> String {
         let module = self.modules.get(at.module);
-        let short = || {
-            module
-                .path
-                .rsplit('/')
-                .next()
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let Some(image) = &module.image else {
-            return format!("{}+{:#x}", short(), at.addr.0);
-        };
-        if let Some(name) = image.plt_name(at.addr) {
-            return name;
-        }
-        match image.function_at(at.addr) {
-            Some(function) if function.raw_name().is_some() => match at.addr.0 - function.addr.0 {
-                0 => function.demangled(),
-                inside => format!("{}+{inside:#x}", function.demangled()),
-            },
-            _ => format!("{}+{:#x}", short(), at.addr.0),
+        match &module.image {
+            Some(image) => image.name_at(at.addr),
+            None => {
+                let file = module.path.rsplit('/').next().unwrap_or_default();
+                format!("{file}+{:#x}", at.addr.0)
+            }
         }
     }
 }

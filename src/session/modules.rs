@@ -244,9 +244,9 @@ impl Modules {
         let around = image.and_then(|image| image.function_at(place.addr));
         match around.filter(|function| function.addr != place.addr) {
             Some(function) => Err(LookupError::NotAnEntry {
-                module: module.path.clone(),
+                module: image.map_or_else(|| module.path.clone(), Image::module),
                 addr: place.addr,
-                inside: Some((function.demangled(), function.addr)),
+                inside: image.map(|image| (image.name_of(function), function.addr)),
             }),
             None => Ok(place),
         }

@@ -42,7 +42,7 @@ impl DebugSearch {
     }
 
     /// A path of the target's file system as it is opened here.
-    fn rooted(&self, path: &Path) -> PathBuf {
+    pub(crate) fn rooted(&self, path: &Path) -> PathBuf {
         let relative: PathBuf = path
             .components()
             .filter(|c| matches!(c, Component::Normal(_)))
@@ -195,26 +195,29 @@ pub(crate) fn find_supplement(
 
 /// Opens a candidate; a file that is not there is no event.
 pub(crate) fn open(path: &Path, warn: &mut dyn FnMut(String)) -> Option<Elf> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(OPEN_FLAGS)
-        .open(path)
-        .ok()?;
-    Elf::open(file, path)
+    Elf::open(open_file(path)?, path)
         .inspect_err(|error| warn(error.to_string()))
         .ok()
 }
 
 fn checksum_of(path: &Path) -> Option<u32> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(OPEN_FLAGS)
-        .open(path)
-        .ok()?;
-    let regular = file
-        .metadata()
-        .is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MAX_CHECKSUMMED);
-    if regular { crc32_of(&file).ok() } else { None }
+    let file = open_regular(path)?;
+    let small = file.metadata().is_ok_and(|it| it.len() <= MAX_CHECKSUMMED);
+    if small { crc32_of(&file).ok() } else { None }
+}
+
+/// Opens what may be anything, without waiting for it.
+fn open_file(path: &Path) -> Option<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OPEN_FLAGS);
+    options.open(path).ok()
+}
+
+/// Opens a regular file, and nothing else.
+pub(crate) fn open_regular(path: &Path) -> Option<File> {
+    let file = open_file(path)?;
+    let regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
+    regular.then_some(file)
 }
 
 fn crc32_of(file: &File) -> std::io::Result<u32> {

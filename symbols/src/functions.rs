@@ -1,7 +1,6 @@
 //! The functions of one file: from symbols, and from the unwind table where there are none.
 
 use crate::addr::{AddrRange, FileAddr};
-use crate::demangle::demangle;
 use crate::elf::Elf;
 use crate::grouping;
 use crate::symtab::{Name, SymbolTable, Version};
@@ -86,12 +85,6 @@ impl Function {
     /// each.
     pub fn is_weak(&self) -> bool {
         self.linkage == Linkage::Weak
-    }
-
-    /// The name for people. A function without a symbol is called by its address in the file, `sub_401000`.
-    pub fn demangled(&self) -> String {
-        self.raw_name()
-            .map_or_else(|| format!("sub_{:x}", self.addr), demangle)
     }
 
     /// Entry to end, without the cold parts, where the end is known.

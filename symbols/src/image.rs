@@ -17,6 +17,7 @@ use crate::functions::{Function, FunctionTable, SymbolSource};
 use crate::inlined::{self, InlinedCopy};
 use crate::lines::{Frame, Lines, Statement};
 use crate::matching::{self, Match};
+use crate::package;
 use crate::plt::{Slot, Slots};
 use crate::spec::NameSpec;
 use crate::suggest;
@@ -52,6 +53,7 @@ pub enum ImageKind {
 /// One ELF file and what is known about its code.
 pub struct Image {
     elf: Elf,
+    pub(crate) alias: Option<String>,
     build_id: Option<BuildId>,
     kind: ImageKind,
     search: DebugSearch,
@@ -60,6 +62,8 @@ pub struct Image {
     functions: OnceLock<FunctionTable>,
     slots: OnceLock<Slots>,
     lines: OnceLock<Option<Mutex<Lines>>>,
+    /// The command that installs its symbols, once somebody has asked.
+    install: OnceLock<Option<String>>,
     warnings: Mutex<Vec<String>>,
 }
 
@@ -88,6 +92,7 @@ impl Image {
         Image {
             build_id: elf.build_id(),
             kind: kind(&elf),
+            alias: None,
             search: search.clone(),
             elf,
             debug: OnceLock::new(),
@@ -95,6 +100,7 @@ impl Image {
             functions: OnceLock::new(),
             slots: OnceLock::new(),
             lines: OnceLock::new(),
+            install: OnceLock::new(),
             warnings: Mutex::new(Vec::new()),
         }
     }
@@ -102,13 +108,6 @@ impl Image {
     /// The path it was opened with.
     pub fn path(&self) -> &Path {
         self.elf.path()
-    }
-
-    /// The last component of the path: how a module is called in look-ups and reports.
-    pub fn module(&self) -> String {
-        self.path()
-            .file_name()
-            .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
     }
 
     /// The build-id, if the linker wrote one.
@@ -290,6 +289,12 @@ impl Image {
         })
     }
 
+    /// The command that installs the file's symbols, where the package manager's files tell it.
+    pub(crate) fn install(&self) -> Option<String> {
+        let find = || package::install_symbols(&self.search, self.path(), self.build_id());
+        self.install.get_or_init(find).clone()
+    }
+
     fn debug_file(&self) -> Option<&Elf> {
         let find = || debugfile::find(&self.elf, &self.search, &mut |warning| self.warn(warning));
         self.debug.get_or_init(find).as_ref()
@@ -305,9 +310,9 @@ impl Image {
         let around = self.function_at(addr);
         let symbol = around
             .filter(|function| function.raw_name().is_some())
-            .map(Function::demangled);
+            .map(|function| self.name_of(function));
         if frames.is_empty() {
-            let name = around.map(Function::demangled);
+            let name = around.map(|function| self.name_of(function));
             return name
                 .map(|function| Frame {
                     function,

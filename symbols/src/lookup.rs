@@ -16,7 +16,7 @@ use crate::suggest::suggest;
 /// generic function.
 const MAX_PLACED: usize = 64;
 /// So many similar names are suggested.
-const MAX_SUGGESTED: usize = 5;
+const MAX_SUGGESTED: usize = 3;
 
 /// The one function that `spec` means in the loaded files: the index of its image, and its entry.
 ///
@@ -46,7 +46,7 @@ pub fn resolve(spec: &NameSpec, images: &[&Image]) -> Result<(usize, FileAddr), 
         [] => Err(explain(spec, images)),
         [(index, found)] if found.function.kind == FunctionKind::IfuncResolver => {
             Err(LookupError::NotAFunction {
-                name: matching::shown(found),
+                name: matching::shown(images[*index], found),
                 module: images[*index].module(),
                 kind: NotAFunction::IfuncResolver,
             })
@@ -73,7 +73,7 @@ pub fn resolve(spec: &NameSpec, images: &[&Image]) -> Result<(usize, FileAddr), 
 fn candidate(image: &Image, found: &Match<'_>) -> Candidate {
     let (module, addr) = (image.module(), found.function.addr);
     Candidate {
-        name: matching::shown(found),
+        name: matching::shown(image, found),
         module,
         addr,
         file: None,
@@ -86,9 +86,14 @@ fn explain(spec: &NameSpec, images: &[&Image]) -> LookupError {
     let meant: Vec<&Image> = images
         .iter()
         .copied()
-        .filter(|image| spec.allows_module(&image.module()))
+        .filter(|image| image.is_meant(spec))
         .collect();
     match (spec, meant.as_slice()) {
+        (NameSpec::ModuleAddress { module, addr }, [])
+            if let Some(place) = inside(module, *addr, images) =>
+        {
+            place
+        }
         (
             NameSpec::Name {
                 module: Some(module),
@@ -105,7 +110,7 @@ fn explain(spec: &NameSpec, images: &[&Image]) -> LookupError {
         }
         (NameSpec::ModuleAddress { addr, .. }, [image, ..]) => {
             let function = image.function_at(*addr);
-            let inside = function.map(|function| (function.demangled(), function.addr));
+            let inside = function.map(|function| (image.name_of(function), function.addr));
             LookupError::NotAnEntry {
                 module: image.module(),
                 addr: *addr,
@@ -116,6 +121,17 @@ fn explain(spec: &NameSpec, images: &[&Image]) -> LookupError {
         (NameSpec::Line { file, line }, meant) => explain_line(spec, file, *line, meant),
         (NameSpec::Address(addr), _) => LookupError::RunTimeAddress(*addr),
     }
+}
+
+/// What `function+0x12` means, where `function` is one: a place inside of it.
+fn inside(name: &str, offset: FileAddr, images: &[&Image]) -> Option<LookupError> {
+    let (index, entry) = resolve(&NameSpec::parse(name).ok()?, images).ok()?;
+    let image = images[index];
+    Some(LookupError::NotAnEntry {
+        module: image.module(),
+        addr: FileAddr(entry.0.checked_add(offset.0)?),
+        inside: Some((name.to_owned(), entry)),
+    })
 }
 
 /// Why no function has the name: it stands for something else, it was inlined, or it is mistyped.
@@ -143,7 +159,7 @@ fn explain_name(spec: &NameSpec, bare: &str, images: &[&Image], loaded: &[&Image
         return LookupError::OnlyInlined { name, copies };
     }
     let searched = images.iter().map(|image| image.functions().len()).sum();
-    let stripped = images.iter().all(|image| image.is_stripped());
+    let stripped = images.first().and_then(|image| image.stripped());
     LookupError::NotFound {
         name,
         searched,

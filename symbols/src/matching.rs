@@ -46,7 +46,7 @@ pub struct Match<'a> {
 
 /// The matches of the best rank in one image, sorted by address, one a function.
 pub(crate) fn find<'a>(image: &'a Image, spec: &NameSpec) -> Vec<Match<'a>> {
-    if !spec.allows_module(&image.module()) {
+    if !image.is_meant(spec) {
         return Vec::new();
     }
     let mut matches = match spec {
@@ -54,12 +54,14 @@ pub(crate) fn find<'a>(image: &'a Image, spec: &NameSpec) -> Vec<Match<'a>> {
         NameSpec::ModuleAddress { addr, .. } => at_address(image, *addr),
         NameSpec::Line { file, line } => at_line(image, file, *line),
         NameSpec::Name { name, .. } => {
-            let by_name = named(image, name);
-            if by_name.is_empty() && is_pattern(name) {
-                by_pattern(image, name)
-            } else {
-                by_name
+            let mut found = named(image, name);
+            if found.is_empty() {
+                found.extend(unnamed(image, name));
             }
+            if found.is_empty() && is_pattern(name) {
+                found = by_pattern(image, name);
+            }
+            found
         }
     };
     let best = matches.iter().map(|found| found.rank).min();
@@ -76,6 +78,13 @@ fn at_address(image: &Image, addr: FileAddr) -> Vec<Match<'_>> {
         .into_iter()
         .map(|function| matched(function, MatchRank::Exact))
         .collect()
+}
+
+/// The function without a symbol that disassemblers call `sub_1380`.
+fn unnamed<'a>(image: &'a Image, name: &str) -> Option<Match<'a>> {
+    let addr = u64::from_str_radix(name.strip_prefix("sub_")?, 16).ok()?;
+    let mut found = at_address(image, FileAddr(addr)).into_iter();
+    found.find(|found| found.symbol.is_empty())
 }
 
 fn matched(function: &Function, rank: MatchRank) -> Match<'_> {
@@ -293,9 +302,9 @@ fn is_own(image: &Image, function: &Function, statement: Statement, file: &str) 
 }
 
 /// The name of a match for people.
-pub(crate) fn shown(found: &Match<'_>) -> String {
+pub(crate) fn shown(image: &Image, found: &Match<'_>) -> String {
     if found.symbol.is_empty() {
-        found.function.demangled()
+        image.name_of(found.function)
     } else {
         demangle(found.symbol)
     }

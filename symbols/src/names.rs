@@ -21,8 +21,8 @@ pub(crate) fn fit(raw: &str, demangled: Option<&str>, name: &str) -> Option<Fit>
     if raw == name {
         return Some(Fit::Exact);
     }
-    let name = squeeze(name);
-    let full = squeeze(demangled.unwrap_or(raw));
+    let (name, full) = (squeeze(name), squeeze(demangled.unwrap_or(raw)));
+    let (name, full) = (without_impl(name), without_impl(full));
     if full == name {
         return Some(Fit::Exact);
     }
@@ -50,6 +50,32 @@ pub(crate) fn fit(raw: &str, demangled: Option<&str>, name: &str) -> Option<Fit>
 pub fn is_called(raw: &str, name: &str) -> bool {
     let raw = without_version(raw);
     fit(raw, try_demangle(raw).as_deref(), name).is_some()
+}
+
+/// Rust's newer mangling calls a type's own method `<path::Type>::method`; people type `path::Type::method`.
+fn without_impl(name: String) -> String {
+    let Some(rest) = name.strip_prefix('<') else {
+        return name;
+    };
+    let mut depth = 1usize;
+    let mut previous = '<';
+    for (at, c) in rest.char_indices() {
+        match c {
+            '<' => depth += 1,
+            '>' if previous != '-' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            let (own, behind) = (&rest[..at], &rest[at + 1..]);
+            let is_path = own.chars().all(|c| is_word(c) || c == ':');
+            return match is_path && behind.starts_with("::") {
+                true => format!("{own}{behind}"),
+                false => name,
+            };
+        }
+        previous = c;
+    }
+    name
 }
 
 /// Removes spaces that do not separate words: `f(int, char *)` and `f(int,char*)` are the same.

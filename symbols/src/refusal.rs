@@ -5,6 +5,7 @@ use std::fmt;
 use crate::addr::FileAddr;
 use crate::demangle::escape;
 use crate::inlined::InlinedCopy;
+use crate::stripped::Stripped;
 
 /// A function that a name may mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}:{} {}",
+            "{}+{} {}",
             escape(&self.module),
             self.addr,
             escape(&self.name)
@@ -67,8 +68,8 @@ pub enum LookupError {
         searched: usize,
         /// Similar names, nearest first.
         nearest: Vec<String>,
-        /// No searched file has a full symbol table.
-        stripped: bool,
+        /// The file that is meant has no full symbol table: the program, or the module that was named.
+        stripped: Option<Stripped>,
     },
     /// No loaded module has that file name.
     NoSuchModule {
@@ -135,16 +136,16 @@ impl fmt::Display for LookupError {
                 stripped,
             } => {
                 write!(f, "{}: not found among {searched} functions", escape(name))?;
-                match (nearest.is_empty(), stripped) {
-                    (false, _) => write!(f, "; did you mean {}?", list(nearest)),
-                    (true, true) => write!(
-                        f,
-                        "; the files are stripped: give an address (0x…) or install their debug files"
-                    ),
-                    (true, false) => write!(
+                if !nearest.is_empty() {
+                    write!(f, "; did you mean {}?", nearest.join(", "))?;
+                }
+                match stripped {
+                    Some(stripped) => write!(f, "; {stripped}, or name a place (see darc list)"),
+                    None if nearest.is_empty() => write!(
                         f,
                         "; check the spelling, or give lib:name, file:line or 0xADDRESS"
                     ),
+                    None => Ok(()),
                 }
             }
             LookupError::NoSuchModule { module, loaded } => {
@@ -159,7 +160,7 @@ impl fmt::Display for LookupError {
                 let shown: Vec<String> = candidates.iter().map(Candidate::to_string).collect();
                 let first = candidates
                     .first()
-                    .map(|c| format!("{}:{}", escape(&c.module), c.addr))
+                    .map(|c| format!("{}+{}", escape(&c.module), c.addr))
                     .unwrap_or_default();
                 write!(
                     f,
@@ -229,7 +230,7 @@ impl fmt::Display for LookupError {
                 addr,
                 inside,
             } => {
-                write!(f, "{}:{addr}: ", escape(module))?;
+                write!(f, "{}+{addr}: ", escape(module))?;
                 match inside {
                     Some((name, entry)) => write!(
                         f,

@@ -21,7 +21,7 @@ pub enum NameSpec {
     },
     /// `0x7f12…`: an address in the running target, which the caller converts.
     Address(u64),
-    /// `lib:0x1234`: an address in the file.
+    /// `lib+0x1234`, `lib:0x1234`: an address in the file.
     ModuleAddress {
         /// File name, or the front of it, of the module.
         module: String,
@@ -69,6 +69,15 @@ impl NameSpec {
         }
         if let Some(digits) = hex_digits(text) {
             return Ok(NameSpec::Address(address(digits, text)?));
+        }
+        if let Some((module, digits)) = text.rsplit_once("+0x")
+            && !module.is_empty()
+            && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+        {
+            return Ok(NameSpec::ModuleAddress {
+                module: module.to_owned(),
+                addr: FileAddr(address(digits, text)?),
+            });
         }
         let Some((left, right)) = split_module(text) else {
             return Ok(NameSpec::Name {
@@ -122,7 +131,7 @@ impl fmt::Display for NameSpec {
             } => write!(f, "{}:{}", escape(module), escape(name)),
             NameSpec::Name { module: None, name } => write!(f, "{}", escape(name)),
             NameSpec::Address(addr) => write!(f, "{addr:#x}"),
-            NameSpec::ModuleAddress { module, addr } => write!(f, "{}:{addr}", escape(module)),
+            NameSpec::ModuleAddress { module, addr } => write!(f, "{}+{addr}", escape(module)),
             NameSpec::Line { file, line } => write!(f, "{}:{line}", escape(file)),
         }
     }
@@ -202,6 +211,18 @@ mod tests {
             })
         );
         assert_eq!(
+            NameSpec::parse("libstdc++.so.6+0x10"),
+            Ok(NameSpec::ModuleAddress {
+                module: "libstdc++.so.6".into(),
+                addr: FileAddr(16)
+            })
+        );
+        assert_eq!(
+            NameSpec::parse("operator+"),
+            name(None, "operator+"),
+            "a name"
+        );
+        assert_eq!(
             NameSpec::parse("a/b.c:12"),
             Ok(NameSpec::Line {
                 file: "a/b.c".into(),
@@ -210,7 +231,7 @@ mod tests {
         );
         assert_eq!(NameSpec::parse(""), Err(InvalidSpec::Empty));
         assert_eq!(NameSpec::parse("libc:"), Err(InvalidSpec::Empty));
-        for bad in ["0x", "0xg", "0x11112222333344445", "0x+1", "l:0xyz"] {
+        for bad in ["0x", "0xg", "0x11112222333344445", "0x+1", "l:0xyz", "l+0x"] {
             assert!(
                 matches!(NameSpec::parse(bad), Err(InvalidSpec::Address(_))),
                 "{bad}"

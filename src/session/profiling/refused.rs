@@ -50,8 +50,7 @@ pub fn nothing_is_left(measured: &Measured) -> SessionError {
         ));
     };
     let image = measured.modules.get(place.module).image.as_ref();
-    let function = image.and_then(|image| image.function_at(place.addr));
-    let name = function.map_or_else(|| place.addr.to_string(), |it| escape(&it.demangled()));
+    let name = image.map_or_else(|| place.addr.to_string(), |it| escape(&it.name_at(place.addr)));
     let name = match measured.refused.len() {
         1 => name,
         all => format!("{name} and {} more", all - 1),

@@ -116,8 +116,8 @@ impl Watching {
             let functions = image.functions().iter();
             names.extend(functions.filter(|f| f.raw_name().is_some()).map(
                 |function| match index {
-                    0 => function.demangled(),
-                    _ => format!("{file}:{}", function.demangled()),
+                    0 => image.name_of(function),
+                    _ => format!("{file}:{}", image.name_of(function)),
                 },
             ));
         }

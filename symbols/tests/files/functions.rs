@@ -81,12 +81,12 @@ fn a_stripped_program_has_functions_without_names() {
             (after.source, after.raw_name()),
             (SymbolSource::UnwindTable, None)
         );
-        assert_eq!(after.demangled(), format!("sub_{addr:x}"));
+        assert_eq!(image.name_of(after), format!("prog+0x{addr:x}"));
         assert_eq!(resolve_in(&image, &format!("prog:{addr}")), Ok(addr));
-        assert_eq!(image.frames(addr)[0].function, after.demangled());
+        assert_eq!(image.frames(addr)[0].function, image.name_of(after));
     }
     let error = resolve_in(&image, "entry_point").unwrap_err().to_string();
-    assert!(error.contains("stripped"), "{error}");
+    assert!(error.contains("prog has no symbol table"), "{error}");
     // PLT stubs have unwind entries and are no functions.
     assert!(
         image
@@ -245,7 +245,9 @@ fn nothing_sized_reaches_into_the_next_section() {
         .find(|addr| image.plt_name(*addr).is_some())
         .unwrap();
     assert_eq!(
-        image.function_at(plt).map(|function| function.demangled()),
+        image
+            .function_at(plt)
+            .map(|function| image.name_of(function)),
         None
     );
 }

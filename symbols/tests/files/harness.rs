@@ -82,5 +82,5 @@ pub fn resolve_in(image: &Image, name: &str) -> Result<FileAddr, LookupError> {
 /// The demangled name of the function that a name means.
 pub fn function_named(image: &Image, name: &str) -> String {
     let addr = resolve_in(image, name).unwrap_or_else(|error| panic!("{error}"));
-    image.function_at(addr).unwrap().demangled()
+    image.name_at(addr)
 }

@@ -82,11 +82,11 @@ fn cxx_names_with_and_without_arguments() {
         assert_eq!(candidates.len(), count, "{typed}: {candidates:?}");
         let text = error.to_string();
         assert!(
-            !text.contains('\n') && text.contains(&format!("prog:{}", candidates[0].addr)),
+            !text.contains('\n') && text.contains(&format!("prog+{}", candidates[0].addr)),
             "{text}"
         );
         // What the message tells to type works.
-        let first = format!("{}:{}", candidates[0].module, candidates[0].addr);
+        let first = format!("{}+{}", candidates[0].module, candidates[0].addr);
         assert_eq!(resolve_in(&image, &first), Ok(candidates[0].addr));
     }
 }
@@ -151,7 +151,7 @@ fn clones_stand_in_for_a_function_that_is_gone() {
     let clones: Vec<String> = image
         .clones(image.symbol("both").unwrap())
         .iter()
-        .map(|clone| clone.demangled())
+        .map(|clone| image.name_of(clone))
         .collect();
     assert_eq!(clones, ["both.isra.0"]);
 }
@@ -299,13 +299,13 @@ fn mistyped_names_get_suggestions() {
     let workshop = Workshop::cxx("-O1", CXX);
     let image = workshop.prog();
     for (typed, meant) in [
-        ("only_oen", "only_one(int, char*)"),
-        ("Only_One", "only_one(int, char*)"),
+        ("only_oen", "only_one"),
+        ("Only_One", "only_one"),
         ("plainc", "plain_c"),
         ("plian_c", "plain_c"),
-        ("ns_twice", "ns::twice<int>(int)"),
-        ("wrong::hidden", "(anonymous namespace)::hidden(int)"),
-        ("only_one(long)", "only_one(int, char*)"),
+        ("ns_twice", "ns::twice"),
+        ("wrong::hidden", "(anonymous namespace)::hidden"),
+        ("only_one(long)", "only_one"),
     ] {
         let LookupError::NotFound {
             nearest,
@@ -320,7 +320,7 @@ fn mistyped_names_get_suggestions() {
             nearest.iter().any(|name| name == meant),
             "{typed}: {nearest:?}"
         );
-        assert!(searched > 10 && !stripped);
+        assert!(searched > 10 && stripped.is_none());
         assert_eq!(image.suggest(typed, 1).len(), 1);
     }
     assert_eq!(

@@ -7,4 +7,5 @@ mod hostile;
 mod lines;
 mod lookup;
 mod plt;
+mod printed;
 mod system;
