@@ -24,6 +24,7 @@ mod libraries;
 mod markers;
 mod narrowed;
 mod offcpu;
+mod packaged;
 mod processes;
 mod profiling;
 mod resume;

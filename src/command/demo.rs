@@ -10,12 +10,13 @@ use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::command::run;
-use crate::exit::{ExitStatus, Failure, FailureKind};
-use crate::options::{DemoOptions, RunOptions};
+use darc_symbols::Image;
+use darc_tracer::addr::TargetAddr;
 
-/// The function that is analysed.
-const F0: &str = "darc::command::demo::answer";
+use crate::command::run;
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::{DemoOptions, RunOptions};
+use crate::session::modules::Modules;
 
 /// How many ops the program performs: enough for every decision, and over in seconds.
 const OPS: u64 = 6_000;
@@ -37,9 +38,26 @@ pub fn execute(options: DemoOptions) -> Result<ExitStatus, Failure> {
     run::execute(RunOptions {
         command,
         repeat: NonZeroU32::MIN,
-        f0: F0.to_owned(),
+        f0: f0()?,
         common: options.common,
     })
+}
+
+/// The function that is analysed, by its place in this program's file: the file may have no symbols.
+fn f0() -> Result<String, Failure> {
+    let own = i32::try_from(std::process::id()).class(FailureKind::Other)?;
+    let mut modules = Modules::default();
+    modules.refresh(own).class(FailureKind::Other)?;
+    let addr = answer as fn(&mut [u64], u64) -> u64 as usize as u64;
+    let place = modules.place(TargetAddr(addr));
+    let image = place.and_then(|place| modules.get(place.module).image.as_ref());
+    match (place, image.map(Image::module)) {
+        (Some(place), Some(module)) => Ok(format!("{module}+{}", place.addr)),
+        _ => Err(Failure::message(
+            FailureKind::Other,
+            "darc cannot read its own program file; install it again",
+        )),
+    }
 }
 
 /// The demo program itself.
