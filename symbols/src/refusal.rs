@@ -140,7 +140,9 @@ impl fmt::Display for LookupError {
                     write!(f, "; did you mean {}?", nearest.join(", "))?;
                 }
                 match stripped {
-                    Some(stripped) => write!(f, "; {stripped}, or name a place (see darc list)"),
+                    Some(stripped) => {
+                        write!(f, "; {stripped}, or give an address (0x…, see darc list)")
+                    }
                     None if nearest.is_empty() => write!(
                         f,
                         "; check the spelling, or give lib:name, file:line or 0xADDRESS"

@@ -50,7 +50,10 @@ pub fn nothing_is_left(measured: &Measured) -> SessionError {
         ));
     };
     let image = measured.modules.get(place.module).image.as_ref();
-    let name = image.map_or_else(|| place.addr.to_string(), |it| escape(&it.name_at(place.addr)));
+    let name = image.map_or_else(
+        || place.addr.to_string(),
+        |it| escape(&it.name_at(place.addr)),
+    );
     let name = match measured.refused.len() {
         1 => name,
         all => format!("{name} and {} more", all - 1),

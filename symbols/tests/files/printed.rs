@@ -176,7 +176,7 @@ fn a_static_function_of_a_stripped_file_is_answered_with_the_reason() {
     assert!(
         error.ends_with(
             "functions; prog has no symbol table, only exported functions have names: \
-             apt install storefront-dbgsym, or set DEBUGINFOD_URLS, or name a place (see darc list)"
+             apt install storefront-dbgsym, or set DEBUGINFOD_URLS, or give an address (0x…, see darc list)"
         ),
         "{error}"
     );
