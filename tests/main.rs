@@ -19,6 +19,7 @@ mod documents;
 mod failed;
 mod ground_truth;
 mod handed_over;
+mod jit;
 mod lazily_bound;
 mod libraries;
 mod markers;

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use darc_symbols::{DebugSearch, FileAddr, Image, demangle};
+use darc_symbols::{DebugSearch, FileAddr, Image, JitSymbols, demangle};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::maps;
 use darc_tracer::memory::Memory;
@@ -18,6 +18,7 @@ use super::kernel::KernelSymbols;
 use super::processes::{FileKey, Region, Seen};
 use super::profile::{Instruction, Named, Names};
 use super::recording::Machine;
+use crate::session::jit::JitFiles;
 use crate::session::modules::mapped_file;
 
 /// A larger function is taken for a damaged symbol.
@@ -31,6 +32,20 @@ struct Object {
     /// Its path, or what stands for one.
     module: String,
     image: Option<Image>,
+    /// Where there is no file: what the process calls the code that it made.
+    made: Option<Made>,
+}
+
+/// Names of code that one process made while it ran; read when they are asked for, as they come while it runs.
+struct Made {
+    files: JitFiles,
+    read: OnceCell<(JitSymbols, Vec<String>)>,
+}
+
+impl Made {
+    fn symbols(&self) -> &JitSymbols {
+        &self.read.get_or_init(|| self.files.read()).0
+    }
 }
 
 /// What is known of the machine; files are opened when their first sample comes.
@@ -38,6 +53,8 @@ struct Object {
 pub struct World {
     objects: Vec<Object>,
     by_file: HashMap<Arc<FileKey>, ObjectId>,
+    /// Code without a file, by its process.
+    by_process: HashMap<i32, ObjectId>,
     kernel: OnceCell<KernelSymbols>,
     warnings: Vec<String>,
     sources: RefCell<HashMap<String, Option<Vec<String>>>>,
@@ -53,6 +70,12 @@ impl World {
             .filter_map(|object| object.image.as_ref());
         let mut warnings: Vec<String> = images.flat_map(Image::warnings).collect();
         warnings.extend(self.warnings.iter().cloned());
+        let made = self
+            .objects
+            .iter()
+            .filter_map(|object| object.made.as_ref());
+        let read = made.filter_map(|made| made.read.get());
+        warnings.extend(read.flat_map(|(_, warnings)| warnings.iter().cloned()));
         warnings.sort();
         warnings.dedup();
         warnings
@@ -74,6 +97,7 @@ impl World {
             return Object {
                 module: path.clone(),
                 image: vdso(),
+                made: None,
             };
         }
         if *inode == 0 || !path.starts_with('/') {
@@ -81,9 +105,14 @@ impl World {
                 "" | "//anon" => "[anonymous]".to_owned(),
                 other => other.to_owned(),
             };
+            let made = Made {
+                files: JitFiles::open(pid),
+                read: OnceCell::new(),
+            };
             return Object {
                 module,
                 image: None,
+                made: Some(made),
             };
         }
         let shown = path.strip_suffix(" (deleted)").unwrap_or(path);
@@ -109,6 +138,7 @@ impl World {
         Object {
             module: shown.to_owned(),
             image,
+            made: None,
         }
     }
 
@@ -181,13 +211,21 @@ impl Machine for World {
     }
 
     fn object(&mut self, pid: i32, region: &Region) -> ObjectId {
-        if let Some(&known) = self.by_file.get(&region.file) {
+        let has_file = region.file.inode != 0 || region.file.path == "[vdso]";
+        let known = match has_file {
+            true => self.by_file.get(&region.file),
+            false => self.by_process.get(&pid),
+        };
+        if let Some(&known) = known {
             return known;
         }
         let object = self.open(pid, region);
         let id = ObjectId(self.objects.len());
         self.objects.push(object);
-        self.by_file.insert(Arc::clone(&region.file), id);
+        match has_file {
+            true => self.by_file.insert(Arc::clone(&region.file), id),
+            false => self.by_process.insert(pid, id),
+        };
         id
     }
 }
@@ -222,9 +260,16 @@ impl Names for World {
                 };
                 let unnamed = unnamed(&object.module, addr.0);
                 let Some(image) = &object.image else {
-                    return Named {
-                        function: "(unknown)".to_owned(),
-                        ..unnamed
+                    let made = object.made.as_ref().map(Made::symbols);
+                    return match made.and_then(|made| made.at(addr.0)) {
+                        Some(function) => Named {
+                            function: function.name.to_owned(),
+                            ..unnamed
+                        },
+                        None => Named {
+                            function: "(unknown)".to_owned(),
+                            ..unnamed
+                        },
                     };
                 };
                 // The line is that of the innermost inlined function, the name that of the function with the code.
@@ -235,9 +280,11 @@ impl Names for World {
                 let function = frames
                     .last()
                     .map(|frame| frame.function.clone())
-                    .or_else(|| image
+                    .or_else(|| {
+                        image
                             .plt_name(addr)
-                            .map(|name| format!("{}@plt", demangle(&name))));
+                            .map(|name| format!("{}@plt", demangle(&name)))
+                    });
                 Named {
                     function: function.unwrap_or(unnamed.function),
                     module: unnamed.module,

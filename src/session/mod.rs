@@ -19,6 +19,7 @@ mod expansion;
 mod finding;
 pub mod hooks;
 pub mod investigation;
+pub mod jit;
 mod limits;
 mod lookup;
 pub mod markers;

@@ -1,0 +1,144 @@
+//! The files in which a process says what the code is called that it makes while it runs.
+//!
+//! `/tmp/perf-PID.map` is looked for in the process's own file system, under its number in its own pid namespace; a jitdump
+//! is one that the process has mapped. The first may be anybody's: `/tmp` is everybody's folder. It is read only when it
+//! is a file of the process's own user, or of root. Source: perf's rules, tools/perf/util/map.c and jitdump.c.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+use darc_symbols::JitSymbols;
+use darc_tracer::identity::number_inside;
+use darc_tracer::maps::{self, Mapping};
+use darc_tracer::threads;
+
+use super::modules::mapped_file;
+
+/// The files of one process, open: they can be read when it has ended.
+#[derive(Debug, Default)]
+pub struct JitFiles {
+    maps: Vec<File>,
+    dumps: Vec<File>,
+}
+
+impl JitFiles {
+    /// Opens what a process has written so far, and what it will go on writing to.
+    #[must_use]
+    pub fn open(pid: i32) -> JitFiles {
+        let mappings = maps::read(pid).unwrap_or_default();
+        JitFiles {
+            maps: perf_map(pid).into_iter().collect(),
+            dumps: mappings
+                .iter()
+                .filter(|it| is_dump(it))
+                .filter_map(|it| dump(pid, it))
+                .collect(),
+        }
+    }
+
+    /// Reads them from their beginnings. What cannot be read is left out, with a warning.
+    #[must_use]
+    pub fn read(&self) -> (JitSymbols, Vec<String>) {
+        let mut symbols = JitSymbols::default();
+        let mut warnings = Vec::new();
+        let rewound = |mut file: &File| file.seek(SeekFrom::Start(0));
+        for file in &self.maps {
+            let read = rewound(file).and_then(|_| symbols.add_perf_map(file));
+            if let Err(error) = read {
+                warnings.push(format!("perf map of the process: {error}; read in part"));
+            }
+        }
+        for file in &self.dumps {
+            let read = rewound(file).and_then(|_| symbols.add_dump(file));
+            if let Err(error) = read {
+                warnings.push(format!("jitdump of the process: {error}; read in part"));
+            }
+        }
+        if symbols.was_cut() {
+            warnings.push(format!(
+                "the process has named more code than can be kept: only the first {} functions have names",
+                symbols.len()
+            ));
+        }
+        (symbols, warnings)
+    }
+}
+
+fn perf_map(pid: i32) -> Option<File> {
+    let number = number_inside(pid)?;
+    let path = format!("/proc/{pid}/root/tmp/perf-{number}.map");
+    let mut options = OpenOptions::new();
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
+    let file = options.read(true).custom_flags(flags).open(path).ok()?;
+    let data = file.metadata().ok()?;
+    let owners = threads::status_field(pid, "Uid")?;
+    let is_own = owners
+        .split_whitespace()
+        .any(|uid| uid.parse() == Ok(data.uid()));
+    (data.is_file() && (is_own || data.uid() == 0)).then_some(file)
+}
+
+/// A process maps its jitdump as code, so that profilers come to know of it.
+fn is_dump(mapping: &Mapping) -> bool {
+    let name = mapping.name.file_name().and_then(|name| name.to_str());
+    let is_dump = |name: &str| name.starts_with("jit-") && name.ends_with(".dump");
+    mapping.is_file() && mapping.executable && name.is_some_and(is_dump)
+}
+
+fn dump(pid: i32, mapping: &Mapping) -> Option<File> {
+    let root = threads::proc_folder(pid).join("root");
+    let range = mapping.start..mapping.end;
+    mapped_file(pid, &root, &mapping.name, mapping.inode, range)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Removed with the test.
+    struct Removed(String);
+
+    impl Drop for Removed {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn only_a_file_of_the_process_is_read() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let pid = child.id() as i32;
+        let path = Removed(format!("/tmp/perf-{pid}.map"));
+        let names = || {
+            let (symbols, _) = JitFiles::open(pid).read();
+            let names: Vec<String> = symbols.iter().map(|it| it.name.to_owned()).collect();
+            names
+        };
+        assert_eq!(names(), Vec::<String>::new());
+        std::fs::write(&path.0, "1000 10 one\n").unwrap();
+        assert_eq!(names(), ["one"]);
+        std::fs::remove_file(&path.0).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let elsewhere = folder.path().join("file");
+        std::fs::write(&elsewhere, "1000 10 secret\n").unwrap();
+        symlink(&elsewhere, &path.0).unwrap();
+        assert_eq!(names(), Vec::<String>::new(), "a link");
+        std::fs::remove_file(&path.0).unwrap();
+        nix::unistd::mkfifo(path.0.as_str(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(names(), Vec::<String>::new(), "a pipe");
+        if nix::unistd::geteuid().is_root() {
+            std::fs::remove_file(&path.0).unwrap();
+            std::fs::write(&path.0, "1000 10 stranger\n").unwrap();
+            std::os::unix::fs::chown(&path.0, Some(65534), None).unwrap();
+            assert_eq!(names(), Vec::<String>::new(), "another user's");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
