@@ -1,8 +1,9 @@
 //! Names of code that run-times make: node, CPython and Java, where they are installed.
 
+use std::path::PathBuf;
 use std::process::Command;
 
-use crate::harness::{Finished, Target, run_darc, turn};
+use crate::harness::{Finished, Target, Task, run_darc, turn};
 
 /// Whether a program can be run; says so when it cannot.
 fn runs(program: &str, arguments: &[&str]) -> bool {
@@ -48,4 +49,67 @@ fn functions_that_node_compiles_have_names() {
         .lines()
         .any(|line| line.contains("burn") && line.contains("[anonymous]"));
     assert!(named, "{}", finished.stdout);
+}
+
+/// A CPython that gives its functions names (`-X perf`): from PATH, or where pyenv has them.
+fn python() -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let pyenv = home.map(|home| home.join(".pyenv/versions"));
+    let installed = pyenv.and_then(|folder| std::fs::read_dir(folder).ok());
+    let mut candidates: Vec<PathBuf> = installed
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path().join("bin/python3")))
+        .collect();
+    candidates.sort();
+    candidates.extend(["python3.14", "python3.13", "python3.12", "python3"].map(PathBuf::from));
+    let has_names = "import sys; sys.exit(sys.version_info < (3, 12))";
+    let found = candidates.into_iter().rev().find(|path| {
+        let output = Command::new(path)
+            .args(["-X", "perf", "-c", has_names])
+            .output();
+        output.is_ok_and(|output| output.status.success())
+    });
+    if found.is_none() {
+        eprintln!("not tested: no CPython of 3.12 or later; install one");
+    }
+    found
+}
+
+const SERVER: &str = "
+import sys, threading, time
+def rebuild():
+    time.sleep(0.003)
+def handle(key):
+    if key % 8 == 7:
+        rebuild()
+    return sum(range(300))
+def serve():
+    key = 0
+    while True:
+        handle(key)
+        key += 1
+threading.Thread(target=serve, daemon=True).start()
+print('ready', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn a_python_function_is_f0_where_the_interpreter_gives_it_a_name() {
+    let _turn = turn();
+    let Some(python) = python() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = folder.path().join("app.py");
+    std::fs::write(&script, SERVER).expect("room");
+    let mut command = Command::new(&python);
+    let target = Target::start_command(command.args(["-X", "perf"]).arg(&script));
+    let task = Task::new("jump", "python:handle:app.py").options(&["-d", "4s"]);
+    let report = task.attach(target.pid()).report();
+    let name = format!("py::handle:{}", script.display());
+    assert_eq!(report.at("/f0/name"), name.as_str());
+    assert!(report.ops() > 0, "{:#}", report.0);
+    let finished = target.finish();
+    assert!(finished.status.success(), "{finished:#?}");
 }

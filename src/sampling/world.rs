@@ -18,6 +18,7 @@ use super::kernel::KernelSymbols;
 use super::processes::{FileKey, Region, Seen};
 use super::profile::{Instruction, Named, Names};
 use super::recording::Machine;
+use crate::session::called;
 use crate::session::jit::JitFiles;
 use crate::session::modules::mapped_file;
 
@@ -126,6 +127,7 @@ impl World {
             };
             File::open(path).ok().filter(same)
         });
+        let link = called::link_of(pid, &root, path, *inode);
         let image = file.and_then(|file| {
             let search = DebugSearch::under(root);
             Image::open(file, path, &search)
@@ -135,8 +137,12 @@ impl World {
                 })
                 .ok()
         });
+        let image = image.map(|image| called::renamed(image, link.as_deref()));
         Object {
-            module: shown.to_owned(),
+            module: link.map_or_else(
+                || shown.to_owned(),
+                |link| link.to_string_lossy().into_owned(),
+            ),
             image,
             made: None,
         }

@@ -187,6 +187,11 @@ impl Naming<'_> {
         let module = self.modules.get(at.module);
         match &module.image {
             Some(image) => image.name_at(at.addr),
+            None if self.modules.is_made(at.module)
+                && let Some(name) = self.modules.made().name_at(at.addr.0) =>
+            {
+                name
+            }
             None => {
                 let file = module.path.rsplit('/').next().unwrap_or_default();
                 format!("{file}+{:#x}", at.addr.0)

@@ -106,6 +106,12 @@ fn read(entry: TargetAddr, modules: &Modules, engine: &dyn Engine) -> Result<Fun
             module.path
         ));
     }
+    if modules.is_made(place.module) && !is_trampoline(entry, engine) {
+        return Err(
+            "the program has made this code while it runs, and may move or rewrite it at any time"
+                .to_owned(),
+        );
+    }
     let parts = extent(place, modules);
     if parts.is_empty() {
         return of_unknown_extent(entry, place, modules, &Unpatched(engine));
@@ -131,6 +137,23 @@ fn read(entry: TargetAddr, modules: &Modules, engine: &dyn Engine) -> Result<Fun
         .collect::<Result<Vec<_>, String>>()?;
     FunctionCode::new(parts)
         .ok_or_else(|| "its symbol describes no sensible piece of code".to_owned())
+}
+
+/// Whether a function is one of those that CPython makes for each of its functions with `-X perf`. They stay as they are:
+/// copies of a few instructions that call the interpreter (CPython, Python/asm_trampoline.S).
+fn is_trampoline(entry: TargetAddr, engine: &dyn Engine) -> bool {
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    // sub $8,%rsp; call *%rcx; add $8,%rsp; ret
+    const ALIGNED: [u8; 11] = [
+        0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3,
+    ];
+    // push %rbp; mov %rsp,%rbp; call *%rcx; pop %rbp; ret
+    const FRAMED: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0xff, 0xd1, 0x5d, 0xc3];
+    let mut code = [0; 15];
+    engine.read_code(entry, &mut code) && {
+        let body = code.strip_prefix(&ENDBR64).unwrap_or(&code);
+        body.starts_with(&ALIGNED) || body.starts_with(&FRAMED)
+    }
 }
 
 /// A function of which only the entry is known: as far as its own jumps lead, and not into the next one.

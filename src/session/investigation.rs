@@ -11,14 +11,14 @@ use darc_analysis::{
 use darc_record::Op;
 use darc_report::state::{Ids, StateError};
 use darc_report::{Place, Report};
-use darc_symbols::{FileAddr, LookupError, NameSpec};
+use darc_symbols::{Candidate, FileAddr, LookupError, NameSpec};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Counters, NewTarget, ProbeCost, Sink};
 
 use super::arguments::Arguments;
 use super::catalog::{Catalog, Naming, Reach};
 use super::lookup;
-use super::modules::{CodeRef, ModuleId, Modules};
+use super::modules::{ANONYMOUS, CodeRef, ModuleId, Modules};
 use super::narrowing::Narrowed;
 use super::patience::Patience;
 use super::placing::Unbound;
@@ -131,6 +131,9 @@ impl Investigation {
         report: &Report,
         params: Params,
     ) -> Result<Investigation, StateError> {
+        if report.f0.module == ANONYMOUS {
+            return Err(StateError::MadeCode(report.f0.name.clone()));
+        }
         let code = stored_places(report);
         let f0 = Place {
             module: report.f0.module.clone(),
@@ -190,9 +193,40 @@ impl Investigation {
     /// # Errors
     /// Why there is not exactly one such function.
     pub fn resolve(&self, spec: &NameSpec) -> Result<CodeRef, LookupError> {
-        match *spec {
-            NameSpec::Address(addr) => self.modules.entry(addr),
-            _ => lookup::find(&self.modules, spec),
+        match spec {
+            NameSpec::Address(addr) => self.modules.entry(*addr),
+            NameSpec::ModuleAddress { module, addr } if module == ANONYMOUS => {
+                self.modules.entry(addr.0)
+            }
+            _ => lookup::find(&self.modules, spec).or_else(|error| self.made(spec, error)),
+        }
+    }
+
+    /// Looks a function up among the code that the program has made; `error` is why there is none in a file.
+    fn made(&self, spec: &NameSpec, error: LookupError) -> Result<CodeRef, LookupError> {
+        if !matches!(
+            error,
+            LookupError::NotFound { .. } | LookupError::NoSuchModule { .. }
+        ) {
+            return Err(error);
+        }
+        let found = self.modules.made().find(&spec.to_string());
+        match found.as_slice() {
+            [] => Err(error),
+            [(addr, _)] => self.modules.entry(*addr),
+            several => Err(LookupError::Ambiguous {
+                name: spec.to_string(),
+                candidates: several
+                    .iter()
+                    .map(|(addr, name)| Candidate {
+                        name: name.clone(),
+                        module: ANONYMOUS.to_owned(),
+                        addr: FileAddr(*addr),
+                        file: None,
+                        line: None,
+                    })
+                    .collect(),
+            }),
         }
     }
 

@@ -7,6 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use darc_symbols::JitSymbols;
 use darc_tracer::identity::number_inside;
@@ -37,6 +38,18 @@ impl JitFiles {
         }
     }
 
+    fn is_empty(&self) -> bool {
+        self.maps.is_empty() && self.dumps.is_empty()
+    }
+
+    /// Bytes of all files.
+    fn length(&self) -> u64 {
+        let files = self.maps.iter().chain(&self.dumps);
+        files
+            .filter_map(|file| Some(file.metadata().ok()?.len()))
+            .sum()
+    }
+
     /// Reads them from their beginnings. What cannot be read is left out, with a warning.
     #[must_use]
     pub fn read(&self) -> (JitSymbols, Vec<String>) {
@@ -62,6 +75,96 @@ impl JitFiles {
             ));
         }
         (symbols, warnings)
+    }
+}
+
+/// Files are read at most so often: they grow while they are read.
+const MOST_READS: u32 = 16;
+
+/// What one process calls the code that it makes, as far as somebody has asked.
+#[derive(Debug, Default)]
+pub struct MadeCode {
+    pid: i32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: JitFiles,
+    symbols: JitSymbols,
+    warnings: Vec<String>,
+    /// Bytes of the files when they were read last.
+    length: u64,
+    reads: u32,
+}
+
+impl MadeCode {
+    /// That of a process; nothing is read yet.
+    #[must_use]
+    pub fn of(pid: i32) -> MadeCode {
+        MadeCode {
+            pid,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Whether it is that of this process.
+    #[must_use]
+    pub fn is_of(&self, pid: i32) -> bool {
+        self.pid == pid
+    }
+
+    /// The name of the function at an address; `name+0x12` inside of it.
+    #[must_use]
+    pub fn name_at(&self, addr: u64) -> Option<String> {
+        let mut state = self.state();
+        if state.symbols.at(addr).is_none() {
+            state.read_again(self.pid);
+        }
+        let function = state.symbols.at(addr)?;
+        Some(match addr - function.start {
+            0 => function.name.to_owned(),
+            inside => format!("{}+{inside:#x}", function.name),
+        })
+    }
+
+    /// The entries of the functions that a person means, with their names.
+    #[must_use]
+    pub fn find(&self, typed: &str) -> Vec<(u64, String)> {
+        let mut state = self.state();
+        state.read_again(self.pid);
+        let found = state.symbols.find(typed).into_iter();
+        found.map(|it| (it.start, it.name.to_owned())).collect()
+    }
+
+    /// What could not be read.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        self.state().warnings.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Reads what the process has written since.
+    fn read_again(&mut self, pid: i32) {
+        if pid == 0 || self.reads >= MOST_READS {
+            return;
+        }
+        // They may be there by now. When the process has ended, those that were found stay open.
+        let files = JitFiles::open(pid);
+        if !files.is_empty() {
+            self.files = files;
+        }
+        let length = self.files.length();
+        if length != self.length {
+            self.reads += 1;
+            self.length = length;
+            (self.symbols, self.warnings) = self.files.read();
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod answering;
 mod arguments;
 #[cfg(test)]
 mod assembled;
+pub mod called;
 mod callee;
 pub mod catalog;
 pub mod claim;

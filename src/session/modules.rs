@@ -17,7 +17,9 @@ use darc_tracer::threads;
 
 use darc_report::model::Target;
 
+use super::called;
 use super::entrances::Entrances;
+use super::jit::MadeCode;
 
 /// One file with code, in whatever process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -45,6 +47,9 @@ pub struct Module {
     pub entrances: OnceLock<Entrances>,
 }
 
+/// The module of memory without file and name.
+pub const ANONYMOUS: &str = "[anonymous]";
+
 /// All modules ever seen, and where those of the current process lie.
 #[derive(Debug, Default)]
 pub struct Modules {
@@ -57,6 +62,7 @@ pub struct Modules {
     /// Mappings that have been looked at, so that a refresh opens only new files.
     seen: HashMap<(String, u64), ModuleId>,
     warnings: Vec<String>,
+    made: MadeCode,
 }
 
 impl Modules {
@@ -73,6 +79,9 @@ impl Modules {
     /// When the process is gone.
     pub fn refresh(&mut self, pid: i32) -> darc_tracer::Result<bool> {
         let mappings = maps::read(pid)?;
+        if !self.made.is_of(pid) {
+            self.made = MadeCode::of(pid);
+        }
         let root = threads::proc_folder(pid).join("root");
         let mut ranges = Vec::new();
         let mut biases = HashMap::new();
@@ -108,11 +117,7 @@ impl Modules {
             Source::File(file) => Image::open(file, path, &search),
             Source::Memory(bytes) => Image::from_bytes(bytes, path, &search),
             Source::None => {
-                return self.intern(
-                    if name.is_empty() { "[anonymous]" } else { name },
-                    None,
-                    None,
-                );
+                return self.intern(if name.is_empty() { ANONYMOUS } else { name }, None, None);
             }
         };
         let image = image
@@ -122,6 +127,9 @@ impl Modules {
             .as_ref()
             .and_then(|image| image.build_id())
             .map(ToString::to_string);
+        let link = called::link_of(pid, root, path, mapping.inode);
+        let image = image.map(|image| called::renamed(image, link.as_deref()));
+        let path = link.as_deref().unwrap_or(path);
         self.intern(&path.to_string_lossy(), build_id, image)
     }
 
@@ -252,6 +260,20 @@ impl Modules {
         }
     }
 
+    /// Whether a module is memory that no file backs: its code is what the program has made while it runs.
+    #[must_use]
+    pub fn is_made(&self, id: ModuleId) -> bool {
+        let path = self.get(id).path.as_str();
+        let file = path.starts_with('/') && !path.starts_with("/memfd:") && path != "/dev/zero";
+        !(file || path.starts_with("[v"))
+    }
+
+    /// What the process calls the code that it makes.
+    #[must_use]
+    pub fn made(&self) -> &MadeCode {
+        &self.made
+    }
+
     /// Problems with files, once each.
     pub fn take_warnings(&mut self) -> Vec<String> {
         let from_images = self
@@ -260,6 +282,7 @@ impl Modules {
             .filter_map(|module| module.image.as_ref())
             .flat_map(Image::warnings);
         let mut warnings: Vec<String> = std::mem::take(&mut self.warnings);
+        warnings.extend(self.made.warnings());
         warnings.extend(from_images);
         warnings.sort();
         warnings.dedup();

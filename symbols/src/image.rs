@@ -53,7 +53,7 @@ pub enum ImageKind {
 /// One ELF file and what is known about its code.
 pub struct Image {
     elf: Elf,
-    pub(crate) alias: Option<String>,
+    pub(crate) link: Option<PathBuf>,
     build_id: Option<BuildId>,
     kind: ImageKind,
     search: DebugSearch,
@@ -92,7 +92,7 @@ impl Image {
         Image {
             build_id: elf.build_id(),
             kind: kind(&elf),
-            alias: None,
+            link: None,
             search: search.clone(),
             elf,
             debug: OnceLock::new(),
@@ -106,7 +106,7 @@ impl Image {
     }
 
     /// The path it was opened with.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn real_path(&self) -> &Path {
         self.elf.path()
     }
 
@@ -291,7 +291,7 @@ impl Image {
 
     /// The command that installs the file's symbols, where the package manager's files tell it.
     pub(crate) fn install(&self) -> Option<String> {
-        let find = || package::install_symbols(&self.search, self.path(), self.build_id());
+        let find = || package::install_symbols(&self.search, self.real_path(), self.build_id());
         self.install.get_or_init(find).clone()
     }
 

@@ -1,5 +1,7 @@
 //! How a file and the code in it are called: the names that lists and reports print, all of which a person can type.
 
+use std::path::{Path, PathBuf};
+
 use crate::addr::FileAddr;
 use crate::demangle::demangle;
 use crate::functions::Function;
@@ -7,31 +9,28 @@ use crate::image::Image;
 use crate::spec::NameSpec;
 
 impl Image {
-    /// The file under another name: the one by which a process was started, where that is a link to the file. Look-ups know
+    /// The file under another path: the one by which a process was started, where that is a link to the file. Look-ups know
     /// it by both names.
     #[must_use]
-    pub fn called(mut self, name: String) -> Image {
-        self.alias = Some(name);
+    pub fn called(mut self, link: PathBuf) -> Image {
+        self.link = Some(link);
         self
     }
 
-    /// How the file is called in look-ups and reports: by [`Image::called`], else by the last component of its path.
-    pub fn module(&self) -> String {
-        self.alias.clone().unwrap_or_else(|| self.file_name())
+    /// The path that it is called by: that of [`Image::called`], else the one it was opened with.
+    pub fn path(&self) -> &Path {
+        self.link.as_deref().unwrap_or(self.real_path())
     }
 
-    fn file_name(&self) -> String {
-        let name = self.path().file_name();
-        name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    /// How the file is called in look-ups and reports: by the last component of its path.
+    pub fn module(&self) -> String {
+        file_name(self.path())
     }
 
     /// Whether functions of this file may be meant.
     pub fn is_meant(&self, spec: &NameSpec) -> bool {
-        spec.allows_module(&self.file_name())
-            || self
-                .alias
-                .as_ref()
-                .is_some_and(|alias| spec.allows_module(alias))
+        let mut paths = [self.path(), self.real_path()].into_iter();
+        paths.any(|path| spec.allows_module(&file_name(path)))
     }
 
     /// The name of one of the file's functions, demangled. One without a symbol is called by its place in the file,
@@ -59,4 +58,10 @@ impl Image {
     fn offset_name(&self, addr: FileAddr) -> String {
         format!("{}+{:#x}", self.module(), addr.0)
     }
+}
+
+/// The last component of a path.
+fn file_name(path: &Path) -> String {
+    let name = path.file_name();
+    name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }

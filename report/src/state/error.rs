@@ -37,6 +37,9 @@ pub enum StateError {
         /// The largest size that is read.
         limit: usize,
     },
+    /// f0 is at an address that means nothing in another run.
+    #[error("{0} was code that the program had made while it ran; start a new analysis")]
+    MadeCode(String),
     /// What it says cannot be.
     #[error("not a valid result: {0}")]
     Invalid(String),

@@ -131,7 +131,7 @@ fn a_place_in_a_function_is_answered_with_the_function() {
 #[test]
 fn a_file_is_known_by_the_name_it_is_called_by_too() {
     let workshop = Workshop::c("-O1", C);
-    let image = workshop.prog().called("storefront".to_owned());
+    let image = workshop.prog().called("/usr/bin/storefront".into());
     let main = image.symbol("main").unwrap();
     assert_eq!(image.module(), "storefront");
     for typed in [
