@@ -1,6 +1,7 @@
 //! The command line: clap's types live here and nowhere else; what leaves is an [`Invocation`].
 
 mod arguments;
+mod examples;
 mod generated;
 mod values;
 
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 use arguments::{AnalysisArgs, Cli, Command, ProfileArgs};
 use clap::Parser;
 use clap::error::ErrorKind;
-use darc_analysis::PeakChoice;
+use darc_analysis::{PeakChoice, Resolution};
 
 use crate::config::Config;
 use crate::exit::Failure;
@@ -18,11 +19,11 @@ use crate::listing::{Copies, Pattern};
 use crate::options::{
     AttachOptions, BeginOption, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions,
     DuringPeak, EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions,
-    ListSource, ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget, Query, ReportOptions,
-    ResumeOptions, ResumeTarget, RunOptions, SampleOptions, SampleTarget, StatusOptions, Verbosity,
-    WatchOptions,
+    ListSource, NamedRange, ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget, Query,
+    ReportOptions, ResumeOptions, ResumeTarget, RunOptions, SampleOptions, SampleTarget,
+    StatusOptions, Subject, Verbosity, WatchOptions,
 };
-use crate::target_name;
+use crate::target_name::ProcessName;
 
 /// Why a command line is no invocation.
 #[derive(Debug)]
@@ -47,14 +48,10 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation
     match Cli::try_parse_from(arguments) {
         Ok(cli) => cli.command.into_invocation(),
         Err(error) => match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 Err(Stop::Show(error.render().to_string()))
-            }
-            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-                Err(Failure::usage(
-                    "usage: no command was given; try `darc --help`, or `darc demo`",
-                )
-                .into())
             }
             _ => Err(Failure::usage(usage_line(&error.render().to_string())).into()),
         },
@@ -84,14 +81,16 @@ fn usage_line(rendered: &str) -> String {
 impl Command {
     fn into_invocation(self) -> Result<Invocation, Stop> {
         Ok(match self {
-            Command::Attach { pid, f0, analysis } => {
+            Command::Attach {
+                process,
+                pid,
+                f0,
+                analysis,
+            } => {
                 let config = analysis.config()?;
                 Invocation::Attach(AttachOptions {
-                    pid: attach_pid(pid, &config)?,
-                    f0: f0
-                        .f0
-                        .or_else(|| config.f0.clone())
-                        .unwrap_or_else(|| DEFAULT_F0.to_owned()),
+                    pid: attach_pid(process.or(pid), &config)?,
+                    f0: f0.f0.or_else(|| config.f0.clone()),
                     common: analysis.into_common(&config),
                 })
             }
@@ -155,7 +154,7 @@ impl Command {
                 record,
                 duration,
             } => Invocation::Watch(WatchOptions {
-                pid,
+                pid: pid.find()?,
                 functions,
                 record,
                 duration,
@@ -167,7 +166,10 @@ impl Command {
                 color,
             } => Invocation::Report(ReportOptions {
                 file,
-                format: format.into(),
+                format: format
+                    .map(Format::from)
+                    .or_else(|| output.as_deref().and_then(Format::of_file))
+                    .unwrap_or_default(),
                 output,
                 color: color.into(),
             }),
@@ -194,7 +196,7 @@ impl Command {
                 inlined,
                 format,
             } => {
-                let (source, pattern) = list_source(pid, file, pattern)?;
+                let (source, pattern) = list_source(optional(pid)?, file, pattern)?;
                 Invocation::List(ListOptions {
                     source,
                     query: Query {
@@ -210,7 +212,7 @@ impl Command {
                 })
             }
             Command::Status { pid, format, color } => Invocation::Status(StatusOptions {
-                pid,
+                pid: optional(pid)?,
                 format: format.into(),
                 color: color.into(),
             }),
@@ -226,7 +228,7 @@ impl Command {
                 output,
                 command,
             } => Invocation::Sample(SampleOptions {
-                target: sample_target(pid, user, all, command)?,
+                target: sample_target(optional(pid)?, user, all, command)?,
                 duration,
                 rate,
                 // Clap has made sure that there are both or none.
@@ -236,9 +238,13 @@ impl Command {
                 format: format.into(),
                 output,
             }),
-            Command::Cleanup { pid } => Invocation::Cleanup(pid),
-            Command::Doctor { file, format } => Invocation::Doctor(DoctorOptions {
-                file,
+            Command::Cleanup { pid } => Invocation::Cleanup(pid.find()?),
+            Command::Doctor { file, pid, format } => Invocation::Doctor(DoctorOptions {
+                subject: match (file, optional(pid)?) {
+                    (Some(file), _) => Subject::File(file),
+                    (None, Some(pid)) => Subject::Process(pid),
+                    (None, None) => Subject::Machine,
+                },
                 format: format.into(),
             }),
             Command::Completions { shell } => {
@@ -308,29 +314,38 @@ fn sample_target(
     }
 }
 
-fn attach_pid(given: Option<i32>, config: &Config) -> Result<i32, Failure> {
-    match (given.or(config.pid), &config.program) {
-        (Some(pid), _) => Ok(pid),
-        (None, Some(program)) => target_name::find(program),
-        (None, None) => Err(Failure::usage(
-            "attach: no process was given; name it with -p PID",
-        )),
-    }
+fn attach_pid(given: Option<ProcessName>, config: &Config) -> Result<i32, Failure> {
+    named(given, config).unwrap_or_else(|| {
+        Err(Failure::usage(
+            "attach: no process was given; name it, as in `darc attach PID`",
+        ))
+    })
+}
+
+/// The process that the command line names, or else the configuration.
+fn named(given: Option<ProcessName>, config: &Config) -> Option<Result<i32, Failure>> {
+    let configured = || config.program.clone().map(ProcessName::Program);
+    let name = given.or_else(|| config.pid.map(ProcessName::Pid).or_else(configured))?;
+    Some(name.find())
+}
+
+/// The process that an option names.
+fn optional(given: Option<ProcessName>) -> Result<Option<i32>, Failure> {
+    given.map(|name| name.find()).transpose()
 }
 
 /// What the command line names, else what the configuration names, else what the results name.
 fn resume_target(
-    pid: Option<i32>,
+    pid: Option<ProcessName>,
     command: Vec<OsString>,
     config: &Config,
 ) -> Result<ResumeTarget, Failure> {
     if !command.is_empty() {
         return Ok(ResumeTarget::Command(command));
     }
-    match (pid.or(config.pid), &config.program) {
-        (Some(pid), _) => Ok(ResumeTarget::Pid(pid)),
-        (None, Some(program)) => target_name::find(program).map(ResumeTarget::Pid),
-        (None, None) => Ok(match config.command()? {
+    match named(pid, config) {
+        Some(pid) => pid.map(ResumeTarget::Pid),
+        None => Ok(match config.command()? {
             command if command.is_empty() => ResumeTarget::FromFile,
             command => ResumeTarget::Command(command),
         }),
@@ -343,7 +358,7 @@ impl ProfileArgs {
         functions: Vec<String>,
         command: Vec<OsString>,
     ) -> Result<ProfileOptions, Failure> {
-        let target = match self.pid {
+        let target = match optional(self.pid)? {
             Some(pid) => ProfileTarget::Pid(pid),
             None if command.first().is_some_and(|program| !program.is_empty()) => {
                 ProfileTarget::Command(command)
@@ -369,6 +384,7 @@ impl ProfileArgs {
             output: self.output,
             format: self.format.into(),
             verbosity: verbosity(self.quiet, self.verbose),
+            log: self.log,
             color: self.color.into(),
         })
     }
@@ -391,28 +407,30 @@ impl AnalysisArgs {
     }
 
     fn into_common(self, config: &Config) -> Common {
+        let slower = self.slower_than.map(|time| NamedRange::Between(time, None));
+        let range = slower.or(self.above).or(self.between);
+        // Whole buckets are taken, and a doubling is no answer to a latency.
+        let narrow = range.and_then(|_| Resolution::new(8));
         let given = GivenParams {
             start_ops: self.start_ops,
             decision_ops: self.decision_ops,
-            maxcount_percentage: self.maxcount_percentage,
             max_depth: self.max_depth,
-            resolution: self.resolution,
+            resolution: self.resolution.or(config.params.resolution).or(narrow),
             peak: if self.ask {
                 Some(PeakChoice::Later)
             } else {
                 self.peak
             },
         };
+        let output = self.output.or_else(|| config.output.clone());
         let format = self
             .format
             .map(Format::from)
             .or(config.format)
+            .or_else(|| output.as_deref().and_then(Format::of_file))
             .unwrap_or_default();
         Common {
-            output: self
-                .output
-                .or_else(|| config.output.clone())
-                .unwrap_or_else(|| PathBuf::from(format.default_output())),
+            output: output.unwrap_or_else(|| PathBuf::from(format.default_output())),
             format,
             engine: self
                 .engine
@@ -420,6 +438,7 @@ impl AnalysisArgs {
                 .or(config.engine)
                 .unwrap_or_default(),
             params: given.or(config.params),
+            range,
             duration: self.duration.or(config.duration),
             value: self.value,
             asynchronous: self.asynchronous,
@@ -430,6 +449,7 @@ impl AnalysisArgs {
             },
             end_at: self.end_at,
             verbosity: verbosity(self.quiet, self.verbose),
+            log: self.log,
             preemption: self.preemption.into(),
             blocks: self.blocks.into(),
             max_sites: self.max_sites,

@@ -109,7 +109,6 @@ struct Keys {
     duration: Option<String>,
     start_ops: Option<i64>,
     decision_ops: Option<i64>,
-    maxcount_percentage: Option<f64>,
     max_depth: Option<i64>,
     resolution: Option<i64>,
     peak: Option<PeakKey>,
@@ -183,7 +182,6 @@ impl Keys {
         let params = GivenParams {
             start_ops: at_least_one("start-ops", self.start_ops)?,
             decision_ops: at_least_one("decision-ops", self.decision_ops)?,
-            maxcount_percentage: self.maxcount_percentage,
             max_depth: at_least_one("max-depth", self.max_depth)?,
             resolution: resolution.transpose()?,
             peak: peak.transpose()?,
@@ -238,7 +236,7 @@ mod tests {
         let config = read(
             "program = \"served\"\ncommand = [\"./served\", \"-x\"]\nf0 = \"serve\"\noutput = \"r.json\"\n\
              format = \"json\"\nengine = \"jump\"\nduration = \"1m\"\nstart-ops = 1\ndecision-ops = 2\n\
-             maxcount-percentage = 0.5\nmax-depth = 3\nresolution = 2\npeak = \"all\"\n",
+             max-depth = 3\nresolution = 2\npeak = \"all\"\n",
         )
         .unwrap();
         assert_eq!(config.program.as_deref(), Some("served"));
@@ -261,8 +259,6 @@ mod tests {
             ("duration = \"5 m\"", "duration"),
             ("start-ops = 0", "start-ops"),
             ("decision-ops = -9223372036854775808", "decision-ops"),
-            ("maxcount-percentage = nan", "maxcount-percentage"),
-            ("maxcount-percentage = 1e400", "overflowed"),
             ("max-depth = 129", "max-depth"),
             ("resolution = 99", "resolution"),
             ("format = \"pdf\"", "none of text, json"),

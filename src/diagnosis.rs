@@ -6,6 +6,7 @@
 
 use serde::Serialize;
 
+use darc_process::coverage::{CallKind, Share, Sites};
 use darc_report::escape::control;
 
 const CAP_SYS_PTRACE: u32 = 19;
@@ -37,6 +38,8 @@ pub struct Facts {
     pub trial: Option<Result<f64, String>>,
     /// The program that was asked about.
     pub program: Option<Program>,
+    /// The call sites of the files that were asked about.
+    pub sites: Vec<Sites>,
 }
 
 /// What a program's file has.
@@ -99,6 +102,7 @@ pub fn judge(facts: &Facts) -> Vec<Check> {
     if let Some(program) = &facts.program {
         checks.extend(self::program(program));
     }
+    checks.extend(facts.sites.iter().map(call_sites));
     checks
 }
 
@@ -385,6 +389,55 @@ fn program(program: &Program) -> Vec<Check> {
     checks
 }
 
+/// Calls that no probe can be put at are taken for their caller's own time.
+fn call_sites(sites: &Sites) -> Check {
+    const NAME: &str = "call sites";
+    let total = sites.total();
+    let path = control(&sites.path);
+    if total.all == 0 {
+        let finding = format!("{path}: no calls are known in it");
+        return check(NAME, Verdict::Limited, finding, None);
+    }
+    let kinds = sites.kinds.iter();
+    let kinds = kinds.map(|(kind, share)| format!("{} {}", kind.name(), part(*share)));
+    let kinds: Vec<String> = kinds.collect();
+    let mut finding = format!(
+        "{path}: {} can be measured ({})",
+        part(total),
+        kinds.join(", ")
+    );
+    let mut reasons: Vec<(&String, &u64)> = sites.reasons.iter().collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    for (n, (reason, count)) in reasons.into_iter().enumerate() {
+        let before = if n == 0 { "; not:" } else { "," };
+        finding.push_str(&format!("{before} {count} ({})", control(reason)));
+    }
+    if sites.unread > 0 {
+        let functions = sites.unread;
+        finding.push_str(&format!(
+            "; the code of {functions} functions cannot be read"
+        ));
+    }
+    let indirect = sites.kinds.get(&CallKind::Indirect).copied();
+    let good = total.part() >= 0.999 && indirect.unwrap_or_default().part() >= 0.995;
+    let verdict = if good {
+        Verdict::Works
+    } else {
+        Verdict::Limited
+    };
+    check(NAME, verdict, finding, None)
+}
+
+/// Rounded down: what is said to be all is all.
+fn part(share: Share) -> String {
+    let all = share.all;
+    if share.measured == all {
+        return format!("all of {all}");
+    }
+    let percent = (share.part() * 10_000.0).floor() / 100.0;
+    format!("{percent:.2}% of {all}")
+}
+
 /// The checks for people, one a line with its remedy below.
 #[must_use]
 pub fn render(checks: &[Check]) -> String {
@@ -433,6 +486,7 @@ mod tests {
                 go: false,
                 warnings: Vec::new(),
             }),
+            sites: Vec::new(),
         }
     }
 
@@ -442,6 +496,37 @@ mod tests {
             .find(|check| check.name == name)
             .unwrap()
             .verdict
+    }
+
+    #[test]
+    fn call_sites_that_cannot_be_measured_have_their_reasons() {
+        let share = |measured, all| Share { measured, all };
+        let mut sites = Sites {
+            path: "/bin/a".to_owned(),
+            kinds: [
+                (CallKind::Direct, share(19_999, 20_000)),
+                (CallKind::Indirect, share(500, 500)),
+            ]
+            .into(),
+            reasons: [("it is a loop".to_owned(), 1)].into(),
+            unread: 0,
+        };
+        let judged = |sites: &Sites| {
+            let facts = Facts {
+                sites: vec![sites.clone()],
+                ..good()
+            };
+            let mut checks = judge(&facts);
+            checks.pop().expect("that of the call sites")
+        };
+        let check = judged(&sites);
+        assert_eq!(check.verdict, Verdict::Works);
+        assert_eq!(
+            check.finding,
+            "/bin/a: 99.99% of 20500 can be measured (direct 99.99% of 20000, indirect all of 500); not: 1 (it is a loop)"
+        );
+        sites.kinds.insert(CallKind::Indirect, share(490, 500));
+        assert_eq!(judged(&sites).verdict, Verdict::Limited);
     }
 
     #[test]

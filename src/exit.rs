@@ -20,8 +20,10 @@ Exit codes:
   8    compare: a condition of --fail-on holds; resume --strict: the profile has changed
   101  an internal error; please report the line that was shown
   128+N  darc was told to leave at once by signal N
-With `run` (and a `resume`, `profile` or `sample` that runs) the target's own exit status is passed
-on once it has ended: its code, or 128+N when signal N ended it.";
+`run`, and a `resume`, `profile` or `sample` that starts a program, pass on the program's
+exit status, whatever became of the analysis: its code, or 128+N when signal N ended it.
+What failed is a warning. Codes of darc's own say that the program has not run (or 8, that
+--strict ended the analysis).";
 
 /// The class of a failure; each has an exit code of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +40,8 @@ pub enum FailureKind {
     File,
     /// The target went away, or out of control, in mid-analysis.
     Lost,
+    /// A defect of darc.
+    Internal,
 }
 
 impl FailureKind {
@@ -51,6 +55,7 @@ impl FailureKind {
             FailureKind::Name => 4,
             FailureKind::File => 5,
             FailureKind::Lost => 6,
+            FailureKind::Internal => 101,
         }
     }
 }

@@ -12,9 +12,9 @@ fn main() -> ExitCode {
     report_panics_in_one_line();
     match cli::parse(std::env::args_os()) {
         Ok(invocation) => {
-            terminal::log::show(invocation.verbosity());
             let format = invocation.failures();
-            match command::execute(invocation) {
+            let log = terminal::log::show(invocation.verbosity(), invocation.log());
+            match log.and_then(|()| command::execute(invocation)) {
                 Ok(status) => ExitCode::from(status),
                 Err(failure) => fail(&failure, format),
             }

@@ -2,13 +2,12 @@
 
 use std::ffi::OsString;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use crate::listing::Query;
-pub use crate::sampling::Format as SampleFormat;
 use darc_analysis::values::expression::Expression;
-use darc_analysis::{Params, PeakChoice, Resolution};
+use darc_analysis::{Hz, Params, PeakChoice, Range, Resolution, Ticks};
 pub use darc_report::Format;
 pub use darc_report::difference::{Condition, Method};
 
@@ -51,6 +50,15 @@ pub enum Invocation {
 }
 
 impl Invocation {
+    /// The file that the log is written to.
+    #[must_use]
+    pub fn log(&self) -> Option<&Path> {
+        match self {
+            Invocation::Profile(options) => options.log.as_deref(),
+            _ => self.common().and_then(|common| common.log.as_deref()),
+        }
+    }
+
     /// How much is said on stderr.
     #[must_use]
     pub fn verbosity(&self) -> Verbosity {
@@ -149,8 +157,8 @@ pub struct RunOptions {
 pub struct AttachOptions {
     /// The process, greater than 0.
     pub pid: i32,
-    /// The function, as the person named it.
-    pub f0: String,
+    /// The function, as the person named it; none for what the threads began with.
+    pub f0: Option<String>,
     /// What all analyses have.
     pub common: Common,
 }
@@ -209,6 +217,8 @@ pub struct ProfileOptions {
     pub format: Format,
     /// How much is said on stderr.
     pub verbosity: Verbosity,
+    /// The file that the log is written to, in the place of stderr.
+    pub log: Option<PathBuf>,
     /// Whether colours are used.
     pub color: ColorChoice,
 }
@@ -352,10 +362,21 @@ pub enum SampleTarget {
 /// `darc doctor`: what works on this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DoctorOptions {
-    /// A program whose symbols are looked at too.
-    pub file: Option<PathBuf>,
+    /// What is looked at beside the machine.
+    pub subject: Subject,
     /// The format of what is said.
     pub format: ListingFormat,
+}
+
+/// What `darc doctor` looks at beside the machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Subject {
+    /// Nothing.
+    Machine,
+    /// A program or library.
+    File(PathBuf),
+    /// All that a process has mapped.
+    Process(i32),
 }
 
 /// The format of what is not the report of an analysis.
@@ -433,6 +454,8 @@ pub struct Common {
     pub engine: EngineChoice,
     /// The parameters that were given; the others come from a resumed file, or the defaults.
     pub params: GivenParams,
+    /// The ops that are the one peak.
+    pub range: Option<NamedRange>,
     /// When the analysis ends by itself; never zero.
     pub duration: Option<Duration>,
     /// What is computed from f0's arguments in the place of the arguments themselves.
@@ -445,6 +468,8 @@ pub struct Common {
     pub end_at: Option<String>,
     /// How much is said on stderr.
     pub verbosity: Verbosity,
+    /// The file that the log is written to, in the place of stderr.
+    pub log: Option<PathBuf>,
     /// What becomes of time in which another thread ran.
     pub preemption: Preemption,
     /// Whether functions are narrowed.
@@ -462,18 +487,34 @@ impl Default for Common {
             format: Format::default(),
             engine: EngineChoice::default(),
             params: GivenParams::default(),
+            range: None,
             duration: None,
             value: None,
             asynchronous: None,
             begin: None,
             end_at: None,
             verbosity: Verbosity::default(),
+            log: None,
             preemption: Preemption::default(),
             blocks: Blocks::default(),
             max_sites: None,
             color: ColorChoice::default(),
         }
     }
+}
+
+/// How the samples of `darc sample` are shown.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum SampleFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON document.
+    Json,
+    /// Folded stacks, for flame graphs.
+    Folded,
+    /// For speedscope.
+    Speedscope,
 }
 
 /// How calls are measured.
@@ -534,15 +575,36 @@ pub enum ColorChoice {
     Never,
 }
 
+/// Ops that the person names by their latencies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NamedRange {
+    /// From the one latency to the other; to the longest where there is none.
+    Between(Duration, Option<Duration>),
+    /// The slowest: those above this percentile, in millionths of all ops.
+    Above(u32),
+}
+
+impl NamedRange {
+    /// The same in cycles of a counter of this rate.
+    #[must_use]
+    pub fn in_ticks(self, hz: Hz) -> Range {
+        let ticks = |time: Duration| Ticks((time.as_secs_f64() * hz.get() as f64) as u64);
+        match self {
+            NamedRange::Between(from, to) => {
+                Range::Between(ticks(from), to.map_or(Ticks(u64::MAX), ticks))
+            }
+            NamedRange::Above(percentile) => Range::Above(percentile),
+        }
+    }
+}
+
 /// The parameters of the analysis that the person gave.
-#[derive(Clone, Copy, PartialEq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct GivenParams {
     /// See [`Params::start_ops`].
     pub start_ops: Option<u64>,
     /// See [`Params::decision_ops`].
     pub decision_ops: Option<u64>,
-    /// See [`Params::maxcount_percentage`].
-    pub maxcount_percentage: Option<f64>,
     /// See [`Params::max_depth`].
     pub max_depth: Option<usize>,
     /// See [`Params::resolution`].
@@ -558,10 +620,10 @@ impl GivenParams {
         Params {
             start_ops: self.start_ops.unwrap_or(base.start_ops),
             decision_ops: self.decision_ops.unwrap_or(base.decision_ops),
-            maxcount_percentage: self.maxcount_percentage.unwrap_or(base.maxcount_percentage),
             max_depth: self.max_depth.unwrap_or(base.max_depth),
             resolution: self.resolution.unwrap_or(base.resolution),
             peak: self.peak.unwrap_or(base.peak),
+            range: base.range,
         }
     }
 
@@ -571,7 +633,6 @@ impl GivenParams {
         Self {
             start_ops: self.start_ops.or(other.start_ops),
             decision_ops: self.decision_ops.or(other.decision_ops),
-            maxcount_percentage: self.maxcount_percentage.or(other.maxcount_percentage),
             max_depth: self.max_depth.or(other.max_depth),
             resolution: self.resolution.or(other.resolution),
             peak: self.peak.or(other.peak),
@@ -591,7 +652,7 @@ mod tests {
         };
         let attach = AttachOptions {
             pid: 1,
-            f0: "f".into(),
+            f0: Some("f".into()),
             common: common.clone(),
         };
         assert_eq!(

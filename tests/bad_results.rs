@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use darc_testprogs::{Opt, program};
 use tempfile::TempDir;
 
-use crate::harness::{Finished, darc, engines, execute, turn};
+use crate::harness::{Finished, darc, engines, execute};
 
 /// Results of a short analysis, in the text format.
 fn results() -> (TempDir, PathBuf) {
@@ -91,7 +91,6 @@ fn damaged(file: &Path, refused: impl Fn(&Path)) {
 
 #[test]
 fn damaged_results() {
-    let _turn = turn();
     let (_folder, file) = results();
     damaged(&file, refused);
 }
@@ -99,7 +98,6 @@ fn damaged_results() {
 /// A set of profiles, damaged; and sets that cannot be compared.
 #[test]
 fn damaged_and_empty_sets_of_profiles() {
-    let _turn = turn();
     let folder = tempfile::tempdir().expect("a folder");
     let measure = |name: &str, options: &[&str]| {
         let file = folder.path().join(name);

@@ -8,7 +8,7 @@ use darc_tracer::identity::Identity;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::harness::{Running, Target, Task, darc, execute, run_darc, turn, wait_until};
+use crate::harness::{Running, Target, Task, darc, execute, run_darc, wait_until};
 use crate::report::Report;
 use crate::untouched::{ProcessState, is_probed};
 
@@ -50,7 +50,6 @@ fn strangers_can_take_no_claim_and_stall_nobody() {
     if !is_root() {
         return skip("a stranger is another user, whom only root can be");
     }
-    let _turn = turn();
     let path = program("two_peaks", Opt::O2);
     let target = Target::start("two_peaks", Opt::O2, &["brisk"]);
     let pid = target.pid().to_string();
@@ -135,7 +134,6 @@ fn interrupt(command: &Running) {
 
 #[test]
 fn processes_of_one_number_in_two_containers_are_measured_at_once() {
-    let _turn = turn();
     let Some(one) = Boxed::start() else { return };
     let other = Boxed::start().expect("as before");
     let folder = tempfile::tempdir().expect("a folder for temporary files");
@@ -160,7 +158,6 @@ fn processes_of_one_number_in_two_containers_are_measured_at_once() {
 
 #[test]
 fn a_process_with_two_numbers_is_measured_once() {
-    let _turn = turn();
     let Some(boxed) = Boxed::start() else { return };
     let outside = boxed.outside.to_string();
     let before = ProcessState::of(boxed.outside);
@@ -213,7 +210,6 @@ fn a_process_with_two_numbers_is_measured_once() {
 /// What a darc has left that was killed is anybody's to clear, from wherever.
 #[test]
 fn what_a_killed_darc_left_in_a_container_is_cleared_from_outside() {
-    let _turn = turn();
     let Some(boxed) = Boxed::start() else { return };
     let before = ProcessState::of(boxed.outside);
     let mut command = boxed.darc(is_root(), &ENDLESS);

@@ -7,14 +7,13 @@ use std::process::Command;
 use darc_testprogs::{Opt, program};
 use nix::sys::signal::Signal;
 
-use crate::harness::{Running, Target, Task, execute, for_all, run_darc, turn, wait_until};
+use crate::harness::{Running, Target, Task, execute, for_all, run_darc, wait_until};
 use crate::untouched::{ProcessState, check_released, check_text, is_probed};
 
 /// The target is killed while darc is at work, each time a little later: darc ends, with results
 /// or with one line that says what happened.
 #[test]
 fn the_target_is_killed() {
-    let _turn = turn();
     for_all(|engine, opt| {
         for (round, name) in ["two_peaks", "four_threads", "thread_churn", "fork_exec"]
             .iter()
@@ -51,7 +50,6 @@ fn the_target_is_killed() {
 /// A program that darc started dies by a signal: darc passes it on as its own exit code.
 #[test]
 fn a_started_program_is_killed() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let analysis =
             Task::new(engine, "serve").run_like_native(&program("ends_in_f0", opt), &["abort"]);
@@ -67,7 +65,6 @@ fn a_started_program_is_killed() {
 /// guardian is quicker than the next call of f0, so that f0 is a function here that is not called.
 #[test]
 fn darc_is_killed_with_breakpoints_set() {
-    let _turn = turn();
     for _ in 0..10 {
         let target = Target::start("names", Opt::O2, &[]);
         let (mut darc, _output, _folder) =
@@ -86,7 +83,6 @@ fn darc_is_killed_with_breakpoints_set() {
 /// nothing had been there.
 #[test]
 fn darc_is_killed_while_a_measured_call_is_blocked() {
-    let _turn = turn();
     for opt in Opt::ALL {
         let mut target = Target::start("asks", opt, &[]);
         let task = Task::new("int3", "serve").options(&["--start-ops", "5", "--decision-ops", "5"]);
@@ -134,16 +130,16 @@ fn is_blocked_in_unnamed_code(pid: i32) -> bool {
     })
 }
 
-/// Killed while jumps are in the code: the target goes on with right results, and what is left there
-/// can be taken away.
+/// Killed while jumps are in the code, short ones among them: the target goes on with right results, and what is left
+/// there can be taken away.
 #[test]
 fn darc_is_killed_with_jumps_set() {
-    let _turn = turn();
+    let programs = [("two_peaks", "serve"), ("short_calls", "relay")];
     for opt in Opt::ALL {
-        for _ in 0..5 {
-            let target = Target::start("two_peaks", opt, &["brisk"]);
+        for (name, f0) in programs.into_iter().cycle().take(6) {
+            let target = Target::start(name, opt, &["brisk"]);
             let before = ProcessState::of(target.pid());
-            let task = Task::new("jump", "serve").options(&["--decision-ops", "1000000000"]);
+            let task = Task::new("jump", f0).options(&["--decision-ops", "1000000000"]);
             let (mut darc, _output, _folder) = task.start_attach(target.pid());
             darc.wait_for_probes(target.pid());
             darc.signal(Signal::SIGKILL);
@@ -151,7 +147,7 @@ fn darc_is_killed_with_jumps_set() {
             let cleaned = run_darc(&["cleanup", "-p", &target.pid().to_string()]);
             assert_eq!(cleaned.code(), 0, "{cleaned:#?}");
             before.check_unchanged(target.pid());
-            target.finish_like_native(&program("two_peaks", opt), &["brisk"]);
+            target.finish_like_native(&program(name, opt), &["brisk"]);
         }
     }
 }
@@ -159,7 +155,6 @@ fn darc_is_killed_with_jumps_set() {
 /// Killed, and attached again: the next darc begins with taking away what the first left.
 #[test]
 fn darc_is_killed_and_started_again() {
-    let _turn = turn();
     for opt in Opt::ALL {
         let target = Target::start("two_peaks", opt, &[]);
         let before = ProcessState::of(target.pid());
@@ -178,7 +173,6 @@ fn darc_is_killed_and_started_again() {
 /// The pipe that darc writes its report to is closed: the target is restored all the same.
 #[test]
 fn nobody_reads_the_report() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let target = Target::start("two_peaks", opt, &[]);
         let before = ProcessState::of(target.pid());
@@ -202,10 +196,33 @@ fn nobody_reads_the_report() {
     });
 }
 
+/// The pipe that darc writes its log to is closed: the target is restored, and the results are there.
+#[test]
+fn nobody_reads_the_log() {
+    let target = Target::start("two_peaks", Opt::O2, &[]);
+    let before = ProcessState::of(target.pid());
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = folder.path().join("out.txt");
+    let (pid, opt) = (target.pid().to_string(), Opt::O2);
+    let mut command = crate::harness::darc(&["attach", "-vv", "--f0", "serve", "-p", &pid, "-o"]);
+    let mut child = command
+        .arg(&output)
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("started");
+    drop(child.stderr.take());
+    let status = child.wait().expect("ours");
+    assert_eq!(status.code(), Some(0));
+    before.check_unchanged(target.pid());
+    assert!(output.exists());
+    target.finish_like_native(&program("two_peaks", opt), &[]);
+}
+
 /// A started program goes on when darc is told to end early.
 #[test]
 fn a_started_program_runs_on() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = crate::harness::darc(&[
@@ -244,7 +261,6 @@ fn a_started_program_runs_on() {
 /// Under `int3` a program that crashes gets its code back first: the core dump shows the program's own.
 #[test]
 fn a_core_dump_shows_the_programs_code() {
-    let _turn = turn();
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if !pattern.trim().starts_with("core") {
         eprintln!("left out: core dumps do not go to the current folder here");

@@ -1,20 +1,22 @@
 //! Every program of known behaviour, at both optimisation levels: peaks and root-cause paths.
 
-use darc_testprogs::{GROUND_TRUTHS, ground_truth, program};
+use darc_testprogs::{Opt, ground_truth, ground_truths, program};
 
-use crate::harness::{Task, for_all, measured, native, turn};
+use crate::harness::{Task, Unfinished, Wrong, for_all, measured, native};
 use crate::report::{Report, is_path};
 
 /// Runs the program under darc, compares what it does with a native run, and the results with the truth.
 /// The output does not depend on the number of ops, so that one period is enough natively.
 fn check(name: &str) {
-    let _turn = turn();
     let truth = ground_truth(name);
     for_all(|engine, opt| {
-        let task = Task::new(engine, truth.f0).options(truth.options);
+        if engine == "int3" && LEFT.contains(&name) {
+            return;
+        }
+        let task = Task::of(engine, truth);
         let native = native(&program(name, opt), &["20"]);
         measured(|| {
-            let analysis = task.run(&program(name, opt), truth.args);
+            let analysis = task.run(&program(name, opt), &[]);
             assert_eq!(analysis.darc.stdout, native.stdout, "{analysis:#?}");
             assert_eq!(analysis.darc.code(), native.code(), "{analysis:#?}");
             let report = analysis.report();
@@ -24,6 +26,9 @@ fn check(name: &str) {
         });
     });
 }
+
+/// Where calls are left without a return inside of ops: `int3` gives them up, which docs/limits.md says.
+const LEFT: [&str; 3] = ["catches", "jumps_out", "panics"];
 
 macro_rules! programs {
     ($($name:ident)*) => {
@@ -37,8 +42,8 @@ macro_rules! programs {
         #[test]
         fn every_ground_truth_is_tested() {
             let tested = [$(stringify!($name)),*].map(|name| name.trim_start_matches("r#"));
-            for truth in GROUND_TRUTHS {
-                assert!(tested.contains(&truth.program), "{} is not tested", truth.program);
+            for truth in ground_truths() {
+                assert!(tested.contains(&truth.program.as_str()), "{} is not tested", truth.program);
             }
         }
     };
@@ -46,30 +51,40 @@ macro_rules! programs {
 
 programs! {
     blocked_calls
+    boxed_forwarders
     cached_and_slow_read
     call
     call_path_filter
     cancellation
+    catches
     closes_fds
     closures
     cold_split
     dead_leader
     deep_path
+    equal_callees
     exceptions
     fork_exec
+    forwarders
     four_threads
     function_pointers
     jump_table
+    jumps_out
+    lazily_bound
+    lazily_bound_shadowed
     longjmp_out
     r#loop
+    in_turn
     loop_over_fast
     mutex_contention
     mutual_recursion
+    panics
     plugin_host
     recursion
     recursion_through_f0
     sandboxed
     shared_library
+    short_calls
     signals
     slow_callee_in_loop
     tail_calls
@@ -82,57 +97,75 @@ programs! {
     two_peaks_static
     two_peaks_static_pie
     virtual_calls
+    virtual_forwarders
 }
 
 /// A path that may not become long enough ends at the maximum depth, and says so.
 #[test]
 fn a_path_ends_at_the_maximum_depth() {
-    let _turn = turn();
+    let names = [
+        "level00", "level01", "level02", "level03", "level04", "level05", "level06", "level07",
+    ];
     for_all(|engine, opt| {
-        let task = Task::new(engine, "level00").options(&["--max-depth", "8"]);
-        let report = task
-            .run_like_native(&program("deep_path", opt), &[])
-            .report();
-        assert_eq!(report.status(), "max-depth-reached", "{:#}", report.0);
-        let slow = report
-            .peaks()
-            .iter()
-            .find(|peak| peak["status"] == "max-depth-reached");
-        let causes = Report::causes(slow.expect("a peak that is not at its end"));
-        assert_eq!(causes.len(), 1, "{causes:?}");
-        assert_eq!(causes[0].stop, "max-depth");
-        let names = [
-            "level00", "level01", "level02", "level03", "level04", "level05", "level06", "level07",
-        ];
-        assert!(is_path(&causes[0].path, &names), "{causes:?}");
+        measured(|| {
+            let task = Task::new(engine, "level00").options(&["--max-depth", "8"]);
+            let analysis = task.run_like_native(&program("deep_path", opt), &[]);
+            let report = analysis.report();
+            let mut causes = report.peaks().iter().flat_map(Report::causes);
+            let Some(slow) = causes.find(|cause| cause.stop == "max-depth") else {
+                return Err(Unfinished(format!("{:#}", report.0)));
+            };
+            let is_said = report.status() == "max-depth-reached";
+            match is_said && is_path(&slow.path, &names) {
+                true => Ok(()),
+                false => Err(Wrong(format!("{:#}", report.0))),
+            }
+        });
     });
 }
 
 /// One peak is analysed, the other is shown and left alone.
 #[test]
 fn one_peak_is_chosen() {
-    let _turn = turn();
     let truth = ground_truth("two_peaks");
+    let slow = &truth.peaks[1].causes[0].path;
     for_all(|engine, opt| {
-        let task = Task::new(engine, "serve").options(&["--peak", "2"]);
-        let report = task
-            .run_like_native(&program("two_peaks", opt), &[])
-            .report();
-        assert_eq!(report.status(), "root-cause-found");
-        let peak = |number| {
-            report
-                .peaks()
-                .iter()
-                .find(|peak| peak["peak"] == number)
-                .expect("numbered")
-        };
-        assert_eq!(peak(1)["status"], "not-analysed");
-        assert!(Report::causes(peak(1)).is_empty());
-        assert!(is_path(
-            &Report::causes(peak(2))[0].path,
-            truth.peaks[1].path
-        ));
+        measured(|| {
+            let task = Task::new(engine, "serve").options(&["--peak", "2"]);
+            let analysis = task.run_like_native(&program("two_peaks", opt), &[]);
+            let report = analysis.report();
+            for peak in report.peaks().iter().filter(|peak| peak["peak"] != 2) {
+                assert_eq!(peak["status"], "not-analysed", "{:#}", report.0);
+                assert!(Report::causes(peak).is_empty(), "{:#}", report.0);
+            }
+            let chosen = report.peaks().iter().find(|peak| peak["peak"] == 2);
+            let causes = chosen.map(Report::causes).unwrap_or_default();
+            match causes.iter().any(|cause| is_path(&cause.path, slow)) {
+                true => Ok(()),
+                false => Err(Unfinished(format!("{:#}", report.0))),
+            }
+        });
     });
+}
+
+/// The ops that are named are the one peak.
+#[test]
+fn a_range_is_named() {
+    let truth = ground_truth("two_peaks");
+    let slow = &truth.peaks[1].causes[0].path;
+    for range in [["--slower-than", "1ms"], ["--above", "p85"]] {
+        measured(|| {
+            let task = Task::new("jump", "serve").options(&range);
+            let analysis = task.run_like_native(&program("two_peaks", Opt::O2), &[]);
+            let report = analysis.report();
+            assert!(report.peaks().len() <= 1, "{:#}", report.0);
+            let causes = report.peaks().iter().flat_map(Report::causes);
+            match causes.into_iter().any(|cause| is_path(&cause.path, slow)) {
+                true => Ok(()),
+                false => Err(Unfinished(format!("{:#}", report.0))),
+            }
+        });
+    }
 }
 
 /// Fast ops of a benchmark from the literature: whatever the peaks are, paths are walks of its calls.
@@ -161,7 +194,6 @@ fn paths_in_btree_are_walks_over_its_calls() {
         ("find_index", &[]),
         ("find_child", &[]),
     ];
-    let _turn = turn();
     for_all(|engine, opt| {
         for f0 in ["insert", "lookup"] {
             let report = Task::new(engine, f0)

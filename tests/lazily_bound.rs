@@ -1,27 +1,10 @@
 //! Functions of libraries whose PLT slots are filled at their first call, in each process anew: an analysis that takes several
 //! processes finds what is in them all the same.
 
-use darc_testprogs::{GroundTruth, Kind, Opt, Peak, program};
+use darc_testprogs::{Opt, ground_truth, program};
 
-use crate::harness::{Task, darc, engines, execute, measured, turn};
+use crate::harness::{Task, darc, engines, execute, measured};
 use crate::report::Report;
-
-const TRUTH: GroundTruth = GroundTruth {
-    program: "lazily_bound",
-    f0: "handle",
-    args: &[],
-    options: &[],
-    peaks: &[
-        Peak {
-            path: &["handle", "library_lookup"],
-            kind: Kind::Function,
-        },
-        Peak {
-            path: &["handle", "library_rebuild", "library_rehash"],
-            kind: Kind::Function,
-        },
-    ],
-};
 
 /// The function is known by its name, or (where two libraries have that name) when it has been called.
 const PROGRAMS: [&str; 2] = ["lazily_bound", "lazily_bound_shadowed"];
@@ -50,17 +33,16 @@ fn ends_too_early(report: &Report) -> bool {
 
 #[test]
 fn runs_are_repeated() {
-    let _turn = turn();
     for_each(|engine, name| {
         measured(|| {
-            let task = Task::new(engine, TRUTH.f0).options(&["--repeat", "20"]);
+            let task = Task::new(engine, "handle").options(&["--repeat", "20"]);
             let analysis = task.run(&program(name, Opt::O2), &[FEW]);
             assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
             let runs = analysis.darc.stdout.lines().count();
             assert!((2..20).contains(&runs), "{analysis:#?}");
             let report = analysis.report();
             assert!(!ends_too_early(&report), "{:#}", report.0);
-            report.judge(&TRUTH)
+            report.judge(ground_truth(name))
         });
     });
 }
@@ -68,11 +50,10 @@ fn runs_are_repeated() {
 /// What is open is asked for when the libraries are there, not at the first instruction of the program.
 #[test]
 fn a_resumed_analysis_waits_for_the_libraries() {
-    let _turn = turn();
     for_each(|engine, name| {
         let path = program(name, Opt::O2);
         measured(|| {
-            let first = Task::new(engine, TRUTH.f0).run(&path, &[CUT_SHORT]);
+            let first = Task::new(engine, "handle").run(&path, &[CUT_SHORT]);
             let mut report = first.report();
             for _ in 0..20 {
                 if report.status() == "root-cause-found" {
@@ -80,14 +61,14 @@ fn a_resumed_analysis_waits_for_the_libraries() {
                 }
                 let mut command = darc(&["resume"]);
                 command.arg(&first.output);
-                command.args(["--preemption", "counted", "--format", "json", "-o"]);
+                command.args(["--format", "json", "-o"]);
                 command.arg(&first.output).arg("--").arg(&path).arg(FEW);
                 let resumed = execute(&mut command);
                 assert_eq!(resumed.code(), 0, "{resumed:#?}");
                 report = Report::read(&first.output, &resumed);
                 assert!(!ends_too_early(&report), "{:#}", report.0);
             }
-            report.judge(&TRUTH)
+            report.judge(ground_truth(name))
         });
     });
 }

@@ -1,11 +1,12 @@
 //! Integration tests: the `darc` binary on real programs whose behaviour is known.
 //!
 //! Each test also checks that the target's output and exit status are as without darc; those that
-//! attach check that nothing of it was changed. Tests that start targets take turns
-//! ([`harness::turn`]): they measure time, and would disturb each other.
+//! attach check that nothing of it was changed. One test measures at a time, everything else
+//! runs beside it ([`harness::measured`]).
 
 mod formats;
 mod harness;
+mod judge;
 mod report;
 mod untouched;
 mod watchdog;
@@ -16,12 +17,15 @@ mod bad_results;
 mod claims;
 mod death;
 mod documents;
+mod exit_status;
 mod failed;
 mod ground_truth;
 mod handed_over;
+mod hostile_files;
 mod jit;
 mod lazily_bound;
 mod libraries;
+mod logged;
 mod markers;
 mod narrowed;
 mod offcpu;
@@ -29,6 +33,7 @@ mod packaged;
 mod processes;
 mod profiling;
 mod resume;
+mod rooms;
 mod running;
 mod sampling;
 mod signals;

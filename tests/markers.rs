@@ -3,7 +3,7 @@
 use darc_testprogs::{Opt, program};
 use nix::sys::signal::Signal;
 
-use crate::harness::{Target, Task, engines, measured, run_darc, turn, wait_until};
+use crate::harness::{Target, Task, Unfinished, engines, measured, run_darc, wait_until};
 use crate::report::Report;
 
 const MARKS: [&str; 4] = ["--begin-at", "darc_begin", "--end-at", "darc_end"];
@@ -15,7 +15,6 @@ fn paths(report: &Report) -> Vec<String> {
 
 #[test]
 fn the_program_says_what_is_of_interest() {
-    let _turn = turn();
     for opt in Opt::ALL {
         let path = program("marks", opt);
         measured(|| {
@@ -33,7 +32,7 @@ fn the_program_says_what_is_of_interest() {
             }
             match paths(&report).iter().any(|path| path == "serve work") {
                 true => Ok(()),
-                false => Err(format!("{:#}", report.0)),
+                false => Err(Unfinished(format!("{:#}", report.0))),
             }
         });
     }
@@ -50,12 +49,11 @@ fn collect(node: &serde_json::Value, names: &mut Vec<(String, u64)>) {
 
 #[test]
 fn the_end_ends_an_analysis_that_is_not_finished() {
-    let _turn = turn();
     let path = program("marks", Opt::O2);
     let options = ["--end-at", "darc_end", "--decision-ops", "100000000"];
     let task = Task::new("jump", "serve").options(&options);
     let report = task.run_like_native(&path, &["500"]).report();
-    assert_eq!(report.status(), "in-progress");
+    assert_eq!(report.status(), "undecided");
     assert!(
         report.ops() >= 500,
         "what came before counts: {}",
@@ -65,19 +63,17 @@ fn the_end_ends_an_analysis_that_is_not_finished() {
 
 #[test]
 fn the_copy_of_a_marker_in_a_library_is_heard_too() {
-    let _turn = turn();
     let path = program("ends_in_library", Opt::O2);
     let options = ["--end-at", "darc_end", "--decision-ops", "100000000"];
     let task = Task::new("jump", "serve").options(&options);
     let report = task.run_like_native(&path, &["500"]).report();
-    assert_eq!(report.status(), "in-progress");
+    assert_eq!(report.status(), "undecided");
     let ops = report.ops();
     assert!((100..=500).contains(&ops), "none after the end: {ops}");
 }
 
 #[test]
 fn signals_to_darc_begin_and_end() {
-    let _turn = turn();
     let path = program("two_peaks", Opt::O2);
     let target = Target::start("two_peaks", Opt::O2, &[]);
     let pid = target.pid().to_string();
@@ -108,7 +104,6 @@ fn signals_to_darc_begin_and_end() {
 
 #[test]
 fn a_marker_that_is_not_there_is_refused_before_the_program_runs() {
-    let _turn = turn();
     let path = program("marks", Opt::O2);
     for option in ["--begin-at", "--end-at"] {
         let options = [option, "no_such_marker"];
@@ -129,7 +124,6 @@ fn a_marker_that_is_not_there_is_refused_before_the_program_runs() {
 /// Nothing announces libraries of a program that has none: it is known from the first look what is in it.
 #[test]
 fn a_static_program_waits_for_the_signal() {
-    let _turn = turn();
     let path = program("two_peaks_static", Opt::O2);
     for &engine in engines() {
         let task = Task::new(engine, "serve").options(&["--begin-on-signal"]);

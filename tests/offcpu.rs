@@ -3,7 +3,9 @@
 use darc_testprogs::{Opt, program};
 use serde_json::Value;
 
-use crate::harness::{Task, darc, execute, for_all, measured, run_darc, turn};
+use crate::harness::{
+    Miss, Task, Unfinished, Verdict, Wrong, darc, execute, for_all, measured, run_darc,
+};
 use crate::report::Report;
 
 /// Whether the kernel tells this user of every switch of the machine; a container may forbid it.
@@ -25,8 +27,6 @@ fn tells_more() -> bool {
     permitted() && events.is_ok()
 }
 
-const APART: [&str; 2] = ["--preemption", "apart"];
-
 /// The causes of the far peak, which takes most of the time.
 fn far_causes(report: &Report) -> &[Value] {
     let peaks = report.peaks().iter();
@@ -36,33 +36,32 @@ fn far_causes(report: &Report) -> &[Value] {
 }
 
 /// The first of them.
-fn far_cause(report: &Report) -> Result<&Value, String> {
+fn far_cause(report: &Report) -> Result<&Value, Miss> {
     let first = far_causes(report).first();
-    first.ok_or_else(|| format!("no cause: {:#}", report.0))
+    first.ok_or_else(|| Unfinished(format!("no cause: {:#}", report.0)))
 }
 
 /// Two processes that never wait, pinned to one CPU.
 #[test]
 fn preemption_is_the_cause_of_the_far_peak() {
-    let _turn = turn();
     if !permitted() {
         return;
     }
     for opt in Opt::ALL {
         measured(|| {
-            let task = Task::new("jump", "serve").options(&APART);
+            let task = Task::new("jump", "serve");
             let analysis = task.run_like_native(&program("preempted", opt), &[]);
             assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
             let report = analysis.report();
             let cause = far_cause(&report)?;
             if cause["kind"] != "preemption" {
-                return Err(format!("{cause:#}"));
+                return Err(Wrong(format!("{:#}", report.0)));
             }
             assert_eq!(cause["path"][0], "serve");
             let others = cause["waits"]["others"].as_array().expect("a list");
             match others.first() {
                 Some(other) if other["name"] == "rival" => Ok(()),
-                _ => Err(format!("{cause:#}")),
+                _ => Err(Unfinished(format!("{cause:#}"))),
             }
         });
     }
@@ -71,39 +70,36 @@ fn preemption_is_the_cause_of_the_far_peak() {
 /// What preemption took is in no function: the time of `compute` is its own in both peaks.
 #[test]
 fn preemption_is_taken_out_of_what_it_struck() {
-    let _turn = turn();
     if !permitted() {
         return;
     }
     measured(|| {
-        let analysis = Task::new("jump", "serve")
-            .options(&APART)
-            .run(&program("preempted", Opt::O2), &[]);
+        let analysis = Task::new("jump", "serve").run(&program("preempted", Opt::O2), &[]);
         let report = analysis.report();
         if far_cause(&report)?["kind"] != "preemption" {
-            return Err(format!("{:#}", report.0));
+            return Err(Unfinished(format!("{:#}", report.0)));
         }
         let children = report.at("/ftree/children").as_array().expect("a list");
         let find = |name: &str| children.iter().find(|child| child["name"] == name);
         let number = |value: &Value| value.as_u64().expect("a number");
         // The clock's interrupts strike in a second of work for certain.
         if find("(interrupt 236 local_timer)").is_none() && tells_more() {
-            return Err(format!("{:#}", report.0));
+            return Err(Unfinished(format!("{:#}", report.0)));
         }
         let (compute, away) = (find("compute"), find("(preemption)"));
         let (Some(compute), Some(away)) = (compute, away) else {
-            return Err(format!("{:#}", report.0));
+            return Err(Unfinished(format!("{:#}", report.0)));
         };
         // Far ops are dozens of times longer than the work in them.
         match number(&compute["mean"]) * 4 < number(&away["max"]) {
             true => Ok(()),
-            false => Err(format!("{:#}", report.0)),
+            false => Err(Unfinished(format!("{:#}", report.0))),
         }
     });
 }
 
 /// The thread that ended the waits at the end of the far peak's path, by name, and whether it was seen in a function.
-fn woken_in_far_peak(report: &Report, waker: &str, function: &str) -> Result<(), String> {
+fn woken_in_far_peak(report: &Report, waker: &str, function: &str) -> Verdict {
     let cause = far_cause(report)?;
     let others = cause["waits"]["others"].as_array();
     let first = others.and_then(|others| others.first());
@@ -121,12 +117,12 @@ fn woken_in_far_peak(report: &Report, waker: &str, function: &str) -> Result<(),
         {
             Ok(())
         }
-        _ => Err(format!("{cause:#}")),
+        _ => Err(Unfinished(format!("{cause:#}"))),
     }
 }
 
 /// Whether a path of some peak ends in a system call with an argument that begins so.
-fn called_with(report: &Report, prefix: &str) -> Result<(), String> {
+fn called_with(report: &Report, prefix: &str) -> Verdict {
     let values = report.peaks().iter().flat_map(|peak| {
         let causes = peak["root_causes"].as_array().into_iter().flatten();
         let arguments = causes.filter_map(|cause| cause["arguments"].as_array());
@@ -137,19 +133,18 @@ fn called_with(report: &Report, prefix: &str) -> Result<(), String> {
     let values: Vec<&str> = values.collect();
     match values.iter().any(|value| value.starts_with(prefix)) {
         true => Ok(()),
-        false => Err(format!("{values:?}: {:#}", report.0)),
+        false => Err(Unfinished(format!("{values:?}: {:#}", report.0))),
     }
 }
 
 /// System calls that end a path say of which file they are.
 #[test]
 fn files_of_system_calls_are_told() {
-    let _turn = turn();
     if !tells_more() {
         return;
     }
     measured(|| {
-        let task = Task::new("jump", "fetch").options(&APART);
+        let task = Task::new("jump", "fetch");
         let program = program("cached_and_slow_read", Opt::O2);
         let report = task.run_like_native(&program, &[]).report();
         called_with(&report, "fd 3, /memfd:cached")?;
@@ -160,7 +155,6 @@ fn files_of_system_calls_are_told() {
 /// Waiting for a lock, and for the consumer of a queue: which one, who ended it, and in which function.
 #[test]
 fn who_ends_a_wait_is_told() {
-    let _turn = turn();
     if !tells_more() {
         return;
     }
@@ -169,14 +163,14 @@ fn who_ends_a_wait_is_told() {
         ("slow_consumer", "submit", "consumer", "finish", "changed"),
     ] {
         measured(|| {
-            let task = Task::new("jump", f0).options(&APART);
+            let task = Task::new("jump", f0);
             let report = task.run_like_native(&program(name, Opt::O2), &[]).report();
             woken_in_far_peak(&report, waker, function)?;
             called_with(&report, lock)?;
             let peaks = report.peaks().iter();
             let blocked = peaks.filter_map(|peak| peak["off_cpu"]["blocked"].as_u64());
             match blocked.sum::<u64>() {
-                0 => Err(format!("{:#}", report.0)),
+                0 => Err(Unfinished(format!("{:#}", report.0))),
                 _ => Ok(()),
             }
         });
@@ -187,20 +181,18 @@ fn who_ends_a_wait_is_told() {
 /// remains with the function, so that both may be causes.
 #[test]
 fn page_faults_are_a_cause_of_the_far_peak() {
-    let _turn = turn();
     if !tells_more() {
         return;
     }
     for opt in Opt::ALL {
         measured(|| {
-            let analysis = Task::new("jump", "fill")
-                .options(&APART)
-                .run_like_native(&program("page_faults", opt), &[]);
+            let analysis =
+                Task::new("jump", "fill").run_like_native(&program("page_faults", opt), &[]);
             let report = analysis.report();
             let cause = far_cause(&report)?;
             match cause["kind"] == "page-fault" && cause["path"][1] == "(page fault)" {
                 true => Ok(()),
-                false => Err(format!("{:#}", report.0)),
+                false => Err(Unfinished(format!("{:#}", report.0))),
             }
         });
     }
@@ -209,12 +201,10 @@ fn page_faults_are_a_cause_of_the_far_peak() {
 /// An analysis goes on from results that have time away in them.
 #[test]
 fn results_with_time_away_can_be_resumed() {
-    let _turn = turn();
     if !permitted() {
         return;
     }
-    let task =
-        Task::new("jump", "serve").options(&["--preemption", "apart", "--decision-ops", "200"]);
+    let task = Task::new("jump", "serve").options(&["--decision-ops", "200"]);
     let analysis = task.run(&program("preempted", Opt::O2), &["250"]);
     let output = analysis.output.to_str().expect("text");
     let again = analysis.folder.path().join("again.json");
@@ -234,14 +224,8 @@ fn results_with_time_away_can_be_resumed() {
 /// Nothing of the process is changed by following its switches.
 #[test]
 fn followed_programs_end_as_ever() {
-    let _turn = turn();
     for_all(|engine, opt| {
-        let task = Task::new(engine, "serve").options(&[
-            "--preemption",
-            "apart",
-            "--decision-ops",
-            "1000000000",
-        ]);
+        let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
         task.run_like_native(&program("preempted", opt), &["200", "brisk"]);
     });
 }
@@ -249,7 +233,6 @@ fn followed_programs_end_as_ever() {
 /// What breakpoints cannot tell is said, not left out in silence.
 #[test]
 fn breakpoints_say_what_they_do_not_tell() {
-    let _turn = turn();
     let run = |f0: &[&str]| {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = darc(&["run", "--engine", "int3", "-o"]);

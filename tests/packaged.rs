@@ -2,11 +2,10 @@
 
 use std::process::Command;
 
-use crate::harness::{execute, turn};
+use crate::harness::execute;
 
 #[test]
 fn the_demo_works_without_symbols() {
-    let _turn = turn();
     let folder = tempfile::tempdir().expect("a folder");
     let stripped = folder.path().join("darc");
     let strip = Command::new("strip")

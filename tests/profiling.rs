@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Finished, Running, Target, darc, execute, native, run_darc, turn};
+use crate::harness::{Finished, Running, Target, darc, execute, native, run_darc};
 use crate::libraries::address_in;
 use crate::untouched::{ProcessState, check_released, check_text};
 
@@ -148,7 +148,6 @@ fn attach(pid: i32, output: &Path, options: &[&str]) -> Running {
 /// Every call of every function of the program is counted, whichever way it is made and ends.
 #[test]
 fn all_calls_are_counted() {
-    let _turn = turn();
     for opt in Opt::ALL {
         let found = profile(&[], &program("counted_calls", opt), &["4", "4000"]);
         found.check_bursts(16_000);
@@ -161,7 +160,6 @@ fn all_calls_are_counted() {
 /// The same of a process that runs already; threads come and go while it is measured.
 #[test]
 fn a_running_process_is_measured_and_let_go() {
-    let _turn = turn();
     for opt in Opt::ALL {
         let path = program("counted_calls", opt);
         let args = ["8", "400"];
@@ -204,7 +202,6 @@ fn a_running_process_is_measured_and_let_go() {
 /// What main calls, and nothing else; by way of the PLT too.
 #[test]
 fn the_callees_of_a_function_are_measured() {
-    let _turn = turn();
     for opt in Opt::ALL {
         let found = profile(
             &["--callees-of", "round_trip", "--callees-of", "main"],
@@ -233,7 +230,6 @@ fn the_callees_of_a_function_are_measured() {
 /// not, but must do no harm.
 #[test]
 fn libraries_that_come_and_go_are_measured() {
-    let _turn = turn();
     for opt in Opt::ALL {
         let found = profile(&["libserve.so:*"], &program("plugin_host", opt), &["400"]);
         let (calls, _) = found.calls("library_serve");
@@ -249,7 +245,6 @@ fn libraries_that_come_and_go_are_measured() {
 /// A library that is loaded later may have any number of functions, up to the limit.
 #[test]
 fn all_functions_of_a_large_library_are_measured() {
-    let _turn = turn();
     let mut target = Target::start("thousands", Opt::O2, &[]);
     let pid = target.pid().to_string();
     let folder = folder();
@@ -283,7 +278,6 @@ fn all_functions_of_a_large_library_are_measured() {
 /// Functions that unwinders call while they read the stack, and functions that exceptions leave.
 #[test]
 fn exceptions_pass_profiled_functions() {
-    let _turn = turn();
     for opt in Opt::ALL {
         let found = profile(
             &[
@@ -305,7 +299,6 @@ fn exceptions_pass_profiled_functions() {
 /// Whatever a program does: with all of its functions profiled it ends as it does without.
 #[test]
 fn programs_are_as_without_darc() {
-    let _turn = turn();
     for (name, args) in [
         ("contexts", &["300", "brisk"][..]),
         ("signal_stack", &["300", "brisk"]),
@@ -336,7 +329,6 @@ fn programs_are_as_without_darc() {
 /// All of the C library at once: what everything else stands on.
 #[test]
 fn the_whole_c_library_can_be_profiled() {
-    let _turn = turn();
     let found = profile(
         &["libc:*"],
         &program("counted_calls", Opt::O2),
@@ -355,7 +347,6 @@ fn the_whole_c_library_can_be_profiled() {
 /// Segments add up to the whole, and are shown over time.
 #[test]
 fn intervals_make_a_picture_over_time() {
-    let _turn = turn();
     let path = program("two_peaks", Opt::O2);
     let found = profile(&["-i", "20ms", "serve", "lookup"], &path, &["400"]);
     let segments = found.0["segments"].as_array().expect("a list").len();
@@ -398,7 +389,6 @@ fn intervals_make_a_picture_over_time() {
 /// Sets are compared pair by pair; the exit code tells of what the person asked about.
 #[test]
 fn sets_of_profiles_are_compared() {
-    let _turn = turn();
     let folder = folder();
     let path = |name: &str| folder.path().join(name).display().to_string();
     for (file, format, args) in [
@@ -460,7 +450,6 @@ fn check_no_instance(pid: i32) {
 /// The system calls of a program and of a running process, of all their threads and of no other process.
 #[test]
 fn system_calls_are_profiled() {
-    let _turn = turn();
     if !system_calls_can_be_traced() {
         return;
     }
@@ -542,7 +531,6 @@ fn system_calls_are_profiled() {
 /// Where tracefs can be read only, perf events tell the same.
 #[test]
 fn system_calls_are_profiled_without_an_instance() {
-    let _turn = turn();
     let read_only = "mount --bind /sys/kernel/tracing /sys/kernel/tracing \
          && mount -o remount,bind,ro /sys/kernel/tracing && ";
     let script = |rest: &str| {
@@ -574,7 +562,6 @@ fn system_calls_are_profiled_without_an_instance() {
 fn system_calls_need_permission() {
     use std::os::unix::process::CommandExt;
     const NOBODY: u32 = 65534;
-    let _turn = turn();
     if !nix::unistd::geteuid().is_root() {
         eprintln!("left out: only root can be somebody else");
         return;
@@ -601,7 +588,6 @@ fn system_calls_need_permission() {
 /// Without symbols a function's unlikely part looks like a stranger that jumps into it: all calls are counted all the same.
 #[test]
 fn functions_whose_unlikely_part_has_no_name_are_measured() {
-    let _turn = turn();
     let address = address_in("cold_jumps_back", "handle_request", Opt::O2);
     let path = program("cold_jumps_back_stripped", Opt::O2);
     let found = profile(&[&address], &path, &["200"]);
@@ -621,7 +607,6 @@ fn functions_whose_unlikely_part_has_no_name_are_measured() {
 /// Wishes that cannot be met are told in one line, and nothing of the program has run.
 #[test]
 fn bad_wishes_are_refused() {
-    let _turn = turn();
     let target = Target::start("two_peaks", Opt::O2, &[]);
     let before = ProcessState::of(target.pid());
     let pid = target.pid().to_string();
@@ -682,7 +667,6 @@ fn bad_wishes_are_refused() {
 /// Nobody has to wait for a report that nobody reads: a signal ends darc, which has let go of the target before.
 #[test]
 fn a_report_that_nobody_reads_is_not_waited_for() {
-    let _turn = turn();
     let target = Target::start("two_peaks", Opt::O2, &[]);
     let (reader, writer) = nix::unistd::pipe().expect("a pipe");
     fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).expect("a small one");
@@ -705,7 +689,6 @@ fn a_report_that_nobody_reads_is_not_waited_for() {
 /// What cannot be written is shown; what cannot be shown either is an error.
 #[test]
 fn profiles_that_cannot_be_written_are_shown() {
-    let _turn = turn();
     let target = Target::start("two_peaks", Opt::O2, &[]);
     let pid = target.pid().to_string();
     let args = ["profile", "-p", &pid, "-d", "50ms", "lookup"];

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use darc_testprogs::{Opt, ground_truth, program};
 
-use crate::harness::{Analysis, Target, Task, darc, engines, execute, for_all, measured, turn};
+use crate::harness::{
+    Analysis, Target, Task, Unfinished, Wrong, darc, engines, execute, for_all, measured,
+};
 use crate::report::Report;
 use crate::untouched::ProcessState;
 
@@ -14,7 +16,7 @@ use crate::untouched::ProcessState;
 fn cut_short(engine: &str, opt: Opt) -> Analysis {
     let analysis = Task::new(engine, "serve").run_like_native(&program("two_peaks", opt), &["160"]);
     let report = analysis.report();
-    assert_eq!(report.status(), "in-progress", "{:#}", report.0);
+    assert_eq!(report.status(), "undecided", "{:#}", report.0);
     assert!(
         analysis.darc.stderr.contains("darc resume"),
         "{analysis:#?}"
@@ -26,7 +28,7 @@ fn resume(file: &Path, output: &Path, rest: &[&str]) -> crate::harness::Finished
     let mut command = darc(&["resume"]);
     command
         .arg(file)
-        .args(["--preemption", "counted", "--format", "json", "-o"])
+        .args(["--format", "json", "-o"])
         .arg(output)
         .args(rest);
     execute(command.stdin(std::process::Stdio::null()))
@@ -52,7 +54,6 @@ fn decided(report: &Report) -> usize {
 
 #[test]
 fn the_configuration_names_the_command_and_another_f0_is_spoken_of_once() {
-    let _turn = turn();
     let first = cut_short("jump", Opt::O2);
     let folder = tempfile::tempdir().expect("a directory");
     let config = folder.path().join("darc.toml");
@@ -77,7 +78,6 @@ fn the_configuration_names_the_command_and_another_f0_is_spoken_of_once() {
 
 #[test]
 fn a_short_program_is_run_again() {
-    let _turn = turn();
     for_all(|engine, opt| {
         measured(|| {
             let first = cut_short(engine, opt);
@@ -115,7 +115,6 @@ fn a_short_program_is_run_again() {
 /// The command is in the file, in the text format too.
 #[test]
 fn the_file_knows_its_command() {
-    let _turn = turn();
     for engine in engines() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("out.txt");
@@ -146,7 +145,6 @@ fn the_file_knows_its_command() {
 #[test]
 fn a_file_that_others_can_write_is_not_run() {
     use std::os::unix::fs::PermissionsExt;
-    let _turn = turn();
     let first = cut_short(engines()[0], Opt::O2);
     fs::set_permissions(&first.output, fs::Permissions::from_mode(0o666)).expect("ours");
     let output = first.folder.path().join("again.json");
@@ -158,7 +156,6 @@ fn a_file_that_others_can_write_is_not_run() {
 
 #[test]
 fn a_running_process_is_attached_to() {
-    let _turn = turn();
     for_all(|engine, opt| {
         measured(|| {
             let first = cut_short(engine, opt);
@@ -179,7 +176,6 @@ fn a_running_process_is_attached_to() {
 /// Another build of the program: its build-id differs, and that is an error.
 #[test]
 fn another_build_is_refused() {
-    let _turn = turn();
     for engine in engines() {
         let first = cut_short(engine, Opt::O0);
         let output = first.folder.path().join("again.json");
@@ -197,7 +193,6 @@ fn another_build_is_refused() {
 /// Ops that became much faster since: the distribution is another one, and that is reported.
 #[test]
 fn a_changed_distribution_is_reported() {
-    let _turn = turn();
     for engine in engines() {
         let path = program("loop_over_fast", Opt::O2);
         let first = Task::new(engine, "scan").run(&path, &["160"]);
@@ -215,7 +210,6 @@ fn a_changed_distribution_is_reported() {
 /// A program too short for its analysis is run several times in one go.
 #[test]
 fn runs_are_repeated_until_the_causes_are_found() {
-    let _turn = turn();
     for_all(|engine, opt| {
         measured(|| {
             let task = Task::new(engine, "serve").options(&["--repeat", "20"]);
@@ -230,7 +224,6 @@ fn runs_are_repeated_until_the_causes_are_found() {
 
 #[test]
 fn a_changed_distribution_is_noticed_before_the_analysis_goes_on() {
-    let _turn = turn();
     let path = program("two_peaks", Opt::O2);
     let first = cut_short("jump", Opt::O2);
     let output = first.folder.path().join("again.json");
@@ -245,13 +238,17 @@ fn a_changed_distribution_is_noticed_before_the_analysis_goes_on() {
         assert_eq!(again.code(), 0, "{again:#?}");
         match again.stderr.contains(moved) {
             false => Ok(()),
-            true => Err(format!("{again:#?}")),
+            true => Err(Unfinished(format!("{again:#?}"))),
         }
     });
-    assert_eq!(
-        Report::read(&output, &resume(&first.output, &output, &same)).status(),
-        "root-cause-found"
-    );
+    measured(|| {
+        let first = cut_short("jump", Opt::O2);
+        let report = Report::read(&output, &resume(&first.output, &output, &same));
+        match report.status() {
+            "root-cause-found" => Ok(()),
+            _ => Err(Unfinished(format!("{:#}", report.0))),
+        }
+    });
 
     let other = ["--check-profile", "--", program, "60000", "brisk"];
     let again = resume(&first.output, &output, &other);
@@ -270,4 +267,51 @@ fn a_changed_distribution_is_noticed_before_the_analysis_goes_on() {
         "the stored results stay as they were"
     );
     assert_eq!(fs::read(&first.output).expect("results"), before);
+}
+
+/// Every path has ended: the program is not run, and no file is written.
+#[test]
+fn nothing_is_run_where_nothing_is_open() {
+    measured(|| {
+        let task = Task::new("jump", "serve");
+        let first = task.run_like_native(&program("two_peaks", Opt::O2), &[]);
+        if first.report().status() != "root-cause-found" {
+            return Err(Unfinished(format!("{:#}", first.report().0)));
+        }
+        let output = first.folder.path().join("again.json");
+        let resumed = resume(&first.output, &output, &[]);
+        assert_eq!(resumed.code(), 0, "{resumed:#?}");
+        assert!(resumed.stdout.is_empty(), "{resumed:#?}");
+        assert!(resumed.stderr.contains("nothing is open"), "{resumed:#?}");
+        assert!(!output.exists(), "{resumed:#?}");
+        Ok(())
+    });
+}
+
+/// What ended at the greatest depth goes on when more is allowed; what the first run saw of it is still there.
+#[test]
+fn a_larger_depth_reopens_what_became_too_long() {
+    measured(|| {
+        let task = Task::new("jump", "level00").options(&["--max-depth", "8"]);
+        let first = task.run_like_native(&program("deep_path", Opt::O2), &[]);
+        if first.report().status() != "max-depth-reached" {
+            return Err(Unfinished(format!("{:#}", first.report().0)));
+        }
+        let output = first.folder.path().join("deeper.json");
+        let same = resume(&first.output, &output, &[]);
+        assert!(same.stderr.contains("--max-depth"), "{same:#?}");
+        let deeper = resume(&first.output, &output, &["--max-depth", "24"]);
+        let report = Report::read(&output, &deeper);
+        assert!(report.ops() > first.report().ops(), "{:#}", report.0);
+        for (peak, earlier) in report.peaks().iter().zip(first.report().peaks()) {
+            assert_eq!(peak["off_cpu"].is_null(), earlier["off_cpu"].is_null());
+        }
+        let causes = report.peaks().iter().flat_map(Report::causes);
+        let longest = causes.map(|cause| cause.path.len()).max();
+        match longest {
+            Some(21) => Ok(()),
+            Some(length) if length > 8 => Err(Unfinished(format!("{:#}", report.0))),
+            _ => Err(Wrong(format!("{:#}", report.0))),
+        }
+    });
 }

@@ -3,13 +3,12 @@
 use darc_testprogs::{Opt, ground_truth, program};
 use nix::sys::signal::Signal;
 
-use crate::harness::{Target, Task, for_all, measured, turn, wait_until};
+use crate::harness::{Target, Task, for_all, measured, wait_until};
 use crate::untouched::{ProcessState, check_text, process_state};
 
 /// None of 8,000 queued signals is lost, and their order holds.
 #[test]
 fn queued_signals_arrive_in_order() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let analysis =
             Task::new(engine, "serve").run_like_native(&program("signal_storm", opt), &[]);
@@ -19,7 +18,6 @@ fn queued_signals_arrive_in_order() {
 
 #[test]
 fn queued_signals_arrive_while_darc_comes_and_goes() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let target = Target::start("signal_storm", opt, &[]);
         for _ in 0..3 {
@@ -38,7 +36,6 @@ fn queued_signals_arrive_while_darc_comes_and_goes() {
 /// Signals that are ignored do not end a blocked call of a traced program either.
 #[test]
 fn ignored_signals_end_no_call() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let analysis = Task::new(engine, "serve")
             .options(&["--decision-ops", "1000000000"])
@@ -50,7 +47,6 @@ fn ignored_signals_end_no_call() {
 /// The target's own breakpoints are its own.
 #[test]
 fn the_programs_own_traps() {
-    let _turn = turn();
     for_all(|engine, opt| {
         Task::new(engine, "serve").run_like_native(&program("own_int3", opt), &[]);
     });
@@ -59,7 +55,6 @@ fn the_programs_own_traps() {
 /// A program may forbid itself to read the clock; the fault that our reading raises is not its own.
 #[test]
 fn a_program_that_may_not_read_the_clock() {
-    let _turn = turn();
     for opt in Opt::ALL {
         let analysis = Task::new("int3", "serve")
             .options(&["--decision-ops", "1000000000"])
@@ -70,7 +65,6 @@ fn a_program_that_may_not_read_the_clock() {
 
 #[test]
 fn a_trap_that_is_not_handled_ends_the_program() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let analysis =
             Task::new(engine, "serve").run_like_native(&program("own_int3", opt), &["die"]);
@@ -85,7 +79,6 @@ fn a_trap_that_is_not_handled_ends_the_program() {
 /// SIGSTOP and SIGCONT during the analysis: stopped is stopped, and then it goes on.
 #[test]
 fn a_program_is_stopped_and_continued() {
-    let _turn = turn();
     for_all(|engine, opt| {
         measured(|| {
             let target = Target::start("two_peaks", opt, &[]);
@@ -112,7 +105,6 @@ fn a_program_is_stopped_and_continued() {
 /// What was stopped before stays stopped while darc looks at it and after.
 #[test]
 fn a_stopped_program_stays_stopped() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let target = Target::start("two_peaks", opt, &[]);
         target.signal(Signal::SIGSTOP);
@@ -124,7 +116,10 @@ fn a_stopped_program_stays_stopped() {
         // Nothing can be mapped in the name of a stopped thread: an engine that needs that refuses.
         assert!([3, 7].contains(&analysis.darc.code()), "{analysis:#?}");
         assert!(analysis.darc.stderr.contains("SIGCONT"), "{analysis:#?}");
-        assert_eq!(process_state(target.pid()), Some('T'));
+        // Who is let go stops anew, as soon as it gets a processor.
+        wait_until("it is stopped as before", || {
+            process_state(target.pid()) == Some('T')
+        });
         assert_eq!(before, ProcessState::of(target.pid()));
         check_text(target.pid());
         target.signal(Signal::SIGCONT);
@@ -135,7 +130,6 @@ fn a_stopped_program_stays_stopped() {
 /// A signal that ends darc's analysis: the target is restored, the results are written.
 #[test]
 fn darc_is_interrupted() {
-    let _turn = turn();
     for signal in [
         Signal::SIGINT,
         Signal::SIGTERM,
@@ -153,16 +147,27 @@ fn darc_is_interrupted() {
             assert!([0, 7].contains(&finished.code()), "{signal}: {finished:#?}");
             before.check_unchanged(target.pid());
             let report = crate::report::Report::read(&output, &finished);
-            assert_eq!(report.status(), "in-progress");
+            assert_eq!(report.status(), "undecided");
             target.finish_like_native(&program("two_peaks", opt), &[]);
         });
     }
 }
 
+/// A handler returns to an instruction in the middle of what a probe has displaced meanwhile.
+#[test]
+fn a_handler_returns_into_the_middle_of_a_probe() {
+    for_all(|engine, opt| {
+        let target = Target::start("interrupted_inside", opt, &[]);
+        let task = Task::new(engine, "serve").options(&["-d", "500ms"]);
+        let analysis = task.attach(target.pid());
+        assert!([0, 7].contains(&analysis.darc.code()), "{analysis:#?}");
+        target.finish_like_native(&program("interrupted_inside", opt), &[]);
+    });
+}
+
 /// The jump engine's probes read the clock in the program's own name: such a program is refused untouched.
 #[test]
 fn a_running_program_that_may_not_read_the_clock() {
-    let _turn = turn();
     for opt in Opt::ALL {
         let target = Target::start("no_clock", opt, &[]);
         let before = ProcessState::of(target.pid());

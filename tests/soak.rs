@@ -13,7 +13,7 @@ use std::time::Duration;
 use darc_testprogs::{Opt, program};
 use nix::sys::signal::Signal;
 
-use crate::harness::{Target, Task, run_darc, turn, wait_until};
+use crate::harness::{Target, Task, run_darc, wait_until};
 use crate::untouched::{ProcessState, check_released, check_text, process_state};
 
 const PROGRAM: &str = "four_threads";
@@ -91,7 +91,7 @@ fn attach_again_and_again(rounds: usize) {
     let mut before = None;
     let mut left_behind = 0;
     for round in 0..rounds {
-        let options = ["--start-ops", "20", "--decision-ops", "3", "-d", "5s"];
+        let options = ["--start-ops", "20", "--decision-ops", "3", "-d", "500ms"];
         let task = Task::new("jump", "serve").options(&options);
         let analysis = task.attach(target.pid());
         assert_eq!(analysis.darc.code(), 0, "round {round}: {analysis:#?}");
@@ -155,26 +155,22 @@ fn kill_again_and_again(rounds: usize) {
 
 #[test]
 fn fifteen_attaches() {
-    let _turn = turn();
     attach_again_and_again(15);
 }
 
 #[test]
 #[ignore = "takes some minutes: docs/performance.md"]
 fn soak_a_thousand_attaches() {
-    let _turn = turn();
     attach_again_and_again(1000);
 }
 
 #[test]
 fn eight_kills() {
-    let _turn = turn();
     kill_again_and_again(8);
 }
 
 #[test]
 #[ignore = "takes some minutes: docs/performance.md"]
 fn soak_a_hundred_kills() {
-    let _turn = turn();
     kill_again_and_again(100);
 }

@@ -5,12 +5,11 @@ use nix::sys::signal::Signal;
 
 use serde_json::Value;
 
-use crate::harness::{Running, Target, Task, darc, execute, run_darc, turn, wait_until};
+use crate::harness::{Running, Target, Task, darc, execute, run_darc, wait_until};
 use crate::report::Report;
 
 #[test]
 fn an_analysis_that_runs_says_where_it_stands() {
-    let _turn = turn();
     let path = program("two_peaks", Opt::O2);
     let target = Target::start("two_peaks", Opt::O2, &[]);
     let pid = target.pid().to_string();
@@ -46,7 +45,6 @@ fn an_analysis_that_runs_says_where_it_stands() {
 /// A profiling says what it has counted so far, all of it and no more, and goes on.
 #[test]
 fn a_profiling_that_runs_says_where_it_stands() {
-    let _turn = turn();
     let path = program("two_peaks", Opt::O2);
     let target = Target::start("two_peaks", Opt::O2, &[]);
     let pid = target.pid().to_string();
@@ -101,7 +99,6 @@ fn a_profiling_that_runs_says_where_it_stands() {
 /// A watch says what it has counted of everything that it watches.
 #[test]
 fn a_watch_that_runs_says_where_it_stands() {
-    let _turn = turn();
     let path = program("two_peaks", Opt::O2);
     let target = Target::start("two_peaks", Opt::O2, &[]);
     let pid = target.pid().to_string();

@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{Winsize, openpty};
 use serde_json::Value;
 
-use crate::harness::{Target, engines, run_darc, turn, wait_until};
+use crate::harness::{Target, engines, run_darc, wait_until, wait_until_seen};
 use crate::untouched::check_text;
 
 /// The other side of a terminal on which darc runs.
@@ -94,10 +94,12 @@ impl Screen {
     /// Waits until all of these have been drawn since the last key. A terminal's cells are drawn where they
     /// change, so only texts that were not there before are certain to come in one piece.
     pub fn wait_for(&self, what: &str, texts: &[&str]) {
-        wait_until(what, || {
-            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let seen = String::from_utf8_lossy(&seen);
+        let is_drawn = || {
+            let seen = self.seen();
             texts.iter().all(|text| seen.contains(text))
+        };
+        wait_until_seen(what, is_drawn, || {
+            format!("on the screen: {:?}\n", self.seen())
         });
     }
 }
@@ -105,7 +107,6 @@ impl Screen {
 /// A question stays on the screen until it is answered: no line that is redrawn wipes it out.
 #[test]
 fn a_question_stays_on_the_screen() {
-    let _turn = turn();
     let target = Target::start("two_peaks", Opt::O2, &[]);
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let (mut screen, terminal) = Screen::new();
@@ -113,7 +114,7 @@ fn a_question_stays_on_the_screen() {
     // A question is only asked at the terminal that signals come from.
     let mut command = Command::new("setsid");
     command.args(["--ctty", env!("CARGO_BIN_EXE_darc"), "attach", "--ask"]);
-    command.args(["--f0", "serve", "--preemption", "counted"]);
+    command.args(["--f0", "serve"]);
     command
         .args(["-p", &target.pid().to_string(), "-o"])
         .arg(folder.path().join("out.txt"))
@@ -159,7 +160,6 @@ fn shell() -> (Screen, std::process::Child) {
 /// ^Z stops the program and darc, `fg` lets them go on, ^D and ^C reach the program as without darc.
 #[test]
 fn a_started_program_has_the_terminal() {
-    let _turn = turn();
     for engine in engines() {
         let folder = tempfile::tempdir().expect("a folder");
         let results = folder.path().join("out.txt");

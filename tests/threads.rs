@@ -2,12 +2,11 @@
 
 use darc_testprogs::{Opt, ground_truth, program};
 
-use crate::harness::{Target, Task, engines, for_all, measured, turn};
+use crate::harness::{Target, Task, engines, for_all, measured};
 use crate::untouched::{ProcessState, check_released, check_text};
 
 #[test]
 fn four_threads_at_once() {
-    let _turn = turn();
     for_all(|engine, opt| {
         measured(|| {
             let target = Target::start("four_threads", opt, &[]);
@@ -25,7 +24,6 @@ fn four_threads_at_once() {
 /// Attaching while threads are born and die: none is missed, none is left traced.
 #[test]
 fn threads_that_come_and_go() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let target = Target::start("thread_churn", opt, &["brisk"]);
         for _ in 0..5 {
@@ -48,7 +46,6 @@ fn threads_that_come_and_go() {
 
 #[test]
 fn a_leader_that_is_gone() {
-    let _turn = turn();
     for_all(|engine, opt| {
         measured(|| {
             let target = Target::start("dead_leader", opt, &[]);
@@ -67,7 +64,6 @@ fn a_leader_that_is_gone() {
 /// though there is room for some hundred at a time.
 #[test]
 fn short_lived_threads_leave_room_for_others() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let task = Task::new(engine, "visit").options(&["--decision-ops", "1000000000"]);
         let analysis = task.run_like_native(&program("short_threads", opt), &["3000"]);
@@ -86,7 +82,6 @@ fn short_lived_threads_leave_room_for_others() {
 /// pointer with the thread that made it; a process whose parent is the program's parent.
 #[test]
 fn threads_of_other_kinds() {
-    let _turn = turn();
     for_all(|engine, opt| {
         for mode in ["untraced", "bare", "parent"] {
             if mode == "untraced" && engine == "int3" {
@@ -103,7 +98,6 @@ fn threads_of_other_kinds() {
 /// Five thousand threads, or as many as the system allows, asleep beside the one that works.
 #[test]
 fn five_thousand_threads() {
-    let _turn = turn();
     // Such a crowd takes its time, and how the program is optimised is no matter of it.
     for engine in engines() {
         let target = Target::start("odd_threads", Opt::O2, &["crowd"]);
@@ -121,7 +115,6 @@ fn five_thousand_threads() {
 /// Robust mutexes whose owner dies inside f0, and mutexes that pass on priority.
 #[test]
 fn locks_whose_owner_dies() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
         let analysis = task.run_like_native(&program("robust_locks", opt), &["1000"]);

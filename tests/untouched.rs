@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 /// The lines of `/proc/PID/status` that a tracer could change.
 const STATUS_LINES: [&str; 12] = [
@@ -69,12 +71,15 @@ impl ProcessState {
     pub fn check_unchanged_but_for_memory(&self, pid: i32) {
         check_released(pid);
         check_text(pid);
-        let mut now = ProcessState::of(pid);
-        now.maps.retain(|line| {
-            let is_nobodys = line.trim_end().ends_with(" 00:00 0") || line.contains("/memfd:darc");
-            self.maps.contains(line) || !is_nobodys
+        self.check_becomes(|| {
+            let mut now = ProcessState::of(pid);
+            now.maps.retain(|line| {
+                let is_nobodys =
+                    line.trim_end().ends_with(" 00:00 0") || line.contains("/memfd:darc");
+                self.maps.contains(line) || !is_nobodys
+            });
+            now
         });
-        assert_eq!(*self, now);
     }
 
     /// Checks that nobody traces the process, that none of its threads is stopped, that its code is
@@ -82,7 +87,20 @@ impl ProcessState {
     pub fn check_unchanged(&self, pid: i32) {
         check_released(pid);
         check_text(pid);
-        assert_eq!(*self, ProcessState::of(pid));
+        self.check_becomes(|| ProcessState::of(pid));
+    }
+
+    /// Checks that the state is this one at some moment: the process itself changes it for moments, as the C library does
+    /// that blocks all signals while it makes a process.
+    fn check_becomes(&self, state: impl Fn() -> ProcessState) {
+        const LOOKS: usize = 100;
+        for _ in 1..LOOKS {
+            if *self == state() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(*self, state());
     }
 }
 

@@ -2,13 +2,12 @@
 
 use darc_testprogs::{Opt, program};
 
-use crate::harness::{Target, Task, darc, execute, for_all, turn};
+use crate::harness::{Target, Task, darc, execute, for_all};
 use crate::untouched::{check_released, check_text};
 
 /// Runs the program under darc with many fast ops, all probes staying in place, then attaches twice
 /// in mid-work. What it computes must be the same.
 fn check(name: &str, f0: &str, ops: &str) {
-    let _turn = turn();
     for_all(|engine, opt| {
         let stay = ["--decision-ops", "1000000000"];
         let analysis = Task::new(engine, f0)
@@ -50,7 +49,6 @@ programs! {
 /// Ten thousand frames of f0, and stacks that overflow: SIGSEGV arrives as ever.
 #[test]
 fn deep_recursion_and_overflow() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let task = Task::new(engine, "sink").options(&["--decision-ops", "1000000000"]);
         task.run_like_native(&program("stack_overflow", opt), &["40"]);
@@ -60,7 +58,6 @@ fn deep_recursion_and_overflow() {
 /// A profiler inside the program walks the stack at any moment: it sees what it sees without darc.
 #[test]
 fn the_program_walks_its_own_stack() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
         let analysis = task.run_like_native(&program("unwinds", opt), &["800"]);
@@ -73,7 +70,6 @@ fn the_program_walks_its_own_stack() {
 /// The same where most of the time passes in darc's own code, which is found in the program's functions too.
 #[test]
 fn the_program_walks_its_stack_from_inside_of_a_probe() {
-    let _turn = turn();
     for opt in Opt::ALL {
         let interrupted = program("interrupted", opt);
         let task = Task::new("jump", "serve").options(&["--decision-ops", "1000000000"]);
@@ -94,7 +90,6 @@ fn the_program_walks_its_stack_from_inside_of_a_probe() {
 /// Ops whose stack is unmapped in their middle never return: they are counted as such and not timed.
 #[test]
 fn stacks_that_are_freed_in_an_op() {
-    let _turn = turn();
     for_all(|engine, opt| {
         let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
         let analysis = task.run_like_native(&program("abandoned_stacks", opt), &["400"]);

@@ -8,7 +8,7 @@ use darc_testprogs::Opt;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::harness::{Running, Target, darc, run_darc, turn, wait_until};
+use crate::harness::{Running, Target, darc, run_darc, wait_until};
 use crate::terminal::Screen;
 use crate::untouched::{check_released, check_text};
 
@@ -49,10 +49,13 @@ fn calls_in(record: &Path, name: &str) -> u64 {
 /// Whenever a watch ends, its last, shorter sample is shown and written too: no call is lost.
 #[test]
 fn every_call_is_in_the_lines_and_in_the_record() {
-    let _turn = turn();
     let folder = tempfile::tempdir().expect("a folder");
     let record = folder.path().join("record.jsonl");
-    std::fs::write(&record, "of an earlier watch\n").expect("ours");
+    std::fs::write(
+        &record,
+        r#"{"functions":[],"of an earlier watch":1,"pauses_us":[]}"#,
+    )
+    .expect("ours");
     let mut target = Target::start("counted_calls", Opt::O2, &["4", "400"]);
     let pid = target.pid().to_string();
     let watch = |more: &[&str]| {
@@ -94,7 +97,6 @@ fn every_call_is_in_the_lines_and_in_the_record() {
 /// Without a terminal there is a line a second for each function; the record says the same.
 #[test]
 fn lines_and_a_record_are_written_without_a_terminal() {
-    let _turn = turn();
     let folder = tempfile::tempdir().expect("a folder");
     let record = folder.path().join("record.jsonl");
     let target = Target::start("two_peaks", Opt::O2, &[]);
@@ -132,7 +134,6 @@ fn lines_and_a_record_are_written_without_a_terminal() {
 /// What is no reason to refuse a process, but should be known of it, is told as by the other commands.
 #[test]
 fn a_threads_id_stands_for_its_process() {
-    let _turn = turn();
     let target = Target::start("four_threads", Opt::O2, &[]);
     let tid = target.second_thread().to_string();
     let watch = run_darc(&["watch", "-p", &tid, "-d", "100ms", "serve"]);
@@ -147,7 +148,6 @@ fn a_threads_id_stands_for_its_process() {
 /// What cannot be done is told in one line, and nothing is touched.
 #[test]
 fn bad_wishes_are_refused() {
-    let _turn = turn();
     let target = Target::start("two_peaks", Opt::O2, &[]);
     let pid = target.pid().to_string();
     for (args, code, part) in [
@@ -183,7 +183,6 @@ fn bad_wishes_are_refused() {
 /// Functions are added, stepped into, and left again, while the program runs.
 #[test]
 fn functions_are_chosen_on_a_terminal() {
-    let _turn = turn();
     for opt in Opt::ALL {
         let target = Target::start("two_peaks", opt, &[]);
         let (mut screen, terminal) = Screen::new();
@@ -217,7 +216,6 @@ fn functions_are_chosen_on_a_terminal() {
 /// What was counted before a key that changes the probes is in the record too, and so is what is counted while they change.
 #[test]
 fn calls_before_each_key_are_recorded() {
-    let _turn = turn();
     let folder = tempfile::tempdir().expect("a folder");
     let record = folder.path().join("record.jsonl");
     let mut target = Target::start("counted_calls", Opt::O2, &["4", "400"]);
@@ -253,7 +251,6 @@ fn calls_before_each_key_are_recorded() {
 /// The callees of a function are counted again when its library has been loaded at another address.
 #[test]
 fn callees_are_found_again_where_a_library_is_loaded_next() {
-    let _turn = turn();
     let folder = tempfile::tempdir().expect("a folder");
     let record = folder.path().join("record.jsonl");
     let mut target = Target::start("plugin_host", Opt::O2, &["moves"]);
@@ -289,7 +286,6 @@ fn callees_are_found_again_where_a_library_is_loaded_next() {
 /// A terminal that is closed ends the watch, and the program runs as before.
 #[test]
 fn a_closed_terminal_ends_the_watch() {
-    let _turn = turn();
     let target = Target::start("two_peaks", Opt::O2, &[]);
     let (screen, terminal) = Screen::new();
     let mut child = on_terminal(
@@ -307,7 +303,6 @@ fn a_closed_terminal_ends_the_watch() {
 /// A function of a library that is not there yet is waited for, and found again wherever the library is loaded next.
 #[test]
 fn functions_of_libraries_that_are_loaded_later() {
-    let _turn = turn();
     for opt in Opt::ALL {
         let mut target = Target::start("plugin_host", opt, &["800"]);
         let pid = target.pid().to_string();

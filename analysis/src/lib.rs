@@ -15,16 +15,16 @@ pub mod simulate;
 #[cfg(test)]
 mod tests;
 pub mod totals;
-pub mod units;
 pub mod values;
 
-pub use darc_record::{FnodeId, SiteId};
+pub use darc_record::{FnodeId, Hz, Nanos, SiteId, Ticks, Tsc};
 pub use descent::ftree::{Absence, Callee, CalleeId, Fnode, Ftree};
 pub use descent::params::{Params, PeakChoice};
 pub use descent::peak_record::{Outcome, PathState, PeakRecord, Stats, Stop};
+pub use descent::range::Range;
 pub use descent::resume::{ResumeError, Stored};
 pub use descent::root_cause::{CauseKind, PeakStatus, RootCause, Status};
+pub use descent::share::Part;
 pub use descent::{Analysis, Request};
 pub use profile::histogram::{Profile, Resolution};
 pub use profile::peaks::{Peak, find_peaks};
-pub use units::{Hz, Nanos, Ticks, Tsc};

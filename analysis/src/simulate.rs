@@ -89,6 +89,15 @@ impl Run<'_> {
         self.now += ticks;
     }
 
+    /// A number from 0 to 1 that tells nothing about those of other ops, or those by other names in the same op.
+    pub fn random(&self, name: u64) -> f64 {
+        // SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+        let mut bits = (self.op ^ name << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((bits ^ bits >> 31) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     /// Makes a call; a system call or an unknown function takes `ticks`.
     pub fn call_for(&mut self, site: u32, callee: Callee, ticks: u64) {
         let before = self.current;
@@ -181,8 +190,7 @@ impl Session {
             let op = self.one_op();
             match &self.filter {
                 Some(ranges) if !ranges.iter().any(|range| range.contains(&op.latency)) => {
-                    let bucket = self.analysis.bucket(op.latency);
-                    self.analysis.add_unrecorded(bucket, 1, op.latency);
+                    self.analysis.add_unrecorded(op.latency, 1, op.latency);
                 }
                 _ => self.analysis.op(&op),
             }
@@ -274,6 +282,7 @@ impl Session {
         let peaks = self.analysis.peaks();
         Stored {
             profile: self.analysis.profile().clone(),
+            fine: Some((self.analysis.fine.clone(), self.analysis.longest)),
             peaks: peaks
                 .iter()
                 .map(|peak| (peak.first_bucket, peak.last_bucket))

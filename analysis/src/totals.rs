@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use darc_record::{FnodeId, Op, SiteId, Ticks, Tsc};
 
+use crate::Hz;
 use crate::descent::ftree::{Callee, Ftree};
-use crate::units::Hz;
 
 /// A callee with a smaller part of the time is not gone into.
 pub const WORTHWHILE: f64 = 0.05;

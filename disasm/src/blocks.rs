@@ -2,12 +2,10 @@
 //!
 //! Overwriting several instructions is safe only when nothing jumps between them. [`Cfg`] therefore
 //! knows the ways to arrive at an address other than from the instruction before it: direct branches,
-//! recovered jump tables, jumps back from parts of the function that lie elsewhere, and addresses
-//! inside the function that its code takes. Where it cannot know (an indirect jump that was not
-//! recovered, bytes that are no instruction, code outside that goes on for too long) it says so.
-//!
-//! Landing pads of exceptions are not among them: only the unwinder's tables name them. One that is not marked by
-//! `endbr64` and follows upon code that runs straight on into it is not seen.
+//! recovered jump tables, jumps back from parts of the function that lie elsewhere, entrances that others
+//! are known to use ([`FunctionCode::entrances`]: code of other functions, and unwinders, which go on at the landing pads
+//! of exceptions), and addresses inside the function that its code takes. Where it cannot know (an indirect jump that was
+//! not recovered, bytes that are no instruction, code outside that goes on for too long) it says so.
 
 use std::ops::Range;
 
@@ -285,10 +283,15 @@ impl Cfg {
             target: jump.target,
             from: jump.from,
         });
+        let others = code.entrances().iter().map(|&target| Arrival {
+            target,
+            from: target,
+        });
         let mut arrivals: Vec<_> = named
             .chain(tables)
             .chain(outside)
             .chain(marked)
+            .chain(others)
             .filter(|a| code.contains(a.target))
             .collect();
         arrivals.sort_unstable();

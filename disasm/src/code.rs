@@ -1,6 +1,6 @@
 //! The bytes of one function, at the addresses where they run.
 
-use iced_x86::{Decoder, DecoderOptions, Instruction};
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 
 /// Data of the running program. Code is handed over as [`FunctionCode`]; this is for what the code
 /// refers to: jump tables, PLT slots, the memory operands of indirect calls.
@@ -52,7 +52,12 @@ impl CodePart {
 pub struct FunctionCode {
     parts: Vec<CodePart>,
     entrances: Vec<u64>,
+    /// The filling behind each part.
+    filling: Vec<Vec<u8>>,
 }
+
+/// What compilers align functions to.
+const ALIGNMENT: u64 = 16;
 
 impl FunctionCode {
     /// A function of these parts, of which the first begins with the function's entry. None when
@@ -68,10 +73,33 @@ impl FunctionCode {
         let mut spans: Vec<_> = parts.iter().map(|p| (p.start, p.end())).collect();
         spans.sort_unstable();
         let disjoint = spans.windows(2).all(|pair| pair[0].1 <= pair[1].0);
-        disjoint.then_some(Self {
+        disjoint.then(|| Self {
+            filling: vec![Vec::new(); parts.len()],
             parts,
             entrances: Vec::new(),
         })
+    }
+
+    /// The same, with the filling behind each part: instructions that do nothing (`nop`, `int3`) up to where the next
+    /// function is aligned to. `limit` tells, for the end of a part, where something else is known to begin.
+    #[must_use]
+    pub fn with_filling(mut self, memory: &dyn Memory, limit: impl Fn(u64) -> Option<u64>) -> Self {
+        let parts = self.parts.iter().map(|part| {
+            let end = part.end();
+            let most = end.next_multiple_of(ALIGNMENT);
+            let behind = limit(end).map_or(most, |limit| limit.clamp(end, most));
+            let mut bytes = vec![0; (behind - end) as usize];
+            if self.contains(end) || !memory.read(end, &mut bytes) {
+                return Vec::new();
+            }
+            let decoded = Decoder::with_ip(64, &bytes, end, DecoderOptions::NONE);
+            let idle = |i: &Instruction| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+            let len = decoded.into_iter().take_while(idle).map(|i| i.len()).sum();
+            bytes.truncate(len);
+            bytes
+        });
+        self.filling = parts.collect();
+        self
     }
 
     /// The same, where code of other functions is known to jump to these addresses in it.
@@ -110,6 +138,22 @@ impl FunctionCode {
         let part = self.part_of(addr)?;
         let from = usize::try_from(addr - part.start).ok()?;
         part.bytes.get(from..from.checked_add(len)?)
+    }
+
+    /// As [`FunctionCode::bytes_at`], where the last of them may be filling behind the part.
+    pub fn filled_bytes_at(&self, addr: u64, len: usize) -> Option<Vec<u8>> {
+        let at = self.parts.iter().position(|p| p.contains(addr))?;
+        let part = &self.parts[at];
+        let from = usize::try_from(addr - part.start).ok()?;
+        let bytes = part.bytes[from..].iter().chain(&self.filling[at]);
+        let bytes: Vec<u8> = bytes.take(len).copied().collect();
+        (bytes.len() == len).then_some(bytes)
+    }
+
+    /// How many bytes of filling are behind the part that ends at `end`.
+    pub fn filling_at(&self, end: u64) -> usize {
+        let at = self.parts.iter().position(|part| part.end() == end);
+        at.map_or(0, |at| self.filling[at].len())
     }
 
     /// The instruction at `addr`; None outside the function and where no instruction decodes.
@@ -180,6 +224,32 @@ mod tests {
         assert_eq!(code.bytes_at(0x11, 1), Some(&[2][..]));
         assert_eq!(code.bytes_at(0x11, 2), None);
         assert_eq!(code.bytes_at(0x13, usize::MAX), None);
+    }
+
+    #[test]
+    fn filling_ends_where_something_else_may_begin() {
+        // ret; nopw 0(%rax,%rax), nine bytes; int3; and then something, push %rbp
+        let bytes = [
+            0xc3, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0, 0xcc, 0x55, 0x90, 0x90, 0x90, 0x90, 0x90,
+        ];
+        let memory = FunctionCode::new(vec![part(0x11, &bytes)]).unwrap();
+        let function = |limit: Option<u64>| {
+            let code = FunctionCode::new(vec![part(0x11, &[0xc3])]).unwrap();
+            code.with_filling(&memory, |_| limit)
+        };
+        for (limit, len) in [
+            (None, 10),
+            (Some(0x1b), 9),
+            (Some(0x13), 0),
+            (Some(0x10), 0),
+        ] {
+            let code = function(limit);
+            assert_eq!(code.filling_at(0x12), len, "{limit:?}");
+            let whole = code.filled_bytes_at(0x11, 1 + len);
+            assert_eq!(whole.as_deref(), Some(&bytes[..1 + len]));
+            assert_eq!(code.filled_bytes_at(0x11, 2 + len), None);
+        }
+        assert_eq!(function(None).filling_at(0x11), 0);
     }
 
     #[test]

@@ -3,7 +3,11 @@
 //!
 //! Pure data without dependencies. Durations are [`Ticks`]; points on the time line are [`Tsc`]; the two do not mix.
 
+mod units;
+
 use std::ops::{Add, Sub};
+
+pub use units::{Hz, Nanos};
 
 /// A duration in cycles of the time stamp counter.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]

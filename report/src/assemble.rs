@@ -4,18 +4,21 @@ use std::collections::BTreeMap;
 
 use darc_analysis::off_cpu::{OtherId, is_absence};
 use darc_analysis::profile::compare::{Comparison, PeakChange};
+use darc_analysis::profile::histogram::Bucket;
 use darc_analysis::requests::of_ops::OpRequests;
 use darc_analysis::values::Counted;
 use darc_analysis::{
     self, Absence, Analysis, Callee, CalleeId, CauseKind, Fnode, FnodeId, Ftree, Outcome, Params,
-    PathState, Peak, PeakChoice, PeakRecord, PeakStatus, Profile, RootCause, SiteId, Stop,
+    Part, PathState, Peak, PeakChoice, PeakRecord, PeakStatus, Profile, Range, RootCause, SiteId,
+    Stop,
 };
 use darc_record::Op;
 
 use super::model::{
-    BucketEntry, CalleeKind, DescentState, ExampleCall, ExampleOp, FnodePeak, Frame, FtreeNode,
-    Function, HandedOver, InlinedFrame, Kind, Parameters, PeakEntry, PeakValues, ProfileComparison,
-    ProfileTable, RootCauseEntry, Status, StopReason, ValueContrast, ValueShare,
+    BucketEntry, CalleeKind, DecisionSums, DescentState, ExampleCall, ExampleOp, FnodePeak, Frame,
+    FtreeNode, Function, HandedOver, InlinedFrame, Kind, Parameters, PartEntry, PeakEntry,
+    PeakValues, Percentiles, ProfileComparison, ProfileTable, RangeEntry, RootCauseEntry, Status,
+    StopReason, UnmeasuredEntry, ValueContrast, ValueShare,
 };
 use super::off_cpu::{off_cpu, waits_entry};
 use super::place::Place;
@@ -105,12 +108,22 @@ pub fn parameters(params: &Params) -> Parameters {
     Parameters {
         start_ops: params.start_ops,
         decision_ops: params.decision_ops,
-        maxcount_percentage: params.maxcount_percentage,
         max_depth: params.max_depth as u64,
         peak: match params.peak {
             PeakChoice::One(peak) => Some(peak),
             PeakChoice::All | PeakChoice::Later | PeakChoice::Nothing => None,
         },
+        range: params.range.map(|range| match range {
+            Range::Between(from, to) => RangeEntry {
+                from: from.0,
+                to: to.0,
+                above: None,
+            },
+            Range::Above(percentile) => RangeEntry {
+                above: Some(percentile),
+                ..RangeEntry::default()
+            },
+        }),
     }
 }
 
@@ -119,6 +132,8 @@ pub fn parameters(params: &Params) -> Parameters {
 pub fn status(analysis: &Analysis) -> Status {
     match analysis.status() {
         darc_analysis::Status::InProgress => Status::InProgress,
+        darc_analysis::Status::Undecided => Status::Undecided,
+        darc_analysis::Status::Spread => Status::Spread,
         darc_analysis::Status::MaxDepthReached => Status::MaxDepthReached,
         darc_analysis::Status::RootCauseFound => Status::RootCauseFound,
     }
@@ -131,14 +146,42 @@ pub fn profile(profile: &Profile) -> ProfileTable {
         resolution: profile.resolution().get(),
         ops: profile.count(),
         total: profile.total().0,
-        buckets: profile
-            .buckets()
-            .map(|(bucket, content)| BucketEntry {
-                bucket,
-                ops: content.ops,
-                total: content.total.0,
-            })
-            .collect(),
+        buckets: buckets(profile),
+        percentiles: None,
+        fine: Vec::new(),
+    }
+}
+
+fn buckets(profile: &Profile) -> Vec<BucketEntry> {
+    let entry = |(bucket, content): (u32, Bucket)| BucketEntry {
+        bucket,
+        ops: content.ops,
+        total: content.total.0,
+    };
+    profile.buckets().map(entry).collect()
+}
+
+/// f0's profile, with percentiles.
+#[must_use]
+pub fn latencies(analysis: &Analysis) -> ProfileTable {
+    let at = |part: f64| analysis.percentile(part).map(|latency| latency.0);
+    let percentiles = || {
+        Some(Percentiles {
+            p50: at(0.5)?,
+            p90: at(0.9)?,
+            p99: at(0.99)?,
+            p99_9: at(0.999)?,
+            max: at(1.0)?,
+        })
+    };
+    let percentiles = percentiles();
+    ProfileTable {
+        fine: match percentiles {
+            Some(_) => buckets(analysis.fine_profile()),
+            None => Vec::new(),
+        },
+        percentiles,
+        ..profile(analysis.profile())
     }
 }
 
@@ -201,6 +244,8 @@ pub fn peaks(analysis: &Analysis, names: &dyn Names) -> Vec<PeakEntry> {
             status: match analysis.peak_status(peak.number) {
                 PeakStatus::NotAnalysed => Status::NotAnalysed,
                 PeakStatus::InProgress => Status::InProgress,
+                PeakStatus::Undecided => Status::Undecided,
+                PeakStatus::Spread => Status::Spread,
                 PeakStatus::MaxDepthReached => Status::MaxDepthReached,
                 PeakStatus::RootCauseFound => Status::RootCauseFound,
             },
@@ -251,10 +296,13 @@ fn root_cause(
     cause: &RootCause,
     names: &dyn Names,
 ) -> RootCauseEntry {
-    let frames: Vec<Frame> = cause
-        .path
-        .iter()
-        .map(|&id| frame(analysis.ftree().fnode(id), names))
+    let ftree = analysis.ftree();
+    let shares = cause.path.iter().zip(&cause.shares);
+    let frames: Vec<Frame> = shares
+        .map(|(&id, &share_of_time)| Frame {
+            share_of_time,
+            ..frame(ftree.fnode(id), names)
+        })
         .collect();
     let (stop, reason) = stop_reason(&cause.stop);
     RootCauseEntry {
@@ -269,6 +317,13 @@ fn root_cause(
             CauseKind::PageFault => Kind::PageFault,
         },
         maxcount: cause.maxcount,
+        share_of_ops: cause.share_of_ops,
+        share_of_time: cause.share,
+        known_from: cause.known_from,
+        unmeasured: cause
+            .path
+            .last()
+            .and_then(|&last| unmeasured(ftree, last, names)),
         stop,
         reason,
         frames,
@@ -280,6 +335,21 @@ fn root_cause(
             .map(|waits| waits_entry(waits, names)),
         narrowed: None,
     }
+}
+
+/// The calls of an fnode's function that could not be measured; none where all could.
+fn unmeasured(ftree: &Ftree, id: FnodeId, names: &dyn Names) -> Option<UnmeasuredEntry> {
+    let sites = ftree.sites(id);
+    let callees = sites.unmeasured.iter().map(|&id| ftree.fnode(id));
+    let known = callees.filter(|fnode| fnode.callee != Callee::Unknown);
+    let mut callees: Vec<String> = known.map(|fnode| names.name_of(fnode)).collect();
+    callees.sort();
+    callees.dedup();
+    (!sites.unmeasured.is_empty()).then_some(UnmeasuredEntry {
+        sites: sites.unmeasured.len() as u64,
+        of_sites: sites.known as u64,
+        callees,
+    })
 }
 
 fn frame(fnode: &Fnode, names: &dyn Names) -> Frame {
@@ -347,6 +417,8 @@ fn stop_reason(stop: &Stop) -> (StopReason, Option<String>) {
     match stop {
         Stop::SelfTime => (StopReason::SelfTime, None),
         Stop::NoCalls => (StopReason::NoCalls, None),
+        Stop::PartlyMeasured => (StopReason::PartlyMeasured, None),
+        Stop::Spread => (StopReason::Spread, None),
         Stop::MaxDepth => (StopReason::MaxDepth, None),
         Stop::NotInstrumentable(why) => (StopReason::NotInstrumentable, Some(why.clone())),
         Stop::StillDescending => (StopReason::StillDescending, None),
@@ -438,6 +510,7 @@ fn node(fnode: &Fnode, children: Vec<FtreeNode>, names: &dyn Names) -> FtreeNode
         file: site.as_ref().and_then(|site| site.file.clone()),
         line: site.as_ref().and_then(|site| site.line),
         site: site.map(|site| site.place),
+        unmeasured: fnode.is_unmeasured(),
         portions: match fnode.is_in_portions() {
             true => ordinal(fnode.rounds - 1),
             false => 0,
@@ -466,6 +539,15 @@ fn ordinal(number: usize) -> u32 {
     u32::try_from(number).map_or(u32::MAX, |number| number.saturating_add(1))
 }
 
+/// The sums of a part; nothing where there are none.
+fn part(part: &Part) -> Option<PartEntry> {
+    (*part != Part::default()).then_some(PartEntry {
+        time: part.time.0,
+        squares: part.squares,
+        products: part.products,
+    })
+}
+
 fn fnode_peak(fnode: &Fnode, record: &PeakRecord) -> FnodePeak {
     let (state, stop) = match &record.state {
         PathState::NotChosen => (DescentState::NotChosen, None),
@@ -474,6 +556,7 @@ fn fnode_peak(fnode: &Fnode, record: &PeakRecord) -> FnodePeak {
         PathState::Decided(Outcome::Itself) => (DescentState::DecidedSelf, None),
         PathState::Decided(Outcome::Callees) => (DescentState::DecidedCallees, None),
         PathState::Decided(Outcome::Both) => (DescentState::DecidedBoth, None),
+        PathState::Decided(Outcome::Spread) => (DescentState::DecidedSpread, None),
         PathState::Ended(stop) => (DescentState::Ended, Some(stop_reason(stop))),
     };
     let (stop, reason) = stop.unzip();
@@ -495,7 +578,14 @@ fn fnode_peak(fnode: &Fnode, record: &PeakRecord) -> FnodePeak {
         max: record.stats.max.0,
         sum: record.stats.sum.0,
         count: record.stats.count,
-        self_time: record.self_time.0,
+        self_time: record.own.time.0,
         loop_time: record.loop_time.0,
+        decision: (record.decision_ops > 0).then_some(DecisionSums {
+            time: record.whole.time.0,
+            squares: record.whole.squares,
+            own_squares: record.own.squares,
+            own_products: record.own.products,
+        }),
+        part: part(&record.part),
     }
 }

@@ -127,20 +127,46 @@ fn attribute<'a>(
     }
 }
 
+/// The calls with the most time of their own in the ops of a peak, each by the names of its path, with the part of the
+/// peak's time that it is; `most` at most, the largest first.
+pub(super) fn largest(ftree: &FtreeNode, peak: &PeakEntry, most: usize) -> Vec<(Vec<String>, f64)> {
+    let mut found = Vec::new();
+    let mut below = vec![(Vec::new(), call(ftree, peak, peak.ops, peak.total))];
+    while let Some((mut path, call)) = below.pop() {
+        path.push(call.node.name.clone());
+        found.push((path.clone(), call.own as f64 / peak.total.max(1) as f64));
+        below.extend(
+            call.callees
+                .into_iter()
+                .map(|callee| (path.clone(), callee)),
+        );
+    }
+    found.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    found.truncate(most);
+    found
+}
+
 /// Divides `total` cycles between the function itself and its callees.
 fn call<'a>(node: &'a FtreeNode, peak: &PeakEntry, calls: u64, total: u64) -> Call<'a> {
     let none = FnodePeak::default();
     let record = |node: &'a FtreeNode| node.peaks.get(&peak.peak);
     let here = record(node).unwrap_or(&none);
-    let below = node
+    // Time away is in that of f0, and taken out of all that f0 calls.
+    let (away, below): (Vec<_>, Vec<_>) = node
         .children
         .iter()
-        .filter_map(|child| Some((child, record(child)?)));
+        .filter_map(|child| Some((child, record(child)?)))
+        .partition(|(child, _)| child.is_away() && node.site.is_some());
+    let away = away
+        .iter()
+        .fold(0, |sum: u64, (_, child)| sum.saturating_add(child.sum));
+    let below = below.into_iter();
     let measured = below
         .clone()
         .map(|(_, callee)| u128::from(callee.sum_in_all(here)))
         .sum::<u128>();
-    let whole = measured.max(u128::from(here.measured_time)).max(1);
+    let time = here.measured_time.saturating_sub(away);
+    let whole = measured.max(u128::from(time)).max(1);
     let mut own = total;
     let callees = below
         .filter(|(_, callee)| callee.sum > 0)
@@ -207,7 +233,8 @@ mod tests {
         let whole = of(&report)[0].root.callees[0].total;
         let ops = report.ftree.peaks[&1].measured_ops;
         let hash = report.ftree.children[0].peaks.get_mut(&1).unwrap();
-        (hash.missed_ops, hash.sum) = (ops / 2, hash.sum / 2);
+        let missed = ops / 2;
+        (hash.missed_ops, hash.sum) = (missed, hash.sum * (ops - missed) / ops);
         assert!(of(&report)[0].root.callees[0].total.abs_diff(whole) < whole / 1_000);
     }
 

@@ -12,6 +12,13 @@ pub(super) struct Row<'a> {
     pub(super) cells: Vec<Cell>,
 }
 
+impl Row<'_> {
+    /// Whether it is of a call that carries no probe.
+    pub(super) fn is_unmeasured(&self) -> bool {
+        matches!(self.what, What::Call(node) if node.unmeasured && node.count == 0)
+    }
+}
+
 /// What a line is about.
 #[derive(Clone, Copy)]
 pub(super) enum What<'a> {
@@ -67,13 +74,6 @@ fn matters(node: &FtreeNode, parent: &FtreeNode, f0: &FtreeNode, peaks: &[u32]) 
     })
 }
 
-fn is_away(node: &FtreeNode) -> bool {
-    !matches!(
-        node.kind,
-        CalleeKind::Function | CalleeKind::Syscall | CalleeKind::Unknown
-    )
-}
-
 /// The rows of a node and all below it. `parent` is absent for f0.
 fn collect<'a>(
     node: &'a FtreeNode,
@@ -101,8 +101,10 @@ fn collect<'a>(
         cells: peaks.iter().map(|&peak| self_cell(node, peak)).collect(),
     });
     // The place of an indirect call's unnamed targets says nothing as long as all targets have names.
-    let seen = |child: &&FtreeNode| child.kind != CalleeKind::Unknown || child.count > 0;
-    let matters = |child: &&FtreeNode| !is_away(child) || matters(child, node, f0, peaks);
+    let seen = |child: &&FtreeNode| {
+        child.kind != CalleeKind::Unknown || child.count > 0 || child.unmeasured
+    };
+    let matters = |child: &&FtreeNode| !child.is_away() || matters(child, node, f0, peaks);
     let shown: Vec<&FtreeNode> = node.children.iter().filter(seen).filter(matters).collect();
     // Error paths make up most of the calls of many functions: together they are one row.
     let unused = shown.iter().filter(|child| is_not_made(child)).count();
@@ -127,6 +129,7 @@ const FEW_NOT_MADE: usize = 3;
 /// Whether no op of any peak made the call.
 fn is_not_made(node: &FtreeNode) -> bool {
     node.count == 0
+        && !node.unmeasured
         && node.root_cause_of.is_empty()
         && node.maxcount.values().all(|&count| count == 0)
         && node.children.iter().all(is_not_made)
@@ -139,7 +142,7 @@ fn call_cell(node: &FtreeNode, parent: Option<&FtreeNode>, peak: u32) -> Cell {
     Cell {
         // f0 competes with nobody.
         maxcount: parent
-            .filter(|parent| is_decided_on(parent, peak))
+            .filter(|parent| !node.unmeasured && is_decided_on(parent, peak))
             .map(|_| node.maxcount.get(&peak).copied().unwrap_or(0)),
         is_cause: record.is_some_and(|record| record.state != DescentState::NotChosen),
         calls,
@@ -183,6 +186,9 @@ fn is_decided_on(node: &FtreeNode, peak: u32) -> bool {
 
 /// Calls and cycles in an op of the peak; nothing where the call was not measured in such ops.
 fn per_op(node: &FtreeNode, parent: Option<&FtreeNode>, peak: u32) -> Option<(f64, u64)> {
+    if node.unmeasured && node.count == 0 {
+        return None;
+    }
     let none = FnodePeak::default();
     let record = node.peaks.get(&peak);
     let (record, ops) = match parent {

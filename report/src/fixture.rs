@@ -131,6 +131,7 @@ pub fn of(session: &Session) -> Report {
         darc: "0.1.0".to_owned(),
         engine: Engine::Jump,
         status: assemble::status(analysis),
+        ended: None,
         target: Target {
             pid: Some(4711),
             command: vec![
@@ -158,7 +159,7 @@ pub fn of(session: &Session) -> Report {
                 build_id: None,
             },
         ],
-        profile: assemble::profile(analysis.profile()),
+        profile: assemble::latencies(analysis),
         comparison: Some(assemble::comparison(&comparison)),
         peaks: assemble::peaks(analysis, &names),
         values: assemble::values(analysis),
@@ -305,6 +306,8 @@ pub fn segments(functions: u32, segments: u64, buckets: u32) -> ProfileSet {
             ops: segments * u64::from(buckets),
             total: all(segments).iter().map(|entry| entry.total).sum(),
             buckets: all(segments),
+            percentiles: None,
+            fine: Vec::new(),
         },
         peaks: Vec::new(),
         segments: (0..segments)

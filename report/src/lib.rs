@@ -16,12 +16,14 @@ pub mod folded;
 mod handover;
 pub mod html;
 pub mod json;
+mod kept;
 mod markup;
 pub mod model;
 mod off_cpu;
 pub mod place;
 pub mod profiles;
 pub mod speedscope;
+mod spread;
 pub mod state;
 pub mod svg;
 mod telling;
@@ -30,6 +32,8 @@ mod tests;
 pub mod text;
 mod waiting;
 pub mod words;
+
+use std::path::Path;
 
 pub use model::Report;
 pub use place::Place;
@@ -105,6 +109,24 @@ impl Format {
             Format::Html => "out.html",
             Format::Chrome => "out.trace.json",
         }
+    }
+
+    /// The format that the ending of a file's name stands for.
+    #[must_use]
+    pub fn of_file(path: &Path) -> Option<Format> {
+        let name = path.file_name()?.to_str()?;
+        // The longer endings come first.
+        let endings = [
+            (".speedscope.json", Format::Speedscope),
+            (".trace.json", Format::Chrome),
+            (".json", Format::Json),
+            (".html", Format::Html),
+            (".svg", Format::Svg),
+            (".folded", Format::Folded),
+            (".txt", Format::Text),
+        ];
+        let found = endings.iter().find(|(ending, _)| name.ends_with(ending));
+        found.map(|&(_, format)| format)
     }
 
     /// Whether it holds all of the results, so that `darc resume` and `darc report` read them again.

@@ -5,8 +5,8 @@ use darc_analysis::{Hz, Nanos, Resolution, Ticks};
 
 use super::escape::control;
 use super::model::{
-    Engine, Frame, Kind, PeakEntry, Probes, RootCauseEntry, SkippedSite, Status, StopReason,
-    Survey, Target,
+    Ended, Engine, Frame, Kind, PeakEntry, Probes, ProfileTable, RootCauseEntry, SkippedSite,
+    Status, StopReason, Survey, Target,
 };
 
 /// How many ops were written in full, and what became of the other calls of f0.
@@ -88,6 +88,9 @@ pub(super) fn range(hz: Option<Hz>, peak: &PeakEntry, resolution: u32) -> Option
     let resolution = Resolution::new(resolution).unwrap_or_default();
     let (first, _) = resolution.bounds(peak.first_bucket)?;
     let (_, last) = resolution.bounds(peak.last_bucket)?;
+    if last.0 == u64::MAX {
+        return Some(format!("{} and more", time(hz, first.0)));
+    }
     Some(format!(
         "{} to {}",
         time(hz, first.0),
@@ -141,9 +144,67 @@ pub(super) fn status(status: Status) -> &'static str {
     match status {
         Status::RootCauseFound => "root cause found",
         Status::MaxDepthReached => "maximum depth reached",
+        Status::Undecided => "not decided",
+        Status::Spread => "no single cause",
         Status::InProgress => "in progress",
         Status::NotAnalysed => "not analysed",
     }
+}
+
+/// The status of an analysis: how much of the time has a cause, and why no more has, where it is not all.
+pub(super) fn outcome(status: Status, ended: Option<Ended>, peaks: &[PeakEntry]) -> String {
+    let is_known = |peak: &&PeakEntry| {
+        matches!(
+            peak.status,
+            Status::RootCauseFound | Status::MaxDepthReached
+        )
+    };
+    let known = peaks.iter().filter(is_known);
+    let share: f64 = known.map(|peak| peak.share_of_time).sum();
+    let stopped = match ended {
+        None | Some(Ended::Finished) => "",
+        Some(Ended::Duration) => "stopped by --duration; ",
+        Some(Ended::Interrupted) => "interrupted; ",
+        Some(Ended::Mark) => "ended as it was told to; ",
+        Some(Ended::Changed) => "stopped, since its latencies are not as stored; ",
+        Some(Ended::Running) => "no call of it returned; ",
+        Some(Ended::Target) => "the target ended; ",
+        Some(Ended::Failed) => "measuring ended early; ",
+    };
+    let words = self::status(status);
+    match status {
+        Status::Undecided if share > 0.0 => format!(
+            "{stopped}{words}: peaks with {} of the time have a root cause",
+            percent(share)
+        ),
+        Status::Undecided => format!("{stopped}{words}"),
+        _ => words.to_owned(),
+    }
+}
+
+/// What could not have been seen in so many ops; nothing without ops.
+pub(super) fn unseen(ops: u64) -> Option<String> {
+    // A peak has three ops at least, and with 6.3 expected ones there are as many in 95 of 100 cases (Poisson).
+    let rarest = ops as f64 / 6.3;
+    (rarest >= 1.0).then(|| {
+        format!(
+            "ops rarer than 1 in {rarest:.0} would not have shown (95%); --start-ops looks longer"
+        )
+    })
+}
+
+/// The percentiles of f0's latency; nothing where they are not known.
+pub(super) fn percentiles(hz: Option<Hz>, profile: &ProfileTable) -> Option<String> {
+    let at = profile.percentiles?;
+    let parts = [
+        ("p50", at.p50),
+        ("p90", at.p90),
+        ("p99", at.p99),
+        ("p99.9", at.p99_9),
+        ("max", at.max),
+    ];
+    let parts = parts.map(|(name, latency)| format!("{name} {}", time(hz, latency)));
+    Some(parts.join("  "))
 }
 
 /// The process: its command, its id, how it ended.
@@ -164,17 +225,82 @@ pub(super) fn target(target: &Target) -> String {
     text
 }
 
+/// The path of a cause in one line, with the part of the peak's time that passed in each function.
+pub(super) fn hops(cause: &RootCauseEntry) -> String {
+    let names = cause.path.iter().zip(1..).map(|(name, depth)| {
+        let name = control(name);
+        let frame = cause.frames.get(depth - 1);
+        match frame.map_or(0.0, |frame| frame.share_of_time) {
+            share if share > 0.0 && depth > 1 => format!("{name} {}", percent(share)),
+            _ => name.into_owned(),
+        }
+    });
+    names.collect::<Vec<_>>().join(" → ")
+}
+
+/// What the end of the path means, and which part of the peak's time that is.
+pub(super) fn in_words(cause: &RootCauseEntry, peak: &PeakEntry) -> String {
+    let what = what(cause) + &often(cause);
+    let known = match (cause.known_from, cause.share_of_time) {
+        (0, _) => return what,
+        (known, share) if share > 0.0 => {
+            let ops = format!("(known from {known} of {} ops)", peak.ops.max(known));
+            format!("{what}: {} of this peak's time {ops}", percent(share))
+        }
+        _ => what,
+    };
+    match blocked(cause, peak) {
+        Some(share) => format!(
+            "{known}, but its thread was blocked for {} of that, in a call that was not measured",
+            percent(share)
+        ),
+        None => known,
+    }
+}
+
+/// In which part of the ops it is a cause, where it is not in nearly all.
+fn often(cause: &RootCauseEntry) -> String {
+    match cause.share_of_ops {
+        share if share > 0.0 && share < NEARLY_ALL => format!(", in {} of the ops", percent(share)),
+        _ => String::new(),
+    }
+}
+
+/// What is a cause in this part of the ops is one in all but a few.
+const NEARLY_ALL: f64 = 0.9;
+
+/// The part of the time of a function, said to take it itself, in which its thread waited; nothing where it did not for
+/// most of it.
+pub(super) fn blocked(cause: &RootCauseEntry, peak: &PeakEntry) -> Option<f64> {
+    let is_own = matches!(cause.kind, Kind::Function | Kind::Loop);
+    let (waits, all) = (cause.waits.as_ref()?, peak.off_cpu.as_ref()?);
+    let own = all.time as f64 * cause.share_of_time;
+    let share = waits.blocked.saturating_add(waits.runnable) as f64 / own.max(1.0);
+    (is_own && own > 0.0 && share > MOST_BLOCKED).then_some(share.min(1.0))
+}
+
+/// A function that takes the time itself does not wait for longer than this part of it.
+const MOST_BLOCKED: f64 = 0.5;
+
+/// So many functions are named that are called where there is no probe.
+const CALLEES: usize = 5;
+
 /// What the end of the path means.
-pub(super) fn in_words(cause: &RootCauseEntry) -> String {
+fn what(cause: &RootCauseEntry) -> String {
     let last = cause.path.last().map_or("", String::as_str);
     let last = control(last);
-    let what = match (cause.kind, cause.stop) {
+    match (cause.kind, cause.stop) {
         (_, StopReason::StillDescending) => {
             format!("the time is in {last} or below it; more ops are needed to tell")
         }
         (_, StopReason::TooRare) => format!(
             "the time is in {last} or below it; ops that tell came too seldom to go on (--peak waits for them)"
         ),
+        (_, StopReason::Spread) => {
+            format!(
+                "the time of {last} is spread: neither it nor anything that it calls has much of it"
+            )
+        }
         (_, StopReason::MaxDepth) => {
             format!("the time is in {last} or below it; the path may not become longer")
         }
@@ -184,6 +310,27 @@ pub(super) fn in_words(cause: &RootCauseEntry) -> String {
                 .as_deref()
                 .unwrap_or("its calls cannot be measured");
             format!("the time is in {last} or below it: {}", control(why))
+        }
+        (_, StopReason::PartlyMeasured) => {
+            let unmeasured = cause.unmeasured.as_ref().map_or_else(
+                || "some of its call sites".to_owned(),
+                |sites| match sites.callees.is_empty() {
+                    true => format!("{} of its {} call sites", sites.sites, sites.of_sites),
+                    false => {
+                        let named = sites.callees.iter().take(CALLEES);
+                        let mut callees: Vec<_> = named.map(|it| control(it)).collect();
+                        let more = sites.callees.len() - callees.len();
+                        if more > 0 {
+                            callees.push(format!("{more} more").into());
+                        }
+                        let (callees, all) = (callees.join(", "), sites.of_sites);
+                        format!("{} of its {all} call sites ({callees})", sites.sites)
+                    }
+                },
+            );
+            format!(
+                "the time is in {last} itself, or in what it calls at {unmeasured}, which could not be measured (--engine int3 may)"
+            )
         }
         (Kind::Loop, _) => format!("{last} takes the time itself, in many short calls (a loop)"),
         (Kind::Syscall, _) => format!("the time is in the system call {last}"),
@@ -195,10 +342,6 @@ pub(super) fn in_words(cause: &RootCauseEntry) -> String {
             format!("{last} takes the time itself; it makes no calls")
         }
         (Kind::Function, StopReason::SelfTime) => format!("{last} takes the time itself"),
-    };
-    match cause.maxcount {
-        0 => what,
-        maxcount => format!("{what} (maxcount {maxcount})"),
     }
 }
 

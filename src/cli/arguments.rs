@@ -9,17 +9,28 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use darc_analysis::values::expression::Expression;
 use darc_analysis::{PeakChoice, Resolution};
 
+use super::examples;
 use super::values::{
-    parse_async, parse_condition, parse_depth, parse_f0, parse_fraction, parse_peak, parse_pid,
-    parse_profile_resolution, parse_resolution, parse_sites,
+    parse_async, parse_between, parse_condition, parse_depth, parse_f0, parse_peak,
+    parse_percentile, parse_pid, parse_profile_resolution, parse_resolution, parse_sites,
 };
 use crate::duration;
 use crate::exit::EXIT_CODES;
 use crate::listing::Order;
 use crate::options::{
     AsyncPath, Blocks, ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method,
-    Preemption, SampleFormat,
+    NamedRange, Preemption, SampleFormat,
 };
+use crate::target_name::ProcessName;
+
+/// Headings of options that few people need.
+const DECISIONS: &str = "Peaks and decisions";
+const MEASURED: &str = "What else is measured";
+const WHEN: &str = "When";
+const SETTINGS: &str = "Messages and settings";
+
+/// Where the help of a command leads on.
+const MORE: &str = "Exit codes: see `darc --help`.";
 
 /// Finds out why some calls of a function are slow, in a running Linux x86-64 process.
 ///
@@ -35,18 +46,21 @@ pub(super) struct Cli {
 #[derive(Subcommand)]
 pub(super) enum Command {
     /// Analyse a function of a running process
-    #[command(after_help = EXIT_CODES, override_usage = "darc attach -p PID [--f0 FUNC] [OPTIONS]")]
+    #[command(before_help = examples::ATTACH, after_help = MORE, override_usage = "darc attach PID|NAME [--f0 FUNC] [OPTIONS]")]
     Attach {
-        /// The process to analyse
-        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true)]
-        pid: Option<i32>,
+        /// The process to analyse: its id, its program's name, or a pattern for its title, as in 'nginx: worker*'
+        #[arg(value_name = "PID|NAME", value_parser = ProcessName::parse, conflicts_with = "pid")]
+        process: Option<ProcessName>,
+        /// The same, as an option
+        #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
+        pid: Option<ProcessName>,
         #[command(flatten)]
         f0: F0Arg,
         #[command(flatten)]
         analysis: AnalysisArgs,
     },
     /// Start a program and analyse a function of it
-    #[command(after_help = EXIT_CODES, override_usage = "darc run [--f0 FUNC] [OPTIONS] -- CMD [ARG]...")]
+    #[command(before_help = examples::RUN, after_help = MORE, override_usage = "darc run [--f0 FUNC] [OPTIONS] -- CMD [ARG]...")]
     Run {
         #[command(flatten)]
         f0: F0Arg,
@@ -60,14 +74,14 @@ pub(super) enum Command {
         command: Vec<OsString>,
     },
     /// Go on with an analysis whose results are in FILE
-    #[command(after_help = EXIT_CODES, override_usage = "darc resume FILE [-p PID | -- CMD [ARG]...] [OPTIONS]")]
+    #[command(before_help = examples::RESUME, after_help = MORE, override_usage = "darc resume FILE [-p PID | -- CMD [ARG]...] [OPTIONS]")]
     Resume {
         /// A results file of darc
         file: PathBuf,
         /// Analyse this process; without it, without CMD and without either in --config the command in FILE is run
-        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true,
+        #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true,
               conflicts_with = "command")]
-        pid: Option<i32>,
+        pid: Option<ProcessName>,
         #[command(flatten)]
         analysis: AnalysisArgs,
         /// Compare a fresh profile with the stored one first, and warn when it differs
@@ -81,7 +95,7 @@ pub(super) enum Command {
         command: Vec<OsString>,
     },
     /// Show the latency profiles of many functions, or of system calls
-    #[command(after_help = EXIT_CODES, override_usage = "darc profile -p PID [OPTIONS] [FUNC]...\n       darc profile [OPTIONS] [FUNC]... -- CMD [ARG]...")]
+    #[command(before_help = examples::PROFILE, after_help = MORE, override_usage = "darc profile -p PID [OPTIONS] [FUNC]...\n       darc profile [OPTIONS] [FUNC]... -- CMD [ARG]...")]
     Profile {
         #[command(flatten)]
         target: ProfileArgs,
@@ -94,11 +108,11 @@ pub(super) enum Command {
         command: Vec<OsString>,
     },
     /// Watch functions of a running process over time, and step into what they call
-    #[command(after_help = EXIT_CODES, override_usage = "darc watch -p PID [--record FILE] [-d TIME] [FUNC]...")]
+    #[command(before_help = examples::WATCH, after_help = MORE, override_usage = "darc watch -p PID [--record FILE] [-d TIME] [FUNC]...")]
     Watch {
         /// The process to watch
-        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true)]
-        pid: i32,
+        #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
+        pid: ProcessName,
         /// Functions to begin with: names, LIB:NAME, patterns
         #[arg(value_name = "FUNC", value_parser = parse_f0)]
         functions: Vec<String>,
@@ -110,13 +124,13 @@ pub(super) enum Command {
         duration: Option<Duration>,
     },
     /// Show the results that are in FILE
-    #[command(after_help = EXIT_CODES)]
+    #[command(before_help = examples::REPORT, after_help = MORE)]
     Report {
         /// A results file of darc
         file: PathBuf,
-        /// The format to show them in
-        #[arg(long, value_enum, default_value_t = FormatArg::Text)]
-        format: FormatArg,
+        /// The format to show them in [default: by the ending of FILE, else text]
+        #[arg(long, value_enum)]
+        format: Option<FormatArg>,
         /// Write to FILE instead of stdout
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
@@ -125,7 +139,7 @@ pub(super) enum Command {
         color: ColorArg,
     },
     /// Say how the results in B differ from those in A
-    #[command(after_help = EXIT_CODES)]
+    #[command(before_help = examples::COMPARE, after_help = MORE)]
     Compare {
         /// The earlier results
         #[arg(value_name = "A")]
@@ -148,11 +162,11 @@ pub(super) enum Command {
         color: ColorArg,
     },
     /// List the functions that can be chosen
-    #[command(after_help = EXIT_CODES, override_usage = "darc list -p PID [PATTERN] [OPTIONS]\n       darc list FILE [PATTERN] [OPTIONS]")]
+    #[command(before_help = examples::LIST, after_help = MORE, override_usage = "darc list -p PID [PATTERN] [OPTIONS]\n       darc list FILE [PATTERN] [OPTIONS]")]
     List {
         /// Those of everything that this process has loaded
-        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true)]
-        pid: Option<i32>,
+        #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
+        pid: Option<ProcessName>,
         /// A program or library; with -p there is none, and the pattern takes its place
         #[arg(value_hint = clap::ValueHint::FilePath)]
         file: Option<OsString>,
@@ -169,11 +183,11 @@ pub(super) enum Command {
         format: ListingFormatArg,
     },
     /// Say where an analysis, a profiling or a watch stands that another darc conducts
-    #[command(after_help = EXIT_CODES)]
+    #[command(before_help = examples::STATUS, after_help = MORE)]
     Status {
         /// The process that is analysed [default: all that are]
-        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true)]
-        pid: Option<i32>,
+        #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
+        pid: Option<ProcessName>,
         /// The format it is shown in
         #[arg(long, value_enum, default_value_t = FormatArg::Text)]
         format: FormatArg,
@@ -182,12 +196,12 @@ pub(super) enum Command {
         color: ColorArg,
     },
     /// Say where programs spend their time, by sampling the program counter
-    #[command(after_help = EXIT_CODES, override_usage = "darc sample -p PID [OPTIONS]\n       darc sample -u USER [OPTIONS]\n       darc sample -a [OPTIONS]\n       darc sample [OPTIONS] -- CMD [ARG]...")]
+    #[command(before_help = examples::SAMPLE, after_help = MORE, override_usage = "darc sample -p PID [OPTIONS]\n       darc sample -u USER [OPTIONS]\n       darc sample -a [OPTIONS]\n       darc sample [OPTIONS] -- CMD [ARG]...")]
     Sample {
         /// A process, and those that it makes
-        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true,
+        #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true,
               conflicts_with_all = ["user", "all", "command"])]
-        pid: Option<i32>,
+        pid: Option<ProcessName>,
         /// All processes of a user, by name or number
         #[arg(short, long, value_name = "USER", conflicts_with_all = ["all", "command"])]
         user: Option<String>,
@@ -220,14 +234,18 @@ pub(super) enum Command {
     /// Take away what a darc that was killed left in a process
     Cleanup {
         /// The process
-        #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true)]
-        pid: i32,
+        #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
+        pid: ProcessName,
     },
     /// Say what works on this machine, and how to get the rest
-    #[command(after_help = EXIT_CODES)]
+    #[command(before_help = examples::DOCTOR, after_help = MORE)]
     Doctor {
-        /// A program or library whose symbols are looked at too
+        /// A program or library whose symbols and calls are looked at too
+        #[arg(conflicts_with = "pid")]
         file: Option<PathBuf>,
+        /// A process whose calls are looked at too
+        #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
+        pid: Option<ProcessName>,
         /// The format of what is said
         #[arg(long, value_enum, default_value_t = ListingFormatArg::Text)]
         format: ListingFormatArg,
@@ -243,7 +261,7 @@ pub(super) enum Command {
         command: Option<String>,
     },
     /// Analyse a program that comes with darc, to see how it works
-    #[command(after_help = EXIT_CODES)]
+    #[command(before_help = examples::DEMO, after_help = MORE)]
     Demo {
         #[command(flatten)]
         analysis: AnalysisArgs,
@@ -265,16 +283,16 @@ pub(super) enum Command {
 pub(super) struct F0Arg {
     /// The function to analyse: a name, LIB:NAME, 0xADDR, FILE:LINE, or a pattern that fits one
     /// function [default: main]
-    #[arg(long, value_name = "FUNC", value_parser = parse_f0)]
+    #[arg(short = 'f', long, visible_alias = "func", value_name = "FUNC", value_parser = parse_f0)]
     pub(super) f0: Option<String>,
 }
 
 #[derive(Args)]
 pub(super) struct ProfileArgs {
     /// The process to profile
-    #[arg(short, long, value_name = "PID", value_parser = parse_pid, allow_hyphen_values = true,
+    #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true,
           conflicts_with = "command")]
-    pub(super) pid: Option<i32>,
+    pub(super) pid: Option<ProcessName>,
     /// Profile everything that FUNC calls; can be given several times
     #[arg(long, value_name = "FUNC", value_parser = parse_f0)]
     pub(super) callees_of: Vec<String>,
@@ -299,9 +317,12 @@ pub(super) struct ProfileArgs {
     /// Say nothing but errors
     #[arg(short, long, conflicts_with = "verbose")]
     pub(super) quiet: bool,
-    /// Say what is done; twice: every event
+    /// Log what darc decides (-vv: every op and stop)
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(super) verbose: u8,
+    /// Write the log to FILE, not to stderr
+    #[arg(long, value_name = "FILE")]
+    pub(super) log: Option<PathBuf>,
     /// Use colours
     #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
     pub(super) color: ColorArg,
@@ -335,71 +356,80 @@ pub(super) struct AnalysisArgs {
     /// Write the results to FILE [default: out.txt; by format: out.html, out.svg, …]
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// The format of FILE [default: text]
+    /// The format of FILE [default: by its ending, else text]
     #[arg(long, value_enum)]
     pub(super) format: Option<FormatArg>,
     /// How calls are measured [default: jump]
     #[arg(long, value_enum)]
     pub(super) engine: Option<EngineArg>,
     /// Analyse peak N only, or all [default: all]
-    #[arg(long, value_name = "N|all", value_parser = parse_peak)]
+    #[arg(help_heading = DECISIONS, long, value_name = "N|all", value_parser = parse_peak)]
     pub(super) peak: Option<PeakChoice>,
+    /// Analyse the ops that take longer, as in 1ms
+    #[arg(help_heading = DECISIONS, long, value_name = "TIME", value_parser = duration::parse, group = "range", conflicts_with_all = ["peak", "ask"])]
+    pub(super) slower_than: Option<Duration>,
+    /// Analyse the slowest ops, as in p99 or p99.9
+    #[arg(help_heading = DECISIONS, long, value_name = "pN", value_parser = parse_percentile, group = "range", conflicts_with_all = ["peak", "ask"])]
+    pub(super) above: Option<NamedRange>,
+    /// Analyse the ops between two latencies, as in 1ms..5ms
+    #[arg(help_heading = DECISIONS, long, value_name = "A..B", value_parser = parse_between, group = "range", conflicts_with_all = ["peak", "ask"])]
+    pub(super) between: Option<NamedRange>,
     /// Show the peaks and ask which one to analyse
-    #[arg(long, conflicts_with = "peak")]
+    #[arg(help_heading = DECISIONS, long, conflicts_with = "peak")]
     pub(super) ask: bool,
     /// Ops collected before peaks are looked for [default: 100]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(help_heading = DECISIONS, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) start_ops: Option<u64>,
-    /// Ops inside a peak between two decisions [default: 20]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// A decision takes so many ops of a peak at least, and 20 times as many at most [default: 20]
+    #[arg(help_heading = DECISIONS, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) decision_ops: Option<u64>,
-    /// A callee is a root cause from this part of the largest maxcount on, 0 to 1 [default: 0.9]
-    #[arg(long, value_name = "X", value_parser = parse_fraction, allow_hyphen_values = true)]
-    pub(super) maxcount_percentage: Option<f64>,
     /// The longest root-cause path, f0 included [default: 16]
-    #[arg(long, value_name = "N", value_parser = parse_depth)]
+    #[arg(help_heading = DECISIONS, long, value_name = "N", value_parser = parse_depth)]
     pub(super) max_depth: Option<usize>,
     /// Buckets per doubling of the latency, 1 to 16 [default: 1]
-    #[arg(long, value_name = "R", value_parser = parse_resolution)]
+    #[arg(help_heading = DECISIONS, long, value_name = "R", value_parser = parse_resolution)]
     pub(super) resolution: Option<Resolution>,
     /// End the analysis after TIME, as in 500ms, 2s, 1m
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(super) duration: Option<Duration>,
     /// Correlate the peaks with arg1 to arg6, or arg2&0xff, arg1>>12, arg3%64, *(arg1+8) [default: all six]
-    #[arg(long, value_name = "EXPR", value_parser = Expression::parse)]
+    #[arg(help_heading = MEASURED, long, value_name = "EXPR", value_parser = Expression::parse)]
     pub(super) value: Option<Expression>,
     /// Follow requests from f0 to the thread that serves them: 'enqueue=FUNC:EXPR;serve=FUNC:EXPR'
-    #[arg(long = "async", value_name = "PATH", value_parser = parse_async)]
+    #[arg(help_heading = MEASURED, long = "async", value_name = "PATH", value_parser = parse_async)]
     pub(super) asynchronous: Option<AsyncPath>,
     /// Begin when the program calls FUNC, or SIGUSR1 reaches darc
-    #[arg(long, value_name = "FUNC", value_parser = parse_f0)]
+    #[arg(help_heading = WHEN, long, value_name = "FUNC", value_parser = parse_f0)]
     pub(super) begin_at: Option<String>,
     /// Begin when SIGUSR1 reaches darc
-    #[arg(long, conflicts_with = "begin_at")]
+    #[arg(help_heading = WHEN, long, conflicts_with = "begin_at")]
     pub(super) begin_on_signal: bool,
     /// End when the program calls FUNC, or SIGUSR2 reaches darc
-    #[arg(long, value_name = "FUNC", value_parser = parse_f0)]
+    #[arg(help_heading = WHEN, long, value_name = "FUNC", value_parser = parse_f0)]
     pub(super) end_at: Option<String>,
     /// Read options from FILE (TOML); the command line wins
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = SETTINGS, long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// Say nothing but errors
-    #[arg(short, long, conflicts_with_all = ["verbose", "ask"])]
+    #[arg(help_heading = SETTINGS, short, long, conflicts_with_all = ["verbose", "ask"])]
     pub(super) quiet: bool,
-    /// Say what is done; twice: every event
-    #[arg(short, long, action = clap::ArgAction::Count)]
+    /// Log what darc decides (-vv: every op and stop)
+    #[arg(help_heading = SETTINGS, short, long, action = clap::ArgAction::Count)]
     pub(super) verbose: u8,
+    /// Write the log to FILE, not to stderr
+    #[arg(help_heading = SETTINGS, long, value_name = "FILE")]
+    pub(super) log: Option<PathBuf>,
     /// What becomes of the function at a path's end
-    #[arg(long, value_enum, default_value_t = BlocksArg::Left, value_name = "WHEN")]
+    #[arg(help_heading = MEASURED, long, value_enum, default_value_t = BlocksArg::Left, value_name = "WHEN")]
     pub(super) blocks: BlocksArg,
     /// Measure the calls of a function with more than N block by block, at most N at once for a peak
-    #[arg(long, value_name = "N", value_parser = parse_sites)]
+    #[arg(help_heading = MEASURED, long, value_name = "N", value_parser = parse_sites)]
     pub(super) max_sites: Option<usize>,
     /// What becomes of time in which a thread was ready and another one ran
-    #[arg(long, value_enum, default_value_t = PreemptionArg::Apart, value_name = "WHERE")]
+    #[arg(help_heading = DECISIONS, long, value_enum, default_value_t = PreemptionArg::Apart, value_name = "WHERE")]
     pub(super) preemption: PreemptionArg,
     /// Use colours
-    #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
+    #[arg(help_heading = SETTINGS, long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
     pub(super) color: ColorArg,
 }
 

@@ -45,7 +45,10 @@ fn attach_takes_a_process_and_a_function() {
     let Ok(Invocation::Attach(options)) = darc(&["attach", "-p", "42", "--f0", "a::b(int)"]) else {
         panic!()
     };
-    assert_eq!((options.pid, options.f0.as_str()), (42, "a::b(int)"));
+    assert_eq!(
+        (options.pid, options.f0.as_deref()),
+        (42, Some("a::b(int)"))
+    );
     assert_eq!(options.common, Common::default());
 }
 
@@ -86,7 +89,7 @@ fn resume_takes_its_target_from_three_places() {
 #[test]
 fn all_options_arrive() {
     let line = "attach -p 1 -o r.json --format json --engine jump --peak 2 --start-ops 5 --decision-ops 6 \
-                --maxcount-percentage 1 --max-depth 7 --resolution 8 -d 1.5s -vv --color never";
+                --max-depth 7 --resolution 8 -d 1.5s -vv --color never";
     let Ok(Invocation::Attach(options)) = darc(&line.split_whitespace().collect::<Vec<_>>()) else {
         panic!()
     };
@@ -100,17 +103,18 @@ fn all_options_arrive() {
         params: GivenParams {
             start_ops: Some(5),
             decision_ops: Some(6),
-            maxcount_percentage: Some(1.0),
             max_depth: Some(7),
             resolution: Resolution::new(8),
             peak: Some(PeakChoice::One(2)),
         },
+        range: None,
         duration: Some(Duration::from_millis(1500)),
         value: None,
         asynchronous: None,
         begin: None,
         end_at: None,
         verbosity: Verbosity::Trace,
+        log: None,
         color: ColorChoice::Never,
     };
     assert_eq!(options.common, expected);
@@ -132,6 +136,21 @@ fn each_format_has_its_file() {
             panic!()
         };
         assert_eq!(options.common.output.to_str(), Some(file));
+    }
+    for (file, format) in [
+        ("a/b.html", Format::Html),
+        ("x.json", Format::Json),
+        ("x.trace.json", Format::Chrome),
+        ("notes.md", Format::Text),
+    ] {
+        let Ok(Invocation::Attach(options)) = darc(&["attach", "-p", "1", "-o", file]) else {
+            panic!()
+        };
+        assert_eq!(options.common.format, format, "{file}");
+        let Ok(Invocation::Report(options)) = darc(&["report", "out.txt", "-o", file]) else {
+            panic!()
+        };
+        assert_eq!(options.format, format, "{file}");
     }
 }
 
@@ -233,10 +252,20 @@ fn completions_and_manual_pages_hide_what_is_hidden() {
 
 #[test]
 fn a_process_id_is_a_process_id() {
-    for pid in ["0", "-1", "99999999999", "12x", "", "+5", "１", " 1"] {
+    for pid in ["0", "-1", "99999999999", "+5"] {
         let line = refused(&["attach", "-p", pid]);
         assert!(line.contains("not a process id"), "{line}");
     }
+    for process in [&["42"] as &[&str], &["-p", "42"]] {
+        let Ok(Invocation::Attach(options)) = darc(&[&["attach"], process].concat()) else {
+            panic!("{process:?}")
+        };
+        assert_eq!(options.pid, 42);
+    }
+    assert!(matches!(
+        darc(&["attach", "no such program runs"]),
+        Err(Stop::Refuse(failure)) if failure.kind().code() == 4
+    ));
 }
 
 #[test]
@@ -246,10 +275,12 @@ fn degenerate_values_are_usage_errors() {
             "--duration",
             &["0", "0s", "-1", "-1s", "1e30s", "5 m", "1,5s", "10"] as &[_],
         ),
+        ("--above", &["99", "p", "p0", "p100", "pNaN"]),
         (
-            "--maxcount-percentage",
-            &["-0.1", "1.1", "NaN", "inf", "0,5", ""],
+            "--between",
+            &["1ms", "5ms..1ms", "1..2", "1ms..", "1ms..1ms"],
         ),
+        ("--slower-than", &["0s", "5"]),
         ("--start-ops", &["0", "x", "18446744073709551616"]),
         ("--decision-ops", &["0", "1.5"]),
         ("--max-depth", &["0", "", "129"]),
@@ -269,8 +300,7 @@ fn degenerate_values_are_usage_errors() {
 #[test]
 fn contradictions_are_usage_errors() {
     for arguments in [
-        &[] as &[&str],
-        &["frobnicate"],
+        &["frobnicate"] as &[&str],
         &["attach"],
         &["attach", "-p", "1", "--frobnicate"],
         &["attach", "-p", "1", "ls"],
@@ -294,13 +324,21 @@ fn contradictions_are_usage_errors() {
 }
 
 #[test]
-fn help_and_version_succeed_and_list_the_exit_codes() {
-    for arguments in [&["--help"] as &[_], &["attach", "--help"], &["run", "-h"]] {
-        let Err(Stop::Show(text)) = darc(arguments) else {
-            panic!()
-        };
+fn help_and_version_succeed() {
+    let shown = |arguments: &[&str]| match darc(arguments) {
+        Err(Stop::Show(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    for arguments in [&[] as &[_], &["--help"], &["-h"]] {
+        let text = shown(arguments);
         assert!(text.contains(EXIT_CODES), "{text}");
         assert!(!text.contains("guardian"), "{text}");
+    }
+    for command in ["attach", "run", "sample", "compare"] {
+        let text = shown(&[command, "--help"]);
+        let example = format!("Examples:\n  darc {command} ");
+        assert!(text.starts_with(&example), "{text}");
+        assert!(text.contains("Exit codes: see"), "{text}");
     }
     let Err(Stop::Show(text)) = darc(&["--version"]) else {
         panic!()
@@ -323,7 +361,7 @@ fn the_command_line_wins_over_the_file() {
     else {
         panic!()
     };
-    assert_eq!((options.pid, options.f0.as_str()), (6, "serve"));
+    assert_eq!((options.pid, options.f0.as_deref()), (6, Some("serve")));
     assert_eq!(
         (
             options.common.params.start_ops,

@@ -4,13 +4,15 @@ use darc_analysis::descent::params::MAX_DEPTH;
 use darc_analysis::values::expression::Expression;
 use darc_analysis::{PeakChoice, Resolution};
 
-use crate::options::{AsyncEnd, AsyncPath, Condition, Method};
+use crate::duration;
+use crate::options::{AsyncEnd, AsyncPath, Condition, Method, NamedRange};
+use crate::target_name::ProcessName;
 
+/// Only darc itself passes such an id on.
 pub(super) fn parse_pid(text: &str) -> Result<i32, String> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    match text.parse() {
-        Ok(pid @ 1..) if digits => Ok(pid),
-        _ => Err("not a process id, which is a whole number from 1 on".to_owned()),
+    match ProcessName::parse(text)? {
+        ProcessName::Pid(pid) => Ok(pid),
+        ProcessName::Program(_) => Err("not a process id".to_owned()),
     }
 }
 
@@ -30,10 +32,29 @@ pub(super) fn parse_peak(text: &str) -> Result<PeakChoice, String> {
     }
 }
 
-pub(super) fn parse_fraction(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(fraction) if (0.0..=1.0).contains(&fraction) => Ok(fraction),
-        _ => Err("not a number between 0 and 1".to_owned()),
+/// `p99.9`: the ops above that percentile.
+pub(super) fn parse_percentile(text: &str) -> Result<NamedRange, String> {
+    const FORM: &str = "not a percentile; write one as p99 or p99.9";
+    let number: f64 = text
+        .strip_prefix('p')
+        .and_then(|number| number.parse().ok())
+        .ok_or(FORM)?;
+    let millionths = (number * 10_000.0).round();
+    match (1.0..=999_999.0).contains(&millionths) {
+        true => Ok(NamedRange::Above(millionths as u32)),
+        false => Err(FORM.to_owned()),
+    }
+}
+
+/// `1ms..5ms`.
+pub(super) fn parse_between(text: &str) -> Result<NamedRange, String> {
+    let (from, to) = text
+        .split_once("..")
+        .ok_or("not a range; write one as 1ms..5ms")?;
+    let time = |text: &str| duration::parse(text).map_err(|why| format!("{text}: {why}"));
+    match (time(from)?, time(to)?) {
+        (from, to) if from < to => Ok(NamedRange::Between(from, Some(to))),
+        _ => Err("the range must begin before its end".to_owned()),
     }
 }
 

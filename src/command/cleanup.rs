@@ -2,13 +2,15 @@
 //!
 //! A process goes on correctly with what was left; this frees the memory and makes its code the file's again.
 
+use std::path::Path;
+
 use darc_tracer::engine::jump::{Cleared, clear_leftovers};
 
+use crate::command::shared::target::checked;
+use crate::command::shared::target::claim;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::terminal::warning;
-
-use super::attach::checked;
-use super::conduct::claim;
+use crate::output::{left_behind, to_stdout};
+use crate::terminal::warning::{self, one_line};
 
 /// Does it.
 ///
@@ -25,6 +27,15 @@ pub fn execute(pid: i32) -> Result<ExitStatus, Failure> {
         }
         Cleared::Everything => "its code is the file's again, and all memory was given back",
     };
-    println!("process {pid}: {said}");
+    let mut lines = format!("process {pid}: {said}\n");
+    for path in left_behind(Path::new(".")) {
+        let line = format!(
+            "{}: results that a killed darc did not put in place; remove it, or look at it with darc report",
+            path.display()
+        );
+        lines.push_str(&one_line(&line));
+        lines.push('\n');
+    }
+    to_stdout(&lines).class(FailureKind::File)?;
     Ok(ExitStatus::Done)
 }

@@ -7,8 +7,8 @@ use darc_report::difference::{self, Difference, Set};
 use darc_report::model::ProfileTable;
 use darc_report::state::{self, Stored};
 
-use super::stored;
-use crate::command::style::style_of;
+use crate::command::shared::stored;
+use crate::command::shared::style::style_of;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{CompareOptions, ListingFormat};
 use crate::output::to_stdout;
@@ -109,9 +109,10 @@ impl Compared {
 
 #[cfg(test)]
 mod tests {
+    use darc_report::{Report, fixture};
+
     use super::*;
     use crate::options::{ColorChoice, Condition, Method};
-    use darc_report::{Report, fixture};
 
     /// Compares the sample with what `change` makes of it.
     fn compare(

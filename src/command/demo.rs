@@ -16,7 +16,7 @@ use darc_tracer::addr::TargetAddr;
 use crate::command::run;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{DemoOptions, RunOptions};
-use crate::session::modules::Modules;
+use darc_process::modules::Modules;
 
 /// How many ops the program performs: enough for every decision, and over in seconds.
 const OPS: u64 = 6_000;

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use darc_process::clock::{self, Moment};
+use darc_process::coverage::{self, Share, Sites};
 use darc_symbols::Image;
 use darc_tracer::child_signal;
 use darc_tracer::engine::int3;
@@ -11,21 +13,36 @@ use darc_tracer::perf::opening;
 use super::list;
 use crate::diagnosis::{self, Facts, Program};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::{DoctorOptions, ListingFormat};
+use crate::options::{DoctorOptions, ListingFormat, Subject};
 use crate::output::to_stdout;
-use crate::session::clock::{self, Moment};
 
 /// Looks, tries, and says what was found.
 ///
 /// # Errors
-/// When the file that was named cannot be read. What does not work is no failure.
+/// When the file or process that was named cannot be read. What does not work is no failure.
 pub fn execute(options: DoctorOptions) -> Result<ExitStatus, Failure> {
-    let program = options.file.as_deref().map(program).transpose()?;
-    let checks = diagnosis::judge(&collect(program));
+    let (program, sites) = match options.subject {
+        Subject::Machine => (None, Vec::new()),
+        Subject::File(path) => {
+            let image = list::open(&path)?;
+            (Some(program(&path, &image)), vec![coverage::of_file(image)])
+        }
+        Subject::Process(pid) => {
+            let modules = list::read(pid)?;
+            let sites = coverage::of_process(pid, &modules).class(FailureKind::Target)?;
+            (None, sites)
+        }
+    };
+    let facts = Facts {
+        program,
+        sites,
+        ..machine()
+    };
+    let checks = diagnosis::judge(&facts);
     let text = match options.format {
         ListingFormat::Text => diagnosis::render(&checks),
         ListingFormat::Json => {
-            let document = serde_json::json!({ "schema": 1, "checks": checks });
+            let document = serde_json::json!({ "schema": 1, "checks": checks, "sites": sites_json(&facts.sites) });
             let json = serde_json::to_string_pretty(&document).class(FailureKind::Other)?;
             json + "\n"
         }
@@ -34,7 +51,23 @@ pub fn execute(options: DoctorOptions) -> Result<ExitStatus, Failure> {
     Ok(ExitStatus::Done)
 }
 
-fn collect(program: Option<Program>) -> Facts {
+/// The call sites of each file, by kind.
+fn sites_json(files: &[Sites]) -> Vec<serde_json::Value> {
+    let share = |share: &Share| serde_json::json!({ "measured": share.measured, "all": share.all });
+    let files = files.iter().map(|sites| {
+        let kinds = sites.kinds.iter();
+        let kinds = kinds.map(|(kind, of)| (kind.name().to_owned(), share(of)));
+        serde_json::json!({
+            "path": sites.path,
+            "kinds": kinds.collect::<serde_json::Map<_, _>>(),
+            "reasons": sites.reasons,
+            "unread_functions": sites.unread,
+        })
+    });
+    files.collect()
+}
+
+fn machine() -> Facts {
     let status = read("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {
         let lines = status.lines().filter_map(|line| line.split_once(':'));
@@ -68,7 +101,8 @@ fn collect(program: Option<Program>) -> Facts {
             .err()
             .map(|doubt| doubt.to_string()),
         trial: Some(trial()),
-        program,
+        program: None,
+        sites: Vec::new(),
     }
 }
 
@@ -81,9 +115,8 @@ fn trial() -> Result<f64, String> {
     Ok(since.rate().nanos(cost).0)
 }
 
-fn program(path: &Path) -> Result<Program, Failure> {
-    let image: Image = list::open(path)?;
-    Ok(Program {
+fn program(path: &Path, image: &Image) -> Program {
+    Program {
         path: path.display().to_string(),
         functions: image.functions().len(),
         symbols: !image.is_stripped(),
@@ -91,7 +124,7 @@ fn program(path: &Path) -> Result<Program, Failure> {
         build_id: image.build_id().map(ToString::to_string),
         go: image.is_go(),
         warnings: image.warnings(),
-    })
+    }
 }
 
 fn read(path: &str) -> Option<String> {

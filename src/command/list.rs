@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use darc_process::modules::Modules;
 use darc_symbols::{DebugSearch, Image};
 use darc_tracer::preflight;
 
@@ -12,7 +13,6 @@ use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::listing::{self, Listing, Reader};
 use crate::options::{ListOptions, ListSource, ListingFormat};
 use crate::output::to_stdout;
-use crate::session::modules::Modules;
 use crate::terminal::warning;
 
 /// Lists on stdout.
@@ -69,7 +69,7 @@ pub(super) fn open(path: &Path) -> Result<Image, Failure> {
 }
 
 /// What the process has loaded. It is read, not traced: another tracer is no hindrance.
-fn read(pid: i32) -> Result<Modules, Failure> {
+pub(super) fn read(pid: i32) -> Result<Modules, Failure> {
     let mut modules = Modules::default();
     if let Err(error) = modules.refresh(pid) {
         // What stands in the way of attaching mostly is what stands in the way of reading.

@@ -1,32 +1,24 @@
-//! The subcommands, one a file. Each takes plain options and says how it ended.
+//! The subcommands, one a file. Each takes plain options and says how it ended. `analysis` is what `run`, `attach` and `resume`
+//! have in common, `shared` what others have.
 
-mod answering;
+mod analysis;
 mod attach;
-mod checking;
 mod cleanup;
 mod compare;
-mod conduct;
 mod demo;
 mod doctor;
-mod engines;
-mod following;
 mod guardian;
 mod list;
-mod privilege;
 mod profile;
 mod report;
 mod resume;
 mod run;
-mod running;
 mod sample;
-mod saved;
-mod standing;
-mod started;
+mod shared;
 mod status;
-mod stored;
-mod style;
-mod syscalls;
 mod watch;
+
+use shared::privilege;
 
 use crate::exit::{ExitStatus, Failure};
 use crate::options::{Invocation, Verbosity};

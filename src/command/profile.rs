@@ -1,10 +1,15 @@
 //! `darc profile`: latency profiles of many functions at once, or of system calls.
 
+mod syscalls;
+
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
 use darc_analysis::Resolution;
+use darc_process::clock::Moment;
+use darc_process::modules::Modules;
+use darc_process::{Ending, Level, Libraries, Limits, Process};
 use darc_report::model::Target;
 use darc_report::profiles::{self, ProfileSet};
 use darc_report::state::{self, Fitting, fitting};
@@ -14,19 +19,18 @@ use darc_tracer::engine::jump::{self, Calibration, Profiler};
 use darc_tracer::launch::launch;
 use nix::sys::signal::SigSet;
 
-use super::answering::Answers;
-use super::attach::{checked, command_line};
-use super::conduct::{claim, print, shown, tracing_failed};
-use super::started::{self, wait_for_exit};
-use crate::command::style::style_of;
+use crate::command::shared::answering::Answers;
+use crate::command::shared::started::{self, wait_for_exit};
+use crate::command::shared::style::style_of;
+use crate::command::shared::target::{checked, command_line};
+use crate::command::shared::target::{claim, shown, tracing_failed};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{ColorChoice, Format, ProfileOf, ProfileOptions, ProfileTarget, Verbosity};
+use crate::output::print;
 use crate::output::{Output, to_stdout};
-use crate::session::clock::Moment;
 use crate::session::profiling::{Measured, Onlooker, Profiling, Question, Wanted, summary};
-use crate::session::program;
-use crate::session::{Ending, Libraries, Limits};
-use crate::terminal::interrupts::{Interrupts, Level};
+use crate::session::summary::target;
+use crate::terminal::interrupts::Interrupts;
 use crate::terminal::keys::Keys;
 use crate::terminal::warning;
 
@@ -36,7 +40,7 @@ use crate::terminal::warning;
 /// When darc itself failed.
 pub fn execute(options: ProfileOptions) -> Result<ExitStatus, Failure> {
     let ProfileOf::Functions { named, callees_of } = &options.what else {
-        return super::syscalls::execute(&options);
+        return syscalls::execute(&options);
     };
     let question = Question {
         wanted: wanted(named, callees_of)?,
@@ -181,6 +185,7 @@ pub(super) fn render(set: &ProfileSet, format: Format, style: Style) -> Result<S
 struct Profile<'a> {
     sheet: Sheet<'a>,
     question: Question,
+    modules: Modules,
     measured: Measured,
     mask: SigSet,
     interrupts: Interrupts,
@@ -196,6 +201,7 @@ impl<'a> Profile<'a> {
         Ok(Profile {
             sheet: Sheet::open(options)?,
             question,
+            modules: Modules::default(),
             measured: Measured::default(),
             mask,
             interrupts,
@@ -228,8 +234,9 @@ impl<'a> Profile<'a> {
         let ending = match self.session(pid, profiler, Libraries::Loaded, &asked) {
             Ok(ending) => ending,
             Err(failure) => {
-                if self.saw_calls() {
-                    self.keep(&failure, pid, command);
+                match self.saw_calls() {
+                    true => self.keep(&failure, pid, command),
+                    false => self.warn_of_files(),
                 }
                 return Err(failure);
             }
@@ -243,7 +250,7 @@ impl<'a> Profile<'a> {
         let pid = thread.tid();
         let asked = self
             .asked(pid, shown(command), Keys::new(false))
-            .inspect_err(|_| program::end(pid))?;
+            .inspect_err(|_| darc_process::end(pid))?;
         let outcome = match Profiler::launched(thread) {
             Ok(profiler) => self.session(pid, profiler, Libraries::NotLoadedYet, &asked),
             Err(error) => Err(started::not_taken_over(pid, error)),
@@ -251,21 +258,20 @@ impl<'a> Profile<'a> {
         let mut ending = match outcome {
             Ok(ending) => ending,
             Err(failure) => {
-                if started::had_begun(&failure) {
-                    self.keep(&failure, pid, shown(command));
+                match started::had_begun(&failure) {
+                    true => {
+                        let warning = started::ended_early(&failure);
+                        self.measured.warnings.push(warning);
+                        self.tell(pid, command, None);
+                    }
+                    false => self.warn_of_files(),
                 }
-                let _ = wait_for_exit(pid, &self.interrupts);
-                return Err(failure);
+                return started::ends_despite(failure, pid, &self.interrupts);
             }
         };
-        let exit_status = ending.shell_status();
         // The answer is here: nobody shall have to wait for the program's end to see it.
-        self.publish(pid, shown(command), exit_status)
-            .map_err(|failure| match exit_status {
-                Some(_) => failure,
-                None => started::wait_after(failure, pid, &self.interrupts),
-            })?;
-        if exit_status.is_none() {
+        self.tell(pid, command, ending.shell_status());
+        if ending.shell_status().is_none() {
             if let Ending::Interrupted(Level::LeaveAtOnce(signal)) = ending {
                 return Ok(ExitStatus::LeftAtOnce(signal));
             }
@@ -274,9 +280,7 @@ impl<'a> Profile<'a> {
                 None => return Ok(self.exit_status(ending)),
             }
         }
-        Ok(ending
-            .exit_status()
-            .unwrap_or_else(|| self.exit_status(ending)))
+        Ok(started::passed_on(ending).unwrap_or_else(|| self.exit_status(ending)))
     }
 
     fn session(
@@ -290,10 +294,10 @@ impl<'a> Profile<'a> {
         let limits = Limits {
             deadline: None,
             interrupts: &self.interrupts,
-            onlooker: None,
-            enough: None,
+            until: None,
         };
-        let session = Profiling::new(pid, &self.question, profiler, libraries, &mut self.measured);
+        let process = Process::new(pid, &mut self.modules, Box::new(profiler), libraries);
+        let session = Profiling::new(process, &self.question, &mut self.measured);
         session.onlooker(asked).run(limits).map_err(Failure::from)
     }
 
@@ -302,11 +306,25 @@ impl<'a> Profile<'a> {
         let warning = started::ended_early(failure);
         self.sheet.warn(&warning);
         if !self.saw_calls() {
-            return;
+            return self.warn_of_files();
         }
         self.measured.warnings.push(warning);
         if let Err(unwritten) = self.publish(pid, command, None) {
             self.sheet.warn(&unwritten.text());
+        }
+    }
+
+    /// Publishes what was counted in a program that was started, whose status is passed on in any case.
+    fn tell(&mut self, pid: i32, command: &[OsString], exit_status: Option<i32>) {
+        if let Err(unwritten) = self.publish(pid, shown(command), exit_status) {
+            self.sheet.warn(&unwritten.text());
+        }
+    }
+
+    /// Tells what is wrong with files that nothing else will tell of: it may be why a function was not found.
+    fn warn_of_files(&mut self) {
+        for warning in self.modules.take_warnings() {
+            self.sheet.warn(&warning);
         }
     }
 
@@ -317,7 +335,7 @@ impl<'a> Profile<'a> {
         exit_status: Option<i32>,
     ) -> Result<(), Failure> {
         let _reporting = self.interrupts.report();
-        let problems = self.measured.modules.take_warnings();
+        let problems = self.modules.take_warnings();
         self.measured.warnings.extend(problems);
         let doubts = self.since.doubts().into_iter();
         self.measured
@@ -329,10 +347,16 @@ impl<'a> Profile<'a> {
         }
         let target = Target {
             exit_status,
-            ..self.measured.modules.target(pid, command)
+            ..target(&self.modules, pid, command)
         };
         let resolution = self.question.resolution;
-        let set = summary::set(&self.measured, resolution, target, self.since.rate());
+        let set = summary::set(
+            &self.modules,
+            &self.measured,
+            resolution,
+            target,
+            self.since.rate(),
+        );
         self.sheet.publish(&set)
     }
 
@@ -366,9 +390,15 @@ impl Onlooker for Asked {
         self.answers.are_asked()
     }
 
-    fn tell(&self, measured: &Measured) {
-        let target = measured.modules.target(self.pid, self.command.clone());
-        let set = summary::set(measured, self.resolution, target, self.since.rate());
+    fn tell(&self, modules: &Modules, measured: &Measured) {
+        let target = target(modules, self.pid, self.command.clone());
+        let set = summary::set(
+            modules,
+            measured,
+            self.resolution,
+            target,
+            self.since.rate(),
+        );
         self.answers.tell(&set, |set| on_stderr(set, self.color));
     }
 }

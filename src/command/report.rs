@@ -4,8 +4,8 @@ use darc_report as report;
 use darc_report::state::{self, Stored};
 use darc_report::text::Style;
 
-use super::{saved, stored};
-use crate::command::style::style_of;
+use crate::command::shared::style::style_of;
+use crate::command::shared::{saved, stored};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{Format, ReportOptions};
 use crate::output::{Output, to_stdout};

@@ -2,40 +2,59 @@
 
 use std::ffi::OsString;
 
+use darc_analysis::Params;
+use darc_process::modules::Modules;
 use darc_report::Report;
-use darc_report::state::restore;
+use darc_report::model::Status;
+use darc_report::state::{StateError, restore};
 use darc_symbols::{NameSpec, is_called};
 
-use super::conduct::{Conduct, Stdout, shown};
-use super::running::Running;
-use super::{attach, run, stored};
+use super::{attach, run};
+use crate::command::analysis::running::Running;
+use crate::command::analysis::{Conduct, Stdout, is_finished};
+use crate::command::shared::stored as file;
+use crate::command::shared::target::checked;
+use crate::command::shared::target::shown;
 use crate::exit::{ExitStatus, Failure, FailureKind};
 use crate::input::distrust;
-use crate::options::{ResumeOptions, ResumeTarget};
-use crate::session::investigation::Investigation;
-use crate::session::serving::Serving;
+use crate::options::{Blocks, ResumeOptions, ResumeTarget, Verbosity};
+use crate::output::print;
+use crate::session::asynchronous::Serving;
+use crate::session::catalog::Catalog;
+use crate::session::descent::investigation::Investigation;
+use crate::terminal::warning::one_line;
 
 /// Does it.
 ///
 /// # Errors
 /// When darc itself failed.
 pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
-    let (report, metadata) = stored::read(&options.file)?;
+    if options.common.range.is_some() {
+        return Err(Failure::usage(
+            "the ops of interest are named when an analysis begins; give --slower-than, --above or --between to darc attach or darc run",
+        ));
+    }
+    let (report, metadata) = file::read(&options.file)?;
     let refuse =
         |why: String| Failure::message(FailureKind::File, format!("{:?}: {why}", options.file));
     let params = restore::params(&report).map_err(|error| refuse(error.to_string()))?;
     let params = options.common.params.over(params);
-    let mut investigation =
-        Investigation::resumed(&report, params).map_err(|error| refuse(error.to_string()))?;
-    let running = Running::stored(&report, params, &mut investigation.modules)
+    let (mut modules, mut catalog) = (Modules::default(), Catalog::default());
+    let (investigation, running, serving) = stored(&report, params, &mut modules, &mut catalog)
         .map_err(|error| refuse(error.to_string()))?;
-    let serving = Serving::stored(&report, params, &mut investigation)
-        .map_err(|error| refuse(error.to_string()))?;
+    let is_open = !is_finished(&investigation, running.as_ref(), serving.as_ref());
+    // Requests are counted as long as they are followed.
+    let asks_more =
+        options.check.is_some() || options.common.blocks != Blocks::Left || serving.is_some();
+    if !is_open && !asks_more {
+        say_that_nothing_is_open(&options, &report);
+        return Ok(ExitStatus::Done);
+    }
     let another = options.f0.and_then(|f0| another_f0(&f0, &report.f0.name));
     let mut notes: Vec<String> = another.into_iter().collect();
     let subject = match options.target {
         ResumeTarget::Pid(pid) => {
-            Subject::Process(attach::checked(pid, |note| notes.push(note.to_string()))?)
+            Subject::Process(checked(pid, |note| notes.push(note.to_string()))?)
         }
         ResumeTarget::Command(command) => Subject::Given(command),
         ResumeTarget::FromFile => {
@@ -53,7 +72,9 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
         Subject::Given(_) | Subject::Recorded(_) => Stdout::Targets,
     };
     let mut conduct = Conduct::with(investigation, options.common, stdout)?;
+    (conduct.modules, conduct.catalog) = (modules, catalog);
     conduct.running = running;
+    conduct.earlier = Some(report);
     conduct.go_on_following(serving)?;
     conduct.check = options.check;
     for note in notes {
@@ -67,6 +88,42 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
             run::conduct_runs(&mut conduct, &command, 1)
         }
     }
+}
+
+/// Every path has ended: there is nothing for which a program would have to run.
+fn say_that_nothing_is_open(options: &ResumeOptions, report: &Report) {
+    if options.common.verbosity == Verbosity::Quiet {
+        return;
+    }
+    let below = report.focus.iter().flat_map(|focus| &focus.peaks);
+    let has = |status| {
+        let mut peaks = report.peaks.iter().chain(below.clone());
+        peaks.any(|peak| peak.status == status)
+    };
+    let mut more = String::new();
+    if has(Status::MaxDepthReached) {
+        more += "; a larger --max-depth goes on where a path became too long";
+    }
+    if has(Status::NotAnalysed) {
+        more += "; --peak all goes on with the peaks that were left alone";
+    }
+    let file = &options.file;
+    let line =
+        format!("nothing is open in {file:?}, and nothing was run; darc report shows it{more}");
+    print(std::io::stderr(), &format!("darc: {}\n", one_line(&line)));
+}
+
+/// The analyses that are stored: of f0, of the functions below it, and of the one that serves its requests.
+fn stored(
+    report: &Report,
+    params: Params,
+    modules: &mut Modules,
+    catalog: &mut Catalog,
+) -> Result<(Investigation, Option<Running>, Option<Serving>), StateError> {
+    let investigation = Investigation::resumed(report, params, modules, catalog)?;
+    let running = Running::stored(report, params, modules, catalog)?;
+    let serving = Serving::stored(report, params, modules, catalog)?;
+    Ok((investigation, running, serving))
 }
 
 /// What is said when the configuration names another f0 than the results have.

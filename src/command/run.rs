@@ -1,13 +1,16 @@
 //! `darc run`: start a program and analyse a function of it.
 
 use darc_analysis::Params;
+use darc_process::{Ending, Interrupts as _, Level};
+use darc_report::model::Ended;
+use darc_tracer::proc::is_ending;
 
-use super::conduct::{Conduct, Show, Stdout, shown};
-use super::started::{self, wait_after, wait_for_exit};
-use crate::exit::{ExitStatus, Failure};
+use crate::command::analysis::{Conduct, Show, Stdout};
+use crate::command::shared::started::{self, wait_for_exit};
+use crate::command::shared::target::shown;
+use crate::exit::{ExitStatus, Failure, FailureKind};
 use crate::options::RunOptions;
-use crate::session::Ending;
-use crate::terminal::interrupts::Level;
+use crate::session::summary;
 
 /// Does it.
 ///
@@ -49,52 +52,51 @@ fn one_run(
     conduct: &mut Conduct,
     command: &[std::ffi::OsString],
 ) -> Result<(ExitStatus, GoOn), Failure> {
-    let before = conduct.evidence();
     let (pid, outcome) = conduct.launch(command)?;
-    let modules = &conduct.investigation.modules;
-    let mut target = modules.target(pid, shown(command));
-    let mut ending = match outcome {
-        Ok(ending) => ending,
-        Err(failure) => {
-            if started::had_begun(&failure) {
-                conduct.keep_results(&failure, before, target);
-            }
+    let mut target = summary::target(&conduct.modules, pid, shown(command));
+    let ending = match outcome {
+        Ok(ending) => Some(ending),
+        Err(failure) if !started::had_begun(&failure) => {
+            conduct.warn_of_files();
             let _ = wait_for_exit(pid, &conduct.interrupts);
             return Err(failure);
         }
-    };
-    let changed = ending == Ending::Changed;
-    let mut show = Show::Report;
-    let go_on = match ending.shell_status() {
-        Some(_) => GoOn::Yes,
-        None => GoOn::No,
-    };
-    if go_on == GoOn::No {
-        // The answer is here: nobody shall have to wait for the program's end to see it.
-        conduct
-            .publish(target.clone(), Show::Report)
-            .map_err(|failure| wait_after(failure, pid, &conduct.interrupts))?;
-        show = Show::Nothing;
-        if let Ending::Interrupted(Level::LeaveAtOnce(signal)) = ending {
-            return Ok((ExitStatus::LeftAtOnce(signal), GoOn::No));
+        // It ended while nobody watched it.
+        Err(failure) if failure.kind() == FailureKind::Lost && is_ending(pid) => {
+            wait_for_exit(pid, &conduct.interrupts)
         }
-        match wait_for_exit(pid, &conduct.interrupts) {
-            Some(ended) => ending = ended,
-            None => return Ok((conduct.exit_status(ending), GoOn::No)),
+        Err(failure) => {
+            conduct.warn(started::ended_early(&failure));
+            None
         }
-    }
-    target.exit_status = ending.shell_status();
-    let status = match changed {
-        true => ExitStatus::Differs,
-        false => ending
-            .exit_status()
-            .unwrap_or_else(|| conduct.exit_status(ending)),
     };
-    if show == Show::Report {
+    let how = ending.map_or(Ended::Failed, started::ended);
+    if let Some(status) = ending.and_then(started::passed_on) {
+        target.exit_status = ending.and_then(Ending::shell_status);
         explain_early_end(conduct);
+        conduct.keep(target, how, Show::Report);
+        return Ok((status, GoOn::Yes));
     }
-    conduct.publish(target, show)?;
-    Ok((status, go_on))
+    // The answer is here: nobody shall have to wait for the program's end to see it.
+    let is_kept = conduct.keep(target.clone(), how, Show::Report);
+    if let Some(Ending::Interrupted(Level::LeaveAtOnce(signal))) = ending {
+        return Ok((ExitStatus::LeftAtOnce(signal), GoOn::No));
+    }
+    let ended = wait_for_exit(pid, &conduct.interrupts);
+    target.exit_status = ended.and_then(Ending::shell_status);
+    if is_kept && target.exit_status.is_some() {
+        conduct.keep(target, how, Show::Nothing);
+    }
+    let passed_on = match ending {
+        Some(Ending::Changed) => None,
+        _ => ended.and_then(started::passed_on),
+    };
+    let status = passed_on.unwrap_or_else(|| match (ending, conduct.interrupts.level()) {
+        (Some(ending), _) => conduct.exit_status(ending),
+        (None, Level::LeaveAtOnce(signal)) => ExitStatus::LeftAtOnce(signal),
+        (None, _) => ExitStatus::Done,
+    });
+    Ok((status, GoOn::No))
 }
 
 /// The program ended before the analysis did: says what can be done about it.

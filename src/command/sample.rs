@@ -7,24 +7,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use darc_process::{Interrupts as _, Level};
 use darc_tracer::perf::attributes::Start;
 use darc_tracer::perf::{Attributes, Chains, Collector, Record, Scope, sample_cost};
 use darc_tracer::{launch, threads};
 
+use crate::command::shared::started::{ends_despite, passed_on, wait_for_exit};
+use crate::command::shared::target::shown;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{SampleFormat, SampleOptions, SampleTarget};
 use crate::output::{Output, to_stdout};
-use crate::sampling::adding;
 use crate::sampling::profile::{Circumstances, During, SampledScope};
-use crate::sampling::recording::Recording;
-use crate::sampling::world::{self, World};
-use crate::sampling::{stacks, text};
-use crate::session::Ending;
-use crate::terminal::interrupts::{Interrupts, Level, Switch};
+use crate::sampling::recording::{Machine as _, Recording};
+use crate::sampling::world::World;
+use crate::sampling::{adding, stacks, text};
+use crate::terminal::interrupts::{Interrupts, Switch};
 use crate::terminal::warning;
-
-use super::conduct::shown;
-use super::started::{wait_after, wait_for_exit};
 
 mod during;
 mod users;
@@ -76,7 +74,7 @@ pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
         SampleTarget::Pid(pid) => {
             // A thread's id stands for its process.
             let pid = threads::process_of(*pid).unwrap_or(*pid);
-            sampler.add_process(pid)?;
+            sampler.add_only(pid)?;
             sampler.begin(options.duration);
             match darc_tracer::perf::pidfd(pid) {
                 Ok(process) => sampler.sample(Some(&process), |_| Ok(()))?,
@@ -121,17 +119,17 @@ pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
             let sampled = darc_tracer::perf::pidfd(pid)
                 .class(FailureKind::Other)
                 .and_then(|process| sampler.sample(Some(&process), |_| Ok(())));
-            sampled.map_err(|failure| wait_after(failure, pid, &sampler.interrupts))?;
+            if let Err(failure) = sampled {
+                return ends_despite(failure, pid, &sampler.interrupts);
+            }
             Some(pid)
         }
     };
-    if let Err(failure) = sampler.publish(&options, None, output) {
-        return Err(match ended {
-            Some(pid) => wait_after(failure, pid, &sampler.interrupts),
-            None => failure,
-        });
+    match (sampler.publish(&options, None, output), ended) {
+        (Ok(()), _) => Ok(sampler.exit_status(ended)),
+        (Err(failure), Some(pid)) => ends_despite(failure, pid, &sampler.interrupts),
+        (Err(failure), None) => Err(failure),
     }
-    sampler.exit_status(ended)
 }
 
 /// The processes that run.
@@ -159,20 +157,25 @@ struct Sampler {
 }
 
 impl Sampler {
-    /// Watches all threads of a process.
-    fn add_process(&mut self, pid: i32) -> Result<(), Failure> {
-        let gone = || {
-            let message = format!("process {pid}: no such process; check the number");
-            Failure::message(FailureKind::Target, message)
-        };
+    /// Watches all threads of the process that was asked for.
+    fn add_only(&mut self, pid: i32) -> Result<(), Failure> {
+        if self.add_process(pid)? {
+            return Ok(());
+        }
+        let message = format!("process {pid}: no such process; check the number");
+        Err(Failure::message(FailureKind::Target, message))
+    }
+
+    /// Watches all threads of a process. `false` when it has ended.
+    fn add_process(&mut self, pid: i32) -> Result<bool, Failure> {
         let mark = self.collector.mark();
         for attempt in 1.. {
             // A thread that is made meanwhile has an event if its maker had one by then, and nobody can tell.
             // So all begins anew until no thread was made.
-            let before: HashSet<i32> = threads::list(pid)
-                .map_err(|_| gone())?
-                .into_iter()
-                .collect();
+            let Ok(before) = threads::list(pid) else {
+                return Ok(false);
+            };
+            let before: HashSet<i32> = before.into_iter().collect();
             let mut watched = 0;
             for &tid in &before {
                 match self.collector.add_thread(tid) {
@@ -181,9 +184,11 @@ impl Sampler {
                     Err(refusal) => return Err(Failure::new(FailureKind::Target, refusal)),
                 }
             }
-            let after = threads::list(pid).map_err(|_| gone())?;
+            let Ok(after) = threads::list(pid) else {
+                return Ok(false);
+            };
             if watched == 0 {
-                return Err(gone());
+                return Ok(false);
             }
             if after.iter().all(|tid| before.contains(tid)) {
                 break;
@@ -197,11 +202,11 @@ impl Sampler {
             self.collector.take_back(mark);
         }
         self.know(pid);
-        Ok(())
+        Ok(true)
     }
 
     fn know(&mut self, pid: i32) {
-        if let Some(seen) = world::look(pid) {
+        if let Some(seen) = self.world.process(pid) {
             self.recording.processes.found(pid, seen);
         }
     }
@@ -296,18 +301,18 @@ impl Sampler {
     }
 
     /// How darc ends; a program that was started is waited for.
-    fn exit_status(&self, started: Option<i32>) -> Result<ExitStatus, Failure> {
+    fn exit_status(&self, started: Option<i32>) -> ExitStatus {
         match (started, self.interrupts.level()) {
-            (Some(_), Level::LeaveAtOnce(signal)) => Ok(ExitStatus::LeftAtOnce(signal)),
+            (Some(_), Level::LeaveAtOnce(signal)) => ExitStatus::LeftAtOnce(signal),
             (Some(pid), _) => {
                 let ended = wait_for_exit(pid, &self.interrupts);
-                let passed_on = ended.and_then(Ending::exit_status);
-                Ok(passed_on.unwrap_or(match self.interrupts.level() {
+                let passed_on = ended.and_then(passed_on);
+                passed_on.unwrap_or(match self.interrupts.level() {
                     Level::LeaveAtOnce(signal) => ExitStatus::LeftAtOnce(signal),
                     _ => ExitStatus::Done,
-                }))
+                })
             }
-            (None, _) => Ok(ExitStatus::Done),
+            (None, _) => ExitStatus::Done,
         }
     }
 

@@ -4,14 +4,14 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use darc_process::claim::{self, Answerer};
 use darc_report as report;
 use darc_report::state::{self, Stored};
 
-use crate::command::style::style_of;
+use crate::command::shared::style::style_of;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::StatusOptions;
 use crate::output::to_stdout;
-use crate::session::claim::{self, Answerer};
 use crate::terminal::warning;
 
 /// Whoever has not been told everything after so long is told that: a darc may be busy, or be restoring its target.

@@ -8,25 +8,26 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use darc_analysis::{Hz, Nanos, Ticks};
+use darc_process::claim::Claim;
+use darc_process::clock::Moment;
+use darc_process::modules::Modules;
+use darc_process::{Ending, Interrupts as _, Level, Libraries, Limits, Process, guarded};
 use darc_report::escape::control;
 use darc_report::model::Target;
-use darc_tracer::engine::Notice;
 use darc_tracer::engine::jump::{self, Profiler};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::crossterm::event::{self, Event};
-use record::Record;
 
-use super::answering;
-use super::attach::{checked, command_line};
-use super::conduct::{claim, tracing_failed};
+use crate::command::shared::answering;
+use crate::command::shared::target::{checked, command_line};
+use crate::command::shared::target::{claim, tracing_failed};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::WatchOptions;
-use crate::session::claim::Claim;
-use crate::session::clock::Moment;
 use crate::session::watching::{Sample, Watching};
-use crate::terminal::interrupts::{Interrupts, Level};
+use crate::terminal::interrupts::Interrupts;
 use crate::terminal::warning;
 use crate::terminal::watch::{Picture, Row, State, Wish, draw};
+use record::Record;
 
 /// The time between two samples.
 const EVERY: Duration = Duration::from_secs(1);
@@ -47,9 +48,11 @@ pub fn execute(options: WatchOptions) -> Result<ExitStatus, Failure> {
     let record = options.record.as_deref().map(Record::open).transpose()?;
     let mut profiler = Profiler::attach(pid).map_err(|error| tracing_failed(&error, pid))?;
     profiler.set_cost(&calibration);
+    let mut modules = Modules::default();
+    let process = Process::new(pid, &mut modules, Box::new(profiler), Libraries::Loaded);
     let mut watch = Watch {
         pid,
-        watching: Watching::new(pid, profiler)?,
+        watching: Watching::new(process)?,
         hz: since.rate(),
         began: Instant::now(),
         record,
@@ -57,7 +60,10 @@ pub fn execute(options: WatchOptions) -> Result<ExitStatus, Failure> {
         claim,
         command: command_line(pid),
     };
-    let outcome = watch.begin(&options, &interrupts);
+    for warning in watch.watching.take_warnings() {
+        warning::print(&warning);
+    }
+    let outcome = guarded(|| watch.begin(&options, &interrupts));
     let restored = watch.watching.finish();
     let shown = outcome?;
     restored?;
@@ -89,9 +95,9 @@ enum Ended {
     Target(&'static str),
 }
 
-struct Watch {
+struct Watch<'a> {
     pid: i32,
-    watching: Watching,
+    watching: Watching<'a>,
     hz: Hz,
     began: Instant,
     record: Option<Record>,
@@ -102,7 +108,7 @@ struct Watch {
     command: Vec<String>,
 }
 
-impl Watch {
+impl Watch<'_> {
     fn begin(&mut self, options: &WatchOptions, interrupts: &Interrupts) -> Result<Shown, Failure> {
         let on_screen = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
         if !on_screen && options.functions.is_empty() {
@@ -148,13 +154,19 @@ impl Watch {
                 answering::tell(asker, json);
             }
         }
-        Ok(match self.watching.poll(wait)? {
-            Some(Notice::Exited(_) | Notice::Killed(_)) => Some(Ended::Target("the target ended")),
-            Some(Notice::Exec) => Some(Ended::Target("the target executed another program")),
-            _ if interrupts.level() != Level::GoOn => Some(Ended::Here),
-            _ if deadline.is_some_and(|at| Instant::now() >= at) => Some(Ended::Here),
-            _ => None,
-        })
+        let limits = Limits {
+            deadline,
+            interrupts,
+            until: None,
+        };
+        Ok(self
+            .watching
+            .poll(wait, limits)?
+            .map(|ending| match ending {
+                Ending::Exited(_) | Ending::Killed(_) => Ended::Target("the target ended"),
+                Ending::Exec => Ended::Target("the target executed another program"),
+                _ => Ended::Here,
+            }))
     }
 
     /// A line a second for each function.

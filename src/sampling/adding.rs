@@ -132,7 +132,7 @@ pub fn profile(
             && hot
             && let Some(spot) = spot
         {
-            entry.listing = listing::around(&entry.instructions, names.instructions(spot), names);
+            entry.listing = listing::around(&entry.instructions, spot, names);
         }
         functions.push(entry);
     }
@@ -251,7 +251,7 @@ pub(super) mod tests {
                 .collect()
         }
 
-        fn source_line(&self, _: &str, line: u32) -> Option<String> {
+        fn source_line(&self, _: Spot, _: &str, line: u32) -> Option<String> {
             Some(format!("statement {line}"))
         }
     }

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::profile::{Instruction, InstructionEntry, Names, hexadecimal};
+use super::counts::Spot;
+use super::profile::{InstructionEntry, Names, hexadecimal};
 
 /// Instructions that are shown before and after a hot one.
 const AROUND: usize = 3;
@@ -41,11 +42,8 @@ pub enum Listed {
 
 /// The instructions of a function that are hot or near a hot one, with their source lines.
 #[must_use]
-pub fn around(
-    counts: &[InstructionEntry],
-    instructions: Vec<Instruction>,
-    names: &impl Names,
-) -> Vec<Listed> {
+pub fn around(counts: &[InstructionEntry], spot: Spot, names: &impl Names) -> Vec<Listed> {
+    let instructions = names.instructions(spot);
     let samples: u64 = counts.iter().map(|count| count.samples).sum();
     let of = |address| {
         counts
@@ -80,7 +78,7 @@ pub fn around(
                 listing.push(Listed::Source {
                     file: file.clone(),
                     line: *line,
-                    text: names.source_line(file, *line),
+                    text: names.source_line(spot, file, *line),
                 });
             }
             source = instruction.source;
@@ -103,7 +101,7 @@ mod tests {
     fn what_is_far_from_samples_is_left_out() {
         let counts = [(0x10, 5), (0x14, 3), (0x80, 9)]
             .map(|(address, samples)| InstructionEntry { address, samples });
-        let listing = around(&counts, Mock.instructions(code(0x10)), &Mock);
+        let listing = around(&counts, code(0x10), &Mock);
         let addresses: Vec<_> = listing
             .iter()
             .filter_map(|listed| match listed {

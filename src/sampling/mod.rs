@@ -15,17 +15,3 @@ pub mod recording;
 pub mod stacks;
 pub mod text;
 pub mod world;
-
-/// How a recording is shown.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Format {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON document.
-    Json,
-    /// Folded stacks, for flame graphs.
-    Folded,
-    /// For speedscope.
-    Speedscope,
-}

@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use darc_tracer::maps::FileId;
+
 /// One process instance, in the order of their first samples.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct InstanceId(pub usize);
@@ -26,8 +28,8 @@ pub struct Instance {
 pub struct FileKey {
     /// Its path in the process's own root, or a name in brackets; empty for memory without a file.
     pub path: String,
-    /// Its inode; 0 for none.
-    pub inode: u64,
+    /// Which file it is; the inode is 0 for none.
+    pub id: FileId,
 }
 
 /// A range of a process's memory that holds code.
@@ -47,13 +49,13 @@ impl Region {
     /// A range that the kernel tells of. Memory without a file (compiled while the program runs) has no offset: its
     /// address is its own name.
     #[must_use]
-    pub fn new(range: std::ops::Range<u64>, offset: u64, path: String, inode: u64) -> Region {
-        let has_file = inode != 0 || path.starts_with("[v");
+    pub fn new(range: std::ops::Range<u64>, offset: u64, path: String, id: FileId) -> Region {
+        let has_file = id.inode != 0 || path.starts_with("[v");
         Region {
             start: range.start,
             end: range.end,
             offset: if has_file { offset } else { range.start },
-            file: Arc::new(FileKey { path, inode }),
+            file: Arc::new(FileKey { path, id }),
         }
     }
 
@@ -236,7 +238,11 @@ mod tests {
     use super::*;
 
     fn region(start: u64, end: u64, path: &str) -> Region {
-        Region::new(start..end, 0, path.to_owned(), 1)
+        let id = FileId {
+            inode: 1,
+            ..FileId::default()
+        };
+        Region::new(start..end, 0, path.to_owned(), id)
     }
 
     fn seen(name: &str) -> Seen {

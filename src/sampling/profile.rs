@@ -42,8 +42,8 @@ pub trait Names {
     /// The instructions of the function around a spot, in order of address; empty where its code is not known.
     fn instructions(&self, spot: Spot) -> Vec<Instruction>;
 
-    /// The text of a source line.
-    fn source_line(&self, file: &str, line: u32) -> Option<String>;
+    /// The text of a source line that the code at a spot was made for.
+    fn source_line(&self, spot: Spot, file: &str, line: u32) -> Option<String>;
 }
 
 /// How the recording was made.

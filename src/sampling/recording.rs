@@ -153,12 +153,13 @@ impl Recording {
 fn region(mapped: &Mapped) -> Region {
     let path = String::from_utf8_lossy(&mapped.name).into_owned();
     let end = mapped.start.saturating_add(mapped.len);
-    Region::new(mapped.start..end, mapped.offset, path, mapped.inode)
+    Region::new(mapped.start..end, mapped.offset, path, mapped.file)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use darc_tracer::maps::FileId;
     use darc_tracer::perf::Stamp;
 
     #[derive(Default)]
@@ -169,7 +170,15 @@ mod tests {
     impl Machine for Mock {
         fn process(&mut self, pid: i32) -> Option<Seen> {
             self.asked.push(pid);
-            let region = Region::new(0x1000..0x2000, 0x400, "/prog".to_owned(), 3);
+            let region = Region::new(
+                0x1000..0x2000,
+                0x400,
+                "/prog".to_owned(),
+                FileId {
+                    inode: 3,
+                    ..FileId::default()
+                },
+            );
             (pid == 7).then(|| Seen {
                 name: "prog".to_owned(),
                 regions: vec![region],

@@ -2,37 +2,37 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use darc_symbols::{DebugSearch, FileAddr, Image, JitSymbols, demangle};
+use darc_process::called;
+use darc_process::jit::JitFiles;
+use darc_process::target_files::{self, Sources};
+use darc_symbols::{DebugSearch, FileAddr, Image, JitSymbols, Root, demangle};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::maps;
 use darc_tracer::memory::Memory;
+use darc_tracer::users::User;
 
 use super::counts::{ObjectId, Spot};
 use super::kernel::KernelSymbols;
 use super::processes::{FileKey, Region, Seen};
 use super::profile::{Instruction, Named, Names};
 use super::recording::Machine;
-use crate::session::called;
-use crate::session::jit::JitFiles;
-use crate::session::modules::mapped_file;
 
 /// A larger function is taken for a damaged symbol.
 const MAX_FUNCTION: u64 = 1 << 20;
 /// How much is disassembled where a function's end is not known.
 const UNKNOWN_EXTENT: u64 = 4096;
-/// A larger source file is not read.
-const MAX_SOURCE: u64 = 16 << 20;
 
 struct Object {
     /// Its path, or what stands for one.
     module: String,
     image: Option<Image>,
+    /// Where its source may be.
+    sources: Option<Sources>,
     /// Where there is no file: what the process calls the code that it made.
     made: Option<Made>,
 }
@@ -49,6 +49,9 @@ impl Made {
     }
 }
 
+/// The lines of source files, by what they are the source of; nothing for one that cannot be read.
+type SourceLines = HashMap<(ObjectId, String), Option<Vec<String>>>;
+
 /// What is known of the machine; files are opened when their first sample comes.
 #[derive(Default)]
 pub struct World {
@@ -58,7 +61,11 @@ pub struct World {
     by_process: HashMap<i32, ObjectId>,
     kernel: OnceCell<KernelSymbols>,
     warnings: Vec<String>,
-    sources: RefCell<HashMap<String, Option<Vec<String>>>>,
+    /// Who runs the processes.
+    users: HashMap<i32, User>,
+    /// By device and inode.
+    roots: HashMap<Option<(u64, u64)>, Root>,
+    lines: RefCell<SourceLines>,
 }
 
 impl World {
@@ -93,59 +100,70 @@ impl World {
     }
 
     fn open(&mut self, pid: i32, region: &Region) -> Object {
-        let FileKey { path, inode } = region.file.as_ref();
+        let FileKey { path, id } = region.file.as_ref();
+        let without = |module: &str| Object {
+            module: module.to_owned(),
+            image: None,
+            sources: None,
+            made: None,
+        };
         if path == "[vdso]" {
             return Object {
-                module: path.clone(),
                 image: vdso(),
-                made: None,
+                ..without(path)
             };
         }
-        if *inode == 0 || !path.starts_with('/') {
-            let module = match path.as_str() {
-                "" | "//anon" => "[anonymous]".to_owned(),
-                other => other.to_owned(),
-            };
+        if id.inode == 0 || !path.starts_with('/') {
             let made = Made {
                 files: JitFiles::open(pid),
                 read: OnceCell::new(),
             };
             return Object {
-                module,
-                image: None,
                 made: Some(made),
+                ..without(match path.as_str() {
+                    "" | "//anon" => "[anonymous]",
+                    other => other,
+                })
             };
         }
-        let shown = path.strip_suffix(" (deleted)").unwrap_or(path);
-        let path = Path::new(shown);
-        let root = root_of(pid);
-        let file = mapped_file(pid, &root, path, *inode, region.start..region.end).or_else(|| {
-            // The process may have ended; its file mostly is where it was.
-            let same = |file: &File| {
-                file.metadata()
-                    .is_ok_and(|data| data.ino() == *inode && data.is_file())
-            };
-            File::open(path).ok().filter(same)
-        });
-        let link = called::link_of(pid, &root, path, *inode);
+        let root = self.root_of(pid);
+        let path = target_files::path_of(path);
+        let shown = path.to_string_lossy().into_owned();
+        let file = target_files::mapped(pid, &root, (&path, *id), region.start..region.end);
+        let link = called::link_of(pid, &root, &path, *id);
         let image = file.and_then(|file| {
-            let search = DebugSearch::under(root);
-            Image::open(file, path, &search)
-                .map_err(|error| {
-                    self.warnings
-                        .push(format!("no symbols of {shown}: {error}"))
-                })
-                .ok()
+            let search = DebugSearch::below(root.clone());
+            Image::open(file, &path, &search).map_err(|error| error.to_string())
+        });
+        let image = image.map_err(|why| {
+            // Of one that has ended it is no wonder.
+            if !darc_tracer::proc::is_ending(pid) {
+                self.warnings.push(format!("no symbols of {shown}: {why}"));
+            }
         });
         let image = image.map(|image| called::renamed(image, link.as_deref()));
         Object {
-            module: link.map_or_else(
-                || shown.to_owned(),
-                |link| link.to_string_lossy().into_owned(),
-            ),
-            image,
+            module: link.map_or(shown, |link| link.to_string_lossy().into_owned()),
+            image: image.ok(),
+            sources: Some(Sources {
+                root,
+                user: self.users.get(&pid).cloned(),
+            }),
             made: None,
         }
+    }
+
+    /// The root of a process's files; this process's own where that is the same, or the other one has ended: its files mostly are
+    /// where they were, and are compared.
+    fn root_of(&mut self, pid: i32) -> Root {
+        let id = |path: &str| fs::metadata(path).map(|data| (data.dev(), data.ino())).ok();
+        let key = id(&format!("/proc/{pid}/root")).or_else(|| id("/"));
+        let own = key == id("/");
+        let root = self.roots.entry(key).or_insert_with(|| match own {
+            true => Root::at(Path::new("/")),
+            false => target_files::root_of(pid),
+        });
+        root.clone()
     }
 
     fn object_at(&self, spot: Spot) -> Option<(&Object, FileAddr)> {
@@ -159,17 +177,6 @@ impl World {
             .and_then(|image| image.addr_of_offset(offset))
             .unwrap_or(FileAddr(offset));
         Some((object, addr))
-    }
-}
-
-/// Where the process's files are, as this process sees them; `/` where that is the same, so that debug files are found
-/// when the process has ended.
-fn root_of(pid: i32) -> PathBuf {
-    let root = PathBuf::from(format!("/proc/{pid}/root"));
-    let id = |path: &Path| fs::metadata(path).map(|data| (data.dev(), data.ino())).ok();
-    match (id(&root), id(Path::new("/"))) {
-        (Some(theirs), Some(ours)) if theirs != ours => root,
-        _ => PathBuf::from("/"),
     }
 }
 
@@ -189,8 +196,7 @@ fn vdso() -> Option<Image> {
 }
 
 /// What `/proc` tells of a process.
-#[must_use]
-pub fn look(pid: i32) -> Option<Seen> {
+fn look(pid: i32) -> Option<Seen> {
     let comm = fs::read(format!("/proc/{pid}/comm")).ok()?;
     let name = String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned();
     // Kernel threads have no mappings, and those of other users cannot be read: their names are known all the same.
@@ -204,7 +210,7 @@ pub fn look(pid: i32) -> Option<Seen> {
                 mapping.start..mapping.end,
                 mapping.offset,
                 path,
-                mapping.inode,
+                mapping.file,
             )
         })
         .collect();
@@ -213,11 +219,14 @@ pub fn look(pid: i32) -> Option<Seen> {
 
 impl Machine for World {
     fn process(&mut self, pid: i32) -> Option<Seen> {
+        if let Some(user) = User::of(pid) {
+            self.users.insert(pid, user);
+        }
         look(pid)
     }
 
     fn object(&mut self, pid: i32, region: &Region) -> ObjectId {
-        let has_file = region.file.inode != 0 || region.file.path == "[vdso]";
+        let has_file = region.file.id.inode != 0 || region.file.path == "[vdso]";
         let known = match has_file {
             true => self.by_file.get(&region.file),
             false => self.by_process.get(&pid),
@@ -337,31 +346,16 @@ impl Names for World {
             .collect()
     }
 
-    fn source_line(&self, file: &str, line: u32) -> Option<String> {
-        let mut sources = self.sources.borrow_mut();
-        let lines = sources
-            .entry(file.to_owned())
-            .or_insert_with(|| read_source(Path::new(file)));
+    fn source_line(&self, spot: Spot, file: &str, line: u32) -> Option<String> {
+        let Spot::Code { object, .. } = spot else {
+            return None;
+        };
+        let sources = self.objects.get(object.0)?.sources.as_ref()?;
+        let mut read = self.lines.borrow_mut();
+        let lines = read
+            .entry((object, file.to_owned()))
+            .or_insert_with(|| sources.lines(Path::new(file)));
         let line = lines.as_ref()?.get(line.checked_sub(1)? as usize)?;
         Some(line.clone())
     }
-}
-
-fn read_source(path: &Path) -> Option<Vec<String>> {
-    use std::os::unix::fs::OpenOptionsExt;
-    if !path.is_absolute() {
-        return None;
-    }
-    let file = fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
-        .ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_SOURCE).read_to_end(&mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes);
-    Some(text.lines().map(str::to_owned).collect())
 }

@@ -2,16 +2,14 @@
 
 use std::collections::HashMap;
 
-use darc_disasm::{SiteKind, Target};
-use darc_symbols::Frame;
-
 use darc_analysis::off_cpu::OtherId;
 use darc_analysis::{Absence, CalleeId, SiteId};
+use darc_disasm::{SiteKind, Target};
+use darc_process::modules::{CodeRef, Modules};
 use darc_report::assemble::{self, Names, Other, Site};
 use darc_report::model::{Function, InlinedFrame};
 use darc_report::place::Place;
-
-use super::modules::{CodeRef, Modules};
+use darc_symbols::Frame;
 
 /// What is known at plan time about the callee of a site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,29 +171,11 @@ impl Naming<'_> {
         let lines = image.map(|image| image.frames(at.addr)).unwrap_or_default();
         let outermost = lines.last();
         Function {
-            name: self.name(at),
+            name: self.modules.name(at),
             module: module.path.clone(),
             offset: at.addr.0,
             file: outermost.and_then(|frame| frame.file.clone()),
             line: outermost.and_then(|frame| frame.line),
-        }
-    }
-
-    /// The name of the code at a place: a function, or an offset in one or in a module.
-    #[must_use]
-    pub fn name(&self, at: CodeRef) -> String {
-        let module = self.modules.get(at.module);
-        match &module.image {
-            Some(image) => image.name_at(at.addr),
-            None if self.modules.is_made(at.module)
-                && let Some(name) = self.modules.made().name_at(at.addr.0) =>
-            {
-                name
-            }
-            None => {
-                let file = module.path.rsplit('/').next().unwrap_or_default();
-                format!("{file}+{:#x}", at.addr.0)
-            }
         }
     }
 }
@@ -229,7 +209,12 @@ impl Names for Naming<'_> {
         Other {
             name: other.name.clone(),
             tid: other.tid,
-            doing: other.stack.iter().rev().map(|&at| self.name(at)).collect(),
+            doing: other
+                .stack
+                .iter()
+                .rev()
+                .map(|&at| self.modules.name(at))
+                .collect(),
         }
     }
 

@@ -5,17 +5,14 @@
 
 use std::sync::Arc;
 
-use darc_record::{FnodeId, Op, SiteId, Ticks};
+use darc_process::modules::{CodeRef, Modules};
+use darc_process::{Ending, Event, Libraries, Limits, Process, ProcessError, guarded, lookup};
 use darc_symbols::NameSpec;
-use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::{Engine, NewTarget, Sink};
+use darc_tracer::engine::Discard;
 use darc_tracer::plan::{Mark, Marker, Plan};
 
-use super::code::CodeCache;
-use super::hooks::Hooks;
-use super::investigation::Investigation;
-use super::startup::Startup;
-use super::{Ending, Libraries, Limits, SLICE, SessionError, check_program};
+use crate::session::SLICE;
+use crate::session::descent::investigation::Investigation;
 
 /// What the analysis waits for.
 #[derive(Clone, PartialEq, Debug)]
@@ -33,21 +30,20 @@ pub enum Begin {
 fn planned(
     spec: &NameSpec,
     mark: Mark,
-    investigation: &Investigation,
-    code: &mut CodeCache,
-    engine: &dyn Engine,
-) -> Result<Vec<Marker>, SessionError> {
-    let places = investigation.resolve_marker(spec)?;
+    f0: Option<CodeRef>,
+    process: &Process<'_>,
+) -> Result<Vec<Marker>, ProcessError> {
+    let modules = process.modules();
+    let places = lookup::resolve_marker(modules, spec)?;
     let markers = places.into_iter().map(|place| {
-        let name = || investigation.naming().name(place);
-        let scanned = investigation
-            .modules
+        let name = || modules.name(place);
+        let scanned = modules
             .locate(place)
             .ok_or_else(|| "it is not loaded".to_owned())
-            .and_then(|addr| code.scan(addr, &investigation.modules, engine))
-            .map_err(|why| SessionError::Unsuitable(format!("{}: {why}", name())))?;
-        if investigation.f0 == Some(place) && mark == Mark::End {
-            return Err(SessionError::Unsuitable(format!(
+            .and_then(|addr| process.scan(addr))
+            .map_err(|why| ProcessError::Unsuitable(format!("{}: {why}", name())))?;
+        if f0 == Some(place) && mark == Mark::End {
+            return Err(ProcessError::Unsuitable(format!(
                 "{}: f0 cannot be what ends the analysis; name another function",
                 name()
             )));
@@ -67,132 +63,83 @@ fn planned(
 pub(super) fn add_end(
     plan: &mut Plan,
     investigation: &Investigation,
-    code: &mut CodeCache,
-    engine: &dyn Engine,
-) -> Result<(), SessionError> {
+    process: &Process<'_>,
+) -> Result<(), ProcessError> {
     if let Some(spec) = &investigation.end_at {
-        plan.markers
-            .extend(planned(spec, Mark::End, investigation, code, engine)?);
+        let markers = planned(spec, Mark::End, investigation.f0, process)?;
+        plan.markers.extend(markers);
     }
     Ok(())
 }
 
-/// Waits until the analysis is to begin. Nothing but the marker is instrumented; `waiting` is called when it is.
-/// `Some` when something else ended the wait.
+/// Waits until the analysis is to begin. Nothing but the marker is instrumented; `waiting` is called when it is, and
+/// `looks` whenever somebody may want to look. `Some` when something else ended the wait.
 ///
 /// # Errors
 /// When the marker or f0 is not there, or cannot be instrumented.
 pub fn wait_for_begin(
-    pid: i32,
+    process: &mut Process<'_>,
     begin: &Begin,
     investigation: &mut Investigation,
-    engine: &mut dyn Engine,
-    libraries: Libraries,
     limits: Limits<'_>,
     waiting: impl FnOnce(),
-) -> Result<Option<Ending>, SessionError> {
-    let mut startup = Startup::of(libraries);
-    let outcome = wait(
-        pid,
-        &mut startup,
-        begin,
-        investigation,
-        engine,
-        limits,
-        waiting,
-    );
-    startup.judge(pid, outcome)
+    looks: impl Fn(&Modules, &Investigation),
+) -> Result<Option<Ending>, ProcessError> {
+    let outcome = guarded(|| wait(process, begin, investigation, limits, waiting, looks));
+    process.finish(outcome)
 }
 
 fn wait(
-    pid: i32,
-    startup: &mut Startup,
+    process: &mut Process<'_>,
     begin: &Begin,
     investigation: &mut Investigation,
-    engine: &mut dyn Engine,
     limits: Limits<'_>,
     waiting: impl FnOnce(),
-) -> Result<Option<Ending>, SessionError> {
+    looks: impl Fn(&Modules, &Investigation),
+) -> Result<Option<Ending>, ProcessError> {
     let mut waiting = Some(waiting);
-    let mut code = CodeCache::default();
-    let mut look = |investigation: &mut Investigation,
-                    engine: &mut dyn Engine,
-                    startup: &mut Startup|
-     -> Result<(), SessionError> {
-        // The poll that follows says how it ended.
-        if investigation.modules.refresh(pid).is_err() || investigation.modules.loaded().is_empty()
-        {
-            return Ok(());
-        }
-        check_program(&investigation.modules)?;
-        code.clear();
-        let hooks = Hooks::find(&investigation.modules);
-        startup.looked(&hooks);
-        let mut plan = hooks.plan();
-        if startup.libraries() == Libraries::Loaded {
-            // Who waits for long shall not learn at the end that there is no such function.
-            investigation.find_f0()?;
-            if let Begin::At(spec) = begin {
-                plan.markers = planned(spec, Mark::Begin, investigation, &mut code, engine)?;
-            }
-        }
-        apply(engine, &plan)
-    };
-    look(investigation, engine, startup)?;
+    if process.refresh()? {
+        instrument(process, begin, investigation)?;
+    }
     loop {
-        if startup.libraries() == Libraries::Loaded
+        if process.libraries() == Libraries::Loaded
             && let Some(waiting) = waiting.take()
         {
             waiting();
         }
-        startup.goes_on();
-        if let Some(notice) = engine.poll(SLICE, &mut Nobody)? {
-            let ending = Ending::of_target(notice);
-            if ending.is_some() {
-                return Ok(ending);
-            }
-            startup.noticed();
-            look(investigation, engine, startup)?;
+        match process.poll(limits, |engine, _| engine.poll(SLICE, &mut Discard))? {
+            Event::Ended(Ending::Marked) => return Ok(None),
+            Event::Ended(ending) => return Ok(Some(ending)),
+            Event::CodeChanged => instrument(process, begin, investigation)?,
+            Event::Nothing => {}
         }
-        if engine.marked(Mark::Begin) > 0 || limits.interrupts.begin_asked() {
-            return Ok(None);
-        }
-        if let Some(onlooker) = limits.onlooker {
-            onlooker.look((&*investigation).into());
-        }
-        if let Some(ending) = limits.reached() {
-            return Ok(Some(ending));
-        }
+        looks(process.modules(), investigation);
     }
 }
 
-fn apply(engine: &mut dyn Engine, plan: &Plan) -> Result<(), SessionError> {
-    let marks = |addr| {
-        let mut markers = plan.markers.iter();
-        markers.any(|marker| marker.code.entry() == addr)
-    };
-    match engine.apply(plan) {
-        Ok(refused) => match refused.iter().find(|at| marks(at.addr.0)) {
-            Some(refused) => Err(SessionError::Unsuitable(format!(
-                "the function that begins the analysis cannot be instrumented: {}",
-                refused.reason
-            ))),
-            None => Ok(()),
-        },
-        Err(error) if error.is_gone() => Ok(()),
-        Err(error) => Err(error.into()),
+fn instrument(
+    process: &mut Process<'_>,
+    begin: &Begin,
+    investigation: &mut Investigation,
+) -> Result<(), ProcessError> {
+    let mut plan = process.hooks();
+    if process.libraries() == Libraries::Loaded {
+        // Who waits for long shall not learn at the end that there is no such function.
+        let f0 = investigation.find_f0(process.modules())?;
+        if let Begin::At(spec) = begin {
+            plan.markers = planned(spec, Mark::Begin, Some(f0), process)?;
+        }
     }
-}
-
-/// Nothing is measured yet.
-struct Nobody;
-
-impl Sink for Nobody {
-    fn op(&mut self, _: Op) {}
-
-    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
-
-    fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
-        NewTarget::AnyTarget
+    let refused = process.apply(&plan)?;
+    let mut markers = plan.markers.iter().map(|marker| marker.code.entry());
+    match refused
+        .iter()
+        .find(|at| markers.any(|entry| entry == at.addr.0))
+    {
+        Some(refused) => Err(ProcessError::Unsuitable(format!(
+            "the function that begins the analysis cannot be instrumented: {}",
+            refused.reason
+        ))),
+        None => Ok(()),
     }
 }

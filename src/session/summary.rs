@@ -3,21 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use darc_tracer::engine::Counters;
-
 use darc_analysis::Hz;
+use darc_process::modules::{CodeRef, Modules};
 use darc_report::assemble::{self, Names as _};
 use darc_report::model::{
     Clock, ClockUnit, Engine, Focus, Function, HandOver, Module, Pause, PeakEntry, ProbeCost,
-    Probes, Report, SCHEMA, SkippedSite, Status, Survey, Target, TimeTable,
+    Probes, Report, SCHEMA, SkippedSite, Status, Survey, Target, TimePart, TimeTable, Whose,
 };
+use darc_tracer::engine::Counters;
 
-use super::catalog::Naming;
-use super::investigation::Investigation;
-use super::modules::CodeRef;
-use super::parts;
-use super::serving::Serving;
-use super::survey::Arrival;
+use crate::session::asynchronous::Serving;
+use crate::session::catalog::Naming;
+use crate::session::descent::investigation::Investigation;
+use crate::session::descent::localise::parts;
+use crate::session::survey::{self, Arrival};
 
 /// What was found of an f0 that runs already.
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +27,27 @@ pub struct Found<'a> {
     pub functions: &'a [(&'a Arrival, &'a Investigation)],
 }
 
+/// The process for a report, which has not ended. Where its program was not seen its path is the command's.
+#[must_use]
+pub fn target(modules: &Modules, pid: i32, command: Vec<String>) -> Target {
+    let program = modules.known().first();
+    let named = || command.first().cloned();
+    Target {
+        pid: Some(pid),
+        exe: program
+            .map(|module| module.path.clone())
+            .or_else(named)
+            .unwrap_or_default(),
+        build_id: program.and_then(|module| module.build_id.clone()),
+        command,
+        exit_status: None,
+    }
+}
+
 /// Puts together what is known, with names.
 #[must_use]
 pub fn report(
+    naming: Naming<'_>,
     investigation: &Investigation,
     found: Option<Found<'_>>,
     serving: Option<&Serving>,
@@ -38,19 +55,17 @@ pub fn report(
     target: Target,
     hz: Hz,
 ) -> Report {
-    let naming = investigation.naming();
     let analysis = &investigation.analysis;
-    let modules = investigation.modules.known();
+    let modules = naming.modules.known();
     let below = found.iter().flat_map(|found| found.functions);
     let below = below.map(|&(arrival, investigation)| {
         let own = Naming {
-            catalog: &investigation.catalog,
-            modules: naming.modules,
             f0: investigation.f0,
+            ..naming
         };
         focus(own, arrival, investigation)
     });
-    let served = serving.and_then(|serving| served(investigation, serving));
+    let served = serving.and_then(|serving| served(naming, investigation, serving));
     let focus: Vec<Focus> = below.chain(served).collect();
     Report {
         schema: SCHEMA,
@@ -60,6 +75,7 @@ pub fn report(
             Some(found) => overall(found.time, &focus),
             None => with_serving(assemble::status(analysis), &focus),
         },
+        ended: None,
         target,
         f0: match investigation.f0 {
             Some(_) => naming.f0(),
@@ -81,20 +97,24 @@ pub fn report(
                 build_id: module.build_id.clone(),
             })
             .collect(),
-        profile: assemble::profile(analysis.profile()),
+        profile: assemble::latencies(analysis),
         comparison: analysis.comparison().as_ref().map(assemble::comparison),
         peaks: peaks(investigation, naming),
         values: assemble::values(analysis),
         ftree: assemble::ftree(analysis, &naming),
         time: found.map(|found| found.time.clone()),
         focus,
-        probes: probes(investigation, found, serving),
-        warnings: warnings(investigation, found),
+        probes: probes(naming, investigation, found, serving),
+        warnings: warnings(naming, investigation, found),
     }
 }
 
 /// What the person should know, each thing once. What only one of the functions below says is said with its name.
-fn warnings(investigation: &Investigation, found: Option<Found<'_>>) -> Vec<String> {
+fn warnings(
+    naming: Naming<'_>,
+    investigation: &Investigation,
+    found: Option<Found<'_>>,
+) -> Vec<String> {
     let below: Vec<_> = found.iter().flat_map(|found| found.functions).collect();
     let saying = |warning: &String| {
         let says = |below: &&&(&Arrival, &Investigation)| below.1.warnings.contains(warning);
@@ -102,7 +122,7 @@ fn warnings(investigation: &Investigation, found: Option<Found<'_>>) -> Vec<Stri
     };
     let mut warnings = investigation.warnings.clone();
     for (arrival, one) in &below {
-        let name = investigation.naming().name(arrival.function);
+        let name = naming.modules.name(arrival.function);
         for warning in &one.warnings {
             let own = saying(warning) == 1 && !warning.contains(&name);
             let said = match own && !warnings.contains(warning) {
@@ -139,10 +159,15 @@ fn peaks(investigation: &Investigation, naming: Naming<'_>) -> Vec<PeakEntry> {
 /// The analysis is as far as the one that is behind.
 fn with_serving(own: Status, focus: &[Focus]) -> Status {
     let is = |status| own == status || focus.iter().any(|focus| focus.status == status);
-    [Status::InProgress, Status::MaxDepthReached]
-        .into_iter()
-        .find(|&status| is(status))
-        .unwrap_or(own)
+    [
+        Status::InProgress,
+        Status::Undecided,
+        Status::Spread,
+        Status::MaxDepthReached,
+    ]
+    .into_iter()
+    .find(|&status| is(status))
+    .unwrap_or(own)
 }
 
 /// Every function below has to be explained, which they are has to be known, and there has to be something to explain.
@@ -150,11 +175,29 @@ fn overall(time: &TimeTable, focus: &[Focus]) -> Status {
     let is = |status| focus.iter().any(|focus| focus.status == status);
     if time.windows == 0 || time.survey == Survey::Unfinished || is(Status::InProgress) {
         Status::InProgress
+    } else if is(Status::Undecided) || unexplained(time, focus) > MOST_UNEXPLAINED {
+        Status::Undecided
+    } else if is(Status::Spread) {
+        Status::Spread
     } else if is(Status::MaxDepthReached) {
         Status::MaxDepthReached
     } else {
         Status::RootCauseFound
     }
+}
+
+/// So much of the time may be in functions that nobody has looked into.
+const MOST_UNEXPLAINED: f64 = 0.2;
+
+/// The part of the time that is in functions which were neither analysed nor are an end by themselves.
+fn unexplained(time: &TimeTable, focus: &[Focus]) -> f64 {
+    let is_open = |part: &&TimePart| {
+        part.whose == Whose::Callee
+            && part.reason.as_deref() != Some(survey::NO_CALLS)
+            && focus.iter().all(|focus| focus.path != part.path)
+    };
+    let open = time.parts.iter().filter(is_open);
+    open.map(|part| part.share_of_time).sum()
 }
 
 /// `naming` is for the ids of that analysis.
@@ -171,7 +214,7 @@ fn focus(naming: Naming<'_>, arrival: &Arrival, investigation: &Investigation) -
         status: assemble::status(analysis),
         share_of_time: arrival.share,
         calls: arrival.calls,
-        profile: assemble::profile(analysis.profile()),
+        profile: assemble::latencies(analysis),
         peaks: peaks(investigation, naming),
         values: assemble::values(analysis),
         ftree: assemble::ftree(analysis, &naming),
@@ -180,14 +223,16 @@ fn focus(naming: Naming<'_>, arrival: &Arrival, investigation: &Investigation) -
 }
 
 /// What f0 hands to other threads, and how that is served.
-fn served(main: &Investigation, serving: &Serving) -> Option<Focus> {
-    let naming = main.naming();
+fn served(naming: Naming<'_>, main: &Investigation, serving: &Serving) -> Option<Focus> {
     let (enqueue, serve) = (serving.enqueue_at?, serving.investigation.f0?);
     let mut path = vec![main.f0?, enqueue, serve];
     // f0 may be the function that enqueues.
     path.dedup();
     let arrival = Arrival {
-        path: path.into_iter().map(|place| naming.name(place)).collect(),
+        path: path
+            .into_iter()
+            .map(|place| naming.modules.name(place))
+            .collect(),
         function: serve,
         callers: Vec::new(),
         share: 0.0,
@@ -226,11 +271,11 @@ fn served(main: &Investigation, serving: &Serving) -> Option<Focus> {
 
 /// `investigation` and those below it and behind it: all share their files.
 fn probes(
+    naming: Naming<'_>,
     investigation: &Investigation,
     found: Option<Found<'_>>,
     serving: Option<&Serving>,
 ) -> Probes {
-    let naming = investigation.naming();
     let below = found.iter().flat_map(|found| found.functions);
     let all: Vec<&Investigation> = std::iter::once(investigation)
         .chain(below.map(|(_, investigation)| *investigation))
@@ -246,7 +291,7 @@ fn probes(
         let counted = function.and_then(|at| all.iter().find_map(|one| one.call_sites.get(&at)));
         SkippedSite {
             site: naming.place(at),
-            function: naming.name(function.unwrap_or(at)),
+            function: naming.modules.name(function.unwrap_or(at)),
             of_sites: counted.copied().unwrap_or(0),
             reason: reason.clone(),
         }
@@ -287,11 +332,14 @@ fn pause(pauses: &[Duration]) -> Pause {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::session::serving::End;
     use darc_analysis::Params;
     use darc_analysis::values::expression::Expression;
+    use darc_process::modules::Modules;
     use darc_symbols::{FileAddr, NameSpec};
+
+    use super::*;
+    use crate::session::asynchronous::End;
+    use crate::session::catalog::Catalog;
 
     fn named(name: &str) -> Investigation {
         Investigation::new(spec(name), Params::default())
@@ -317,9 +365,38 @@ mod tests {
     }
 
     #[test]
+    fn time_that_nobody_has_looked_into_is_not_explained() {
+        let status = |share_of_time, reason: &str| {
+            let part = TimePart {
+                path: vec!["main".to_owned(), "serve".to_owned()],
+                whose: Whose::Callee,
+                share_of_time,
+                time: 1,
+                calls: 1,
+                max: 1,
+                reason: Some(reason.to_owned()),
+            };
+            let time = TimeTable {
+                windows: 3,
+                survey: Survey::Complete,
+                parts: vec![part],
+                ..TimeTable::default()
+            };
+            overall(&time, &[])
+        };
+        assert_eq!(status(0.9, "its code cannot be read"), Status::Undecided);
+        assert_eq!(
+            status(0.1, "its code cannot be read"),
+            Status::RootCauseFound
+        );
+        assert_eq!(status(0.9, survey::NO_CALLS), Status::RootCauseFound);
+    }
+
+    #[test]
     fn warnings_of_the_functions_below_are_said_once() {
+        let (mut modules, catalog) = (Modules::default(), Catalog::default());
         let mut main = named("main");
-        let module = main.modules.intern("/bin/server", None, None);
+        let module = modules.intern("/bin/server", None, None);
         let arrival = |addr| Arrival {
             path: Vec::new(),
             function: CodeRef {
@@ -331,7 +408,7 @@ mod tests {
             calls: 1,
         };
         let (first, second) = (arrival(0x10), arrival(0x20));
-        let name = main.naming().name(second.function);
+        let name = modules.name(second.function);
         let of = |warnings: &[&str]| Investigation {
             warnings: warnings.iter().map(|&one| one.to_owned()).collect(),
             ..named("put")
@@ -346,9 +423,10 @@ mod tests {
             time: &time,
             functions: &functions,
         };
-        assert_eq!(warnings(&main, None), ["known"]);
+        let naming = main.naming(&modules, &catalog);
+        assert_eq!(warnings(naming, &main, None), ["known"]);
         assert_eq!(
-            warnings(&main, Some(found)),
+            warnings(naming, &main, Some(found)),
             [
                 "known",
                 "both",
@@ -360,8 +438,9 @@ mod tests {
 
     #[test]
     fn skipped_sites_of_the_function_that_serves_are_listed() {
+        let (mut modules, catalog) = (Modules::default(), Catalog::default());
         let mut main = named("put");
-        let module = main.modules.intern("/bin/server", None, None);
+        let module = modules.intern("/bin/server", None, None);
         let at = |addr| CodeRef {
             module,
             addr: FileAddr(addr),
@@ -374,7 +453,8 @@ mod tests {
         let mut serving = Serving::new(end("enqueue"), end("serve"), Params::default());
         serving.investigation.skipped = BTreeMap::from([(at(0x20), "a jump's aim".to_owned())]);
         let reasons = |serving| {
-            let skipped = probes(&main, None, serving).skipped.into_iter();
+            let naming = main.naming(&modules, &catalog);
+            let skipped = probes(naming, &main, None, serving).skipped.into_iter();
             skipped.map(|site| site.reason).collect::<Vec<_>>()
         };
         assert_eq!(reasons(None), ["too short"]);

@@ -1,6 +1,6 @@
 //! Interrupts: the first ends the analysis, a second one makes darc restore the target and leave at once.
 //!
-//! A handler only counts; whoever owns the target looks at [`Interrupts::level`] between two of its
+//! A handler only counts; whoever owns the target looks at [`level`](darc_process::Interrupts::level) between two of its
 //! events, or waits for [`Interrupts::fd`] beside them. Before [`Interrupts::install`] the signals
 //! have their default action, which is right as long as the target was not touched.
 //!
@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use darc_process::Level;
+use darc_tracer::plan::Mark;
 use nix::sys::signal::{Signal, raise};
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
@@ -31,17 +33,6 @@ const ENDING: [i32; 5] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU];
 
 /// Signals that follow the first within this time are the same wish.
 const ONE_WISH: Duration = Duration::from_millis(200);
-
-/// What darc has been told so far.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Level {
-    /// Nothing: go on.
-    GoOn,
-    /// Once: end the analysis, restore the target, report.
-    End,
-    /// Again, by this signal: restore the target and leave.
-    LeaveAtOnce(i32),
-}
 
 /// What can be asked for again and again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,23 +140,6 @@ impl Interrupts {
         })
     }
 
-    /// What darc has been told so far. Costs next to nothing as long as no signal came.
-    pub fn level(&self) -> Level {
-        self.signals.look().level
-    }
-
-    /// Whether the person said by SIGUSR1 that the analysis may begin.
-    #[must_use]
-    pub fn begin_asked(&self) -> bool {
-        self.begin.load(Ordering::Acquire)
-    }
-
-    /// Whether the person said by SIGUSR2 that the analysis is to end.
-    #[must_use]
-    pub fn end_asked(&self) -> bool {
-        self.end.load(Ordering::Acquire)
-    }
-
     /// What the person said last, by SIGUSR1 or SIGUSR2, since this was asked; to go on where both came meanwhile.
     pub fn switched(&self) -> Option<Switch> {
         let end = self.end.swap(false, Ordering::AcqRel);
@@ -177,7 +151,7 @@ impl Interrupts {
         }
     }
 
-    /// Readable when a signal came that [`level`](Self::level) has not looked at.
+    /// Readable when a signal came that [`level`](darc_process::Interrupts::level) has not looked at.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.signals.fd()
@@ -186,6 +160,22 @@ impl Interrupts {
     /// The target is restored, and a report is made as long as what is returned is there.
     pub fn report(&self) -> Reporting {
         Reporting::begin(Arc::clone(&self.signals))
+    }
+}
+
+impl darc_process::Interrupts for Interrupts {
+    /// What darc has been told so far. Costs next to nothing as long as no signal came.
+    fn level(&self) -> Level {
+        self.signals.look().level
+    }
+
+    /// Whether the person said that the analysis may begin (SIGUSR1), or is to end (SIGUSR2).
+    fn asked(&self, mark: Mark) -> bool {
+        let flag = match mark {
+            Mark::Begin => &self.begin,
+            Mark::End => &self.end,
+        };
+        flag.load(Ordering::Acquire)
     }
 }
 
@@ -261,6 +251,8 @@ fn contains(mask: u64, signal: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use darc_process::Interrupts as _;
+
     use super::*;
 
     #[test]

@@ -237,6 +237,8 @@ fn peak_line(peak: &PeakProgress) -> String {
         PeakStatus::NotAnalysed => "not analysed",
         PeakStatus::InProgress => "in progress",
         PeakStatus::MaxDepthReached => "maximum depth reached",
+        PeakStatus::Undecided => "not decided",
+        PeakStatus::Spread => "no single cause",
         PeakStatus::RootCauseFound => "root cause found",
     };
     let path = one_line(&peak.path.join(" → "));

@@ -1,59 +1,64 @@
 //! Separate debug files, by build-id and by `.gnu_debuglink`. Source: GDB manual, "Debugging Information in Separate Files".
 
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use crate::addr::BuildId;
 use crate::demangle::escape;
 use crate::elf::Elf;
+use crate::error::Error;
+use crate::root::Root;
 
-/// `O_NONBLOCK | O_NOCTTY` of x86-64 Linux: opening a pipe or a terminal in place of a debug file must not block.
-const OPEN_FLAGS: i32 = 0o4000 | 0o400;
 /// The checksum of a larger file is not computed; its build-id must do.
 const MAX_CHECKSUMMED: u64 = 4 << 30;
 
 /// Where to look for separate debug files.
 #[derive(Clone, Debug)]
 pub struct DebugSearch {
-    /// Prefix of every path that is opened: `/`, or `/proc/PID/root` for a target in a container.
-    pub root: PathBuf,
-    /// Global debug directories under the root.
+    /// What every path begins at: that of a target in a container is another one than this process's.
+    pub root: Root,
+    /// Global debug directories below the root.
     pub directories: Vec<PathBuf>,
 }
 
 impl DebugSearch {
-    /// The usual directories under `root`.
-    pub fn under(root: impl Into<PathBuf>) -> DebugSearch {
+    /// The usual directories below `root`.
+    #[must_use]
+    pub fn below(root: Root) -> DebugSearch {
         DebugSearch {
-            root: root.into(),
+            root,
             directories: vec![PathBuf::from("/usr/lib/debug")],
         }
     }
 
     /// Looks nowhere.
+    #[must_use]
     pub fn nowhere() -> DebugSearch {
         DebugSearch {
-            root: PathBuf::from("/"),
+            root: Root::nowhere(),
             directories: Vec::new(),
         }
     }
 
-    /// A path of the target's file system as it is opened here.
-    pub(crate) fn rooted(&self, path: &Path) -> PathBuf {
-        let relative: PathBuf = path
-            .components()
-            .filter(|c| matches!(c, Component::Normal(_)))
-            .collect();
-        self.root.join(relative)
+    /// Opens a candidate; a file that is not there is no event.
+    fn open(&self, path: &Path, warn: &mut dyn FnMut(String)) -> Option<Elf> {
+        let opened = self.root.open(path).and_then(|file| Elf::open(file, path));
+        opened
+            .inspect_err(|error| {
+                let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+                if !matches!(error, Error::Io { source, .. } if missing.contains(&source.kind())) {
+                    warn(error.to_string());
+                }
+            })
+            .ok()
     }
 }
 
 impl Default for DebugSearch {
     fn default() -> DebugSearch {
-        DebugSearch::under("/")
+        DebugSearch::below(Root::at(Path::new("/")))
     }
 }
 
@@ -65,7 +70,7 @@ pub(crate) fn find(elf: &Elf, search: &DebugSearch, warn: &mut dyn FnMut(String)
         .into_iter()
         .flat_map(|id| build_id_paths(search, id));
     for path in by_id {
-        if let Some(found) = open(&path, warn) {
+        if let Some(found) = search.open(&path, warn) {
             if found.build_id() == build_id {
                 return Some(found);
             }
@@ -77,7 +82,7 @@ pub(crate) fn find(elf: &Elf, search: &DebugSearch, warn: &mut dyn FnMut(String)
     }
     let (name, checksum) = debug_link(elf)?;
     for path in link_paths(search, elf.path(), &name) {
-        let Some(found) = open(&path, warn) else {
+        let Some(found) = search.open(&path, warn) else {
             continue;
         };
         let same_file = found.size() == elf.size() && found.section(".gnu_debuglink").is_some();
@@ -91,7 +96,7 @@ pub(crate) fn find(elf: &Elf, search: &DebugSearch, warn: &mut dyn FnMut(String)
                     shown(&path)
                 ));
             }
-            _ if checksum_of(&path) != Some(checksum) => {
+            _ if checksum_of(&found) != Some(checksum) => {
                 warn(format!(
                     "{}: checksum differs from the one in .gnu_debuglink, ignored",
                     shown(&path)
@@ -112,7 +117,7 @@ fn build_id_paths(search: &DebugSearch, id: &BuildId) -> Vec<PathBuf> {
     search
         .directories
         .iter()
-        .map(|directory| search.rooted(&directory.join(&relative)))
+        .map(|directory| directory.join(&relative))
         .collect()
 }
 
@@ -122,18 +127,10 @@ fn link_paths(search: &DebugSearch, file: &Path, name: &OsStr) -> Vec<PathBuf> {
     }
     let directory = file.parent().unwrap_or(Path::new("/"));
     let beside = [directory.join(name), directory.join(".debug").join(name)];
-    let global = search.directories.iter().map(|global| {
-        let relative: PathBuf = directory
-            .components()
-            .filter(|c| matches!(c, Component::Normal(_)))
-            .collect();
-        global.join(relative).join(name)
-    });
-    beside
-        .into_iter()
-        .chain(global)
-        .map(|path| search.rooted(&path))
-        .collect()
+    let below = directory.strip_prefix("/").unwrap_or(directory);
+    let global = search.directories.iter();
+    let global = global.map(|global| global.join(below).join(name));
+    beside.into_iter().chain(global).collect()
 }
 
 /// The file name and the checksum in `.gnu_debuglink`: a NUL-terminated name, padded to 4 bytes, and a CRC-32.
@@ -166,22 +163,12 @@ pub(crate) fn find_supplement(
         Path::new(OsStr::from_bytes(&data[..end])),
         BuildId::from_bytes(&data[end + 1..])?,
     );
-    // A relative path starts at the file's own directory, which was opened under the root already when it is a debug file.
+    // A relative path starts at the file's own directory.
     let own = elf.path().parent().unwrap_or(Path::new("/"));
-    let near = if own.starts_with(&search.root) {
-        own.to_owned()
-    } else {
-        search.rooted(own)
-    };
-    let named = if name.is_absolute() {
-        search.rooted(name)
-    } else {
-        near.join(name)
-    };
     let by_id = build_id_paths(search, &id);
-    let found = std::iter::once(named)
+    let found = std::iter::once(own.join(name))
         .chain(by_id)
-        .filter_map(|path| open(&path, warn))
+        .filter_map(|path| search.open(&path, warn))
         .find(|found| found.build_id().as_ref() == Some(&id));
     if found.is_none() {
         warn(format!(
@@ -193,45 +180,18 @@ pub(crate) fn find_supplement(
     found
 }
 
-/// Opens a candidate; a file that is not there is no event.
-pub(crate) fn open(path: &Path, warn: &mut dyn FnMut(String)) -> Option<Elf> {
-    Elf::open(open_file(path)?, path)
-        .inspect_err(|error| warn(error.to_string()))
-        .ok()
-}
-
-fn checksum_of(path: &Path) -> Option<u32> {
-    let file = open_regular(path)?;
-    let small = file.metadata().is_ok_and(|it| it.len() <= MAX_CHECKSUMMED);
-    if small { crc32_of(&file).ok() } else { None }
-}
-
-/// Opens what may be anything, without waiting for it.
-fn open_file(path: &Path) -> Option<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(OPEN_FLAGS);
-    options.open(path).ok()
-}
-
-/// Opens a regular file, and nothing else.
-pub(crate) fn open_regular(path: &Path) -> Option<File> {
-    let file = open_file(path)?;
-    let regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-    regular.then_some(file)
-}
-
-fn crc32_of(file: &File) -> std::io::Result<u32> {
-    let table = crc32_table();
-    let mut buffer = vec![0; 1 << 20];
-    let (mut crc, mut offset) = (!0, 0);
-    loop {
-        let read = file.read_at(&mut buffer, offset)?;
-        if read == 0 {
-            return Ok(!crc);
-        }
-        crc = crc32(&table, crc, &buffer[..read]);
-        offset += read as u64;
+fn checksum_of(elf: &Elf) -> Option<u32> {
+    const PART: u64 = 1 << 20;
+    if elf.size() > MAX_CHECKSUMMED {
+        return None;
     }
+    let table = crc32_table();
+    let mut crc = !0;
+    for start in (0..elf.size()).step_by(PART as usize) {
+        let bytes = elf.read(start, PART.min(elf.size() - start)).ok()?;
+        crc = crc32(&table, crc, &bytes);
+    }
+    Some(!crc)
 }
 
 /// CRC-32 with the reflected polynomial 0xedb88320, as zlib and GDB compute it.
@@ -267,18 +227,20 @@ mod tests {
     }
 
     #[test]
-    fn paths_stay_under_the_root() {
-        let search = DebugSearch::under("/proc/7/root");
-        assert_eq!(
-            search.rooted(Path::new("/usr/../lib/x")),
-            Path::new("/proc/7/root/usr/lib/x")
-        );
+    fn where_debug_files_are_looked_for() {
+        let search = DebugSearch::below(Root::nowhere());
         let id = "abcdef".parse().unwrap();
         assert_eq!(
             build_id_paths(&search, &id),
-            [Path::new(
-                "/proc/7/root/usr/lib/debug/.build-id/ab/cdef.debug"
-            )]
+            [Path::new("/usr/lib/debug/.build-id/ab/cdef.debug")]
+        );
+        assert_eq!(
+            link_paths(&search, Path::new("/bin/x"), OsStr::new("x.debug")),
+            [
+                Path::new("/bin/x.debug"),
+                Path::new("/bin/.debug/x.debug"),
+                Path::new("/usr/lib/debug/bin/x.debug"),
+            ]
         );
     }
 }

@@ -50,8 +50,6 @@ pub struct Function {
     pub source: SymbolSource,
     /// What the address is.
     pub kind: FunctionKind,
-    /// The unwind table names a language-specific data area for it: exceptions may be caught or cleaned up in it.
-    pub has_landing_pads: bool,
     pub(crate) linkage: Linkage,
     pub(crate) name: Option<Name>,
     pub(crate) aliases: Vec<Name>,
@@ -184,7 +182,6 @@ impl FunctionTable {
                 cold_parts: Vec::new(),
                 source: SymbolSource::UnwindTable,
                 kind: FunctionKind::Code,
-                has_landing_pads: found.has_lsda,
                 linkage: Linkage::Own,
                 name: None,
                 aliases: Vec::new(),
@@ -199,7 +196,7 @@ impl FunctionTable {
     }
 }
 
-/// Sizes for symbols without one, and landing pads. A sized symbol keeps its size: hand-written assembly has unwind
+/// Sizes for symbols without one. A sized symbol keeps its size: hand-written assembly has unwind
 /// entries for parts of a function.
 fn apply_unwind(functions: &mut [Function], unwind: &[UnwindRange]) {
     let entry = |addr: FileAddr| {
@@ -209,11 +206,6 @@ fn apply_unwind(functions: &mut [Function], unwind: &[UnwindRange]) {
     for function in functions {
         let own = entry(function.addr);
         function.size = function.size.or(own.map(|found| found.range.len()));
-        let cold = function
-            .cold_parts
-            .iter()
-            .filter_map(|part| entry(part.start));
-        function.has_landing_pads = own.into_iter().chain(cold).any(|found| found.has_lsda);
     }
 }
 

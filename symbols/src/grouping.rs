@@ -186,7 +186,6 @@ fn function(symbol: Found) -> Function {
         } else {
             FunctionKind::Code
         },
-        has_landing_pads: false,
         linkage: match symbol.bind {
             elf::STB_WEAK => Linkage::Weak,
             elf::STB_LOCAL if !symbol.typed => Linkage::Label,

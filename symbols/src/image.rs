@@ -15,6 +15,7 @@ use crate::elf::Elf;
 use crate::error::Error;
 use crate::functions::{Function, FunctionTable, SymbolSource};
 use crate::inlined::{self, InlinedCopy};
+use crate::landing_pads;
 use crate::lines::{Frame, Lines, Statement};
 use crate::matching::{self, Match};
 use crate::package;
@@ -61,6 +62,7 @@ pub struct Image {
     symbols: OnceLock<Vec<SymbolTable>>,
     functions: OnceLock<FunctionTable>,
     slots: OnceLock<Slots>,
+    landing_pads: OnceLock<Vec<FileAddr>>,
     lines: OnceLock<Option<Mutex<Lines>>>,
     /// The command that installs its symbols, once somebody has asked.
     install: OnceLock<Option<String>>,
@@ -99,6 +101,7 @@ impl Image {
             symbols: OnceLock::new(),
             functions: OnceLock::new(),
             slots: OnceLock::new(),
+            landing_pads: OnceLock::new(),
             lines: OnceLock::new(),
             install: OnceLock::new(),
             warnings: Mutex::new(Vec::new()),
@@ -204,6 +207,17 @@ impl Image {
     /// or behind the section. `None` where there is no code.
     pub fn limit_of(&self, addr: FileAddr) -> Option<FileAddr> {
         self.function_table().limit(&self.elf, addr)
+    }
+
+    /// Where in a range the unwinder goes on after an exception.
+    pub fn landing_pads(&self, range: AddrRange) -> &[FileAddr] {
+        let pads = self.landing_pads.get_or_init(|| {
+            let (ranges, _) = unwind::ranges(&self.elf);
+            landing_pads::find(&self.elf, &ranges)
+        });
+        let from = pads.partition_point(|pad| *pad < range.start);
+        let to = pads.partition_point(|pad| *pad < range.end);
+        &pads[from..to]
     }
 
     fn function_table(&self) -> &FunctionTable {

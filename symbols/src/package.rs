@@ -1,11 +1,11 @@
 //! Which package brings the symbols of a stripped file, as the package manager's own files say. Nothing is run.
 
-use std::fs;
 use std::io::Read;
 use std::path::Path;
 
 use crate::addr::BuildId;
-use crate::debugfile::{DebugSearch, open_regular};
+use crate::debugfile::DebugSearch;
+use crate::root::Root;
 
 /// A longer list of a package's files is not read, in bytes.
 const MAX_LIST: u64 = 16 << 20;
@@ -37,7 +37,7 @@ pub(crate) fn install_symbols(
     let rpm = ["/usr/lib/sysimage/rpm", "/var/lib/rpm"];
     if !rpm
         .iter()
-        .any(|path| search.rooted(Path::new(path)).is_dir())
+        .any(|path| search.root.folder(Path::new(path)).is_somewhere())
     {
         return None;
     }
@@ -50,14 +50,13 @@ pub(crate) fn install_symbols(
 
 /// By dpkg's lists of files: `/var/lib/dpkg/info/NAME.list` or `NAME:ARCHITECTURE.list`, a path a line.
 fn debian(search: &DebugSearch, path: &str) -> Option<String> {
-    let folder = search.rooted(Path::new("/var/lib/dpkg/info"));
+    let folder = search.root.folder(Path::new("/var/lib/dpkg/info"));
     let mut total = 0;
-    for entry in fs::read_dir(folder).ok()?.flatten().take(MAX_LISTS) {
-        let name = entry.file_name();
+    for name in folder.names().take(MAX_LISTS) {
         let Some(package) = name.to_str().and_then(|name| name.strip_suffix(".list")) else {
             continue;
         };
-        let Some(list) = text(&entry.path()) else {
+        let Some(list) = text(&folder, Path::new(&name)) else {
             continue;
         };
         total += list.len() as u64;
@@ -74,7 +73,7 @@ fn debian(search: &DebugSearch, path: &str) -> Option<String> {
 
 /// By apk's database: stanzas with `P:` package, `F:` folder and `R:` file in it.
 fn alpine(search: &DebugSearch, path: &str) -> Option<String> {
-    let database = text(&search.rooted(Path::new("/lib/apk/db/installed")))?;
+    let database = text(&search.root, Path::new("/lib/apk/db/installed"))?;
     let (mut package, mut folder) = ("", "");
     for line in database.lines() {
         match line.split_once(':') {
@@ -106,15 +105,17 @@ fn is_plain(package: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte))
 }
 
-fn text(path: &Path) -> Option<String> {
+fn text(root: &Root, path: &Path) -> Option<String> {
     let mut text = Vec::new();
-    let file = open_regular(path)?;
+    let file = root.open(path).ok()?;
     file.take(MAX_LIST).read_to_end(&mut text).ok()?;
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn hint(files: &[(&str, &str)], path: &str) -> Option<String> {
@@ -125,7 +126,7 @@ mod tests {
             fs::write(file, text).unwrap();
         }
         let build_id = "abcdef01".parse().ok();
-        let search = DebugSearch::under(root.path());
+        let search = DebugSearch::below(Root::at(root.path()));
         install_symbols(&search, Path::new(path), build_id.as_ref())
     }
 

@@ -137,7 +137,7 @@ impl fmt::Display for LookupError {
             } => {
                 write!(f, "{}: not found among {searched} functions", escape(name))?;
                 if !nearest.is_empty() {
-                    write!(f, "; did you mean {}?", nearest.join(", "))?;
+                    write!(f, "; did you mean {}?", list(nearest))?;
                 }
                 match stripped {
                     Some(stripped) => {
@@ -282,4 +282,21 @@ fn list(names: &[String]) -> String {
         text += &format!(", and {} more", names.len() - MAX_LISTED);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_a_file_do_not_reach_the_terminal_as_they_are() {
+        let error = LookupError::NotFound {
+            name: "x\n".into(),
+            searched: 1,
+            nearest: vec!["a\x1b[2Jb\n".into()],
+            stripped: None,
+        };
+        let text = error.to_string();
+        assert!(!text.chars().any(char::is_control), "{text:?}");
+    }
 }

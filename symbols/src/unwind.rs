@@ -13,9 +13,8 @@ use crate::symtab::MAX_SYMBOLS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnwindRange {
     pub(crate) range: AddrRange,
-    /// The entry names a language-specific data area: the function has landing pads or an exception
-    /// specification.
-    pub(crate) has_lsda: bool,
+    /// The language-specific data area: the function has landing pads or an exception specification.
+    pub(crate) lsda: Option<FileAddr>,
 }
 
 /// All ranges, sorted by address; and a message when a part had to be left out.
@@ -67,14 +66,12 @@ fn parse(data: &[u8], bases: &BaseAddresses) -> (Vec<UnwindRange>, bool) {
                 });
                 let Ok(fde) = fde else { return (ranges, false) };
                 let range = AddrRange::sized(FileAddr(fde.initial_address()), fde.len());
-                let has_lsda = match fde.lsda() {
-                    Some(gimli::Pointer::Direct(addr) | gimli::Pointer::Indirect(addr)) => {
-                        addr != 0
-                    }
-                    None => false,
+                let lsda = match fde.lsda() {
+                    Some(gimli::Pointer::Direct(addr)) if addr != 0 => Some(FileAddr(addr)),
+                    _ => None,
                 };
                 if !range.is_empty() {
-                    ranges.push(UnwindRange { range, has_lsda });
+                    ranges.push(UnwindRange { range, lsda });
                 }
                 if ranges.len() >= MAX_SYMBOLS {
                     return (ranges, false);

@@ -1,7 +1,7 @@
 /*
  * How long an op takes depends on what it is asked for: large requests are copied piece by piece.
  *
- * f0 = reply(connection, size, flags)
+ * f0: reply(connection, size, flags)
  * common peak (4 of 5 ops, ~0.1 ms):  reply           function   size = 512
  * slow peak (1 of 5 ops, ~1 ms):      reply -> split  function   size from 65536 on
  * arg2 (size) tells the peaks apart; the others do not.

@@ -1,11 +1,11 @@
 /*
  * The benchmark `call` of the SLEEPY paper (section 3.2.2), cut into ops: nested loops, the outer
  * one calls a function that sums the index of the inner one, with the outer index as its length.
- * Every fifth op makes one call with a much larger index.
+ * Twelve calls take some 25 us each. Every fifth op makes one call more, with a much larger index, of some 2.5 ms.
  *
  * f0 = outer
- * common peak (4 of 5 ops, ~0.3 ms):  outer            loop      (12 calls of ~25 us each)
- * slow peak (1 of 5 ops, ~3.3 ms):    outer -> inner   function  (one call of ~2.5 ms)
+ * common peak (4 of 5 ops, ~0.3 ms):  outer            loop
+ * slow peak (1 of 5 ops, ~3.3 ms):    outer -> inner   function
  */
 #include "work.h"
 

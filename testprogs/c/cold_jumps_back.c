@@ -2,7 +2,7 @@
  * A function that is split: at -O2 its unlikely part is moved to `handle_request.cold`, calls the slow callee and
  * jumps back into the function. Without symbols (cold_jumps_back_stripped) the part has no name.
  *
- * f0 = handle_request
+ * f0 = handle_request, whose unlikely part has no name in the stripped program
  * fast peak (4 of 5 ops, ~0.3 ms):  handle_request -> answer    function
  * slow peak (1 of 5 ops, ~2.8 ms):  handle_request -> recover   function
  */

@@ -3,7 +3,7 @@
  *   exit, _exit, abort, execve (of /bin/true), segv, group (exit_group while another thread is in f0),
  *   quit (by SIGQUIT, blocked in epoll_wait, which a signal ends with EINTR whatever becomes of it)
  *
- * f0 = serve
+ * f0 = serve: the program ends in it
  * the only peak (~0.3 ms):  serve -> lookup  function
  */
 #include "work.h"

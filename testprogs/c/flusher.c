@@ -4,7 +4,7 @@
  *
  *   flusher [SECONDS]   (5)
  *
- * f0 = read_block
+ * f0 = read_block: how often it waits depends on the machine
  * fast peak (most ops, ~50 us):            read_block -> copy_block             function
  * slow peak (twice a second, up to 40 ms): read_block -> ... futex              syscall: write_back has the lock
  */

@@ -4,7 +4,7 @@
  *
  * f0 = job
  * fast peak (8 of 10 ops, ~0.3 ms):  job -> compute         function
- * slow peak (2 of 10 ops, ~5 ms):    job -> run_child -> …  syscall (the child works that long)
+ * slow peak (2 of 10 ops, ~2 to 9 ms):  job -> run_child -> … -> wait4  syscall
  */
 #include "work.h"
 
@@ -111,5 +111,5 @@ static uint64_t op(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    return run_ops(parse_run(argc, argv, 800), op);
+    return run_ops(parse_run(argc, argv, 1200), op);
 }

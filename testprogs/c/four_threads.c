@@ -3,7 +3,7 @@
  *
  * f0 = serve
  * fast peak (4 of 5 ops, ~0.3 ms):  serve -> compute                              function
- * slow peak (1 of 5 ops, ~5 ms):    serve -> wait_for_disk -> … clock_nanosleep   syscall
+ * slow peak (1 of 5 ops, ~5 ms):    serve -> wait_for_disk -> … -> clock_nanosleep   syscall
  */
 #include "work.h"
 

@@ -2,7 +2,7 @@
  * A function with twelve calls, some outside of all loops and some in each of three loops: to measure all of them at once is not
  * wanted.
  *
- * f0 = handle
+ * f0 = handle: more calls than are measured at once
  * fast peak (4 of 5 ops, ~0.3 ms): handle -> parse          function, outside of all loops
  * slow peak (1 of 5 ops, ~5 ms):   handle -> compress       function, in the last loop
  */

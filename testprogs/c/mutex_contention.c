@@ -4,7 +4,8 @@
  *
  * f0 = update
  * fast peak (4 of 5 ops, ~0.3 ms):  update -> compute                             function
- * slow peak (1 of 5 ops, ~2.5 ms):    update -> lock_table -> … -> futex            syscall
+ * slow peak (1 of 5 ops, ~2.5 to 6 ms):    update -> lock_table -> … -> futex            syscall
+ *
  *   woken by the thread "holder", in holder -> pthread_mutex_unlock
  */
 #include "work.h"

@@ -34,8 +34,9 @@ static int share_page(void)
     char *page = (char *)(uintptr_t)serve;
     static char copy[PAGE];
     memcpy(copy, page, PAGE);
-    int file = memfd_create("shared text", 0);
-    if (file < 0 || write(file, copy, PAGE) != PAGE)
+    char name[] = "/tmp/shared-text-XXXXXX";
+    int file = mkstemp(name);
+    if (file < 0 || unlink(name) != 0 || write(file, copy, PAGE) != PAGE)
         return -1;
     if (mmap(page, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_SHARED | MAP_FIXED, file, 0) != page)
         return -1;

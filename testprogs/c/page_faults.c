@@ -2,7 +2,7 @@
  * Memory that is used for the first time: the slow ops touch fresh pages, one byte in each, and the kernel brings
  * them in.
  *
- * f0 = fill
+ * f0 = fill: faults are told where the kernel lets darc see them
  * fast peak (4 of 5 ops, ~0.05 ms):   fill -> touch          function
  * slow peak (1 of 5 ops, ~0.5 ms):    fill -> (page fault)
  */

@@ -2,7 +2,7 @@
  * Two processes that never wait, on one CPU: this one serves, its child "rival" only spins, with nine
  * times the weight. The op is a fixed number of turns, so one that is preempted takes longer by the rival's time.
  *
- * f0 = serve
+ * f0 = serve, on one processor with a rival
  * common peak (~0.5 ms):    serve -> compute   function
  * far peak (some 30 ms):    serve -> (preemption), by rival
  */
@@ -64,6 +64,9 @@ int main(int argc, char **argv)
     }
     turns_per_us = TURNS * (uint64_t)CYCLES_PER_US / (best ? best : 1);
     pin_to_one_cpu();
+    /* Whatever the policy that it was started under: the rival takes its turns as usual. */
+    struct sched_param usual = {.sched_priority = 0};
+    sched_setscheduler(0, SCHED_OTHER, &usual);
     pid_t parent = getpid(), rival = fork();
     if (rival == 0) {
         prctl(PR_SET_NAME, "rival");

@@ -31,5 +31,5 @@ FUNCTION uint64_t search(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    return run_ops(parse_run(argc, argv, 1600), search);
+    return run_ops(parse_run(argc, argv, 4000), search);
 }

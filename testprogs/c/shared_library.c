@@ -1,7 +1,7 @@
 /*
  * f0 in a shared library that is loaded at the start; its callees are reached through the PLT.
  *
- * f0 = library_serve (in libserve.so)
+ * f0 = library_serve
  * fast peak (4 of 5 ops, ~0.3 ms):  library_serve -> library_lookup                     function
  * slow peak (1 of 5 ops, ~2.5 ms):    library_serve -> library_rebuild -> library_rehash  function
  */

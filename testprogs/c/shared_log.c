@@ -4,7 +4,7 @@
  *
  *   shared_log [N [OPS]]   N processes (1), each makes OPS appends (20000)
  *
- * f0 = append
+ * f0 = append: how long it waits depends on N
  * fast peak (with any N, ~10 us):      append -> copy_record              function
  * slow peak (with N > 1, up to 9 ms):  append -> take_lock -> ... futex   syscall: another process has the lock
  */

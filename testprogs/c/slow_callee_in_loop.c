@@ -3,7 +3,7 @@
  * found, not the loop.
  *
  * f0 = batch
- * fast peak (4 of 5 ops, 10 turns of ~30 us):  batch                      loop
+ * fast peak (4 of 5 ops, 10 turns, ~0.3 ms):  batch                      loop
  * slow peak (1 of 5 ops, one turn of ~2.5 ms):   batch -> handle -> repair  function
  */
 #include "work.h"

@@ -2,7 +2,7 @@
  * A queue of one request with a slow consumer: submit hands a request over and waits until it is done. The consumer
  * wakes the submitter from finish.
  *
- * f0 = submit
+ * f0 = submit: the peaks differ in who ends the wait
  * fast peak (4 of 5 ops, ~0.3 ms):    submit -> … -> futex   syscall, woken by the thread "consumer" in finish
  * slow peak (1 of 5 ops, ~3 ms):      submit -> … -> futex   the same
  * enqueue=submit:arg1, serve=digest:arg1 (f0 is the function that enqueues): requests of the fast peak are served

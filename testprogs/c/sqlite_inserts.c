@@ -2,7 +2,7 @@
  * SQLite, as it is: autocommitted inserts into a file database, and look-ups between them.
  *   sqlite_inserts [wait] DATABASE [ROWS]    default 400; the file is made anew
  *
- * f0 = sqlite3_step
+ * f0 = sqlite3_step: how long a sync takes depends on the disk
  * fast peak (4 of 5 ops):                 look-ups; no one function is the cause for certain
  * slow peak (1 of 5 ops, the inserts):    sqlite3_step -> … -> unixSync -> … -> fsync or fdatasync
  *                                         syscall, where the file system writes to a disk

@@ -1,7 +1,7 @@
 /*
  * A function whose latency is one loop of three: all work is in the function itself, which calls nothing.
  *
- * f0 = crunch
+ * f0 = crunch: the peaks differ in the loop
  * fast peak (4 of 5 ops, ~0.3 ms): crunch itself                    function, each of the loops takes as long
  * slow peak (1 of 5 ops, ~5 ms):   crunch itself, the second loop   function, the lines between "the culprit" and its end
  */

@@ -3,7 +3,7 @@
  * asynchronous cancellation in a loop; cleanup handlers and a destructor are on the path.
  *
  * f0 = serve
- * the only peak of ops that return (3 of 5, ~0.3 ms):  serve -> compute  function
+ * only peak (3 of 5 ops, those that return, ~0.3 ms):  serve -> compute  function
  */
 #include "work.h"
 

@@ -1,7 +1,7 @@
 /*
  * Virtual calls: one call site, several targets, one fnode per target seen.
  *
- * f0 = render(Shape&, unsigned long)
+ * f0 = render
  * fast peak (4 of 5 ops, ~0.3 ms):  render -> Circle::draw                                      function
  * slow peak (1 of 5 ops, ~2.5 ms):    render -> Polygon::draw -> Polygon::triangulate             function
  */

@@ -1,8 +1,8 @@
 //! Generics, closures, trait objects and a panic that is caught, in Rust.
 //!
 //! f0 = `closures::serve`
-//! fast peak (4 of 5 ops that return, ~0.3 ms):  serve -> apply -> {closure} or light     function
-//! slow peak (1 of 5, ~2.5 ms):  serve -> <Heavy as Handler>::handle -> rebuild            function
+//! fast peak (4 of 5 ops that return, ~0.3 ms):  closures::serve -> handle -> apply -> … -> light  function
+//! slow peak (1 of 5, ~2.5 ms):                  closures::serve -> handle -> rebuild              function
 //! Every tenth op panics below f0 and is caught above it: it has not returned.
 //!
 //! Arguments as in the C programs: `[N]`, or `wait [N]`, then `brisk`.

@@ -1,10 +1,10 @@
 //! Target programs whose latency behaviour is known, and what is to be found in each.
 //!
-//! A program's head comment says in words what [`ground_truth()`] says as values.
+//! A program's head comment says what its peaks and their causes are; [`ground_truth()`] reads it.
 
 mod ground_truth;
 
-pub use ground_truth::{GROUND_TRUTHS, GroundTruth, Kind, Peak, ground_truth};
+pub use ground_truth::{Cause, GroundTruth, Peak, ground_truth, ground_truths};
 
 use std::path::{Path, PathBuf};
 

@@ -20,24 +20,27 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Maps `len` bytes within reach of a 32-bit displacement of `near`.
+    /// Where `len` bytes may be mapped within reach of a 32-bit displacement of `near`.
     ///
     /// # Errors
-    /// When there is no room near it, or the target may not map memory.
-    pub fn map(
-        worker: &mut Worker<'_>,
-        mappings: &[Mapping],
-        near: TargetAddr,
-        len: u64,
-    ) -> Result<Arena> {
+    /// When there is no room near it.
+    pub fn gap_near(mappings: &[Mapping], near: TargetAddr, len: u64) -> Result<TargetAddr> {
         let at = maps::gap_near(mappings, near.0, len).ok_or_else(|| {
             Error::Unsuitable(format!(
                 "there is no free memory within 2 GiB of {near} for the probes' code"
             ))
         })?;
+        Ok(TargetAddr(at))
+    }
+
+    /// Maps `len` bytes at an address.
+    ///
+    /// # Errors
+    /// When something is there, or the target may not map memory.
+    pub fn map_at(worker: &mut Worker<'_>, at: TargetAddr, len: u64) -> Result<Arena> {
         let protection = libc::PROT_READ | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        let arguments = [at, len, protection as u64, flags as u64, u64::MAX, 0];
+        let arguments = [at.0, len, protection as u64, flags as u64, u64::MAX, 0];
         let start = worker.call("mmap", libc::SYS_mmap, arguments)?;
         Ok(Arena {
             start: TargetAddr(start),
@@ -97,17 +100,6 @@ impl Arena {
     #[must_use]
     pub fn extent(&self) -> (TargetAddr, u64) {
         (self.start, self.len)
-    }
-
-    /// An arena of an earlier tracer; nothing more is placed in it.
-    #[must_use]
-    pub fn found(start: TargetAddr, len: u64) -> Arena {
-        Arena {
-            start,
-            len,
-            used: len,
-            data: 0,
-        }
     }
 
     /// An arena in memory that a test has.

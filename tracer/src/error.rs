@@ -53,6 +53,11 @@ pub enum Error {
     /// Something about the target rules out what was asked.
     #[error("{0}")]
     Unsuitable(String),
+    /// A program was started for the jump engine that has no C library, or ended before that was ready.
+    #[error(
+        "the program has set up no thread pointer, without which the jump engine cannot measure; use --engine int3"
+    )]
+    NoThreadPointer,
     /// The command could not be started.
     #[error("cannot start {command}: {source}; {}", start_remedy(command, *source))]
     Launch {

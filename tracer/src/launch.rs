@@ -14,6 +14,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 
 use crate::error::{Error, Result};
 use crate::event::{Event, decode};
+use crate::preflight;
 use crate::stopped::Stopped;
 use crate::sys::{self, Argv};
 
@@ -22,6 +23,7 @@ use crate::sys::{self, Argv};
 pub struct Held {
     pid: i32,
     shown: String,
+    unsupported: Option<preflight::Unsupported>,
     go: std::fs::File,
     failed: std::fs::File,
 }
@@ -48,6 +50,7 @@ pub fn hold(command: &[OsString], mask: &SigSet) -> Result<Held> {
         .map_err(|_| fail(Errno::EINVAL))?;
     let name = command.first().ok_or_else(|| fail(Errno::ENOENT))?;
     let program = find(name).map_err(fail)?;
+    let unsupported = preflight::unsupported_file(&program);
     let program = CString::new(program.as_bytes()).map_err(|_| fail(Errno::EINVAL))?;
     let argv = Argv::new(program, arguments);
 
@@ -72,6 +75,7 @@ pub fn hold(command: &[OsString], mask: &SigSet) -> Result<Held> {
     Ok(Held {
         pid,
         shown,
+        unsupported,
         go: go_write.into(),
         failed: failed_read.into(),
     })
@@ -82,6 +86,21 @@ impl Held {
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Refuses a program of which darc would say what is wrong; it has not run then.
+    ///
+    /// # Errors
+    /// When the program's file is for another processor, or another mode of this one.
+    pub fn supported(self) -> Result<Held> {
+        match self.unsupported {
+            None => Ok(self),
+            Some(what) => {
+                let refused = Error::Unsuitable(format!("{}: {what}", self.shown));
+                self.abandon();
+                Err(refused)
+            }
+        }
     }
 
     fn let_go(&mut self) -> Result<()> {
@@ -131,7 +150,7 @@ impl Held {
 /// contain `PTRACE_O_TRACEEXEC`.
 ///
 /// # Errors
-/// When the command cannot be found or executed.
+/// When the command cannot be found or executed, or is a program for another kind of processor.
 pub fn launch(command: &[OsString], mask: &SigSet, options: i32) -> Result<Stopped> {
     let mut held = hold(command, mask)?;
     let pid = held.pid;
@@ -152,12 +171,17 @@ pub fn launch(command: &[OsString], mask: &SigSet, options: i32) -> Result<Stopp
                 let _ = sys::interrupt(pid).and_then(|()| sys::cont(pid, 0));
                 execed = true;
             }
-            Event::Stopped if execed => return Ok(Stopped::observed(pid, 0)),
+            Event::Stopped if execed => {
+                return match preflight::unsupported(pid) {
+                    None => Ok(Stopped::observed(pid, 0)),
+                    Some(what) => {
+                        sys::kill_and_reap(pid);
+                        Err(Error::Unsuitable(format!("{}: {what}", held.shown)))
+                    }
+                };
+            }
             Event::Exited(_) | Event::Killed(_) => {
-                return Err(held.failure().unwrap_or(Error::Launch {
-                    command: held.shown,
-                    source: Errno::UnknownErrno,
-                }));
+                return Err(held.failure().unwrap_or(Error::ThreadGone { tid: pid }));
             }
             Event::Signal(signal) => {
                 let _ = sys::cont(pid, signal);

@@ -7,12 +7,15 @@ pub mod addr;
 mod arena;
 pub mod child_signal;
 pub mod children;
+mod effort;
 pub mod engine;
 mod error;
 mod event;
 mod gadgets;
 pub mod guardian;
 pub mod identity;
+#[cfg(test)]
+mod killed;
 pub mod launch;
 mod ledger;
 pub mod maps;
@@ -28,6 +31,7 @@ mod sys;
 pub mod system_calls;
 pub mod threads;
 mod tracefs;
+pub mod users;
 mod way_back;
 
 pub use error::{Error, Result};

@@ -3,12 +3,52 @@
 //! Source: proc_pid_maps(5).
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+
+use nix::sys::stat::{major, minor};
 
 use crate::error::{Error, Result};
 use crate::proc;
+use crate::sys;
 use crate::threads;
+
+/// A file, as the kernel names it where it is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct FileId {
+    /// The file system's device: major and minor number.
+    pub device: (u32, u32),
+    /// The file's number there; zero for memory without a file.
+    pub inode: u64,
+}
+
+impl FileId {
+    /// Whether an open file is this one.
+    ///
+    /// Some file systems (overlayfs, btrfs) tell another device of an open file than of a mapped one. So where the two
+    /// differ the file is mapped here, too, and what the kernel says of that counts. No byte of it is read.
+    #[must_use]
+    pub fn is(self, file: &File) -> bool {
+        let Ok(data) = file.metadata() else {
+            return false;
+        };
+        let device = (major(data.dev()) as u32, minor(data.dev()) as u32);
+        let opened = FileId {
+            device,
+            inode: data.ino(),
+        };
+        opened == self || FileId::where_mapped(file) == Some(self)
+    }
+
+    fn where_mapped(file: &File) -> Option<FileId> {
+        let page = sys::FilePage::map(file).ok()?;
+        let own = read(std::process::id() as i32).ok()?;
+        let mapping = own.iter().find(|mapping| mapping.contains(page.start()))?;
+        Some(mapping.file)
+    }
+}
 
 /// One mapping.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,10 +67,8 @@ pub struct Mapping {
     pub shared: bool,
     /// Offset in the file, bytes.
     pub offset: u64,
-    /// Device (major, minor) and inode of the file; inode zero for none.
-    pub inode: u64,
-    /// The file's device as the kernel prints it ("08:01").
-    pub device: String,
+    /// Which file it is; the inode is zero for none.
+    pub file: FileId,
     /// What is mapped: a path, a bracketed name such as `[stack]`, or empty.
     pub name: PathBuf,
 }
@@ -45,7 +83,7 @@ impl Mapping {
     /// Whether a file on a file system is mapped, by its path.
     #[must_use]
     pub fn is_file(&self) -> bool {
-        self.inode != 0 && self.name.as_os_str().as_encoded_bytes().starts_with(b"/")
+        self.file.inode != 0 && self.name.as_os_str().as_encoded_bytes().starts_with(b"/")
     }
 }
 
@@ -54,14 +92,13 @@ impl Mapping {
 pub struct SharedCode(Vec<Mapping>);
 
 impl SharedCode {
-    /// The shared code of a process, as it is mapped now.
-    ///
-    /// # Errors
-    /// As [`read`].
-    pub fn of(pid: i32) -> Result<SharedCode> {
-        let mut mappings = read(pid)?;
-        mappings.retain(|mapping| mapping.shared && mapping.executable);
-        Ok(SharedCode(mappings))
+    /// The shared code of a process that has these mappings.
+    #[must_use]
+    pub fn among(mappings: &[Mapping]) -> SharedCode {
+        let shared = mappings
+            .iter()
+            .filter(|mapping| mapping.shared && mapping.executable);
+        SharedCode(shared.cloned().collect())
     }
 
     /// Why no probe may be written at an address; `None` when it may.
@@ -114,7 +151,7 @@ fn line(line: &[u8]) -> Option<Mapping> {
     let (start, end) = text()?.split_once('-')?;
     let permissions = text()?.as_bytes();
     let offset = text()?;
-    let device = text()?.to_owned();
+    let (major, minor) = text()?.split_once(':')?;
     let inode = text()?.parse().ok()?;
     let name = fields.next().unwrap_or_default().trim_ascii_start();
     let permitted = |index: usize, letter| permissions.get(index) == Some(&letter);
@@ -126,8 +163,13 @@ fn line(line: &[u8]) -> Option<Mapping> {
         executable: permitted(2, b'x'),
         shared: permitted(3, b's'),
         offset: u64::from_str_radix(offset, 16).ok()?,
-        inode,
-        device,
+        file: FileId {
+            device: (
+                u32::from_str_radix(major, 16).ok()?,
+                u32::from_str_radix(minor, 16).ok()?,
+            ),
+            inode,
+        },
         name: PathBuf::from(OsString::from_vec(unescape(name))),
     })
 }
@@ -190,8 +232,28 @@ mod tests {
         assert!(
             parsed[0].executable && parsed[0].readable && !parsed[0].writable && !parsed[0].shared
         );
-        assert_eq!((parsed[0].offset, parsed[0].inode), (0x1000, 42));
+        let file = FileId {
+            device: (8, 1),
+            inode: 42,
+        };
+        assert_eq!((parsed[0].offset, parsed[0].file), (0x1000, file));
         assert!(parsed[0].is_file());
+    }
+
+    #[test]
+    fn a_file_is_the_one_that_is_mapped() {
+        let own = read(std::process::id() as i32).unwrap();
+        let mapped = own.iter().find(|mapping| mapping.is_file()).unwrap();
+        let same = File::open("/proc/self/exe").unwrap();
+        let other = tempfile::tempfile().unwrap();
+        assert!(mapped.file.is(&same));
+        assert!(!mapped.file.is(&other));
+        let elsewhere = FileId {
+            device: (0, 0),
+            ..mapped.file
+        };
+        assert!(!elsewhere.is(&same), "the number alone says nothing");
+        assert_eq!(FileId::where_mapped(&same), Some(mapped.file));
     }
 
     #[test]

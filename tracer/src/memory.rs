@@ -77,6 +77,8 @@ impl Memory {
     /// # Errors
     /// When the range is not mapped, the process is gone, or both ways are refused.
     pub fn write(&self, addr: TargetAddr, bytes: &[u8]) -> Result<()> {
+        #[cfg(test)]
+        sys::kill_point::pass();
         match self.file.write_all_at(bytes, addr.0) {
             Ok(()) => Ok(()),
             Err(source) => self

@@ -10,8 +10,11 @@
 mod facts;
 
 use std::io;
+use std::path::Path;
 
 use facts::{CAP_SYS_PTRACE, Executable, Facts, Tracer, Viewer};
+
+pub use facts::Unsupported;
 
 /// A process that nothing speaks against, as far as can be seen from outside.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -174,27 +177,13 @@ pub enum Refusal {
         /// The process.
         pid: i32,
     },
-    /// An i386 program.
-    #[error("process {pid}: is a 32-bit program, which is not supported; analyse a 64-bit build")]
-    ThirtyTwoBit {
+    /// A program for another processor, or another mode of this one.
+    #[error("process {pid}: {what}")]
+    Unsupported {
         /// The process.
         pid: i32,
-    },
-    /// 32-bit pointers in 64-bit mode.
-    #[error("process {pid}: is an x32 program, which is not supported; analyse a 64-bit build")]
-    X32 {
-        /// The process.
-        pid: i32,
-    },
-    /// Another processor's program.
-    #[error(
-        "process {pid}: its program is not for x86-64 (ELF machine {machine}), which is not supported; analyse an x86-64 build"
-    )]
-    OtherMachine {
-        /// The process.
-        pid: i32,
-        /// `e_machine`.
-        machine: u16,
+        /// Which.
+        what: Unsupported,
     },
     /// Return addresses are checked by the processor.
     #[error(
@@ -238,6 +227,21 @@ pub fn check(pid: i32) -> Result<Preflight, Refusal> {
     let viewer = Viewer::current().map_err(|_| Refusal::NoProc)?;
     let facts = Facts::collect(pid)?;
     judge(&facts, &viewer)
+}
+
+/// Why the program that a process has just executed cannot be analysed, if so: the kernel runs programs that darc does
+/// not measure.
+#[must_use]
+pub fn unsupported(pid: i32) -> Option<Unsupported> {
+    unsupported_file(format!("/proc/{pid}/exe"))
+}
+
+/// Why the program in a file cannot be analysed, if so.
+pub(crate) fn unsupported_file(path: impl AsRef<Path>) -> Option<Unsupported> {
+    match facts::executable(path) {
+        Ok(Executable::Unsupported(what)) => Some(what),
+        _ => None,
+    }
 }
 
 /// Why the kernel answered EPERM to an attach, on one line that begins with the process.
@@ -304,14 +308,7 @@ fn judge(facts: &Facts, viewer: &Viewer) -> Result<Preflight, Refusal> {
     judge_permission(facts, viewer)?;
     match &facts.executable {
         Ok(Executable::X86_64) => {}
-        Ok(Executable::I386) => return Err(Refusal::ThirtyTwoBit { pid }),
-        Ok(Executable::X32) => return Err(Refusal::X32 { pid }),
-        Ok(Executable::Other(machine)) => {
-            return Err(Refusal::OtherMachine {
-                pid,
-                machine: *machine,
-            });
-        }
+        Ok(Executable::Unsupported(what)) => return Err(Refusal::Unsupported { pid, what: *what }),
         // Reading it needs the same rights as an attach, so there will be none of that either.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             return Err(Refusal::Forbidden {

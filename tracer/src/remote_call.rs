@@ -3,12 +3,15 @@
 //! The thread's registers are put back afterwards, the system call it may have been blocked in
 //! included. A signal that it is owed is delivered first: what came with the signal (its sender, its
 //! value) would be lost later. Signals that arrive meanwhile are blocked, and so stay queued as they
-//! are. Refused where a seccomp filter might kill the target for the call. Should this process be killed meanwhile, the
-//! thread finds its [way back](crate::way_back) by itself.
+//! are. SIGSTOP cannot be blocked; it is sent once more. Refused where a seccomp filter might kill the target for the call.
+//! Should this process be killed meanwhile, the thread finds its [way back](crate::way_back) by itself. A thread that is not
+//! allowed to run (a frozen control group) is waited for: what was begun in its name cannot be taken back.
 
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::addr::TargetAddr;
 use crate::child_signal;
@@ -19,8 +22,8 @@ use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::stopped::{Registers, Stopped};
 use crate::sys;
-use crate::threads;
-use crate::way_back::WayBack;
+use crate::threads::{self, SignalMasks};
+use crate::way_back::{RED_ZONE, WayBack};
 
 /// Makes system calls through one `syscall` instruction found in the target.
 #[derive(Clone, Copy, Debug)]
@@ -54,8 +57,9 @@ impl RemoteCaller {
     /// Makes the system calls of `work`; the thread stays stopped and comes back with its registers as they were,
     /// whatever comes of it.
     ///
-    /// Of several threads, the first is taken that is on the stack that it was made with, for only such a one finds its way
-    /// back; where there is none, the first. `mappings` are those of the target.
+    /// Takes the first thread that is on the stack it was made with, where there is room for its way back. If none is, takes
+    /// the process's first thread, whose way back may fit on an unused part of its own stack, or else any. `mappings` are
+    /// those of the target.
     ///
     /// # Errors
     /// When there is no thread, or it ends meanwhile, or must not make calls that are not its own; those of `work`.
@@ -66,22 +70,28 @@ impl RemoteCaller {
         work: impl FnOnce(&mut Worker<'_>) -> Result<T>,
     ) -> Result<T> {
         let mut gone = Error::ThreadGone { tid: self.pid };
-        let mut first = None;
+        let mut other: Option<&mut Stopped> = None;
         for thread in threads {
-            match self.has_way_back(thread, mappings) {
-                Ok(true) => return self.borrow_settled(thread, true, work),
-                Ok(false) => drop(first.get_or_insert(thread)),
+            match self.is_at_home(thread, mappings) {
+                Ok(true) => return self.borrow_settled(thread, Room::BelowIt, work),
+                Ok(false) if other.is_none() || thread.tid() == self.pid => other = Some(thread),
+                Ok(false) => {}
                 Err(error) if error.is_gone() => gone = error,
                 Err(error) => return Err(error),
             }
         }
-        let thread = first.ok_or(gone)?;
+        let thread = other.ok_or(gone)?;
         settle(thread)?;
-        self.borrow_settled(thread, false, work)
+        // Another thread's stack may be in use.
+        let room = match thread.tid() == self.pid {
+            true => Room::OnUnused(unused_stack(mappings)),
+            false => Room::OnUnused(None),
+        };
+        self.borrow_settled(thread, room, work)
     }
 
-    /// Whether a way back can be laid for the thread, which has no signal to take then.
-    fn has_way_back(&self, thread: &mut Stopped, mappings: &[Mapping]) -> Result<bool> {
+    /// Whether the thread is on its own stack, and has no signal to take.
+    fn is_at_home(&self, thread: &mut Stopped, mappings: &[Mapping]) -> Result<bool> {
         let is_home = |thread: &Stopped| -> Result<bool> {
             let registers = thread.registers()?;
             let pointers = (registers.rsp(), registers.0.fs_base);
@@ -102,7 +112,7 @@ impl RemoteCaller {
     fn borrow_settled<T>(
         self,
         thread: &mut Stopped,
-        has_way_back: bool,
+        room: Room,
         work: impl FnOnce(&mut Worker<'_>) -> Result<T>,
     ) -> Result<T> {
         if threads::is_filtered(thread.tid()) {
@@ -115,10 +125,7 @@ impl RemoteCaller {
         let ptrace = |operation| move |errno| Error::ptrace(operation, tid, errno);
         let mask = sys::signal_mask(tid).map_err(ptrace("read the signal mask of"))?;
         let saved = thread.registers()?;
-        let way_back = match has_way_back {
-            true => self.lay_way_back(thread, &saved, mask),
-            false => None,
-        };
+        let way_back = self.lay_way_back(thread, room, &saved, mask);
         let mut registers = saved;
         // Keeps the kernel from restarting a call that the stop interrupted in the middle of another one.
         registers.0.orig_rax = u64::MAX;
@@ -134,11 +141,17 @@ impl RemoteCaller {
             None => registers.0.rip = self.instruction.0,
         }
         sys::set_signal_mask(tid, u64::MAX).map_err(ptrace("block the signals of"))?;
-        let outcome = work(&mut Worker {
+        let mut worker = Worker {
             caller: self,
             thread,
             registers,
-        });
+            is_stopped: false,
+        };
+        let outcome = work(&mut worker);
+        let is_stopped = worker.is_stopped;
+        // SIGCONT takes it back, when it comes later.
+        let masks = SignalMasks::of(tid).unwrap_or_default();
+        let is_stopped = is_stopped && !masks.is_pending(libc::SIGCONT);
         // The registers last: with them it is its own again.
         sys::set_signal_mask(tid, mask).map_err(ptrace("unblock the signals of"))?;
         thread.set_registers(&saved)?;
@@ -147,22 +160,102 @@ impl RemoteCaller {
         }
         // Back to a stop like the first: only from there the kernel restarts an interrupted call.
         interrupt_again(thread, 0)?;
+        if is_stopped {
+            let _ = kill(Pid::from_raw(self.pid), Signal::SIGSTOP);
+        }
         outcome
+    }
+
+    /// Whether the thread is on an alternate stack for signals with room for a way back, and for a handler below it.
+    ///
+    /// Such a thread must stay there: while it is elsewhere, the next handler would begin at the top of that stack again.
+    fn has_room_for_handlers(memory: &Memory, registers: &Registers, state: usize) -> bool {
+        const FRAMES: u64 = 2;
+        const REST: u64 = 2048;
+        let needed = FRAMES * (state as u64 + REST);
+        alternate_stack(memory, registers.rsp()).is_some_and(|end| registers.rsp() - end >= needed)
     }
 
     /// Lays a way back below the thread's stack, where that can be.
     fn lay_way_back(
         &self,
         thread: &Stopped,
+        room: Room,
         registers: &Registers,
         mask: u64,
     ) -> Option<(Memory, WayBack, Gadgets)> {
         let memory = Memory::open(self.pid).ok()?;
         let gadgets = self.gadgets.filter(|gadgets| gadgets.are_there(&memory))?;
         let extended = sys::extended_state(thread.tid()).ok()?;
-        let back = WayBack::lay(&memory, registers, mask, &extended, gadgets)?;
+        let top = match room {
+            Room::BelowIt => registers.rsp().checked_sub(RED_ZONE)?,
+            Room::OnUnused(_)
+                if Self::has_room_for_handlers(&memory, registers, extended.len()) =>
+            {
+                registers.rsp().checked_sub(RED_ZONE)?
+            }
+            Room::OnUnused(stack) => {
+                let stack = stack?;
+                let mut bytes = [0; UNUSED];
+                memory.read(TargetAddr(stack), &mut bytes).ok()?;
+                WayBack::is_unused(&bytes).then_some(stack + UNUSED as u64)?
+            }
+        };
+        let back = WayBack::lay(&memory, top, registers, mask, &extended, gadgets)?;
         Some((memory, back, gadgets))
     }
+}
+
+/// The end of the alternate stack on which a signal handler runs, known by the frame by which the handler returns (struct
+/// ucontext in the kernel's include/uapi/asm-generic/ucontext.h).
+fn alternate_stack(memory: &Memory, sp: u64) -> Option<u64> {
+    const SEARCHED: usize = 64 << 10;
+    const PAGE: u64 = sys::PAGE as u64;
+    let from = sp & !7;
+    let mut bytes = Vec::new();
+    let mut page = [0; PAGE as usize];
+    // As far as there is memory.
+    while bytes.len() < SEARCHED {
+        let at = from + bytes.len() as u64;
+        let len = (PAGE - at % PAGE) as usize;
+        if memory.read(TargetAddr(at), &mut page[..len]).is_err() {
+            break;
+        }
+        bytes.extend_from_slice(&page[..len]);
+    }
+    let words: Vec<u64> = bytes
+        .chunks_exact(8)
+        .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
+        .collect();
+    let stack = |(index, context): (usize, &[u64])| {
+        let &[flags, link, start, _, len] = context else {
+            return None;
+        };
+        let at = from + 8 * index as u64;
+        let is_context = (1..8).contains(&flags) && link == 0;
+        let holds = start <= sp && start.checked_add(len).is_some_and(|end| at < end);
+        (is_context && holds).then_some(start)
+    };
+    words.windows(5).enumerate().find_map(stack)
+}
+
+/// Bytes of a stack that was never used: room for a way back.
+const UNUSED: usize = 16 << 10;
+
+/// Where a way back may be laid.
+#[derive(Clone, Copy, Debug)]
+enum Room {
+    /// Below the thread's stack.
+    BelowIt,
+    /// At the end of a stack, at this address, if nothing has been there yet.
+    OnUnused(Option<u64>),
+}
+
+/// The end of the first thread's stack. The kernel maps more than most programs ever use (`setup_arg_pages` in its fs/exec.c).
+fn unused_stack(mappings: &[Mapping]) -> Option<u64> {
+    let mut stacks = mappings.iter().filter(|m| m.name.as_os_str() == "[stack]");
+    let stack = stacks.find(|m| m.end - m.start > 2 * UNUSED as u64)?;
+    Some(stack.start)
 }
 
 /// A thread of the target that makes system calls in its name, between two moments at which it is its own.
@@ -172,6 +265,8 @@ pub struct Worker<'a> {
     thread: &'a Stopped,
     /// Those of a call, but for its number and arguments.
     registers: Registers,
+    /// Whether SIGSTOP has come meanwhile.
+    is_stopped: bool,
 }
 
 impl Worker<'_> {
@@ -179,6 +274,27 @@ impl Worker<'_> {
     #[must_use]
     pub fn tid(&self) -> i32 {
         self.thread.tid()
+    }
+
+    /// Runs `work` while these bytes are in the target, below the thread's stack. `work` gets their address.
+    ///
+    /// # Errors
+    /// When there is no room, and those of `work`.
+    pub fn with_bytes<T>(
+        &mut self,
+        memory: &Memory,
+        bytes: &[u8],
+        work: impl FnOnce(&mut Self, u64) -> Result<T>,
+    ) -> Result<T> {
+        let below = RED_ZONE + bytes.len() as u64;
+        let at = TargetAddr(self.registers.rsp().wrapping_sub(below) & !7);
+        let mut before = vec![0; bytes.len()];
+        memory.read(at, &mut before)?;
+        memory.write(at, bytes)?;
+        let outcome = work(self, at.0);
+        // That the target is gone is noticed elsewhere.
+        let _ = memory.write(at, &before);
+        outcome
     }
 
     /// Makes one system call.
@@ -191,7 +307,7 @@ impl Worker<'_> {
         r.rax = number as u64;
         [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = arguments;
         self.thread.set_registers(&registers)?;
-        let value = run_call(self.thread)? as i64;
+        let value = self.run_call()? as i64;
         if (-4095..0).contains(&value) {
             return Err(Error::RemoteCall {
                 call,
@@ -200,6 +316,34 @@ impl Worker<'_> {
             });
         }
         Ok(value as u64)
+    }
+
+    /// Runs the thread through the call that its registers describe; what the call returned.
+    fn run_call(&mut self) -> Result<u64> {
+        let thread = self.thread;
+        let tid = thread.tid();
+        // A stop when the call begins and one when it has ended.
+        let mut reported = 0;
+        // A thread may have the end of an earlier call to report first: at the beginning of a call, and only
+        // there, its result reads ENOSYS.
+        let begun = || -> Result<bool> {
+            let registers = thread.registers()?;
+            Ok(registers.0.rax as i64 == -i64::from(libc::ENOSYS))
+        };
+        while reported < 2 || (reported < 4 && begun()?) {
+            sys::cont_to_syscall(tid, 0).map_err(|errno| Error::ptrace("resume", tid, errno))?;
+            match wait(tid)? {
+                Event::Syscall => reported += 1,
+                Event::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL) => {
+                    return Err(Error::Unsuitable(format!(
+                        "the system call instruction that thread {tid} was to use is gone"
+                    )));
+                }
+                Event::Signal(libc::SIGSTOP) => self.is_stopped = true,
+                _ => {}
+            }
+        }
+        Ok(thread.registers()?.0.rax)
     }
 }
 
@@ -230,40 +374,19 @@ fn interrupt_again(thread: &mut Stopped, signal: i32) -> Result<()> {
     Ok(())
 }
 
-/// Runs the thread through the call that its registers describe; what the call returned.
-fn run_call(thread: &Stopped) -> Result<u64> {
-    let tid = thread.tid();
-    // A stop when the call begins and one when it has ended.
-    let mut reported = 0;
-    // A thread may have the end of an earlier call to report first: at the beginning of a call, and only
-    // there, its result reads ENOSYS.
-    let begun = |thread: &Stopped| {
-        thread
-            .registers()
-            .map(|registers| registers.0.rax as i64 == -i64::from(libc::ENOSYS))
-    };
-    while reported < 2 || (reported < 4 && begun(thread)?) {
-        sys::cont_to_syscall(tid, 0).map_err(|errno| Error::ptrace("resume", tid, errno))?;
-        match wait(tid)? {
-            Event::Syscall => reported += 1,
-            Event::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL) => {
-                return Err(Error::Unsuitable(format!(
-                    "the system call instruction that thread {tid} was to use is gone"
-                )));
-            }
-            _ => {}
-        }
-    }
-    Ok(thread.registers()?.0.rax)
-}
-
+/// Waits for a report.
 fn wait(tid: i32) -> Result<Event> {
     // Looked for without the signal that reports it, too: each look has the scheduler choose anew who runs on this
     // processor, which may be that thread.
     const LOOK_AGAIN: Duration = Duration::from_micros(100);
+    /// After so many looks it may have ended without a report.
+    const SOON: u32 = 20;
+    let mut looks: u32 = 0;
     loop {
-        // How the target ended is for whoever waits for it.
-        if sys::has_ended(tid) {
+        looks = looks.saturating_add(1);
+        // Whoever waits for the target takes its status. The end of a first thread is reported only when the ends of all
+        // others have been taken.
+        if sys::has_ended(tid) || (looks > SOON && threads::is_dead(tid)) {
             return Err(Error::ThreadGone { tid });
         }
         match sys::wait_now(tid) {
@@ -295,6 +418,29 @@ fn is_on_its_stack(is_first: bool, (at, descriptor): (u64, u64), mappings: &[Map
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first thread's end is reported when the others' ends have been taken, and those are traced by the same tracer.
+    #[test]
+    fn the_end_of_a_first_thread_is_noticed_before_that_of_the_others() {
+        let child = Child::doing(|| {
+            nix::unistd::pause();
+        });
+        for tid in [child.pid, child.tid] {
+            sys::seize(tid, 0).unwrap();
+            sys::interrupt(tid).unwrap();
+            wait(tid).unwrap();
+        }
+        nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(child.pid),
+            nix::sys::signal::SIGKILL,
+        )
+        .unwrap();
+        assert!(matches!(wait(child.pid), Err(Error::ThreadGone { .. })));
+        for tid in [child.tid, child.pid] {
+            let (_, status) = sys::wait_for(tid).unwrap();
+            assert_eq!(decode(status), Event::Killed(libc::SIGKILL));
+        }
+    }
 
     #[test]
     fn the_end_of_a_thread_is_left_to_whoever_waits_for_it() {
@@ -403,6 +549,41 @@ mod tests {
         }
         nix::unistd::write(&to, &[3]).unwrap();
         child.ends_well();
+    }
+
+    #[test]
+    fn a_process_that_is_stopped_meanwhile_stays_stopped() {
+        for continued in [false, true] {
+            let (from, to) = nix::unistd::pipe().unwrap();
+            let child = Child::doing(move || {
+                let read = nix::unistd::read(&from, &mut [0]);
+                leave(read == Ok(1));
+            });
+            let memory = Memory::open(child.pid).unwrap();
+            let mappings = crate::maps::read(child.pid).unwrap();
+            let caller = RemoteCaller::find(child.pid, &memory, &mappings).unwrap();
+            assert!(child.stop());
+            let mut thread = Stopped::observed(child.tid, 0);
+            let send = |signal| sys::send_to_thread(child.pid, child.tid, signal).unwrap();
+            let outcome = caller.borrow([&mut thread], &mappings, |worker| {
+                send(libc::SIGSTOP);
+                worker.call("getppid", libc::SYS_getppid, [0; 6])?;
+                if continued {
+                    send(libc::SIGCONT);
+                }
+                worker.call("getppid", libc::SYS_getppid, [0; 6])
+            });
+            assert_eq!(outcome.unwrap(), std::process::id().into());
+            thread.detach().unwrap();
+            nix::unistd::write(&to, &[3]).unwrap();
+            if !continued {
+                while threads::state(child.tid) != Some('T') {
+                    std::thread::yield_now();
+                }
+                send(libc::SIGCONT);
+            }
+            child.ends_well();
+        }
     }
 
     /// The kernel lets a thread go that comes to a stop for a tracer that has just died: that is no signal for it.

@@ -27,6 +27,14 @@ pub fn list(pid: i32) -> Result<Vec<i32>> {
         .collect())
 }
 
+/// The processes that a thread has made and that have not ended (proc_tid_children(5)).
+pub(crate) fn children(tid: i32) -> Vec<i32> {
+    let listed = std::fs::read_to_string(format!("/proc/{tid}/task/{tid}/children"));
+    let listed = listed.unwrap_or_default();
+    let numbers = listed.split_ascii_whitespace();
+    numbers.filter_map(|number| number.parse().ok()).collect()
+}
+
 /// Seizes every thread of the process, those included that are made meanwhile.
 ///
 /// No thread is stopped by this. `options` are those of ptrace(2) and must contain
@@ -123,7 +131,8 @@ fn tracer_of(tid: i32) -> Option<i32> {
     status_field(tid, "TracerPid")?.parse().ok()
 }
 
-fn is_dead(tid: i32) -> bool {
+/// Whether the thread has ended, even if its end has not been reported yet.
+pub(crate) fn is_dead(tid: i32) -> bool {
     status_field(tid, "State").is_none_or(|state| state.starts_with(['Z', 'X']))
 }
 
@@ -205,6 +214,13 @@ impl SignalMasks {
         core.contains(&signal)
             && !Self::has(self.caught, signal)
             && !Self::has(self.ignored, signal)
+    }
+
+    /// Whether the thread blocks every signal that can be blocked, those that C libraries keep for themselves included.
+    #[must_use]
+    pub fn blocks_all(&self) -> bool {
+        let unblockable = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
+        self.blocked | unblockable == u64::MAX
     }
 
     /// Whether a handler is about to run, so that a system call rightly ends with `EINTR`.

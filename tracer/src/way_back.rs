@@ -1,9 +1,9 @@
 //! A way back for a thread that makes system calls in the target's name, should its tracer be killed meanwhile: the
 //! kernel then lets the thread run on with the registers that were set for the call.
 //!
-//! Below the thread's stack lies what a signal handler returns by, with the thread's own registers in it: behind the system call
-//! the thread comes to a `ret`, which leads to the C library's `rt_sigreturn`. While the tracer lives nothing of this runs, and
-//! what was there is put back.
+//! It is a signal frame with the thread's own registers, below the thread's stack or on an unused part of the first
+//! thread's: behind the system call the thread comes to a `ret`, which leads to the C library's `rt_sigreturn`. While the
+//! tracer lives nothing of this runs, and what was there is put back.
 //!
 //! Source: the kernel's `arch/x86/include/uapi/asm/sigcontext.h` and `ucontext.h`, sigreturn(2); System V ABI for AMD64, 3.2.2
 //! (the red zone).
@@ -15,7 +15,7 @@ use crate::stopped::Registers;
 use crate::sys::RawRegisters;
 
 /// Bytes below the stack pointer that belong to the function.
-const RED_ZONE: u64 = 128;
+pub const RED_ZONE: u64 = 128;
 /// Bytes of `struct rt_sigframe`: return address, context, signal information.
 const FRAME: usize = 440;
 /// Offsets in it.
@@ -24,6 +24,9 @@ const STACK_FLAGS: usize = 32;
 const REGISTERS: usize = 48;
 const EXTENDED: usize = REGISTERS + 184;
 const MASK: usize = REGISTERS + 256;
+/// Signal information, which nobody reads: there a frame of ours is told from others.
+const TAG_AT: usize = FRAME - 16;
+const TAG: &[u8; 16] = b"darc's way back.";
 
 /// There is an extended state, and the stack segment is to be restored as it is.
 const UC_FP_XSTATE: u64 = 1;
@@ -49,16 +52,17 @@ pub struct WayBack {
 }
 
 impl WayBack {
-    /// Lays it; `None` where there is no room below the stack, or the target is gone. `extended` is the thread's extended
+    /// Lays it below `top`; `None` where there is no room, or the target is gone. `extended` is the thread's extended
     /// state, as the kernel tells it (`NT_X86_XSTATE`).
     pub fn lay(
         memory: &Memory,
+        top: u64,
         registers: &Registers,
         mask: u64,
         extended: &[u8],
         gadgets: Gadgets,
     ) -> Option<WayBack> {
-        let (at, bytes) = frame(&registers.0, mask, extended, gadgets.sigreturn)?;
+        let (at, bytes) = frame(top, &registers.0, mask, extended, gadgets.sigreturn)?;
         let mut before = vec![0; bytes.len()];
         memory.read(at, &mut before).ok()?;
         let laid = memory.write(at, &bytes);
@@ -70,6 +74,12 @@ impl WayBack {
                 None
             }
         }
+    }
+
+    /// Whether this memory is still zero, or holds the way back of a tracer that was killed.
+    #[must_use]
+    pub fn is_unused(memory: &[u8]) -> bool {
+        memory.iter().all(|&byte| byte == 0) || memory.windows(TAG.len()).any(|bytes| bytes == TAG)
     }
 
     /// The stack pointer with which a `ret` takes the way back.
@@ -86,6 +96,7 @@ impl WayBack {
 
 /// Where the frame is to be, and its bytes. Its first word is what a `ret` takes.
 fn frame(
+    top: u64,
     registers: &RawRegisters,
     mask: u64,
     extended: &[u8],
@@ -95,8 +106,7 @@ fn frame(
         return None;
     }
     let state_len = extended.len() + 4;
-    let below = registers.rsp.checked_sub(RED_ZONE)?;
-    let state_at = below.checked_sub(state_len as u64)? & !63;
+    let state_at = top.checked_sub(state_len as u64)? & !63;
     // As the stack is at the beginning of a function.
     let at = (state_at.checked_sub(FRAME as u64)? & !15).checked_sub(8)?;
     let mut bytes = vec![0; (state_at - at) as usize + state_len];
@@ -120,6 +130,7 @@ fn frame(
     for (offset, value) in (REGISTERS + 144..).step_by(2).zip(segments) {
         put(offset, &(value as u16).to_le_bytes());
     }
+    put(TAG_AT, TAG);
     put(EXTENDED, &state_at.to_le_bytes());
     put(MASK, &mask.to_le_bytes());
     let state = (state_at - at) as usize;

@@ -11,6 +11,7 @@ use darc_record::{FnodeId, SiteId, Ticks};
 
 use crate::descent::ftree::{Callee, Expansion, Fnode};
 use crate::descent::peak_record::PathState;
+use crate::descent::share::Part;
 use crate::descent::{Analysis, Request};
 
 impl Analysis {
@@ -129,12 +130,13 @@ impl Analysis {
         for child in self.ftree.fnode(id).children.clone() {
             let record = self.ftree.fnode_mut(child).record_mut(peak);
             record.before = record.maxcount;
+            record.part = Part::NOTHING;
         }
         let record = self.ftree.fnode_mut(id).record_mut(peak);
         record.round = round;
         record.self_maxcount = 0;
         record.decision_ops = 0;
-        record.self_time = Ticks(0);
+        (record.whole, record.own) = (Part::NOTHING, Part::NOTHING);
         record.loop_time = Ticks(0);
     }
 

@@ -2,7 +2,7 @@
 
 use darc_record::{FnodeId, Ticks, Touched};
 
-use crate::profile::histogram::Resolution;
+use crate::descent::share::{LEAST, SINGLE};
 
 /// How the longest call of an fnode in one op divides.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -11,8 +11,8 @@ pub(crate) struct Shares {
     pub own: Ticks,
     /// The part of `own` that went into further calls of callees beside their longest one.
     pub repeated: Ticks,
-    /// What each callee accounts for: its longest call only, so that a loop over short calls is the
-    /// caller's time and a long call in a loop is the callee's.
+    /// What each callee accounts for: its longest call, and the others only where they are long on average, so that a
+    /// loop over short calls is the caller's time and a long call in a loop is the callee's.
     pub callees: Vec<(FnodeId, Ticks)>,
     /// How many calls were measured within the longest call, on average.
     pub calls: u64,
@@ -44,17 +44,20 @@ pub(crate) fn divide<'a>(call: &Touched, callees: impl IntoIterator<Item = &'a T
     let mut attributed = Ticks(0);
     for callee in callees {
         let others = callee.sum.saturating_sub(callee.max);
-        let share = if is_within(call, callee) {
+        let longest = if is_within(call, callee) {
             callee.max
         } else {
             let calls = (callee.count.saturating_sub(1)).max(call.count.saturating_sub(1));
             Ticks(others.0.checked_div(calls).unwrap_or(0))
         };
+        let further = further(call, callee);
         // No part is longer than the whole, whatever the clocks of two CPUs say.
-        let share = share.min(call.max);
+        let share = (longest + further.unwrap_or(Ticks(0))).min(call.max);
         attributed = attributed + share;
         // `sum` covers all calls of the parent, `own` only the longest.
-        shares.repeated = shares.repeated + Ticks(others.0 / call.count.max(1));
+        if further.is_none() {
+            shares.repeated = shares.repeated + Ticks(others.0 / call.count.max(1));
+        }
         shares.calls = shares
             .calls
             .saturating_add(callee.count / call.count.max(1));
@@ -65,12 +68,22 @@ pub(crate) fn divide<'a>(call: &Touched, callees: impl IntoIterator<Item = &'a T
     shares
 }
 
+/// What a callee's calls beside its longest one took of the parent's longest call; nothing where they are short, as in a
+/// loop.
+fn further(call: &Touched, callee: &Touched) -> Option<Ticks> {
+    let within = (callee.count / call.count.max(1)).saturating_sub(1);
+    let others = callee.sum.saturating_sub(callee.max);
+    let mean = others.0.checked_div(callee.count.saturating_sub(1))?;
+    let is_long = mean as f64 >= LEAST * call.max.0 as f64;
+    is_long.then(|| Ticks(mean.saturating_mul(within)))
+}
+
 fn is_within(call: &Touched, callee: &Touched) -> bool {
     call.count <= 1
         || (callee.max_start >= call.max_start && callee.max_start - call.max_start <= call.max)
 }
 
-/// The main contributors of a division: whose latency is in the bucket of the largest.
+/// The main contributors of a division: who took half of the largest part or more.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Contributors {
     /// The function itself is one.
@@ -79,12 +92,13 @@ pub(crate) struct Contributors {
     pub callees: Vec<FnodeId>,
 }
 
-/// All whose bucket is that of the largest; nothing that took no time.
-pub(crate) fn largest(shares: &Shares, resolution: Resolution) -> Contributors {
+/// Those with half of the largest part or more; nobody where the largest is no single cause of the time.
+pub(crate) fn main_contributors(shares: &Shares, whole: Ticks) -> Contributors {
     let latencies = shares.callees.iter().map(|&(_, latency)| latency);
     let longest = latencies.fold(shares.own, Ticks::max);
+    let is_spread = (longest.0 as f64) < SINGLE * whole.0 as f64;
     let counts = |latency: Ticks| {
-        latency > Ticks(0) && resolution.bucket(latency) == resolution.bucket(longest)
+        latency > Ticks(0) && !is_spread && latency.0 >= longest.0.saturating_sub(latency.0)
     };
     Contributors {
         own: counts(shares.own),
@@ -97,31 +111,25 @@ pub(crate) fn largest(shares: &Shares, resolution: Resolution) -> Contributors {
     }
 }
 
-/// Those who are main contributors whether or not the probes' variation is in the function's own time.
-/// None at all when it decides who is the largest.
-pub(crate) fn certainly_largest(
-    shares: &Shares,
-    resolution: Resolution,
+/// The division and its main contributors as far as they are certain: the variation of the probes is in what seems the
+/// function's own time. Nothing when that decides who is the largest.
+pub(crate) fn certainly(
+    shares: Shares,
+    whole: Ticks,
     noise: Ticks,
-) -> Contributors {
-    let most = largest(shares, resolution);
-    let least = largest(&shares.with_least_own(noise), resolution);
-    Contributors {
-        own: most.own && least.own,
-        callees: most
-            .callees
-            .into_iter()
-            .filter(|callee| least.callees.contains(callee))
-            .collect(),
+) -> Option<(Shares, Contributors)> {
+    let most = main_contributors(&shares, whole);
+    let least_own = shares.with_least_own(noise);
+    let least = main_contributors(&least_own, whole);
+    let callees = shares.callees.iter().map(|&(_, latency)| latency);
+    let longest = callees.fold(Ticks(0), Ticks::max);
+    if (shares.own > longest) != (least_own.own > longest) {
+        return None;
     }
-}
-
-/// The smallest maxcount that makes a root cause, when the largest is `largest`.
-pub(crate) fn threshold(largest: u64, percentage: f64) -> u64 {
-    // Rounding up keeps `maxcount >= percentage * largest` for whole numbers; zero is never a cause.
-    // The small term takes back what the product of an inexact percentage may be too large by.
-    let threshold = (percentage * largest as f64 - 1e-9).ceil();
-    (threshold as u64).clamp(1, largest.max(1))
+    Some(match most.own == least.own {
+        true => (shares, most),
+        false => (least_own, least),
+    })
 }
 
 #[cfg(test)]
@@ -145,8 +153,25 @@ mod tests {
         let shares = divide(&call, &[touched(2, 10, 700, 900, 21)]);
         assert_eq!(shares.own, Ticks(300));
         assert_eq!(shares.repeated, Ticks(200));
-        let largest = largest(&shares, Resolution::default());
-        assert_eq!((largest.own, largest.callees), (false, vec![FnodeId(2)]));
+        let main = main_contributors(&shares, call.max);
+        assert_eq!((main.own, main.callees), (false, vec![FnodeId(2)]));
+    }
+
+    #[test]
+    fn a_few_long_calls_are_no_loop() {
+        let call = touched(1, 0, 1_000, 1_000, 1);
+        let shares = divide(&call, &[touched(2, 0, 500, 1_000, 2)]);
+        assert_eq!((shares.own, shares.callees[0].1), (Ticks(0), Ticks(1_000)));
+        assert_eq!(shares.repeated, Ticks(0));
+        // The same twice, whichever of the parent's calls held the callee's longest.
+        for start in [0, 2_000] {
+            let call = touched(1, 0, 1_000, 1_996, 2);
+            let shares = divide(&call, &[touched(2, start, 499, 1_996, 4)]);
+            assert_eq!(shares.repeated, Ticks(0));
+            assert!(shares.own < Ticks(5));
+        }
+        let looping = divide(&call, &[touched(2, 0, 50, 1_000, 20)]);
+        assert_eq!((looping.own, looping.repeated), (Ticks(950), Ticks(950)));
     }
 
     #[test]
@@ -155,26 +180,35 @@ mod tests {
         let call = touched(1, 0, 600, 600, 1);
         let callees = [touched(2, 0, 200, 200, 1), touched(3, 200, 6, 100, 19)];
         let shares = divide(&call, &callees);
-        let certain = |noise| certainly_largest(&shares, Resolution::default(), Ticks(noise));
-        assert!(certain(0).own);
-        assert_eq!(
-            certain(20),
-            Contributors::default(),
-            "either may be the largest"
-        );
+        let certain = |noise| certainly(shares.clone(), call.max, Ticks(noise));
+        assert!(certain(0).unwrap().1.own);
+        assert_eq!(certain(20), None, "either may be the largest");
         // A loop's repeated calls were measured themselves: they are no doubt the loop's.
         let call = touched(1, 0, 1_000, 1_000, 1);
         let looping = divide(&call, &[touched(2, 0, 40, 900, 23)]);
-        assert!(certainly_largest(&looping, Resolution::default(), Ticks(100)).own);
+        assert!(certainly(looping, call.max, Ticks(100)).unwrap().1.own);
     }
 
     #[test]
-    fn all_in_the_bucket_of_the_largest_contribute() {
+    fn half_of_the_largest_contributes() {
         let call = touched(1, 0, 1_000, 1_000, 1);
-        let callees = [touched(2, 0, 300, 300, 1), touched(3, 300, 400, 400, 1)];
-        let largest = largest(&divide(&call, &callees), Resolution::default());
-        assert!(largest.own, "300 ticks are in the bucket of 400");
-        assert_eq!(largest.callees, [FnodeId(2), FnodeId(3)]);
+        let callees = [touched(2, 0, 250, 250, 1), touched(3, 300, 500, 500, 1)];
+        let main = main_contributors(&divide(&call, &callees), call.max);
+        assert!(main.own);
+        assert_eq!(main.callees, [FnodeId(2), FnodeId(3)]);
+        let callees = [touched(2, 0, 249, 249, 1), touched(3, 300, 500, 500, 1)];
+        let main = main_contributors(&divide(&call, &callees), call.max);
+        assert_eq!(main.callees, [FnodeId(3)]);
+    }
+
+    #[test]
+    fn nobody_contributes_to_a_time_that_is_spread() {
+        let call = touched(1, 0, 1_000, 1_000, 1);
+        let callees: Vec<Touched> = (0..4)
+            .map(|at| touched(2 + at, u64::from(at) * 200, 200, 200, 1))
+            .collect();
+        let main = main_contributors(&divide(&call, &callees), call.max);
+        assert_eq!(main, Contributors::default());
     }
 
     #[test]
@@ -200,17 +234,8 @@ mod tests {
         assert_eq!(shares.callees[1].1, Ticks(100));
         let nothing = divide(&touched(1, 0, 0, 0, 1), &[touched(2, 0, 0, 0, 1)]);
         assert_eq!(
-            largest(&nothing, Resolution::default()),
+            main_contributors(&nothing, Ticks(0)),
             Contributors::default()
         );
-    }
-
-    #[test]
-    fn the_threshold_is_a_part_of_the_largest_maxcount() {
-        assert_eq!(threshold(20, 0.9), 18);
-        assert_eq!(threshold(20, 1.0), 20);
-        assert_eq!(threshold(19, 0.9), 18);
-        assert_eq!(threshold(20, 0.0), 1);
-        assert_eq!(threshold(0, 0.5), 1);
     }
 }

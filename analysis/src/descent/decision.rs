@@ -1,10 +1,12 @@
-//! Decisions: counting who takes the time of each op, and descending into those who do most often.
+//! Decisions: adding up who takes the time of each op, and descending into those who take most of it.
 
 use darc_record::{FnodeId, Op, Ticks, Touched};
 
-use crate::descent::contribute::{Contributors, certainly_largest, divide, threshold};
+use crate::descent::contribute::{Shares, certainly, divide};
 use crate::descent::ftree::{Callee, Expansion};
 use crate::descent::peak_record::{Outcome, PathState, Stop};
+use crate::descent::root_cause::{part_of, share_of_ops, shares};
+use crate::descent::share::{self, Estimate, Interval, Named, Weight, is_look, limit, named};
 use crate::descent::{Analysis, Request};
 
 /// What an op said about an fnode's time.
@@ -39,13 +41,13 @@ impl Analysis {
         }
     }
 
-    /// Raises the maxcounts of the main contributors to one fnode's longest call in the op.
+    /// Adds what an op says of who takes the time of one fnode: of its longest call in the op.
     ///
     /// Where a peak has several causes, an op in which the fnode takes next to nothing is of the peak for another
     /// reason, and says nothing about what takes the time where the fnode is a cause.
     pub(crate) fn contribute(&mut self, op: &Op, peak: u32, mut call: Touched) -> Contribution {
         let least = self.ftree.fnode(call.fnode).record(peak).least_part;
-        // Half of it is within what a cause varies by, as within a bucket.
+        // Half of it is within what a cause varies by.
         if least.is_some_and(|least| part(call.max, op) < least / 2) {
             return Contribution::Silent;
         }
@@ -65,81 +67,232 @@ impl Analysis {
         if let Some(Some(at)) = self.touched_at.get(call.fnode.0 as usize) {
             call.max = call.max.max(op.touched[*at].max);
         }
-        let shares = divide(&call, callees);
-        let contributors =
-            certainly_largest(&shares, self.params.resolution, self.noise.of_caller());
-        if contributors == Contributors::default() && self.noise.of_caller() > Ticks(0) {
+        let by_site = divide(&call, callees);
+        let shares = self.by_callee(&by_site, call.max);
+        let noise = self.noise.of_caller();
+        let Some((shares, contributors)) = certainly(shares, call.max, noise) else {
             return Contribution::Unresolved;
-        }
+        };
+        self.add_shares(peak, &call, &shares);
         let record = self.ftree.fnode_mut(call.fnode).record_mut(peak);
-        record.decision_ops = record.decision_ops.saturating_add(1);
         if contributors.own {
             record.self_maxcount = record.self_maxcount.saturating_add(1);
-            record.self_time = record.self_time + shares.own;
-            record.loop_time = record.loop_time + shares.repeated;
         }
         for callee in contributors.callees {
-            let share = shares.callees.iter().find(|(fnode, _)| *fnode == callee);
-            let part = share.map_or(0, |&(_, share)| part(share, op));
-            let record = self.ftree.fnode_mut(callee).record_mut(peak);
-            record.maxcount = record.maxcount.saturating_add(1);
-            record.least_part = Some(record.least_part.map_or(part, |least| least.min(part)));
+            self.count_contributor(op, peak, callee, &by_site);
         }
         Contribution::Counted
     }
 
-    /// Decides wherever `decision_ops` ops of the peak have been collected.
-    pub(crate) fn decide(&mut self, peak: u32) {
-        let enough = self.params.decision_ops.max(1);
-        let due: Vec<FnodeId> = self
-            .measured
-            .iter()
-            .copied()
-            .filter(|&fnode| {
-                let record = self.ftree.fnode(fnode).record(peak);
-                record.state == PathState::Collecting && record.decision_ops >= enough
-            })
-            .collect();
-        if due.is_empty() {
-            return;
+    /// All calls of the same function are one part of the time.
+    fn by_callee(&self, by_site: &Shares, whole: Ticks) -> Shares {
+        let mut callees: Vec<(FnodeId, Ticks)> = Vec::new();
+        for &(fnode, time) in &by_site.callees {
+            let first = self.ftree.first_alike(fnode);
+            match callees.iter_mut().find(|(known, _)| *known == first) {
+                Some((_, sum)) => *sum = (*sum + time).min(whole),
+                None => callees.push((first, time)),
+            }
         }
-        for fnode in due {
-            self.decide_at(fnode, peak);
+        Shares {
+            callees,
+            ..by_site.clone()
         }
-        self.settle();
     }
 
-    /// One decision: the function itself, callees, or both.
-    pub(crate) fn decide_at(&mut self, id: FnodeId, peak: u32) {
+    /// Adds the parts of an fnode's time in one op.
+    fn add_shares(&mut self, peak: u32, call: &Touched, shares: &Shares) {
+        let record = self.ftree.fnode_mut(call.fnode).record_mut(peak);
+        record.decision_ops = record.decision_ops.saturating_add(1);
+        record.whole.add(call.max, call.max);
+        record.own.add(shares.own, call.max);
+        record.loop_time = record.loop_time + shares.repeated;
+        for &(callee, time) in &shares.callees {
+            let record = self.ftree.fnode_mut(callee).record_mut(peak);
+            record.part.add(time, call.max);
+        }
+    }
+
+    /// Counts an op for the longest of the calls that call the same.
+    fn count_contributor(&mut self, op: &Op, peak: u32, first: FnodeId, by_site: &Shares) {
+        let alike = by_site.callees.iter().copied();
+        let alike = alike.filter(|&(fnode, _)| self.ftree.first_alike(fnode) == first);
+        let Some((callee, time)) = alike.max_by_key(|&(_, time)| time) else {
+            return;
+        };
+        let part = part(time, op);
+        let record = self.ftree.fnode_mut(callee).record_mut(peak);
+        record.maxcount = record.maxcount.saturating_add(1);
+        record.least_part = Some(record.least_part.map_or(part, |least| least.min(part)));
+    }
+
+    /// Decides wherever the ops of the peak that have been collected tell.
+    pub(crate) fn decide(&mut self, peak: u32) {
+        let least = self.params.decision_ops.max(1);
+        let due = self.measured.iter().copied().filter(|&fnode| {
+            let record = self.ftree.fnode(fnode).record(peak);
+            record.state == PathState::Collecting && is_look(record.decision_ops, least)
+        });
+        let mut is_decided = false;
+        for fnode in due.collect::<Vec<_>>() {
+            is_decided |= self.decide_at(fnode, peak);
+        }
+        if is_decided {
+            self.settle();
+        }
+    }
+
+    /// One decision: the function itself, callees, or both. Whether there were enough ops for it.
+    fn decide_at(&mut self, id: FnodeId, peak: u32) -> bool {
+        let parts = self.parts(id, peak);
+        let estimates: Vec<Estimate> = parts.iter().map(|(_, estimate)| *estimate).collect();
+        let record = self.ftree.fnode(id).record(peak);
+        let at_last = record.decision_ops >= limit(self.params.decision_ops);
+        let named = match record.whole.time {
+            // With nothing measurable anywhere there is nothing to descend into.
+            Ticks(0) => Named::Causes(vec![true]),
+            _ => match named(&estimates, at_last) {
+                Some(named) => named.of_peak(&estimates, &self.weight(id, peak)),
+                None => return false,
+            },
+        };
         self.peaks[peak as usize - 1].unresolved = 0;
+        tracing::debug!(
+            target: "descent",
+            fnode = id.0,
+            peak,
+            ops = record.decision_ops,
+            own = record.self_maxcount,
+            callees = ?self.maxcounts(id, peak),
+            ?parts,
+            ?named,
+            "decided"
+        );
+        self.take(id, peak, &parts, named);
+        true
+    }
+
+    /// Which part of the peak's time and of its ops a function has.
+    fn weight(&self, id: FnodeId, peak: u32) -> Weight {
+        let path = self.ftree.path(id);
+        Weight {
+            time: shares(&self.ftree, peak, &path)
+                .last()
+                .copied()
+                .unwrap_or(1.0),
+            ops: share_of_ops(&self.ftree, peak, &path),
+        }
+    }
+
+    /// Goes on as was decided.
+    fn take(
+        &mut self,
+        id: FnodeId,
+        peak: u32,
+        parts: &[(Option<FnodeId>, Estimate)],
+        named: Named,
+    ) {
+        let (is_spread, named) = match named {
+            Named::None => (true, Vec::new()),
+            Named::Causes(named) => (false, named),
+        };
+        let causes = parts.iter().zip(named).filter(|&(_, is_cause)| is_cause);
+        let causes: Vec<Option<FnodeId>> = causes.map(|((part, _), _)| *part).collect();
+        let itself = causes.contains(&None);
+        let chosen = causes.into_iter().flatten();
+        let mut chosen: Vec<FnodeId> = chosen.flat_map(|at| self.followed(at, peak)).collect();
         let fnode = self.ftree.fnode(id);
-        let own = fnode.record(peak).self_maxcount;
-        let known = |child: &FnodeId| self.ftree.fnode(*child).record(peak);
-        let maxcount = |child: &FnodeId| known(child).maxcount.saturating_sub(known(child).before);
-        let most = fnode.children.iter().map(maxcount).fold(own, u64::max);
-        let threshold = threshold(most, self.params.maxcount_percentage);
-        let measured = |child: &&FnodeId| fnode.measures(self.ftree.fnode(**child), peak);
-        let mut chosen: Vec<FnodeId> = fnode.children.iter().filter(measured).copied().collect();
-        chosen.retain(|child| maxcount(child) >= threshold);
-        // With nothing measurable anywhere there is nothing to descend into: it ends at the function.
-        let itself = own >= threshold || chosen.is_empty();
-        let begun = |child: &FnodeId| known(child).state != PathState::NotChosen;
-        let outcome = match (
-            itself,
-            chosen.is_empty() && !fnode.children.iter().any(begun),
-        ) {
-            (_, true) => Outcome::Itself,
-            (false, false) => Outcome::Callees,
-            (true, false) => Outcome::Both,
+        let begun = |child: &FnodeId| self.ftree.fnode(*child).record(peak).is_chosen();
+        let any = !chosen.is_empty() || fnode.children.iter().any(begun);
+        let outcome = match (itself, any) {
+            (true, true) => Outcome::Both,
+            (false, true) => Outcome::Callees,
+            (false, false) if is_spread => Outcome::Spread,
+            (_, false) => Outcome::Itself,
         };
         chosen.retain(|child| !begun(child));
-        match itself && self.has_more(id, peak) {
+        match (itself || is_spread) && self.has_more(id, peak) {
             true => self.next_round(id, peak),
             false => self.set_state(id, peak, PathState::Decided(outcome)),
         }
         for child in chosen {
             self.begin_path(child, peak);
         }
+    }
+
+    /// The parts of an fnode's time, with what is known of each: the function itself, then what it calls.
+    fn parts(&self, id: FnodeId, peak: u32) -> Vec<(Option<FnodeId>, Estimate)> {
+        let fnode = self.ftree.fnode(id);
+        let record = fnode.record(peak);
+        let (whole, ops) = (&record.whole, record.decision_ops);
+        let own = Estimate {
+            time: record.own.share(whole, ops),
+            ops: Interval::of_ops(record.self_maxcount, ops),
+        };
+        let is_first = |child: &&FnodeId| {
+            fnode.measures(self.ftree.fnode(**child), peak)
+                && self.ftree.first_alike(**child) == **child
+        };
+        let callees = fnode.children.iter().filter(is_first).map(|&first| {
+            let alike = self
+                .alike(first)
+                .map(|at| self.ftree.fnode(at).record(peak));
+            let hits = alike.map(|at| at.maxcount.saturating_sub(at.before)).sum();
+            let part = &self.ftree.fnode(first).record(peak).part;
+            let calls = self.alike(first);
+            let calls = calls.map(|at| self.ftree.fnode(at).record(peak).stats.ops);
+            let estimate = Estimate {
+                time: part.share(whole, ops).of_occurrences(calls.sum(), ops),
+                ops: Interval::of_ops(hits, ops),
+            };
+            (Some(first), estimate)
+        });
+        let own = (None, self.without_other_portions(id, peak, own));
+        std::iter::once(own).chain(callees).collect()
+    }
+
+    /// When the last portion of an fnode's calls is measured, the time of the earlier ones seems to be its own.
+    fn without_other_portions(&self, id: FnodeId, peak: u32, own: Estimate) -> Estimate {
+        let fnode = self.ftree.fnode(id);
+        let others = fnode.children.iter().copied();
+        let others = others.filter(|&child| !fnode.measures(self.ftree.fnode(child), peak));
+        let elsewhere: f64 = others
+            .map(|child| part_of(&self.ftree, peak, id, child))
+            .sum();
+        if elsewhere <= 0.0 || self.has_more(id, peak) {
+            return own;
+        }
+        Estimate {
+            time: own.time.less(elsewhere),
+            ops: Interval::EMPTY,
+        }
+    }
+
+    /// The calls that are one part of their parent's time with the first of them.
+    fn alike(&self, first: FnodeId) -> impl Iterator<Item = FnodeId> + '_ {
+        let parent = self.ftree.fnode(first).parent;
+        let siblings = parent.map_or(&[][..], |at| &self.ftree.fnode(at).children);
+        let siblings = siblings.iter().copied();
+        siblings.filter(move |&at| self.ftree.first_alike(at) == first)
+    }
+
+    /// The calls of one part that are gone on with: the longest, until they are most of it.
+    fn followed(&self, first: FnodeId, peak: u32) -> Vec<FnodeId> {
+        let time = |at: &FnodeId| self.ftree.fnode(*at).record(peak).stats.sum.0 as f64;
+        let mut alike: Vec<FnodeId> = self.alike(first).collect();
+        alike.sort_by(|one, other| time(other).total_cmp(&time(one)));
+        let times: Vec<f64> = alike.iter().map(time).collect();
+        alike.truncate(share::leading(&times));
+        alike
+    }
+
+    /// The maxcounts of an fnode's callees that have one, by fnode id; for the log.
+    fn maxcounts(&self, id: FnodeId, peak: u32) -> Vec<(u32, u64)> {
+        let children = self.ftree.fnode(id).children.iter();
+        children
+            .map(|child| (child.0, self.ftree.fnode(*child).record(peak).maxcount))
+            .filter(|&(_, maxcount)| maxcount > 0)
+            .collect()
     }
 
     /// An fnode has been chosen for a peak: go on below it, or end there.
@@ -163,6 +316,14 @@ impl Analysis {
 
     pub(crate) fn set_state(&mut self, fnode: FnodeId, peak: u32, state: PathState) {
         let record = self.ftree.fnode_mut(fnode).record_mut(peak);
+        tracing::debug!(
+            target: "descent",
+            fnode = fnode.0,
+            peak,
+            from = ?record.state,
+            to = ?state,
+            "a path went on"
+        );
         self.steps += 1;
         self.vain.remove(&(fnode, peak));
         let before = usize::from(record.state.is_open());

@@ -3,7 +3,7 @@
 //! A proper tree, rooted at f0, without sharing and without loops (DARC, SIGMETRICS 2008, section 3).
 //! Beyond the paper each fnode keeps its maxcount, its statistics and its state once *per peak*.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use darc_record::{FnodeId, SiteId, Tsc};
 
@@ -64,6 +64,8 @@ pub(crate) enum Probe {
     Wanted,
     /// Not needed any more.
     Retired,
+    /// The call site cannot carry one: nothing is known of the calls.
+    Refused,
 }
 
 /// One call site in the context of its call path.
@@ -90,12 +92,23 @@ pub struct Fnode {
     records: Vec<PeakRecord>,
 }
 
+/// The call sites of a function.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Sites {
+    /// How many there are.
+    pub known: usize,
+    /// One fnode for each that could not be measured.
+    pub unmeasured: Vec<FnodeId>,
+}
+
 /// All fnodes.
 #[derive(Clone, Debug)]
 pub struct Ftree {
     /// Fnode `n` is at index `n - 1`.
     fnodes: Vec<Fnode>,
     by_call: HashMap<(FnodeId, SiteId, Callee), FnodeId>,
+    /// The calls of the same, in the order of the parent's children.
+    by_callee: HashMap<(FnodeId, Callee), Vec<FnodeId>>,
     absences: HashMap<(FnodeId, Absence), FnodeId>,
 }
 
@@ -148,6 +161,12 @@ impl Fnode {
             || child.record(peak).state != PathState::NotChosen
     }
 
+    /// Whether its call site cannot carry a probe, so that nothing is known of its calls.
+    #[must_use]
+    pub fn is_unmeasured(&self) -> bool {
+        self.probe == Probe::Refused
+    }
+
     /// Whether its function's calls are measured in portions.
     #[must_use]
     pub fn is_in_portions(&self) -> bool {
@@ -187,6 +206,7 @@ impl Ftree {
         Self {
             fnodes: vec![root],
             by_call: HashMap::new(),
+            by_callee: HashMap::new(),
             absences: HashMap::new(),
         }
     }
@@ -223,7 +243,27 @@ impl Ftree {
         });
         self.fnode_mut(parent).children.push(id);
         self.by_call.insert((parent, site, callee), id);
+        self.by_callee.entry((parent, callee)).or_default().push(id);
         id
+    }
+
+    /// The first of the parent's calls that call the same, in the same portion of its calls: together they are one part of
+    /// the parent's time. What is not known to be the same is not.
+    #[must_use]
+    pub(crate) fn first_alike(&self, id: FnodeId) -> FnodeId {
+        let fnode = self.fnode(id);
+        let (Some(parent), false) = (
+            fnode.parent,
+            matches!(fnode.callee, Callee::Unknown | Callee::Syscall(None)),
+        ) else {
+            return id;
+        };
+        let alike = self.by_callee.get(&(parent, fnode.callee));
+        let mut alike = alike.into_iter().flatten().copied();
+        let in_round = fnode.in_round;
+        alike
+            .find(|&at| self.fnode(at).in_round == in_round)
+            .unwrap_or(id)
     }
 
     /// The fnode of a call, if there is one.
@@ -278,13 +318,43 @@ impl Ftree {
         self.absences.get(&(parent, kind)).copied()
     }
 
-    /// The target is a new one: it carries no probe.
+    /// The target is a new one: it carries no probe. What could not carry one is tried again when it is asked for.
     pub(crate) fn forget_probes(&mut self) {
         for fnode in &mut self.fnodes {
             fnode.expansion = Expansion::None;
-            if fnode.parent.is_some() {
+            if fnode.parent.is_some() && fnode.probe == Probe::Wanted {
                 fnode.probe = Probe::Retired;
             }
+        }
+    }
+
+    /// Nothing is known of the calls through these sites: they cannot carry a probe.
+    pub fn refuse(&mut self, sites: &BTreeSet<SiteId>) {
+        let is_refused = |fnode: &&mut Fnode| fnode.site.is_some_and(|site| sites.contains(&site));
+        for fnode in self.fnodes.iter_mut().filter(is_refused) {
+            fnode.probe = Probe::Refused;
+        }
+    }
+
+    /// The call sites of an fnode's function that are known, and those among them that could not be measured, each once.
+    #[must_use]
+    pub fn sites(&self, id: FnodeId) -> Sites {
+        let mut known = BTreeSet::new();
+        let mut unmeasured = BTreeMap::new();
+        for child in self
+            .fnode(id)
+            .children
+            .iter()
+            .map(|&child| self.fnode(child))
+        {
+            known.extend(child.site);
+            if let Some(site) = child.site.filter(|_| child.is_unmeasured()) {
+                unmeasured.entry(site).or_insert(child.id);
+            }
+        }
+        Sites {
+            known: known.len(),
+            unmeasured: unmeasured.into_values().collect(),
         }
     }
 

@@ -16,6 +16,10 @@ impl Analysis {
         while self.next_look <= self.profile.count() && self.next_look < u64::MAX {
             self.next_look = self.next_look.saturating_mul(2);
         }
+        if let Some(range) = self.params.range {
+            self.look_in_range(range);
+            return;
+        }
         let found = find_peaks(&self.profile);
         let of_known: Vec<Option<usize>> = self
             .peaks
@@ -81,6 +85,20 @@ impl Analysis {
             last_bucket,
             content: content(&range),
         };
+        tracing::debug!(
+            target: "descent",
+            peak = number,
+            first_bucket,
+            last_bucket,
+            ops = peak.content.ops,
+            of = self.profile.count(),
+            "found a peak"
+        );
+        self.push_peak(peak);
+    }
+
+    /// A peak of which nothing is known yet.
+    pub(crate) fn push_peak(&mut self, peak: Peak) {
         self.peaks.push(PeakAnalysis {
             peak,
             open: None,
@@ -107,6 +125,15 @@ impl Analysis {
             .take_while(is_free)
             .last();
         let peak = &mut self.peaks[index].peak;
+        if first.is_some() || last.is_some() {
+            tracing::debug!(
+                target: "descent",
+                peak = peak.number,
+                first_bucket = first.unwrap_or(first_bucket),
+                last_bucket = last.unwrap_or(last_bucket),
+                "a peak grew"
+            );
+        }
         peak.first_bucket = first.unwrap_or(first_bucket);
         peak.last_bucket = last.unwrap_or(last_bucket);
     }

@@ -14,13 +14,15 @@ pub mod noise;
 mod off_cpu;
 pub mod params;
 pub mod peak_record;
+pub mod range;
 mod rare;
 pub mod resume;
 pub mod root_cause;
 mod settle;
+pub(crate) mod share;
 pub(crate) mod stall;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::RangeInclusive;
 
 use darc_record::Chain;
@@ -33,10 +35,13 @@ use crate::descent::params::{Params, PeakChoice};
 use crate::descent::peak_record::{PathState, Stop};
 use crate::descent::root_cause::{PeakStatus, RootCause, Status};
 use crate::descent::stall::Vain;
-use crate::profile::histogram::{Bucket, Profile};
+use crate::profile::histogram::{Bucket, Profile, Resolution};
 use crate::profile::peaks::Peak;
 use crate::values::expression::Expression;
 use crate::values::{self, Telling, Values};
+
+/// As long as more than this part of the time is in ops of which nothing is known, the root cause is not found.
+const MOST_UNEXPLAINED: f64 = 0.1;
 
 /// What the session is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,6 +65,10 @@ pub enum Request {
 pub struct Analysis {
     pub(crate) params: Params,
     pub(crate) profile: Profile,
+    /// The same ops at [`Resolution::FINE`].
+    pub(crate) fine: Profile,
+    /// The longest latency of one op.
+    pub(crate) longest: Ticks,
     /// The part of the profile that an earlier run had stored.
     pub(crate) stored: Option<Profile>,
     /// Peak `n` is at index `n - 1`.
@@ -106,6 +115,8 @@ impl Analysis {
         Self {
             params,
             profile: Profile::new(params.resolution),
+            fine: Profile::new(Resolution::FINE),
+            longest: Ticks(0),
             stored: None,
             peaks: Vec::new(),
             next_look: params.start_ops.max(1),
@@ -161,9 +172,22 @@ impl Analysis {
 
     /// Records one op. Requests may be waiting afterwards.
     pub fn op(&mut self, op: &Op) {
-        let bucket = self.profile.add(self.noise.resolved(op.latency));
+        let resolved = self.noise.resolved(op.latency);
+        let bucket = self.profile.add(resolved);
+        self.fine.add(resolved);
+        self.longest = self.longest.max(resolved);
         self.look_for_peaks();
-        let Some(peak) = self.peak_of(bucket) else {
+        let peak = self.peak_of(bucket);
+        tracing::trace!(
+            target: "descent::op",
+            tid = op.tid,
+            start = op.start.0,
+            latency = op.latency.0,
+            peak,
+            called = op.touched.len(),
+            "op (cycles)"
+        );
+        let Some(peak) = peak else {
             return;
         };
         self.peaks[peak as usize - 1]
@@ -216,17 +240,45 @@ impl Analysis {
         }
     }
 
-    /// Counts ops that the engine counted but did not deliver, because no peak of interest holds them.
-    /// Buckets that do not exist are ignored.
-    pub fn add_unrecorded(&mut self, bucket: u32, ops: u64, total: Ticks) {
-        if ops > 0
-            && self
-                .profile
-                .add_bucket(bucket, Bucket { ops, total })
-                .is_ok()
-        {
-            self.look_for_peaks();
+    /// Counts ops that the engine counted but did not deliver, because no peak of interest holds them. `latency` is any
+    /// latency of their common bucket at [`Resolution::FINE`].
+    pub fn add_unrecorded(&mut self, latency: Ticks, ops: u64, total: Ticks) {
+        if ops == 0 {
+            return;
         }
+        let resolved = self.noise.resolved(latency);
+        let total = match resolved == latency {
+            true => total,
+            false => Ticks(resolved.0.saturating_mul(ops)),
+        };
+        let content = Bucket { ops, total };
+        self.profile
+            .put(self.params.resolution.bucket(resolved), content);
+        self.fine.put(Resolution::FINE.bucket(resolved), content);
+        self.longest = self.longest.max(Ticks(total.0 / ops));
+        self.look_for_peaks();
+    }
+
+    /// The latency that this part of f0's ops (0 to 1) does not exceed, to some 10%. `None` without ops, and when results
+    /// are gone on with that do not tell.
+    #[must_use]
+    pub fn percentile(&self, part: f64) -> Option<Ticks> {
+        if self.fine.count() < self.profile.count() {
+            return None;
+        }
+        let found = self.fine.percentile(part)?;
+        Some(if part >= 1.0 {
+            self.longest.max(found)
+        } else {
+            found
+        })
+    }
+
+    /// f0's profile at [`Resolution::FINE`]; less than [`Analysis::profile`] when results are gone on with that do not
+    /// tell it.
+    #[must_use]
+    pub fn fine_profile(&self) -> &Profile {
+        &self.fine
     }
 
     /// What the session is to do, oldest first; each request is handed out once.
@@ -256,6 +308,12 @@ impl Analysis {
         child
     }
 
+    /// Nothing can be known of the calls through these sites, of whatever fnode: they carry no probe. Holds until
+    /// [`Analysis::add_child`] says otherwise.
+    pub fn refuse(&mut self, sites: &BTreeSet<SiteId>) {
+        self.ftree.refuse(sites);
+    }
+
     /// Answers [`Request::Expand`]: all calls are measured in ops that began at `since` or later. Ops that
     /// were on their way through the queue when the probes were put in do not count for the fnode. An
     /// fnode without children makes no calls.
@@ -269,7 +327,7 @@ impl Analysis {
         // at is measured apart again, or its ops would count for an fnode without a probe.
         for child in self.ftree.fnode(fnode).children.clone() {
             let child = self.ftree.fnode_mut(child);
-            if child.site.is_some() {
+            if child.site.is_some() && child.probe == Probe::Retired {
                 child.probe = Probe::Wanted;
             }
         }
@@ -349,19 +407,43 @@ impl Analysis {
             .map(|fnode| fnode.id)
     }
 
-    /// Where the whole analysis stands.
+    /// Where the whole analysis stands: that of the peaks that the person chose, weighed by their time.
     #[must_use]
     pub fn status(&self) -> Status {
         if !self.finished {
             return Status::InProgress;
         }
-        let reached =
-            |at: &PeakAnalysis| self.peak_status(at.peak.number) == PeakStatus::MaxDepthReached;
-        if self.peaks.iter().any(reached) {
-            Status::MaxDepthReached
-        } else {
-            Status::RootCauseFound
+        let time = |is_meant: &dyn Fn(PeakStatus) -> bool| -> u64 {
+            let peaks = self.peaks().into_iter();
+            let meant = peaks.filter(|peak| is_meant(self.peak_status(peak.number)));
+            meant.fold(0, |sum, peak| sum.saturating_add(peak.content.total.0))
+        };
+        let whole = match self.params.is_asked_for() {
+            false => self.profile.total().0,
+            true => time(&|status| status != PeakStatus::NotAnalysed),
+        };
+        let is_known = |status| {
+            matches!(
+                status,
+                PeakStatus::RootCauseFound | PeakStatus::MaxDepthReached
+            )
+        };
+        let known = time(&is_known);
+        let spread = time(&|status| status == PeakStatus::Spread);
+        let is_reached = time(&|status| status == PeakStatus::MaxDepthReached) > 0;
+        let is_enough = |time: u64| time as f64 >= (1.0 - MOST_UNEXPLAINED) * whole as f64;
+        match is_enough(known) {
+            true if is_reached => Status::MaxDepthReached,
+            true => Status::RootCauseFound,
+            false if is_enough(known.saturating_add(spread)) => Status::Spread,
+            false => Status::Undecided,
         }
+    }
+
+    /// Whether nothing more is asked for.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.finished
     }
 
     /// Where one peak stands.

@@ -149,8 +149,8 @@ mod tests {
             1,
             "all in the bucket of the resolution"
         );
-        assert_eq!(analysis.status(), Status::RootCauseFound);
-        assert_eq!(analysis.peak_status(1), PeakStatus::RootCauseFound);
+        assert_eq!(analysis.status(), Status::Undecided);
+        assert_eq!(analysis.peak_status(1), PeakStatus::Undecided);
         let causes = analysis.root_causes(1);
         assert_eq!(
             causes[0].stop,

@@ -140,7 +140,7 @@ mod tests {
         analysis.expect_absences();
         let callee = Callee::Function(CalleeId(1));
         let mut fnodes = Vec::new();
-        // f0 takes 100 µs, g in it nearly all; in g are ten calls of h, 4 µs each, and 30 µs of another thread.
+        // f0 takes 100 µs, g in it nearly all; in g are ten calls of h, 4 µs each, and 5 µs of another thread.
         for _ in 0..5_000 {
             let mut called = Vec::new();
             if let Some(&g) = fnodes.first() {
@@ -154,7 +154,7 @@ mod tests {
                 };
                 called.push(ten);
             }
-            let away = [interval(40_000, 70_000, BY)];
+            let away = [interval(40_000, 45_000, BY)];
             analysis.op_with(&op(100_000, called), &away);
             for request in analysis.requests() {
                 if let Request::Expand(fnode) = request {
@@ -170,16 +170,16 @@ mod tests {
         let there = analysis.ftree().known_absence(g, Absence::Preempted);
         let there = analysis.ftree().fnode(there.expect("an fnode in g"));
         assert_eq!(there.parent, Some(g));
-        assert_eq!(there.record(1).stats.mean(), Ticks(30_000));
-        // 61 of g's 65 µs are its own; 30 µs are no contributor. g as a whole is what f0 sees, without the preemption.
+        assert_eq!(there.record(1).stats.mean(), Ticks(5_000));
+        // 86 of g's 90 µs are its own; 5 µs are no contributor. g as a whole is what f0 sees, without the preemption.
         let taken = analysis.ftree().fnode(g).record(1).stats.mean();
-        assert_eq!(taken, Ticks(65_000));
+        assert_eq!(taken, Ticks(90_000));
         assert_eq!(
             analysis.ftree().fnode(g).record(1).measured_time.0 % 95_000,
             0
         );
         let all = analysis.off_cpu(1).expect("told");
-        assert_eq!(all.preempted.0, 30_000 * all.ops);
+        assert_eq!(all.preempted.0, 5_000 * all.ops);
         let there = there.id;
         assert!(!analysis.is_told_above(there, 1));
         // As a cause of the peak at f0 it is not told again below.
@@ -241,6 +241,35 @@ mod tests {
         let cause = &analysis.root_causes(far)[0];
         let waits = analysis.waits(*cause.path.last().unwrap(), far).unwrap();
         assert!(waits.others[&OtherId(7)].0 > 20, "{waits:?}");
+    }
+
+    /// f0 calls g, g calls h, and in h another thread runs for half of the time.
+    #[test]
+    fn time_away_is_in_the_share_of_no_function() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.expect_absences();
+        let mut below = Vec::new();
+        for _ in 0..1_000 {
+            let called = below.iter().zip(1..);
+            let called = called.map(|(&fnode, depth)| touched(fnode, 1_000 + depth * 10, 99_000));
+            let away = [interval(20_000, 70_000, BY)];
+            analysis.op_with(&op(100_000, called.collect()), &away);
+            for request in analysis.requests() {
+                if let Request::Expand(fnode) = request {
+                    if below.len() < 2 {
+                        let callee = Callee::Function(CalleeId(below.len() as u32));
+                        below.push(analysis.add_child(fnode, SiteId(below.len() as u32), callee));
+                    }
+                    analysis.expanded(fnode, Tsc(0));
+                }
+            }
+        }
+        let causes = analysis.root_causes(1);
+        let h = causes.iter().find(|cause| cause.path.len() == 3);
+        let h = h.unwrap_or_else(|| panic!("{causes:?}"));
+        assert!(h.shares[1] > 0.48 && h.shares[2] > 0.48, "{h:?}");
+        let shares: f64 = causes.iter().map(|cause| cause.share).sum();
+        assert!((0.95..1.0).contains(&shares), "{causes:?}");
     }
 
     #[test]

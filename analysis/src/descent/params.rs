@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use crate::descent::range::{ALL, Range};
 use crate::profile::histogram::Resolution;
 
 /// No root-cause path becomes longer than this, whatever is asked for: results nest as deep.
@@ -22,34 +23,34 @@ pub enum PeakChoice {
 }
 
 /// The parameters of one analysis.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Params {
     /// Ops collected before peaks are chosen.
     pub start_ops: u64,
-    /// Ops inside the peak between two decisions.
+    /// A decision takes so many ops inside the peak at least, and twenty times as many at most.
     pub decision_ops: u64,
-    /// 0 to 1: an fnode is a root cause when its maxcount is at least this part of the largest one.
-    pub maxcount_percentage: f64,
     /// The longest root-cause path, f0 included.
     pub max_depth: usize,
     /// Buckets per doubling of the latency.
     pub resolution: Resolution,
     /// Which peaks are analysed.
     pub peak: PeakChoice,
+    /// The ops that are the one peak, where they were named.
+    pub range: Option<Range>,
 }
 
 /// A parameter that makes no sense.
-#[derive(Clone, Copy, PartialEq, Error, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Error, Debug)]
 pub enum ParamsError {
     /// A count or depth of zero.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
+    /// A range without any latency.
+    #[error("the range of latencies must begin before its end")]
+    Range,
     /// A depth above [`MAX_DEPTH`].
     #[error("max-depth must be at most {MAX_DEPTH}, not {0}")]
     TooDeep(usize),
-    /// A percentage outside of its range.
-    #[error("maxcount-percentage must lie between 0 and 1, not {0}")]
-    Percentage(f64),
 }
 
 impl Default for Params {
@@ -57,15 +58,20 @@ impl Default for Params {
         Self {
             start_ops: 100,
             decision_ops: 20,
-            maxcount_percentage: 0.9,
             max_depth: 16,
             resolution: Resolution::default(),
             peak: PeakChoice::All,
+            range: None,
         }
     }
 }
 
 impl Params {
+    /// Whether a peak was asked for: it is waited for, however rare its ops are.
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.peak != PeakChoice::All || self.range.is_some()
+    }
+
     /// Refuses values that would never lead to a decision.
     ///
     /// # Errors
@@ -84,11 +90,16 @@ impl Params {
         if let Some((name, _)) = counts.into_iter().find(|&(_, value)| value == 0) {
             return Err(ParamsError::Zero(name));
         }
+        let is_range = match self.range {
+            Some(Range::Between(first, last)) => first <= last,
+            Some(Range::Above(percentile)) => percentile < ALL,
+            None => true,
+        };
+        if !is_range {
+            return Err(ParamsError::Range);
+        }
         if self.max_depth > MAX_DEPTH {
             return Err(ParamsError::TooDeep(self.max_depth));
-        }
-        if !(0.0..=1.0).contains(&self.maxcount_percentage) {
-            return Err(ParamsError::Percentage(self.maxcount_percentage));
         }
         Ok(())
     }
@@ -102,13 +113,6 @@ mod tests {
     fn the_defaults_are_valid_and_nonsense_is_not() {
         let good = Params::default();
         assert_eq!(good.validate(), Ok(()));
-        for percentage in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
-            let bad = Params {
-                maxcount_percentage: percentage,
-                ..good
-            };
-            assert!(bad.validate().is_err());
-        }
         let bad = Params {
             decision_ops: 0,
             ..good

@@ -2,6 +2,8 @@
 
 use darc_record::{Ticks, Touched};
 
+use crate::descent::share::Part;
+
 /// Why a root-cause path ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stop {
@@ -9,6 +11,10 @@ pub enum Stop {
     SelfTime,
     /// The function makes no calls.
     NoCalls,
+    /// The function itself takes the time, or what it calls at sites that could not be measured.
+    PartlyMeasured,
+    /// The time is spread: neither the function itself nor anything that it calls has much of it.
+    Spread,
     /// The path is as long as it may become.
     MaxDepth,
     /// The function's calls cannot be measured, and why.
@@ -28,6 +34,8 @@ pub enum Outcome {
     Callees,
     /// Both.
     Both,
+    /// Neither: the time is spread. The path ends.
+    Spread,
 }
 
 /// Where an fnode stands in the descent for one peak.
@@ -40,7 +48,7 @@ pub enum PathState {
     Waiting,
     /// Chosen; ops are collected for the decision.
     Collecting,
-    /// Decided after `decision_ops` ops.
+    /// Decided: the ops that were collected tell.
     Decided(Outcome),
     /// Chosen, and the path ends here without a decision of its own.
     Ended(Stop),
@@ -61,14 +69,14 @@ pub struct Stats {
 }
 
 /// What an fnode knows about one peak.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct PeakRecord {
-    /// How often the fnode was among the largest contributors of its parent.
+    /// In how many ops the fnode was a main contributor of its parent: half of the largest one or more.
     pub maxcount: u64,
     /// The least part of an op, in millionths, that the fnode took when it was among the largest contributors of
     /// its parent; `None` when it never was.
     pub least_part: Option<u32>,
-    /// How often the fnode itself was among the largest contributors, against its own callees.
+    /// In how many ops the fnode itself was a main contributor, against its own callees.
     pub self_maxcount: u64,
     /// Ops that count for the fnode's own decision so far.
     pub decision_ops: u64,
@@ -76,10 +84,15 @@ pub struct PeakRecord {
     pub measured_ops: u64,
     /// The fnode's own latency in those ops, all calls together.
     pub measured_time: Ticks,
-    /// The time of the function itself in the ops that `self_maxcount` counts.
-    pub self_time: Ticks,
-    /// The part of `self_time` that was spent in repeated calls, each of them short.
+    /// The fnode's longest calls in the ops that `decision_ops` counts.
+    pub whole: Part,
+    /// What the function itself took of them.
+    pub own: Part,
+    /// The part of `own` that was spent in repeated calls, each of them short.
     pub loop_time: Ticks,
+    /// What the fnode took of its parent's, together with all others of the parent's calls that call the same; kept in
+    /// the first of these.
+    pub part: Part,
     /// Those of the parent's `measured_ops` in which this call was not measured: another portion of the parent's calls was.
     pub missed_ops: u64,
     /// What was measured.
@@ -99,8 +112,10 @@ pub(crate) static NO_RECORD: PeakRecord = PeakRecord {
     decision_ops: 0,
     measured_ops: 0,
     measured_time: Ticks(0),
-    self_time: Ticks(0),
+    whole: Part::NOTHING,
+    own: Part::NOTHING,
     loop_time: Ticks(0),
+    part: Part::NOTHING,
     missed_ops: 0,
     stats: Stats {
         ops: 0,
@@ -112,6 +127,13 @@ pub(crate) static NO_RECORD: PeakRecord = PeakRecord {
     round: 0,
     before: 0,
 };
+
+impl PeakRecord {
+    /// Whether it is on a root-cause path.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.state != PathState::NotChosen
+    }
+}
 
 impl Stats {
     pub(crate) fn add(&mut self, touched: &Touched) {

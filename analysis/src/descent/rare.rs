@@ -4,7 +4,6 @@
 //! the peak's range since what they call is measured. Its decisions would be a matter of hours.
 
 use crate::descent::Analysis;
-use crate::descent::params::PeakChoice;
 use crate::descent::peak_record::{PathState, Stop};
 use crate::profile::histogram::Profile;
 use crate::profile::peaks::has_weight;
@@ -19,7 +18,7 @@ impl Analysis {
     /// Ends the open paths of all peaks that are a negligible share of the ops of late and of their time, when no other
     /// peak is open. A peak that the person asked for alone is waited for.
     pub fn give_up_rare(&mut self, lately: &Profile) {
-        if self.params.peak != PeakChoice::All {
+        if self.params.is_asked_for() {
             return;
         }
         let is_open = |&number: &u32| self.peaks[number as usize - 1].open.unwrap_or(0) > 0;
@@ -50,7 +49,7 @@ impl Analysis {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Callee, Params, PeakStatus, Request, SiteId, Status};
+    use crate::{Callee, Params, PeakChoice, PeakStatus, Request, SiteId, Status};
     use darc_record::{Arguments, FnodeId, Op, Ticks, Touched, Tsc};
 
     /// Three ops at first that are never seen again, then ops that call one function, whatever they take.
@@ -97,7 +96,7 @@ mod tests {
         assert!(analysis.steps() > steps);
         assert_eq!(analysis.status(), Status::RootCauseFound);
         assert_eq!(analysis.root_causes(1)[0].stop, Stop::TooRare);
-        assert_eq!(analysis.peak_status(1), PeakStatus::InProgress);
+        assert_eq!(analysis.peak_status(1), PeakStatus::Undecided);
         assert_eq!(analysis.root_causes(2)[0].stop, Stop::NoCalls);
     }
 

@@ -5,7 +5,7 @@
 //! were still open are asked for again, from f0 down, and so are those that ended at a depth that is
 //! allowed by now, or where the calls could not be measured.
 
-use darc_record::FnodeId;
+use darc_record::{FnodeId, Ticks};
 use thiserror::Error;
 
 use crate::descent::ftree::{Expansion, Ftree};
@@ -13,15 +13,16 @@ use crate::descent::params::{Params, PeakChoice};
 use crate::descent::peak_record::{PathState, Stop};
 use crate::descent::{Analysis, PeakAnalysis, Request};
 use crate::profile::compare::Comparison;
-use crate::profile::histogram::{Profile, ProfileError};
+use crate::profile::histogram::{Profile, ProfileError, Resolution};
 use crate::profile::peaks::Peak;
-use crate::values::Values;
 
 /// What an earlier run knew.
 #[derive(Clone, Debug)]
 pub struct Stored {
     /// f0's profile.
     pub profile: Profile,
+    /// The same at [`Resolution::FINE`], and the longest latency of one op; nothing where that is not stored.
+    pub fine: Option<(Profile, Ticks)>,
     /// The first and the last bucket of peak 1, peak 2 and so on.
     pub peaks: Vec<(u32, u32)>,
     /// The ftree with its records.
@@ -50,6 +51,7 @@ impl Analysis {
     pub fn resume(params: Params, stored: Stored) -> Result<Self, ResumeError> {
         let Stored {
             profile,
+            fine,
             peaks,
             ftree,
         } = stored;
@@ -78,13 +80,7 @@ impl Analysis {
                 last_bucket,
                 content: profile.range(first_bucket, last_bucket),
             };
-            analysis.peaks.push(PeakAnalysis {
-                peak,
-                open: None,
-                values: Values::default(),
-                example: None,
-                unresolved: 0,
-            });
+            analysis.push_peak(peak);
         }
         for fnode in ftree.fnodes() {
             if let Some((peak, _)) = fnode
@@ -96,6 +92,14 @@ impl Analysis {
         }
         analysis.stored = Some(profile.clone());
         analysis.profile = profile;
+        if let Some((fine, longest)) = fine {
+            fine.verify()?;
+            if fine.resolution() != Resolution::FINE {
+                let (theirs, ours) = (fine.resolution().get(), Resolution::FINE.get());
+                return Err(ProfileError::Resolution(theirs, ours).into());
+            }
+            (analysis.fine, analysis.longest) = (fine, longest);
+        }
         analysis.ftree = ftree;
         analysis.ftree.forget_probes();
         analysis.reopen();

@@ -1,10 +1,13 @@
 //! What the analysis answers: for each peak, the paths from f0 to what takes the time.
 
-use darc_record::FnodeId;
+use darc_record::{FnodeId, Ticks};
 
 use crate::descent::ftree::{Absence, Callee, Ftree};
-use crate::descent::peak_record::{Outcome, PathState, Stop};
+use crate::descent::peak_record::{Outcome, PathState, PeakRecord, Stop};
 use crate::off_cpu::is_absence;
+
+/// The causes that are found explain this part of the time at least.
+const HALF: f64 = 0.5;
 
 /// What takes the time at the end of a root-cause path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -26,16 +29,24 @@ pub enum CauseKind {
 }
 
 /// One root-cause path.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct RootCause {
     /// From f0 down to the cause.
     pub path: Vec<FnodeId>,
     /// What takes the time there.
     pub kind: CauseKind,
-    /// How often it was among the largest contributors.
+    /// In how many ops it was a main contributor.
     pub maxcount: u64,
+    /// The part of the ops in which each step of the path was a main contributor where it was decided, 0 to 1.
+    pub share_of_ops: f64,
     /// Why the path ends.
     pub stop: Stop,
+    /// For each fnode of the path the part of the time of the peak's ops that passed in it and below it, 0 to 1.
+    pub shares: Vec<f64>,
+    /// The part of that time that the cause itself explains, 0 to 1.
+    pub share: f64,
+    /// The ops that this is known from.
+    pub known_from: u64,
 }
 
 /// Where the analysis of one peak stands.
@@ -47,7 +58,12 @@ pub enum PeakStatus {
     InProgress,
     /// Every path ends, one at least because it may not become longer.
     MaxDepthReached,
-    /// Every path ends.
+    /// Every path ends, one at least in a function of which it is not known whether it or what it calls takes the time; or
+    /// less than half of the time was gone into.
+    Undecided,
+    /// Every path ends, but most of the time is spread.
+    Spread,
+    /// Every path ends, and together they explain half of the time at least.
     RootCauseFound,
 }
 
@@ -58,7 +74,11 @@ pub enum Status {
     InProgress,
     /// Every path ends, one at least because it may not become longer.
     MaxDepthReached,
-    /// Every path ends.
+    /// Every path ends, but of too much of the time it is not known what takes it.
+    Undecided,
+    /// Every path ends, and too much of the time is spread.
+    Spread,
+    /// Every path ends, and nearly all of the time is in peaks whose causes are known.
     RootCauseFound,
 }
 
@@ -70,69 +90,238 @@ pub fn root_causes(ftree: &Ftree, peak: u32) -> Vec<RootCause> {
     while let Some(id) = below.pop() {
         let fnode = ftree.fnode(id);
         let record = fnode.record(peak);
-        let mut add = |kind, maxcount, stop| {
-            causes.push(RootCause {
-                path: ftree.path(id),
-                kind,
-                maxcount,
-                stop,
-            });
-        };
         match &record.state {
             PathState::NotChosen => {}
             PathState::Waiting | PathState::Collecting => {
-                add(CauseKind::Function, record.maxcount, Stop::StillDescending);
+                let end = (CauseKind::Function, Stop::StillDescending);
+                causes.push(below_decisions(ftree, peak, id, end));
             }
             PathState::Ended(stop) => {
-                let kind = match fnode.callee {
-                    Callee::Syscall(_) => CauseKind::Syscall,
-                    Callee::Function(_) | Callee::Unknown => CauseKind::Function,
-                    Callee::Absence(Absence::Preempted) => CauseKind::Preemption,
-                    Callee::Absence(Absence::Interrupt(_) | Absence::LocalInterrupt(_)) => {
-                        CauseKind::Interrupt
-                    }
-                    Callee::Absence(Absence::SoftInterrupt(_)) => CauseKind::SoftInterrupt,
-                    Callee::Absence(Absence::PageFault) => CauseKind::PageFault,
-                };
-                add(kind, record.maxcount, stop.clone());
+                let end = (kind_of(fnode.callee), stop.clone());
+                causes.push(below_decisions(ftree, peak, id, end));
             }
             PathState::Decided(outcome) => {
-                if *outcome != Outcome::Callees {
-                    // Most of its own time went into calls that were repeated.
-                    let kind = if record.loop_time.0 > record.self_time.0 / 2 {
-                        CauseKind::Loop
-                    } else {
-                        CauseKind::Function
-                    };
-                    // Time away is no call that it makes.
-                    let calls = fnode
-                        .children
-                        .iter()
-                        .any(|&child| !is_absence(ftree.fnode(child).callee));
-                    let stop = if calls { Stop::SelfTime } else { Stop::NoCalls };
-                    add(kind, record.self_maxcount, stop);
+                match outcome {
+                    Outcome::Callees => {}
+                    Outcome::Spread => causes.push(spread(ftree, peak, id)),
+                    Outcome::Itself | Outcome::Both => causes.push(itself(ftree, peak, id)),
                 }
-                if *outcome != Outcome::Itself {
-                    below.extend(fnode.children.iter().rev());
-                }
+                below.extend(fnode.children.iter().rev());
             }
         }
     }
     causes
 }
 
+fn kind_of(callee: Callee) -> CauseKind {
+    match callee {
+        Callee::Syscall(_) => CauseKind::Syscall,
+        Callee::Function(_) | Callee::Unknown => CauseKind::Function,
+        Callee::Absence(Absence::Preempted) => CauseKind::Preemption,
+        Callee::Absence(Absence::Interrupt(_) | Absence::LocalInterrupt(_)) => CauseKind::Interrupt,
+        Callee::Absence(Absence::SoftInterrupt(_)) => CauseKind::SoftInterrupt,
+        Callee::Absence(Absence::PageFault) => CauseKind::PageFault,
+    }
+}
+
+/// A path that ends without a decision of its own: known from the one at its caller.
+fn below_decisions(
+    ftree: &Ftree,
+    peak: u32,
+    id: FnodeId,
+    (kind, stop): (CauseKind, Stop),
+) -> RootCause {
+    let fnode = ftree.fnode(id);
+    let path = ftree.path(id);
+    let shares = shares(ftree, peak, &path);
+    let above = fnode.parent.map_or(fnode, |parent| ftree.fnode(parent));
+    RootCause {
+        kind,
+        maxcount: fnode.record(peak).maxcount,
+        share_of_ops: share_of_ops(ftree, peak, &path),
+        stop,
+        share: shares.last().copied().unwrap_or(0.0),
+        shares,
+        known_from: above.record(peak).measured_ops,
+        path,
+    }
+}
+
+/// A function that takes the time itself.
+fn itself(ftree: &Ftree, peak: u32, id: FnodeId) -> RootCause {
+    let fnode = ftree.fnode(id);
+    let record = fnode.record(peak);
+    let kind = match is_loop(record) {
+        true => CauseKind::Loop,
+        false => CauseKind::Function,
+    };
+    // Time away is no call that it makes.
+    let calls = fnode
+        .children
+        .iter()
+        .any(|&child| !is_absence(ftree.fnode(child).callee));
+    let stop = match (calls, ftree.sites(id).unmeasured.is_empty()) {
+        (_, false) => Stop::PartlyMeasured,
+        (true, true) => Stop::SelfTime,
+        (false, true) => Stop::NoCalls,
+    };
+    let cause = below_decisions(ftree, peak, id, (kind, stop));
+    let part = match kind {
+        CauseKind::Loop if record.whole.time > Ticks(0) => {
+            (record.own.time.0 as f64 / record.whole.time.0 as f64).min(1.0)
+        }
+        _ => (1.0 - in_callees(ftree, peak, id)).max(0.0),
+    };
+    let often = record.self_maxcount as f64 / record.decision_ops.max(1) as f64;
+    RootCause {
+        maxcount: record.self_maxcount,
+        share_of_ops: cause.share_of_ops * often.min(1.0),
+        share: cause.share * part,
+        known_from: record.measured_ops,
+        ..cause
+    }
+}
+
+/// Whether most of a function's own time went into calls that were repeated.
+fn is_loop(record: &PeakRecord) -> bool {
+    let is_named = matches!(
+        record.state,
+        PathState::Decided(Outcome::Itself | Outcome::Both)
+    );
+    is_named && record.loop_time.0 > record.own.time.0 / 2
+}
+
+/// A function whose time is spread over itself and what it calls: that explains nothing.
+fn spread(ftree: &Ftree, peak: u32, id: FnodeId) -> RootCause {
+    RootCause {
+        share: 0.0,
+        known_from: ftree.fnode(id).record(peak).measured_ops,
+        ..below_decisions(ftree, peak, id, (CauseKind::Function, Stop::Spread))
+    }
+}
+
+/// The part of the time of a peak's ops that passed in each fnode of a path, and below it.
+pub(crate) fn shares(ftree: &Ftree, peak: u32, path: &[FnodeId]) -> Vec<f64> {
+    let mut share = 1.0;
+    let below = path.windows(2).map(|pair| {
+        let without_loop = without_loop(ftree, peak, pair[0], pair[1]);
+        let of = |at| without_loop * part_of(ftree, peak, pair[0], at);
+        share *= with_unfollowed(ftree, peak, pair[1], &of).min(1.0);
+        share
+    });
+    std::iter::once(1.0).chain(below).collect()
+}
+
+/// The part of a callee's time that is not in the short calls of its caller's loop: these are told there.
+fn without_loop(ftree: &Ftree, peak: u32, id: FnodeId, callee: FnodeId) -> f64 {
+    let caller = ftree.fnode(id);
+    let record = caller.record(peak);
+    if !is_loop(record) || !caller.measures(ftree.fnode(callee), peak) {
+        return 1.0;
+    }
+    let first = ftree.first_alike(callee);
+    let alike = caller.children.iter().copied();
+    let alike = alike.filter(|&at| ftree.first_alike(at) == first);
+    let all: f64 = alike.map(|at| part_of(ftree, peak, id, at)).sum();
+    let part = ftree.fnode(first).record(peak).part.time.0 as f64;
+    let part = part / record.whole.time.0.max(1) as f64;
+    if all > part { part / all } else { 1.0 }
+}
+
+/// The part of the ops in which each step of a path was a main contributor, as far as that was decided.
+pub(crate) fn share_of_ops(ftree: &Ftree, peak: u32, path: &[FnodeId]) -> f64 {
+    let steps = path.windows(2).map(|pair| {
+        let ops = ftree.fnode(pair[0]).record(peak).decision_ops.max(1) as f64;
+        let of = |at| {
+            let record = ftree.fnode(at).record(peak);
+            record.maxcount.saturating_sub(record.before) as f64 / ops
+        };
+        with_unfollowed(ftree, peak, pair[1], &of).min(1.0)
+    });
+    steps.product()
+}
+
+/// A value of a call on a path, with that of the calls of the same function that were not gone on with: they are as those
+/// that were.
+fn with_unfollowed(ftree: &Ftree, peak: u32, id: FnodeId, of: &dyn Fn(FnodeId) -> f64) -> f64 {
+    let first = ftree.first_alike(id);
+    let parent = ftree.fnode(id).parent;
+    let siblings = parent.map_or(&[][..], |at| &ftree.fnode(at).children);
+    let alike = siblings
+        .iter()
+        .filter(|&&at| ftree.first_alike(at) == first);
+    let (followed, left): (Vec<FnodeId>, Vec<FnodeId>) =
+        alike.partition(|&&at| ftree.fnode(at).record(peak).is_chosen());
+    let left: f64 = left.into_iter().map(of).sum();
+    of(id) + left / followed.len().max(1) as f64
+}
+
+/// The part of an fnode's time that its callees account for.
+fn in_callees(ftree: &Ftree, peak: u32, id: FnodeId) -> f64 {
+    let callees = ftree.fnode(id).children.iter();
+    callees
+        .filter(|&&callee| !is_told_at_f0(ftree, callee))
+        .map(|&callee| part_of(ftree, peak, id, callee))
+        .sum()
+}
+
+/// Whether it stands for time away below f0: that is in f0's time away, too, and taken out of all callees of f0.
+fn is_told_at_f0(ftree: &Ftree, id: FnodeId) -> bool {
+    let fnode = ftree.fnode(id);
+    is_absence(fnode.callee) && fnode.parent != Some(FnodeId::ROOT)
+}
+
+/// The part of an fnode's time that one of its callees accounts for; each may have been measured in other ops.
+pub(crate) fn part_of(ftree: &Ftree, peak: u32, id: FnodeId, callee: FnodeId) -> f64 {
+    let (caller, callee) = (
+        ftree.fnode(id).record(peak),
+        ftree.fnode(callee).record(peak),
+    );
+    let mean = |sum: Ticks, ops: u64| sum.0 as f64 / ops.max(1) as f64;
+    let away = ftree.fnode(id).children.iter();
+    let away = away.filter(|&&child| is_told_at_f0(ftree, child));
+    let away = away.map(|&child| ftree.fnode(child).record(peak).stats.sum);
+    let away = away.fold(Ticks(0), |sum, time| sum + time);
+    let whole = mean(
+        caller.measured_time.saturating_sub(away),
+        caller.measured_ops,
+    );
+    let seen = caller.measured_ops.saturating_sub(callee.missed_ops);
+    match whole > 0.0 {
+        true => (mean(callee.stats.sum, seen) / whole).min(1.0),
+        false => 0.0,
+    }
+}
+
 /// Where a peak stands whose descent has begun.
 #[must_use]
 pub fn peak_status(ftree: &Ftree, peak: u32) -> PeakStatus {
-    root_causes(ftree, peak)
+    let causes = root_causes(ftree, peak);
+    let ends = causes
         .iter()
         .fold(PeakStatus::RootCauseFound, |status, cause| {
             match (&cause.stop, status) {
-                (Stop::StillDescending | Stop::TooRare, _) | (_, PeakStatus::InProgress) => {
-                    PeakStatus::InProgress
-                }
+                (Stop::StillDescending, _) | (_, PeakStatus::InProgress) => PeakStatus::InProgress,
+                (Stop::TooRare | Stop::NotInstrumentable(_) | Stop::PartlyMeasured, _)
+                | (_, PeakStatus::Undecided) => PeakStatus::Undecided,
                 (Stop::MaxDepth, _) => PeakStatus::MaxDepthReached,
                 _ => status,
             }
-        })
+        });
+    match ends {
+        PeakStatus::RootCauseFound => by_explained(&causes),
+        _ => ends,
+    }
+}
+
+/// Where a peak stands of which every path ends: what they explain has to be half of its time.
+fn by_explained(causes: &[RootCause]) -> PeakStatus {
+    let explained: f64 = causes.iter().map(|cause| cause.share).sum();
+    let spread = causes.iter().filter(|cause| cause.stop == Stop::Spread);
+    let spread: f64 = spread.filter_map(|cause| cause.shares.last()).sum();
+    match (explained >= HALF, explained + spread >= HALF) {
+        (true, _) => PeakStatus::RootCauseFound,
+        (false, true) => PeakStatus::Spread,
+        (false, false) => PeakStatus::Undecided,
+    }
 }

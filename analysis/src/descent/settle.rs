@@ -17,6 +17,7 @@ impl Analysis {
         let begun = self.peaks.iter().filter_map(|at| at.open);
         if begun.clone().next().is_some() && begun.clone().all(|open| open == 0) {
             self.finished = true;
+            tracing::debug!(target: "descent", ops = self.profile.count(), "all paths have ended");
             self.requests.push_back(Request::Finished);
             return;
         }
@@ -56,6 +57,7 @@ impl Analysis {
             })
             .collect();
         if !filter.is_empty() && filter != self.filter {
+            tracing::debug!(target: "descent", ?filter, "changed which ops are of interest (cycles)");
             self.filter.clone_from(&filter);
             self.requests.push_back(Request::FilterChanged(filter));
         }
@@ -110,6 +112,8 @@ impl Analysis {
             }
         }
         if !retired.is_empty() {
+            let fnodes: Vec<u32> = retired.iter().map(|fnode| fnode.0).collect();
+            tracing::debug!(target: "descent", ?fnodes, "retired probes");
             self.requests.push_back(Request::Retire(retired));
         }
     }

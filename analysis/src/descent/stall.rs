@@ -1,6 +1,6 @@
 //! Ops that bring an open path no nearer to its decision.
 //!
-//! A path collects until `decision_ops` ops have said who takes its time. Where they do not come, it ends in
+//! A path collects until enough ops have said who takes its time. Where they do not come, it ends in
 //! words: waiting would keep its probes in the target for ever. The counts are those of one run, and are not
 //! stored: a run that goes on with the results asks again.
 
@@ -9,7 +9,6 @@ use darc_record::FnodeId;
 use crate::descent::Analysis;
 use crate::descent::decision::Contribution;
 use crate::descent::noise::PATIENCE;
-use crate::descent::params::PeakChoice;
 use crate::descent::peak_record::{PathState, Stop};
 
 /// After so many times `decision_ops` ops of the peak in which an fnode was no cause, its path ends.
@@ -18,7 +17,7 @@ const SILENCE: u64 = 25;
 /// The ops of one (fnode, peak).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Vain {
-    /// Those in which the variation of the probes decides who takes the time.
+    /// Those in which the variation of the probes decides who takes the time, less some for each that counts.
     unresolved: u64,
     /// Those without a call that counts, since the last one with such a call.
     silent: u64,
@@ -38,6 +37,7 @@ impl Analysis {
             Contribution::Counted => {
                 if let Some(vain) = self.vain.get_mut(&key) {
                     vain.silent = 0;
+                    vain.unresolved = vain.unresolved.saturating_sub(PATIENCE);
                 }
                 None
             }
@@ -46,7 +46,7 @@ impl Analysis {
                 vain.silent = vain.silent.saturating_add(1);
                 let is_over = vain.silent >= SILENCE.saturating_mul(enough);
                 // As for a peak that became rare: what the person asked for alone is waited for.
-                (is_over && self.params.peak == PeakChoice::All).then_some(Stop::TooRare)
+                (is_over && !self.params.is_asked_for()).then_some(Stop::TooRare)
             }
             Contribution::Unresolved => {
                 let vain = self.vain.entry(key).or_default();
@@ -141,7 +141,7 @@ mod tests {
                 ("f0/B/b1/b2/b3/b4/b5/b6/b7".to_owned(), Stop::NoCalls)
             ]
         );
-        assert_eq!(session.analysis.status(), Status::RootCauseFound);
+        assert_eq!(session.analysis.status(), Status::Undecided);
     }
 
     /// The ops stay as slow as they were, but no longer in the function that the descent has chosen.
@@ -149,8 +149,8 @@ mod tests {
     fn a_path_into_a_function_that_is_called_no_more_ends_in_words() {
         let program = Program::default()
             .function(0, "f0", &[(1, call(1)), (2, call(2))], |run| {
-                // The descent chooses after 120 ops.
-                match run.op < 125 {
+                // The descent chooses after 147 ops.
+                match run.op < 155 {
                     true => run.call(1, 1),
                     false => run.call(2, 2),
                 }

@@ -1,3 +1,4 @@
 //! Whole analyses of synthetic programs.
 
+mod rates;
 mod scenarios;

@@ -387,12 +387,14 @@ fn causes(peak: &Peak, analysed: &[PeakEntry]) -> Vec<Cause> {
         .iter()
         .max_by_key(common)
         .filter(|entry| common(entry) > 0);
-    let causes = entry.map_or(&[] as &[_], |entry| &entry.root_causes);
+    let causes = entry.into_iter().flat_map(|entry| {
+        let causes = entry.root_causes.iter();
+        causes.map(move |cause| (cause, entry))
+    });
     causes
-        .iter()
-        .map(|cause| Cause {
+        .map(|(cause, entry)| Cause {
             path: cause.path.clone(),
-            words: words::in_words(cause),
+            words: words::in_words(cause, entry),
         })
         .collect()
 }

@@ -30,7 +30,10 @@ impl Page {
                     .number(count)
                     .raw(" calls that were not made)"),
             };
-            self.raw("</th>");
+            self.raw(match row.is_unmeasured() {
+                true => " (not measured)</th>",
+                false => "</th>",
+            });
             for cell in row.cells {
                 let class = if cell.is_cause {
                     "group cause"

@@ -31,8 +31,11 @@ impl Page {
         } else if let Some(site) = &node.site {
             self.raw("called at ").text(site.to_string());
         }
-        if node.count > 0 && node.site.is_some() {
+        if (node.count > 0 || node.unmeasured) && node.site.is_some() {
             self.raw("; ");
+        }
+        if node.unmeasured && node.count == 0 {
+            self.raw("not measured");
         }
         if node.count > 0 {
             let (mean, max) = (self.time(node.mean), self.time(node.max));

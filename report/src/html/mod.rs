@@ -14,6 +14,7 @@ use darc_analysis::{Hz, Resolution};
 use crate::escape::control;
 use crate::markup::Markup;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, ValueContrast};
+use crate::spread::spread;
 use crate::telling::in_words;
 use crate::{svg, waiting, words};
 
@@ -144,7 +145,10 @@ impl Page {
             },
         );
         self.field("engine", words::engine(report.engine));
-        self.field("status", words::status(report.status));
+        self.field(
+            "status",
+            &words::outcome(report.status, report.ended, &report.peaks),
+        );
         let profile = &report.profile;
         self.field(
             "ops",
@@ -159,6 +163,12 @@ impl Page {
                 None => "none completed".to_owned(),
             },
         );
+        if let Some(percentiles) = words::percentiles(self.hz, profile) {
+            self.field("latency", &percentiles);
+        }
+        if let Some(unseen) = words::unseen(profile.ops) {
+            self.field("not seen", &unseen);
+        }
         if let Some(comparison) = &report.comparison {
             let verdict = if comparison.changed {
                 "differs from the stored one"
@@ -231,7 +241,7 @@ impl Page {
         self.section(analysis.prefix, "peaks", "Peaks and their causes");
         self.raw("<div class=\"peaks\">\n");
         for peak in analysis.peaks {
-            self.peak(peak, analysis.profile.resolution);
+            self.peak(peak, analysis.profile.resolution, analysis.ftree);
         }
         self.raw("</div></section>\n");
         self.section(analysis.prefix, "contrast", "What the ops of each peak do");
@@ -312,7 +322,7 @@ impl Page {
         self.raw("</span>");
     }
 
-    fn peak(&mut self, peak: &PeakEntry, resolution: u32) {
+    fn peak(&mut self, peak: &PeakEntry, resolution: u32, ftree: &FtreeNode) {
         self.raw("<details open><summary>");
         self.badge(Some(peak.peak));
         self.raw(" Peak ").number(peak.peak);
@@ -334,7 +344,7 @@ impl Page {
         self.raw("</p>\n");
         for cause in &peak.root_causes {
             self.raw("<p class=\"cause-text\"><strong>")
-                .words(words::in_words(cause))
+                .words(words::in_words(cause, peak))
                 .raw("</strong>");
             for line in waiting::arguments(cause) {
                 self.raw("<br>").words(line);
@@ -372,6 +382,11 @@ impl Page {
                 self.raw("</li>\n");
             }
             self.raw("</ol>\n");
+        }
+        if let Some(spread) = spread(peak, ftree) {
+            self.raw("<p class=\"cause-text\"><strong>")
+                .words(spread)
+                .raw("</strong></p>\n");
         }
         for place in waiting::elsewhere(peak) {
             self.raw("<p class=\"cause-text\"><strong>also waited: ")

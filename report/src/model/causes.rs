@@ -36,6 +36,10 @@ pub enum StopReason {
     SelfTime,
     /// It makes no calls.
     NoCalls,
+    /// The function itself takes the time, or what it calls at sites that could not be measured.
+    PartlyMeasured,
+    /// The time is spread: neither the function itself nor anything that it calls has much of it.
+    Spread,
     /// The path may not become longer.
     MaxDepth,
     /// Its calls cannot be measured.
@@ -47,7 +51,7 @@ pub enum StopReason {
 }
 
 /// A root-cause path.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RootCauseEntry {
     /// The functions' names, f0 first.
@@ -55,8 +59,20 @@ pub struct RootCauseEntry {
     pub path: Vec<String>,
     /// What takes the time.
     pub kind: Kind,
-    /// How often it was among the largest contributors.
+    /// In how many ops it was a main contributor: half of the largest one or more.
     pub maxcount: u64,
+    /// The part of the ops in which it was one, 0 to 1.
+    #[serde(default)]
+    pub share_of_ops: f64,
+    /// The part of the time of the peak's ops that it explains, 0 to 1.
+    #[serde(default)]
+    pub share_of_time: f64,
+    /// The ops that this is known from.
+    #[serde(default)]
+    pub known_from: u64,
+    /// The calls of the last function that could not be measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmeasured: Option<UnmeasuredEntry>,
     /// Why the path ends.
     pub stop: StopReason,
     /// Why the calls of the last function cannot be measured.
@@ -74,6 +90,19 @@ pub struct RootCauseEntry {
     /// Where in the last function the time goes, where that was looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<NarrowedEntry>,
+}
+
+/// Calls of a function that could not be measured.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct UnmeasuredEntry {
+    /// How many call sites,
+    pub sites: u64,
+    /// of so many that it has.
+    pub of_sites: u64,
+    /// What is called there, as far as that is known.
+    #[serde(default)]
+    pub callees: Vec<String>,
 }
 
 /// Where in a function the time goes, by samples of the program counter in ops of the peak.
@@ -128,11 +157,14 @@ pub enum PartKind {
 }
 
 /// One function on a root-cause path and the call that led to it.
-#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Default, Serialize, Deserialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Frame {
     /// The function's name.
     pub name: String,
+    /// The part of the time of the peak's ops that passed in it and below it, 0 to 1.
+    #[serde(default)]
+    pub share_of_time: f64,
     /// Its module's path; absent for system calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,

@@ -32,7 +32,7 @@ pub enum CalleeKind {
 }
 
 /// One fnode and all below it.
-#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Default, Serialize, Deserialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FtreeNode {
     /// The call site; absent for f0.
@@ -64,17 +64,20 @@ pub struct FtreeNode {
     /// The line there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
+    /// Whether its call site could not carry a probe, so that nothing is known of the calls.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unmeasured: bool,
     /// In how many portions its function's calls were measured, one after the other; 0 where all were at once.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub portions: u32,
     /// In which of its caller's portions it is, from 1; 0 where all of the caller's calls were measured at once.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub portion: u32,
-    /// By peak: how often it was among the largest contributors of its parent.
+    /// By peak: in how many ops it was a main contributor of its parent, half of the largest one or more.
     #[serde(default, deserialize_with = "by_peak::deserialize")]
     #[cfg_attr(test, schemars(with = "BTreeMap<u32, u64>"))]
     pub maxcount: BTreeMap<u32, u64>,
-    /// By peak: how often the function itself was, against its own callees.
+    /// By peak: in how many ops the function itself was one, against its own callees.
     #[serde(
         default,
         skip_serializing_if = "BTreeMap::is_empty",
@@ -120,12 +123,14 @@ pub enum DescentState {
     DecidedCallees,
     /// Decided: both.
     DecidedBoth,
+    /// Decided: the time is spread.
+    DecidedSpread,
     /// The path ends here, for the reason in `stop`.
     Ended,
 }
 
 /// What an fnode knows about one peak.
-#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Default, Serialize, Deserialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FnodePeak {
     /// Where the descent stands.
@@ -163,10 +168,53 @@ pub struct FnodePeak {
     pub sum: u64,
     /// How many calls.
     pub count: u64,
-    /// The function's own time in the ops that its self-maxcount counts.
+    /// The function's own time in the ops that `decision_ops` counts.
     pub self_time: u64,
     /// The part of it that went into repeated short calls.
     pub loop_time: u64,
+    /// More about those ops, for the intervals of shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<DecisionSums>,
+    /// What it took of its caller's time, together with the caller's other calls of the same function; at the first of
+    /// these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartEntry>,
+}
+
+/// Sums over the ops that count for a decision, in cycles and square cycles.
+#[derive(Clone, Copy, PartialEq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct DecisionSums {
+    /// The fnode's longest calls.
+    pub time: u64,
+    /// Their squares.
+    pub squares: f64,
+    /// The squares of the function's own time.
+    pub own_squares: f64,
+    /// The products of both.
+    pub own_products: f64,
+}
+
+/// A part of a function's time, summed over ops.
+#[derive(Clone, Copy, PartialEq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PartEntry {
+    /// The sum, in cycles.
+    pub time: u64,
+    /// The sum of the squares, in square cycles.
+    pub squares: f64,
+    /// The sum of the products with the function's time in the same op, in square cycles.
+    pub products: f64,
+}
+
+impl FtreeNode {
+    /// Whether it stands for time in which the thread did not do its work.
+    pub(crate) fn is_away(&self) -> bool {
+        !matches!(
+            self.kind,
+            CalleeKind::Function | CalleeKind::Syscall | CalleeKind::Unknown
+        )
+    }
 }
 
 impl FnodePeak {

@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 pub use causes::{
     Frame, InlinedFrame, Kind, NarrowedEntry, NarrowedStep, PartKind, RootCauseEntry, StopReason,
+    UnmeasuredEntry,
 };
 pub use focus::{Focus, HandOver, HandedOver, Survey, TimePart, TimeTable, Whose};
-pub use ftree::{CalleeKind, DescentState, FnodePeak, FtreeNode};
+pub use ftree::{CalleeKind, DecisionSums, DescentState, FnodePeak, FtreeNode, PartEntry};
 pub use peaks::{ExampleCall, ExampleOp, OffCpuEntry, PeakEntry, WaitPlace};
 pub use probes::{Pause, ProbeCost, Probes, SkippedSite};
 pub use values::{PeakValues, ValueContrast, ValueShare};
@@ -35,6 +36,9 @@ pub struct Report {
     pub engine: Engine,
     /// Where the analysis stood.
     pub status: Status,
+    /// What ended it; absent while it goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
     /// What was analysed.
     pub target: Target,
     /// The function whose latency was analysed.
@@ -92,10 +96,57 @@ pub enum Status {
     RootCauseFound,
     /// Every path ends, one at least because it may not become longer.
     MaxDepthReached,
+    /// It has ended, but what takes the time is not known, or not of enough of it.
+    Undecided,
+    /// Every path ends, and the time is spread: nothing has much of it.
+    Spread,
     /// Some path does not end yet.
     InProgress,
     /// The person did not choose this peak.
     NotAnalysed,
+}
+
+/// What ended an analysis.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Ended {
+    /// Every path ends.
+    Finished,
+    /// The time that it was given was over.
+    Duration,
+    /// The person ended it.
+    Interrupted,
+    /// The program, or a signal to darc, ended it.
+    Mark,
+    /// f0's latencies were not distributed as stored.
+    Changed,
+    /// f0 did not return.
+    Running,
+    /// The target ended, or executed another program.
+    Target,
+    /// It failed.
+    Failed,
+}
+
+impl Report {
+    /// The report of an analysis that has ended: nothing is in progress any more.
+    #[must_use]
+    pub fn ended(mut self, ended: Ended) -> Report {
+        self.ended = Some(ended);
+        let focuses = self.focus.iter_mut();
+        let below = focuses.flat_map(|focus| {
+            let peaks = focus.peaks.iter_mut().map(|peak| &mut peak.status);
+            peaks.chain([&mut focus.status])
+        });
+        let peaks = self.peaks.iter_mut().map(|peak| &mut peak.status);
+        for status in peaks.chain(below).chain([&mut self.status]) {
+            if *status == Status::InProgress {
+                *status = Status::Undecided;
+            }
+        }
+        self
+    }
 }
 
 /// The process.
@@ -161,15 +212,30 @@ pub enum ClockUnit {
 pub struct Parameters {
     /// Ops before peaks are chosen.
     pub start_ops: u64,
-    /// Ops inside the peak between two decisions.
+    /// A decision takes so many ops inside the peak at least, and twenty times as many at most.
     pub decision_ops: u64,
-    /// The share of the largest maxcount that makes a root cause.
-    pub maxcount_percentage: f64,
     /// The longest root-cause path.
     pub max_depth: u64,
     /// The one peak to analyse; absent for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<u32>,
+    /// The ops that are the one peak, where they were named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<RangeEntry>,
+}
+
+/// Ops that were named by their latencies, or by how slow they are among all.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct RangeEntry {
+    /// The shortest latency, in cycles.
+    pub from: u64,
+    /// The longest one.
+    pub to: u64,
+    /// In their place: those above this percentile, in millionths of all ops.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub above: Option<u32>,
 }
 
 /// A file that code was mapped from.
@@ -195,6 +261,28 @@ pub struct ProfileTable {
     /// The buckets that hold ops, from short latencies to long ones.
     #[serde(default)]
     pub buckets: Vec<BucketEntry>,
+    /// The latencies that parts of the ops do not exceed, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percentiles: Option<Percentiles>,
+    /// The same ops in eight buckets per doubling; empty where that is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fine: Vec<BucketEntry>,
+}
+
+/// The latencies that parts of the ops do not exceed, in cycles. Exact to some 10%.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Percentiles {
+    /// Of half of them.
+    pub p50: u64,
+    /// Of 90%.
+    pub p90: u64,
+    /// Of 99%.
+    pub p99: u64,
+    /// Of 99.9%.
+    pub p99_9: u64,
+    /// Of all.
+    pub max: u64,
 }
 
 /// One bucket of a histogram.

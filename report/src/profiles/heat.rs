@@ -132,6 +132,8 @@ mod tests {
                 ops: 0,
                 total: 0,
                 buckets: Vec::new(),
+                percentiles: None,
+                fine: Vec::new(),
             },
             peaks: Vec::new(),
             segments: segments.collect(),

@@ -1,5 +1,7 @@
 //! What became of requests survives being written and read, and figures that cannot be are refused.
 
+use std::sync::LazyLock;
+
 use darc_analysis::requests::in_flight::{InFlight, Service};
 use darc_analysis::requests::of_ops::Given;
 use darc_analysis::simulate::Session;
@@ -14,9 +16,12 @@ use crate::{assemble, json};
 
 /// An analysis of which requests are followed to another thread, with all that belongs together.
 fn handed_over() -> Report {
-    let mut report = golden::handed_over();
-    report.focus[0].peaks = report.peaks.clone();
-    report
+    static REPORT: LazyLock<Report> = LazyLock::new(|| {
+        let mut report = golden::handed_over();
+        report.focus[0].peaks = report.peaks.clone();
+        report
+    });
+    REPORT.clone()
 }
 
 /// The hand-over as a report has it.
@@ -120,13 +125,19 @@ fn happen(requests: &mut InFlight, happenings: &[(u8, i32, u64, u64)]) {
     }
 }
 
+/// An analysis whose peaks are known.
+static SESSION: LazyLock<Session> = LazyLock::new(|| {
+    let mut session = Session::new(fixture::program(), Params::default());
+    session.run(330);
+    session
+});
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn requests_survive_and_more_are_added(before in happenings(), after in happenings()) {
-        let mut session = Session::new(fixture::program(), Params::default());
-        session.run(330);
+        let session = &*SESSION;
         let mut first = InFlight::new(Resolution::default());
         happen(&mut first, &before);
         first.abandon();

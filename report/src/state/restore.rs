@@ -1,16 +1,18 @@
 //! From a result back to an analysis that goes on with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use darc_analysis::requests::in_flight::{Counts, InFlight};
 use darc_analysis::requests::of_ops::{Handed, OpRequests};
 use darc_analysis::{
-    Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Outcome, Params, PathState, PeakRecord,
-    SiteId, Stats, Stop, Stored, Ticks,
+    Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Outcome, Params, Part, PathState,
+    PeakRecord, Profile, SiteId, Stats, Stop, Stored, Ticks,
 };
 
 use super::{StateError, validate};
-use crate::model::{CalleeKind, DescentState, FnodePeak, FtreeNode, HandOver, StopReason};
+use crate::model::{
+    CalleeKind, DescentState, FnodePeak, FtreeNode, HandOver, PartEntry, ProfileTable, StopReason,
+};
 use crate::{Place, Report};
 
 /// The session's ids for places of code; the same place always has the same id.
@@ -41,6 +43,7 @@ pub fn restore(report: &Report, params: Params, ids: &mut dyn Ids) -> Result<Ana
     validate::report(report)?;
     let stored = Stored {
         profile: validate::profile(&report.profile)?,
+        fine: fine(&report.profile)?,
         peaks: report
             .peaks
             .iter()
@@ -49,6 +52,15 @@ pub fn restore(report: &Report, params: Params, ids: &mut dyn Ids) -> Result<Ana
         ftree: ftree(&report.ftree, ids)?,
     };
     Ok(Analysis::resume(params, stored)?)
+}
+
+/// The profile at the resolution of percentiles, and the longest latency, where they are stored.
+fn fine(table: &ProfileTable) -> Result<Option<(Profile, Ticks)>, StateError> {
+    let Some(percentiles) = table.percentiles else {
+        return Ok(None);
+    };
+    let fine = validate::fine(table)?;
+    Ok(Some((fine, Ticks(percentiles.max))))
 }
 
 /// The requests of earlier runs. Those that were in flight are never seen to be served.
@@ -82,6 +94,7 @@ pub fn requests(handover: &HandOver) -> Result<InFlight, StateError> {
 fn ftree(root: &FtreeNode, ids: &mut dyn Ids) -> Result<Ftree, StateError> {
     let mut tree = Ftree::new();
     let mut below = vec![(root, FnodeId::ROOT)];
+    let mut refused_sites = BTreeSet::new();
     while let Some((node, id)) = below.pop() {
         let portion = node.portion.saturating_sub(1) as usize;
         tree.set_portions(id, node.portions as usize, portion);
@@ -112,10 +125,12 @@ fn ftree(root: &FtreeNode, ids: &mut dyn Ids) -> Result<Ftree, StateError> {
             if tree.len() == nodes {
                 return Err(invalid("the same call is there twice"));
             }
+            refused_sites.extend(child.unmeasured.then_some(site));
             below.push((child, child_id));
         }
         below[first..].reverse();
     }
+    tree.refuse(&refused_sites);
     Ok(tree)
 }
 
@@ -150,17 +165,29 @@ fn record(node: &FtreeNode, peak: u32) -> PeakRecord {
     let none = FnodePeak::default();
     let stored = node.peaks.get(&peak).unwrap_or(&none);
     let count = |counts: &BTreeMap<u32, u64>| counts.get(&peak).copied();
+    let sums = stored.decision.unwrap_or_default();
     PeakRecord {
         round: stored.portion.saturating_sub(1) as usize,
         before: stored.maxcount_before,
         maxcount: count(&node.maxcount).unwrap_or(0),
         self_maxcount: count(&node.self_maxcount).unwrap_or(0),
         least_part: Some(stored.least_part).filter(|&part| part > 0),
-        decision_ops: stored.decision_ops,
+        // Ops that were counted in another way count for no decision.
+        decision_ops: stored.decision.map_or(0, |_| stored.decision_ops),
         measured_ops: stored.measured_ops,
         measured_time: Ticks(stored.measured_time),
         missed_ops: stored.missed_ops,
-        self_time: Ticks(stored.self_time),
+        whole: Part {
+            time: Ticks(sums.time),
+            squares: sums.squares,
+            products: sums.squares,
+        },
+        own: Part {
+            time: Ticks(stored.self_time),
+            squares: sums.own_squares,
+            products: sums.own_products,
+        },
+        part: part(stored.part),
         loop_time: Ticks(stored.loop_time),
         stats: Stats {
             ops: stored.ops,
@@ -172,6 +199,15 @@ fn record(node: &FtreeNode, peak: u32) -> PeakRecord {
     }
 }
 
+fn part(stored: Option<PartEntry>) -> Part {
+    let stored = stored.unwrap_or_default();
+    Part {
+        time: Ticks(stored.time),
+        squares: stored.squares,
+        products: stored.products,
+    }
+}
+
 fn state(stored: &FnodePeak) -> PathState {
     match stored.state {
         DescentState::NotChosen => PathState::NotChosen,
@@ -180,8 +216,11 @@ fn state(stored: &FnodePeak) -> PathState {
         DescentState::DecidedSelf => PathState::Decided(Outcome::Itself),
         DescentState::DecidedCallees => PathState::Decided(Outcome::Callees),
         DescentState::DecidedBoth => PathState::Decided(Outcome::Both),
+        DescentState::DecidedSpread => PathState::Decided(Outcome::Spread),
         DescentState::Ended => PathState::Ended(match stored.stop {
             Some(StopReason::NoCalls) => Stop::NoCalls,
+            Some(StopReason::PartlyMeasured) => Stop::PartlyMeasured,
+            Some(StopReason::Spread) => Stop::Spread,
             Some(StopReason::MaxDepth) => Stop::MaxDepth,
             Some(StopReason::NotInstrumentable) => {
                 Stop::NotInstrumentable(stored.reason.clone().unwrap_or_default())

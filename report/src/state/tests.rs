@@ -143,8 +143,9 @@ fn what_cannot_be_is_refused_although_the_checksum_is_right() {
     });
     refuse("resolution", &|report| report.profile.resolution = 0);
     refuse("decision ops", &|report| report.parameters.decision_ops = 0);
-    refuse("percentage", &|report| {
-        report.parameters.maxcount_percentage = -0.5
+    refuse("negative squares", &|report| {
+        let peak = report.ftree.peaks.get_mut(&1).unwrap();
+        peak.decision.get_or_insert_default().squares = -0.5;
     });
     refuse("depth", &|report| report.parameters.max_depth = 100_000);
     refuse("share", &|report| report.peaks[0].share_of_ops = 1.5);
@@ -179,7 +180,7 @@ fn figures_that_are_no_figures_are_refused() {
         ("hz=2000000000", "hz=NaN"),
         ("hz=2000000000", "hz=2000000000 hz=1"),
         ("hz=2000000000", "hz=\"2000000000\""),
-        ("maxcount_percentage=0.9", "maxcount_percentage=1e999"),
+        ("squares=", "squares=1e999"),
         ("engine=\"jump\"", "engine=\"magic\""),
         ("offset=\"0x1000\"", "offset=\"4096\""),
     ] {

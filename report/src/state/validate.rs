@@ -3,14 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use darc_analysis::{Params, PeakChoice, Profile, Resolution, Ticks, profile::histogram::Bucket};
+use darc_analysis::{
+    Params, PeakChoice, Profile, Range, Resolution, Ticks, profile::histogram::Bucket,
+};
 
 use super::{MAX_CELLS, MAX_DEPTH, MAX_RECORDS, StateError};
 use crate::Report;
 use crate::model::CalleeKind;
 use crate::model::{
-    DescentState, FnodePeak, FtreeNode, HandOver, HandedOver, Parameters, PeakEntry, ProfileTable,
-    SCHEMA,
+    BucketEntry, DescentState, FnodePeak, FtreeNode, HandOver, HandedOver, Parameters, PeakEntry,
+    ProfileTable, SCHEMA,
 };
 use crate::profiles::{KIND, ProfileSet};
 
@@ -23,6 +25,7 @@ pub(super) fn report(report: &Report) -> Result<(), StateError> {
         format!("schema {} is not known", report.schema)
     })?;
     let resolution = profile(&report.profile)?.resolution();
+    fine(&report.profile)?;
     params(&report.parameters, resolution)?;
     analysis(&report.profile, &report.peaks, &report.ftree)?;
     let values = report.values.iter();
@@ -41,6 +44,7 @@ pub(super) fn report(report: &Report) -> Result<(), StateError> {
     for focus in &report.focus {
         share("share_of_time", focus.share_of_time)?;
         profile(&focus.profile)?;
+        fine(&focus.profile)?;
         if let Some(handover) = &focus.handover {
             handed_over(handover, report)?;
         }
@@ -147,10 +151,13 @@ pub(super) fn params(from: &Parameters, resolution: Resolution) -> Result<Params
     let params = Params {
         start_ops: from.start_ops,
         decision_ops: from.decision_ops,
-        maxcount_percentage: from.maxcount_percentage,
         max_depth: usize::try_from(from.max_depth).map_err(|error| invalid(&error))?,
         resolution,
         peak: from.peak.map_or(PeakChoice::All, PeakChoice::One),
+        range: from.range.map(|range| match range.above {
+            Some(percentile) => Range::Above(percentile),
+            None => Range::Between(Ticks(range.from), Ticks(range.to)),
+        }),
     };
     params.validate().map_err(|error| invalid(&error))?;
     Ok(params)
@@ -191,6 +198,24 @@ pub fn profile(table: &ProfileTable) -> Result<Profile, StateError> {
         format!("profile: the buckets hold {ops} ops, not {}", table.ops)
     })?;
     Ok(profile)
+}
+
+/// The profile at the resolution of percentiles that a table describes: of no more ops than the profile has.
+pub(super) fn fine(table: &ProfileTable) -> Result<Profile, StateError> {
+    let entries = table.fine.iter();
+    let sum = |of: fn(&BucketEntry) -> u64| entries.clone().map(of).fold(0, u64::saturating_add);
+    let fine = profile(&ProfileTable {
+        resolution: Resolution::FINE.get(),
+        ops: sum(|entry| entry.ops),
+        total: sum(|entry| entry.total),
+        buckets: table.fine.clone(),
+        percentiles: None,
+        fine: Vec::new(),
+    })?;
+    ensure(fine.count() <= table.ops, || {
+        "profile: its fine buckets hold more ops than it has".to_owned()
+    })?;
+    Ok(fine)
 }
 
 /// Checks a set of profiles.
@@ -255,6 +280,12 @@ fn analysis(
         })?;
         share("share_of_ops", peak.share_of_ops)?;
         share("share_of_time", peak.share_of_time)?;
+        for cause in &peak.root_causes {
+            share("share_of_time", cause.share_of_time)?;
+            for frame in &cause.frames {
+                share("share_of_time", frame.share_of_time)?;
+            }
+        }
         ensure(
             peak.ops <= profile.ops && peak.total <= profile.total,
             || format!("peak {number} has more ops than the profile"),
@@ -320,6 +351,14 @@ fn analysis(
 }
 
 fn fnode_peak(record: &FnodePeak) -> Result<(), StateError> {
+    let sums = record.decision.unwrap_or_default();
+    let part = record.part.unwrap_or_default();
+    let of_sums = [sums.squares, sums.own_squares, sums.own_products];
+    for sum in of_sums.into_iter().chain([part.squares, part.products]) {
+        ensure(sum.is_finite() && sum >= 0.0, || {
+            format!("{sum} is no sum of squares")
+        })?;
+    }
     ensure(
         (record.state == DescentState::Ended) == record.stop.is_some(),
         || "an fnode's path ends without a reason, or has one and does not end".to_owned(),

@@ -1,9 +1,10 @@
 //! One block per peak: how much it matters, and the paths to what takes the time.
 
 use super::{Page, narrowed};
-use crate::model::{PeakEntry, Report, RootCauseEntry, Status};
+use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, RootCauseEntry, Status};
+use crate::spread::spread;
 use crate::waiting::{arguments, away, elsewhere, waiting};
-use crate::words::{self, frame_lines, in_words, path, percent, status};
+use crate::words::{self, frame_lines, hops, in_words, path, percent, status};
 
 pub(super) fn write(page: &mut Page, report: &Report) {
     if report.peaks.is_empty() {
@@ -13,13 +14,18 @@ pub(super) fn write(page: &mut Page, report: &Report) {
             report.parameters.start_ops
         ));
     }
-    peaks(page, &report.peaks, report.profile.resolution);
+    peaks(page, &report.peaks, &report.profile, &report.ftree);
 }
 
 /// The blocks of several peaks of one profile.
-pub(super) fn peaks(page: &mut Page, peaks: &[PeakEntry], resolution: u32) {
+pub(super) fn peaks(
+    page: &mut Page,
+    peaks: &[PeakEntry],
+    profile: &ProfileTable,
+    ftree: &FtreeNode,
+) {
     for peak in peaks {
-        let range = words::range(page.hz, peak, resolution)
+        let range = words::range(page.hz, peak, profile.resolution)
             .map_or_else(String::new, |range| format!(", {range}"));
         page.blank();
         page.heading(&format!(
@@ -40,7 +46,10 @@ pub(super) fn peaks(page: &mut Page, peaks: &[PeakEntry], resolution: u32) {
             page.line("  no path was found");
         }
         for cause in &peak.root_causes {
-            root_cause(page, cause);
+            root_cause(page, cause, peak);
+        }
+        if let Some(spread) = spread(peak, ftree) {
+            page.sentence(2, &spread);
         }
         for place in elsewhere(peak) {
             page.line(&format!("  also waited: {}", path(&place.path)));
@@ -51,9 +60,9 @@ pub(super) fn peaks(page: &mut Page, peaks: &[PeakEntry], resolution: u32) {
     }
 }
 
-fn root_cause(page: &mut Page, cause: &RootCauseEntry) {
-    page.line(&format!("  {}", path(&cause.path)));
-    page.line(&format!("    {}", in_words(cause)));
+fn root_cause(page: &mut Page, cause: &RootCauseEntry, peak: &PeakEntry) {
+    page.sentence(2, &hops(cause));
+    page.sentence(4, &in_words(cause, peak));
     for line in arguments(cause) {
         page.line(&format!("    {line}"));
     }

@@ -53,6 +53,10 @@ fn table(page: &mut Page, ftree: &FtreeNode, peaks: &[PeakEntry]) {
         page.line(&heads);
         for (row, name) in rows.iter().zip(&names) {
             let mut line = format!("  {:name_width$}", shorten(name, name_width));
+            if row.is_unmeasured() {
+                page.line(&format!("{line}  not measured"));
+                continue;
+            }
             for cell in &row.cells[first..first + columns.len()] {
                 line.push_str(&text(page, *cell));
             }

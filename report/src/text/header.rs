@@ -18,7 +18,8 @@ pub(super) fn write(page: &mut Page, report: &Report) {
         page.field("defined at", &place);
     }
     page.field("engine", words::engine(report.engine));
-    page.field("status", words::status(report.status));
+    let outcome = words::outcome(report.status, report.ended, &report.peaks);
+    page.field("status", &outcome);
     let profile = &report.profile;
     let ops = match profile.total.checked_div(profile.ops) {
         Some(mean) => format!(
@@ -33,6 +34,12 @@ pub(super) fn write(page: &mut Page, report: &Report) {
         None => "none completed".to_owned(),
     };
     page.field("ops", &ops);
+    if let Some(percentiles) = words::percentiles(page.hz, profile) {
+        page.field("latency", &percentiles);
+    }
+    if let Some(unseen) = words::unseen(profile.ops) {
+        page.sentence(2, &unseen);
+    }
     if let Some(comparison) = &report.comparison {
         let verdict = if comparison.changed {
             "differs from the stored one"

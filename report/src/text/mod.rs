@@ -1,9 +1,10 @@
 //! The report for people.
 //!
-//! Sections in the order of the questions: what was analysed, what its latencies look like, why each peak
-//! is there, what the ops of one peak do that those of another do not, and what the measuring did.
+//! Sections in the order of the questions: what was analysed, the answer in a line for each peak, what the latencies look like,
+//! why each peak is there, what the ops of one peak do that those of another do not, and what the measuring did.
 //! Everything that came from the target is escaped here.
 
+mod answer;
 mod causes;
 mod contrast;
 mod handover;
@@ -55,6 +56,7 @@ pub fn render(report: &Report, style: Style) -> String {
     match &report.time {
         Some(table) if report.profile.ops == 0 => time::write(&mut page, table),
         _ => {
+            answer::write(&mut page, &report.peaks, &report.profile);
             histogram::write(&mut page, report);
             causes::write(&mut page, report);
             contrast::write(&mut page, &report.ftree, &report.peaks, &report.values);
@@ -83,8 +85,13 @@ pub fn render(report: &Report, style: Style) -> String {
                     .unwrap_or(0)
             )
         ));
+        if let Some(percentiles) = words::percentiles(page.hz, &focus.profile) {
+            page.line(&format!("  {percentiles}"));
+        }
+        answer::write(&mut page, &focus.peaks, &focus.profile);
+        page.blank();
         histogram::buckets(&mut page, &focus.profile, &focus.peaks);
-        causes::peaks(&mut page, &focus.peaks, focus.profile.resolution);
+        causes::peaks(&mut page, &focus.peaks, &focus.profile, &focus.ftree);
         contrast::write(&mut page, &focus.ftree, &focus.peaks, &focus.values);
     }
     probes::write(&mut page, report);
@@ -112,6 +119,26 @@ impl Page {
     fn line(&mut self, line: &str) {
         self.text.push_str(line.trim_end());
         self.text.push('\n');
+    }
+
+    /// A sentence, over as many lines as it needs; those after the first are indented by two more columns.
+    fn sentence(&mut self, indent: usize, sentence: &str) {
+        let mut line = " ".repeat(indent);
+        let mut is_begun = false;
+        for word in sentence.split(' ') {
+            let length = line.chars().count() + 1 + word.chars().count();
+            if is_begun && length > self.width {
+                self.line(&line);
+                line = " ".repeat(indent + 2);
+                is_begun = false;
+            }
+            if is_begun {
+                line.push(' ');
+            }
+            line.push_str(word);
+            is_begun = true;
+        }
+        self.line(&line);
     }
 
     fn blank(&mut self) {

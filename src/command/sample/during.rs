@@ -6,28 +6,31 @@ use std::ffi::OsString;
 use std::sync::mpsc::{self, Receiver};
 
 use darc_analysis::{Params, Peak, PeakChoice, Ticks, find_peaks};
+use darc_process::claim::Claim;
+use darc_process::clock::Moment;
+use darc_process::modules::Modules;
+use darc_process::{self, Ending, Libraries, Limits, Process};
 use darc_record::Op;
 use darc_symbols::NameSpec;
 use darc_tracer::engine::jump::{self, Jump};
 use darc_tracer::launch;
 use darc_tracer::perf::clock::Clock;
+use darc_tracer::plan::Mark;
 use nix::sys::signal::SigSet;
 
-use super::super::attach::checked;
-use super::super::conduct::{claim, tracing_failed};
-use super::super::started;
 use super::Sampler;
+use crate::command::shared::started;
+use crate::command::shared::target::checked;
+use crate::command::shared::target::{claim, tracing_failed};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{DuringPeak, Preemption, SampleOptions, SampleTarget, Verbosity};
 use crate::output::Output;
 use crate::sampling::during::{DuringOps, Window};
 use crate::sampling::profile::During;
-use crate::session::claim::Claim;
-use crate::session::clock::Moment;
-use crate::session::investigation::Investigation;
+use crate::session::Session;
+use crate::session::catalog::Catalog;
+use crate::session::descent::investigation::Investigation;
 use crate::session::onlooker::{Onlooker, Seen};
-use crate::session::program;
-use crate::session::{Ending, Libraries, Limits, Session};
 use crate::terminal::live::{Progress, Screen};
 use crate::terminal::warning;
 
@@ -37,6 +40,8 @@ pub(super) struct Conduct<'a> {
     options: &'a SampleOptions,
     during: &'a DuringPeak,
     mask: &'a SigSet,
+    modules: Modules,
+    catalog: Catalog,
     investigation: Investigation,
     calibration: jump::Calibration,
     ops: Receiver<Op>,
@@ -112,6 +117,8 @@ impl<'a> Conduct<'a> {
             options,
             during,
             mask,
+            modules: Modules::default(),
+            catalog: Catalog::default(),
             investigation: Investigation {
                 preemption: Preemption::Counted,
                 ops_to: Some(to),
@@ -141,15 +148,16 @@ impl<'a> Conduct<'a> {
                 ));
             }
         };
-        let shown = clock_error
-            .and_then(|error| self.show(error, output))
-            .map_err(|failure| match started {
-                Some(pid) => started::wait_after(failure, pid, &self.sampler.interrupts),
-                None => failure,
-            })?;
-        match (shown, self.sampler.exit_status(started)?) {
-            (ExitStatus::NoOps, ExitStatus::Done) => Ok(ExitStatus::NoOps),
-            (_, ended) => Ok(ended),
+        let shown = clock_error.and_then(|error| self.show(error, output));
+        match (shown, started) {
+            (Err(failure), Some(pid)) => {
+                started::ends_despite(failure, pid, &self.sampler.interrupts)
+            }
+            (Err(failure), None) => Err(failure),
+            (Ok(shown), _) => match (shown, self.sampler.exit_status(started)) {
+                (ExitStatus::NoOps, ExitStatus::Done) => Ok(ExitStatus::NoOps),
+                (_, ended) => Ok(ended),
+            },
         }
     }
 
@@ -162,7 +170,7 @@ impl<'a> Conduct<'a> {
             let watched = self.sampler.collector.add_thread(pid);
             watched.class(FailureKind::Target).map(|_| claim)
         });
-        let _claim = prepared.inspect_err(|_| program::end(pid))?;
+        let _claim = prepared.inspect_err(|_| darc_process::end(pid))?;
         self.sampler.know(pid);
         let clock_error = match Jump::launched(thread) {
             Ok(engine) => self.measure(pid, engine, Libraries::NotLoadedYet),
@@ -176,14 +184,14 @@ impl<'a> Conduct<'a> {
         let warnings = &mut self.sampler.warnings;
         let pid = checked(pid, |note| warnings.push(note.to_string()))?;
         let _claim: Claim = claim(pid)?;
-        self.sampler.add_process(pid)?;
+        self.sampler.add_only(pid)?;
         let engine = Jump::attach(pid).map_err(|error| tracing_failed(&error, pid))?;
         self.measure(pid, engine, Libraries::Loaded)
     }
 
     /// Shows what was found.
     fn show(&mut self, clock_error: Ticks, output: Option<Output>) -> Result<ExitStatus, Failure> {
-        let warnings = self.investigation.modules.take_warnings();
+        let warnings = self.modules.take_warnings();
         self.investigation.warnings.extend(warnings);
         self.sampler
             .warnings
@@ -222,19 +230,17 @@ impl<'a> Conduct<'a> {
         }));
         let limits = Limits {
             deadline,
-            interrupts: &interrupts,
-            onlooker: Some(&listening),
-            enough: None,
+            interrupts: &*interrupts,
+            until: Some(Mark::End),
         };
         let mut progress = Progress::new(Verbosity::Quiet, Screen::SharedWithTarget);
         let session = Session::new(
-            pid,
+            Process::new(pid, &mut self.modules, Box::new(engine), libraries),
+            &mut self.catalog,
             &mut self.investigation,
-            Box::new(engine),
-            libraries,
             &mut progress,
         );
-        let ending = session.run(limits);
+        let ending = session.seen_by(Some(&listening)).run(limits);
         let mut listener = listening.0.into_inner();
         listener.clock.tick();
         listener.sampler.read_rest();

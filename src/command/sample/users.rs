@@ -3,11 +3,8 @@
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 
-use darc_tracer::threads;
-
-use crate::exit::{Failure, FailureKind};
-
 use super::{Sampler, processes};
+use crate::exit::{Failure, FailureKind};
 
 /// The processes of a user.
 pub(super) struct Users {
@@ -74,12 +71,8 @@ impl Users {
             if sampler.recording.processes.knows_running(pid) {
                 continue;
             }
-            match sampler.add_process(pid) {
-                Ok(()) => {}
-                // It has ended since, or had already and nobody has asked how.
-                Err(_) if threads::state(pid).is_none_or(|state| "ZX".contains(state)) => {}
-                Err(failure) => return Err(failure),
-            }
+            // One that has ended is left out.
+            sampler.add_process(pid)?;
         }
         sampler.collector.enable();
         Ok(())

@@ -1,8 +1,7 @@
 //! The file of `--record`: a sample of everything that is watched in each line.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::per_second;
 use crate::exit::{Failure, FailureKind};
+use crate::output::open_in_place;
 use crate::session::watching::{Item, Watching};
 
 /// A file that samples are written to as they come.
@@ -25,12 +25,7 @@ pub(super) struct Record {
 impl Record {
     /// Opens the file, and leaves what is in it. Waits for nobody: a named pipe needs a reader already (fifo(7)).
     pub(super) fn open(path: &Path) -> Result<Record, Failure> {
-        let opened = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-            .open(path);
+        let opened = open_in_place(path);
         let blocking = |file: File| -> io::Result<File> {
             let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?);
             fcntl(&file, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;
@@ -61,7 +56,7 @@ impl Record {
     /// Writes the last sample of each item.
     pub(super) fn write(
         &mut self,
-        watching: &Watching,
+        watching: &Watching<'_>,
         time: Duration,
         hz: Hz,
     ) -> Result<(), Failure> {
@@ -114,9 +109,10 @@ mod tests {
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert!(Record::open(&pipe).unwrap_err().text().contains("pipe"));
         let path = folder.path().join("record");
-        std::fs::write(&path, "earlier").unwrap();
+        let earlier = r#"{"functions":[],"pauses_us":[]}"#;
+        std::fs::write(&path, earlier).unwrap();
         let mut record = Record::open(&path).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "earlier");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), earlier);
         record.begin().unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
         Record::open(Path::new("/dev/null"))

@@ -4,16 +4,15 @@
 use std::collections::BTreeSet;
 
 use darc_disasm::{Operand, SiteKind, Target};
+use darc_process::modules::{CodeRef, ModuleId};
+use darc_process::plt::{Destination, exported};
+use darc_process::{Process, return_address};
 use darc_symbols::{FunctionKind, Image, LookupError, NameSpec, escape};
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::Engine;
+use darc_tracer::engine::Engine as _;
+use darc_tracer::engine::jump::Profiler;
 
-use crate::session::callee::{Destination, behind_plt, exported};
-use crate::session::code::CodeCache;
-use crate::session::modules::{CodeRef, ModuleId, Modules};
-use crate::session::return_address;
-
-use super::refused;
+use crate::session::profiling::refused;
 
 /// More functions than this are not profiled at once: their probes would need some tens of megabytes.
 pub const MOST_FUNCTIONS: usize = 4000;
@@ -55,24 +54,17 @@ pub struct Found {
 }
 
 /// Where functions are looked for.
-pub struct Source<'a> {
-    /// The files that are loaded.
-    pub modules: &'a Modules,
-    /// For reading the program's own code.
-    pub engine: &'a dyn Engine,
-    /// Code that has been read.
-    pub code: &'a mut CodeCache,
-}
+pub struct Source<'a>(pub &'a Process<'a, Profiler>);
 
 impl Source<'_> {
     /// Finds all that is wanted.
-    pub fn find(&mut self, wanted: &[Wanted]) -> Found {
+    pub fn find(&self, wanted: &[Wanted]) -> Found {
         let mut found = Found::default();
         for wanted in wanted {
             match wanted {
                 Wanted::Named(spec) => match self.named(spec) {
                     Ok(places) => {
-                        let program = self.modules.loaded().first().copied();
+                        let program = self.0.modules().loaded().first().copied();
                         if places.iter().any(|place| Some(place.module) != program) {
                             found.scope = Scope::Libraries;
                         }
@@ -95,7 +87,7 @@ impl Source<'_> {
                         module: None,
                         name: "*".to_owned(),
                     };
-                    let program = self.modules.loaded().into_iter().take(1);
+                    let program = self.0.modules().loaded().into_iter().take(1);
                     let places: Vec<_> = program.flat_map(|id| self.in_module(id, &all)).collect();
                     if places.is_empty() {
                         let note = "the program itself names no functions, it may be stripped";
@@ -110,7 +102,7 @@ impl Source<'_> {
 
     fn add(&self, places: Vec<CodeRef>, found: &mut Found) {
         for place in places {
-            let module = self.modules.get(place.module);
+            let module = self.0.modules().get(place.module);
             let file = module.path.rsplit('/').next().unwrap_or_default();
             let function = module
                 .image
@@ -119,7 +111,7 @@ impl Source<'_> {
             let strange = function.and_then(|function| refused::reason(file, function));
             let reason = strange
                 .map(str::to_owned)
-                .or_else(|| return_address::is_used(self.modules, place));
+                .or_else(|| return_address::is_used(self.0.modules(), place));
             match reason {
                 Some(reason) => found.refused.push((place, reason)),
                 None => drop(found.functions.insert(place)),
@@ -128,7 +120,7 @@ impl Source<'_> {
     }
 
     fn in_module(&self, id: ModuleId, spec: &NameSpec) -> Vec<CodeRef> {
-        let Some(image) = &self.modules.get(id).image else {
+        let Some(image) = &self.0.modules().get(id).image else {
             return Vec::new();
         };
         let start = image.entry();
@@ -145,9 +137,9 @@ impl Source<'_> {
     /// All functions of a name: the program's own before those of libraries, unless a library is named.
     fn named(&self, spec: &NameSpec) -> Result<Vec<CodeRef>, LookupError> {
         if let NameSpec::Address(addr) = spec {
-            return Ok(vec![self.modules.entry(*addr)?]);
+            return Ok(vec![self.0.modules().entry(*addr)?]);
         }
-        let loaded = self.modules.loaded();
+        let loaded = self.0.modules().loaded();
         let own = loaded.iter().take(1).copied();
         let own: Vec<CodeRef> = own.flat_map(|id| self.in_module(id, spec)).collect();
         if !own.is_empty() {
@@ -156,7 +148,7 @@ impl Source<'_> {
         let mut best = None;
         let mut places: Vec<CodeRef> = Vec::new();
         for &id in &loaded {
-            let Some(image) = &self.modules.get(id).image else {
+            let Some(image) = &self.0.modules().get(id).image else {
                 continue;
             };
             let Some(rank) = image.find(spec).into_iter().map(|found| found.rank).min() else {
@@ -174,7 +166,7 @@ impl Source<'_> {
         }
         let images: Vec<&Image> = loaded
             .iter()
-            .filter_map(|&id| self.modules.get(id).image.as_ref())
+            .filter_map(|&id| self.0.modules().get(id).image.as_ref())
             .collect();
         match darc_symbols::resolve(spec, &images) {
             Err(error) => Err(error),
@@ -183,13 +175,13 @@ impl Source<'_> {
         }
     }
 
-    fn callees(&mut self, spec: &NameSpec, callers: &[CodeRef], found: &mut Found) {
+    fn callees(&self, spec: &NameSpec, callers: &[CodeRef], found: &mut Found) {
         let (mut by_pointer, mut known) = (0, 0);
         for &caller in callers {
-            let Some(entry) = self.modules.locate(caller) else {
+            let Some(entry) = self.0.modules().locate(caller) else {
                 continue;
             };
-            match self.code.scan(entry, self.modules, self.engine) {
+            match self.0.scan(entry) {
                 Ok(scanned) => {
                     let mut places = Vec::new();
                     for site in &scanned.sites {
@@ -233,15 +225,15 @@ impl Source<'_> {
     }
 
     fn direct(&self, addr: TargetAddr) -> Option<CodeRef> {
-        let place = self.modules.place(addr)?;
-        let image = self.modules.get(place.module).image.as_ref();
+        let place = self.0.modules().place(addr)?;
+        let image = self.0.modules().get(place.module).image.as_ref();
         let Some(imported) = image.and_then(|image| image.plt_name(place.addr)) else {
             return Some(place);
         };
-        match behind_plt(self.modules, self.engine, addr, place) {
-            Destination::Known(behind) if behind != addr => self.modules.place(behind),
-            Destination::Expected(behind) => self.modules.place(behind),
-            Destination::Known(_) | Destination::Unbound => self.exported(&imported),
+        match self.0.destination(place) {
+            Ok(Destination::Known(behind)) if behind != addr => self.0.modules().place(behind),
+            Ok(Destination::Expected(behind)) => self.0.modules().place(behind),
+            _ => self.exported(&imported),
         }
     }
 
@@ -255,17 +247,23 @@ impl Source<'_> {
         }
         let slot = TargetAddr(memory.displacement as u64);
         // The table is no code, but lies in the same file.
-        let imported = self.modules.loaded().into_iter().find_map(|id| {
-            let image = self.modules.get(id).image.as_ref()?;
-            let start = self.modules.locate(CodeRef {
+        let imported = self.0.modules().loaded().into_iter().find_map(|id| {
+            let image = self.0.modules().get(id).image.as_ref()?;
+            let start = self.0.modules().locate(CodeRef {
                 module: id,
                 addr: image.entry(),
             })?;
             let offset = slot.0.wrapping_sub(start.0);
             image.got_name(darc_symbols::FileAddr(image.entry().0.wrapping_add(offset)))
         });
-        let bound = self.engine.memory().read_word(slot).ok().map(TargetAddr);
-        let bound = bound.and_then(|target| self.modules.place(target));
+        let bound = self
+            .0
+            .engine()
+            .memory()
+            .read_word(slot)
+            .ok()
+            .map(TargetAddr);
+        let bound = bound.and_then(|target| self.0.modules().place(target));
         bound
             .filter(|_| imported.is_some())
             .or_else(|| self.exported(&imported?))
@@ -273,7 +271,7 @@ impl Source<'_> {
 
     /// The library function of exactly this name.
     fn exported(&self, name: &str) -> Option<CodeRef> {
-        exported(self.modules, name).next()
+        exported(self.0.modules(), name).next()
     }
 }
 

@@ -6,27 +6,23 @@
 pub(super) mod choice;
 mod refused;
 pub mod summary;
+pub mod syscalls;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use darc_record::{Ticks, Tsc};
-use darc_symbols::LookupError;
-use darc_tracer::engine::ProbeCost;
-use darc_tracer::engine::jump::{Counts, Profiler};
-use darc_tracer::plan::{CountedFunction, Plan};
-
 use darc_analysis::profile::histogram::Bucket;
 use darc_analysis::{Profile, Resolution};
-
-use super::code::CodeCache;
-use super::entrances;
-use super::hooks::Hooks;
-use super::modules::{CodeRef, Modules};
-use super::program;
-use super::startup::{Changes, Startup};
-use super::{EXECUTED, Ending, Libraries, Limits, SessionError, check_program};
+use darc_process::modules::{CodeRef, Modules};
+use darc_process::{
+    Changes, Ending, Event, Libraries, Limits, Process, ProcessError, entry_points, guarded,
+};
+use darc_record::{Ticks, Tsc};
+use darc_symbols::LookupError;
+use darc_tracer::engine::jump::{Counts, Profiler};
+use darc_tracer::engine::{Discard, Engine as _, ProbeCost};
+use darc_tracer::plan::{CountedFunction, Plan};
 
 pub use choice::{MOST_FUNCTIONS, Wanted};
 use choice::{Scope, Source};
@@ -122,8 +118,6 @@ pub fn profile(counts: &Counts, resolution: Resolution) -> Profile {
 /// All that is known in the end.
 #[derive(Debug, Default)]
 pub struct Measured {
-    /// The files.
-    pub modules: Modules,
     /// The functions, called or not.
     pub members: Vec<Member>,
     /// Those without a probe, with the reason.
@@ -148,17 +142,13 @@ pub trait Onlooker: std::fmt::Debug {
     fn is_asked(&self) -> bool;
 
     /// What has been measured so far, after somebody has asked.
-    fn tell(&self, measured: &Measured);
+    fn tell(&self, modules: &Modules, measured: &Measured);
 }
 
 /// One process whose functions are being profiled.
 pub struct Profiling<'a> {
-    pid: i32,
+    process: Process<'a, Profiler>,
     question: &'a Question,
-    profiler: Profiler,
-    code: CodeCache,
-    hooks: Hooks,
-    startup: Startup,
     slots: HashMap<CodeRef, u32>,
     measured: &'a mut Measured,
     /// A named library is not there: it may be loaded later.
@@ -167,22 +157,16 @@ pub struct Profiling<'a> {
 }
 
 impl<'a> Profiling<'a> {
-    /// Takes charge of a process.
+    /// Profiles functions of a process.
     pub fn new(
-        pid: i32,
+        process: Process<'a, Profiler>,
         question: &'a Question,
-        profiler: Profiler,
-        libraries: Libraries,
         measured: &'a mut Measured,
     ) -> Profiling<'a> {
-        measured.cost = profiler.cost();
+        measured.cost = process.engine().cost();
         Profiling {
-            pid,
+            process,
             question,
-            profiler,
-            code: CodeCache::default(),
-            hooks: Hooks::default(),
-            startup: Startup::of(libraries),
             slots: HashMap::new(),
             measured,
             waiting: false,
@@ -203,15 +187,12 @@ impl<'a> Profiling<'a> {
     ///
     /// # Errors
     /// Why measuring could not begin or go on. The target has been restored all the same.
-    pub fn run(mut self, limits: Limits<'_>) -> Result<Ending, SessionError> {
-        let outcome = self.measure(limits);
-        let outcome = self.startup.judge(self.pid, outcome);
-        let unregistered = self.profiler.unregistered();
+    pub fn run(mut self, limits: Limits<'_>) -> Result<Ending, ProcessError> {
+        let outcome = guarded(|| self.measure(limits));
+        let unregistered = self.process.engine().unregistered();
         let end = darc_tracer::tsc();
-        let restored = self.profiler.finish();
-        self.measured
-            .warnings
-            .extend(program::left_behind(self.pid, &restored));
+        let outcome = self.process.finish(outcome);
+        self.measured.warnings.extend(self.process.take_warnings());
         if let Some((_, until)) = &mut self.measured.period {
             *until = end;
         }
@@ -221,14 +202,16 @@ impl<'a> Profiling<'a> {
         }
         self.take_counts(end, (segments > 0).then_some(segments));
         self.warn_of_losses(unregistered);
-        let counters = self.profiler.counters();
+        let counters = self.process.engine().counters();
         self.measured.pauses = counters.pauses;
         self.measured.bytes_differing = counters.bytes_differing;
-        program::finish(outcome, self.profiler.end(), restored)
+        outcome
     }
 
-    fn measure(&mut self, limits: Limits<'_>) -> Result<Ending, SessionError> {
-        self.look_at_libraries()?;
+    fn measure(&mut self, limits: Limits<'_>) -> Result<Ending, ProcessError> {
+        if self.process.refresh()? {
+            self.look_at_libraries()?;
+        }
         let mut deadline = None;
         let mut segment_ends = None;
         let mut timed = false;
@@ -242,17 +225,13 @@ impl<'a> Profiling<'a> {
             let slice = next.map_or(SLICE, |at| {
                 SLICE.min(at.saturating_duration_since(Instant::now()))
             });
-            self.startup.goes_on();
-            let notice = self.profiler.poll(slice)?;
-            if let Some(ending) = notice.and_then(Ending::of_target) {
-                if ending == Ending::Exec {
-                    self.measured.warnings.push(EXECUTED.to_owned());
-                }
-                return Ok(ending);
-            }
-            if notice.is_some() {
-                self.startup.noticed();
-                self.look_at_libraries()?;
+            let limits = Limits { deadline, ..limits };
+            let event =
+                (self.process).poll(limits, |engine, _| engine.poll(slice, &mut Discard))?;
+            match event {
+                Event::Ended(ending) => return Ok(ending),
+                Event::CodeChanged => self.look_at_libraries()?,
+                Event::Nothing => {}
             }
             if segment_ends.is_some_and(|at| Instant::now() >= at) {
                 self.end_segment();
@@ -261,36 +240,14 @@ impl<'a> Profiling<'a> {
             if let Some(onlooker) = self.onlooker.filter(|onlooker| onlooker.is_asked()) {
                 self.tell(onlooker);
             }
-            let limits = Limits { deadline, ..limits };
-            if let Some(ending) = limits.reached() {
-                return Ok(ending);
-            }
         }
     }
 
     /// Code came or went: finds the functions among what is loaded now, and probes them.
-    fn look_at_libraries(&mut self) -> Result<(), SessionError> {
-        // When this fails the poll that follows says how the target ended.
-        let Ok(new) = self.measured.modules.refresh(self.pid) else {
-            return Ok(());
-        };
-        if self.measured.modules.loaded().is_empty() {
-            return Ok(());
-        }
-        check_program(&self.measured.modules)?;
-        if new || self.hooks == Hooks::default() {
-            self.hooks = Hooks::find(&self.measured.modules);
-        }
-        self.startup.looked(&self.hooks);
-        self.code.clear();
-        let found = Source {
-            modules: &self.measured.modules,
-            engine: self.profiler.engine(),
-            code: &mut self.code,
-        }
-        .find(&self.question.wanted);
+    fn look_at_libraries(&mut self) -> Result<(), ProcessError> {
+        let found = Source(&self.process).find(&self.question.wanted);
         if found.functions.len() > MOST_FUNCTIONS {
-            return Err(SessionError::Unsuitable(format!(
+            return Err(ProcessError::Unsuitable(format!(
                 "{} functions fit, more than the {MOST_FUNCTIONS} that can be profiled at once; narrow the names",
                 found.functions.len()
             )));
@@ -314,7 +271,7 @@ impl<'a> Profiling<'a> {
     }
 
     /// A library that was named and is not there may be loaded later; anything else is an error.
-    fn consider_missing(&mut self, error: LookupError, starting: bool) -> Result<(), SessionError> {
+    fn consider_missing(&mut self, error: LookupError, starting: bool) -> Result<(), ProcessError> {
         match error {
             _ if starting => Ok(()),
             LookupError::NoSuchModule { .. } if !self.waiting => {
@@ -325,23 +282,22 @@ impl<'a> Profiling<'a> {
             }
             LookupError::NoSuchModule { .. } => Ok(()),
             // It was there: its library has been unloaded.
-            _ if self.waiting || self.startup.changes() == Changes::Later => Ok(()),
+            _ if self.waiting || self.process.changes() == Changes::Later => Ok(()),
             error => Err(error.into()),
         }
     }
 
     /// Probes these; there is to be room for as many as are `expected`.
-    fn probe(&mut self, functions: Vec<CodeRef>, expected: usize) -> Result<(), SessionError> {
-        let mut plan = self.hooks.plan();
-        let engine = self.profiler.engine();
+    fn probe(&mut self, functions: Vec<CodeRef>, expected: usize) -> Result<(), ProcessError> {
+        let mut plan = self.process.hooks();
         for place in functions {
-            let modules = &self.measured.modules;
+            let modules = self.process.modules();
             let Some(entry) = modules.locate(place) else {
                 continue;
             };
-            let scanned = match entrances::ends(modules, place) {
+            let scanned = match entry_points::ends(modules, place) {
                 Err(reason) => Err(reason),
-                Ok(ends) => (self.code.scan(entry, modules, engine)).map(|code| (code, ends)),
+                Ok(ends) => self.process.scan(entry).map(|code| (code, ends)),
             };
             match scanned {
                 Ok((scanned, ends)) => {
@@ -359,17 +315,18 @@ impl<'a> Profiling<'a> {
                 Err(reason) => drop(self.measured.refused.insert(place, reason)),
             }
         }
-        if self.profiler.slots() == 0 {
-            self.profiler.reserve((expected as u32).max(LEAST_ROOM));
+        if self.process.engine().slots() == 0 {
+            let slots = (expected as u32).max(LEAST_ROOM);
+            self.process.engine_mut().reserve(slots);
         }
         self.apply(&plan)
     }
 
-    fn apply(&mut self, plan: &Plan) -> Result<(), SessionError> {
-        let refused = self.profiler.apply(plan)?;
+    fn apply(&mut self, plan: &Plan) -> Result<(), ProcessError> {
+        let refused = self.process.apply(plan)?;
         for refused in refused {
             // Hooks are refused too; they are nobody's wish.
-            if let Some(place) = self.measured.modules.place(refused.addr)
+            if let Some(place) = self.process.modules().place(refused.addr)
                 && self.slots.contains_key(&place)
             {
                 self.measured.refused.insert(place, refused.reason);
@@ -384,7 +341,8 @@ impl<'a> Profiling<'a> {
                 member.is_some_and(|member| !self.measured.refused.contains_key(&member.place))
             };
             if !self.waiting && !plan.counted.iter().any(counted) {
-                return Err(refused::nothing_is_left(self.measured));
+                let modules = self.process.modules();
+                return Err(refused::nothing_is_left(modules, self.measured));
             }
             let now = darc_tracer::tsc();
             self.measured.period = Some((now, now));
@@ -393,7 +351,7 @@ impl<'a> Profiling<'a> {
     }
 
     fn has_started(&self) -> bool {
-        self.startup.libraries() == Libraries::Loaded
+        self.process.libraries() == Libraries::Loaded
     }
 
     /// Shows what there would be if it all ended now; what is kept does not change.
@@ -412,8 +370,8 @@ impl<'a> Profiling<'a> {
         if let Some((_, until)) = &mut self.measured.period {
             *until = now;
         }
-        self.measured.pauses = self.profiler.counters().pauses;
-        onlooker.tell(self.measured);
+        self.measured.pauses = self.process.engine().counters().pauses;
+        onlooker.tell(self.process.modules(), self.measured);
         (
             self.measured.members,
             self.measured.segments,
@@ -428,7 +386,7 @@ impl<'a> Profiling<'a> {
     }
 
     fn take_counts(&mut self, now: Tsc, segment: Option<usize>) {
-        for (slot, counts) in self.profiler.counts() {
+        for (slot, counts) in self.process.engine().counts() {
             if let Some(member) = self.measured.members.get_mut(slot as usize) {
                 member.take(counts, now, segment, self.question.resolution);
             }

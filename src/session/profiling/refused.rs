@@ -1,9 +1,10 @@
 //! Functions that must not be probed at their entry, whatever the person's pattern says.
 
+use darc_process::ProcessError;
+use darc_process::modules::Modules;
 use darc_symbols::{Function, escape};
 
-use super::Measured;
-use crate::session::SessionError;
+use crate::session::profiling::Measured;
 
 /// Why a function is left alone.
 const ENTERED_STRANGELY: &str =
@@ -39,17 +40,17 @@ pub fn reason(file: &str, function: &Function) -> Option<&'static str> {
 
 /// Why there is nothing to profile: none of what was found has a probe.
 #[must_use]
-pub fn nothing_is_left(measured: &Measured) -> SessionError {
+pub fn nothing_is_left(modules: &Modules, measured: &Measured) -> ProcessError {
     let Some((&place, reason)) = measured.refused.iter().next() else {
         let why = match measured.warnings.is_empty() {
             true => "no function fits".to_owned(),
             false => measured.warnings.join("; "),
         };
-        return SessionError::Unsuitable(format!(
+        return ProcessError::Unsuitable(format!(
             "nothing to profile: {why}; name others, darc list shows which there are"
         ));
     };
-    let image = measured.modules.get(place.module).image.as_ref();
+    let image = modules.get(place.module).image.as_ref();
     let name = image.map_or_else(
         || place.addr.to_string(),
         |it| escape(&it.name_at(place.addr)),
@@ -58,7 +59,7 @@ pub fn nothing_is_left(measured: &Measured) -> SessionError {
         1 => name,
         all => format!("{name} and {} more", all - 1),
     };
-    SessionError::Unsuitable(format!(
+    ProcessError::Unsuitable(format!(
         "nothing to profile: {name} cannot have a probe: {reason}; name other functions"
     ))
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use darc_analysis::Hz;
-use darc_analysis::Resolution;
+use darc_analysis::{Hz, Resolution};
+use darc_process::modules::Modules;
 use darc_report::assemble;
 use darc_report::model::{Function, Target};
 use darc_report::profiles::{
@@ -11,16 +11,22 @@ use darc_report::profiles::{
 };
 use darc_tracer::engine::jump::Counts;
 
-use super::{Measured, Member, profile};
 use crate::session::catalog::{Catalog, Naming};
+use crate::session::profiling::{Measured, Member, profile};
 
 /// Puts together what was measured.
 #[must_use]
-pub fn set(measured: &Measured, resolution: Resolution, target: Target, hz: Hz) -> ProfileSet {
+pub fn set(
+    modules: &Modules,
+    measured: &Measured,
+    resolution: Resolution,
+    target: Target,
+    hz: Hz,
+) -> ProfileSet {
     let catalog = Catalog::default();
     let naming = Naming {
         catalog: &catalog,
-        modules: &measured.modules,
+        modules,
         f0: None,
     };
     let (begin, end) = measured.period.unwrap_or_default();
@@ -48,8 +54,8 @@ pub fn set(measured: &Measured, resolution: Resolution, target: Target, hz: Hz) 
             .then_with(|| a.function.name.cmp(&b.function.name))
     });
     let not_profiled = measured.refused.iter().map(|(&at, reason)| NotProfiled {
-        name: naming.name(at),
-        module: measured.modules.get(at.module).path.clone(),
+        name: modules.name(at),
+        module: modules.get(at.module).path.clone(),
         reason: reason.clone(),
     });
     let unprobed = |member: &&Member| measured.refused.contains_key(&member.place);

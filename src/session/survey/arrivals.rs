@@ -2,16 +2,16 @@
 
 use darc_analysis::totals::{Share, ShareOf, Totals, WORTHWHILE};
 use darc_disasm::SiteKind;
+use darc_process::Process;
+use darc_process::modules::CodeRef;
 use darc_record::FnodeId;
 use darc_report::assemble::Names as _;
 use darc_report::model::{self, TimePart, TimeTable, Whose};
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::Engine;
 
-use super::Survey;
-use crate::session::investigation::Investigation;
-use crate::session::modules::CodeRef;
-use crate::session::waiting::is_waiting;
+use crate::session::catalog::Naming;
+use crate::session::survey::Division;
+use crate::session::survey::waiting::is_waiting;
 
 /// A function that the descent arrived at.
 #[derive(Clone, PartialEq, Debug)]
@@ -31,27 +31,28 @@ pub struct Arrival {
 /// With more callers in one function they are not told apart: every call compares with all.
 const MOST_CALLERS: usize = 16;
 
-impl Survey<'_> {
+impl Division<'_> {
     /// The functions that take much of the time in many calls, the largest share first.
-    pub(super) fn arrive(&mut self, engine: &dyn Engine) -> Vec<Arrival> {
+    pub(super) fn arrive(&self, process: &Process<'_>) -> Vec<Arrival> {
         let shares = self.totals.shares().into_iter();
         let frequent =
             shares.filter(|share| share.of == ShareOf::Frequent && share.share >= WORTHWHILE);
+        let naming = (self.investigation).naming(process.modules(), self.catalog);
         let mut arrivals = Vec::new();
         for share in frequent {
-            let Ok(entry) = self.entry(engine, share.fnodes[0]) else {
+            let Ok(entry) = self.entry(process, share.fnodes[0]) else {
                 continue;
             };
-            let Some(function) = self.investigation.modules.place(entry) else {
+            let Some(function) = process.modules().place(entry) else {
                 continue;
             };
-            if is_waiting(&self.investigation.naming().name(function)) {
+            if is_waiting(&process.modules().name(function)) {
                 continue;
             }
             arrivals.push(Arrival {
-                path: path(self.investigation, self.totals, share.fnodes[0]),
+                path: path(naming, self.totals, share.fnodes[0]),
                 function,
-                callers: self.callers(engine, &share.fnodes).unwrap_or_default(),
+                callers: self.callers(process, &share.fnodes).unwrap_or_default(),
                 share: share.share,
                 calls: share.total.calls,
             });
@@ -60,23 +61,19 @@ impl Survey<'_> {
     }
 
     /// Where the calls return to that these fnodes are; `None` when one of them is a jump.
-    fn callers(&mut self, engine: &dyn Engine, fnodes: &[FnodeId]) -> Option<Vec<CodeRef>> {
+    fn callers(&self, process: &Process<'_>, fnodes: &[FnodeId]) -> Option<Vec<CodeRef>> {
         let mut callers = Vec::new();
         for &fnode in fnodes {
             let known = self.totals.ftree().fnode(fnode);
             let (parent, site) = (known.parent?, known.site?);
-            let entry = self.entry(engine, parent).ok()?;
-            let scanned = self
-                .code
-                .scan(entry, &self.investigation.modules, engine)
-                .ok()?;
-            let (at, _) = self.investigation.catalog.site_at(site);
-            let addr = self.investigation.modules.locate(at)?;
+            let scanned = process.scan(self.entry(process, parent).ok()?).ok()?;
+            let (at, _) = self.catalog.site_at(site);
+            let addr = process.modules().locate(at)?;
             let call = scanned.sites.iter().find(|site| site.addr == addr.0)?;
             let SiteKind::Call(_) = call.kind else {
                 return None;
             };
-            callers.push(self.investigation.modules.place(TargetAddr(call.next()))?);
+            callers.push(process.modules().place(TargetAddr(call.next()))?);
         }
         (callers.len() <= MOST_CALLERS).then_some(callers)
     }
@@ -84,15 +81,11 @@ impl Survey<'_> {
 
 /// Where the time of a round went, with names.
 #[must_use]
-pub fn time_table(
-    investigation: &Investigation,
-    totals: &Totals,
-    survey: model::Survey,
-) -> TimeTable {
+pub fn time_table(naming: Naming<'_>, totals: &Totals, survey: model::Survey) -> TimeTable {
     let (windows, total) = totals.so_far();
     let part = |share: Share| {
         let fnode = share.fnodes[0];
-        let path = path(investigation, totals, fnode);
+        let path = path(naming, totals, fnode);
         let waits = path.last().is_some_and(|name| is_waiting(name));
         TimePart {
             whose: match share.of {
@@ -116,7 +109,7 @@ pub fn time_table(
     }
 }
 
-fn path(investigation: &Investigation, totals: &Totals, fnode: FnodeId) -> Vec<String> {
+fn path(naming: Naming<'_>, totals: &Totals, fnode: FnodeId) -> Vec<String> {
     let ftree = totals.ftree();
-    investigation.naming().path(ftree, &ftree.path(fnode))
+    naming.path(ftree, &ftree.path(fnode))
 }

@@ -3,62 +3,50 @@
 use std::collections::BTreeMap;
 
 use darc_analysis::Callee;
+use darc_process::Process;
+use darc_process::code::Scanned;
+use darc_process::modules::{CodeRef, Modules};
+use darc_process::stacks::{StackFrame, Unwinder};
 use darc_record::FnodeId;
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::Engine;
 use darc_tracer::stacks;
 
-use super::Survey;
-use crate::session::SessionError;
-use crate::session::code::Scanned;
-use crate::session::investigation::Investigation;
-use crate::session::modules::CodeRef;
-use crate::session::stacks::{StackFrame, Unwinder};
+use crate::session::descent::investigation::Investigation;
+use crate::session::survey::Division;
 
-impl Survey<'_> {
+impl Division<'_> {
     /// Finds the frames of f0 and of what it has called on the stacks, and makes them running fnodes.
-    pub(super) fn find_frames(&mut self, engine: &dyn Engine) -> Result<(), SessionError> {
-        let Ok(f0) = self.investigation.find_f0() else {
-            return Ok(());
-        };
-        let Ok((stacks, pause)) = stacks::snapshot(self.pid) else {
-            return Ok(());
+    pub(super) fn find_frames(&mut self, process: &Process<'_>, f0: CodeRef) {
+        let Ok((stacks, pause)) = stacks::snapshot(process.pid()) else {
+            return;
         };
         self.investigation.counters.pauses.push(pause);
-        let below: Vec<Vec<StackFrame>> = {
-            let mut unwinder = Unwinder::new(&self.investigation.modules);
-            stacks
-                .iter()
-                .filter_map(|stack| {
-                    below_f0(unwinder.frames(&self.investigation.modules, stack), f0)
-                })
-                .collect()
-        };
-        for frames in below {
-            self.follow(engine, &frames);
+        let modules = process.modules();
+        let mut unwinder = Unwinder::new(modules);
+        for stack in &stacks {
+            if let Some(frames) = below_f0(unwinder.frames(modules, stack), f0) {
+                self.follow(process, &frames);
+            }
         }
-        Ok(())
     }
 
     /// Follows the frames from f0 (the first) inwards, as far as each was called by a known site.
-    fn follow(&mut self, engine: &dyn Engine, frames: &[StackFrame]) {
+    fn follow(&mut self, process: &Process<'_>, frames: &[StackFrame]) {
         let mut fnode = FnodeId::ROOT;
         for pair in frames.windows(2) {
             let [caller, callee] = pair else { continue };
-            let Ok(entry) = self.entry(engine, fnode) else {
+            let scanned = self.entry(process, fnode);
+            let Ok(scanned) = scanned.and_then(|entry| process.scan(entry)) else {
                 return;
             };
-            let Ok(scanned) = self.code.scan(entry, &self.investigation.modules, engine) else {
-                return;
-            };
-            self.expand(engine, fnode);
+            self.expand(process, fnode);
             let Some(site) = site_before(&scanned, caller.at) else {
                 return;
             };
-            let Some(place) = self.investigation.modules.place(TargetAddr(site)) else {
+            let Some(place) = process.modules().place(TargetAddr(site)) else {
                 return;
             };
-            let catalog = &mut self.investigation.catalog;
+            let catalog = &mut *self.catalog;
             let Some(id) = catalog.known_site(place) else {
                 return;
             };
@@ -71,19 +59,80 @@ impl Survey<'_> {
             });
             fnode = match direct {
                 Some(&child) => {
-                    let through = self.entry(engine, child).ok();
-                    let actual = self.investigation.modules.locate(callee.function);
-                    if through.is_none() || through != actual {
-                        return;
+                    let through = self.entry(process, child).ok();
+                    let actual = process.modules().locate(callee.function);
+                    match through {
+                        Some(_) if through == actual => child,
+                        // What was called has gone on there by a jump.
+                        Some(_) => {
+                            match self.behind_jumps(process, child, callee.function, JUMPS) {
+                                Some(child) => child,
+                                None => return,
+                            }
+                        }
+                        None => return,
                     }
-                    child
                 }
                 None => self.totals.add_child(fnode, id, function),
             };
             self.totals.set_running(fnode);
         }
     }
+
+    /// The call of `actual` at which the function of `through` ends, or one that it goes on in, after so many jumps at most: by a
+    /// jump that names it, or by the only one that names nobody.
+    fn behind_jumps(
+        &mut self,
+        process: &Process<'_>,
+        through: FnodeId,
+        actual: CodeRef,
+        most: usize,
+    ) -> Option<FnodeId> {
+        let jumps = self.jumps(process, through)?;
+        let function = Callee::Function(self.catalog.callee(actual));
+        let ftree = self.totals.ftree();
+        let leads_to = |jump: &FnodeId, callee| ftree.fnode(*jump).callee == callee;
+        let direct = jumps.iter().find(|jump| leads_to(jump, function));
+        if let Some(&direct) = direct {
+            return Some(direct);
+        }
+        let (unnamed, named): (Vec<FnodeId>, Vec<FnodeId>) = jumps
+            .into_iter()
+            .partition(|jump| leads_to(jump, Callee::Unknown));
+        if most > 1 {
+            let mut named = named.into_iter();
+            let found = named.find_map(|jump| self.behind_jumps(process, jump, actual, most - 1));
+            if found.is_some() {
+                return found;
+            }
+        }
+        let [jump] = unnamed[..] else { return None };
+        let site = self.totals.ftree().fnode(jump).site?;
+        Some(self.totals.add_child(through, site, function))
+    }
+
+    /// The calls of a function that are jumps.
+    fn jumps(&mut self, process: &Process<'_>, of: FnodeId) -> Option<Vec<FnodeId>> {
+        self.expand(process, of);
+        let entry = self.entry(process, of).ok()?;
+        let scanned = process.scan(entry).ok()?;
+        let jumps = scanned.sites.iter().filter(|site| !site.is_call());
+        let places = jumps.filter_map(|site| process.modules().place(TargetAddr(site.addr)));
+        let ids: Vec<_> = places
+            .filter_map(|place| self.catalog.known_site(place))
+            .collect();
+        let ftree = self.totals.ftree();
+        let children = ftree.fnode(of).children.iter().copied();
+        let is_jump = |child: &FnodeId| {
+            let site = ftree.fnode(*child).site;
+            site.is_some_and(|site| ids.contains(&site))
+        };
+        Some(children.filter(is_jump).collect())
+    }
 }
+
+/// So many functions may hand a call on by a jump.
+const JUMPS: usize = 3;
 
 /// The frames from the outermost one of f0 inwards.
 fn below_f0(mut frames: Vec<StackFrame>, f0: CodeRef) -> Option<Vec<StackFrame>> {
@@ -104,13 +153,17 @@ fn site_before(scanned: &Scanned, return_to: TargetAddr) -> Option<u64> {
 
 /// Whether f0 is on a stack of the process: by thread, the stack pointer of its outermost call there.
 #[must_use]
-pub fn calls_in_progress(pid: i32, investigation: &Investigation) -> BTreeMap<i32, u64> {
+pub fn calls_in_progress(
+    pid: i32,
+    modules: &Modules,
+    investigation: &Investigation,
+) -> BTreeMap<i32, u64> {
     let (Some(f0), Ok((stacks, _))) = (investigation.f0, stacks::snapshot(pid)) else {
         return BTreeMap::new();
     };
-    let mut unwinder = Unwinder::new(&investigation.modules);
+    let mut unwinder = Unwinder::new(modules);
     let calls = stacks.iter().filter_map(|stack| {
-        let frames = below_f0(unwinder.frames(&investigation.modules, stack), f0)?;
+        let frames = below_f0(unwinder.frames(modules, stack), f0)?;
         Some((stack.tid, frames.first()?.sp))
     });
     calls.collect()

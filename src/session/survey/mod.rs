@@ -4,32 +4,35 @@
 //! [`Session`](super::Session) of its own.
 
 mod arrivals;
+mod began;
 mod frames;
+pub(super) mod suspicion;
+mod waiting;
 mod windows;
 
 use std::time::{Duration, Instant};
 
+use darc_analysis::totals::Totals;
+use darc_process::modules::Modules;
+use darc_process::{Ending, Event, Libraries, Limits, Process, ProcessError, guarded};
 use darc_record::FnodeId;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
-use darc_tracer::plan::{Mark, Plan, Running};
+use darc_tracer::plan::{Plan, Running};
 
-use darc_analysis::totals::Totals;
-
-use super::code::CodeCache;
-use super::hooks::Hooks;
-use super::investigation::Investigation;
-use super::modules::CodeRef;
-use super::onlooker::Seen;
-use super::planning::{self, Sources};
-use super::program;
-use super::startup::Startup;
-use super::{EXECUTED, Ending, Libraries, Limits, SessionError, check_program, expansion, markers};
-
+use crate::session::catalog::Catalog;
+use crate::session::descent::investigation::Investigation;
+use crate::session::descent::{expansion, planning};
+use crate::session::markers;
+use crate::session::onlooker::{Onlooker, Seen};
 use windows::Windows;
 
 pub use arrivals::{Arrival, time_table};
+pub use began::{began, in_words};
 pub use frames::calls_in_progress;
+
+/// Why nobody looks into a function that takes its time itself.
+pub const NO_CALLS: &str = "it makes no calls";
 
 /// How long the engine may serve the target before the survey looks at its other duties.
 const SLICE: Duration = Duration::from_millis(10);
@@ -55,19 +58,33 @@ pub type Attach<'a> = dyn Fn() -> darc_tracer::Result<Box<dyn Engine>> + 'a;
 /// One process whose f0 runs.
 pub struct Survey<'a> {
     pid: i32,
-    investigation: &'a mut Investigation,
-    totals: &'a mut Totals,
-    code: CodeCache,
-    hooks: Hooks,
+    modules: &'a mut Modules,
+    division: Division<'a>,
     attach: &'a Attach<'a>,
-    arrivals: Vec<Arrival>,
+    onlooker: Option<&'a dyn Onlooker>,
     /// How long to wait for the first window.
     stuck: Duration,
 }
 
-/// What a session of the engine came to.
+/// f0's time, as it is divided among what f0 calls.
+struct Division<'a> {
+    catalog: &'a mut Catalog,
+    investigation: &'a mut Investigation,
+    totals: &'a mut Totals,
+}
+
+/// Where an engine begins to measure.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    /// With the next call of f0.
+    AtCalls,
+    /// In the calls that are on the stack.
+    OnStack,
+}
+
+/// What one engine's measurement came to.
 enum Part {
-    Done,
+    Done(Vec<Arrival>),
     Ended(Ending),
     /// No call returns: a deeper function has to be looked at.
     Stuck,
@@ -83,20 +100,30 @@ impl<'a> Survey<'a> {
     /// A survey of a process. What is found goes to `totals`; `attach` makes engines.
     pub fn new(
         pid: i32,
+        modules: &'a mut Modules,
+        catalog: &'a mut Catalog,
         investigation: &'a mut Investigation,
         totals: &'a mut Totals,
         attach: &'a Attach<'a>,
     ) -> Survey<'a> {
         Survey {
             pid,
-            investigation,
-            totals,
-            code: CodeCache::default(),
-            hooks: Hooks::default(),
+            modules,
+            division: Division {
+                catalog,
+                investigation,
+                totals,
+            },
             attach,
-            arrivals: Vec::new(),
+            onlooker: None,
             stuck: STUCK,
         }
+    }
+
+    /// Lets somebody look where it stands.
+    #[must_use]
+    pub fn seen_by(self, onlooker: Option<&'a dyn Onlooker>) -> Survey<'a> {
+        Survey { onlooker, ..self }
     }
 
     /// Surveys a program that was just started: f0 has not been called yet.
@@ -107,8 +134,8 @@ impl<'a> Survey<'a> {
         mut self,
         engine: Box<dyn Engine>,
         limits: Limits<'_>,
-    ) -> Result<Surveyed, SessionError> {
-        let part = self.with_engine(engine, Libraries::NotLoadedYet, limits)?;
+    ) -> Result<Surveyed, ProcessError> {
+        let part = self.with_engine(engine, Libraries::NotLoadedYet, Begin::AtCalls, limits)?;
         self.go_on(part, limits)
     }
 
@@ -116,14 +143,14 @@ impl<'a> Survey<'a> {
     ///
     /// # Errors
     /// As [`Survey::launched`].
-    pub fn attached(mut self, limits: Limits<'_>) -> Result<Surveyed, SessionError> {
+    pub fn attached(mut self, limits: Limits<'_>) -> Result<Surveyed, ProcessError> {
         self.go_on(Part::Stuck, limits)
     }
 
-    fn go_on(&mut self, mut part: Part, limits: Limits<'_>) -> Result<Surveyed, SessionError> {
+    fn go_on(&mut self, mut part: Part, limits: Limits<'_>) -> Result<Surveyed, ProcessError> {
         loop {
             match part {
-                Part::Done => return Ok(Surveyed::Done(std::mem::take(&mut self.arrivals))),
+                Part::Done(arrivals) => return Ok(Surveyed::Done(arrivals)),
                 Part::Ended(ending) => return Ok(Surveyed::Ended(ending)),
                 Part::Stuck => {}
             }
@@ -132,101 +159,80 @@ impl<'a> Survey<'a> {
                 return Ok(Surveyed::Done(Vec::new()));
             }
             let engine = (self.attach)()?;
-            if self.refresh()? {
-                self.find_frames(engine.as_ref())?;
-            }
             self.stuck = PATIENCE;
-            part = self.with_engine(engine, Libraries::Loaded, limits)?;
+            part = self.with_engine(engine, Libraries::Loaded, Begin::OnStack, limits)?;
         }
     }
 
     fn with_engine(
         &mut self,
-        mut engine: Box<dyn Engine>,
+        engine: Box<dyn Engine>,
         libraries: Libraries,
+        begin: Begin,
         limits: Limits<'_>,
-    ) -> Result<Part, SessionError> {
-        self.investigation.cost = engine.cost();
-        let mut startup = Startup::of(libraries);
-        let outcome = self.measure(engine.as_mut(), &mut startup, limits);
-        let outcome = startup.judge(self.pid, outcome);
-        let restored = match outcome {
-            Ok(Part::Ended(Ending::Exited(_) | Ending::Killed(_))) => Ok(()),
-            _ => engine.finish(),
+    ) -> Result<Part, ProcessError> {
+        self.division.investigation.cost = engine.cost();
+        let mut measurement = Measurement {
+            division: &mut self.division,
+            process: Process::new(self.pid, self.modules, engine, libraries),
+            onlooker: self.onlooker,
+            stuck: self.stuck,
         };
-        self.investigation.add_counters(engine.counters());
-        if let Some(warning) = program::left_behind(self.pid, &restored) {
-            self.investigation.warn(warning);
+        let outcome = guarded(|| measurement.run(begin, limits));
+        let process = &mut measurement.process;
+        let outcome = process.finish(outcome);
+        let investigation = &mut *measurement.division.investigation;
+        investigation.add_counters(process.engine().counters());
+        for warning in process.take_warnings() {
+            investigation.warn(warning);
         }
-        program::finish(outcome, engine.end(), restored)
+        outcome
     }
+}
 
-    fn measure(
-        &mut self,
-        engine: &mut dyn Engine,
-        startup: &mut Startup,
-        limits: Limits<'_>,
-    ) -> Result<Part, SessionError> {
+/// What one engine measures.
+struct Measurement<'m, 'a> {
+    division: &'m mut Division<'a>,
+    process: Process<'m>,
+    onlooker: Option<&'m dyn Onlooker>,
+    stuck: Duration,
+}
+
+impl Measurement<'_, '_> {
+    fn run(&mut self, begin: Begin, limits: Limits<'_>) -> Result<Part, ProcessError> {
+        self.begin(begin)?;
         let mut since = Instant::now();
-        let is_there = self.refresh()?;
-        if is_there {
-            startup.looked(&self.hooks);
-        }
-        if is_there && self.investigation.find_f0().is_ok() {
-            self.instrument(engine)?;
-        } else if startup.libraries() == Libraries::Loaded {
-            self.investigation.find_f0()?;
-        } else {
-            engine.apply(&self.hooks.plan())?;
-        }
         loop {
-            let mut sink = Windows {
-                investigation: self.investigation,
-                totals: self.totals,
-            };
-            startup.goes_on();
-            let notice = engine.poll(SLICE, &mut sink)?;
-            if let Some(ending) = notice.and_then(Ending::of_target) {
-                if ending == Ending::Exec {
-                    self.investigation.warnings.push(EXECUTED.to_owned());
-                }
-                return Ok(Part::Ended(ending));
-            }
-            if notice.is_some() {
-                startup.noticed();
-                if startup.libraries() == Libraries::NotLoadedYet {
-                    continue;
-                }
-                if self.refresh()? {
-                    self.investigation.find_f0()?;
-                    self.instrument(engine)?;
+            let event = self.process.poll(limits, |engine, modules| {
+                let mut sink = Windows {
+                    modules,
+                    catalog: self.division.catalog,
+                    totals: self.division.totals,
+                };
+                engine.poll(SLICE, &mut sink)
+            })?;
+            match event {
+                Event::Ended(ending) => return Ok(Part::Ended(ending)),
+                Event::CodeChanged if self.process.libraries() == Libraries::Loaded => {
+                    let modules = self.process.modules();
+                    self.division.investigation.find_f0(modules)?;
+                    self.division.instrument(&mut self.process)?;
                     since = Instant::now();
                 }
+                Event::CodeChanged => continue,
+                Event::Nothing => {}
             }
-            if let Some(onlooker) = limits.onlooker {
-                onlooker.look(Seen {
-                    totals: Some(self.totals),
-                    ..Seen::from(&*self.investigation)
-                });
-            }
-            let marked = self.investigation.end_at.is_some() && engine.marked(Mark::End) > 0;
-            if marked || limits.interrupts.end_asked() {
-                return Ok(Part::Ended(Ending::Told));
-            }
-            if let Some(ending) = limits.reached() {
-                return Ok(Part::Ended(ending));
-            }
-            let (windows, _) = self.totals.so_far();
-            let complete = self.totals.is_round_complete()
+            self.show();
+            let (windows, _) = self.division.totals.so_far();
+            let complete = self.division.totals.is_round_complete()
                 || (windows > 0 && since.elapsed() >= LONGEST_ROUND);
             if complete {
-                if !self.go_deeper(engine)? {
-                    self.arrivals = self.arrive(engine);
-                    return Ok(Part::Done);
+                if !self.division.go_deeper(&mut self.process)? {
+                    return Ok(Part::Done(self.division.arrive(&self.process)));
                 }
                 since = Instant::now();
             } else if windows == 0
-                && startup.libraries() == Libraries::Loaded
+                && self.process.libraries() == Libraries::Loaded
                 && since.elapsed() >= self.stuck
             {
                 return Ok(Part::Stuck);
@@ -234,45 +240,64 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Reads what is loaded. False when the process is just ending.
-    fn refresh(&mut self) -> Result<bool, SessionError> {
-        if self.investigation.modules.refresh(self.pid).is_err()
-            || self.investigation.modules.loaded().is_empty()
-        {
-            return Ok(false);
-        }
-        check_program(&self.investigation.modules)?;
-        self.hooks = Hooks::find(&self.investigation.modules);
-        self.code.clear();
-        Ok(true)
-    }
-
-    fn sources<'s>(&'s self, engine: &'s dyn Engine, f0: CodeRef) -> Sources<'s> {
-        Sources {
-            modules: &self.investigation.modules,
-            catalog: &self.investigation.catalog,
-            engine,
-            f0,
+    /// Sets the first probes.
+    fn begin(&mut self, begin: Begin) -> Result<(), ProcessError> {
+        let is_there = self.process.refresh()?;
+        let found = (self.division.investigation).find_f0(self.process.modules());
+        match found {
+            Ok(f0) if is_there => {
+                if begin == Begin::OnStack {
+                    self.division.find_frames(&self.process, f0);
+                }
+                self.division.instrument(&mut self.process)
+            }
+            Err(error) if self.process.libraries() == Libraries::Loaded => Err(error.into()),
+            _ => {
+                let hooks = self.process.hooks();
+                self.process.apply(&hooks).map(drop)
+            }
         }
     }
 
-    fn entry(&self, engine: &dyn Engine, fnode: FnodeId) -> Result<TargetAddr, String> {
-        let f0 = self.investigation.f0.ok_or("f0 is not loaded")?;
-        self.sources(engine, f0)
-            .entry(self.totals.ftree().fnode(fnode))
+    fn show(&self) {
+        let Some(onlooker) = self.onlooker else {
+            return;
+        };
+        let Division {
+            catalog,
+            investigation,
+            totals,
+        } = &*self.division;
+        onlooker.look(Seen {
+            naming: investigation.naming(self.process.modules(), catalog),
+            investigation,
+            serving: None,
+            totals: Some(totals),
+        });
+    }
+}
+
+impl Division<'_> {
+    fn entry(&self, process: &Process<'_>, fnode: FnodeId) -> Result<TargetAddr, String> {
+        let sources = self.investigation.sources(process, self.catalog);
+        let sources = sources.ok_or("f0 is not loaded")?;
+        sources.entry(self.totals.ftree().fnode(fnode))
     }
 
-    fn expand(&mut self, engine: &dyn Engine, fnode: FnodeId) {
+    fn expand(&mut self, process: &Process<'_>, fnode: FnodeId) {
         let outcome = self
-            .entry(engine, fnode)
-            .and_then(|entry| expansion::calls(entry, self.investigation, &mut self.code, engine));
+            .entry(process, fnode)
+            .and_then(|entry| expansion::calls(entry, process, self.catalog, self.investigation));
         match outcome {
-            Ok(calls) if calls.is_empty() => {
-                self.totals
-                    .cannot_expand(fnode, "it makes no calls".to_owned());
+            Ok(calls) if calls.measurable.is_empty() && !calls.unmeasurable.is_empty() => {
+                let reason = "its calls cannot be measured".to_owned();
+                self.totals.cannot_expand(fnode, reason);
+            }
+            Ok(calls) if calls.measurable.is_empty() => {
+                self.totals.cannot_expand(fnode, NO_CALLS.to_owned());
             }
             Ok(calls) => {
-                for (site, callee) in calls {
+                for (site, callee) in calls.measurable {
                     self.totals.add_child(fnode, site, callee);
                 }
                 self.totals.expanded(fnode);
@@ -282,31 +307,29 @@ impl<'a> Survey<'a> {
     }
 
     /// Goes into the callees that take much time in few calls. False when there are none.
-    fn go_deeper(&mut self, engine: &mut dyn Engine) -> Result<bool, SessionError> {
+    fn go_deeper(&mut self, process: &mut Process<'_>) -> Result<bool, ProcessError> {
         let returned = self.totals.forget_returned();
         let deeper = self.totals.to_expand();
         if deeper.is_empty() && !returned {
             return Ok(false);
         }
         for fnode in deeper {
-            self.expand(engine, fnode);
+            self.expand(process, fnode);
         }
-        self.instrument(engine)?;
+        self.instrument(process)?;
         Ok(true)
     }
 
     /// Brings the probes to the totals' tree, and begins a round.
-    fn instrument(&mut self, engine: &mut dyn Engine) -> Result<(), SessionError> {
+    fn instrument(&mut self, process: &mut Process<'_>) -> Result<(), ProcessError> {
         let running: Vec<FnodeId> = self.totals.running().collect();
         for &fnode in &running {
-            self.expand(engine, fnode);
+            self.expand(process, fnode);
         }
-        let Some(f0) = self.investigation.f0 else {
-            return Ok(());
-        };
-        let mut code = std::mem::take(&mut self.code);
-        let plan = {
-            let sources = self.sources(engine, f0);
+        let mut plan = {
+            let Some(sources) = self.investigation.sources(process, self.catalog) else {
+                return Ok(());
+            };
             let ftree = self.totals.ftree();
             let needed = self.totals.needed();
             let running = running.iter().filter_map(|&fnode| {
@@ -315,26 +338,19 @@ impl<'a> Survey<'a> {
             });
             Plan {
                 running: running.collect(),
-                ..planning::plan(ftree, needed, &sources, &mut code, &self.hooks).plan
+                ..planning::plan(ftree, needed, &sources).plan
             }
         };
-        let mut plan = plan;
-        markers::add_end(&mut plan, self.investigation, &mut code, engine)?;
-        self.code = code;
+        markers::add_end(&mut plan, self.investigation, process)?;
         if plan
             .functions
             .iter()
             .all(|function| function.sites.is_empty())
         {
-            let why = self
-                .totals
-                .reason(FnodeId::ROOT)
-                .unwrap_or("it makes no calls");
-            return Err(SessionError::Unsuitable(format!(
-                "f0 runs already, and the time in it cannot be divided: {why}"
-            )));
+            let why = self.totals.reason(FnodeId::ROOT).unwrap_or(NO_CALLS);
+            return Err(ProcessError::Indivisible(why.to_owned()));
         }
-        planning::apply(&plan, engine, self.investigation)?;
+        planning::apply(&plan, process, self.investigation, self.catalog)?;
         self.totals.next_round(darc_tracer::tsc());
         Ok(())
     }

@@ -2,15 +2,18 @@
 
 use darc_analysis::Callee;
 use darc_analysis::totals::Totals;
+use darc_process::modules::Modules;
 use darc_record::{FnodeId, Op, SiteId, Ticks};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{NewTarget, Sink};
 
-use crate::session::investigation::{Investigation, Learnt};
+use crate::session::catalog::Catalog;
+use crate::session::descent::investigation::{Learnt, learn};
 
 /// Takes windows to the totals.
 pub(super) struct Windows<'a> {
-    pub(super) investigation: &'a mut Investigation,
+    pub(super) modules: &'a Modules,
+    pub(super) catalog: &'a mut Catalog,
     pub(super) totals: &'a mut Totals,
 }
 
@@ -22,11 +25,9 @@ impl Sink for Windows<'_> {
     fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
 
     fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {
-        let learnt = self
-            .investigation
-            .learn(self.totals.ftree(), parent, site, target);
+        let learnt = learn(self.modules, self.totals.ftree(), parent, site, target);
         let callee = match learnt {
-            Learnt::Callee(place) => Callee::Function(self.investigation.catalog.callee(place)),
+            Learnt::Callee(place) => Callee::Function(self.catalog.callee(place)),
             Learnt::Syscall(number) => Callee::Syscall(Some(number)),
             Learnt::Other(answer) => return answer,
         };

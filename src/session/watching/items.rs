@@ -1,9 +1,9 @@
 //! What is watched: functions that were named, or the callees of one function.
 
+use darc_process::modules::CodeRef;
 use darc_tracer::addr::TargetAddr;
 
-use super::History;
-use crate::session::modules::CodeRef;
+use crate::session::watching::History;
 
 /// What an item is counted by: the same item later goes on in the same place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -16,33 +16,25 @@ use std::time::Duration;
 
 use darc_record::Tsc;
 use darc_symbols::{LookupError, NameSpec};
-use darc_tracer::engine::Notice;
 use darc_tracer::engine::jump::{Counts, Profiler};
+use darc_tracer::engine::{Discard, Engine as _};
 use darc_tracer::plan::{CountedCall, CountedFunction, CountedSites};
 
 pub use items::Item;
 pub use sample::{History, Sample};
 
-use items::{Key, Level, Offset};
+use darc_process::modules::CodeRef;
+use darc_process::{Ending, Event, Limits, Process, ProcessError, entry_points};
 
-use super::code::CodeCache;
-use super::entrances;
-use super::hooks::Hooks;
-use super::modules::{CodeRef, Modules};
-use super::profiling::choice::{Source, Wanted};
-use super::{SessionError, check_program};
-use crate::session::catalog::{Catalog, Naming};
+use crate::session::profiling::choice::{Source, Wanted};
+use items::{Key, Level, Offset};
 
 /// So many different functions and callees can be looked at in one session.
 const SLOTS: u32 = 1024;
 
 /// One process that is watched.
-pub struct Watching {
-    pid: i32,
-    profiler: Profiler,
-    modules: Modules,
-    code: CodeCache,
-    hooks: Hooks,
+pub struct Watching<'a> {
+    process: Process<'a, Profiler>,
     slots: HashMap<Key, u32>,
     /// Functions of libraries that are not loaded yet, as they were named.
     awaited: Vec<String>,
@@ -54,22 +46,19 @@ pub struct Watching {
     notes: Vec<String>,
 }
 
-impl Watching {
-    /// Takes charge of a process.
+impl<'a> Watching<'a> {
+    /// Watches functions of a process.
     ///
     /// # Errors
     /// When it cannot be looked at.
-    pub fn new(pid: i32, mut profiler: Profiler) -> Result<Watching, SessionError> {
-        profiler.reserve(SLOTS);
-        let mut modules = Modules::default();
-        modules.refresh(pid)?;
-        check_program(&modules)?;
+    pub fn new(mut process: Process<'a, Profiler>) -> Result<Watching<'a>, ProcessError> {
+        process.engine_mut().reserve(SLOTS);
+        if !process.refresh()? {
+            let tid = process.pid();
+            return Err(darc_tracer::Error::ThreadGone { tid }.into());
+        }
         Ok(Watching {
-            pid,
-            profiler,
-            hooks: Hooks::find(&modules),
-            modules,
-            code: CodeCache::default(),
+            process,
             slots: HashMap::new(),
             awaited: Vec::new(),
             levels: vec![Level {
@@ -80,6 +69,11 @@ impl Watching {
             changes: 0,
             notes: Vec::new(),
         })
+    }
+
+    /// Problems with files of the program, once each.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        self.process.take_file_warnings()
     }
 
     /// The names of the functions that were stepped into, the outermost first.
@@ -109,8 +103,8 @@ impl Watching {
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let mut names = Vec::new();
-        for (index, id) in self.modules.loaded().into_iter().enumerate() {
-            let module = self.modules.get(id);
+        for (index, id) in self.process.modules().loaded().into_iter().enumerate() {
+            let module = self.process.modules().get(id);
             let Some(image) = &module.image else { continue };
             let file = image.module();
             let functions = image.functions().iter();
@@ -127,28 +121,23 @@ impl Watching {
     /// For how long the target was stopped each time, from the first change on.
     #[must_use]
     pub fn pauses(&self) -> Vec<Duration> {
-        self.profiler.counters().pauses
+        self.process.engine().counters().pauses
     }
 
     /// Adds functions to those that were named. Says what was left out.
     ///
     /// # Errors
     /// When there are none of that name, or the target cannot be changed.
-    pub fn add(&mut self, name: &str) -> Result<Vec<String>, SessionError> {
+    pub fn add(&mut self, name: &str) -> Result<Vec<String>, ProcessError> {
         let mut notes = self.find(name)?;
         notes.extend(self.apply()?);
         Ok(notes)
     }
 
     /// Puts functions into the list of those that were named. A library that is not there may be loaded later.
-    fn find(&mut self, name: &str) -> Result<Vec<String>, SessionError> {
-        let spec = NameSpec::parse(name).map_err(|e| SessionError::Unsuitable(e.to_string()))?;
-        let mut found = Source {
-            modules: &self.modules,
-            engine: self.profiler.engine(),
-            code: &mut self.code,
-        }
-        .find(&[Wanted::Named(spec)]);
+    fn find(&mut self, name: &str) -> Result<Vec<String>, ProcessError> {
+        let spec = NameSpec::parse(name).map_err(|e| ProcessError::Unsuitable(e.to_string()))?;
+        let mut found = Source(&self.process).find(&[Wanted::Named(spec)]);
         match found.missing.pop() {
             Some(error @ LookupError::NoSuchModule { .. }) => {
                 self.awaited.push(name.to_owned());
@@ -197,7 +186,7 @@ impl Watching {
     ///
     /// # Errors
     /// When the target cannot be changed.
-    pub fn drop_item(&mut self, index: usize) -> Result<(), SessionError> {
+    pub fn drop_item(&mut self, index: usize) -> Result<(), ProcessError> {
         if let Some(level) = self.levels.last_mut()
             && index < level.items.len()
         {
@@ -207,13 +196,7 @@ impl Watching {
     }
 
     fn name(&self, place: CodeRef) -> String {
-        let catalog = Catalog::default();
-        let naming = Naming {
-            catalog: &catalog,
-            modules: &self.modules,
-            f0: None,
-        };
-        naming.name(place)
+        self.process.modules().name(place)
     }
 
     fn slot(&mut self, key: Key) -> Option<u32> {
@@ -225,20 +208,20 @@ impl Watching {
     }
 
     /// Brings the target to what is watched. Says what could not be probed.
-    fn apply(&mut self) -> Result<Vec<String>, SessionError> {
+    fn apply(&mut self) -> Result<Vec<String>, ProcessError> {
         // Before their first call.
         self.look(|history| !history.has_begun());
-        let mut plan = self.hooks.plan();
+        let mut plan = self.process.hooks();
+        let modules = self.process.modules();
         let mut notes = Vec::new();
         for item in &self.levels[0].items {
             let Some(place) = item.place else { continue };
-            let Some(entry) = self.modules.locate(place) else {
+            let Some(entry) = modules.locate(place) else {
                 continue;
             };
-            let scanned = match entrances::ends(&self.modules, place) {
+            let scanned = match entry_points::ends(modules, place) {
                 Err(reason) => Err(reason),
-                Ok(ends) => (self.code.scan(entry, &self.modules, self.profiler.engine()))
-                    .map(|code| (code, ends)),
+                Ok(ends) => self.process.scan(entry).map(|code| (code, ends)),
             };
             match scanned {
                 Ok((scanned, ends)) => plan.counted.push(CountedFunction {
@@ -254,11 +237,10 @@ impl Watching {
             let Some(inside) = &level.inside else {
                 continue;
             };
-            let Some(entry) = self.modules.locate(inside.place) else {
+            let Some(entry) = modules.locate(inside.place) else {
                 continue;
             };
-            let engine = self.profiler.engine();
-            let scanned = match self.code.scan(entry, &self.modules, engine) {
+            let scanned = match self.process.scan(entry) {
                 Ok(scanned) => scanned,
                 Err(reason) => {
                     notes.push(format!("{}: {reason}", inside.name));
@@ -287,9 +269,9 @@ impl Watching {
                 sites: sites.collect(),
             });
         }
-        let refused = self.profiler.apply(&plan)?;
+        let refused = self.process.apply(&plan)?;
         for refused in refused {
-            if let Some(place) = self.modules.place(refused.addr) {
+            if let Some(place) = self.process.modules().place(refused.addr) {
                 let name = self.name(place);
                 // Hooks are refused too; they are nobody's wish.
                 let ours = plan
@@ -310,33 +292,42 @@ impl Watching {
         Ok(notes)
     }
 
-    /// Watches for what the target does, for at most about `wait`.
+    /// Watches for what the target does, for at most about `wait`. How it ended, when it did.
     ///
     /// # Errors
     /// When it can no longer be watched.
-    pub fn poll(&mut self, wait: Duration) -> Result<Option<Notice>, SessionError> {
-        let notice = self.profiler.poll(wait)?;
-        if notice == Some(Notice::LibrariesChanged) && self.modules.refresh(self.pid).is_ok() {
-            self.hooks = Hooks::find(&self.modules);
-            self.code.clear();
-            self.changes += 1;
-            for name in std::mem::take(&mut self.awaited) {
-                // A library without such a function is no reason to stop watching the others.
-                match self.find(&name) {
-                    Ok(_) if self.awaited.contains(&name) => {}
-                    Ok(notes) => self.notes.extend(notes),
-                    Err(error) => self.notes.push(error.to_string()),
-                }
-            }
-            let refused = self.apply()?;
-            for note in refused {
-                if !self.notes.contains(&note) {
-                    self.notes.push(note);
-                }
-            }
-            return Ok(None);
+    pub fn poll(
+        &mut self,
+        wait: Duration,
+        limits: Limits<'_>,
+    ) -> Result<Option<Ending>, ProcessError> {
+        let event = (self.process).poll(limits, |engine, _| engine.poll(wait, &mut Discard))?;
+        match event {
+            Event::Ended(ending) => return Ok(Some(ending)),
+            Event::CodeChanged => self.look_at_libraries()?,
+            Event::Nothing => {}
         }
-        Ok(notice)
+        Ok(None)
+    }
+
+    /// Code came or went: watches the same functions as before, and those that were waited for.
+    fn look_at_libraries(&mut self) -> Result<(), ProcessError> {
+        self.changes += 1;
+        for name in std::mem::take(&mut self.awaited) {
+            // A library without such a function is no reason to stop watching the others.
+            match self.find(&name) {
+                Ok(_) if self.awaited.contains(&name) => {}
+                Ok(notes) => self.notes.extend(notes),
+                Err(error) => self.notes.push(error.to_string()),
+            }
+        }
+        let refused = self.apply()?;
+        for note in refused {
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+        Ok(())
     }
 
     /// Takes a sample of every item: what it did since the last one.
@@ -346,7 +337,7 @@ impl Watching {
 
     fn look(&mut self, is_wanted: impl Fn(&History) -> bool) {
         let now = darc_tracer::tsc();
-        let counts: HashMap<u32, Counts> = self.profiler.counts().into_iter().collect();
+        let counts: HashMap<u32, Counts> = self.process.engine().counts().into_iter().collect();
         let items = self.levels.iter_mut().flat_map(|level| &mut level.items);
         for item in items.filter(|item| is_wanted(&item.history)) {
             let none = Counts::default();
@@ -359,10 +350,7 @@ impl Watching {
     ///
     /// # Errors
     /// When something could not be put back.
-    pub fn finish(&mut self) -> Result<(), SessionError> {
-        match self.profiler.finish() {
-            Err(error) if !error.is_gone() => Err(error.into()),
-            _ => Ok(()),
-        }
+    pub fn finish(&mut self) -> Result<(), ProcessError> {
+        self.process.finish(Ok(Ending::Finished)).map(drop)
     }
 }

@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 
-use darc_tracer::engine::jump::{BucketCount, Counts};
-
 use darc_analysis::{Ticks, Tsc};
+use darc_tracer::engine::jump::{BucketCount, Counts};
 
 /// So many samples are kept: some minutes.
 const KEPT: usize = 600;

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use darc_analysis::{Hz, Resolution};
 use darc_report::model::{Function, Target};
 use darc_report::profiles::{FunctionProfile, ProfileSet, Source};
+use darc_tracer::engine::Engine as _;
 use darc_tracer::engine::jump::Counts;
 
-use super::Watching;
 use crate::session::catalog::{Catalog, Naming};
 use crate::session::profiling::summary;
+use crate::session::watching::Watching;
 
-impl Watching {
+impl Watching<'_> {
     /// What was counted of everything that is watched, since it was first watched: the path to a callee is part of
     /// its name.
     #[must_use]
@@ -21,15 +22,15 @@ impl Watching {
         let catalog = Catalog::default();
         let naming = Naming {
             catalog: &catalog,
-            modules: &self.modules,
+            modules: self.process.modules(),
             f0: None,
         };
-        let mut counts: HashMap<u32, Counts> = self.profiler.counts().into_iter().collect();
+        let mut counts: HashMap<u32, Counts> = self.process.engine().counts().into_iter().collect();
         let mut path = String::new();
         let mut set = ProfileSet {
-            cost_inside: self.profiler.cost().inside.0,
-            cost_outside: self.profiler.cost().outside.0,
-            pauses: summary::pauses(&self.profiler.counters().pauses),
+            cost_inside: self.process.engine().cost().inside.0,
+            cost_outside: self.process.engine().cost().outside.0,
+            pauses: summary::pauses(&self.process.engine().counters().pauses),
             ..ProfileSet::empty(Source::Functions, target, hz, Resolution::default(), length)
         };
         for level in &self.levels {

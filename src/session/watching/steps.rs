@@ -1,19 +1,18 @@
 //! From a function to what it calls, and back.
 
-use super::items::{Inside, Item, Key, Level, Offset};
-use super::{History, Watching};
-use crate::session::SessionError;
-use crate::session::code::CodeCache;
-use crate::session::profiling::choice::{Callee, Source};
-use crate::session::return_address;
+use darc_process::{ProcessError, return_address};
 
-impl Watching {
+use crate::session::profiling::choice::{Callee, Source};
+use crate::session::watching::items::{Inside, Item, Key, Level, Offset};
+use crate::session::watching::{History, Watching};
+
+impl Watching<'_> {
     /// Watches what an item calls. Says what was left out.
     ///
     /// # Errors
     /// Why that is not possible.
-    pub fn step_into(&mut self, index: usize) -> Result<Vec<String>, SessionError> {
-        let unsuitable = |why: &str| SessionError::Unsuitable(why.to_owned());
+    pub fn step_into(&mut self, index: usize) -> Result<Vec<String>, ProcessError> {
+        let unsuitable = |why: &str| ProcessError::Unsuitable(why.to_owned());
         let item = self
             .items()
             .get(index)
@@ -29,24 +28,18 @@ impl Watching {
         // Any call of a function that was named; below, only calls along the path.
         let parent = (self.levels.len() > 1).then_some(slot);
         let entry = self
-            .modules
+            .process
+            .modules()
             .locate(place)
             .ok_or_else(|| unsuitable("its library is not loaded any more"))?;
-        let engine = self.profiler.engine();
-        let scanned = self
-            .code
-            .scan(entry, &self.modules, engine)
-            .map_err(SessionError::Unsuitable)?;
+        let scanned = self.process.scan(entry);
+        let scanned = scanned.map_err(ProcessError::Unsuitable)?;
         let mut items: Vec<Item> = Vec::new();
         let mut elsewhere = 0;
         for site in &scanned.sites {
             let offset = Offset::of(site.addr, entry);
-            let source = Source {
-                modules: &self.modules,
-                engine: self.profiler.engine(),
-                code: &mut CodeCache::default(),
-            };
-            let (key, callee) = match (site.is_call(), source.callee(&site.kind)) {
+            let callee = Source(&self.process).callee(&site.kind);
+            let (key, callee) = match (site.is_call(), callee) {
                 (true, Callee::Function(callee)) => {
                     (Key::Callee(place, parent, callee), Some(callee))
                 }
@@ -60,7 +53,7 @@ impl Watching {
                 Some(callee) => self.name(callee),
                 None => format!("*pointer at {offset}"),
             };
-            if return_address::is_used_at(&self.modules, site).is_some() {
+            if return_address::is_used_at(self.process.modules(), site).is_some() {
                 elsewhere += 1;
                 continue;
             }
@@ -105,7 +98,7 @@ impl Watching {
     ///
     /// # Errors
     /// When the target cannot be changed.
-    pub fn step_out(&mut self) -> Result<(), SessionError> {
+    pub fn step_out(&mut self) -> Result<(), ProcessError> {
         if self.levels.len() > 1 {
             self.levels.pop();
         }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use darc_symbols::{DebugSearch, FileAddr, Image, LookupError, NameSpec, resolve};
+use darc_symbols::{DebugSearch, FileAddr, Image, LookupError, NameSpec, Root, resolve};
 
 /// A directory with sources and what is built of them.
 pub struct Workshop(tempfile::TempDir);
@@ -62,7 +62,7 @@ impl Workshop {
     }
 
     pub fn search(&self) -> DebugSearch {
-        DebugSearch::under(self.0.path())
+        DebugSearch::below(Root::at(self.0.path()))
     }
 
     pub fn prog(&self) -> Image {

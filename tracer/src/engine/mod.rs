@@ -38,6 +38,20 @@ pub trait Sink {
     fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget;
 }
 
+/// Takes nothing: for measurements whose results are read from the engine, and while nothing is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Discard;
+
+impl Sink for Discard {
+    fn op(&mut self, _: Op) {}
+
+    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+
+    fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
+        NewTarget::AnyTarget
+    }
+}
+
 /// A call of the function that serves requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Served {

@@ -21,6 +21,7 @@ mod services;
 pub mod switches;
 pub mod tracepoints;
 pub mod whereabouts;
+mod windows;
 
 pub use attributes::{Attributes, Chains, Scope};
 pub use collector::{Collector, Drained};

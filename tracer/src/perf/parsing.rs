@@ -2,6 +2,8 @@
 //!
 //! Source: perf_event_open(2), "MMAP layout", and `enum perf_event_type` of the kernel's header.
 
+use crate::maps::FileId;
+
 use super::attributes::{Chains, Layout};
 use super::point;
 use super::record::{Left, Mapped, Mode, Naming, Record, Sample, Stamp, Task};
@@ -161,12 +163,13 @@ fn parse(record: &[u8], layout: Layout) -> Option<Record> {
             let pid = fields.id()?;
             fields.id()?;
             let (start, len, offset) = (fields.u64()?, fields.u64()?, fields.u64()?);
-            let mut inode = 0;
+            let mut file = FileId::default();
             if kind == kind::MMAP2 {
                 let device = fields.u64()?;
-                inode = fields.u64()?;
+                file.device = (device as u32, (device >> 32) as u32);
+                file.inode = fields.u64()?;
                 // Generation, protection, flags. A build-id in their place (bit 14) is not asked for.
-                let _ = (device, fields.u64()?, fields.u64()?);
+                let _ = (fields.u64()?, fields.u64()?);
             }
             Record::Mapped(Mapped {
                 stamp,
@@ -174,7 +177,7 @@ fn parse(record: &[u8], layout: Layout) -> Option<Record> {
                 start,
                 len,
                 offset,
-                inode,
+                file,
                 mode: mode(bits),
                 name: fields.text(),
             })
@@ -376,7 +379,7 @@ mod tests {
             (0x1000, 0x2000, 0x3000)
         );
         assert_eq!(
-            (mapped.inode, mapped.name.as_slice()),
+            (mapped.file.inode, mapped.name.as_slice()),
             (42, b"/bin/x".as_slice())
         );
         assert_eq!((name.as_slice(), *naming), (b"x".as_slice(), Naming::Exec));

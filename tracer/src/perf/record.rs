@@ -2,6 +2,8 @@
 //!
 //! Source: perf_event_open(2), "MMAP layout", and `enum perf_event_type` of the kernel's header.
 
+use crate::maps::FileId;
+
 pub use super::point::{Point, UserStack};
 
 /// When and where a record was made.
@@ -74,8 +76,8 @@ pub struct Mapped {
     pub len: u64,
     /// Offset in the file, bytes.
     pub offset: u64,
-    /// The file's inode; 0 when not told.
-    pub inode: u64,
+    /// The file; its inode is 0 when that is not told.
+    pub file: FileId,
     /// Whose code.
     pub mode: Mode,
     /// The file's path in the process's own root, or a name in brackets.

@@ -3,9 +3,12 @@
 //!
 //! Where the user may watch whole CPUs, one event a CPU tells of every switch, and who got the CPU. Otherwise each
 //! thread has events of its own, and the threads that it makes inherit them.
+//!
+//! All that costs the machine something each time. When it has cost too much, nothing is recorded for a while.
 //! Source: perf_event_open(2), `context_switch` and PERF_RECORD_SWITCH_CPU_WIDE.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use super::attributes::Attributes;
 use super::clock::{self, Clock};
@@ -19,7 +22,9 @@ use super::record::{Point, Record, UserStack};
 use super::refusal::Refusal;
 use super::services::Services;
 use super::tracepoints::{Context, Event, NoTracepoints, Service, Tracepoints};
-use darc_record::Tsc;
+use super::windows::Windows;
+use crate::effort::{self, Effort, Limits};
+use darc_record::{Ticks, Tsc};
 
 /// How much is seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +66,20 @@ pub struct Switches {
     stacks_gone: u64,
     complete: Tsc,
     lost: u64,
+    effort: Effort,
+    windows: Windows,
 }
+
+/// What it may cost in the long run; most analyses have ended before the credit is used up.
+const LIMITS: Limits = Limits {
+    share: 0.015,
+    credit: Duration::from_secs(2),
+};
+/// What is left before it begins again.
+const RESERVE: Duration = Duration::from_millis(5);
+/// What a record takes of the thread that makes it, and one with a stack, about.
+const RECORD: Duration = Duration::from_nanos(300);
+const STACK: Duration = Duration::from_micros(3);
 
 /// Names that are remembered.
 const MOST_NAMES: usize = 1 << 16;
@@ -104,6 +122,7 @@ impl Switches {
             Err(_) => None,
         };
         collector.enable();
+        let now = crate::tsc();
         Ok(Switches {
             pid,
             collector,
@@ -121,6 +140,8 @@ impl Switches {
             stacks_gone: 0,
             complete: Tsc(0),
             lost: 0,
+            effort: Effort::new(LIMITS),
+            windows: Windows::new(now),
         })
     }
 
@@ -148,7 +169,8 @@ impl Switches {
         if self.calls.is_none() {
             self.calls = Some((self.collector.begin_group(), 0));
         }
-        if watch_threads(&mut self.collector, self.pid, &[event]).is_ok() {
+        let watched = watch_threads(&mut self.collector, self.pid, &[event]).is_ok();
+        if watched && !self.windows.is_resting() {
             self.collector.enable();
         }
     }
@@ -178,12 +200,51 @@ impl Switches {
         self.reach
     }
 
+    /// An op of this length is to be told of as a whole.
+    pub fn expect(&mut self, latency: Ticks) {
+        self.windows.expect(latency);
+    }
+
+    /// Whether everything of this time was recorded.
+    #[must_use]
+    pub fn have_seen(&self, from: Tsc, to: Tsc) -> bool {
+        self.windows.have(from, to)
+    }
+
+    /// For which part of the time nothing was recorded.
+    #[must_use]
+    pub fn rested(&self) -> f64 {
+        self.windows.rested(crate::tsc())
+    }
+
     /// Reads what has come.
     pub fn read(&mut self) {
+        let before = effort::of_this_thread();
+        self.read_all();
+        self.effort.add_since(before);
+        self.rest_or_go_on();
+    }
+
+    /// Stops recording when it has cost too much, and begins again when that is made up for.
+    fn rest_or_go_on(&mut self) {
+        self.windows.forget();
+        let now = crate::tsc();
+        if self.windows.may_rest(now) && self.effort.is_over() {
+            self.collector.disable();
+            self.windows.rest(now);
+            self.forget_who_is_out();
+        } else if self.windows.is_resting() && self.effort.has_left(RESERVE) {
+            self.collector.enable();
+            self.windows.go_on(crate::tsc());
+        }
+    }
+
+    fn read_all(&mut self) {
         let until = clock::now().saturating_sub(UNDER_WAY);
         self.clock.tick();
         let records = self.collector.read_rest().records;
         let lost = self.lost;
+        self.spend(&records);
         for record in records {
             self.take(record);
         }
@@ -207,6 +268,15 @@ impl Switches {
             self.detail.pop();
         }
         self.complete = self.clock.tsc(until);
+    }
+
+    /// What these records have cost those whom they are of.
+    fn spend(&mut self, records: &[Record]) {
+        let with_stack =
+            |record: &&Record| matches!(record, Record::Point(point) if point.program.is_some());
+        let stacks = records.iter().filter(with_stack).count() as u32;
+        self.effort
+            .add(RECORD * (records.len() as u32) + STACK * stacks);
     }
 
     /// The whole machine switches too often for this reader: follows the process alone from now on.
@@ -399,7 +469,7 @@ mod tests {
         };
         let tid = nix::unistd::gettid().as_raw();
         let before = crate::tsc();
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
         let after = crate::tsc();
         while switches.complete() < after {
             switches.read();

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
@@ -60,9 +61,22 @@ pub(super) struct Tracer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Executable {
     X86_64,
+    Unsupported(Unsupported),
+}
+
+/// A kind of program that darc does not measure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unsupported {
+    /// An i386 program.
+    #[error("is a 32-bit program, which is not supported; analyse a 64-bit build")]
     I386,
+    /// 32-bit pointers in 64-bit mode.
+    #[error("is an x32 program, which is not supported; analyse a 64-bit build")]
     X32,
-    /// `e_machine`.
+    /// Another processor's program, by its `e_machine`.
+    #[error(
+        "its program is not for x86-64 (ELF machine {0}), which is not supported; analyse an x86-64 build"
+    )]
     Other(u16),
 }
 
@@ -168,7 +182,7 @@ impl Facts {
                 .split_whitespace()
                 .any(|feature| feature == "shstk"),
             other_user_namespace: other_user_namespace(pid),
-            executable: executable(&format!("{directory}/exe")),
+            executable: executable(format!("{directory}/exe")),
         })
     }
 }
@@ -234,14 +248,14 @@ pub(super) fn machine(header: &[u8; 20]) -> Option<Executable> {
     };
     let machine = u16::from_le_bytes([low, high]);
     Some(match (class, machine) {
-        (ELFCLASS32, EM_X86_64) => Executable::X32,
+        (ELFCLASS32, EM_X86_64) => Executable::Unsupported(Unsupported::X32),
         (_, EM_X86_64) => Executable::X86_64,
-        (_, EM_386) => Executable::I386,
-        (_, other) => Executable::Other(other),
+        (_, EM_386) => Executable::Unsupported(Unsupported::I386),
+        (_, other) => Executable::Unsupported(Unsupported::Other(other)),
     })
 }
 
-fn executable(path: &str) -> io::Result<Executable> {
+pub(super) fn executable(path: impl AsRef<Path>) -> io::Result<Executable> {
     let mut header = [0; 20];
     File::open(path)?.read_exact(&mut header)?;
     machine(&header).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an ELF file"))

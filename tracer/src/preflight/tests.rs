@@ -98,10 +98,16 @@ fn each_reason_has_its_own_line() {
         ),
         (|_, viewer| viewer.yama = Some(2), "ptrace_scope is 2"),
         (|_, viewer| viewer.yama = Some(3), "ptrace_scope is 3"),
-        (|facts, _| facts.executable = Ok(Executable::I386), "32-bit"),
-        (|facts, _| facts.executable = Ok(Executable::X32), "x32"),
         (
-            |facts, _| facts.executable = Ok(Executable::Other(183)),
+            |facts, _| facts.executable = Ok(Executable::Unsupported(Unsupported::I386)),
+            "32-bit",
+        ),
+        (
+            |facts, _| facts.executable = Ok(Executable::Unsupported(Unsupported::X32)),
+            "x32",
+        ),
+        (
+            |facts, _| facts.executable = Ok(Executable::Unsupported(Unsupported::Other(183))),
             "ELF machine 183",
         ),
         (
@@ -209,9 +215,18 @@ fn the_machine_is_in_the_first_20_bytes() {
         header
     };
     assert_eq!(machine(&header(2, 62)), Some(Executable::X86_64));
-    assert_eq!(machine(&header(1, 62)), Some(Executable::X32));
-    assert_eq!(machine(&header(1, 3)), Some(Executable::I386));
-    assert_eq!(machine(&header(2, 183)), Some(Executable::Other(183)));
+    assert_eq!(
+        machine(&header(1, 62)),
+        Some(Executable::Unsupported(Unsupported::X32))
+    );
+    assert_eq!(
+        machine(&header(1, 3)),
+        Some(Executable::Unsupported(Unsupported::I386))
+    );
+    assert_eq!(
+        machine(&header(2, 183)),
+        Some(Executable::Unsupported(Unsupported::Other(183)))
+    );
     assert_eq!(machine(b"#!/bin/sh\n0123456789"), None);
 }
 

@@ -165,6 +165,23 @@ impl Drop for SharedWords {
     }
 }
 
+/// A page of a file, mapped to be seen in the list of mappings: the memory itself is of no use.
+#[derive(Debug)]
+pub struct FilePage(Mapping);
+
+impl FilePage {
+    /// Maps the first page of a file that is open for reading.
+    pub fn map(file: &File) -> Result<FilePage, Errno> {
+        Mapping::new(libc::MAP_PRIVATE, file.as_raw_fd(), PAGE).map(FilePage)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.0.start as u64
+    }
+}
+
 /// A page of machine code for a forked child to run.
 #[derive(Debug)]
 pub struct CodePage(Mapping);

@@ -3,6 +3,8 @@
 //! Everything here is a thin call; policy lives elsewhere.
 #![allow(unsafe_code)]
 
+#[cfg(test)]
+pub mod kill_point;
 mod mapping;
 mod perf;
 mod presence;
@@ -11,15 +13,16 @@ mod ptrace;
 
 use darc_record::Tsc;
 
-pub use mapping::{CodePage, PAGE, SharedWords};
+pub use mapping::{CodePage, FilePage, PAGE, SharedWords};
 pub use perf::{RingPages, perf_disable, perf_enable, perf_event_open, perf_set_output};
 pub use presence::{Presence, is_present, own_number};
-#[cfg(test)]
-pub use process::exit_now;
 pub use process::{
     Argv, close_unattended, descriptor_of, die_with_parent, fork_into, kill_and_reap,
-    limit_processor_time, pidfd, restore_sigpipe, run_first, shares_memory, wait_child_signal,
+    limit_processor_time, pidfd, restore_sigpipe, run_first, set_groups_of_thread, shares_memory,
+    wait_child_signal,
 };
+#[cfg(test)]
+pub use process::{exit_now, send_to_thread};
 pub use ptrace::{
     EVENT_STOP, RawRegisters, cont, cont_to_syscall, detach, event_message, extended_state,
     has_ended, interrupt, listen, poke, reap, registers, seize, set_registers, set_signal_mask,

@@ -144,9 +144,10 @@ pub fn is_present(word: u64) -> bool {
 #[must_use]
 pub fn own_number() -> u64 {
     use std::hash::BuildHasher as _;
-    static NUMBER: OnceLock<u64> = OnceLock::new();
-    // The keys are random.
-    *NUMBER.get_or_init(|| std::hash::RandomState::new().hash_one(std::process::id()))
+    static KEYS: OnceLock<std::hash::RandomState> = OnceLock::new();
+    // The keys are random; a child has the same ones.
+    let keys = KEYS.get_or_init(std::hash::RandomState::new);
+    keys.hash_one(std::process::id())
 }
 
 #[cfg(test)]

@@ -202,6 +202,16 @@ pub fn limit_processor_time(seconds: u64) {
     unsafe { libc::setrlimit(libc::RLIMIT_CPU, &limit) };
 }
 
+/// Sends a signal to one thread of a process.
+#[cfg(test)]
+pub fn send_to_thread(pid: i32, tid: i32, signal: i32) -> Result<(), Errno> {
+    // SAFETY: the call takes plain integers.
+    match unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) } {
+        0 => Ok(()),
+        _ => Err(Errno::last()),
+    }
+}
+
 /// Kills and reaps a child of this process.
 pub fn kill_and_reap(pid: i32) {
     // SAFETY: kill takes plain integers; the pid is a child that has not been reaped.
@@ -242,6 +252,15 @@ fn owned(fd: libc::c_long) -> Result<OwnedFd, Errno> {
     }
     // SAFETY: the kernel has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Gives the calling thread these groups beside its own one; the C library's function would give them to all threads.
+pub fn set_groups_of_thread(groups: &[u32]) -> Result<(), Errno> {
+    // SAFETY: the kernel reads as many group ids as there are in the slice.
+    match unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(Errno::last()),
+    }
 }
 
 #[cfg(test)]

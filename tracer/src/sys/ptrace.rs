@@ -10,15 +10,27 @@ pub type RawRegisters = libc::user_regs_struct;
 /// The event number of a group stop or an interrupt of a seized thread (`PTRACE_EVENT_STOP`).
 pub const EVENT_STOP: i32 = 128;
 
-fn request(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> Result<i64, Errno> {
-    // SAFETY: the requests made through this function take plain integers; none makes the kernel
-    // write through `addr` or `data` in this process.
-    let value = unsafe { libc::ptrace(request, tid, addr, data) };
-    if value == -1 {
-        Err(Errno::last())
-    } else {
-        Ok(value)
+/// # Safety
+/// Where the request has the kernel read or write through `data`, it is the address of what is read, or of room for what is
+/// written.
+unsafe fn raw(
+    request: libc::c_uint,
+    tid: i32,
+    addr: usize,
+    data: *mut libc::c_void,
+) -> Result<i64, Errno> {
+    #[cfg(test)]
+    super::kill_point::pass();
+    // SAFETY: as the caller promises.
+    match unsafe { libc::ptrace(request, tid, addr, data) } {
+        -1 => Err(Errno::last()),
+        value => Ok(value),
     }
+}
+
+fn request(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> Result<i64, Errno> {
+    // SAFETY: the requests made through this function take plain integers.
+    unsafe { raw(request, tid, addr, ptr::without_provenance_mut(data)) }
 }
 
 /// Attaches without stopping the thread. Its stops at system calls are always told from signals
@@ -54,45 +66,27 @@ pub fn detach(tid: i32, signal: i32) -> Result<(), Errno> {
 /// The message of the last ptrace event: the id of a new thread or process.
 pub fn event_message(tid: i32) -> Result<i32, Errno> {
     let mut message: libc::c_ulong = 0;
-    // SAFETY: the kernel writes one unsigned long through the pointer, which lives through the call.
-    let value = unsafe {
-        libc::ptrace(
-            libc::PTRACE_GETEVENTMSG,
-            tid,
-            0,
-            ptr::from_mut(&mut message),
-        )
-    };
-    if value == -1 {
-        Err(Errno::last())
-    } else {
-        i32::try_from(message).map_err(|_| Errno::ERANGE)
-    }
+    let room = ptr::from_mut(&mut message).cast();
+    // SAFETY: the kernel writes one unsigned long.
+    unsafe { raw(libc::PTRACE_GETEVENTMSG, tid, 0, room) }?;
+    i32::try_from(message).map_err(|_| Errno::ERANGE)
 }
 
 /// Reads the general registers of a stopped thread.
 pub fn registers(tid: i32) -> Result<RawRegisters, Errno> {
     // SAFETY: `user_regs_struct` is plain integers, for which zero is a valid value.
     let mut registers: RawRegisters = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes exactly one `user_regs_struct` through the pointer.
-    let value =
-        unsafe { libc::ptrace(libc::PTRACE_GETREGS, tid, 0, ptr::from_mut(&mut registers)) };
-    if value == -1 {
-        Err(Errno::last())
-    } else {
-        Ok(registers)
-    }
+    let room = ptr::from_mut(&mut registers).cast();
+    // SAFETY: the kernel writes exactly one `user_regs_struct`.
+    unsafe { raw(libc::PTRACE_GETREGS, tid, 0, room) }?;
+    Ok(registers)
 }
 
 /// Writes the general registers of a stopped thread.
 pub fn set_registers(tid: i32, registers: &RawRegisters) -> Result<(), Errno> {
-    // SAFETY: the kernel reads exactly one `user_regs_struct` through the pointer.
-    let value = unsafe { libc::ptrace(libc::PTRACE_SETREGS, tid, 0, ptr::from_ref(registers)) };
-    if value == -1 {
-        Err(Errno::last())
-    } else {
-        Ok(())
-    }
+    let values = ptr::from_ref(registers).cast_mut().cast();
+    // SAFETY: the kernel reads exactly one `user_regs_struct`, and writes nothing.
+    unsafe { raw(libc::PTRACE_SETREGS, tid, 0, values) }.map(drop)
 }
 
 /// Reads the extended state of a stopped thread (vector and floating-point registers), as XSAVE lays it out.
@@ -103,19 +97,10 @@ pub fn extended_state(tid: i32) -> Result<Vec<u8>, Errno> {
         iov_base: state.as_mut_ptr().cast(),
         iov_len: state.len(),
     };
+    let room = ptr::from_mut(&mut part).cast();
     // SAFETY: the kernel writes at most as many bytes as the vector says, into memory that lives through the call, and then
     // says in it how many they were.
-    let value = unsafe {
-        libc::ptrace(
-            libc::PTRACE_GETREGSET,
-            tid,
-            NT_X86_XSTATE,
-            ptr::from_mut(&mut part),
-        )
-    };
-    if value == -1 {
-        return Err(Errno::last());
-    }
+    unsafe { raw(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, room) }?;
     state.truncate(part.iov_len);
     Ok(state)
 }
@@ -186,26 +171,18 @@ pub fn cont_to_syscall(tid: i32, signal: i32) -> Result<(), Errno> {
 pub fn signal_mask(tid: i32) -> Result<u64, Errno> {
     const GETSIGMASK: libc::c_uint = 0x420a;
     let mut mask = 0_u64;
-    // SAFETY: the kernel writes exactly one mask, whose length is passed, through the pointer.
-    let value =
-        unsafe { libc::ptrace(GETSIGMASK, tid, size_of::<u64>(), ptr::from_mut(&mut mask)) };
-    if value == -1 {
-        Err(Errno::last())
-    } else {
-        Ok(mask)
-    }
+    let room = ptr::from_mut(&mut mask).cast();
+    // SAFETY: the kernel writes exactly one mask, whose length is passed.
+    unsafe { raw(GETSIGMASK, tid, size_of::<u64>(), room) }?;
+    Ok(mask)
 }
 
 /// Sets which signals a stopped thread blocks.
 pub fn set_signal_mask(tid: i32, mask: u64) -> Result<(), Errno> {
     const SETSIGMASK: libc::c_uint = 0x420b;
-    // SAFETY: the kernel reads exactly one mask, whose length is passed, through the pointer.
-    let value = unsafe { libc::ptrace(SETSIGMASK, tid, size_of::<u64>(), ptr::from_ref(&mask)) };
-    if value == -1 {
-        Err(Errno::last())
-    } else {
-        Ok(())
-    }
+    let value = ptr::from_ref(&mask).cast_mut().cast();
+    // SAFETY: the kernel reads exactly one mask, whose length is passed, and writes nothing.
+    unsafe { raw(SETSIGMASK, tid, size_of::<u64>(), value) }.map(drop)
 }
 
 /// Takes a child's exit status without blocking: `None` while it lives, or when somebody else traces it.

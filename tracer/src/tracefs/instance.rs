@@ -135,7 +135,7 @@ impl Drop for Instance {
         // Whatever reads its files has been dropped before, or the folder would be busy.
         let _ = self.write("tracing_on", "0");
         if let Err(error) = std::fs::remove_dir(&self.folder) {
-            tracing::warn!(%error, folder = %self.folder.display(), "cannot be removed");
+            tracing::warn!(target: "tracer", %error, folder = %self.folder.display(), "cannot be removed");
         }
     }
 }

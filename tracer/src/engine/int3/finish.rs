@@ -16,8 +16,11 @@ use super::inside::Inside;
 use super::landing::{PASS, SYSCALL_TRAP};
 
 impl Int3 {
-    /// Restores text and stacks and detaches from every thread.
+    /// Restores text and stacks and detaches from every thread. Of a process that has ended nothing is left to restore.
     pub(super) fn let_go(&mut self) -> Result<()> {
+        if self.end.is_some() {
+            return Ok(());
+        }
         self.disarm_all()?;
         self.reveal_all();
         for copy in self.measured_syscalls.keys() {

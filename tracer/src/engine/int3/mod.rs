@@ -243,7 +243,7 @@ impl Int3 {
             bytes.map_or(Vec::new(), <[u8]>::to_vec)
         };
         let mut refused = Vec::new();
-        let shared = SharedCode::of(self.pid)?;
+        let shared = SharedCode::among(&maps::read(self.pid)?);
         for (addr, roles) in wanted {
             if let Some(reason) = shared.refusal(addr.0) {
                 refused.push(Refused { addr, reason });
@@ -271,7 +271,8 @@ impl Int3 {
         let since = Instant::now();
         let (mut arena, data) = self.with_stopped_thread(|_, thread| {
             caller.borrow([thread], &mappings, |worker| {
-                let mut arena = Arena::map(worker, &mappings, near, ARENA_BYTES)?;
+                let at = Arena::gap_near(&mappings, near, ARENA_BYTES)?;
+                let mut arena = Arena::map_at(worker, at, ARENA_BYTES)?;
                 match arena.make_end_writable(worker, departure::DATA_BYTES) {
                     Ok(data) => Ok((arena, data)),
                     Err(error) => {
@@ -456,7 +457,16 @@ impl Engine for Int3 {
                         self.last_stop = Instant::now();
                         let noticed = Noticed { at, attention };
                         attention = Attention::Awake;
-                        if let Some(notice) = self.stop(tid, decode(status), noticed, sink)? {
+                        let event = decode(status);
+                        let outcome = self.stop(tid, event, noticed, sink);
+                        tracing::trace!(
+                            target: "tracer::stop",
+                            tid,
+                            ?event,
+                            handled = ?self.last_stop.elapsed(),
+                            "a thread stopped"
+                        );
+                        if let Some(notice) = outcome? {
                             return Ok(Some(notice));
                         }
                     }

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
+use crate::maps;
 use crate::memory::Memory;
+use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
 
-use super::installed::Installed;
+use super::leftovers::{self, Leftover};
 use super::patches::Patches;
 use super::space::Space;
+use super::world::World;
 use super::{Jump, world};
 
 /// How often it is tried to give the mappings back while a thread is still on its way out.
@@ -74,7 +77,7 @@ impl Jump {
             });
             match &outcome {
                 Ok(true) => {
-                    tracing::debug!(pid, attempt, "restored the code and gave all memory back");
+                    tracing::debug!(target: "tracer", pid, attempt, "restored the code and gave all memory back");
                     return Ok(());
                 }
                 Err(error) if error.is_gone() => break,
@@ -85,6 +88,7 @@ impl Jump {
         outcome?;
         // Nothing in the program's text leads there any more.
         tracing::debug!(
+            target: "tracer",
             pid,
             "restored the code; some memory stays mapped, for a call in it has not returned"
         );
@@ -122,18 +126,76 @@ fn lead_out(thread: &Stopped, ends: &HashMap<u64, u64>) -> Result<()> {
 /// When the process is gone or may not be traced, or another tracer is at work in it.
 pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
     let memory = Memory::open(pid)?;
-    let found = Installed::find(pid, &memory);
-    if found.iter().any(|found| found.belongs_to_another(&memory)) {
+    leftovers::await_last_call(pid);
+    let found = leftovers::find(pid, &memory);
+    if is_anothers(&found, &memory) {
         return Err(taken(pid));
     }
-    let mut cleared = Cleared::Nothing;
-    for installed in found {
-        cleared = match (clear(pid, &memory, &installed)?, cleared) {
-            (Cleared::Patches, _) | (_, Cleared::Patches) => Cleared::Patches,
-            (now, _) => now,
-        };
+    if found.is_empty() && leftovers::descriptors(pid).is_empty() {
+        return Ok(Cleared::Nothing);
     }
-    Ok(cleared)
+    let mut differing = 0;
+    for _ in 0..ATTEMPTS {
+        let all_gone;
+        ((all_gone, differing), _) = world::stopped(pid, |world| clear(pid, &memory, world))?;
+        if all_gone {
+            return Ok(Cleared::Everything);
+        }
+        std::thread::sleep(BETWEEN);
+    }
+    match differing {
+        0 => Ok(Cleared::Patches),
+        differing => Err(Error::Unsuitable(format!(
+            "{differing} bytes of process {pid} that an earlier tracer patched could not be restored"
+        ))),
+    }
+}
+
+/// Whether some of it is another tracer's that lives.
+pub(super) fn is_anothers(found: &[Leftover], memory: &Memory) -> bool {
+    let is_anothers = |found: &Leftover| found.installed.belongs_to_another(memory);
+    found.iter().any(is_anothers)
+}
+
+/// Removes what is there, while all threads are stopped: a thread in the middle of a killed tracer's system call may have
+/// mapped or unmapped something until then. Returns whether all is gone, and how many bytes of code still differ.
+///
+/// Asks once more whose it is: another tracer may have begun since that was asked, and stands still with the target now.
+fn clear(pid: i32, memory: &Memory, world: &mut World) -> Result<(bool, u64)> {
+    let found = leftovers::find(pid, memory);
+    if is_anothers(&found, memory) {
+        return Err(taken(pid));
+    }
+    close_descriptors(pid, memory, world)?;
+    let (mut all_gone, mut differing) = (true, 0);
+    for leftover in found {
+        let installed = &leftover.installed;
+        if leftover.is_complete {
+            let mut patches = Patches::from_journal(memory, installed.around.control);
+            installed.set_generation(memory, 0)?;
+            patches.restore_all(memory)?;
+            installed.reveal(memory);
+            differing += patches.bytes_differing();
+        }
+        all_gone &= installed.unmap(pid, memory, world)?;
+    }
+    Ok((all_gone, differing))
+}
+
+/// Closes the target's descriptors of shared memory.
+fn close_descriptors(pid: i32, memory: &Memory, world: &mut World) -> Result<()> {
+    let descriptors = leftovers::descriptors(pid);
+    if descriptors.is_empty() {
+        return Ok(());
+    }
+    let mappings = maps::read(pid)?;
+    let caller = RemoteCaller::find(pid, memory, &mappings)?;
+    caller.borrow(world.workers()?, &mappings, |worker| {
+        for &fd in &descriptors {
+            worker.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+        }
+        Ok(())
+    })
 }
 
 /// Why a process cannot be measured that another tracer measures.
@@ -143,26 +205,40 @@ pub(super) fn taken(pid: i32) -> Error {
     ))
 }
 
-fn clear(pid: i32, memory: &Memory, installed: &Installed) -> Result<Cleared> {
-    let mut patches = Patches::from_journal(memory, installed.around.control);
-    for attempt in 0..ATTEMPTS {
-        let (unmapped, _) = world::stopped(pid, |world| {
-            if attempt == 0 {
-                installed.set_generation(memory, 0)?;
-                patches.restore_all(memory)?;
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use crate::child_signal;
+    use crate::sys;
+
+    use super::*;
+
+    /// Another tracer may begin between the question whose the probes are and the stop in which they are removed.
+    #[test]
+    fn what_belongs_to_another_tracer_is_left_inside_of_the_stop() {
+        let mut target = leftovers::tests::start();
+        let pid = target.id() as i32;
+        let (begun, begin) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
+        let tracer = sys::fork_into(|| {
+            child_signal::block().unwrap();
+            let code = maps::read(pid).unwrap().into_iter().find(|m| m.executable);
+            let mut engine = Jump::attach(pid).unwrap();
+            engine.install(&[code.unwrap().start]).unwrap();
+            let _ = nix::unistd::write(&begin, &[1]);
+            loop {
+                std::thread::park();
             }
-            installed.reveal(memory);
-            installed.unmap(pid, memory, world)
-        })?;
-        if unmapped {
-            return Ok(Cleared::Everything);
-        }
-        std::thread::sleep(BETWEEN);
-    }
-    match patches.bytes_differing() {
-        0 => Ok(Cleared::Patches),
-        differing => Err(Error::Unsuitable(format!(
-            "{differing} bytes of process {pid} that an earlier tracer patched could not be restored"
-        ))),
+        });
+        drop(begin);
+        assert_eq!(std::fs::File::from(begun).read(&mut [0]).unwrap(), 1);
+        let memory = Memory::open(pid).unwrap();
+        let cleared = world::stopped(pid, |world| clear(pid, &memory, world));
+        let left = leftovers::find(pid, &memory).len();
+        sys::kill_and_reap(tracer.unwrap());
+        assert_eq!((cleared.is_err(), left), (true, 1), "{cleared:?}");
+        assert_eq!(clear_leftovers(pid).unwrap(), Cleared::Everything);
+        drop(target.stdin.take());
+        assert!(target.wait().unwrap().success());
     }
 }

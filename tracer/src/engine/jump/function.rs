@@ -1,21 +1,23 @@
 //! A function's code divided into the groups of instructions that patches replace.
 
-use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
+mod landings;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use darc_disasm::{CallSite, Cfg, Condition, FunctionCode, NoMemory, SiteKind, Target, call_sites};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use darc_disasm::{CallSite, Condition, FunctionCode, NoMemory, SiteKind, Sites, Target};
+use iced_x86::{FlowControl, Instruction, Mnemonic, Register};
 
 use crate::addr::TargetAddr;
 use crate::memory::Memory;
 
-use super::layout::journal;
+use super::flags::Flags;
 use super::ops::Ops;
 use super::prepare::Reason;
-use super::spans::{Last, NoRoom, View};
-use super::stubs::{Callee, CountedSite, F0End, Item, Kind, Region, Site, SiteFlags};
+use super::spans::{JUMP, NoRoom, Span, View};
+use super::stubs::{
+    Arrival, CallReturns, Callee, CountedSite, F0End, Item, Kind, Landing, Region, Site, SiteFlags,
+};
 use super::tree::{Tree, told_apart};
 
 /// System calls that return somewhere else, twice, or not at all.
@@ -26,6 +28,30 @@ const NOT_MEASURED: [(u32, &str); 5] = [
     (58, "vfork"),
     (435, "clone3"),
 ];
+
+/// Why a call must be left alone.
+fn strange(call: &CallSite) -> Option<Reason> {
+    let SiteKind::Syscall { number } = call.kind else {
+        return None;
+    };
+    let mut known = NOT_MEASURED.iter();
+    let (_, name) = known.find(|(known, _)| Some(*known) == number)?;
+    Some(format!("{name} does not return like other system calls"))
+}
+
+/// Whether an instruction moves the stack pointer otherwise than by pushing or popping: what lies below the stack before it
+/// may be in use behind it, as where a function saves registers before it makes its frame.
+fn moves_stack(i: &Instruction) -> bool {
+    let is_operand = |at: u32| i.op_count() > at && i.op_register(at) == Register::RSP;
+    let pushes = matches!(i.mnemonic(), Mnemonic::Push | Mnemonic::Pop);
+    (is_operand(0) && !pushes)
+        || (is_operand(1) && matches!(i.mnemonic(), Mnemonic::Xchg | Mnemonic::Xadd))
+        || matches!(i.mnemonic(), Mnemonic::Leave | Mnemonic::Enter)
+}
+
+fn is_return(instruction: &Instruction) -> bool {
+    instruction.flow_control() == FlowControl::Return
+}
 
 /// Whether calls of this number must be left alone.
 #[must_use]
@@ -38,9 +64,6 @@ pub fn returns_strangely(number: u64) -> bool {
 /// A function that is instrumented: its instructions in the groups that patches replace.
 #[derive(Debug)]
 pub struct Function {
-    /// As the plan has it.
-    own: Arc<FunctionCode>,
-    /// With padding, where that was needed.
     code: Arc<FunctionCode>,
     view: View,
     calls: HashMap<u64, CallSite>,
@@ -54,26 +77,40 @@ pub struct Function {
     ops: Ops,
     /// Sites whose calls are counted.
     counted: BTreeMap<u64, CountedSite>,
-    /// Who jumps where, found when it is first asked for.
-    branches: OnceCell<Cfg>,
+    noticed: Landings,
+    /// The calls that return to an address at which that is noticed: the addresses of their instructions.
+    landings: HashMap<u64, u64>,
+    /// Calls of which that was tried in vain.
+    unnoticed: HashSet<u64>,
+    /// Calls behind which the compiler expects nobody.
+    unreturning: HashSet<u64>,
 }
 
 /// Instructions that one patch replaces.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Group {
-    range: Range<usize>,
+struct Group {
+    span: Span,
     purpose: Purpose,
 }
 
 /// What a group is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Purpose {
-    /// Sites alone.
+    /// Sites alone, and where they return to.
     Sites,
-    /// The function's entry, and sites that overlap it.
-    Entry,
     /// A `ret`, and sites that overlap what is displaced for it.
     Ret,
+    /// The function's entry, and whatever overlaps it.
+    Entry,
+}
+
+/// Whether it is noticed where calls return to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Landings {
+    /// By code at their return addresses, wherever there is room for a jump.
+    Noticed,
+    /// It is not.
+    Left,
 }
 
 /// Which part a function plays.
@@ -88,25 +125,25 @@ pub enum Part {
 }
 
 impl Function {
-    /// Divides a function's code into groups.
+    /// Divides a function's code into groups. Jump tables are read from `memory`.
     #[must_use]
-    pub fn new(code: Arc<FunctionCode>, part: Part) -> Function {
-        let own = Arc::clone(&code);
-        Function::padded(own, code, part)
-    }
-
-    /// As [`Function::new`], for code that has the padding behind the function in addition.
-    #[must_use]
-    pub fn padded(own: Arc<FunctionCode>, code: Arc<FunctionCode>, part: Part) -> Function {
-        let (own_end, end) = (own.parts()[0].end(), code.parts()[0].end());
-        let view = View::new(&code).with_padding(own_end..end);
-        let sites = call_sites(&code, &NoMemory).sites;
-        let calls = sites.into_iter().map(|call| (call.addr, call)).collect();
+    pub fn new(
+        code: Arc<FunctionCode>,
+        part: Part,
+        landings: Landings,
+        memory: &dyn darc_disasm::Memory,
+    ) -> Function {
+        let view = View::new(Arc::clone(&code), memory);
+        let sites = &view.sites().sites;
+        let calls = sites.iter().map(|&call| (call.addr, call));
         let mut function = Function {
-            own,
+            calls: calls.collect(),
+            noticed: landings,
+            landings: HashMap::new(),
+            unnoticed: HashSet::new(),
+            unreturning: HashSet::new(),
             code,
             view,
-            calls,
             groups: Vec::new(),
             refused: HashMap::new(),
             end: F0End::HiddenReturn,
@@ -114,20 +151,29 @@ impl Function {
             running: None,
             ops: Ops::default(),
             counted: BTreeMap::new(),
-            branches: OnceCell::new(),
         };
-        if part == Part::F0 && function.divide_with_returns() {
+        if part == Part::F0 && function.returns_plainly() {
             function.end = F0End::PatchedReturns;
+            function.divide();
+            if function.misses_returns() {
+                function.hide_returns();
+            }
         } else {
-            function.divide(part, &[]);
+            function.divide();
         }
         function
+    }
+
+    /// The calls that it makes, and what looks like one.
+    #[must_use]
+    pub fn sites(&self) -> &Sites {
+        self.view.sites()
     }
 
     /// Whether it is about the same code.
     #[must_use]
     pub fn is_of(&self, code: &FunctionCode) -> bool {
-        *self.own == *code
+        *self.code == *code
     }
 
     /// Says by which descriptor the stubs know the frame of it that was on a stack before they came.
@@ -168,21 +214,9 @@ impl Function {
         let patched = self.end == F0End::PatchedReturns;
         if patched {
             self.end = F0End::HiddenReturn;
-            self.divide(self.part, &[]);
+            self.divide();
         }
         patched
-    }
-
-    /// Whether there is room for a jump at the entry.
-    #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.view.at_entry(self.code.entry()).is_ok()
-    }
-
-    /// The program's own bytes, when all of them lie in one part.
-    #[must_use]
-    pub fn bytes_at(&self, addr: u64, len: usize) -> Option<&[u8]> {
-        self.code.bytes_at(addr, len)
     }
 
     /// What its ends are noticed by, if it is f0.
@@ -191,10 +225,10 @@ impl Function {
         self.end
     }
 
-    /// Who jumps where. Jump tables and cold parts elsewhere are known only with the target's memory.
+    /// Whether it was divided so that it is, or is not, noticed where its calls return to.
     #[must_use]
-    pub fn branches(&self, memory: &Memory) -> &Cfg {
-        self.branches.get_or_init(|| Cfg::build(&self.code, memory))
+    pub fn notices(&self, landings: Landings) -> bool {
+        self.noticed == landings
     }
 
     /// Whether it was divided for this part.
@@ -203,212 +237,202 @@ impl Function {
         self.part == part
     }
 
-    /// Divides so that all ends of f0 are noticed at its `ret`s; false when that is not possible.
-    fn divide_with_returns(&mut self) -> bool {
+    /// Whether each call of it ends at one of its `ret`s.
+    fn returns_plainly(&self) -> bool {
         let instructions = self.view.instructions();
         let entry = self.code.entry();
-        let Ok(first) = self.view.at_entry(entry) else {
+        let Some(first) = self.view.entry() else {
             return false;
         };
         // A jump to the entry is no new call, which only a hidden return address tells. The same
         // holds for what leaves by a jump: it returns elsewhere.
-        let plain = !self.view.is_target(entry)
-            && !self.view.is_target(instructions[first.start].ip())
+        !self.view.is_target(entry)
+            && !self.view.is_target(instructions[first].ip())
             && instructions.iter().all(|i| !i.is_invalid())
+            && instructions.iter().any(is_return)
             && !self
                 .calls
                 .values()
-                .any(|call| matches!(call.kind, SiteKind::TailJump { .. }));
-        let ends = instructions
-            .iter()
-            .filter(|i| i.flow_control() == FlowControl::Return);
-        let returns: Option<Vec<_>> = ends
-            .map(|ret| self.view.before(ret.ip(), Last::Included).ok())
-            .collect();
-        match returns {
-            Some(returns) if plain && !returns.is_empty() => self.divide(Part::F0, &returns),
-            _ => false,
-        }
+                .any(|call| matches!(call.kind, SiteKind::TailJump { .. }))
     }
 
-    /// Makes groups of everything that can be patched; ranges that overlap become one. False when a
-    /// return is not among them.
-    fn divide(&mut self, part: Part, returns: &[Range<usize>]) -> bool {
+    /// Whether a return of f0 would not be noticed.
+    fn misses_returns(&self) -> bool {
+        let returns = self.view.instructions().iter().filter(|i| is_return(i));
+        let mut addresses = returns.map(Instruction::ip);
+        addresses.any(|addr| self.refused.contains_key(&addr))
+    }
+
+    /// Makes groups of everything that can be patched.
+    fn divide(&mut self) {
         self.groups.clear();
         self.refused.clear();
-        let mut wanted: Vec<(Range<usize>, Purpose, u64)> = Vec::new();
-        if part != Part::Callee
-            && let Ok(range) = self.view.at_entry(self.code.entry())
-        {
-            wanted.push((range, Purpose::Entry, 0));
-        }
-        wanted.extend(returns.iter().map(|range| (range.clone(), Purpose::Ret, 0)));
-        let mut calls: Vec<CallSite> = self.calls.values().copied().collect();
-        calls.sort_unstable_by_key(|call| call.addr);
-        for call in calls {
-            match self.room(&call) {
-                Ok(range) => wanted.push((range, Purpose::Sites, call.addr)),
-                Err(reason) => drop(self.refused.insert(call.addr, reason)),
-            }
-        }
-        let mut complete = true;
-        // What must be there comes first, so that what is merely wanted gives way.
-        for (range, purpose, addr) in wanted {
-            let added = self.add(Group { range, purpose });
-            if added.is_err() && purpose == Purpose::Ret {
-                complete = false;
-            } else if let Err(reason) = added {
-                self.refused.insert(addr, reason.to_string());
-            }
-        }
-        self.groups.sort_unstable_by_key(|group| group.range.start);
-        complete
-    }
-
-    fn room(&self, call: &CallSite) -> std::result::Result<Range<usize>, Reason> {
-        let last = match call.kind {
-            SiteKind::Syscall { number } => {
-                let strange = NOT_MEASURED
-                    .iter()
-                    .find(|(known, _)| Some(*known) == number);
-                if let Some((_, name)) = strange {
-                    return Err(format!("{name} does not return like other system calls"));
-                }
-                Last::Excluded
-            }
-            _ => Last::Included,
-        };
-        self.view
-            .before(call.addr, last)
-            .map_err(|reason| reason.to_string())
-    }
-
-    /// Adds a group, merged with those that it overlaps.
-    fn add(&mut self, group: Group) -> std::result::Result<(), NoRoom> {
-        let mut merged = group;
-        let mut rest = Vec::new();
-        for other in &self.groups {
-            let apart =
-                other.range.end <= merged.range.start || merged.range.end <= other.range.start;
-            if apart {
-                rest.push(other.clone());
+        for (at, purpose) in self.places() {
+            let last = self.groups.last_mut();
+            if let Some(group) = last.filter(|group| self.view.covers(&group.span, at)) {
+                group.purpose = group.purpose.max(purpose);
                 continue;
             }
-            // Only the last instruction can be a return, and only one purpose beside sites is possible.
-            let purpose = match (other.purpose, merged.purpose) {
-                (Purpose::Sites, purpose) | (purpose, Purpose::Sites) => purpose,
-                _ => return Err(NoRoom::TooShort),
-            };
-            merged = Group {
-                range: self.view.union(&other.range, &merged.range)?,
-                purpose,
-            };
+            let before = self.groups.last().map(|group| &group.span);
+            match self.view.span(at, before) {
+                Ok(span) => self.add(Group { span, purpose }),
+                Err(reason) => {
+                    let addr = self.view.instructions()[at].ip();
+                    self.refused.insert(addr, reason.to_string());
+                }
+            }
         }
-        let bytes = self
-            .bytes(&merged.range)
-            .map_or(usize::MAX, |(_, bytes)| bytes.len());
-        if bytes > journal::MAX_LEN {
-            return Err(NoRoom::TooShort);
-        }
-        rest.push(merged);
-        self.groups = rest;
-        Ok(())
+        self.divide_landings();
     }
 
-    fn bytes(&self, range: &Range<usize>) -> Option<(u64, Vec<u8>)> {
-        let instructions = &self.view.instructions()[range.clone()];
-        let (first, last) = (instructions.first()?, instructions.last()?);
-        let len = usize::try_from(last.next_ip().checked_sub(first.ip())?).ok()?;
-        Some((first.ip(), self.code.bytes_at(first.ip(), len)?.to_vec()))
+    /// Where control is to be diverted: positions, in order.
+    fn places(&mut self) -> BTreeMap<usize, Purpose> {
+        let mut places = BTreeMap::new();
+        let measured = self.calls.values().filter(|call| strange(call).is_none());
+        let sites = measured.filter_map(|call| self.view.position(call.addr));
+        places.extend(sites.map(|at| (at, Purpose::Sites)));
+        if self.end == F0End::PatchedReturns {
+            let instructions = self.view.instructions().iter().enumerate();
+            let returns = instructions.filter(|(_, i)| is_return(i));
+            places.extend(returns.map(|(at, _)| (at, Purpose::Ret)));
+        }
+        if self.part != Part::Callee
+            && let Some(entry) = self.view.entry()
+        {
+            places.insert(entry, Purpose::Entry);
+        }
+        for call in self.calls.values() {
+            if let Some(reason) = strange(call) {
+                self.refused.insert(call.addr, reason);
+            }
+        }
+        places
     }
 
-    /// The address of the group that the site at `addr` is in: what is to be prepared for it.
+    /// Adds a group, which may have taken in the one before it.
+    fn add(&mut self, mut group: Group) {
+        let taken = |last: &&mut Group| last.span.range.end > group.span.range.start;
+        if let Some(last) = self.groups.last_mut().filter(taken) {
+            group.purpose = group.purpose.max(last.purpose);
+            *last = group;
+        } else {
+            self.groups.push(group);
+        }
+    }
+
+    fn group(&self, at: u64) -> Option<&Group> {
+        let position = self.view.position(at)?;
+        let mut groups = self.groups.iter();
+        groups.find(|group| group.span.range.start == position)
+    }
+
+    /// The addresses of the groups by which a site is measured: where it returns to first.
     ///
     /// # Errors
-    /// Why it is in none.
-    pub fn group_of_site(&self, addr: u64) -> std::result::Result<u64, Reason> {
+    /// Why it cannot be measured.
+    pub fn groups_of_site(&self, call: &CallSite) -> std::result::Result<Vec<u64>, Reason> {
+        let landing = self.lands(call).then(|| call.next());
+        let site = self.group_at(call.addr)?;
+        Ok(landing.into_iter().chain([site]).collect())
+    }
+
+    /// The address of the group that diverts control at an instruction: what is to be prepared for it.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn group_at(&self, addr: u64) -> std::result::Result<u64, Reason> {
         if let Some(reason) = self.refused.get(&addr) {
             return Err(reason.clone());
         }
-        let is_syscall = matches!(
-            self.calls.get(&addr).map(|call| call.kind),
-            Some(SiteKind::Syscall { .. })
-        );
-        let instructions = self.view.instructions();
-        let group = self.groups.iter().find(|group| {
-            let range = &group.range;
-            match is_syscall {
-                // The instruction itself stays behind the group.
-                true => instructions[range.end - 1].next_ip() == addr,
-                false => instructions[range.clone()].iter().any(|i| i.ip() == addr),
-            }
+        let position = self.view.position(addr);
+        let group = position.and_then(|at| {
+            let mut groups = self.groups.iter();
+            groups.find(|group| self.view.covers(&group.span, at))
         });
         group
-            .map(|group| instructions[group.range.start].ip())
+            .map(|group| self.view.instructions()[group.span.range.start].ip())
             .ok_or_else(|| NoRoom::NoInstruction.to_string())
     }
 
     /// The addresses of the groups that make the function f0, or hook it: its returns, its entry last.
     ///
     /// # Errors
-    /// Why there is no room for a jump at its entry.
+    /// Why control cannot be diverted at its entry.
     pub fn entry_groups(&self) -> std::result::Result<Vec<u64>, Reason> {
-        self.view
-            .at_entry(self.code.entry())
-            .map_err(|reason| reason.to_string())?;
-        let at = |purpose| {
-            let groups = self
-                .groups
-                .iter()
-                .filter(move |group| group.purpose == purpose);
-            groups.map(|group| self.view.instructions()[group.range.start].ip())
-        };
+        let none = || NoRoom::NoInstruction.to_string();
+        let entry = self.view.entry().ok_or_else(none)?;
+        let entry = self.group_at(self.view.instructions()[entry].ip())?;
+        let returns = self
+            .groups
+            .iter()
+            .filter(|group| group.purpose == Purpose::Ret)
+            .map(|group| self.view.instructions()[group.span.range.start].ip());
         // The entry last: an op that has begun must find its end.
-        Ok(at(Purpose::Ret).chain(at(Purpose::Entry)).collect())
+        Ok(returns.chain([entry]).collect())
+    }
+
+    /// The program's own bytes that a group replaces.
+    #[must_use]
+    pub fn bytes(&self, at: u64) -> Option<Vec<u8>> {
+        let (_, bytes) = self.view.bytes(&self.group(at)?.span)?;
+        Some(bytes)
     }
 
     /// What the group at an address displaces.
     pub fn region(&self, at: u64, tree: &mut Tree) -> Option<(Region, Purpose)> {
-        let instructions = self.view.instructions();
-        let group = self
-            .groups
-            .iter()
-            .find(|group| instructions[group.range.start].ip() == at)?;
-        let displaced = &instructions[group.range.clone()];
+        let Group { span, purpose } = self.group(at)?;
+        let displaced = &self.view.instructions()[span.range.clone()];
         let next = displaced.last()?.next_ip();
-        let is_call = |i: &Instruction| {
-            matches!(
-                i.flow_control(),
-                FlowControl::Call | FlowControl::IndirectCall
-            )
-        };
-        if displaced
-            .iter()
-            .any(|i| is_call(i) && !self.calls.contains_key(&i.ip()))
-        {
-            // A call whose return address means something (reading the program counter).
-            return None;
-        }
-        let mut items: Vec<Item> = displaced
-            .iter()
-            .map(|instruction| match self.calls.get(&instruction.ip()) {
+        let ends = self.end == F0End::PatchedReturns;
+        let mut items = Vec::new();
+        for instruction in displaced {
+            if self.landings.contains_key(&instruction.ip()) {
+                items.push(Item::Landing(Landing {
+                    addr: instruction.ip(),
+                    running: self.running,
+                    flags: Flags::default(),
+                }));
+            }
+            items.push(match self.calls.get(&instruction.ip()) {
                 Some(call) => Item::Site(self.site(call, tree)),
-                None if group.purpose == Purpose::Ret
-                    && instruction.flow_control() == FlowControl::Return =>
-                {
-                    Item::Ret(*instruction)
-                }
+                None if ends && is_return(instruction) => Item::Ret(*instruction),
                 None => Item::Plain(*instruction),
-            })
-            .collect();
-        let behind = self
-            .calls
-            .get(&next)
-            .filter(|call| matches!(call.kind, SiteKind::Syscall { .. }));
-        if let Some(call) = behind.filter(|call| !self.refused.contains_key(&call.addr)) {
-            items.push(Item::Site(self.site(call, tree)));
+            });
         }
-        Some((Region { items, next }, group.purpose))
+        if span.syscall_behind {
+            items.push(Item::Site(self.site(self.calls.get(&next)?, tree)));
+        }
+        let arrival = match self.arrives_by_call(span, *purpose) {
+            true => Arrival::Call,
+            false => Arrival::Jump,
+        };
+        let region = Region {
+            items,
+            next,
+            arrival,
+        };
+        Some((region, *purpose))
+    }
+
+    /// Whether the text can keep a call in place of the program's, which pushes the same return address.
+    fn arrives_by_call(&self, span: &Span, purpose: Purpose) -> bool {
+        /// The longest instruction (Intel SDM volume 2, section 2.3.11).
+        const LONGEST: u64 = 15;
+        let displaced = &self.view.instructions()[span.range.clone()];
+        let [before @ .., last] = displaced else {
+            return false;
+        };
+        // The word below the stack is overwritten before they run. What leaves by a branch would have made no call.
+        let unfit = |i: &Instruction| {
+            i.memory_base() == Register::RSP && (i.memory_displacement64() as i64) < 0
+                || moves_stack(i)
+                || i.flow_control() != FlowControl::Next
+        };
+        let call = self.calls.get(&last.ip());
+        call.is_some_and(|call| self.hides_nothing(call))
+            && purpose != Purpose::Entry
+            && (JUMP..=LONGEST).contains(&self.view.len(span))
+            && !before.iter().any(unfit)
     }
 
     fn site(&self, call: &CallSite, tree: &mut Tree) -> Site {
@@ -431,6 +455,10 @@ impl Function {
             running: self.running,
             flags: SiteFlags::default(),
             counted: self.counted.get(&call.addr).copied(),
+            returns: match self.hides_nothing(call) {
+                true => CallReturns::ToLanding,
+                false => CallReturns::ToStub,
+            },
         }
     }
 }
@@ -452,34 +480,55 @@ pub fn beginning(memory: &Memory, addr: TargetAddr) -> Option<Function> {
         start: addr.0,
         bytes,
     };
-    FunctionCode::new(vec![part]).map(|code| Function::new(Arc::new(code), Part::Entered))
+    let code = FunctionCode::new(vec![part])?;
+    // The last instruction may be cut off.
+    let whole = code.instructions().filter(|i| !i.is_invalid());
+    let len = whole.map(|i| i.len()).sum();
+    let part = darc_disasm::CodePart {
+        start: addr.0,
+        bytes: code.bytes_at(addr.0, len)?.to_vec(),
+    };
+    let code = FunctionCode::new(vec![part])?;
+    let code = Arc::new(code);
+    Some(Function::new(
+        code,
+        Part::Entered,
+        Landings::Left,
+        &NoMemory,
+    ))
 }
 
-/// The function with the padding behind it, up to where the next function may begin, if all that is
-/// there are instructions that nobody runs. `read` reads the program's own code.
-#[must_use]
-pub fn with_padding(
-    code: &FunctionCode,
-    read: impl FnOnce(u64, &mut [u8]) -> bool,
-) -> Option<Arc<FunctionCode>> {
-    /// What compilers align functions to.
-    const ALIGNMENT: u64 = 16;
-    let (first, rest) = code.parts().split_first()?;
-    let len = first.end().next_multiple_of(ALIGNMENT) - first.end();
-    let mut padding = vec![0; len as usize];
-    if len == 0 || !read(first.end(), &mut padding) {
-        return None;
+#[cfg(test)]
+mod tests {
+    use iced_x86::{Decoder, DecoderOptions};
+
+    use super::*;
+
+    #[test]
+    fn what_moves_the_stack_is_known() {
+        let moves = |bytes: &[u8]| {
+            let mut decoder = Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE);
+            moves_stack(&decoder.decode())
+        };
+        // sub rsp,0x18; and rsp,-16; mov rsp,rbp; xchg rsp,rax; leave
+        for bytes in [
+            &[0x48, 0x83, 0xec, 0x18][..],
+            &[0x48, 0x83, 0xe4, 0xf0],
+            &[0x48, 0x89, 0xec],
+            &[0x48, 0x94],
+            &[0xc9],
+        ] {
+            assert!(moves(bytes), "{bytes:x?}");
+        }
+        // push rax; pop rax; mov rbp,rsp; lea rax,[rsp+8]; mov rdi,rax
+        for bytes in [
+            &[0x50][..],
+            &[0x58],
+            &[0x48, 0x89, 0xe5],
+            &[0x48, 0x8d, 0x44, 0x24, 0x08],
+            &[0x48, 0x89, 0xc7],
+        ] {
+            assert!(!moves(bytes), "{bytes:x?}");
+        }
     }
-    let decoded = Decoder::with_ip(64, &padding, first.end(), DecoderOptions::NONE);
-    let filling = |i: &Instruction| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
-    if !decoded.into_iter().all(|instruction| filling(&instruction)) {
-        return None;
-    }
-    let bytes = [&first.bytes[..], &padding].concat();
-    let first = darc_disasm::CodePart {
-        start: first.start,
-        bytes,
-    };
-    let parts = std::iter::once(first).chain(rest.iter().cloned()).collect();
-    FunctionCode::new(parts).map(Arc::new)
 }

@@ -1,6 +1,9 @@
 //! What the engine has mapped in the target: arenas, and what is in control data. [`super::mapping`] makes the mappings,
 //! [`super::removal`] gives them back.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use nix::errno::Errno;
 
 use crate::addr::TargetAddr;
@@ -8,23 +11,27 @@ use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
-use crate::remote_call::RemoteCaller;
+use crate::plan::Mark;
+use crate::remote_call::{RemoteCaller, Worker};
+use crate::sys;
 
 use super::asm::Surroundings;
+use super::jumps::Trampoline;
 use super::layout::{
-    BLOCKS, DESCRIPTORS, FNODES, HEADER, LIVE, MAGIC, block, counts, descriptor, header, node, ring,
+    BLOCKS, CODE, DESCRIPTORS, FNODES, HEADER, LIVE, MAGIC, MOST_CODE, block, counts, descriptor,
+    header, node, ring,
 };
+use super::pages::TABLE_WORD;
 use super::runtime::{self, Runtime};
 use super::unwinding::{self, Anchor, Calls, Row};
 use super::world::World;
 
 /// Bytes of an arena: room for about two thousand stubs.
-const ARENA_BYTES: u64 = 1 << 20;
+pub const ARENA_BYTES: u64 = 1 << 20;
 /// The part of an arena that tells unwinders of the rest: a description is about half as long as its stub.
 const TABLE_PART: u64 = 3;
-/// How the ring's mapping is called in the target's list of mappings.
-pub const NAME: &str = "darc";
 pub const MOST_BLOCKS: usize = 4096;
+const PAGE: u64 = sys::PAGE as u64;
 
 /// An arena with the routines that its stubs share.
 #[derive(Debug)]
@@ -65,8 +72,13 @@ impl CodeArena {
     /// When the arena is full or the target is gone.
     pub fn place(&mut self, memory: &Memory, code: &[u8], frames: &[Row]) -> Result<()> {
         let at = self.arena.place(memory, code)?;
+        self.tell(memory, at.0, code.len() as u64, frames)
+    }
+
+    /// Tells unwinders of `len` bytes of code at an address, as long as there is room for it.
+    fn tell(&mut self, memory: &Memory, at: u64, len: u64, frames: &[Row]) -> Result<()> {
         let table = &mut self.table;
-        let entry = unwinding::entries(table.used, at.0, code.len() as u64, frames);
+        let entry = unwinding::entries(table.used, at, len, frames);
         let len = entry.len() as u64;
         // Behind the last entry is a word of zero; without room the code is unknown to unwinders.
         if table.used + len + 8 <= table.len {
@@ -87,8 +99,9 @@ impl Table {
         let room = (len / TABLE_PART).next_multiple_of(16);
         let at = TargetAddr(start.0 + len - room);
         arena.set_aside(room);
+        // Before anything else: by it the arena is known as ours.
+        memory.write_word(TargetAddr(start.0 + len - TABLE_WORD), at.0)?;
         memory.write(at, &unwinding::COMMON)?;
-        memory.write_word(TargetAddr(start.0 + len - 8), at.0)?;
         Ok(Table {
             start: at,
             len: room - 8,
@@ -108,8 +121,14 @@ pub struct Installed {
     pub room: Room,
     /// The arenas, each near some code.
     pub arenas: Vec<CodeArena>,
+    /// All memory with code of ours: the arenas, and pages for trampolines.
+    pub code: Vec<Range<u64>>,
     /// Makes system calls in the target.
     pub caller: RemoteCaller,
+    /// Near which code stubs found no room since that was last asked.
+    pub(super) lacking: BTreeSet<u64>,
+    /// Near which code there is no room for an arena.
+    pub(super) crowded: Vec<u64>,
     /// How many arenas are filled; control data is filled with the first.
     pub(super) filled: Option<usize>,
 }
@@ -164,7 +183,10 @@ impl Installed {
             blocks,
             room,
             arenas: Vec::new(),
+            code: Vec::new(),
             caller,
+            lacking: BTreeSet::new(),
+            crowded: Vec::new(),
             filled: None,
         }
     }
@@ -221,6 +243,14 @@ impl Installed {
         })
     }
 
+    /// Remembers that a stub found no room near an address, unless it is known that there is none for an arena.
+    pub fn lack(&mut self, addr: u64) {
+        let reaches = |at: &&u64| at.abs_diff(addr) < ARENA_BYTES;
+        if self.crowded.iter().find(reaches).is_none() {
+            self.lacking.insert(addr);
+        }
+    }
+
     /// Maps one more arena near `addr`, which [`Installed::fill`] has to fill. `mappings` are those of a moment ago.
     ///
     /// # Errors
@@ -233,32 +263,111 @@ impl Installed {
         mappings: &[Mapping],
         addr: u64,
     ) -> Result<()> {
-        if self.arenas.len() >= header::MAX_ARENAS {
+        if self.code.len() >= MOST_CODE {
             return Err(Error::Unsuitable(
                 "the room for the probes' code is used up".to_owned(),
             ));
         }
         let (caller, len) = (self.caller, self.room.arena);
-        let near = TargetAddr(addr);
         let arena = caller.borrow(world.workers()?, mappings, |worker| {
-            match Arena::map(worker, mappings, near, len) {
+            let mut map = |mappings: &[Mapping]| {
+                let at = Arena::gap_near(mappings, TargetAddr(addr), len)?;
+                self.announced(memory, &(at.0..at.0 + len), || {
+                    Arena::map_at(worker, at, len)
+                })
+            };
+            match map(mappings) {
                 // The program, or this tracer, has mapped something there since.
                 Err(Error::RemoteCall {
                     source: Errno::EEXIST,
                     ..
-                }) => Arena::map(worker, &maps::read(pid)?, near, len),
+                }) => map(&maps::read(pid)?),
                 arena => arena,
             }
         })?;
         let (start, len) = arena.extent();
-        let index = self.arenas.len() as u64;
-        let list = self.around.control + HEADER + header::ARENA + 16 * index;
-        memory.write_word(TargetAddr(list), start.0)?;
-        memory.write_word(TargetAddr(list + 8), len)?;
-        let count = TargetAddr(self.around.control + HEADER + header::ARENAS);
-        memory.write(count, &(index as u32 + 1).to_le_bytes())?;
         self.arenas.push(CodeArena::bare(arena));
+        self.code.push(start.0..start.0 + len);
         Ok(())
+    }
+
+    /// Maps a piece of code that the list of all code names before; where that fails, something else is there.
+    fn announced<T>(
+        &self,
+        memory: &Memory,
+        piece: &Range<u64>,
+        map: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let index = self.code.len() as u64;
+        let entry = self.around.control + CODE + 16 * index;
+        memory.write_word(TargetAddr(entry), piece.start)?;
+        memory.write_word(TargetAddr(entry + 8), piece.end - piece.start)?;
+        self.count_code(memory, index + 1)?;
+        let mapped = map();
+        if mapped.is_err() {
+            // That the target is gone is noticed elsewhere.
+            let _ = self.count_code(memory, index);
+        }
+        mapped
+    }
+
+    /// Says how many entries the list of all code has.
+    fn count_code(&self, memory: &Memory, count: u64) -> Result<()> {
+        let at = TargetAddr(self.around.control + HEADER + header::CODE);
+        memory.write(at, &(count as u32).to_le_bytes())
+    }
+
+    /// Maps pages for trampolines.
+    ///
+    /// # Errors
+    /// When something else is there, or the target may not map memory.
+    pub fn add_pages(
+        &mut self,
+        memory: &Memory,
+        worker: &mut Worker<'_>,
+        range: Range<u64>,
+    ) -> Result<()> {
+        let (start, len) = (range.start, range.end - range.start);
+        if self.code.len() >= MOST_CODE {
+            return Err(Error::Unsuitable("there are too many pages".to_owned()));
+        }
+        self.announced(memory, &range, || {
+            let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            let arguments = [start, len, protection, flags as u64, u64::MAX, 0];
+            let got = worker.call("mmap", libc::SYS_mmap, arguments)?;
+            if got == start {
+                return Ok(());
+            }
+            // Kernels before 4.17 do not know the flag.
+            worker.call("munmap", libc::SYS_munmap, [got, len, 0, 0, 0, 0])?;
+            Err(Error::Unsuitable(format!("no memory at {start:#x}")))
+        })?;
+        self.code.push(range);
+        Ok(())
+    }
+
+    /// Writes a trampoline into pages that were added, and what unwinders need to know of it.
+    ///
+    /// # Errors
+    /// When the target is gone.
+    pub fn write_trampoline(&mut self, memory: &Memory, trampoline: &Trampoline) -> Result<()> {
+        let Trampoline { at, bytes, of } = trampoline;
+        let pages = self.code.iter().find(|pages| pages.contains(at));
+        if let (Some(pages), Some(first)) = (pages, self.arenas.first_mut()) {
+            // Before anything else: by it the pages are known as ours.
+            let table = TargetAddr(pages.end - TABLE_WORD);
+            memory.write_word(table, first.table.start.0)?;
+            let frames = unwinding::rows(bytes, *at, Calls::Jump, &[Anchor::copy(*at, *of)]);
+            first.tell(memory, *at, bytes.len() as u64, &frames)?;
+        }
+        memory.write(TargetAddr(*at), bytes)
+    }
+
+    /// Bytes of control data and rings, which lie beside each other.
+    #[must_use]
+    pub fn data_bytes(&self) -> u64 {
+        rings_bytes(self.blocks, self.around.ring_bytes) + control_bytes(self.blocks)
     }
 
     /// How many blocks threads have taken; all, as far as is known of a target that has ended.
@@ -276,23 +385,28 @@ impl Installed {
         memory.read_word(at).ok() == Some(MAGIC)
     }
 
-    /// Tells the stubs whether to measure, and in which generation of the plan.
+    /// Tells the stubs whether to measure, and in which generation of the plan. What the program itself has ended
+    /// ([`Mark::End`]) does not begin again: the stub counts the call before it stops the measuring.
     ///
     /// # Errors
     /// When the target is gone.
     pub fn set_generation(&self, memory: &Memory, generation: u32) -> Result<()> {
-        memory.write(
-            TargetAddr(self.around.control + LIVE),
-            &generation.to_le_bytes(),
-        )
+        let live = TargetAddr(self.around.control + LIVE);
+        memory.write(live, &generation.to_le_bytes())?;
+        let ends = TargetAddr(self.around.control + HEADER + header::mark(Mark::End));
+        match memory.read_word(ends)? {
+            0 => Ok(()),
+            _ => memory.write(live, &0_u32.to_le_bytes()),
+        }
     }
 }
 
 pub fn control_bytes(blocks: u32) -> u64 {
-    BLOCKS + u64::from(blocks) * block::SIZE
+    (BLOCKS + u64::from(blocks) * block::SIZE).next_multiple_of(PAGE)
 }
 
 /// Bytes of the ring mapping, saturating: the numbers may be a stranger's.
 pub fn rings_bytes(blocks: u32, each: u64) -> u64 {
-    u64::from(blocks).saturating_mul(each)
+    let bytes = u64::from(blocks).saturating_mul(each);
+    bytes.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
 }

@@ -2,6 +2,7 @@
 //! stubs could not tell threads apart, and nothing of the program's own has run.
 
 use crate::addr::TargetAddr;
+use crate::children;
 use crate::error::{Error, Result};
 use crate::event::{Event, decode};
 use crate::memory::Memory;
@@ -17,10 +18,10 @@ const MOST_CALLS: u32 = 20_000;
 /// System calls after the thread pointer is set until the thread's id is in its place.
 const SETTLING: u32 = 4;
 
-/// Runs a program from system call to system call until it has a thread pointer.
+/// Runs a program from system call to system call until it has a thread pointer. One that never gets one is let go.
 ///
 /// # Errors
-/// When it ends before, or never gets one.
+/// When it never gets one, or ends before.
 pub fn run_to_thread_pointer(thread: Stopped) -> Result<Stopped> {
     let pid = thread.tid();
     let memory = Memory::open(pid)?;
@@ -32,10 +33,8 @@ pub fn run_to_thread_pointer(thread: Stopped) -> Result<Stopped> {
             sys::wait_for(pid).map_err(|errno| Error::ptrace("wait for", pid, errno))?;
         match decode(status) {
             Event::Exited(_) | Event::Killed(_) => {
-                return Err(Error::Unsuitable(
-                    "the program ended before its thread pointer was set up, without which the jump engine cannot measure; use --engine int3"
-                        .to_owned(),
-                ));
+                children::keep(pid, status);
+                return Err(Error::NoThreadPointer);
             }
             Event::Syscall => {}
             Event::Signal(other) => {
@@ -57,8 +56,6 @@ pub fn run_to_thread_pointer(thread: Stopped) -> Result<Stopped> {
             }
         }
     }
-    Err(Error::Unsuitable(
-        "the program sets up no thread pointer, without which the jump engine cannot measure; use --engine int3"
-            .to_owned(),
-    ))
+    sys::detach(pid, signal).map_err(|errno| Error::ptrace("detach from", pid, errno))?;
+    Err(Error::NoThreadPointer)
 }

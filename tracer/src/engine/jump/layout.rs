@@ -9,7 +9,7 @@
 //! in every call therefore begins at different offsets in its pages, also where that looks untidy.
 
 /// Recognises the control mapping of an earlier tracer; the last byte is the layout's version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x07");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x09");
 
 // The control mapping, offsets in bytes.
 
@@ -33,13 +33,18 @@ pub const DESCRIPTORS: u64 = STACKS + (4 << 16) + 0x180;
 /// Child lists and target tables.
 pub const HEAP: u64 = DESCRIPTORS + FNODES * descriptor::SIZE + 0xb80;
 /// Bytes of the heap.
-pub const HEAP_BYTES: u64 = 2 << 20;
+pub const HEAP_BYTES: u64 = 4 << 20;
 /// What to put back in the text: [`journal`] entries, in one of two halves. The other is written meanwhile.
 pub const JOURNAL: u64 = HEAP + HEAP_BYTES;
 /// Bytes of a half of the journal.
 pub const JOURNAL_BYTES: u64 = 1 << 20;
+/// Memory with code of ours, arenas and pages for trampolines: pairs of address and length. The last word of each is the
+/// address of a table that tells unwinders of the code, or zero.
+pub const CODE: u64 = JOURNAL + 2 * JOURNAL_BYTES;
+/// How many pieces of such memory there can be.
+pub const MOST_CODE: usize = 1536;
 /// The blocks of the threads.
-pub const BLOCKS: u64 = (JOURNAL + 2 * JOURNAL_BYTES).next_multiple_of(0x1000);
+pub const BLOCKS: u64 = (CODE + 16 * MOST_CODE as u64).next_multiple_of(0x1000);
 
 /// Entries of the table from thread pointers to blocks; a power of two.
 pub const TABLE_ENTRIES: u64 = 4096;
@@ -55,7 +60,7 @@ pub const HASH: i32 = 0x9e37_79b1_u32 as i32;
 pub const HASH_SHIFT: u32 = 32 - TABLE_ENTRIES.trailing_zeros();
 
 /// How many fnodes there can be, "outside of the ftree" (index zero) included.
-pub const FNODES: u64 = 1024;
+pub const FNODES: u64 = 3072;
 
 /// Fields of the header.
 pub mod header {
@@ -74,8 +79,8 @@ pub mod header {
     pub const PATCHES: u64 = 28;
     /// The entries are in the second half of the journal.
     pub const SECOND_HALF: u32 = 1 << 31;
-    /// How many arenas there are (32 bits).
-    pub const ARENAS: u64 = 32;
+    /// How many entries [`super::CODE`] has (32 bits).
+    pub const CODE: u64 = 32;
     /// Bytes of the memory shared with the tracer that each block has.
     pub const RING_BYTES: u64 = 40;
     /// How often each [`Mark`] was called: two words.
@@ -94,10 +99,6 @@ pub mod header {
     pub const FILTER: u64 = 0x340;
     /// How many ranges there can be, that for all included.
     pub const FILTERS: usize = 33;
-    /// The arenas: pairs of address and length.
-    pub const ARENA: u64 = 0x680;
-    /// How many arenas there can be.
-    pub const MAX_ARENAS: usize = 128;
 }
 
 /// A latency range of interest.
@@ -208,11 +209,11 @@ pub mod block {
     /// Offsets of the touched accumulators, in order (32 bits each).
     pub const TOUCH: u64 = 0x1100;
     /// The shadow stack. Its first entry is a sentinel above every stack.
-    pub const SHADOW: u64 = 0x2400;
+    pub const SHADOW: u64 = 0x4400;
     /// Where it ends.
-    pub const SHADOW_END: u64 = 0x6400;
+    pub const SHADOW_END: u64 = 0x8400;
     /// The accumulators.
-    pub const NODES: u64 = 0x6800;
+    pub const NODES: u64 = 0x8800;
     /// Bytes.
     pub const SIZE: u64 = (NODES + super::FNODES * super::node::SIZE).next_multiple_of(0x1000);
 }
@@ -355,10 +356,15 @@ pub mod ring {
     pub const SPENT: u64 = 0xf8;
     /// End of what was read.
     pub const TAIL: u64 = 64;
-    /// In the first ring: address of the control mapping.
-    pub const CONTROL: u64 = 128;
+    /// In the first ring: a number by which the tracer knows the memory.
+    pub const MARK: u64 = 128;
     /// In the first ring: a word that tells whether the tracer lives ([`crate::sys::Presence`]), and the tracer's own number.
     pub const OWNER: u64 = 136;
+    /// In the first ring: how many there are, the bytes of each, and [`super::MAGIC`] when both are said. Control data is
+    /// behind the last.
+    pub const BLOCKS: u64 = 152;
+    pub const BYTES: u64 = 160;
+    pub const MAGIC: u64 = 168;
     /// For each latency range how many more records may be written; refilled by the reader.
     pub const BUDGETS: u64 = 0x200;
     /// The budget of a thread that has just come. Each is enough for some decisions.
@@ -468,15 +474,14 @@ mod tests {
     #[test]
     fn the_parts_do_not_overlap_and_are_aligned() {
         const {
-            assert!(header::FILTER + filter::SIZE * header::FILTERS as u64 <= header::ARENA);
+            assert!(header::FILTER + filter::SIZE * header::FILTERS as u64 <= TABLE - HEADER);
             assert!(ring::BUDGETS + 8 * header::FILTERS as u64 <= ring::HISTOGRAM);
-            assert!(header::ARENA + 16 * header::MAX_ARENAS as u64 <= TABLE - HEADER);
             assert!(block::TOUCH + 4 * FNODES <= block::SHADOW);
             assert!(BLOCKS.is_multiple_of(4096) && block::SIZE.is_multiple_of(4096));
             assert!(ring::HISTOGRAM + 16 * ring::BUCKETS <= ring::DATA);
             assert!(ring::SIZE.is_multiple_of(4096) && ring::DATA_BYTES.is_power_of_two());
             assert!(counts::BUCKETS + 16 * counts::BUCKET_COUNT <= counts::SLOT);
-            assert!(record::HEAD + FNODES * record::ITEM < ring::DATA_BYTES / 4);
+            assert!(record::HEAD + FNODES * record::ITEM < ring::DATA_BYTES / 2);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The mappings that every stub needs, made in the target: control data and rings.
 
 use darc_disasm::Registers as _;
+use procfs::process::{LimitValue, Process};
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
@@ -8,17 +9,23 @@ use crate::identity;
 use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::remote_call::{RemoteCaller, Worker};
-use crate::sys::{self, Presence};
+use crate::sys::{self, Presence, SharedWords};
+use crate::threads;
 
 use super::asm::Surroundings;
 use super::installed::{Costs, Installed, MOST_BLOCKS, Room, control_bytes, rings_bytes};
 use super::layout::{HEADER, LIVE, MAGIC, header, ring};
+use super::leftovers;
+use super::pages::Ground;
 use super::ring::Rings;
 use super::shared;
 use super::world::World;
 
 /// Threads that a process without many may still make until those that ended give their blocks back.
 const SPARE_BLOCKS: usize = 512;
+
+/// The same, for a process that locks its memory (mlockall(2)): there all that is mapped is in use at once.
+const SPARE_LOCKED: usize = 16;
 
 /// Memory of the target that is data: readable and writable.
 const DATA: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -39,32 +46,31 @@ fn may_read_clock(worker: &mut Worker<'_>, memory: &Memory, room: u64) -> Result
     }
 }
 
-/// Maps control data, which children made by fork find empty.
-fn map_control(worker: &mut Worker<'_>, memory: &Memory, blocks: usize) -> Result<u64> {
-    let len = control_bytes(blocks as u32);
-    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let arguments = [0, len, DATA, private as u64, u64::MAX, 0];
-    let control = worker.call("mmap", libc::SYS_mmap, arguments)?;
-    let ready = may_read_clock(worker, memory, control + HEADER).and_then(|()| {
-        let wipe = [control + LIVE, 4096, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
-        worker.call("madvise", libc::SYS_madvise, wipe)
-    });
-    match ready {
-        Ok(_) => Ok(control),
-        Err(error) => Err(give_back_control(worker, control, blocks, error)?),
-    }
+/// Maps control data in a place that is kept for it. A page of it is empty in children made by fork.
+fn map_control(worker: &mut Worker<'_>, memory: &Memory, control: u64, len: u64) -> Result<()> {
+    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let arguments = [control, len, DATA, private as u64, u64::MAX, 0];
+    worker.call("mmap", libc::SYS_mmap, arguments)?;
+    may_read_clock(worker, memory, control + HEADER)?;
+    let wipe = [control + LIVE, 4096, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
+    worker.call("madvise", libc::SYS_madvise, wipe).map(drop)
 }
 
-/// Unmaps control data that cannot be used; why, if that went well.
-fn give_back_control(
-    worker: &mut Worker<'_>,
-    control: u64,
-    blocks: usize,
-    why: Error,
-) -> Result<Error> {
-    let arguments = [control, control_bytes(blocks as u32), 0, 0, 0, 0];
-    unless_gone(worker.call("munmap", libc::SYS_munmap, arguments))?;
-    Ok(why)
+/// Where memory may be mapped in a process that has these mappings.
+pub fn ground(pid: i32, mappings: &[Mapping]) -> Ground {
+    /// The kernel's default (`vm.max_map_count` in the kernel's admin-guide/sysctl/vm.rst), should it not tell.
+    const MOST_MAPPINGS: usize = 65_530;
+    let process = Process::new(pid).ok();
+    let limits = process.as_ref().and_then(|process| process.limits().ok());
+    let stack = limits.map(|limits| limits.max_stack_size.soft_limit);
+    let stack = match stack {
+        Some(LimitValue::Value(bytes)) => bytes,
+        Some(LimitValue::Unlimited) | None => u64::MAX,
+    };
+    let heap = process.and_then(|process| process.stat().ok()?.start_brk);
+    let most = procfs::sys::vm::max_map_count();
+    let most = most.map_or(MOST_MAPPINGS, |most| most as usize);
+    Ground::new(mappings, stack, heap, most)
 }
 
 /// Maps control data and rings, which [`Installed::fill`] has to fill. The target's own list of descriptors is as
@@ -82,24 +88,37 @@ pub fn map(
     (costs, room): (Costs, Room),
 ) -> Result<(Installed, Rings)> {
     let tid_offset = thread_pointers(pid, memory, world)?;
-    let threads = world.threads().count();
-    let blocks = (2 * threads + SPARE_BLOCKS).min(MOST_BLOCKS);
-    let (control, mut words, rings) = caller.borrow(world.workers()?, mappings, |worker| {
-        let control = map_control(worker, memory, blocks)?;
-        let name = TargetAddr(control + HEADER);
-        let len = rings_bytes(blocks as u32, room.ring_bytes());
-        match shared::make(worker, memory, (control, name), len) {
-            Ok((words, rings)) => Ok((control, words, rings)),
-            Err(error) => Err(give_back_control(worker, control, blocks, error)?),
+    let threads = world.own_threads().count();
+    let spare = match locks_memory(pid) {
+        true => SPARE_LOCKED,
+        false => SPARE_BLOCKS,
+    };
+    let blocks = (2 * threads + spare).min(MOST_BLOCKS);
+    let ring_bytes = room.ring_bytes();
+    let len = rings_bytes(blocks as u32, ring_bytes);
+    let behind = control_bytes(blocks as u32);
+    let (words, rings) = caller.borrow(world.workers()?, mappings, |worker| {
+        let announced = |words: &mut SharedWords| {
+            words.store(ring::OWNER as usize + 8, sys::own_number());
+            words.tell_presence(ring::OWNER as usize, presence);
+            leftovers::announce(words, blocks as u32, ring_bytes);
+        };
+        let (words, rings) = shared::make(worker, memory, (len, behind), announced)?;
+        match map_control(worker, memory, rings + len, behind) {
+            Ok(()) => Ok((words, rings)),
+            Err(error) => {
+                let all = [rings, len + behind, 0, 0, 0, 0];
+                unless_gone(worker.call("munmap", libc::SYS_munmap, all))?;
+                Err(error)
+            }
         }
     })?;
-    words.store(ring::OWNER as usize + 8, sys::own_number());
-    words.tell_presence(ring::OWNER as usize, presence);
+    let control = rings + len;
     let around = Surroundings {
         pid: identity::number_inside(pid).unwrap_or(pid),
         control,
         rings,
-        ring_bytes: room.ring_bytes(),
+        ring_bytes,
         inside: costs.inside,
         outside: costs.outside,
         inside_f0: costs.inside_f0,
@@ -108,7 +127,19 @@ pub fn map(
     };
     announce(memory, &around, blocks as u32)?;
     let installed = Installed::new(around, blocks as u32, room, caller);
-    Ok((installed, Rings::new(words, blocks, room.ring_bytes())))
+    Ok((installed, Rings::new(words, blocks, ring_bytes)))
+}
+
+/// Whether most of the memory of a process is locked, so that new memory probably is, too (`MCL_FUTURE`).
+fn locks_memory(pid: i32) -> bool {
+    let kibibytes = |field| -> Option<u64> {
+        let value = threads::status_field(pid, field)?;
+        value.strip_suffix("kB")?.trim().parse().ok()
+    };
+    match (kibibytes("VmLck"), kibibytes("VmSize")) {
+        (Some(locked), Some(all)) => locked > all / 2,
+        _ => false,
+    }
 }
 
 /// Writes by what a later tracer knows the mappings.
@@ -129,7 +160,7 @@ fn thread_pointers(pid: i32, memory: &Memory, world: &World) -> Result<Option<u3
     let mut fits = KNOWN.to_vec();
     // Most programs see the ids that everybody sees.
     let same_ids = identity::numbers(pid).is_some_and(|numbers| numbers.len() == 1);
-    for thread in world.threads() {
+    for thread in world.own_threads() {
         let Some(registers) = unless_gone(thread.registers())? else {
             continue;
         };
@@ -152,4 +183,50 @@ fn thread_pointers(pid: i32, memory: &Memory, world: &World) -> Result<Option<u3
         });
     }
     Ok(fits.first().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::mman::{MlockAllFlags, mlockall};
+
+    use crate::engine::Engine as _;
+    use crate::engine::jump::Jump;
+    use crate::maps;
+
+    use super::*;
+
+    /// All that is mapped in it is in use at once.
+    #[test]
+    fn little_is_mapped_where_memory_is_locked() {
+        const MOST: u64 = 32 << 20;
+        let (begun, begin) = nix::unistd::pipe().unwrap();
+        let (ended, end) = nix::unistd::pipe().unwrap();
+        let child = sys::fork_into(|| {
+            let all = MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE;
+            let locked = mlockall(all).is_ok();
+            let _ = nix::unistd::write(&begin, &[u8::from(locked)]);
+            let _ = nix::unistd::read(&ended, &mut [0]);
+            sys::exit_now(7);
+        });
+        let (pid, mut locked) = (child.unwrap(), [0]);
+        nix::unistd::read(&begun, &mut locked).unwrap();
+        if locked == [1] {
+            let mapped = |pid| {
+                let mappings = maps::read(pid).unwrap();
+                mappings.iter().map(|m| m.end - m.start).sum::<u64>()
+            };
+            let before = mapped(pid);
+            let code = maps::read(pid).unwrap().into_iter().find(|m| m.executable);
+            let mut engine = Jump::attach(pid).unwrap();
+            engine.install(&[code.unwrap().start]).unwrap();
+            let more = mapped(pid) - before;
+            assert!(more < MOST, "{more} bytes");
+            engine.finish().unwrap();
+            assert_eq!(mapped(pid), before);
+        } else {
+            eprintln!("not tested: memory must not be locked here");
+        }
+        nix::unistd::write(&end, &[1]).unwrap();
+        assert_eq!(sys::wait_for(pid).unwrap().1, 7 << 8);
+    }
 }

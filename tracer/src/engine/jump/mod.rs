@@ -7,15 +7,21 @@
 
 mod asm;
 mod calibrate;
+mod coverage;
 mod delivery;
 mod detach;
 mod flags;
 mod function;
+mod guests;
 mod installed;
+mod interrupted;
+mod jumps;
 mod launched;
 mod layout;
+mod leftovers;
 mod mapping;
 mod ops;
+mod pages;
 mod patches;
 mod prepare;
 mod profiler;
@@ -34,12 +40,13 @@ mod unwinding;
 mod watch;
 pub(crate) mod world;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use darc_disasm::FunctionCode;
 
 use crate::addr::TargetAddr;
+use crate::effort::{self, Effort, Limits};
 use crate::engine::{Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink};
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping, SharedCode};
@@ -51,17 +58,23 @@ use crate::sys::Presence;
 use darc_record::{FnodeId, Ticks};
 
 pub use calibrate::{Calibration, calibrate};
+pub use coverage::{Coverage, Judged};
 pub use detach::{Cleared, clear_leftovers};
 pub use launched::OPTIONS;
+#[cfg(test)]
+pub use leftovers::descriptors as left_descriptors;
+pub use leftovers::heirs;
+pub use mapping::ground;
+pub use pages::Ground;
 pub use profiler::{BucketCount, Counts, Profiler, calibrate_counting};
 
-use installed::{Costs, Installed, Room};
+use installed::{Costs, Room};
 use layout::{HEADER, header, ring as ring_layout};
 use patches::Patch;
 use recycling::Recycling;
 use ring::Rings;
 use space::Space;
-use watch::Watch;
+use watch::{Haste, Watch};
 use world::World;
 
 /// The engine; see the module.
@@ -87,7 +100,17 @@ pub struct Jump {
     serving: Option<FnodeId>,
     /// What the stubs wrote to, after they are gone.
     past: Option<Rings>,
+    /// What reading takes, with all that is done about what was read, and what this thread had used when it last slept.
+    effort: Effort,
+    used: Duration,
 }
+
+/// What reading may take in the long run: less often, fewer ops are written in full. Most analyses have ended before the
+/// credit is used up.
+const READING: Limits = Limits {
+    share: 0.015,
+    credit: Duration::from_secs(2),
+};
 
 /// Which ops are written in full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,7 +129,7 @@ impl Jump {
     /// When the permission is lacking or the process is gone.
     pub fn attach(pid: i32) -> Result<Jump> {
         let cleared = clear_leftovers(pid)?;
-        tracing::debug!(pid, ?cleared, "looked for what an earlier tracer left");
+        tracing::debug!(target: "tracer", pid, ?cleared, "looked for what an earlier tracer left");
         Jump::new(pid, None)
     }
 
@@ -146,6 +169,8 @@ impl Jump {
             room: Room::default(),
             serving: None,
             past: None,
+            effort: Effort::new(READING),
+            used: effort::of_this_thread(),
         })
     }
 
@@ -196,11 +221,7 @@ impl Jump {
             Some(space) => (space, false),
             None => (self.map_space(&memory, &mappings)?, true),
         };
-        if is_new
-            && Installed::find(pid, &memory)
-                .iter()
-                .any(|found| found.belongs_to_another(&memory))
-        {
+        if is_new && detach::is_anothers(&leftovers::find(pid, &memory), &memory) {
             // It looked at the same moment. Whoever comes later sees the earlier one, or both see each other.
             self.space = Some(space);
             return Err(detach::taken(pid));
@@ -216,7 +237,7 @@ impl Jump {
                     let installed = &mut space.installed;
                     let added = installed.add_arena(pid, &memory, world, &mappings, addr);
                     if let Err(error) = added {
-                        tracing::debug!(%error, addr, "no arena");
+                        tracing::debug!(target: "tracer", %error, addr, "no arena");
                     }
                 }
             }
@@ -248,6 +269,20 @@ impl Jump {
         Ok(Space::new(installed, rings))
     }
 
+    /// How soon the rings are to be looked at again.
+    fn haste(&mut self) -> Haste {
+        /// More at once is no reading: a file's names, for instance.
+        const MOST: Duration = Duration::from_millis(10);
+        let used = effort::of_this_thread();
+        self.effort.add(used.saturating_sub(self.used).min(MOST));
+        self.used = used;
+        match self.sampling {
+            Sampling::Enough if self.effort.is_over() => Haste::None,
+            Sampling::Enough => Haste::AsRecordsCome,
+            Sampling::All => Haste::Soon,
+        }
+    }
+
     fn write_filter(&self) -> Result<()> {
         let Some(space) = &self.space else {
             return Ok(());
@@ -261,23 +296,91 @@ impl Jump {
 
     /// Brings the target to the plan; the process is known to have the needed mappings.
     fn instrument(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
-        let mut refused = Vec::new();
         let Some(mut space) = self.space.take() else {
-            return Ok(refused);
+            return Ok(Vec::new());
         };
-        let outcome = self.change(&mut space, plan, &mut refused);
+        let outcome = self.change(&mut space, plan);
         self.space = Some(space);
-        outcome.map(|()| refused)
+        outcome
     }
 
-    fn change(&mut self, space: &mut Space, plan: &Plan, refused: &mut Vec<Refused>) -> Result<()> {
-        let wanted = space.prepare(&self.memory, plan, refused)?;
+    /// Prepares what the plan wants, with all memory that it needs.
+    fn prepare(
+        &mut self,
+        space: &mut Space,
+        plan: &Plan,
+    ) -> Result<(BTreeMap<u64, Patch>, Vec<Refused>, SharedCode)> {
+        /// So often pages are asked for instead of those that could not be mapped.
+        const ROUNDS: usize = 4;
+        /// So many pieces of memory are mapped in one stop.
+        const AT_ONCE: usize = 64;
+        let memory = self.memory.again()?;
+        let mut round = 0;
+        loop {
+            let mappings = maps::read(self.pid)?;
+            let ground = mapping::ground(self.pid, &mappings);
+            let ground = match round < ROUNDS {
+                true => ground,
+                false => ground.closed(),
+            };
+            let (wanted, refused) = space.prepare(&memory, plan, ground)?;
+            let lacking = std::mem::take(&mut space.installed.lacking);
+            if !lacking.is_empty() {
+                self.add_arenas(space, &memory, &mappings, lacking)?;
+                continue;
+            }
+            let unmapped = space.jumps.pages.unmapped();
+            if unmapped.is_empty() {
+                space.write_trampolines(&memory)?;
+                return Ok((wanted, refused, SharedCode::among(&mappings)));
+            }
+            for pages in unmapped.chunks(AT_ONCE) {
+                self.while_stopped(|world| space.map_pages(&memory, world, &mappings, pages))?;
+            }
+            round += 1;
+        }
+    }
+
+    /// Maps more arenas, where stubs of a plan have used up those that there are. It remembers near which code there is no room.
+    fn add_arenas(
+        &mut self,
+        space: &mut Space,
+        memory: &Memory,
+        mappings: &[Mapping],
+        lacking: BTreeSet<u64>,
+    ) -> Result<()> {
+        let pid = self.pid;
+        self.while_stopped(|world| {
+            let installed = &mut space.installed;
+            if !installed.is_there(memory) {
+                // Another program runs by now, in which nothing must be mapped.
+                return Err(Error::ThreadGone { tid: pid });
+            }
+            for addr in lacking {
+                if installed.arena_near(addr, prepare::STUB_ROOM).is_some() {
+                    continue;
+                }
+                match installed.add_arena(pid, memory, world, mappings, addr) {
+                    Ok(()) => installed.fill(memory)?,
+                    Err(error) if error.is_gone() => return Err(error),
+                    Err(error) => {
+                        tracing::debug!(target: "tracer", %error, addr, "no arena");
+                        installed.crowded.push(addr);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn change(&mut self, space: &mut Space, plan: &Plan) -> Result<Vec<Refused>> {
+        let (wanted, mut refused, shared) = self.prepare(space, plan)?;
         let remove: Vec<u64> = space
             .patches
             .addresses()
             .filter(|at| wanted.get(at) != space.patches.get(*at))
             .collect();
-        let shared = SharedCode::of(self.pid)?;
+        let remove = space.patches.with_reliant(remove);
         // As long as f0 is not entered through a stub, whatever must be left alone in it means all of it.
         let entered = |f0: &FunctionCode| {
             let mut places = space.patches.addresses();
@@ -291,9 +394,11 @@ impl Jump {
         };
         let mut add: Vec<Patch> = wanted
             .into_values()
-            .filter(|patch| space.patches.get(patch.at) != Some(patch))
+            .filter(|patch| {
+                space.patches.get(patch.at) != Some(patch) || remove.contains(&patch.at)
+            })
             .collect();
-        add.retain(|patch| match shared.refusal(patch.at) {
+        add.retain(|patch| match patch.refusal(&shared) {
             Some(reason) => {
                 refuse(patch.at, reason);
                 false
@@ -301,9 +406,11 @@ impl Jump {
             None => true,
         });
         tracing::debug!(
+            target: "tracer",
             functions = plan.functions.len(),
             remove = remove.len(),
             add = add.len(),
+            returning_to_landings = add.iter().map(|patch| patch.landings.len()).sum::<usize>(),
             "changing the probes"
         );
         self.generation |= 1;
@@ -327,7 +434,7 @@ impl Jump {
             refuse(at, REWRITTEN.to_owned());
         }
         refused.extend(left_out);
-        Ok(())
+        Ok(refused)
     }
 }
 
@@ -451,7 +558,9 @@ impl Engine for Jump {
             if notice.is_some() || left.is_zero() {
                 return Ok(notice);
             }
-            self.watch.sleep(left, self.counters.records - before);
+            let haste = self.haste();
+            let records = self.counters.records - before;
+            self.watch.sleep(left, records, haste);
         }
     }
 

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
+use crate::maps::SharedCode;
 use crate::memory::Memory;
+use crate::stopped::Stopped;
 
+use super::interrupted::{self, Interrupted};
+use super::jumps::Trampoline;
 use super::layout::{HEADER, JOURNAL, JOURNAL_BYTES, header, journal};
-use super::spans::JUMP;
 use super::world::World;
 
 /// A place of the text and what stands there instead.
@@ -17,37 +20,30 @@ pub struct Patch {
     pub at: u64,
     /// The program's own bytes.
     pub original: Vec<u8>,
-    /// A jump, and filling.
+    /// A jump, or its first bytes, and what fills the rest.
     pub replacement: Vec<u8>,
+    /// What must stand behind them, for it is a part of the jump.
+    pub behind: Vec<u8>,
+    /// A trampoline of its that leads elsewhere from now on: until it is written the jump must not be there.
+    pub trampoline: Option<Trampoline>,
     /// Where the displaced instructions went: (original, copy).
     pub moved: Vec<(u64, u64)>,
+    /// Patches without which it must not be there, if they are wanted at all: they notice that its calls return.
+    pub landings: Vec<u64>,
 }
 
 impl Patch {
-    /// A jump from `at` to `to`; `None` when that is too far or the patch would be too long.
-    #[must_use]
-    pub fn jump(at: u64, original: Vec<u8>, to: u64, moved: Vec<(u64, u64)>) -> Option<Patch> {
-        const NOP: u8 = 0x90;
-        const JMP: u8 = 0xe9;
-        if original.len() < JUMP as usize || original.len() > journal::MAX_LEN {
-            return None;
-        }
-        let displacement = i32::try_from(to.wrapping_sub(at + JUMP) as i64).ok()?;
-        let mut replacement = vec![NOP; original.len()];
-        replacement[0] = JMP;
-        replacement[1..5].copy_from_slice(&displacement.to_le_bytes());
-        Some(Patch {
-            at,
-            original,
-            replacement,
-            moved,
-        })
-    }
-
     /// The first address behind it.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.at + self.original.len() as u64
+    }
+
+    /// Why it must not be made, because of whose code it is in, or those are which it needs.
+    #[must_use]
+    pub fn refusal(&self, shared: &SharedCode) -> Option<String> {
+        let mut all = std::iter::once(&self.at).chain(&self.landings);
+        all.find_map(|&at| shared.refusal(at))
     }
 
     fn to_journal(&self) -> [u8; journal::SIZE] {
@@ -66,8 +62,28 @@ impl Patch {
             at: u64::from_le_bytes(entry[journal::AT..][..8].try_into().expect("eight bytes")),
             original: bytes(journal::ORIGINAL),
             replacement: bytes(journal::REPLACEMENT),
+            behind: Vec::new(),
+            trampoline: None,
             moved: Vec::new(),
+            landings: Vec::new(),
         })
+    }
+}
+
+/// The target's memory as it is without patches.
+#[derive(Clone, Copy, Debug)]
+pub struct Unpatched<'a> {
+    /// The memory.
+    pub memory: &'a Memory,
+    /// The patches.
+    pub patches: &'a Patches,
+}
+
+impl darc_disasm::Memory for Unpatched<'_> {
+    fn read(&self, addr: u64, buffer: &mut [u8]) -> bool {
+        let read = self.memory.read(TargetAddr(addr), buffer).is_ok();
+        self.patches.hide_from(addr, buffer);
+        read
     }
 }
 
@@ -149,8 +165,32 @@ impl Patches {
         }
     }
 
+    /// These patches, and those that have bytes of theirs in their jumps: while one is away the others would lead elsewhere.
+    #[must_use]
+    pub fn with_reliant(&self, mut patches: Vec<u64>) -> Vec<u64> {
+        let mut next = 0;
+        while let Some(at) = patches.get(next) {
+            next += 1;
+            let Some(patch) = self.active.get(at) else {
+                continue;
+            };
+            let from = patch.at.saturating_sub(journal::MAX_LEN as u64);
+            let before = self.active.range(from..patch.at);
+            let reliant = before
+                .map(|(_, other)| other)
+                .filter(|other| other.end() + other.behind.len() as u64 > patch.at);
+            let new = reliant
+                .map(|other| other.at)
+                .filter(|at| !patches.contains(at));
+            let new: Vec<u64> = new.collect();
+            patches.extend(new);
+        }
+        patches
+    }
+
     /// Removes and adds patches while nothing runs. The journal at `control` is right at every moment:
-    /// what it lists may or may not be in the text, but nothing else is.
+    /// what it lists may or may not be in the text, but nothing else is. And each jump is: what others rely on behind them
+    /// is removed after them, and added before them.
     ///
     /// Returns the patches that were not made: the program has written that code since it was read, so
     /// their stubs would run what no longer stands there.
@@ -165,19 +205,15 @@ impl Patches {
         remove: &[u64],
         add: Vec<Patch>,
     ) -> Result<Vec<u64>> {
-        for at in remove {
-            self.restore(memory, *at)?;
+        let kept = self.active.keys().filter(|at| !remove.contains(at)).count();
+        if ((kept + add.len()) * journal::SIZE) as u64 > JOURNAL_BYTES {
+            return Err(Error::Unsuitable(
+                "too many places are to be instrumented at once".to_owned(),
+            ));
         }
-        let (add, written): (Vec<Patch>, Vec<Patch>) = add
-            .into_iter()
-            .partition(|patch| stands(memory, patch.at, &patch.original));
-        let written = written.into_iter().map(|patch| patch.at).collect();
-        if add.is_empty() && remove.is_empty() {
-            return Ok(written);
-        }
-        self.list(memory, control, &add)?;
+        // Before anything is changed: nothing may be left half done.
         for thread in world.threads() {
-            unless_gone(move_out(thread, &add))?;
+            unless_gone(inside(thread, &add).map(drop))?;
         }
         for (tid, resumption) in world.sleepers() {
             let inside =
@@ -188,9 +224,42 @@ impl Patches {
                 )));
             }
         }
+        let mut remove = remove.to_vec();
+        remove.sort_unstable();
+        for &at in &remove {
+            self.restore(memory, at)?;
+        }
+        let (mut add, written): (Vec<Patch>, Vec<Patch>) = add
+            .into_iter()
+            .partition(|patch| stands(memory, patch.at, &patch.original));
+        let mut written: Vec<u64> = written.into_iter().map(|patch| patch.at).collect();
+        if add.is_empty() && remove.is_empty() {
+            return Ok(written);
+        }
+        self.list(memory, control, &add)?;
+        for thread in world.threads() {
+            unless_gone(move_out(thread, &add))?;
+            let registers = thread.registers();
+            let led = registers.and_then(|r| lead_handlers_out(memory, r.rsp(), &add));
+            unless_gone(led)?;
+        }
+        for (_, resumption) in world.sleepers() {
+            if let Some(at) = resumption {
+                unless_gone(lead_handlers_out(memory, at.sp, &add))?;
+            }
+        }
+        add.sort_unstable_by_key(|patch| std::cmp::Reverse(patch.at));
         for patch in add {
-            memory.write(TargetAddr(patch.at), &patch.replacement)?;
-            self.active.insert(patch.at, patch);
+            let lands = !patch.landings.iter().any(|at| written.contains(at));
+            if lands && stands(memory, patch.end(), &patch.behind) {
+                if let Some(trampoline) = &patch.trampoline {
+                    memory.write(TargetAddr(trampoline.at), &trampoline.bytes)?;
+                }
+                memory.write(TargetAddr(patch.at), &patch.replacement)?;
+                self.active.insert(patch.at, patch);
+            } else {
+                written.push(patch.at);
+            }
         }
         Ok(written)
     }
@@ -199,11 +268,6 @@ impl Patches {
     fn list(&mut self, memory: &Memory, control: u64, add: &[Patch]) -> Result<()> {
         let listed = self.active.values().chain(add);
         let entries: Vec<u8> = listed.flat_map(Patch::to_journal).collect();
-        if entries.len() as u64 > JOURNAL_BYTES {
-            return Err(Error::Unsuitable(
-                "too many places are to be instrumented at once".to_owned(),
-            ));
-        }
         let half = self.half.other();
         memory.write(TargetAddr(half.at(control)), &entries)?;
         let word = (entries.len() / journal::SIZE) as u32 | half.mark();
@@ -283,25 +347,52 @@ fn restore(memory: &Memory, patch: &Patch) -> Result<u64> {
     Ok(differing.count() as u64)
 }
 
-/// Moves a thread that is about to run an instruction in the middle of what will be replaced.
-fn move_out(thread: &crate::stopped::Stopped, patches: &[Patch]) -> Result<()> {
-    let mut registers = thread.registers()?;
-    let rip = registers.rip().0;
-    let inside = patches
-        .iter()
-        .find(|patch| patch.at < rip && rip < patch.end());
-    let Some(patch) = inside else { return Ok(()) };
-    match patch.moved.iter().find(|(original, _)| *original == rip) {
-        Some(&(_, copy)) => {
-            registers.set_rip(TargetAddr(copy));
-            thread.set_registers(&registers)
-        }
+/// The patch in the middle of which an address is.
+fn around(pc: u64, patches: &[Patch]) -> Option<&Patch> {
+    let mut around = patches.iter();
+    around.find(|patch| patch.at < pc && pc < patch.end())
+}
+
+/// Where an instruction in the middle of a patch is copied to.
+fn copied(pc: u64, patches: &[Patch]) -> Option<u64> {
+    let mut moved = around(pc, patches)?.moved.iter();
+    let copy = moved.find(|(original, _)| *original == pc);
+    copy.map(|&(_, copy)| copy)
+}
+
+/// Where a thread is to go on that is about to run an instruction in the middle of what will be replaced.
+fn inside(thread: &Stopped, patches: &[Patch]) -> Result<Option<TargetAddr>> {
+    let rip = thread.registers()?.rip();
+    if around(rip.0, patches).is_none() {
+        return Ok(None);
+    }
+    match copied(rip.0, patches) {
+        Some(copy) => Ok(Some(TargetAddr(copy))),
         None => Err(Error::Unsuitable(format!(
-            "thread {} is at {}, in the middle of an instruction to be replaced",
+            "thread {} is at {rip}, in the middle of an instruction to be replaced",
             thread.tid(),
-            registers.rip()
         ))),
     }
+}
+
+/// Moves a thread out of the middle of what will be replaced.
+fn move_out(thread: &Stopped, patches: &[Patch]) -> Result<()> {
+    let Some(copy) = inside(thread, patches)? else {
+        return Ok(());
+    };
+    let mut registers = thread.registers()?;
+    registers.set_rip(copy);
+    thread.set_registers(&registers)
+}
+
+/// Has the signal handlers on a stack return to the copies of what will be replaced.
+fn lead_handlers_out(memory: &Memory, stack_pointer: u64, patches: &[Patch]) -> Result<()> {
+    for Interrupted { at, pc } in interrupted::near(memory, stack_pointer) {
+        if let Some(copy) = copied(pc, patches) {
+            memory.write_word(TargetAddr(at), copy)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -309,22 +400,23 @@ mod tests {
     use super::super::layout::BLOCKS;
     use super::*;
 
-    #[test]
-    fn a_patch_is_a_jump_and_filling() {
-        // call *16(%rip), six bytes
-        let patch = Patch::jump(0x1000, vec![0xff, 0x15, 16, 0, 0, 0], 0x2005, Vec::new()).unwrap();
-        assert_eq!(patch.replacement, [0xe9, 0x00, 0x10, 0, 0, 0x90]);
-        assert_eq!(patch.end(), 0x1006);
-        assert_eq!(Patch::from_journal(&patch.to_journal()), Some(patch));
+    fn patch(at: u64) -> Patch {
+        Patch {
+            at,
+            original: vec![1, 2, 3, 4, 5],
+            replacement: vec![0xe9, 0, 0x10, 0, 0],
+            behind: Vec::new(),
+            trampoline: None,
+            moved: Vec::new(),
+            landings: Vec::new(),
+        }
     }
 
     #[test]
-    fn what_is_too_far_or_too_short_is_none() {
-        assert_eq!(Patch::jump(0x1000, vec![0; 4], 0x2000, Vec::new()), None);
-        assert_eq!(
-            Patch::jump(0x1000, vec![0; 5], 0x1_0000_0000, Vec::new()),
-            None
-        );
+    fn the_journal_keeps_both_sides() {
+        let patch = patch(0x1000);
+        assert_eq!(patch.end(), 0x1005);
+        assert_eq!(Patch::from_journal(&patch.to_journal()), Some(patch));
     }
 
     #[test]
@@ -333,7 +425,6 @@ mod tests {
         let memory = Memory::open(std::process::id() as i32).unwrap();
         let space = vec![0_u64; (BLOCKS / 8) as usize];
         let control = space.as_ptr() as u64;
-        let patch = |at| Patch::jump(at, vec![1, 2, 3, 4, 5], 0x2000, Vec::new()).unwrap();
         let listed = || -> Vec<u64> {
             Patches::from_journal(&memory, control)
                 .addresses()
@@ -359,10 +450,48 @@ mod tests {
     }
 
     #[test]
+    fn a_signal_handler_returns_to_the_copy() {
+        let mut moved = patch(0x1000);
+        moved.moved = vec![(0x1000, 0x9000), (0x1003, 0x9003)];
+        let context = |pc: u64| [1, pc, 0x246, 0x002b_0000_0000_0033, 1, 1];
+        let memory = Memory::open(std::process::id() as i32).unwrap();
+        // The first instruction is the jump itself; behind the last is the program's code.
+        for (pc, goes_on) in [(0x1003, 0x9003), (0x1000, 0x1000), (0x1005, 0x1005)] {
+            let stack = context(pc);
+            lead_handlers_out(&memory, stack.as_ptr() as u64, &[moved.clone()]).unwrap();
+            // The kernel has written what the compiler takes for unchanged.
+            let word = memory.read_word(TargetAddr(stack.as_ptr() as u64 + 8));
+            assert_eq!(word.unwrap(), goes_on);
+        }
+    }
+
+    #[test]
+    fn what_relies_on_a_patch_goes_with_it() {
+        let mut patches = Patches::default();
+        // Two punned jumps, one before the other, before a whole one; and one that stands alone.
+        for (at, len, behind) in [
+            (0x1000, 2, 3),
+            (0x1002, 4, 1),
+            (0x1006, 5, 0),
+            (0x100b, 5, 0),
+        ] {
+            let patch = Patch {
+                original: vec![0x90; len],
+                replacement: vec![0xe9; len],
+                behind: vec![0xe9; behind],
+                ..patch(at)
+            };
+            patches.active.insert(at, patch);
+        }
+        assert_eq!(patches.with_reliant(vec![0x1006]), [0x1006, 0x1002, 0x1000]);
+        assert_eq!(patches.with_reliant(vec![0x1000]), [0x1000]);
+        assert_eq!(patches.with_reliant(vec![0x100b]), [0x100b]);
+    }
+
+    #[test]
     fn the_programs_own_bytes_can_be_read() {
         let mut patches = Patches::default();
-        let patch = Patch::jump(0x1000, vec![1, 2, 3, 4, 5], 0x2000, Vec::new()).unwrap();
-        patches.active.insert(patch.at, patch);
+        patches.active.insert(0x1000, patch(0x1000));
         let mut seen = [9; 4];
         patches.hide_from(0x1003, &mut seen);
         assert_eq!(seen, [4, 5, 9, 9]);

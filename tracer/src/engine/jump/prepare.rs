@@ -1,10 +1,6 @@
-//! From what the plan wants to patches: room for the jump, the stub's code, the jump.
+//! From what the plan wants to stubs, and from where in the text control is to come to them.
 //!
 //! Stubs are written while the target runs; nothing leads to them yet.
-
-use std::ops::Range;
-
-use darc_disasm::BranchInto;
 
 use crate::error::Result;
 use crate::memory::Memory;
@@ -14,7 +10,7 @@ use super::asm::{Emitted, Surroundings};
 use super::flags::{self, Flags};
 use super::function::{Function, Purpose};
 use super::installed::Installed;
-use super::patches::Patch;
+use super::jumps::Diversion;
 use super::runtime::Runtime;
 use super::spans::NoRoom;
 use super::stubs::{self, Callee, Counter, Item, Kind, Site, SiteFlags, Stub, Unwinding};
@@ -41,11 +37,11 @@ pub enum Hook {
     Finder,
 }
 
-/// A patch, and what else follows from its stub.
+/// A stub, and from where control is to come to it.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// What to write.
-    pub patch: Patch,
+    /// From where.
+    pub diversion: Diversion,
     /// Copied system calls: the address behind each copy, and the one behind the original.
     pub behind_syscalls: Vec<(u64, u64)>,
 }
@@ -68,6 +64,7 @@ impl Stubs<'_> {
     ) -> Result<std::result::Result<Stub, Reason>> {
         let around = self.installed.around;
         let Some(code) = self.installed.arena_near(near, STUB_ROOM) else {
+            self.installed.lack(near);
             return Ok(Err(
                 "there is no memory left near it for the probe's code".to_owned()
             ));
@@ -78,20 +75,6 @@ impl Stubs<'_> {
                 Ok(Ok(stub))
             }
             Err(error) => Ok(Err(format!("its instructions cannot be moved: {error}"))),
-        }
-    }
-
-    /// Why the bytes of a range must stay: something jumps into them.
-    fn entered_from_elsewhere(&self, function: &Function, range: Range<u64>) -> Option<Reason> {
-        let branches = function.branches(self.memory);
-        match branches.branches_into(range) {
-            BranchInto::None => None,
-            BranchInto::From(from) => Some(format!(
-                "the instruction at {from:#x} jumps into the bytes to be replaced"
-            )),
-            BranchInto::Unknown(why) => Some(format!(
-                "something may jump into the bytes to be replaced: {why}"
-            )),
         }
     }
 
@@ -133,21 +116,16 @@ impl Stubs<'_> {
         let Some((mut region, purpose)) = function.region(at, self.tree) else {
             return Ok(Err(NoRoom::NoInstruction.to_string()));
         };
-        // Of a hooked function only the beginning is known: its own branches have been looked at.
-        if matches!(
-            hook,
-            None | Some(Hook::Counted(_) | Hook::Marker(_) | Hook::Enqueue)
-        ) && let Some(reason) = self.entered_from_elsewhere(function, at..region.next)
-        {
-            return Ok(Err(reason));
-        }
-        let len = (region.next - at) as usize;
-        let Some(original) = function.bytes_at(at, len).map(<[u8]>::to_vec) else {
+        let Some(original) = function.bytes(at) else {
             return Ok(Err("its bytes are not at hand".to_owned()));
         };
         for item in &mut region.items {
-            if let Item::Site(site) = item {
-                site.flags = self.flags_at(site);
+            match item {
+                Item::Site(site) => site.flags = self.flags_at(site),
+                Item::Landing(landing) => {
+                    landing.flags = flags::at(self.memory, landing.addr, None)
+                }
+                Item::Plain(_) | Item::Ret(_) => {}
             }
         }
         let flags = flags::at(self.memory, at, None);
@@ -196,12 +174,16 @@ impl Stubs<'_> {
             .iter()
             .map(|&copy| (copy, next))
             .collect();
-        Ok(match Patch::jump(at, original, stub.entry, stub.moved) {
-            Some(patch) => Ok(Prepared {
-                patch,
-                behind_syscalls,
-            }),
-            None => Err("the instructions to be replaced are too long".to_owned()),
-        })
+        Ok(Ok(Prepared {
+            diversion: Diversion {
+                at,
+                original,
+                to: stub.entry,
+                arrival: region.arrival,
+                moved: stub.moved,
+                landings: region.landings(),
+            },
+            behind_syscalls,
+        }))
     }
 }

@@ -11,12 +11,11 @@ mod rounds;
 use std::time::Duration;
 
 use crate::addr::TargetAddr;
-use crate::engine::{Counters, Engine, NewTarget, Notice, ProbeCost, Refused, Sink};
+use crate::engine::{Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink};
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::stopped::Stopped;
-use darc_record::{FnodeId, Op, SiteId, Ticks};
 
 pub use calibrate::calibrate_counting;
 pub use counts::{BucketCount, Counts};
@@ -31,19 +30,6 @@ const FEWEST_SLOTS: u32 = 64;
 const CODE_BYTES: u64 = 3 << 10;
 /// The largest arena that is asked for.
 const LARGEST_ARENA: u64 = 64 << 20;
-
-/// Takes nothing: counts are read, not delivered.
-struct NoSink;
-
-impl Sink for NoSink {
-    fn op(&mut self, _: Op) {}
-
-    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
-
-    fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
-        NewTarget::AnyTarget
-    }
-}
 
 /// The engine; see the module.
 #[derive(Debug)]
@@ -87,25 +73,6 @@ impl Profiler {
         self.jump.room.slots
     }
 
-    /// Brings the instrumentation to the plan's counted functions and hooks. Returns what was refused.
-    ///
-    /// # Errors
-    /// As [`Engine::apply`].
-    pub fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
-        if self.jump.room.slots == 0 {
-            self.reserve(plan.counted.len() as u32);
-        }
-        self.jump.apply(plan)
-    }
-
-    /// Watches what the target does, for at most about `wait`.
-    ///
-    /// # Errors
-    /// As [`Engine::poll`].
-    pub fn poll(&mut self, wait: Duration) -> Result<Option<Notice>> {
-        self.jump.poll(wait, &mut NoSink)
-    }
-
     /// What has been counted so far of every function of which a call began, by slot.
     #[must_use]
     pub fn counts(&self) -> Vec<(u32, Counts)> {
@@ -122,44 +89,53 @@ impl Profiler {
     pub fn unregistered(&self) -> u64 {
         self.jump.counters().unregistered
     }
+}
 
-    /// Removes every probe, checks the text, and lets go of the target. [`Profiler::counts`] is complete
-    /// afterwards.
-    ///
-    /// # Errors
-    /// When something could not be put back.
-    pub fn finish(&mut self) -> Result<()> {
+impl Engine for Profiler {
+    fn kind(&self) -> EngineKind {
+        self.jump.kind()
+    }
+
+    fn leaves_target_untraced(&self) -> bool {
+        self.jump.leaves_target_untraced()
+    }
+
+    /// Brings the instrumentation to the plan's counted functions and hooks.
+    fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
+        if self.jump.room.slots == 0 {
+            self.reserve(plan.counted.len() as u32);
+        }
+        self.jump.apply(plan)
+    }
+
+    /// Watches what the target does. Nothing is delivered: counts are read.
+    fn poll(&mut self, wait: Duration, sink: &mut dyn Sink) -> Result<Option<Notice>> {
+        self.jump.poll(wait, sink)
+    }
+
+    /// Removes every probe, checks the text, and lets go of the target. [`Profiler::counts`] is complete afterwards.
+    fn finish(&mut self) -> Result<()> {
         self.jump.remove_most()?;
         self.jump.finish()
     }
 
-    /// How the process ended, if that was seen.
-    #[must_use]
-    pub fn end(&self) -> Option<Notice> {
+    fn end(&self) -> Option<Notice> {
         self.jump.end()
     }
 
-    /// What was done and met so far.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
+    fn counters(&self) -> Counters {
         self.jump.counters()
     }
 
-    /// What counting a call costs.
-    #[must_use]
-    pub fn cost(&self) -> ProbeCost {
+    fn cost(&self) -> ProbeCost {
         self.jump.cost()
     }
 
-    /// The target's memory, patches included.
-    #[must_use]
-    pub fn memory(&self) -> &Memory {
+    fn memory(&self) -> &Memory {
         self.jump.memory()
     }
 
-    /// The engine, for reading the program's own code.
-    #[must_use]
-    pub fn engine(&self) -> &dyn Engine {
-        &self.jump
+    fn read_code(&self, addr: TargetAddr, buffer: &mut [u8]) -> bool {
+        self.jump.read_code(addr, buffer)
     }
 }

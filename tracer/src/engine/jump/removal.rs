@@ -1,85 +1,23 @@
 //! Removing the mappings: when nothing leads to them any more, and those of a tracer that was killed.
 
 use crate::addr::TargetAddr;
-use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
-use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
 use crate::sys;
 use crate::threads;
 
-use super::asm::Surroundings;
-use super::installed::{CodeArena, Installed, MOST_BLOCKS, NAME, Room, control_bytes, rings_bytes};
-use super::layout::{BLOCKS, HEADER, MAGIC, block, entry, header, place, ring};
+use super::guests;
+use super::installed::Installed;
+use super::interrupted;
+use super::layout::{BLOCKS, block, entry, place, ring};
 use super::world::{Resumption, World};
 
 /// How much of a stack above the stack pointer is searched for addresses of stubs.
 const STACK_SEARCHED: u64 = 8 << 20;
 
 impl Installed {
-    /// What earlier tracers left in the process, as far as it is recognised.
-    #[must_use]
-    pub fn find(pid: i32, memory: &Memory) -> Vec<Installed> {
-        let Ok(mappings) = maps::read(pid) else {
-            return Vec::new();
-        };
-        let name = format!("/memfd:{NAME} (deleted)");
-        let candidates = mappings
-            .iter()
-            .filter(|m| m.shared && m.name.as_os_str() == name.as_str());
-        candidates
-            .filter_map(|mapping| {
-                let control = memory
-                    .read_word(TargetAddr(mapping.start + ring::CONTROL))
-                    .ok()?;
-                let field = |offset| {
-                    memory
-                        .read_word(TargetAddr(control.checked_add(HEADER + offset)?))
-                        .ok()
-                };
-                let known =
-                    field(header::MAGIC)? == MAGIC && field(header::RINGS)? == mapping.start;
-                let blocks = (field(header::NEXT_BLOCK)? >> 32) as u32;
-                let ring_bytes = field(header::RING_BYTES)?;
-                if !known
-                    || blocks as usize > MOST_BLOCKS
-                    || rings_bytes(blocks, ring_bytes) != mapping.end - mapping.start
-                {
-                    return None;
-                }
-                let count = (field(header::ARENAS)? as u32 as usize).min(header::MAX_ARENAS) as u64;
-                let arenas = (0..count)
-                    .map(|index| {
-                        let at = header::ARENA + 16 * index;
-                        let (start, len) = (field(at)?, field(at + 8)?);
-                        let mapped = mappings
-                            .iter()
-                            .any(|m| m.start == start && m.end - m.start >= len && m.executable);
-                        mapped.then(|| CodeArena::bare(Arena::found(TargetAddr(start), len)))
-                    })
-                    .collect::<Option<Vec<_>>>()?;
-                let around = Surroundings {
-                    pid: 0,
-                    control,
-                    rings: mapping.start,
-                    ring_bytes,
-                    inside: 0,
-                    outside: 0,
-                    inside_f0: 0,
-                    counted: (0, 0),
-                    tid_offset: None,
-                };
-                let caller = RemoteCaller::find(pid, memory, &mappings).ok()?;
-                Some(Installed {
-                    arenas,
-                    ..Installed::new(around, blocks, Room::default(), caller)
-                })
-            })
-            .collect()
-    }
-
     /// Whether another tracer has made these mappings that lives.
     #[must_use]
     pub fn belongs_to_another(&self, memory: &Memory) -> bool {
@@ -144,21 +82,16 @@ impl Installed {
         }
     }
 
-    /// Whether the address is in one of the arenas.
+    /// Whether the address is in code of ours.
     #[must_use]
     pub fn is_code(&self, addr: u64) -> bool {
-        self.arenas
-            .iter()
-            .any(|code| code.arena.contains(TargetAddr(addr)))
+        self.code.iter().any(|code| code.contains(&addr))
     }
 
     /// Whether a thread is in the stubs, or in a signal handler that will return to them.
     ///
     /// No other way leads there: return addresses have been put back before this is asked.
     fn is_visited(&self, memory: &Memory, at: Resumption, mappings: &[Mapping]) -> bool {
-        /// The code segment of 64-bit user code on Linux, which follows the flags in a signal frame
-        /// (`struct sigcontext` in the kernel's uapi/asm/sigcontext.h).
-        const USER_CODE: u16 = 0x33;
         if self.is_code(at.pc) {
             return true;
         }
@@ -169,13 +102,7 @@ impl Installed {
         if memory.read(TargetAddr(from), &mut bytes).is_err() {
             return true;
         }
-        let words: Vec<u64> = bytes
-            .chunks_exact(8)
-            .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
-            .collect();
-        words
-            .windows(3)
-            .any(|saved| saved[2] as u16 == USER_CODE && self.is_code(saved[0]))
+        interrupted::among(from, &bytes).any(|found| self.is_code(found.pc))
     }
 
     /// Gives all mappings back if no thread can come to them any more. True when that was done.
@@ -199,20 +126,12 @@ impl Installed {
         let Ok(workers) = world.workers() else {
             return Ok(false);
         };
-        let arenas = self
-            .arenas
-            .iter()
-            .map(|code| code.arena.extent())
-            .map(|(start, len)| (start.0, len));
-        let data = [
-            (self.around.control, control_bytes(self.blocks)),
-            (
-                self.around.rings,
-                rings_bytes(self.blocks, self.around.ring_bytes),
-            ),
-        ];
+        let code = self.code.iter();
+        let code = code.map(|piece| (piece.start, piece.end - piece.start));
+        // At once: with the rings goes what tells of the rest.
+        let data = (self.around.rings, self.data_bytes());
         let unmapped = self.caller.borrow(workers, &mappings, |worker| {
-            for (start, len) in arenas.chain(data) {
+            for (start, len) in code.chain([data]) {
                 worker.call("munmap", libc::SYS_munmap, [start, len, 0, 0, 0, 0])?;
             }
             Ok(())
@@ -234,25 +153,17 @@ fn resumption(thread: &Stopped) -> Option<Resumption> {
     })
 }
 
-/// Whether another process runs in the memory of this one: a child made by vfork(2) that has not executed its program
-/// yet. Nobody has stopped it.
+/// Whether another process runs in the memory of this one.
 fn has_guests(pid: i32) -> bool {
-    let tids = threads::list(pid).unwrap_or_default();
-    let children = tids.into_iter().flat_map(|tid| {
-        let listed = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"));
-        let listed = listed.unwrap_or_default();
-        let numbers = listed.split_ascii_whitespace();
-        numbers
-            .filter_map(|number| number.parse().ok())
-            .collect::<Vec<i32>>()
-    });
-    children
-        .into_iter()
-        .any(|child| sys::shares_memory(pid, child) == Some(true))
+    !guests::of(pid, threads::list(pid).unwrap_or_default()).is_empty()
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::remote_call::RemoteCaller;
+
+    use super::super::asm::Surroundings;
+    use super::super::installed::Room;
     use super::*;
 
     /// A child that waits in the kernel, and darc's memory where it will go on.
@@ -283,12 +194,12 @@ mod tests {
             tid_offset: None,
         };
         let caller = RemoteCaller::find(pid, &memory, &mappings).unwrap();
-        let with_arena = |start: u64| Installed {
-            arenas: vec![CodeArena::bare(Arena::found(TargetAddr(start), 4096))],
+        let with_code = |start: u64| Installed {
+            code: std::iter::once(start..start + 4096).collect(),
             ..Installed::new(around, 0, Room::default(), caller)
         };
-        assert!(with_arena(at.pc & !4095).is_visited(&memory, at, &mappings));
-        assert!(!with_arena(4096).is_visited(&memory, at, &mappings));
+        assert!(with_code(at.pc & !4095).is_visited(&memory, at, &mappings));
+        assert!(!with_code(4096).is_visited(&memory, at, &mappings));
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -8,7 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -25,30 +25,34 @@ use super::layout::ring;
 /// A seal that the kernel may put on every file without a name (`vm.memfd_noexec` in memfd_create(2)).
 const F_SEAL_EXEC: i32 = 0x20;
 
-/// Has the target make shared memory of `len` bytes and map it. Returns the tracer's side and the address in the
-/// target, which has no descriptor of it afterwards. `control` is the target's private mapping: its address is
-/// written to the memory, and `name` is room in it.
+/// The name of the memory's file, as the target's list of mappings shows it.
+pub const PATH: &str = "/memfd:darc";
+const NAME: &[u8] = b"darc\0";
+
+/// Has the target make shared memory of `len` bytes and map it, together with `behind` bytes of address space behind it.
+/// Returns the tracer's side and the address in the target, which has no descriptor of it afterwards. `announce` is called
+/// before it is mapped.
 ///
 /// # Errors
 /// When the target may not map it, or something else took its place: then nothing was changed.
 pub fn make(
     worker: &mut Worker<'_>,
     memory: &Memory,
-    (control, name): (u64, TargetAddr),
-    len: u64,
+    (len, behind): (u64, u64),
+    announce: impl FnOnce(&mut SharedWords),
 ) -> Result<(SharedWords, u64)> {
-    memory.write(name, b"darc\0")?;
-    let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-    let fd = worker.call(
-        "memfd_create",
-        libc::SYS_memfd_create,
-        [name.0, flags, 0, 0, 0, 0],
-    )?;
+    let fd = worker.with_bytes(memory, NAME, |worker, name| {
+        let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        let arguments = [name, flags, 0, 0, 0, 0];
+        worker.call("memfd_create", libc::SYS_memfd_create, arguments)
+    })?;
     let made = take(worker.tid(), fd)
         .and_then(|file| sized(&file, len))
-        .and_then(|words| {
-            words.store(ring::CONTROL as usize, control);
-            let at = map(worker, memory, (fd, len), control)?;
+        .and_then(|mut words| {
+            announce(&mut words);
+            let mark = sys::tsc().0;
+            words.store(ring::MARK as usize, mark);
+            let at = map(worker, memory, (fd, len + behind), mark)?;
             Ok((words, at))
         });
     worker.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
@@ -56,16 +60,11 @@ pub fn make(
 }
 
 /// Has the target map the file, and looks whether that is what it has mapped.
-fn map(
-    worker: &mut Worker<'_>,
-    memory: &Memory,
-    (fd, len): (u64, u64),
-    control: u64,
-) -> Result<u64> {
+fn map(worker: &mut Worker<'_>, memory: &Memory, (fd, len): (u64, u64), mark: u64) -> Result<u64> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
     let at = worker.call("mmap", libc::SYS_mmap, [0, len, protection, flags, fd, 0])?;
-    if memory.read_word(TargetAddr(at + ring::CONTROL)).ok() == Some(control) {
+    if memory.read_word(TargetAddr(at + ring::MARK)).ok() == Some(mark) {
         return Ok(at);
     }
     unless_gone(worker.call("munmap", libc::SYS_munmap, [at, len, 0, 0, 0, 0]))?;
@@ -75,8 +74,7 @@ fn map(
 /// Gives the file its size and maps it here. The target cannot shrink it, which would end this process.
 fn sized(file: &File, len: u64) -> Result<SharedWords> {
     file.set_len(len).map_err(os)?;
-    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-    fcntl(file, FcntlArg::F_ADD_SEALS(seals)).map_err(|errno| os(errno.into()))?;
+    fcntl(file, FcntlArg::F_ADD_SEALS(seals_of_ours())).map_err(|errno| os(errno.into()))?;
     SharedWords::map(file, len as usize).map_err(|errno| os(errno.into()))
 }
 
@@ -113,6 +111,34 @@ fn reopen(tid: i32, fd: i32) -> io::Result<File> {
         .read(true)
         .write(true)
         .open(format!("/proc/self/fd/{}", place.as_raw_fd()))
+}
+
+/// Whether the process's descriptor `fd` is of memory that [`make`] makes: new, or sealed as it is there and with nothing but
+/// its announcement in it. Where that cannot be looked at it counts as the program's.
+#[must_use]
+pub fn is_ours(pid: i32, fd: u64) -> bool {
+    let taken = i32::try_from(fd).map(|fd| sys::descriptor_of(pid, fd).map(File::from));
+    match taken {
+        Ok(Ok(file)) => is_new_memory(&file) || is_sealed_by_us(&file),
+        _ => false,
+    }
+}
+
+fn is_sealed_by_us(file: &File) -> bool {
+    let sealed = |seals: i32| seals & !F_SEAL_EXEC == seals_of_ours().bits();
+    let mut bytes = [0; sys::PAGE];
+    if !fcntl(file, FcntlArg::F_GET_SEALS).is_ok_and(sealed)
+        || file.read_exact_at(&mut bytes, 0).is_err()
+    {
+        return false;
+    }
+    bytes[ring::MARK as usize..ring::MAGIC as usize + 8].fill(0);
+    bytes == [0; _]
+}
+
+/// Nobody can change the size any more, nor these seals.
+fn seals_of_ours() -> SealFlag {
+    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
 }
 
 /// Whether a file is memory without a name to which nothing has been done since it was made: no other kind of file
@@ -164,6 +190,31 @@ mod tests {
         let reopened = reopen(tid, fd).is_ok_and(|file| is_new_memory(&file));
         assert!(!reopened || is_new_memory(&taken), "both ways say the same");
         take(tid, fd as u64).is_err()
+    }
+
+    /// What a tracer may have left is told from what the program has under that name.
+    #[test]
+    fn only_memory_of_ours_is_closed() {
+        let memory = || File::from(memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING).unwrap());
+        let pid = std::process::id() as i32;
+        let is_ours = |file: &File| is_ours(pid, file.as_raw_fd() as u64);
+        let made = memory();
+        assert!(is_ours(&made), "just made");
+        let words = sized(&made, 1 << 20).unwrap();
+        assert!(is_ours(&made), "sealed");
+        words.store(ring::OWNER as usize, 7);
+        words.store(ring::MAGIC as usize, 7);
+        assert!(is_ours(&made), "announced");
+        words.store(8, 7);
+        assert!(!is_ours(&made), "in use");
+
+        let used = memory();
+        used.set_len(1 << 20).unwrap();
+        assert!(!is_ours(&used), "nobody has sealed it");
+        fcntl(&used, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        assert!(!is_ours(&used), "sealed otherwise");
+        let unsealable = memfd_create(NAME, MFdFlags::empty()).unwrap();
+        assert!(!is_ours(&File::from(unsealable)));
     }
 
     #[test]

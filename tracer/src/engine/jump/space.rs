@@ -3,26 +3,30 @@
 
 mod wanted;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use darc_disasm::FunctionCode;
 
-use crate::addr::TargetAddr;
 use crate::engine::Refused;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::plan::{Ends, Plan};
 
-use super::function::{self, Function, Part};
+use super::function::{Function, Landings, Part};
 use super::installed::Installed;
+use super::jumps::{Diversion, Jumps};
 use super::layout::counts;
 use super::ops::Ops;
-use super::patches::{Patch, Patches};
+use super::pages::Ground;
+use super::patches::{Patch, Patches, Unpatched};
 use super::prepare::Prepared;
 use super::ring::Rings;
 use super::stubs::{CountedSite, Counter};
 use super::tree::Tree;
+use super::world::World;
 
 use wanted::Wanted;
 
@@ -37,6 +41,8 @@ pub struct Space {
     pub tree: Tree,
     /// What is patched.
     pub patches: Patches,
+    /// The jumps that are in the patches.
+    pub jumps: Jumps,
     /// Everything prepared so far, by function and address of the patch.
     pub prepared: HashMap<(u64, u64), std::result::Result<Prepared, String>>,
     functions: HashMap<u64, Function>,
@@ -55,6 +61,7 @@ impl Space {
             installed,
             rings,
             patches: Patches::default(),
+            jumps: Jumps::default(),
             prepared: HashMap::new(),
             functions: HashMap::new(),
             running: HashMap::new(),
@@ -62,16 +69,47 @@ impl Space {
         }
     }
 
-    /// Prepares everything the plan wants, and returns the patches by address.
+    /// Prepares everything the plan wants, and returns the patches by address, and what cannot be instrumented. The jumps may
+    /// need pages that are still to be mapped, on the `ground` that there is.
     ///
     /// # Errors
-    /// When the target is gone. What cannot be instrumented is told in `refused`.
+    /// When the target is gone.
     pub fn prepare(
         &mut self,
         memory: &Memory,
         plan: &Plan,
+        ground: Ground,
+    ) -> Result<(BTreeMap<u64, Patch>, Vec<Refused>)> {
+        self.jumps.pages.set_ground(ground);
+        let mut unplaced = BTreeSet::new();
+        loop {
+            let mut refused = Vec::new();
+            let Some(wanted) = self.want_all(memory, plan, &unplaced, &mut refused)? else {
+                continue;
+            };
+            let text = Unpatched {
+                memory,
+                patches: &self.patches,
+            };
+            let outcome = self.jumps.place(&wanted, &text);
+            // What cannot be placed may be a part of something that then is not wanted either.
+            let before = unplaced.len();
+            unplaced.extend(outcome.refused);
+            if unplaced.len() == before {
+                return Ok((outcome.patches, refused));
+            }
+        }
+    }
+
+    /// From where control is to be diverted, by address, for everything the plan wants. None when a function was divided
+    /// anew meanwhile.
+    fn want_all(
+        &mut self,
+        memory: &Memory,
+        plan: &Plan,
+        unplaced: &BTreeSet<u64>,
         refused: &mut Vec<Refused>,
-    ) -> Result<BTreeMap<u64, Patch>> {
+    ) -> Result<Option<BTreeMap<u64, Diversion>>> {
         self.running = plan
             .running
             .iter()
@@ -80,8 +118,10 @@ impl Space {
         self.counted = counted_sites(plan, self.installed.room.slots);
         let mut wanted = Wanted {
             memory,
-            patches: BTreeMap::new(),
+            diversions: BTreeMap::new(),
+            unplaced,
             refused,
+            is_outdated: false,
         };
         self.want_f0(plan, &mut wanted)?;
         self.want_path(plan, &mut wanted)?;
@@ -90,38 +130,102 @@ impl Space {
         self.want_markers(plan, &mut wanted)?;
         self.want_counted_sites(plan, &mut wanted)?;
         self.want_sites(plan, &mut wanted)?;
-        Ok(wanted.patches)
+        Ok((!wanted.is_outdated).then_some(wanted.diversions))
+    }
+
+    /// Maps pages for trampolines. Those that cannot be had are not asked for again.
+    ///
+    /// # Errors
+    /// When the target is gone, or no thread of it can map memory.
+    pub fn map_pages(
+        &mut self,
+        memory: &Memory,
+        world: &mut World,
+        mappings: &[Mapping],
+        pages: &[Range<u64>],
+    ) -> Result<()> {
+        if !self.installed.is_there(memory) {
+            // Another program runs by now, in which nothing must be mapped.
+            return Err(Error::ThreadGone {
+                tid: self.installed.around.pid,
+            });
+        }
+        let Space {
+            installed, jumps, ..
+        } = self;
+        let caller = installed.caller;
+        let outcome = caller.borrow(world.workers()?, mappings, |worker| {
+            for range in pages {
+                let start = range.start;
+                match installed.add_pages(memory, worker, range.clone()) {
+                    Ok(()) => jumps.pages.set_mapped(start),
+                    Err(error) if error.is_gone() => return Err(error),
+                    Err(error) => {
+                        tracing::debug!(%error, start, "no pages for trampolines");
+                        jumps.give_up(start);
+                    }
+                }
+            }
+            Ok(())
+        });
+        match outcome {
+            // The program has forbidden itself such calls since: what needs the pages is left alone, each with its reason.
+            Err(Error::Unsuitable(reason)) => {
+                tracing::debug!(reason, "no pages for trampolines");
+                for range in pages {
+                    jumps.give_up(range.start);
+                }
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Writes the trampolines that are new. Nothing leads to them yet.
+    ///
+    /// # Errors
+    /// When the target is gone.
+    pub fn write_trampolines(&mut self, memory: &Memory) -> Result<()> {
+        for trampoline in self.jumps.new_trampolines() {
+            self.installed.write_trampoline(memory, &trampoline)?;
+        }
+        Ok(())
     }
 
     /// Looks at a function's code anew when it, or the part it plays, is not what it was before.
-    fn look_at(&mut self, memory: &Memory, code: &Arc<FunctionCode>, part: Part) {
+    fn look_at(
+        &mut self,
+        memory: &Memory,
+        code: &Arc<FunctionCode>,
+        part: Part,
+        landings: Landings,
+    ) {
         let entry = code.entry();
         let known = self.functions.get(&entry);
         let running = self.running.get(&entry).copied();
         let none = BTreeMap::new();
         let counted = self.counted.get(&entry).unwrap_or(&none);
+        // Counted calls return to their stubs.
+        let landings = match counted.is_empty() {
+            true => landings,
+            false => Landings::Left,
+        };
         let same = |known: &Function| {
             known.is_of(code)
                 && known.plays(part)
                 && known.running() == running
                 && known.counted() == counted
+                && known.notices(landings)
         };
         if known.is_some_and(same) {
             return;
         }
         self.prepared.retain(|&(function, _), _| function != entry);
-        let mut function = Function::new(Arc::clone(code), part);
-        if part != Part::Callee && !function.has_room() {
-            let patches = &self.patches;
-            let padded = function::with_padding(code, |addr, bytes| {
-                let read = memory.read(TargetAddr(addr), bytes).is_ok();
-                patches.hide_from(addr, bytes);
-                read
-            });
-            if let Some(padded) = padded {
-                function = Function::padded(Arc::clone(code), padded, part);
-            }
-        }
+        let text = Unpatched {
+            memory,
+            patches: &self.patches,
+        };
+        let mut function = Function::new(Arc::clone(code), part, landings, &text);
         function.set_running(running);
         function.set_counted(counted.clone());
         self.functions.insert(entry, function);

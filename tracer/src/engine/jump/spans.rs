@@ -1,213 +1,413 @@
-//! Which bytes of a function a jump may replace. Pure.
+//! Which instructions a jump to a stub replaces, so that control is diverted at one of them. Pure.
 //!
-//! A jump takes five bytes. Where the instruction itself is shorter, those before it are displaced
-//! too: only such that run straight on, into which nothing branches.
+//! A jump takes five bytes. Where the instruction is shorter, those behind or before it are displaced too: only such that
+//! run straight on, into which nothing jumps, and behind what does not fall through the filling that nobody runs. Where all
+//! of that does not do, the jump is *punned* (Duck, Gao, Roychoudhury: Binary rewriting without control flow recovery,
+//! PLDI 2020): only the span's own bytes are written, those behind it stay and become the high bytes of the distance.
+//!
+//! A call is the last instruction of a span, for it returns to what is behind it. A system call is none: a thread that was
+//! interrupted in it runs the instruction again.
 
+use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::ops::Range;
+use std::sync::Arc;
 
-use darc_disasm::FunctionCode;
+use darc_disasm::{BranchInto, Cfg, FunctionCode, Memory, Sites, call_sites_in};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind};
 
-/// Bytes of `jmp rel32`.
+use super::layout::journal;
+
+/// Bytes of `jmp rel32` and `call rel32`.
 pub const JUMP: u64 = 5;
 
-/// Why no jump fits.
+/// Why control cannot be diverted at an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoRoom {
-    /// Nothing before it may be displaced.
-    #[error("there is no room for a jump before it")]
-    TooShort,
-    /// A branch leads to what would be displaced.
-    #[error("a branch leads between the instructions that would have to be displaced")]
-    BranchInside,
-    /// The function has jumps whose targets are not known.
-    #[error(
-        "it is too short for a jump, and the function has a jump table, which may lead between the instructions before it"
-    )]
-    JumpTable,
     /// The address is not that of an instruction.
     #[error("there is no instruction at this address")]
     NoInstruction,
     /// An instruction that only works where it is.
-    #[error("the function begins with an instruction that cannot be moved")]
+    #[error("the instruction cannot be moved")]
     Immovable,
+    /// A jump leads between its bytes.
+    #[error("something jumps between the bytes of the instruction")]
+    Split,
 }
 
-/// Where a patched range ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Last {
-    /// With the instruction itself.
-    Included,
-    /// Right before the instruction, which stays where it is.
-    Excluded,
+/// Instructions in a row that a jump replaces.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// Their positions.
+    pub range: Range<usize>,
+    /// How many bytes behind them are filling, and replaced, too.
+    pub filling: u64,
+    /// Whether the instruction behind them is a system call that the stub makes in its place.
+    pub syscall_behind: bool,
 }
 
-/// A function's instructions and what branches where.
+impl Span {
+    /// Both of two that overlap.
+    #[must_use]
+    pub fn with(&self, other: &Span) -> Span {
+        let (last, first) = match other.range.end.cmp(&self.range.end) {
+            Ordering::Less => (self, other),
+            Ordering::Equal if other.filling < self.filling => (self, other),
+            _ => (other, self),
+        };
+        let start = first.range.start.min(last.range.start);
+        Span {
+            range: start..last.range.end,
+            ..last.clone()
+        }
+    }
+}
+
+/// A function's instructions, what leads where, and what may be moved.
 #[derive(Debug)]
 pub struct View {
-    instructions: Vec<Instruction>,
-    targets: HashSet<u64>,
-    unknown_jumps: bool,
-    /// What lies behind the function up to the next one and is never run.
-    padding: Range<u64>,
+    code: Arc<FunctionCode>,
+    cfg: Cfg,
+    sites: Sites,
+    /// Addresses of calls that push their own address for another reason than to be returned to, and the like.
+    fixed: HashSet<u64>,
 }
 
 impl View {
-    /// Looks at a function.
+    /// Looks at a function. Jump tables are read from `memory`.
     #[must_use]
-    pub fn new(code: &FunctionCode) -> View {
-        let instructions: Vec<Instruction> = code.instructions().collect();
-        let own = instructions.iter().filter_map(branch_target);
-        let targets = own.chain(code.entrances().iter().copied()).collect();
-        let unknown_jumps = instructions
+    pub fn new(code: Arc<FunctionCode>, memory: &dyn Memory) -> View {
+        let cfg = Cfg::build(&code, memory);
+        let sites = call_sites_in(&code, &cfg);
+        let known: HashSet<u64> = sites.sites.iter().map(|site| site.addr).collect();
+        let fixed = cfg
+            .instructions()
             .iter()
-            .any(|i| i.flow_control() == FlowControl::IndirectBranch);
+            .filter(|i| is_call(i) && !known.contains(&i.ip()))
+            .map(Instruction::ip)
+            .collect();
         View {
-            instructions,
-            targets,
-            unknown_jumps,
-            padding: 0..0,
+            code,
+            cfg,
+            sites,
+            fixed,
         }
     }
 
-    /// The same, where `padding` follows the function's last instruction.
-    #[must_use]
-    pub fn with_padding(self, padding: Range<u64>) -> View {
-        View { padding, ..self }
-    }
-
-    /// All instructions.
+    /// All instructions, by address.
     #[must_use]
     pub fn instructions(&self) -> &[Instruction] {
-        &self.instructions
+        self.cfg.instructions()
     }
 
-    /// Whether some branch of the function leads to the address.
+    /// The calls that it makes, and what looks like one.
+    #[must_use]
+    pub fn sites(&self) -> &Sites {
+        &self.sites
+    }
+
+    /// Whether something jumps, or may jump, to the address.
     #[must_use]
     pub fn is_target(&self, addr: u64) -> bool {
-        self.targets.contains(&addr)
+        addr != self.cfg.entry() && self.cfg.is_arrival(addr)
+            || self.instructions().iter().any(|i| branches_to(i, addr))
+    }
+
+    /// Whether the instruction at a position ends the program.
+    #[must_use]
+    pub fn is_trap(&self, at: usize) -> bool {
+        let mnemonic = self.instructions()[at].mnemonic();
+        matches!(mnemonic, Mnemonic::Int3 | Mnemonic::Ud2)
+    }
+
+    /// Whether control can come to the address again and again without the call before it.
+    #[must_use]
+    pub fn is_in_loop_without_call(&self, addr: u64) -> bool {
+        if !self.cfg.is_arrival(addr) {
+            return false;
+        }
+        let blocks = self.cfg.blocks();
+        let calling = self.cfg.block_of(addr.wrapping_sub(1));
+        let Some(start) = self.cfg.block_of(addr).filter(|_| !self.is_unknown()) else {
+            return true;
+        };
+        let mut seen = HashSet::new();
+        let mut open = vec![start];
+        while let Some(block) = open.pop() {
+            for &next in &blocks[block].successors {
+                if next == start && Some(block) != calling {
+                    return true;
+                }
+                if Some(next) != calling && seen.insert(next) {
+                    open.push(next);
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether all of a span may be moved, and runs from its first instruction to its last, whoever comes.
+    #[must_use]
+    pub fn is_displaceable(&self, span: &Span) -> bool {
+        let Range { start, end } = span.range;
+        (start..end).all(|at| self.moves(at))
+            && (start + 1..end).all(|at| self.falls_into(at))
+            && !self.is_entered(&span.range)
     }
 
     /// The position of the instruction at an address.
     #[must_use]
     pub fn position(&self, addr: u64) -> Option<usize> {
-        self.instructions
-            .iter()
-            .position(|i| i.ip() == addr && !i.is_invalid())
+        let at = self.cfg.instruction_at(addr)?;
+        (!self.instructions()[at].is_invalid()).then_some(at)
     }
 
-    /// The instructions to replace so that a jump stands for the one at `addr` and what is displaced
-    /// before it.
+    /// The position of the first instruction to divert at for the function's entry: `endbr64` stays where it is.
+    #[must_use]
+    pub fn entry(&self) -> Option<usize> {
+        let first = self.position(self.cfg.entry())?;
+        let mark = self.instructions()[first].mnemonic() == Mnemonic::Endbr64;
+        Some(first + usize::from(mark && self.falls_into(first + 1)))
+    }
+
+    /// Whether a span diverts control at the instruction at a position.
+    #[must_use]
+    pub fn covers(&self, span: &Span, at: usize) -> bool {
+        span.range.contains(&at) || span.syscall_behind && span.range.end == at
+    }
+
+    /// The bytes of a span, filling included, and its first address.
+    #[must_use]
+    pub fn bytes(&self, span: &Span) -> Option<(u64, Vec<u8>)> {
+        let (start, end) = self.extent(&span.range);
+        let len = usize::try_from(end + span.filling - start).ok()?;
+        Some((start, self.code.filled_bytes_at(start, len)?))
+    }
+
+    /// What to replace so that control is diverted at the instruction at position `at`. `before` is the span before it, which
+    /// the new one may take in.
     ///
     /// # Errors
-    /// Why there is no room.
-    pub fn before(&self, addr: u64, last: Last) -> Result<Range<usize>, NoRoom> {
-        let at = self.position(addr).ok_or(NoRoom::NoInstruction)?;
-        let end = match last {
-            Last::Included => at + 1,
-            Last::Excluded => at,
+    /// Why nothing can be replaced.
+    pub fn span(&self, at: usize, before: Option<&Span>) -> Result<Span, NoRoom> {
+        let instruction = self.instructions().get(at).ok_or(NoRoom::NoInstruction)?;
+        if instruction.is_invalid() {
+            return Err(NoRoom::NoInstruction);
+        }
+        if instruction.code() == Code::Syscall {
+            return self.around_syscall(at, before);
+        }
+        if !self.moves(at) {
+            return Err(NoRoom::Immovable);
+        }
+        if self.is_entered(&(at..at + 1)) {
+            return Err(NoRoom::Split);
+        }
+        let ahead = self.ahead(at);
+        if self.len(&ahead) >= JUMP {
+            return Ok(ahead);
+        }
+        let back = self.back(at, at + 1, before);
+        let fits =
+            |span: &Span| self.len(span) >= JUMP && self.len(span) <= journal::MAX_LEN as u64;
+        if let Some(back) = back.clone().filter(fits) {
+            return Ok(back);
+        }
+        // The more bytes of its own the more places are in a punned jump's reach. Not by moving what has a span of its own.
+        let apart = |span: &Span| before.is_none_or(|before| before.range.end <= span.range.start);
+        let back = back.filter(apart);
+        Ok(match back {
+            Some(back) if self.len(&back) > self.len(&ahead) => back,
+            _ => ahead,
+        })
+    }
+
+    /// The system call itself stays: what is displaced is before it. With nothing there it is replaced alone.
+    fn around_syscall(&self, at: usize, before: Option<&Span>) -> Result<Span, NoRoom> {
+        let alone = Span {
+            range: at..at + 1,
+            filling: 0,
+            syscall_behind: false,
         };
-        let end_addr = match last {
-            Last::Included => self.instructions[at].next_ip(),
-            Last::Excluded => addr,
-        };
-        let mut start = at;
-        while start == end || end_addr - self.instructions[start].ip() < JUMP {
-            let before = start.checked_sub(1).ok_or(NoRoom::TooShort)?;
-            let candidate = &self.instructions[before];
-            let flow = candidate.flow_control();
-            let straight = matches!(flow, FlowControl::Next | FlowControl::ConditionalBranch)
-                && !candidate.is_invalid()
-                && candidate.next_ip() == self.instructions[start].ip();
-            if !straight {
-                return Err(NoRoom::TooShort);
+        let reached = self.cfg.is_arrival(self.instructions()[at].ip()) || self.is_unknown();
+        if reached {
+            return Ok(alone);
+        }
+        let runs_into = |span: &Span| span.range.end == at && self.falls_into(at);
+        let fits =
+            |span: &Span| self.len(span) >= JUMP && self.len(span) <= journal::MAX_LEN as u64;
+        let joined = before.filter(|span| runs_into(span)).cloned();
+        let span = joined.or_else(|| self.back(at, at, before)).filter(fits);
+        Ok(span.map_or(alone, |span| Span {
+            syscall_behind: true,
+            ..span
+        }))
+    }
+
+    /// From an instruction on, until there is room.
+    fn ahead(&self, at: usize) -> Span {
+        let mut range = at..at + 1;
+        let mut filling = 0;
+        loop {
+            let (start, end) = self.extent(&range);
+            let missing = JUMP.saturating_sub(end - start);
+            if missing == 0 {
+                break;
             }
-            start = before;
-        }
-        if end - start > 1 && self.unknown_jumps {
-            return Err(NoRoom::JumpTable);
-        }
-        match self.is_entered(&(start..end)) {
-            true => Err(NoRoom::BranchInside),
-            false => Ok(start..end),
-        }
-    }
-
-    /// Whether a branch leads to an instruction of the range other than its first.
-    fn is_entered(&self, range: &Range<usize>) -> bool {
-        let inside = self.instructions[range.clone()].iter().skip(1);
-        inside.map(Instruction::ip).any(|ip| self.is_target(ip))
-    }
-
-    /// Two overlapping ranges as one, where that works: whatever ends straight execution must be at
-    /// the end, for a call returns to the text behind it.
-    ///
-    /// # Errors
-    /// Why they cannot be one.
-    pub fn union(&self, a: &Range<usize>, b: &Range<usize>) -> Result<Range<usize>, NoRoom> {
-        let both = a.start.min(b.start)..a.end.max(b.end);
-        let instructions = &self.instructions[both.clone()];
-        let goes_on = |i: &Instruction| {
-            matches!(
-                i.flow_control(),
-                FlowControl::Next | FlowControl::ConditionalBranch
-            )
-        };
-        let straight = instructions.iter().rev().skip(1).all(goes_on);
-        let contiguous = instructions
-            .windows(2)
-            .all(|pair| pair[0].next_ip() == pair[1].ip());
-        match straight && contiguous {
-            false => Err(NoRoom::TooShort),
-            true if self.is_entered(&both) => Err(NoRoom::BranchInside),
-            true => Ok(both),
-        }
-    }
-
-    /// The instructions to replace at the function's entry; `endbr64` stays where it is.
-    ///
-    /// # Errors
-    /// Why there is no room.
-    pub fn at_entry(&self, entry: u64) -> Result<Range<usize>, NoRoom> {
-        let first = self.position(entry).ok_or(NoRoom::NoInstruction)?;
-        let start = first + usize::from(self.instructions[first].mnemonic() == Mnemonic::Endbr64);
-        let mut end = start;
-        let mut len = 0;
-        let mut over = false;
-        while len < JUMP {
-            let instruction = self.instructions.get(end).ok_or(NoRoom::TooShort)?;
-            let follows = end == start || self.instructions[end - 1].next_ip() == instruction.ip();
-            let padding = self.padding.contains(&instruction.ip());
-            if instruction.is_invalid() || !follows || (over && !padding) {
-                return Err(NoRoom::TooShort);
-            }
-            len += instruction.len() as u64;
-            end += 1;
-            over |= match instruction.flow_control() {
-                FlowControl::Next | FlowControl::ConditionalBranch => false,
-                _ if padding => false,
-                FlowControl::Call | FlowControl::IndirectCall
-                    if instruction.code() == Code::Syscall =>
-                {
-                    return Err(NoRoom::Immovable);
+            let last = &self.instructions()[range.end - 1];
+            if !falls_through(last) {
+                if !is_call(last) {
+                    filling = self.filling(range.end, end).min(missing);
                 }
-                FlowControl::Call
-                | FlowControl::IndirectCall
-                | FlowControl::Return
-                | FlowControl::UnconditionalBranch
-                | FlowControl::IndirectBranch => true,
-                _ => return Err(NoRoom::Immovable),
+                break;
+            }
+            let longer = range.start..range.end + 1;
+            if !self.falls_into(range.end) || !self.moves(range.end) || self.is_entered(&longer) {
+                break;
+            }
+            range = longer;
+        }
+        Span {
+            range,
+            filling,
+            syscall_behind: false,
+        }
+    }
+
+    /// From as many instructions before `at` as make room up to `end`. A loop's way back stays where it is: it would come by
+    /// the stub in each round.
+    fn back(&self, at: usize, end: usize, before: Option<&Span>) -> Option<Span> {
+        let mut start = at;
+        loop {
+            let range = start..end;
+            let missing = range.is_empty() || {
+                let (first, behind) = self.extent(&range);
+                behind - first < JUMP
             };
+            if !missing {
+                break;
+            }
+            let joins = start > 0
+                && self.falls_into(start)
+                && self.moves(start - 1)
+                && !ends_loop(&self.instructions()[start - 1])
+                && !self.is_entered(&(start - 1..end));
+            if !joins {
+                break;
+            }
+            start -= 1;
         }
-        match self.is_entered(&(start..end)) {
-            true => Err(NoRoom::BranchInside),
-            false => Ok(start..end),
+        let taken = before.filter(|before| before.range.end > start);
+        if let Some(before) = taken {
+            if before.filling > 0 || before.syscall_behind {
+                return None;
+            }
+            start = start.min(before.range.start);
         }
+        let range = start..end;
+        (!range.is_empty() && !self.is_entered(&range)).then_some(Span {
+            range,
+            filling: 0,
+            syscall_behind: false,
+        })
+    }
+
+    /// How many bytes from `addr` on nobody runs, where the instruction at position `next` would be.
+    fn filling(&self, next: usize, addr: u64) -> u64 {
+        let rest = self.instructions()[next..].iter();
+        let idle = |i: &&Instruction| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+        let mut end = addr;
+        for instruction in rest.take_while(idle) {
+            let reached = self.cfg.is_arrival(instruction.ip()) || self.is_unknown();
+            if instruction.ip() != end || reached {
+                break;
+            }
+            end = instruction.next_ip();
+        }
+        end - addr + self.code.filling_at(end) as u64
+    }
+
+    /// The bytes that a span has for a jump.
+    #[must_use]
+    pub fn len(&self, span: &Span) -> u64 {
+        let (start, end) = self.extent(&span.range);
+        end - start + span.filling
+    }
+
+    fn extent(&self, range: &Range<usize>) -> (u64, u64) {
+        let instructions = &self.instructions()[range.clone()];
+        match instructions {
+            [first, .., last] => (first.ip(), last.next_ip()),
+            [only] => (only.ip(), only.next_ip()),
+            [] => (0, 0),
+        }
+    }
+
+    /// Whether the instruction before position `at` runs on into it.
+    fn falls_into(&self, at: usize) -> bool {
+        let pair = at
+            .checked_sub(1)
+            .and_then(|before| self.instructions().get(before..=at));
+        pair.is_some_and(|pair| {
+            falls_through(&pair[0]) && !pair[1].is_invalid() && pair[0].next_ip() == pair[1].ip()
+        })
+    }
+
+    /// Whether the instruction may run elsewhere.
+    fn moves(&self, at: usize) -> bool {
+        let instruction = &self.instructions()[at];
+        let fixed = instruction.is_invalid()
+            || instruction.code() == Code::Syscall
+            || self.fixed.contains(&instruction.ip());
+        match instruction.flow_control() {
+            _ if fixed => false,
+            // Whoever handles the signal knows the instruction by its address.
+            FlowControl::Interrupt | FlowControl::Exception => false,
+            FlowControl::XbeginXabortXend => false,
+            FlowControl::IndirectBranch => !instruction.is_jmp_far_indirect(),
+            FlowControl::UnconditionalBranch => !instruction.is_jmp_far(),
+            FlowControl::Return => matches!(instruction.code(), Code::Retnq | Code::Retnq_imm16),
+            _ => true,
+        }
+    }
+
+    /// Whether something leads, or may lead, between the instructions of the range or their bytes.
+    fn is_entered(&self, range: &Range<usize>) -> bool {
+        let (start, end) = self.extent(range);
+        self.cfg.branches_into(start..end) != BranchInto::None
+    }
+
+    /// Whether there are jumps of which it is not known where they lead.
+    fn is_unknown(&self) -> bool {
+        !self.cfg.unknown().is_empty()
     }
 }
 
-fn branch_target(instruction: &Instruction) -> Option<u64> {
+/// Whether it is a call, which returns to what is behind it.
+#[must_use]
+pub fn is_call(instruction: &Instruction) -> bool {
+    let calls = matches!(
+        instruction.flow_control(),
+        FlowControl::Call | FlowControl::IndirectCall
+    );
+    calls && instruction.code() != Code::Syscall
+}
+
+fn falls_through(instruction: &Instruction) -> bool {
+    match instruction.flow_control() {
+        FlowControl::Next => instruction.code() != Code::Hlt,
+        FlowControl::ConditionalBranch => true,
+        _ => false,
+    }
+}
+
+/// Whether it is a jump back, under a condition.
+fn ends_loop(instruction: &Instruction) -> bool {
+    instruction.flow_control() == FlowControl::ConditionalBranch
+        && instruction.near_branch_target() <= instruction.ip()
+}
+
+fn branches_to(instruction: &Instruction, addr: u64) -> bool {
     let branch = matches!(
         instruction.flow_control(),
         FlowControl::ConditionalBranch
@@ -219,189 +419,224 @@ fn branch_target(instruction: &Instruction) -> Option<u64> {
         instruction.op0_kind(),
         OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
     );
-    (branch && near).then(|| instruction.near_branch_target())
+    branch && near && instruction.near_branch_target() == addr
 }
 
 #[cfg(test)]
 mod tests {
-    use darc_disasm::CodePart;
+    use darc_disasm::{CodePart, NoMemory};
     use proptest::prelude::*;
 
     use super::*;
 
-    fn view(bytes: &[u8]) -> View {
+    const BASE: u64 = 0x1000;
+
+    fn code(bytes: &[u8]) -> FunctionCode {
         let part = CodePart {
-            start: 0x1000,
+            start: BASE,
             bytes: bytes.to_vec(),
         };
-        View::new(&FunctionCode::new(vec![part]).unwrap())
+        FunctionCode::new(vec![part]).unwrap()
+    }
+
+    fn view(bytes: &[u8]) -> View {
+        View::new(Arc::new(code(bytes)), &NoMemory)
+    }
+
+    fn span(view: &View, offset: u64) -> Result<(Range<usize>, u64), NoRoom> {
+        let at = view.position(BASE + offset).ok_or(NoRoom::NoInstruction)?;
+        let span = view.span(at, None)?;
+        Ok((span.range, span.filling))
     }
 
     #[test]
     fn a_long_call_needs_nothing_else() {
-        let v = view(&[0x90, 0xe8, 0, 0, 0, 0, 0xc3]); // nop; call; ret
-        assert_eq!(v.before(0x1001, Last::Included), Ok(1..2));
+        let v = view(&[0x90, 0xe8, 0, 1, 0, 0, 0xc3]); // nop; call; ret
+        assert_eq!(span(&v, 1), Ok((1..2, 0)));
     }
 
     #[test]
     fn a_short_call_displaces_what_is_before_it() {
         // mov %rdi,%rax; mov (%rax),%rax; call *%rax; ret
         let v = view(&[0x48, 0x89, 0xf8, 0x48, 0x8b, 0x00, 0xff, 0xd0, 0xc3]);
-        assert_eq!(v.before(0x1006, Last::Included), Ok(1..3));
-        // xor %eax,%eax; call *%rax; nothing before
+        assert_eq!(span(&v, 6), Ok((1..3, 0)));
+        // xor %eax,%eax; call *%rax: a punned jump over both
         let v = view(&[0x31, 0xc0, 0xff, 0xd0]);
-        assert_eq!(v.before(0x1002, Last::Included), Err(NoRoom::TooShort));
+        assert_eq!(span(&v, 2), Ok((0..2, 0)));
+        // call far; call *%rax: what was called returns between them
+        let v = view(&[0xe8, 0, 1, 0, 0, 0xff, 0xd0]);
+        assert_eq!(span(&v, 5), Ok((1..2, 0)));
     }
 
     #[test]
-    fn a_conditional_jump_before_it_is_displaced_too() {
-        // test %rsi,%rsi; jne far; jmp far
-        let v = view(&[0x48, 0x85, 0xf6, 0x75, 0x65, 0xeb, 0x03]);
-        assert_eq!(v.before(0x1005, Last::Included), Ok(0..3));
-        assert_eq!(v.at_entry(0x1000), Ok(0..2));
-        assert_eq!(v.union(&(0..2), &(0..3)), Ok(0..3));
-    }
-
-    #[test]
-    fn a_call_ends_a_range() {
-        // call 0; push %rbx; sub $8,%rsp
-        let v = view(&[0xe8, 0, 0, 0, 0, 0x53, 0x48, 0x83, 0xec, 8]);
-        assert_eq!(v.union(&(0..1), &(0..3)), Err(NoRoom::TooShort));
-        assert_eq!(v.union(&(1..2), &(1..3)), Ok(1..3));
-    }
-
-    #[test]
-    fn a_call_before_it_is_not_displaced() {
-        // call 0; call *%rax
-        let v = view(&[0xe8, 0, 0, 0, 0, 0xff, 0xd0]);
-        assert_eq!(v.before(0x1005, Last::Included), Err(NoRoom::TooShort));
-    }
-
-    #[test]
-    fn nothing_may_branch_inside() {
+    fn nothing_may_lead_inside() {
         // mov (%rax),%rax; call *%rax; jmp to the call
         let v = view(&[0x48, 0x8b, 0x00, 0xff, 0xd0, 0xeb, 0xfc]);
-        assert_eq!(v.before(0x1003, Last::Included), Err(NoRoom::BranchInside));
-        // The same, but the branch leads to the beginning of the range.
+        assert_eq!(span(&v, 3), Ok((1..2, 0)));
+        // The same, but the branch leads to the beginning.
         let v = view(&[0x48, 0x8b, 0x00, 0xff, 0xd0, 0xeb, 0xf9]);
-        assert_eq!(v.before(0x1003, Last::Included), Ok(0..2));
+        assert_eq!(span(&v, 3), Ok((0..2, 0)));
+        // Code elsewhere leads there.
+        let bytes = [0x48, 0x8b, 0x00, 0xff, 0xd0, 0xc3];
+        let entered = code(&bytes).with_entrances(vec![BASE + 3]);
+        let v = View::new(Arc::new(entered), &NoMemory);
+        assert_eq!(span(&v, 3), Ok((1..2, 0)));
     }
 
     #[test]
-    fn an_unknown_jump_may_lead_anywhere_but_into_an_instruction() {
-        // call 0; mov (%rax),%rax; call *%rax; jmp *%rdx
-        let v = view(&[0xe8, 0, 0, 0, 0, 0x48, 0x8b, 0x00, 0xff, 0xd0, 0xff, 0xe2]);
-        assert_eq!(v.before(0x1000, Last::Included), Ok(0..1));
-        assert_eq!(v.before(0x1008, Last::Included), Err(NoRoom::JumpTable));
+    fn a_jump_between_the_bytes_of_an_instruction_is_one_too_many() {
+        // je behind the prefix; lock cmpxchg %ecx,(%rdi); ret
+        let v = view(&[0x74, 0x01, 0xf0, 0x0f, 0xb1, 0x0f, 0xc3]);
+        assert_eq!(span(&v, 2), Err(NoRoom::Split));
+        assert_eq!(span(&v, 0), Ok((0..1, 0)));
     }
 
     #[test]
-    fn a_system_call_stays_and_its_number_is_displaced() {
-        // mov $1,%eax; syscall; jmp to the syscall
-        let v = view(&[0xb8, 1, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xfc]);
-        assert_eq!(v.before(0x1005, Last::Excluded), Ok(0..1));
-    }
-
-    #[test]
-    fn a_system_call_takes_nothing_from_elsewhere() {
-        // push %rbx; mov %edi,%eax; syscall: too short
-        let v = view(&[0x53, 0x89, 0xf8, 0x0f, 0x05]);
-        assert_eq!(v.before(0x1003, Last::Excluded), Err(NoRoom::TooShort));
-        // call 0; syscall
-        let v = view(&[0xe8, 0, 0, 0, 0, 0x0f, 0x05]);
-        assert_eq!(v.before(0x1005, Last::Excluded), Err(NoRoom::TooShort));
-        // syscall; and elsewhere mov $1,%eax
-        let part = |start, bytes: &[u8]| CodePart {
-            start,
-            bytes: bytes.to_vec(),
-        };
-        let parts = vec![
-            part(0x1000, &[0x0f, 0x05]),
-            part(0x800, &[0xb8, 1, 0, 0, 0]),
+    fn an_unknown_jump_may_lead_to_every_instruction() {
+        // push %rbx; call far; mov (%rax),%rax; call *%rax; jmp *%rdx; nop (of the function)
+        let bytes = [
+            0x53, 0xe8, 0, 1, 0, 0, 0x48, 0x8b, 0x00, 0xff, 0xd0, 0xff, 0xe2, 0x90,
         ];
-        let v = View::new(&FunctionCode::new(parts).unwrap());
-        assert_eq!(v.before(0x1000, Last::Excluded), Err(NoRoom::TooShort));
+        let v = view(&bytes);
+        assert_eq!(span(&v, 1), Ok((1..2, 0)));
+        assert_eq!(span(&v, 9), Ok((3..4, 0)));
+        assert_eq!(span(&v, 11), Ok((4..5, 0)));
+        // With the frame given back it is a jump out of the function, behind which is room.
+        let v = view(&[&bytes[..11], &[0x5b, 0xff, 0xe2, 0x90, 0x90, 0x90]].concat());
+        assert_eq!(span(&v, 9), Ok((2..4, 0)));
+        assert_eq!(span(&v, 12), Ok((5..6, 3)));
     }
 
     #[test]
-    fn jumps_out_of_a_function_take_what_is_before_them() {
-        // mov %rsi,%rdi; mov (%rsi),%rax; jmp *0x10(%rax), three bytes; the function has an unknown jump
-        let v = view(&[0x48, 0x89, 0xf7, 0x48, 0x8b, 0x06, 0xff, 0x60, 0x10]);
-        assert_eq!(v.before(0x1006, Last::Included), Err(NoRoom::JumpTable));
-        // nop; je far; mov %eax,%edi; jmp far
+    fn room_behind_what_does_not_run_on_is_used_first() {
+        // pop %rbx; jmp far, two bytes; nopw, six bytes; ret
+        let v = view(&[0x5b, 0xeb, 0x40, 0x66, 0x0f, 0x1f, 0x44, 0, 0, 0x5b, 0xc3]);
+        assert_eq!(span(&v, 1), Ok((1..2, 3)));
+        // The same, and something leads to the filling.
         let v = view(&[
-            0x90, 0x0f, 0x84, 0xf9, 0x0f, 0, 0, 0x89, 0xc7, 0xe9, 0xf2, 0x0f, 0, 0,
+            0x5b, 0xeb, 0x40, 0x66, 0x0f, 0x1f, 0x44, 0, 0, 0x74, 0xf8, 0xc3,
         ]);
-        assert_eq!(v.before(0x1001, Last::Included), Ok(1..2));
-        assert_eq!(v.before(0x1009, Last::Included), Ok(3..4));
+        assert_eq!(span(&v, 1), Ok((0..2, 0)));
+        // ret, and behind the function int3
+        let memory = code(&[0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc]);
+        let padded = code(&[0xc3]).with_filling(&memory, |_| Some(BASE + 6));
+        let v = View::new(Arc::new(padded), &NoMemory);
+        assert_eq!(span(&v, 0), Ok((0..1, 4)));
+        assert_eq!(
+            v.bytes(&v.span(0, None).unwrap()),
+            Some((BASE, vec![0xc3, 0xcc, 0xcc, 0xcc, 0xcc]))
+        );
+        // call far: it returns to what is behind it
+        let v = view(&[0xff, 0xd0, 0x90, 0x90, 0x90]);
+        assert_eq!(span(&v, 0), Ok((0..1, 0)));
     }
 
     #[test]
-    fn what_is_no_instruction_has_no_room() {
-        // push %rbx; ret; a byte that begins none
-        let v = view(&[0x53, 0xc3, 0x06]);
-        for addr in [0x1002, 0x1005] {
-            assert_eq!(v.before(addr, Last::Included), Err(NoRoom::NoInstruction));
-        }
-        assert_eq!(v.before(0x1001, Last::Included), Err(NoRoom::TooShort));
+    fn a_loop_stays_out_of_the_way_of_its_functions_end() {
+        // dec %rdi; jne to it; ret
+        let v = view(&[0x48, 0xff, 0xcf, 0x75, 0xfb, 0xc3]);
+        assert_eq!(span(&v, 5), Ok((2..3, 0)));
+        // dec %rdi; jne ahead, over the ret; ret; ret
+        let v = view(&[0x48, 0xff, 0xcf, 0x75, 0x01, 0xc3, 0xc3]);
+        assert_eq!(span(&v, 5), Ok((0..3, 0)));
     }
 
     #[test]
-    fn an_entry_may_end_with_a_call_and_be_jumped_to() {
-        // push %rbx; call far; pop %rbx
-        let v = view(&[0x53, 0xe8, 0xfa, 0x0f, 0, 0, 0x5b]);
-        assert_eq!(v.at_entry(0x1000), Ok(0..2));
-        // push %rbx; call *%rax; pop %rbx: the call returns before there is room
-        let v = view(&[0x53, 0xff, 0xd0, 0x5b]);
-        assert_eq!(v.at_entry(0x1000), Err(NoRoom::TooShort));
-        // dec %edi; nopl (%rax); jne to the entry
-        let v = view(&[0xff, 0xcf, 0x0f, 0x1f, 0x00, 0x75, 0xf9, 0xc3]);
-        assert_eq!(v.at_entry(0x1000), Ok(0..2));
-        assert!(v.is_target(0x1000));
-        // push %rbx; dec %edi; jne to the dec
-        let v = view(&[0x53, 0xff, 0xcf, 0x75, 0xfc, 0xc3]);
-        assert_eq!(v.at_entry(0x1000), Err(NoRoom::BranchInside));
+    fn a_system_call_stays_and_what_is_before_it_is_displaced() {
+        let syscall = |bytes: &[u8], offset: u64| {
+            let v = view(bytes);
+            let span = v.span(v.position(BASE + offset).unwrap(), None).unwrap();
+            (span.range, span.syscall_behind)
+        };
+        // mov $1,%eax; syscall
+        assert_eq!(syscall(&[0xb8, 1, 0, 0, 0, 0x0f, 0x05], 5), (0..1, true));
+        // mov %rdi,%rax; mov %rsi,%rdi; syscall
+        let bytes = [0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0x0f, 0x05];
+        assert_eq!(syscall(&bytes, 6), (0..2, true));
+        // mov $1,%eax; syscall; jmp to the syscall
+        let bytes = [0xb8, 1, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xfc];
+        assert_eq!(syscall(&bytes, 5), (1..2, false));
+        // mov %edi,%eax; syscall: too short
+        assert_eq!(syscall(&[0x89, 0xf8, 0x0f, 0x05], 2), (1..2, false));
+        // mov $1,%eax; syscall; ret: nothing is displaced together with a system call
+        let v = view(&[0x89, 0xf8, 0x0f, 0x05, 0xc3]);
+        assert_eq!(span(&v, 4), Ok((2..3, 0)));
+        assert_eq!(span(&v, 0), Ok((0..1, 0)));
     }
 
     #[test]
-    fn an_entry_and_an_end_that_overlap_are_one() {
+    fn what_is_before_joins_what_is_displaced_already() {
+        // mov (%rdi),%rax; mov %rbx,%rdi; call *%rax, in a function that begins with them
+        let v = view(&[0x48, 0x8b, 0x07, 0x48, 0x89, 0xdf, 0xff, 0xd0]);
+        let entry = v.span(0, None).unwrap();
+        assert_eq!(entry.range, 0..2);
+        let both = v.span(2, Some(&entry)).unwrap();
+        assert_eq!(both.range, 0..3);
+        // A system call behind what is displaced already: nop; mov $60,%eax; syscall
+        let v = view(&[0x90, 0xb8, 60, 0, 0, 0, 0x0f, 0x05]);
+        let entry = v.span(0, None).unwrap();
+        let both = v.span(2, Some(&entry)).unwrap();
+        assert_eq!((both.range, both.syscall_behind), (0..2, true));
+    }
+
+    #[test]
+    fn an_entry_keeps_its_landing_mark() {
         // endbr64; push %rbp; mov %rsp,%rbp; push %rbx; ret
         let v = view(&[0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0x53, 0xc3]);
-        let end = v.before(0x1009, Last::Included).unwrap();
-        assert_eq!(end, 2..5);
-        assert_eq!(v.union(&v.at_entry(0x1000).unwrap(), &end), Ok(1..5));
+        assert_eq!(v.entry(), Some(1));
+        assert_eq!(v.span(1, None).unwrap().range, 1..4);
+    }
+
+    #[test]
+    fn what_is_no_instruction_or_must_stay_has_no_room() {
+        // push %rbx; ud2; ret; a byte that begins none
+        let v = view(&[0x53, 0x0f, 0x0b, 0xc3, 0x06]);
+        assert_eq!(span(&v, 4), Err(NoRoom::NoInstruction));
+        assert_eq!(span(&v, 6), Err(NoRoom::NoInstruction));
+        assert_eq!(span(&v, 1), Err(NoRoom::Immovable));
+        assert_eq!(span(&v, 0), Ok((0..1, 0)));
+        // call to the next instruction; pop %rbx
+        let v = view(&[0xe8, 0, 0, 0, 0, 0x5b, 0xc3]);
+        assert_eq!(span(&v, 0), Err(NoRoom::Immovable));
     }
 
     proptest! {
+        /// What a jump replaces runs from the first of it to the last, whoever comes.
         #[test]
-        fn a_range_is_room_for_a_jump_in_any_code(
+        fn a_span_is_entered_at_its_beginning_in_any_code(
             pieces in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 1..40),
         ) {
             let v = view(&pieces.concat());
             let all = v.instructions();
-            let fits = |range: &Range<usize>| {
-                let inside = &all[range.clone()];
-                let straight = inside.windows(2).all(|pair| pair[0].next_ip() == pair[1].ip());
-                let len = inside[inside.len() - 1].next_ip() - inside[0].ip();
-                straight && len >= JUMP && inside[1..].iter().all(|i| !v.is_target(i.ip()))
-            };
-            let mut found: Vec<_> = v.at_entry(0x1000).into_iter().collect();
-            for instruction in all {
-                found.extend(v.before(instruction.ip(), Last::Included));
-                found.extend(v.before(instruction.ip(), Last::Excluded));
-            }
-            prop_assert!(found.iter().all(fits));
-            for pair in found.windows(2) {
-                if let Ok(both) = v.union(&pair[0], &pair[1]) {
-                    prop_assert!(fits(&both));
+            let mut before: Option<Span> = None;
+            for at in 0..all.len() {
+                if before.as_ref().is_some_and(|before| v.covers(before, at)) {
+                    continue;
                 }
+                let Ok(span) = v.span(at, before.as_ref()) else { continue };
+                let inside = &all[span.range.clone()];
+                prop_assert!(v.covers(&span, at));
+                for pair in inside.windows(2) {
+                    prop_assert_eq!(pair[0].next_ip(), pair[1].ip());
+                    prop_assert!(!is_call(&pair[0]) && falls_through(&pair[0]));
+                    let ip = pair[1].ip();
+                    prop_assert!(all.iter().all(|i| !branches_to(i, ip)), "{ip:x}");
+                }
+                let replaced = v.bytes(&span).unwrap().1.len();
+                prop_assert!(replaced <= journal::MAX_LEN);
+                prop_assert!(replaced as u64 >= v.len(&span));
+                if let Some(last) = &before {
+                    let joined = span.range.start <= last.range.start;
+                    prop_assert!(joined || last.range.end <= span.range.start);
+                }
+                before = Some(span);
             }
         }
     }
 
     /// Instructions of which the code of the property consists; the last is none.
-    const PIECES: [&[u8]; 12] = [
-        &[0xe8, 0, 0, 0, 0],
+    const PIECES: [&[u8]; 14] = [
+        &[0xe8, 0, 1, 0, 0],
         &[0xe9, 8, 0, 0, 0],
         &[0x74, 4],
         &[0x75, 0xf8],
@@ -412,27 +647,8 @@ mod tests {
         &[0x55],
         &[0xc3],
         &[0x48, 0x89, 0xfb],
+        &[0x90],
+        &[0xff, 0xe0],
         &[0x06],
     ];
-
-    #[test]
-    fn padding_makes_room_for_what_is_over() {
-        // ret; nopl 0(%rax,%rax), seven bytes
-        let bytes = [0xc3, 0x0f, 0x1f, 0x80, 0, 0, 0, 0];
-        assert_eq!(view(&bytes).at_entry(0x1000), Err(NoRoom::TooShort));
-        let padded = view(&bytes).with_padding(0x1001..0x1008);
-        assert_eq!(padded.at_entry(0x1000), Ok(0..2));
-    }
-
-    #[test]
-    fn an_entry_keeps_its_landing_mark() {
-        // endbr64; push %rbp; mov %rsp,%rbp; push %rbx; ret
-        let v = view(&[0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0x53, 0xc3]);
-        assert_eq!(v.at_entry(0x1000), Ok(1..4));
-        // xor %eax,%eax; ret
-        assert_eq!(
-            view(&[0x31, 0xc0, 0xc3]).at_entry(0x1000),
-            Err(NoRoom::TooShort)
-        );
-    }
 }

@@ -7,7 +7,7 @@ use std::ptr;
 
 use darc_disasm::{Gpr, MemoryOperand, Operand, Segment};
 use iced_x86::code_asm::*;
-use iced_x86::{Decoder, DecoderOptions, Instruction};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
 use super::asm::Surroundings;
 use super::flags::Flags;
@@ -24,6 +24,7 @@ mod counted;
 mod ends;
 mod frames;
 mod interrupted;
+mod landings;
 mod requests;
 mod windows;
 
@@ -168,14 +169,31 @@ impl Arena {
     }
 
     fn patch(&mut self, at: u64, len: usize, emit: impl Fn(u64, &Surroundings, &Runtime) -> Stub) {
+        self.patch_arriving(at, len, stubs::Arrival::Jump, emit);
+    }
+
+    fn patch_arriving(
+        &mut self,
+        at: u64,
+        len: usize,
+        arrival: stubs::Arrival,
+        emit: impl Fn(u64, &Surroundings, &Runtime) -> Stub,
+    ) {
         let stub = emit(self.next(), &self.around, &self.runtime);
         decodes(&stub.bytes, self.next());
         let at_stub = self.place(&stub.bytes);
         let extent = at_stub..at_stub + stub.bytes.len() as u64;
         self.frames.push((extent, stub.frames));
-        let mut bytes = vec![0x90; len];
-        bytes[0] = 0xe9;
-        bytes[1..5].copy_from_slice(&(stub.entry.wrapping_sub(at + 5) as u32).to_le_bytes());
+        // A call ends where what it replaces ends.
+        let (opcode, filling, from) = match arrival {
+            stubs::Arrival::Jump => (0xe9, 0x90, 0),
+            stubs::Arrival::Call => (0xe8, 0x2e, len - 5),
+        };
+        let mut bytes = vec![filling; len];
+        bytes[from] = opcode;
+        let behind = at + from as u64 + 5;
+        let distance = stub.entry.wrapping_sub(behind) as u32;
+        bytes[from + 1..from + 5].copy_from_slice(&distance.to_le_bytes());
         self.write(at, &bytes);
     }
 
@@ -187,18 +205,28 @@ impl Arena {
             .collect()
     }
 
+    /// What is displaced for an entry, which may have a `ret` among it.
+    fn entry_items(&self, entry: u64, displaced: usize, end: F0End) -> Vec<Item> {
+        let instructions = self.instructions(entry, displaced).into_iter();
+        let ends = |i: &Instruction| {
+            end == F0End::PatchedReturns && i.flow_control() == FlowControl::Return
+        };
+        let items = instructions.map(|instruction| match ends(&instruction) {
+            true => Item::Ret(instruction),
+            false => Item::Plain(instruction),
+        });
+        items.collect()
+    }
+
     fn patch_f0(&mut self, entry: u64, displaced: usize, end: F0End) {
         self.patch_entry(entry, displaced, end, Flags::Matter);
     }
 
     fn patch_entry(&mut self, entry: u64, displaced: usize, end: F0End, flags: Flags) {
         let entry_code = Region {
-            items: self
-                .instructions(entry, displaced)
-                .into_iter()
-                .map(Item::Plain)
-                .collect(),
+            items: self.entry_items(entry, displaced, end),
             next: entry + displaced as u64,
+            arrival: stubs::Arrival::Jump,
         };
         self.patch(entry, displaced, |at, around, runtime| {
             let f0 = stubs::F0 {
@@ -228,6 +256,7 @@ impl Arena {
         let region = Region {
             items,
             next: at + len as u64,
+            arrival: stubs::Arrival::Jump,
         };
         self.patch(at, len, |at, around, runtime| {
             stubs::region(at, &region, around, runtime).unwrap()
@@ -360,6 +389,14 @@ fn compare(arena: &mut Arena, program: u64, patch: impl FnOnce(&mut Arena)) {
     assert_eq!(plain, patched);
 }
 
+/// A function of five bytes.
+fn short(arena: &mut Arena) -> u64 {
+    arena.assemble(|a| {
+        a.lea(rax, qword_ptr(rdi + 1)).unwrap();
+        a.ret().unwrap();
+    })
+}
+
 /// A callee that changes what a callee may change, and depends on what it is passed.
 fn callee(arena: &mut Arena) -> u64 {
     arena.assemble(|a| {
@@ -416,6 +453,7 @@ fn call_site(kind: Kind, next: u64) -> Site {
         running: None,
         flags: SiteFlags::default(),
         counted: None,
+        returns: stubs::CallReturns::ToStub,
     }
 }
 
@@ -432,7 +470,7 @@ fn check_ops(arena: &Arena, children: &[u64]) {
         let state = State::arbitrary(FLAGS[0]);
         let arguments = &op[(record::ARGUMENTS / 8) as usize..][..6];
         assert_eq!(arguments, state.arguments(), "{op:?}");
-        assert_eq!(op[6] as u32, std::process::id().max(op[6] as u32));
+        assert_eq!(op[6] as i32, nix::unistd::gettid().as_raw());
         assert_eq!(op[5] as u32 as usize, children.len());
         for (item, &child) in op[FIRST_ITEM..].chunks(5).zip(children) {
             let [at, count, sum, max, max_start] = item else {

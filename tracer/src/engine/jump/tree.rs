@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn there_are_only_so_many_fnodes() {
         let mut tree = Tree::new(0);
-        let made = (2..2000)
+        let made = (2..FNODES as u32 + 1000)
             .filter(|&id| tree.descriptor(FnodeId(id)).is_some())
             .count();
         assert_eq!(made as u64, FNODES - 2);

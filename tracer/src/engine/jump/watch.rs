@@ -8,7 +8,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::children::{self, End};
 use crate::engine::Notice;
 use crate::error::{Error, Result};
-use crate::maps;
+use crate::maps::{self, FileId};
 use crate::memory::Memory;
 use crate::proc::Stat;
 use crate::sys;
@@ -21,8 +21,21 @@ const EXPECTING: Duration = Duration::from_millis(5);
 const OTHERWISE: Duration = Duration::from_millis(200);
 /// How often it is looked whether the process is still the same program.
 const SAME_PROGRAM: Duration = Duration::from_millis(20);
-/// The shortest and the longest sleep between two looks at the rings.
-const NAP: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(8));
+/// The shortest sleep between two looks at the rings.
+const NAP: Duration = Duration::from_millis(1);
+/// The longest where nothing may be missed that comes all at once.
+const LONGEST: Duration = Duration::from_millis(8);
+
+/// How soon it is looked at the rings again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Haste {
+    /// The sooner, the more is in them; soon in any case.
+    Soon,
+    /// The sooner, the more is in them. What there is no room for is counted.
+    AsRecordsCome,
+    /// There is none: what has been read already was much.
+    None,
+}
 
 /// An observer of one process.
 #[derive(Debug)]
@@ -32,7 +45,7 @@ pub struct Watch {
     child: bool,
     ended: OwnedFd,
     end: Option<Notice>,
-    code: Vec<(u64, u64, u64)>,
+    code: Vec<(u64, u64, FileId)>,
     expecting: bool,
     looked: Instant,
     checked: Instant,
@@ -62,7 +75,7 @@ impl Watch {
             expecting: false,
             looked: now,
             checked: now,
-            nap: NAP.0,
+            nap: NAP,
         })
     }
 
@@ -124,12 +137,17 @@ impl Watch {
     }
 
     /// Sleeps, longer and longer while there are no records; the target's end wakes.
-    pub fn sleep(&mut self, at_most: Duration, records: u64) {
+    pub fn sleep(&mut self, at_most: Duration, records: u64, haste: Haste) {
         self.nap = match records {
-            0 => (self.nap * 2).min(NAP.1),
-            _ => NAP.0,
+            0 => (self.nap * 2).min(at_most.max(NAP)),
+            _ => NAP,
         };
-        let nap = self.nap.min(at_most).max(Duration::from_millis(1));
+        let nap = match haste {
+            Haste::Soon => self.nap.min(LONGEST),
+            Haste::AsRecordsCome => self.nap,
+            Haste::None => at_most,
+        };
+        let nap = nap.min(at_most).max(NAP);
         self.wait(PollTimeout::try_from(nap).unwrap_or(PollTimeout::ZERO));
     }
 
@@ -153,11 +171,11 @@ fn zombie_status(pid: i32) -> Option<i32> {
 }
 
 /// The code that is mapped from files: what changes when libraries come and go.
-fn code(pid: i32) -> Vec<(u64, u64, u64)> {
+fn code(pid: i32) -> Vec<(u64, u64, FileId)> {
     let mappings = maps::read(pid).unwrap_or_default();
     mappings
         .iter()
         .filter(|mapping| mapping.executable && mapping.is_file())
-        .map(|mapping| (mapping.start, mapping.end, mapping.inode))
+        .map(|mapping| (mapping.start, mapping.end, mapping.file))
         .collect()
 }

@@ -19,6 +19,8 @@ use crate::stopped::Stopped;
 use crate::sys;
 use crate::threads::{self, SignalMasks};
 
+use super::guests;
+
 /// Threads made while the others are being stopped are traced from their first instruction.
 const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE;
 /// A thread that does not stop for so long and cannot run either is left alone.
@@ -44,6 +46,8 @@ enum Held {
     Running,
     /// Was in a group stop, and stays there.
     GroupStopped,
+    /// Of another process that runs in the target's memory.
+    Guest,
 }
 
 /// Where a thread that waits in the kernel goes on (proc_pid_syscall(5)).
@@ -72,12 +76,20 @@ pub struct World {
     threads: Vec<(Stopped, Held)>,
     /// Threads that wait in the kernel and cannot be stopped there. They stop before they come back.
     asleep: BTreeSet<i32>,
+    /// Threads of processes that run in the target's memory until they execute a program (vfork(2)).
+    guests: BTreeSet<i32>,
 }
 
 impl World {
-    /// The stopped threads.
+    /// The stopped threads, those of guests included: they run the target's code.
     pub fn threads(&self) -> impl Iterator<Item = &Stopped> {
         self.threads.iter().map(|(thread, _)| thread)
+    }
+
+    /// The stopped threads of the process itself.
+    pub fn own_threads(&self) -> impl Iterator<Item = &Stopped> {
+        let own = self.threads.iter().filter(|(_, held)| *held != Held::Guest);
+        own.map(|(thread, _)| thread)
     }
 
     /// The threads that wait in the kernel, and where they will go on, as far as that is known.
@@ -112,6 +124,7 @@ impl World {
         let mut world = World {
             threads: Vec::with_capacity(seized.len()),
             asleep: BTreeSet::new(),
+            guests: BTreeSet::new(),
         };
         for &tid in &seized {
             // One that has ended is waited for like the others: that is its report.
@@ -123,7 +136,8 @@ impl World {
             world.collect(pid, &mut seized, &mut waiting)?;
             if waiting.is_empty() {
                 // Those that were made meanwhile stop by themselves, but for those that were hidden from us.
-                let others = threads::seize_others(pid, OPTIONS, &mut seized)?;
+                let mut others = threads::seize_others(pid, OPTIONS, &mut seized)?;
+                others.extend(world.seize_guests(pid, &mut seized)?);
                 if others.is_empty() {
                     return match world.threads.is_empty() && world.asleep.is_empty() {
                         true => Err(Error::ThreadGone { tid: pid }),
@@ -157,7 +171,7 @@ impl World {
                     // A first thread that ends before the others reports nothing until they have ended.
                     Some('Z' | 'X') | None => drop(waiting.remove(&tid)),
                     // Such a thread comes back to the program only after it has stopped for us.
-                    Some('D') if waited > patience => {
+                    Some('D') if waited > patience || world.may_be_long(pid, tid) => {
                         waiting.remove(&tid);
                         world.asleep.insert(tid);
                     }
@@ -168,6 +182,25 @@ impl World {
                 return Err(cannot_be_stopped(pid, &states));
             }
         }
+    }
+
+    /// Whether a thread waits for a guest, and others have stopped already. Alone it is waited for: only it can map memory.
+    fn may_be_long(&self, pid: i32, tid: i32) -> bool {
+        !self.threads.is_empty() && !guests::of(pid, [tid]).is_empty()
+    }
+
+    /// Seizes those who run in the target's memory while the thread that made them waits for them, which nothing can stop.
+    fn seize_guests(&mut self, pid: i32, seized: &mut BTreeSet<i32>) -> Result<Vec<i32>> {
+        let guests = guests::of(pid, self.asleep.iter().copied());
+        let mut found = Vec::new();
+        for guest in guests {
+            match threads::seize_others(guest, OPTIONS, seized) {
+                Ok(threads) => found.extend(threads),
+                Err(error) => drop(unless_gone(Err::<(), _>(error))?),
+            }
+        }
+        self.guests.extend(&found);
+        Ok(found)
     }
 
     /// Takes all wait statuses that are there.
@@ -199,6 +232,13 @@ impl World {
                 Event::GroupStop(_) => (Stopped::observed(tid, 0), Held::GroupStopped),
                 _ => (Stopped::observed(tid, 0), Held::Running),
             };
+            let is_guest = self.guests.contains(&tid);
+            if is_guest && sys::shares_memory(pid, tid) != Some(true) {
+                // It has executed its program meanwhile.
+                unless_gone(thread.detach())?;
+                continue;
+            }
+            let held = if is_guest { Held::Guest } else { held };
             if !seized.contains(&tid) && threads::process_of(tid) != Some(pid) {
                 // A process that one of the threads has just made.
                 unless_gone(thread.detach())?;
@@ -275,6 +315,7 @@ pub fn stopped<T: Send>(
         let released = world.release();
         let pause = since.elapsed();
         tracing::debug!(
+            target: "tracer::stop",
             pid,
             urgent,
             ?stopped,
@@ -310,6 +351,7 @@ pub fn parked<T>(
     let mut world = World {
         threads: vec![(thread, Held::Running)],
         asleep: BTreeSet::new(),
+        guests: BTreeSet::new(),
     };
     let outcome = work(&mut world);
     let (thread, _) = world.threads.pop().expect("put there above");
@@ -318,6 +360,10 @@ pub fn parked<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
+    use darc_testprogs::{Opt, program};
+
     use crate::proc::Stat;
 
     use super::*;
@@ -326,6 +372,28 @@ mod tests {
     fn policy(thread: &str) -> String {
         let stat = Stat::at(&format!("/proc/{thread}/stat")).unwrap();
         stat.field(41).unwrap()
+    }
+
+    /// A child of vfork(2) runs the target's code while its maker waits.
+    #[test]
+    fn a_vfork_child_stands_still_too() {
+        let mut target = Command::new(program("vfork_waits", Opt::O2));
+        let piped = target.arg("1000000").stdout(Stdio::null());
+        let mut target = piped.spawn().unwrap();
+        let pid = target.id() as i32;
+        let mut seen = 0;
+        while seen < 3 {
+            let found = stopped(pid, |world| {
+                let found = guests::of(pid, threads::list(pid)?);
+                let mut states = found.iter().map(|&guest| threads::state(guest));
+                assert!(states.all(|state| matches!(state, Some('t'))), "{found:?}");
+                assert_eq!(world.guests.is_empty(), found.is_empty());
+                Ok(found.len())
+            });
+            seen += found.unwrap().0;
+        }
+        target.kill().unwrap();
+        target.wait().unwrap();
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use darc_disasm::FunctionCode;
 
-use crate::engine::ProbeCost;
 use crate::engine::calibration::{Program, all_accepted, no_progress};
 use crate::engine::jump::calibrate::Calibration;
 use crate::engine::jump::installed::Costs;
+use crate::engine::{Discard, Engine as _, ProbeCost};
 use crate::error::Result;
 use crate::plan::{CountedFunction, Ends, Plan};
 use darc_record::Ticks;
@@ -85,7 +85,10 @@ fn run(pid: i32, functions: &[&FunctionCode]) -> Result<Vec<Counts>> {
             .is_some_and(|(_, busy)| busy.returned >= ENOUGH)
     };
     while !enough(&profiler) && since.elapsed() < PATIENCE {
-        if profiler.poll(Duration::from_millis(2))?.is_some() {
+        if profiler
+            .poll(Duration::from_millis(2), &mut Discard)?
+            .is_some()
+        {
             break;
         }
     }

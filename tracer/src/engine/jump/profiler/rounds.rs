@@ -1,5 +1,6 @@
 //! Changes of many probes in several short stops instead of a long one.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use crate::error::Result;
@@ -14,17 +15,33 @@ const AT_ONCE: usize = 128;
 /// Bytes of `endbr64`, behind which a patch at an entry may begin.
 const LANDING_MARK: u64 = 4;
 
+/// Patches in the order in which they are written.
+fn in_order(mut patches: Vec<Patch>, entries: &HashSet<u64>) -> Vec<Patch> {
+    patches.sort_by_key(|patch| Reverse(patch.at));
+    let mut last = Vec::new();
+    let (mut behind, mut is_last) = (u64::MAX, false);
+    for patch in &patches {
+        let relies = patch.end() + patch.behind.len() as u64 > behind;
+        is_last = entries.contains(&patch.at) || relies && is_last;
+        behind = patch.at;
+        last.push(is_last);
+    }
+    let mut keyed: Vec<(bool, Patch)> = last.into_iter().zip(patches).collect();
+    keyed.sort_by_key(|&(is_last, _)| is_last);
+    keyed.into_iter().map(|(_, patch)| patch).collect()
+}
+
 impl Jump {
     /// Makes all but the last few of the changes; returns those that are left.
     ///
-    /// A function's `ret`s are patched before its entry, and put back after it, so that every call that is
-    /// seen to begin is seen to end.
+    /// A function's `ret`s are patched before its entry, so that every call that is seen to begin is seen to end. A punned
+    /// jump goes with what it relies on behind it, which is written before it.
     pub(in super::super) fn change_most(
         &mut self,
         space: &mut Space,
         plan: &Plan,
         remove: Vec<u64>,
-        mut add: Vec<Patch>,
+        add: Vec<Patch>,
     ) -> Result<(Vec<u64>, Vec<Patch>)> {
         if plan.counted.is_empty() || add.len() + remove.len() <= AT_ONCE {
             return Ok((remove, add));
@@ -35,7 +52,7 @@ impl Jump {
             .map(|function| function.code.entry())
             .flat_map(|entry| [entry, entry + LANDING_MARK])
             .collect();
-        add.sort_by_key(|patch| entries.contains(&patch.at));
+        let mut add = in_order(add, &entries);
         let last = add.split_off(add.len() - add.len().min(AT_ONCE));
         // Code that the program writes meanwhile is left out; a round that follows tries again.
         self.change_in_rounds(space, &remove, add)?;
@@ -51,7 +68,7 @@ impl Jump {
         let _ = space.installed.set_generation(&self.memory, 0);
         let all: Vec<u64> = space.patches.addresses().collect();
         let outcome = match all.len() > AT_ONCE && !self.is_lost() {
-            true => self.change_in_rounds(&mut space, &all[AT_ONCE..], Vec::new()),
+            true => self.change_in_rounds(&mut space, &all[..all.len() - AT_ONCE], Vec::new()),
             false => Ok(()),
         };
         self.space = Some(space);

@@ -2,7 +2,8 @@
 //! unwinder, waiting on another stack, entered again.
 //!
 //! An entry that is given up gets its return address put back, so that a wrong guess costs a
-//! measurement and never the program.
+//! measurement and never the program. A call that was left without a return has lasted until the first
+//! event that shows it, which is when its entry is given up.
 
 use iced_x86::code_asm::*;
 
@@ -49,8 +50,13 @@ pub fn give_up(
     labels: &Labels,
     around: &Surroundings,
 ) -> Emitted<()> {
-    let [mut off, mut not_op, mut not_counted, mut known] =
-        std::array::from_fn(|_| a.create_label());
+    let [
+        mut off,
+        mut not_op,
+        mut not_counted,
+        mut not_call,
+        mut known,
+    ] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     a.push(rdi)?;
     a.sub(rsi, entry::SIZE as i32)?;
@@ -68,6 +74,13 @@ pub fn give_up(
     a.jne(not_counted)?;
     a.call(labels.abandon)?;
     a.set_label(&mut not_counted)?;
+    a.cmp(dword_ptr(rax + place::KIND as i32), place::CALL as i32)?;
+    a.jne(not_call)?;
+    tsc(a)?;
+    a.mov(rdi, rax)?;
+    a.call(labels.count)?;
+    a.mov(rax, shadow(0, entry::PLACE))?;
+    a.set_label(&mut not_call)?;
     // Should the frame be there after all, it returns without us: no stub is waited for by nobody's entry.
     a.mov(rdi, qword_ptr(rax + place::RETURN_TO as i32))?;
     a.mov(rdx, qword_ptr(rax + place::HIDDEN as i32))?;
@@ -124,18 +137,9 @@ pub fn stale(
 }
 
 pub fn resync(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
-    let [
-        mut below,
-        mut uncounted,
-        mut rest,
-        mut hide,
-        mut next,
-        mut known,
-        mut done,
-    ] = std::array::from_fn(|_| a.create_label());
+    let [mut below, mut rest, mut hide, mut next, mut known, mut done] =
+        std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
-    a.push(r8)?;
-    a.mov(r8d, eax)?;
     a.mov(rdx, field(block::REAL_LIMIT))?;
     a.mov(field(block::LIMIT), rdx)?;
     a.mov(rsi, field(block::TOP))?;
@@ -144,19 +148,6 @@ pub fn resync(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> 
     a.sub(rax, shadow(TOP, entry::SLOT))?;
     a.cmp(rax, DEEPEST_STACK)?;
     a.ja(rest)?;
-    a.test(r8d, r8d)?;
-    a.je(uncounted)?;
-    a.mov(rax, shadow(TOP, entry::PLACE))?;
-    a.cmp(dword_ptr(rax + place::KIND as i32), place::CALL as i32)?;
-    a.jne(uncounted)?;
-    a.push(rdi)?;
-    tsc(a)?;
-    a.mov(rdi, rax)?;
-    a.sub(rsi, entry::SIZE as i32)?;
-    a.call(labels.count)?;
-    a.add(rsi, entry::SIZE as i32)?;
-    a.pop(rdi)?;
-    a.set_label(&mut uncounted)?;
     a.call(labels.give_up)?;
     a.jmp(below)?;
     a.set_label(&mut rest)?;
@@ -185,7 +176,6 @@ pub fn resync(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> 
     a.add(rsi, entry::SIZE as i32)?;
     a.jmp(hide)?;
     a.set_label(&mut done)?;
-    a.pop(r8)?;
     a.ret()
 }
 
@@ -201,7 +191,6 @@ pub fn slow(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Em
     a.set_label(&mut revealed)?;
     let mut unwinding = a.create_label();
     in_unwinder(a, unwinding)?;
-    a.xor(eax, eax)?;
     a.call(labels.resync)?;
     a.or(eax, 1)?;
     a.ret()?;
@@ -220,19 +209,23 @@ fn in_unwinder(a: &mut CodeAssembler, unwinding: CodeLabel) -> Emitted<()> {
 }
 
 pub fn caught(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
-    let mut revealed = a.create_label();
     a.set_label(start)?;
-    a.cmp(field(block::LIMIT), 0)?;
-    a.je(revealed)?;
-    a.ret()?;
-    a.set_label(&mut revealed)?;
-    a.mov(eax, 1)?;
     a.jmp(labels.resync)
 }
 
-pub fn find(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+/// What an entry is found by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// Its slot.
+    Slot,
+    /// Its slot, and where the call returns to: rdi.
+    SlotAndLanding,
+}
+
+pub fn find(a: &mut CodeAssembler, start: &mut CodeLabel, by: By, labels: &Labels) -> Emitted<()> {
     let [mut again, mut lost, mut above, mut done] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
+    a.push(r8)?;
     a.mov(rax, rsi)?;
     a.set_label(&mut again)?;
     a.sub(rax, entry::SIZE as i32)?;
@@ -240,8 +233,12 @@ pub fn find(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Em
     a.jb(lost)?;
     a.cmp(rdx, qword_ptr(rax + entry::SLOT as i32))?;
     a.jne(again)?;
+    if by == By::SlotAndLanding {
+        a.mov(r8, qword_ptr(rax + entry::PLACE as i32))?;
+        a.cmp(rdi, qword_ptr(r8 + place::RETURN_TO as i32))?;
+        a.jne(again)?;
+    }
     // What lies above was left without a return, or waits on another stack.
-    a.push(r8)?;
     a.lea(r8, qword_ptr(rax + entry::SIZE as i32))?;
     a.set_label(&mut above)?;
     a.cmp(rsi, r8)?;
@@ -253,19 +250,25 @@ pub fn find(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Em
     a.cmp(eax, eax)?;
     a.ret()?;
     a.set_label(&mut lost)?;
+    a.pop(r8)?;
     a.or(eax, 1)?;
     a.ret()
 }
 
 pub fn nested(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
-    let [mut again, mut op, mut pass, mut other, mut gone] =
-        std::array::from_fn(|_| a.create_label());
+    let [
+        mut again,
+        mut op,
+        mut pass,
+        mut other,
+        mut returns,
+        mut gone,
+    ] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     a.cmp(field(block::LIMIT), 0)?;
     a.jne(again)?;
     a.or(field32(block::TAINTED), block::UNSEEN as i32)?;
     in_unwinder(a, pass)?;
-    a.xor(eax, eax)?;
     a.call(labels.resync)?;
     a.mov(rsi, field(block::TOP))?;
     a.set_label(&mut again)?;
@@ -276,10 +279,14 @@ pub fn nested(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> 
     a.jne(other)?;
     // The same slot: either the call that the entry stands for has come here (by its site, or round
     // to the entry), or the slot has been used anew.
-    a.mov(rax, shadow(TOP, entry::PLACE))?;
-    a.mov(rax, qword_ptr(rax + place::HIDDEN as i32))?;
+    a.mov(rdx, shadow(TOP, entry::PLACE))?;
+    a.mov(rax, qword_ptr(rdx + place::HIDDEN as i32))?;
+    a.test(rax, rax)?;
+    a.jne(returns)?;
+    a.mov(rax, qword_ptr(rdx + place::RETURN_TO as i32))?;
     a.test(rax, rax)?;
     a.je(gone)?;
+    a.set_label(&mut returns)?;
     a.cmp(qword_ptr(rdi), rax)?;
     a.je(pass)?;
     a.set_label(&mut gone)?;
@@ -314,11 +321,11 @@ pub fn reveal(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> 
     a.cmp(rsi, field(block::BASE))?;
     a.jbe(done)?;
     a.sub(rsi, entry::SIZE as i32)?;
-    a.mov(field(block::LIMIT), 0)?;
     a.mov(rax, shadow(0, entry::PLACE))?;
     a.mov(rdx, qword_ptr(rax + place::HIDDEN as i32))?;
     a.test(rdx, rdx)?;
     a.je(again)?;
+    a.mov(field(block::LIMIT), 0)?;
     a.mov(rdi, qword_ptr(rax + place::RETURN_TO as i32))?;
     a.test(rdi, rdi)?;
     a.jne(known)?;

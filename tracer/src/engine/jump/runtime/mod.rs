@@ -19,7 +19,7 @@ use super::layout::{DESCRIPTORS, place};
 
 pub use accounts::{credit, latency};
 use counted::Noticed;
-use frames::SameSlot;
+use frames::{By, SameSlot};
 
 /// Addresses of the routines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,6 +45,8 @@ pub struct Runtime {
     pub slow: u64,
     /// rdx slot, rsi top: finds the entry of that slot. Zero flag: found, rsi behind it.
     pub find: u64,
+    /// As `find`, but only the entry of a call that returns to the address in rdi.
+    pub find_landing: u64,
     /// rsi top, rdi slot of a call of f0 while entries are awaited → eax: 0 pass, 1 op, 2 ignore. Sets rsi.
     pub nested: u64,
     /// rsi entry of an f0 that returned at rdi: delivers the op, takes the entry off.
@@ -81,7 +83,7 @@ pub struct Runtime {
 impl Runtime {
     /// The addresses of all of them.
     #[must_use]
-    pub fn all(&self) -> [u64; 23] {
+    pub fn all(&self) -> [u64; 24] {
         [
             self.lookup,
             self.register,
@@ -92,6 +94,7 @@ impl Runtime {
             self.stale_at_tail,
             self.slow,
             self.find,
+            self.find_landing,
             self.nested,
             self.end,
             self.reveal,
@@ -167,7 +170,9 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     labels.resync = resync;
     frames::slow(&mut a, &mut slow, &labels)?;
     frames::caught(&mut a, &mut caught, &labels)?;
-    frames::find(&mut a, &mut find, &labels)?;
+    frames::find(&mut a, &mut find, By::Slot, &labels)?;
+    let mut find_landing = a.create_label();
+    frames::find(&mut a, &mut find_landing, By::SlotAndLanding, &labels)?;
     frames::nested(&mut a, &mut nested, &labels)?;
     frames::reveal(&mut a, &mut reveal, &labels)?;
     records::reserve(&mut a, &mut labels.reserve)?;
@@ -213,6 +218,7 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
         stale_at_tail: code.address(&stale_at_tail)?,
         slow: code.address(&slow)?,
         find: code.address(&find)?,
+        find_landing: code.address(&find_landing)?,
         nested: code.address(&nested)?,
         end: code.address(&end)?,
         reveal: code.address(&reveal)?,
@@ -237,9 +243,9 @@ struct Labels {
     count: CodeLabel,
     /// Whether rax can be read.
     readable: CodeLabel,
-    /// rsi top: takes the top entry off without a return. Changes rax, rdx; sets rsi.
+    /// rsi top: takes the top entry off without a return; a call has lasted until now. Changes rax, rdx; sets rsi.
     give_up: CodeLabel,
-    /// rdi slot, eax one to credit calls: gives up entries below, hides the others again.
+    /// rdi slot: gives up entries below, hides the others again.
     resync: CodeLabel,
     /// rsi entry, rax its place: a counted call will not be seen to return. Changes rdx, rdi.
     abandon: CodeLabel,

@@ -1,8 +1,8 @@
-//! From a plan to the patches that it wants, one part of the plan after the other. What comes first has the bytes that
+//! From a plan to the diversions that it wants, one part of the plan after the other. What comes first has the bytes that
 //! two need.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use darc_disasm::CallSite;
 
@@ -12,10 +12,10 @@ use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::{Asynchronous, Noticed, Plan};
 
-use super::super::function::{self, Part};
+use super::super::function::{self, Landings, Part};
+use super::super::jumps::{Diversion, NO_PAGE};
 use super::super::layout::counts;
 use super::super::ops::{Calls, HandsOver, Ops, OpsOf};
-use super::super::patches::Patch;
 use super::super::prepare::{Hook, Stubs};
 use super::super::stubs::{Counter, Unwinding};
 use super::Space;
@@ -25,9 +25,13 @@ pub(super) struct Wanted<'a> {
     /// The target's.
     pub(super) memory: &'a Memory,
     /// By address.
-    pub(super) patches: BTreeMap<u64, Patch>,
+    pub(super) diversions: BTreeMap<u64, Diversion>,
+    /// Addresses of groups to which no jump was found.
+    pub(super) unplaced: &'a BTreeSet<u64>,
     /// What cannot be instrumented.
     pub(super) refused: &'a mut Vec<Refused>,
+    /// Whether a function was divided anew, so that the diversions are those of other groups.
+    pub(super) is_outdated: bool,
 }
 
 impl Wanted<'_> {
@@ -71,7 +75,7 @@ fn taken() -> String {
 impl Space {
     pub(super) fn want_f0(&mut self, plan: &Plan, wanted: &mut Wanted<'_>) -> Result<()> {
         let Some(code) = &plan.f0 else { return Ok(()) };
-        self.look_at(wanted.memory, code, Part::F0);
+        self.look_at(wanted.memory, code, Part::F0, Landings::Noticed);
         self.notice_ends(code.entry(), plan.f0_ends);
         self.set_ops(
             code.entry(),
@@ -127,7 +131,7 @@ impl Space {
             wanted.refuse(entry, taken());
             return Ok(());
         }
-        self.look_at(wanted.memory, &noticed.code, part);
+        self.look_at(wanted.memory, &noticed.code, part, Landings::Noticed);
         let ops = Ops {
             tree,
             callers: Vec::new(),
@@ -166,7 +170,7 @@ impl Space {
                 wanted.refuse(entry, format!("there is room for {slots} functions only"));
                 continue;
             }
-            self.look_at(wanted.memory, &function.code, Part::F0);
+            self.look_at(wanted.memory, &function.code, Part::F0, Landings::Left);
             self.notice_ends(entry, function.ends);
             let hook = Hook::Counted(Counter {
                 slot: function.slot,
@@ -184,7 +188,8 @@ impl Space {
                 wanted.refuse(entry, taken());
                 continue;
             }
-            self.look_at(wanted.memory, &marker.code, Part::Entered);
+            let landings = Landings::Left;
+            self.look_at(wanted.memory, &marker.code, Part::Entered, landings);
             self.want_entry(entry, Some(Hook::Marker(marker.mark)), wanted)?;
         }
         Ok(())
@@ -200,7 +205,7 @@ impl Space {
             // Those that are entered by a probe have been looked at.
             let mut counted = plan.counted.iter();
             if !counted.any(|function| function.code.entry() == entry) {
-                self.look_at(wanted.memory, &sites.code, Part::Callee);
+                self.look_at(wanted.memory, &sites.code, Part::Callee, Landings::Left);
             }
             for site in &sites.sites {
                 self.want_site(entry, &site.call, wanted)?;
@@ -220,7 +225,8 @@ impl Space {
         for function in &plan.functions {
             let entry = function.code.entry();
             if !entered.contains(&entry) {
-                self.look_at(wanted.memory, &function.code, Part::Callee);
+                let landings = Landings::Noticed;
+                self.look_at(wanted.memory, &function.code, Part::Callee, landings);
             }
             for (_, call) in &function.sites {
                 self.want_site(entry, call, wanted)?;
@@ -230,11 +236,19 @@ impl Space {
     }
 
     fn want_site(&mut self, entry: u64, call: &CallSite, wanted: &mut Wanted<'_>) -> Result<()> {
-        let outcome = match self.functions[&entry].group_of_site(call.addr) {
-            Ok(at) => self.want(entry, at, None, wanted)?,
+        let outcome = match self.functions[&entry].groups_of_site(call) {
+            Ok(groups) => self.want_together(entry, &groups, None, wanted)?,
             Err(reason) => Err(reason),
         };
-        if let Err(reason) = outcome {
+        let Err(reason) = outcome else { return Ok(()) };
+        let function = self.functions.get_mut(&entry).expect("looked at above");
+        // With one more arena its landing may be had.
+        let may_change = !self.installed.lacking.is_empty();
+        if !may_change && function.leave_landing(call) {
+            // Then its return address is hidden.
+            self.prepared.retain(|&(function, _), _| function != entry);
+            wanted.is_outdated = true;
+        } else {
             wanted.refuse(call.addr, reason);
         }
         Ok(())
@@ -246,33 +260,44 @@ impl Space {
         hook: Option<Hook>,
         wanted: &mut Wanted<'_>,
     ) -> Result<()> {
-        let groups = match self.functions[&entry].entry_groups() {
-            Ok(groups) => groups,
-            Err(reason) => {
-                wanted.refuse(entry, reason);
-                return Ok(());
-            }
-        };
-        let mut added = Vec::new();
-        for at in groups {
-            let others = wanted.patches.len();
-            let Err(reason) = self.want(entry, at, hook, wanted)? else {
-                added.extend((wanted.patches.len() > others).then_some(at));
-                continue;
+        loop {
+            let outcome = match self.functions[&entry].entry_groups() {
+                Ok(groups) => self.want_together(entry, &groups, hook, wanted)?,
+                Err(reason) => Err(reason),
             };
-            // What is there already must not be half of f0.
-            for at in added {
-                wanted.patches.remove(&at);
-            }
+            let Err(reason) = outcome else { return Ok(()) };
             let function = self.functions.get_mut(&entry).expect("looked at above");
-            if !function.hide_returns() {
+            // With one more arena its ends may be had.
+            let may_change = !self.installed.lacking.is_empty();
+            if may_change || !function.hide_returns() {
                 wanted.refuse(entry, reason);
                 return Ok(());
             }
             self.prepared.retain(|&(function, _), _| function != entry);
-            return self.want_entry(entry, hook, wanted);
         }
-        Ok(())
+    }
+
+    /// Prepares groups of which each needs the others: all of them or none.
+    fn want_together(
+        &mut self,
+        entry: u64,
+        groups: &[u64],
+        hook: Option<Hook>,
+        wanted: &mut Wanted<'_>,
+    ) -> Result<std::result::Result<(), String>> {
+        let mut added = Vec::new();
+        for &at in groups {
+            let others = wanted.diversions.len();
+            let outcome = self.want(entry, at, hook, wanted)?;
+            added.extend((wanted.diversions.len() > others).then_some(at));
+            if outcome.is_err() {
+                for at in added {
+                    wanted.diversions.remove(&at);
+                }
+                return Ok(outcome);
+            }
+        }
+        Ok(Ok(()))
     }
 
     /// Prepares the group of a function at an address, unless that was done before.
@@ -283,6 +308,9 @@ impl Space {
         hook: Option<Hook>,
         wanted: &mut Wanted<'_>,
     ) -> Result<std::result::Result<(), String>> {
+        if wanted.unplaced.contains(&at) {
+            return Ok(Err(NO_PAGE.to_owned()));
+        }
         let Space {
             installed,
             tree,
@@ -298,20 +326,29 @@ impl Space {
                     memory: wanted.memory,
                     tree,
                 };
-                vacant.insert(stubs.group(&functions[&entry], at, hook)?)
+                let made = stubs.group(&functions[&entry], at, hook)?;
+                if let Err(reason) = &made
+                    && !installed.lacking.is_empty()
+                {
+                    // With one more arena it may be otherwise.
+                    return Ok(Err(reason.clone()));
+                }
+                vacant.insert(made)
             }
         };
-        let patch = match &*outcome {
+        let diversion = match &*outcome {
             Err(reason) => return Ok(Err(reason.clone())),
-            Ok(prepared) => &prepared.patch,
+            Ok(prepared) => &prepared.diversion,
         };
-        Ok(match wanted.patches.range(..patch.end()).next_back() {
-            Some((_, other)) if other == patch => Ok(()),
-            Some((_, other)) if other.end() > patch.at => {
+        let mut before = wanted.diversions.range(..diversion.end());
+        Ok(match before.next_back() {
+            Some((_, other)) if other == diversion => Ok(()),
+            Some((_, other)) if other.end() > diversion.at => {
                 Err("its bytes are needed for another probe".to_owned())
             }
             _ => {
-                wanted.patches.insert(patch.at, patch.clone());
+                let diversion = diversion.clone();
+                wanted.diversions.insert(diversion.at, diversion);
                 Ok(())
             }
         })

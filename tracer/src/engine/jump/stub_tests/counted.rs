@@ -15,10 +15,10 @@ impl Arena {
     }
 
     fn count_calls(&mut self, entry: u64, displaced: usize, end: F0End, slot: u32) {
-        let items = self.instructions(entry, displaced);
         let region = Region {
-            next: items.last().unwrap().next_ip(),
-            items: items.into_iter().map(Item::Plain).collect(),
+            next: entry + displaced as u64,
+            items: self.entry_items(entry, displaced, end),
+            arrival: stubs::Arrival::Jump,
         };
         let offset = counts::slot(slot, SLOTS) as u32;
         self.patch(entry, displaced, |at, around, runtime| {
@@ -36,6 +36,7 @@ impl Arena {
                 .map(Item::Plain)
                 .chain([Item::Ret(ret)])
                 .collect(),
+            arrival: stubs::Arrival::Jump,
         };
         self.patch(at, len, |at, around, runtime| {
             stubs::counted_returns(at, &region, around, runtime).unwrap()
@@ -86,6 +87,17 @@ fn calls_are_counted_and_nothing_is_disturbed() {
         arena.check(5, OPS);
         assert!(arena.count(2, counts::MAX) > 0);
     }
+}
+
+#[test]
+fn a_function_that_is_displaced_as_a_whole_is_counted() {
+    let mut arena = Arena::counting();
+    let child = short(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    compare(&mut arena, p.f0, |arena| {
+        arena.count_calls(child, 5, F0End::PatchedReturns, 2);
+    });
+    arena.check(2, OPS);
 }
 
 #[test]

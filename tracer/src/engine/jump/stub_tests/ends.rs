@@ -37,8 +37,19 @@ fn a_tail_call_behind_a_frame_that_was_left_keeps_the_frame_that_it_replaces() {
         site.local = 1;
         arena.patch_site(jump, 5, &site);
     });
-    // The call that was left is none of the op's.
-    check_ops(&arena, &[3]);
+    // The call that was left has lasted until the next one began.
+    check_ops(&arena, &[2, 3]);
+}
+
+#[test]
+fn an_f0_that_is_displaced_as_a_whole_begins_and_ends() {
+    let mut arena = Arena::new();
+    let f0 = short(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(f0).unwrap());
+    compare(&mut arena, p.f0, |arena| {
+        arena.patch_f0(f0, 5, F0End::PatchedReturns);
+    });
+    check_ops(&arena, &[]);
 }
 
 #[test]

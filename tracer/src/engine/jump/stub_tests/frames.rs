@@ -15,16 +15,16 @@ use crate::sys;
 pub type Seen = HashSet<(u64, u64)>;
 
 /// Where a step begins.
-struct Moment {
-    child: Pid,
-    pc: u64,
+pub struct Moment {
+    pub child: Pid,
+    pub pc: u64,
     stack: u64,
-    /// The stack pointer with which the code began.
-    base: u64,
+    /// The stack pointer with which the code began; zero until then.
+    pub base: u64,
 }
 
 /// Runs the code once in a child, and calls `look` before each instruction.
-fn step(run: extern "C" fn(&mut State), mut look: impl FnMut(Moment)) {
+pub fn step(run: extern "C" fn(&mut State), mut look: impl FnMut(Moment)) {
     let child = sys::fork_into(|| {
         let mut state = State::arbitrary(FLAGS[0]);
         let _ = ptrace::traceme();

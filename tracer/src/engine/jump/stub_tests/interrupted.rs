@@ -118,6 +118,7 @@ fn hooked(arena: &mut Arena, unwinding: stubs::Unwinding) -> u64 {
     let region = Region {
         items,
         next: at + 8,
+        arrival: stubs::Arrival::Jump,
     };
     arena.patch(at, 8, |at, around, runtime| {
         stubs::unwinding(at, &region, unwinding, around, runtime).unwrap()

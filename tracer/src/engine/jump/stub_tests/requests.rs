@@ -14,6 +14,7 @@ impl Arena {
                 .map(Item::Plain)
                 .collect(),
             next: entry + displaced as u64,
+            arrival: stubs::Arrival::Jump,
         }
     }
 

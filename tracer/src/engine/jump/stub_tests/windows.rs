@@ -68,6 +68,7 @@ fn only_calls_from_the_named_callers_are_ops() {
         let entry_code = Region {
             items: displaced[..2].iter().copied().map(Item::Plain).collect(),
             next: displaced[1].next_ip(),
+            arrival: stubs::Arrival::Jump,
         };
         compare(&mut arena, p.f0, |arena| {
             arena.patch(child, 8, |at, around, runtime| {

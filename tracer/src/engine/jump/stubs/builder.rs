@@ -12,9 +12,10 @@ use crate::engine::jump::unwinding::{Anchor, Calls, rows};
 
 use super::counted::counted_ret;
 use super::entries::ret;
+use super::landing::land;
 use super::later::Later;
-use super::sites::append_site;
-use super::{Item, Kind, Region, Site, Stub};
+use super::sites::{ReturnAddress, append_site};
+use super::{Arrival, Item, Kind, Region, Site, Stub};
 
 /// The labels and data of one stub under construction.
 pub struct Builder<'a> {
@@ -24,6 +25,8 @@ pub struct Builder<'a> {
     moved: Vec<(u64, CodeLabel)>,
     /// The address of the text that the stub's first instruction stands for.
     from: u64,
+    /// How control comes to it.
+    arrival: Arrival,
     /// Where the copy of displaced code ends, and the address at which the rest goes on.
     behind: Vec<(u64, CodeLabel)>,
     /// Where the function's frame is gone: its returns, and jumps out of it.
@@ -70,6 +73,7 @@ impl<'a> Builder<'a> {
     pub fn new(from: u64, around: &'a Surroundings, runtime: &'a Runtime) -> Emitted<Builder<'a>> {
         Ok(Builder {
             from,
+            arrival: Arrival::Jump,
             behind: Vec::new(),
             leaving: Vec::new(),
             a: CodeAssembler::new(64)?,
@@ -87,8 +91,20 @@ impl<'a> Builder<'a> {
         self.a.create_label()
     }
 
+    /// Says how control comes to the stub.
+    pub fn arrives(&mut self, arrival: Arrival) {
+        self.arrival = arrival;
+    }
+
     /// Appends the copy of what a patch displaces, and the way back to the rest.
     pub fn region(&mut self, region: &Region) -> Emitted<()> {
+        self.arrives(region.arrival);
+        let mut return_address = ReturnAddress::Missing;
+        if region.arrival == Arrival::Call {
+            // What is displaced may push something there.
+            return_address = ReturnAddress::Predicted;
+            self.a.lea(rsp, qword_ptr(rsp + 8))?;
+        }
         for (index, item) in region.items.iter().enumerate() {
             let mut at = self.label();
             self.a.set_label(&mut at)?;
@@ -97,6 +113,7 @@ impl<'a> Builder<'a> {
             self.moved.push((item.addr(), at));
             let last = index + 1 == region.items.len();
             match item {
+                Item::Landing(landing) => land(self, landing)?,
                 Item::Plain(instruction) => self.copy(*instruction)?,
                 Item::Ret(instruction) => match self.ends {
                     Ends::Op => ret(self, *instruction)?,
@@ -104,7 +121,8 @@ impl<'a> Builder<'a> {
                 },
                 Item::Site(site) => {
                     let after = self.label();
-                    append_site(self, site, if last { None } else { Some(after) })?;
+                    let behind = (!last).then_some(after);
+                    append_site(self, site, behind, return_address)?;
                     if !last {
                         let mut after = after;
                         self.a.set_label(&mut after)?;
@@ -211,7 +229,13 @@ impl<'a> Builder<'a> {
             .map(|(label, hidden)| Ok((address(label)? - at + place::HIDDEN, address(hidden)?)))
             .collect::<Emitted<Vec<_>>>()?;
         let entry = address(&entry)?;
-        let mut anchors = vec![Anchor::copy(entry, self.from)];
+        let mut anchors = vec![Anchor {
+            depth: match self.arrival {
+                Arrival::Jump => 0,
+                Arrival::Call => -8,
+            },
+            ..Anchor::copy(entry, self.from)
+        }];
         for (from, label) in self.moved.iter().chain(&self.behind) {
             anchors.push(Anchor::copy(address(label)?, *from));
         }
@@ -415,7 +439,7 @@ impl<'a> Builder<'a> {
         unknown: CodeLabel,
         lost: CodeLabel,
     ) -> Emitted<()> {
-        let [search, mut matched, credited, first] = std::array::from_fn(|_| self.label());
+        let [search, mut matched] = std::array::from_fn(|_| self.label());
         tsc(&mut self.a)?;
         self.a.mov(rdi, rax)?;
         self.block(unknown)?;
@@ -423,6 +447,22 @@ impl<'a> Builder<'a> {
         self.a.cmp(rdx, shadow(TOP, entry::SLOT))?;
         self.a.jne(search)?;
         self.a.set_label(&mut matched)?;
+        self.later.push(Later::Choose {
+            at: search,
+            routine: self.runtime.find,
+            zero: matched,
+            other: lost,
+        });
+        let running = site
+            .running
+            .filter(|_| !matches!(site.kind, Kind::Tail(..)));
+        self.take_off(running)
+    }
+
+    /// Ends the call of the entry before rsi, which returned at rdi, to a function that `running` describes if it runs
+    /// already. rsi is left at the entry; rax, rdx and rdi are lost.
+    pub fn take_off(&mut self, running: Option<u64>) -> Emitted<()> {
+        let [credited, first] = std::array::from_fn(|_| self.label());
         self.a.sub(rsi, entry::SIZE as i32)?;
         self.a.mov(rax, shadow(0, entry::CHILD))?;
         latency(&mut self.a, self.around.inside)?;
@@ -433,8 +473,7 @@ impl<'a> Builder<'a> {
         self.a.mov(rdx, shadow(0, entry::SAVED))?;
         self.a.mov(field(block::CURRENT), rdx)?;
         self.a.mov(field(block::TOP), rsi)?;
-        if let (Some(descriptor), Kind::Call(_) | Kind::Syscall { .. }) = (site.running, site.kind)
-        {
+        if let Some(descriptor) = running {
             let (cut, mut back) = (self.label(), self.label());
             self.a.cmp(shadow(TOP, entry::SLOT), entry::WINDOW_SLOT)?;
             self.a.je(cut)?;
@@ -446,12 +485,6 @@ impl<'a> Builder<'a> {
                 back,
             });
         }
-        self.later.push(Later::Choose {
-            at: search,
-            routine: self.runtime.find,
-            zero: matched,
-            other: lost,
-        });
         self.later.push(Later::Call {
             at: first,
             routine: self.runtime.first,

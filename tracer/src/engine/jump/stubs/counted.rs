@@ -44,6 +44,8 @@ pub fn counted(
     runtime: &Runtime,
 ) -> Emitted<Stub> {
     let mut b = Builder::new(region.start(), around, runtime)?;
+    // A short function's `ret` may be displaced together with its entry.
+    b.ends = Ends::CountedCall;
     let [mut start, mut pass, mut inside] = std::array::from_fn(|_| b.label());
     let place = b.place(PlaceData {
         return_to: 0,

@@ -268,6 +268,8 @@ pub fn ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
     b.a.set_label(&mut matched)?;
     // A measured call that leads here shares the slot; it notices its return by itself.
     b.a.mov(rax, shadow(TOP, entry::PLACE))?;
+    b.a.cmp(dword_ptr(rax + place::KIND as i32), place::CALL as i32)?;
+    b.a.je(leave)?;
     b.a.cmp(qword_ptr(rax + place::HIDDEN as i32), 0)?;
     b.a.jne(leave)?;
     b.a.sub(rsi, entry::SIZE as i32)?;

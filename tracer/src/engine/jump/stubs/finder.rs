@@ -4,14 +4,14 @@ use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{Emitted, RAX, Surroundings, restore, save};
 use crate::engine::jump::flags::Flags;
-use crate::engine::jump::layout::{HEADER, header};
+use crate::engine::jump::layout::{CODE, HEADER, header};
 use crate::engine::jump::runtime::Runtime;
 use crate::engine::jump::unwinding;
 
 use super::builder::Builder;
 use super::{Region, Stub};
 
-/// Emits the stub: of an address in an arena it answers itself, with the entry of the arena's table.
+/// Emits the stub: of an address in code of ours it answers itself, with the entry of the table that tells of it.
 ///
 /// Source: libgcc's `_Unwind_Find_FDE (void *pc, struct dwarf_eh_bases *bases)`, where `bases` are the addresses that
 /// text-relative and data-relative pointers of the entry count from, and the entry's first address.
@@ -19,7 +19,7 @@ pub fn finder(at: u64, region: &Region, around: &Surroundings, runtime: &Runtime
     let mut b = Builder::new(region.start(), around, runtime)?;
     let [
         mut start,
-        mut arena,
+        mut piece,
         mut inside,
         mut next,
         mut found,
@@ -28,12 +28,12 @@ pub fn finder(at: u64, region: &Region, around: &Surroundings, runtime: &Runtime
     let a = &mut b.a;
     a.set_label(&mut start)?;
     save(a, Flags::Matter)?;
-    a.mov(rcx, around.control + HEADER + header::ARENA)?;
+    a.mov(rcx, around.control + CODE)?;
     a.mov(
         edx,
-        dword_ptr(rcx + (header::ARENAS as i64 - header::ARENA as i64)),
+        dword_ptr(rcx + ((HEADER + header::CODE) as i64 - CODE as i64)),
     )?;
-    a.set_label(&mut arena)?;
+    a.set_label(&mut piece)?;
     a.sub(edx, 1)?;
     a.jb(pass)?;
     a.mov(rax, rdi)?;
@@ -41,8 +41,8 @@ pub fn finder(at: u64, region: &Region, around: &Surroundings, runtime: &Runtime
     a.cmp(rax, qword_ptr(rcx + 8))?;
     a.jb(inside)?;
     a.add(rcx, 16)?;
-    a.jmp(arena)?;
-    // The arena's last word is the address of its table.
+    a.jmp(piece)?;
+    // The last word is the address of the table.
     a.set_label(&mut inside)?;
     a.mov(rax, qword_ptr(rcx))?;
     a.add(rax, qword_ptr(rcx + 8))?;

@@ -1,7 +1,8 @@
 //! The code that patched places lead to. Pure: bytes for an address, from values.
 //!
 //! Every stub keeps all registers, the flags and the red zone. A call that is not measured gets the
-//! program's own return address; one that is measured returns to its stub.
+//! program's own return address. So does one that is measured where a patch notices that it returns; any other
+//! one returns to its stub.
 
 mod builder;
 mod counted;
@@ -9,6 +10,7 @@ mod counted_sites;
 mod enqueue;
 mod entries;
 mod finder;
+mod landing;
 mod later;
 mod marker;
 mod sites;
@@ -22,7 +24,7 @@ use super::runtime::Runtime;
 use super::unwinding::Row;
 
 use builder::Builder;
-use sites::append_site;
+use sites::{ReturnAddress, append_site};
 
 pub use counted::{CountedSite, Counter, counted, counted_returns};
 pub use enqueue::enqueue;
@@ -72,6 +74,18 @@ pub struct Site {
     pub flags: SiteFlags,
     /// Where its calls are counted, if they are.
     pub counted: Option<CountedSite>,
+    /// What its measured calls return to.
+    pub returns: CallReturns,
+}
+
+/// What measured calls at a site return to.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum CallReturns {
+    /// To the stub, which hides the program's return address.
+    #[default]
+    ToStub,
+    /// To the program's return address, where a [`Landing`] notices it.
+    ToLanding,
 }
 
 /// What becomes of the flags that a site passes on.
@@ -83,9 +97,32 @@ pub struct SiteFlags {
     pub returning: Flags,
 }
 
-/// One instruction that a patch displaces.
+/// Where a call of the program returns to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Landing {
+    /// The address that it returns to.
+    pub addr: u64,
+    /// As in [`Site`].
+    pub running: Option<u64>,
+    /// Where the flags need not be kept.
+    pub flags: Flags,
+}
+
+/// How control comes from the text to a stub.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Arrival {
+    /// By a jump in place of the first of what is displaced.
+    Jump,
+    /// By a call that ends where the last of what is displaced does, a call of the program: its return address is on the
+    /// stack already.
+    Call,
+}
+
+/// One instruction that a patch displaces, or what is to be noticed before it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Item {
+    /// A measured call may return to the instruction that is the next item.
+    Landing(Landing),
     /// Nothing is to be noticed at it.
     Plain(Instruction),
     /// A site.
@@ -99,6 +136,7 @@ impl Item {
         match self {
             Item::Plain(instruction) | Item::Ret(instruction) => instruction.ip(),
             Item::Site(site) => site.addr,
+            Item::Landing(landing) => landing.addr,
         }
     }
 }
@@ -110,12 +148,24 @@ pub struct Region {
     pub items: Vec<Item>,
     /// The address behind them, where the rest goes on.
     pub next: u64,
+    /// How control comes to the stub.
+    pub arrival: Arrival,
 }
 
 impl Region {
     /// The address of the first instruction.
     fn start(&self) -> u64 {
         self.items.first().map_or(self.next, Item::addr)
+    }
+
+    /// Where its measured calls return to, as far as that is noticed there.
+    #[must_use]
+    pub fn landings(&self) -> Vec<u64> {
+        let sites = self.items.iter().filter_map(|item| match item {
+            Item::Site(site) if site.returns == CallReturns::ToLanding => Some(site.next),
+            _ => None,
+        });
+        sites.collect()
     }
 }
 
@@ -141,7 +191,12 @@ pub fn region(at: u64, region: &Region, around: &Surroundings, runtime: &Runtime
     if let [Item::Site(site)] = &region.items[..] {
         // By far the most frequent case.
         b.a.set_label(&mut start)?;
-        append_site(&mut b, site, None)?;
+        let return_address = match region.arrival {
+            Arrival::Jump => ReturnAddress::Missing,
+            Arrival::Call => ReturnAddress::Pushed,
+        };
+        b.arrives(region.arrival);
+        append_site(&mut b, site, None, return_address)?;
     } else {
         b.a.set_label(&mut start)?;
         b.a.nop()?;

@@ -9,18 +9,37 @@ use crate::engine::jump::layout::{entry, place};
 
 use super::builder::{Builder, PlaceData};
 use super::counted_sites::counted_call;
-use super::{Callee, Kind, Site};
+use super::{CallReturns, Callee, Kind, Site};
 
 /// What the ABI lets a function keep below its stack pointer (System V ABI for AMD64, 3.2.2).
-const RED_ZONE: i32 = 128;
+pub const RED_ZONE: i32 = 128;
+
+/// Where the program's return address of a call is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReturnAddress {
+    /// On the stack: a call in the text has pushed it.
+    Pushed,
+    /// Where the processor predicts returns: what a call in the text has pushed was taken off the stack.
+    Predicted,
+    /// Nowhere.
+    Missing,
+}
 
 /// Appends a site; a conditional jump that is not taken goes on at `after`, or in the text.
-pub fn append_site(b: &mut Builder<'_>, site: &Site, after: Option<CodeLabel>) -> Emitted<()> {
+pub fn append_site(
+    b: &mut Builder<'_>,
+    site: &Site,
+    after: Option<CodeLabel>,
+    return_address: ReturnAddress,
+) -> Emitted<()> {
     // Jumps and system calls are not counted.
     if let (Kind::Call(callee), Some(counted)) = (site.kind, site.counted) {
         return counted_call(b, site, callee, counted);
     }
     match site.kind {
+        Kind::Call(callee) if site.returns == CallReturns::ToLanding => {
+            landing_call(b, site, callee, return_address)
+        }
         Kind::Call(Callee::Direct(to)) => direct_call(b, site, to),
         Kind::Call(Callee::Indirect(operand)) => indirect_call(b, site, operand),
         Kind::Tail(callee, condition) => tail_jump(b, site, callee, condition, after),
@@ -58,30 +77,78 @@ fn direct_call(b: &mut Builder<'_>, site: &Site, to: u64) -> Emitted<()> {
     call_for_the_program(b, site, place, Callee::Direct(to))
 }
 
+/// A call that returns to its landing: on the stack there is never another return address than the program's own.
+fn landing_call(
+    b: &mut Builder<'_>,
+    site: &Site,
+    callee: Callee,
+    return_address: ReturnAddress,
+) -> Emitted<()> {
+    let mut pass = b.label();
+    let place = site_place(b, site, site.next);
+    match return_address {
+        ReturnAddress::Pushed => {}
+        ReturnAddress::Predicted => b.a.push(qword_ptr(place))?,
+        ReturnAddress::Missing => push_for_the_program(b, site, place)?,
+    }
+    // An indirect call's callee is kept below the return address.
+    let room = match callee {
+        Callee::Direct(_) => 0,
+        Callee::Indirect(operand) => {
+            b.a.lea(rsp, qword_ptr(rsp - 8))?;
+            load_callee(&mut b.a, operand)?;
+            8
+        }
+    };
+    let flags = site.flags.entering;
+    save(&mut b.a, flags)?;
+    let told_apart = (room != 0).then_some(SAVED);
+    b.way_in(site, place, SAVED + room, told_apart, pass)?;
+    b.a.set_label(&mut pass)?;
+    restore(&mut b.a, flags)?;
+    match callee {
+        Callee::Direct(to) => b.a.jmp(to),
+        Callee::Indirect(_) => {
+            b.a.lea(rsp, qword_ptr(rsp + room))?;
+            b.a.jmp(qword_ptr(rsp - 8))
+        }
+    }
+}
+
 /// Makes the call as the program would, with its own return address; an indirect callee's address is at rsp - 16.
-///
-/// It calls, so that the processor's stack of return addresses stays balanced.
 pub fn call_for_the_program(
     b: &mut Builder<'_>,
     site: &Site,
     place: CodeLabel,
     callee: Callee,
 ) -> Emitted<()> {
-    let mut balanced = b.label();
-    b.a.call(balanced)?;
-    b.a.jmp(site.next)?;
-    b.a.set_label(&mut balanced)?;
-    b.a.lea(rsp, qword_ptr(rsp + 8))?;
-    b.a.push(qword_ptr(place))?;
+    push_for_the_program(b, site, place)?;
     match callee {
         Callee::Direct(to) => b.a.jmp(to),
         Callee::Indirect(_) => b.a.jmp(qword_ptr(rsp - 8)),
     }
 }
 
+/// Pushes the program's own return address.
+///
+/// It calls, so that the processor's stack of return addresses stays balanced.
+fn push_for_the_program(b: &mut Builder<'_>, site: &Site, place: CodeLabel) -> Emitted<()> {
+    let mut balanced = b.label();
+    b.a.call(balanced)?;
+    b.a.jmp(site.next)?;
+    b.a.set_label(&mut balanced)?;
+    b.a.lea(rsp, qword_ptr(rsp + 8))?;
+    b.a.push(qword_ptr(place))
+}
+
 /// Leaves an indirect callee's address at the original rsp - 16, and the stack pointer there.
 pub fn hold_callee(a: &mut CodeAssembler, operand: Operand) -> Emitted<()> {
     a.lea(rsp, qword_ptr(rsp - 16))?;
+    load_callee(a, operand)
+}
+
+/// Leaves an indirect callee's address on top of the stack; the stack pointer is the original one less 16.
+fn load_callee(a: &mut CodeAssembler, operand: Operand) -> Emitted<()> {
     a.push(rax)?;
     load(a, operand, 24)?;
     a.mov(qword_ptr(rsp + 8), rax)?;
@@ -169,6 +236,8 @@ fn tail_jump(
     let hides = b.label();
     let runtime = b.runtime;
     b.a.mov(rax, shadow(TOP, entry::PLACE))?;
+    b.a.cmp(dword_ptr(rax + place::KIND as i32), place::CALL as i32)?;
+    b.a.je(hides)?;
     b.a.cmp(qword_ptr(rax + place::HIDDEN as i32), 0)?;
     b.a.jne(hides)?;
     tsc(&mut b.a)?;

@@ -1,0 +1,395 @@
+//! Which parts of a time are causes of it, and whether enough ops are known to say so.
+//!
+//! A function's time divides among parts: itself, and each function that it calls. A part's share of the time is a ratio
+//! of two sums over ops, with the interval of a ratio estimate (Cochran, Sampling Techniques, 3rd edition 1977, section
+//! 6.4); the part of the ops in which it is a main contributor has Wilson's interval (J. Am. Stat. Assoc. 22, 1927). Both are
+//! 97% intervals, looked at whenever the ops are a quarter more. `docs/method.md` is the whole rule on a page.
+
+use darc_record::Ticks;
+
+/// The quantile of the normal distribution: more than that of 95% intervals, for several parts are looked at, more than
+/// once.
+const Z: f64 = 2.2;
+/// What certainly has more than this is a cause.
+pub(crate) const LEAST: f64 = 0.1;
+/// What certainly has less than this is none, unless the larger ones leave most unexplained.
+const ALWAYS: f64 = 0.2;
+/// Causes are named until they explain this part together.
+const EXPLAINED: f64 = 0.8;
+/// Where the largest part is below this, the time has no single cause.
+pub(crate) const SINGLE: f64 = 0.3;
+/// How far the interval of the largest part may reach beyond [`SINGLE`], on either side.
+const SINGLE_MARGIN: f64 = 0.05;
+/// So many times the mean an op may be long in which a part takes the time that has not occurred yet.
+const UNSEEN: f64 = 2.0;
+/// At most so many times the least number of ops decide.
+const MOST_OPS: u64 = 20;
+
+/// The time of one part of a function, summed over ops.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Part {
+    /// The sum.
+    pub time: Ticks,
+    /// The sum of the squares, in square ticks.
+    pub squares: f64,
+    /// The sum of the products with the function's time in the same op, in square ticks.
+    pub products: f64,
+}
+
+/// A value, and between what it lies with 97% confidence.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Interval {
+    /// Not less.
+    pub low: f64,
+    /// The estimate.
+    pub at: f64,
+    /// Not more.
+    pub high: f64,
+}
+
+/// What is known of a part.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Estimate {
+    /// Its share of the time.
+    pub time: Interval,
+    /// The part of the ops in which it is a main contributor.
+    pub ops: Interval,
+}
+
+/// What is decided about the parts of a time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Named {
+    /// No single one: the time is spread.
+    None,
+    /// For each part whether it is a cause.
+    Causes(Vec<bool>),
+}
+
+/// What a function has of a peak.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Weight {
+    /// Its part of the time.
+    pub time: f64,
+    /// The part of the ops in which it is a cause.
+    pub ops: f64,
+}
+
+impl Named {
+    /// What is left of several causes of a function's time when each is to matter for the peak: has a tenth of its time or
+    /// of its ops. Where none does, the time of a small part of the peak is spread.
+    pub(crate) fn of_peak(self, parts: &[Estimate], weight: &Weight) -> Named {
+        let Named::Causes(mut named) = self else {
+            return self;
+        };
+        let count = |named: &[bool]| named.iter().filter(|&&is_cause| is_cause).count();
+        if count(&named) <= 1 {
+            return Named::Causes(named);
+        }
+        for (is_cause, part) in named.iter_mut().zip(parts) {
+            let (time, ops) = (weight.time * part.time.at, weight.ops * part.ops.at);
+            *is_cause &= time >= LEAST || ops >= LEAST;
+        }
+        match count(&named) {
+            0 => Named::None,
+            _ => Named::Causes(named),
+        }
+    }
+}
+
+impl Part {
+    pub(crate) const NOTHING: Part = Part {
+        time: Ticks(0),
+        squares: 0.0,
+        products: 0.0,
+    };
+
+    /// Adds an op in which the part took `time` of the function's `whole`.
+    pub(crate) fn add(&mut self, time: Ticks, whole: Ticks) {
+        let (x, y) = (time.0 as f64, whole.0 as f64);
+        self.time = self.time + time;
+        self.squares += x * x;
+        self.products += x * y;
+    }
+
+    /// Its share of the whole, which is summed over the same `ops`.
+    pub(crate) fn share(&self, whole: &Part, ops: u64) -> Interval {
+        let (sum, ops) = (whole.time.0 as f64, ops as f64);
+        if sum <= 0.0 {
+            return Interval::EMPTY;
+        }
+        let at = self.time.0 as f64 / sum;
+        let residuals = self.squares - 2.0 * at * self.products + at * at * whole.squares;
+        let error = (residuals.max(0.0) * ops / (ops - 1.0).max(1.0)).sqrt() / sum;
+        Interval::around(at, at, Z * error)
+    }
+}
+
+impl Interval {
+    pub(crate) const EMPTY: Interval = Interval {
+        low: 0.0,
+        at: 0.0,
+        high: 0.0,
+    };
+
+    fn around(at: f64, centre: f64, margin: f64) -> Interval {
+        Interval {
+            low: (centre - margin).max(0.0),
+            at,
+            high: (centre + margin).min(1.0),
+        }
+    }
+
+    /// The part of `ops` in which something is so that was so in `hits` of them (Wilson's interval).
+    pub(crate) fn of_ops(hits: u64, ops: u64) -> Interval {
+        if ops == 0 {
+            return Interval::EMPTY;
+        }
+        let (n, at) = (ops as f64, hits as f64 / ops as f64);
+        let scale = 1.0 + Z * Z / n;
+        let centre = (at + Z * Z / (2.0 * n)) / scale;
+        let margin = Z * (at * (1.0 - at) / n + Z * Z / (4.0 * n * n)).sqrt() / scale;
+        Interval::around(at, centre, margin)
+    }
+
+    /// The interval of the share of a part that occurred in so many of the ops: it may occur as often as Wilson's interval
+    /// allows, each time as long as it was on average.
+    pub(crate) fn of_occurrences(self, occurred: u64, ops: u64) -> Interval {
+        let occurred = occurred.min(ops);
+        let length = match occurred {
+            0 => UNSEEN,
+            _ => self.at * ops as f64 / occurred as f64,
+        };
+        let may_be = length * Interval::of_ops(occurred, ops).high;
+        Interval {
+            high: self.high.max(may_be.min(1.0)),
+            ..self
+        }
+    }
+
+    /// The interval of a value that is less by this.
+    pub(crate) fn less(self, by: f64) -> Interval {
+        Interval {
+            low: (self.low - by).max(0.0),
+            at: (self.at - by).max(0.0),
+            high: (self.high - by).max(0.0),
+        }
+    }
+
+    /// Whether it is too wide to tell which side of the two borders the value is on.
+    fn is_across(&self, low: f64, high: f64) -> bool {
+        self.low < low && self.high > high
+    }
+
+    /// Whether it is rather above the two borders than below.
+    fn is_above(&self, low: f64, high: f64) -> bool {
+        match (self.low >= low, self.high <= high) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => self.at >= (low + high) / 2.0,
+        }
+    }
+}
+
+impl Estimate {
+    fn is_clear(&self) -> bool {
+        !self.time.is_across(LEAST, ALWAYS) && !self.ops.is_across(LEAST, ALWAYS)
+    }
+
+    fn is_always_named(&self) -> bool {
+        self.time.is_above(LEAST, ALWAYS) || self.ops.is_above(LEAST, ALWAYS)
+    }
+
+    /// Whether it may be the single cause.
+    fn is_single(&self) -> bool {
+        let (low, high) = (SINGLE - SINGLE_MARGIN, SINGLE + SINGLE_MARGIN);
+        self.time.is_above(low, high) || self.ops.is_above(LEAST, ALWAYS)
+    }
+
+    fn is_clearly_single_or_not(&self) -> bool {
+        !self
+            .time
+            .is_across(SINGLE - SINGLE_MARGIN, SINGLE + SINGLE_MARGIN)
+    }
+}
+
+/// Whether it is time to look whether the ops decide: at `least` of them, and whenever they are a quarter more.
+pub(crate) fn is_look(ops: u64, least: u64) -> bool {
+    let looks = std::iter::successors(Some(least.max(1)), |&at| at.checked_add((at / 4).max(1)));
+    looks.take_while(|&at| at <= ops).last() == Some(ops) || ops >= limit(least)
+}
+
+/// After so many ops the estimates decide.
+pub(crate) fn limit(least: u64) -> u64 {
+    least.max(1).saturating_mul(MOST_OPS)
+}
+
+/// Which parts of a time are causes of it; nothing where more ops are needed to tell. The estimates decide `at_last`.
+pub(crate) fn named(parts: &[Estimate], at_last: bool) -> Option<Named> {
+    let most = parts.iter().map(|part| part.time.at);
+    let most = most.fold(0.0, f64::max);
+    let has_largest = |part: &Estimate| part.time.at >= most;
+    let is_open =
+        |part: &Estimate| !part.is_clear() || has_largest(part) && !part.is_clearly_single_or_not();
+    if !at_last && parts.iter().any(is_open) {
+        return None;
+    }
+    Some(match parts.iter().any(Estimate::is_single) {
+        true => Named::Causes(causes(parts)),
+        false => Named::None,
+    })
+}
+
+/// Those that are always named, and the largest others until most of the time is explained.
+fn causes(parts: &[Estimate]) -> Vec<bool> {
+    let mut by_share: Vec<usize> = (0..parts.len()).collect();
+    by_share.sort_by(|&one, &other| parts[other].time.at.total_cmp(&parts[one].time.at));
+    let mut named = vec![false; parts.len()];
+    let mut explained = 0.0;
+    for index in by_share {
+        let part = &parts[index];
+        let is_needed = explained < EXPLAINED && part.time.at >= LEAST;
+        if is_needed || part.is_always_named() {
+            named[index] = true;
+            explained += part.time.at;
+        }
+    }
+    named
+}
+
+/// How many of these times, the longest first, are most of them all: one at least.
+pub(crate) fn leading(times: &[f64]) -> usize {
+    let all: f64 = times.iter().sum();
+    let mut explained = 0.0;
+    let is_needed = |&&time: &&f64| {
+        let is_needed = explained < EXPLAINED * all && time >= LEAST * all;
+        explained += time;
+        is_needed
+    };
+    times.iter().take_while(is_needed).count().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(ops: &[(u64, u64)]) -> (Part, Part) {
+        let (mut part, mut whole) = (Part::default(), Part::default());
+        for &(time, of) in ops {
+            part.add(Ticks(time), Ticks(of));
+            whole.add(Ticks(of), Ticks(of));
+        }
+        (part, whole)
+    }
+
+    #[test]
+    fn the_interval_of_a_share_is_that_of_a_ratio_estimate() {
+        // Always half of the time, however long the op is: no doubt.
+        let (half, whole) = part(&[(50, 100), (500, 1_000), (5, 10)]);
+        let share = half.share(&whole, 3);
+        assert!((share.low - 0.5).abs() < 1e-6 && (share.high - 0.5).abs() < 1e-6);
+        // All or nothing in 10 of 20 ops: so many times the root of 0.25 / 19.
+        let ops: Vec<(u64, u64)> = (0..20).map(|op| (op % 2 * 100, 100)).collect();
+        let (half, whole) = part(&ops);
+        let share = half.share(&whole, 20);
+        assert!((share.high - 0.5 - Z * (0.25_f64 / 19.0).sqrt()).abs() < 1e-9);
+        assert_eq!(Part::default().share(&Part::default(), 0), Interval::EMPTY);
+    }
+
+    #[test]
+    fn wilsons_interval_is_that_of_its_formula() {
+        let none = Interval::of_ops(0, 20);
+        assert!(none.low < 1e-9 && (none.high - Z * Z / (20.0 + Z * Z)).abs() < 1e-9);
+        // Its ends are where the hypothesis of that value would be rejected just so.
+        let some = Interval::of_ops(6, 20);
+        for end in [some.low, some.high] {
+            let error = (end * (1.0 - end) / 20.0).sqrt();
+            assert!(((end - 0.3).abs() - Z * error).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn what_has_not_occurred_yet_is_not_clearly_none() {
+        let is_clear = |occurred, ops| {
+            let time = Interval::EMPTY.of_occurrences(occurred, ops);
+            let ops = Interval::of_ops(0, ops);
+            Estimate { time, ops }.is_clear()
+        };
+        assert!(!is_clear(0, 20) && !is_clear(0, 38));
+        assert!(is_clear(0, 47));
+        // What was called and took no time is measured.
+        assert!(is_clear(1, 20) && is_clear(20, 20));
+        let some = Interval::around(0.05, 0.05, 0.0).of_occurrences(1, 20);
+        assert_eq!(some.high, Interval::of_ops(1, 20).high);
+    }
+
+    #[test]
+    fn looks_are_a_quarter_apart() {
+        let looks: Vec<u64> = (0..60).filter(|&ops| is_look(ops, 20)).collect();
+        assert_eq!(looks, [20, 25, 31, 38, 47, 58]);
+        assert!(is_look(400, 20) && !is_look(399, 20));
+        assert_eq!(limit(u64::MAX), u64::MAX);
+        assert!(!is_look(5, u64::MAX));
+    }
+
+    fn exactly(time: f64, ops: f64) -> Estimate {
+        let at = |at| Interval {
+            low: at,
+            at,
+            high: at,
+        };
+        Estimate {
+            time: at(time),
+            ops: at(ops),
+        }
+    }
+
+    #[test]
+    fn causes_are_named_until_most_is_explained() {
+        let parts = [
+            (0.5, 1.0),
+            (0.12, 0.0),
+            (0.19, 0.0),
+            (0.11, 0.0),
+            (0.08, 0.3),
+        ];
+        let parts = parts.map(|(time, ops)| exactly(time, ops));
+        // 0.5 and 0.19 leave 0.31, so that 0.12 is named and 0.11 is not; a third of the ops is always told.
+        let causes = Named::Causes(vec![true, true, true, false, true]);
+        assert_eq!(named(&parts, false), Some(causes));
+        let equal = [exactly(0.1, 0.0); 10];
+        assert_eq!(named(&equal, false), Some(Named::None));
+    }
+
+    #[test]
+    fn small_parts_of_a_small_part_are_not_told_apart() {
+        let parts = [exactly(0.4, 0.0), exactly(0.35, 0.0), exactly(0.25, 0.0)];
+        let all = Named::Causes(vec![true; 3]);
+        let of = |time, ops| all.clone().of_peak(&parts, &Weight { time, ops });
+        assert_eq!(of(1.0, 1.0), all);
+        assert_eq!(of(0.3, 0.3), Named::Causes(vec![true, true, false]));
+        assert_eq!(of(0.2, 0.2), Named::None);
+        // A single one is followed wherever it leads.
+        let one = Named::Causes(vec![true, false, false]);
+        let nothing = Weight {
+            time: 0.0,
+            ops: 0.0,
+        };
+        assert_eq!(one.clone().of_peak(&parts, &nothing), one);
+    }
+
+    #[test]
+    fn what_is_not_clear_is_waited_for() {
+        let unsure = Estimate {
+            time: Interval {
+                low: 0.05,
+                at: 0.14,
+                high: 0.25,
+            },
+            ops: Interval::EMPTY,
+        };
+        let parts = [exactly(0.86, 1.0), unsure];
+        assert_eq!(named(&parts, false), None);
+        let first = Named::Causes(vec![true, false]);
+        assert_eq!(named(&parts, true), Some(first));
+    }
+}

@@ -1,0 +1,279 @@
+//! How often the descent is right, by simulation: thousands of descents of programs whose causes are known.
+//!
+//! `cargo test -p darc-analysis rates -- --nocapture` prints the table of `docs/method.md`.
+
+use std::collections::BTreeSet;
+
+use crate::descent::params::Params;
+use crate::descent::peak_record::Stop;
+use crate::simulate::{Program, Run, Session, call};
+
+/// So many descents of each program.
+const DESCENTS: u64 = 500;
+
+/// A program, what is right to name, and what is wrong.
+struct Case {
+    name: &'static str,
+    program: Program,
+    /// All of these are to be named; `spread` at the end of a path says that there is no single cause there.
+    right: &'static [&'static str],
+    /// None of these is one, and everything else may be named or not.
+    wrong: &'static [&'static str],
+}
+
+/// What came of the descents of a program.
+struct Rates {
+    /// All causes named.
+    complete: f64,
+    /// Something named that is no cause.
+    wrong: f64,
+    /// The same answer by two descents.
+    same: f64,
+    /// Ops that the middle one of the descents took.
+    ops: u64,
+}
+
+const UNIT: f64 = 10_000.0;
+
+/// f0 with the callees `c1` to `cN`.
+fn callees(count: u32, f0: fn(&mut Run<'_>), callee: fn(&mut Run<'_>)) -> Program {
+    const NAMES: [&str; 10] = ["c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8", "c9", "c10"];
+    let sites: Vec<_> = (1..=count).map(|id| (id, call(id))).collect();
+    let program = Program::default().function(0, "f0", &sites, f0);
+    (1..=count).zip(NAMES).fold(program, |program, (id, name)| {
+        program.function(id, name, &[], callee)
+    })
+}
+
+/// Calls a callee that takes this part of the time.
+fn take(run: &mut Run<'_>, callee: u32, part: f64) {
+    run.level = (part * UNIT) as u64;
+    run.call(callee, callee);
+}
+
+/// What a callee does.
+fn takes(run: &mut Run<'_>) {
+    run.work(run.level);
+}
+
+/// As far around the middle as is usual: 0.7 to 1.3.
+fn some(run: &Run<'_>, name: u64) -> f64 {
+    0.7 + 0.6 * run.random(name)
+}
+
+fn alternate(run: &mut Run<'_>, part: f64) {
+    let callee = 1 + u32::from(run.random(0) >= part);
+    let time = 0.95 * some(run, 1);
+    run.work((0.05 * UNIT) as u64);
+    take(run, callee, time);
+}
+
+fn ten_equal(run: &mut Run<'_>) {
+    for callee in 1..=10 {
+        let time = 0.1 * (0.5 + run.random(u64::from(callee)));
+        take(run, callee, time);
+    }
+}
+
+fn ten_exponential(run: &mut Run<'_>) {
+    for callee in 1..=10 {
+        let time = -0.1 * (1.0 - run.random(u64::from(callee))).ln();
+        take(run, callee, time);
+    }
+}
+
+fn one_of_ten(run: &mut Run<'_>) {
+    let time = 0.8 * some(run, 0);
+    take(run, 1, time);
+    for callee in 2..=10 {
+        let time = 0.02 * some(run, u64::from(callee));
+        take(run, callee, time);
+    }
+}
+
+/// A callee takes all of the time of one op of 20.
+fn rarely_another(run: &mut Run<'_>) {
+    let callee = if run.random(0) < 0.95 { 1 } else { 2 };
+    let time = some(run, 1);
+    take(run, callee, time);
+}
+
+/// Another callee takes the time of one op of ten, and these are longer: a fifth of the time.
+fn seldom_and_long(run: &mut Run<'_>) {
+    let (callee, long) = match run.random(0) < 0.9 {
+        true => (1, 1.0),
+        false => (2, 2.5),
+    };
+    let time = long * some(run, 1);
+    take(run, callee, time);
+}
+
+/// f0 takes 5 to 500 units itself, as many in each doubling; a callee takes a twentieth.
+fn own_time(run: &mut Run<'_>) {
+    let time = 100_f64.powf(run.random(0));
+    run.work((time * UNIT) as u64);
+    take(run, 1, 0.05 * time);
+}
+
+fn three(run: &mut Run<'_>) {
+    for (callee, part) in [(1, 0.45), (2, 0.35), (3, 0.2)] {
+        let time = part * some(run, u64::from(callee));
+        take(run, callee, time);
+    }
+}
+
+/// Five levels, at the second of which two causes alternate.
+fn deep() -> Program {
+    let chain = |run: &mut Run<'_>| run.call(1, 1);
+    Program::default()
+        .function(0, "f0", &[(1, call(1))], chain)
+        .function(1, "a", &[(2, call(2)), (3, call(3))], |run| {
+            let callee = 2 + u32::from(run.random(0) >= 0.6);
+            run.call(callee, callee);
+        })
+        .function(2, "b", &[(4, call(4))], |run| run.call(4, 4))
+        .function(3, "c", &[(5, call(4))], |run| run.call(5, 4))
+        .function(4, "work", &[], |run| {
+            let time = some(run, 1);
+            run.work((time * UNIT) as u64);
+        })
+}
+
+fn cases() -> Vec<Case> {
+    let case = |name, program, right, wrong| Case {
+        name,
+        program,
+        right,
+        wrong,
+    };
+    const OTHERS: &[&str] = &[
+        "f0", "f0/c2", "f0/c3", "f0/c4", "f0/c5", "f0/c6", "f0/c7", "f0/c8", "f0/c9", "f0/c10",
+    ];
+    const TEN: &[&str] = &[
+        "f0", "f0/c1", "f0/c2", "f0/c3", "f0/c4", "f0/c5", "f0/c6", "f0/c7", "f0/c8", "f0/c9",
+        "f0/c10",
+    ];
+    const BOTH: &[&str] = &["f0/c1", "f0/c2"];
+    vec![
+        case(
+            "one cause of 80%, nine of 2%",
+            callees(10, one_of_ten, takes),
+            &["f0/c1"],
+            OTHERS,
+        ),
+        case(
+            "one cause, another one in 5% of the ops",
+            callees(2, rarely_another, takes),
+            &["f0/c1"],
+            &["f0", "f0/c2"],
+        ),
+        case(
+            "one cause, another one in 10% of the ops, 20% of the time",
+            callees(2, seldom_and_long, takes),
+            BOTH,
+            &["f0"],
+        ),
+        case(
+            "own time over two decades, a callee of 5%",
+            callees(1, own_time, takes),
+            &["f0"],
+            &["f0/c1"],
+        ),
+        case(
+            "two causes in turn, 50:50",
+            callees(2, |run| alternate(run, 0.5), takes),
+            BOTH,
+            &["f0"],
+        ),
+        case(
+            "two causes in turn, 60:40",
+            callees(2, |run| alternate(run, 0.6), takes),
+            BOTH,
+            &["f0"],
+        ),
+        case(
+            "two causes in turn, 75:25",
+            callees(2, |run| alternate(run, 0.75), takes),
+            BOTH,
+            &["f0"],
+        ),
+        case(
+            "two causes in turn below a callee, 60:40",
+            deep(),
+            &["f0/a/b/work", "f0/a/c/work"],
+            &["f0", "f0/a", "f0/a/b", "f0/a/c"],
+        ),
+        case(
+            "three at once, 45:35:20",
+            callees(3, three, takes),
+            &["f0/c1", "f0/c2", "f0/c3"],
+            &["f0"],
+        ),
+        case(
+            "ten equal callees, ±50%",
+            callees(10, ten_equal, takes),
+            &["f0 spread"],
+            TEN,
+        ),
+        case(
+            "ten equal callees, exponential",
+            callees(10, ten_exponential, takes),
+            &["f0 spread"],
+            TEN,
+        ),
+    ]
+}
+
+/// One descent: what it names, and how many ops it took.
+fn descent(program: &Program, seed: u64) -> (BTreeSet<String>, u64) {
+    let mut session = Session::new(program.clone(), Params::default());
+    session.next_op = seed << 20;
+    session.run(20_000);
+    let causes = (1..=session.analysis.peaks().len() as u32).flat_map(|peak| session.causes(peak));
+    let named = causes.map(|(path, _, stop)| match stop {
+        Stop::Spread => path + " spread",
+        _ => path,
+    });
+    (named.collect(), session.next_op - (seed << 20))
+}
+
+fn rates(case: &Case) -> Rates {
+    let found: Vec<_> = (1..=DESCENTS)
+        .map(|seed| descent(&case.program, seed))
+        .collect();
+    let part = |is: &dyn Fn(&BTreeSet<String>) -> bool| {
+        found.iter().filter(|(named, _)| is(named)).count() as f64 / found.len() as f64
+    };
+    let has =
+        |named: &BTreeSet<String>, paths: &[&str]| paths.iter().any(|&path| named.contains(path));
+    let pairs = found.chunks_exact(2);
+    let same = pairs.clone().filter(|pair| pair[0].0 == pair[1].0).count();
+    let mut ops: Vec<u64> = found.iter().map(|(_, ops)| *ops).collect();
+    ops.sort_unstable();
+    Rates {
+        complete: part(&|named| case.right.iter().all(|&path| named.contains(path))),
+        wrong: part(&|named| has(named, case.wrong)),
+        same: same as f64 / pairs.len() as f64,
+        ops: ops[ops.len() / 2],
+    }
+}
+
+#[test]
+fn rates_hold() {
+    let percent = |part: f64| format!("{:.1}%", part * 100.0);
+    println!("| program | all causes named | one named that is none | same answer twice | ops |");
+    println!("| --- | --- | --- | --- | --- |");
+    for case in cases() {
+        let of = rates(&case);
+        let (complete, wrong, same) = (percent(of.complete), percent(of.wrong), percent(of.same));
+        println!(
+            "| {} | {complete} | {wrong} | {same} | {} |",
+            case.name, of.ops
+        );
+        assert!(
+            of.complete >= 0.95 && of.same >= 0.95 && of.wrong <= 0.01,
+            "{}",
+            case.name
+        );
+    }
+}

@@ -1,0 +1,258 @@
+//! The machine code of a function of the target: its true extent, its call sites.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use darc_disasm::{CallSite, CodePart, FunctionCode, Memory, SkippedSite, call_sites};
+use darc_symbols::{AddrRange, FileAddr};
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::{Engine, EngineKind};
+
+use crate::entry_points;
+use crate::modules::{CodeRef, Modules};
+
+/// A larger function is taken for a damaged symbol.
+const MAX_FUNCTION: u64 = 8 << 20;
+/// How far a function without known extent is followed.
+const MAX_UNKNOWN_EXTENT: u64 = 64 << 10;
+
+/// A function ready to be instrumented.
+#[derive(Clone, Debug)]
+pub struct Scanned {
+    /// Its bytes, at their run-time addresses.
+    pub code: Arc<FunctionCode>,
+    /// Where it calls something.
+    pub sites: Vec<CallSite>,
+    /// Calls that cannot be instrumented.
+    pub skipped: Vec<SkippedSite>,
+}
+
+/// Functions that have been scanned in the current process.
+#[derive(Debug, Default)]
+pub struct CodeCache {
+    by_entry: HashMap<TargetAddr, Arc<Scanned>>,
+}
+
+impl CodeCache {
+    /// Forgets everything: the process is gone or its code has changed.
+    pub fn clear(&mut self) {
+        self.by_entry.clear();
+    }
+
+    /// The function that begins at `entry`.
+    ///
+    /// # Errors
+    /// Why its code cannot be had, for people.
+    pub fn scan(
+        &mut self,
+        entry: TargetAddr,
+        modules: &Modules,
+        engine: &(impl Engine + ?Sized),
+    ) -> Result<Arc<Scanned>, String> {
+        if let Some(known) = self.by_entry.get(&entry) {
+            return Ok(Arc::clone(known));
+        }
+        let memory = Unpatched(engine);
+        // Breakpoints always fit.
+        let code = match engine.kind() {
+            EngineKind::Jump => with_surroundings(entry, modules, &memory)?,
+            EngineKind::Int3 => read(entry, modules, &memory)?,
+        };
+        let found = call_sites(&code, &memory);
+        let code = Arc::new(code);
+        let scanned = Arc::new(Scanned {
+            code,
+            sites: found.sites,
+            skipped: found.skipped,
+        });
+        self.by_entry.insert(entry, Arc::clone(&scanned));
+        Ok(scanned)
+    }
+}
+
+/// The code of the function that begins at `entry`, with the filling behind it and all that comes into it from elsewhere.
+///
+/// # Errors
+/// Why its code cannot be had, for people.
+pub fn with_surroundings(
+    entry: TargetAddr,
+    modules: &Modules,
+    memory: &dyn Memory,
+) -> Result<FunctionCode, String> {
+    let code = read(entry, modules, memory)?;
+    let code = code.with_filling(memory, |end| limit(end, modules));
+    Ok(tell_entrances(code, modules))
+}
+
+/// Where something else begins behind the end of a part, as far as that is known.
+fn limit(end: u64, modules: &Modules) -> Option<u64> {
+    // The place before it is in the module for certain.
+    let place = modules.place(TargetAddr(end.checked_sub(1)?))?;
+    let image = modules.get(place.module).image.as_ref()?;
+    Some(end - 1 + (image.limit_of(place.addr)?.0 - place.addr.0))
+}
+
+/// Looks who comes into the function, so that nothing is moved away from under it: code of others, and unwinders.
+fn tell_entrances(code: FunctionCode, modules: &Modules) -> FunctionCode {
+    let Some(place) = modules.place(TargetAddr(code.entry())) else {
+        return code;
+    };
+    let module = place.module;
+    let image = modules.get(module).image.as_ref();
+    let pads = image.into_iter().flat_map(|image| {
+        let parts = extent(place, modules).into_iter();
+        parts.flat_map(|part| image.landing_pads(part).iter().copied())
+    });
+    let entrances = entry_points::inside(modules, place).into_iter().chain(pads);
+    let located = entrances.filter_map(|addr| Some(modules.locate(CodeRef { module, addr })?.0));
+    code.with_entrances(located.collect())
+}
+
+/// The target's memory without the engine's patches.
+pub struct Unpatched<'a, E: ?Sized = dyn Engine>(pub &'a E);
+
+impl<E: Engine + ?Sized> Memory for Unpatched<'_, E> {
+    fn read(&self, addr: u64, buffer: &mut [u8]) -> bool {
+        self.0.read_code(TargetAddr(addr), buffer)
+    }
+}
+
+fn read(entry: TargetAddr, modules: &Modules, memory: &dyn Memory) -> Result<FunctionCode, String> {
+    let place = modules
+        .place(entry)
+        .ok_or_else(|| format!("no code is mapped at {entry}"))?;
+    let module = modules.get(place.module);
+    if module.path.starts_with("[v") {
+        return Err(format!(
+            "it is in {}, which the kernel provides",
+            module.path
+        ));
+    }
+    if modules.is_made(place.module) {
+        return Err(
+            "the program has made this code while it runs, and may move or rewrite it at any time"
+                .to_owned(),
+        );
+    }
+    let parts = extent(place, modules);
+    if parts.is_empty() {
+        return of_unknown_extent(entry, place, modules, memory);
+    }
+    let parts = parts
+        .into_iter()
+        .map(|range| {
+            let start = modules
+                .locate(CodeRef {
+                    module: place.module,
+                    addr: range.start,
+                })
+                .ok_or_else(|| format!("{} is not loaded", module.path))?;
+            let mut bytes = vec![0; range.len() as usize];
+            match memory.read(start.0, &mut bytes) {
+                true => Ok(CodePart {
+                    start: start.0,
+                    bytes,
+                }),
+                false => Err(format!("its code at {start} cannot be read")),
+            }
+        })
+        .collect::<Result<Vec<_>, String>>()?;
+    FunctionCode::new(parts)
+        .ok_or_else(|| "its symbol describes no sensible piece of code".to_owned())
+}
+
+/// A function of which only the entry is known: as far as its own jumps lead, and not into the next one.
+fn of_unknown_extent(
+    entry: TargetAddr,
+    place: CodeRef,
+    modules: &Modules,
+    memory: &dyn Memory,
+) -> Result<FunctionCode, String> {
+    let image = modules.get(place.module).image.as_ref();
+    let limit = image.and_then(|image| image.limit_of(place.addr));
+    let most = limit.map_or(MAX_UNKNOWN_EXTENT, |limit| limit.0 - place.addr.0);
+    let limit = entry.0.saturating_add(most.min(MAX_UNKNOWN_EXTENT));
+    darc_disasm::function_at(entry.0, limit, memory)
+        .ok_or_else(|| format!("where the function at {entry} ends is not known"))
+}
+
+/// The ranges of the function that begins at a place: by symbol or unwind table.
+fn extent(place: CodeRef, modules: &Modules) -> Vec<AddrRange> {
+    let Some(image) = &modules.get(place.module).image else {
+        return Vec::new();
+    };
+    let Some(function) = image.function_at(place.addr) else {
+        return Vec::new();
+    };
+    let Some(range) = function.range() else {
+        return Vec::new();
+    };
+    // A call into the middle of a symbol (an alternative entry) has the rest of it.
+    let main = AddrRange {
+        start: FileAddr(place.addr.0),
+        end: range.end,
+    };
+    let ranges: Vec<AddrRange> = std::iter::once(main)
+        .chain(function.cold_parts.iter().copied())
+        .filter(|range| !range.is_empty())
+        .collect();
+    if is_sane(&ranges) { ranges } else { Vec::new() }
+}
+
+/// Sizes are whatever the file says, also together.
+fn is_sane(ranges: &[AddrRange]) -> bool {
+    let lengths = ranges.iter().map(AddrRange::len);
+    lengths.fold(0, u64::saturating_add) <= MAX_FUNCTION
+}
+
+#[cfg(test)]
+mod tests {
+    use darc_disasm::{SiteKind, Target};
+    use darc_symbols::Image;
+
+    use super::*;
+    use crate::assembled;
+
+    #[test]
+    fn lengths_that_wrap_are_not_sane() {
+        let half = AddrRange::sized(FileAddr(0x1000), 1 << 63);
+        assert!(!is_sane(&[half, half]));
+        assert!(is_sane(&[AddrRange::sized(FileAddr(0x1000), 16)]));
+    }
+
+    /// A file's code where it was linked to.
+    struct InFile<'a>(&'a Image);
+
+    impl Memory for InFile<'_> {
+        fn read(&self, addr: u64, buf: &mut [u8]) -> bool {
+            let bytes = self.0.bytes_at(FileAddr(addr), buf.len() as u64);
+            // A page ends where the file does not.
+            let bytes = bytes.unwrap_or_default();
+            buf[..bytes.len()].copy_from_slice(&bytes);
+            !bytes.is_empty()
+        }
+    }
+
+    #[test]
+    fn a_function_of_unknown_extent_ends_at_the_next_one() {
+        let text = ".text\n.globl a, b, c\n.type a,@function\n.type b,@function\n\
+                    a: test %edi,%edi\njne b\nret\n.p2align 4\nb: call c\nret\n.p2align 4\nc: ret\n";
+        let image = assembled::image(text, &["-static", "-Wl,-e,a"]);
+        let mut modules = Modules::default();
+        let module = modules.intern("/a", None, Some(image));
+        let image = modules.get(module).image.as_ref().unwrap();
+        let [a, b] = ["a", "b"].map(|name| image.symbol(name).unwrap());
+        let memory = InFile(image);
+        let place = CodeRef { module, addr: a };
+        let code = of_unknown_extent(TargetAddr(a.0), place, &modules, &memory).unwrap();
+        let sites = call_sites(&code, &memory).sites;
+        let kinds: Vec<SiteKind> = sites.iter().map(|site| site.kind).collect();
+        assert!(
+            matches!(
+                kinds[..],
+                [SiteKind::TailJump { target: Target::Direct(to), .. }] if to == b.0
+            ),
+            "{kinds:x?}"
+        );
+    }
+}

@@ -1,0 +1,212 @@
+//! Functions that are entered elsewhere than at their beginning: hand-written code shares its tails.
+//!
+//! In the GNU C library `mempcpy` jumps three bytes behind the beginning of `memmove`; a probe there would
+//! be jumped into its middle. A function's own code does not tell, so all code of its file is looked at. The same
+//! goes for a short call, before which other instructions make room for a jump.
+
+use std::collections::BTreeMap;
+
+use darc_disasm::direct_jumps;
+use darc_symbols::{FileAddr, Image};
+use darc_tracer::plan::Ends;
+
+use crate::modules::{CodeRef, ModuleId, Modules};
+
+/// No patch replaces more bytes.
+const LONGEST_PATCH: u64 = 32;
+/// A jump of five bytes replaces no more than this: the last instruction begins before its end.
+const LONGEST_JUMP: u64 = 5 + 15;
+/// Bytes behind a function of unknown size that are looked at, at most.
+const MOST_GAP: u64 = 64 << 10;
+
+/// The functions of a file that code of other functions jumps into: how far behind each one's beginning, and from where
+/// (one of the places).
+pub type Entrances = BTreeMap<FileAddr, BTreeMap<u64, FileAddr>>;
+
+/// In a file with more code only compilers' functions are expected, which are entered at their beginning.
+const MOST_CODE: u64 = 32 << 20;
+
+/// How the ends of a function can be noticed.
+///
+/// A part of it that the compiler has put elsewhere looks like a stranger where it has no name of its own (`strip`). Whoever
+/// it is that jumps into it: what is not replaced can be jumped to, and the entry is enough. Looked for in files of any size.
+///
+/// # Errors
+/// Why it must not be probed, if code elsewhere jumps into its beginning.
+pub fn ends(modules: &Modules, place: CodeRef) -> Result<Ends, String> {
+    ends_behind(modules, place, LONGEST_PATCH)
+}
+
+fn ends_behind(modules: &Modules, place: CodeRef, beginning: u64) -> Result<Ends, String> {
+    match of(modules, place).and_then(BTreeMap::first_key_value) {
+        None => Ok(Ends::ByReturns),
+        Some((&offset, _)) if offset >= beginning => Ok(Ends::Hidden),
+        Some((offset, from)) => Err(format!(
+            "the code at {from} jumps {offset} bytes behind its beginning"
+        )),
+    }
+}
+
+fn of(modules: &Modules, place: CodeRef) -> Option<&BTreeMap<u64, FileAddr>> {
+    let module = modules.get(place.module);
+    let image = module.image.as_ref()?;
+    let found = module.entrances.get_or_init(|| find(image));
+    found.get(&place.addr)
+}
+
+/// The addresses in the function's file to which code of other functions jumps in it. Not looked for in files with
+/// very much code.
+pub fn inside(modules: &Modules, place: CodeRef) -> Vec<FileAddr> {
+    if is_huge(modules, place.module) {
+        return Vec::new();
+    }
+    let image = modules.get(place.module).image.as_ref();
+    // An alternative entry's code is that of the function around it.
+    let function = image.and_then(|image| image.function_at(place.addr));
+    let addr = function.map_or(place.addr, |function| function.addr);
+    let function = CodeRef { addr, ..place };
+    let offsets = of(modules, function).into_iter().flat_map(BTreeMap::keys);
+    offsets
+        .map(|offset| FileAddr(addr.0.wrapping_add(*offset)))
+        .collect()
+}
+
+/// How the ends of f0 can be noticed, whose first bytes a jump replaces. Not looked for in files with very much code.
+///
+/// # Errors
+/// As [`ends`].
+pub fn ends_of_f0(modules: &Modules, place: CodeRef) -> Result<Ends, String> {
+    match is_huge(modules, place.module) {
+        true => Ok(Ends::ByReturns),
+        false => ends_behind(modules, place, LONGEST_JUMP),
+    }
+}
+
+fn is_huge(modules: &Modules, module: ModuleId) -> bool {
+    let image = modules.get(module).image.as_ref();
+    let segments = image.iter().flat_map(|image| image.segments());
+    let code = segments.filter(|segment| segment.executable);
+    let sizes = code.map(|segment| segment.file_size);
+    sizes.fold(0, u64::saturating_add) > MOST_CODE
+}
+
+/// A stretch of code, and the function that it belongs to.
+struct Stretch {
+    start: u64,
+    end: u64,
+    function: FileAddr,
+}
+
+fn find(image: &Image) -> Entrances {
+    let stretches = stretches(image);
+    let at = |addr: u64| {
+        let after = stretches.partition_point(|stretch| stretch.start <= addr);
+        let stretch = stretches.get(after.checked_sub(1)?)?;
+        (addr < stretch.end).then_some(stretch)
+    };
+    let mut found = Entrances::new();
+    for stretch in &stretches {
+        let len = stretch.end - stretch.start;
+        let Some(bytes) = image.bytes_at(FileAddr(stretch.start), len) else {
+            continue;
+        };
+        for (from, to) in direct_jumps(&bytes, stretch.start) {
+            let Some(target) = at(to) else { continue };
+            let is_entrance = target.function != stretch.function && to != target.function.0;
+            if is_entrance {
+                // A cold part may lie before the function; nothing of it is its beginning.
+                let offset = to.wrapping_sub(target.function.0);
+                let known = found.entry(target.function).or_default();
+                known.entry(offset).or_insert(FileAddr(from));
+            }
+        }
+    }
+    found
+}
+
+/// All code by its function, sorted. What lies behind a function belongs to it up to the next one.
+fn stretches(image: &Image) -> Vec<Stretch> {
+    let mut parts: Vec<(u64, Option<u64>, FileAddr)> = Vec::new();
+    for function in image.functions() {
+        let end = function.range().map(|range| range.end.0);
+        parts.push((function.addr.0, end, function.addr));
+        let cold = function.cold_parts.iter();
+        parts.extend(cold.map(|part| (part.start.0, Some(part.end.0), function.addr)));
+    }
+    parts.sort_unstable();
+    parts.dedup_by_key(|&mut (start, ..)| start);
+    let next: Vec<u64> = parts.iter().skip(1).map(|&(start, ..)| start).collect();
+    parts
+        .into_iter()
+        .zip(next.into_iter().map(Some).chain([None]))
+        .map(|((start, end, function), next)| {
+            let known = end.unwrap_or(start);
+            let gap = known.saturating_add(MOST_GAP);
+            let end = next.map_or(known, |next| next.min(gap));
+            Stretch {
+                start,
+                end,
+                function,
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use darc_symbols::DebugSearch;
+
+    use super::*;
+    use crate::assembled;
+
+    /// An ELF file of nothing but headers: executable segments of these sizes.
+    fn headers(sizes: &[u64]) -> Vec<u8> {
+        let mut bytes = vec![0; 64 + 56 * sizes.len()];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, b"\x7fELF\x02\x01\x01");
+        // e_type, e_machine, e_version; e_phoff; e_phentsize, e_phnum.
+        put(16, &[2, 0, 62, 0, 1]);
+        put(32, &[64]);
+        put(54, &[56, 0, sizes.len() as u8]);
+        for (at, size) in (64..).step_by(56).zip(sizes) {
+            // p_type and p_flags; p_filesz and p_memsz.
+            put(at, &[1, 0, 0, 0, 5]);
+            put(at + 32, &size.to_le_bytes());
+            put(at + 40, &size.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn sizes_that_wrap_are_huge() {
+        for (sizes, huge) in [
+            (&[1_u64 << 63, 1 << 63][..], true),
+            (&[MOST_CODE, 1], true),
+            (&[MOST_CODE], false),
+        ] {
+            let search = DebugSearch::nowhere();
+            let image = Image::from_bytes(headers(sizes), Path::new("/huge"), &search).unwrap();
+            let mut modules = Modules::default();
+            let module = modules.intern("/huge", None, Some(image));
+            assert_eq!(is_huge(&modules, module), huge, "{sizes:x?}");
+        }
+    }
+
+    #[test]
+    fn many_entrances_of_one_function_take_no_time() {
+        let many = 60_000;
+        let text = format!(
+            ".text\n.globl a, b\n.type a,@function\n.type b,@function\n\
+             b: .fill {many},1,0x90\nret\n.size b,.-b\n\
+             a: .set at,{many}\n.rept {many}\njmp b+at\n.set at,at-1\n.endr\nret\n.size a,.-a\n"
+        );
+        let image = assembled::image(&text, &["-static", "-Wl,-e,a"]);
+        let found = find(&image);
+        let b = image.symbol("b").unwrap();
+        let offsets: Vec<u64> = found[&b].keys().copied().collect();
+        assert_eq!(offsets, (1..=many).collect::<Vec<u64>>());
+        assert_eq!(found.len(), 1);
+    }
+}

@@ -1,0 +1,89 @@
+//! Functions of the run-time libraries at which the engine has to act: unwinders, catch handlers, the
+//! dynamic linker's notification.
+//!
+//! Names: Itanium C++ ABI (exception handling), the GNU C library's `link.h` (`r_brk`).
+
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::plan::Plan;
+
+use crate::modules::{CodeRef, ModuleId, Modules};
+
+const UNWINDERS: [&str; 5] = [
+    "_Unwind_RaiseException",
+    "_Unwind_Resume",
+    "_Unwind_Resume_or_Rethrow",
+    "_Unwind_ForcedUnwind",
+    "_Unwind_Backtrace",
+];
+const CATCHERS: [&str; 1] = ["__cxa_begin_catch"];
+const FINDERS: [&str; 1] = ["_Unwind_Find_FDE"];
+const LOADER: &str = "_dl_debug_state";
+
+/// Where the hooks are in the current process.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Hooks {
+    unwinders: Vec<TargetAddr>,
+    catchers: Vec<TargetAddr>,
+    finders: Vec<TargetAddr>,
+    loader: Option<TargetAddr>,
+}
+
+impl Hooks {
+    /// Finds the hooks in the modules that are loaded now.
+    #[must_use]
+    pub fn find(modules: &Modules) -> Hooks {
+        let mut hooks = Hooks::default();
+        for (index, id) in modules.loaded().into_iter().enumerate() {
+            let path = &modules.get(id).path;
+            let file = path.rsplit('/').next().unwrap_or_default();
+            // A statically linked program brings its own.
+            let unwinds = ["libgcc_s", "libunwind", "libstdc++", "libc++abi"]
+                .iter()
+                .any(|name| file.starts_with(name));
+            if unwinds || index == 0 {
+                let find = |names: &[&str], found: &mut Vec<TargetAddr>| {
+                    found.extend(names.iter().filter_map(|name| locate(modules, id, name)));
+                };
+                find(&UNWINDERS, &mut hooks.unwinders);
+                find(&CATCHERS, &mut hooks.catchers);
+                find(&FINDERS, &mut hooks.finders);
+            }
+            if file.starts_with("ld-") || file.starts_with("ld.") {
+                hooks.loader = hooks.loader.or_else(|| locate(modules, id, LOADER));
+            }
+        }
+        hooks
+    }
+
+    /// Whether a dynamic linker announces what it loads.
+    #[must_use]
+    pub fn announce_libraries(&self) -> bool {
+        self.loader.is_some()
+    }
+
+    /// Those of a program that a dynamic linker has loaded.
+    #[cfg(test)]
+    pub(crate) fn with_loader() -> Hooks {
+        Hooks {
+            loader: Some(TargetAddr(0x1000)),
+            ..Hooks::default()
+        }
+    }
+
+    /// A plan of the hooks alone.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        Plan {
+            unwinders: self.unwinders.clone(),
+            catchers: self.catchers.clone(),
+            finders: self.finders.clone(),
+            loader: self.loader,
+            ..Plan::default()
+        }
+    }
+}
+
+fn locate(modules: &Modules, module: ModuleId, name: &str) -> Option<TargetAddr> {
+    let addr = modules.get(module).image.as_ref()?.symbol(name)?;
+    modules.locate(CodeRef { module, addr })
+}

@@ -1,0 +1,183 @@
+//! Which of the functions that are loaded a name means.
+
+use darc_symbols::{Candidate, FileAddr, Image, LookupError, MatchRank, NameSpec};
+
+use crate::modules::{ANONYMOUS, CodeRef, ModuleId, Modules};
+
+/// The one function that a name means, or that begins at an address.
+///
+/// # Errors
+/// Why there is not exactly one such function.
+pub fn resolve(modules: &Modules, spec: &NameSpec) -> Result<CodeRef, LookupError> {
+    match spec {
+        NameSpec::Address(addr) => modules.entry(*addr),
+        NameSpec::ModuleAddress { module, addr } if module == ANONYMOUS => modules.entry(addr.0),
+        _ => find(modules, spec).or_else(|error| find_made(modules, spec, error)),
+    }
+}
+
+/// Looks a function up among the code that the program has made; `error` is why there is none in a file.
+fn find_made(
+    modules: &Modules,
+    spec: &NameSpec,
+    error: LookupError,
+) -> Result<CodeRef, LookupError> {
+    if !matches!(
+        error,
+        LookupError::NotFound { .. } | LookupError::NoSuchModule { .. }
+    ) {
+        return Err(error);
+    }
+    let found = modules.made().find(&spec.to_string());
+    match found.as_slice() {
+        [] => Err(error),
+        [(addr, _)] => modules.entry(*addr),
+        several => Err(LookupError::Ambiguous {
+            name: spec.to_string(),
+            candidates: several
+                .iter()
+                .map(|(addr, name)| Candidate {
+                    name: name.clone(),
+                    module: ANONYMOUS.to_owned(),
+                    addr: FileAddr(*addr),
+                    file: None,
+                    line: None,
+                })
+                .collect(),
+        }),
+    }
+}
+
+/// The functions by whose calls the program says something: all copies of one.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_marker(modules: &Modules, spec: &NameSpec) -> Result<Vec<CodeRef>, LookupError> {
+    let copies = weak_copies(modules, spec);
+    match copies.is_empty() {
+        true => resolve(modules, spec).map(|place| vec![place]),
+        false => Ok(copies),
+    }
+}
+
+/// The one function that a name means.
+///
+/// The program's own function is meant before one of that name in a library, unless a library is named, or the name is the
+/// library's function's whole name and only the end of the program's.
+///
+/// # Errors
+/// Why there is not exactly one such function.
+fn find(modules: &Modules, spec: &NameSpec) -> Result<CodeRef, LookupError> {
+    let loaded = loaded(modules);
+    let images: Vec<&Image> = loaded.iter().map(|&(_, image)| image).collect();
+    let searched = match own_is_meant(spec, &images) {
+        true => &images[..1],
+        false => &images[..],
+    };
+    let (index, addr) = darc_symbols::resolve(spec, searched)?;
+    let module = loaded[index].0;
+    Ok(CodeRef { module, addr })
+}
+
+/// All that a name means, where these are weak functions of one symbol, one a file: copies that the linker made of one in
+/// each file, and which of them is called is nothing that a name tells. Empty otherwise.
+fn weak_copies(modules: &Modules, spec: &NameSpec) -> Vec<CodeRef> {
+    let loaded = loaded(modules);
+    let images: Vec<&Image> = loaded.iter().map(|&(_, image)| image).collect();
+    let copies = weak_among(spec, &images).into_iter();
+    copies
+        .map(|(index, addr)| CodeRef {
+            module: loaded[index].0,
+            addr,
+        })
+        .collect()
+}
+
+fn loaded(modules: &Modules) -> Vec<(ModuleId, &Image)> {
+    let ids = modules.loaded().into_iter();
+    ids.filter_map(|id| Some((id, modules.get(id).image.as_ref()?)))
+        .collect()
+}
+
+/// Whether a function of the program, the first of the files, is meant, whatever others there are.
+fn own_is_meant(spec: &NameSpec, images: &[&Image]) -> bool {
+    let rank = |image: &Image| image.find(spec).first().map(|found| found.rank);
+    let Some((program, libraries)) = images.split_first() else {
+        return false;
+    };
+    let mut others = libraries.iter().filter_map(|image| rank(image));
+    rank(program).is_some_and(|own| own < MatchRank::Tail || others.all(|other| own <= other))
+}
+
+fn weak_among(spec: &NameSpec, images: &[&Image]) -> Vec<(usize, FileAddr)> {
+    let mut symbol = None;
+    let mut copies = Vec::new();
+    for (index, image) in images.iter().enumerate() {
+        match image.find(spec).as_slice() {
+            [] => {}
+            [found]
+                if found.rank < MatchRank::Tail
+                    && found.function.is_weak()
+                    && *symbol.get_or_insert(found.symbol) == found.symbol =>
+            {
+                copies.push((index, found.function.addr));
+            }
+            _ => return Vec::new(),
+        }
+    }
+    copies
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::assembled;
+
+    /// A library of functions that do nothing; a name with `weak ` in front is a weak symbol's.
+    fn library(names: &[&str]) -> Image {
+        let functions = names.iter().map(|name| match name.strip_prefix("weak ") {
+            Some(name) => format!(".weak {name}\n.type {name},@function\n{name}: ret\n"),
+            None => format!(".globl {name}\n.type {name},@function\n{name}: ret\n"),
+        });
+        let text = format!(".text\n{}", functions.collect::<String>());
+        assembled::image(&text, &["-shared"])
+    }
+
+    fn spec(name: &str) -> NameSpec {
+        NameSpec::parse(name).unwrap()
+    }
+
+    #[test]
+    fn the_end_of_a_name_in_the_program_is_not_before_the_whole_name_in_a_library() {
+        // ns::work(int) and ns::other(int)
+        let program = library(&["_ZN2ns4workEi", "_ZN2ns5otherEi", "same"]);
+        let library = library(&["work", "same", "_ZN3lib5otherEi"]);
+        let images = [&program, &library];
+        for (name, own) in [
+            ("work", false),
+            ("ns::work", true),
+            ("other", true),
+            ("same", true),
+            ("absent", false),
+        ] {
+            assert_eq!(own_is_meant(&spec(name), &images), own, "{name}");
+        }
+        assert!(own_is_meant(&spec("work"), &[&program]));
+    }
+
+    #[test]
+    fn copies_of_a_weak_function_are_all_meant() {
+        let with = library(&["weak mark", "weak other"]);
+        let too = library(&["weak mark", "other"]);
+        let without = library(&["nothing"]);
+        let images = [&without, &with, &too];
+        let addr = |image: &Image| image.symbol("mark").unwrap();
+        assert_eq!(
+            weak_among(&spec("mark"), &images),
+            [(1, addr(&with)), (2, addr(&too))]
+        );
+        // One of them is no copy.
+        assert_eq!(weak_among(&spec("other"), &images), []);
+        assert_eq!(weak_among(&spec("absent"), &images), []);
+    }
+}

@@ -1,0 +1,293 @@
+//! One process that is measured: its files, their code, how far it has started, and the engine that measures it.
+//!
+//! Whatever is measured, the life of the process is followed here: libraries come and go, it runs another program, it
+//! ends, the person or the time that was given ends the measurement.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::{Engine, Notice, Refused};
+use darc_tracer::maps;
+use darc_tracer::plan::Plan;
+use darc_tracer::threads::SignalMasks;
+use nix::sys::signal::Signal;
+
+use crate::code::{CodeCache, Scanned};
+use crate::hooks::Hooks;
+use crate::modules::{CodeRef, Modules};
+use crate::plt::{Destination, behind_plt};
+use crate::startup::{Changes, Libraries, Startup};
+use crate::verify::{Compared, Touched};
+use crate::{Ending, Limits, ProcessError, ending};
+
+/// A warning of measurements that end with [`Ending::Exec`].
+const EXECUTED: &str = "the target executed another program; measuring ended there";
+
+/// What a process did since the last look at it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Nothing that matters here.
+    Nothing,
+    /// Libraries came or went; what is loaded now has been read.
+    CodeChanged,
+    /// The measurement is over.
+    Ended(Ending),
+}
+
+/// A process, and the engine that has charge of it.
+pub struct Process<'a, E: Engine + ?Sized = dyn Engine> {
+    pid: i32,
+    modules: &'a mut Modules,
+    engine: Box<E>,
+    code: RefCell<CodeCache>,
+    hooks: Hooks,
+    startup: Startup,
+    touched: Touched,
+    warnings: Vec<String>,
+    /// Whether all probes were taken away.
+    is_restored: bool,
+}
+
+impl<'a, E: Engine + ?Sized> Process<'a, E> {
+    /// Takes charge of a process that the engine has attached to or started. `modules` outlive it.
+    #[must_use]
+    pub fn new(
+        pid: i32,
+        modules: &'a mut Modules,
+        engine: Box<E>,
+        libraries: Libraries,
+    ) -> Process<'a, E> {
+        Process {
+            pid,
+            modules,
+            engine,
+            code: RefCell::default(),
+            hooks: Hooks::default(),
+            startup: Startup::of(libraries),
+            touched: Touched::default(),
+            warnings: Vec::new(),
+            is_restored: false,
+        }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Its files.
+    #[must_use]
+    pub fn modules(&self) -> &Modules {
+        self.modules
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// The engine, to be told something.
+    pub fn engine_mut(&mut self) -> &mut E {
+        &mut self.engine
+    }
+
+    /// Whether it has the libraries that it starts with.
+    #[must_use]
+    pub fn libraries(&self) -> Libraries {
+        self.startup.libraries()
+    }
+
+    /// Which changes of its libraries are behind it.
+    #[must_use]
+    pub fn changes(&self) -> Changes {
+        self.startup.changes()
+    }
+
+    /// A function of it was called: what comes before that is there, however it was announced.
+    pub fn was_called(&mut self) {
+        self.startup.called();
+    }
+
+    /// Does not end it, whatever becomes of measuring it: it is of use to others.
+    pub fn spare(&mut self) {
+        self.startup.spare();
+    }
+
+    /// Forgets where its files lie.
+    pub fn unload(&mut self) {
+        self.modules.unload();
+    }
+
+    /// A plan of nothing but what the engine needs for its own sake.
+    #[must_use]
+    pub fn hooks(&self) -> Plan {
+        self.hooks.plan()
+    }
+
+    /// Reads what is loaded. False when the process is just ending: the next poll says how.
+    ///
+    /// # Errors
+    /// When no probe may be put into it.
+    pub fn refresh(&mut self) -> Result<bool, ProcessError> {
+        let Ok(new) = self.modules.refresh(self.pid) else {
+            return Ok(false);
+        };
+        if self.modules.loaded().is_empty() {
+            return Ok(false);
+        }
+        check_program(self.modules)?;
+        if new || self.hooks == Hooks::default() {
+            self.hooks = Hooks::find(self.modules);
+        }
+        self.code.get_mut().clear();
+        self.startup.looked(&self.hooks);
+        Ok(true)
+    }
+
+    /// Whether it has lost its memory, or is about to: its files can no longer be read then.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        let mapped = maps::read(self.pid).is_ok_and(|mappings| !mappings.is_empty());
+        let masks = SignalMasks::of(self.pid);
+        let killed = masks.is_none_or(|masks| masks.is_pending(Signal::SIGKILL as i32));
+        !mapped || killed
+    }
+
+    /// The function that begins at `entry`, as it is without probes.
+    ///
+    /// # Errors
+    /// Why its code cannot be had, for people.
+    pub fn scan(&self, entry: TargetAddr) -> Result<Arc<Scanned>, String> {
+        let mut code = self.code.borrow_mut();
+        code.scan(entry, self.modules, self.engine.as_ref())
+    }
+
+    /// Where calls of a function come to.
+    ///
+    /// # Errors
+    /// When its file is not loaded, for people.
+    pub fn destination(&self, place: CodeRef) -> Result<Destination, String> {
+        let path = || &self.modules.get(place.module).path;
+        let addr = self.modules.locate(place);
+        let addr = addr.ok_or_else(|| format!("{} is not loaded", path()))?;
+        Ok(behind_plt(self.modules, self.engine.as_ref(), addr, place))
+    }
+
+    /// Brings its probes to the plan. Returns what was refused: nothing where the process has just ended, which the next
+    /// poll tells.
+    ///
+    /// # Errors
+    /// When it cannot be instrumented at all.
+    pub fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>, ProcessError> {
+        self.touched.add(plan, self.modules);
+        tracing::debug!(
+            target: "process",
+            functions = plan.functions.len(),
+            sites = plan.functions.iter().map(|it| it.sites.len()).sum::<usize>(),
+            edges = plan.edges.len(),
+            "planned probes"
+        );
+        let refused = match self.engine.apply(plan) {
+            Err(error) if error.is_gone() => return Ok(Vec::new()),
+            refused => refused?,
+        };
+        for Refused { addr, reason } in &refused {
+            tracing::debug!(target: "process", %addr, %reason, "refused a probe");
+        }
+        Ok(refused)
+    }
+
+    /// Lets it run on for a while, as `measure` has the engine do it, and says what has happened.
+    ///
+    /// # Errors
+    /// When it can no longer be traced for another reason than its end, or no probe may be put into what it runs now.
+    pub fn poll(
+        &mut self,
+        limits: Limits<'_>,
+        measure: impl FnOnce(&mut E, &Modules) -> darc_tracer::Result<Option<Notice>>,
+    ) -> Result<Event, ProcessError> {
+        self.startup.goes_on();
+        let notice = measure(&mut self.engine, self.modules)?;
+        if let Some(notice) = notice {
+            tracing::debug!(target: "process", pid = self.pid, ?notice, "the engine noticed");
+        }
+        match notice {
+            None => Ok(self.over(limits).map_or(Event::Nothing, Event::Ended)),
+            Some(Notice::LibrariesChanged) => {
+                self.startup.noticed();
+                Ok(match self.refresh()? {
+                    true => Event::CodeChanged,
+                    false => Event::Nothing,
+                })
+            }
+            Some(Notice::Exec) => {
+                self.warnings.push(EXECUTED.to_owned());
+                Ok(Event::Ended(Ending::Exec))
+            }
+            Some(Notice::Exited(status)) => Ok(Event::Ended(Ending::Exited(status))),
+            Some(Notice::Killed(signal)) => Ok(Event::Ended(Ending::Killed(signal))),
+        }
+    }
+
+    /// What ends the measurement although the process goes on.
+    fn over(&self, limits: Limits<'_>) -> Option<Ending> {
+        let marked = |mark| self.engine.marked(mark) > 0 || limits.interrupts.asked(mark);
+        match limits.until {
+            Some(mark) if marked(mark) => Some(Ending::Marked),
+            _ => limits.reached(),
+        }
+    }
+
+    /// Lets the process go. One that was started in vain is ended before.
+    ///
+    /// # Errors
+    /// Those of `outcome`, and what could not be put back in a process that runs on.
+    pub fn finish<T: From<Ending>>(
+        &mut self,
+        outcome: Result<T, ProcessError>,
+    ) -> Result<T, ProcessError> {
+        let outcome = self.startup.judge(self.pid, outcome);
+        let restored = self.engine.finish();
+        let left = ending::left_behind(self.pid, &restored);
+        tracing::debug!(target: "process", pid = self.pid, ?restored, "let go");
+        self.is_restored = left.is_none();
+        self.warnings.extend(left);
+        self.warnings.extend(ending::heirs(self.pid));
+        ending::finish(outcome, self.engine.end(), restored)
+    }
+
+    /// Compares all code of the modules that had probes with their files, once the process was let go.
+    #[must_use]
+    pub fn compare_code(&self) -> Compared {
+        match self.is_restored && self.engine.end().is_none() {
+            true => self.touched.compare(self.pid, self.modules),
+            false => Compared::default(),
+        }
+    }
+
+    /// Problems with its files, once each.
+    pub fn take_file_warnings(&mut self) -> Vec<String> {
+        self.modules.take_warnings()
+    }
+
+    /// What the person should know of its life.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.warnings)
+    }
+}
+
+/// Refuses programs in which no probe may be put.
+fn check_program(modules: &Modules) -> Result<(), ProcessError> {
+    let program = modules.loaded().first().copied();
+    let image = program.and_then(|id| modules.get(id).image.as_ref());
+    match image.is_some_and(darc_symbols::Image::is_go) {
+        true => Err(ProcessError::Unsuitable(
+            "the target is a Go program: its run-time moves stacks and checks return addresses, which probes would break"
+                .to_owned(),
+        )),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,122 @@
+//! Unwinding: which functions are on a thread's stack.
+//!
+//! The unwind tables of the loaded files lead from frame to frame (LSB 5.0 core, 10.6), functions without
+//! one by the frame pointer.
+
+use darc_symbols::FileAddr;
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::stacks::Stack;
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
+
+use crate::modules::{CodeRef, ModuleId, Modules};
+
+/// A deeper stack is cut: nobody descends so far.
+const MOST_FRAMES: usize = 256;
+
+/// One frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StackFrame {
+    /// The function, by its entry.
+    pub function: CodeRef,
+    /// Where its callee returns to; for the innermost frame where it is.
+    pub at: TargetAddr,
+    /// The stack pointer in it, which tells this call of the function from others.
+    pub sp: u64,
+}
+
+/// Unwinds stacks of one process.
+pub struct Unwinder {
+    unwinder: UnwinderX86_64<Vec<u8>>,
+    cache: CacheX86_64,
+}
+
+impl std::fmt::Debug for Unwinder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unwinder").finish_non_exhaustive()
+    }
+}
+
+impl Unwinder {
+    /// Reads the unwind tables of what is loaded.
+    #[must_use]
+    pub fn new(modules: &Modules) -> Unwinder {
+        let mut unwinder = UnwinderX86_64::new();
+        for (start, end, id) in modules.ranges() {
+            if let Some(module) = module(modules, start, end, id) {
+                unwinder.add_module(module);
+            }
+        }
+        Unwinder {
+            unwinder,
+            cache: CacheX86_64::new(),
+        }
+    }
+
+    /// The frames of a stack, innermost first, as far as they lead; `modules` are those of [`Unwinder::new`].
+    #[must_use]
+    pub fn frames(&mut self, modules: &Modules, stack: &Stack) -> Vec<StackFrame> {
+        let mut registers = UnwindRegsX86_64::new(stack.rip.0, stack.rsp, stack.rbp);
+        let mut address = FrameAddress::from_instruction_pointer(stack.rip.0);
+        let mut frames = Vec::new();
+        while frames.len() < MOST_FRAMES {
+            let Some(function) = function(modules, address.address_for_lookup()) else {
+                break;
+            };
+            frames.push(StackFrame {
+                function,
+                at: TargetAddr(address.address()),
+                sp: registers.sp(),
+            });
+            let before = registers.sp();
+            let next =
+                self.unwinder
+                    .unwind_frame(address, &mut registers, &mut self.cache, &mut |addr| {
+                        stack.word(addr).ok_or(())
+                    });
+            match next
+                .ok()
+                .flatten()
+                .and_then(FrameAddress::from_return_address)
+            {
+                // Damaged tables must not lead in circles.
+                Some(next) if registers.sp() > before => address = next,
+                _ => break,
+            }
+        }
+        frames
+    }
+}
+
+fn function(modules: &Modules, addr: u64) -> Option<CodeRef> {
+    let place = modules.place(TargetAddr(addr))?;
+    let image = modules.get(place.module).image.as_ref()?;
+    let function = image.function_at(place.addr)?;
+    Some(CodeRef {
+        module: place.module,
+        addr: FileAddr(function.addr.0),
+    })
+}
+
+fn module(modules: &Modules, start: u64, end: u64, id: ModuleId) -> Option<Module<Vec<u8>>> {
+    let known = modules.get(id);
+    let image = known.image.as_ref()?;
+    let (eh_frame_at, eh_frame) = image.section(".eh_frame")?;
+    let text = image.section(".text");
+    let range = |range: darc_symbols::AddrRange| range.start.0..range.end.0;
+    let bias = modules
+        .locate(CodeRef {
+            module: id,
+            addr: FileAddr(0),
+        })?
+        .0;
+    let info = ExplicitModuleSectionInfo {
+        base_svma: 0,
+        text_svma: text.as_ref().map(|(at, _)| range(*at)),
+        text: text.map(|(_, bytes)| bytes),
+        eh_frame_svma: Some(range(eh_frame_at)),
+        eh_frame: Some(eh_frame),
+        ..ExplicitModuleSectionInfo::default()
+    };
+    Some(Module::new(known.path.clone(), start..end, bias, info))
+}

@@ -1,0 +1,189 @@
+//! What an earlier run has seen and this one has not: a resumed analysis loses nothing that its file had.
+//!
+//! Counts, decisions and calls go on in the analysis itself. Names, lines, arguments and waits are of the run that saw them;
+//! where this one saw none, those of the earlier one stand.
+
+use super::model::{Focus, Frame, FtreeNode, PeakEntry, Report, RootCauseEntry};
+
+impl Report {
+    /// Takes over from the results that the analysis went on with what this run did not see.
+    #[must_use]
+    pub fn after(mut self, earlier: &Report) -> Report {
+        peaks(&mut self.peaks, &earlier.peaks);
+        node(&mut self.ftree, &earlier.ftree);
+        self.f0.name = name(&self.f0.name, &earlier.f0.name);
+        self.f0.file = self.f0.file.or_else(|| earlier.f0.file.clone());
+        self.f0.line = self.f0.line.or(earlier.f0.line);
+        if self.values.is_empty() {
+            self.values.clone_from(&earlier.values);
+        }
+        for focus in &mut self.focus {
+            let is_same = |other: &&Focus| {
+                let (one, other) = (&focus.function, &other.function);
+                one.module == other.module && one.offset == other.offset
+            };
+            if let Some(earlier) = earlier.focus.iter().find(is_same) {
+                self::focus(focus, earlier);
+            }
+        }
+        self
+    }
+}
+
+fn focus(focus: &mut Focus, earlier: &Focus) {
+    peaks(&mut focus.peaks, &earlier.peaks);
+    node(&mut focus.ftree, &earlier.ftree);
+    if focus.values.is_empty() {
+        focus.values.clone_from(&earlier.values);
+    }
+}
+
+/// Peaks keep their numbers when an analysis goes on.
+fn peaks(peaks: &mut [PeakEntry], earlier: &[PeakEntry]) {
+    for peak in peaks {
+        let Some(earlier) = earlier.iter().find(|other| other.peak == peak.peak) else {
+            continue;
+        };
+        if peak.example.is_none() {
+            peak.example.clone_from(&earlier.example);
+        }
+        let ops = |peak: &PeakEntry| peak.off_cpu.as_ref().map_or(0, |off_cpu| off_cpu.ops);
+        if ops(peak) < ops(earlier) {
+            peak.off_cpu.clone_from(&earlier.off_cpu);
+        }
+        for cause in &mut peak.root_causes {
+            let is_same = |other: &&RootCauseEntry| is_same_path(cause, other);
+            if let Some(earlier) = earlier.root_causes.iter().find(is_same) {
+                root_cause(cause, earlier);
+            }
+        }
+    }
+}
+
+/// Whether both go by the same calls. Names may be known to one of them only.
+fn is_same_path(one: &RootCauseEntry, other: &RootCauseEntry) -> bool {
+    let calls = |cause: &RootCauseEntry| {
+        let frames = cause.frames.iter().skip(1);
+        let calls = frames.map(|frame| match &frame.call_site {
+            Some(site) => site.to_string(),
+            None => frame.name.clone(),
+        });
+        calls.collect::<Vec<_>>()
+    };
+    one.kind == other.kind && calls(one) == calls(other)
+}
+
+fn root_cause(cause: &mut RootCauseEntry, earlier: &RootCauseEntry) {
+    if cause.arguments.is_empty() {
+        cause.arguments.clone_from(&earlier.arguments);
+    }
+    let count = |cause: &RootCauseEntry| cause.waits.as_ref().map_or(0, |waits| waits.count);
+    if count(cause) < count(earlier) {
+        cause.waits.clone_from(&earlier.waits);
+    }
+    if cause.narrowed.is_none() {
+        cause.narrowed.clone_from(&earlier.narrowed);
+    }
+    for (frame, earlier) in cause.frames.iter_mut().zip(&earlier.frames) {
+        self::frame(frame, earlier);
+    }
+    let names = cause.frames.iter().map(|frame| frame.name.clone());
+    cause.path = names.collect();
+}
+
+fn frame(frame: &mut Frame, earlier: &Frame) {
+    frame.name = name(&frame.name, &earlier.name);
+    if frame.file.is_none() {
+        frame.file.clone_from(&earlier.file);
+        frame.line = earlier.line;
+        frame.inlined_from.clone_from(&earlier.inlined_from);
+    }
+}
+
+fn node(node: &mut FtreeNode, earlier: &FtreeNode) {
+    let mut below = vec![(node, earlier)];
+    while let Some((node, earlier)) = below.pop() {
+        node.name = name(&node.name, &earlier.name);
+        if node.callee_file.is_none() {
+            node.callee_file.clone_from(&earlier.callee_file);
+            node.callee_line = earlier.callee_line;
+        }
+        if node.file.is_none() {
+            node.file.clone_from(&earlier.file);
+            node.line = earlier.line;
+        }
+        // Calls keep their order, and new ones come behind them.
+        let mut others = earlier.children.iter();
+        for child in &mut node.children {
+            let is_same = |other: &&FtreeNode| {
+                (&child.site, child.kind, &child.callee) == (&other.site, other.kind, &other.callee)
+            };
+            let left = others.clone();
+            match others.find(is_same) {
+                Some(earlier) => below.push((child, earlier)),
+                None => others = left,
+            }
+        }
+    }
+}
+
+/// A name, unless it is a mere place and the other is more than that.
+fn name(now: &str, earlier: &str) -> String {
+    let is_place = |name: &str| name.contains("+0x");
+    match is_place(now) && !is_place(earlier) {
+        true => earlier.to_owned(),
+        false => now.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fixture;
+    use crate::model::{ArgumentEntry, Report, WaitsEntry};
+
+    /// What a run knows that saw the process, and what one knows that saw nothing of it.
+    fn seen_and_unseen() -> (Report, Report) {
+        let mut seen = fixture::report(30_000);
+        let cause = &mut seen.peaks[1].root_causes[0];
+        cause.waits = Some(WaitsEntry {
+            count: 21,
+            ..WaitsEntry::default()
+        });
+        cause.arguments = vec![ArgumentEntry {
+            value: "/var/log".to_owned(),
+            count: 21,
+            of: 21,
+        }];
+        let mut unseen = seen.clone();
+        let cause = &mut unseen.peaks[1].root_causes[0];
+        (cause.waits, cause.arguments) = (None, Vec::new());
+        for frame in &mut cause.frames {
+            (frame.file, frame.line) = (None, None);
+            frame.inlined_from.clear();
+        }
+        cause.frames[1].name = "store+0x2000".to_owned();
+        cause.path[1] = "store+0x2000".to_owned();
+        unseen.peaks[0].example = None;
+        (seen, unseen)
+    }
+
+    #[test]
+    fn what_an_earlier_run_has_seen_stands() {
+        let (seen, unseen) = seen_and_unseen();
+        assert_ne!(seen, unseen);
+        assert_eq!(unseen.after(&seen), seen);
+    }
+
+    #[test]
+    fn what_this_run_has_seen_is_not_replaced() {
+        let (seen, unseen) = seen_and_unseen();
+        assert_eq!(seen.clone().after(&unseen), seen);
+        let mut other = unseen;
+        other.peaks[1].root_causes[0].frames[1].call_site = None;
+        let known = other.clone().after(&seen);
+        assert!(
+            known.peaks[1].root_causes[0].waits.is_none(),
+            "another path"
+        );
+    }
+}

@@ -1,0 +1,627 @@
+//! What `run`, `attach` and `resume` have in common: everything but where the process comes from.
+
+mod checking;
+pub mod engines;
+mod following;
+pub mod running;
+mod standing;
+
+use std::ffi::OsString;
+use std::time::Instant;
+
+use darc_analysis::Params;
+use darc_process::clock::Moment;
+use darc_process::modules::Modules;
+use darc_process::{Ending, Level, Libraries, Limits, Process, ProcessError};
+use darc_report::model::{Ended, Report, Target};
+use darc_report::text;
+use darc_symbols::NameSpec;
+use darc_tracer::engine::Engine;
+use darc_tracer::launch::launch;
+use darc_tracer::plan::Mark;
+use nix::sys::signal::SigSet;
+
+use engines::Calibrated;
+use running::{Running, Start};
+use standing::Standing;
+
+use crate::command::shared::style::style_of;
+use crate::command::shared::target::{claim, command_line, shown, tracing_failed};
+use crate::command::shared::{saved, started};
+use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::{BeginOption, Common, EngineChoice, ProfileCheck, Verbosity};
+use crate::output::{Output, print};
+use crate::session::asynchronous::Serving;
+use crate::session::catalog::Catalog;
+use crate::session::descent::investigation::Investigation;
+use crate::session::markers::{self, Begin};
+use crate::session::onlooker::{Onlooker, Seen};
+use crate::session::{Session, summary, survey};
+use crate::terminal;
+use crate::terminal::interrupts::Interrupts;
+use crate::terminal::keys::Keys;
+use crate::terminal::live::{Progress, Screen};
+
+/// Whose stdout is it?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stdout {
+    /// Ours: the report goes there.
+    Ours,
+    /// The target's: the report goes to stderr, as perf stat does.
+    Targets,
+}
+
+/// An analysis that is being conducted: what it needs from start to report.
+pub struct Conduct {
+    /// The files whose code processes run, of all processes.
+    pub modules: Modules,
+    /// The places in them that have numbers.
+    pub catalog: Catalog,
+    /// What is asked and known.
+    pub investigation: Investigation,
+    /// The signal mask that darc was started with.
+    pub mask: SigSet,
+    /// The person's signals.
+    pub interrupts: Interrupts,
+    /// Whether the functions that the threads began with are looked for, since nobody has named one.
+    pub chooses_f0: bool,
+    /// What is known of an f0 that runs already.
+    pub running: Option<Running>,
+    /// What f0 hands to other threads.
+    pub serving: Option<Serving>,
+    /// The results that a resumed analysis goes on with.
+    pub earlier: Option<Report>,
+    /// Whether the stored profile is checked before a resumed analysis goes on.
+    pub check: Option<ProfileCheck>,
+    /// What the analysis waits for.
+    begin: Option<Begin>,
+    /// Tells whoever asks where it stands; has the claim on the process.
+    pub standing: Option<Standing>,
+    pub engine: Calibrated,
+    pub progress: Progress,
+    pub since: Moment,
+    pub deadline: Option<Instant>,
+    pub common: Common,
+    stdout: Stdout,
+    output: Option<Output>,
+}
+
+impl Conduct {
+    /// Checks and prepares everything that needs no target.
+    ///
+    /// # Errors
+    /// When the name or the parameters make no sense, or the output cannot be written.
+    pub fn prepare(
+        f0: &str,
+        params: Params,
+        common: Common,
+        stdout: Stdout,
+    ) -> Result<Conduct, Failure> {
+        let spec = NameSpec::parse(f0).class(FailureKind::Usage)?;
+        let mut conduct = Conduct::with(Investigation::new(spec, params), common, stdout)?;
+        if let Some(range) = conduct.common.range {
+            let range = range.in_ticks(conduct.since.rate());
+            conduct.investigation.analysis.name_range(range);
+        }
+        Ok(conduct)
+    }
+
+    /// As [`Conduct::prepare`], going on with what is known already.
+    ///
+    /// # Errors
+    /// As [`Conduct::prepare`].
+    pub fn with(
+        mut investigation: Investigation,
+        common: Common,
+        stdout: Stdout,
+    ) -> Result<Conduct, Failure> {
+        investigation
+            .analysis
+            .params()
+            .validate()
+            .class(FailureKind::Usage)?;
+        let parse = |name: &String| NameSpec::parse(name).class(FailureKind::Usage);
+        let begin = match &common.begin {
+            Some(BeginOption::At(name)) => Some(Begin::At(parse(name)?)),
+            Some(BeginOption::OnSignal) => Some(Begin::OnSignal),
+            None => None,
+        };
+        investigation.preemption = common.preemption;
+        investigation.blocks = common.blocks;
+        investigation.max_sites = common.max_sites;
+        investigation.end_at = common.end_at.as_ref().map(parse).transpose()?;
+        if let Some(expression) = &common.value {
+            investigation.analysis.set_expression(expression.clone());
+        }
+        let serving = following::asked(&common, &investigation)?;
+        let functions = matches!(begin, Some(Begin::At(_))) || investigation.end_at.is_some();
+        if functions && common.engine == EngineChoice::Int3 {
+            return Err(Failure::usage(
+                "--begin-at and --end-at need the jump engine; leave out --engine int3, or send SIGUSR1 and SIGUSR2",
+            ));
+        }
+        let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
+        let interrupts = Interrupts::install().class(FailureKind::Other)?;
+        let output = Output::open(&common.output).class(FailureKind::File)?;
+        let engine = Calibrated::now(common.engine).class(FailureKind::Target)?;
+        investigation
+            .warnings
+            .extend(engine.doubt().map(str::to_owned));
+        let screen = match stdout {
+            Stdout::Ours => Screen::Own,
+            Stdout::Targets => Screen::SharedWithTarget,
+        };
+        Ok(Conduct {
+            modules: Modules::default(),
+            catalog: Catalog::default(),
+            investigation,
+            mask,
+            interrupts,
+            begin,
+            earlier: None,
+            check: None,
+            chooses_f0: false,
+            running: None,
+            serving,
+            standing: None,
+            stdout,
+            output: Some(output),
+            engine,
+            progress: Progress::new(common.verbosity, screen),
+            since: Moment::now(),
+            deadline: common.duration.map(|duration| Instant::now() + duration),
+            common,
+        })
+    }
+
+    /// Analyses a process that runs already.
+    ///
+    /// # Errors
+    /// When it cannot be traced or instrumented; it runs on.
+    pub fn attach(&mut self, pid: i32) -> Result<Ending, Failure> {
+        self.stand_for(pid, &[])?;
+        let earlier = self.unfinished_survey();
+        let ending = self.attach_claimed(pid);
+        self.keep_unfinished(earlier);
+        self.standing = None;
+        ending
+    }
+
+    fn attach_claimed(&mut self, pid: i32) -> Result<Ending, Failure> {
+        if self.begin.is_some() {
+            let engine = self.attach_engine(pid)?;
+            if let Some(ending) = self.wait_for_begin(pid, engine, Libraries::Loaded)? {
+                return Ok(ending);
+            }
+        }
+        self.attach_begun(pid)
+    }
+
+    /// Analyses a process that runs, from now on.
+    fn attach_begun(&mut self, pid: i32) -> Result<Ending, Failure> {
+        if let Some(check) = self.check.take() {
+            let engine = self.attach_engine(pid)?;
+            if let Some(ending) = self.check_profile(pid, engine, Libraries::Loaded, check)? {
+                return Ok(ending);
+            }
+        }
+        if self.running.is_some() {
+            return self.analyse_functions(pid, None);
+        }
+        if self.is_main() && (self.chooses(pid) || self.runs_already(pid)) {
+            return self.survey(pid, Start::Attached);
+        }
+        let engine = self.attach_engine(pid)?;
+        let ending = self
+            .session(pid, engine, Libraries::Loaded)
+            .map_err(Failure::from);
+        self.unless_running(pid, ending)
+    }
+
+    fn attach_engine(&self, pid: i32) -> Result<Box<dyn Engine>, Failure> {
+        self.engine
+            .attach(pid)
+            .map_err(|error| tracing_failed(&error, pid))
+    }
+
+    /// Waits until the analysis is to begin, and takes the marker's probe away. `Some` when something else
+    /// ended the wait.
+    fn wait_for_begin(
+        &mut self,
+        pid: i32,
+        engine: Box<dyn Engine>,
+        libraries: Libraries,
+    ) -> Result<Option<Ending>, Failure> {
+        let Some(begin) = &self.begin else {
+            return Ok(None);
+        };
+        let limits = Limits {
+            deadline: None,
+            interrupts: &self.interrupts,
+            until: Some(Mark::Begin),
+        };
+        let mut process = Process::new(pid, &mut self.modules, engine, libraries);
+        let waiting = || {
+            if self.common.verbosity != Verbosity::Quiet {
+                self.progress
+                    .print("darc: waiting for the beginning of the analysis");
+            }
+        };
+        let looks = |modules: &Modules, investigation: &Investigation| {
+            if let Some(standing) = &self.standing {
+                standing.look(Seen {
+                    naming: investigation.naming(modules, &self.catalog),
+                    investigation,
+                    serving: None,
+                    totals: None,
+                });
+            }
+        };
+        let outcome = markers::wait_for_begin(
+            &mut process,
+            begin,
+            &mut self.investigation,
+            limits,
+            waiting,
+            looks,
+        );
+        // The time that was given is the analysis'.
+        self.deadline = self.common.duration.map(|time| Instant::now() + time);
+        self.investigation.add_counters(process.engine().counters());
+        for warning in process.take_warnings() {
+            self.investigation.warn(warning);
+        }
+        Ok(outcome?)
+    }
+
+    fn check_launched(&mut self, pid: i32, engine: Box<dyn Engine>) -> Result<Ending, Failure> {
+        let Some(check) = self.check.take() else {
+            return self.attach_begun(pid);
+        };
+        match self.check_profile(pid, engine, Libraries::NotLoadedYet, check)? {
+            Some(ending) => Ok(ending),
+            None => self.attach_begun(pid),
+        }
+    }
+
+    /// Claims the process, and answers for it from now on.
+    fn stand_for(&mut self, pid: i32, command: &[OsString]) -> Result<(), Failure> {
+        let target = Target {
+            pid: Some(pid),
+            command: match command {
+                [] => command_line(pid),
+                command => shown(command),
+            },
+            ..Target::default()
+        };
+        let stderr = std::io::stderr();
+        let style = style_of(self.common.color, &stderr);
+        // Of a program that was started stdin is its own, and a question is waiting for an answer there.
+        let asks = self.investigation.analysis.params().peak == darc_analysis::PeakChoice::Later;
+        self.standing = Some(Standing::new(
+            claim(pid)?,
+            self.engine.model(),
+            target,
+            self.since,
+            Keys::new(self.stdout == Stdout::Ours && !asks),
+            self.progress.printer(),
+            style,
+        ));
+        Ok(())
+    }
+
+    /// Goes on with a survey when f0 turned out not to return.
+    fn unless_running(
+        &mut self,
+        pid: i32,
+        ending: Result<Ending, Failure>,
+    ) -> Result<Ending, Failure> {
+        match ending {
+            Ok(Ending::Running) => self.survey(pid, Start::Attached),
+            other => other,
+        }
+    }
+
+    /// Whether f0 is the function that is called once, and an engine measures that can look into it. Of one that cannot
+    /// that is said.
+    fn is_main(&mut self) -> bool {
+        if !following::names_main(&self.investigation.spec) {
+            return false;
+        }
+        match self.engine.model() {
+            darc_report::model::Engine::Jump => true,
+            darc_report::model::Engine::Int3 => {
+                self.warn(
+                    "main is called once, and --engine int3 does not divide a call that runs; name a function that is called often with --f0, or leave out --engine int3"
+                        .to_owned(),
+                );
+                false
+            }
+        }
+    }
+
+    /// Makes the function f0 that the busiest threads began with, if nobody has named one, and says so.
+    fn chooses(&mut self, pid: i32) -> bool {
+        if !self.chooses_f0 || self.modules.refresh(pid).is_err() {
+            return false;
+        }
+        let began = survey::began(pid, &self.modules);
+        let Some(busiest) = began.first() else {
+            return false;
+        };
+        let name = self.modules.name(busiest.function);
+        if began.len() > 1 {
+            let threads = survey::in_words(&began, &self.modules);
+            self.warn(format!(
+                "no --f0 was given: {threads}; {name} is divided, --f0 names another function"
+            ));
+        }
+        self.investigation.f0 = Some(busiest.function);
+        self.investigation.spec = NameSpec::Name { module: None, name };
+        true
+    }
+
+    fn runs_already(&mut self, pid: i32) -> bool {
+        let known =
+            self.modules.refresh(pid).is_ok() && self.investigation.find_f0(&self.modules).is_ok();
+        known && !survey::calls_in_progress(pid, &self.modules, &self.investigation).is_empty()
+    }
+
+    /// Starts a program and analyses it: its pid, and how that went.
+    ///
+    /// # Errors
+    /// When it cannot be started. When f0 is not in it, it has not run at all.
+    pub fn launch(
+        &mut self,
+        command: &[OsString],
+    ) -> Result<(i32, Result<Ending, Failure>), Failure> {
+        let thread =
+            launch(command, &self.mask, self.engine.options()).class(FailureKind::Target)?;
+        let pid = thread.tid();
+        self.stand_for(pid, command)
+            .inspect_err(|_| darc_process::end(pid))?;
+        let earlier = self.unfinished_survey();
+        let outcome = match self.engine.launched(thread) {
+            Ok(engine) if self.begin.is_some() => {
+                match self.wait_for_begin(pid, engine, Libraries::NotLoadedYet) {
+                    Ok(Some(ending)) => Ok(ending),
+                    Ok(None) => self.attach_begun(pid),
+                    Err(failure) => Err(failure),
+                }
+            }
+            Ok(engine) if self.check.is_some() => self.check_launched(pid, engine),
+            Ok(engine) if self.running.is_some() => self.analyse_functions(pid, Some(engine)),
+            Ok(engine) if self.is_main() => self.survey(pid, Start::Launched(engine)),
+            Ok(engine) => {
+                let ending = self
+                    .session(pid, engine, Libraries::NotLoadedYet)
+                    .map_err(Failure::from);
+                self.unless_running(pid, ending)
+            }
+            Err(error) => Err(started::not_taken_over(pid, error)),
+        };
+        self.keep_unfinished(earlier);
+        self.standing = None;
+        Ok((pid, outcome))
+    }
+
+    fn session(
+        &mut self,
+        pid: i32,
+        engine: Box<dyn Engine>,
+        libraries: Libraries,
+    ) -> Result<Ending, ProcessError> {
+        let limits = Limits {
+            deadline: self.deadline,
+            interrupts: &self.interrupts,
+            until: Some(Mark::End),
+        };
+        Session::new(
+            Process::new(pid, &mut self.modules, engine, libraries),
+            &mut self.catalog,
+            &mut self.investigation,
+            &mut self.progress,
+        )
+        .and_serving(self.serving.as_mut())
+        .seen_by(onlooker(self.standing.as_ref()))
+        .run(limits)
+    }
+
+    /// Writes the results to the file, and shows them unless that is not wanted.
+    ///
+    /// # Errors
+    /// When the file cannot be written; the report was shown all the same.
+    pub fn publish(&mut self, target: Target, ended: Ended, show: Show) -> Result<(), Failure> {
+        let _reporting = self.interrupts.report();
+        self.progress.clear();
+        let warnings = self.modules.take_warnings();
+        self.investigation.warnings.extend(warnings);
+        let functions: Vec<_> = self
+            .running
+            .iter()
+            .flat_map(|running| &running.functions)
+            .map(|below| (&below.arrival, &below.investigation))
+            .collect();
+        let unread = self.investigation.analysis.unread_values();
+        let unread = (unread > 0)
+            .then(|| format!("in {unread} ops of peaks what --value points to could not be read"));
+        let doubts = self
+            .since
+            .doubts()
+            .into_iter()
+            .map(|doubt| doubt.to_string());
+        let caveats = self.serving.as_ref().map(Serving::caveats);
+        let caveats = unread
+            .into_iter()
+            .chain(doubts)
+            .chain(caveats.into_iter().flatten());
+        for caveat in caveats {
+            self.investigation.warn(caveat);
+        }
+        let found = self.running.as_ref().map(|running| summary::Found {
+            time: &running.time,
+            functions: &functions,
+        });
+        let report = summary::report(
+            self.investigation.naming(&self.modules, &self.catalog),
+            &self.investigation,
+            found,
+            self.serving.as_ref(),
+            self.engine.model(),
+            target,
+            self.since.rate(),
+        )
+        .ended(ended);
+        let report = match &self.earlier {
+            Some(earlier) => report.after(earlier),
+            None => report,
+        };
+        if show == Show::Report && self.common.verbosity != Verbosity::Quiet {
+            self.show(&report);
+        }
+        let saved = saved::contents(&report, self.common.format)?;
+        // Opened again for a second version of the same results.
+        let output = match self.output.take() {
+            Some(output) => output,
+            None => Output::open(&self.common.output).class(FailureKind::File)?,
+        };
+        output.write(saved.as_bytes()).class(FailureKind::File)?;
+        if let Some(caveat) = saved::caveat(self.common.format).filter(|_| show == Show::Report) {
+            self.say(&caveat);
+        }
+        Ok(())
+    }
+
+    fn show(&self, report: &Report) {
+        // A closed pipe is no reason to fail: the file has the results.
+        match self.stdout {
+            Stdout::Ours => {
+                let stream = std::io::stdout();
+                let style = style_of(self.common.color, &stream);
+                print(stream, &text::render(report, style));
+            }
+            Stdout::Targets => {
+                let stream = std::io::stderr();
+                let style = style_of(self.common.color, &stream);
+                print(stream, &text::render(report, style));
+            }
+        }
+    }
+
+    /// Where the results go, as the person named it.
+    #[must_use]
+    pub fn output_path(&self) -> String {
+        self.common.output.display().to_string()
+    }
+
+    /// Tells the person what is being done.
+    pub fn say(&self, line: &str) {
+        if self.common.verbosity != Verbosity::Quiet {
+            self.progress
+                .print(&format!("darc: {}", terminal::warning::one_line(line)));
+        }
+    }
+
+    /// Tells the person something, now and in the report.
+    pub fn warn(&mut self, warning: String) {
+        self.progress.warn(&warning);
+        self.investigation.warn(warning);
+    }
+
+    /// Whether any op completed.
+    #[must_use]
+    pub fn saw_ops(&self) -> bool {
+        self.evidence() > 0
+    }
+
+    /// On how many ops and windows the results rest.
+    #[must_use]
+    pub fn evidence(&self) -> u64 {
+        let analyses = std::iter::once(&self.investigation).chain(self.below());
+        let ops = analyses.map(|investigation| investigation.analysis.profile().count());
+        let windows = self.running.as_ref().map(|running| running.time.windows);
+        ops.chain(windows).fold(0, u64::saturating_add)
+    }
+
+    /// Tells of a failure in mid-analysis. What was found since there was `before` of evidence is published.
+    pub fn keep_results(&mut self, failure: &Failure, before: u64, target: Target) {
+        self.warn(started::ended_early(failure));
+        match self.evidence() == before {
+            true => self.warn_of_files(),
+            false => _ = self.keep(target, Ended::Failed, Show::Report),
+        }
+    }
+
+    /// Publishes what there is, where nothing depends on it any more: whether that went well.
+    pub fn keep(&mut self, target: Target, ended: Ended, show: Show) -> bool {
+        let published = self.publish(target, ended, show);
+        published
+            .map_err(|failure| self.warn(failure.text()))
+            .is_ok()
+    }
+
+    /// Tells what is wrong with files that nothing else will tell of: it may be why a function was not found.
+    pub fn warn_of_files(&mut self) {
+        for warning in self.modules.take_warnings() {
+            self.warn(warning);
+        }
+    }
+
+    fn below(&self) -> impl Iterator<Item = &Investigation> {
+        let functions = self.running.iter().flat_map(|running| &running.functions);
+        functions.map(|below| &below.investigation)
+    }
+
+    /// Whether every path has ended.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        let serving = self.serving.as_ref();
+        is_finished(&self.investigation, self.running.as_ref(), serving)
+    }
+
+    /// How darc itself ends after a session in which the target lives on.
+    #[must_use]
+    pub fn exit_status(&self, ending: Ending) -> ExitStatus {
+        match ending {
+            Ending::Interrupted(Level::LeaveAtOnce(signal)) => ExitStatus::LeftAtOnce(signal),
+            Ending::Changed => ExitStatus::Differs,
+            _ if !self.saw_ops() => ExitStatus::NoOps,
+            _ => ExitStatus::Done,
+        }
+    }
+}
+
+/// Whether every path of an analysis has ended: of f0, or of the functions below it, and of the one that serves its
+/// requests.
+#[must_use]
+pub fn is_finished(
+    investigation: &Investigation,
+    running: Option<&Running>,
+    serving: Option<&Serving>,
+) -> bool {
+    let has_ended = |investigation: &Investigation| investigation.analysis.is_finished();
+    match running {
+        Some(running) => {
+            let mut below = running.functions.iter().map(|below| &below.investigation);
+            running.is_complete() && below.all(has_ended)
+        }
+        None => {
+            let serving = serving.map(|serving| &serving.investigation);
+            serving.into_iter().chain([investigation]).all(has_ended)
+        }
+    }
+}
+
+/// Whether results are shown to the person, beside being saved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Show {
+    /// The report.
+    Report,
+    /// Nothing: it was shown before.
+    Nothing,
+}
+
+/// Who looks at a session, where somebody answers for it.
+pub fn onlooker(standing: Option<&Standing>) -> Option<&dyn Onlooker> {
+    standing.map(|standing| standing as _)
+}

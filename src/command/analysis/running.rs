@@ -1,0 +1,327 @@
+//! An f0 that runs already, or is called once: where its time goes, and then the functions that take it, one
+//! after the other, each as an f0.
+
+use std::time::{Duration, Instant};
+
+use darc_analysis::Params;
+use darc_analysis::totals::Totals;
+use darc_process::modules::Modules;
+use darc_process::{Ending, Libraries, Limits, Process, ProcessError};
+use darc_report::Report;
+use darc_report::model::{self, TimeTable};
+use darc_report::place::Place;
+use darc_report::state::StateError;
+use darc_symbols::NameSpec;
+use darc_tracer::engine::Engine;
+use darc_tracer::plan::Mark;
+
+use crate::command::analysis::{Conduct, onlooker};
+use crate::command::shared::target::tracing_failed;
+use crate::exit::Failure;
+use crate::session::catalog::Catalog;
+use crate::session::descent::investigation::{Investigation, stored_places};
+use crate::session::survey::{self, Arrival, Survey, Surveyed};
+use crate::session::{Others, Session};
+
+/// Of so many functions each gets an analysis of its own; the others are named.
+const MOST_FUNCTIONS: usize = 6;
+/// How long one function is analysed while others wait for their turn.
+const TURN: Duration = Duration::from_secs(3);
+
+/// What is known of an f0 that runs already.
+#[derive(Debug)]
+pub struct Running {
+    /// Where its time goes.
+    pub time: TimeTable,
+    /// The functions below it that are, or are to be, analysed.
+    pub functions: Vec<Below>,
+}
+
+/// A function below, with its analysis.
+#[derive(Debug)]
+pub struct Below {
+    /// How the descent arrived at it.
+    pub arrival: Arrival,
+    /// Its analysis.
+    pub investigation: Investigation,
+}
+
+/// Where the survey begins.
+pub enum Start {
+    /// At a program that was just started.
+    Launched(Box<dyn Engine>),
+    /// At a process in which f0 runs.
+    Attached,
+}
+
+/// The time that was given for everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Time {
+    Left,
+    Over,
+}
+
+/// What comes after the analysis of one function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    /// The function whose turn is next.
+    Function,
+    /// Nothing more.
+    End(Ending),
+}
+
+/// One function's analysis ended so: what is next? That this one is answered, took too long, or does not return, says
+/// nothing about the others.
+fn after(ending: Ending, time: Time) -> Next {
+    match (ending, time) {
+        (Ending::Finished | Ending::TimeUp | Ending::Running, Time::Left) => Next::Function,
+        (Ending::Running, Time::Over) => Next::End(Ending::TimeUp),
+        (ending, _) => Next::End(ending),
+    }
+}
+
+impl Running {
+    /// Whether the functions that take the time are known.
+    pub fn is_complete(&self) -> bool {
+        self.time.windows > 0 && self.time.survey == model::Survey::Complete
+    }
+
+    /// What an earlier run has stored of an f0 that runs all the time; `None` when f0 was another.
+    ///
+    /// # Errors
+    /// When what is stored contradicts itself or the parameters.
+    pub fn stored(
+        report: &Report,
+        params: Params,
+        modules: &mut Modules,
+        catalog: &mut Catalog,
+    ) -> Result<Option<Running>, StateError> {
+        let Some(time) = report.time.clone() else {
+            return Ok(None);
+        };
+        let place = stored_places(report);
+        let mut functions = Vec::new();
+        for focus in &report.focus {
+            let entry = Place {
+                module: focus.function.module.clone(),
+                offset: focus.function.offset,
+            };
+            let arrival = Arrival {
+                path: focus.path.clone(),
+                function: place(modules, &entry),
+                callers: focus
+                    .callers
+                    .iter()
+                    .map(|caller| place(modules, caller))
+                    .collect(),
+                share: focus.share_of_time,
+                calls: focus.calls,
+            };
+            let mut investigation =
+                Investigation::resumed(&focus.as_f0(report), params, modules, catalog)?;
+            investigation.callers = arrival.callers.clone();
+            functions.push(Below {
+                arrival,
+                investigation,
+            });
+        }
+        Ok(Some(Running { time, functions }))
+    }
+}
+
+impl Conduct {
+    /// Finds out where the time goes, and analyses the functions that take it.
+    ///
+    /// # Errors
+    /// When f0 is not there or cannot be instrumented.
+    pub fn survey(&mut self, pid: i32, start: Start) -> Result<Ending, Failure> {
+        self.follow_nothing();
+        let params = *self.investigation.analysis.params();
+        let mut totals = Totals::new(params.start_ops, params.max_depth, self.since.rate());
+        let limits = Limits {
+            deadline: self.deadline,
+            interrupts: &self.interrupts,
+            until: Some(Mark::End),
+        };
+        let engine = &self.engine;
+        let attach = || engine.attach(pid);
+        let survey = Survey::new(
+            pid,
+            &mut self.modules,
+            &mut self.catalog,
+            &mut self.investigation,
+            &mut totals,
+            &attach,
+        )
+        .seen_by(onlooker(self.standing.as_ref()));
+        let surveyed = match start {
+            Start::Launched(engine) => survey.launched(engine, limits),
+            Start::Attached => survey.attached(limits),
+        };
+        let (ending, extent, arrivals) = match surveyed {
+            Ok(Surveyed::Done(arrivals)) => {
+                (Ok(Ending::Finished), model::Survey::Complete, arrivals)
+            }
+            Ok(Surveyed::Ended(ending)) => (Ok(ending), model::Survey::Unfinished, Vec::new()),
+            Err(error) => (Err(error), model::Survey::Unfinished, Vec::new()),
+        };
+        let functions = arrivals
+            .into_iter()
+            .take(MOST_FUNCTIONS)
+            .map(|arrival| {
+                let name = self.modules.name(arrival.function);
+                let spec = NameSpec::Name { module: None, name };
+                Below {
+                    investigation: Investigation {
+                        f0: Some(arrival.function),
+                        callers: arrival.callers.clone(),
+                        ..Investigation::new(spec, params)
+                    },
+                    arrival,
+                }
+            })
+            .collect();
+        let naming = self.investigation.naming(&self.modules, &self.catalog);
+        let time = survey::time_table(naming, &totals, extent);
+        if time.windows > 0 {
+            self.running = Some(Running { time, functions });
+        }
+        match ending? {
+            Ending::Finished => self.analyse_functions(pid, None),
+            ending => Ok(ending),
+        }
+    }
+
+    /// What was found in an earlier run of a survey that did not come to its end: the next process is surveyed anew.
+    pub fn unfinished_survey(&mut self) -> Option<Running> {
+        self.running.take_if(|running| !running.is_complete())
+    }
+
+    /// Keeps what an earlier run has found, unless this one found something.
+    pub fn keep_unfinished(&mut self, earlier: Option<Running>) {
+        if self.running.is_none() && !self.saw_ops() {
+            self.running = earlier;
+        }
+    }
+
+    /// Analyses the functions below f0 whose analysis is not finished, in the order of their shares. `engine`
+    /// has a program that was just started.
+    ///
+    /// # Errors
+    /// When the process cannot be traced.
+    pub fn analyse_functions(
+        &mut self,
+        pid: i32,
+        mut engine: Option<Box<dyn Engine>>,
+    ) -> Result<Ending, Failure> {
+        let Some(mut running) = self.running.take() else {
+            return Ok(Ending::Finished);
+        };
+        let mut outcome = Ok(Ending::Finished);
+        let open = |below: &&mut Below| !below.investigation.analysis.is_finished();
+        for below in running.functions.iter_mut().filter(open) {
+            let ended = self.analyse_function(pid, &mut below.investigation, engine.take());
+            let name = || self.modules.name(below.arrival.function);
+            match ended {
+                Ok(ending) => {
+                    if ending == Ending::Running {
+                        let warning = format!(
+                            "{}: a call of it runs and did not return while it was analysed, and no other one did",
+                            name()
+                        );
+                        self.warn(warning);
+                    }
+                    if let Next::End(ending) = after(ending, self.time()) {
+                        outcome = Ok(ending);
+                        break;
+                    }
+                }
+                Err(ProcessError::Unsuitable(why)) => {
+                    let warning = format!("{}: {why}", name());
+                    self.warn(warning);
+                }
+                Err(ProcessError::Tracer(error)) => {
+                    outcome = Err(tracing_failed(&error, pid));
+                    break;
+                }
+                Err(error) => {
+                    outcome = Err(error.into());
+                    break;
+                }
+            }
+        }
+        self.running = Some(running);
+        if let Some(mut unused) = engine {
+            // There was nothing left to ask: the program runs on without us.
+            unused
+                .finish()
+                .map_err(|error| tracing_failed(&error, pid))?;
+        }
+        outcome
+    }
+
+    fn time(&self) -> Time {
+        match self.deadline {
+            Some(deadline) if Instant::now() >= deadline => Time::Over,
+            _ => Time::Left,
+        }
+    }
+
+    fn analyse_function(
+        &mut self,
+        pid: i32,
+        investigation: &mut Investigation,
+        launched: Option<Box<dyn Engine>>,
+    ) -> Result<Ending, ProcessError> {
+        let turn = Instant::now() + TURN;
+        let limits = Limits {
+            deadline: Some(self.deadline.map_or(turn, |deadline| deadline.min(turn))),
+            interrupts: &self.interrupts,
+            until: Some(Mark::End),
+        };
+        let (engine, libraries) = match launched {
+            Some(engine) => (engine, Libraries::NotLoadedYet),
+            None => (self.engine.attach(pid)?, Libraries::Loaded),
+        };
+        investigation.preemption = self.investigation.preemption;
+        investigation.blocks = self.investigation.blocks;
+        investigation.max_sites = self.investigation.max_sites;
+        let process = Process::new(pid, &mut self.modules, engine, libraries);
+        Session::new(
+            process,
+            &mut self.catalog,
+            investigation,
+            &mut self.progress,
+        )
+        .beside(Others::Wait)
+        .seen_by(onlooker(self.standing.as_ref()))
+        .run(limits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use darc_process::Level;
+
+    use super::*;
+
+    #[test]
+    fn a_function_that_does_not_return_leaves_the_others_their_turns() {
+        for ending in [Ending::Finished, Ending::TimeUp, Ending::Running] {
+            assert_eq!(after(ending, Time::Left), Next::Function);
+        }
+        assert_eq!(
+            after(Ending::Running, Time::Over),
+            Next::End(Ending::TimeUp)
+        );
+        for ending in [
+            Ending::Interrupted(Level::End),
+            Ending::Marked,
+            Ending::Exec,
+            Ending::Exited(0),
+            Ending::Killed(9),
+        ] {
+            assert_eq!(after(ending, Time::Left), Next::End(ending));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! From a function's code to the calls that can be measured in it.
+
+use std::collections::BTreeMap;
+
+use darc_analysis::{Callee, SiteId};
+use darc_disasm::{Cfg, FunctionCode, Loops, SiteKind, Target};
+use darc_process::code::Unpatched;
+use darc_process::modules::Modules;
+use darc_process::{Process, return_address};
+use darc_tracer::addr::TargetAddr;
+
+use crate::session::catalog::{Catalog, Reach};
+use crate::session::descent::investigation::Investigation;
+
+/// The calls of a function.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Calls {
+    /// Those that can be measured.
+    pub measurable: Vec<(SiteId, Callee)>,
+    /// The others.
+    pub unmeasurable: Vec<(SiteId, Callee)>,
+}
+
+/// The calls of the function that begins at `entry`. Those that cannot be measured are noted as skipped.
+///
+/// # Errors
+/// Why its code cannot be had, for people.
+pub fn calls(
+    entry: TargetAddr,
+    process: &Process<'_>,
+    catalog: &mut Catalog,
+    investigation: &mut Investigation,
+) -> Result<Calls, String> {
+    let modules = process.modules();
+    if is_provided_by_kernel(entry, modules) {
+        return Ok(Calls::default());
+    }
+    let scanned = process.scan(entry)?;
+    let mut calls = Calls::default();
+    for site in &scanned.sites {
+        let Some(at) = modules.place(TargetAddr(site.addr)) else {
+            continue;
+        };
+        let refused = return_address::is_used_at(modules, site);
+        if let Some(reason) = &refused {
+            investigation.skip(at, reason.clone());
+        }
+        let id = catalog.site(at, Reach::of(&site.kind));
+        let callee = match &site.kind {
+            SiteKind::Syscall {
+                number: Some(number),
+            } => Callee::Syscall(Some(*number)),
+            SiteKind::Call(Target::Direct(to))
+            | SiteKind::TailJump {
+                target: Target::Direct(to),
+                ..
+            } => match modules.place(TargetAddr(*to)) {
+                Some(place) => Callee::Function(catalog.callee(place)),
+                None => continue,
+            },
+            _ => Callee::Unknown,
+        };
+        match refused {
+            None => calls.measurable.push((id, callee)),
+            Some(_) => calls.unmeasurable.push((id, callee)),
+        }
+    }
+    let sites = scanned.sites.len() + scanned.skipped.len();
+    if let Some(function) = modules.place(entry) {
+        investigation.call_sites.insert(function, sites as u64);
+    }
+    tracing::debug!(
+        target: "descent",
+        function = %entry,
+        sites,
+        measurable = calls.measurable.len(),
+        "looked for calls"
+    );
+    for skipped in &scanned.skipped {
+        if let Some(at) = modules.place(TargetAddr(skipped.addr)) {
+            investigation.skip(at, skipped.reason.to_string());
+            let site = catalog.site(at, Reach::Any);
+            calls.unmeasurable.push((site, Callee::Unknown));
+        }
+    }
+    Ok(calls)
+}
+
+/// Whether a function is the kernel's own code in the process (vdso(7)): it calls nothing of the program.
+fn is_provided_by_kernel(entry: TargetAddr, modules: &Modules) -> bool {
+    let place = modules.place(entry);
+    place.is_some_and(|place| modules.get(place.module).path.starts_with("[v"))
+}
+
+/// Divides calls of a function by its blocks: first those outside of all loops, then those of each loop, outer loops first;
+/// no portion has more than `most`. `addr` tells where a site is.
+#[must_use]
+pub fn by_blocks(
+    code: &FunctionCode,
+    calls: Vec<(SiteId, Callee)>,
+    most: usize,
+    process: &Process<'_>,
+    addr: impl Fn(SiteId) -> Option<u64>,
+) -> Vec<Vec<(SiteId, Callee)>> {
+    let cfg = Cfg::build(code, &Unpatched(process.engine()));
+    let loops = Loops::new(&cfg);
+    let mut groups: BTreeMap<Option<usize>, Vec<(SiteId, Callee)>> = BTreeMap::new();
+    for (site, callee) in calls {
+        let block = addr(site).and_then(|addr| cfg.block_of(addr));
+        let inside = block.and_then(|block| loops.innermost(block));
+        groups.entry(inside).or_default().push((site, callee));
+    }
+    let chunks = groups.values().flat_map(|group| group.chunks(most.max(1)));
+    chunks.map(<[_]>::to_vec).collect()
+}

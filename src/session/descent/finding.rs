@@ -1,0 +1,121 @@
+//! Finding f0 among what is loaded, whenever libraries come or go.
+
+use darc_process::modules::CodeRef;
+use darc_process::{Changes, Libraries, ProcessError, entry_points, return_address};
+use darc_symbols::{LookupError, NameSpec};
+use darc_tracer::engine::EngineKind;
+use darc_tracer::plan::Ends;
+
+use crate::session::Session;
+use crate::session::survey::suspicion::Suspicion;
+
+impl Session<'_> {
+    pub(super) fn is_f0_loaded(&self) -> bool {
+        let f0 = self.investigation.f0;
+        f0.is_some_and(|f0| self.process.modules().locate(f0).is_some())
+    }
+
+    /// Code came or went: finds f0 among what is loaded now.
+    pub(super) fn look_at_libraries(&mut self) -> Result<(), ProcessError> {
+        // Calls of f0 that were seen before this met no probes of what is loaded now.
+        self.suspicion = Suspicion::default();
+        match self.investigation.find_f0(self.process.modules()) {
+            Ok(_) => {
+                self.check_f0()?;
+                self.find_serving()?;
+            }
+            Err(_) if self.process.libraries() == Libraries::NotLoadedYet => {}
+            Err(error) if self.may_come_later(&error) => {}
+            // The poll that follows says how.
+            Err(_) if self.process.is_ending() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        self.instrument()
+    }
+
+    /// A library that was named and is not there may be loaded later.
+    fn may_come_later(&mut self, error: &LookupError) -> bool {
+        let waiting = matches!(error, LookupError::NoSuchModule { .. })
+            && matches!(
+                self.investigation.spec,
+                NameSpec::Name {
+                    module: Some(_),
+                    ..
+                }
+            )
+            && self.process.changes() != Changes::None;
+        if waiting && self.process.changes() == Changes::LastAtFirst {
+            self.investigation
+                .warnings
+                .push(format!("{error}; waiting for it to be loaded"));
+        }
+        waiting
+    }
+
+    /// Refuses functions that cannot be read, or not be instrumented by this engine.
+    fn check_f0(&mut self) -> Result<(), ProcessError> {
+        let Some(f0) = self.investigation.f0 else {
+            return Ok(());
+        };
+        let modules = self.process.modules();
+        let Some(addr) = modules.locate(f0) else {
+            return self.explain_missing(f0);
+        };
+        self.process.scan(addr).map(drop).map_err(|reason| {
+            ProcessError::Unsuitable(format!("f0 cannot be instrumented: {reason}"))
+        })?;
+        if let Some(reason) = return_address::is_used(modules, f0) {
+            return Err(ProcessError::Unsuitable(format!(
+                "f0 cannot be measured: {reason}; take a function that calls it"
+            )));
+        }
+        let ends = match self.process.engine().kind() {
+            EngineKind::Int3 => Ok(Ends::default()),
+            EngineKind::Jump => entry_points::ends_of_f0(modules, f0),
+        };
+        self.f0_ends = ends.map_err(|reason| {
+            ProcessError::Unsuitable(format!(
+                "f0 cannot be instrumented by a jump: {reason}; --engine int3 can"
+            ))
+        })?;
+        Ok(())
+    }
+
+    /// f0 is known from an earlier run, but its file is not loaded (yet).
+    fn explain_missing(&mut self, f0: CodeRef) -> Result<(), ProcessError> {
+        let modules = self.process.modules();
+        let wanted = modules.get(f0.module);
+        let same_file = |path: &str| path.rsplit('/').next() == wanted.path.rsplit('/').next();
+        let loaded = modules.loaded();
+        let program = loaded
+            .first()
+            .filter(|_| self.investigation.program == Some(f0.module));
+        let other = loaded
+            .iter()
+            .find(|&&id| same_file(&modules.get(id).path))
+            .or(program);
+        if let Some(&other) = other {
+            let build =
+                |id: &Option<String>| id.clone().unwrap_or_else(|| "without build-id".to_owned());
+            let other = modules.get(other);
+            return Err(ProcessError::OtherBuild(format!(
+                "the stored analysis is of {} ({}), the target has {} ({}); run the same build, or start a new analysis with darc run or attach",
+                wanted.path,
+                build(&wanted.build_id),
+                other.path,
+                build(&other.build_id)
+            )));
+        }
+        match self.process.libraries() {
+            Libraries::NotLoadedYet => Ok(()),
+            Libraries::Loaded if self.process.changes() == Changes::Later => Ok(()),
+            Libraries::Loaded => {
+                let warning = format!("{} is not loaded; waiting for it", wanted.path);
+                if !self.investigation.warnings.contains(&warning) {
+                    self.investigation.warnings.push(warning);
+                }
+                Ok(())
+            }
+        }
+    }
+}

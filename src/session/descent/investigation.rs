@@ -1,0 +1,438 @@
+//! One question ("why are some calls of this function slow?") and all that is known about its answer,
+//! whatever number of processes it takes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::mpsc::Sender;
+
+use darc_analysis::off_cpu::Interval;
+use darc_analysis::{
+    Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stop, Ticks,
+};
+use darc_process::modules::{ANONYMOUS, CodeRef, ModuleId, Modules};
+use darc_process::{lookup, return_address};
+use darc_record::Op;
+use darc_report::state::{Ids, StateError};
+use darc_report::{Place, Report};
+use darc_symbols::{FileAddr, LookupError, NameSpec};
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::{Counters, NewTarget, ProbeCost};
+
+use crate::options::{Blocks, Preemption};
+use crate::session::catalog::{Catalog, Naming, Reach};
+use crate::session::descent::bindings::Unbound;
+use crate::session::descent::localise::Narrowed;
+use crate::session::descent::patience::Patience;
+use crate::session::descent::syscall_arguments::Arguments;
+
+/// More targets than this of one indirect site share one fnode.
+const MAX_TARGETS: usize = 64;
+
+/// What is asked, and what is known.
+#[derive(Debug)]
+pub struct Investigation {
+    /// f0 as the person named it.
+    pub spec: NameSpec,
+    /// The analysis.
+    pub analysis: Analysis,
+    /// f0, once it is found.
+    pub f0: Option<CodeRef>,
+    /// Where the calls of f0 return to that are ops; empty when all calls are.
+    pub callers: Vec<CodeRef>,
+    /// The function by whose call the program ends the analysis.
+    pub end_at: Option<NameSpec>,
+    /// The program that a stored analysis is of.
+    pub program: Option<ModuleId>,
+    /// Call sites without a probe, each with the reason.
+    pub skipped: BTreeMap<CodeRef, String>,
+    /// How many call sites functions have, by their entries.
+    pub call_sites: BTreeMap<CodeRef, u64>,
+    /// How many sites were instrumented, at most at one time.
+    pub sites: usize,
+    /// What the engines of all processes did.
+    pub counters: Counters,
+    /// Bytes of code that were compared with the files after the probes had been taken away.
+    pub bytes_compared: u64,
+    /// More calls than this at one site in one op cannot be followed by the engine.
+    pub most_calls: Option<u64>,
+    /// What a probe costs.
+    pub cost: ProbeCost,
+    /// What system calls were called with.
+    pub arguments: Arguments,
+    /// What becomes of time in which another thread ran.
+    pub preemption: Preemption,
+    /// Who is told of every op, beside the analysis.
+    pub ops_to: Option<Sender<Op>>,
+    /// Whether functions at the paths' ends are narrowed.
+    pub blocks: Blocks,
+    /// More calls of a function than this are measured in portions.
+    pub max_sites: Option<usize>,
+    /// Where their time goes.
+    pub narrowed: Vec<Narrowed>,
+    /// What the person should know.
+    pub warnings: Vec<String>,
+    /// When the descent went on last.
+    pub patience: Patience,
+    /// What waits for the first calls of functions.
+    pub unbound: Unbound,
+}
+
+impl Investigation {
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(spec: NameSpec, params: Params) -> Investigation {
+        Investigation {
+            spec,
+            analysis: Analysis::new(params),
+            f0: None,
+            callers: Vec::new(),
+            end_at: None,
+            program: None,
+            skipped: BTreeMap::new(),
+            call_sites: BTreeMap::new(),
+            sites: 0,
+            counters: Counters::default(),
+            bytes_compared: 0,
+            most_calls: None,
+            cost: ProbeCost::default(),
+            arguments: Arguments::default(),
+            preemption: Preemption::default(),
+            blocks: Blocks::default(),
+            max_sites: None,
+            narrowed: Vec::new(),
+            ops_to: None,
+            warnings: Vec::new(),
+            patience: Patience::default(),
+            unbound: Unbound::default(),
+        }
+    }
+
+    /// What an earlier run has stored, to be gone on with. Its places are added to the files and the numbering.
+    ///
+    /// # Errors
+    /// When what is stored contradicts itself or the parameters.
+    pub fn resumed(
+        report: &Report,
+        params: Params,
+        modules: &mut Modules,
+        catalog: &mut Catalog,
+    ) -> Result<Investigation, StateError> {
+        if report.f0.module == ANONYMOUS {
+            return Err(StateError::MadeCode(report.f0.name.clone()));
+        }
+        let code = stored_places(report);
+        let f0 = Place {
+            module: report.f0.module.clone(),
+            offset: report.f0.offset,
+        };
+        let f0 = (!f0.module.is_empty()).then(|| code(modules, &f0));
+        let mut ids = StoredIds {
+            catalog,
+            code: |place: &Place| code(modules, place),
+        };
+        let analysis = darc_report::state::restore::restore(report, params, &mut ids)?;
+        let build = report.target.build_id.clone();
+        let program = (!report.target.exe.is_empty())
+            .then(|| modules.intern(&report.target.exe, build, None));
+        Ok(Investigation {
+            analysis,
+            f0,
+            program,
+            ..Investigation::new(
+                NameSpec::Name {
+                    module: None,
+                    name: report.f0.name.clone(),
+                },
+                params,
+            )
+        })
+    }
+
+    /// Names for what the ids stand for.
+    #[must_use]
+    pub fn naming<'a>(&self, modules: &'a Modules, catalog: &'a Catalog) -> Naming<'a> {
+        Naming {
+            catalog,
+            modules,
+            f0: self.f0,
+        }
+    }
+
+    /// Looks f0 up among the loaded modules.
+    ///
+    /// # Errors
+    /// Why there is not exactly one such function.
+    pub fn find_f0(&mut self, modules: &Modules) -> Result<CodeRef, LookupError> {
+        if let Some(f0) = self.f0 {
+            return Ok(f0);
+        }
+        let found = lookup::resolve(modules, &self.spec)?;
+        self.f0 = Some(found);
+        Ok(found)
+    }
+
+    /// Does not wait for what hardly ever comes.
+    pub fn be_patient(&mut self) {
+        self.patience.look(&mut self.analysis);
+    }
+
+    /// Tells the person something, once.
+    pub fn warn(&mut self, warning: String) {
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+
+    /// Remembers that a site carries no probe.
+    pub fn skip(&mut self, site: CodeRef, reason: String) {
+        if self.skipped.get(&site) != Some(&reason) {
+            tracing::debug!(target: "descent", site = %site.addr, %reason, "skipped");
+        }
+        self.skipped.insert(site, reason);
+    }
+
+    /// The fnode that is called so often in the op that measuring it has drowned everything.
+    fn too_busy(&self, op: &Op) -> Option<FnodeId> {
+        let most = self.most_calls?;
+        let mut busy = op.touched.iter().filter(|touched| touched.count > most);
+        busy.next().map(|touched| touched.fnode)
+    }
+
+    /// Ends what measures so many calls of `busy`: the paths that end at its caller, or where that is decided, at it and
+    /// below it.
+    fn give_up_busy(&mut self, busy: FnodeId) {
+        let most = self.most_calls.unwrap_or(u64::MAX);
+        let why = |what: &str| {
+            Stop::NotInstrumentable(format!(
+                "{what}, too many to follow with breakpoints; --engine jump can"
+            ))
+        };
+        let ftree = self.analysis.ftree();
+        let is_open = |id: &FnodeId| {
+            let mut records = ftree.fnode(*id).records();
+            records.any(|(_, record)| record.state.is_open())
+        };
+        let caller = ftree.get(busy).and_then(|fnode| fnode.parent);
+        if let Some(caller) = caller.filter(is_open) {
+            let why = why(&format!(
+                "it makes more than {most} calls at one place in an op"
+            ));
+            self.analysis.give_up(caller, why);
+            return;
+        }
+        let ids = ftree.fnodes().map(|fnode| fnode.id);
+        let open = ids
+            .filter(|&id| ftree.path(id).contains(&busy))
+            .filter(is_open);
+        for id in open.collect::<Vec<_>>() {
+            let why = why(&format!(
+                "it is called more than {most} times in an op, or below what is"
+            ));
+            self.analysis.give_up(id, why);
+        }
+    }
+
+    /// Adds what an engine counted in one process.
+    pub fn add_counters(&mut self, counters: Counters) {
+        self.counters.records += counters.records;
+        self.counters.dropped += counters.dropped;
+        self.counters.sampled += counters.sampled;
+        self.counters.unregistered += counters.unregistered;
+        self.counters.ended_otherwise += counters.ended_otherwise;
+        self.counters.bytes_differing += counters.bytes_differing;
+        self.counters.pauses.extend(counters.pauses);
+    }
+}
+
+/// What an indirect site of `parent` was seen to call.
+#[must_use]
+pub fn learn(
+    modules: &Modules,
+    ftree: &Ftree,
+    parent: FnodeId,
+    site: SiteId,
+    target: TargetAddr,
+) -> Learnt {
+    let Some(known) = ftree.get(parent) else {
+        return Learnt::Other(NewTarget::AnyTarget);
+    };
+    let targets = known
+        .children
+        .iter()
+        .filter(|&&child| ftree.fnode(child).site == Some(site));
+    if targets.count() > MAX_TARGETS {
+        return Learnt::Other(NewTarget::AnyTarget);
+    }
+    // A system call site's target is the number of the call.
+    match modules.place(target) {
+        Some(place) if return_address::is_used(modules, place).is_some() => {
+            Learnt::Other(NewTarget::Unmeasured)
+        }
+        Some(place) => Learnt::Callee(place),
+        None => match u32::try_from(target.0) {
+            Ok(number) if number < 4096 => Learnt::Syscall(number),
+            _ => Learnt::Other(NewTarget::AnyTarget),
+        },
+    }
+}
+
+/// What an indirect site was seen to call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Learnt {
+    /// A function.
+    Callee(CodeRef),
+    /// A system call, by number.
+    Syscall(u32),
+    /// Nothing that gets an fnode of its own.
+    Other(NewTarget),
+}
+
+/// What the places in a stored result are among the modules.
+pub fn stored_places(report: &Report) -> impl Fn(&mut Modules, &Place) -> CodeRef + use<> {
+    let builds: HashMap<String, Option<String>> = report
+        .modules
+        .iter()
+        .map(|module| (module.path.clone(), module.build_id.clone()))
+        .collect();
+    move |modules, place| {
+        let build = builds.get(place.module.as_str()).cloned().flatten();
+        CodeRef {
+            module: modules.intern(&place.module, build, None),
+            addr: FileAddr(place.offset),
+        }
+    }
+}
+
+/// Gives ids to the places in a stored result.
+struct StoredIds<'a, C> {
+    catalog: &'a mut Catalog,
+    code: C,
+}
+
+impl<C: FnMut(&Place) -> CodeRef> Ids for StoredIds<'_, C> {
+    fn site(&mut self, place: &Place) -> SiteId {
+        // Whether the site names its callee is seen when its code is scanned.
+        self.catalog.site((self.code)(place), Reach::Any)
+    }
+
+    fn function(&mut self, _name: &str, place: &Place) -> CalleeId {
+        self.catalog.callee((self.code)(place))
+    }
+
+    fn absence(&mut self, absence: Absence, name: &str) {
+        self.catalog.name_absence(absence, || name.to_owned());
+    }
+}
+
+impl Investigation {
+    /// Takes an op, with the times in which its thread did not do its work.
+    pub fn take_op(&mut self, op: &Op, away: &[Interval]) {
+        self.tell(op);
+        match self.too_busy(op) {
+            Some(busy) => {
+                // It was an op all the same.
+                self.analysis.add_unrecorded(op.latency, 1, op.latency);
+                self.give_up_busy(busy);
+            }
+            None => self.analysis.op_with(op, away),
+        }
+    }
+}
+
+impl Investigation {
+    /// Takes an op of which it is not known when its thread ran: it decides nothing.
+    pub fn take_unseen_op(&mut self, op: &Op) {
+        self.tell(op);
+        self.latency_only(op.latency, 1, op.latency);
+    }
+
+    fn tell(&self, op: &Op) {
+        if let Some(listener) = &self.ops_to {
+            // One that does not listen any more misses nothing.
+            let _ = listener.send(op.clone());
+        }
+    }
+
+    /// Takes ops of which only the latency is known, as [`Sink::latency_only`](darc_tracer::engine::Sink::latency_only).
+    pub fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks) {
+        self.analysis.add_unrecorded(latency, ops, total);
+    }
+
+    /// An indirect site was seen to call something for the first time.
+    pub fn new_target(
+        &mut self,
+        modules: &Modules,
+        catalog: &mut Catalog,
+        parent: FnodeId,
+        site: SiteId,
+        target: TargetAddr,
+    ) -> NewTarget {
+        let learnt = learn(modules, self.analysis.ftree(), parent, site, target);
+        let callee = match learnt {
+            Learnt::Callee(place) => Callee::Function(catalog.callee(place)),
+            Learnt::Syscall(number) => Callee::Syscall(Some(number)),
+            Learnt::Other(answer) => return answer,
+        };
+        let child = self.analysis.add_child(parent, site, callee);
+        // Many ops may have passed before anybody looked; none of them says who was called.
+        self.analysis.told_apart(parent, darc_tracer::tsc());
+        NewTarget::Fnode(child)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use darc_analysis::Request;
+    use darc_record::{Touched, Tsc};
+
+    use super::*;
+
+    /// An op that calls these fnodes so often.
+    fn op(number: u64, calls: &[(FnodeId, u64)]) -> Op {
+        let start = Tsc(1_000_000 * number);
+        let touched = calls.iter().map(|&(fnode, count)| Touched {
+            fnode,
+            max: Ticks(90_000),
+            max_start: start,
+            sum: Ticks(90_000),
+            count,
+        });
+        Op {
+            arguments: darc_record::Arguments::default(),
+            tid: 1,
+            start,
+            end: start,
+            latency: Ticks(100_000),
+            touched: touched.collect(),
+        }
+    }
+
+    #[test]
+    fn an_op_with_too_many_calls_is_one_and_ends_what_measures_them() {
+        let spec = NameSpec::parse("f0").unwrap();
+        let mut investigation = Investigation::new(spec, Params::default());
+        investigation.most_calls = Some(2_000);
+        let below = FnodeId(2);
+        let mut count = 10;
+        for number in 1..=1_000 {
+            let measured = investigation.analysis.ftree().get(below).is_some();
+            let calls = [(below, count)];
+            investigation.take_op(&op(number, if measured { &calls } else { &[] }), &[]);
+            for request in investigation.analysis.requests() {
+                let Request::Expand(fnode) = request else {
+                    continue;
+                };
+                let analysis = &mut investigation.analysis;
+                let callee = Callee::Function(darc_analysis::CalleeId(fnode.0));
+                analysis.add_child(fnode, SiteId(fnode.0), callee);
+                analysis.expanded(fnode, Tsc(0));
+                // f0 is decided for it: from now on it is called too often.
+                count = if fnode == below { 5_000 } else { count };
+            }
+            assert_eq!(investigation.analysis.profile().count(), number);
+        }
+        let causes = investigation.analysis.root_causes(1);
+        assert_eq!(causes.len(), 1);
+        assert_eq!(causes[0].path.last(), Some(&below));
+        assert!(matches!(causes[0].stop, Stop::NotInstrumentable(_)));
+    }
+}

@@ -1,0 +1,302 @@
+//! The descent in one process: from the calls of f0 to what makes some of them slow.
+
+pub(super) mod bindings;
+mod copies;
+pub(super) mod expansion;
+mod finding;
+pub mod investigation;
+pub mod localise;
+mod patience;
+pub(super) mod planning;
+mod progress;
+mod question;
+mod requests;
+mod syscall_arguments;
+mod timeline;
+mod wakers;
+
+use darc_analysis::FnodeId;
+use darc_analysis::descent::noise::Noise;
+use darc_process::{Ending, Event, Limits, Process, ProcessError, guarded};
+use darc_tracer::engine::EngineKind;
+use darc_tracer::plan::Ends;
+use nix::sys::signal::Signal;
+
+use crate::options::{Blocks, Preemption};
+use crate::session::SLICE;
+use crate::session::asynchronous::Serving;
+use crate::session::catalog::Catalog;
+use crate::session::onlooker::{Onlooker, Seen};
+use crate::session::survey::suspicion::Suspicion;
+use crate::terminal::live::Progress;
+use investigation::Investigation;
+use progress::Watch;
+use question::Question;
+use timeline::{Holding, Timeline};
+
+/// At some 30 µs a breakpoint this many calls make an op longer by a tenth of a second.
+const MOST_CALLS_INT3: u64 = 2_000;
+
+/// Whether other functions wait for an analysis in the same process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Others {
+    /// The process is of no use where this one cannot be analysed.
+    None,
+    /// They have their turns, whatever becomes of this one.
+    Wait,
+}
+
+/// One process under analysis.
+pub struct Session<'a> {
+    process: Process<'a>,
+    catalog: &'a mut Catalog,
+    investigation: &'a mut Investigation,
+    /// What f0 hands to other threads.
+    serving: Option<&'a mut Serving>,
+    others: Others,
+    /// With so many ops it ends, whatever was found.
+    enough: Option<u64>,
+    /// Who wants to know where it stands.
+    onlooker: Option<&'a dyn Onlooker>,
+    watch: Watch<'a>,
+    question: Question,
+    suspicion: Suspicion,
+    f0_ends: Ends,
+    timeline: Timeline,
+    /// Fnodes that are measured although no path goes on from them.
+    kept: Vec<FnodeId>,
+}
+
+impl<'a> Session<'a> {
+    /// Analyses a process. The places that are found in its files are numbered in the catalog.
+    pub fn new(
+        process: Process<'a>,
+        catalog: &'a mut Catalog,
+        investigation: &'a mut Investigation,
+        progress: &'a mut Progress,
+    ) -> Session<'a> {
+        let engine = process.engine();
+        investigation.cost = engine.cost();
+        let kind = engine.kind();
+        let (most_calls, other) = match kind {
+            EngineKind::Int3 => (Some(MOST_CALLS_INT3), "; --engine jump may"),
+            EngineKind::Jump => (None, ""),
+        };
+        investigation.most_calls = most_calls;
+        investigation.analysis.next_process();
+        let remedy = format!(
+            "its ops are so short that the {} engine cannot tell who takes their time{other}",
+            kind.name()
+        );
+        let cost = engine.cost();
+        let noise = Noise::new(cost.resolution, cost.of_caller, remedy);
+        investigation.analysis.set_noise(noise);
+        let timeline = match (kind, investigation.preemption) {
+            (_, Preemption::Counted) => Timeline::Unused,
+            (EngineKind::Int3, Preemption::Apart) => {
+                investigation.warn(
+                    "preemption, interrupts and who ended waits are not told: to the kernel, threads that breakpoints stop look as if they waited; leave out --engine int3"
+                        .to_owned(),
+                );
+                Timeline::Unused
+            }
+            (EngineKind::Jump, Preemption::Apart) => Timeline::follow(process.pid(), investigation),
+        };
+        Session {
+            process,
+            catalog,
+            investigation,
+            serving: None,
+            others: Others::None,
+            enough: None,
+            onlooker: None,
+            watch: Watch::new(progress),
+            question: Question::default(),
+            suspicion: Suspicion::default(),
+            f0_ends: Ends::default(),
+            timeline,
+            kept: Vec::new(),
+        }
+    }
+
+    /// Follows what f0 hands to other threads, too.
+    #[must_use]
+    pub fn and_serving(mut self, mut serving: Option<&'a mut Serving>) -> Session<'a> {
+        if let Some(serving) = &mut serving {
+            serving.next_process();
+            let own = &mut serving.investigation;
+            own.cost = self.investigation.cost;
+            own.analysis
+                .set_noise(self.investigation.analysis.noise().clone());
+            if let Timeline::Switches(_) = self.timeline {
+                own.analysis.expect_absences();
+            }
+        }
+        self.serving = serving;
+        self
+    }
+
+    /// Whether others are to be analysed in the process, too.
+    #[must_use]
+    pub fn beside(self, others: Others) -> Session<'a> {
+        Session { others, ..self }
+    }
+
+    /// Ends with so many ops, whatever was found.
+    #[must_use]
+    pub fn with_enough(self, ops: u64) -> Session<'a> {
+        let enough = Some(ops);
+        Session { enough, ..self }
+    }
+
+    /// Lets somebody look where it stands.
+    #[must_use]
+    pub fn seen_by(self, onlooker: Option<&'a dyn Onlooker>) -> Session<'a> {
+        Session { onlooker, ..self }
+    }
+
+    /// Analyses until something ends it, and lets the process go, whatever happened.
+    ///
+    /// # Errors
+    /// Why the analysis could not begin or go on. The target has been restored all the same.
+    pub fn run(mut self, limits: Limits<'_>) -> Result<Ending, ProcessError> {
+        let pid = self.process.pid();
+        let f0 = self.investigation.spec.to_string();
+        let _span = tracing::debug_span!(target: "descent", "analysis", pid, ?f0).entered();
+        let outcome = guarded(|| self.analyse(limits));
+        tracing::debug!(target: "descent", ?outcome, "the analysis ended");
+        if !matches!(outcome, Ok(Ending::Exited(_) | Ending::Killed(_))) {
+            self.watch.restoring(self.investigation);
+        }
+        let outcome = match outcome {
+            Err(error @ ProcessError::Unsuitable(_)) if self.others == Others::Wait => {
+                self.process.spare();
+                self.process.finish(Err(error))
+            }
+            outcome => self.process.finish(outcome),
+        };
+        self.timeline.finish(
+            &self.process,
+            self.catalog,
+            self.investigation,
+            self.serving.as_deref_mut(),
+        );
+        self.compare_code();
+        for warning in self.process.take_warnings() {
+            self.investigation.warn(warning);
+        }
+        let counters = self.process.engine().counters();
+        if counters.unregistered > 0 {
+            self.investigation.warnings.push(format!(
+                "{} calls of f0 passed unmeasured: threads came faster than there was room for them",
+                counters.unregistered
+            ));
+        }
+        self.investigation.add_counters(counters);
+        copies::warn(self.investigation, self.process.modules());
+        let kind = self.process.engine().kind();
+        self.process.unload();
+        let ending = outcome?;
+        if ending == Ending::Killed(Signal::SIGTRAP as i32) && kind == EngineKind::Int3 {
+            self.investigation.warnings.push(
+                "SIGTRAP ended the target: a trap of its own, or a breakpoint met by a thread that cannot be traced (CLONE_UNTRACED); --engine jump has no breakpoints".to_owned(),
+            );
+        }
+        Ok(ending)
+    }
+
+    /// Compares all code of the modules that had probes with their files.
+    fn compare_code(&mut self) {
+        let compared = self.process.compare_code();
+        self.investigation.bytes_compared += compared.bytes;
+        for (module, bytes) in compared.differing {
+            self.investigation.warnings.push(format!(
+                "{bytes} bytes of code of {module} are not as in its file; darc's own are all put back, so the program or another tool wrote them"
+            ));
+        }
+    }
+
+    fn analyse(&mut self, limits: Limits<'_>) -> Result<Ending, ProcessError> {
+        if self.process.refresh()? {
+            self.look_at_libraries()?;
+        }
+        loop {
+            if self.is_f0_loaded() && self.answer()? {
+                let meanwhile = match self.investigation.blocks {
+                    Blocks::Left => None,
+                    Blocks::After | Blocks::First => self.narrow(limits)?,
+                };
+                return Ok(meanwhile.unwrap_or(Ending::Finished));
+            }
+            match self.measure(limits)? {
+                Event::Ended(ending) => return Ok(ending),
+                Event::CodeChanged => self.look_at_libraries()?,
+                Event::Nothing => {}
+            }
+            self.place_what_is_bound()?;
+            self.investigation.be_patient();
+            if let Some(serving) = &mut self.serving {
+                serving.investigation.be_patient();
+            }
+            self.show();
+            if self.is_f0_loaded() && self.process.engine().leaves_target_untraced() {
+                let (pid, modules) = (self.process.pid(), self.process.modules());
+                if self
+                    .suspicion
+                    .is_confirmed(pid, modules, self.investigation)
+                {
+                    return Ok(Ending::Running);
+                }
+            }
+            let count = self.investigation.analysis.profile().count();
+            if self.enough.is_some_and(|enough| count >= enough) {
+                return Ok(Ending::Finished);
+            }
+        }
+    }
+
+    /// Lets the target run on for a while, and takes the ops to the analyses.
+    fn measure(&mut self, limits: Limits<'_>) -> Result<Event, ProcessError> {
+        let ops = self.investigation.analysis.profile().count();
+        let event = self.process.poll(limits, |engine, modules| {
+            let mut sink = Holding {
+                modules,
+                catalog: self.catalog,
+                investigation: self.investigation,
+                serving: self.serving.as_deref_mut(),
+                timeline: &mut self.timeline,
+            };
+            engine.poll(SLICE, &mut sink)
+        })?;
+        self.timeline.advance(
+            &self.process,
+            self.catalog,
+            self.investigation,
+            self.serving.as_deref_mut(),
+        );
+        let cost = self.process.engine().cost();
+        let serving = self.serving.iter_mut().map(|it| &mut it.investigation);
+        for own in serving.chain([&mut *self.investigation]) {
+            own.analysis.set_resolution(cost.resolution, cost.of_caller);
+        }
+        if self.investigation.analysis.profile().count() > ops {
+            self.process.was_called();
+        }
+        Ok(event)
+    }
+
+    /// Shows the person where it stands, and asks which peak is meant.
+    fn show(&mut self) {
+        let naming = (self.investigation).naming(self.process.modules(), self.catalog);
+        self.watch.look(self.investigation, naming);
+        self.question.consider(self.investigation, &mut self.watch);
+        if let Some(onlooker) = self.onlooker {
+            onlooker.look(Seen {
+                naming,
+                investigation: self.investigation,
+                serving: self.serving.as_deref(),
+                totals: None,
+            });
+        }
+    }
+}

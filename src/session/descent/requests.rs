@@ -1,0 +1,283 @@
+//! Carrying out what the analyses ask for: which probes the target is to have.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use darc_analysis::{Callee, FnodeId, Request, SiteId, Ticks};
+use darc_process::plt::Destination;
+use darc_process::{Libraries, Process, ProcessError};
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::plan::Plan;
+
+use crate::options::Blocks;
+use crate::session::catalog::Catalog;
+use crate::session::descent::bindings::Expansion;
+use crate::session::descent::expansion;
+use crate::session::descent::investigation::Investigation;
+use crate::session::descent::planning::{self, Planned, Sources};
+use crate::session::{Session, markers};
+
+/// What was done of what an analysis asked for.
+#[derive(Default)]
+struct CarriedOut {
+    requests: usize,
+    expanded: Vec<FnodeId>,
+    filter: Option<Vec<RangeInclusive<Ticks>>>,
+    finished: bool,
+}
+
+impl CarriedOut {
+    fn is_nothing(&self) -> bool {
+        self.requests == 0
+    }
+}
+
+impl Session<'_> {
+    pub(super) fn find_serving(&mut self) -> Result<(), ProcessError> {
+        let Some(serving) = &mut self.serving else {
+            return Ok(());
+        };
+        match serving.find(self.process.modules(), self.investigation.f0) {
+            Err(ProcessError::Name(_) | ProcessError::OtherBuild(_))
+                if self.process.libraries() == Libraries::NotLoadedYet =>
+            {
+                Ok(())
+            }
+            found => found,
+        }
+    }
+
+    /// Does what the analyses ask for. True when they ask for nothing more, ever.
+    pub(super) fn answer(&mut self) -> Result<bool, ProcessError> {
+        // What is not there yet would be taken for what cannot be measured.
+        if self.process.libraries() == Libraries::NotLoadedYet {
+            return Ok(false);
+        }
+        let of_f0 = self.investigation.carry_out(&self.process, self.catalog);
+        // What became of requests is asked of all ops.
+        if let (Some(latencies), None) = (&of_f0.filter, &self.serving) {
+            self.process.engine_mut().set_filter(latencies);
+        }
+        // Which calls serve requests of f0 is not known in the target, so all of them are recorded.
+        let of_serving = match &mut self.serving {
+            Some(serving) => serving.investigation.carry_out(&self.process, self.catalog),
+            None => CarriedOut::default(),
+        };
+        if of_f0.is_nothing() && of_serving.is_nothing() {
+            return Ok(false);
+        }
+        let done = |investigation: &Investigation| investigation.analysis.is_finished();
+        let all_done = done(self.investigation)
+            && self
+                .serving
+                .as_ref()
+                .is_none_or(|serving| done(&serving.investigation));
+        if all_done && (of_f0.finished || of_serving.finished) {
+            return Ok(true);
+        }
+        self.watch.next_round();
+        self.timeline
+            .ask_for_calls(self.investigation, self.serving.as_deref());
+        self.instrument()?;
+        let now = darc_tracer::tsc();
+        for fnode in of_f0.expanded {
+            self.investigation.expanded(fnode, now);
+        }
+        if let Some(serving) = &mut self.serving {
+            for fnode in of_serving.expanded {
+                serving.investigation.expanded(fnode, now);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The plan of what f0's analysis needs; of the hooks alone while f0 is not there.
+    fn plan_for_f0(&mut self) -> Plan {
+        let sources = self.investigation.sources(&self.process, self.catalog);
+        let analysis = &self.investigation.analysis;
+        let root = analysis.ftree().root();
+        let Some((sources, f0)) = sources.and_then(|it| it.scan(root).ok().map(|f0| (it, f0)))
+        else {
+            return self.process.hooks();
+        };
+        let needed = analysis.needed_probes().chain(self.kept.iter().copied());
+        let Planned { plan, unplaced } = planning::plan(analysis.ftree(), needed, &sources);
+        let callers = self.investigation.callers.iter();
+        let callers = callers.filter_map(|&caller| self.process.modules().locate(caller));
+        let plan = Plan {
+            f0: Some(Arc::clone(&f0.code)),
+            f0_ends: self.f0_ends,
+            // None when all calls are ops.
+            callers: callers.collect(),
+            chain: analysis.chain(),
+            ..plan
+        };
+        self.investigation.unbound.planned(unplaced);
+        plan
+    }
+
+    /// Adds to a plan what the second analysis needs.
+    fn add_serving(&mut self, plan: &mut Plan) -> Result<(), ProcessError> {
+        let Some(serving) = &mut self.serving else {
+            return Ok(());
+        };
+        let own = &serving.investigation;
+        let Some(sources) = own.sources(&self.process, self.catalog) else {
+            return Ok(());
+        };
+        let needed = own.analysis.needed_probes();
+        let Planned {
+            plan: tree,
+            unplaced,
+        } = planning::plan(own.analysis.ftree(), needed, &sources);
+        serving.investigation.unbound.planned(unplaced);
+        serving.extend(plan, tree, &self.process)
+    }
+
+    /// Brings the target's probes to what the ftrees need.
+    pub(super) fn instrument(&mut self) -> Result<(), ProcessError> {
+        let mut plan = self.plan_for_f0();
+        if plan.f0.is_some() {
+            self.add_serving(&mut plan)?;
+        }
+        if self.process.libraries() == Libraries::Loaded {
+            markers::add_end(&mut plan, self.investigation, &self.process)?;
+        }
+        let refused = planning::apply(&plan, &mut self.process, self.investigation, self.catalog)?;
+        let serving = self.serving.iter_mut().map(|it| &mut it.investigation);
+        for own in serving.chain([&mut *self.investigation]) {
+            own.analysis.refuse(&refused);
+        }
+        let now = darc_tracer::tsc();
+        self.investigation.account_for_unplaced(now);
+        if let Some(serving) = &mut self.serving {
+            serving.investigation.account_for_unplaced(now);
+        }
+        Ok(())
+    }
+}
+
+impl Investigation {
+    /// Where its fnodes are looked up; `None` while f0 was not found.
+    pub(in crate::session) fn sources<'s>(
+        &self,
+        process: &'s Process<'_>,
+        catalog: &'s Catalog,
+    ) -> Option<Sources<'s>> {
+        Some(Sources {
+            process,
+            catalog,
+            f0: self.f0?,
+        })
+    }
+
+    /// Does what the analysis asks for, as far as no probe has to change for it.
+    fn carry_out(&mut self, process: &Process<'_>, catalog: &mut Catalog) -> CarriedOut {
+        let mut requests = self.unbound.take();
+        requests.extend(self.analysis.requests());
+        let mut done = CarriedOut::default();
+        for request in requests {
+            done.requests += 1;
+            match request {
+                Request::Expand(fnode) => match self.expand(fnode, process, catalog) {
+                    Ok(Expansion::Done) => done.expanded.push(fnode),
+                    Ok(Expansion::AfterFirstCall) => {
+                        done.requests -= 1;
+                        self.unbound.expand_later(fnode);
+                    }
+                    Err(reason) => {
+                        tracing::debug!(target: "descent", fnode = fnode.0, %reason, "cannot be expanded");
+                        let why = darc_analysis::Stop::NotInstrumentable(reason);
+                        self.analysis.cannot_expand(fnode, why);
+                    }
+                },
+                Request::FilterChanged(latencies) => done.filter = Some(latencies),
+                Request::Retire(_) => {}
+                Request::Finished => done.finished = true,
+            }
+        }
+        done
+    }
+
+    /// Makes an fnode's calls its children.
+    fn expand(
+        &mut self,
+        fnode: FnodeId,
+        process: &Process<'_>,
+        catalog: &mut Catalog,
+    ) -> Result<Expansion, String> {
+        let sources = self.sources(process, catalog).ok_or("f0 is not loaded")?;
+        let entry = match sources.destination(self.analysis.ftree().fnode(fnode))? {
+            Destination::Known(entry) | Destination::Expected(entry) => entry,
+            Destination::Unbound => return Ok(Expansion::AfterFirstCall),
+        };
+        let calls = expansion::calls(entry, process, catalog, self)?;
+        let portions = self.portions(entry, calls.measurable, process, catalog);
+        self.analysis.add_portions(fnode, &portions);
+        for &(site, callee) in &calls.unmeasurable {
+            self.analysis.add_child(fnode, site, callee);
+        }
+        let unmeasurable = calls.unmeasurable.iter().map(|&(site, _)| site);
+        self.analysis.refuse(&unmeasurable.collect());
+        self.log_expansion(fnode, entry, process, catalog);
+        Ok(Expansion::Done)
+    }
+
+    /// Says which function an fnode is, and which fnodes its calls are: the log of the analysis knows numbers alone.
+    fn log_expansion(
+        &self,
+        fnode: FnodeId,
+        entry: TargetAddr,
+        process: &Process<'_>,
+        catalog: &Catalog,
+    ) {
+        if !tracing::enabled!(target: "descent", tracing::Level::DEBUG) {
+            return;
+        }
+        let modules = process.modules();
+        let name = |callee| match callee {
+            Callee::Function(callee) => modules.name(catalog.callee_at(callee)),
+            Callee::Syscall(Some(number)) => format!("system call {number}"),
+            other => format!("{other:?}"),
+        };
+        let ftree = self.analysis.ftree();
+        let children = ftree.fnode(fnode).children.iter();
+        let calls: Vec<String> = children
+            .map(|child| format!("{}={}", child.0, name(ftree.fnode(*child).callee)))
+            .collect();
+        let function = modules.place(entry).map(|place| modules.name(place));
+        tracing::debug!(target: "descent", fnode = fnode.0, ?function, ?calls, "expanded");
+    }
+
+    /// The calls of a function in the portions in which they are measured. An interpreter or a parser has so many that there
+    /// is not room for all of them at once.
+    fn portions(
+        &self,
+        entry: TargetAddr,
+        calls: Vec<(SiteId, Callee)>,
+        process: &Process<'_>,
+        catalog: &Catalog,
+    ) -> Vec<Vec<(SiteId, Callee)>> {
+        const MOST_AT_ONCE: usize = 1000;
+        let most = self.max_sites.unwrap_or(MOST_AT_ONCE);
+        if calls.len() <= most && self.blocks != Blocks::First {
+            return vec![calls];
+        }
+        let Ok(scanned) = process.scan(entry) else {
+            return vec![calls];
+        };
+        let addr = |site| {
+            let addr = process.modules().locate(catalog.site_at(site).0);
+            addr.map(|addr| addr.0)
+        };
+        let by_blocks = expansion::by_blocks(&scanned.code, calls, most, process, addr);
+        match (self.max_sites, self.blocks) {
+            // Nobody asked for blocks: as few portions as there is room for.
+            (None, Blocks::Left | Blocks::After) => {
+                let calls = by_blocks.concat();
+                calls.chunks(most).map(<[_]>::to_vec).collect()
+            }
+            _ => by_blocks,
+        }
+    }
+}

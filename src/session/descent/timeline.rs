@@ -1,0 +1,396 @@
+//! Ops and the kernel's records of when threads were off their CPUs, brought together on one time line.
+//!
+//! Records come a little later than the ops that they belong to, so ops are held until all records of their time
+//! are known.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use darc_analysis::Absence;
+use darc_analysis::off_cpu::{Away, Interval, OtherId};
+use darc_process::Process;
+use darc_process::modules::Modules;
+use darc_record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::{NewTarget, Served, Sink};
+use darc_tracer::perf::off_cpu::{self, Waker, Why};
+use darc_tracer::perf::switches::Switches;
+use darc_tracer::perf::tracepoints::{NoTracepoints, Service};
+use darc_tracer::threads;
+
+use crate::session::asynchronous::{Serving, Settle};
+use crate::session::catalog::{Another, Catalog};
+use crate::session::descent::investigation::Investigation;
+use crate::session::descent::syscall_arguments::telling;
+use crate::session::descent::wakers::Wakers;
+
+/// What is known about the threads of the process while it is measured.
+#[derive(Debug)]
+pub enum Timeline {
+    /// Nobody asks: the engine stops threads itself, and to the kernel that looks as if they waited.
+    Unused,
+    /// The kernel tells of every switch.
+    Switches(Box<Known>),
+    /// It does not, to this user: there are sums only.
+    Sums {
+        /// For how long threads were ready without running, when the session began.
+        waited: Duration,
+    },
+}
+
+/// The analysis that an op is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Whose {
+    F0,
+    Serving,
+}
+
+/// Switches, and the ops that wait for them.
+#[derive(Debug)]
+pub struct Known {
+    switches: Switches,
+    wakers: Wakers,
+    /// The system calls whose arguments were asked for.
+    asked: BTreeSet<&'static str>,
+    held: VecDeque<(Whose, Op)>,
+}
+
+impl Timeline {
+    /// Begins to follow the process. What cannot be had is said in the investigation's warnings, once.
+    #[must_use]
+    pub fn follow(pid: i32, investigation: &mut Investigation) -> Timeline {
+        let refused = match is_numbered_like_us(pid) {
+            false => "the process is in another pid namespace than darc".to_owned(),
+            true => match Switches::follow(pid) {
+                Ok(switches) => {
+                    investigation.analysis.expect_absences();
+                    warn_of_untold(&switches, investigation);
+                    return Timeline::Switches(Box::new(Known {
+                        switches,
+                        wakers: Wakers::default(),
+                        asked: BTreeSet::new(),
+                        held: VecDeque::new(),
+                    }));
+                }
+                Err(refusal) => refusal.to_string(),
+            },
+        };
+        investigation.warn(format!(
+            "preemption is not told from a function's own time: {refused}"
+        ));
+        Timeline::Sums {
+            waited: waited(pid),
+        }
+    }
+
+    /// Reads the kernel's records, and hands on the ops of which all is known.
+    pub fn advance(
+        &mut self,
+        process: &Process<'_>,
+        catalog: &mut Catalog,
+        investigation: &mut Investigation,
+        mut serving: Option<&mut Serving>,
+    ) {
+        self.settle(Settle::Ripe, serving.as_deref_mut());
+        // What an indirect call turned out to be is asked for here.
+        self.ask_for_calls(investigation, serving.as_deref());
+        if let Timeline::Switches(known) = self {
+            known.switches.read();
+            let complete = known.switches.complete();
+            known.deliver(complete, process, catalog, investigation, serving);
+        }
+    }
+
+    /// Asks for the arguments of the system calls that are measured and were not asked for yet.
+    pub fn ask_for_calls(&mut self, investigation: &Investigation, serving: Option<&Serving>) {
+        let Timeline::Switches(known) = self else {
+            return;
+        };
+        let both = serving.map(|serving| &serving.investigation);
+        for own in std::iter::once(investigation).chain(both) {
+            let fnodes = own.analysis.ftree().fnodes();
+            let telling = fnodes.filter_map(|fnode| telling(fnode.callee));
+            for name in telling {
+                if known.asked.insert(name) {
+                    known.switches.ask_for_calls(name);
+                }
+            }
+        }
+    }
+
+    /// Takes the ops that serve requests of f0.
+    fn settle(&mut self, which: Settle, serving: Option<&mut Serving>) {
+        let Some(serving) = serving else { return };
+        serving.settle(which, |investigation, op| match self {
+            Timeline::Switches(known) => known.held.push_back((Whose::Serving, op)),
+            Timeline::Sums { .. } | Timeline::Unused => investigation.take_op(&op, &[]),
+        });
+    }
+
+    /// Hands on everything: nothing more will come.
+    pub fn finish(
+        &mut self,
+        process: &Process<'_>,
+        catalog: &mut Catalog,
+        investigation: &mut Investigation,
+        mut serving: Option<&mut Serving>,
+    ) {
+        self.settle(Settle::All, serving.as_deref_mut());
+        match self {
+            Timeline::Switches(known) => {
+                known.switches.read();
+                known.deliver(Tsc(u64::MAX), process, catalog, investigation, serving);
+                warn_of_untold(&known.switches, investigation);
+                warn_of_rests(&known.switches, investigation);
+                let lost = known.switches.lost();
+                if lost > 0 {
+                    investigation.warnings.push(format!(
+                        "the kernel dropped {lost} records of context switches: some preemption counts as a function's own time"
+                    ));
+                }
+            }
+            Timeline::Unused => {}
+            Timeline::Sums { waited: before } => {
+                let waited = waited(process.pid()).saturating_sub(*before);
+                if waited >= Duration::from_millis(10) {
+                    investigation.warnings.push(format!(
+                        "while it was analysed, threads of the process were ready but did not run for {:.2} s together (/proc/PID/task/*/schedstat)",
+                        waited.as_secs_f64()
+                    ));
+                }
+            }
+        }
+    }
+}
+
+/// Says for which time it is not known when threads ran.
+fn warn_of_rests(switches: &Switches, investigation: &mut Investigation) {
+    let rested = 100.0 * switches.rested();
+    if rested >= 1.0 {
+        investigation.warnings.push(format!(
+            "when threads ran was recorded during {:.0}% of the time, for it costs the machine too much to do so always; other ops count in the profile and decide nothing",
+            (100.0 - rested).max(1.0)
+        ));
+    }
+}
+
+/// Says once what the kernel's tracepoints do not tell, and why.
+fn warn_of_untold(switches: &Switches, investigation: &mut Investigation) {
+    match switches.untold() {
+        Some(NoTracepoints::TooManyFaults) => investigation.warn(
+            "page faults came faster than they could be read: from then on they count as a function's own time"
+                .to_owned(),
+        ),
+        Some(why) => investigation.warn(format!(
+            "who ends waits, interrupts and page faults are not told: {why}"
+        )),
+        None => {}
+    }
+}
+
+impl Known {
+    fn deliver(
+        &mut self,
+        complete: Tsc,
+        process: &Process<'_>,
+        catalog: &mut Catalog,
+        investigation: &mut Investigation,
+        mut serving: Option<&mut Serving>,
+    ) {
+        let modules = process.modules();
+        while self.held.front().is_some_and(|(_, op)| op.end <= complete) {
+            let Some((whose, op)) = self.held.pop_front() else {
+                break;
+            };
+            let is_seen = self.switches.have_seen(op.start, op.end);
+            let off = self.switches.between(op.tid, op.start, op.end);
+            let away: Vec<Interval> = off
+                .iter()
+                .map(|off| self.interval(off, catalog, modules))
+                .collect();
+            let switches = &self.switches;
+            let own = match (whose, &mut serving) {
+                (Whose::F0, _) => &mut *investigation,
+                (Whose::Serving, Some(serving)) => &mut serving.investigation,
+                (Whose::Serving, None) => continue,
+            };
+            if !is_seen {
+                own.take_unseen_op(&op);
+                continue;
+            }
+            let find = |number, from, to| switches.call(op.tid, number, from, to);
+            own.arguments
+                .take(&op, &own.analysis, modules, switches.pid(), find);
+            own.take_op(&op, &away);
+        }
+    }
+
+    fn interval(
+        &mut self,
+        away: &off_cpu::Away,
+        catalog: &mut Catalog,
+        modules: &Modules,
+    ) -> Interval {
+        let why = match away.why {
+            Why::Preempted(instead) => Away::Preempted {
+                // The idle thread runs instead where the hypervisor, or a limit of CPU time, keeps ours from running.
+                by: instead
+                    .filter(|&tid| tid != 0)
+                    .map(|tid| self.thread(tid, None, catalog, modules)),
+            },
+            Why::Blocked(wake) => Away::Blocked {
+                woken: wake.map(|wake| wake.at),
+                by: wake.map(|wake| match wake.by {
+                    Waker::Thread { tid, stack } => self.thread(tid, stack, catalog, modules),
+                    Waker::Interrupt(service) => catalog.other(Another {
+                        name: match service {
+                            Some(service) => self.service(service),
+                            None => "an interrupt".to_owned(),
+                        },
+                        ..Another::default()
+                    }),
+                }),
+            },
+            Why::Served(service) => {
+                let absence = absence(service);
+                catalog.name_absence(absence, || format!("({})", self.service(service)));
+                Away::Interrupted(absence)
+            }
+        };
+        Interval {
+            from: away.from,
+            to: away.to,
+            why,
+        }
+    }
+
+    fn thread(
+        &mut self,
+        tid: i32,
+        stack: Option<u64>,
+        catalog: &mut Catalog,
+        modules: &Modules,
+    ) -> OtherId {
+        let stack = stack.and_then(|number| self.switches.stack(number));
+        let stack = stack.map(|stack| self.wakers.functions(modules, stack));
+        catalog.other(Another {
+            name: self.switches.name(tid),
+            tid: Some(tid),
+            stack: stack.unwrap_or_default(),
+        })
+    }
+
+    /// What a CPU does beside its threads, in words.
+    fn service(&self, service: Service) -> String {
+        let name = self.switches.service_name(service);
+        let with = |words: String| match name {
+            Some(name) => format!("{words} {name}"),
+            None => words,
+        };
+        match service {
+            Service::Interrupt(number) | Service::LocalInterrupt(number) => {
+                with(format!("interrupt {number}"))
+            }
+            Service::SoftInterrupt(number) => match name {
+                Some(name) => format!("softirq {name}"),
+                None => format!("softirq {number}"),
+            },
+            Service::PageFault => "page fault".to_owned(),
+        }
+    }
+}
+
+fn absence(service: Service) -> Absence {
+    match service {
+        Service::Interrupt(number) => Absence::Interrupt(number),
+        Service::LocalInterrupt(vector) => Absence::LocalInterrupt(vector),
+        Service::SoftInterrupt(number) => Absence::SoftInterrupt(number),
+        Service::PageFault => Absence::PageFault,
+    }
+}
+
+/// Where an engine's ops go while the time line is behind.
+pub struct Holding<'a> {
+    /// The files.
+    pub modules: &'a Modules,
+    /// What ids stand for.
+    pub catalog: &'a mut Catalog,
+    /// What is known.
+    pub investigation: &'a mut Investigation,
+    /// What f0 hands to other threads.
+    pub serving: Option<&'a mut Serving>,
+    /// The time line.
+    pub timeline: &'a mut Timeline,
+}
+
+impl Holding<'_> {
+    fn op_ended(&mut self, op: &Op) {
+        if let Some(serving) = &mut self.serving {
+            serving.op_ended(self.investigation, op);
+        }
+    }
+}
+
+impl Sink for Holding<'_> {
+    fn op(&mut self, op: Op) {
+        self.op_ended(&op);
+        match self.timeline {
+            Timeline::Switches(known) => {
+                known.switches.expect(op.latency);
+                known.held.push_back((Whose::F0, op));
+            }
+            Timeline::Sums { .. } | Timeline::Unused => self.investigation.take_op(&op, &[]),
+        }
+    }
+
+    fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks) {
+        self.investigation.latency_only(latency, ops, total);
+    }
+
+    fn partly(&mut self, op: Op) {
+        self.op_ended(&op);
+        self.latency_only(op.latency, 1, op.latency);
+    }
+
+    fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {
+        let serving = self.serving.as_deref_mut();
+        let (modules, catalog) = (self.modules, &mut *self.catalog);
+        let of_serving =
+            serving.and_then(|it| it.new_target(modules, catalog, parent, site, target));
+        of_serving.unwrap_or_else(|| {
+            let own = &mut self.investigation;
+            own.new_target(modules, catalog, parent, site, target)
+        })
+    }
+
+    fn enqueued(&mut self, enqueued: Enqueued) {
+        if let Some(serving) = &mut self.serving {
+            serving.enqueued(&enqueued);
+        }
+    }
+
+    fn served(&mut self, served: Served) {
+        if let Some(serving) = &mut self.serving {
+            serving.served(served);
+        }
+    }
+}
+
+/// Whether threads have the same numbers for the process and for darc.
+fn is_numbered_like_us(pid: i32) -> bool {
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    match (namespace("self"), namespace(&pid.to_string())) {
+        (Some(ours), Some(theirs)) => ours == theirs,
+        _ => true,
+    }
+}
+
+/// For how long the threads of a process were ready without running (proc_pid_schedstat, second field).
+fn waited(pid: i32) -> Duration {
+    let of = |tid: i32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    let threads = threads::list(pid).unwrap_or_default();
+    Duration::from_nanos(threads.into_iter().filter_map(of).sum())
+}

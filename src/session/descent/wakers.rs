@@ -1,0 +1,39 @@
+//! What a thread was doing when it woke another one: the functions on the top of its stack.
+
+use darc_process::modules::{CodeRef, ModuleId, Modules};
+use darc_process::stacks::Unwinder;
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::perf::record::UserStack;
+use darc_tracer::stacks::Stack;
+
+/// Functions that are told, the innermost first.
+const MOST: usize = 8;
+
+/// Unwinds with the tables of what is loaded, read once for each set of libraries.
+#[derive(Debug, Default)]
+pub struct Wakers {
+    /// Where code was when the tables were read: start, end, module.
+    ranges: Vec<(u64, u64, ModuleId)>,
+    unwinder: Option<Unwinder>,
+}
+
+impl Wakers {
+    /// The functions on a stack, the innermost first.
+    pub fn functions(&mut self, modules: &Modules, stack: &UserStack) -> Vec<CodeRef> {
+        let ranges: Vec<_> = modules.ranges().collect();
+        if self.ranges != ranges {
+            self.ranges = ranges;
+            self.unwinder = None;
+        }
+        let unwinder = self.unwinder.get_or_insert_with(|| Unwinder::new(modules));
+        let stack = Stack {
+            tid: 0,
+            rip: TargetAddr(stack.ip),
+            rsp: stack.sp,
+            rbp: stack.bp,
+            bytes: stack.bytes.clone(),
+        };
+        let frames = unwinder.frames(modules, &stack).into_iter();
+        frames.take(MOST).map(|frame| frame.function).collect()
+    }
+}

@@ -1,0 +1,237 @@
+/*
+ * A program of several kinds that are hard to stop. The first argument says what each op does beside its work.
+ *
+ *   kinds threads     makes two threads in every op, while two others work all the time
+ *   kinds processes   makes a child by fork, vfork or posix_spawn
+ *   kinds signals     raises a signal, with handlers on an alternate stack, and a timer's signals come in between
+ *   kinds coroutines  runs everything on coroutines' small stacks
+ *   kinds libraries   loads and unloads a library
+ *   kinds KIND N      ends after N ops, and without N when standard input is at its end
+ *
+ * Prints "code SERVE PART", the addresses of two functions, and "ready" first; "checksum=…" and "differs" as others do last.
+ */
+#include "work.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <dlfcn.h>
+#include <ucontext.h>
+
+extern char **environ;
+static volatile int wrong;
+static uint64_t (*act)(uint64_t key);
+
+FUNCTION uint64_t part(uint64_t key)
+{
+    spin_cycles(2000);
+    return mix(key);
+}
+
+FUNCTION uint64_t serve(uint64_t key)
+{
+    uint64_t sum = part(key);
+    sum += act(key);
+    return sum ^ part(key + 1);
+}
+
+static void check(uint64_t found, uint64_t expected)
+{
+    if (found != expected)
+        wrong = 1;
+}
+
+static uint64_t nothing(uint64_t key)
+{
+    return key;
+}
+
+static void *part_of(void *key)
+{
+    return (void *)(uintptr_t)part((uintptr_t)key);
+}
+
+static void *serve_always(void *unused)
+{
+    uint64_t expected = mix(9) + 9;
+    for (;;)
+        check(part(9) + 9, expected);
+    return unused;
+}
+
+static uint64_t threads(uint64_t key)
+{
+    pthread_t made[2];
+    uint64_t sum = 0;
+    for (uintptr_t i = 0; i < 2; i++)
+        if (pthread_create(&made[i], NULL, part_of, (void *)(uintptr_t)(key + i)) != 0)
+            abort();
+    for (int i = 0; i < 2; i++) {
+        void *result;
+        pthread_join(made[i], &result);
+        sum += (uintptr_t)result;
+    }
+    check(sum, mix(key) + mix(key + 1));
+    return sum;
+}
+
+static uint64_t ended(pid_t child)
+{
+    int status;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR)
+            return 1000;
+    return WIFEXITED(status) ? (uint64_t)WEXITSTATUS(status) : 1000;
+}
+
+static uint64_t processes(uint64_t key)
+{
+    static char *arguments[] = {"true", NULL};
+    uint64_t expected = mix(key) & 63;
+    pid_t child;
+    switch (key % 3) {
+    case 0:
+        child = fork();
+        if (child == 0)
+            _exit((int)(part(key) & 63));
+        check(ended(child), expected);
+        break;
+    case 1:
+        child = vfork();
+        if (child == 0)
+            _exit((int)(part(key) & 63));
+        check(ended(child), expected);
+        break;
+    default:
+        if (posix_spawnp(&child, "true", NULL, NULL, arguments, environ) == 0)
+            check(ended(child), 0);
+    }
+    return expected;
+}
+
+static void on_signal(int signal)
+{
+    int saved = errno;
+    (void)signal;
+    check(part(77), mix(77));
+    errno = saved;
+}
+
+static uint64_t signals(uint64_t key)
+{
+    raise(SIGUSR1);
+    return key;
+}
+
+static ucontext_t outer, inner;
+static uint64_t asked, answered;
+
+/* Serves one request each time that it is resumed. */
+static void coroutine(void)
+{
+    for (;;) {
+        answered = part(asked);
+        swapcontext(&inner, &outer);
+    }
+}
+
+static uint64_t coroutines(uint64_t key)
+{
+    asked = key;
+    swapcontext(&outer, &inner);
+    check(answered, mix(key));
+    return answered;
+}
+
+static uint64_t libraries(uint64_t key)
+{
+    void *library = dlopen("libm.so.6", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL || dlsym(library, "cos") == NULL)
+        wrong = 1;
+    else
+        dlclose(library);
+    return key;
+}
+
+static uint64_t run(uint64_t ops)
+{
+    uint64_t sum = 0, expected = 0;
+    for (uint64_t done = 0; done < ops; done += PERIOD) {
+        sum = 0;
+        for (uint64_t key = 0; key < PERIOD; key++)
+            sum = mix(sum + serve(key));
+        if (done > 0 && sum != expected)
+            wrong = 1;
+        expected = sum;
+        if (ops == UINT64_MAX && stdin_closed())
+            break;
+    }
+    return sum;
+}
+
+static uint64_t run_on_coroutine_sum;
+static uint64_t run_on_coroutine_ops;
+static ucontext_t first, runner;
+
+static void run_on_coroutine(void)
+{
+    run_on_coroutine_sum = run(run_on_coroutine_ops);
+    swapcontext(&runner, &first);
+}
+
+static void make(ucontext_t *context, void (*function)(void))
+{
+    enum { SMALL = 32 << 10 };
+    getcontext(context);
+    context->uc_stack.ss_sp = malloc(SMALL);
+    context->uc_stack.ss_size = SMALL;
+    makecontext(context, function, 0);
+}
+
+int main(int argc, char **argv)
+{
+    const char *kind = argc > 1 ? argv[1] : "";
+    uint64_t ops = argc > 2 ? strtoull(argv[2], NULL, 10) : UINT64_MAX;
+    uint64_t sum;
+    act = nothing;
+    if (strcmp(kind, "threads") == 0) {
+        act = threads;
+        for (int i = 0; i < 2; i++) {
+            pthread_t thread;
+            if (pthread_create(&thread, NULL, serve_always, NULL) != 0)
+                abort();
+        }
+    } else if (strcmp(kind, "processes") == 0) {
+        act = processes;
+    } else if (strcmp(kind, "libraries") == 0) {
+        act = libraries;
+    } else if (strcmp(kind, "coroutines") == 0) {
+        act = coroutines;
+        make(&inner, coroutine);
+    } else if (strcmp(kind, "signals") == 0) {
+        static char alternate[32 << 10];
+        stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
+        struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK | SA_RESTART};
+        struct itimerval often = {{0, 1000}, {0, 1000}};
+        act = signals;
+        sigaltstack(&stack, NULL);
+        sigaction(SIGUSR1, &action, NULL);
+        sigaction(SIGALRM, &action, NULL);
+        setitimer(ITIMER_REAL, &often, NULL);
+    }
+    printf("code %p %p\n", (void *)serve, (void *)part);
+    say_ready();
+    if (act == coroutines) {
+        run_on_coroutine_ops = ops;
+        make(&runner, run_on_coroutine);
+        swapcontext(&first, &runner);
+        sum = run_on_coroutine_sum;
+    } else {
+        sum = run(ops);
+    }
+    printf("checksum=%016llx%s\n", (unsigned long long)sum, wrong ? " differs" : "");
+    return wrong;
+}

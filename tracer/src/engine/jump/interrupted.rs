@@ -1,0 +1,68 @@
+//! Where signal handlers will return to: the kernel has put the address of the interrupted instruction on the stack.
+
+use crate::addr::TargetAddr;
+use crate::memory::Memory;
+
+/// The code segment of 64-bit user code on Linux, which follows the flags in a signal frame (`struct sigcontext` in the
+/// kernel's uapi/asm/sigcontext.h).
+const USER_CODE: u16 = 0x33;
+const PAGE: u64 = 4096;
+/// How many pages of a stack are searched where every thread's is: handlers are seldom deep.
+const PAGES: u64 = 4;
+
+/// What looks like the address of an interrupted instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Interrupted {
+    /// Where it is on the stack.
+    pub at: u64,
+    /// The address.
+    pub pc: u64,
+}
+
+/// What looks so in a part of a stack that begins at `from`, a multiple of eight.
+pub fn among(from: u64, stack: &[u8]) -> impl Iterator<Item = Interrupted> {
+    let word = |at: usize| u64::from_le_bytes(stack[at..at + 8].try_into().expect("eight bytes"));
+    let places = (0..stack.len().saturating_sub(16)).step_by(8);
+    places
+        .filter(move |at| word(at + 16) as u16 == USER_CODE)
+        .map(move |at| Interrupted {
+            at: from + at as u64,
+            pc: word(at),
+        })
+}
+
+/// What looks so near the end of a stack.
+#[must_use]
+pub fn near(memory: &Memory, stack_pointer: u64) -> Vec<Interrupted> {
+    let from = stack_pointer & !7;
+    // All at once, or as far as the stack reaches.
+    let ends = [PAGES, PAGES / 2, 1].map(|pages| (from / PAGE + pages) * PAGE);
+    let read = |end: u64| {
+        let mut stack = vec![0; (end - from) as usize];
+        memory
+            .read(TargetAddr(from), &mut stack)
+            .is_ok()
+            .then_some(stack)
+    };
+    let stack = ends.into_iter().find_map(read).unwrap_or_default();
+    among(from, &stack).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_frame_is_found_on_a_stack() {
+        let mut stack = [7_u64; 64];
+        stack[20..23].copy_from_slice(&[0x40_1234, 0x246, 0x002b_0000_0000_0033]);
+        let memory = Memory::open(std::process::id() as i32).unwrap();
+        let found = near(&memory, stack.as_ptr() as u64 + 3);
+        let at = stack.as_ptr() as u64 + 8 * 20;
+        assert!(found.contains(&Interrupted { at, pc: 0x40_1234 }));
+        let bytes: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(among(0, &bytes).count(), 1);
+        assert_eq!(among(0, &bytes[..8 * 22]).count(), 0);
+        assert_eq!(among(0, &[]).count(), 0);
+    }
+}

@@ -1,0 +1,429 @@
+//! Kills tracers at any moment: the target goes on with right results, and what is left in it is found and removed.
+//!
+//! The tracer is a child process of the test. It attaches, changes the probes, measures for a moment and detaches. It is
+//! killed before its n-th call of ptrace(2) or write to the target's memory, for n over all of that, and at random times.
+//!
+//! ```sh
+//! cargo test -p darc-tracer --lib killed -- --ignored --nocapture
+//! ```
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::FileExt as _;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use darc_disasm::{FunctionCode, NoMemory, call_sites, function_at};
+use darc_record::{FnodeId, Op, SiteId, Ticks};
+use darc_testprogs::{Opt, program};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+
+use crate::addr::TargetAddr;
+use crate::engine::jump::{self, Cleared, Jump, clear_leftovers};
+use crate::engine::{Engine, NewTarget, Sink};
+use crate::error::Result;
+use crate::memory::Memory;
+use crate::plan::{Edge, Plan, PlannedFunction};
+use crate::{child_signal, launch, maps, sys, threads};
+
+/// After this time something hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(60);
+/// The longest random time until a kill, in microseconds: about as long as a tracer takes.
+const RANDOM_WITHIN: u64 = 40_000;
+
+struct Nobody;
+
+impl Sink for Nobody {
+    fn op(&mut self, _: Op) {}
+
+    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+
+    fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
+        NewTarget::AnyTarget
+    }
+}
+
+/// Numbers that look random and are the same each time (Marsaglia, "Xorshift RNGs", 2003).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// The functions that are measured.
+#[derive(Clone)]
+struct Code {
+    serve: Arc<FunctionCode>,
+    part: Arc<FunctionCode>,
+}
+
+impl Code {
+    /// Reads the functions whose addresses the program's first line gives.
+    fn read(pid: i32, line: &str) -> Code {
+        let memory = Memory::open(pid).unwrap();
+        let mut addresses = line.split_whitespace().skip(1).map(|address| {
+            let digits = address.strip_prefix("0x").unwrap();
+            u64::from_str_radix(digits, 16).unwrap()
+        });
+        let mut function = || {
+            let entry = addresses.next().unwrap();
+            Arc::new(function_at(entry, entry + 0x1000, &memory).unwrap())
+        };
+        Code {
+            serve: function(),
+            part: function(),
+        }
+    }
+
+    /// Measures `serve`, and with `calls` the functions that it calls.
+    fn plan(&self, calls: bool) -> Plan {
+        let mut plan = Plan {
+            f0: Some(Arc::clone(&self.serve)),
+            ..Plan::default()
+        };
+        if calls {
+            let sites = call_sites(&self.serve, &NoMemory).sites;
+            let sites: Vec<_> = (1..).map(SiteId).zip(sites).collect();
+            plan.edges = sites
+                .iter()
+                .map(|&(site, _)| Edge {
+                    parent: FnodeId::ROOT,
+                    site,
+                    target: None,
+                    child: FnodeId(site.0 + 1),
+                })
+                .collect();
+            let code = Arc::clone(&self.serve);
+            plan.functions = vec![PlannedFunction { code, sites }];
+        }
+        plan
+    }
+}
+
+/// The whole work of a tracer.
+fn measure(mut engine: Jump, code: &Code) -> Result<()> {
+    let moment = Duration::from_millis(2);
+    for calls in [false, true] {
+        engine.apply(&code.plan(calls))?;
+        engine.poll(moment, &mut Nobody)?;
+    }
+    // Another f0: the probes of the first one are removed.
+    let plan = Plan {
+        f0: Some(Arc::clone(&code.part)),
+        ..Plan::default()
+    };
+    engine.apply(&plan)?;
+    engine.poll(moment, &mut Nobody)?;
+    engine.finish()
+}
+
+/// When a tracer is killed.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// Before its n-th call.
+    Call(u64),
+    /// After so many microseconds.
+    After(u64),
+    Never,
+}
+
+/// Runs a tracer that does `work`, and kills it. Returns the number of its calls if it came to its end.
+fn trace(moment: Moment, work: impl FnOnce() -> Result<()>) -> Option<u64> {
+    let (from, to) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
+    let tracer = sys::fork_into(|| {
+        sys::kill_point::set(match moment {
+            Moment::Call(call) => call,
+            Moment::After(_) | Moment::Never => u64::MAX,
+        });
+        child_signal::block().unwrap();
+        if let Err(error) = work() {
+            eprintln!("{moment:?}: {error}");
+            sys::exit_now(1);
+        }
+        let done = sys::kill_point::done().to_le_bytes();
+        let _ = nix::unistd::write(&to, &done);
+        sys::exit_now(0);
+    });
+    drop(to);
+    let tracer = tracer.unwrap();
+    if let Moment::After(microseconds) = moment {
+        std::thread::sleep(Duration::from_micros(microseconds));
+        let _ = kill(Pid::from_raw(tracer), Signal::SIGKILL);
+    }
+    let status = ended(tracer, moment);
+    assert!(
+        libc::WIFSIGNALED(status) || libc::WEXITSTATUS(status) == 0,
+        "{moment:?}: the tracer failed"
+    );
+    let mut done = Vec::new();
+    File::from(from).read_to_end(&mut done).unwrap();
+    Some(u64::from_le_bytes(done.try_into().ok()?))
+}
+
+/// Waits for the end of a child.
+fn ended(pid: i32, what: impl std::fmt::Debug) -> i32 {
+    let since = Instant::now();
+    loop {
+        if let Some(status) = sys::reap(pid) {
+            return status;
+        }
+        assert!(since.elapsed() < HANGS_AFTER, "{what:?}: {pid} hangs");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A program of a kind, which works until it is told to end.
+struct Target {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    code: Code,
+    maps: Vec<String>,
+}
+
+impl Target {
+    fn start(kind: &str) -> Target {
+        let mut child = Command::new(program("kinds", Opt::O2))
+            .arg(kind)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let (mut line, mut ready) = (String::new(), String::new());
+        stdout.read_line(&mut line).unwrap();
+        stdout.read_line(&mut ready).unwrap();
+        assert_eq!(ready, "ready\n");
+        let pid = child.id() as i32;
+        Target {
+            code: Code::read(pid, &line),
+            maps: stable_maps(pid),
+            child,
+            stdout,
+        }
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Checks that it lives, and waits until no thread is stopped or traced.
+    fn check_free(&mut self, what: &str) {
+        let since = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("{what}: the target has ended: {status}");
+            }
+            let tids = threads::list(self.pid()).unwrap_or_default();
+            let held = tids.iter().any(|&tid| {
+                let tracer = threads::status_field(tid, "TracerPid");
+                tracer.is_some_and(|tracer| tracer != "0")
+                    || matches!(threads::state(tid), Some('t' | 'T'))
+            });
+            if !held {
+                return;
+            }
+            assert!(since.elapsed() < HANGS_AFTER, "{what}: a thread is held");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Removes what a tracer left, and checks that all is gone.
+    fn clean(&mut self, what: &str) -> Cleared {
+        let pid = self.pid();
+        let cleared = clear_leftovers(pid).unwrap_or_else(|error| panic!("{what}: {error}"));
+        self.check_free(what);
+        assert_eq!(differing_text(pid), 0, "{what}: bytes of code differ");
+        let open = jump::left_descriptors(pid);
+        assert!(open.is_empty(), "{what}: descriptors {open:?}");
+        if cleared != Cleared::Patches {
+            let now = stable_maps(pid);
+            let new: Vec<&String> = now
+                .iter()
+                .filter(|line| !self.maps.contains(line))
+                .collect();
+            assert!(new.is_empty(), "{what}: {cleared:?}, and left {new:#?}");
+        }
+        cleared
+    }
+
+    /// Ends it, and compares its results with those of a run without any tracer.
+    fn finish(mut self, kind: &str) {
+        drop(self.child.stdin.take());
+        let status = ended(self.pid(), kind);
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        assert_eq!((status, rest), (0, results(kind)), "{kind}");
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+    }
+}
+
+/// What the program prints at its end.
+fn results(kind: &str) -> String {
+    let run = Command::new(program("kinds", Opt::O2))
+        .args([kind, "20"])
+        .output();
+    let text = String::from_utf8(run.unwrap().stdout).unwrap();
+    format!("{}\n", text.lines().last().unwrap())
+}
+
+/// The mappings that could be a tracer's: shared ones, code without a file, and large ones. The program itself maps and
+/// unmaps others all the time.
+fn stable_maps(pid: i32) -> Vec<String> {
+    const LARGE: u64 = 16 << 20;
+    let mappings = maps::read(pid).unwrap();
+    let suspect = |m: &&maps::Mapping| {
+        let nameless =
+            m.file.inode == 0 && !m.name.as_os_str().as_encoded_bytes().starts_with(b"[");
+        let is_data = nameless && m.writable && m.end - m.start >= LARGE;
+        m.shared || is_data || (nameless && m.executable)
+    };
+    let shown = |m: &maps::Mapping| format!("{:x}-{:x} {}", m.start, m.end, m.name.display());
+    mappings.iter().filter(suspect).map(shown).collect()
+}
+
+/// How many bytes of mapped code are not those of the file.
+fn differing_text(pid: i32) -> usize {
+    let memory = Memory::open(pid).unwrap();
+    let mappings = maps::read(pid).unwrap();
+    let code = mappings.iter().filter(|m| m.executable && m.is_file());
+    code.map(|m| {
+        let len = (m.end - m.start) as usize;
+        let (mut mapped, mut stored) = (vec![0; len], vec![0; len]);
+        if memory.read(TargetAddr(m.start), &mut mapped).is_err() {
+            // A library that has just gone.
+            return 0;
+        }
+        let read = fs::File::open(&m.name).and_then(|file| file.read_at(&mut stored, m.offset));
+        let read = read.unwrap_or(0);
+        (0..read).filter(|&at| mapped[at] != stored[at]).count()
+    })
+    .sum()
+}
+
+/// The kinds of programs.
+const KINDS: [&str; 5] = ["threads", "processes", "signals", "coroutines", "libraries"];
+
+/// What was tried.
+#[derive(Default, Debug)]
+struct Tried {
+    kills: u64,
+    cleaned: u64,
+    calls: u64,
+}
+
+/// Kills tracers of one target: `most` at calls spread over all that one makes, and as many at random times.
+fn kill_tracers_of(kind: &str, most: u64) -> Tried {
+    let mut target = Target::start(kind);
+    let (pid, code) = (target.pid(), target.code.clone());
+    let work = || measure(Jump::attach(pid)?, &code);
+    let calls = trace(Moment::Never, work).expect("it was not killed");
+    let mut tried = Tried {
+        calls,
+        ..Tried::default()
+    };
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for round in 0..2 * most {
+        let moment = match round % 2 {
+            0 => Moment::Call(round / 2 * calls / most),
+            _ => Moment::After(random.below(RANDOM_WITHIN)),
+        };
+        let what = format!("{kind}, killed at {moment:?} of {calls} calls");
+        tried.kills += u64::from(trace(moment, work).is_none());
+        target.check_free(&what);
+        // Otherwise the next tracer finds what is left.
+        if random.below(2) == 0 {
+            tried.cleaned += u64::from(target.clean(&what) != Cleared::Nothing);
+        }
+    }
+    target.clean(kind);
+    target.finish(kind);
+    tried
+}
+
+/// Kills tracers that start the program themselves.
+fn kill_starters(most: u64) -> Tried {
+    let expected = results("processes");
+    let command = program("kinds", Opt::O2);
+    let arguments = [command.as_os_str(), "processes".as_ref(), "20".as_ref()];
+    let arguments = arguments.map(|argument| argument.to_owned());
+    let mut tried = Tried::default();
+    let start = |moment| {
+        let (printed, stdout) = nix::unistd::pipe().unwrap();
+        let (count, to) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
+        // The keeper adopts the program when its tracer is killed, and learns how it ended.
+        let keeper = sys::fork_into(|| {
+            nix::sys::prctl::set_child_subreaper(true).unwrap();
+            nix::unistd::dup2_stdout(&stdout).unwrap();
+            let done = trace(moment, || {
+                let thread = launch::launch(&arguments, &SigSet::empty(), jump::OPTIONS)?;
+                let mut engine = Jump::launched(thread)?;
+                while engine.poll(HANGS_AFTER, &mut Nobody)?.is_none() {}
+                Ok(())
+            });
+            let _ = nix::unistd::write(&to, &done.unwrap_or(0).to_le_bytes());
+            while let Ok((_, status)) = sys::wait_for(-1) {
+                // 127 is a process that has not executed its program.
+                let right =
+                    libc::WIFEXITED(status) && [0, 127].contains(&libc::WEXITSTATUS(status));
+                if !right {
+                    sys::exit_now(9);
+                }
+            }
+            sys::exit_now(0);
+        });
+        drop((stdout, to));
+        let status = ended(keeper.unwrap(), moment);
+        let (mut text, mut calls) = (String::new(), [0; 8]);
+        File::from(printed).read_to_string(&mut text).unwrap();
+        File::from(count).read_exact(&mut calls).unwrap();
+        assert_eq!(
+            status, 0,
+            "{moment:?}: a started program has not ended well"
+        );
+        assert!(
+            text.is_empty() || text.ends_with(&expected),
+            "{moment:?}: {text}"
+        );
+        u64::from_le_bytes(calls)
+    };
+    tried.calls = start(Moment::Never);
+    for round in 0..most {
+        start(Moment::Call(round * tried.calls / most));
+        tried.kills += 1;
+    }
+    tried
+}
+
+fn campaign(most: u64) {
+    for kind in KINDS {
+        let tried = kill_tracers_of(kind, most);
+        eprintln!("{kind}: {tried:?}");
+        assert!(tried.kills > most / 2, "{kind}: {tried:?}");
+    }
+    let tried = kill_starters(most);
+    eprintln!("started programs: {tried:?}");
+}
+
+/// Some three hundred kills.
+#[test]
+fn a_target_survives_its_tracer() {
+    campaign(25);
+}
+
+#[test]
+#[ignore = "three thousand kills take some ten minutes: cargo test -p darc-tracer --lib killed -- --ignored"]
+fn soak_thousands_of_kills() {
+    campaign(300);
+}
