@@ -4,17 +4,17 @@ use darc_record::{FnodeId, Ticks, Touched};
 
 use crate::descent::share::{LEAST, SINGLE};
 
-/// How the longest call of an fnode in one op divides.
+/// How the calls of an fnode in one op divide.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Shares {
     /// What no callee accounts for.
     pub own: Ticks,
-    /// The part of `own` that went into further calls of callees beside their longest one.
+    /// The part of `own` that went into repeated calls of callees, each of them short.
     pub repeated: Ticks,
-    /// What each callee accounts for: its longest call, and the others only where they are long on average, so that a
-    /// loop over short calls is the caller's time and a long call in a loop is the callee's.
+    /// What each callee accounts for: its longest call in each of the caller's, and the others only where they are long on
+    /// average, so that a loop over short calls is the caller's time and a long call in a loop is the callee's.
     pub callees: Vec<(FnodeId, Ticks)>,
-    /// How many calls were measured within the longest call, on average.
+    /// How many calls were measured within them.
     pub calls: u64,
 }
 
@@ -30,57 +30,44 @@ impl Shares {
     }
 }
 
-/// Divides the longest of an fnode's calls among the function itself and the callees seen in the op.
-///
-/// A record has one longest call an fnode, over the whole op. A callee's longest call lies within the
-/// parent's longest one when the parent was called once, and otherwise when it began within it. Where it
-/// began in another, shorter call of the parent, taking it would charge the longest call with time that
-/// was spent elsewhere (parent: 100 ticks of its own, then 90 ticks of which the callee took 85), and
-/// leaving it out would hide what the callee did in the longest call as well. So it is replaced by what
-/// the callee's other calls took: the mean of them, or less where there were fewer of them than other
-/// calls of the parent.
+/// Divides all of an fnode's calls in an op among the function itself and the callees seen in the op.
 pub(crate) fn divide<'a>(call: &Touched, callees: impl IntoIterator<Item = &'a Touched>) -> Shares {
     let mut shares = Shares::default();
     let mut attributed = Ticks(0);
     for callee in callees {
-        let others = callee.sum.saturating_sub(callee.max);
-        let longest = if is_within(call, callee) {
-            callee.max
-        } else {
-            let calls = (callee.count.saturating_sub(1)).max(call.count.saturating_sub(1));
-            Ticks(others.0.checked_div(calls).unwrap_or(0))
-        };
-        let further = further(call, callee);
         // No part is longer than the whole, whatever the clocks of two CPUs say.
-        let share = (longest + further.unwrap_or(Ticks(0))).min(call.max);
+        let share = accounted_for(call, callee).min(call.sum);
         attributed = attributed + share;
-        // `sum` covers all calls of the parent, `own` only the longest.
-        if further.is_none() {
-            shares.repeated = shares.repeated + Ticks(others.0 / call.count.max(1));
-        }
-        shares.calls = shares
-            .calls
-            .saturating_add(callee.count / call.count.max(1));
+        shares.repeated = shares.repeated + callee.sum.saturating_sub(share);
+        shares.calls = shares.calls.saturating_add(callee.count);
         shares.callees.push((callee.fnode, share));
     }
-    shares.own = call.max.saturating_sub(attributed);
+    shares.own = call.sum.saturating_sub(attributed);
     shares.repeated = shares.repeated.min(shares.own);
     shares
 }
 
-/// What a callee's calls beside its longest one took of the parent's longest call; nothing where they are short, as in a
-/// loop.
-fn further(call: &Touched, callee: &Touched) -> Option<Ticks> {
-    let within = (callee.count / call.count.max(1)).saturating_sub(1);
+/// What a callee accounts for of its caller's time: all of it where its calls are long beside the caller's, or where it
+/// is called once in each of these, and otherwise the longest call in each.
+fn accounted_for(call: &Touched, callee: &Touched) -> Ticks {
     let others = callee.sum.saturating_sub(callee.max);
-    let mean = others.0.checked_div(callee.count.saturating_sub(1))?;
-    let is_long = mean as f64 >= LEAST * call.max.0 as f64;
-    is_long.then(|| Ticks(mean.saturating_mul(within)))
+    let mean = others.0 as f64 / callee.count.saturating_sub(1).max(1) as f64;
+    let length = typical(call);
+    if mean >= LEAST * length {
+        return callee.sum;
+    }
+    let callers = (call.sum.0 as f64 / length.max(1.0)).round();
+    let once_in_each = (callee.count as f64).min(callers).max(1.0) - 1.0;
+    callee.max + Ticks((mean * once_in_each) as u64)
 }
 
-fn is_within(call: &Touched, callee: &Touched) -> bool {
-    call.count <= 1
-        || (callee.max_start >= call.max_start && callee.max_start - call.max_start <= call.max)
+/// How long the call is in which a moment of an fnode's time falls on average. Calls of which only one is long count as
+/// hardly more than that one.
+fn typical(call: &Touched) -> f64 {
+    let (max, sum) = (call.max.0 as f64, call.sum.0 as f64);
+    let others = (sum - max).max(0.0);
+    let squares = max * max + others * others / call.count.saturating_sub(1).max(1) as f64;
+    squares / sum.max(1.0)
 }
 
 /// The main contributors of a division: who took half of the largest part or more.
@@ -163,13 +150,10 @@ mod tests {
         let shares = divide(&call, &[touched(2, 0, 500, 1_000, 2)]);
         assert_eq!((shares.own, shares.callees[0].1), (Ticks(0), Ticks(1_000)));
         assert_eq!(shares.repeated, Ticks(0));
-        // The same twice, whichever of the parent's calls held the callee's longest.
-        for start in [0, 2_000] {
-            let call = touched(1, 0, 1_000, 1_996, 2);
-            let shares = divide(&call, &[touched(2, start, 499, 1_996, 4)]);
-            assert_eq!(shares.repeated, Ticks(0));
-            assert!(shares.own < Ticks(5));
-        }
+        // The same in two calls of the parent.
+        let twice = touched(1, 0, 1_000, 1_996, 2);
+        let shares = divide(&twice, &[touched(2, 0, 499, 1_996, 4)]);
+        assert_eq!((shares.own, shares.repeated), (Ticks(0), Ticks(0)));
         let looping = divide(&call, &[touched(2, 0, 50, 1_000, 20)]);
         assert_eq!((looping.own, looping.repeated), (Ticks(950), Ticks(950)));
     }
@@ -212,17 +196,35 @@ mod tests {
     }
 
     #[test]
-    fn a_callee_of_another_call_of_the_parent_is_not_charged_to_the_longest() {
-        // 100 ticks of its own at 0; then 90 ticks at 200, of which the callee took 85.
+    fn all_calls_of_a_function_are_divided() {
+        // 100 ticks of its own; then 90 ticks, of which the callee took 85.
         let parent = touched(2, 0, 100, 190, 2);
         let shares = divide(&parent, &[touched(3, 202, 85, 85, 1)]);
-        assert_eq!(shares.own, Ticks(100));
-        // The same, but the callee took 40 within the longest call too.
-        let shares = divide(&parent, &[touched(3, 202, 85, 125, 2)]);
-        assert_eq!(shares.own, Ticks(60));
-        // Within the longest call it counts with its own longest.
-        let shares = divide(&parent, &[touched(3, 50, 45, 45, 1)]);
-        assert_eq!(shares.own, Ticks(55));
+        assert_eq!(shares.own, Ticks(105));
+        // A hundred calls of 10 ticks, in each of which the callee takes 9, and one of 50 that another one takes.
+        let parent = touched(2, 0, 50, 1_040, 100);
+        let callees = [touched(3, 5, 9, 891, 99), touched(4, 900, 49, 49, 1)];
+        let shares = divide(&parent, &callees);
+        assert_eq!((shares.own, shares.repeated), (Ticks(100), Ticks(0)));
+        let main = main_contributors(&shares, parent.sum);
+        assert_eq!((main.own, main.callees), (false, vec![FnodeId(3)]));
+    }
+
+    #[test]
+    fn a_loop_in_one_of_many_calls_is_a_loop() {
+        // Of a hundred calls one took 1,000 of 1,099 ticks, in twenty calls of 50.
+        let parent = touched(2, 0, 1_000, 1_099, 100);
+        let shares = divide(&parent, &[touched(3, 0, 50, 1_000, 20)]);
+        assert_eq!(shares.callees[0].1, Ticks(50));
+        assert_eq!((shares.own, shares.repeated), (Ticks(1_049), Ticks(950)));
+        // In each of ten calls a loop over a hundred: the longest in each is the callee's.
+        let parent = touched(2, 0, 100, 1_000, 10);
+        let shares = divide(&parent, &[touched(3, 0, 1, 1_000, 1_000)]);
+        let ends = shares.callees[0].1;
+        assert!(
+            ends < Ticks(11) && shares.repeated > Ticks(980),
+            "{shares:?}"
+        );
     }
 
     #[test]

@@ -41,14 +41,14 @@ impl Analysis {
         }
     }
 
-    /// Adds what an op says of who takes the time of one fnode: of its longest call in the op.
+    /// Adds what an op says of who takes the time of one fnode: of all its calls in the op.
     ///
     /// Where a peak has several causes, an op in which the fnode takes next to nothing is of the peak for another
     /// reason, and says nothing about what takes the time where the fnode is a cause.
     pub(crate) fn contribute(&mut self, op: &Op, peak: u32, mut call: Touched) -> Contribution {
         let least = self.ftree.fnode(call.fnode).record(peak).least_part;
         // Half of it is within what a cause varies by.
-        if least.is_some_and(|least| part(call.max, op) < least / 2) {
+        if least.is_some_and(|least| part(call.sum, op) < least / 2) {
             return Contribution::Silent;
         }
         let mut callees = Vec::new();
@@ -59,18 +59,19 @@ impl Analysis {
                 continue;
             };
             match self.is_told_above(child, peak) {
-                true => call.max = call.max.saturating_sub(op.touched[at].max),
+                true => call = without(call, op.touched[at].sum),
                 false => callees.push(&op.touched[at]),
             }
         }
         // Without the time away another call is the longest.
         if let Some(Some(at)) = self.touched_at.get(call.fnode.0 as usize) {
-            call.max = call.max.max(op.touched[*at].max);
+            let rest = &op.touched[*at];
+            (call.max, call.sum) = (call.max.max(rest.max), call.sum.max(rest.sum));
         }
         let by_site = divide(&call, callees);
-        let shares = self.by_callee(&by_site, call.max);
+        let shares = self.by_callee(&by_site, call.sum);
         let noise = self.noise.of_caller();
-        let Some((shares, contributors)) = certainly(shares, call.max, noise) else {
+        let Some((shares, contributors)) = certainly(shares, call.sum, noise) else {
             return Contribution::Unresolved;
         };
         self.add_shares(peak, &call, &shares);
@@ -104,12 +105,12 @@ impl Analysis {
     fn add_shares(&mut self, peak: u32, call: &Touched, shares: &Shares) {
         let record = self.ftree.fnode_mut(call.fnode).record_mut(peak);
         record.decision_ops = record.decision_ops.saturating_add(1);
-        record.whole.add(call.max, call.max);
-        record.own.add(shares.own, call.max);
+        record.whole.add(call.sum, call.sum);
+        record.own.add(shares.own, call.sum);
         record.loop_time = record.loop_time + shares.repeated;
         for &(callee, time) in &shares.callees {
             let record = self.ftree.fnode_mut(callee).record_mut(peak);
-            record.part.add(time, call.max);
+            record.part.add(time, call.sum);
         }
     }
 
@@ -276,13 +277,19 @@ impl Analysis {
         siblings.filter(move |&at| self.ftree.first_alike(at) == first)
     }
 
-    /// The calls of one part that are gone on with: the longest, until they are most of it.
+    /// The calls of one part that are gone on with: the longest, until they are most of it. Each may lead elsewhere.
     fn followed(&self, first: FnodeId, peak: u32) -> Vec<FnodeId> {
         let time = |at: &FnodeId| self.ftree.fnode(*at).record(peak).stats.sum.0 as f64;
         let mut alike: Vec<FnodeId> = self.alike(first).collect();
         alike.sort_by(|one, other| time(other).total_cmp(&time(one)));
         let times: Vec<f64> = alike.iter().map(time).collect();
-        alike.truncate(share::leading(&times));
+        let weight = self.ftree.fnode(first).parent.map_or(1.0, |parent| {
+            let parts = alike
+                .iter()
+                .map(|&at| part_of(&self.ftree, peak, parent, at));
+            self.weight(parent, peak).time * parts.sum::<f64>()
+        });
+        alike.truncate(share::leading(&times, weight));
         alike
     }
 
@@ -341,6 +348,15 @@ impl Analysis {
             .filter(|(_, record)| record.state == PathState::Waiting)
             .map(|(peak, _)| peak)
             .collect()
+    }
+}
+
+/// A call without this part of its time.
+fn without(call: Touched, time: Ticks) -> Touched {
+    Touched {
+        max: call.max.saturating_sub(time),
+        sum: call.sum.saturating_sub(time),
+        ..call
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) const SINGLE: f64 = 0.3;
 const SINGLE_MARGIN: f64 = 0.05;
 /// So many times the mean an op may be long in which a part takes the time that has not occurred yet.
 const UNSEEN: f64 = 2.0;
+/// So many calls of one function are gone on with where it has all of a peak's time.
+const MOST_SITES: f64 = 12.0;
 /// At most so many times the least number of ops decide.
 const MOST_OPS: u64 = 20;
 
@@ -256,16 +258,22 @@ fn causes(parts: &[Estimate]) -> Vec<bool> {
     named
 }
 
-/// How many of these times, the longest first, are most of them all: one at least.
-pub(crate) fn leading(times: &[f64]) -> usize {
+/// How many of these times of calls of one function, the longest first, are gone on with: until they are most of them all,
+/// but none that is small beside the largest, and at most as many as there are twelfths in the function's part of the peak's
+/// time.
+pub(crate) fn leading(times: &[f64], weight: f64) -> usize {
     let all: f64 = times.iter().sum();
+    let largest = times.first().copied().unwrap_or(0.0);
+    let least = (LEAST * all).min(largest / 4.0);
+    let most = (MOST_SITES * weight).ceil().clamp(1.0, MOST_SITES) as usize;
     let mut explained = 0.0;
     let is_needed = |&&time: &&f64| {
-        let is_needed = explained < EXPLAINED * all && time >= LEAST * all;
+        let is_needed = explained < EXPLAINED * all && time >= least;
         explained += time;
         is_needed
     };
-    times.iter().take_while(is_needed).count().max(1)
+    let needed = times.iter().take_while(is_needed).count();
+    needed.clamp(1, most)
 }
 
 #[cfg(test)]
@@ -358,6 +366,21 @@ mod tests {
         assert_eq!(named(&parts, false), Some(causes));
         let equal = [exactly(0.1, 0.0); 10];
         assert_eq!(named(&equal, false), Some(Named::None));
+    }
+
+    #[test]
+    fn equal_calls_of_a_function_are_all_gone_on_with() {
+        assert_eq!(leading(&[1.0; 12], 1.0), 10, "80%");
+        assert_eq!(leading(&[1.0; 40], 1.0), 12);
+        assert_eq!(leading(&[1.0; 40], 0.25), 3);
+        assert_eq!(leading(&[1.0; 40], 0.01), 1);
+        assert_eq!(
+            leading(&[30.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 7.0], 1.0),
+            7
+        );
+        // What is called once in a while is not waited for.
+        assert_eq!(leading(&[70.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0], 1.0), 1);
+        assert_eq!(leading(&[], 1.0), 1);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::descent::ftree::{Callee, CalleeId};
 use crate::descent::params::Params;
 use crate::descent::peak_record::Stop;
 use crate::simulate::{Program, Run, Session, call};
@@ -139,6 +140,45 @@ fn deep() -> Program {
         })
 }
 
+/// A cache, which a third of its callers miss: `f0` calls it at these sites.
+fn cache(sites: &[(u32, Callee)], f0: fn(&mut Run<'_>)) -> Program {
+    Program::default()
+        .function(0, "f0", sites, f0)
+        .function(1, "get", &[(20, call(2)), (21, call(3))], |run| {
+            let is_missed = run.level % 2 == 1;
+            run.call(20 + u32::from(is_missed), 2 + u32::from(is_missed));
+        })
+        .function(2, "hit", &[], takes)
+        .function(3, "miss", &[], takes)
+}
+
+const TWELVE: [(u32, Callee); 12] = {
+    let mut sites = [(0, Callee::Unknown); 12];
+    let mut at = 0;
+    while at < sites.len() {
+        sites[at] = (at as u32 + 1, Callee::Function(CalleeId(1)));
+        at += 1;
+    }
+    sites
+};
+
+/// Twelve sites call the same function, each in one op of twelve. A third of them lead elsewhere.
+fn one_of_twelve(run: &mut Run<'_>) {
+    let site = 1 + (12.0 * run.random(0)) as u32;
+    run.level = (some(run, 1) * UNIT) as u64 / 2 * 2 + u64::from(site % 3 == 0);
+    run.call(site, 1);
+}
+
+/// One site calls the function five times, and the longest of the calls leads elsewhere.
+fn longest_of_five(run: &mut Run<'_>) {
+    for turn in 0..5 {
+        let is_missed = turn == 2;
+        let time = if is_missed { 0.3 } else { 0.2 } * some(run, turn);
+        run.level = (time * UNIT) as u64 / 2 * 2 + u64::from(is_missed);
+        run.call(1, 1);
+    }
+}
+
 fn cases() -> Vec<Case> {
     let case = |name, program, right, wrong| Case {
         name,
@@ -202,6 +242,18 @@ fn cases() -> Vec<Case> {
             deep(),
             &["f0/a/b/work", "f0/a/c/work"],
             &["f0", "f0/a", "f0/a/b", "f0/a/c"],
+        ),
+        case(
+            "twelve calls of one function, of which four lead elsewhere",
+            cache(&TWELVE, one_of_twelve),
+            &["f0/get/hit", "f0/get/miss"],
+            &["f0", "f0/get"],
+        ),
+        case(
+            "five calls of one function, of which the longest leads elsewhere",
+            cache(&TWELVE[..1], longest_of_five),
+            &["f0/get/hit", "f0/get/miss"],
+            &["f0", "f0/get"],
         ),
         case(
             "three at once, 45:35:20",
