@@ -58,8 +58,14 @@ fn attaching_often_leaves_nothing_behind() {
         let target = Target::start("two_peaks", opt, &["brisk"]);
         let before = ProcessState::of(target.pid());
         for _ in 0..10 {
-            let task =
-                Task::new(engine, "serve").options(&["--start-ops", "20", "--decision-ops", "3"]);
+            let task = Task::new(engine, "serve").options(&[
+                "--start-ops",
+                "20",
+                "--decision-ops",
+                "3",
+                "-d",
+                "700ms",
+            ]);
             let analysis = task.attach(target.pid());
             assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
             before.check_unchanged(target.pid());

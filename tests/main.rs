@@ -40,6 +40,7 @@ mod signals;
 mod soak;
 mod sqlite;
 mod status;
+mod synthetic;
 mod terminal;
 mod threads;
 mod transparency;

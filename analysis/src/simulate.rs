@@ -225,7 +225,7 @@ impl Session {
     }
 
     /// As a session does: the probes change once for all that was asked for.
-    fn serve(&mut self) {
+    pub fn serve(&mut self) {
         loop {
             let requests = self.analysis.requests();
             if requests.is_empty() {
@@ -237,7 +237,7 @@ impl Session {
                 match request {
                     Request::Expand(fnode) => expanded.extend(self.expand(fnode)),
                     Request::FilterChanged(ranges) => self.filter = Some(ranges),
-                    Request::Retire(_) => {}
+                    Request::Retire(_) | Request::PeaksRenumbered(_) => {}
                     Request::Finished => self.finished = true,
                 }
             }

@@ -95,6 +95,16 @@ pub fn ground_truth(program: &str) -> &'static GroundTruth {
         .unwrap_or_else(|| panic!("no ground truth of a program {program}"))
 }
 
+/// The truth that the head comment of a source states.
+///
+/// # Panics
+/// When it states none, or in another form.
+#[must_use]
+pub fn truth_of(program: &str, text: &str) -> GroundTruth {
+    let truths = read(program, text).unwrap_or_else(|why| panic!("{program}: {why}"));
+    truths.into_iter().next().expect("a truth")
+}
+
 fn read_all() -> Vec<GroundTruth> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut truths = Vec::new();

@@ -3,8 +3,10 @@
 //! A program's head comment says what its peaks and their causes are; [`ground_truth()`] reads it.
 
 mod ground_truth;
+mod synthetic;
 
-pub use ground_truth::{Cause, GroundTruth, Peak, ground_truth, ground_truths};
+pub use ground_truth::{Cause, GroundTruth, Peak, ground_truth, ground_truths, truth_of};
+pub use synthetic::synthetic;
 
 use std::path::{Path, PathBuf};
 
@@ -42,4 +44,10 @@ pub fn program(name: &str, opt: Opt) -> PathBuf {
         path.display()
     );
     path
+}
+
+/// The folder of the headers that the sources of programs include.
+#[must_use]
+pub fn includes() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("c")
 }

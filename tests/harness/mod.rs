@@ -13,7 +13,7 @@ pub use process::{
     Finished, Running, darc, execute, native, run_darc, wait_until, wait_until_seen,
 };
 pub use target::Target;
-pub use verdict::{Miss, Unfinished, Verdict, Wrong, measured};
+pub use verdict::{Miss, Unfinished, Verdict, Wrong, measured, measured_once};
 
 /// The engines that this build of darc has.
 pub fn engines() -> &'static [&'static str] {

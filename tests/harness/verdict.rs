@@ -79,14 +79,17 @@ fn this_measurement() -> String {
 /// With `DARC_REPEAT=30` it measures thirty times whatever the answers are, prints how many were right, unfinished and
 /// wrong, and fails at the end when one was wrong.
 pub fn measured(measure: impl Fn() -> Verdict) {
-    let in_turn = || {
-        let _turn = turns::the_one_that_measures();
-        measure()
-    };
+    let in_turn = || measured_once(&measure);
     match std::env::var("DARC_REPEAT") {
         Ok(times) => repeated(times.parse().expect("DARC_REPEAT is a number"), in_turn),
         Err(_) => until_right(in_turn),
     }
+}
+
+/// Measures once, while no other test does.
+pub fn measured_once(measure: impl Fn() -> Verdict) -> Verdict {
+    let _turn = turns::the_one_that_measures();
+    measure()
 }
 
 fn until_right(measure: impl Fn() -> Verdict) {

@@ -30,6 +30,9 @@ impl Shares {
     }
 }
 
+/// So many calls of a function in a call of another are no loop.
+const FEW: f64 = 4.0;
+
 /// Divides all of an fnode's calls in an op among the function itself and the callees seen in the op.
 pub(crate) fn divide<'a>(call: &Touched, callees: impl IntoIterator<Item = &'a Touched>) -> Shares {
     let mut shares = Shares::default();
@@ -47,18 +50,17 @@ pub(crate) fn divide<'a>(call: &Touched, callees: impl IntoIterator<Item = &'a T
     shares
 }
 
-/// What a callee accounts for of its caller's time: all of it where its calls are long beside the caller's, or where it
-/// is called once in each of these, and otherwise the longest call in each.
+/// What a callee accounts for of its caller's time: all of it where its calls are long beside the caller's, or few in each
+/// of these, and otherwise the longest call in each.
 fn accounted_for(call: &Touched, callee: &Touched) -> Ticks {
     let others = callee.sum.saturating_sub(callee.max);
     let mean = others.0 as f64 / callee.count.saturating_sub(1).max(1) as f64;
     let length = typical(call);
-    if mean >= LEAST * length {
+    let callers = (call.sum.0 as f64 / length.max(1.0)).round().max(1.0);
+    if mean >= LEAST * length || callee.count as f64 <= FEW * callers {
         return callee.sum;
     }
-    let callers = (call.sum.0 as f64 / length.max(1.0)).round();
-    let once_in_each = (callee.count as f64).min(callers).max(1.0) - 1.0;
-    callee.max + Ticks((mean * once_in_each) as u64)
+    callee.max + Ticks((mean * (callers - 1.0)) as u64)
 }
 
 /// How long the call is in which a moment of an fnode's time falls on average. Calls of which only one is long count as

@@ -5,7 +5,7 @@ use darc_record::{FnodeId, Op, Ticks, Touched};
 use crate::descent::contribute::{Shares, certainly, divide};
 use crate::descent::ftree::{Callee, Expansion};
 use crate::descent::peak_record::{Outcome, PathState, Stop};
-use crate::descent::root_cause::{part_of, share_of_ops, shares};
+use crate::descent::root_cause::{part_of, shares};
 use crate::descent::share::{self, Estimate, Interval, Named, Weight, is_look, limit, named};
 use crate::descent::{Analysis, Request};
 
@@ -145,6 +145,9 @@ impl Analysis {
 
     /// One decision: the function itself, callees, or both. Whether there were enough ops for it.
     fn decide_at(&mut self, id: FnodeId, peak: u32) -> bool {
+        if let Some(is_over) = self.check_at(id, peak) {
+            return is_over;
+        }
         let parts = self.parts(id, peak);
         let estimates: Vec<Estimate> = parts.iter().map(|(_, estimate)| *estimate).collect();
         let record = self.ftree.fnode(id).record(peak);
@@ -173,20 +176,30 @@ impl Analysis {
         true
     }
 
-    /// Which part of the peak's time and of its ops a function has.
-    fn weight(&self, id: FnodeId, peak: u32) -> Weight {
+    /// Which part of the peak's time and of its ops a function has, with all calls of it that its caller makes: each may have
+    /// a path of its own.
+    pub(crate) fn weight(&self, id: FnodeId, peak: u32) -> Weight {
         let path = self.ftree.path(id);
-        Weight {
-            time: shares(&self.ftree, peak, &path)
-                .last()
-                .copied()
-                .unwrap_or(1.0),
-            ops: share_of_ops(&self.ftree, peak, &path),
+        let mut weight = Weight {
+            time: 1.0,
+            ops: 1.0,
+        };
+        for pair in path.windows(2) {
+            let ops = self.ftree.fnode(pair[0]).record(peak).decision_ops.max(1) as f64;
+            let (mut time, mut hits) = (0.0, 0);
+            for at in self.alike(self.ftree.first_alike(pair[1])) {
+                let record = self.ftree.fnode(at).record(peak);
+                time += part_of(&self.ftree, peak, pair[0], at);
+                hits += record.maxcount.saturating_sub(record.before);
+            }
+            weight.time *= f64::min(time, 1.0);
+            weight.ops *= (hits as f64 / ops).min(1.0);
         }
+        weight
     }
 
     /// Goes on as was decided.
-    fn take(
+    pub(crate) fn take(
         &mut self,
         id: FnodeId,
         peak: u32,
@@ -222,7 +235,7 @@ impl Analysis {
     }
 
     /// The parts of an fnode's time, with what is known of each: the function itself, then what it calls.
-    fn parts(&self, id: FnodeId, peak: u32) -> Vec<(Option<FnodeId>, Estimate)> {
+    pub(crate) fn parts(&self, id: FnodeId, peak: u32) -> Vec<(Option<FnodeId>, Estimate)> {
         let fnode = self.ftree.fnode(id);
         let record = fnode.record(peak);
         let (whole, ops) = (&record.whole, record.decision_ops);
@@ -287,7 +300,10 @@ impl Analysis {
             let parts = alike
                 .iter()
                 .map(|&at| part_of(&self.ftree, peak, parent, at));
-            self.weight(parent, peak).time * parts.sum::<f64>()
+            {
+                let path = shares(&self.ftree, peak, &self.ftree.path(parent));
+                path.last().copied().unwrap_or(1.0) * parts.sum::<f64>()
+            }
         });
         alike.truncate(share::leading(&times, weight));
         alike
@@ -321,7 +337,12 @@ impl Analysis {
         self.set_state(id, peak, state);
     }
 
+    /// Takes a path to another state. A check that ends without enough ops changes nothing.
     pub(crate) fn set_state(&mut self, fnode: FnodeId, peak: u32, state: PathState) {
+        let state = match state {
+            PathState::Ended(_) => self.pool(fnode, peak).map_or(state, PathState::Decided),
+            state => state,
+        };
         let record = self.ftree.fnode_mut(fnode).record_mut(peak);
         tracing::debug!(
             target: "descent",

@@ -366,6 +366,18 @@ impl Ftree {
         *self.fnode_mut(fnode).record_mut(peak) = record;
     }
 
+    /// Gives peaks other numbers: that of peak `n` is at index `n - 1`, none where what is known of it is forgotten.
+    pub(crate) fn renumber_peaks(&mut self, now: &[Option<u32>]) {
+        for fnode in &mut self.fnodes {
+            let records = std::mem::take(&mut fnode.records);
+            for (record, number) in records.into_iter().zip(now) {
+                if let Some(number) = *number {
+                    *fnode.record_mut(number) = record;
+                }
+            }
+        }
+    }
+
     /// An fnode, if there is one of this id.
     #[must_use]
     pub fn get(&self, id: FnodeId) -> Option<&Fnode> {

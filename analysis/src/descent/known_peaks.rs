@@ -40,7 +40,7 @@ impl Analysis {
     }
 
     /// Which of the humps holds most of a known peak's ops; the left one of equals, none when it is in none.
-    fn hump_of(&self, peak: &Peak, found: &[Peak]) -> Option<usize> {
+    pub(crate) fn hump_of(&self, peak: &Peak, found: &[Peak]) -> Option<usize> {
         let shared = |hump: &Peak| {
             let first = hump.first_bucket.max(peak.first_bucket);
             let last = hump.last_bucket.min(peak.last_bucket);

@@ -6,10 +6,12 @@
 //! maxcounts and states are kept per (fnode, peak).
 
 pub(crate) mod batches;
+mod checks;
 pub(crate) mod contribute;
 mod decision;
 pub mod ftree;
 mod known_peaks;
+mod looking_on;
 pub mod noise;
 mod off_cpu;
 pub mod params;
@@ -28,8 +30,10 @@ use std::ops::RangeInclusive;
 use darc_record::Chain;
 use darc_record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 
+use crate::descent::checks::Sample;
 use crate::descent::decision::Contribution;
 use crate::descent::ftree::{Callee, Expansion, Ftree, Probe};
+use crate::descent::looking_on::Looking;
 use crate::descent::noise::Noise;
 use crate::descent::params::{Params, PeakChoice};
 use crate::descent::peak_record::{PathState, Stop};
@@ -56,6 +60,8 @@ pub enum Request {
     FilterChanged(Vec<RangeInclusive<Ticks>>),
     /// No peak needs the probes of these fnodes any more.
     Retire(Vec<FnodeId>),
+    /// Peaks have other numbers from now on: the one that peak `n` has is at index `n - 1`, none where it is no peak any more.
+    PeaksRenumbered(Vec<Option<u32>>),
     /// Every path of every peak has ended: take all instrumentation away.
     Finished,
 }
@@ -81,6 +87,9 @@ pub struct Analysis {
     pub(crate) requests: VecDeque<Request>,
     pub(crate) filter: Vec<RangeInclusive<Ticks>>,
     pub(crate) finished: bool,
+    pub(crate) looking: Looking,
+    /// By fnode and peak: what the decisions were made with that are being held against later ops.
+    pub(crate) checks: HashMap<(FnodeId, u32), Sample>,
     /// See [`Analysis::steps`].
     pub(crate) steps: u64,
     /// Where the record of each fnode is in the op at hand; kept to save allocations.
@@ -125,6 +134,8 @@ impl Analysis {
             requests: VecDeque::new(),
             filter: Vec::new(),
             finished: false,
+            looking: Looking::default(),
+            checks: HashMap::new(),
             steps: 0,
             touched_at: Vec::new(),
             noise: Noise::default(),
@@ -410,7 +421,7 @@ impl Analysis {
     /// Where the whole analysis stands: that of the peaks that the person chose, weighed by their time.
     #[must_use]
     pub fn status(&self) -> Status {
-        if !self.finished {
+        if !self.is_finished() {
             return Status::InProgress;
         }
         let time = |is_meant: &dyn Fn(PeakStatus) -> bool| -> u64 {
@@ -440,10 +451,10 @@ impl Analysis {
         }
     }
 
-    /// Whether nothing more is asked for.
+    /// Whether the answer is there. Others may still be looked for ([`Analysis::look_on`]).
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.finished
+        self.finished || self.is_answered() && !self.is_checking()
     }
 
     /// Where one peak stands.

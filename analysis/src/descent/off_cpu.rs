@@ -21,6 +21,20 @@ pub(crate) struct OffCpuTable {
     measured: Vec<Touched>,
 }
 
+impl OffCpuTable {
+    /// Gives peaks other numbers, or forgets them.
+    pub(crate) fn renumber_peaks(&mut self, now: impl Fn(u32) -> Option<u32>) {
+        let waits = std::mem::take(&mut self.waits).into_iter();
+        self.waits = waits
+            .filter_map(|((fnode, peak), waits)| Some(((fnode, now(peak)?), waits)))
+            .collect();
+        let peaks = std::mem::take(&mut self.peaks).into_iter();
+        self.peaks = peaks
+            .filter_map(|(peak, all)| Some((now(peak)?, all)))
+            .collect();
+    }
+}
+
 impl Analysis {
     /// Time away will be told of: f0 has these callees beside its own, and is measured even if it makes no calls.
     pub fn expect_absences(&mut self) {

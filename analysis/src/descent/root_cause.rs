@@ -229,7 +229,7 @@ fn without_loop(ftree: &Ftree, peak: u32, id: FnodeId, callee: FnodeId) -> f64 {
 }
 
 /// The part of the ops in which each step of a path was a main contributor, as far as that was decided.
-pub(crate) fn share_of_ops(ftree: &Ftree, peak: u32, path: &[FnodeId]) -> f64 {
+fn share_of_ops(ftree: &Ftree, peak: u32, path: &[FnodeId]) -> f64 {
     let steps = path.windows(2).map(|pair| {
         let ops = ftree.fnode(pair[0]).record(peak).decision_ops.max(1) as f64;
         let of = |at| {

@@ -14,11 +14,12 @@ impl Analysis {
         if self.finished {
             return;
         }
-        let begun = self.peaks.iter().filter_map(|at| at.open);
-        if begun.clone().next().is_some() && begun.clone().all(|open| open == 0) {
+        if self.is_answered() && !self.goes_on() {
             self.finished = true;
             tracing::debug!(target: "descent", ops = self.profile.count(), "all paths have ended");
             self.requests.push_back(Request::Finished);
+        }
+        if self.is_answered() {
             return;
         }
         self.retire();

@@ -113,6 +113,13 @@ impl Part {
         self.products += x * y;
     }
 
+    /// Adds what was seen in other ops.
+    pub(crate) fn include(&mut self, other: &Part) {
+        self.time = self.time + other.time;
+        self.squares += other.squares;
+        self.products += other.products;
+    }
+
     /// Its share of the whole, which is summed over the same `ops`.
     pub(crate) fn share(&self, whole: &Part, ops: u64) -> Interval {
         let (sum, ops) = (whole.time.0 as f64, ops as f64);
@@ -175,6 +182,12 @@ impl Interval {
             at: (self.at - by).max(0.0),
             high: (self.high - by).max(0.0),
         }
+    }
+
+    /// Whether another value is certainly another one, and by more than does not matter.
+    pub(crate) fn differs(&self, other: &Interval) -> bool {
+        let is_apart = self.low > other.high || other.low > self.high;
+        is_apart && (self.at - other.at).abs() >= LEAST
     }
 
     /// Whether it is too wide to tell which side of the two borders the value is on.

@@ -162,11 +162,31 @@ const TWELVE: [(u32, Callee); 12] = {
     sites
 };
 
+const SIX_AND_ANOTHER: [(u32, Callee); 7] = {
+    let mut sites = [TWELVE[0]; 7];
+    let mut at = 1;
+    while at < 6 {
+        sites[at] = TWELVE[at];
+        at += 1;
+    }
+    sites[6] = (30, Callee::Function(CalleeId(30)));
+    sites
+};
+
 /// Twelve sites call the same function, each in one op of twelve. A third of them lead elsewhere.
 fn one_of_twelve(run: &mut Run<'_>) {
     let site = 1 + (12.0 * run.random(0)) as u32;
     run.level = (some(run, 1) * UNIT) as u64 / 2 * 2 + u64::from(site % 3 == 0);
     run.call(site, 1);
+}
+
+/// Six sites call a function for half of the time, each in one op of six, and it does one or the other thing.
+fn six_beside_another(run: &mut Run<'_>) {
+    let (site, is_missed) = (1 + (6.0 * run.random(0)) as u32, run.random(2) < 0.4);
+    run.level = (0.5 * some(run, 1) * UNIT) as u64 / 2 * 2 + u64::from(is_missed);
+    run.call(site, 1);
+    let time = 0.5 * some(run, 3);
+    take(run, 30, time);
 }
 
 /// One site calls the function five times, and the longest of the calls leads elsewhere.
@@ -248,6 +268,12 @@ fn cases() -> Vec<Case> {
             cache(&TWELVE, one_of_twelve),
             &["f0/get/hit", "f0/get/miss"],
             &["f0", "f0/get"],
+        ),
+        case(
+            "six calls of one function of half of the time, which does one or the other",
+            cache(&SIX_AND_ANOTHER, six_beside_another).function(30, "another", &[], takes),
+            &["f0/another", "f0/get/hit", "f0/get/miss"],
+            &["f0", "f0/get", "f0/get spread"],
         ),
         case(
             "five calls of one function, of which the longest leads elsewhere",

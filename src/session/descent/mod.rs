@@ -6,6 +6,7 @@ pub(super) mod expansion;
 mod finding;
 pub mod investigation;
 pub mod localise;
+mod looking_on;
 mod patience;
 pub(super) mod planning;
 mod progress;
@@ -30,6 +31,7 @@ use crate::session::onlooker::{Onlooker, Seen};
 use crate::session::survey::suspicion::Suspicion;
 use crate::terminal::live::Progress;
 use investigation::Investigation;
+use looking_on::LookingOn;
 use progress::Watch;
 use question::Question;
 use timeline::{Holding, Timeline};
@@ -61,6 +63,7 @@ pub struct Session<'a> {
     watch: Watch<'a>,
     question: Question,
     suspicion: Suspicion,
+    looking_on: LookingOn,
     f0_ends: Ends,
     timeline: Timeline,
     /// Fnodes that are measured although no path goes on from them.
@@ -113,6 +116,7 @@ impl<'a> Session<'a> {
             watch: Watch::new(progress),
             question: Question::default(),
             suspicion: Suspicion::default(),
+            looking_on: LookingOn::default(),
             f0_ends: Ends::default(),
             timeline,
             kept: Vec::new(),
@@ -163,6 +167,7 @@ impl<'a> Session<'a> {
         let pid = self.process.pid();
         let f0 = self.investigation.spec.to_string();
         let _span = tracing::debug_span!(target: "descent", "analysis", pid, ?f0).entered();
+        self.look_on();
         let outcome = guarded(|| self.analyse(limits));
         tracing::debug!(target: "descent", ?outcome, "the analysis ended");
         if !matches!(outcome, Ok(Ending::Exited(_) | Ending::Killed(_))) {
@@ -181,6 +186,7 @@ impl<'a> Session<'a> {
             self.investigation,
             self.serving.as_deref_mut(),
         );
+        self.investigation.analysis.end_checks();
         self.compare_code();
         for warning in self.process.take_warnings() {
             self.investigation.warn(warning);
@@ -203,6 +209,15 @@ impl<'a> Session<'a> {
             );
         }
         Ok(ending)
+    }
+
+    /// Has the analysis go on when it has its answers, where that costs the target little and nobody waits for it.
+    fn look_on(&mut self) {
+        let is_cheap = self.process.engine().kind() == EngineKind::Jump;
+        let is_alone = self.others == Others::None && self.serving.is_none();
+        if is_cheap && is_alone && self.enough.is_none() {
+            self.investigation.analysis.look_on();
+        }
     }
 
     /// Compares all code of the modules that had probes with their files.
@@ -235,6 +250,7 @@ impl<'a> Session<'a> {
             }
             self.place_what_is_bound()?;
             self.investigation.be_patient();
+            self.looking_on.look(&mut self.investigation.analysis);
             if let Some(serving) = &mut self.serving {
                 serving.investigation.be_patient();
             }

@@ -193,6 +193,7 @@ impl Investigation {
                 },
                 Request::FilterChanged(latencies) => done.filter = Some(latencies),
                 Request::Retire(_) => {}
+                Request::PeaksRenumbered(now) => self.arguments.renumber_peaks(&now),
                 Request::Finished => done.finished = true,
             }
         }

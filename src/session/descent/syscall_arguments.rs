@@ -192,6 +192,15 @@ impl Arguments {
         }
     }
 
+    /// Peaks have other numbers: that of peak `n` is at index `n - 1`, none where it is no peak any more.
+    pub fn renumber_peaks(&mut self, now: &[Option<u32>]) {
+        let number = |peak: u32| now.get((peak as usize).checked_sub(1)?).copied().flatten();
+        let seen = std::mem::take(&mut self.seen).into_iter();
+        self.seen = seen
+            .filter_map(|((fnode, peak), seen)| Some(((fnode, number(peak)?), seen)))
+            .collect();
+    }
+
     /// What an fnode's calls were called with in the ops of a peak, the most frequent first.
     #[must_use]
     pub fn entries(&self, fnode: FnodeId, peak: u32) -> Vec<ArgumentEntry> {

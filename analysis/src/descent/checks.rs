@@ -1,0 +1,209 @@
+//! Decisions, held against ops that took no part in them.
+//!
+//! A decision is made with the first ops that came. When the analysis has looked on for a while, each decided fnode is measured
+//! once more, in later ops. Where a part of its time has another share in these, the ops of both times decide together:
+//! what takes the time in one phase of a program and not in the next is one cause of several.
+
+use darc_record::{FnodeId, Ticks};
+
+use crate::descent::Analysis;
+use crate::descent::ftree::Expansion;
+use crate::descent::peak_record::{Outcome, PathState, Stop};
+use crate::descent::share::{Estimate, LEAST, Named, Part, named};
+use crate::profile::peaks::has_weight;
+
+/// So many times the least number of ops for a decision are compared with those that it was made with.
+const OPS: u64 = 2;
+
+/// What a decision was made with.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    outcome: Outcome,
+    ops: u64,
+    self_maxcount: u64,
+    whole: Part,
+    own: Part,
+    loop_time: Ticks,
+    /// For each callee its part, and which maxcount belonged to other decisions.
+    callees: Vec<(FnodeId, Part, u64)>,
+    parts: Vec<(Option<FnodeId>, Estimate)>,
+}
+
+impl Analysis {
+    /// Begins to measure all decided fnodes of the peaks that matter once more.
+    pub(crate) fn begin_checks(&mut self) {
+        let peaks = self.peaks().into_iter();
+        let known = peaks.filter(|peak| {
+            let is_begun = self.peaks[peak.number as usize - 1].open.is_some();
+            is_begun && has_weight(&peak.content, &self.profile)
+        });
+        for peak in known.map(|peak| peak.number).collect::<Vec<_>>() {
+            let decided = self.ftree.fnodes().filter(|fnode| {
+                let record = fnode.record(peak);
+                matches!(record.state, PathState::Decided(_))
+                    && record.decision_ops > 0
+                    && !fnode.is_in_portions()
+                    && !matches!(fnode.expansion, Expansion::Impossible(_))
+            });
+            for id in decided.map(|fnode| fnode.id).collect::<Vec<_>>() {
+                self.begin_check(id, peak);
+            }
+        }
+    }
+
+    /// Whether decisions are being held against later ops.
+    #[must_use]
+    pub fn is_checking(&self) -> bool {
+        !self.checks.is_empty()
+    }
+
+    /// Ends all checks: what was decided stands.
+    pub fn end_checks(&mut self) {
+        for (id, peak) in self.checks.keys().copied().collect::<Vec<_>>() {
+            // The state does not matter: the one of before comes back.
+            self.set_state(id, peak, PathState::Ended(Stop::StillDescending));
+        }
+        self.settle();
+    }
+
+    fn begin_check(&mut self, id: FnodeId, peak: u32) {
+        let PathState::Decided(outcome) = self.ftree.fnode(id).record(peak).state else {
+            return;
+        };
+        let parts = self.parts(id, peak);
+        let mut callees = Vec::new();
+        for child in self.ftree.fnode(id).children.clone() {
+            let record = self.ftree.fnode_mut(child).record_mut(peak);
+            callees.push((child, std::mem::take(&mut record.part), record.before));
+            record.before = record.maxcount;
+        }
+        let record = self.ftree.fnode_mut(id).record_mut(peak);
+        let sample = Sample {
+            outcome,
+            ops: std::mem::take(&mut record.decision_ops),
+            self_maxcount: std::mem::take(&mut record.self_maxcount),
+            whole: std::mem::take(&mut record.whole),
+            own: std::mem::take(&mut record.own),
+            loop_time: std::mem::take(&mut record.loop_time),
+            callees,
+            parts,
+        };
+        self.checks.insert((id, peak), sample);
+        self.begin_path(id, peak);
+    }
+
+    /// Ends the check of an fnode that has seen enough ops for it. Whether it has one.
+    pub(crate) fn check_at(&mut self, id: FnodeId, peak: u32) -> Option<bool> {
+        let sample = self.checks.get(&(id, peak))?;
+        let least = self.params.decision_ops.max(1).saturating_mul(OPS);
+        if self.ftree.fnode(id).record(peak).decision_ops < least {
+            return Some(false);
+        }
+        let later = self.parts(id, peak);
+        let before = |part: &Option<FnodeId>| {
+            let mut before = sample.parts.iter();
+            before.find(|(known, _)| known == part).map(|it| it.1)
+        };
+        let differs = later.iter().any(|(part, now)| match before(part) {
+            Some(before) => now.time.differs(&before.time),
+            None => now.time.low >= LEAST,
+        });
+        let outcome = sample.outcome;
+        tracing::debug!(target: "descent", fnode = id.0, peak, ?later, differs, "held against later ops");
+        self.pool(id, peak);
+        match differs {
+            false => self.set_state(id, peak, PathState::Decided(outcome)),
+            true => {
+                let parts = self.parts(id, peak);
+                let estimates: Vec<Estimate> = parts.iter().map(|it| it.1).collect();
+                let named = named(&estimates, true).unwrap_or(Named::None);
+                let named = named.of_peak(&estimates, &self.weight(id, peak));
+                self.take(id, peak, &parts, named);
+            }
+        }
+        Some(true)
+    }
+
+    /// Adds what a decision was made with to what was seen since; the check is over.
+    pub(crate) fn pool(&mut self, id: FnodeId, peak: u32) -> Option<Outcome> {
+        let sample = self.checks.remove(&(id, peak))?;
+        for (child, part, before) in sample.callees {
+            let record = self.ftree.fnode_mut(child).record_mut(peak);
+            record.part.include(&part);
+            record.before = before;
+        }
+        let record = self.ftree.fnode_mut(id).record_mut(peak);
+        record.decision_ops = record.decision_ops.saturating_add(sample.ops);
+        record.self_maxcount = record.self_maxcount.saturating_add(sample.self_maxcount);
+        record.whole.include(&sample.whole);
+        record.own.include(&sample.own);
+        record.loop_time = record.loop_time + sample.loop_time;
+        Some(sample.outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::simulate::{Program, Session, call};
+    use crate::{Params, Status};
+
+    /// One callee takes the time of the first 10,000 ops, another one that of all others.
+    fn phases() -> Program {
+        Program::default()
+            .function(0, "f0", &[(1, call(1)), (2, call(2))], |run| {
+                let callee = if run.op < 10_000 { 1 } else { 2 };
+                run.work(100);
+                run.call(callee, callee);
+            })
+            .function(1, "early", &[], |run| run.work(1_000))
+            .function(2, "late", &[(3, call(3))], |run| run.call(3, 3))
+            .function(3, "below", &[], |run| run.work(1_000))
+    }
+
+    fn paths(session: &Session) -> Vec<String> {
+        session.causes(1).into_iter().map(|it| it.0).collect()
+    }
+
+    #[test]
+    fn what_takes_the_time_later_is_a_cause_too() {
+        let mut session = Session::new(phases(), Params::default());
+        session.analysis.look_on();
+        session.run(10_100);
+        assert_eq!(paths(&session), ["f0/early"]);
+        session.analysis.seen_enough();
+        session.serve();
+        assert!(session.analysis.is_checking());
+        session.run(2_000);
+        assert!(session.finished);
+        assert_eq!(paths(&session), ["f0/early", "f0/late/below"]);
+    }
+
+    #[test]
+    fn what_holds_is_as_before_and_known_from_more_ops() {
+        let mut session = Session::new(phases(), Params::default());
+        session.analysis.look_on();
+        session.run(5_000);
+        let known = session.analysis.root_causes(1)[0].known_from;
+        session.analysis.seen_enough();
+        session.serve();
+        session.run(1_000);
+        assert!(session.finished);
+        assert_eq!(paths(&session), ["f0/early"]);
+        assert!(session.analysis.root_causes(1)[0].known_from >= known + 40);
+    }
+
+    #[test]
+    fn a_check_that_does_not_end_changes_nothing() {
+        let mut session = Session::new(phases(), Params::default());
+        session.analysis.look_on();
+        session.run(10_100);
+        session.analysis.seen_enough();
+        session.serve();
+        session.run(5);
+        session.analysis.end_checks();
+        session.serve();
+        assert!(session.finished && !session.analysis.is_checking());
+        assert_eq!(session.analysis.status(), Status::RootCauseFound);
+        assert_eq!(paths(&session), ["f0/early"]);
+    }
+}

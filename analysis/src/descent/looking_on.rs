@@ -1,0 +1,257 @@
+//! What an analysis does after it has its answers: it looks whether they stay so.
+//!
+//! The first answers come from the first ops. A rare peak shows later, two humps that looked like one come apart, and a
+//! program that is in one phase now may be in another soon. So ops go on being counted until there were enough. Then the
+//! peaks are cut anew, by all ops: the same program has the same peaks, whichever ops came first. And every decision is held
+//! against ops that took no part in it: see [`checks`](super::checks).
+
+use std::ops::RangeInclusive;
+
+use darc_record::Ticks;
+
+use crate::descent::params::PeakChoice;
+use crate::descent::{Analysis, MOST_UNEXPLAINED, PeakAnalysis, Request};
+use crate::profile::peaks::{Peak, find_peaks};
+use crate::values::Values;
+
+/// No op is as long.
+const NO_OP: RangeInclusive<Ticks> = Ticks(u64::MAX)..=Ticks(u64::MAX);
+/// A known peak stays the peak of a hump that has this part of its ops.
+const MOST: f64 = 0.8;
+/// ... if that is this part of the hump's ops.
+const HALF: f64 = 0.5;
+
+/// How far an analysis is beyond its answers.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Looking {
+    /// It ends with them.
+    #[default]
+    Not,
+    /// It goes on counting until it is told that there were enough ops.
+    On,
+    /// There were; the decisions are to be held against later ops.
+    Enough,
+    /// They are being, or were.
+    Checked,
+}
+
+impl Analysis {
+    /// Goes on when all paths have ended, until [`Analysis::seen_enough`].
+    pub fn look_on(&mut self) {
+        if self.looking == Looking::Not && !self.finished {
+            self.looking = Looking::On;
+        }
+    }
+
+    /// Whether [`Analysis::seen_enough`] is waited for.
+    #[must_use]
+    pub fn is_looking_on(&self) -> bool {
+        self.looking == Looking::On
+    }
+
+    /// Whether every path has ended, of one peak at least.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        let mut begun = self.peaks.iter().filter_map(|at| at.open).peekable();
+        begun.peek().is_some() && begun.all(|open| open == 0)
+    }
+
+    /// Whether less than a tenth of the time is in ops of no peak.
+    #[must_use]
+    pub fn is_nearly_all_in_peaks(&self) -> bool {
+        let all = self.profile.total().0;
+        let peaks = self.peaks().into_iter();
+        let within = peaks.fold(0, |sum: u64, peak| sum.saturating_add(peak.content.total.0));
+        all.saturating_sub(within) as f64 <= MOST_UNEXPLAINED * all as f64
+    }
+
+    /// Enough ops were counted for the peaks to be what they are.
+    pub fn seen_enough(&mut self) {
+        if self.looking != Looking::On {
+            return;
+        }
+        self.looking = Looking::Enough;
+        if !self.params.is_asked_for() && self.stored.is_none() {
+            self.cut_anew();
+        }
+        self.settle();
+    }
+
+    /// All paths have ended: what is done next. Whether that is nothing.
+    pub(crate) fn goes_on(&mut self) -> bool {
+        if self.looking == Looking::Enough {
+            self.looking = Looking::Checked;
+            self.begin_checks();
+            if !self.is_answered() {
+                return true;
+            }
+        }
+        if self.looking != Looking::On {
+            return false;
+        }
+        self.retire();
+        let filter = vec![NO_OP];
+        if self.filter != filter {
+            self.filter.clone_from(&filter);
+            self.requests.push_back(Request::FilterChanged(filter));
+        }
+        true
+    }
+
+    /// Cuts the profile into peaks anew. Those that are what they were keep what is known of them; the others are new.
+    fn cut_anew(&mut self) {
+        let found = find_peaks(&self.profile);
+        let kept: Vec<Option<usize>> = found
+            .iter()
+            .map(|hump| self.same_as(hump, &found))
+            .collect();
+        let is_same = kept.len() == self.peaks.len()
+            && kept
+                .iter()
+                .enumerate()
+                .all(|(at, &known)| known == Some(at));
+        if !found.is_empty() && !is_same {
+            self.replace_peaks(&found, &kept);
+        }
+    }
+
+    /// Which known peak a hump is.
+    fn same_as(&self, hump: &Peak, found: &[Peak]) -> Option<usize> {
+        let shared = |peak: &Peak| {
+            let first = hump.first_bucket.max(peak.first_bucket);
+            let last = hump.last_bucket.min(peak.last_bucket);
+            match first <= last {
+                true => self.profile.range(first, last).ops as f64,
+                false => 0.0,
+            }
+        };
+        let is_same = |peak: &Peak| {
+            let all = self.profile.range(peak.first_bucket, peak.last_bucket).ops as f64;
+            let is_one = self.hump_of(peak, found).map(|at| found[at].number) == Some(hump.number);
+            is_one && shared(peak) >= MOST * all && shared(peak) >= HALF * hump.content.ops as f64
+        };
+        self.peaks.iter().position(|at| is_same(&at.peak))
+    }
+
+    /// These are the peaks from now on; each is the known one of that index, or new.
+    fn replace_peaks(&mut self, found: &[Peak], kept: &[Option<usize>]) {
+        tracing::debug!(target: "descent", ?found, ?kept, "cut the peaks anew");
+        let mut known: Vec<Option<PeakAnalysis>> = self.peaks.drain(..).map(Some).collect();
+        let mut now = vec![None; known.len()];
+        for ((hump, kept), number) in found.iter().zip(kept).zip(1..) {
+            let peak = Peak { number, ..*hump };
+            let before = kept.and_then(|at| known[at].take());
+            if let (Some(at), true) = (*kept, before.is_some()) {
+                now[at] = Some(number);
+            }
+            self.peaks.push(match before {
+                Some(before) => PeakAnalysis { peak, ..before },
+                None => PeakAnalysis {
+                    peak,
+                    open: None,
+                    unresolved: 0,
+                    values: Values::default(),
+                    example: None,
+                },
+            });
+        }
+        let renumbered = |peak: u32| now.get((peak as usize).checked_sub(1)?).copied().flatten();
+        self.ftree.renumber_peaks(&now);
+        let vain = std::mem::take(&mut self.vain).into_iter();
+        self.vain = vain
+            .filter_map(|((fnode, peak), vain)| Some(((fnode, renumbered(peak)?), vain)))
+            .collect();
+        if let Some(table) = &mut self.off_cpu {
+            table.renumber_peaks(renumbered);
+        }
+        self.requests.push_back(Request::PeaksRenumbered(now));
+        if self.params.peak == PeakChoice::All {
+            self.begin_descents();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::simulate::{Program, Session, call};
+    use crate::{Params, Status};
+
+    /// A hundred ops smear two humps into one; later they are apart, and have a cause each.
+    fn smeared_at_first() -> Program {
+        Program::default()
+            .function(0, "f0", &[(1, call(1)), (2, call(2))], |run| {
+                let time = match (run.op < 120, run.random(0) < 0.2) {
+                    (true, _) => 1_000.0 * 50_f64.powf(run.random(1)),
+                    (false, true) => 40_000.0 * (1.0 + 0.3 * run.random(1)),
+                    (false, false) => 1_000.0 * (1.0 + 0.3 * run.random(1)),
+                };
+                run.level = time as u64;
+                match time > 30_000.0 {
+                    true => run.call(2, 2),
+                    false => run.call(1, 1),
+                }
+            })
+            .function(1, "fast", &[], |run| run.work(run.level))
+            .function(2, "slow", &[], |run| run.work(run.level))
+    }
+
+    fn looked_on(program: Program, ops: u64) -> Session {
+        let mut session = Session::new(program, Params::default());
+        session.analysis.look_on();
+        session.run(ops);
+        assert!(session.analysis.is_looking_on() && !session.finished);
+        session.analysis.seen_enough();
+        session.serve();
+        session.run(20_000);
+        session
+    }
+
+    #[test]
+    fn peaks_that_were_one_come_apart() {
+        let session = looked_on(smeared_at_first(), 20_000);
+        assert!(session.finished);
+        assert_eq!(session.analysis.status(), Status::RootCauseFound);
+        let peaks = session.analysis.peaks();
+        let causes = |peak| -> Vec<String> {
+            let causes = session.causes(peak).into_iter();
+            causes.map(|(path, ..)| path).collect()
+        };
+        let all: Vec<_> = peaks.iter().map(|peak| causes(peak.number)).collect();
+        assert_eq!(all, [["f0/fast"], ["f0/slow"]], "{peaks:?}");
+    }
+
+    #[test]
+    fn an_answer_stands_while_others_are_looked_for() {
+        let program = || {
+            Program::default()
+                .function(0, "f0", &[(1, call(1)), (2, call(2))], |run| {
+                    match run.op % 1_000 == 999 {
+                        true => run.call(2, 2),
+                        false => run.call(1, 1),
+                    }
+                })
+                .function(1, "usual", &[], |run| run.work(1_000))
+                .function(2, "rare", &[], |run| run.work(200_000))
+        };
+        let mut session = Session::new(program(), Params::default());
+        session.analysis.look_on();
+        session.run(500);
+        assert_eq!(session.analysis.status(), Status::RootCauseFound);
+        assert_eq!(session.probes(), 0);
+        session.run(99_500);
+        session.analysis.seen_enough();
+        session.serve();
+        session.run(50_000);
+        assert!(session.finished);
+        let rare: Vec<String> = session.causes(2).into_iter().map(|it| it.0).collect();
+        assert_eq!(rare, ["f0/rare"]);
+    }
+
+    #[test]
+    fn an_analysis_that_does_not_look_on_ends_with_its_answers() {
+        let mut session = Session::new(smeared_at_first(), Params::default());
+        session.analysis.seen_enough();
+        session.run(20_000);
+        assert!(session.finished && session.analysis.is_finished());
+    }
+}

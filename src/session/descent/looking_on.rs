@@ -1,0 +1,44 @@
+//! For how long is looked on when the answers are there.
+
+use std::time::{Duration, Instant};
+
+use darc_analysis::Analysis;
+
+/// From the first op on.
+const LEAST: Duration = Duration::from_secs(3);
+/// ... while much of the time is in ops of no peak.
+const MOST: Duration = Duration::from_secs(6);
+/// With so many ops it is enough at once.
+const OPS: u64 = 100_000;
+/// For so long decisions are held against later ops at most.
+const CHECKS: Duration = Duration::from_secs(2);
+
+/// When ops began to come, and when decisions began to be held against them.
+#[derive(Default, Debug)]
+pub(super) struct LookingOn {
+    since: Option<Instant>,
+    checks: Option<Instant>,
+}
+
+impl LookingOn {
+    /// Tells the analysis when there was enough to see.
+    pub(super) fn look(&mut self, analysis: &mut Analysis) {
+        let ops = analysis.profile().count();
+        if ops == 0 {
+            return;
+        }
+        let passed = self.since.get_or_insert_with(Instant::now).elapsed();
+        if analysis.is_looking_on() && (passed >= LEAST || ops >= OPS) {
+            let is_clear = analysis.is_nearly_all_in_peaks();
+            if is_clear || passed >= MOST {
+                analysis.seen_enough();
+            }
+        }
+        if analysis.is_checking() {
+            let passed = self.checks.get_or_insert_with(Instant::now).elapsed();
+            if passed >= CHECKS {
+                analysis.end_checks();
+            }
+        }
+    }
+}
