@@ -1,7 +1,7 @@
 //! Peaks that are known, and what becomes of them when they are looked for again.
 
 use crate::descent::{Analysis, PeakAnalysis};
-use crate::profile::peaks::{Peak, find_peaks, is_noticed_range};
+use crate::profile::peaks::{Peak, is_noticed_range};
 use crate::values::Values;
 
 impl Analysis {
@@ -20,7 +20,7 @@ impl Analysis {
             self.look_in_range(range);
             return;
         }
-        let found = find_peaks(&self.profile);
+        let found = self.find_peaks();
         let of_known: Vec<Option<usize>> = self
             .peaks
             .iter()
@@ -176,7 +176,7 @@ mod tests {
             (17, 60),
             (18, 14),
         ];
-        let found = find_peaks(&{
+        let found = crate::profile::peaks::find_peaks(&{
             let mut all = analysis.clone();
             after(&mut all, &late);
             all.profile

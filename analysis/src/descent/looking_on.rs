@@ -11,7 +11,7 @@ use darc_record::Ticks;
 
 use crate::descent::params::PeakChoice;
 use crate::descent::{Analysis, MOST_UNEXPLAINED, PeakAnalysis, Request};
-use crate::profile::peaks::{Peak, find_peaks};
+use crate::profile::peaks::Peak;
 use crate::values::Values;
 
 /// No op is as long.
@@ -100,7 +100,7 @@ impl Analysis {
 
     /// Cuts the profile into peaks anew. Those that are what they were keep what is known of them; the others are new.
     fn cut_anew(&mut self) {
-        let found = find_peaks(&self.profile);
+        let found = self.find_peaks();
         let kept: Vec<Option<usize>> = found
             .iter()
             .map(|hump| self.same_as(hump, &found))

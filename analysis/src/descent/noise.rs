@@ -12,6 +12,8 @@ use darc_record::{FnodeId, Op, Ticks};
 use crate::descent::Analysis;
 use crate::descent::ftree::Expansion;
 use crate::descent::peak_record::{PathState, Stop};
+use crate::profile::histogram::Resolution;
+use crate::profile::peaks::{Peak, find_peaks};
 
 /// After so many times `decision_ops` ops without resolution a peak, or one of its paths, is given up.
 pub(crate) const PATIENCE: u64 = 5;
@@ -84,6 +86,30 @@ impl Analysis {
         &self.noise
     }
 
+    /// The latency from which on ops can be told from one another; all shorter ones share a bucket. Nothing where none is
+    /// shorter.
+    #[must_use]
+    pub fn told_from(&self) -> Option<Ticks> {
+        let bucket = Resolution::FINE.bucket(self.noise.resolved(Ticks(0)));
+        let (_, last) = Resolution::FINE.bounds(bucket)?;
+        let shortest = self.bucket(Ticks(0));
+        let some = self.profile.range(shortest, shortest).ops > 0;
+        (last > Ticks(1) && some).then_some(Ticks(last.0.saturating_add(1)))
+    }
+
+    /// The humps that are peaks. Ops that cannot be told from one another are none, unless there is nothing else.
+    pub(crate) fn find_peaks(&self) -> Vec<Peak> {
+        let untold = self.bucket(Ticks(0));
+        let mut found = find_peaks(&self.profile);
+        if found.iter().any(|peak| peak.last_bucket > untold) {
+            found.retain(|peak| peak.last_bucket > untold);
+        }
+        for (peak, number) in found.iter_mut().zip(1..) {
+            peak.number = number;
+        }
+        found
+    }
+
     /// Whether the op is too short for its fnodes to mean anything.
     pub(crate) fn is_unresolved(&self, op: &Op) -> bool {
         op.latency < self.noise.of(op)
@@ -129,6 +155,23 @@ mod tests {
             latency: Ticks(latency),
             touched: Vec::new(),
         }
+    }
+
+    #[test]
+    fn what_cannot_be_told_apart_is_no_peak_beside_others() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.set_noise(Noise::new(Ticks(30), Ticks(0), "too short".to_owned()));
+        for latency in [1, 7, 1_000, 1_001, 1_100, 1_200]
+            .into_iter()
+            .cycle()
+            .take(300)
+        {
+            analysis.op(&op(latency));
+        }
+        let peaks = analysis.peaks();
+        assert_eq!(peaks.len(), 1, "{peaks:?}");
+        assert_eq!(peaks[0].first_bucket, 9);
+        assert_eq!(analysis.told_from(), Some(Ticks(32)));
     }
 
     #[test]

@@ -215,7 +215,9 @@ impl<'a> Session<'a> {
     fn look_on(&mut self) {
         let is_cheap = self.process.engine().kind() == EngineKind::Jump;
         let is_alone = self.others == Others::None && self.serving.is_none();
-        if is_cheap && is_alone && self.enough.is_none() {
+        // A function is narrowed as soon as it is known: a short program does not wait for that.
+        let is_all = self.enough.is_none() && self.investigation.blocks == Blocks::Left;
+        if is_cheap && is_alone && is_all {
             self.investigation.analysis.look_on();
         }
     }
