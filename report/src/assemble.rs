@@ -12,7 +12,7 @@ use darc_analysis::{
     Part, PathState, Peak, PeakChoice, PeakRecord, PeakStatus, Profile, Range, RootCause, SiteId,
     Stop,
 };
-use darc_record::Op;
+use darc_record::{Op, Ticks};
 
 use super::model::{
     BucketEntry, CalleeKind, DecisionSums, DescentState, ExampleCall, ExampleOp, FnodePeak, Frame,
@@ -148,6 +148,7 @@ pub fn profile(profile: &Profile) -> ProfileTable {
         total: profile.total().0,
         buckets: buckets(profile),
         percentiles: None,
+        told_from: None,
         fine: Vec::new(),
     }
 }
@@ -176,6 +177,7 @@ pub fn latencies(analysis: &Analysis) -> ProfileTable {
     };
     let percentiles = percentiles();
     ProfileTable {
+        told_from: analysis.told_from().map(|shortest| shortest.0),
         fine: match percentiles {
             Some(_) => buckets(analysis.fine_profile()),
             None => Vec::new(),
@@ -237,6 +239,8 @@ pub fn peaks(analysis: &Analysis, names: &dyn Names) -> Vec<PeakEntry> {
             peak: peak.number,
             first_bucket: peak.first_bucket,
             last_bucket: peak.last_bucket,
+            begins_untold: analysis.told_from().is_some()
+                && peak.contains(analysis.bucket(Ticks(0))),
             ops: peak.content.ops,
             total: peak.content.total.0,
             share_of_ops: share(peak.content.ops, all.count()),

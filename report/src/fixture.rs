@@ -307,6 +307,7 @@ pub fn segments(functions: u32, segments: u64, buckets: u32) -> ProfileSet {
             total: all(segments).iter().map(|entry| entry.total).sum(),
             buckets: all(segments),
             percentiles: None,
+            told_from: None,
             fine: Vec::new(),
         },
         peaks: Vec::new(),

@@ -88,6 +88,9 @@ pub(super) fn range(hz: Option<Hz>, peak: &PeakEntry, resolution: u32) -> Option
     let resolution = Resolution::new(resolution).unwrap_or_default();
     let (first, _) = resolution.bounds(peak.first_bucket)?;
     let (_, last) = resolution.bounds(peak.last_bucket)?;
+    if peak.begins_untold {
+        return Some(format!("below {}", time(hz, last.0.saturating_add(1))));
+    }
     if last.0 == u64::MAX {
         return Some(format!("{} and more", time(hz, first.0)));
     }
@@ -203,7 +206,11 @@ pub(super) fn percentiles(hz: Option<Hz>, profile: &ProfileTable) -> Option<Stri
         ("p99.9", at.p99_9),
         ("max", at.max),
     ];
-    let parts = parts.map(|(name, latency)| format!("{name} {}", time(hz, latency)));
+    let shortest = profile.told_from.unwrap_or(0);
+    let parts = parts.map(|(name, latency)| match latency < shortest {
+        true => format!("{name} below {}", time(hz, shortest)),
+        false => format!("{name} {}", time(hz, latency)),
+    });
     Some(parts.join("  "))
 }
 

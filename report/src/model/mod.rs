@@ -264,6 +264,9 @@ pub struct ProfileTable {
     /// The latencies that parts of the ops do not exceed, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percentiles: Option<Percentiles>,
+    /// Latencies below this, in cycles, cannot be told from one another, and share one bucket; absent where all can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_from: Option<u64>,
     /// The same ops in eight buckets per doubling; empty where that is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fine: Vec<BucketEntry>,

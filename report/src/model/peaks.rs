@@ -14,6 +14,9 @@ pub struct PeakEntry {
     pub first_bucket: u32,
     /// The rightmost bucket.
     pub last_bucket: u32,
+    /// Whether its first bucket is that of all latencies that cannot be told from one another.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub begins_untold: bool,
     /// How many ops.
     pub ops: u64,
     /// Their latencies together.

@@ -28,6 +28,7 @@ pub fn peaks(profile: &Profile) -> Vec<PeakRange> {
 #[must_use]
 pub fn entries(peaks: &[PeakRange]) -> Vec<PeakEntry> {
     let entry = |peak: &PeakRange| PeakEntry {
+        begins_untold: false,
         peak: peak.peak,
         first_bucket: peak.first_bucket,
         last_bucket: peak.last_bucket,

@@ -133,6 +133,7 @@ mod tests {
                 total: 0,
                 buckets: Vec::new(),
                 percentiles: None,
+                told_from: None,
                 fine: Vec::new(),
             },
             peaks: Vec::new(),

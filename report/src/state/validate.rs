@@ -210,6 +210,7 @@ pub(super) fn fine(table: &ProfileTable) -> Result<Profile, StateError> {
         total: sum(|entry| entry.total),
         buckets: table.fine.clone(),
         percentiles: None,
+        told_from: None,
         fine: Vec::new(),
     })?;
     ensure(fine.count() <= table.ops, || {

@@ -58,7 +58,6 @@ pub(super) fn buckets(page: &mut Page, profile: &ProfileTable, peaks: &[PeakEntr
 
 /// Every bucket from the first to the last with ops; long stretches of empty ones are one row.
 fn rows(page: &Page, profile: &ProfileTable, peaks: &[PeakEntry]) -> Vec<Row> {
-    let resolution = Resolution::new(profile.resolution).unwrap_or_default();
     let mut rows = Vec::new();
     let mut next = None;
     for entry in &profile.buckets {
@@ -71,9 +70,9 @@ fn rows(page: &Page, profile: &ProfileTable, peaks: &[PeakEntry]) -> Vec<Row> {
                 ops: 0,
             });
         } else {
-            rows.extend(empty.filter_map(|bucket| row(page, resolution, bucket, 0, peaks)));
+            rows.extend(empty.filter_map(|bucket| row(page, profile, bucket, 0, peaks)));
         }
-        rows.extend(row(page, resolution, entry.bucket, entry.ops, peaks));
+        rows.extend(row(page, profile, entry.bucket, entry.ops, peaks));
         next = Some(entry.bucket.saturating_add(1));
     }
     rows
@@ -81,12 +80,16 @@ fn rows(page: &Page, profile: &ProfileTable, peaks: &[PeakEntry]) -> Vec<Row> {
 
 fn row(
     page: &Page,
-    resolution: Resolution,
+    profile: &ProfileTable,
     bucket: u32,
     ops: u64,
     peaks: &[PeakEntry],
 ) -> Option<Row> {
+    let resolution = Resolution::new(profile.resolution).unwrap_or_default();
     let (first, last) = resolution.bounds(bucket)?;
+    let end = page.time(last.0.saturating_add(1));
+    // Exact to the width of a bucket: what is told begins within this one.
+    let is_untold = profile.told_from.is_some_and(|from| from > first.0);
     let peak = peaks
         .iter()
         .find(|peak| (peak.first_bucket..=peak.last_bucket).contains(&bucket))
@@ -97,12 +100,14 @@ fn row(
     };
     Some(Row {
         peak: peak.unwrap_or_else(|| unassigned.to_owned()),
-        cycles: format!("{} - {}", first.0, last.0),
-        time: format!(
-            "{} - {}",
-            page.time(first.0),
-            page.time(last.0.saturating_add(1))
-        ),
+        cycles: match is_untold {
+            true => format!("0 - {}", last.0),
+            false => format!("{} - {}", first.0, last.0),
+        },
+        time: match is_untold {
+            true => format!("below {end}"),
+            false => format!("{} - {end}", page.time(first.0)),
+        },
         ops,
     })
 }
