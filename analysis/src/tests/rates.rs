@@ -176,7 +176,7 @@ const SIX_AND_ANOTHER: [(u32, Callee); 7] = {
 /// Twelve sites call the same function, each in one op of twelve. A third of them lead elsewhere.
 fn one_of_twelve(run: &mut Run<'_>) {
     let site = 1 + (12.0 * run.random(0)) as u32;
-    run.level = (some(run, 1) * UNIT) as u64 / 2 * 2 + u64::from(site % 3 == 0);
+    run.level = (some(run, 1) * UNIT) as u64 / 2 * 2 + u64::from(site.is_multiple_of(3));
     run.call(site, 1);
 }
 
