@@ -78,6 +78,7 @@ const PROGRAMS: &[Target] = &[
     // Intel's control-flow enforcement makes functions begin with `endbr64`, as distributions' do.
     c("bench_calls", "c/bench_calls.c", &["-fcf-protection"]),
     c("bench_latency", "c/bench_latency.c", &["-fcf-protection"]),
+    c("bench_stops", "c/bench_stops.c", &["-fcf-protection"]),
     c("abandoned_stacks", "c/abandoned_stacks.c", &[]),
     c("becomes_another", "c/becomes_another.c", &[]),
     c("inlined_copies", "c/inlined_copies.c", &[]),

@@ -3,8 +3,9 @@
 //! Each target runs three copies of its op in turn, in slices of 3 ms: one that nothing measures, one
 //! that darc (or perf) is attached to, and one that measures itself in the cheapest way. Only figures
 //! of the same phase are divided by each other (`sampling` has a way of its own). Arguments choose parts: `calls`, `pauses`, `symbols`,
-//! `sampling`, `profile`, `watch`;
-//! the names of ops behind `calls` choose among those, and `no-int3` and `no-uprobes` leave comparisons out.
+//! `sampling`, `profile`, `watch`, `stops`;
+//! the names of ops behind `calls` choose among those, and `no-int3` and `no-uprobes` leave comparisons out; numbers behind
+//! `stops` are those of the target's threads.
 
 #![allow(missing_docs, reason = "a program")]
 
@@ -17,6 +18,7 @@ mod latency;
 mod profiles;
 mod quantile;
 mod sampling;
+mod stops;
 mod symbols;
 mod target;
 mod units;
@@ -42,6 +44,9 @@ fn main() {
     }
     if wanted("watch") {
         changes::run(folder.path());
+    }
+    if wanted("stops") {
+        stops::run(&chosen, folder.path());
     }
     if wanted("symbols") {
         symbols::run(folder.path());
