@@ -85,6 +85,17 @@ impl Stat {
     }
 }
 
+/// The one-letter state of a thread of a process, as [`Stat::state`]; `None` when it has ended. It takes some microseconds.
+#[must_use]
+pub fn state_of_thread(pid: i32, tid: i32) -> Option<char> {
+    let mut file = std::fs::File::open(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let mut line = [0; 64];
+    let len = io::Read::read(&mut file, &mut line).ok()?;
+    // No name is longer than 15 bytes, and none of the fields that are read behind it has a `)`.
+    let end = line[..len].iter().rposition(|&byte| byte == b')')?;
+    line[..len].get(end + 2).map(|&state| char::from(state))
+}
+
 /// Whether a process has ended, or all of its threads are about to.
 #[must_use]
 pub fn is_ending(pid: i32) -> bool {

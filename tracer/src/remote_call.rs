@@ -90,23 +90,30 @@ impl RemoteCaller {
         self.borrow_settled(thread, room, work)
     }
 
+    /// Whether the thread can make calls without any other having to stand still: it finds its way back whatever becomes of
+    /// the tracer.
+    #[must_use]
+    pub fn suits(&self, thread: &Stopped, mappings: &[Mapping]) -> bool {
+        thread.pending() == 0
+            && self.gadgets.is_some()
+            && self.is_home(thread, mappings).unwrap_or(false)
+    }
+
     /// Whether the thread is on its own stack, and has no signal to take.
     fn is_at_home(&self, thread: &mut Stopped, mappings: &[Mapping]) -> Result<bool> {
-        let is_home = |thread: &Stopped| -> Result<bool> {
-            let registers = thread.registers()?;
-            let pointers = (registers.rsp(), registers.0.fs_base);
-            Ok(is_on_its_stack(
-                thread.tid() == self.pid,
-                pointers,
-                mappings,
-            ))
-        };
-        if self.gadgets.is_none() || !is_home(thread)? {
+        if self.gadgets.is_none() || !self.is_home(thread, mappings)? {
             return Ok(false);
         }
         settle(thread)?;
         // A signal's handler may have a stack of its own.
-        is_home(thread)
+        self.is_home(thread, mappings)
+    }
+
+    fn is_home(&self, thread: &Stopped, mappings: &[Mapping]) -> Result<bool> {
+        let registers = thread.registers()?;
+        let pointers = (registers.rsp(), registers.0.fs_base);
+        let is_first = thread.tid() == self.pid;
+        Ok(is_on_its_stack(is_first, pointers, mappings))
     }
 
     fn borrow_settled<T>(

@@ -7,6 +7,9 @@ use crate::error::{Error, Result};
 use crate::sys::{self, RawRegisters};
 use darc_record::Arguments;
 
+/// What the kernel keeps as the result of a call that starts again unless a handler runs (its include/linux/errno.h).
+pub(crate) const ERESTARTNOHAND: i64 = -514;
+
 /// The general registers of a stopped thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Registers(pub(crate) RawRegisters);
@@ -36,17 +39,18 @@ impl Registers {
         Arguments::from([r.rdi, r.rsi, r.rdx, r.rcx, r.r8, r.r9])
     }
 
-    /// Makes a system call that the stop cut short with `EINTR` start again as if nothing had happened.
+    /// Has the kernel decide what becomes of a system call that the stop cut short with `EINTR`: it starts again as if nothing
+    /// had happened, unless a handler runs before.
     ///
     /// The kernel restarts most interrupted calls by itself; a few kinds (`epoll_wait`, `semop`,
-    /// `sigtimedwait`, …) return `EINTR` after any stop, which the program must not see. A relative
-    /// timeout starts anew. True when the registers were changed.
+    /// `sigtimedwait`, …) return `EINTR` after any stop, which the program must not see. What is put in its place is
+    /// what others return that only a handler may end (`ERESTARTNOHAND` in `arch_do_signal_or_restart` and `handle_signal` in the
+    /// kernel's arch/x86/kernel/signal.c). A relative timeout starts anew. True when the registers were changed.
     pub fn hide_interruption(&mut self) -> bool {
         let interrupted =
             self.0.orig_rax as i64 >= 0 && self.0.rax as i64 == -i64::from(libc::EINTR);
         if interrupted {
-            self.0.rax = self.0.orig_rax;
-            self.0.rip = self.0.rip.wrapping_sub(2);
+            self.0.rax = ERESTARTNOHAND as u64;
         }
         interrupted
     }
@@ -149,6 +153,18 @@ impl Stopped {
     pub fn set_registers(&self, registers: &Registers) -> Result<()> {
         sys::set_registers(self.tid, &registers.0)
             .map_err(|errno| Error::ptrace("write the registers of", self.tid, errno))
+    }
+
+    /// Hides that its system call was interrupted ([`Registers::hide_interruption`]).
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub(crate) fn hide_interruption(&self) -> Result<()> {
+        let mut registers = self.registers()?;
+        match registers.hide_interruption() {
+            true => self.set_registers(&registers),
+            false => Ok(()),
+        }
     }
 
     /// Lets the thread run on, with the signal that it is owed.

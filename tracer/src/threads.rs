@@ -56,24 +56,35 @@ pub fn seize_all(pid: i32, options: i32) -> Result<BTreeSet<i32>> {
 /// # Errors
 /// As [`seize_all`].
 pub fn seize_others(pid: i32, options: i32, seized: &mut BTreeSet<i32>) -> Result<Vec<i32>> {
-    let mut found = Vec::new();
-    for tid in list(pid)? {
-        if seized.contains(&tid) {
-            continue;
+    let mut listed = list(pid)?;
+    listed.retain(|tid| !seized.contains(tid));
+    seize_listed(listed, options, seized)
+}
+
+/// Seizes these threads, as far as they have not ended, adds them to `seized` and returns them.
+///
+/// # Errors
+/// As [`seize_all`].
+pub fn seize_listed(
+    mut listed: Vec<i32>,
+    options: i32,
+    seized: &mut BTreeSet<i32>,
+) -> Result<Vec<i32>> {
+    let mut refused = Ok(());
+    listed.retain(|&tid| match sys::seize(tid, options) {
+        Ok(()) => true,
+        // A thread that a seized one has just made is traced already; one that ends is no matter.
+        Err(Errno::ESRCH) => false,
+        Err(Errno::EPERM) if tracer_of(tid) == Some(nix::unistd::gettid().as_raw()) => true,
+        Err(Errno::EPERM) if is_dead(tid) => false,
+        Err(errno) => {
+            refused = Err(Error::ptrace("attach to", tid, errno));
+            false
         }
-        match sys::seize(tid, options) {
-            Ok(()) => found.push(tid),
-            // A thread that a seized one has just made is traced already; one that ends is no matter.
-            Err(Errno::ESRCH) => {}
-            Err(Errno::EPERM) if tracer_of(tid) == Some(nix::unistd::gettid().as_raw()) => {
-                found.push(tid);
-            }
-            Err(Errno::EPERM) if is_dead(tid) => {}
-            Err(errno) => return Err(Error::ptrace("attach to", tid, errno)),
-        }
-    }
-    seized.extend(&found);
-    Ok(found)
+    });
+    refused?;
+    seized.extend(&listed);
+    Ok(listed)
 }
 
 /// Asks a thread to stop; `false` when it has ended.

@@ -11,7 +11,7 @@
 use crate::addr::TargetAddr;
 use crate::gadgets::Gadgets;
 use crate::memory::Memory;
-use crate::stopped::Registers;
+use crate::stopped::{ERESTARTNOHAND, Registers};
 use crate::sys::RawRegisters;
 
 /// Bytes below the stack pointer that belong to the function.
@@ -155,7 +155,6 @@ fn frame(
 fn restarted(registers: &RawRegisters) -> RawRegisters {
     const ERESTARTSYS: i64 = -512;
     const ERESTARTNOINTR: i64 = -513;
-    const ERESTARTNOHAND: i64 = -514;
     const ERESTART_RESTARTBLOCK: i64 = -516;
     let mut r = *registers;
     if r.orig_rax as i64 >= 0 {

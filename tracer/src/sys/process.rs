@@ -179,6 +179,15 @@ pub fn run_first() -> bool {
     unsafe { libc::sched_setscheduler(0, policy, &lowest) == 0 }
 }
 
+/// Takes back what [`run_first`] has asked for.
+pub fn run_as_others() {
+    // SAFETY: `sched_param` is plain integers, for which zero is a valid value.
+    let none: libc::sched_param = unsafe { std::mem::zeroed() };
+    let policy = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the kernel reads one `sched_param` through the pointer, which lives through the call; zero is this thread.
+    unsafe { libc::sched_setscheduler(0, policy, &none) };
+}
+
 /// Has the kernel kill this process when the thread that forked it ends, and ends it at once when `parent`, the process of
 /// that thread, has ended before this could be asked for.
 pub fn die_with_parent(parent: i32) {

@@ -169,13 +169,7 @@ impl Int3 {
                 self.forget_syscall(thread.tid());
             }
         }
-        let led_out = registers;
-        if registers.hide_interruption() {
-            let due = SignalMasks::of(thread.tid()).is_some_and(|masks| masks.handler_due());
-            if due {
-                registers = led_out;
-            }
-        }
+        registers.hide_interruption();
         thread.set_registers(&registers)?;
         Ok(thread)
     }

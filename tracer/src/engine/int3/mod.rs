@@ -335,7 +335,7 @@ impl Int3 {
                 Event::Signal(signal) => Stopped::observed(tid, signal),
                 _ => Stopped::observed(tid, 0),
             };
-            self.hide_interruption(&thread)?;
+            thread.hide_interruption()?;
             let outcome = work(self, &mut thread);
             // A thread that was in a group stop goes back into it: it reports that first thing, since the
             // stop that it is in now is another one.
@@ -347,17 +347,6 @@ impl Int3 {
             return outcome;
         }
         Err(Error::ThreadGone { tid: self.pid })
-    }
-
-    /// Makes a blocked system call that our stop ended early start again.
-    fn hide_interruption(&self, thread: &Stopped) -> Result<()> {
-        let mut registers = thread.registers()?;
-        let due =
-            || threads::SignalMasks::of(thread.tid()).is_some_and(|masks| masks.handler_due());
-        if registers.hide_interruption() && !due() {
-            thread.set_registers(&registers)?;
-        }
-        Ok(())
     }
 
     /// How to go on behind a breakpoint at `addr`, made from the program's own bytes, which may be others than when

@@ -253,16 +253,8 @@ impl Int3 {
             }
         }
         let signal = thread.pending();
-        let mut registers = thread.registers()?;
-        if registers.hide_interruption() {
-            // A signal that the process ignores never reaches an untraced process, so it must not
-            // end its system calls either.
-            if SignalMasks::of(thread.tid()).is_some_and(|masks| masks.discards(signal)) {
-                thread.set_registers(&registers)?;
-                thread.suppress_signal();
-                return self.go_on_as_it_is(thread);
-            }
-        }
+        // A signal that the process ignores never reaches an untraced process, so it must not end its system calls either.
+        thread.hide_interruption()?;
         if matches!(
             signal,
             libc::SIGSEGV

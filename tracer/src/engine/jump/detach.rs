@@ -1,6 +1,5 @@
 //! Letting go of the target, and clearing what a killed tracer left in one.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::addr::TargetAddr;
@@ -12,6 +11,7 @@ use crate::stopped::Stopped;
 
 use super::leftovers::{self, Leftover};
 use super::patches::Patches;
+use super::removal::{self, Ends};
 use super::space::Space;
 use super::world::World;
 use super::{Jump, world};
@@ -58,25 +58,12 @@ impl Jump {
     }
 
     fn remove(&mut self, space: &mut Space) -> Result<()> {
-        let memory = self.memory.again()?;
-        let pid = self.pid;
-        let ends = space.syscall_ends();
-        let Space {
-            installed, patches, ..
-        } = space;
         let mut outcome = Ok(false);
         for attempt in 0..ATTEMPTS {
-            outcome = self.while_stopped(|world| {
-                installed.set_generation(&memory, 0)?;
-                patches.restore_all(&memory)?;
-                for thread in world.threads() {
-                    unless_gone(lead_out(thread, &ends))?;
-                }
-                installed.reveal(&memory);
-                installed.unmap(pid, &memory, world)
-            });
+            outcome = self.try_to_remove(space);
             match &outcome {
                 Ok(true) => {
+                    let pid = self.pid;
                     tracing::debug!(target: "tracer", pid, attempt, "restored the code and gave all memory back");
                     return Ok(());
                 }
@@ -89,35 +76,69 @@ impl Jump {
         // Nothing in the program's text leads there any more.
         tracing::debug!(
             target: "tracer",
-            pid,
+            pid = self.pid,
             "restored the code; some memory stays mapped, for a call in it has not returned"
         );
         Ok(())
     }
-}
 
-impl Space {
-    /// The addresses behind all copied system calls, each with the one behind the original.
-    fn syscall_ends(&self) -> HashMap<u64, u64> {
-        let prepared = self.prepared.values().flatten();
-        prepared
-            .flat_map(|prepared| prepared.behind_syscalls.iter().copied())
-            .collect()
+    /// Restores text and stacks, and gives the mappings back if no thread can come to them any more.
+    ///
+    /// A thread that has been seen elsewhere does not come to them again, since nothing leads there, and neither does one that it
+    /// makes later: so the mappings go when all threads run again, but for the one that gives them back.
+    fn try_to_remove(&mut self, space: &mut Space) -> Result<bool> {
+        let (memory, pid) = (self.memory.again()?, self.pid);
+        let ends = space.syscall_ends();
+        let mappings = maps::read(pid)?;
+        let Space {
+            installed, patches, ..
+        } = space;
+        let is_visited = self.while_stopped(|world| {
+            let of_early = installed.are_visited(&memory, world.threads(), &ends, &mappings);
+            world.hold()?;
+            if !installed.is_there(&memory) {
+                // Another program runs by now.
+                return Err(Error::ThreadGone { tid: pid });
+            }
+            installed.set_generation(&memory, 0)?;
+            patches.restore_all(&memory)?;
+            for thread in world.late_threads() {
+                unless_gone(lead_out(thread, &ends))?;
+            }
+            installed.reveal(&memory);
+            let is_visited = of_early
+                || installed.are_visited(&memory, world.late_threads(), &ends, &mappings)
+                || installed.is_slept_in(&memory, world, &mappings);
+            world.free()?;
+            for thread in world.threads() {
+                unless_gone(lead_out(thread, &ends))?;
+            }
+            Ok(is_visited)
+        })?;
+        if is_visited || removal::has_guests(pid) {
+            return Ok(false);
+        }
+        let caller = installed.caller;
+        self.with_worker(caller, &mappings, |world| installed.unmap(world, &mappings))
     }
 }
 
-/// Leads a thread that waits in a copied system call to the original, which is as long.
-fn lead_out(thread: &Stopped, ends: &HashMap<u64, u64>) -> Result<()> {
-    const SYSCALL: i64 = 2;
+impl Space {
+    fn syscall_ends(&self) -> Ends {
+        let prepared = self.prepared.values().flatten();
+        let ends = prepared.flat_map(|prepared| prepared.behind_syscalls.iter().copied());
+        Ends(ends.collect())
+    }
+}
+
+/// Leads a thread that waits in a copied system call to the original.
+fn lead_out(thread: &Stopped, ends: &Ends) -> Result<()> {
     let mut registers = thread.registers()?;
-    let rip = registers.rip();
-    let original = match (ends.get(&rip.0), ends.get(&rip.offset(SYSCALL).0)) {
-        (Some(&next), _) => TargetAddr(next),
-        (None, Some(&next)) => TargetAddr(next).offset(-SYSCALL),
-        (None, None) => return Ok(()),
-    };
-    registers.set_rip(original);
-    thread.set_registers(&registers)
+    if let Some(original) = ends.original(registers.rip().0) {
+        registers.set_rip(TargetAddr(original));
+        thread.set_registers(&registers)?;
+    }
+    Ok(())
 }
 
 /// Removes what a killed tracer left in a process.
@@ -168,8 +189,9 @@ fn clear(pid: i32, memory: &Memory, world: &mut World) -> Result<(bool, u64)> {
     }
     close_descriptors(pid, memory, world)?;
     let (mut all_gone, mut differing) = (true, 0);
-    for leftover in found {
-        let installed = &leftover.installed;
+    let mappings = maps::read(pid)?;
+    for mut leftover in found {
+        let installed = &mut leftover.installed;
         if leftover.is_complete {
             let mut patches = Patches::from_journal(memory, installed.around.control);
             installed.set_generation(memory, 0)?;
@@ -177,7 +199,11 @@ fn clear(pid: i32, memory: &Memory, world: &mut World) -> Result<(bool, u64)> {
             installed.reveal(memory);
             differing += patches.bytes_differing();
         }
-        all_gone &= installed.unmap(pid, memory, world)?;
+        let is_visited =
+            installed.are_visited(memory, world.threads(), &Ends::default(), &mappings)
+                || installed.is_slept_in(memory, world, &mappings)
+                || removal::has_guests(pid);
+        all_gone &= !is_visited && installed.unmap(world, &mappings)?;
     }
     Ok((all_gone, differing))
 }

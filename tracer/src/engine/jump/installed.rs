@@ -123,6 +123,8 @@ pub struct Installed {
     pub arenas: Vec<CodeArena>,
     /// All memory with code of ours: the arenas, and pages for trampolines.
     pub code: Vec<Range<u64>>,
+    /// Whether control data and rings are the program's again.
+    pub(super) is_given_back: bool,
     /// Makes system calls in the target.
     pub caller: RemoteCaller,
     /// Near which code stubs found no room since that was last asked.
@@ -184,6 +186,7 @@ impl Installed {
             room,
             arenas: Vec::new(),
             code: Vec::new(),
+            is_given_back: false,
             caller,
             lacking: BTreeSet::new(),
             crowded: Vec::new(),
@@ -382,7 +385,7 @@ impl Installed {
     #[must_use]
     pub fn is_there(&self, memory: &Memory) -> bool {
         let at = TargetAddr(self.around.control + HEADER + header::MAGIC);
-        memory.read_word(at).ok() == Some(MAGIC)
+        !self.is_given_back && memory.read_word(at).ok() == Some(MAGIC)
     }
 
     /// Tells the stubs whether to measure, and in which generation of the plan. What the program itself has ended

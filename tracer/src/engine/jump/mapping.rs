@@ -9,6 +9,7 @@ use crate::identity;
 use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::remote_call::{RemoteCaller, Worker};
+use crate::stopped::Stopped;
 use crate::sys::{self, Presence, SharedWords};
 use crate::threads;
 
@@ -87,13 +88,16 @@ pub fn map(
     presence: Presence,
     (costs, room): (Costs, Room),
 ) -> Result<(Installed, Rings)> {
-    let tid_offset = thread_pointers(pid, memory, world)?;
-    let threads = world.own_threads().count();
+    let mut pointers = ThreadPointers::new(pid);
+    pointers.look_at(memory, world.own_threads())?;
     let spare = match locks_memory(pid) {
         true => SPARE_LOCKED,
         false => SPARE_BLOCKS,
     };
-    let blocks = (2 * threads + spare).min(MOST_BLOCKS);
+    world.hold()?;
+    pointers.look_at(memory, world.late_own_threads())?;
+    let tid_offset = pointers.fits.first().copied();
+    let blocks = (2 * world.count() + spare).min(MOST_BLOCKS);
     let ring_bytes = room.ring_bytes();
     let len = rings_bytes(blocks as u32, ring_bytes);
     let behind = control_bytes(blocks as u32);
@@ -152,37 +156,56 @@ fn announce(memory: &Memory, around: &Surroundings, blocks: u32) -> Result<()> {
     memory.write(TargetAddr(around.control + HEADER), &head)
 }
 
-/// Checks that every thread has a thread pointer (System V ABI for AMD64, 3.4.6: `%fs:0` holds its own
-/// address), and finds where the C library keeps the thread's id, if it does.
-fn thread_pointers(pid: i32, memory: &Memory, world: &World) -> Result<Option<u32>> {
-    /// `struct pthread` of the GNU C library and of musl.
-    const KNOWN: [u32; 2] = [0x2d0, 0x30];
-    let mut fits = KNOWN.to_vec();
-    // Most programs see the ids that everybody sees.
-    let same_ids = identity::numbers(pid).is_some_and(|numbers| numbers.len() == 1);
-    for thread in world.own_threads() {
-        let Some(registers) = unless_gone(thread.registers())? else {
-            continue;
-        };
-        let pointer = registers.fs_base();
-        if pointer == 0 || memory.read_word(TargetAddr(pointer)).ok() != Some(pointer) {
-            return Err(Error::Unsuitable(format!(
-                "thread {} of process {pid} has no thread pointer, by which the jump engine tells threads apart; use --engine int3",
-                thread.tid()
-            )));
+/// Where the C library keeps a thread's id, as far as threads have been looked at.
+struct ThreadPointers {
+    pid: i32,
+    fits: Vec<u32>,
+    /// Whether the target sees the ids that everybody sees, as most programs do.
+    same_ids: bool,
+}
+
+impl ThreadPointers {
+    fn new(pid: i32) -> ThreadPointers {
+        ThreadPointers {
+            pid,
+            // `struct pthread` of the GNU C library and of musl.
+            fits: vec![0x2d0, 0x30],
+            same_ids: identity::numbers(pid).is_some_and(|numbers| numbers.len() == 1),
         }
-        let id = match same_ids {
-            true => Some(thread.tid()),
-            false => identity::number_inside(thread.tid()),
-        };
-        fits.retain(|&offset| {
-            let at = TargetAddr(pointer + u64::from(offset));
-            memory
-                .read_word(at)
-                .is_ok_and(|word| Some(word as u32 as i32) == id)
-        });
     }
-    Ok(fits.first().copied())
+
+    /// Checks that every thread has a thread pointer (System V ABI for AMD64, 3.4.6: `%fs:0` holds its own
+    /// address), and finds where the C library keeps the thread's id, if it does.
+    fn look_at<'a>(
+        &mut self,
+        memory: &Memory,
+        threads: impl Iterator<Item = &'a Stopped>,
+    ) -> Result<()> {
+        for thread in threads {
+            let Some(registers) = unless_gone(thread.registers())? else {
+                continue;
+            };
+            let pointer = registers.fs_base();
+            if pointer == 0 || memory.read_word(TargetAddr(pointer)).ok() != Some(pointer) {
+                return Err(Error::Unsuitable(format!(
+                    "thread {} of process {} has no thread pointer, by which the jump engine tells threads apart; use --engine int3",
+                    thread.tid(),
+                    self.pid
+                )));
+            }
+            let id = match self.same_ids {
+                true => Some(thread.tid()),
+                false => identity::number_inside(thread.tid()),
+            };
+            self.fits.retain(|&offset| {
+                let at = TargetAddr(pointer + u64::from(offset));
+                memory
+                    .read_word(at)
+                    .is_ok_and(|word| Some(word as u32 as i32) == id)
+            });
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod launched;
 mod layout;
 mod leftovers;
 mod mapping;
+mod moves;
 mod ops;
 mod pages;
 mod patches;
@@ -70,6 +71,7 @@ pub use profiler::{BucketCount, Counts, Profiler, calibrate_counting};
 
 use installed::{Costs, Room};
 use layout::{HEADER, header, ring as ring_layout};
+use moves::Moves;
 use patches::Patch;
 use recycling::Recycling;
 use ring::Rings;
@@ -186,7 +188,8 @@ impl Jump {
         !self.watch.is_alive() || self.space.as_ref().is_some_and(|space| !there(space))
     }
 
-    /// Does something while nothing runs in the target.
+    /// Does something while those threads of the target stand still that slept, and nothing runs in it after
+    /// [`World::hold`].
     fn while_stopped<T: Send>(
         &mut self,
         work: impl FnOnce(&mut World) -> Result<T> + Send,
@@ -196,7 +199,23 @@ impl Jump {
             self.parked = Some(thread);
             return outcome;
         }
-        let (value, pause) = world::stopped(self.pid, work)?;
+        let (value, pause) = world::stopped_in_turn(self.pid, work)?;
+        self.counters.pauses.push(pause);
+        Ok(value)
+    }
+
+    /// Has one thread of the target make system calls; the others run.
+    fn with_worker<T: Send>(
+        &mut self,
+        caller: RemoteCaller,
+        mappings: &[Mapping],
+        work: impl FnOnce(&mut World) -> Result<T> + Send,
+    ) -> Result<T> {
+        if self.parked.is_some() {
+            return self.while_stopped(work);
+        }
+        let suits = |thread: &Stopped| caller.suits(thread, mappings);
+        let (value, pause) = world::one(self.pid, suits, work)?;
         self.counters.pauses.push(pause);
         Ok(value)
     }
@@ -226,7 +245,8 @@ impl Jump {
             self.space = Some(space);
             return Err(detach::taken(pid));
         }
-        let outcome = self.while_stopped(|world| {
+        let caller = space.installed.caller;
+        let outcome = self.with_worker(caller, &mappings, |world| {
             if !space.installed.is_there(&memory) {
                 // Another program runs by now, in which nothing must be mapped.
                 return Err(Error::ThreadGone { tid: pid });
@@ -334,8 +354,10 @@ impl Jump {
                 space.write_trampolines(&memory)?;
                 return Ok((wanted, refused, SharedCode::among(&mappings)));
             }
+            let caller = space.installed.caller;
             for pages in unmapped.chunks(AT_ONCE) {
-                self.while_stopped(|world| space.map_pages(&memory, world, &mappings, pages))?;
+                let map = |world: &mut World| space.map_pages(&memory, world, &mappings, pages);
+                self.with_worker(caller, &mappings, map)?;
             }
             round += 1;
         }
@@ -349,8 +371,8 @@ impl Jump {
         mappings: &[Mapping],
         lacking: BTreeSet<u64>,
     ) -> Result<()> {
-        let pid = self.pid;
-        self.while_stopped(|world| {
+        let (pid, caller) = (self.pid, space.installed.caller);
+        self.with_worker(caller, mappings, |world| {
             let installed = &mut space.installed;
             if !installed.is_there(memory) {
                 // Another program runs by now, in which nothing must be mapped.
@@ -422,11 +444,13 @@ impl Jump {
         let (memory, generation) = (self.memory.again()?, self.generation);
         let (remove, add) = self.change_most(space, plan, remove, add)?;
         let written = self.while_stopped(|world| {
+            let early = Moves::of(&memory, world.threads(), &add)?;
+            world.hold()?;
             space.tree.write_targets(&memory, &targets)?;
             let control = space.installed.around.control;
             let written = space
                 .patches
-                .change(&memory, world, control, &remove, add)?;
+                .change(&memory, world, control, &remove, add, &early)?;
             space.installed.set_generation(&memory, generation)?;
             Ok(written)
         })?;

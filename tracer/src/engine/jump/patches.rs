@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::addr::TargetAddr;
-use crate::error::{Error, Result, unless_gone};
+use crate::error::{Error, Result};
 use crate::maps::SharedCode;
 use crate::memory::Memory;
-use crate::stopped::Stopped;
 
-use super::interrupted::{self, Interrupted};
 use super::jumps::Trampoline;
 use super::layout::{HEADER, JOURNAL, JOURNAL_BYTES, header, journal};
+use super::moves::Moves;
 use super::world::World;
 
 /// A place of the text and what stands there instead.
@@ -192,6 +191,8 @@ impl Patches {
     /// what it lists may or may not be in the text, but nothing else is. And each jump is: what others rely on behind them
     /// is removed after them, and added before them.
     ///
+    /// `early` are the threads that are to be moved among those that were stopped before the others.
+    ///
     /// Returns the patches that were not made: the program has written that code since it was read, so
     /// their stubs would run what no longer stands there.
     ///
@@ -204,6 +205,7 @@ impl Patches {
         control: u64,
         remove: &[u64],
         add: Vec<Patch>,
+        early: &Moves,
     ) -> Result<Vec<u64>> {
         let kept = self.active.keys().filter(|at| !remove.contains(at)).count();
         if ((kept + add.len()) * journal::SIZE) as u64 > JOURNAL_BYTES {
@@ -212,9 +214,8 @@ impl Patches {
             ));
         }
         // Before anything is changed: nothing may be left half done.
-        for thread in world.threads() {
-            unless_gone(inside(thread, &add).map(drop))?;
-        }
+        let mut moves = Moves::of(memory, world.late_threads(), &add)?;
+        moves.extend(early);
         for (tid, resumption) in world.sleepers() {
             let inside =
                 |patch: &Patch| resumption.is_none_or(|at| patch.at < at.pc && at.pc < patch.end());
@@ -222,6 +223,9 @@ impl Patches {
                 return Err(Error::Unsuitable(format!(
                     "thread {tid} waits in the kernel in the middle of an instruction to be replaced, and cannot be moved; try again"
                 )));
+            }
+            if let Some(at) = resumption {
+                moves.note_handlers(memory, at.sp, &add);
             }
         }
         let mut remove = remove.to_vec();
@@ -237,17 +241,7 @@ impl Patches {
             return Ok(written);
         }
         self.list(memory, control, &add)?;
-        for thread in world.threads() {
-            unless_gone(move_out(thread, &add))?;
-            let registers = thread.registers();
-            let led = registers.and_then(|r| lead_handlers_out(memory, r.rsp(), &add));
-            unless_gone(led)?;
-        }
-        for (_, resumption) in world.sleepers() {
-            if let Some(at) = resumption {
-                unless_gone(lead_handlers_out(memory, at.sp, &add))?;
-            }
-        }
+        moves.make(memory, world, &add)?;
         add.sort_unstable_by_key(|patch| std::cmp::Reverse(patch.at));
         for patch in add {
             let lands = !patch.landings.iter().any(|at| written.contains(at));
@@ -347,54 +341,6 @@ fn restore(memory: &Memory, patch: &Patch) -> Result<u64> {
     Ok(differing.count() as u64)
 }
 
-/// The patch in the middle of which an address is.
-fn around(pc: u64, patches: &[Patch]) -> Option<&Patch> {
-    let mut around = patches.iter();
-    around.find(|patch| patch.at < pc && pc < patch.end())
-}
-
-/// Where an instruction in the middle of a patch is copied to.
-fn copied(pc: u64, patches: &[Patch]) -> Option<u64> {
-    let mut moved = around(pc, patches)?.moved.iter();
-    let copy = moved.find(|(original, _)| *original == pc);
-    copy.map(|&(_, copy)| copy)
-}
-
-/// Where a thread is to go on that is about to run an instruction in the middle of what will be replaced.
-fn inside(thread: &Stopped, patches: &[Patch]) -> Result<Option<TargetAddr>> {
-    let rip = thread.registers()?.rip();
-    if around(rip.0, patches).is_none() {
-        return Ok(None);
-    }
-    match copied(rip.0, patches) {
-        Some(copy) => Ok(Some(TargetAddr(copy))),
-        None => Err(Error::Unsuitable(format!(
-            "thread {} is at {rip}, in the middle of an instruction to be replaced",
-            thread.tid(),
-        ))),
-    }
-}
-
-/// Moves a thread out of the middle of what will be replaced.
-fn move_out(thread: &Stopped, patches: &[Patch]) -> Result<()> {
-    let Some(copy) = inside(thread, patches)? else {
-        return Ok(());
-    };
-    let mut registers = thread.registers()?;
-    registers.set_rip(copy);
-    thread.set_registers(&registers)
-}
-
-/// Has the signal handlers on a stack return to the copies of what will be replaced.
-fn lead_handlers_out(memory: &Memory, stack_pointer: u64, patches: &[Patch]) -> Result<()> {
-    for Interrupted { at, pc } in interrupted::near(memory, stack_pointer) {
-        if let Some(copy) = copied(pc, patches) {
-            memory.write_word(TargetAddr(at), copy)?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::layout::BLOCKS;
@@ -458,7 +404,9 @@ mod tests {
         // The first instruction is the jump itself; behind the last is the program's code.
         for (pc, goes_on) in [(0x1003, 0x9003), (0x1000, 0x1000), (0x1005, 0x1005)] {
             let stack = context(pc);
-            lead_handlers_out(&memory, stack.as_ptr() as u64, &[moved.clone()]).unwrap();
+            let mut moves = Moves::default();
+            moves.note_handlers(&memory, stack.as_ptr() as u64, &[moved.clone()]);
+            moves.lead_handlers(&memory, &[moved.clone()]).unwrap();
             // The kernel has written what the compiler takes for unchanged.
             let word = memory.read_word(TargetAddr(stack.as_ptr() as u64 + 8));
             assert_eq!(word.unwrap(), goes_on);

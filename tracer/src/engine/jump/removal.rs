@@ -1,8 +1,10 @@
 //! Removing the mappings: when nothing leads to them any more, and those of a tracer that was killed.
 
+use std::collections::HashMap;
+
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result};
-use crate::maps::{self, Mapping};
+use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::stopped::Stopped;
 use crate::sys;
@@ -32,31 +34,24 @@ impl Installed {
     pub fn reveal(&self, memory: &Memory) {
         for index in 0..self.used_blocks(memory) as u64 {
             let at = self.around.control + BLOCKS + index * block::SIZE;
-            let mut bytes = vec![0; block::NODES as usize];
-            if memory.read(TargetAddr(at), &mut bytes).is_err() {
+            let inside = |field| {
+                let word = memory.read_word(TargetAddr(at + field)).unwrap_or(0);
+                word.wrapping_sub(at).min(block::SHADOW_END)
+            };
+            let (base, top) = (inside(block::BASE), inside(block::TOP));
+            if base != block::SHADOW + entry::SIZE || top <= base {
                 continue;
             }
-            let word = |offset: u64| {
-                let offset = offset as usize;
-                let bytes = bytes.get(offset..offset + 8)?;
-                Some(u64::from_le_bytes(bytes.try_into().ok()?))
-            };
-            let base = word(block::BASE).unwrap_or(0).wrapping_sub(at);
-            let top = word(block::TOP)
-                .unwrap_or(0)
-                .wrapping_sub(at)
-                .min(block::SHADOW_END);
-            if base != block::SHADOW + entry::SIZE {
+            let mut entries = vec![0; (top - base) as usize];
+            if memory.read(TargetAddr(at + base), &mut entries).is_err() {
                 continue;
             }
             // The newest first: two entries may have hidden one slot.
-            for offset in (base..top)
-                .step_by(entry::SIZE as usize)
-                .collect::<Vec<_>>()
-                .into_iter()
-                .rev()
-            {
-                let field = |field| word(offset + field).unwrap_or(0);
+            for entry in entries.chunks_exact(entry::SIZE as usize).rev() {
+                let field = |offset: u64| {
+                    let bytes = &entry[offset as usize..][..8];
+                    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+                };
                 self.reveal_entry(
                     memory,
                     field(entry::SLOT),
@@ -96,8 +91,13 @@ impl Installed {
             return true;
         }
         let from = at.sp & !7;
-        let stack = mappings.iter().find(|m| m.contains(from));
-        let end = stack.map_or(from, |m| m.end.min(from + STACK_SEARCHED));
+        let index = mappings.partition_point(|mapping| mapping.end <= from);
+        let stack = mappings.get(index).filter(|m| m.contains(from));
+        let Some(stack) = stack else {
+            // It was mapped after the mappings had been read.
+            return true;
+        };
+        let end = stack.end.min(from + STACK_SEARCHED);
         let mut bytes = vec![0; (end - from) as usize];
         if memory.read(TargetAddr(from), &mut bytes).is_err() {
             return true;
@@ -105,34 +105,55 @@ impl Installed {
         interrupted::among(from, &bytes).any(|found| self.is_code(found.pc))
     }
 
-    /// Gives all mappings back if no thread can come to them any more. True when that was done.
+    /// Whether one of these stopped threads is in the stubs, or will return there. `ends` are the addresses from which threads
+    /// are led out.
+    pub fn are_visited<'a>(
+        &self,
+        memory: &Memory,
+        mut threads: impl Iterator<Item = &'a Stopped>,
+        ends: &Ends,
+        mappings: &[Mapping],
+    ) -> bool {
+        // A thread that is gone returns to nothing.
+        threads.any(|thread| {
+            let at = Resumption::of_stopped(thread).ok();
+            at.is_some_and(|at| {
+                let pc = ends.original(at.pc).unwrap_or(at.pc);
+                self.is_visited(memory, Resumption { pc, ..at }, mappings)
+            })
+        })
+    }
+
+    /// The same of those that cannot be stopped. Of one of which nothing is known anything may be.
+    pub fn is_slept_in(&self, memory: &Memory, world: &World, mappings: &[Mapping]) -> bool {
+        let visits = |at| self.is_visited(memory, at, mappings);
+        world.sleepers().any(|(_, at)| at.is_none_or(visits))
+    }
+
+    /// Gives all mappings back, to which no thread can come any more. True when that was done. What is given back is the
+    /// program's from then on, and not given back again.
     ///
     /// # Errors
     /// When a mapping cannot be given back.
-    pub fn unmap(&self, pid: i32, memory: &Memory, world: &mut World) -> Result<bool> {
-        let mappings = maps::read(pid)?;
-        let visits = |at| self.is_visited(memory, at, &mappings);
-        // A thread that is gone returns to nothing, of one that cannot be stopped anything may be.
-        let stopped = world.threads().filter_map(resumption);
-        let asleep = world.sleepers().map(|(_, at)| at);
-        if stopped
-            .map(Some)
-            .chain(asleep)
-            .any(|at| at.is_none_or(visits))
-            || has_guests(pid)
-        {
-            return Ok(false);
-        }
+    pub fn unmap(&mut self, world: &mut World, mappings: &[Mapping]) -> Result<bool> {
         let Ok(workers) = world.workers() else {
             return Ok(false);
         };
-        let code = self.code.iter();
-        let code = code.map(|piece| (piece.start, piece.end - piece.start));
         // At once: with the rings goes what tells of the rest.
         let data = (self.around.rings, self.data_bytes());
-        let unmapped = self.caller.borrow(workers, &mappings, |worker| {
-            for (start, len) in code.chain([data]) {
-                worker.call("munmap", libc::SYS_munmap, [start, len, 0, 0, 0, 0])?;
+        let (code, is_given_back) = (&mut self.code, &mut self.is_given_back);
+        let unmapped = self.caller.borrow(workers, mappings, |worker| {
+            let mut give_back = |start, len| {
+                let arguments = [start, len, 0, 0, 0, 0];
+                worker.call("munmap", libc::SYS_munmap, arguments)
+            };
+            while let Some(piece) = code.last() {
+                give_back(piece.start, piece.end - piece.start)?;
+                code.pop();
+            }
+            if !*is_given_back {
+                give_back(data.0, data.1)?;
+                *is_given_back = true;
             }
             Ok(())
         });
@@ -145,21 +166,30 @@ impl Installed {
     }
 }
 
-fn resumption(thread: &Stopped) -> Option<Resumption> {
-    let registers = thread.registers().ok()?;
-    Some(Resumption {
-        pc: registers.rip().0,
-        sp: registers.rsp(),
-    })
+/// The addresses behind copied system calls, each with the one behind the original.
+#[derive(Default, Debug)]
+pub struct Ends(pub HashMap<u64, u64>);
+
+impl Ends {
+    /// The original of an address at or behind a copied system call, which is as long.
+    #[must_use]
+    pub fn original(&self, pc: u64) -> Option<u64> {
+        const SYSCALL: u64 = 2;
+        let behind = self.0.get(&pc).copied();
+        let before = || Some(self.0.get(&(pc.wrapping_add(SYSCALL)))? - SYSCALL);
+        behind.or_else(before)
+    }
 }
 
 /// Whether another process runs in the memory of this one.
-fn has_guests(pid: i32) -> bool {
+#[must_use]
+pub fn has_guests(pid: i32) -> bool {
     !guests::of(pid, threads::list(pid).unwrap_or_default()).is_empty()
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::maps;
     use crate::remote_call::RemoteCaller;
 
     use super::super::asm::Surroundings;

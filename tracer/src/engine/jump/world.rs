@@ -1,43 +1,34 @@
 //! Stopping the whole target for a moment, in a thread made for that.
 //!
+//! Threads that sleep in the kernel are stopped first, while the others run on: an interrupted thread cannot come back to the
+//! program before it has stopped. Only then those that run are stopped ([`World::hold`]), and they are the first to be let
+//! go ([`World::free`]): they stand still for what cannot be done otherwise, however many others sleep.
+//!
 //! The thread that traces ends with the stop, and its end detaches whatever is still attached, blocked
 //! threads included, without another stop of theirs (ptrace(2): a tracer's exit detaches its tracees).
 //!
-//! Where that is permitted it has real-time priority while the target stands still: else, on a busy machine, it waits for a
-//! processor behind the very threads that it has not stopped yet. It sleeps whenever it waits for somebody.
+//! Where that is permitted it has real-time priority while running threads stand still: else, on a busy machine, it waits for
+//! a processor behind the very threads that it has not stopped yet. It sleeps whenever it waits for somebody.
+
+mod one;
+mod stopping;
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-
 use crate::child_signal;
-use crate::children;
 use crate::error::{Error, Result, unless_gone};
-use crate::event::{Event, decode};
 use crate::stopped::Stopped;
 use crate::sys;
-use crate::threads::{self, SignalMasks};
+use crate::threads;
 
 use super::guests;
 
-/// Threads made while the others are being stopped are traced from their first instruction.
-const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE;
-/// A thread that does not stop for so long and cannot run either is left alone.
-const UNINTERRUPTIBLE: Duration = Duration::from_millis(50);
-/// ... and so are all threads, when none has stopped for so long: nobody is there then to map memory.
-const ALL_UNINTERRUPTIBLE: Duration = Duration::from_secs(1);
-/// A thread that does not stop for so long is a reason to give up.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// A stop is reported by a signal; so often it is looked for without one, at first and later. Each look has the scheduler
-/// choose anew who runs on this processor, which may be a thread that has yet to stop.
-const LOOK_AGAIN: [Duration; 2] = [Duration::from_micros(100), Duration::from_micros(500)];
-/// A thread that has not stopped by then may be one that will not.
-const SOON: Duration = Duration::from_millis(2);
+pub use one::one;
+
 /// With more threads there is so much to do that other programs must have their turn meanwhile.
 const MOST_URGENT: usize = 64;
-/// A pause that took longer was not ours: the whole machine stood still, the target too.
-const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a stop is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +41,7 @@ enum Held {
     Guest,
 }
 
-/// Where a thread that waits in the kernel goes on (proc_pid_syscall(5)).
+/// Where a thread goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resumption {
     /// The instruction.
@@ -60,7 +51,7 @@ pub struct Resumption {
 }
 
 impl Resumption {
-    /// `None` when the thread is gone or runs.
+    /// Of a thread that waits in the kernel (proc_pid_syscall(5)); `None` when it is gone or runs.
     pub fn of(tid: i32) -> Option<Resumption> {
         let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).ok()?;
         let mut last = text.split_ascii_whitespace().rev();
@@ -68,28 +59,96 @@ impl Resumption {
         let pc = next()?;
         Some(Resumption { pc, sp: next()? })
     }
+
+    /// Of a stopped thread.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn of_stopped(thread: &Stopped) -> Result<Resumption> {
+        let registers = thread.registers()?;
+        Ok(Resumption {
+            pc: registers.rip().0,
+            sp: registers.rsp(),
+        })
+    }
 }
 
-/// A target of which no thread runs.
+/// A target of which no thread runs, or none of those that slept.
 #[derive(Debug)]
 pub struct World {
+    pid: i32,
     threads: Vec<(Stopped, Held)>,
+    /// How many of them were stopped before those that ran.
+    early: usize,
     /// Threads that wait in the kernel and cannot be stopped there. They stop before they come back.
     asleep: BTreeSet<i32>,
     /// Threads of processes that run in the target's memory until they execute a program (vfork(2)).
     guests: BTreeSet<i32>,
+    /// All that are traced.
+    seized: BTreeSet<i32>,
+    /// Those of them that were interrupted and have not reported.
+    waiting: BTreeSet<i32>,
+    /// Threads that ran when they were looked at.
+    busy: Vec<i32>,
+    /// The folder of the process's threads.
+    tasks: Option<File>,
+    /// Whether it has so few threads that all of the stop is urgent.
+    is_small: bool,
+    /// Whether nobody is left to be stopped.
+    is_complete: bool,
+    /// Since when those stand still that ran, and for how long they did.
+    since: Option<Instant>,
+    pause: Duration,
 }
 
 impl World {
+    fn new(pid: i32) -> World {
+        World {
+            pid,
+            threads: Vec::new(),
+            early: 0,
+            asleep: BTreeSet::new(),
+            guests: BTreeSet::new(),
+            seized: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            busy: Vec::new(),
+            tasks: File::open(format!("/proc/{pid}/task")).ok(),
+            is_small: true,
+            is_complete: false,
+            since: None,
+            pause: Duration::ZERO,
+        }
+    }
+
     /// The stopped threads, those of guests included: they run the target's code.
     pub fn threads(&self) -> impl Iterator<Item = &Stopped> {
         self.threads.iter().map(|(thread, _)| thread)
+    }
+
+    /// Those of them that [`World::hold`] has stopped: whatever was done with the others before is done.
+    pub fn late_threads(&self) -> impl Iterator<Item = &Stopped> {
+        self.threads
+            .iter()
+            .skip(self.early)
+            .map(|(thread, _)| thread)
     }
 
     /// The stopped threads of the process itself.
     pub fn own_threads(&self) -> impl Iterator<Item = &Stopped> {
         let own = self.threads.iter().filter(|(_, held)| *held != Held::Guest);
         own.map(|(thread, _)| thread)
+    }
+
+    /// Those of the process itself that [`World::hold`] has stopped.
+    pub fn late_own_threads(&self) -> impl Iterator<Item = &Stopped> {
+        let late = self.threads.iter().skip(self.early);
+        late.filter(|(_, held)| *held != Held::Guest)
+            .map(|(thread, _)| thread)
+    }
+
+    /// How many threads the process has, as far as they are known.
+    pub fn count(&self) -> usize {
+        self.seized.len() + self.busy.len() - self.guests.len()
     }
 
     /// The threads that wait in the kernel, and where they will go on, as far as that is known.
@@ -119,178 +178,68 @@ impl World {
             .map(|(thread, _)| thread))
     }
 
-    /// Stops the threads, which are all traced. `seized` are those that were listed.
-    fn stop(pid: i32, mut seized: BTreeSet<i32>) -> Result<World> {
-        let mut world = World {
-            threads: Vec::with_capacity(seized.len()),
-            asleep: BTreeSet::new(),
-            guests: BTreeSet::new(),
+    /// Lets those go that ran; the others stand still until the end of the stop.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn free(&mut self) -> Result<()> {
+        let Some(since) = self.since.take() else {
+            return Ok(());
         };
-        for &tid in &seized {
-            // One that has ended is waited for like the others: that is its report.
-            let _ = sys::interrupt(tid);
-        }
-        let mut waiting = seized.clone();
-        let mut waited = Duration::ZERO;
-        loop {
-            world.collect(pid, &mut seized, &mut waiting)?;
-            if waiting.is_empty() {
-                // Those that were made meanwhile stop by themselves, but for those that were hidden from us.
-                let mut others = threads::seize_others(pid, OPTIONS, &mut seized)?;
-                others.extend(world.seize_guests(pid, &mut seized)?);
-                if others.is_empty() {
-                    return match world.threads.is_empty() && world.asleep.is_empty() {
-                        true => Err(Error::ThreadGone { tid: pid }),
-                        false => Ok(world),
-                    };
-                }
-                for tid in others {
-                    if world.threads().all(|thread| thread.tid() != tid) {
-                        let _ = sys::interrupt(tid);
-                        waiting.insert(tid);
-                    }
-                }
-                continue;
-            }
-            let since = Instant::now();
-            child_signal::wait(LOOK_AGAIN[usize::from(waited > SOON)]);
-            waited += since.elapsed().min(LONGEST_PAUSE);
-            if waited < SOON {
-                continue;
-            }
-            let states: Vec<(i32, Option<char>)> = waiting
-                .iter()
-                .map(|&tid| (tid, threads::state(tid)))
-                .collect();
-            let patience = match world.threads.is_empty() {
-                true => ALL_UNINTERRUPTIBLE,
-                false => UNINTERRUPTIBLE,
-            };
-            for &(tid, state) in &states {
-                match state {
-                    // A first thread that ends before the others reports nothing until they have ended.
-                    Some('Z' | 'X') | None => drop(waiting.remove(&tid)),
-                    // Such a thread comes back to the program only after it has stopped for us.
-                    Some('D') if waited > patience || world.may_be_long(pid, tid) => {
-                        waiting.remove(&tid);
-                        world.asleep.insert(tid);
-                    }
-                    _ => {}
-                }
-            }
-            if waited > PATIENCE {
-                return Err(cannot_be_stopped(pid, &states));
-            }
-        }
-    }
-
-    /// Whether a thread waits for a guest, and others have stopped already. Alone it is waited for: only it can map memory.
-    fn may_be_long(&self, pid: i32, tid: i32) -> bool {
-        !self.threads.is_empty() && !guests::of(pid, [tid]).is_empty()
-    }
-
-    /// Seizes those who run in the target's memory while the thread that made them waits for them, which nothing can stop.
-    fn seize_guests(&mut self, pid: i32, seized: &mut BTreeSet<i32>) -> Result<Vec<i32>> {
-        let guests = guests::of(pid, self.asleep.iter().copied());
-        let mut found = Vec::new();
-        for guest in guests {
-            match threads::seize_others(guest, OPTIONS, seized) {
-                Ok(threads) => found.extend(threads),
-                Err(error) => drop(unless_gone(Err::<(), _>(error))?),
-            }
-        }
-        self.guests.extend(&found);
-        Ok(found)
-    }
-
-    /// Takes all wait statuses that are there.
-    fn collect(
-        &mut self,
-        pid: i32,
-        seized: &mut BTreeSet<i32>,
-        waiting: &mut BTreeSet<i32>,
-    ) -> Result<()> {
-        loop {
-            let (tid, status) = match sys::wait_any() {
-                Ok(Some(found)) => found,
-                Ok(None) | Err(Errno::ECHILD) => return Ok(()),
-                Err(Errno::EINTR) => continue,
-                Err(errno) => return Err(Error::ptrace("wait for", pid, errno)),
-            };
-            waiting.remove(&tid);
-            self.asleep.remove(&tid);
-            let (thread, held) = match decode(status) {
-                Event::Exited(_) | Event::Killed(_) => {
-                    // Its id may come again.
-                    seized.remove(&tid);
-                    if tid == pid {
-                        children::keep(pid, status);
-                    }
-                    continue;
-                }
-                Event::Signal(signal) => (Stopped::observed(tid, signal), Held::Running),
-                Event::GroupStop(_) => (Stopped::observed(tid, 0), Held::GroupStopped),
-                _ => (Stopped::observed(tid, 0), Held::Running),
-            };
-            let is_guest = self.guests.contains(&tid);
-            if is_guest && sys::shares_memory(pid, tid) != Some(true) {
-                // It has executed its program meanwhile.
-                unless_gone(thread.detach())?;
-                continue;
-            }
-            let held = if is_guest { Held::Guest } else { held };
-            if !seized.contains(&tid) && threads::process_of(tid) != Some(pid) {
-                // A process that one of the threads has just made.
-                unless_gone(thread.detach())?;
-                continue;
-            }
-            if let Some(thread) = unless_gone(hide_stop(thread))? {
-                self.threads.push((thread, held));
-            }
-        }
-    }
-
-    fn release(self) -> Result<()> {
-        for (thread, _) in self.threads {
+        let mut outcome = Ok(());
+        for (thread, _) in self.threads.drain(self.early.min(self.threads.len())..) {
             // A group stop outlives its tracer.
-            unless_gone(thread.detach())?;
+            outcome = outcome.and(unless_gone(thread.detach()).map(drop));
         }
-        Ok(())
+        self.pause = since.elapsed();
+        if !self.is_small {
+            sys::run_as_others();
+        }
+        outcome
+    }
+
+    fn release(mut self) -> Result<Duration> {
+        let mut outcome = self.free();
+        for (thread, _) in self.threads.drain(..) {
+            outcome = outcome.and(unless_gone(thread.detach()).map(drop));
+        }
+        outcome.map(|()| self.pause)
     }
 }
 
-fn cannot_be_stopped(pid: i32, states: &[(i32, Option<char>)]) -> Error {
-    let threads: Vec<String> = states
-        .iter()
-        .map(|(tid, state)| format!("{tid} (state {})", state.unwrap_or('?')))
-        .collect();
-    Error::Unsuitable(format!(
-        "thread {} of process {pid} does not stop; try again when it is less busy",
-        threads.join(", ")
-    ))
-}
-
-/// Makes a system call that our stop, or a signal that the program ignores, cut short start again.
-fn hide_stop(mut thread: Stopped) -> Result<Stopped> {
-    let mut registers = thread.registers()?;
-    if !registers.hide_interruption() {
-        return Ok(thread);
-    }
-    let Some(masks) = SignalMasks::of(thread.tid()) else {
-        return Ok(thread);
-    };
-    let hidden = match thread.pending() {
-        0 => !masks.handler_due(),
-        signal if masks.discards(signal) => {
-            thread.suppress_signal();
-            true
-        }
-        _ => false,
-    };
-    if hidden {
-        thread.set_registers(&registers)?;
-    }
-    Ok(thread)
+/// Stops the threads that sleep, does `work`, which stops the others ([`World::hold`]), and lets all go, whatever comes of
+/// it. Tells for how long those stood still that ran.
+///
+/// # Errors
+/// Those of `work`, and when the target cannot be stopped.
+pub fn stopped_in_turn<T: Send>(
+    pid: i32,
+    work: impl FnOnce(&mut World) -> Result<T> + Send,
+) -> Result<(T, Duration)> {
+    in_a_thread(|| {
+        child_signal::block()?;
+        let began = Instant::now();
+        let mut world = World::new(pid);
+        world.stop_sleepers()?;
+        let early = began.elapsed();
+        let outcome = work(&mut world);
+        let (threads, busy) = (world.threads.len(), world.late_threads().count());
+        let worked = began.elapsed();
+        let released = world.release();
+        tracing::debug!(
+            target: "tracer::stop",
+            pid,
+            threads,
+            busy,
+            ?early,
+            ?worked,
+            all = ?began.elapsed(),
+            pause = ?released.as_ref().ok(),
+            "the target was stopped"
+        );
+        let value = outcome?;
+        released.map(|pause| (value, pause))
+    })
 }
 
 /// Stops all threads, does `work`, and lets them go, whatever comes of it. Tells for how long they
@@ -302,30 +251,14 @@ pub fn stopped<T: Send>(
     pid: i32,
     work: impl FnOnce(&mut World) -> Result<T> + Send,
 ) -> Result<(T, Duration)> {
-    let round = || {
-        child_signal::block()?;
-        // A seized thread stands still already when it makes another, or gets a signal.
-        let urgent = threads::list(pid)?.len() <= MOST_URGENT && sys::run_first();
-        let seized = threads::seize_all(pid, OPTIONS)?;
-        let since = Instant::now();
-        let mut world = World::stop(pid, seized)?;
-        let stopped = since.elapsed();
-        let outcome = work(&mut world);
-        let worked = since.elapsed();
-        let released = world.release();
-        let pause = since.elapsed();
-        tracing::debug!(
-            target: "tracer::stop",
-            pid,
-            urgent,
-            ?stopped,
-            ?worked,
-            ?pause,
-            "the target was stopped"
-        );
-        let value = outcome?;
-        released.map(|()| (value, pause))
-    };
+    stopped_in_turn(pid, |world| {
+        world.hold()?;
+        work(world)
+    })
+}
+
+/// Runs what traces: its end lets go of all that it has not let go.
+fn in_a_thread<T: Send>(round: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let tracer = std::thread::Builder::new()
             .name("stop".to_owned())
@@ -348,13 +281,9 @@ pub fn parked<T>(
     thread: Stopped,
     work: impl FnOnce(&mut World) -> Result<T>,
 ) -> (Stopped, Result<T>) {
-    let mut world = World {
-        threads: vec![(thread, Held::Running)],
-        asleep: BTreeSet::new(),
-        guests: BTreeSet::new(),
-    };
+    let mut world = World::of_one(thread, Held::Running);
     let outcome = work(&mut world);
-    let (thread, _) = world.threads.pop().expect("put there above");
+    let (thread, _) = world.threads.pop().expect("put there, and never let go");
     (thread, outcome)
 }
 

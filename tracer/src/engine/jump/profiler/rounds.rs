@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::plan::Plan;
 
 use super::super::Jump;
+use super::super::moves::Moves;
 use super::super::patches::Patch;
 use super::super::space::Space;
 
@@ -89,17 +90,25 @@ impl Jump {
         for remove in remove.chunks(AT_ONCE) {
             let memory = self.memory.again()?;
             self.while_stopped(|world| {
-                space
-                    .patches
-                    .change(&memory, world, control, remove, Vec::new())
+                world.hold()?;
+                space.patches.change(
+                    &memory,
+                    world,
+                    control,
+                    remove,
+                    Vec::new(),
+                    &Moves::default(),
+                )
             })?;
         }
         for add in add.chunks(AT_ONCE) {
             let memory = self.memory.again()?;
             self.while_stopped(|world| {
+                let early = Moves::of(&memory, world.threads(), add)?;
+                world.hold()?;
                 space
                     .patches
-                    .change(&memory, world, control, &[], add.to_vec())
+                    .change(&memory, world, control, &[], add.to_vec(), &early)
             })?;
         }
         Ok(())
