@@ -3,15 +3,13 @@
 //! The thread's registers are put back afterwards, the system call it may have been blocked in
 //! included. A signal that it is owed is delivered first: what came with the signal (its sender, its
 //! value) would be lost later. Signals that arrive meanwhile are blocked, and so stay queued as they
-//! are. SIGSTOP cannot be blocked; it is sent once more. Refused where a seccomp filter might kill the target for the call.
+//! are. SIGSTOP cannot be blocked: it stops the process at once, all but this thread, which follows when it is let go. Refused where a seccomp filter might kill the target for the call.
 //! Should this process be killed meanwhile, the thread finds its [way back](crate::way_back) by itself. A thread that is not
 //! allowed to run (a frozen control group) is waited for: what was begun in its name cannot be taken back.
 
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use crate::addr::TargetAddr;
 use crate::child_signal;
@@ -23,7 +21,7 @@ use crate::memory::Memory;
 use crate::stopped::{Registers, Stopped};
 use crate::sys;
 use crate::threads::{self, SignalMasks};
-use crate::way_back::{RED_ZONE, WayBack};
+use crate::way_back::{self, RED_ZONE, WayBack};
 
 /// Makes system calls through one `syscall` instruction found in the target.
 #[derive(Clone, Copy, Debug)]
@@ -131,6 +129,7 @@ impl RemoteCaller {
         let tid = thread.tid();
         let ptrace = |operation| move |errno| Error::ptrace(operation, tid, errno);
         let mask = sys::signal_mask(tid).map_err(ptrace("read the signal mask of"))?;
+        let blocked = SignalMasks::of(tid).map(|masks| masks.blocked);
         let saved = thread.registers()?;
         let way_back = self.lay_way_back(thread, room, &saved, mask);
         let mut registers = saved;
@@ -152,13 +151,12 @@ impl RemoteCaller {
             caller: self,
             thread,
             registers,
-            is_stopped: false,
         };
         let outcome = work(&mut worker);
-        let is_stopped = worker.is_stopped;
-        // SIGCONT takes it back, when it comes later.
-        let masks = SignalMasks::of(tid).unwrap_or_default();
-        let is_stopped = is_stopped && !masks.is_pending(libc::SIGCONT);
+        let saved = match blocked {
+            Some(blocked) if blocked != mask => as_if_restarted(tid, saved, blocked),
+            _ => saved,
+        };
         // The registers last: with them it is its own again.
         sys::set_signal_mask(tid, mask).map_err(ptrace("unblock the signals of"))?;
         thread.set_registers(&saved)?;
@@ -167,9 +165,6 @@ impl RemoteCaller {
         }
         // Back to a stop like the first: only from there the kernel restarts an interrupted call.
         interrupt_again(thread, 0)?;
-        if is_stopped {
-            let _ = kill(Pid::from_raw(self.pid), Signal::SIGSTOP);
-        }
         outcome
     }
 
@@ -272,8 +267,6 @@ pub struct Worker<'a> {
     thread: &'a Stopped,
     /// Those of a call, but for its number and arguments.
     registers: Registers,
-    /// Whether SIGSTOP has come meanwhile.
-    is_stopped: bool,
 }
 
 impl Worker<'_> {
@@ -330,7 +323,7 @@ impl Worker<'_> {
         let thread = self.thread;
         let tid = thread.tid();
         // A stop when the call begins and one when it has ended.
-        let mut reported = 0;
+        let (mut reported, mut signal) = (0, 0);
         // A thread may have the end of an earlier call to report first: at the beginning of a call, and only
         // there, its result reads ENOSYS.
         let begun = || -> Result<bool> {
@@ -338,7 +331,9 @@ impl Worker<'_> {
             Ok(registers.0.rax as i64 == -i64::from(libc::ENOSYS))
         };
         while reported < 2 || (reported < 4 && begun()?) {
-            sys::cont_to_syscall(tid, 0).map_err(|errno| Error::ptrace("resume", tid, errno))?;
+            sys::cont_to_syscall(tid, signal)
+                .map_err(|errno| Error::ptrace("resume", tid, errno))?;
+            signal = 0;
             match wait(tid)? {
                 Event::Syscall => reported += 1,
                 Event::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL) => {
@@ -346,11 +341,22 @@ impl Worker<'_> {
                         "the system call instruction that thread {tid} was to use is gone"
                     )));
                 }
-                Event::Signal(libc::SIGSTOP) => self.is_stopped = true,
+                Event::Signal(libc::SIGSTOP) => signal = libc::SIGSTOP,
                 _ => {}
             }
         }
         Ok(thread.registers()?.0.rax)
+    }
+}
+
+/// The registers of a thread that waits under a signal mask of the call's own (`pselect`, `sigsuspend`), as the kernel leaves them
+/// when the call starts again. `blocked` is that mask. Only the kernel can put it back together with the registers, so
+/// that signals which the call holds back are delivered when it is gone: to a thread in the call they would end it.
+fn as_if_restarted(tid: i32, saved: Registers, blocked: u64) -> Registers {
+    let due = SignalMasks::of(tid).is_some_and(|now| now.pending & !blocked & now.caught != 0);
+    match due {
+        true => saved,
+        false => Registers(way_back::restarted(&saved.0)),
     }
 }
 
@@ -558,6 +564,26 @@ mod tests {
         child.ends_well();
     }
 
+    /// The kernel goes on with some calls by another one, which a signal handler's return forbids.
+    #[test]
+    fn a_call_with_a_timeout_goes_on_when_the_tracer_ends() {
+        use std::os::fd::AsFd as _;
+
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+        let (from, to) = nix::unistd::pipe().unwrap();
+        let child = Child::doing(move || {
+            let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
+            let hour = PollTimeout::try_from(3_600_000).unwrap();
+            leave(poll(&mut fds, hour) == Ok(1));
+        });
+        for round in 0..6 {
+            assert!(abandon(&child, round % 3), "round {round}");
+        }
+        nix::unistd::write(&to, &[3]).unwrap();
+        child.ends_well();
+    }
+
     #[test]
     fn a_process_that_is_stopped_meanwhile_stays_stopped() {
         for continued in [false, true] {
@@ -575,6 +601,10 @@ mod tests {
             let outcome = caller.borrow([&mut thread], &mappings, |worker| {
                 send(libc::SIGSTOP);
                 worker.call("getppid", libc::SYS_getppid, [0; 6])?;
+                // All others have stopped.
+                while threads::state(child.pid) != Some('T') {
+                    std::thread::yield_now();
+                }
                 if continued {
                     send(libc::SIGCONT);
                 }

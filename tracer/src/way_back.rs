@@ -152,15 +152,19 @@ fn frame(
 }
 
 /// The registers with which a system call that the stop interrupted begins again, as the kernel would have it.
-fn restarted(registers: &RawRegisters) -> RawRegisters {
+///
+/// A call that the kernel would go on with by `restart_syscall` (`nanosleep`, `poll`) begins anew, with all of its time: behind
+/// `rt_sigreturn` it would end with `EINTR` (`restore_sigcontext` in the kernel's arch/x86/kernel/signal_64.c).
+pub fn restarted(registers: &RawRegisters) -> RawRegisters {
     const ERESTARTSYS: i64 = -512;
     const ERESTARTNOINTR: i64 = -513;
     const ERESTART_RESTARTBLOCK: i64 = -516;
     let mut r = *registers;
     if r.orig_rax as i64 >= 0 {
         let again = match r.rax as i64 {
-            ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => Some(r.orig_rax),
-            ERESTART_RESTARTBLOCK => Some(libc::SYS_restart_syscall as u64),
+            ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND | ERESTART_RESTARTBLOCK => {
+                Some(r.orig_rax)
+            }
             _ => None,
         };
         if let Some(number) = again {

@@ -19,7 +19,7 @@ pub use presence::{Presence, is_present, own_number};
 pub use process::{
     Argv, close_unattended, descriptor_of, die_with_parent, fork_into, kill_and_reap,
     limit_processor_time, pidfd, restore_sigpipe, run_as_others, run_first, set_groups_of_thread,
-    shares_memory, wait_child_signal,
+    shares_descriptors, shares_memory, wait_child_signal,
 };
 #[cfg(test)]
 pub use process::{exit_now, send_to_thread};

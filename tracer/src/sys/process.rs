@@ -13,8 +13,19 @@ use super::ptrace::wait_for;
 #[must_use]
 pub fn shares_memory(a: i32, b: i32) -> Option<bool> {
     const KCMP_VM: i32 = 1;
+    shares(a, b, KCMP_VM)
+}
+
+/// Whether two threads share one table of descriptors; `None` where the kernel does not tell.
+#[must_use]
+pub fn shares_descriptors(a: i32, b: i32) -> Option<bool> {
+    const KCMP_FILES: i32 = 2;
+    shares(a, b, KCMP_FILES)
+}
+
+fn shares(a: i32, b: i32, what: i32) -> Option<bool> {
     // SAFETY: kcmp takes plain integers.
-    match unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) } {
+    match unsafe { libc::syscall(libc::SYS_kcmp, a, b, what, 0, 0) } {
         0 => Some(true),
         1..=3 => Some(false),
         _ => None,

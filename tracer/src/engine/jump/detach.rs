@@ -8,6 +8,7 @@ use crate::maps;
 use crate::memory::Memory;
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
+use crate::sys;
 
 use super::leftovers::{self, Leftover};
 use super::patches::Patches;
@@ -208,7 +209,7 @@ fn clear(pid: i32, memory: &Memory, world: &mut World) -> Result<(bool, u64)> {
     Ok((all_gone, differing))
 }
 
-/// Closes the target's descriptors of shared memory.
+/// Closes the target's descriptors of shared memory, each by a thread that has it.
 fn close_descriptors(pid: i32, memory: &Memory, world: &mut World) -> Result<()> {
     let descriptors = leftovers::descriptors(pid);
     if descriptors.is_empty() {
@@ -216,12 +217,16 @@ fn close_descriptors(pid: i32, memory: &Memory, world: &mut World) -> Result<()>
     }
     let mappings = maps::read(pid)?;
     let caller = RemoteCaller::find(pid, memory, &mappings)?;
-    caller.borrow(world.workers()?, &mappings, |worker| {
-        for &fd in &descriptors {
-            worker.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-        }
-        Ok(())
-    })
+    for (tid, fd) in descriptors {
+        let has_it = |thread: &&mut Stopped| {
+            thread.tid() == tid || sys::shares_descriptors(thread.tid(), tid) == Some(true)
+        };
+        let workers = world.workers()?.filter(has_it);
+        caller.borrow(workers, &mappings, |worker| {
+            worker.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])
+        })?;
+    }
+    Ok(())
 }
 
 /// Why a process cannot be measured that another tracer measures.
@@ -236,7 +241,6 @@ mod tests {
     use std::io::Read as _;
 
     use crate::child_signal;
-    use crate::sys;
 
     use super::*;
 

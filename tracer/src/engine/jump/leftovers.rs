@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::addr::TargetAddr;
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
+use crate::proc;
 use crate::remote_call::RemoteCaller;
 use crate::sys::{self, SharedWords};
 use crate::threads::{self, SignalMasks};
@@ -236,18 +237,36 @@ fn is_rings(mapping: &Mapping) -> bool {
     mapping.shared && name.strip_suffix(b" (deleted)") == Some(shared::PATH.as_bytes())
 }
 
-/// The target's descriptors of shared memory. It has one only between making the memory and mapping it.
+/// Descriptors of shared memory, each with a thread that has it: threads may have tables of their own (`CLONE_FILES` in clone(2)).
+/// There is one only between making the memory and mapping it.
 #[must_use]
-pub fn descriptors(pid: i32) -> Vec<u64> {
+pub fn descriptors(pid: i32) -> Vec<(i32, u64)> {
+    let mut tables: Vec<i32> = Vec::new();
+    let alive = threads::list(pid).unwrap_or_default().into_iter();
+    for tid in alive.filter(|&tid| proc::state_of_thread(pid, tid) != Some('Z')) {
+        let is_other = |&table: &i32| sys::shares_descriptors(table, tid) == Some(false);
+        if tables.iter().all(is_other) {
+            tables.push(tid);
+        }
+    }
+    let of_table = |&tid: &i32| {
+        descriptors_of(pid, tid)
+            .into_iter()
+            .map(move |fd| (tid, fd))
+    };
+    tables.iter().flat_map(of_table).collect()
+}
+
+fn descriptors_of(pid: i32, tid: i32) -> Vec<u64> {
     let name = format!("{} (deleted)", shared::PATH);
-    let folder = threads::proc_folder(pid).join("fd");
+    let folder = format!("/proc/{pid}/task/{tid}/fd");
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let named = entries.filter(|entry| {
         std::fs::read_link(entry.path()).is_ok_and(|path| path.as_os_str() == name.as_str())
     });
     let numbers = named.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     // The program may have memory of that name, too.
-    numbers.filter(|&fd| shared::is_ours(pid, fd)).collect()
+    numbers.filter(|&fd| shared::is_ours(tid, fd)).collect()
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::memory::Memory;
 use crate::remote_call::Worker;
 use crate::sys::{self, SharedWords};
 
-use super::layout::ring;
+use super::layout::{MAGIC, ring};
 
 /// A seal that the kernel may put on every file without a name (`vm.memfd_noexec` in memfd_create(2)).
 const F_SEAL_EXEC: i32 = 0x20;
@@ -71,8 +71,11 @@ fn map(worker: &mut Worker<'_>, memory: &Memory, (fd, len): (u64, u64), mark: u6
     Err(exchanged(worker.tid()))
 }
 
-/// Gives the file its size and maps it here. The target cannot shrink it, which would end this process.
+/// Gives the file its size and maps it here. The target cannot shrink it, which would end this process. From the first moment
+/// on it says whose it is.
 fn sized(file: &File, len: u64) -> Result<SharedWords> {
+    file.write_all_at(&MAGIC.to_le_bytes(), ring::MAGIC)
+        .map_err(os)?;
     file.set_len(len).map_err(os)?;
     fcntl(file, FcntlArg::F_ADD_SEALS(seals_of_ours())).map_err(|errno| os(errno.into()))?;
     SharedWords::map(file, len as usize).map_err(|errno| os(errno.into()))
@@ -81,16 +84,19 @@ fn sized(file: &File, len: u64) -> Result<SharedWords> {
 /// Takes the new memory that a thread has as descriptor `fd`.
 fn take(tid: i32, fd: u64) -> Result<File> {
     let fd = i32::try_from(fd).map_err(|_| exchanged(tid))?;
-    let taken = sys::descriptor_of(tid, fd).map(File::from);
-    let file = match taken {
-        // A kernel before 5.6, or before 6.9 for a thread that is not its process's first; a filter of system calls.
-        Err(Errno::ENOSYS | Errno::EINVAL | Errno::ENOENT | Errno::EPERM) => reopen(tid, fd),
-        taken => taken.map_err(io::Error::from),
-    };
-    match file {
+    match open(tid, fd) {
         Ok(file) if is_new_memory(&file) => Ok(file),
         Err(error) if error.raw_os_error() != Some(libc::EBADF) => Err(os(error)),
         _ => Err(exchanged(tid)),
+    }
+}
+
+/// The file that a thread has as descriptor `fd`.
+fn open(tid: i32, fd: i32) -> io::Result<File> {
+    match sys::descriptor_of(tid, fd).map(File::from) {
+        // A kernel before 5.6, or before 6.9 for a thread that is not its process's first; a filter of system calls.
+        Err(Errno::ENOSYS | Errno::EINVAL | Errno::ENOENT | Errno::EPERM) => reopen(tid, fd),
+        taken => taken.map_err(io::Error::from),
     }
 }
 
@@ -103,7 +109,7 @@ fn reopen(tid: i32, fd: i32) -> io::Result<File> {
         .custom_flags(libc::O_PATH)
         .open(format!("/proc/{tid}/fd/{fd}"))?;
     let of_memory = fstatfs(&place)?.filesystem_type() == TMPFS_MAGIC;
-    if !of_memory || !is_new_and_unnamed(&place) {
+    if !of_memory || !is_unnamed(&place) {
         return Err(Errno::EBADF.into());
     }
     let mut options = OpenOptions::new();
@@ -113,26 +119,31 @@ fn reopen(tid: i32, fd: i32) -> io::Result<File> {
         .open(format!("/proc/self/fd/{}", place.as_raw_fd()))
 }
 
-/// Whether the process's descriptor `fd` is of memory that [`make`] makes: new, or sealed as it is there and with nothing but
+/// Whether a thread's descriptor `fd` is of memory that [`make`] makes: new, begun, or sealed as it is there and with nothing but
 /// its announcement in it. Where that cannot be looked at it counts as the program's.
 #[must_use]
-pub fn is_ours(pid: i32, fd: u64) -> bool {
-    let taken = i32::try_from(fd).map(|fd| sys::descriptor_of(pid, fd).map(File::from));
-    match taken {
-        Ok(Ok(file)) => is_new_memory(&file) || is_sealed_by_us(&file),
-        _ => false,
-    }
+pub fn is_ours(tid: i32, fd: u64) -> bool {
+    let file = i32::try_from(fd).map(|fd| open(tid, fd));
+    file.is_ok_and(|file| file.is_ok_and(|file| is_new_memory(&file) || is_begun_by_us(&file)))
 }
 
-fn is_sealed_by_us(file: &File) -> bool {
-    let sealed = |seals: i32| seals & !F_SEAL_EXEC == seals_of_ours().bits();
+/// Whether there is nothing in it but what is written before it is mapped: until it is sealed, that it is ours.
+fn is_begun_by_us(file: &File) -> bool {
+    let len = file.metadata().map_or(0, |data| data.len());
     let mut bytes = [0; sys::PAGE];
-    if !fcntl(file, FcntlArg::F_GET_SEALS).is_ok_and(sealed)
-        || file.read_exact_at(&mut bytes, 0).is_err()
-    {
+    let head = &mut bytes[..len.min(sys::PAGE as u64) as usize];
+    if !is_unnamed(file) || file.read_exact_at(head, 0).is_err() {
         return false;
     }
-    bytes[ring::MARK as usize..ring::MAGIC as usize + 8].fill(0);
+    let mark = ring::MAGIC as usize..ring::MAGIC as usize + 8;
+    let is_marked = bytes[mark.clone()] == MAGIC.to_le_bytes();
+    match fcntl(file, FcntlArg::F_GET_SEALS).map(|seals| seals & !F_SEAL_EXEC) {
+        Ok(0) if is_marked => bytes[mark].fill(0),
+        Ok(seals) if seals == seals_of_ours().bits() => {
+            bytes[ring::MARK as usize..mark.end].fill(0);
+        }
+        _ => return false,
+    }
     bytes == [0; _]
 }
 
@@ -145,12 +156,13 @@ fn seals_of_ours() -> SealFlag {
 /// can be without seals (fcntl(2), F_GET_SEALS).
 fn is_new_memory(file: &File) -> bool {
     let unsealed = |seals: i32| seals & !F_SEAL_EXEC == 0;
-    fcntl(file, FcntlArg::F_GET_SEALS).is_ok_and(unsealed) && is_new_and_unnamed(file)
+    let is_empty = || file.metadata().is_ok_and(|data| data.len() == 0);
+    fcntl(file, FcntlArg::F_GET_SEALS).is_ok_and(unsealed) && is_unnamed(file) && is_empty()
 }
 
-fn is_new_and_unnamed(file: &File) -> bool {
+fn is_unnamed(file: &File) -> bool {
     file.metadata()
-        .is_ok_and(|data| data.is_file() && data.len() == 0 && data.nlink() == 0)
+        .is_ok_and(|data| data.is_file() && data.nlink() == 0)
 }
 
 fn os(source: io::Error) -> Error {
@@ -198,6 +210,16 @@ mod tests {
         let memory = || File::from(memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING).unwrap());
         let pid = std::process::id() as i32;
         let is_ours = |file: &File| is_ours(pid, file.as_raw_fd() as u64);
+        let begun = memory();
+        begun
+            .write_all_at(&MAGIC.to_le_bytes(), ring::MAGIC)
+            .unwrap();
+        assert!(is_ours(&begun), "begun");
+        begun.set_len(1 << 20).unwrap();
+        assert!(is_ours(&begun), "not sealed yet");
+        begun.write_all_at(&[7], 8).unwrap();
+        assert!(!is_ours(&begun), "in use");
+
         let made = memory();
         assert!(is_ours(&made), "just made");
         let words = sized(&made, 1 << 20).unwrap();

@@ -21,7 +21,6 @@ use crate::child_signal;
 use crate::error::{Error, Result, unless_gone};
 use crate::stopped::Stopped;
 use crate::sys;
-use crate::threads;
 
 use super::guests;
 
@@ -294,6 +293,7 @@ mod tests {
     use darc_testprogs::{Opt, program};
 
     use crate::proc::Stat;
+    use crate::threads;
 
     use super::*;
 
@@ -323,6 +323,67 @@ mod tests {
         }
         target.kill().unwrap();
         target.wait().unwrap();
+    }
+
+    /// Those that sleep stand still while the others run, and the others are let go first.
+    #[test]
+    fn threads_that_run_stand_still_last() {
+        let (ended, end) = nix::unistd::pipe().unwrap();
+        let (told, tell) = nix::unistd::pipe().unwrap();
+        let own = std::process::id() as i32;
+        let child = sys::fork_into(|| {
+            sys::die_with_parent(own);
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| nix::unistd::read(&ended, &mut [0]));
+                }
+                let _ = nix::unistd::write(&tell, &[1]);
+                loop {
+                    std::hint::spin_loop();
+                }
+            });
+        });
+        let pid = child.unwrap();
+        nix::unistd::read(&told, &mut [0]).unwrap();
+        // All three in read(2), whose number is 0, and the first one at work.
+        let are_settled = || {
+            let tids = threads::list(pid).unwrap().into_iter();
+            let calls =
+                tids.filter_map(|tid| std::fs::read_to_string(format!("/proc/{tid}/syscall")).ok());
+            calls.filter(|call| call.starts_with("0 ")).count() == 3
+                && threads::state(pid) == Some('R')
+        };
+        while !are_settled() {
+            std::thread::yield_now();
+        }
+        let is_held = || threads::state(pid) == Some('t');
+        let seen = stopped_in_turn(pid, |world| {
+            let early = (world.threads().count(), is_held());
+            world.hold()?;
+            let all = (world.threads().count(), is_held());
+            let late: Vec<i32> = world.late_threads().map(Stopped::tid).collect();
+            world.free()?;
+            let after = (world.threads().count(), is_held());
+            Ok((early, all, late, after))
+        });
+        let (seen, pause) = seen.unwrap();
+        assert_eq!(seen, ((3, false), (4, true), vec![pid], (3, false)));
+        assert!(!pause.is_zero());
+        while !are_settled() {
+            std::thread::yield_now();
+        }
+        let alone = one(
+            pid,
+            |_| true,
+            |world| {
+                world.hold()?;
+                Ok(world.threads().map(Stopped::tid).collect::<Vec<_>>())
+            },
+        );
+        let (alone, _) = alone.unwrap();
+        assert!(alone.len() == 1 && alone[0] != pid, "{alone:?}");
+        drop(end);
+        sys::kill_and_reap(pid);
     }
 
     #[test]
