@@ -6,6 +6,7 @@ mod generated;
 mod values;
 
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use arguments::{AnalysisArgs, Cli, Command, ProfileArgs};
@@ -19,7 +20,7 @@ use crate::listing::{Copies, Pattern};
 use crate::options::{
     AttachOptions, BeginOption, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions,
     DuringPeak, EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions,
-    ListSource, NamedRange, ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget, Query,
+    ListSource, NamedRange, ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget, ProveOptions, Query,
     ReportOptions, ResumeOptions, ResumeTarget, RunOptions, SampleOptions, SampleTarget,
     StatusOptions, Subject, Verbosity, WatchOptions,
 };
@@ -253,6 +254,25 @@ impl Command {
             Command::Man { command } => {
                 return Err(Stop::Show(generated::manual(command.as_deref())?));
             }
+            Command::Prove {
+                file,
+                pid,
+                peak,
+                cause,
+                time,
+                delay,
+                budget,
+                format,
+            } => Invocation::Prove(ProveOptions {
+                file,
+                pid: optional(pid)?,
+                peak: peak.map(NonZeroU32::get),
+                cause,
+                time,
+                delay,
+                budget,
+                format: format.into(),
+            }),
             Command::Demo { analysis } => {
                 let config = analysis.config()?;
                 Invocation::Demo(DemoOptions {

@@ -41,6 +41,8 @@ pub enum Invocation {
     Status(StatusOptions),
     /// `darc cleanup`: take away what a killed darc left in this process.
     Cleanup(i32),
+    /// `darc prove`
+    Prove(ProveOptions),
     /// `darc demo`
     Demo(DemoOptions),
     /// The program that `darc demo` analyses.
@@ -80,7 +82,7 @@ impl Invocation {
             | Invocation::DemoTarget
             | Invocation::Guardian(_) => false,
             Invocation::Resume(options) => matches!(options.target, ResumeTarget::Pid(_)),
-            Invocation::Attach(_) | Invocation::Watch(_) => true,
+            Invocation::Attach(_) | Invocation::Watch(_) | Invocation::Prove(_) => true,
             Invocation::Profile(options) => matches!(options.target, ProfileTarget::Pid(_)),
             Invocation::Report(options) => options.output.is_none(),
             Invocation::Sample(options) => {
@@ -100,6 +102,7 @@ impl Invocation {
             Invocation::Sample(options) if options.format == SampleFormat::Json => Format::Json,
             Invocation::Doctor(options) => options.format.into(),
             Invocation::Status(options) => options.format,
+            Invocation::Prove(options) => options.format.into(),
             _ => self.common().map_or(Format::Text, |common| common.format),
         };
         if owns_stdout && format == Format::Json {
@@ -124,6 +127,7 @@ impl Invocation {
             | Invocation::Doctor(_)
             | Invocation::Status(_)
             | Invocation::Cleanup(_)
+            | Invocation::Prove(_)
             | Invocation::DemoTarget
             | Invocation::Guardian(_) => None,
         }
@@ -396,6 +400,27 @@ impl From<ListingFormat> for Format {
             ListingFormat::Json => Format::Json,
         }
     }
+}
+
+/// `darc prove`: put the causes that were found to the test.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ProveOptions {
+    /// The results with the causes.
+    pub file: PathBuf,
+    /// The process; none for that of the results.
+    pub pid: Option<i32>,
+    /// The peak whose causes are tested; none for all.
+    pub peak: Option<u32>,
+    /// A function that is tested instead of the causes that were found.
+    pub cause: Option<String>,
+    /// For so long each is tried at most.
+    pub time: Duration,
+    /// The longest delay of a call.
+    pub delay: Duration,
+    /// The part of the time that delays may take, 0 to 1.
+    pub budget: f64,
+    /// The format of the answer.
+    pub format: ListingFormat,
 }
 
 /// `darc demo`: analyse a program that comes with darc.

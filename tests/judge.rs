@@ -99,7 +99,11 @@ fn claim<'a>(named: &Named, peak: &Value, truth: &'a GroundTruth, here: &[usize]
     if (is_spread || !has_ended) && peaks.iter().any(|peak| peak.causes.is_empty()) {
         return Claim::Open;
     }
-    if !has_ended && causes.any(|cause| is_on_the_way(&named.path, &cause.path)) {
+    // The time of a loop is in its calls.
+    let is_below = |cause: &Cause| cause.kind == "loop" && named.path.starts_with(&cause.path);
+    let mut on_the_way =
+        causes.filter(|cause| is_on_the_way(&named.path, &cause.path) || is_below(cause));
+    if !has_ended && on_the_way.next().is_some() {
         return Claim::Open;
     }
     let mut wrong = peaks.iter().flat_map(|peak| &peak.wrong);

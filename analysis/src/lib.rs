@@ -9,6 +9,7 @@ pub mod descent;
 pub mod localise;
 pub mod off_cpu;
 pub mod profile;
+pub mod proof;
 pub mod requests;
 #[cfg(any(test, feature = "simulate"))]
 pub mod simulate;

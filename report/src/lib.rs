@@ -22,6 +22,7 @@ pub mod model;
 mod off_cpu;
 pub mod place;
 pub mod profiles;
+pub mod proof;
 pub mod speedscope;
 mod spread;
 pub mod state;

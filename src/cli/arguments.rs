@@ -12,7 +12,7 @@ use darc_analysis::{PeakChoice, Resolution};
 use super::examples;
 use super::values::{
     parse_async, parse_between, parse_condition, parse_depth, parse_f0, parse_peak,
-    parse_percentile, parse_pid, parse_profile_resolution, parse_resolution, parse_sites,
+    parse_percentile, parse_pid, parse_profile_resolution, parse_resolution, parse_share, parse_sites,
 };
 use crate::duration;
 use crate::exit::EXIT_CODES;
@@ -259,6 +259,33 @@ pub(super) enum Command {
     Man {
         /// The command
         command: Option<String>,
+    },
+    /// Put the causes in FILE to the test: make their calls longer now and then, and see what becomes longer
+    #[command(before_help = examples::PROVE, after_help = MORE)]
+    Prove {
+        /// A results file of darc
+        file: PathBuf,
+        /// The process [default: that of the results]
+        #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
+        pid: Option<ProcessName>,
+        /// Test the causes of this peak only
+        #[arg(long, value_name = "N")]
+        peak: Option<NonZeroU32>,
+        /// Test FUNC, wherever the results have calls of it, instead of the causes that were found
+        #[arg(long, value_name = "FUNC")]
+        cause: Option<String>,
+        /// Try each cause for so long at most
+        #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true, default_value = "10s")]
+        time: Duration,
+        /// Delay a call by so much at most
+        #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true, default_value = "10ms")]
+        delay: Duration,
+        /// Let all delays together take this part of the time at most
+        #[arg(long, value_name = "PERCENT", value_parser = parse_share, default_value = "2%")]
+        budget: f64,
+        /// The format of the answer
+        #[arg(long, value_enum, default_value_t = ListingFormatArg::Text)]
+        format: ListingFormatArg,
     },
     /// Analyse a program that comes with darc, to see how it works
     #[command(before_help = examples::DEMO, after_help = MORE)]

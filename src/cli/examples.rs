@@ -51,6 +51,11 @@ pub(super) const DOCTOR: &str = "\
 Examples:
   darc doctor                                        what works on this machine";
 
+pub(super) const PROVE: &str = "\
+Examples:
+  darc prove out.txt                                 are the causes in out.txt causes?
+  darc prove out.txt --cause parse                   is parse one?";
+
 pub(super) const DEMO: &str = "\
 Examples:
   darc demo                                          find two causes in a small program";

@@ -46,6 +46,17 @@ pub(super) fn parse_percentile(text: &str) -> Result<NamedRange, String> {
     }
 }
 
+/// `2%`.
+pub(super) fn parse_share(text: &str) -> Result<f64, String> {
+    const FORM: &str = "not a percentage above 0% and up to 50%; write one as 2%";
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let number: f64 = number.trim().parse().map_err(|_| FORM)?;
+    match number > 0.0 && number <= 50.0 {
+        true => Ok(number / 100.0),
+        false => Err(FORM.to_owned()),
+    }
+}
+
 /// `1ms..5ms`.
 pub(super) fn parse_between(text: &str) -> Result<NamedRange, String> {
     let (from, to) = text

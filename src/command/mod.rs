@@ -10,6 +10,7 @@ mod doctor;
 mod guardian;
 mod list;
 mod profile;
+mod prove;
 mod report;
 mod resume;
 mod run;
@@ -47,6 +48,7 @@ pub fn execute(invocation: Invocation) -> Result<ExitStatus, Failure> {
         Invocation::Sample(options) => sample::execute(options),
         Invocation::Cleanup(pid) => cleanup::execute(pid),
         Invocation::Doctor(options) => doctor::execute(options),
+        Invocation::Prove(options) => prove::execute(options),
         Invocation::Demo(options) => demo::execute(options),
         Invocation::DemoTarget => Ok(demo::target()),
         Invocation::Guardian(options) => guardian::execute(options),

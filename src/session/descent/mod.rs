@@ -10,6 +10,7 @@ mod looking_on;
 mod patience;
 pub(super) mod planning;
 mod progress;
+pub mod proving;
 mod question;
 mod requests;
 mod syscall_arguments;
@@ -163,12 +164,22 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// Why the analysis could not begin or go on. The target has been restored all the same.
-    pub fn run(mut self, limits: Limits<'_>) -> Result<Ending, ProcessError> {
+    pub fn run(self, limits: Limits<'_>) -> Result<Ending, ProcessError> {
+        self.conduct(|session| {
+            session.look_on();
+            session.analyse(limits)
+        })
+    }
+
+    /// Does something with the process, and lets it go, whatever happened.
+    fn conduct(
+        mut self,
+        work: impl FnOnce(&mut Self) -> Result<Ending, ProcessError>,
+    ) -> Result<Ending, ProcessError> {
         let pid = self.process.pid();
         let f0 = self.investigation.spec.to_string();
         let _span = tracing::debug_span!(target: "descent", "analysis", pid, ?f0).entered();
-        self.look_on();
-        let outcome = guarded(|| self.analyse(limits));
+        let outcome = guarded(|| work(&mut self));
         tracing::debug!(target: "descent", ?outcome, "the analysis ended");
         if !matches!(outcome, Ok(Ending::Exited(_) | Ending::Killed(_))) {
             self.watch.restoring(self.investigation);

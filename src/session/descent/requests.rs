@@ -1,5 +1,6 @@
 //! Carrying out what the analyses ask for: which probes the target is to have.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -91,8 +92,15 @@ impl Session<'_> {
         Ok(false)
     }
 
-    /// The plan of what f0's analysis needs; of the hooks alone while f0 is not there.
+    /// The plan of what f0's analysis needs.
     fn plan_for_f0(&mut self) -> Plan {
+        let needed = self.investigation.analysis.needed_probes();
+        let needed: Vec<FnodeId> = needed.chain(self.kept.iter().copied()).collect();
+        self.plan_of(needed.into_iter())
+    }
+
+    /// The plan of f0 and the calls of these fnodes; of the hooks alone while f0 is not there.
+    fn plan_of(&mut self, needed: impl Iterator<Item = FnodeId>) -> Plan {
         let sources = self.investigation.sources(&self.process, self.catalog);
         let analysis = &self.investigation.analysis;
         let root = analysis.ftree().root();
@@ -100,7 +108,6 @@ impl Session<'_> {
         else {
             return self.process.hooks();
         };
-        let needed = analysis.needed_probes().chain(self.kept.iter().copied());
         let Planned { plan, unplaced } = planning::plan(analysis.ftree(), needed, &sources);
         let callers = self.investigation.callers.iter();
         let callers = callers.filter_map(|&caller| self.process.modules().locate(caller));
@@ -132,6 +139,15 @@ impl Session<'_> {
         } = planning::plan(own.analysis.ftree(), needed, &sources);
         serving.investigation.unbound.planned(unplaced);
         serving.extend(plan, tree, &self.process)
+    }
+
+    /// Brings the target's probes to f0 and the calls of these fnodes alone. The call sites that can carry none.
+    pub(super) fn instrument_only(
+        &mut self,
+        needed: impl Iterator<Item = FnodeId>,
+    ) -> Result<BTreeSet<SiteId>, ProcessError> {
+        let plan = self.plan_of(needed);
+        planning::apply(&plan, &mut self.process, self.investigation, self.catalog)
     }
 
     /// Brings the target's probes to what the ftrees need.
@@ -201,7 +217,7 @@ impl Investigation {
     }
 
     /// Makes an fnode's calls its children.
-    fn expand(
+    pub(super) fn expand(
         &mut self,
         fnode: FnodeId,
         process: &Process<'_>,

@@ -6,7 +6,7 @@ use crate::addr::TargetAddr;
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::{Mark, Plan};
-use darc_record::{Enqueued, FnodeId, Op, SiteId, Ticks};
+use darc_record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 
 mod calibration;
 pub mod int3;
@@ -176,6 +176,16 @@ pub trait Engine {
     /// # Errors
     /// When the target can no longer be traced for another reason than its end.
     fn poll(&mut self, wait: Duration, sink: &mut dyn Sink) -> Result<Option<Notice>>;
+
+    /// Makes each call of an fnode of the plan longer by so many cycles, until the time stamp counter reads `until`: the
+    /// stub itself looks at the clock, so a tracer that is killed leaves no delay behind. Does nothing in an engine that
+    /// was not made for it ([`jump::Jump::with_delays`]).
+    ///
+    /// # Errors
+    /// When the target cannot be written to for another reason than its end.
+    fn delay(&mut self, _fnode: FnodeId, _by: Ticks, _until: Tsc) -> Result<()> {
+        Ok(())
+    }
 
     /// Removes every probe, checks the text, and lets go of the target.
     ///

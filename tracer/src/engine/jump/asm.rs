@@ -29,6 +29,8 @@ pub struct Surroundings {
     pub inside_f0: i32,
     /// Cycles that an empty counted call reads, and that it takes from its caller.
     pub counted: (i32, i32),
+    /// Whether calls can be delayed.
+    pub delays: bool,
     /// Where, from the thread pointer, the C library keeps the thread's id.
     pub tid_offset: Option<u32>,
 }

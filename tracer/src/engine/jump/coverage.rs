@@ -47,6 +47,7 @@ const SURROUNDINGS: Surroundings = Surroundings {
     outside: 0,
     inside_f0: 0,
     counted: (0, 0),
+    delays: false,
     tid_offset: None,
 };
 

@@ -153,6 +153,8 @@ pub struct Costs {
 pub struct Room {
     /// How many functions' calls can be counted; with none there are rings for ops instead.
     pub slots: u32,
+    /// Whether stubs can delay calls.
+    pub delays: bool,
     /// Bytes of an arena.
     pub arena: u64,
 }
@@ -161,6 +163,7 @@ impl Default for Room {
     fn default() -> Room {
         Room {
             slots: 0,
+            delays: false,
             arena: ARENA_BYTES,
         }
     }

@@ -121,6 +121,10 @@ pub mod descriptor {
     pub const FUNCTION: u64 = 4;
     /// Address of its child list: one word a site of the function. Zero when none is measured.
     pub const CHILDREN: u64 = 8;
+    /// Cycles that its calls are delayed by; zero for none.
+    pub const DELAY: u64 = 16;
+    /// The reading of the time stamp counter from which on they are not any more.
+    pub const UNTIL: u64 = 24;
     /// Bytes.
     pub const SIZE: u64 = 32;
     /// No function: an fnode that is not descended into.

@@ -127,6 +127,7 @@ pub fn map(
         outside: costs.outside,
         inside_f0: costs.inside_f0,
         counted: costs.counted,
+        delays: room.delays,
         tid_offset,
     };
     announce(memory, &around, blocks as u32)?;

@@ -56,7 +56,7 @@ use crate::plan::{Mark, Plan};
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
 use crate::sys::Presence;
-use darc_record::{FnodeId, Ticks};
+use darc_record::{FnodeId, Ticks, Tsc};
 
 pub use calibrate::{Calibration, calibrate};
 pub use coverage::{Coverage, Judged};
@@ -151,6 +151,13 @@ impl Jump {
     /// From now on every op is written in full, as long as there is room for it.
     pub fn record_all(&mut self) {
         self.sampling = Sampling::All;
+    }
+
+    /// Calls can be delayed ([`Engine::delay`]), at a price of some cycles a measured call. Only before the first plan.
+    #[must_use]
+    pub fn with_delays(mut self) -> Jump {
+        self.room.delays = true;
+        self
     }
 
     fn new(pid: i32, parked: Option<Stopped>) -> Result<Jump> {
@@ -585,6 +592,17 @@ impl Engine for Jump {
             let haste = self.haste();
             let records = self.counters.records - before;
             self.watch.sleep(left, records, haste);
+        }
+    }
+
+    fn delay(&mut self, fnode: FnodeId, by: Ticks, until: Tsc) -> Result<()> {
+        let Some(space) = self.space.as_mut().filter(|_| self.room.delays) else {
+            return Ok(());
+        };
+        match space.tree.delay(&self.memory, fnode, by, until) {
+            // The poll that follows says how the target ended.
+            Err(error) if error.is_gone() || self.is_lost() => Ok(()),
+            outcome => outcome,
         }
     }
 

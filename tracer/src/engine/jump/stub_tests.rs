@@ -86,6 +86,7 @@ impl Arena {
             outside: 0,
             inside_f0: 0,
             counted: (0, 0),
+            delays: false,
             tid_offset: None,
         };
         let mut arena = Arena {

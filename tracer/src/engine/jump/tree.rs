@@ -9,7 +9,7 @@ use crate::engine::Refused;
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::Plan;
-use darc_record::{FnodeId, SiteId};
+use darc_record::{FnodeId, SiteId, Ticks, Tsc};
 
 use super::layout::{DESCRIPTORS, FNODES, HEAP, HEAP_BYTES, descriptor, targets};
 
@@ -135,6 +135,21 @@ impl Tree {
         self.fnodes.push(fnode);
         self.indices.insert(fnode, index);
         Some(index)
+    }
+
+    /// Has the calls of an fnode delayed until a reading of the clock. The target may run.
+    ///
+    /// # Errors
+    /// When the target is gone.
+    pub fn delay(&self, memory: &Memory, fnode: FnodeId, by: Ticks, until: Tsc) -> Result<()> {
+        let Some(&index) = self.indices.get(&fnode) else {
+            return Ok(());
+        };
+        let at = self.descriptor_at(index);
+        // Between the writes nothing is delayed, or one call by the delay before.
+        memory.write_word(TargetAddr(at + descriptor::UNTIL), 0)?;
+        memory.write_word(TargetAddr(at + descriptor::DELAY), by.0)?;
+        memory.write_word(TargetAddr(at + descriptor::UNTIL), until.0)
     }
 
     fn reserve(&mut self, bytes: u64) -> Option<u64> {

@@ -363,6 +363,19 @@ impl<'a> Builder<'a> {
         a.mov(shadow(TOP, entry::ADJUSTED), rax)
     }
 
+    /// Delays the call in the entry before rsi, if that is asked for; all that a stub saves is lost.
+    fn delay(&mut self) -> Emitted<()> {
+        let (at, mut back) = (self.label(), self.label());
+        let a = &mut self.a;
+        a.mov(rax, shadow(TOP, entry::CHILD))?;
+        a.cmp(qword_ptr(rax + descriptor::DELAY as i32), 0)?;
+        a.jne(at)?;
+        a.set_label(&mut back)?;
+        a.nop()?;
+        self.later.push(Later::Delay { at, back });
+        Ok(())
+    }
+
     /// The whole way in of a measured call, up to [`Builder::start`]; the frame is saved already.
     pub fn way_in(
         &mut self,
@@ -416,6 +429,9 @@ impl<'a> Builder<'a> {
             },
         )?;
         self.start()?;
+        if self.around.delays {
+            self.delay()?;
+        }
         self.later.push(Later::Call {
             at: stale,
             routine,

@@ -2,7 +2,8 @@
 
 use iced_x86::code_asm::*;
 
-use crate::engine::jump::asm::{Emitted, hash};
+use crate::engine::jump::asm::{Emitted, hash, tsc};
+use crate::engine::jump::layout::descriptor;
 
 use super::builder::Builder;
 
@@ -35,6 +36,8 @@ pub enum Later {
         descriptor: u64,
         back: CodeLabel,
     },
+    /// The call in the entry before rsi is to be delayed; rax is the callee's descriptor, and all that a stub saves is lost.
+    Delay { at: CodeLabel, back: CodeLabel },
     /// Calls a routine; with the zero flag goes one way, else the other.
     Choose {
         at: CodeLabel,
@@ -94,6 +97,23 @@ impl Builder<'_> {
                 a.set_label(&mut at)?;
                 a.mov(rax, descriptor)?;
                 a.call(self.runtime.cut)?;
+                a.jmp(back)
+            }
+            Later::Delay { mut at, back } => {
+                let mut spin = a.create_label();
+                a.set_label(&mut at)?;
+                a.mov(rsi, rax)?;
+                a.mov(rdi, qword_ptr(rsi + descriptor::DELAY as i32))?;
+                tsc(a)?;
+                // Whoever wanted the delay may have been killed since.
+                a.cmp(rax, qword_ptr(rsi + descriptor::UNTIL as i32))?;
+                a.jae(back)?;
+                a.add(rdi, rax)?;
+                a.set_label(&mut spin)?;
+                a.pause()?;
+                tsc(a)?;
+                a.cmp(rax, rdi)?;
+                a.jb(spin)?;
                 a.jmp(back)
             }
             Later::Choose {

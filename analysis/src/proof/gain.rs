@@ -1,0 +1,40 @@
+//! What would be gained without a cause.
+
+use darc_record::Ticks;
+
+/// Latencies of f0's ops as they are, and as they would be if the cause took no time and nothing else took its place.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Gain {
+    /// The part of the ops that are shorter, 0 to 1.
+    pub part: f64,
+    /// That percentile now.
+    pub now: Ticks,
+    /// And without the cause's time, as far as that is on the path.
+    pub without: Ticks,
+}
+
+/// The gain at some percentiles. Each op is its latency, and the time of the cause in it; `slope` is the part of a change of
+/// the cause's time that reaches the op. That it is the same for a change as large as all of its time is an assumption.
+#[must_use]
+pub fn gain(ops: &[(Ticks, Ticks)], slope: f64, parts: &[f64]) -> Vec<Gain> {
+    if ops.is_empty() {
+        return Vec::new();
+    }
+    let slope = slope.clamp(0.0, 1.0);
+    let sorted = |of: &dyn Fn(&(Ticks, Ticks)) -> Ticks| {
+        let mut latencies: Vec<Ticks> = ops.iter().map(of).collect();
+        latencies.sort_unstable();
+        latencies
+    };
+    let now = sorted(&|op| op.0);
+    let without = sorted(&|&(latency, cause)| {
+        latency.saturating_sub(Ticks((slope * cause.0 as f64).round() as u64))
+    });
+    let at = |part: f64| ((part * ops.len() as f64) as usize).min(ops.len() - 1);
+    let gains = parts.iter().map(|&part| Gain {
+        part,
+        now: now[at(part)],
+        without: without[at(part)],
+    });
+    gains.collect()
+}

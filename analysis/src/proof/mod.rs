@@ -1,0 +1,264 @@
+//! Whether a cause is one, by experiment: each call of it is made longer in some spans of time and not in others, and the
+//! latencies of f0's ops in both are compared.
+//!
+//! If the calls are on the critical path of an op, the op becomes longer by all of what its calls were delayed; if something
+//! else goes on meanwhile that the op waits for anyway, by less or by nothing. The part that arrives is the *slope*. It is the
+//! slope at which the ops of both kinds of spans, each less its part of the delay, have the same median latency (the estimate
+//! of Hodges and Lehmann, Ann. Math. Stat. 34, 1963, section 6, with medians). Ops that come after each other are alike, so
+//! the interval is from resampling whole spans with replacement, which tells the estimate's standard error (Efron and Tibshirani,
+//! An Introduction to the Bootstrap, 1993, sections 6.2 and 13.2; spans as in Künsch, Ann. Stat. 17, 1989).
+//!
+//! `docs/prove.md` is the whole of it on a page.
+
+mod gain;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::ops::RangeInclusive;
+
+use darc_record::Ticks;
+
+pub use gain::{Gain, gain};
+pub use plan::{Baseline, Design, Limits, Refusal, design};
+
+/// Below this many ops in either kind of span nothing is estimated.
+pub const FEWEST_OPS: usize = 20;
+/// Below this many spans of either kind nothing is estimated.
+pub const FEWEST_SPANS: usize = 6;
+/// So many resamplings: with them the standard error is known to a twentieth.
+const RESAMPLINGS: usize = 200;
+/// At most so many ops of either kind are looked at; more do not make the interval smaller, for spans differ.
+const MOST_OPS: usize = 2_000;
+/// The standard error of a median of so few ops is known only so well: in 400 simulated experiments intervals wider by this
+/// factor held the slope as often as they should.
+const CAUTION: f64 = 1.2;
+/// What slopes are looked for in. One cannot be negative; estimates can.
+const SLOPES: RangeInclusive<f64> = -1.0..=3.0;
+/// How often the range of slopes is halved.
+const HALVINGS: u32 = 13;
+/// With an upper bound below this the calls are not on the path: at most a fifth of their time is.
+pub const NOT_ON_PATH: f64 = 0.2;
+
+/// An op in which the cause was called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Delayed {
+    /// How long it took, delays included.
+    pub latency: Ticks,
+    /// How long its calls were delayed, all together.
+    pub added: Ticks,
+}
+
+/// A span of time in which all calls of the cause were delayed by the same, or none was.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Span {
+    /// What each call was delayed by.
+    pub delay: Ticks,
+    /// The ops that began and ended in it.
+    pub ops: Vec<Delayed>,
+}
+
+/// The part of a delay of the cause's calls that makes ops longer.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Slope {
+    /// The estimate.
+    pub at: f64,
+    /// Not less, at the level that was asked for.
+    pub low: f64,
+    /// Not more.
+    pub high: f64,
+    /// Ops without a delay that it is known from.
+    pub without: u64,
+    /// Ops with a delay.
+    pub with: u64,
+    /// The mean of what was added to an op with a delay.
+    pub added: Ticks,
+}
+
+/// What an experiment says of a cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// A delay of it makes ops longer, by half of the delay at least.
+    Proven,
+    /// It makes them longer, but by less.
+    Partly,
+    /// It does not make them longer.
+    NotOnPath,
+    /// The interval does not tell.
+    NotDecided,
+}
+
+impl Slope {
+    /// What follows from it.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        match () {
+            () if self.high < NOT_ON_PATH => Verdict::NotOnPath,
+            () if self.low <= 0.0 => Verdict::NotDecided,
+            () if self.at >= 0.5 => Verdict::Proven,
+            () => Verdict::Partly,
+        }
+    }
+
+    /// Whether more ops would hardly say more.
+    #[must_use]
+    pub fn is_decided(&self) -> bool {
+        self.verdict() != Verdict::NotDecided && self.high - self.low <= 0.5
+    }
+}
+
+/// How large the risk of a wrong interval may be in each of several looks at each of several causes, so that in all of them
+/// together it is 5% (Bonferroni).
+#[must_use]
+pub fn risk(causes: usize, looks: usize) -> f64 {
+    0.05 / (causes.max(1) * looks.max(1)) as f64
+}
+
+/// The slope for the ops of a peak, `latencies` without delay. `None` where too little is known.
+#[must_use]
+pub fn slope(spans: &[Span], latencies: &RangeInclusive<Ticks>, risk: f64) -> Option<Slope> {
+    let both = Both::of(spans, latencies);
+    if !both.are_enough() {
+        return None;
+    }
+    let all = |spans: &[Vec<Delayed>]| spans.concat();
+    let (without, with) = (all(&both.without), all(&both.with));
+    let at = estimate(&without, &with, latencies)?;
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let slopes: Vec<f64> = (0..RESAMPLINGS)
+        .filter_map(|_| {
+            let without = resampled(&both.without, &mut random);
+            let with = resampled(&both.with, &mut random);
+            estimate(&without, &with, latencies)
+        })
+        .collect();
+    let reach = CAUTION * normal_quantile(risk / 2.0) * deviation(&slopes)?;
+    let added: u64 = with.iter().map(|op| op.added.0).sum();
+    Some(Slope {
+        at,
+        low: at - reach,
+        high: at + reach,
+        without: without.len() as u64,
+        with: with.len() as u64,
+        added: Ticks(added / with.len() as u64),
+    })
+}
+
+/// The ops of the spans without and with a delay.
+struct Both {
+    without: Vec<Vec<Delayed>>,
+    with: Vec<Vec<Delayed>>,
+}
+
+impl Both {
+    /// Those that may be of the peak whatever the slope.
+    fn of(spans: &[Span], latencies: &RangeInclusive<Ticks>) -> Both {
+        let total: usize = spans.iter().map(|span| span.ops.len()).sum();
+        // Every n-th op of a span stands for all of them.
+        let step = total.div_ceil(2 * MOST_OPS).max(1);
+        let ops = |span: &Span| {
+            let ops = span.ops.iter().step_by(step).copied();
+            let possible = ops.filter(|op| {
+                let most = SLOPES.end() * op.added.0 as f64;
+                op.latency.0 as f64 + op.added.0 as f64 >= latencies.start().0 as f64
+                    && op.latency.0 as f64 - most <= latencies.end().0 as f64
+            });
+            possible.collect::<Vec<_>>()
+        };
+        let of = |delayed: bool| {
+            let spans = spans
+                .iter()
+                .filter(|span| (span.delay > Ticks(0)) == delayed);
+            let ops = spans.map(ops).filter(|ops| !ops.is_empty());
+            ops.collect::<Vec<_>>()
+        };
+        Both {
+            without: of(false),
+            with: of(true),
+        }
+    }
+
+    fn are_enough(&self) -> bool {
+        [&self.without, &self.with].iter().all(|spans| {
+            let ops: usize = spans.iter().map(Vec::len).sum();
+            spans.len() >= FEWEST_SPANS && ops >= FEWEST_OPS
+        })
+    }
+}
+
+/// As many spans as there are, drawn with replacement.
+fn resampled(spans: &[Vec<Delayed>], random: &mut Random) -> Vec<Delayed> {
+    let drawn = (0..spans.len()).map(|_| &spans[random.below(spans.len())]);
+    drawn.flatten().copied().collect()
+}
+
+/// The standard deviation of some values; `None` for one or none.
+fn deviation(values: &[f64]) -> Option<f64> {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (values.len() > 1).then(|| (squares / (count - 1.0)).sqrt())
+}
+
+/// What a normal variable exceeds with this probability, at most one half (Abramowitz and Stegun, Handbook of Mathematical
+/// Functions, 26.2.23; wrong by 0.00045 at most).
+fn normal_quantile(probability: f64) -> f64 {
+    let t = (-2.0 * probability.ln()).sqrt();
+    let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
+    let below = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
+    t - above / below
+}
+
+/// The slope at which both medians are equal.
+fn estimate(
+    without: &[Delayed],
+    with: &[Delayed],
+    latencies: &RangeInclusive<Ticks>,
+) -> Option<f64> {
+    let (first, last) = (latencies.start().0 as f64, latencies.end().0 as f64);
+    let median = |ops: &[Delayed], slope: f64| {
+        let less = ops
+            .iter()
+            .map(|op| op.latency.0 as f64 - slope * op.added.0 as f64);
+        let mut of_peak: Vec<f64> = less
+            .filter(|latency| (first..=last).contains(latency))
+            .collect();
+        let middle = of_peak.len() / 2;
+        (!of_peak.is_empty()).then(|| *of_peak.select_nth_unstable_by(middle, f64::total_cmp).1)
+    };
+    let expected = median(without, 0.0)?;
+    let (mut low, mut high) = (*SLOPES.start(), *SLOPES.end());
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        // With nothing left in the peak the slope is too large.
+        match median(with, middle) {
+            Some(median) if median > expected => low = middle,
+            _ => high = middle,
+        }
+    }
+    Some(f64::midpoint(low, high))
+}
+
+/// Random numbers (Marsaglia's xorshift, Journal of Statistical Software 8, 2003): the same ones each time, so that the same
+/// ops give the same answer.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// A number below `end`, which is not zero.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+
+    /// A number from 0 up to 1.
+    pub fn part(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}

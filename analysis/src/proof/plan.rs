@@ -1,0 +1,125 @@
+//! How long calls are delayed, how often, and for how long this is tried: said before anything is delayed.
+
+use darc_record::{Hz, Ticks};
+
+use super::{FEWEST_OPS, Random};
+
+/// An op becomes longer by this part of its latency where calls are delayed, and by twice that in some spans.
+const PART: f64 = 0.1;
+/// Calls are delayed in at most this part of the spans by each of the two delays.
+const MOST: f64 = 0.33;
+/// With delays in less than this part of the spans they would be compared with too few.
+const LEAST: f64 = 0.05;
+/// A span is so many times as long as an op of the peak, so that most ops are in one span alone.
+const OPS_A_SPAN: u64 = 12;
+/// The shortest span, in parts of a second: changing the delay takes some microseconds.
+const SHORTEST: u64 = 50;
+
+/// What is known of the ops of a peak that call the cause, before anything is delayed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Baseline {
+    /// For how long that was looked at.
+    pub time: Ticks,
+    /// How many ops of the peak called the cause.
+    pub ops: u64,
+    /// How many ops of the peak did not.
+    pub others: u64,
+    /// The median latency of those that did.
+    pub latency: Ticks,
+    /// The mean number of calls of the cause in them.
+    pub calls: f64,
+    /// All calls of the cause in all ops, whatever the peak.
+    pub all_calls: u64,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Limits {
+    /// For so long calls may be delayed now and then.
+    pub time: Ticks,
+    /// The longest delay of a call.
+    pub delay: Ticks,
+    /// The part of the time that delays may take, all threads' together.
+    pub budget: f64,
+    /// Cycles a second.
+    pub clock: Hz,
+}
+
+/// How a cause is put to the test.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Design {
+    /// What calls are delayed by; in some spans by twice that.
+    pub delay: Ticks,
+    /// In which part of the spans by each of the two.
+    pub part: f64,
+    /// The shortest span; each is up to twice as long.
+    pub span: Ticks,
+}
+
+/// Why no delay can tell within the limits.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Refusal {
+    /// The ops of the peak do not call the cause, in the call path that was found.
+    NotCalled,
+    /// So many ops are expected in the spans with a delay, and so many are needed.
+    TooFew {
+        /// Expected.
+        expected: u64,
+        /// Needed.
+        needed: u64,
+    },
+    /// A delay as small as the budget allows would not be seen.
+    Budget,
+}
+
+/// Designs the experiment.
+///
+/// # Errors
+/// When it could not tell.
+pub fn design(baseline: &Baseline, limits: &Limits) -> Result<Design, Refusal> {
+    if baseline.ops == 0 {
+        return Err(Refusal::NotCalled);
+    }
+    let calls = baseline.calls.max(1.0);
+    let wanted = PART * baseline.latency.0 as f64 / calls;
+    let delay = wanted.min(limits.delay.0 as f64 / 2.0).max(1.0);
+    let rate = baseline.all_calls as f64 / baseline.time.0.max(1) as f64;
+    // What both delays together take of the time, where each is in all spans.
+    let price = rate * 3.0 * delay;
+    let part = (limits.budget / price.max(f64::MIN_POSITIVE)).min(MOST);
+    // With a smaller delay more spans can have one.
+    let (delay, part) = match part < LEAST {
+        true => (delay * part / LEAST, LEAST),
+        false => (delay, part),
+    };
+    if delay * calls < baseline.latency.0 as f64 * PART / 8.0 {
+        return Err(Refusal::Budget);
+    }
+    let shortest = Ticks(limits.clock.get() / SHORTEST);
+    let span = Ticks(baseline.latency.0 * OPS_A_SPAN).max(shortest);
+    let share = limits.time.0 as f64 / baseline.time.0.max(1) as f64;
+    let expected = (baseline.ops as f64 * share * 2.0 * part) as u64;
+    let needed = 2 * FEWEST_OPS as u64;
+    match expected < needed {
+        true => Err(Refusal::TooFew { expected, needed }),
+        false => Ok(Design {
+            delay: Ticks(delay as u64),
+            part,
+            span,
+        }),
+    }
+}
+
+impl Design {
+    /// What calls are delayed by in the next span, and how long that is.
+    pub fn next(&self, random: &mut Random) -> (Ticks, Ticks) {
+        let draw = random.part();
+        let delay = match draw {
+            _ if draw < self.part => self.delay,
+            _ if draw < 2.0 * self.part => Ticks(2 * self.delay.0),
+            _ => Ticks(0),
+        };
+        let longer = random.part() * self.span.0 as f64;
+        (delay, Ticks(self.span.0 + longer as u64))
+    }
+}

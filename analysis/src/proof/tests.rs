@@ -1,0 +1,167 @@
+//! Experiments with synthetic programs whose slope is known.
+
+use darc_record::Hz;
+
+use super::*;
+
+/// The true slope, calls an op, and how much the machine's speed wanders from span to span.
+#[derive(Clone, Copy)]
+struct Program {
+    slope: f64,
+    calls: u64,
+    wanders: f64,
+}
+
+const PEAK: RangeInclusive<Ticks> = Ticks(600_000)..=Ticks(1_600_000);
+
+/// Spans of a program with ops of two peaks, the cause called in both.
+fn spans(program: Program, seed: u64, count: usize, each: usize) -> Vec<Span> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for _ in 0..8 {
+        random.part();
+    }
+    let span = |_| {
+        let delay = Ticks([0, 0, 10_000, 20_000][random.below(4)]);
+        let speed = 1.0 + program.wanders * (random.part() - 0.5);
+        let op = |_| {
+            let base = match random.below(4) {
+                0 => 30_000.0 + 10_000.0 * random.part(),
+                _ => 800_000.0 + 400_000.0 * random.part() * random.part(),
+            };
+            let calls = 1 + random.below(2 * program.calls as usize - 1) as u64;
+            let added = calls * delay.0;
+            let latency = speed * base + program.slope * added as f64;
+            Delayed {
+                latency: Ticks(latency as u64),
+                added: Ticks(added),
+            }
+        };
+        Span {
+            delay,
+            ops: (0..each).map(op).collect(),
+        }
+    };
+    (0..count).map(span).collect()
+}
+
+#[test]
+fn the_interval_holds_the_true_slope() {
+    for (slope, calls) in [(1.0, 10), (0.0, 10), (1.0, 1)] {
+        let program = Program {
+            slope,
+            calls,
+            wanders: 0.05,
+        };
+        let mut decided = 0;
+        for seed in 1..=6 {
+            let spans = spans(program, seed, 120, 12);
+            let found = super::slope(&spans, &PEAK, risk(3, 3)).unwrap();
+            assert!(
+                (found.low..=found.high).contains(&slope),
+                "{slope}: {found:?}"
+            );
+            decided += u32::from(found.verdict() != Verdict::NotDecided);
+        }
+        // Where one call of 10,000 cycles is added to an op of a million, the interval says that it does not know.
+        let expected = if calls > 1 { 4..=6 } else { 0..=2 };
+        assert!(expected.contains(&decided), "{slope}: {decided}");
+    }
+}
+
+#[test]
+fn too_few_ops_say_nothing() {
+    let program = Program {
+        slope: 1.0,
+        calls: 1,
+        wanders: 0.0,
+    };
+    assert_eq!(slope(&[], &PEAK, 0.05), None);
+    assert_eq!(slope(&spans(program, 1, 4, 3), &PEAK, 0.05), None);
+    // Ops of another peak alone.
+    let other = Ticks(5_000_000)..=Ticks(6_000_000);
+    assert_eq!(slope(&spans(program, 1, 100, 10), &other, 0.05), None);
+}
+
+#[test]
+fn a_verdict_follows_from_the_interval() {
+    let slope = |low, at, high| Slope {
+        at,
+        low,
+        high,
+        without: 100,
+        with: 100,
+        added: Ticks(1),
+    };
+    assert_eq!(slope(0.9, 1.0, 1.1).verdict(), Verdict::Proven);
+    assert_eq!(slope(0.1, 0.3, 0.4).verdict(), Verdict::Partly);
+    assert_eq!(slope(-0.1, 0.0, 0.1).verdict(), Verdict::NotOnPath);
+    assert_eq!(slope(-0.5, 0.9, 2.0).verdict(), Verdict::NotDecided);
+    assert!(!slope(0.1, 0.9, 2.0).is_decided());
+}
+
+fn limits() -> Limits {
+    Limits {
+        time: Ticks(10_000_000_000),
+        delay: Ticks(10_000_000),
+        budget: 0.02,
+        clock: Hz::new(1_000_000_000).unwrap(),
+    }
+}
+
+const BASELINE: Baseline = Baseline {
+    time: Ticks(1_000_000_000),
+    ops: 500,
+    others: 0,
+    latency: Ticks(1_000_000),
+    calls: 2.0,
+    all_calls: 1_000,
+};
+
+#[test]
+fn delays_stay_within_the_budget() {
+    let design = design(&BASELINE, &limits()).unwrap();
+    let rate = 1_000.0 / 1e9;
+    let price = rate * 3.0 * design.delay.0 as f64 * design.part;
+    assert!(price <= 0.0201, "{design:?}");
+    assert!(design.delay.0 * 2 >= 12_500, "{design:?}");
+    let mut random = Random(7);
+    let spans: Vec<_> = (0..1_000).map(|_| design.next(&mut random)).collect();
+    let delayed = spans.iter().filter(|(delay, _)| delay.0 > 0).count() as f64;
+    assert!(
+        (delayed / 1_000.0 - 2.0 * design.part).abs() < 0.05,
+        "{delayed} of {design:?}"
+    );
+}
+
+#[test]
+fn what_cannot_tell_is_refused_before_it_begins() {
+    let few = Baseline {
+        ops: 1,
+        all_calls: 1,
+        ..BASELINE
+    };
+    assert!(matches!(
+        design(&few, &limits()),
+        Err(Refusal::TooFew { .. })
+    ));
+    let none = Baseline { ops: 0, ..BASELINE };
+    assert_eq!(design(&none, &limits()), Err(Refusal::NotCalled));
+    let costly = Baseline {
+        all_calls: 1_000_000_000,
+        ..BASELINE
+    };
+    assert_eq!(design(&costly, &limits()), Err(Refusal::Budget));
+}
+
+#[test]
+fn the_gain_is_what_the_cause_takes_on_the_path() {
+    let ops: Vec<_> = (0..100)
+        .map(|index| (Ticks(1_000 + index), Ticks(if index < 95 { 0 } else { 800 })))
+        .collect();
+    let gains = gain(&ops, 1.0, &[0.5, 0.99]);
+    assert_eq!(gains[0].now, Ticks(1_050));
+    assert_eq!(gains[1].now, Ticks(1_099));
+    assert!(gains[1].without < Ticks(1_099), "{gains:?}");
+    assert_eq!(gain(&ops, 0.0, &[0.99])[0].without, Ticks(1_099));
+    assert_eq!(gain(&[], 1.0, &[0.99]), vec![]);
+}
