@@ -145,6 +145,7 @@ const PROGRAMS: &[Target] = &[
     c("no_clock", "c/no_clock.c", &[]),
     c("odd_entries", "c/odd_entries.c", &[]),
     c("own_int3", "c/own_int3.c", &[]),
+    c("proven", "c/proven.c", &[]),
     c("recursion", "c/recursion.c", &[]),
     c("recursion_through_f0", "c/recursion_through_f0.c", &[]),
     c("registers", "c/registers.c", &[]),

@@ -32,6 +32,7 @@ mod offcpu;
 mod packaged;
 mod processes;
 mod profiling;
+mod proving;
 mod resume;
 mod rooms;
 mod running;

@@ -231,3 +231,33 @@ fn a_system_call_is_measured_and_the_red_zone_kept() {
     });
     check_ops(&arena, &[2]);
 }
+
+#[test]
+fn a_call_is_delayed_as_long_as_somebody_wants_it() {
+    const DELAY: u64 = 3_000_000;
+    for (until, delayed) in [(0, false), (u64::MAX, true)] {
+        let mut arena = Arena::new();
+        arena.around.delays = true;
+        let child = callee(&mut arena);
+        let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+        arena.expand(1, 5, arena.descriptor_at(2));
+        let patch = |arena: &mut Arena| {
+            arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
+            arena.patch_site(
+                p.site,
+                5,
+                &call_site(Kind::Call(Callee::Direct(child)), p.after),
+            );
+        };
+        compare(&mut arena, p.f0, patch);
+        set(arena.descriptor_at(2) + descriptor::UNTIL, until);
+        set(arena.descriptor_at(2) + descriptor::DELAY, DELAY);
+        let run = trampoline(&mut arena, p.f0);
+        let before = arena.ops().len();
+        let mut plain = State::arbitrary(FLAGS[1]);
+        run(&mut plain);
+        let op = arena.ops()[before].clone();
+        let sum = op[(record::HEAD + record::ITEM_VALUES) as usize / 8 + 1];
+        assert!(delayed == (sum >= DELAY), "{until}: {sum}");
+    }
+}
