@@ -20,8 +20,8 @@ use crate::listing::{Copies, Pattern};
 use crate::options::{
     AttachOptions, BeginOption, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions,
     DuringPeak, EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions,
-    ListSource, NamedRange, ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget, ProveOptions, Query,
-    ReportOptions, ResumeOptions, ResumeTarget, RunOptions, SampleOptions, SampleTarget,
+    ListSource, NamedRange, ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget, ProveOptions,
+    Query, ReportOptions, ResumeOptions, ResumeTarget, RunOptions, SampleOptions, SampleTarget,
     StatusOptions, Subject, Verbosity, WatchOptions,
 };
 use crate::target_name::ProcessName;

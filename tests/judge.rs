@@ -90,7 +90,7 @@ fn claim<'a>(named: &Named, peak: &Value, truth: &'a GroundTruth, here: &[usize]
         [] => truth.peaks.iter().collect(),
         _ => here.iter().map(|&index| &truth.peaks[index]).collect(),
     };
-    let mut causes = peaks.iter().flat_map(|peak| &peak.causes);
+    let causes = peaks.iter().flat_map(|peak| &peak.causes);
     if let Some(right) = causes.clone().find(|cause| is_cause(named, cause)) {
         return Claim::Right(right);
     }

@@ -56,7 +56,7 @@ pub struct ProofEntry {
 pub enum Verdict {
     /// Longer calls make the peak's ops longer, by half of that at least.
     Proven,
-    /// By less than half.
+    /// By less, certainly not by all of it.
     Partly,
     /// By nothing, or a fifth at most.
     NotOnPath,
@@ -98,13 +98,19 @@ pub struct GainEntry {
     pub without_ns: f64,
 }
 
+/// A larger slope is not that of the path alone.
+const MORE: f64 = 1.3;
 /// A change of less than this part is none.
 const SAME: f64 = 0.02;
 
 /// The tests for people.
 #[must_use]
 pub fn text(proofs: &Proofs) -> String {
-    let mut text = String::new();
+    let mut text = format!(
+        "Experiments with {} in process {}\n",
+        control(&proofs.function),
+        proofs.pid
+    );
     for entry in &proofs.causes {
         text += &self::entry(entry);
     }
@@ -137,9 +143,13 @@ fn sentence(entry: &ProofEntry, cause: &str) -> String {
         format!("{by} more in {cause} makes these calls {longer} longer")
     };
     match (entry.verdict, &entry.measured) {
+        (Verdict::Proven, Some(measured)) if measured.slope > MORE => format!(
+            "proven: {}; that is more than what was added: what comes after it is late as well, as on a machine without an idle CPU",
+            moved(measured)
+        ),
         (Verdict::Proven, Some(measured)) => format!("proven: {}", moved(measured)),
         (Verdict::Partly, Some(measured)) => format!(
-            "partly on the path: {}; the rest passes while they wait for something else",
+            "partly on the path: {}; the rest passes while something else is waited for",
             moved(measured)
         ),
         (Verdict::NotOnPath, Some(measured)) => format!(
@@ -151,7 +161,7 @@ fn sentence(entry: &ProofEntry, cause: &str) -> String {
             Nanos(measured.time_ns)
         ),
         _ => {
-            let why = entry.reason.as_deref().unwrap_or("too few of these calls came");
+            let why = entry.reason.as_deref().unwrap_or_default();
             let verdict = match entry.verdict {
                 Verdict::NotTested => "not tested",
                 _ => "not decided",
@@ -190,7 +200,7 @@ fn gain(entry: &ProofEntry, cause: &str) -> Option<String> {
     let gains: Vec<String> = gains.collect();
     (!gains.is_empty()).then(|| {
         format!(
-            "without {cause} {} of all calls (if nothing else takes its place)",
+            "without {cause} in calls of this peak {} (of all calls, if nothing else takes its place)",
             gains.join(", ")
         )
     })
@@ -203,7 +213,9 @@ mod tests {
     fn proven() -> ProofEntry {
         ProofEntry {
             peak: 2,
-            path: ["serve", "rebuild", "fs\x1bync"].map(str::to_owned).to_vec(),
+            path: ["serve", "rebuild", "fs\x1bync"]
+                .map(str::to_owned)
+                .to_vec(),
             verdict: Verdict::Proven,
             reason: None,
             measured: Some(Measured {
@@ -239,7 +251,7 @@ mod tests {
             "Peak 2  serve → rebuild → fs\\u{1b}ync\n  \
              proven: 120 µs more in fs\\u{1b}ync makes these calls 119 µs longer\n  \
              slope 0.99 (95%: 0.94 to 1.05), from 50 calls with a delay and 400 without, in 5.0 s; delays took 1.3% of the time\n  \
-             without fs\\u{1b}ync p99.9 would be 1.9 ms instead of 14 ms of all calls (if nothing else takes its place)\n"
+             without fs\\u{1b}ync in calls of this peak p99.9 would be 1.9 ms instead of 14 ms (of all calls, if nothing else takes its place)\n"
         );
     }
 

@@ -12,7 +12,8 @@ use darc_analysis::{PeakChoice, Resolution};
 use super::examples;
 use super::values::{
     parse_async, parse_between, parse_condition, parse_depth, parse_f0, parse_peak,
-    parse_percentile, parse_pid, parse_profile_resolution, parse_resolution, parse_share, parse_sites,
+    parse_percentile, parse_pid, parse_profile_resolution, parse_resolution, parse_share,
+    parse_sites,
 };
 use crate::duration;
 use crate::exit::EXIT_CODES;

@@ -1,7 +1,9 @@
 //! `darc prove`: put the causes that an analysis has found to the test.
 
+use std::fs::Metadata;
+
 use darc_analysis::proof::{self, Limits as Bounds, Refusal};
-use darc_analysis::{Callee, CauseKind, FnodeId, Hz, Nanos, Params, Ticks};
+use darc_analysis::{Callee, CauseKind, FnodeId, Hz, Nanos, Params, Stop, Ticks};
 use darc_process::clock::Moment;
 use darc_process::modules::Modules;
 use darc_process::{Ending, Level, Libraries, Limits, Process};
@@ -9,12 +11,14 @@ use darc_report::Report;
 use darc_report::assemble::Names as _;
 use darc_report::proof::{self as report, GainEntry, Measured, ProofEntry, Proofs, Verdict};
 use darc_report::state::restore;
+use darc_report::words::percent;
 use darc_symbols::is_called;
 use darc_tracer::engine::jump::{self, Jump};
 
 use crate::command::shared::stored;
 use crate::command::shared::target::{checked, claim, tracing_failed};
 use crate::exit::{Classify as _, ExitStatus, Failure, FailureKind};
+use crate::input::distrust;
 use crate::options::{ListingFormat, Preemption, ProveOptions, Verbosity};
 use crate::output::to_stdout;
 use crate::session::Session;
@@ -33,17 +37,17 @@ const LEAST: f64 = 0.1;
 /// # Errors
 /// When darc itself failed.
 pub fn execute(options: ProveOptions) -> Result<ExitStatus, Failure> {
-    let (stored, _) = stored::read(&options.file)?;
+    let (stored, metadata) = stored::read(&options.file)?;
     let refuse =
         |why: String| Failure::message(FailureKind::File, format!("{:?}: {why}", options.file));
     let (mut modules, mut catalog) = (Modules::default(), Catalog::default());
     let params = restore::params(&stored).map_err(|error| refuse(error.to_string()))?;
-    let mut investigation = restored(&stored, params, &mut modules, &mut catalog)
-        .map_err(refuse)?;
-    let given = options.pid.or_else(|| of_results(&stored));
-    let given = given.ok_or_else(|| {
-        refuse("the process that they are of does not run any more; name one with -p".to_owned())
-    })?;
+    let mut investigation =
+        restored(&stored, params, &mut modules, &mut catalog).map_err(refuse)?;
+    let given = match options.pid {
+        Some(pid) => pid,
+        None => of_results(&stored, &metadata).map_err(refuse)?,
+    };
     let pid = checked(given, |note| warning::print(&note.to_string()))?;
     // Names are in the files that it has loaded.
     modules.refresh(pid).class(FailureKind::Lost)?;
@@ -71,9 +75,14 @@ pub fn execute(options: ProveOptions) -> Result<ExitStatus, Failure> {
         &mut investigation,
         &mut progress,
     )
-    .prove(limits, &suspects, &bounds(&options, since.rate()), |proof| {
-        proofs.push(proof);
-    })?;
+    .prove(
+        limits,
+        &suspects,
+        &bounds(&options, since.rate()),
+        |proof| {
+            proofs.push(proof);
+        },
+    )?;
     let naming = investigation.naming(&modules, &catalog);
     let entries = proofs
         .iter()
@@ -124,10 +133,33 @@ fn restored(
 }
 
 /// The process that the results are of, if it still runs the same program.
-fn of_results(stored: &Report) -> Option<i32> {
-    let pid = stored.target.pid?;
-    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-    (exe.as_os_str() == stored.target.exe.as_str()).then_some(pid)
+fn of_results(stored: &Report, file: &Metadata) -> Result<i32, String> {
+    if let Some(why) = distrust(file) {
+        return Err(format!(
+            "{why}, so the process in it is not taken; name it with -p, if that is what you want"
+        ));
+    }
+    let pid = stored
+        .target
+        .pid
+        .ok_or("it names no process; name one with -p")?;
+    let gone = format!("process {pid} is not any more what they are of; name one with -p");
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).map_err(|_| gone.clone())?;
+    let is_it = exe.as_os_str() == stored.target.exe.as_str() && began_before(pid, file);
+    is_it.then_some(pid).ok_or(gone)
+}
+
+/// Whether a process began before a file was written: a later one has been given the number of one that has ended.
+fn began_before(pid: i32, file: &Metadata) -> bool {
+    let age = || {
+        let process = procfs::process::Process::new(pid).ok()?;
+        let began = process.stat().ok()?.starttime / procfs::ticks_per_second();
+        let up = <procfs::Uptime as procfs::Current>::current().ok()?.uptime;
+        Some(up - began as f64)
+    };
+    let written = file.modified().ok().and_then(|at| at.elapsed().ok());
+    // The clock of processes' beginnings is that coarse.
+    matches!((age(), written), (Some(age), Some(written)) if age + 1.0 >= written.as_secs_f64())
 }
 
 fn bounds(options: &ProveOptions, clock: Hz) -> Bounds {
@@ -164,7 +196,9 @@ fn suspects(
                 cause.kind,
                 CauseKind::Function | CauseKind::Loop | CauseKind::Syscall
             );
-            let Some(&fnode) = cause.path.last().filter(|_| is_call) else {
+            // What is not known to be a cause needs no proof.
+            let has_ended = !matches!(cause.stop, Stop::StillDescending | Stop::Spread);
+            let Some(&fnode) = cause.path.last().filter(|_| is_call && has_ended) else {
                 continue;
             };
             let suspect = Suspect { peak, fnode };
@@ -190,11 +224,12 @@ fn named(
     peaks: &[u32],
 ) -> Result<Vec<Suspect>, String> {
     let ftree = investigation.analysis.ftree();
-    let mut found: Vec<(Option<FnodeId>, FnodeId)> = Vec::new();
+    let mut found: Vec<((Option<FnodeId>, Callee), FnodeId)> = Vec::new();
     for fnode in ftree.fnodes().filter(|fnode| fnode.parent.is_some()) {
         let is_it = is_called(&name_of(fnode.callee, naming), name);
-        if is_it && !found.iter().any(|&(parent, _)| parent == fnode.parent) {
-            found.push((fnode.parent, fnode.id));
+        let call = (fnode.parent, fnode.callee);
+        if is_it && !found.iter().any(|&(known, _)| known == call) {
+            found.push((call, fnode.id));
         }
     }
     let tests = peaks
@@ -224,10 +259,13 @@ fn entry(
     clock: Hz,
 ) -> ProofEntry {
     let ftree = investigation.analysis.ftree();
-    let names = ftree.path(proof.suspect.fnode).into_iter().map(|at| match at {
-        FnodeId::ROOT => naming.f0().name,
-        at => name_of(ftree.fnode(at).callee, naming),
-    });
+    let names = ftree
+        .path(proof.suspect.fnode)
+        .into_iter()
+        .map(|at| match at {
+            FnodeId::ROOT => naming.f0().name,
+            at => name_of(ftree.fnode(at).callee, naming),
+        });
     let entry = ProofEntry {
         peak: proof.suspect.peak,
         path: names.collect(),
@@ -246,8 +284,18 @@ fn entry(
             reason: Some(in_words(refusal)),
             ..entry
         },
-        Outcome::Tried { slope: None, .. } => ProofEntry {
+        Outcome::Tried {
+            slope: None,
+            added,
+            time,
+            ..
+        } => ProofEntry {
             verdict: Verdict::NotDecided,
+            reason: Some(format!(
+                "too few of these calls came in {}, or those of another peak cannot be told from them; delays took {} of the time",
+                clock.nanos(*time),
+                percent(added.0 as f64 / time.0.max(1) as f64)
+            )),
             ..entry
         },
         Outcome::Tried {
@@ -293,12 +341,19 @@ fn verdict(verdict: proof::Verdict) -> Verdict {
 fn in_words(refusal: &Refusal) -> String {
     match refusal {
         Refusal::NotCalled => {
-            "calls of this peak did not call it while darc was looking; --time looks longer"
-                .to_owned()
+            "no call of it was seen in calls of this peak; --time looks longer".to_owned()
         }
         Refusal::TooFew { expected, needed } => format!(
             "only {expected} calls of this peak with a delay can be expected within --time and --budget, and {needed} are needed"
         ),
+        Refusal::TooShort => {
+            "its calls are so short, or so many, that a delay in proportion would be shorter than can be made"
+                .to_owned()
+        }
+        Refusal::TooLong => {
+            "these calls are so long that there are too few spans of time to compare; --time and --budget allow more"
+                .to_owned()
+        }
         Refusal::Budget => {
             "it is called so often that a delay within --budget would not be seen".to_owned()
         }

@@ -1,5 +1,7 @@
 //! What would be gained without a cause.
 
+use std::ops::RangeInclusive;
+
 use darc_record::Ticks;
 
 /// Latencies of f0's ops as they are, and as they would be if the cause took no time and nothing else took its place.
@@ -13,13 +15,19 @@ pub struct Gain {
     pub without: Ticks,
 }
 
-/// The gain at some percentiles. Each op is its latency, and the time of the cause in it; `slope` is the part of a change of
-/// the cause's time that reaches the op. That it is the same for a change as large as all of its time is an assumption.
+/// With fewer ops above it a percentile is not told.
+const FEWEST_ABOVE: f64 = 10.0;
+
+/// The gain at some percentiles, if the slope is that of the ops with these latencies, and the others stay as they are. Each
+/// op is its latency, and the time of the cause in it; `slope` is the part of a change of the cause's time that reaches the
+/// op. That it is the same for a change as large as all of its time is an assumption.
 #[must_use]
-pub fn gain(ops: &[(Ticks, Ticks)], slope: f64, parts: &[f64]) -> Vec<Gain> {
-    if ops.is_empty() {
-        return Vec::new();
-    }
+pub fn gain(
+    ops: &[(Ticks, Ticks)],
+    latencies: &RangeInclusive<Ticks>,
+    slope: f64,
+    parts: &[f64],
+) -> Vec<Gain> {
     let slope = slope.clamp(0.0, 1.0);
     let sorted = |of: &dyn Fn(&(Ticks, Ticks)) -> Ticks| {
         let mut latencies: Vec<Ticks> = ops.iter().map(of).collect();
@@ -27,11 +35,15 @@ pub fn gain(ops: &[(Ticks, Ticks)], slope: f64, parts: &[f64]) -> Vec<Gain> {
         latencies
     };
     let now = sorted(&|op| op.0);
-    let without = sorted(&|&(latency, cause)| {
-        latency.saturating_sub(Ticks((slope * cause.0 as f64).round() as u64))
+    let without = sorted(&|&(latency, cause)| match latencies.contains(&latency) {
+        true => latency.saturating_sub(Ticks((slope * cause.0 as f64).round() as u64)),
+        false => latency,
     });
     let at = |part: f64| ((part * ops.len() as f64) as usize).min(ops.len() - 1);
-    let gains = parts.iter().map(|&part| Gain {
+    let told = parts
+        .iter()
+        .filter(|&part| ((1.0 - part) * ops.len() as f64).round() >= FEWEST_ABOVE);
+    let gains = told.map(|&part| Gain {
         part,
         now: now[at(part)],
         without: without[at(part)],

@@ -25,20 +25,26 @@ pub use plan::{Baseline, Design, Limits, Refusal, design};
 /// Below this many ops in either kind of span nothing is estimated.
 pub const FEWEST_OPS: usize = 20;
 /// Below this many spans of either kind nothing is estimated.
-pub const FEWEST_SPANS: usize = 6;
+pub const FEWEST_SPANS: usize = 10;
 /// So many resamplings: with them the standard error is known to a twentieth.
 const RESAMPLINGS: usize = 200;
 /// At most so many ops of either kind are looked at; more do not make the interval smaller, for spans differ.
-const MOST_OPS: usize = 2_000;
+const MOST_OPS: usize = 1_000;
 /// The standard error of a median of so few ops is known only so well: in 400 simulated experiments intervals wider by this
 /// factor held the slope as often as they should.
 const CAUTION: f64 = 1.2;
 /// What slopes are looked for in. One cannot be negative; estimates can.
 const SLOPES: RangeInclusive<f64> = -1.0..=3.0;
-/// How often the range of slopes is halved.
-const HALVINGS: u32 = 13;
+/// How far apart slopes are tried.
+const STEP: f64 = 0.125;
+/// How often what is between two of them is halved.
+const HALVINGS: u32 = 7;
 /// With an upper bound below this the calls are not on the path: at most a fifth of their time is.
-pub const NOT_ON_PATH: f64 = 0.2;
+const NOT_ON_PATH: f64 = 0.2;
+/// With a lower bound of this at least they are.
+const PROVEN: f64 = 0.5;
+/// With an upper bound below this they are for a part only.
+const PARTLY: f64 = 0.8;
 
 /// An op in which the cause was called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,9 +86,9 @@ pub struct Slope {
 pub enum Verdict {
     /// A delay of it makes ops longer, by half of the delay at least.
     Proven,
-    /// It makes them longer, but by less.
+    /// It makes them longer, but certainly not by all of it.
     Partly,
-    /// It does not make them longer.
+    /// It makes them longer by a fifth of the delay at most.
     NotOnPath,
     /// The interval does not tell.
     NotDecided,
@@ -94,16 +100,16 @@ impl Slope {
     pub fn verdict(&self) -> Verdict {
         match () {
             () if self.high < NOT_ON_PATH => Verdict::NotOnPath,
-            () if self.low <= 0.0 => Verdict::NotDecided,
-            () if self.at >= 0.5 => Verdict::Proven,
-            () => Verdict::Partly,
+            () if self.low >= PROVEN => Verdict::Proven,
+            () if self.low > 0.0 && self.high < PARTLY => Verdict::Partly,
+            () => Verdict::NotDecided,
         }
     }
 
     /// Whether more ops would hardly say more.
     #[must_use]
     pub fn is_decided(&self) -> bool {
-        self.verdict() != Verdict::NotDecided && self.high - self.low <= 0.5
+        self.verdict() != Verdict::NotDecided
     }
 }
 
@@ -132,15 +138,21 @@ pub fn slope(spans: &[Span], latencies: &RangeInclusive<Ticks>, risk: f64) -> Op
             estimate(&without, &with, latencies)
         })
         .collect();
-    let reach = CAUTION * normal_quantile(risk / 2.0) * deviation(&slopes)?;
-    let added: u64 = with.iter().map(|op| op.added.0).sum();
+    // Where many resamplings have no slope, there is none.
+    if 10 * slopes.len() < 9 * RESAMPLINGS {
+        return None;
+    }
+    let deviation = deviation(&slopes).filter(|&deviation| deviation > 0.0)?;
+    let freedom = both.without.len().min(both.with.len()) - 1;
+    let reach = CAUTION * student_quantile(risk / 2.0, freedom) * deviation;
+    let added = with.iter().fold(Ticks(0), |all, op| all + op.added);
     Some(Slope {
         at,
         low: at - reach,
         high: at + reach,
         without: without.len() as u64,
         with: with.len() as u64,
-        added: Ticks(added / with.len() as u64),
+        added: Ticks(added.0 / with.len() as u64),
     })
 }
 
@@ -209,34 +221,77 @@ fn normal_quantile(probability: f64) -> f64 {
     t - above / below
 }
 
-/// The slope at which both medians are equal.
+/// As [`normal_quantile`] for Student's distribution with so many degrees of freedom, some at least (the same, 26.7.5).
+fn student_quantile(probability: f64, freedom: usize) -> f64 {
+    let (z, freedom) = (normal_quantile(probability), freedom.max(1) as f64);
+    let once = (z.powi(3) + z) / 4.0;
+    let twice = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
+    z + once / freedom + twice / freedom.powi(2)
+}
+
+/// The slope at which both medians are equal; `None` where there is not exactly one.
+///
+/// Which ops are of the peak depends on the slope, so where another peak is near the medians may be equal for several.
 fn estimate(
     without: &[Delayed],
     with: &[Delayed],
     latencies: &RangeInclusive<Ticks>,
 ) -> Option<f64> {
-    let (first, last) = (latencies.start().0 as f64, latencies.end().0 as f64);
-    let median = |ops: &[Delayed], slope: f64| {
-        let less = ops
-            .iter()
-            .map(|op| op.latency.0 as f64 - slope * op.added.0 as f64);
-        let mut of_peak: Vec<f64> = less
-            .filter(|latency| (first..=last).contains(latency))
-            .collect();
-        let middle = of_peak.len() / 2;
-        (!of_peak.is_empty()).then(|| *of_peak.select_nth_unstable_by(middle, f64::total_cmp).1)
+    let expected = median(without, 0.0, latencies).ok()?;
+    let is_too_small = |slope: f64| match median(with, slope, latencies) {
+        Ok(median) => median > expected,
+        Err(side) => side == Side::Above,
     };
-    let expected = median(without, 0.0)?;
-    let (mut low, mut high) = (*SLOPES.start(), *SLOPES.end());
+    let at = |step: u32| SLOPES.start() + STEP * f64::from(step);
+    let steps = ((SLOPES.end() - SLOPES.start()) / STEP).round() as u32;
+    let small: Vec<bool> = (0..=steps).map(|step| is_too_small(at(step))).collect();
+    let last_small = small.iter().rposition(|&small| small)?;
+    let first_large = small.iter().position(|&small| !small)?;
+    // A step or two around it are a matter of single ops.
+    if last_small > first_large + 2 {
+        return None;
+    }
+    let (mut low, mut high) = (
+        at(first_large.saturating_sub(1) as u32),
+        at(last_small as u32 + 1),
+    );
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(low, high);
-        // With nothing left in the peak the slope is too large.
-        match median(with, middle) {
-            Some(median) if median > expected => low = middle,
-            _ => high = middle,
+        match is_too_small(middle) {
+            true => low = middle,
+            false => high = middle,
         }
     }
     Some(f64::midpoint(low, high))
+}
+
+/// Where ops lie that are not of a peak.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Above,
+    Below,
+}
+
+/// The median latency of the ops of a peak, each less its part of the delay; where none is of it, on which side more of them
+/// are.
+fn median(ops: &[Delayed], slope: f64, latencies: &RangeInclusive<Ticks>) -> Result<f64, Side> {
+    let (first, last) = (latencies.start().0 as f64, latencies.end().0 as f64);
+    let less = ops
+        .iter()
+        .map(|op| op.latency.0 as f64 - slope * op.added.0 as f64);
+    let mut of_peak: Vec<f64> = less
+        .clone()
+        .filter(|latency| (first..=last).contains(latency))
+        .collect();
+    if of_peak.is_empty() {
+        let above = less.filter(|&latency| latency > last).count();
+        return Err(match 2 * above > ops.len() {
+            true => Side::Above,
+            false => Side::Below,
+        });
+    }
+    let middle = of_peak.len() / 2;
+    Ok(*of_peak.select_nth_unstable_by(middle, f64::total_cmp).1)
 }
 
 /// Random numbers (Marsaglia's xorshift, Journal of Statistical Software 8, 2003): the same ones each time, so that the same

@@ -2,7 +2,7 @@
 
 use darc_record::{Hz, Ticks};
 
-use super::{FEWEST_OPS, Random};
+use super::{FEWEST_OPS, FEWEST_SPANS, Random};
 
 /// An op becomes longer by this part of its latency where calls are delayed, and by twice that in some spans.
 const PART: f64 = 0.1;
@@ -12,8 +12,14 @@ const MOST: f64 = 0.33;
 const LEAST: f64 = 0.05;
 /// A span is so many times as long as an op of the peak, so that most ops are in one span alone.
 const OPS_A_SPAN: u64 = 12;
+/// And so many times as long as nearly all of them with their delays.
+const LONGEST_A_SPAN: u64 = 3;
 /// The shortest span, in parts of a second: changing the delay takes some microseconds.
 const SHORTEST: u64 = 50;
+/// The longest, in seconds: so long delays may go on at most when nobody is there any more to end them.
+const LONGEST: u64 = 2;
+/// A shorter delay, in cycles, is not what it is taken for: the loop that reads the clock takes up to 250.
+const FINEST: f64 = 2_500.0;
 
 /// What is known of the ops of a peak that call the cause, before anything is delayed.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -26,6 +32,8 @@ pub struct Baseline {
     pub others: u64,
     /// The median latency of those that did.
     pub latency: Ticks,
+    /// The latency that nearly all of them are below.
+    pub longest: Ticks,
     /// The mean number of calls of the cause in them.
     pub calls: f64,
     /// All calls of the cause in all ops, whatever the peak.
@@ -54,6 +62,8 @@ pub struct Design {
     pub part: f64,
     /// The shortest span; each is up to twice as long.
     pub span: Ticks,
+    /// The latency that nearly all ops are below without a delay.
+    pub longest: Ticks,
 }
 
 /// Why no delay can tell within the limits.
@@ -70,6 +80,10 @@ pub enum Refusal {
     },
     /// A delay as small as the budget allows would not be seen.
     Budget,
+    /// Its calls are so short, or so many, that a fitting delay would be shorter than the clock can tell.
+    TooShort,
+    /// The ops are so long that there are too few spans of time to compare.
+    TooLong,
 }
 
 /// Designs the experiment.
@@ -95,8 +109,18 @@ pub fn design(baseline: &Baseline, limits: &Limits) -> Result<Design, Refusal> {
     if delay * calls < baseline.latency.0 as f64 * PART / 8.0 {
         return Err(Refusal::Budget);
     }
-    let shortest = Ticks(limits.clock.get() / SHORTEST);
-    let span = Ticks(baseline.latency.0 * OPS_A_SPAN).max(shortest);
+    if delay < FINEST {
+        return Err(Refusal::TooShort);
+    }
+    let second = limits.clock.get();
+    let longest = baseline.longest + Ticks((2.0 * delay * calls) as u64);
+    let span = Ticks(baseline.latency.0.saturating_mul(OPS_A_SPAN))
+        .max(Ticks(longest.0.saturating_mul(LONGEST_A_SPAN)))
+        .max(Ticks(second / SHORTEST));
+    let spans = limits.time.0 as f64 / (1.5 * span.0 as f64);
+    if span.0 > second.saturating_mul(LONGEST) / 2 || spans * 2.0 * part < FEWEST_SPANS as f64 {
+        return Err(Refusal::TooLong);
+    }
     let share = limits.time.0 as f64 / baseline.time.0.max(1) as f64;
     let expected = (baseline.ops as f64 * share * 2.0 * part) as u64;
     let needed = 2 * FEWEST_OPS as u64;
@@ -106,11 +130,20 @@ pub fn design(baseline: &Baseline, limits: &Limits) -> Result<Design, Refusal> {
             delay: Ticks(delay as u64),
             part,
             span,
+            longest: baseline.longest,
         }),
     }
 }
 
 impl Design {
+    /// Whether an op with so many calls of the cause that begins so long before the end of a span is compared: whether it was
+    /// delayed makes no difference to that.
+    #[must_use]
+    pub fn fits(&self, calls: u64, left: Ticks) -> bool {
+        let delays = Ticks(calls.saturating_mul(2 * self.delay.0));
+        self.longest + delays <= left
+    }
+
     /// What calls are delayed by in the next span, and how long that is.
     pub fn next(&self, random: &mut Random) -> (Ticks, Ticks) {
         let draw = random.part();

@@ -82,6 +82,49 @@ fn too_few_ops_say_nothing() {
     assert_eq!(slope(&spans(program, 1, 100, 10), &other, 0.05), None);
 }
 
+/// Spans of ops of which the part `lower` takes `below`, and the others `base`, one to twenty parts in a thousand more.
+fn two_latencies(below: f64, base: f64, lower: f64, slope: f64) -> Vec<Span> {
+    let mut random = Random(77);
+    let span = |_| {
+        let delay = Ticks([0, 0, base as u64 / 10, base as u64 / 5][random.below(4)]);
+        let op = |_| {
+            let of = if random.part() < lower { below } else { base };
+            let latency = of * (1.0 + 0.02 * random.part()) + slope * delay.0 as f64;
+            Delayed {
+                latency: Ticks(latency as u64),
+                added: delay,
+            }
+        };
+        Span {
+            delay,
+            ops: (0..12).map(op).collect(),
+        }
+    };
+    (0..120).map(span).collect()
+}
+
+#[test]
+fn a_peak_that_is_narrower_than_the_delays_has_its_slope() {
+    let spans = two_latencies(1e5, 1e5, 0.0, 0.97);
+    let found = slope(&spans, &(Ticks(98_000)..=Ticks(105_000)), 0.05).unwrap();
+    assert!((found.at - 0.97).abs() < 0.05, "{found:?}");
+    assert_eq!(found.verdict(), Verdict::Proven);
+}
+
+#[test]
+fn a_larger_peak_just_below_makes_no_wrong_slope() {
+    for truth in [0.0, 0.8, 0.97] {
+        let spans = two_latencies(0.8e5, 1e5, 0.7, truth);
+        let found = slope(&spans, &(Ticks(90_000)..=Ticks(130_000)), 0.05);
+        let is_wrong = |found: Slope| match found.verdict() {
+            Verdict::NotOnPath => truth > 0.2,
+            Verdict::Proven => truth < 0.5,
+            Verdict::Partly | Verdict::NotDecided => false,
+        };
+        assert!(!found.is_some_and(is_wrong), "{truth}: {found:?}");
+    }
+}
+
 #[test]
 fn a_verdict_follows_from_the_interval() {
     let slope = |low, at, high| Slope {
@@ -94,9 +137,11 @@ fn a_verdict_follows_from_the_interval() {
     };
     assert_eq!(slope(0.9, 1.0, 1.1).verdict(), Verdict::Proven);
     assert_eq!(slope(0.1, 0.3, 0.4).verdict(), Verdict::Partly);
+    assert_eq!(slope(0.1, 0.9, 1.4).verdict(), Verdict::NotDecided);
     assert_eq!(slope(-0.1, 0.0, 0.1).verdict(), Verdict::NotOnPath);
     assert_eq!(slope(-0.5, 0.9, 2.0).verdict(), Verdict::NotDecided);
     assert!(!slope(0.1, 0.9, 2.0).is_decided());
+    assert!(slope(0.9, 1.0, 1.1).is_decided());
 }
 
 fn limits() -> Limits {
@@ -113,6 +158,7 @@ const BASELINE: Baseline = Baseline {
     ops: 500,
     others: 0,
     latency: Ticks(1_000_000),
+    longest: Ticks(1_500_000),
     calls: 2.0,
     all_calls: 1_000,
 };
@@ -156,12 +202,24 @@ fn what_cannot_tell_is_refused_before_it_begins() {
 #[test]
 fn the_gain_is_what_the_cause_takes_on_the_path() {
     let ops: Vec<_> = (0..100)
-        .map(|index| (Ticks(1_000 + index), Ticks(if index < 95 { 0 } else { 800 })))
+        .map(|index| {
+            (
+                Ticks(1_000 + index),
+                Ticks(if index < 95 { 0 } else { 800 }),
+            )
+        })
         .collect();
-    let gains = gain(&ops, 1.0, &[0.5, 0.99]);
+    let all = Ticks(0)..=Ticks(5_000);
+    // Above the 99th percentile there is one op, which says nothing.
+    let gains = gain(&ops, &all, 1.0, &[0.5, 0.9, 0.99]);
+    assert_eq!(gains.len(), 2);
     assert_eq!(gains[0].now, Ticks(1_050));
-    assert_eq!(gains[1].now, Ticks(1_099));
-    assert!(gains[1].without < Ticks(1_099), "{gains:?}");
-    assert_eq!(gain(&ops, 0.0, &[0.99])[0].without, Ticks(1_099));
-    assert_eq!(gain(&[], 1.0, &[0.99]), vec![]);
+    assert_eq!(
+        (gains[1].now, gains[1].without),
+        (Ticks(1_090), Ticks(1_085))
+    );
+    assert_eq!(gain(&ops, &all, 0.0, &[0.9])[0].without, Ticks(1_090));
+    let others = Ticks(0)..=Ticks(500);
+    assert_eq!(gain(&ops, &others, 1.0, &[0.9])[0].without, Ticks(1_090));
+    assert_eq!(gain(&[], &all, 1.0, &[0.99]), vec![]);
 }

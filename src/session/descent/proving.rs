@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use darc_analysis::proof::{
-    self, Baseline, Delayed, Gain, Limits as Bounds, Random, Refusal, Slope, Span,
+    self, Baseline, Delayed, Design, Gain, Limits as Bounds, Random, Refusal, Slope, Span,
 };
 use darc_analysis::{Callee, Ticks};
 use darc_process::{Ending, Event, Libraries, Limits, ProcessError};
@@ -24,8 +24,8 @@ const BASELINE: u64 = 10;
 const LOOKS: [f64; 3] = [0.25, 0.5, 1.0];
 /// So many ops are kept.
 const MOST_OPS: usize = 400_000;
-/// At most this part of a span is too near its end for an op of the peak to begin in.
-const NEAR_END: u64 = 2;
+/// The part of a peak's ops that is nearly all.
+const NEARLY_ALL: f64 = 0.98;
 /// The percentiles whose gain is told.
 pub const PARTS: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
 
@@ -88,30 +88,62 @@ struct Toggled {
     delay: Ticks,
 }
 
-/// Takes the ops.
+/// The calls of a test.
+struct Calls {
+    /// Those that are measured.
+    needed: BTreeSet<FnodeId>,
+    /// Those of the cause among them.
+    cause: Vec<FnodeId>,
+}
+
+/// What was seen of ops since something began.
+#[derive(Default)]
+struct Record {
+    seen: Vec<Seen>,
+    /// Calls of the cause in all ops, also in those that are not kept.
+    calls: u64,
+    /// What these were delayed by.
+    added: Ticks,
+}
+
+/// Takes the ops that began after some moment.
 struct Trying<'a> {
     cause: &'a [FnodeId],
-    seen: &'a mut Vec<Seen>,
+    since: Tsc,
+    spans: &'a [Toggled],
+    record: &'a mut Record,
+}
+
+/// The span that a moment is in.
+fn span_at(spans: &[Toggled], at: Tsc) -> Option<usize> {
+    let index = spans.partition_point(|span| span.end < at);
+    (spans.get(index)?.start <= at).then_some(index)
 }
 
 impl Sink for Trying<'_> {
     fn op(&mut self, op: Op) {
-        if self.seen.len() >= MOST_OPS {
+        if op.start < self.since {
             return;
         }
         let of_cause = |touched: &&Touched| self.cause.contains(&touched.fnode);
         let (mut calls, mut cause) = (0, Ticks(0));
         for touched in op.touched.iter().filter(of_cause) {
-            calls += touched.count;
+            calls = u64::saturating_add(calls, touched.count);
             cause = cause + touched.sum;
         }
-        self.seen.push(Seen {
-            start: op.start,
-            end: op.end,
-            latency: op.latency,
-            calls,
-            cause,
-        });
+        let delay = span_at(self.spans, op.start).map_or(0, |index| self.spans[index].delay.0);
+        let record = &mut *self.record;
+        record.calls = record.calls.saturating_add(calls);
+        record.added = record.added + Ticks(calls.saturating_mul(delay));
+        if record.seen.len() < MOST_OPS {
+            record.seen.push(Seen {
+                start: op.start,
+                end: op.end,
+                latency: op.latency,
+                calls,
+                cause,
+            });
+        }
     }
 
     fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
@@ -143,15 +175,20 @@ impl Session<'_> {
                     "f0 is not loaded in this process".to_owned(),
                 ));
             }
+            let risk = proof::risk(suspects.len(), LOOKS.len());
+            let mut ended = None;
             for &suspect in suspects {
-                let risk = proof::risk(suspects.len(), LOOKS.len());
-                let (outcome, ending) = session.test(suspect, limits, bounds, risk)?;
+                let outcome = match ended {
+                    Some(ending) => untried(ending),
+                    None => {
+                        let (outcome, ending) = session.test(suspect, limits, bounds, risk)?;
+                        ended = ending;
+                        outcome
+                    }
+                };
                 tell(Proof { suspect, outcome });
-                if let Some(ending) = ending {
-                    return Ok(ending);
-                }
             }
-            Ok(Ending::Finished)
+            Ok(ended.unwrap_or(Ending::Finished))
         })
     }
 
@@ -163,8 +200,8 @@ impl Session<'_> {
         bounds: &Bounds,
         risk: f64,
     ) -> Result<(Outcome, Option<Ending>), ProcessError> {
-        let cause = match self.measure_path_to(suspect.fnode)? {
-            Ok(cause) => cause,
+        let Calls { needed, cause } = match self.measure_path_to(suspect.fnode)? {
+            Ok(calls) => calls,
             Err(why) => return Ok((Outcome::NotTestable(why), None)),
         };
         let Some(latencies) = self.latencies_of(suspect.peak) else {
@@ -173,9 +210,11 @@ impl Session<'_> {
         };
         let mut test = Test {
             session: self,
+            needed,
             cause,
             latencies,
-            seen: Vec::new(),
+            since: Tsc(0),
+            record: Record::default(),
             spans: Vec::new(),
             random: Random(darc_tracer::tsc().0 | 1),
         };
@@ -186,11 +225,8 @@ impl Session<'_> {
     }
 
     /// Has the calls on the path from f0 to an fnode measured. The calls of the same function at the same level are one
-    /// cause: all of their fnodes, or why they cannot be measured.
-    fn measure_path_to(
-        &mut self,
-        fnode: FnodeId,
-    ) -> Result<Result<Vec<FnodeId>, String>, ProcessError> {
+    /// cause. Why they cannot be measured, where that is so.
+    fn measure_path_to(&mut self, fnode: FnodeId) -> Result<Result<Calls, String>, ProcessError> {
         let ftree = self.investigation.analysis.ftree();
         let path = ftree.path(fnode);
         let Some(parent) = ftree.fnode(fnode).parent else {
@@ -202,6 +238,9 @@ impl Session<'_> {
         let callee = ftree.fnode(fnode).callee;
         if let Callee::Absence(_) = callee {
             return Ok(Err("it is no call, so it cannot be made longer".to_owned()));
+        }
+        if let Callee::Unknown | Callee::Syscall(None) = callee {
+            return Ok(Err("which function it is was not seen".to_owned()));
         }
         for &at in &path[..path.len() - 1] {
             match self.investigation.expand(at, &self.process, self.catalog) {
@@ -217,23 +256,22 @@ impl Session<'_> {
         }
         let ftree = self.investigation.analysis.ftree();
         let alike = ftree.fnode(parent).children.iter().copied();
-        let alike = alike.filter(|&at| match callee {
-            Callee::Unknown | Callee::Syscall(None) => at == fnode,
-            known => ftree.fnode(at).callee == known,
-        });
-        let cause: Vec<FnodeId> = alike.collect();
+        let mut cause: Vec<FnodeId> = alike
+            .filter(|&at| ftree.fnode(at).callee == callee)
+            .collect();
         let needed: BTreeSet<FnodeId> = path[1..].iter().chain(&cause).copied().collect();
-        // Every op is looked at, and percentiles are of all of them.
+        // Percentiles are of the ops of all peaks.
         self.process.engine_mut().set_filter(&[]);
         let refused = self.instrument_only(needed.iter().copied())?;
         let ftree = self.investigation.analysis.ftree();
-        let of_path = |at: &&FnodeId| {
-            let site = ftree.fnode(**at).site;
-            site.is_some_and(|site| refused.contains(&site))
+        let can_carry = |at: FnodeId| {
+            let site = ftree.fnode(at).site;
+            site.is_some_and(|site| !refused.contains(&site))
         };
-        Ok(match path[1..].iter().find(of_path) {
-            Some(_) => Err("a call on the path to it can carry no probe".to_owned()),
-            None => Ok(cause),
+        cause.retain(|&at| can_carry(at));
+        Ok(match path[1..].iter().all(|&at| can_carry(at)) {
+            false => Err("a call on the path to it can carry no probe".to_owned()),
+            true => Ok(Calls { needed, cause }),
         })
     }
 
@@ -250,11 +288,15 @@ impl Session<'_> {
 /// A test in progress.
 struct Test<'s, 'a> {
     session: &'s mut Session<'a>,
+    /// The calls that are measured.
+    needed: BTreeSet<FnodeId>,
     /// The calls that are delayed.
     cause: Vec<FnodeId>,
     /// Those of the peak's ops.
     latencies: RangeInclusive<Ticks>,
-    seen: Vec<Seen>,
+    /// When the ops begin that are looked at.
+    since: Tsc,
+    record: Record,
     spans: Vec<Toggled>,
     random: Random,
 }
@@ -266,11 +308,10 @@ impl Test<'_, '_> {
         bounds: &Bounds,
         risk: f64,
     ) -> Result<(Outcome, Option<Ending>), ProcessError> {
-        let began = darc_tracer::tsc();
         let time = Ticks(bounds.time.0 / BASELINE);
-        if let Some(ending) = self.until(Tsc(began.0 + time.0), limits)? {
-            let why = format!("it was not tried: {}", in_words(ending));
-            return Ok((Outcome::NotTestable(why), Some(ending)));
+        self.since = darc_tracer::tsc();
+        if let Some(ending) = self.until(Tsc(self.since.0 + time.0), limits)? {
+            return Ok((untried(ending), Some(ending)));
         }
         let baseline = self.baseline(time);
         tracing::debug!(target: "prove", ?baseline, "looked at ops without delays");
@@ -279,61 +320,87 @@ impl Test<'_, '_> {
             Err(why) => return Ok((Outcome::Refused(why), None)),
         };
         tracing::debug!(target: "prove", ?design, "designed");
-        let gains: Vec<(Ticks, Ticks)> =
-            self.seen.iter().map(|op| (op.latency, op.cause)).collect();
-        self.seen.clear();
-        let began = darc_tracer::tsc();
-        let mut looks = LOOKS.iter().peekable();
-        let mut ending = None;
-        let mut slope = None;
-        while let Some(part) = looks.peek() {
-            let look_at = began.0 + (*part * bounds.time.0 as f64) as u64;
-            if ending.is_none() && darc_tracer::tsc().0 < look_at {
-                let (delay, length) = design.next(&mut self.random);
-                ending = self.span(delay, length, limits)?;
-                continue;
-            }
-            looks.next();
-            slope = proof::slope(&self.sorted(), &self.latencies, risk);
-            tracing::debug!(target: "prove", ?slope, spans = self.spans.len(), ops = self.seen.len(), "looked");
-            if ending.is_some() || slope.is_some_and(|slope| slope.is_decided()) {
-                break;
-            }
-        }
+        let before = std::mem::take(&mut self.record).seen;
+        let (slope, ending) = self.try_delays(&design, limits, bounds, risk)?;
+        let gains: Vec<_> = before.iter().map(|op| (op.latency, op.cause)).collect();
         let reaches = slope.map_or(0.0, |slope| slope.at);
         let outcome = Outcome::Tried {
             delay: design.delay,
             slope,
-            gain: proof::gain(&gains, reaches, &PARTS),
-            added: self.added(),
-            time: darc_tracer::tsc() - began,
+            gain: proof::gain(&gains, &self.latencies, reaches, &PARTS),
+            added: self.record.added,
+            time: darc_tracer::tsc() - self.since,
         };
         Ok((outcome, ending))
+    }
+
+    /// Delays calls in some spans and not in others, until that decides, or the time is over.
+    fn try_delays(
+        &mut self,
+        design: &Design,
+        limits: Limits<'_>,
+        bounds: &Bounds,
+        risk: f64,
+    ) -> Result<(Option<Slope>, Option<Ending>), ProcessError> {
+        self.since = darc_tracer::tsc();
+        for part in LOOKS {
+            let look_at = Tsc(self.since.0 + (part * bounds.time.0 as f64) as u64);
+            let mut ending = None;
+            while ending.is_none()
+                && darc_tracer::tsc() < look_at
+                && self.record.seen.len() < MOST_OPS
+            {
+                ending = self.span(design, bounds.budget, limits)?;
+            }
+            let slope = proof::slope(&self.sorted(design), &self.latencies, risk);
+            let spans = self.spans.len();
+            tracing::debug!(target: "prove", ?slope, spans, ops = self.record.seen.len(), "looked");
+            let is_over = ending.is_some() || part == 1.0;
+            if is_over || slope.is_some_and(|slope| slope.is_decided()) {
+                return Ok((slope, ending));
+            }
+        }
+        Ok((None, None))
     }
 
     /// Lets the target run until the clock reads `end`.
     fn until(&mut self, end: Tsc, limits: Limits<'_>) -> Result<Option<Ending>, ProcessError> {
         while darc_tracer::tsc() < end {
-            let (cause, seen) = (&self.cause, &mut self.seen);
-            let event = self.session.process.poll(limits, |engine, _| {
-                engine.poll(SLICE, &mut Trying { cause, seen })
-            })?;
+            let mut sink = Trying {
+                cause: &self.cause,
+                since: self.since,
+                spans: &self.spans,
+                record: &mut self.record,
+            };
+            let process = &mut self.session.process;
+            let event = process.poll(limits, |engine, _| engine.poll(SLICE, &mut sink))?;
             match event {
                 Event::Ended(ending) => return Ok(Some(ending)),
-                Event::CodeChanged => self.session.look_at_libraries()?,
+                Event::CodeChanged => {
+                    self.session.look_at_libraries()?;
+                    let needed = self.needed.iter().copied();
+                    self.session.instrument_only(needed)?;
+                }
                 Event::Nothing => {}
             }
         }
         Ok(None)
     }
 
+    /// One span. While delays have taken more than they may, it is one without.
     fn span(
         &mut self,
-        delay: Ticks,
-        length: Ticks,
+        design: &Design,
+        budget: f64,
         limits: Limits<'_>,
     ) -> Result<Option<Ending>, ProcessError> {
-        let end = Tsc(darc_tracer::tsc().0 + length.0);
+        let (mut delay, length) = design.next(&mut self.random);
+        let now = darc_tracer::tsc();
+        let allowed = budget * ((now - self.since).0 + length.0) as f64;
+        if self.record.added.0 as f64 > allowed {
+            delay = Ticks(0);
+        }
+        let end = Tsc(now.0 + length.0);
         self.delay(delay, end)?;
         self.spans.push(Toggled {
             start: darc_tracer::tsc(),
@@ -352,58 +419,52 @@ impl Test<'_, '_> {
 
     fn baseline(&self, time: Ticks) -> Baseline {
         let of_peak = |op: &&Seen| self.latencies.contains(&op.latency);
-        let ops = self.seen.iter().filter(of_peak);
+        let ops = self.record.seen.iter().filter(of_peak);
         let (callers, others): (Vec<&Seen>, Vec<&Seen>) = ops.partition(|op| op.calls > 0);
         let mut latencies: Vec<Ticks> = callers.iter().map(|op| op.latency).collect();
         latencies.sort_unstable();
-        let calls: u64 = callers.iter().map(|op| op.calls).sum();
+        let at = |part: f64| {
+            let index = (part * latencies.len() as f64) as usize;
+            latencies.get(index).copied().unwrap_or_default()
+        };
+        let calls: f64 = callers.iter().map(|op| op.calls as f64).sum();
         Baseline {
             time,
             ops: callers.len() as u64,
             others: others.len() as u64,
-            latency: latencies.get(latencies.len() / 2).copied().unwrap_or_default(),
-            calls: calls as f64 / callers.len().max(1) as f64,
-            all_calls: self.seen.iter().map(|op| op.calls).sum(),
+            latency: at(0.5),
+            longest: at(NEARLY_ALL),
+            calls: calls / callers.len().max(1) as f64,
+            all_calls: self.record.calls,
         }
     }
 
-    /// The span that a moment is in.
-    fn span_at(&self, at: Tsc) -> Option<usize> {
-        let index = self.spans.partition_point(|span| span.end < at);
-        let span = self.spans.get(index)?;
-        (span.start <= at).then_some(index)
-    }
-
-    /// The spans with the ops that belong to them: those that began so early in one that all of an op of the peak fits.
-    fn sorted(&self) -> Vec<Span> {
+    /// The spans with the ops that belong to them.
+    fn sorted(&self, design: &Design) -> Vec<Span> {
         let empty = |span: &Toggled| Span {
             delay: span.delay,
             ops: Vec::new(),
         };
         let mut sorted: Vec<Span> = self.spans.iter().map(empty).collect();
-        for op in self.seen.iter().filter(|op| op.calls > 0) {
-            let Some(index) = self.span_at(op.start) else {
+        for op in self.record.seen.iter().filter(|op| op.calls > 0) {
+            let Some(index) = span_at(&self.spans, op.start) else {
                 continue;
             };
             let span = self.spans[index];
-            let near = Ticks(self.latencies.end().0 + 4 * span.delay.0);
-            let near = near.min(Ticks((span.end - span.start).0 / NEAR_END));
-            if op.start.0 + near.0 <= span.end.0 && op.end <= span.end {
+            if op.end <= span.end && design.fits(op.calls, span.end - op.start) {
                 sorted[index].ops.push(Delayed {
                     latency: op.latency,
-                    added: Ticks(op.calls * span.delay.0),
+                    added: Ticks(op.calls.saturating_mul(span.delay.0)),
                 });
             }
         }
         sorted
     }
+}
 
-    /// All delays of ops that were recorded.
-    fn added(&self) -> Ticks {
-        let delay_at = |at| self.span_at(at).map_or(0, |index| self.spans[index].delay.0);
-        let added = self.seen.iter().map(|op| op.calls * delay_at(op.start));
-        Ticks(added.sum())
-    }
+/// What is not tried, since something has ended all of it.
+fn untried(ending: Ending) -> Outcome {
+    Outcome::NotTestable(format!("it was not tried: {}", in_words(ending)))
 }
 
 fn in_words(ending: Ending) -> &'static str {

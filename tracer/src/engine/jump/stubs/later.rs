@@ -103,15 +103,15 @@ impl Builder<'_> {
                 let mut spin = a.create_label();
                 a.set_label(&mut at)?;
                 a.mov(rsi, rax)?;
-                a.mov(rdi, qword_ptr(rsi + descriptor::DELAY as i32))?;
                 tsc(a)?;
-                // Whoever wanted the delay may have been killed since.
-                a.cmp(rax, qword_ptr(rsi + descriptor::UNTIL as i32))?;
-                a.jae(back)?;
-                a.add(rdi, rax)?;
+                a.mov(rdi, rax)?;
+                a.add(rdi, qword_ptr(rsi + descriptor::DELAY as i32))?;
                 a.set_label(&mut spin)?;
                 a.pause()?;
                 tsc(a)?;
+                // Whoever wanted the delay may have been killed since, or want it no more.
+                a.cmp(rax, qword_ptr(rsi + descriptor::UNTIL as i32))?;
+                a.jae(back)?;
                 a.cmp(rax, rdi)?;
                 a.jb(spin)?;
                 a.jmp(back)
