@@ -324,6 +324,7 @@ fn root_cause(
         share_of_ops: cause.share_of_ops,
         share_of_time: cause.share,
         known_from: cause.known_from,
+        blocked: cause.blocked,
         unmeasured: cause
             .path
             .last()
@@ -584,6 +585,8 @@ fn fnode_peak(fnode: &Fnode, record: &PeakRecord) -> FnodePeak {
         count: record.stats.count,
         self_time: record.own.time.0,
         loop_time: record.loop_time.0,
+        self_seen: record.own_seen.0,
+        self_blocked: record.own_blocked.0,
         decision: (record.decision_ops > 0).then_some(DecisionSums {
             time: record.whole.time.0,
             squares: record.whole.squares,

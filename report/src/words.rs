@@ -256,7 +256,7 @@ pub(super) fn in_words(cause: &RootCauseEntry, peak: &PeakEntry) -> String {
         }
         _ => what,
     };
-    match blocked(cause, peak) {
+    match blocked(cause) {
         Some(share) => format!(
             "{known}, but its thread was blocked for {} of that, in a call that was not measured",
             percent(share)
@@ -278,12 +278,8 @@ const NEARLY_ALL: f64 = 0.9;
 
 /// The part of the time of a function, said to take it itself, in which its thread waited; nothing where it did not for
 /// most of it.
-pub(super) fn blocked(cause: &RootCauseEntry, peak: &PeakEntry) -> Option<f64> {
-    let is_own = matches!(cause.kind, Kind::Function | Kind::Loop);
-    let (waits, all) = (cause.waits.as_ref()?, peak.off_cpu.as_ref()?);
-    let own = all.time as f64 * cause.share_of_time;
-    let share = waits.blocked.saturating_add(waits.runnable) as f64 / own.max(1.0);
-    (is_own && own > 0.0 && share > MOST_BLOCKED).then_some(share.min(1.0))
+pub(super) fn blocked(cause: &RootCauseEntry) -> Option<f64> {
+    cause.blocked.filter(|&share| share > MOST_BLOCKED)
 }
 
 /// A function that takes the time itself does not wait for longer than this part of it.

@@ -138,6 +138,7 @@ impl Analysis {
         record.decision_ops = 0;
         (record.whole, record.own) = (Part::NOTHING, Part::NOTHING);
         record.loop_time = Ticks(0);
+        (record.own_seen, record.own_blocked) = (Ticks(0), Ticks(0));
     }
 
     /// The ops in which other portions of the parent's calls were measured say nothing about a call that is new. What is

@@ -24,9 +24,13 @@ pub(crate) struct Sample {
     whole: Part,
     own: Part,
     loop_time: Ticks,
+    own_seen: Ticks,
+    own_blocked: Ticks,
     /// For each callee its part, and which maxcount belonged to other decisions.
     callees: Vec<(FnodeId, Part, u64)>,
     parts: Vec<(Option<FnodeId>, Estimate)>,
+    /// One of its causes is none.
+    is_refuted: bool,
 }
 
 impl Analysis {
@@ -71,6 +75,7 @@ impl Analysis {
             return;
         };
         let parts = self.parts(id, peak);
+        let is_refuted = self.forget_bursts(id, peak);
         let mut callees = Vec::new();
         for child in self.ftree.fnode(id).children.clone() {
             let record = self.ftree.fnode_mut(child).record_mut(peak);
@@ -85,11 +90,27 @@ impl Analysis {
             whole: std::mem::take(&mut record.whole),
             own: std::mem::take(&mut record.own),
             loop_time: std::mem::take(&mut record.loop_time),
+            own_seen: std::mem::take(&mut record.own_seen),
+            own_blocked: std::mem::take(&mut record.own_blocked),
             callees,
             parts,
+            is_refuted,
         };
         self.checks.insert((id, peak), sample);
         self.begin_path(id, peak);
+    }
+
+    /// Time away that is hardly any in all ops is no cause any more. Whether it was one.
+    fn forget_bursts(&mut self, id: FnodeId, peak: u32) -> bool {
+        let children = self.ftree.fnode(id).children.clone().into_iter();
+        let bursts = children.filter(|&child| {
+            self.ftree.fnode(child).record(peak).is_chosen() && self.is_small_in_all(child, peak)
+        });
+        let bursts: Vec<FnodeId> = bursts.collect();
+        for &child in &bursts {
+            self.set_state(child, peak, PathState::NotChosen);
+        }
+        !bursts.is_empty()
     }
 
     /// Ends the check of an fnode that has seen enough ops for it. Whether it has one.
@@ -104,10 +125,11 @@ impl Analysis {
             let mut before = sample.parts.iter();
             before.find(|(known, _)| known == part).map(|it| it.1)
         };
-        let differs = later.iter().any(|(part, now)| match before(part) {
-            Some(before) => now.time.differs(&before.time),
-            None => now.time.low >= LEAST,
-        });
+        let differs = sample.is_refuted
+            || later.iter().any(|(part, now)| match before(part) {
+                Some(before) => now.time.differs(&before.time),
+                None => now.time.low >= LEAST,
+            });
         let outcome = sample.outcome;
         tracing::debug!(target: "descent", fnode = id.0, peak, ?later, differs, "held against later ops");
         self.pool(id, peak);
@@ -138,6 +160,8 @@ impl Analysis {
         record.whole.include(&sample.whole);
         record.own.include(&sample.own);
         record.loop_time = record.loop_time + sample.loop_time;
+        record.own_seen = record.own_seen + sample.own_seen;
+        record.own_blocked = record.own_blocked + sample.own_blocked;
         Some(sample.outcome)
     }
 }

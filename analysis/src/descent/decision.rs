@@ -75,6 +75,10 @@ impl Analysis {
             return Contribution::Unresolved;
         };
         self.add_shares(peak, &call, &shares);
+        // Of several calls it is known for the longest alone how it waited.
+        if call.count == 1 && by_site.calls == by_site.callees.len() as u64 {
+            self.add_waiting(peak, call.fnode, shares.own);
+        }
         let record = self.ftree.fnode_mut(call.fnode).record_mut(peak);
         if contributors.own {
             record.self_maxcount = record.self_maxcount.saturating_add(1);
@@ -111,6 +115,15 @@ impl Analysis {
         for &(callee, time) in &shares.callees {
             let record = self.ftree.fnode_mut(callee).record_mut(peak);
             record.part.add(time, call.sum);
+        }
+    }
+
+    /// Adds how an fnode's own time in the op at hand was spent.
+    fn add_waiting(&mut self, peak: u32, fnode: FnodeId, own: Ticks) {
+        if let Some(blocked) = self.blocked_in(fnode) {
+            let record = self.ftree.fnode_mut(fnode).record_mut(peak);
+            record.own_seen = record.own_seen + own;
+            record.own_blocked = record.own_blocked + blocked.min(own);
         }
     }
 
@@ -211,7 +224,12 @@ impl Analysis {
             Named::Causes(named) => (false, named),
         };
         let causes = parts.iter().zip(named).filter(|&(_, is_cause)| is_cause);
-        let causes: Vec<Option<FnodeId>> = causes.map(|((part, _), _)| *part).collect();
+        let causes = causes.map(|((part, _), _)| *part);
+        let is_burst =
+            |part: &Option<FnodeId>| part.is_some_and(|at| self.is_small_in_all(at, peak));
+        let causes: Vec<Option<FnodeId>> = causes.filter(|part| !is_burst(part)).collect();
+        // Of what is left of the time nothing is known.
+        let is_spread = is_spread || causes.is_empty();
         let itself = causes.contains(&None);
         let chosen = causes.into_iter().flatten();
         let mut chosen: Vec<FnodeId> = chosen.flat_map(|at| self.followed(at, peak)).collect();

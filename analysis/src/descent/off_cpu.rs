@@ -2,13 +2,17 @@
 
 use std::collections::HashMap;
 
-use darc_record::{FnodeId, Op, Touched};
+use darc_record::{FnodeId, Op, Ticks, Touched};
 
 use crate::descent::Analysis;
 use crate::descent::ftree::{Absence, Callee};
 use crate::descent::peak_record::PathState;
+use crate::descent::share::LEAST;
 use crate::off_cpu::apart::{Apart, apart};
 use crate::off_cpu::{Away, Interval, OffCpu, Waits, is_absence};
+
+/// So many ops of a peak tell which part of its time is time away.
+const ENOUGH: u64 = 200;
 
 /// What the kernel told.
 #[derive(Clone, Default, Debug)]
@@ -17,6 +21,8 @@ pub(crate) struct OffCpuTable {
     waits: HashMap<(FnodeId, u32), Waits>,
     /// All ops of each peak.
     peaks: HashMap<u32, OffCpu>,
+    /// How long the op at hand waited in which fnode.
+    blocked: Vec<(FnodeId, Ticks)>,
     /// The calls of the op at hand before anything was taken out of them; kept to save allocations.
     measured: Vec<Touched>,
 }
@@ -52,6 +58,13 @@ impl Analysis {
         let latency = op.latency;
         self.as_measured(&op.touched);
         let Apart { op, waits } = apart(&mut self.ftree, op, away);
+        if let Some(table) = &mut self.off_cpu {
+            let blocked = waits.iter().filter(|(_, interval)| is_wait(interval));
+            table.blocked.clear();
+            table
+                .blocked
+                .extend(blocked.map(|(fnode, interval)| (*fnode, interval.len())));
+        }
         self.op(&op);
         self.as_measured(&[]);
         let (Some(peak), Some(table)) = (self.peak_of_op(&op), &mut self.off_cpu) else {
@@ -88,6 +101,14 @@ impl Analysis {
         self.off_cpu.as_ref()?.waits.get(&(fnode, peak))
     }
 
+    /// How long the op at hand waited in an fnode itself, as far as its longest call goes; nothing where that is not asked
+    /// for.
+    pub(crate) fn blocked_in(&self, fnode: FnodeId) -> Option<Ticks> {
+        let blocked = self.off_cpu.as_ref()?.blocked.iter();
+        let here = blocked.filter(|(at, _)| *at == fnode);
+        Some(here.fold(Ticks(0), |sum, &(_, time)| sum + time))
+    }
+
     /// Where the threads of a peak's ops were; nothing where that was not asked for.
     #[must_use]
     pub fn off_cpu(&self, peak: u32) -> Option<&OffCpu> {
@@ -105,6 +126,25 @@ impl Analysis {
             .collect();
         found.sort_by_key(|(fnode, waits)| (std::cmp::Reverse(waits.blocked), *fnode));
         found
+    }
+
+    /// Whether an fnode stands for time away that is no tenth of the time of all ops of the peak by now, whatever it was of
+    /// those that were decided with: what else the machine does comes in bursts.
+    pub(crate) fn is_small_in_all(&self, fnode: FnodeId, peak: u32) -> bool {
+        let Callee::Absence(kind) = self.ftree.fnode(fnode).callee else {
+            return false;
+        };
+        let all = self.off_cpu(peak).filter(|all| all.ops >= ENOUGH);
+        all.is_some_and(|all| {
+            let part = match kind {
+                Absence::Preempted => all.preempted,
+                Absence::PageFault => all.faulting,
+                Absence::Interrupt(_) | Absence::LocalInterrupt(_) | Absence::SoftInterrupt(_) => {
+                    all.interrupted
+                }
+            };
+            (part.0 as f64) < LEAST * all.time.0 as f64
+        })
     }
 
     /// Takes the calls of an op as they were measured.
@@ -138,6 +178,10 @@ impl Analysis {
     }
 }
 
+fn is_wait(interval: &Interval) -> bool {
+    matches!(interval.why, Away::Blocked { .. })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,7 +189,7 @@ mod tests {
     use crate::off_cpu::apart::tests::{BY, interval, op, touched};
     use crate::{CalleeId, CauseKind, Params, Request, Status, Stop};
     use darc_record::SiteId;
-    use darc_record::{Ticks, Tsc};
+    use darc_record::Tsc;
 
     /// Preemption in a callee that is investigated competes there too, against what that callee does.
     #[test]
@@ -257,6 +301,47 @@ mod tests {
         assert!(waits.others[&OtherId(7)].0 > 20, "{waits:?}");
     }
 
+    /// Another thread runs for half of each of the first ops, and never again.
+    #[test]
+    fn a_burst_of_preemption_is_no_cause_in_the_end() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.expect_absences();
+        analysis.look_on();
+        let mut g = None;
+        for turn in 0..3_000 {
+            let called = g.map(|g| touched(g, 1_500, 99_000));
+            let away = [interval(20_000, 70_000, BY)];
+            let away = if turn < 180 { &away[..] } else { &[] };
+            analysis.op_with(&op(100_000, called.into_iter().collect()), away);
+            if turn == 2_000 {
+                analysis.seen_enough();
+            }
+            for request in analysis.requests() {
+                if let Request::Expand(fnode) = request {
+                    if g.is_none() {
+                        g = Some(analysis.add_child(
+                            fnode,
+                            SiteId(1),
+                            Callee::Function(CalleeId(1)),
+                        ));
+                    }
+                    analysis.expanded(fnode, Tsc(0));
+                }
+            }
+            if turn == 1_000 {
+                let kinds = analysis.root_causes(1).into_iter().map(|cause| cause.kind);
+                assert!(kinds.collect::<Vec<_>>().contains(&CauseKind::Preemption));
+            }
+        }
+        let causes = analysis.root_causes(1);
+        assert!(analysis.is_finished(), "{causes:?}");
+        assert!(
+            causes.iter().all(|cause| cause.kind == CauseKind::Function),
+            "{causes:?}"
+        );
+        assert_eq!(analysis.status(), Status::RootCauseFound);
+    }
+
     /// f0 calls g, g calls h, and in h another thread runs for half of the time.
     #[test]
     fn time_away_is_in_the_share_of_no_function() {
@@ -284,6 +369,39 @@ mod tests {
         assert!(h.shares[1] > 0.48 && h.shares[2] > 0.48, "{h:?}");
         let shares: f64 = causes.iter().map(|cause| cause.share).sum();
         assert!((0.95..1.0).contains(&shares), "{causes:?}");
+    }
+
+    /// f0 waits itself for a tenth of the op, and for most of it in g, also while only f0 is measured.
+    #[test]
+    fn a_wait_in_a_callee_is_none_of_the_function_itself() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.expect_absences();
+        let mut g = None;
+        let wait = Away::Blocked {
+            woken: None,
+            by: None,
+        };
+        for _ in 0..1_000 {
+            let called = g.map(|g| touched(g, 41_000, 60_000));
+            let away = [
+                interval(2_000, 12_000, wait),
+                interval(42_000, 100_000, wait),
+            ];
+            analysis.op_with(&op(100_000, called.into_iter().collect()), &away);
+            for request in analysis.requests() {
+                if let Request::Expand(fnode) = request {
+                    if fnode == FnodeId::ROOT {
+                        let callee = Callee::Function(CalleeId(1));
+                        g = Some(analysis.add_child(fnode, SiteId(1), callee));
+                    }
+                    analysis.expanded(fnode, Tsc(0));
+                }
+            }
+        }
+        let causes = analysis.root_causes(1);
+        let itself = causes.iter().find(|cause| cause.path.len() == 1);
+        let blocked = itself.and_then(|cause| cause.blocked).expect("seen");
+        assert!((blocked - 0.25).abs() < 0.01, "{causes:?}");
     }
 
     #[test]

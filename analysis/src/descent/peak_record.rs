@@ -90,6 +90,10 @@ pub struct PeakRecord {
     pub own: Part,
     /// The part of `own` that was spent in repeated calls, each of them short.
     pub loop_time: Ticks,
+    /// The part of `own` of which it is known how the thread waited: in ops in which nothing was called twice.
+    pub own_seen: Ticks,
+    /// The part of that in which it waited for something.
+    pub own_blocked: Ticks,
     /// What the fnode took of its parent's, together with all others of the parent's calls that call the same; kept in
     /// the first of these.
     pub part: Part,
@@ -115,6 +119,8 @@ pub(crate) static NO_RECORD: PeakRecord = PeakRecord {
     whole: Part::NOTHING,
     own: Part::NOTHING,
     loop_time: Ticks(0),
+    own_seen: Ticks(0),
+    own_blocked: Ticks(0),
     part: Part::NOTHING,
     missed_ops: 0,
     stats: Stats {

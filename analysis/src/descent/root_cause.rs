@@ -47,6 +47,9 @@ pub struct RootCause {
     pub share: f64,
     /// The ops that this is known from.
     pub known_from: u64,
+    /// Of a function that takes the time itself: the part of that time in which it waited for something, 0 to 1. Nothing
+    /// where too little is known of it.
+    pub blocked: Option<f64>,
 }
 
 /// Where the analysis of one peak stands.
@@ -143,6 +146,7 @@ fn below_decisions(
         share: shares.last().copied().unwrap_or(0.0),
         shares,
         known_from: above.record(peak).measured_ops,
+        blocked: None,
         path,
     }
 }
@@ -178,8 +182,16 @@ fn itself(ftree: &Ftree, peak: u32, id: FnodeId) -> RootCause {
         share_of_ops: cause.share_of_ops * often.min(1.0),
         share: cause.share * part,
         known_from: record.measured_ops,
+        blocked: blocked(record, kind),
         ..cause
     }
+}
+
+/// The part of a function's own time in which it waited; of a loop that is its callees' doing.
+fn blocked(record: &PeakRecord, kind: CauseKind) -> Option<f64> {
+    let (own, seen) = (record.own.time.0 as f64, record.own_seen.0 as f64);
+    let is_known = kind == CauseKind::Function && seen > 0.0 && seen >= HALF * own;
+    is_known.then(|| record.own_blocked.0 as f64 / seen)
 }
 
 /// Whether most of a function's own time went into calls that were repeated.

@@ -87,6 +87,10 @@ pub struct RootCauseEntry {
     /// How the thread waited at the end of the path, where the kernel told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<WaitsEntry>,
+    /// Of a function that takes the time itself: the part of that time in which it waited for something, 0 to 1, where that
+    /// is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<f64>,
     /// Where in the last function the time goes, where that was looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<NarrowedEntry>,

@@ -172,6 +172,12 @@ pub struct FnodePeak {
     pub self_time: u64,
     /// The part of it that went into repeated short calls.
     pub loop_time: u64,
+    /// The part of `self_time` of which it is known how the thread waited.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub self_seen: u64,
+    /// The part of that in which it waited for something.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub self_blocked: u64,
     /// More about those ops, for the intervals of shares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<DecisionSums>,

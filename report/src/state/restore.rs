@@ -189,6 +189,8 @@ fn record(node: &FtreeNode, peak: u32) -> PeakRecord {
         },
         part: part(stored.part),
         loop_time: Ticks(stored.loop_time),
+        own_seen: Ticks(stored.self_seen),
+        own_blocked: Ticks(stored.self_blocked),
         stats: Stats {
             ops: stored.ops,
             max: Ticks(stored.max),

@@ -51,7 +51,7 @@ fn answer(peak: &PeakEntry) -> String {
         return format!("no single cause: the time is spread{largest}");
     }
     let named = causes.iter().take(CAUSES);
-    let mut parts: Vec<String> = named.map(|cause| self::cause(cause, peak)).collect();
+    let mut parts: Vec<String> = named.map(self::cause).collect();
     let more = causes.len().saturating_sub(CAUSES);
     if more > 0 {
         parts.push(format!("{more} more"));
@@ -64,7 +64,7 @@ fn answer(peak: &PeakEntry) -> String {
 }
 
 /// A cause: where it is, and how much of the time it explains.
-fn cause(cause: &RootCauseEntry, peak: &PeakEntry) -> String {
+fn cause(cause: &RootCauseEntry) -> String {
     let mut names: Vec<_> = cause.path.iter().map(|name| control(name)).collect();
     // A wrapper and its system call are one to who reads.
     names.dedup();
@@ -79,7 +79,7 @@ fn cause(cause: &RootCauseEntry, peak: &PeakEntry) -> String {
         None => format!("{place}{on}"),
     };
     let share = Some(cause.share_of_time).filter(|&share| cause.known_from > 0 && share > 0.0);
-    if let Some(away) = words::blocked(cause, peak) {
+    if let Some(away) = words::blocked(cause) {
         let away = percent(away);
         return format!("in or below {place}, whose thread was blocked for {away} of that");
     }
