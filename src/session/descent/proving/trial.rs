@@ -1,73 +1,30 @@
-//! A cause put to the test: its calls are made longer in some spans of time and not in others.
-//!
-//! Nothing is decided any more: the paths from f0 to the calls are measured as in [`super::localise`], the engine delays the
-//! calls, and the ops go to [`darc_analysis::proof`].
+//! One experiment: a look at ops without delays, then spans with and without them.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
+use darc_analysis::Ticks;
 use darc_analysis::proof::{
-    self, Baseline, Delayed, Design, Gain, Limits as Bounds, Random, Refusal, Slope, Span,
+    self, Baseline, Delayed, Design, Limits as Bounds, Random, Slope, Span,
 };
-use darc_analysis::{Callee, Ticks};
-use darc_process::{Ending, Event, Libraries, Limits, ProcessError};
+use darc_process::{Ending, Event, Limits, ProcessError};
 use darc_record::{FnodeId, Op, SiteId, Touched, Tsc};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{NewTarget, Sink};
 
-use super::bindings::Expansion;
+use super::Outcome;
 use crate::session::{SLICE, Session};
 
 /// For this part of the time that is given nothing is delayed at first.
 const BASELINE: u64 = 10;
-/// In which parts of the time the answer is looked at.
-const LOOKS: [f64; 3] = [0.25, 0.5, 1.0];
 /// So many ops are kept.
 const MOST_OPS: usize = 400_000;
 /// The part of a peak's ops that is nearly all.
 const NEARLY_ALL: f64 = 0.98;
 /// The percentiles whose gain is told.
-pub const PARTS: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
-
-/// What may be a cause of a peak.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Suspect {
-    /// The peak, numbered from 1.
-    pub peak: u32,
-    /// The call.
-    pub fnode: FnodeId,
-}
-
-/// What came of a test.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Proof {
-    /// What was tested.
-    pub suspect: Suspect,
-    /// What came of it.
-    pub outcome: Outcome,
-}
-
-/// What came of a test.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Outcome {
-    /// What delays did.
-    Tried {
-        /// What each call was delayed by; in some spans by twice that.
-        delay: Ticks,
-        /// The part of a delay that reached the ops; `None` where too few ops came.
-        slope: Option<Slope>,
-        /// What would be gained without the cause.
-        gain: Vec<Gain>,
-        /// All delays together.
-        added: Ticks,
-        /// For how long it was tried.
-        time: Ticks,
-    },
-    /// No delay could have told.
-    Refused(Refusal),
-    /// Its calls cannot be delayed, for people.
-    NotTestable(String),
-}
+const PARTS: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
+/// In which parts of the time the answer is looked at.
+pub(super) const LOOKS: [f64; 3] = [0.25, 0.5, 1.0];
 
 /// An op, as far as it matters here.
 #[derive(Clone, Copy)]
@@ -86,14 +43,6 @@ struct Toggled {
     start: Tsc,
     end: Tsc,
     delay: Ticks,
-}
-
-/// The calls of a test.
-struct Calls {
-    /// Those that are measured.
-    needed: BTreeSet<FnodeId>,
-    /// Those of the cause among them.
-    cause: Vec<FnodeId>,
 }
 
 /// What was seen of ops since something began.
@@ -153,140 +102,8 @@ impl Sink for Trying<'_> {
     }
 }
 
-impl Session<'_> {
-    /// Puts causes to the test, one after the other, and lets the process go, whatever happened. Each is told as soon as it
-    /// is known.
-    ///
-    /// # Errors
-    /// Why that could not begin or go on. The target has been restored all the same.
-    pub fn prove(
-        self,
-        limits: Limits<'_>,
-        suspects: &[Suspect],
-        bounds: &Bounds,
-        mut tell: impl FnMut(Proof),
-    ) -> Result<Ending, ProcessError> {
-        self.conduct(|session| {
-            if session.process.refresh()? {
-                session.look_at_libraries()?;
-            }
-            if !session.is_f0_loaded() || session.process.libraries() == Libraries::NotLoadedYet {
-                return Err(ProcessError::Unsuitable(
-                    "f0 is not loaded in this process".to_owned(),
-                ));
-            }
-            let risk = proof::risk(suspects.len(), LOOKS.len());
-            let mut ended = None;
-            for &suspect in suspects {
-                let outcome = match ended {
-                    Some(ending) => untried(ending),
-                    None => {
-                        let (outcome, ending) = session.test(suspect, limits, bounds, risk)?;
-                        ended = ending;
-                        outcome
-                    }
-                };
-                tell(Proof { suspect, outcome });
-            }
-            Ok(ended.unwrap_or(Ending::Finished))
-        })
-    }
-
-    /// Tests one. `Some` ending when something ended the session meanwhile.
-    fn test(
-        &mut self,
-        suspect: Suspect,
-        limits: Limits<'_>,
-        bounds: &Bounds,
-        risk: f64,
-    ) -> Result<(Outcome, Option<Ending>), ProcessError> {
-        let Calls { needed, cause } = match self.measure_path_to(suspect.fnode)? {
-            Ok(calls) => calls,
-            Err(why) => return Ok((Outcome::NotTestable(why), None)),
-        };
-        let Some(latencies) = self.latencies_of(suspect.peak) else {
-            let why = "there is no such peak".to_owned();
-            return Ok((Outcome::NotTestable(why), None));
-        };
-        let mut test = Test {
-            session: self,
-            needed,
-            cause,
-            latencies,
-            since: Tsc(0),
-            record: Record::default(),
-            spans: Vec::new(),
-            random: Random(darc_tracer::tsc().0 | 1),
-        };
-        let outcome = test.run(limits, bounds, risk);
-        // Also after a failure: the stubs look at the clock, but nobody need wait for it.
-        test.delay(Ticks(0), Tsc(0))?;
-        outcome
-    }
-
-    /// Has the calls on the path from f0 to an fnode measured. The calls of the same function at the same level are one
-    /// cause. Why they cannot be measured, where that is so.
-    fn measure_path_to(&mut self, fnode: FnodeId) -> Result<Result<Calls, String>, ProcessError> {
-        let ftree = self.investigation.analysis.ftree();
-        let path = ftree.path(fnode);
-        let Some(parent) = ftree.fnode(fnode).parent else {
-            return Ok(Err(
-                "f0 itself takes the time: there is no call in it that could be made longer"
-                    .to_owned(),
-            ));
-        };
-        let callee = ftree.fnode(fnode).callee;
-        if let Callee::Absence(_) = callee {
-            return Ok(Err("it is no call, so it cannot be made longer".to_owned()));
-        }
-        if let Callee::Unknown | Callee::Syscall(None) = callee {
-            return Ok(Err("which function it is was not seen".to_owned()));
-        }
-        for &at in &path[..path.len() - 1] {
-            match self.investigation.expand(at, &self.process, self.catalog) {
-                Ok(Expansion::Done) => {}
-                Ok(Expansion::AfterFirstCall) => {
-                    return Ok(Err(
-                        "which function it is will be known after its first call; begin again then"
-                            .to_owned(),
-                    ));
-                }
-                Err(why) => return Ok(Err(why)),
-            }
-        }
-        let ftree = self.investigation.analysis.ftree();
-        let alike = ftree.fnode(parent).children.iter().copied();
-        let mut cause: Vec<FnodeId> = alike
-            .filter(|&at| ftree.fnode(at).callee == callee)
-            .collect();
-        let needed: BTreeSet<FnodeId> = path[1..].iter().chain(&cause).copied().collect();
-        // Percentiles are of the ops of all peaks.
-        self.process.engine_mut().set_filter(&[]);
-        let refused = self.instrument_only(needed.iter().copied())?;
-        let ftree = self.investigation.analysis.ftree();
-        let can_carry = |at: FnodeId| {
-            let site = ftree.fnode(at).site;
-            site.is_some_and(|site| !refused.contains(&site))
-        };
-        cause.retain(|&at| can_carry(at));
-        Ok(match path[1..].iter().all(|&at| can_carry(at)) {
-            false => Err("a call on the path to it can carry no probe".to_owned()),
-            true => Ok(Calls { needed, cause }),
-        })
-    }
-
-    fn latencies_of(&self, peak: u32) -> Option<RangeInclusive<Ticks>> {
-        let analysis = &self.investigation.analysis;
-        let peaks = analysis.peaks();
-        let peak = peaks.iter().find(|at| at.number == peak)?;
-        let resolution = analysis.params().resolution;
-        let first = resolution.bounds(peak.first_bucket)?.0;
-        Some(first..=resolution.bounds(peak.last_bucket)?.1)
-    }
-}
-
 /// A test in progress.
-struct Test<'s, 'a> {
+pub(super) struct Trial<'s, 'a> {
     session: &'s mut Session<'a>,
     /// The calls that are measured.
     needed: BTreeSet<FnodeId>,
@@ -301,8 +118,30 @@ struct Test<'s, 'a> {
     random: Random,
 }
 
-impl Test<'_, '_> {
-    fn run(
+impl<'s, 'a> Trial<'s, 'a> {
+    /// What is measured, and the calls of the cause among that; the latencies of the peak.
+    pub fn new(
+        session: &'s mut Session<'a>,
+        (needed, cause): (BTreeSet<FnodeId>, Vec<FnodeId>),
+        latencies: RangeInclusive<Ticks>,
+    ) -> Trial<'s, 'a> {
+        Trial {
+            session,
+            needed,
+            cause,
+            latencies,
+            since: Tsc(0),
+            record: Record::default(),
+            spans: Vec::new(),
+            random: Random(darc_tracer::tsc().0 | 1),
+        }
+    }
+
+    /// Conducts it. `Some` ending when something ended the session meanwhile.
+    ///
+    /// # Errors
+    /// When the target can no longer be traced or written to for another reason than its end.
+    pub fn run(
         &mut self,
         limits: Limits<'_>,
         bounds: &Bounds,
@@ -410,7 +249,11 @@ impl Test<'_, '_> {
         self.until(end, limits)
     }
 
-    fn delay(&mut self, by: Ticks, until: Tsc) -> Result<(), ProcessError> {
+    /// Has the calls of the cause delayed from now on.
+    ///
+    /// # Errors
+    /// When the target cannot be written to for another reason than its end.
+    pub fn delay(&mut self, by: Ticks, until: Tsc) -> Result<(), ProcessError> {
         for &fnode in &self.cause {
             self.session.process.engine_mut().delay(fnode, by, until)?;
         }
@@ -463,7 +306,7 @@ impl Test<'_, '_> {
 }
 
 /// What is not tried, since something has ended all of it.
-fn untried(ending: Ending) -> Outcome {
+pub(super) fn untried(ending: Ending) -> Outcome {
     Outcome::NotTestable(format!("it was not tried: {}", in_words(ending)))
 }
 
