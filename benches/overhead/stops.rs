@@ -15,11 +15,11 @@ use crate::quantile::quantile;
 
 const ATTACHES: usize = 50;
 /// How long all attaches to one target may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How many threads the target has when nothing else is asked for.
 const THREADS: [usize; 4] = [2, 64, 1000, 4096];
-/// Shorter gaps are interrupts. Microseconds.
-const SHORTEST: f64 = 20.0;
+/// Shorter gaps are interrupts, and what is left of waits for a processor. Microseconds.
+const SHORTEST: f64 = 100.0;
 
 /// A time in which a busy thread did not run.
 struct Gap {
