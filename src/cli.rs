@@ -473,6 +473,7 @@ impl AnalysisArgs {
             preemption: self.preemption.into(),
             blocks: self.blocks.into(),
             max_sites: self.max_sites,
+            looks_on: !self.end_with_answers,
             color: self.color.into(),
         }
     }

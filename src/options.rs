@@ -501,6 +501,8 @@ pub struct Common {
     pub blocks: Blocks,
     /// More calls of a function than this are measured block by block; greater than 0.
     pub max_sites: Option<usize>,
+    /// Whether others are looked for when the first answers are there.
+    pub looks_on: bool,
     /// Whether colours are used.
     pub color: ColorChoice,
 }
@@ -523,6 +525,7 @@ impl Default for Common {
             preemption: Preemption::default(),
             blocks: Blocks::default(),
             max_sites: None,
+            looks_on: true,
             color: ColorChoice::default(),
         }
     }

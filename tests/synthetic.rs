@@ -43,10 +43,10 @@ impl Synthetic {
         }
     }
 
-    /// Attaches with the default options, and judges what is said.
-    fn attach(&self) -> Verdict {
+    /// Attaches, and judges what is said.
+    fn attach(&self, task: Task<'_>) -> Verdict {
         let target = Target::start_at(&self.path, &[]);
-        let analysis = Task::of("jump", &self.truth).attach(target.pid());
+        let analysis = task.attach(target.pid());
         target.finish_like_native(&self.path, &[]);
         analysis.report().judge(&self.truth)
     }
@@ -60,7 +60,7 @@ fn what_is_planted_is_found() {
     for seed in SEEDS {
         let program = Synthetic::compile(seed);
         eprintln!("seed {seed}");
-        measured(|| program.attach());
+        measured(|| program.attach(Task::of("jump", &program.truth)));
     }
 }
 
@@ -71,7 +71,8 @@ fn try_many(seeds: &str) {
     let (mut right, mut unfinished, mut wrong) = (0, Vec::new(), Vec::new());
     for seed in number(first)..=number(last) {
         let program = Synthetic::compile(seed);
-        match measured_once(|| program.attach()) {
+        let task = Task::of("jump", &program.truth).looking_on();
+        match measured_once(|| program.attach(task.clone())) {
             Ok(()) => right += 1,
             Err(Unfinished(why)) => {
                 eprintln!("seed {seed} unfinished: {why}");

@@ -453,6 +453,9 @@ pub(super) struct AnalysisArgs {
     /// Measure the calls of a function with more than N block by block, at most N at once for a peak
     #[arg(help_heading = MEASURED, long, value_name = "N", value_parser = parse_sites)]
     pub(super) max_sites: Option<usize>,
+    /// End with the answers of the first ops, and look for no others
+    #[arg(long, hide = true)]
+    pub(super) end_with_answers: bool,
     /// What becomes of time in which a thread was ready and another one ran
     #[arg(help_heading = DECISIONS, long, value_enum, default_value_t = PreemptionArg::Apart, value_name = "WHERE")]
     pub(super) preemption: PreemptionArg,

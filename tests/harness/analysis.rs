@@ -30,6 +30,7 @@ pub struct Task<'a> {
     engine: &'a str,
     f0: &'a str,
     options: Vec<&'a str>,
+    looks_on: bool,
 }
 
 impl<'a> Task<'a> {
@@ -38,6 +39,15 @@ impl<'a> Task<'a> {
             engine,
             f0,
             options: Vec::new(),
+            looks_on: false,
+        }
+    }
+
+    /// Looks for others when the first answers are there, as users do. Most tests of a process that runs do not need that.
+    pub fn looking_on(self) -> Task<'a> {
+        Task {
+            looks_on: true,
+            ..self
         }
     }
 
@@ -47,6 +57,7 @@ impl<'a> Task<'a> {
             engine,
             f0: &truth.f0,
             options: truth.options.iter().map(String::as_str).collect(),
+            looks_on: false,
         }
     }
 
@@ -68,6 +79,9 @@ impl<'a> Task<'a> {
             "json",
         ]);
         command.arg("-o").arg(output).args(&self.options);
+        if subcommand == "attach" && !self.looks_on {
+            command.arg("--end-with-answers");
+        }
         command
     }
 

@@ -129,6 +129,7 @@ impl Conduct {
         investigation.preemption = common.preemption;
         investigation.blocks = common.blocks;
         investigation.max_sites = common.max_sites;
+        investigation.looks_on = common.looks_on;
         investigation.end_at = common.end_at.as_ref().map(parse).transpose()?;
         if let Some(expression) = &common.value {
             investigation.analysis.set_expression(expression.clone());

@@ -66,6 +66,8 @@ pub struct Investigation {
     pub blocks: Blocks,
     /// More calls of a function than this are measured in portions.
     pub max_sites: Option<usize>,
+    /// Whether others are looked for when the first answers are there.
+    pub looks_on: bool,
     /// Where their time goes.
     pub narrowed: Vec<Narrowed>,
     /// What the person should know.
@@ -98,6 +100,7 @@ impl Investigation {
             preemption: Preemption::default(),
             blocks: Blocks::default(),
             max_sites: None,
+            looks_on: true,
             narrowed: Vec::new(),
             ops_to: None,
             warnings: Vec::new(),
