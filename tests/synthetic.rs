@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::harness::{Target, Task, Unfinished, Verdict, Wrong, execute, measured, measured_once};
 
 /// These are tried always.
-const SEEDS: RangeInclusive<u64> = 1..=5;
+const SEEDS: RangeInclusive<u64> = 1..=3;
 
 /// The program of a seed.
 struct Synthetic {
