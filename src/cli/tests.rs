@@ -97,6 +97,7 @@ fn all_options_arrive() {
         preemption: crate::options::Preemption::Apart,
         blocks: crate::options::Blocks::Left,
         max_sites: None,
+        looks_on: true,
         output: "r.json".into(),
         format: Format::Json,
         engine: EngineChoice::Jump,
