@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
-use crate::maps;
+use crate::maps::{self, Mapping};
 use crate::memory::Memory;
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
@@ -107,9 +107,12 @@ impl Jump {
                 unless_gone(lead_out(thread, &ends))?;
             }
             installed.reveal(&memory);
-            let is_visited = of_early
-                || installed.are_visited(&memory, world.late_threads(), &ends, &mappings)
-                || installed.is_slept_in(&memory, world, &mappings);
+            let visited = |mappings: &[Mapping]| {
+                installed.are_visited(&memory, world.late_threads(), &ends, mappings)
+                    || installed.is_slept_in(&memory, world, mappings)
+            };
+            // Threads that were made since have stacks that are not in the list.
+            let is_visited = of_early || (visited(&mappings) && visited(&maps::read(pid)?));
             world.free()?;
             for thread in world.threads() {
                 unless_gone(lead_out(thread, &ends))?;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::child_signal;
+use crate::children;
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, decode};
 use crate::proc;
@@ -36,7 +37,9 @@ pub fn one<T: Send>(
         sys::run_first();
         for tid in candidates(pid)? {
             let since = Instant::now();
-            let Some(thread) = stop(tid)? else { continue };
+            let Some(thread) = stop(pid, tid)? else {
+                continue;
+            };
             if !suits(&thread) {
                 unless_gone(thread.detach())?;
                 continue;
@@ -79,7 +82,7 @@ fn candidates(pid: i32) -> Result<Vec<i32>> {
 
 /// Stops a thread; `None` when it has ended or does not stop soon, or stands still already. Such a one is let go with the
 /// end of the thread that traces.
-fn stop(tid: i32) -> Result<Option<Stopped>> {
+fn stop(pid: i32, tid: i32) -> Result<Option<Stopped>> {
     match sys::seize(tid, 0).and_then(|()| sys::interrupt(tid)) {
         Ok(()) => {}
         Err(Errno::ESRCH) => return Ok(None),
@@ -89,7 +92,7 @@ fn stop(tid: i32) -> Result<Option<Stopped>> {
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
         match sys::wait_now(tid) {
-            Ok(Some((_, status))) => return taken(tid, status),
+            Ok(Some((_, status))) => return taken(pid, tid, status),
             Ok(None) => child_signal::wait(LOOK_AGAIN),
             Err(Errno::EINTR) => {}
             Err(_) => return Ok(None),
@@ -98,9 +101,14 @@ fn stop(tid: i32) -> Result<Option<Stopped>> {
     Ok(None)
 }
 
-fn taken(tid: i32, status: i32) -> Result<Option<Stopped>> {
+fn taken(pid: i32, tid: i32, status: i32) -> Result<Option<Stopped>> {
     let thread = match decode(status) {
-        Event::Exited(_) | Event::Killed(_) => return Ok(None),
+        Event::Exited(_) | Event::Killed(_) => {
+            if tid == pid {
+                children::keep(pid, status);
+            }
+            return Ok(None);
+        }
         Event::GroupStop(_) => {
             unless_gone(Stopped::observed(tid, 0).detach())?;
             return Ok(None);
