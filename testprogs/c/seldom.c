@@ -36,5 +36,5 @@ FUNCTION uint64_t serve(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    return run_ops(parse_run(argc, argv, 60000), serve);
+    return run_ops(parse_run(argc, argv, 120000), serve);
 }

@@ -47,8 +47,11 @@ impl Registers {
     /// what others return that only a handler may end (`ERESTARTNOHAND` in `arch_do_signal_or_restart` and `handle_signal` in the
     /// kernel's arch/x86/kernel/signal.c). A relative timeout starts anew. True when the registers were changed.
     pub fn hide_interruption(&mut self) -> bool {
-        let interrupted =
-            self.0.orig_rax as i64 >= 0 && self.0.rax as i64 == -i64::from(libc::EINTR);
+        // close(2) has closed the descriptor, whatever it returns: once more it would close another one.
+        let is_close = self.0.orig_rax == libc::SYS_close as u64;
+        let interrupted = self.0.orig_rax as i64 >= 0
+            && !is_close
+            && self.0.rax as i64 == -i64::from(libc::EINTR);
         if interrupted {
             self.0.rax = ERESTARTNOHAND as u64;
         }

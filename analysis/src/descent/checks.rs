@@ -29,8 +29,8 @@ pub(crate) struct Sample {
     /// For each callee its part, and which maxcount belonged to other decisions.
     callees: Vec<(FnodeId, Part, u64)>,
     parts: Vec<(Option<FnodeId>, Estimate)>,
-    /// One of its causes is none.
-    is_refuted: bool,
+    /// Causes that are none, with the state that they had.
+    bursts: Vec<(FnodeId, PathState)>,
 }
 
 impl Analysis {
@@ -75,7 +75,7 @@ impl Analysis {
             return;
         };
         let parts = self.parts(id, peak);
-        let is_refuted = self.forget_bursts(id, peak);
+        let bursts = self.forget_bursts(id, peak);
         let mut callees = Vec::new();
         for child in self.ftree.fnode(id).children.clone() {
             let record = self.ftree.fnode_mut(child).record_mut(peak);
@@ -94,23 +94,25 @@ impl Analysis {
             own_blocked: std::mem::take(&mut record.own_blocked),
             callees,
             parts,
-            is_refuted,
+            bursts,
         };
         self.checks.insert((id, peak), sample);
         self.begin_path(id, peak);
     }
 
-    /// Time away that is hardly any in all ops is no cause any more. Whether it was one.
-    fn forget_bursts(&mut self, id: FnodeId, peak: u32) -> bool {
+    /// Time away that is hardly any in all ops is no cause any more: what was one, and its state.
+    fn forget_bursts(&mut self, id: FnodeId, peak: u32) -> Vec<(FnodeId, PathState)> {
         let children = self.ftree.fnode(id).children.clone().into_iter();
         let bursts = children.filter(|&child| {
             self.ftree.fnode(child).record(peak).is_chosen() && self.is_small_in_all(child, peak)
         });
         let bursts: Vec<FnodeId> = bursts.collect();
-        for &child in &bursts {
+        let forget = |child: FnodeId| {
+            let state = self.ftree.fnode(child).record(peak).state.clone();
             self.set_state(child, peak, PathState::NotChosen);
-        }
-        !bursts.is_empty()
+            (child, state)
+        };
+        bursts.into_iter().map(forget).collect()
     }
 
     /// Ends the check of an fnode that has seen enough ops for it. Whether it has one.
@@ -125,14 +127,20 @@ impl Analysis {
             let mut before = sample.parts.iter();
             before.find(|(known, _)| known == part).map(|it| it.1)
         };
-        let differs = sample.is_refuted
+        let differs = !sample.bursts.is_empty()
             || later.iter().any(|(part, now)| match before(part) {
                 Some(before) => now.time.differs(&before.time),
                 None => now.time.low >= LEAST,
             });
         let outcome = sample.outcome;
         tracing::debug!(target: "descent", fnode = id.0, peak, ?later, differs, "held against later ops");
-        self.pool(id, peak);
+        // What differs is no less true for having been seen later: both times count alike.
+        let ops = self.ftree.fnode(id).record(peak).decision_ops;
+        let weight = match differs && sample.ops > ops {
+            true => ops as f64 / sample.ops as f64,
+            false => 1.0,
+        };
+        self.pool(id, peak, weight);
         match differs {
             false => self.set_state(id, peak, PathState::Decided(outcome)),
             true => {
@@ -146,23 +154,43 @@ impl Analysis {
         Some(true)
     }
 
-    /// Adds what a decision was made with to what was seen since; the check is over.
-    pub(crate) fn pool(&mut self, id: FnodeId, peak: u32) -> Option<Outcome> {
+    /// A check is over without enough ops: what it began with comes back.
+    pub(crate) fn undo_check(&mut self, id: FnodeId, peak: u32) -> Option<Outcome> {
+        let (bursts, outcome) = self.pool(id, peak, 1.0)?;
+        for (child, state) in bursts {
+            self.set_state(child, peak, state);
+        }
+        Some(outcome)
+    }
+
+    /// Adds what a decision was made with to what was seen since, by a weight; the check is over. What was no cause any more, and
+    /// what was decided.
+    fn pool(
+        &mut self,
+        id: FnodeId,
+        peak: u32,
+        weight: f64,
+    ) -> Option<(Vec<(FnodeId, PathState)>, Outcome)> {
         let sample = self.checks.remove(&(id, peak))?;
+        let of = |count: u64| (count as f64 * weight).round() as u64;
         for (child, part, before) in sample.callees {
             let record = self.ftree.fnode_mut(child).record_mut(peak);
-            record.part.include(&part);
-            record.before = before;
+            record.part.include(&part.times(weight));
+            record.before = record
+                .before
+                .saturating_sub(of(record.before.saturating_sub(before)));
         }
         let record = self.ftree.fnode_mut(id).record_mut(peak);
-        record.decision_ops = record.decision_ops.saturating_add(sample.ops);
-        record.self_maxcount = record.self_maxcount.saturating_add(sample.self_maxcount);
-        record.whole.include(&sample.whole);
-        record.own.include(&sample.own);
-        record.loop_time = record.loop_time + sample.loop_time;
-        record.own_seen = record.own_seen + sample.own_seen;
-        record.own_blocked = record.own_blocked + sample.own_blocked;
-        Some(sample.outcome)
+        record.decision_ops = record.decision_ops.saturating_add(of(sample.ops));
+        record.self_maxcount = record
+            .self_maxcount
+            .saturating_add(of(sample.self_maxcount));
+        record.whole.include(&sample.whole.times(weight));
+        record.own.include(&sample.own.times(weight));
+        record.loop_time = record.loop_time + Ticks(of(sample.loop_time.0));
+        record.own_seen = record.own_seen + Ticks(of(sample.own_seen.0));
+        record.own_blocked = record.own_blocked + Ticks(of(sample.own_blocked.0));
+        Some((sample.bursts, sample.outcome))
     }
 }
 

@@ -57,7 +57,10 @@ fn accounted_for(call: &Touched, callee: &Touched) -> Ticks {
     let mean = others.0 as f64 / callee.count.saturating_sub(1).max(1) as f64;
     let length = typical(call);
     let callers = (call.sum.0 as f64 / length.max(1.0)).round().max(1.0);
-    if mean >= LEAST * length || callee.count as f64 <= FEW * callers {
+    // Few in each real call, of which one may have been much longer than the others.
+    let fits = others <= call.sum.saturating_sub(call.max);
+    let is_few = |callers: f64| callee.count as f64 <= FEW * callers;
+    if mean >= LEAST * length || is_few(callers) || (fits && is_few(call.count as f64)) {
         return callee.sum;
     }
     callee.max + Ticks((mean * (callers - 1.0)) as u64)
@@ -210,6 +213,23 @@ mod tests {
         assert_eq!((shares.own, shares.repeated), (Ticks(100), Ticks(0)));
         let main = main_contributors(&shares, parent.sum);
         assert_eq!((main.own, main.callees), (false, vec![FnodeId(3)]));
+    }
+
+    #[test]
+    fn one_long_call_among_many_makes_no_loop_of_the_others() {
+        // The callee takes nine tenths of every call.
+        for (calls, each, long) in [
+            (1_000, 1_000, 100_000),
+            (100, 1_000, 50_000),
+            (10_000, 1_000, 400_000),
+            (1_000, 1_000, 50_000),
+        ] {
+            let sum = (calls - 1) * each + long;
+            let parent = touched(2, 0, long, sum, calls);
+            let callee = touched(3, 0, long / 10 * 9, sum / 10 * 9, calls);
+            let shares = divide(&parent, &[callee]);
+            assert!(shares.own.0 <= sum / 9, "{calls} {long}: {shares:?}");
+        }
     }
 
     #[test]

@@ -358,7 +358,9 @@ impl Analysis {
     /// Takes a path to another state. A check that ends without enough ops changes nothing.
     pub(crate) fn set_state(&mut self, fnode: FnodeId, peak: u32, state: PathState) {
         let state = match state {
-            PathState::Ended(_) => self.pool(fnode, peak).map_or(state, PathState::Decided),
+            PathState::Ended(_) => self
+                .undo_check(fnode, peak)
+                .map_or(state, PathState::Decided),
             state => state,
         };
         let record = self.ftree.fnode_mut(fnode).record_mut(peak);

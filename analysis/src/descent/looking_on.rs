@@ -9,7 +9,9 @@ use std::ops::RangeInclusive;
 
 use darc_record::Ticks;
 
+use crate::descent::ftree::Fnode;
 use crate::descent::params::PeakChoice;
+use crate::descent::peak_record::Stop;
 use crate::descent::{Analysis, MOST_UNEXPLAINED, PeakAnalysis, Request};
 use crate::profile::peaks::Peak;
 use crate::values::Values;
@@ -63,6 +65,19 @@ impl Analysis {
         let peaks = self.peaks().into_iter();
         let within = peaks.fold(0, |sum: u64, peak| sum.saturating_add(peak.content.total.0));
         all.saturating_sub(within) as f64 <= MOST_UNEXPLAINED * all as f64
+    }
+
+    /// No ops come any more: the answers are what they are.
+    pub fn stop_looking(&mut self) {
+        if self.looking == Looking::On {
+            self.looking = Looking::Checked;
+            self.settle();
+        }
+        let open = |fnode: &&Fnode| fnode.records().any(|(_, record)| record.state.is_open());
+        let open = self.ftree.fnodes().filter(open);
+        for fnode in open.map(|fnode| fnode.id).collect::<Vec<_>>() {
+            self.give_up(fnode, Stop::TooRare);
+        }
     }
 
     /// Enough ops were counted for the peaks to be what they are.
@@ -245,6 +260,19 @@ mod tests {
         assert!(session.finished);
         let rare: Vec<String> = session.causes(2).into_iter().map(|it| it.0).collect();
         assert_eq!(rare, ["f0/rare"]);
+    }
+
+    #[test]
+    fn an_answer_stands_where_no_ops_come_any_more() {
+        let mut session = Session::new(smeared_at_first(), Params::default());
+        session.analysis.look_on();
+        session.run(10_000);
+        assert!(session.analysis.is_answered() && !session.finished);
+        let before = session.analysis.peaks().len();
+        session.analysis.stop_looking();
+        session.serve();
+        assert!(session.finished && session.analysis.is_finished());
+        assert_eq!(session.analysis.peaks().len(), before);
     }
 
     #[test]

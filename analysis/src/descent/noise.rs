@@ -9,9 +9,9 @@
 
 use darc_record::{FnodeId, Op, Ticks};
 
-use crate::descent::Analysis;
 use crate::descent::ftree::Expansion;
 use crate::descent::peak_record::{PathState, Stop};
+use crate::descent::{Analysis, MOST_UNEXPLAINED};
 use crate::profile::histogram::Resolution;
 use crate::profile::peaks::{Peak, find_peaks};
 
@@ -97,12 +97,15 @@ impl Analysis {
         (last > Ticks(1) && some).then_some(Ticks(last.0.saturating_add(1)))
     }
 
-    /// The humps that are peaks. Ops that cannot be told from one another are none, unless there is nothing else.
+    /// The humps that are peaks. Ops that cannot be told from one another are none, unless there is nothing else, or much of the
+    /// time may be in them.
     pub(crate) fn find_peaks(&self) -> Vec<Peak> {
         let untold = self.bucket(Ticks(0));
         let mut found = find_peaks(&self.profile);
+        let much = MOST_UNEXPLAINED * self.profile.total().0 as f64;
+        let is_told = |peak: &Peak| peak.last_bucket > untold || peak.content.total.0 as f64 > much;
         if found.iter().any(|peak| peak.last_bucket > untold) {
-            found.retain(|peak| peak.last_bucket > untold);
+            found.retain(is_told);
         }
         for (peak, number) in found.iter_mut().zip(1..) {
             peak.number = number;

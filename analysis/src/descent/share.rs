@@ -120,6 +120,15 @@ impl Part {
         self.products += other.products;
     }
 
+    /// As if it had been seen in so many times the ops.
+    pub(crate) fn times(&self, weight: f64) -> Part {
+        Part {
+            time: Ticks((self.time.0 as f64 * weight).round() as u64),
+            squares: self.squares * weight,
+            products: self.products * weight,
+        }
+    }
+
     /// Its share of the whole, which is summed over the same `ops`.
     pub(crate) fn share(&self, whole: &Part, ops: u64) -> Interval {
         let (sum, ops) = (whole.time.0 as f64, ops as f64);

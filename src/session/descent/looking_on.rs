@@ -13,11 +13,17 @@ const OPS: u64 = 100_000;
 /// For so long decisions are held against later ops at most.
 const CHECKS: Duration = Duration::from_secs(2);
 
-/// When ops began to come, and when decisions began to be held against them.
+/// Where no op has come for so long none is waited for.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// When ops began to come, when the last one did, and when decisions began to be held against them.
 #[derive(Default, Debug)]
 pub(super) struct LookingOn {
     since: Option<Instant>,
+    ops: u64,
+    last: Option<Instant>,
     checks: Option<Instant>,
+    has_seen_enough: bool,
 }
 
 impl LookingOn {
@@ -27,10 +33,19 @@ impl LookingOn {
         if ops == 0 {
             return;
         }
+        if self.ops != ops {
+            self.ops = ops;
+            self.last = Some(Instant::now());
+        }
+        let is_idle = self.last.is_some_and(|last| last.elapsed() >= IDLE);
+        let is_answered = analysis.is_answered();
         let passed = self.since.get_or_insert_with(Instant::now).elapsed();
-        if analysis.is_looking_on() && (passed >= LEAST || ops >= OPS) {
+        if is_idle && (self.has_seen_enough || (analysis.is_looking_on() && is_answered)) {
+            analysis.stop_looking();
+        } else if analysis.is_looking_on() && is_answered && (passed >= LEAST || ops >= OPS) {
             let is_clear = analysis.is_nearly_all_in_peaks();
             if is_clear || passed >= MOST {
+                self.has_seen_enough = true;
                 analysis.seen_enough();
             }
         }

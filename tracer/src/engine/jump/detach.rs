@@ -123,7 +123,12 @@ impl Jump {
             return Ok(false);
         }
         let caller = installed.caller;
-        self.with_worker(caller, &mappings, |world| installed.unmap(world, &mappings))
+        self.with_worker(caller, &mappings, |world| {
+            if !installed.is_there(&memory) {
+                return Err(Error::ThreadGone { tid: pid });
+            }
+            installed.unmap(world, &mappings)
+        })
     }
 }
 

@@ -16,10 +16,12 @@ use crate::threads;
 use super::{Held, World, in_a_thread, stopped};
 
 /// So many threads are tried.
-const MOST: usize = 16;
+const MOST: usize = 3;
 /// So long one may take to stop.
 const PATIENCE: Duration = Duration::from_millis(5);
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
+/// So long those that did not are waited for at the end: the program must not see that they were interrupted.
+const LATE: Duration = Duration::from_millis(200);
 
 /// Stops one thread of a process that `suits`, one that sleeps if there is any, does `work`, and lets it go, whatever comes
 /// of it. Where none suits, all threads are stopped. Tells for how long it stood still.
@@ -35,9 +37,10 @@ pub fn one<T: Send>(
     let alone = in_a_thread(|| {
         child_signal::block()?;
         sys::run_first();
+        let mut late = Vec::new();
         for tid in candidates(pid)? {
             let since = Instant::now();
-            let Some(thread) = stop(pid, tid)? else {
+            let Some(thread) = stop(pid, tid, &mut late)? else {
                 continue;
             };
             if !suits(&thread) {
@@ -48,11 +51,13 @@ pub fn one<T: Send>(
             let work = work.take().expect("done once");
             let outcome = work(&mut world);
             let released = world.release();
+            let_go(pid, late);
             let pause = since.elapsed();
             tracing::debug!(target: "tracer::stop", pid, tid, ?pause, "a thread was stopped");
             let value = outcome?;
             return released.map(|_| Some((value, pause)));
         }
+        let_go(pid, late);
         Ok(None)
     })?;
     match (alone, work) {
@@ -80,9 +85,9 @@ fn candidates(pid: i32) -> Result<Vec<i32>> {
     Ok(sleeping)
 }
 
-/// Stops a thread; `None` when it has ended or does not stop soon, or stands still already. Such a one is let go with the
-/// end of the thread that traces.
-fn stop(pid: i32, tid: i32) -> Result<Option<Stopped>> {
+/// Stops a thread; `None` when it has ended or does not stop soon, or stands still already. One that does not stop soon is
+/// among the `late` ones then.
+fn stop(pid: i32, tid: i32, late: &mut Vec<i32>) -> Result<Option<Stopped>> {
     match sys::seize(tid, 0).and_then(|()| sys::interrupt(tid)) {
         Ok(()) => {}
         Err(Errno::ESRCH) => return Ok(None),
@@ -98,7 +103,29 @@ fn stop(pid: i32, tid: i32) -> Result<Option<Stopped>> {
             Err(_) => return Ok(None),
         }
     }
+    late.push(tid);
     Ok(None)
+}
+
+/// Lets those go that stopped too late, as soon as they have. What else is attached goes with the end of the thread that
+/// traces.
+fn let_go(pid: i32, mut late: Vec<i32>) {
+    let since = Instant::now();
+    while !late.is_empty() && since.elapsed() < LATE {
+        late.retain(|&tid| match sys::wait_now(tid) {
+            Ok(Some((_, status))) => {
+                let thread = taken(pid, tid, status);
+                // That it has ended is known elsewhere.
+                let _ = thread.map(|thread| thread.map(Stopped::detach));
+                false
+            }
+            Ok(None) | Err(Errno::EINTR) => true,
+            Err(_) => false,
+        });
+        if !late.is_empty() {
+            child_signal::wait(LOOK_AGAIN);
+        }
+    }
 }
 
 fn taken(pid: i32, tid: i32, status: i32) -> Result<Option<Stopped>> {

@@ -1,5 +1,6 @@
 //! How threads are stopped: those that sleep, then the others.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
@@ -69,11 +70,12 @@ impl World {
                 self.await_all(TURN)?;
             }
             self.await_all(UNINTERRUPTIBLE)?;
+            self.leave_uninterruptible(|_, _| true);
+            self.reap()?;
             if !is_new || self.threads_are(self.seized.len() + self.busy.len()) {
                 break;
             }
         }
-        self.leave_uninterruptible(|_, _| true);
         self.early = self.threads.len();
         Ok(())
     }
@@ -83,9 +85,10 @@ impl World {
     /// # Errors
     /// When they cannot be stopped, or have ended.
     pub fn hold(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.is_complete, true) {
+        if self.is_complete {
             return Ok(());
         }
+        self.reap()?;
         let mut found = std::mem::take(&mut self.busy);
         if found.len() <= MOST_URGENT {
             sys::run_first();
@@ -102,10 +105,11 @@ impl World {
             };
             found.extend(self.seize_guests()?);
             if found.is_empty() {
-                return match self.threads.is_empty() && self.asleep.is_empty() {
-                    true => Err(Error::ThreadGone { tid: self.pid }),
-                    false => Ok(()),
-                };
+                if self.threads.is_empty() && self.asleep.is_empty() {
+                    return Err(Error::ThreadGone { tid: self.pid });
+                }
+                self.is_complete = true;
+                return Ok(());
             }
         }
     }
@@ -159,6 +163,7 @@ impl World {
             if waited < SOON {
                 continue;
             }
+            self.reap()?;
             let states: Vec<(i32, Option<char>)> = self
                 .waiting
                 .iter()
@@ -217,6 +222,40 @@ impl World {
         }
         self.guests.extend(&found);
         Ok(found)
+    }
+
+    /// Waits for those that were interrupted and have not reported, after a failure.
+    pub(super) fn await_rest(&mut self) -> Result<()> {
+        match self.waiting.is_empty() {
+            true => Ok(()),
+            false => self.await_all(UNINTERRUPTIBLE),
+        }
+    }
+
+    /// Forgets stopped threads that were killed. A thread that calls execve(2) waits for their end, which only a tracer's
+    /// wait completes (`de_thread` in the kernel's fs/exec.c), and whoever seizes it waits for it.
+    fn reap(&mut self) -> Result<()> {
+        let mut dead = BTreeSet::new();
+        for (thread, _) in &self.threads {
+            let tid = thread.tid();
+            if let Ok(Some((_, status))) = sys::wait_now(tid)
+                && let Event::Exited(_) | Event::Killed(_) = decode(status)
+            {
+                dead.insert((tid, status));
+            }
+        }
+        for (tid, status) in dead {
+            let index = self
+                .threads
+                .iter()
+                .position(|(thread, _)| thread.tid() == tid);
+            if let Some(index) = index {
+                drop(self.threads.remove(index));
+                self.early -= usize::from(index < self.early);
+            }
+            self.take(tid, status)?;
+        }
+        Ok(())
     }
 
     /// Takes the wait statuses that are there. Each thread is asked for by its number: that takes as long with thousands
