@@ -86,12 +86,16 @@ def handle(key):
     if key % 8 == 7:
         rebuild()
     return sum(range(300))
+began = threading.Event()
 def serve():
     key = 0
     while True:
         handle(key)
+        began.set()
         key += 1
 threading.Thread(target=serve, daemon=True).start()
+# A function has a name in the map from its first call on.
+began.wait()
 print('ready', flush=True)
 sys.stdin.read()
 ";

@@ -13,6 +13,7 @@ use nix::errno::Errno;
 
 use crate::addr::TargetAddr;
 use crate::child_signal;
+use crate::children;
 use crate::error::{Error, Result};
 use crate::event::{Event, decode};
 use crate::gadgets::{Found, Gadgets};
@@ -404,7 +405,11 @@ fn wait(tid: i32) -> Result<Event> {
         }
         match sys::wait_now(tid) {
             Ok(Some((_, status))) => match decode(status) {
-                Event::Exited(_) | Event::Killed(_) => return Err(Error::ThreadGone { tid }),
+                Event::Exited(_) | Event::Killed(_) => {
+                    // Since it was asked; of a process that is not told again.
+                    children::keep(tid, status);
+                    return Err(Error::ThreadGone { tid });
+                }
                 event => return Ok(event),
             },
             Ok(None) => child_signal::wait(LOOK_AGAIN),

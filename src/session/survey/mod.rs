@@ -251,7 +251,10 @@ impl Measurement<'_, '_> {
                 }
                 self.division.instrument(&mut self.process)
             }
-            Err(error) if self.process.libraries() == Libraries::Loaded => Err(error.into()),
+            // Of one that is just ending the next poll says how it did.
+            Err(error) if is_there && self.process.libraries() == Libraries::Loaded => {
+                Err(error.into())
+            }
             _ => {
                 let hooks = self.process.hooks();
                 self.process.apply(&hooks).map(drop)
