@@ -57,6 +57,20 @@ pub(super) struct Tracer {
     pub comm: String,
 }
 
+impl Tracer {
+    /// The process of the thread that traces: the kernel names a thread (`TracerPid`, proc_pid_status(5)), which people
+    /// cannot end.
+    pub(super) fn of_thread(tid: i32) -> Self {
+        let status = read_text(&format!("/proc/{tid}/status"));
+        let pid = status.ok().and_then(|text| Status(text).number("Tgid"));
+        let pid = pid.unwrap_or(tid);
+        Self {
+            pid,
+            comm: comm(pid),
+        }
+    }
+}
+
 /// What machine a program is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Executable {
@@ -159,10 +173,7 @@ impl Facts {
         let tracer = status
             .number("TracerPid")
             .filter(|&tracer| tracer != 0)
-            .map(|pid| Tracer {
-                pid,
-                comm: comm(pid),
-            });
+            .map(Tracer::of_thread);
         Ok(Self {
             asked,
             pid,

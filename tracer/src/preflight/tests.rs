@@ -300,3 +300,13 @@ fn a_child_passes_while_it_lives() {
     let line = explain_eperm(child.pid());
     assert!(line.contains("has already exited"), "{line}");
 }
+
+/// Any thread may trace, as those of darc do; what is named is the process.
+#[test]
+fn the_process_of_a_tracing_thread_is_named() {
+    let thread = std::thread::Builder::new().name("traces".to_owned());
+    let traces = thread.spawn(|| Tracer::of_thread(nix::unistd::gettid().as_raw()));
+    let tracer = traces.expect("a thread").join().expect("it only looks");
+    assert_eq!(tracer.pid, nix::unistd::getpid().as_raw());
+    assert_ne!(tracer.comm, "traces");
+}
