@@ -423,7 +423,7 @@ fn branches_to(instruction: &Instruction, addr: u64) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use darc_disasm::{CodePart, NoMemory};
     use proptest::prelude::*;
 
@@ -604,9 +604,9 @@ mod tests {
         /// What a jump replaces runs from the first of it to the last, whoever comes.
         #[test]
         fn a_span_is_entered_at_its_beginning_in_any_code(
-            pieces in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 1..40),
+            bytes in any_code(),
         ) {
-            let v = view(&pieces.concat());
+            let v = view(&bytes);
             let all = v.instructions();
             let mut before: Option<Span> = None;
             for at in 0..all.len() {
@@ -634,21 +634,26 @@ mod tests {
         }
     }
 
-    /// Instructions of which the code of the property consists; the last is none.
-    const PIECES: [&[u8]; 14] = [
-        &[0xe8, 0, 1, 0, 0],
-        &[0xe9, 8, 0, 0, 0],
-        &[0x74, 4],
-        &[0x75, 0xf8],
-        &[0xeb, 0xf0],
-        &[0x0f, 0x05],
-        &[0xb8, 1, 0, 0, 0],
-        &[0xff, 0xd0],
-        &[0x55],
-        &[0xc3],
-        &[0x48, 0x89, 0xfb],
-        &[0x90],
-        &[0xff, 0xe0],
-        &[0x06],
-    ];
+    /// Any sequence of instructions that branch, call, return and do not, among them bytes that are none: code that jumps are
+    /// to be written into.
+    pub(in crate::engine::jump) fn any_code() -> impl Strategy<Value = Vec<u8>> {
+        const PIECES: [&[u8]; 14] = [
+            &[0xe8, 0, 1, 0, 0],
+            &[0xe9, 8, 0, 0, 0],
+            &[0x74, 4],
+            &[0x75, 0xf8],
+            &[0xeb, 0xf0],
+            &[0x0f, 0x05],
+            &[0xb8, 1, 0, 0, 0],
+            &[0xff, 0xd0],
+            &[0x55],
+            &[0xc3],
+            &[0x48, 0x89, 0xfb],
+            &[0x90],
+            &[0xff, 0xe0],
+            &[0x06],
+        ];
+        prop::collection::vec(prop::sample::select(PIECES.to_vec()), 1..40)
+            .prop_map(|pieces| pieces.concat())
+    }
 }

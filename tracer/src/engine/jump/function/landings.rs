@@ -107,6 +107,7 @@ mod tests {
 
     use super::super::super::function::Part;
     use super::super::super::spans::is_call;
+    use super::super::super::spans::tests::any_code;
     use super::*;
 
     const BASE: u64 = 0x1000;
@@ -198,10 +199,9 @@ mod tests {
         /// Whatever the code: landings take no room from anything else, and a jump there is run from its beginning.
         #[test]
         fn landings_are_in_nobodys_way(
-            pieces in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 1..40),
+            bytes in any_code(),
             part in prop::sample::select(vec![Part::Callee, Part::F0]),
         ) {
-            let bytes = pieces.concat();
             let with = function(&bytes, part, Landings::Noticed);
             let without = function(&bytes, part, Landings::Left);
             prop_assert_eq!(&with.refused, &without.refused);
@@ -233,23 +233,4 @@ mod tests {
             }
         }
     }
-
-    /// Instructions of which the code of the property consists.
-    const PIECES: [&[u8]; 15] = [
-        &[0xe8, 0, 1, 0, 0],
-        &[0xe8, 0, 1, 0, 0],
-        &[0xe9, 8, 0, 0, 0],
-        &[0x74, 4],
-        &[0x75, 0xf8],
-        &[0xeb, 0xf0],
-        &[0x0f, 0x05],
-        &[0xb8, 1, 0, 0, 0],
-        &[0xff, 0xd0],
-        &[0x55],
-        &[0xc3],
-        &[0x48, 0x89, 0xfb],
-        &[0x90],
-        &[0xff, 0xe0],
-        &[0x06],
-    ];
 }
