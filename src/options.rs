@@ -501,7 +501,7 @@ pub struct Common {
     pub blocks: Blocks,
     /// More calls of a function than this are measured block by block; greater than 0.
     pub max_sites: Option<usize>,
-    /// Whether others are looked for when the first answers are there.
+    /// Whether others are looked for when the first answers are there, and hold most of the time.
     pub looks_on: bool,
     /// Whether colours are used.
     pub color: ColorChoice,

@@ -66,7 +66,7 @@ pub struct Investigation {
     pub blocks: Blocks,
     /// More calls of a function than this are measured in portions.
     pub max_sites: Option<usize>,
-    /// Whether others are looked for when the first answers are there.
+    /// Whether others are looked for when the first answers are there, and hold most of the time.
     pub looks_on: bool,
     /// Where their time goes.
     pub narrowed: Vec<Narrowed>,

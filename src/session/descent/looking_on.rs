@@ -24,9 +24,20 @@ pub(super) struct LookingOn {
     last: Option<Instant>,
     checks: Option<Instant>,
     has_seen_enough: bool,
+    /// Ends with the first answers that much of the time is in.
+    is_brief: bool,
 }
 
 impl LookingOn {
+    /// Looks on only while much of the time is in ops of no peak: one op that was kept from running for long is enough for
+    /// that among the first.
+    pub(super) fn briefly() -> LookingOn {
+        LookingOn {
+            is_brief: true,
+            ..LookingOn::default()
+        }
+    }
+
     /// Tells the analysis when there was enough to see.
     pub(super) fn look(&mut self, analysis: &mut Analysis) {
         let ops = analysis.profile().count();
@@ -40,6 +51,12 @@ impl LookingOn {
         let is_idle = self.last.is_some_and(|last| last.elapsed() >= IDLE);
         let is_answered = analysis.is_answered();
         let passed = self.since.get_or_insert_with(Instant::now).elapsed();
+        if self.is_brief && analysis.is_looking_on() && is_answered {
+            if is_idle || passed >= MOST || analysis.is_nearly_all_in_peaks() {
+                analysis.stop_looking();
+            }
+            return;
+        }
         if is_idle && (self.has_seen_enough || (analysis.is_looking_on() && is_answered)) {
             analysis.stop_looking();
         } else if analysis.is_looking_on() && is_answered && (passed >= LEAST || ops >= OPS) {

@@ -228,8 +228,12 @@ impl<'a> Session<'a> {
         let is_alone = self.others == Others::None && self.serving.is_none();
         // A function is narrowed as soon as it is known: a short program does not wait for that.
         let is_all = self.enough.is_none() && self.investigation.blocks == Blocks::Left;
-        if is_cheap && is_alone && is_all && self.investigation.looks_on {
+        let is_brief = !self.investigation.looks_on;
+        if (is_cheap || is_brief) && is_alone && is_all {
             self.investigation.analysis.look_on();
+            if is_brief {
+                self.looking_on = LookingOn::briefly();
+            }
         }
     }
 
