@@ -19,3 +19,5 @@ pub use descent::{Others, Session};
 
 /// How long the engine may serve the target before a session looks at its other duties.
 const SLICE: Duration = Duration::from_millis(20);
+/// The same while it waits for ops: there is little to do.
+const LONG_SLICE: Duration = Duration::from_millis(100);

@@ -17,6 +17,8 @@ mod syscall_arguments;
 mod timeline;
 mod wakers;
 
+use std::time::{Duration, Instant};
+
 use darc_analysis::FnodeId;
 use darc_analysis::descent::noise::Noise;
 use darc_process::{Ending, Event, Limits, Process, ProcessError, guarded};
@@ -25,11 +27,11 @@ use darc_tracer::plan::Ends;
 use nix::sys::signal::Signal;
 
 use crate::options::{Blocks, Preemption};
-use crate::session::SLICE;
 use crate::session::asynchronous::Serving;
 use crate::session::catalog::Catalog;
 use crate::session::onlooker::{Onlooker, Seen};
 use crate::session::survey::suspicion::Suspicion;
+use crate::session::{LONG_SLICE, SLICE};
 use crate::terminal::live::Progress;
 use investigation::Investigation;
 use looking_on::LookingOn;
@@ -39,6 +41,9 @@ use timeline::{Holding, Timeline};
 
 /// At some 30 µs a breakpoint this many calls make an op longer by a tenth of a second.
 const MOST_CALLS_INT3: u64 = 2_000;
+
+/// Without an op for so long it waits for ops.
+const LONG: Duration = Duration::from_secs(5);
 
 /// Whether other functions wait for an analysis in the same process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +72,8 @@ pub struct Session<'a> {
     looking_on: LookingOn,
     f0_ends: Ends,
     timeline: Timeline,
+    /// When there was a new op, or it began.
+    called: Instant,
     /// Fnodes that are measured although no path goes on from them.
     kept: Vec<FnodeId>,
 }
@@ -120,6 +127,7 @@ impl<'a> Session<'a> {
             looking_on: LookingOn::default(),
             f0_ends: Ends::default(),
             timeline,
+            called: Instant::now(),
             kept: Vec::new(),
         }
     }
@@ -291,6 +299,7 @@ impl<'a> Session<'a> {
     /// Lets the target run on for a while, and takes the ops to the analyses.
     fn measure(&mut self, limits: Limits<'_>) -> Result<Event, ProcessError> {
         let ops = self.investigation.analysis.profile().count();
+        let slice = self.slice(limits);
         let event = self.process.poll(limits, |engine, modules| {
             let mut sink = Holding {
                 modules,
@@ -299,7 +308,7 @@ impl<'a> Session<'a> {
                 serving: self.serving.as_deref_mut(),
                 timeline: &mut self.timeline,
             };
-            engine.poll(SLICE, &mut sink)
+            engine.poll(slice, &mut sink)
         })?;
         self.timeline.advance(
             &self.process,
@@ -314,8 +323,21 @@ impl<'a> Session<'a> {
         }
         if self.investigation.analysis.profile().count() > ops {
             self.process.was_called();
+            self.called = Instant::now();
         }
         Ok(event)
+    }
+
+    /// For how long the engine is left alone.
+    fn slice(&self, limits: Limits<'_>) -> Duration {
+        let waits = self.called.elapsed() >= LONG && self.is_f0_loaded();
+        if !waits || !self.timeline.has_room() {
+            return SLICE;
+        }
+        let left = limits
+            .deadline
+            .map(|at| at.saturating_duration_since(Instant::now()));
+        left.map_or(LONG_SLICE, |left| left.clamp(SLICE, LONG_SLICE))
     }
 
     /// Shows the person where it stands, and asks which peak is meant.

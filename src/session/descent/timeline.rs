@@ -101,6 +101,12 @@ impl Timeline {
         }
     }
 
+    /// Whether the kernel's records may be read a few times more seldom without losing any.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        !matches!(self, Timeline::Switches(known) if !known.switches.has_room())
+    }
+
     /// Asks for the arguments of the system calls that are measured and were not asked for yet.
     pub fn ask_for_calls(&mut self, investigation: &Investigation, serving: Option<&Serving>) {
         let Timeline::Switches(known) = self else {

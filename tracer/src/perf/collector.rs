@@ -44,6 +44,9 @@ pub struct Mark(usize);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Group(u32);
 
+/// Less of a ring than this part of it is little.
+const LITTLE: usize = 8;
+
 /// What one reading of all rings found.
 #[derive(Debug, Default)]
 pub struct Drained {
@@ -65,6 +68,8 @@ pub struct Collector {
     last_read: u64,
     /// Records that are older have been handed out.
     complete: u64,
+    /// Whether there was little in each ring when it was read last.
+    has_room: bool,
 }
 
 impl std::fmt::Debug for Collector {
@@ -139,6 +144,7 @@ impl Collector {
             pending: Vec::new(),
             last_read: 0,
             complete: 0,
+            has_room: true,
         })
     }
 
@@ -315,11 +321,19 @@ impl Collector {
         self.complete
     }
 
+    /// Whether less than an eighth of each ring was filled when they were read last.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.has_room
+    }
+
     fn fetch(&mut self) -> usize {
+        self.has_room = true;
         let mut damaged = 0;
         let mut bytes = Vec::new();
         for ring in &self.rings {
             damaged += ring.pages.take(&mut bytes);
+            self.has_room &= bytes.len() < ring.pages.size() / LITTLE;
             let (records, senseless) = parse_all(&bytes, self.attributes.layout());
             damaged += senseless;
             self.pending.extend(records);

@@ -205,6 +205,12 @@ impl Switches {
         self.windows.expect(latency);
     }
 
+    /// Whether so little came between the last two readings that they may be some five times more seldom.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.collector.has_room()
+    }
+
     /// Whether everything of this time was recorded.
     #[must_use]
     pub fn have_seen(&self, from: Tsc, to: Tsc) -> bool {

@@ -79,6 +79,12 @@ impl RingPages {
         })
     }
 
+    /// How many bytes of records there is room for.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.data
+    }
+
     /// Moves what the kernel has written into `bytes`, and makes room for more. Returns how many bytes cannot be
     /// told any more (more than a ring holds).
     pub fn take(&self, bytes: &mut Vec<u8>) -> usize {

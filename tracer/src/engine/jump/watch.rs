@@ -23,6 +23,8 @@ const OTHERWISE: Duration = Duration::from_millis(200);
 const SAME_PROGRAM: Duration = Duration::from_millis(20);
 /// The shortest sleep between two looks at the rings.
 const NAP: Duration = Duration::from_millis(1);
+/// The longest.
+const MOST: Duration = Duration::from_millis(100);
 /// The longest where nothing may be missed that comes all at once.
 const LONGEST: Duration = Duration::from_millis(8);
 
@@ -139,7 +141,7 @@ impl Watch {
     /// Sleeps, longer and longer while there are no records; the target's end wakes.
     pub fn sleep(&mut self, at_most: Duration, records: u64, haste: Haste) {
         self.nap = match records {
-            0 => (self.nap * 2).min(at_most.max(NAP)),
+            0 => (self.nap * 2).min(MOST),
             _ => NAP,
         };
         let nap = match haste {
