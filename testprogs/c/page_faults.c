@@ -4,7 +4,7 @@
  *
  * f0 = fill: faults are told where the kernel lets darc see them
  * fast peak (4 of 5 ops, ~0.05 ms):   fill -> touch          function
- * slow peak (1 of 5 ops, ~0.5 ms):    fill -> (page fault)
+ * slow peak (1 of 5 ops, ~0.5 ms):    fill -> touch -> (page fault)
  */
 #include "work.h"
 

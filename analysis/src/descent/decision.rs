@@ -342,17 +342,26 @@ impl Analysis {
         let state = match (&fnode.callee, &fnode.expansion) {
             (Callee::Syscall(_) | Callee::Absence(_), _) => PathState::Ended(Stop::SelfTime),
             _ if fnode.depth >= self.params.max_depth => PathState::Ended(Stop::MaxDepth),
+            // It makes no calls, but page faults struck in it since.
+            (_, Expansion::Impossible(Stop::NoCalls)) if !fnode.children.is_empty() => {
+                self.request_calls(id)
+            }
             (_, Expansion::Impossible(why)) => PathState::Ended(why.clone()),
             (_, Expansion::Requested) => PathState::Waiting,
             // Where its calls are measured in portions, other peaks may have left the first one.
             (_, Expansion::Complete(_)) if !fnode.is_in_portions() => PathState::Collecting,
             (_, Expansion::None | Expansion::Partial | Expansion::Complete(_)) => {
-                self.ftree.fnode_mut(id).expansion = Expansion::Requested;
-                self.requests.push_back(Request::Expand(id));
-                PathState::Waiting
+                self.request_calls(id)
             }
         };
         self.set_state(id, peak, state);
+    }
+
+    /// Asks for the calls of an fnode's function to be measured.
+    fn request_calls(&mut self, id: FnodeId) -> PathState {
+        self.ftree.fnode_mut(id).expansion = Expansion::Requested;
+        self.requests.push_back(Request::Expand(id));
+        PathState::Waiting
     }
 
     /// Takes a path to another state. A check that ends without enough ops changes nothing.

@@ -169,6 +169,9 @@ impl Analysis {
         let (Callee::Absence(kind), Some(parent)) = (fnode.callee, fnode.parent) else {
             return false;
         };
+        if kind == Absence::PageFault {
+            return false;
+        }
         let above = std::iter::successors(self.ftree.fnode(parent).parent, |&at| {
             self.ftree.fnode(at).parent
         });
@@ -299,6 +302,43 @@ mod tests {
         let cause = &analysis.root_causes(far)[0];
         let waits = analysis.waits(*cause.path.last().unwrap(), far).unwrap();
         assert!(waits.others[&OtherId(7)].0 > 20, "{waits:?}");
+    }
+
+    /// g touches new memory in the slow ops alone, and makes no calls: the page faults are told below it, and once.
+    #[test]
+    fn page_faults_have_a_place() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.expect_absences();
+        let mut g = None;
+        let fault = Away::Interrupted(Absence::PageFault);
+        for turn in 0..5_000 {
+            let slow = turn % 5 == 4;
+            let (took, latency) = if slow { (48_500, 50_000) } else { (900, 1_000) };
+            let called = g.map(|g| touched(g, 1_050, took));
+            // The estimate is longer than the call.
+            let away = [interval(1_000, 50_000, fault)];
+            let away = if slow { &away[..] } else { &[] };
+            analysis.op_with(&op(latency, called.into_iter().collect()), away);
+            for request in analysis.requests() {
+                if let Request::Expand(fnode) = request {
+                    if fnode == FnodeId::ROOT {
+                        let callee = Callee::Function(CalleeId(1));
+                        g = Some(analysis.add_child(fnode, SiteId(1), callee));
+                    }
+                    analysis.expanded(fnode, Tsc(0));
+                }
+            }
+        }
+        assert_eq!(analysis.status(), Status::RootCauseFound);
+        let peaks = analysis.peaks();
+        let ends = |peak: u32| -> Vec<_> {
+            let causes = analysis.root_causes(peak).into_iter();
+            causes.map(|it| (it.kind, it.path.len())).collect()
+        };
+        assert_eq!(ends(peaks[0].number), [(CauseKind::Function, 2)]);
+        assert_eq!(ends(peaks[1].number), [(CauseKind::PageFault, 3)]);
+        let cause = &analysis.root_causes(peaks[1].number)[0];
+        assert!((0.9..=1.0).contains(&cause.share), "{cause:?}");
     }
 
     /// Another thread runs for half of each of the first ops, and never again.

@@ -277,10 +277,13 @@ fn in_callees(ftree: &Ftree, peak: u32, id: FnodeId) -> f64 {
         .sum()
 }
 
-/// Whether it stands for time away below f0: that is in f0's time away, too, and taken out of all callees of f0.
+/// Whether it stands for time away below f0: that is in f0's time away, too, and taken out of all callees of f0. Page
+/// faults are told where they struck alone.
 fn is_told_at_f0(ftree: &Ftree, id: FnodeId) -> bool {
     let fnode = ftree.fnode(id);
-    is_absence(fnode.callee) && fnode.parent != Some(FnodeId::ROOT)
+    is_absence(fnode.callee)
+        && fnode.callee != Callee::Absence(Absence::PageFault)
+        && fnode.parent != Some(FnodeId::ROOT)
 }
 
 /// The part of an fnode's time that one of its callees accounts for; each may have been measured in other ops.

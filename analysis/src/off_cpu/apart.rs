@@ -2,12 +2,16 @@
 //!
 //! An op tells of each fnode one longest call, when that began and what all calls took together. What strikes
 //! the longest calls is taken out of them; what strikes other calls cannot be told from their own time.
+//!
+//! Page faults are no accident of a moment: the function that touches the memory makes them, whenever it runs. They stay in
+//! its time and that of its callers, and are a callee of the function that they struck in.
 
 use std::collections::BTreeMap;
 
 use darc_record::{FnodeId, Op, Ticks, Touched, Tsc};
 
 use crate::descent::ftree::{Absence, Expansion, Ftree};
+use crate::descent::share::LEAST;
 use crate::off_cpu::{Away, Interval};
 
 /// What of an op is left when time away is taken out, and where that time went.
@@ -42,9 +46,14 @@ pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval]) -> Apart {
         waits: Vec::new(),
     };
     let mut absent: BTreeMap<(FnodeId, Absence), (Tsc, Ticks)> = BTreeMap::new();
+    let mut faults = Vec::new();
     for interval in away {
         let kind = match interval.why {
             Away::Preempted { .. } => Absence::Preempted,
+            Away::Interrupted(Absence::PageFault) => {
+                faults.push((touching(ftree, op, interval), *interval));
+                continue;
+            }
             Away::Interrupted(kind) => kind,
             Away::Blocked { .. } => {
                 let fnode = current(ftree, op, interval);
@@ -81,6 +90,7 @@ pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval]) -> Apart {
             after.max = after.max.max(Ticks(mean));
         }
     }
+    tell_faults(ftree, &mut left, &faults, op);
     for ((fnode, kind), (first, sum)) in absent {
         // All of it together: ten slices taken by another process are one cause.
         let sum = sum.min(op.latency);
@@ -93,6 +103,56 @@ pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval]) -> Apart {
         });
     }
     left
+}
+
+/// The fnode whose function touched the memory. How long the fault took beyond its records is an estimate, half of it on
+/// either side: its middle is what is known to be in the call.
+fn touching(ftree: &Ftree, op: &Op, fault: &Interval) -> FnodeId {
+    let middle = Tsc(fault.from.0.saturating_add(fault.len().0 / 2));
+    let at = Interval {
+        from: middle,
+        to: middle,
+        ..*fault
+    };
+    current(ftree, op, &at)
+}
+
+/// Makes page faults a callee of the fnodes that they struck in, as far as their time is in no call that is measured there.
+/// Where an fnode's own calls are not looked at they have a place as soon as they are a tenth of its longest call.
+fn tell_faults(ftree: &mut Ftree, left: &mut Apart, faults: &[(FnodeId, Interval)], op: &Op) {
+    let mut struck: BTreeMap<FnodeId, (Tsc, Ticks)> = BTreeMap::new();
+    for (fnode, fault) in faults {
+        let (_, sum) = struck.entry(*fnode).or_insert((fault.from, Ticks(0)));
+        *sum = *sum + fault.len();
+    }
+    for (fnode, (first, sum)) in struck {
+        let call = op.touched.iter().find(|touched| touched.fnode == fnode);
+        let (max, whole) = call.map_or((op.latency, op.latency), |call| (call.max, call.sum));
+        let expansion = ftree.get(fnode).map(|fnode| &fnode.expansion);
+        let is_looked_at = matches!(expansion, Some(Expansion::Complete(_)));
+        let is_much = sum.0 as f64 >= LEAST * max.0 as f64;
+        if expansion.is_none() || !(is_looked_at || is_much) {
+            continue;
+        }
+        let is_called = |touched: &&Touched| {
+            let callee = ftree.get(touched.fnode);
+            callee.is_some_and(|callee| callee.parent == Some(fnode))
+        };
+        let called = op.touched.iter().filter(is_called);
+        let called = called.fold(Ticks(0), |sum, touched| sum + touched.sum);
+        let sum = sum.min(whole.saturating_sub(called));
+        let absence = ftree.absence(fnode, Absence::PageFault);
+        let here = faults.iter().filter(|(at, _)| *at == fnode);
+        let here = here.map(|&(_, fault)| (absence, fault));
+        left.waits.extend(here);
+        left.op.touched.push(Touched {
+            fnode: absence,
+            max: sum,
+            max_start: first,
+            sum,
+            count: 1,
+        });
+    }
 }
 
 #[cfg(test)]
@@ -206,6 +266,43 @@ pub(crate) mod tests {
         // Nothing was taken out: the longest stays what it is.
         let left = apart(&mut ftree, &measured, &[interval(1_001, 1_041, BY)]).op;
         assert_eq!(left.touched[0], twice);
+    }
+
+    /// The page fault of the function's first instruction, which seems to begin before the call and to be longer.
+    #[test]
+    fn a_page_fault_is_the_time_of_who_touches_the_memory() {
+        let (mut ftree, g, h) = tree();
+        let measured = op(
+            10_000,
+            vec![touched(g, 2_000, 8_000), touched(h, 3_000, 6_000)],
+        );
+        let fault = interval(2_900, 9_100, Away::Interrupted(Absence::PageFault));
+        let left = apart(&mut ftree, &measured, &[fault]);
+        let there = ftree.known_absence(h, Absence::PageFault).expect("in h");
+        assert_eq!(left.waits, [(there, fault)]);
+        assert_eq!(left.op.touched[..2], measured.touched[..]);
+        assert_eq!(left.op.touched[2].sum, Ticks(6_000), "no more than h took");
+        for above in [FnodeId::ROOT, g] {
+            assert_eq!(ftree.known_absence(above, Absence::PageFault), None);
+        }
+    }
+
+    /// Faults in other calls than the longest are told of by that call's time, not once more by their caller.
+    #[test]
+    fn page_faults_in_calls_that_are_measured_are_not_told_twice() {
+        let (mut ftree, g, h) = tree();
+        let calls = Touched {
+            sum: Ticks(6_000),
+            count: 60,
+            ..touched(h, 3_000, 100)
+        };
+        let measured = op(10_000, vec![touched(g, 2_000, 8_000), calls]);
+        let fault = |at| interval(at, at + 90, Away::Interrupted(Absence::PageFault));
+        let faults: Vec<_> = (0..60).map(|call| fault(3_005 + 100 * call)).collect();
+        let left = apart(&mut ftree, &measured, &faults);
+        let in_g = ftree.known_absence(g, Absence::PageFault).expect("in g");
+        let told = left.op.touched.iter().find(|told| told.fnode == in_g);
+        assert_eq!(told.map(|told| told.sum), Some(Ticks(2_000)), "{left:?}");
     }
 
     #[test]

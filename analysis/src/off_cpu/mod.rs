@@ -1,10 +1,11 @@
 //! Times inside an op in which the thread did not do its work: preempted, interrupted, or blocked (DARC, SIGMETRICS
 //! 2008, section 3.6). Pure.
 //!
-//! Preemption, interrupts and page faults strike wherever the thread happens to be. Their time is taken out of the
+//! Preemption and interrupts strike wherever the thread happens to be. Their time is taken out of the
 //! latency of every fnode that was current then, and competes at each fnode that is investigated, as the sum of all
 //! that struck there or below: first as a callee of f0, and, when the descent goes on in a callee all the same, there
 //! once more with what struck in it. What is a cause of the peak further up does not compete again below.
+//! Page faults strike where memory is touched: each is a callee of the one function that did.
 //! Where the thread *waited*, the function that waited is the cause, and keeps the time; what is added
 //! is how long it was blocked, how long it could have run and did not, and who woke it.
 
