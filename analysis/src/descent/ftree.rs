@@ -378,6 +378,15 @@ impl Ftree {
         }
     }
 
+    /// Takes what an earlier state of this tree knew of the peaks: nothing of fnodes that it had not yet.
+    pub(crate) fn take_records(&mut self, before: &mut Ftree) {
+        let mut known = before.fnodes.iter_mut();
+        for fnode in &mut self.fnodes {
+            let records = known.next().map(|known| &mut known.records);
+            fnode.records = records.map(std::mem::take).unwrap_or_default();
+        }
+    }
+
     /// An fnode, if there is one of this id.
     #[must_use]
     pub fn get(&self, id: FnodeId) -> Option<&Fnode> {

@@ -96,6 +96,7 @@ impl Analysis {
     pub(crate) fn goes_on(&mut self) -> bool {
         if self.looking == Looking::Enough {
             self.looking = Looking::Checked;
+            self.before_cut = None;
             self.begin_checks();
             if !self.is_answered() {
                 return true;
@@ -126,8 +127,31 @@ impl Analysis {
                 .enumerate()
                 .all(|(at, &known)| known == Some(at));
         if !found.is_empty() && !is_same {
+            self.before_cut = Some(Box::new(self.clone()));
             self.replace_peaks(&found, &kept);
         }
+    }
+
+    /// Nothing more will be seen. Where the peaks were cut anew and do not all have their answers yet, the peaks and the answers
+    /// of before are taken back. Whether they were.
+    pub fn take_back(&mut self) -> bool {
+        let Some(before) = self.before_cut.take().filter(|_| !self.is_answered()) else {
+            return false;
+        };
+        let Analysis {
+            mut ftree,
+            peaks,
+            off_cpu,
+            ..
+        } = *before;
+        self.ftree.take_records(&mut ftree);
+        (self.peaks, self.off_cpu) = (peaks, off_cpu);
+        self.checks.clear();
+        self.vain.clear();
+        self.requests.clear();
+        self.looking = Looking::Checked;
+        self.settle();
+        true
     }
 
     /// Which known peak a hump is.
@@ -260,6 +284,36 @@ mod tests {
         assert!(session.finished);
         let rare: Vec<String> = session.causes(2).into_iter().map(|it| it.0).collect();
         assert_eq!(rare, ["f0/rare"]);
+    }
+
+    #[test]
+    fn the_answer_of_before_is_taken_back_where_no_new_one_was_found() {
+        let mut session = Session::new(smeared_at_first(), Params::default());
+        session.analysis.look_on();
+        session.run(10_000);
+        let causes = |session: &Session| -> Vec<Vec<_>> {
+            let peaks = session.analysis.peaks().into_iter();
+            peaks.map(|peak| session.causes(peak.number)).collect()
+        };
+        let before = causes(&session);
+        assert!(!session.analysis.take_back(), "nothing was cut");
+        session.analysis.seen_enough();
+        session.serve();
+        assert!(!session.analysis.is_answered());
+        assert!(session.analysis.take_back());
+        assert_eq!(causes(&session), before);
+        assert!(session.analysis.is_finished());
+        // With answers these stay, also while they are held against later ops.
+        let mut session = Session::new(smeared_at_first(), Params::default());
+        session.analysis.look_on();
+        session.run(10_000);
+        session.analysis.seen_enough();
+        session.serve();
+        while !session.analysis.is_checking() {
+            session.run(10);
+        }
+        assert!(!session.analysis.take_back());
+        assert_eq!(session.analysis.peaks().len(), 2);
     }
 
     #[test]

@@ -88,6 +88,8 @@ pub struct Analysis {
     pub(crate) filter: Vec<RangeInclusive<Ticks>>,
     pub(crate) finished: bool,
     pub(crate) looking: Looking,
+    /// What was known before the peaks were cut anew.
+    pub(crate) before_cut: Option<Box<Analysis>>,
     /// By fnode and peak: what the decisions were made with that are being held against later ops.
     pub(crate) checks: HashMap<(FnodeId, u32), Sample>,
     /// See [`Analysis::steps`].
@@ -135,6 +137,7 @@ impl Analysis {
             filter: Vec::new(),
             finished: false,
             looking: Looking::default(),
+            before_cut: None,
             checks: HashMap::new(),
             steps: 0,
             touched_at: Vec::new(),

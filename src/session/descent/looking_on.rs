@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use darc_analysis::Analysis;
+use crate::session::descent::investigation::Investigation;
 
 /// From the first op on.
 const LEAST: Duration = Duration::from_secs(3);
@@ -39,7 +39,8 @@ impl LookingOn {
     }
 
     /// Tells the analysis when there was enough to see.
-    pub(super) fn look(&mut self, analysis: &mut Analysis) {
+    pub(super) fn look(&mut self, investigation: &mut Investigation) {
+        let analysis = &mut investigation.analysis;
         let ops = analysis.profile().count();
         if ops == 0 {
             return;
@@ -58,8 +59,11 @@ impl LookingOn {
             return;
         }
         if is_idle && (self.has_seen_enough || (analysis.is_looking_on() && is_answered)) {
-            analysis.stop_looking();
-        } else if analysis.is_looking_on() && is_answered && (passed >= LEAST || ops >= OPS) {
+            investigation.take_back();
+            investigation.analysis.stop_looking();
+            return;
+        }
+        if analysis.is_looking_on() && is_answered && (passed >= LEAST || ops >= OPS) {
             let is_clear = analysis.is_nearly_all_in_peaks();
             if is_clear || passed >= MOST {
                 self.has_seen_enough = true;
@@ -71,6 +75,19 @@ impl LookingOn {
             if passed >= CHECKS {
                 analysis.end_checks();
             }
+        }
+    }
+}
+
+impl Investigation {
+    /// Nothing more will be seen: an answer that was being replaced stands, and the report says so.
+    pub(super) fn take_back(&mut self) {
+        if self.analysis.take_back() {
+            self.arguments.take_back();
+            self.warnings.push(
+                "the analysis ended while it looked at the peaks once more, cut by all ops: what is told is its first answer"
+                    .to_owned(),
+            );
         }
     }
 }

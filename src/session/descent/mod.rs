@@ -206,6 +206,7 @@ impl<'a> Session<'a> {
             self.serving.as_deref_mut(),
         );
         self.investigation.analysis.end_checks();
+        self.investigation.take_back();
         self.compare_code();
         for warning in self.process.take_warnings() {
             self.investigation.warn(warning);
@@ -275,7 +276,7 @@ impl<'a> Session<'a> {
             }
             self.place_what_is_bound()?;
             self.investigation.be_patient();
-            self.looking_on.look(&mut self.investigation.analysis);
+            self.looking_on.look(self.investigation);
             if let Some(serving) = &mut self.serving {
                 serving.investigation.be_patient();
             }

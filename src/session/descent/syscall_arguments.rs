@@ -127,6 +127,8 @@ struct Seen {
 #[derive(Clone, Default, Debug)]
 pub struct Arguments {
     seen: HashMap<(FnodeId, u32), Seen>,
+    /// By the numbers that peaks had before.
+    before: HashMap<(FnodeId, u32), Seen>,
     locks: HashMap<u64, String>,
     paths: HashMap<u64, String>,
 }
@@ -195,10 +197,16 @@ impl Arguments {
     /// Peaks have other numbers: that of peak `n` is at index `n - 1`, none where it is no peak any more.
     pub fn renumber_peaks(&mut self, now: &[Option<u32>]) {
         let number = |peak: u32| now.get((peak as usize).checked_sub(1)?).copied().flatten();
-        let seen = std::mem::take(&mut self.seen).into_iter();
+        self.before = std::mem::take(&mut self.seen);
+        let seen = self.before.clone().into_iter();
         self.seen = seen
             .filter_map(|((fnode, peak), seen)| Some(((fnode, number(peak)?), seen)))
             .collect();
+    }
+
+    /// Peaks have the numbers of before again.
+    pub fn take_back(&mut self) {
+        self.seen = std::mem::take(&mut self.before);
     }
 
     /// What an fnode's calls were called with in the ops of a peak, the most frequent first.
