@@ -8,6 +8,7 @@ use super::model::{
     Ended, Engine, Frame, Kind, PeakEntry, Probes, ProfileTable, RootCauseEntry, SkippedSite,
     Status, StopReason, Survey, Target,
 };
+use super::names::short;
 
 /// How many ops were written in full, and what became of the other calls of f0.
 pub(super) fn records(probes: &Probes) -> String {
@@ -111,7 +112,8 @@ pub(super) fn engine(engine: Engine) -> &'static str {
 
 /// Names of a path in one line.
 pub(super) fn path(names: &[String]) -> String {
-    let names: Vec<_> = names.iter().map(|name| control(name)).collect();
+    let names = names.iter().map(|name| control(&short(name)).into_owned());
+    let names: Vec<_> = names.collect();
     names.join(" → ")
 }
 
@@ -235,7 +237,8 @@ pub(super) fn target(target: &Target) -> String {
 /// The path of a cause in one line, with the part of the peak's time that passed in each function.
 pub(super) fn hops(cause: &RootCauseEntry) -> String {
     let names = cause.path.iter().zip(1..).map(|(name, depth)| {
-        let name = control(name);
+        let name = short(name);
+        let name = control(&name);
         let frame = cause.frames.get(depth - 1);
         match frame.map_or(0.0, |frame| frame.share_of_time) {
             share if share > 0.0 && depth > 1 => format!("{name} {}", percent(share)),
@@ -290,8 +293,8 @@ const CALLEES: usize = 5;
 
 /// What the end of the path means.
 fn what(cause: &RootCauseEntry) -> String {
-    let last = cause.path.last().map_or("", String::as_str);
-    let last = control(last);
+    let last = short(cause.path.last().map_or("", String::as_str));
+    let last = control(&last);
     match (cause.kind, cause.stop) {
         (_, StopReason::StillDescending) => {
             format!("the time is in {last} or below it; more ops are needed to tell")

@@ -12,6 +12,7 @@ mod time;
 use darc_analysis::{Hz, Resolution};
 
 use crate::escape::control;
+use crate::loops::in_loop;
 use crate::markup::Markup;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, ValueContrast};
 use crate::spread::spread;
@@ -346,6 +347,9 @@ impl Page {
             self.raw("<p class=\"cause-text\"><strong>")
                 .words(words::in_words(cause, peak))
                 .raw("</strong>");
+            if let Some(calls) = in_loop(cause, peak.peak, ftree) {
+                self.raw("<br>").words(calls);
+            }
             for line in waiting::arguments(cause) {
                 self.raw("<br>").words(line);
             }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::Page;
 use crate::escape::control;
 use crate::model::{Kind, PeakEntry, ProfileTable, RootCauseEntry, Status, StopReason};
+use crate::names::short;
 use crate::spread::{is_spread, together};
 use crate::words::{self, percent, status};
 
@@ -65,7 +66,9 @@ fn answer(peak: &PeakEntry) -> String {
 
 /// A cause: where it is, and how much of the time it explains.
 fn cause(cause: &RootCauseEntry) -> String {
-    let mut names: Vec<_> = cause.path.iter().map(|name| control(name)).collect();
+    let names = cause.path.iter().map(|name| short(name));
+    let names = names.map(|name| control(&name).into_owned());
+    let mut names: Vec<Cow<'_, str>> = names.map(Cow::Owned).collect();
     // A wrapper and its system call are one to who reads.
     names.dedup();
     names.reverse();
@@ -107,7 +110,8 @@ fn cause(cause: &RootCauseEntry) -> String {
 /// Between a function and the one that calls it.
 const ARROW: &str = " ← ";
 
-/// The last function of a path, its nearest callers, f0. Where not all of them fit, those that have names come first.
+/// The last function of a path, its nearest callers, f0. Where not all of them fit, those come first that have names, and names
+/// that are not a library's own (`__futex_abstimed_wait_common`): these tell who reads a report of their program little.
 fn place(names: &[Cow<'_, str>]) -> String {
     let (Some((last, callers)), true) = (names.split_first(), names.len() > NAMES) else {
         return names.join(ARROW);
@@ -115,7 +119,7 @@ fn place(names: &[Cow<'_, str>]) -> String {
     let Some((f0, between)) = callers.split_last() else {
         return last.clone().into_owned();
     };
-    let is_named = |name: &&Cow<'_, str>| !name.contains("+0x");
+    let is_named = |name: &&Cow<'_, str>| !name.contains("+0x") && !name.starts_with("__");
     let mut parts = vec![last.as_ref()];
     let named = between.iter().filter(is_named).map(AsRef::as_ref);
     parts.extend(named.take(NAMES - 2));
@@ -148,6 +152,17 @@ mod tests {
             "sync", "a+0x10", "write", "b+0x20", "flush", "commit", "serve",
         ]);
         assert_eq!(place(&long), "sync ← write ← flush ← … ← serve");
+        let inside = names(&[
+            "futex",
+            "__futex_abstimed_wait_common",
+            "pthread_cond_wait",
+            "wait_result",
+            "request",
+        ]);
+        assert_eq!(
+            place(&inside),
+            "futex ← pthread_cond_wait ← wait_result ← … ← request"
+        );
         assert_eq!(what_is_open("fd 28, /data/log"), "/data/log");
         assert_eq!(what_is_open("a socket"), "a socket");
     }

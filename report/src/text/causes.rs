@@ -1,6 +1,7 @@
 //! One block per peak: how much it matters, and the paths to what takes the time.
 
 use super::{Page, narrowed};
+use crate::loops::in_loop;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, RootCauseEntry, Status};
 use crate::spread::spread;
 use crate::waiting::{arguments, away, elsewhere, waiting};
@@ -46,7 +47,7 @@ pub(super) fn peaks(
             page.line("  no path was found");
         }
         for cause in &peak.root_causes {
-            root_cause(page, cause, peak);
+            root_cause(page, cause, peak, ftree);
         }
         if let Some(spread) = spread(peak, ftree) {
             page.sentence(2, &spread);
@@ -60,9 +61,12 @@ pub(super) fn peaks(
     }
 }
 
-fn root_cause(page: &mut Page, cause: &RootCauseEntry, peak: &PeakEntry) {
+fn root_cause(page: &mut Page, cause: &RootCauseEntry, peak: &PeakEntry, ftree: &FtreeNode) {
     page.sentence(2, &hops(cause));
     page.sentence(4, &in_words(cause, peak));
+    if let Some(calls) = in_loop(cause, peak.peak, ftree) {
+        page.sentence(4, &calls);
+    }
     for line in arguments(cause) {
         page.line(&format!("    {line}"));
     }
