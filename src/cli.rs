@@ -164,6 +164,7 @@ impl Command {
                 file,
                 format,
                 output,
+                all,
                 color,
             } => Invocation::Report(ReportOptions {
                 file,
@@ -172,6 +173,7 @@ impl Command {
                     .or_else(|| output.as_deref().and_then(Format::of_file))
                     .unwrap_or_default(),
                 output,
+                all,
                 color: color.into(),
             }),
             Command::Compare {

@@ -272,6 +272,8 @@ pub struct ReportOptions {
     pub format: Format,
     /// Where to: stdout when `None`.
     pub output: Option<PathBuf>,
+    /// Whether calls with little of the time are shown, too.
+    pub all: bool,
     /// Whether colours are used.
     pub color: ColorChoice,
 }

@@ -107,7 +107,7 @@ fn attribute<'a>(
             analysed,
             above,
             ops: Ops::OfPeak(peak, profile.resolution),
-            root: call(ftree, peak, peak.ops, peak.total),
+            root: of_peak(ftree, peak),
         });
     }
     if ops_left > 0 {
@@ -127,11 +127,16 @@ fn attribute<'a>(
     }
 }
 
+/// The time of one peak, from f0 down.
+pub(super) fn of_peak<'a>(ftree: &'a FtreeNode, peak: &PeakEntry) -> Call<'a> {
+    call(ftree, peak, peak.ops, peak.total)
+}
+
 /// The calls with the most time of their own in the ops of a peak, each by the names of its path, with the part of the
 /// peak's time that it is; `most` at most, the largest first.
 pub(super) fn largest(ftree: &FtreeNode, peak: &PeakEntry, most: usize) -> Vec<(Vec<String>, f64)> {
     let mut found = Vec::new();
-    let mut below = vec![(Vec::new(), call(ftree, peak, peak.ops, peak.total))];
+    let mut below = vec![(Vec::new(), of_peak(ftree, peak))];
     while let Some((mut path, call)) = below.pop() {
         path.push(call.node.name.clone());
         found.push((path.clone(), call.own as f64 / peak.total.max(1) as f64));

@@ -1,5 +1,11 @@
 //! The ftree with the peaks side by side: what slow ops do that fast ops do not.
+//!
+//! Calls of one function from several sites are one row. Rows stand in the order of the time that they take in any peak, and
+//! the parts of a whole never sum to more than it: all are parts of the peak's mean op ([`attribution`](super::attribution)).
 
+use std::collections::HashMap;
+
+use super::attribution::{self, Call};
 use super::model::{CalleeKind, DescentState, FnodePeak, FtreeNode, PeakEntry};
 
 /// A line of the table.
@@ -10,13 +16,8 @@ pub(super) struct Row<'a> {
     pub(super) depth: usize,
     /// One per peak.
     pub(super) cells: Vec<Cell>,
-}
-
-impl Row<'_> {
     /// Whether it is of a call that carries no probe.
-    pub(super) fn is_unmeasured(&self) -> bool {
-        matches!(self.what, What::Call(node) if node.unmeasured && node.count == 0)
-    }
+    pub(super) is_unmeasured: bool,
 }
 
 /// What a line is about.
@@ -24,31 +25,79 @@ impl Row<'_> {
 pub(super) enum What<'a> {
     /// A call, or f0.
     Call(&'a FtreeNode),
+    /// A function that does nothing but this system call.
+    Wrapper(&'a FtreeNode, &'a FtreeNode),
     /// The own time of the function above.
     Itself,
-    /// So many calls of the function above that no op made.
-    NotMade(usize),
+}
+
+impl What<'_> {
+    /// What people read; a system call is in brackets.
+    pub(super) fn name(self) -> String {
+        let of = |node: &FtreeNode| match node.kind {
+            CalleeKind::Syscall => format!("[{}]", node.name),
+            _ => node.name.clone(),
+        };
+        match self {
+            What::Call(node) => of(node),
+            What::Wrapper(function, call) => format!("{} → {}", of(function), of(call)),
+            What::Itself => "(itself)".to_owned(),
+        }
+    }
 }
 
 /// What the ops of one peak did there.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub(super) struct Cell {
-    /// How often it was among the largest contributors; nothing where no decision was made.
-    pub(super) maxcount: Option<u64>,
     /// On a root-cause path of the peak.
     pub(super) is_cause: bool,
+    /// The part of the peak's time, 0 to 1; nothing where it was not measured in the peak's ops.
+    pub(super) share: Option<f64>,
     /// Calls per op.
     pub(super) calls: Option<f64>,
     /// Cycles per op.
     pub(super) time: Option<u64>,
 }
 
-/// The whole table, f0 first.
-pub(super) fn rows<'a>(ftree: &'a FtreeNode, peaks: &[PeakEntry]) -> Vec<Row<'a>> {
-    let numbers: Vec<u32> = peaks.iter().map(|peak| peak.peak).collect();
-    let mut rows = Vec::new();
-    collect(ftree, ftree, None, 0, &numbers, &mut rows);
-    rows
+/// Which rows are wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Rows {
+    /// Those with a part of some peak's time that matters, and causes.
+    #[default]
+    Main,
+    /// All.
+    All,
+}
+
+/// The rows of a table, f0 first.
+pub(super) struct Table<'a> {
+    pub(super) rows: Vec<Row<'a>>,
+    /// How many were left out.
+    pub(super) hidden: usize,
+}
+
+/// What has less of each peak's time is left out.
+const LEAST: f64 = 0.01;
+
+/// The table.
+pub(super) fn table<'a>(ftree: &'a FtreeNode, peaks: &[PeakEntry], wanted: Rows) -> Table<'a> {
+    let root = tree(ftree, peaks);
+    let mut table = Table {
+        rows: Vec::new(),
+        hidden: 0,
+    };
+    root.write(0, wanted, &mut table);
+    table
+}
+
+/// The calls from f0 down, those of one function from several sites of one caller together.
+pub(super) fn tree<'a>(ftree: &'a FtreeNode, peaks: &[PeakEntry]) -> Group<'a> {
+    let columns: Vec<Column<'_>> = peaks.iter().map(|peak| Column::of(ftree, peak)).collect();
+    let f0 = Site {
+        node: ftree,
+        caller: None,
+    };
+    Group::of(vec![f0], &columns)
 }
 
 /// Calls per op for people.
@@ -61,140 +110,295 @@ pub(super) fn calls(calls: Option<f64>) -> String {
     }
 }
 
-/// Time away below this part of f0's time is no row of its own: interrupts strike everywhere a little.
-const LEAST_AWAY: f64 = 0.01;
-
-/// Whether time away is worth a row: a cause, or some part of f0's time in the ops of a peak.
-fn matters(node: &FtreeNode, parent: &FtreeNode, f0: &FtreeNode, peaks: &[u32]) -> bool {
-    peaks.iter().any(|&peak| {
-        let time = |node, parent| per_op(node, parent, peak).map_or(0, |(_, time)| time);
-        let whole = time(f0, None) as f64;
-        call_cell(node, Some(parent), peak).is_cause
-            || time(node, Some(parent)) as f64 > LEAST_AWAY * whole
-    })
+/// A part of a peak's time for people.
+pub(super) fn share(share: Option<f64>) -> String {
+    match share {
+        Some(share) if share <= 0.0 => "0%".to_owned(),
+        Some(share) if share < 0.001 => "<0.1%".to_owned(),
+        Some(share) => format!("{:.1}%", 100.0 * share),
+        None => "-".to_owned(),
+    }
 }
 
-/// The rows of a node and all below it. `parent` is absent for f0.
-fn collect<'a>(
-    node: &'a FtreeNode,
-    f0: &FtreeNode,
-    parent: Option<&FtreeNode>,
-    depth: usize,
-    peaks: &[u32],
-    rows: &mut Vec<Row<'a>>,
-) {
-    rows.push(Row {
-        what: What::Call(node),
-        depth,
-        cells: peaks
-            .iter()
-            .map(|&peak| call_cell(node, parent, peak))
-            .collect(),
-    });
-    if node.children.is_empty() {
-        return;
+/// The sentence about rows that were left out.
+pub(super) fn left_out(rows: usize) -> String {
+    format!(
+        "{rows} with less than 1% of each peak's time are left out; darc report --all shows them"
+    )
+}
+
+/// One peak: how its time is divided.
+struct Column<'a> {
+    peak: &'a PeakEntry,
+    by_node: HashMap<*const FtreeNode, Parts>,
+}
+
+/// What a call takes of a peak's time, in cycles of all its ops.
+struct Parts {
+    total: u64,
+    own: u64,
+}
+
+impl<'a> Column<'a> {
+    fn of(ftree: &'a FtreeNode, peak: &'a PeakEntry) -> Self {
+        let mut by_node = HashMap::new();
+        let mut open = vec![attribution::of_peak(ftree, peak)];
+        while let Some(Call {
+            node,
+            total,
+            own,
+            callees,
+            ..
+        }) = open.pop()
+        {
+            by_node.insert(std::ptr::from_ref(node), Parts { total, own });
+            open.extend(callees);
+        }
+        Self { peak, by_node }
     }
-    let below = depth + 1;
-    rows.push(Row {
-        what: What::Itself,
-        depth: below,
-        cells: peaks.iter().map(|&peak| self_cell(node, peak)).collect(),
-    });
-    // The place of an indirect call's unnamed targets says nothing as long as all targets have names.
-    let seen = |child: &&FtreeNode| {
-        child.kind != CalleeKind::Unknown || child.count > 0 || child.unmeasured
-    };
-    let matters = |child: &&FtreeNode| !child.is_away() || matters(child, node, f0, peaks);
-    let shown: Vec<&FtreeNode> = node.children.iter().filter(seen).filter(matters).collect();
-    // Error paths make up most of the calls of many functions: together they are one row.
-    let unused = shown.iter().filter(|child| is_not_made(child)).count();
-    let apart = unused <= FEW_NOT_MADE;
-    for child in shown {
-        if apart || !is_not_made(child) {
-            collect(child, f0, Some(node), below, peaks, rows);
+
+    fn parts(&self, node: &FtreeNode) -> Option<&Parts> {
+        self.by_node.get(&std::ptr::from_ref(node))
+    }
+
+    /// Time of all ops as a cell.
+    fn cell(&self, time: u64, calls: Option<f64>, is_cause: bool) -> Cell {
+        Cell {
+            is_cause,
+            share: Some(time as f64 / self.peak.total.max(1) as f64),
+            calls,
+            time: time.checked_div(self.peak.ops),
         }
     }
-    if !apart {
-        rows.push(Row {
-            what: What::NotMade(unused),
-            depth: below,
-            cells: vec![Cell::default(); peaks.len()],
+
+    /// What a call from one site does.
+    fn call(&self, site: Site<'_>) -> Cell {
+        let peak = self.peak.peak;
+        let record = site.node.peaks.get(&peak);
+        let is_cause = record.is_some_and(|record| record.state != DescentState::NotChosen);
+        let nothing = Cell {
+            is_cause,
+            ..Cell::default()
+        };
+        let Some((calls, time)) = per_op(site, peak) else {
+            return nothing;
+        };
+        match self.parts(site.node) {
+            Some(parts) => self.cell(parts.total, Some(calls), is_cause),
+            // Time away is no part of its caller's.
+            None => self.cell(time.saturating_mul(self.peak.ops), Some(calls), is_cause),
+        }
+    }
+
+    /// What a function takes itself.
+    fn itself(&self, node: &FtreeNode) -> Cell {
+        let record = node.peaks.get(&self.peak.peak);
+        let measured = record.filter(|record| record.measured_ops > 0);
+        match (measured, self.parts(node)) {
+            (Some(record), Some(parts)) => {
+                let is_cause = matches!(
+                    record.state,
+                    DescentState::DecidedSelf | DescentState::DecidedBoth
+                );
+                self.cell(parts.own, None, is_cause)
+            }
+            _ => Cell::default(),
+        }
+    }
+}
+
+impl Cell {
+    /// Both together.
+    fn and(self, other: Cell) -> Cell {
+        fn sum<T: std::ops::Add<Output = T>>(one: Option<T>, other: Option<T>) -> Option<T> {
+            match (one, other) {
+                (Some(one), Some(other)) => Some(one + other),
+                (one, other) => one.or(other),
+            }
+        }
+        Cell {
+            is_cause: self.is_cause || other.is_cause,
+            share: sum(self.share, other.share),
+            calls: sum(self.calls, other.calls),
+            time: match (self.time, other.time) {
+                (Some(one), Some(other)) => Some(one.saturating_add(other)),
+                (one, other) => one.or(other),
+            },
+        }
+    }
+
+    fn matters(self) -> bool {
+        self.is_cause || self.share.is_some_and(|share| share >= LEAST)
+    }
+}
+
+/// A call, where it is made.
+#[derive(Clone, Copy)]
+struct Site<'a> {
+    node: &'a FtreeNode,
+    /// Absent for f0.
+    caller: Option<&'a FtreeNode>,
+}
+
+impl Site<'_> {
+    fn is_unmeasured(&self) -> bool {
+        self.node.unmeasured && self.node.count == 0
+    }
+
+    /// The place of an indirect call's unnamed targets says nothing as long as all targets have names.
+    fn says_something(&self) -> bool {
+        self.node.kind != CalleeKind::Unknown || self.node.count > 0 || self.node.unmeasured
+    }
+}
+
+/// What the same caller calls under one name.
+pub(super) struct Group<'a> {
+    pub(super) node: &'a FtreeNode,
+    is_unmeasured: bool,
+    /// One per peak.
+    pub(super) cells: Vec<Cell>,
+    /// What it takes itself; nothing where it calls nothing.
+    own: Option<Vec<Cell>>,
+    /// Those with most of a peak's time first.
+    pub(super) callees: Vec<Group<'a>>,
+}
+
+impl<'a> Group<'a> {
+    /// Of sites with the same callee, one at least.
+    fn of(sites: Vec<Site<'a>>, columns: &[Column<'_>]) -> Self {
+        let sum = |cell: &dyn Fn(&Column<'_>, Site<'a>) -> Cell| -> Vec<Cell> {
+            let cells = columns.iter().map(|column| {
+                let cells = sites.iter().map(|&site| cell(column, site));
+                cells.fold(Cell::default(), Cell::and)
+            });
+            cells.collect()
+        };
+        let mut callees = Self::callees(&sites, columns);
+        callees.sort_by(|one, other| other.largest().total_cmp(&one.largest()));
+        let own = !callees.is_empty();
+        Self {
+            node: sites[0].node,
+            is_unmeasured: sites[0].is_unmeasured(),
+            cells: sum(&|column, site| column.call(site)),
+            own: own.then(|| sum(&|column, site| column.itself(site.node))),
+            callees,
+        }
+    }
+
+    fn callees(sites: &[Site<'a>], columns: &[Column<'_>]) -> Vec<Self> {
+        let mut groups: Vec<Vec<Site<'a>>> = Vec::new();
+        let mut by_callee = HashMap::new();
+        for site in sites {
+            let caller = Some(site.node);
+            let below = site.node.children.iter().map(|node| Site { node, caller });
+            for site in below.filter(Site::says_something) {
+                let key = (site.node.kind, &site.node.name, site.is_unmeasured());
+                let group = *by_callee.entry(key).or_insert(groups.len());
+                match groups.get_mut(group) {
+                    Some(group) => group.push(site),
+                    None => groups.push(vec![site]),
+                }
+            }
+        }
+        let groups = groups.into_iter();
+        groups.map(|sites| Self::of(sites, columns)).collect()
+    }
+
+    /// The part of the time of the peak in this column, 0 to 1; 0 where it was not measured.
+    pub(super) fn share(&self, column: usize) -> f64 {
+        let cell = self.cells.get(column);
+        cell.and_then(|cell| cell.share).unwrap_or(0.0)
+    }
+
+    /// The largest part of any peak's time.
+    fn largest(&self) -> f64 {
+        largest(&self.cells)
+    }
+
+    fn matters(&self) -> bool {
+        self.is_unmeasured
+            || self.cells.iter().any(|cell| cell.matters())
+            || self.callees.iter().any(Self::matters)
+    }
+
+    fn write(&self, depth: usize, wanted: Rows, table: &mut Table<'a>) {
+        if let (Rows::Main, Some(call)) = (wanted, self.only_system_call()) {
+            let both = self.cells.iter().zip(&call.cells);
+            let cells = both.map(|(cell, call)| Cell {
+                is_cause: cell.is_cause || call.is_cause,
+                ..*cell
+            });
+            table.rows.push(Row {
+                what: What::Wrapper(self.node, call.node),
+                depth,
+                cells: cells.collect(),
+                is_unmeasured: false,
+            });
+            return;
+        }
+        table.rows.push(Row {
+            what: What::Call(self.node),
+            depth,
+            cells: self.cells.clone(),
+            is_unmeasured: self.is_unmeasured,
         });
+        let own = self.own.as_deref().unwrap_or_default();
+        let mut own = Some(own).filter(|own| !own.is_empty());
+        for callee in &self.callees {
+            if let Some(cells) = own.filter(|own| largest(own) >= callee.largest()) {
+                itself(cells, depth + 1, wanted, table);
+                own = None;
+            }
+            match wanted == Rows::All || callee.matters() {
+                true => callee.write(depth + 1, wanted, table),
+                false => table.hidden += 1,
+            }
+        }
+        if let Some(cells) = own {
+            itself(cells, depth + 1, wanted, table);
+        }
+    }
+
+    /// The system call that has all of its time, and its name.
+    fn only_system_call(&self) -> Option<&Self> {
+        let mut matter = self.callees.iter().filter(|callee| callee.matters());
+        let call = matter.next().filter(|_| matter.next().is_none())?;
+        let is_named_so = self.node.name.trim_start_matches('_') == call.node.name;
+        let own = self.own.as_deref().unwrap_or_default();
+        let has_all = !own.iter().any(|cell| cell.matters());
+        (call.node.kind == CalleeKind::Syscall && is_named_so && has_all).then_some(call)
     }
 }
 
-/// So many calls of a function that were not made are rows of their own.
-const FEW_NOT_MADE: usize = 3;
-
-/// Whether no op of any peak made the call.
-fn is_not_made(node: &FtreeNode) -> bool {
-    node.count == 0
-        && !node.unmeasured
-        && node.root_cause_of.is_empty()
-        && node.maxcount.values().all(|&count| count == 0)
-        && node.children.iter().all(is_not_made)
-}
-
-/// What the ops of one peak do at a call.
-fn call_cell(node: &FtreeNode, parent: Option<&FtreeNode>, peak: u32) -> Cell {
-    let record = node.peaks.get(&peak);
-    let (calls, time) = per_op(node, parent, peak).unzip();
-    Cell {
-        // f0 competes with nobody.
-        maxcount: parent
-            .filter(|parent| !node.unmeasured && is_decided_on(parent, peak))
-            .map(|_| node.maxcount.get(&peak).copied().unwrap_or(0)),
-        is_cause: record.is_some_and(|record| record.state != DescentState::NotChosen),
-        calls,
-        time,
+fn itself(cells: &[Cell], depth: usize, wanted: Rows, table: &mut Table<'_>) {
+    match wanted == Rows::All || cells.iter().any(|cell| cell.matters()) {
+        true => table.rows.push(Row {
+            what: What::Itself,
+            depth,
+            cells: cells.to_vec(),
+            is_unmeasured: false,
+        }),
+        false => table.hidden += 1,
     }
 }
 
-/// What a function takes itself.
-fn self_cell(node: &FtreeNode, peak: u32) -> Cell {
-    let Some(record) = node.peaks.get(&peak) else {
-        return Cell::default();
-    };
-    let below = node
-        .children
-        .iter()
-        .filter_map(|child| child.peaks.get(&peak))
-        .fold(0_u64, |sum, child| {
-            sum.saturating_add(child.sum_in_all(record))
-        });
-    Cell {
-        maxcount: is_decided_on(node, peak)
-            .then(|| node.self_maxcount.get(&peak).copied().unwrap_or(0)),
-        is_cause: matches!(
-            record.state,
-            DescentState::DecidedSelf | DescentState::DecidedBoth
-        ),
-        calls: None,
-        time: record
-            .measured_time
-            .saturating_sub(below)
-            .checked_div(record.measured_ops),
-    }
-}
-
-/// Whether ops of the peak have been counted for a decision at this node.
-fn is_decided_on(node: &FtreeNode, peak: u32) -> bool {
-    node.peaks
-        .get(&peak)
-        .is_some_and(|record| record.decision_ops > 0)
+/// The largest part of any peak's time.
+fn largest(cells: &[Cell]) -> f64 {
+    let shares = cells.iter().filter_map(|cell| cell.share);
+    shares.fold(0.0, f64::max)
 }
 
 /// Calls and cycles in an op of the peak; nothing where the call was not measured in such ops.
-fn per_op(node: &FtreeNode, parent: Option<&FtreeNode>, peak: u32) -> Option<(f64, u64)> {
-    if node.unmeasured && node.count == 0 {
+fn per_op(site: Site<'_>, peak: u32) -> Option<(f64, u64)> {
+    if site.is_unmeasured() {
         return None;
     }
     let none = FnodePeak::default();
-    let record = node.peaks.get(&peak);
-    let (record, ops) = match parent {
-        Some(parent) => {
+    let record = site.node.peaks.get(&peak);
+    let (record, ops) = match site.caller {
+        Some(caller) => {
             let record = record.unwrap_or(&none);
-            (record, record.ops_seen(parent.peaks.get(&peak)?))
+            (record, record.ops_seen(caller.peaks.get(&peak)?))
         }
         None => (record?, record?.ops),
     };
@@ -213,7 +417,7 @@ mod tests {
 
     /// A function with one call that was made and five that were not.
     #[test]
-    fn calls_that_were_not_made_are_one_row() {
+    fn calls_that_were_not_made_are_left_out() {
         let call = |name: &str, count| FtreeNode {
             name: name.to_owned(),
             count,
@@ -222,17 +426,54 @@ mod tests {
         let mut f0 = call("f0", 9);
         f0.children = vec![call("error", 0); 5];
         f0.children.insert(2, call("work", 9));
-        let names = |f0: &FtreeNode| -> Vec<String> {
-            let name = |row: Row<'_>| match row.what {
-                What::Call(node) => node.name.clone(),
-                What::Itself => "itself".to_owned(),
-                What::NotMade(count) => format!("{count} not made"),
-            };
-            rows(f0, &[]).into_iter().map(name).collect()
+        let names = |f0: &FtreeNode, wanted| -> (Vec<String>, usize) {
+            let table = table(f0, &[], wanted);
+            let names = table.rows.iter().map(|row| row.what.name());
+            (names.collect(), table.hidden)
         };
-        assert_eq!(names(&f0), ["f0", "itself", "work", "5 not made"]);
-        f0.children.truncate(3);
-        assert_eq!(names(&f0), ["f0", "itself", "error", "error", "work"]);
+        assert_eq!(names(&f0, Rows::Main), (vec!["f0".to_owned()], 2));
+        let all = ["f0", "error", "work"].map(str::to_owned);
+        assert_eq!(names(&f0, Rows::All), (all.to_vec(), 0));
+    }
+
+    /// A wrapper of the C library and what it does are one thing to people; a function that does more is not its wrapper.
+    #[test]
+    fn a_wrapper_and_its_system_call_are_one_row() {
+        let call = |kind, own: u64, children| FtreeNode {
+            name: "fsync".to_owned(),
+            kind,
+            count: 1,
+            peaks: [(
+                1,
+                FnodePeak {
+                    measured_ops: 1,
+                    measured_time: 1_000,
+                    ops: 1,
+                    count: 1,
+                    sum: 1_000 - own,
+                    ..FnodePeak::default()
+                },
+            )]
+            .into(),
+            children,
+            ..FtreeNode::default()
+        };
+        let peaks = [PeakEntry {
+            peak: 1,
+            ops: 1,
+            total: 1_000,
+            ..fixture::report(330).peaks[0].clone()
+        }];
+        let names = |own| -> Vec<String> {
+            let system_call = call(CalleeKind::Syscall, own, Vec::new());
+            let wrapper = call(CalleeKind::Function, 0, vec![system_call]);
+            let mut f0 = call(CalleeKind::Function, 0, vec![wrapper]);
+            f0.name = "f0".to_owned();
+            let table = table(&f0, &peaks, Rows::Main);
+            table.rows.iter().map(|row| row.what.name()).collect()
+        };
+        assert_eq!(names(1), ["f0", "fsync → [fsync]"]);
+        assert_eq!(names(500)[..2], ["f0", "fsync"]);
     }
 
     #[test]
@@ -252,12 +493,19 @@ mod tests {
             let mut session = Session::in_portions(program.clone(), analysis, most);
             session.run(1_000);
             let report = fixture::of(&session);
-            let rows = rows(&report.ftree, &report.peaks);
-            let times = rows.iter().map(|row| row.cells[0].time.unwrap_or(0));
-            let times: Vec<u64> = times.collect();
-            assert_eq!(times[..2], [100_000, 40_000], "at most {most} at once");
-            assert_eq!(times[2..], [10_000; 6]);
-            assert!(rows[2..].iter().all(|row| row.cells[0].calls == Some(1.0)));
+            let rows = table(&report.ftree, &report.peaks, Rows::All).rows;
+            let figures = rows.iter().map(|row| {
+                let cell = row.cells[0];
+                (row.what.name(), cell.time.unwrap_or(0), cell.calls)
+            });
+            let figures: Vec<_> = figures.collect();
+            // The calls of one function are one row, whichever portion they were in.
+            assert_eq!(rows.len(), 3);
+            assert_eq!(figures[0].1, 100_000, "at most {most} at once");
+            assert_eq!(figures[1].2, Some(6.0));
+            assert!(figures[1].1.abs_diff(60_000) <= 10, "{figures:?}");
+            assert_eq!(figures[2].0, "(itself)");
+            assert!(figures[2].1.abs_diff(40_000) <= 10, "{figures:?}");
         }
     }
 }

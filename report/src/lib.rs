@@ -139,7 +139,7 @@ impl Format {
     }
 }
 
-/// The report in a format; `style` matters to the text only.
+/// The report in a format; `style` matters to the text only, and its rows to HTML.
 ///
 /// # Errors
 /// Only when a figure is not finite, which no assembled report has.
@@ -155,7 +155,7 @@ pub fn render(
         Format::Speedscope => speedscope::render(report)?,
         Format::Callgrind => callgrind::render(report),
         Format::Svg => svg::render(report),
-        Format::Html => html::render(report),
+        Format::Html => html::render(report, style.rows),
         Format::Chrome => chrome::render(report)?,
     })
 }

@@ -135,6 +135,9 @@ pub(super) enum Command {
         /// Write to FILE instead of stdout
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// Show all calls, those with less than 1% of the time too (text and HTML)
+        #[arg(long)]
+        all: bool,
         /// Use colours
         #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
         color: ColorArg,

@@ -2,7 +2,7 @@
 
 use darc_report as report;
 use darc_report::state::{self, Stored};
-use darc_report::text::Style;
+use darc_report::text::{Rows, Style};
 
 use crate::command::shared::style::style_of;
 use crate::command::shared::{saved, stored};
@@ -16,10 +16,14 @@ use crate::output::{Output, to_stdout};
 /// When the file is none of darc's, or the output cannot be written.
 pub fn execute(options: ReportOptions) -> Result<ExitStatus, Failure> {
     let (stored, _) = stored::read_any(&options.file)?;
+    let rows = match options.all {
+        true => Rows::All,
+        false => Rows::Main,
+    };
     match &options.output {
         Some(path) => {
             let results = match &stored {
-                Stored::Report(report) => saved::contents(report, options.format)?,
+                Stored::Report(report) => saved::contents(report, options.format, rows)?,
                 Stored::Profiles(set) => match options.format {
                     Format::Text => state::write_profiles(set),
                     format => super::profile::render(set, format, Style::default())?,
@@ -32,7 +36,10 @@ pub fn execute(options: ReportOptions) -> Result<ExitStatus, Failure> {
         }
         None => {
             let stdout = std::io::stdout();
-            let style = style_of(options.color, &stdout);
+            let style = Style {
+                rows,
+                ..style_of(options.color, &stdout)
+            };
             let text = match &stored {
                 Stored::Report(report) => {
                     report::render(report, options.format, style).class(FailureKind::Other)?

@@ -1,12 +1,12 @@
 //! What the ops of each peak do.
 
 use super::{Analysis, Page};
-use crate::contrast::{self, What};
+use crate::contrast;
 
 impl Page {
     /// The calls in rows, the peaks side by side.
     pub(super) fn contrast(&mut self, analysis: &Analysis<'_>) {
-        self.raw("<p>Per op; an asterisk marks calls on a root-cause path of the peak.</p>\n");
+        self.raw("<p>Per op, and as a part of the peak's time; an asterisk marks calls on a root-cause path of the peak.</p>\n");
         self.raw("<div class=\"wide\" tabindex=\"0\"><table>\n<thead><tr><th scope=\"col\" class=\"left\" rowspan=\"2\">call</th>");
         for peak in analysis.peaks {
             self.raw("<th scope=\"colgroup\" colspan=\"3\" class=\"peak group\">peak ");
@@ -15,25 +15,19 @@ impl Page {
         }
         self.raw("</tr>\n<tr>");
         for _ in analysis.peaks {
-            self.raw("<th scope=\"col\" class=\"group\">maxcount</th><th scope=\"col\">calls</th><th scope=\"col\">time</th>");
+            self.raw("<th scope=\"col\" class=\"group\">of time</th><th scope=\"col\">calls</th><th scope=\"col\">time</th>");
         }
         self.raw("</tr></thead>\n<tbody>\n");
-        for row in contrast::rows(analysis.ftree, analysis.peaks) {
+        let table = contrast::table(analysis.ftree, analysis.peaks, self.rows);
+        for row in table.rows {
             self.raw("<tr><th scope=\"row\" style=\"padding-left:calc(.6em + ")
                 .number(row.depth)
-                .raw("em)\">");
-            match row.what {
-                What::Call(node) => self.raw("<code>").text(&node.name).raw("</code>"),
-                What::Itself => self.raw("(itself)"),
-                What::NotMade(count) => self
-                    .raw("(")
-                    .number(count)
-                    .raw(" calls that were not made)"),
-            };
-            self.raw(match row.is_unmeasured() {
-                true => " (not measured)</th>",
-                false => "</th>",
-            });
+                .raw("em)\"><code>")
+                .text(row.what.name())
+                .raw(match row.is_unmeasured {
+                    true => "</code> (not measured)</th>",
+                    false => "</code></th>",
+                });
             for cell in row.cells {
                 let class = if cell.is_cause {
                     "group cause"
@@ -41,11 +35,7 @@ impl Page {
                     "group"
                 };
                 self.raw("<td class=\"").raw(class).raw("\">");
-                match cell.maxcount {
-                    Some(count) => self.number(count),
-                    None if cell.is_cause => self.raw(""),
-                    None => self.raw("-"),
-                };
+                self.text(contrast::share(cell.share));
                 let time = cell
                     .time
                     .map_or_else(|| "-".to_owned(), |time| self.time(time));
@@ -59,5 +49,10 @@ impl Page {
             self.raw("</tr>\n");
         }
         self.raw("</tbody></table></div>\n");
+        if table.hidden > 0 {
+            self.raw("<p>")
+                .text(contrast::left_out(table.hidden))
+                .raw("</p>\n");
+        }
     }
 }

@@ -5,12 +5,14 @@
 //! a name ever become markup.
 
 mod contrast;
+mod flame;
 mod ftree;
 mod handover;
 mod time;
 
 use darc_analysis::{Hz, Resolution};
 
+use crate::contrast::{Rows, tree};
 use crate::escape::control;
 use crate::loops::in_loop;
 use crate::markup::Markup;
@@ -23,10 +25,11 @@ pub(super) const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" co
 
 /// The report as a page.
 #[must_use]
-pub fn render(report: &Report) -> String {
+pub fn render(report: &Report, rows: Rows) -> String {
     let mut page = Page {
         markup: Markup::default(),
         hz: Hz::new(report.clock.hz),
+        rows,
     };
     page.head(report);
     page.header(report);
@@ -94,10 +97,11 @@ struct Analysis<'a> {
     values: &'a [ValueContrast],
 }
 
-/// The page, and how cycles become time.
+/// The page, how cycles become time, and which rows the table of calls has.
 struct Page {
     markup: Markup,
     hz: Option<Hz>,
+    rows: Rows,
 }
 
 impl std::ops::Deref for Page {
@@ -241,8 +245,11 @@ impl Page {
         }
         self.section(analysis.prefix, "peaks", "Peaks and their causes");
         self.raw("<div class=\"peaks\">\n");
-        for peak in analysis.peaks {
+        let calls = tree(analysis.ftree, analysis.peaks);
+        for (column, peak) in analysis.peaks.iter().enumerate() {
             self.peak(peak, analysis.profile.resolution, analysis.ftree);
+            self.flame(&calls, column, analysis.peaks);
+            self.raw("</details>\n");
         }
         self.raw("</div></section>\n");
         self.section(analysis.prefix, "contrast", "What the ops of each peak do");
@@ -323,6 +330,7 @@ impl Page {
         self.raw("</span>");
     }
 
+    /// What is known of a peak, in an element that stays open.
     fn peak(&mut self, peak: &PeakEntry, resolution: u32, ftree: &FtreeNode) {
         self.raw("<details open><summary>");
         self.badge(Some(peak.peak));
@@ -401,7 +409,6 @@ impl Page {
             }
             self.raw("</p>\n");
         }
-        self.raw("</details>\n");
     }
 
     fn probes(&mut self, report: &Report) {
@@ -476,15 +483,19 @@ mod tests {
     #[test]
     fn every_element_closes_whatever_there_is_to_say() {
         for ops in [0, 50, 330, 30_000] {
-            assert_eq!(is_balanced(&render(&fixture::report(ops))), Ok(()), "{ops}");
+            assert_eq!(
+                is_balanced(&render(&fixture::report(ops), Rows::Main)),
+                Ok(()),
+                "{ops}"
+            );
         }
         let served = crate::tests::golden::handed_over();
-        assert_eq!(is_balanced(&render(&served)), Ok(()));
+        assert_eq!(is_balanced(&render(&served, Rows::Main)), Ok(()));
     }
 
     #[test]
     fn nothing_is_loaded_and_nothing_runs() {
-        let text = render(&fixture::report(30_000));
+        let text = render(&fixture::report(30_000), Rows::Main);
         for forbidden in [
             "<script",
             "src=",
@@ -505,7 +516,7 @@ mod tests {
     fn reasons_are_escaped_once() {
         let mut report = fixture::report(30_000);
         report.probes.skipped[0].reason = "a\\b".to_owned();
-        let text = render(&report);
+        let text = render(&report, Rows::Main);
         assert!(text.contains(": a\\\\b</li>"), "{text}");
     }
 
@@ -527,7 +538,7 @@ mod tests {
         handover.enqueue.name = evil.to_owned();
         handover.served_object = evil.to_owned();
         report.focus = focus;
-        let text = render(&report);
+        let text = render(&report, Rows::Main);
         assert!(
             !text.contains("<script") && !text.contains('\u{202e}') && !text.contains("onload='")
         );

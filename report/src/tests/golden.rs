@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::fixture;
 use crate::model::Report;
-use crate::text::{self, Color, Style};
+use crate::text::{self, Color, Rows, Style};
 use crate::{Format, json, render};
 
 /// Compares with the file of this name, line by line for a readable failure.
@@ -72,7 +72,7 @@ pub(crate) fn running() -> Report {
 #[test]
 fn a_function_that_runs_all_the_time() {
     golden("running.txt", &text::render(&running(), Style::default()));
-    golden("running.html", &crate::html::render(&running()));
+    golden("running.html", &crate::html::render(&running(), Rows::Main));
 }
 
 #[test]
@@ -84,7 +84,10 @@ fn a_finished_analysis_for_people() {
 fn requests_that_are_handed_over() {
     let text = text::render(&handed_over(), Style::default());
     golden("handed-over.txt", &text);
-    golden("handed-over.html", &crate::html::render(&handed_over()));
+    golden(
+        "handed-over.html",
+        &crate::html::render(&handed_over(), Rows::Main),
+    );
 }
 
 #[test]
@@ -92,6 +95,7 @@ fn an_unfinished_analysis_on_a_narrow_page_in_colour() {
     let style = Style {
         width: 72,
         color: Color::Always,
+        rows: Rows::Main,
     };
     let text = text::render(&fixture::report(330), style);
     golden("unfinished-narrow.txt", &text);

@@ -17,6 +17,7 @@ mod time;
 
 use darc_analysis::Hz;
 
+pub use super::contrast::Rows;
 use super::model::Report;
 use super::words::{self, path, percent};
 
@@ -27,6 +28,8 @@ pub struct Style {
     pub width: usize,
     /// Whether headings stand out.
     pub color: Color,
+    /// Which rows the table of calls has.
+    pub rows: Rows,
 }
 
 /// Whether escape sequences are written.
@@ -44,6 +47,7 @@ impl Default for Style {
         Self {
             width: 100,
             color: Color::Never,
+            rows: Rows::Main,
         }
     }
 }
@@ -103,6 +107,7 @@ struct Page {
     text: String,
     width: usize,
     color: Color,
+    rows: Rows,
     hz: Option<Hz>,
 }
 
@@ -112,6 +117,7 @@ impl Page {
             text: String::new(),
             width: style.width.max(60),
             color: style.color,
+            rows: style.rows,
             hz: Hz::new(hz),
         }
     }

@@ -14,7 +14,7 @@ use darc_process::clock::Moment;
 use darc_process::modules::Modules;
 use darc_process::{Ending, Level, Libraries, Limits, Process, ProcessError};
 use darc_report::model::{Ended, Report, Target};
-use darc_report::text;
+use darc_report::text::{self, Rows};
 use darc_symbols::NameSpec;
 use darc_tracer::engine::Engine;
 use darc_tracer::launch::launch;
@@ -480,7 +480,7 @@ impl Conduct {
         if show == Show::Report && self.common.verbosity != Verbosity::Quiet {
             self.show(&report);
         }
-        let saved = saved::contents(&report, self.common.format)?;
+        let saved = saved::contents(&report, self.common.format, Rows::Main)?;
         // Opened again for a second version of the same results.
         let output = match self.output.take() {
             Some(output) => output,

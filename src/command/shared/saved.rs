@@ -1,6 +1,6 @@
 //! Results as they are saved.
 
-use darc_report::text::Style;
+use darc_report::text::{Rows, Style};
 use darc_report::{self, Report, state};
 
 use crate::exit::{Classify, Failure, FailureKind};
@@ -10,10 +10,16 @@ use crate::options::Format;
 ///
 /// # Errors
 /// Never for a report that was assembled or read.
-pub fn contents(report: &Report, format: Format) -> Result<String, Failure> {
+pub fn contents(report: &Report, format: Format, rows: Rows) -> Result<String, Failure> {
     match format {
         Format::Text => Ok(state::write(report)),
-        _ => darc_report::render(report, format, Style::default()).class(FailureKind::Other),
+        _ => {
+            let style = Style {
+                rows,
+                ..Style::default()
+            };
+            darc_report::render(report, format, style).class(FailureKind::Other)
+        }
     }
 }
 

@@ -16,5 +16,6 @@ pub fn style_of(choice: ColorChoice, stream: &(impl IsTerminal + AsFd)) -> Style
             Color::Ansi => text::Color::Always,
             Color::Plain => text::Color::Never,
         },
+        ..Style::default()
     }
 }
