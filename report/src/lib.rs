@@ -3,6 +3,7 @@
 //! [`Report`] has every name resolved and every address written as module and offset, so that a format
 //! only lays it out. It also carries all that a later run needs to go on.
 
+mod answer;
 pub mod assemble;
 mod attribution;
 pub mod callgrind;

@@ -19,7 +19,7 @@ use crate::markup::Markup;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, ValueContrast};
 use crate::spread::spread;
 use crate::telling::in_words;
-use crate::{svg, waiting, words};
+use crate::{answer, svg, waiting, words};
 
 pub(super) const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">";
 
@@ -192,6 +192,7 @@ impl Page {
             }
         }
         self.raw("</dl>\n");
+        self.answers(&report.peaks, profile);
         if !report.warnings.is_empty() {
             self.raw("<section class=\"warnings\" aria-labelledby=\"warnings\"><h2 id=\"warnings\">Warnings</h2>\n<ul>\n");
             for warning in &report.warnings {
@@ -219,6 +220,19 @@ impl Page {
             self.raw("</a></li>\n");
         }
         self.raw("<li><a href=\"#probes\">Probes</a></li>\n</ul></nav>\n</header>\n");
+    }
+
+    /// The answer, in a line for each peak.
+    fn answers(&mut self, peaks: &[PeakEntry], profile: &ProfileTable) {
+        if peaks.is_empty() {
+            return;
+        }
+        self.raw("<ul class=\"answers\">\n");
+        for peak in peaks {
+            let line = answer::line(self.hz, peak, profile);
+            self.raw("<li>").words(line).raw("</li>\n");
+        }
+        self.raw("</ul>\n");
     }
 
     fn field(&mut self, label: &'static str, value: &str) {

@@ -4,7 +4,6 @@
 //! why each peak is there, what the ops of one peak do that those of another do not, and what the measuring did.
 //! Everything that came from the target is escaped here.
 
-mod answer;
 mod causes;
 mod contrast;
 mod handover;
@@ -17,8 +16,9 @@ mod time;
 
 use darc_analysis::Hz;
 
+use super::answer;
 pub use super::contrast::Rows;
-use super::model::Report;
+use super::model::{PeakEntry, ProfileTable, Report};
 use super::words::{self, path, percent};
 
 /// How a report is laid out.
@@ -60,7 +60,7 @@ pub fn render(report: &Report, style: Style) -> String {
     match &report.time {
         Some(table) if report.profile.ops == 0 => time::write(&mut page, table),
         _ => {
-            answer::write(&mut page, &report.peaks, &report.profile);
+            answers(&mut page, &report.peaks, &report.profile);
             histogram::write(&mut page, report);
             causes::write(&mut page, report);
             contrast::write(&mut page, &report.ftree, &report.peaks, &report.values);
@@ -92,7 +92,7 @@ pub fn render(report: &Report, style: Style) -> String {
         if let Some(percentiles) = words::percentiles(page.hz, &focus.profile) {
             page.line(&format!("  {percentiles}"));
         }
-        answer::write(&mut page, &focus.peaks, &focus.profile);
+        answers(&mut page, &focus.peaks, &focus.profile);
         page.blank();
         histogram::buckets(&mut page, &focus.profile, &focus.peaks);
         causes::peaks(&mut page, &focus.peaks, &focus.profile, &focus.ftree);
@@ -100,6 +100,18 @@ pub fn render(report: &Report, style: Style) -> String {
     }
     probes::write(&mut page, report);
     page.text
+}
+
+/// The lines of the peaks of one profile; nothing without peaks.
+fn answers(page: &mut Page, peaks: &[PeakEntry], profile: &ProfileTable) {
+    if peaks.is_empty() {
+        return;
+    }
+    page.blank();
+    for peak in peaks {
+        let line = answer::line(page.hz, peak, profile);
+        page.sentence(0, &line);
+    }
 }
 
 /// The page that sections write on.

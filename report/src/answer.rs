@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::Page;
+use darc_analysis::Hz;
+
 use crate::escape::control;
 use crate::model::{Kind, PeakEntry, ProfileTable, RootCauseEntry, Status, StopReason};
 use crate::names::short;
@@ -14,21 +15,9 @@ const CAUSES: usize = 2;
 /// So many functions of a path are named, the last ones and f0.
 const NAMES: usize = 4;
 
-/// The lines of the peaks of one profile; nothing without peaks.
-pub(super) fn write(page: &mut Page, peaks: &[PeakEntry], profile: &ProfileTable) {
-    if peaks.is_empty() {
-        return;
-    }
-    page.blank();
-    for peak in peaks {
-        let line = line(page, peak, profile);
-        page.sentence(0, &line);
-    }
-}
-
 /// `Peak 2  214 µs to 14 ms  14% of calls, 94% of time → fsync ← flush ← serve explains 97%`
-fn line(page: &Page, peak: &PeakEntry, profile: &ProfileTable) -> String {
-    let range = words::range(page.hz, peak, profile.resolution).unwrap_or_default();
+pub(super) fn line(hz: Option<Hz>, peak: &PeakEntry, profile: &ProfileTable) -> String {
+    let range = words::range(hz, peak, profile.resolution).unwrap_or_default();
     let head = format!(
         "Peak {}  {range}  {} of calls, {} of time",
         peak.peak,
