@@ -163,6 +163,22 @@ fn a_stripped_program() {
     });
 }
 
+/// What the start code hands to the C library is `main`, whatever the symbols say.
+#[test]
+fn main_of_a_stripped_program_is_known() {
+    for opt in Opt::ALL {
+        let task = Task::new("jump", "main");
+        let analysis = task.run_like_native(&program("two_peaks_stripped", opt), &[]);
+        let report = analysis.report();
+        assert_eq!(
+            report.at("/f0/offset"),
+            &address_of("main", opt),
+            "{:#}",
+            report.0
+        );
+    }
+}
+
 #[test]
 fn a_stripped_program_has_no_names() {
     for_all(|engine, opt| {

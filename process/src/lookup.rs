@@ -12,8 +12,18 @@ pub fn resolve(modules: &Modules, spec: &NameSpec) -> Result<CodeRef, LookupErro
     match spec {
         NameSpec::Address(addr) => modules.entry(*addr),
         NameSpec::ModuleAddress { module, addr } if module == ANONYMOUS => modules.entry(addr.0),
-        _ => find(modules, spec).or_else(|error| find_made(modules, spec, error)),
+        _ => find(modules, spec)
+            .or_else(|error| find_made(modules, spec, error))
+            .or_else(|error| find_main(modules, spec).ok_or(error)),
     }
+}
+
+/// `main` of a program without a symbol table.
+fn find_main(modules: &Modules, spec: &NameSpec) -> Option<CodeRef> {
+    let (module, program) = loaded(modules).into_iter().next()?;
+    let is_main = spec.to_string() == "main" && program.is_stripped();
+    let addr = program.main().filter(|_| is_main)?;
+    Some(CodeRef { module, addr })
 }
 
 /// Looks a function up among the code that the program has made; `error` is why there is none in a file.

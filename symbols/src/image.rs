@@ -21,6 +21,7 @@ use crate::matching::{self, Match};
 use crate::package;
 use crate::plt::{Slot, Slots};
 use crate::spec::NameSpec;
+use crate::start;
 use crate::suggest;
 use crate::symtab::{Symbol, SymbolTable, Version};
 use crate::unwind;
@@ -126,6 +127,13 @@ impl Image {
     /// The entry point of the file's header; 0 in most libraries.
     pub fn entry(&self) -> FileAddr {
         FileAddr(self.elf.entry)
+    }
+
+    /// Where `main` begins, by what the program's start code hands to the C library; for programs without a symbol table.
+    pub fn main(&self) -> Option<FileAddr> {
+        let code = self.bytes_at(self.entry(), start::LENGTH)?;
+        let found = start::main(&code, self.elf.entry).map(FileAddr)?;
+        self.is_code(found).then_some(found)
     }
 
     /// The loaded segments, sorted by address.

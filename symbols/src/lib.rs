@@ -38,6 +38,7 @@ mod reader;
 mod refusal;
 mod root;
 mod spec;
+mod start;
 mod stripped;
 mod suggest;
 mod symtab;
