@@ -122,9 +122,11 @@ pub(super) fn share(share: Option<f64>) -> String {
 
 /// The sentence about rows that were left out.
 pub(super) fn left_out(rows: usize) -> String {
-    format!(
-        "{rows} with less than 1% of each peak's time are left out; darc report --all shows them"
-    )
+    let (rows, are) = match rows {
+        1 => ("one row".to_owned(), "is"),
+        _ => (format!("{rows} rows"), "are"),
+    };
+    format!("{rows} with less than 1% of each peak's time {are} left out: darc report --all")
 }
 
 /// One peak: how its time is divided.
