@@ -8,11 +8,11 @@ pub mod text;
 
 use darc_analysis::profile::compare::{self, Comparison, PeakChange};
 use darc_analysis::profile::histogram::ProfileError;
-use darc_analysis::{Hz, Peak, Profile};
+use darc_analysis::{Hz, Peak};
 use serde::Serialize;
 use set::Member;
 
-use super::model::{PeakEntry, SCHEMA};
+use super::model::{PeakEntry, Percentiles, SCHEMA};
 use super::words;
 pub use set::Set;
 
@@ -179,6 +179,16 @@ pub struct Totals {
     pub ops: u64,
     /// Their latencies together, in cycles.
     pub total: u64,
+    /// The latencies that parts of the ops do not exceed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub percentiles: Option<Percentiles>,
+}
+
+impl Totals {
+    /// The mean latency, in cycles; nothing without ops.
+    pub(super) fn mean(self) -> Option<u64> {
+        self.total.checked_div(self.ops)
+    }
 }
 
 /// One bucket of both profiles.
@@ -324,9 +334,10 @@ fn warnings(before: &Set<'_>, after: &Set<'_>) -> Vec<String> {
 
 fn pair(before: &Member<'_>, after: &Member<'_>, comparison: &Comparison, method: Method) -> Pair {
     let finite = |value: f64| Some(value).filter(|value| value.is_finite());
-    let totals = |profile: &Profile| Totals {
-        ops: profile.count(),
-        total: profile.total().0,
+    let totals = |member: &Member<'_>| Totals {
+        ops: member.profile.count(),
+        total: member.profile.total().0,
+        percentiles: member.percentiles,
     };
     let resolution = before.profile.resolution();
     let buckets = (0..resolution.buckets())
@@ -345,8 +356,8 @@ fn pair(before: &Member<'_>, after: &Member<'_>, comparison: &Comparison, method
         ops: comparison.ops,
         mean_latency: comparison.mean_latency,
         total_latency: comparison.total_latency,
-        before: totals(&before.profile),
-        after: totals(&after.profile),
+        before: totals(before),
+        after: totals(after),
         buckets: buckets.collect(),
         resolution: resolution.get(),
         peaks: comparison

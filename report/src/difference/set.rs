@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use darc_analysis::Profile;
 
 use crate::Report;
-use crate::model::{Engine, PeakEntry};
+use crate::model::{Engine, PeakEntry, Percentiles};
 use crate::profiles::ProfileSet;
 
 /// One result: its name, and its profiles.
@@ -29,6 +29,8 @@ pub(super) struct Member<'a> {
     distinction: (String, usize),
     pub(super) is_f0: bool,
     pub(super) profile: Profile,
+    /// Where the result tells them.
+    pub(super) percentiles: Option<Percentiles>,
     pub(super) peaks: &'a [PeakEntry],
 }
 
@@ -44,17 +46,23 @@ impl<'a> Set<'a> {
     /// An analysis: `profiles` are f0's, then those of the report's `focus`.
     #[must_use]
     pub fn of_report(file: String, report: &'a Report, profiles: Vec<Profile>) -> Set<'a> {
-        let f0 = (report.f0.name.clone(), true, report.peaks.as_slice());
-        let below = report
-            .focus
-            .iter()
-            .map(|focus| (focus.path.join(" → "), false, focus.peaks.as_slice()));
+        let f0 = (
+            report.f0.name.clone(),
+            true,
+            &report.profile,
+            report.peaks.as_slice(),
+        );
+        let below = report.focus.iter().map(|focus| {
+            let name = focus.path.join(" → ");
+            (name, false, &focus.profile, focus.peaks.as_slice())
+        });
         let named = std::iter::once(f0).chain(below).zip(profiles);
-        let members = named.map(|((name, is_f0, peaks), profile)| Member {
+        let members = named.map(|((name, is_f0, table, peaks), profile)| Member {
             name,
             distinction: (String::new(), 0),
             is_f0,
             profile,
+            percentiles: table.percentiles,
             peaks,
         });
         Set {
@@ -83,6 +91,7 @@ impl<'a> Set<'a> {
                 distinction: (module, *number),
                 is_f0: false,
                 profile,
+                percentiles: None,
                 peaks: &[],
             }
         });

@@ -2,7 +2,7 @@
 
 use darc_analysis::{Hz, Resolution};
 
-use super::{Change, Difference, Method, Pair, PeakDifference, hz};
+use super::{Change, Difference, Method, Pair, PeakDifference, Totals, hz};
 use crate::escape::control;
 use crate::text::{Color, Style};
 use crate::words::{path, percent, time};
@@ -66,7 +66,51 @@ pub fn render(difference: &Difference, style: Style) -> String {
         page.line("");
         page.line(&format!("Holds: {}", difference.failed_on.join(", ")));
     }
+    page.line("");
+    page.line(&verdict(difference));
     page.text
+}
+
+/// The line for who reads no other.
+fn verdict(difference: &Difference) -> String {
+    let changed = || difference.pairs.iter().filter(|pair| pair.changed);
+    let Some(first) = changed().next() else {
+        if difference.pairs.is_empty() && difference.left_out == 0 {
+            return "Verdict: nothing could be compared".to_owned();
+        }
+        return "Verdict: no distribution has changed".to_owned();
+    };
+    let more = match changed().count() {
+        1 => String::new(),
+        count => format!(", and {} more", count - 1),
+    };
+    let means = [first.before, first.after].map(Totals::mean);
+    let mean = match means {
+        [Some(before), Some(after)] => format!(": mean latency {}", change(before, after)),
+        _ => String::new(),
+    };
+    let appeared = first.peaks.iter();
+    let appeared = appeared.filter(|peak| peak.change == Change::Appeared);
+    let peaks = match appeared.count() {
+        0 => String::new(),
+        1 => ", a new peak".to_owned(),
+        count => format!(", {count} new peaks"),
+    };
+    format!(
+        "Verdict: changed: {}{more}{mean}{peaks}",
+        control(&first.name)
+    )
+}
+
+/// By how much a figure has changed: in percent of what it was, as a factor where it is ten times that or more.
+fn change(before: u64, after: u64) -> String {
+    let factor = after as f64 / before as f64;
+    match () {
+        () if before == after => "same".to_owned(),
+        () if before == 0 => "new".to_owned(),
+        () if factor >= 10.0 => format!("×{factor:.0}"),
+        () => format!("{:+.1}%", 100.0 * (factor - 1.0)),
+    }
 }
 
 struct Page {
@@ -107,40 +151,33 @@ impl Page {
             "{}: {verdict} ({name} {rating})",
             control(&pair.name)
         ));
-        let mean = |total: u64, ops: u64| {
-            total
-                .checked_div(ops)
-                .map_or_else(|| "-".to_owned(), |mean| time(self.hz, mean))
-        };
         let (before, after) = (pair.before, pair.after);
+        let both = |figure: fn(Totals) -> Option<u64>| [figure(before), figure(after)];
         let rows = [
-            (
-                "ops",
-                before.ops.to_string(),
-                after.ops.to_string(),
-                pair.ops,
-            ),
-            (
-                "mean latency",
-                mean(before.total, before.ops),
-                mean(after.total, after.ops),
-                pair.mean_latency,
-            ),
-            (
-                "total latency",
-                time(self.hz, before.total),
-                time(self.hz, after.total),
-                pair.total_latency,
-            ),
+            ("calls", both(|side| Some(side.ops)), false),
+            ("mean latency", both(Totals::mean), true),
+            ("total latency", both(|side| Some(side.total)), true),
+            ("p50", both(|side| Some(side.percentiles?.p50)), true),
+            ("p99", both(|side| Some(side.percentiles?.p99)), true),
+            ("longest", both(|side| Some(side.percentiles?.max)), true),
         ];
         self.line(&format!(
             "  {:<24}{:>12}{:>12}{:>12}",
-            "", "before", "after", "difference"
+            "", "before", "after", "change"
         ));
-        for (label, before, after, difference) in rows {
+        for (label, [before, after], is_time) in rows {
+            let (Some(before), Some(after)) = (before, after) else {
+                continue;
+            };
+            let shown = |figure: u64| match is_time {
+                true => time(self.hz, figure),
+                false => figure.to_string(),
+            };
             self.line(&format!(
-                "  {label:<24}{before:>12}{after:>12}{:>12}",
-                percent(difference)
+                "  {label:<24}{:>12}{:>12}{:>12}",
+                shown(before),
+                shown(after),
+                change(before, after)
             ));
         }
         let emd = pair
