@@ -57,6 +57,16 @@ impl Effort {
         !self.has_left(Duration::ZERO)
     }
 
+    /// Whether more is spent than the share and this part of the credit.
+    #[must_use]
+    pub fn is_over_part(&self, part: f64) -> bool {
+        let limits = Limits {
+            credit: self.limits.credit.mul_f64(part),
+            ..self.limits
+        };
+        self.spent > limits.allowed(self.began.elapsed())
+    }
+
     /// Whether so much more may be spent now.
     #[must_use]
     pub fn has_left(&self, more: Duration) -> bool {
@@ -95,6 +105,7 @@ mod tests {
         assert!(!effort.is_over());
         effort.add(Duration::from_millis(500));
         assert!(!effort.has_left(Duration::from_millis(600)));
+        assert!(effort.is_over_part(0.4) && !effort.is_over_part(0.9));
         effort.add(Duration::from_millis(501));
         assert!(effort.is_over());
     }

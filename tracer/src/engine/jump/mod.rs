@@ -114,6 +114,9 @@ const READING: Limits = Limits {
     credit: Duration::from_secs(2),
 };
 
+/// From this part of the credit on it is read in batches: an analysis that has not ended by then takes its time.
+const AT_LEISURE: f64 = 0.05;
+
 /// Which ops are written in full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sampling {
@@ -305,6 +308,7 @@ impl Jump {
         self.used = used;
         match self.sampling {
             Sampling::Enough if self.effort.is_over() => Haste::None,
+            Sampling::Enough if self.effort.is_over_part(AT_LEISURE) => Haste::InBatches,
             Sampling::Enough => Haste::AsRecordsCome,
             Sampling::All => Haste::Soon,
         }

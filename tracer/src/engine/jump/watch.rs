@@ -23,6 +23,8 @@ const OTHERWISE: Duration = Duration::from_millis(200);
 const SAME_PROGRAM: Duration = Duration::from_millis(20);
 /// The shortest sleep between two looks at the rings.
 const NAP: Duration = Duration::from_millis(1);
+/// The shortest where there is time: each look takes the processor from somebody, and fewer ops are written in full.
+const BATCH: Duration = Duration::from_millis(8);
 /// The longest.
 const MOST: Duration = Duration::from_millis(100);
 /// The longest where nothing may be missed that comes all at once.
@@ -35,6 +37,8 @@ pub enum Haste {
     Soon,
     /// The sooner, the more is in them. What there is no room for is counted.
     AsRecordsCome,
+    /// Records are taken in batches. What there is no room for is counted.
+    InBatches,
     /// There is none: what has been read already was much.
     None,
 }
@@ -147,6 +151,7 @@ impl Watch {
         let nap = match haste {
             Haste::Soon => self.nap.min(LONGEST),
             Haste::AsRecordsCome => self.nap,
+            Haste::InBatches => self.nap.max(BATCH),
             Haste::None => at_most,
         };
         let nap = nap.min(at_most).max(NAP);
