@@ -1,5 +1,6 @@
 //! Events and the rings that they write to: one ring a CPU, whatever the number of threads.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -62,6 +63,8 @@ pub struct Collector {
     rings: Vec<Ring>,
     events: Vec<Event>,
     group: Group,
+    /// The last one that was begun.
+    last_group: Group,
     /// Read, but records of other CPUs that are older may still be on their way.
     pending: Vec<Record>,
     /// When the last reading began.
@@ -141,6 +144,7 @@ impl Collector {
             rings,
             events: Vec::new(),
             group: Group(0),
+            last_group: Group(0),
             pending: Vec::new(),
             last_read: 0,
             complete: 0,
@@ -226,8 +230,20 @@ impl Collector {
 
     /// What is opened from now on is a group.
     pub fn begin_group(&mut self) -> Group {
-        self.group.0 += 1;
+        self.last_group.0 += 1;
+        self.group = self.last_group;
         self.group
+    }
+
+    /// What is opened from now on belongs to a group that was begun before.
+    pub fn go_on_with(&mut self, group: Group) {
+        self.group = group;
+    }
+
+    /// Has the events of a group record only what the filter fits. False when the kernel refuses it.
+    pub fn filter(&self, group: Group, filter: &CStr) -> bool {
+        let mut of_group = self.events.iter().filter(|event| event.group == group);
+        of_group.all(|event| sys::perf_set_filter(&event.descriptor, filter))
     }
 
     /// Closes the events of a group.

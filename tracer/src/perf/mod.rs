@@ -20,6 +20,7 @@ pub mod sample_cost;
 mod services;
 pub mod switches;
 pub mod tracepoints;
+mod wakings;
 pub mod whereabouts;
 mod windows;
 

@@ -6,6 +6,7 @@ use super::attributes::{Attributes, Fault, Follow};
 use super::collector::{Collector, Group};
 use super::refusal::Refusal;
 use super::tracepoints::{NoTracepoints, Tracepoints};
+use super::wakings::Wakings;
 
 /// More events than this are not opened: a descriptor each.
 const MOST_EVENTS: usize = 1 << 13;
@@ -17,7 +18,8 @@ const MOST_EVENTS: usize = 1 << 13;
 pub fn try_tracepoints() -> Result<(), NoTracepoints> {
     let tracepoints = Tracepoints::find()?;
     let mut collector = Collector::new(Attributes::switches())?;
-    for event in tracepoints.of_cpus() {
+    let (waking, _) = tracepoints.waking();
+    for event in tracepoints.of_cpus().chain([waking]) {
         collector.add_system_event(event)?;
     }
     Ok(())
@@ -36,28 +38,24 @@ pub(super) fn watch_process(event: Attributes, pid: i32) -> Result<Collector, Re
     Ok(collector)
 }
 
-/// Interrupts and wakings of the whole machine (a waker may be anybody), page faults and wakers' stacks of the process;
-/// the events of these two.
+/// Interrupts of the whole machine, page faults of the process, and wakings of its threads; the events of these two.
 pub(super) fn watch_tracepoints(
     collector: &mut Collector,
     tracepoints: &Tracepoints,
     pid: i32,
-) -> Result<Vec<Group>, Refusal> {
+) -> Result<(Group, Wakings), Refusal> {
     for event in tracepoints.of_cpus() {
         collector.add_system_event(event)?;
     }
-    let faults = fault_events(tracepoints);
-    let stacks = Vec::from_iter(tracepoints.waking_stacks());
-    let mut groups = Vec::new();
-    for events in [faults, stacks] {
-        groups.push(collector.begin_group());
-        match watch_threads(collector, pid, &events) {
-            // Of so many threads only what the CPUs tell.
-            Ok(()) | Err(Refusal::Descriptors) => {}
-            Err(refusal) => return Err(refusal),
-        }
+    let faults = collector.begin_group();
+    match watch_threads(collector, pid, &fault_events(tracepoints)) {
+        // Of so many threads only what the CPUs tell.
+        Ok(()) | Err(Refusal::Descriptors) => {}
+        Err(refusal) => return Err(refusal),
     }
-    Ok(groups)
+    let (waking, stacks) = tracepoints.waking();
+    let wakings = Wakings::open(collector, pid, waking, stacks)?;
+    Ok((faults, wakings))
 }
 
 /// The beginning and the end of a page fault.

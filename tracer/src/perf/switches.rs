@@ -22,6 +22,7 @@ use super::record::{Point, Record, UserStack};
 use super::refusal::Refusal;
 use super::services::Services;
 use super::tracepoints::{Context, Event, NoTracepoints, Service, Tracepoints};
+use super::wakings::Wakings;
 use super::windows::Windows;
 use crate::effort::{self, Effort, Limits};
 use darc_record::{Ticks, Tsc};
@@ -53,8 +54,9 @@ pub struct Switches {
     /// Names of threads that ran instead, as far as they were asked for or told of.
     names: HashMap<i32, String>,
     tracepoints: Result<Tracepoints, NoTracepoints>,
-    /// The events of page faults, and those of wakers' stacks.
-    detail: Vec<Group>,
+    /// The events of page faults.
+    faults: Option<Group>,
+    wakings: Option<Wakings>,
     /// Those of system calls' beginnings, and how many have been told.
     calls: Option<(Group, u64)>,
     /// What is not told any more.
@@ -101,11 +103,11 @@ impl Switches {
             Err(_) => (watch_process(Attributes::switches(), pid)?, Reach::Process),
         };
         let mut tracepoints = Tracepoints::find();
-        let mut detail = Vec::new();
+        let (mut faults, mut wakings) = (None, None);
         if let Ok(known) = &tracepoints {
             let mark = collector.mark();
             match watch_tracepoints(&mut collector, known, pid) {
-                Ok(groups) => detail = groups,
+                Ok(opened) => (faults, wakings) = (Some(opened.0), Some(opened.1)),
                 Err(refusal) => {
                     collector.take_back(mark);
                     tracepoints = Err(NoTracepoints::Events(refusal));
@@ -132,7 +134,8 @@ impl Switches {
             cpus: HashMap::new(),
             names: HashMap::new(),
             tracepoints,
-            detail,
+            faults,
+            wakings,
             calls: None,
             untold: None,
             services: Services::new(untold_of_faults.unwrap_or_default()),
@@ -166,8 +169,9 @@ impl Switches {
             return;
         };
         // They end together with those that were asked for before.
-        if self.calls.is_none() {
-            self.calls = Some((self.collector.begin_group(), 0));
+        match self.calls {
+            Some((group, _)) => self.collector.go_on_with(group),
+            None => self.calls = Some((self.collector.begin_group(), 0)),
         }
         let watched = watch_threads(&mut self.collector, self.pid, &[event]).is_ok();
         if watched && !self.windows.is_resting() {
@@ -227,8 +231,8 @@ impl Switches {
     pub fn read(&mut self) {
         let before = effort::of_this_thread();
         self.read_all();
-        self.effort.add_since(before);
         self.rest_or_go_on();
+        self.effort.add_since(before);
     }
 
     /// Stops recording when it has cost too much, and begins again when that is made up for.
@@ -242,6 +246,14 @@ impl Switches {
         } else if self.windows.is_resting() && self.effort.has_left(RESERVE) {
             self.collector.enable();
             self.windows.go_on(crate::tsc());
+            if let Some(wakings) = &mut self.wakings {
+                wakings.look_for_threads();
+            }
+        }
+        if let Some(wakings) = &mut self.wakings
+            && !self.windows.is_resting()
+        {
+            wakings.renew(&mut self.collector);
         }
     }
 
@@ -260,20 +272,29 @@ impl Switches {
             self.collector.close(group);
             self.calls = None;
         }
-        if self.lost > lost && !self.detail.is_empty() {
-            for group in std::mem::take(&mut self.detail) {
-                self.collector.close(group);
-            }
-            self.untold = Some(NoTracepoints::TooManyFaults);
-        } else if self.lost > lost && self.reach == Reach::Machine {
-            self.see_less();
-        } else if let &[_, stacks] = self.detail.as_slice()
-            && self.stacks_gone + self.stacks.len() as u64 > ENOUGH_STACKS
+        let enough = self.stacks_gone + self.stacks.len() as u64 > ENOUGH_STACKS;
+        if let Some(wakings) = &mut self.wakings
+            && (self.lost > lost || enough)
         {
-            self.collector.close(stacks);
-            self.detail.pop();
+            wakings.close_stacks(&mut self.collector);
+        }
+        if self.lost > lost {
+            self.tell_less();
         }
         self.complete = self.clock.tsc(until);
+    }
+
+    /// Records came faster than they could be read.
+    fn tell_less(&mut self) {
+        if let Some(faults) = self.faults.take() {
+            self.collector.close(faults);
+            self.untold = Some(NoTracepoints::TooManyFaults);
+        } else if self.reach == Reach::Machine {
+            self.see_less();
+        }
+        if let Some(wakings) = &mut self.wakings {
+            wakings.look_for_threads();
+        }
     }
 
     /// What these records have cost those whom they are of.
@@ -290,6 +311,7 @@ impl Switches {
         if let Ok(collector) = watch_process(Attributes::switches(), self.pid) {
             collector.enable();
             self.collector = collector;
+            self.wakings = None;
             self.reach = Reach::Process;
             self.untold = Some(NoTracepoints::TooMany);
             self.forget_who_is_out();
@@ -350,6 +372,9 @@ impl Switches {
                 if task.pid == self.pid {
                     self.threads.remove(&task.tid);
                     self.services.forget_thread(task.tid);
+                    if let Some(wakings) = &mut self.wakings {
+                        wakings.thread_came(task.tid);
+                    }
                 }
             }
             Record::Lost(_, count) => {
@@ -493,19 +518,52 @@ mod tests {
         );
     }
 
-    /// This thread waits until another one writes into a pipe: that one is the waker, and it is seen where it is.
+    fn with_tracepoints() -> Option<Switches> {
+        let switches = Switches::follow(std::process::id() as i32);
+        let switches = switches.ok().filter(|it| it.untold().is_none());
+        if switches.is_none() {
+            eprintln!("not tested: no tracepoints");
+        }
+        switches
+    }
+
     #[test]
     fn who_ends_a_wait_is_seen() {
+        if let Some(mut switches) = with_tracepoints() {
+            see_who_ends_a_wait(&mut switches);
+        }
+    }
+
+    #[test]
+    fn who_ends_a_wait_is_seen_where_threads_are_named() {
+        let Some(mut switches) = with_tracepoints() else {
+            return;
+        };
+        let wakings = switches.wakings.as_mut().unwrap();
+        assert!(wakings.name(&switches.collector));
+        see_who_ends_a_wait(&mut switches);
+    }
+
+    #[test]
+    fn a_thread_that_comes_is_seen_to_wait_soon() {
+        let Some(mut switches) = with_tracepoints() else {
+            return;
+        };
+        let wakings = switches.wakings.as_mut().unwrap();
+        assert!(wakings.name(&switches.collector));
+        let another = std::thread::spawn(move || {
+            while switches.wakings.as_ref().unwrap().are_named() {
+                switches.read();
+            }
+            see_who_ends_a_wait(&mut switches);
+        });
+        another.join().unwrap();
+    }
+
+    /// This thread waits until another one writes into a pipe: that one is the waker, and it is seen where it is.
+    fn see_who_ends_a_wait(switches: &mut Switches) {
         use std::io::{Read, Write};
 
-        let own = std::process::id() as i32;
-        let mut switches = match Switches::follow(own) {
-            Ok(switches) if switches.untold().is_none() => switches,
-            _ => {
-                eprintln!("not tested: no tracepoints");
-                return;
-            }
-        };
         let tid = nix::unistd::gettid().as_raw();
         let (mut read, mut write) = std::io::pipe().unwrap();
         let before = crate::tsc();

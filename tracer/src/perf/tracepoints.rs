@@ -155,12 +155,21 @@ impl Tracepoints {
         })
     }
 
-    /// Events for whole CPUs.
+    /// Interrupts: events for whole CPUs.
     pub fn of_cpus(&self) -> impl Iterator<Item = Attributes> + '_ {
+        let others = |meaning| matches!(meaning, Meaning::Waking | Meaning::Fault | Meaning::Call);
         self.known
             .iter()
-            .filter(|(_, meaning)| !matches!(meaning, Meaning::Fault | Meaning::Call))
+            .filter(move |(_, meaning)| !others(*meaning))
             .map(|(format, _)| Attributes::point(format.id))
+    }
+
+    /// A thread is woken; and the same, with where the waking program is.
+    #[must_use]
+    pub fn waking(&self) -> (Attributes, Attributes) {
+        // There are no tracepoints without it.
+        let number = self.number(Meaning::Waking).unwrap_or_default();
+        (Attributes::point(number), Attributes::stacks(number))
     }
 
     /// The beginning of page faults, where this kernel tells it.
@@ -176,12 +185,6 @@ impl Tracepoints {
         let attributes = Attributes::point(format.id);
         self.known.push((format, Meaning::Call));
         Some(attributes)
-    }
-
-    /// Where a program is when it wakes a thread.
-    #[must_use]
-    pub fn waking_stacks(&self) -> Option<Attributes> {
-        self.number(Meaning::Waking).map(Attributes::stacks)
     }
 
     fn number(&self, wanted: Meaning) -> Option<u16> {

@@ -14,7 +14,9 @@ mod ptrace;
 use darc_record::Tsc;
 
 pub use mapping::{CodePage, FilePage, PAGE, SharedWords};
-pub use perf::{RingPages, perf_disable, perf_enable, perf_event_open, perf_set_output};
+pub use perf::{
+    RingPages, perf_disable, perf_enable, perf_event_open, perf_set_filter, perf_set_output,
+};
 pub use presence::{Presence, is_present, own_number};
 pub use process::{
     Argv, close_unattended, descriptor_of, die_with_parent, fork_into, kill_and_reap,

@@ -1,5 +1,6 @@
 //! Events of perf_event_open(2) and their rings.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::Ordering;
 
@@ -52,6 +53,13 @@ pub fn perf_set_output(event: &OwnedFd, ring: &OwnedFd) -> Result<(), Errno> {
         0 => Ok(()),
         _ => Err(Errno::last()),
     }
+}
+
+/// Has a tracepoint's event pass over what a filter does not fit. False where the kernel refuses it.
+pub fn perf_set_filter(event: &OwnedFd, filter: &CStr) -> bool {
+    const SET_FILTER: libc::c_ulong = 0x4008_2406;
+    // SAFETY: the kernel reads the text up to its end.
+    unsafe { libc::ioctl(event.as_raw_fd(), SET_FILTER, filter.as_ptr()) == 0 }
 }
 
 /// The ring of a perf event: a page with its head and tail, then the records.
