@@ -27,12 +27,19 @@ pub struct Piece {
 struct Open {
     tid: i32,
     service: Service,
+    /// Whether the thread set it off itself, in a system call.
+    is_own: bool,
     /// Up to here its time has been told.
     since: Tsc,
 }
 
 /// What CPUs are doing. More than this is no nesting but lost ends.
 const DEEPEST: usize = 8;
+
+/// Deferred work of an interrupt begins within so many cycles of its end, or of the end of other such work. What begins without one was
+/// set off by the thread's own system call: a connection to the same machine is served at the end of the call that sends
+/// (`__local_bh_enable_ip` in kernel/softirq.c).
+const AT_ONCE: Ticks = Ticks(10_000);
 
 /// What is under way on each CPU, and in each thread.
 #[derive(Debug, Default)]
@@ -41,6 +48,8 @@ pub struct Services {
     interrupts: HashMap<u32, Vec<Open>>,
     /// By thread: it may sleep in a fault and go on with it on another CPU.
     faults: HashMap<i32, Tsc>,
+    /// By CPU, when the last of them ended.
+    ended: HashMap<u32, Tsc>,
     /// Of each fault, see [`Services::new`].
     untold: Ticks,
 }
@@ -67,10 +76,14 @@ impl Services {
             // An end was lost: threads do not change in an interrupt.
             open.clear();
         }
-        let piece = open.last_mut().map(|outer| outer.until(at));
+        let ended = self.ended.get(&cpu).copied().unwrap_or(Tsc(0));
+        let is_own =
+            matches!(service, Service::SoftInterrupt(_)) && open.is_empty() && at - ended > AT_ONCE;
+        let piece = open.last_mut().and_then(|outer| outer.until(at));
         open.push(Open {
             tid,
             service,
+            is_own,
             since: at,
         });
         piece
@@ -97,8 +110,10 @@ impl Services {
         let piece = ended.until(at);
         if let Some(outer) = open.last_mut() {
             outer.since = at;
+        } else if !ended.is_own {
+            self.ended.insert(cpu, at);
         }
-        Some(piece)
+        piece
     }
 
     /// What a CPU is doing, the innermost.
@@ -110,6 +125,7 @@ impl Services {
     /// Records were lost.
     pub fn forget(&mut self) {
         self.interrupts.clear();
+        self.ended.clear();
         self.faults.clear();
     }
 
@@ -120,14 +136,15 @@ impl Services {
 }
 
 impl Open {
-    fn until(&mut self, at: Tsc) -> Piece {
+    /// The piece up to here; nothing of what is the thread's own work.
+    fn until(&mut self, at: Tsc) -> Option<Piece> {
         let from = std::mem::replace(&mut self.since, at);
-        Piece {
+        (!self.is_own).then(|| Piece {
             tid: self.tid,
             service: self.service,
             from,
             to: at.max(from),
-        }
+        })
     }
 }
 
@@ -138,6 +155,7 @@ mod tests {
     const TIMER: Service = Service::LocalInterrupt(236);
     const SOFT: Service = Service::SoftInterrupt(1);
     const DISK: Service = Service::Interrupt(36);
+    const RECEIVE: Service = Service::SoftInterrupt(3);
 
     fn piece(tid: i32, service: Service, from: u64, to: u64) -> Option<Piece> {
         Some(Piece {
@@ -159,6 +177,31 @@ mod tests {
         assert_eq!(services.on(0), None);
         // On another CPU nothing is under way.
         assert_eq!(services.end(Tsc(40), 1, 5, SOFT), None);
+    }
+
+    #[test]
+    fn what_a_system_call_sets_off_is_its_own_work() {
+        let mut services = Services::default();
+        // After an interrupt: two kinds of deferred work, one after the other.
+        services.begin(Tsc(1_000_000), 0, 5, TIMER);
+        services.end(Tsc(1_002_000), 0, 5, TIMER);
+        for (soft, from, to) in [
+            (SOFT, 1_003_000, 1_030_000),
+            (RECEIVE, 1_031_000, 1_040_000),
+        ] {
+            services.begin(Tsc(from), 0, 5, soft);
+            let told = services.end(Tsc(to), 0, 5, soft);
+            assert_eq!(told, piece(5, soft, from, to));
+        }
+        // At the end of a call that sends, twice; an interrupt in it is none of the call's.
+        services.begin(Tsc(1_100_000), 0, 5, RECEIVE);
+        assert_eq!(services.begin(Tsc(1_105_000), 0, 5, DISK), None);
+        let disk = services.end(Tsc(1_106_000), 0, 5, DISK);
+        assert_eq!(disk, piece(5, DISK, 1_105_000, 1_106_000));
+        assert_eq!(services.on(0), Some(RECEIVE));
+        assert_eq!(services.end(Tsc(1_110_000), 0, 5, RECEIVE), None);
+        services.begin(Tsc(1_112_000), 0, 5, RECEIVE);
+        assert_eq!(services.end(Tsc(1_115_000), 0, 5, RECEIVE), None);
     }
 
     #[test]
