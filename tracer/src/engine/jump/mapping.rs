@@ -4,6 +4,7 @@ use darc_disasm::Registers as _;
 use procfs::process::{LimitValue, Process};
 
 use crate::addr::TargetAddr;
+use crate::cgroup;
 use crate::error::{Error, Result, unless_gone};
 use crate::identity;
 use crate::maps::Mapping;
@@ -14,8 +15,10 @@ use crate::sys::{self, Presence, SharedWords};
 use crate::threads;
 
 use super::asm::Surroundings;
-use super::installed::{Costs, Installed, MOST_BLOCKS, Room, control_bytes, rings_bytes};
-use super::layout::{HEADER, LIVE, MAGIC, header, ring};
+use super::installed::{
+    ARENA_BYTES, Costs, Installed, MOST_BLOCKS, Room, control_bytes, rings_bytes,
+};
+use super::layout::{HEADER, LIVE, MAGIC, block, header, ring};
 use super::leftovers;
 use super::pages::Ground;
 use super::ring::Rings;
@@ -94,11 +97,12 @@ pub fn map(
         true => SPARE_LOCKED,
         false => SPARE_BLOCKS,
     };
+    let ring_bytes = room.ring_bytes();
+    leaves_memory(pid, world.count(), ring_bytes)?;
     world.hold()?;
     pointers.look_at(memory, world.late_own_threads())?;
     let tid_offset = pointers.fits.first().copied();
     let blocks = (2 * world.count() + spare).min(MOST_BLOCKS);
-    let ring_bytes = room.ring_bytes();
     let len = rings_bytes(blocks as u32, ring_bytes);
     let behind = control_bytes(blocks as u32);
     let (words, rings) = caller.borrow(world.workers()?, mappings, |worker| {
@@ -133,6 +137,21 @@ pub fn map(
     announce(memory, &around, blocks as u32)?;
     let installed = Installed::new(around, blocks as u32, room, caller);
     Ok((installed, Rings::new(words, blocks, ring_bytes)))
+}
+
+/// Refuses a process whose control group would be nearly full of what its threads come to use: the kernel kills one of the
+/// group then.
+fn leaves_memory(pid: i32, threads: usize, ring_bytes: u64) -> Result<()> {
+    let each = ring_bytes.saturating_add(block::SIZE);
+    let most = (threads as u64).saturating_mul(each) + ARENA_BYTES;
+    match cgroup::memory_left(pid) {
+        Some(left) if left / 2 < most => Err(Error::Unsuitable(format!(
+            "process {pid}: its control group may use {} KiB more memory, and measuring {threads} threads takes up to {} KiB; raise the group's limit, or use --engine int3",
+            left >> 10,
+            most >> 10
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Whether most of the memory of a process is locked, so that new memory probably is, too (`MCL_FUTURE`).
@@ -250,6 +269,35 @@ mod tests {
         } else {
             eprintln!("not tested: memory must not be locked here");
         }
+        nix::unistd::write(&end, &[1]).unwrap();
+        assert_eq!(sys::wait_for(pid).unwrap().1, 7 << 8);
+    }
+    /// A process whose control group is nearly full is left alone; with room in the group it is measured.
+    #[test]
+    fn a_full_control_group_is_refused() {
+        let Some(group) = cgroup::tests::Group::new(512 << 10) else {
+            eprintln!("not tested: no control group can be made here");
+            return;
+        };
+        let (ended, end) = nix::unistd::pipe().unwrap();
+        let child = sys::fork_into(|| {
+            let _ = nix::unistd::read(&ended, &mut [0]);
+            sys::exit_now(7);
+        });
+        let pid = child.unwrap();
+        group.take(pid);
+        let code = maps::read(pid).unwrap().into_iter().find(|m| m.executable);
+        let code = code.unwrap().start;
+        let install = || {
+            let mut engine = Jump::attach(pid).unwrap();
+            let installed = engine.install(&[code]);
+            let finished = engine.finish();
+            installed.and(finished.map(drop))
+        };
+        let refused = install().unwrap_err().to_string();
+        assert!(refused.contains("its control group may use"), "{refused}");
+        group.limit(64 << 20);
+        install().unwrap();
         nix::unistd::write(&end, &[1]).unwrap();
         assert_eq!(sys::wait_for(pid).unwrap().1, 7 << 8);
     }

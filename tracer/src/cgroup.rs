@@ -1,0 +1,179 @@
+//! How much memory a process may still use before its control group is full, where the kernel kills one of the group.
+//!
+//! Source: the kernel's admin-guide/cgroup-v2.rst (`memory.max`, `memory.current`, `memory.stat`) and
+//! admin-guide/cgroup-v1/memory.rst (`memory.limit_in_bytes`, `memory.usage_in_bytes`).
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use procfs::process::{MountInfo, Process};
+
+/// The files of one version of the interface.
+struct Files {
+    file_system: &'static str,
+    limit: &'static str,
+    used: &'static str,
+    /// What the kernel gives up by itself before it kills, in `memory.stat`.
+    inactive: &'static str,
+}
+
+const VERSIONS: [Files; 2] = [
+    Files {
+        file_system: "cgroup2",
+        limit: "memory.max",
+        used: "memory.current",
+        inactive: "inactive_file",
+    },
+    Files {
+        file_system: "cgroup",
+        limit: "memory.limit_in_bytes",
+        used: "memory.usage_in_bytes",
+        inactive: "total_inactive_file",
+    },
+];
+
+impl Files {
+    /// Whether a group with these controllers is of this version.
+    fn is_in(&self, controllers: &[String]) -> bool {
+        match self.file_system {
+            "cgroup2" => controllers.is_empty(),
+            _ => controllers.iter().any(|name| name == "memory"),
+        }
+    }
+
+    /// Whether groups of this version are shown there.
+    fn is_at(&self, mount: &MountInfo) -> bool {
+        let has_memory =
+            self.file_system == "cgroup2" || mount.super_options.contains_key("memory");
+        mount.fs_type == self.file_system && has_memory
+    }
+}
+
+/// The bytes that are left in the group of the process, and in those around it; nothing where no limit is known.
+pub fn memory_left(pid: i32) -> Option<u64> {
+    let groups = Process::new(pid).ok()?.cgroups().ok()?;
+    let mounts = Process::myself().ok()?.mountinfo().ok()?;
+    let mut least = None;
+    for files in &VERSIONS {
+        let group = groups
+            .0
+            .iter()
+            .find(|group| files.is_in(&group.controllers));
+        let mount = mounts.iter().find(|mount| files.is_at(mount));
+        if let (Some(group), Some(mount)) = (group, mount)
+            && let Some(folder) = folder(&group.pathname, mount)
+        {
+            let left = left(&folder, &mount.mount_point, files);
+            least = least.into_iter().chain(left).min();
+        }
+    }
+    least
+}
+
+/// Where a group is, under a mount that may show only a part of all groups. A group outside of that part is not found.
+fn folder(group: &str, mount: &MountInfo) -> Option<PathBuf> {
+    let below = Path::new(group).strip_prefix(&mount.root).ok()?;
+    let is_inside = below
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
+    is_inside.then(|| mount.mount_point.join(below))
+}
+
+/// The least that is left in a group and in those around it, up to the mount.
+fn left(group: &Path, mount: &Path, files: &Files) -> Option<u64> {
+    let around = group
+        .ancestors()
+        .take_while(|folder| folder.starts_with(mount));
+    around.filter_map(|folder| left_in(folder, files)).min()
+}
+
+fn left_in(folder: &Path, files: &Files) -> Option<u64> {
+    let number = |file: &str| -> Option<u64> {
+        let text = fs::read_to_string(folder.join(file)).ok()?;
+        text.trim().parse().ok()
+    };
+    // `max`, or in the first version a number that no memory has.
+    let limit = number(files.limit).filter(|&limit| limit < 1 << 60)?;
+    let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let mut fields = stat.lines().filter_map(|line| line.split_once(' '));
+    let inactive = fields.find(|(name, _)| *name == files.inactive);
+    let inactive = inactive.and_then(|(_, bytes)| bytes.trim().parse().ok());
+    let used = number(files.used)?.saturating_sub(inactive.unwrap_or(0));
+    Some(limit.saturating_sub(used))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A group below that of this process, with a limit; removed at the end.
+    pub(crate) struct Group {
+        folder: PathBuf,
+        limit: &'static str,
+    }
+
+    impl Group {
+        /// Nothing where none can be made. `limit` in bytes.
+        pub(crate) fn new(limit: u64) -> Option<Group> {
+            let groups = Process::myself().ok()?.cgroups().ok()?;
+            let mounts = Process::myself().ok()?.mountinfo().ok()?;
+            VERSIONS.iter().find_map(|files| {
+                let group = groups
+                    .0
+                    .iter()
+                    .find(|group| files.is_in(&group.controllers))?;
+                let mount = mounts.iter().find(|mount| files.is_at(mount))?;
+                let folder = folder(&group.pathname, mount)?;
+                let folder = folder.join(format!("darc-test-{}", std::process::id()));
+                fs::create_dir(&folder).ok()?;
+                let found = Group {
+                    folder,
+                    limit: files.limit,
+                };
+                let is_limited = fs::write(found.folder.join(found.limit), limit.to_string());
+                is_limited.is_ok().then_some(found)
+            })
+        }
+
+        /// Changes the limit to so many bytes.
+        pub(crate) fn limit(&self, bytes: u64) {
+            fs::write(self.folder.join(self.limit), bytes.to_string()).unwrap();
+        }
+
+        /// Has the process be in it.
+        pub(crate) fn take(&self, pid: i32) {
+            fs::write(self.folder.join("cgroup.procs"), pid.to_string()).unwrap();
+        }
+    }
+
+    impl Drop for Group {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir(&self.folder);
+        }
+    }
+
+    /// The fullest of the groups around a process counts, and what can be given up is not used.
+    #[test]
+    fn the_fullest_group_counts() {
+        let mount = std::env::temp_dir().join(format!("darc-groups-{}", std::process::id()));
+        let group = mount.join("shop/server");
+        fs::create_dir_all(&group).unwrap();
+        let write = |folder: &Path, limit: &str, used: &str, inactive: &str| {
+            fs::write(folder.join("memory.max"), limit).unwrap();
+            fs::write(folder.join("memory.current"), used).unwrap();
+            let stat = format!("anon 1\ninactive_file {inactive}\nfile 2\n");
+            fs::write(folder.join("memory.stat"), stat).unwrap();
+        };
+        let [two, one] = &VERSIONS;
+        write(&group, "max\n", "5\n", "0");
+        assert_eq!(left(&group, &mount, two), None);
+        write(&mount.join("shop"), "1000\n", "900\n", "300");
+        assert_eq!(left(&group, &mount, two), Some(400));
+        write(&group, "100\n", "90\n", "0");
+        assert_eq!(left(&group, &mount, two), Some(10));
+        write(&group, "100\n", "200\n", "0");
+        assert_eq!(left(&group, &mount, two), Some(0));
+        assert_eq!(left(&group, &mount, one), None);
+        fs::remove_dir_all(&mount).unwrap();
+    }
+}
