@@ -335,12 +335,17 @@ fn bars(
             .resolution
             .bounds(entry.bucket)
             .unwrap_or((Ticks(0), Ticks(0)));
+        // All that is shorter than can be told is in this bucket, too.
+        let is_untold = profile.told_from.is_some_and(|from| from > first.0);
         if hz.is_some() {
-            page.raw(", ").text(words::time(hz, first.0)).raw(" to ");
+            match is_untold {
+                true => page.raw(", below "),
+                false => page.raw(", ").text(words::time(hz, first.0)).raw(" to "),
+            };
             page.text(words::time(hz, last.0.saturating_add(1)));
         }
         page.raw(" (")
-            .number(first.0)
+            .number(if is_untold { 0 } else { first.0 })
             .raw(" to ")
             .number(last.0)
             .raw(" cycles): ");
@@ -409,6 +414,19 @@ mod tests {
                 assert!((TOP..BOTTOM).contains(&scale.y(entry.ops as f64)));
             }
         }
+    }
+
+    #[test]
+    fn what_is_too_short_to_be_told_is_one_bar_without_a_beginning() {
+        let mut report = fixture::report(30_000);
+        let first = report.profile.buckets[0].bucket;
+        let (begin, end) = Resolution::default().bounds(first).unwrap();
+        assert!(!render(&report).contains("below"));
+        report.profile.told_from = Some(end.0);
+        let picture = render(&report);
+        assert_eq!(picture.matches(", below ").count(), 1);
+        assert!(picture.contains(&format!(" (0 to {} cycles)", end.0)));
+        assert!(!picture.contains(&format!(" ({} to {} cycles)", begin.0, end.0)));
     }
 
     #[test]
