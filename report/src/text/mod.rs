@@ -78,16 +78,14 @@ pub fn render(report: &Report, style: Style) -> String {
                 words::status(focus.status)
             )),
         }
+        let Some(mean) = focus.profile.total.checked_div(focus.profile.ops) else {
+            page.line("  none of them was measured");
+            continue;
+        };
         page.line(&format!(
             "  {} of them measured, {} each on average",
             focus.profile.ops,
-            page.time(
-                focus
-                    .profile
-                    .total
-                    .checked_div(focus.profile.ops)
-                    .unwrap_or(0)
-            )
+            page.time(mean)
         ));
         if let Some(percentiles) = words::percentiles(page.hz, &focus.profile) {
             page.line(&format!("  {percentiles}"));
