@@ -427,7 +427,7 @@ static int prepare(void)
 
 int main(int argc, char **argv)
 {
-    struct run run = parse_run(argc, argv, 400);
+    struct run run = parse_run(argc, argv, 1200);
     if (!prepare())
         return 2;
     for (int i = 0; i < CALLS; i++) {

@@ -2,7 +2,7 @@
 
 use darc_record::{FnodeId, Ticks, Touched};
 
-use crate::descent::share::{LEAST, SINGLE};
+use crate::descent::share::SINGLE;
 
 /// How the calls of an fnode in one op divide.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -29,6 +29,10 @@ impl Shares {
         }
     }
 }
+
+/// Calls with this part of their caller's time or more are long. Ten equal ones are not, by however little the clock says that
+/// they differ; nine are.
+const LONG: f64 = 0.105;
 
 /// So many calls of a function in a call of another are no loop.
 const FEW: f64 = 4.0;
@@ -60,7 +64,7 @@ fn accounted_for(call: &Touched, callee: &Touched) -> Ticks {
     // Few in each real call, of which one may have been much longer than the others.
     let fits = others <= call.sum.saturating_sub(call.max);
     let is_few = |callers: f64| callee.count as f64 <= FEW * callers;
-    if mean >= LEAST * length || is_few(callers) || (fits && is_few(call.count as f64)) {
+    if mean >= LONG * length || is_few(callers) || (fits && is_few(call.count as f64)) {
         return callee.sum;
     }
     callee.max + Ticks((mean * (callers - 1.0)) as u64)
@@ -229,6 +233,25 @@ mod tests {
             let callee = touched(3, 0, long / 10 * 9, sum / 10 * 9, calls);
             let shares = divide(&parent, &[callee]);
             assert!(shares.own.0 <= sum / 9, "{calls} {long}: {shares:?}");
+        }
+    }
+
+    #[test]
+    fn ten_equal_calls_are_a_loop_whatever_the_clock_says() {
+        for difference in [-20, 0, 20, 500] {
+            let longest = 100_000_u64;
+            let sum = 10 * longest - 9 * 10;
+            let call = touched(1, 0, 0, sum.saturating_add_signed(difference), 1);
+            let call = Touched {
+                max: call.sum,
+                ..call
+            };
+            let shares = divide(&call, &[touched(2, 0, longest, sum, 10)]);
+            assert!(shares.repeated.0 > sum / 2, "{difference}: {shares:?}");
+            let nine = sum - longest;
+            let call = touched(1, 0, nine, nine.saturating_add_signed(difference), 1);
+            let shares = divide(&call, &[touched(2, 0, longest, nine, 9)]);
+            assert_eq!(shares.repeated, Ticks(0), "{difference}");
         }
     }
 
