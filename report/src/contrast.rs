@@ -1,7 +1,7 @@
 //! The ftree with the peaks side by side: what slow ops do that fast ops do not.
 //!
 //! Calls of one function from several sites are one row. Rows stand in the order of the time that they take in any peak, and
-//! the parts of a whole never sum to more than it: all are parts of the peak's mean op ([`attribution`](super::attribution)).
+//! the parts of a whole never sum to more than it: all are parts of the peak's mean op ([`attribution`]).
 
 use std::collections::HashMap;
 
