@@ -12,8 +12,11 @@ use crate::report::{Cause as Named, Report, is_path};
 /// A disturbed machine makes peaks that no truth knows. What is named for one is a claim when it has this part of the ops.
 const RELEVANT: f64 = 0.1;
 
-/// A disturbance is the truth about a peak when it took this part of the peak's time: what has less is never named.
+/// A disturbance is the truth about a peak when it took this part of the peak's time.
 const TRUTHFUL: f64 = 0.1;
+
+/// ... or when it was a main contributor of this part of the peak's ops, which are then named whatever their time (docs/method.md).
+const OFTEN: f64 = 0.2;
 
 /// How much shorter and longer than the truth says a latency may be.
 const TOLERANCE: (f64, f64) = (0.7, 1.5);
@@ -138,5 +141,16 @@ fn is_disturbance(named: &Named, peak: &Value, here: &[usize]) -> bool {
         "interrupt" | "local-interrupt" | "soft-interrupt" => taken(&["interrupted"]),
         _ => return false,
     };
-    here.is_empty() || part > TRUTHFUL
+    here.is_empty() || part > TRUTHFUL || was_often_seen(named, peak)
+}
+
+/// Whether it is said of enough ops that another thread ran instead, and which.
+fn was_often_seen(named: &Named, peak: &Value) -> bool {
+    let causes = peak["root_causes"].as_array().expect("a list");
+    let meant = causes.iter().filter(|cause| cause["kind"] == named.kind);
+    meant.into_iter().any(|cause| {
+        let is_often = cause["share_of_ops"].as_f64().expect("a share") >= OFTEN;
+        let others = cause["waits"]["others"].as_array();
+        is_often && others.is_some_and(|others| !others.is_empty())
+    })
 }
