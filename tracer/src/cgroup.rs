@@ -13,8 +13,9 @@ struct Files {
     file_system: &'static str,
     limit: &'static str,
     used: &'static str,
-    /// What the kernel gives up by itself before it kills, in `memory.stat`.
-    inactive: &'static str,
+    /// What the kernel gives up by itself before it kills, in `memory.stat`: the cache of files, however hot, and what of its own
+    /// it can free.
+    reclaimable: &'static [&'static str],
 }
 
 const VERSIONS: [Files; 2] = [
@@ -22,13 +23,13 @@ const VERSIONS: [Files; 2] = [
         file_system: "cgroup2",
         limit: "memory.max",
         used: "memory.current",
-        inactive: "inactive_file",
+        reclaimable: &["inactive_file", "active_file", "slab_reclaimable"],
     },
     Files {
         file_system: "cgroup",
         limit: "memory.limit_in_bytes",
         used: "memory.usage_in_bytes",
-        inactive: "total_inactive_file",
+        reclaimable: &["total_inactive_file", "total_active_file"],
     },
 ];
 
@@ -95,10 +96,12 @@ fn left_in(folder: &Path, files: &Files) -> Option<u64> {
     // `max`, or in the first version a number that no memory has.
     let limit = number(files.limit).filter(|&limit| limit < 1 << 60)?;
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
-    let mut fields = stat.lines().filter_map(|line| line.split_once(' '));
-    let inactive = fields.find(|(name, _)| *name == files.inactive);
-    let inactive = inactive.and_then(|(_, bytes)| bytes.trim().parse().ok());
-    let used = number(files.used)?.saturating_sub(inactive.unwrap_or(0));
+    let fields = stat.lines().filter_map(|line| line.split_once(' '));
+    let reclaimable = fields.filter(|(name, _)| files.reclaimable.contains(name));
+    let reclaimable = reclaimable.fold(0, |sum: u64, (_, bytes)| {
+        sum.saturating_add(bytes.trim().parse().unwrap_or(0))
+    });
+    let used = number(files.used)?.saturating_sub(reclaimable);
     Some(limit.saturating_sub(used))
 }
 
@@ -161,7 +164,7 @@ pub(crate) mod tests {
         let write = |folder: &Path, limit: &str, used: &str, inactive: &str| {
             fs::write(folder.join("memory.max"), limit).unwrap();
             fs::write(folder.join("memory.current"), used).unwrap();
-            let stat = format!("anon 1\ninactive_file {inactive}\nfile 2\n");
+            let stat = format!("anon 1\ninactive_file {inactive}\nactive_file 0\nfile 2\n");
             fs::write(folder.join("memory.stat"), stat).unwrap();
         };
         let [two, one] = &VERSIONS;

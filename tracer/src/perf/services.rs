@@ -41,6 +41,9 @@ const DEEPEST: usize = 8;
 /// (`__local_bh_enable_ip` in kernel/softirq.c).
 const AT_ONCE: Ticks = Ticks(10_000);
 
+/// The vector of a CPU's own timer (`LOCAL_TIMER_VECTOR` in arch/x86/include/asm/irq_vectors.h).
+const TIMER: Service = Service::LocalInterrupt(0xec);
+
 /// What is under way on each CPU, and in each thread.
 #[derive(Debug, Default)]
 pub struct Services {
@@ -50,6 +53,9 @@ pub struct Services {
     faults: HashMap<i32, Tsc>,
     /// By CPU, when the last of them ended.
     ended: HashMap<u32, Tsc>,
+    /// Whether the timer's interrupts are recorded. Where they are not, as on machines whose hypervisor has a timer of its own,
+    /// what begins without an interrupt may be one's all the same.
+    tells_timer: bool,
     /// Of each fault, see [`Services::new`].
     untold: Ticks,
 }
@@ -77,8 +83,11 @@ impl Services {
             open.clear();
         }
         let ended = self.ended.get(&cpu).copied().unwrap_or(Tsc(0));
-        let is_own =
-            matches!(service, Service::SoftInterrupt(_)) && open.is_empty() && at - ended > AT_ONCE;
+        self.tells_timer |= service == TIMER;
+        let is_own = matches!(service, Service::SoftInterrupt(_))
+            && self.tells_timer
+            && open.is_empty()
+            && at - ended > AT_ONCE;
         let piece = open.last_mut().and_then(|outer| outer.until(at));
         open.push(Open {
             tid,
@@ -152,7 +161,6 @@ impl Open {
 mod tests {
     use super::*;
 
-    const TIMER: Service = Service::LocalInterrupt(236);
     const SOFT: Service = Service::SoftInterrupt(1);
     const DISK: Service = Service::Interrupt(36);
     const RECEIVE: Service = Service::SoftInterrupt(3);
@@ -202,6 +210,14 @@ mod tests {
         assert_eq!(services.end(Tsc(1_110_000), 0, 5, RECEIVE), None);
         services.begin(Tsc(1_112_000), 0, 5, RECEIVE);
         assert_eq!(services.end(Tsc(1_115_000), 0, 5, RECEIVE), None);
+    }
+
+    #[test]
+    fn where_the_timer_is_not_recorded_all_deferred_work_is_told() {
+        let mut services = Services::default();
+        services.begin(Tsc(1_000_000), 0, 5, RECEIVE);
+        let told = services.end(Tsc(1_010_000), 0, 5, RECEIVE);
+        assert_eq!(told, piece(5, RECEIVE, 1_000_000, 1_010_000));
     }
 
     #[test]

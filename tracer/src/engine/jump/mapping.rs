@@ -143,7 +143,8 @@ pub fn map(
 /// group then.
 fn leaves_memory(pid: i32, threads: usize, ring_bytes: u64) -> Result<()> {
     let each = ring_bytes.saturating_add(block::SIZE);
-    let most = (threads as u64).saturating_mul(each) + ARENA_BYTES;
+    let blocks = threads.min(MOST_BLOCKS) as u64;
+    let most = blocks.saturating_mul(each) + ARENA_BYTES;
     match cgroup::memory_left(pid) {
         Some(left) if left / 2 < most => Err(Error::Unsuitable(format!(
             "process {pid}: its control group may use {} KiB more memory, and measuring {threads} threads takes up to {} KiB; raise the group's limit, or use --engine int3",
