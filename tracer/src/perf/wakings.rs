@@ -18,8 +18,12 @@ use super::refusal::Refusal;
 const MOST: usize = 64;
 /// The same, of these events.
 const MOST_EVENTS: usize = 1 << 10;
-/// Threads are named when none has come for so long.
+/// Threads are named when none has come for so long, at first; twice as long after each time that one came all the same.
 const SELDOM: Duration = Duration::from_secs(1);
+/// It becomes no longer than this.
+const LONGEST: Duration = Duration::from_secs(64);
+/// When events could not be opened it is tried again after so long.
+const AGAIN: Duration = Duration::from_secs(4);
 
 /// The events.
 #[derive(Debug)]
@@ -37,6 +41,10 @@ pub(super) struct Wakings {
     for_good: bool,
     /// When a thread came, or it began.
     came: Instant,
+    /// For how long none must have come.
+    seldom: Duration,
+    /// When events could not be opened for all.
+    failed: Option<Instant>,
 }
 
 impl Wakings {
@@ -57,6 +65,8 @@ impl Wakings {
             unnamed: false,
             for_good: false,
             came: Instant::now(),
+            seldom: SELDOM,
+            failed: None,
         })
     }
 
@@ -87,10 +97,12 @@ impl Wakings {
     /// Names the threads, or has the wakings of all recorded, whichever is due; while it is recorded.
     pub(super) fn renew(&mut self, collector: &mut Collector) {
         match self.named.is_empty() {
-            true if !self.for_good && self.came.elapsed() >= SELDOM => {
+            true if !self.for_good && self.came.elapsed() >= self.seldom => {
                 self.name(collector);
             }
-            false if self.unnamed => self.name_nobody(collector),
+            false if self.unnamed && self.failed.is_none_or(|at| at.elapsed() >= AGAIN) => {
+                self.name_nobody(collector);
+            }
             _ => {}
         }
     }
@@ -127,6 +139,7 @@ impl Wakings {
         let Ok((on_cpus, stacks)) = open(collector, self.pid, self.waking, stacks) else {
             // Better some wakings than none.
             collector.take_back(mark);
+            self.failed = Some(Instant::now());
             return;
         };
         // What both tell is told twice, which does no harm.
@@ -135,7 +148,8 @@ impl Wakings {
         self.close_stacks(collector);
         (self.on_cpus, self.stacks) = (on_cpus, stacks);
         self.named.clear();
-        self.unnamed = false;
+        (self.unnamed, self.failed) = (false, None);
+        self.seldom = (2 * self.seldom).min(LONGEST);
     }
 }
 
