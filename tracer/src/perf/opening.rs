@@ -47,14 +47,15 @@ pub(super) fn watch_tracepoints(
     for event in tracepoints.of_cpus() {
         collector.add_system_event(event)?;
     }
+    // What the CPUs tell first: events of many threads may take all descriptors that are left.
+    let (waking, stacks) = tracepoints.waking();
+    let wakings = Wakings::open(collector, pid, waking, stacks)?;
     let faults = collector.begin_group();
     match watch_threads(collector, pid, &fault_events(tracepoints)) {
         // Of so many threads only what the CPUs tell.
         Ok(()) | Err(Refusal::Descriptors) => {}
         Err(refusal) => return Err(refusal),
     }
-    let (waking, stacks) = tracepoints.waking();
-    let wakings = Wakings::open(collector, pid, waking, stacks)?;
     Ok((faults, wakings))
 }
 
