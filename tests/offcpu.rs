@@ -200,6 +200,31 @@ fn page_faults_are_a_cause_of_the_far_peak() {
     }
 }
 
+/// A signal's handler is no work of the function that it interrupts.
+#[test]
+fn a_signal_handler_is_the_cause_of_the_far_peak() {
+    if !tells_more() {
+        return;
+    }
+    for opt in Opt::ALL {
+        measured(|| {
+            let task = Task::new("jump", "serve");
+            let report = task
+                .run_like_native(&program("signal_handler", opt), &[])
+                .report();
+            let cause = far_cause(&report)?;
+            let path = cause["path"].as_array().expect("a path");
+            let place: Vec<_> = path.iter().filter_map(|at| at.as_str()).collect();
+            match (&place[..], cause["kind"].as_str()) {
+                (["serve", "(SIGALRM: tick)"], Some("signal")) => Ok(()),
+                // Whatever else the machine did.
+                (_, Some("preemption")) => Err(Unfinished(format!("{:#}", report.0))),
+                _ => Err(Wrong(format!("{:#}", report.0))),
+            }
+        });
+    }
+}
+
 /// An analysis goes on from results that have time away in them.
 #[test]
 fn results_with_time_away_can_be_resumed() {

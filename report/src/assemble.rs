@@ -99,6 +99,7 @@ pub fn absence(absence: Absence) -> String {
         }
         Absence::SoftInterrupt(number) => format!("(softirq {number})"),
         Absence::PageFault => "(page fault)".to_owned(),
+        Absence::Signal(number) => format!("(signal {number})"),
     }
 }
 
@@ -319,6 +320,7 @@ fn root_cause(
             CauseKind::Interrupt => Kind::Interrupt,
             CauseKind::SoftInterrupt => Kind::SoftInterrupt,
             CauseKind::PageFault => Kind::PageFault,
+            CauseKind::Signal => Kind::Signal,
         },
         maxcount: cause.maxcount,
         share_of_ops: cause.share_of_ops,
@@ -407,6 +409,7 @@ fn callee(fnode: &Fnode, names: &dyn Names) -> NamedCallee {
         Callee::Absence(Absence::LocalInterrupt(_)) => (CalleeKind::LocalInterrupt, None),
         Callee::Absence(Absence::SoftInterrupt(_)) => (CalleeKind::SoftInterrupt, None),
         Callee::Absence(Absence::PageFault) => (CalleeKind::PageFault, None),
+        Callee::Absence(Absence::Signal(_)) => (CalleeKind::Signal, None),
     };
     NamedCallee {
         kind,
@@ -508,7 +511,8 @@ fn node(fnode: &Fnode, children: Vec<FtreeNode>, names: &dyn Names) -> FtreeNode
             Callee::Absence(
                 Absence::Interrupt(number)
                 | Absence::LocalInterrupt(number)
-                | Absence::SoftInterrupt(number),
+                | Absence::SoftInterrupt(number)
+                | Absence::Signal(number),
             ) => Some(number),
             _ => None,
         },

@@ -29,6 +29,7 @@ pub(super) fn off_cpu(
         preempted: all.preempted.0,
         interrupted: all.interrupted.0,
         page_faults: all.faulting.0,
+        signal_handlers: all.handling.0,
         waits: places
             .take(MOST_PLACES)
             .map(|(fnode, waits)| WaitPlace {

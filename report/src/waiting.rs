@@ -97,6 +97,7 @@ pub(super) fn away(peak: &PeakEntry) -> Option<String> {
         preempted,
         interrupted,
         page_faults,
+        signal_handlers,
         waits: _,
     } = *entry;
     let parts = [
@@ -105,6 +106,7 @@ pub(super) fn away(peak: &PeakEntry) -> Option<String> {
         ("preempted", preempted),
         ("in interrupts", interrupted),
         ("in page faults", page_faults),
+        ("in signal handlers", signal_handlers),
     ];
     let parts: Vec<String> = parts
         .into_iter()

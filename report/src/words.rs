@@ -344,6 +344,9 @@ fn what(cause: &RootCauseEntry) -> String {
         (Kind::Interrupt, _) => "the CPU served an interrupt".to_owned(),
         (Kind::SoftInterrupt, _) => "the CPU did deferred work of interrupts (softirq)".to_owned(),
         (Kind::PageFault, _) => "pages of the program's memory were brought in".to_owned(),
+        (Kind::Signal, _) => {
+            "the handler of a signal ran (with it as --f0 its own causes are found)".to_owned()
+        }
         (Kind::Function, StopReason::NoCalls) => {
             format!("{last} takes the time itself; it makes no calls")
         }

@@ -26,6 +26,8 @@ pub enum Absence {
     SoftInterrupt(u32),
     /// A page of its memory is brought in or copied.
     PageFault,
+    /// It runs the handler of the signal of this number.
+    Signal(u32),
 }
 
 /// What a call site calls.

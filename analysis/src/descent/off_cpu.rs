@@ -139,6 +139,7 @@ impl Analysis {
             let part = match kind {
                 Absence::Preempted => all.preempted,
                 Absence::PageFault => all.faulting,
+                Absence::Signal(_) => all.handling,
                 Absence::Interrupt(_) | Absence::LocalInterrupt(_) | Absence::SoftInterrupt(_) => {
                     all.interrupted
                 }

@@ -26,6 +26,8 @@ pub enum CauseKind {
     SoftInterrupt,
     /// A page fault.
     PageFault,
+    /// The handler of a signal.
+    Signal,
 }
 
 /// One root-cause path.
@@ -124,6 +126,7 @@ fn kind_of(callee: Callee) -> CauseKind {
         Callee::Absence(Absence::Interrupt(_) | Absence::LocalInterrupt(_)) => CauseKind::Interrupt,
         Callee::Absence(Absence::SoftInterrupt(_)) => CauseKind::SoftInterrupt,
         Callee::Absence(Absence::PageFault) => CauseKind::PageFault,
+        Callee::Absence(Absence::Signal(_)) => CauseKind::Signal,
     }
 }
 

@@ -36,7 +36,7 @@ pub enum Away {
         /// Who woke it, where that is known.
         by: Option<OtherId>,
     },
-    /// Its CPU served an interrupt.
+    /// Its CPU served an interrupt, or it ran the handler of a signal.
     Interrupted(Absence),
 }
 
@@ -107,8 +107,10 @@ pub struct OffCpu {
     pub preempted: Ticks,
     /// in which their CPU served interrupts, or did their deferred work,
     pub interrupted: Ticks,
-    /// and in which pages were brought in.
+    /// in which pages were brought in,
     pub faulting: Ticks,
+    /// and in which they ran the handlers of signals.
+    pub handling: Ticks,
 }
 
 impl OffCpu {
@@ -117,6 +119,7 @@ impl OffCpu {
         let part = match interval.why {
             Away::Preempted { .. } => &mut self.preempted,
             Away::Interrupted(Absence::PageFault) => &mut self.faulting,
+            Away::Interrupted(Absence::Signal(_)) => &mut self.handling,
             Away::Interrupted(_) => &mut self.interrupted,
             Away::Blocked { .. } => {
                 let (blocked, runnable) = interval.halves();

@@ -24,6 +24,8 @@ pub enum Kind {
     SoftInterrupt,
     /// A page was brought in.
     PageFault,
+    /// The handler of a signal ran.
+    Signal,
 }
 
 /// Why a path ends.

@@ -29,6 +29,8 @@ pub enum CalleeKind {
     SoftInterrupt,
     /// Nobody: a page of the program's memory was brought in or copied.
     PageFault,
+    /// Nobody: the handler of a signal ran; `interrupt` is the signal's number.
+    Signal,
 }
 
 /// One fnode and all below it.
@@ -55,7 +57,7 @@ pub struct FtreeNode {
     /// The number of the system call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syscall: Option<u32>,
-    /// The number of the interrupt, its vector, or that of its deferred work.
+    /// The number of the interrupt, its vector, that of its deferred work, or that of the signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt: Option<u32>,
     /// The source file of the call.

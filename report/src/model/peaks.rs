@@ -57,6 +57,8 @@ pub struct OffCpuEntry {
     pub interrupted: u64,
     /// In which pages were brought in or copied.
     pub page_faults: u64,
+    /// In which handlers of signals ran.
+    pub signal_handlers: u64,
     /// Where they waited, the longest time first. What was told before a function's calls were measured
     /// stands for the function itself.
     pub waits: Vec<WaitPlace>,

@@ -156,6 +156,7 @@ fn absence(node: &FtreeNode) -> Option<Absence> {
         CalleeKind::Interrupt => Some(Absence::Interrupt(number)),
         CalleeKind::LocalInterrupt => Some(Absence::LocalInterrupt(number)),
         CalleeKind::PageFault => Some(Absence::PageFault),
+        CalleeKind::Signal => Some(Absence::Signal(number)),
         CalleeKind::SoftInterrupt => Some(Absence::SoftInterrupt(number)),
         CalleeKind::Function | CalleeKind::Syscall | CalleeKind::Unknown => None,
     }

@@ -17,6 +17,7 @@ use darc_tracer::perf::off_cpu::{self, Waker, Why};
 use darc_tracer::perf::switches::Switches;
 use darc_tracer::perf::tracepoints::{NoTracepoints, Service};
 use darc_tracer::threads;
+use nix::sys::signal::Signal;
 
 use crate::session::asynchronous::{Serving, Settle};
 use crate::session::catalog::{Another, Catalog};
@@ -262,6 +263,11 @@ impl Known {
                 catalog.name_absence(absence, || format!("({})", self.service(service)));
                 Away::Interrupted(absence)
             }
+            Why::Handled(handler) => {
+                let absence = Absence::Signal(handler.signal);
+                catalog.name_absence(absence, || handled(&handler, modules));
+                Away::Interrupted(absence)
+            }
         };
         Interval {
             from: away.from,
@@ -303,6 +309,19 @@ impl Known {
             },
             Service::PageFault => "page fault".to_owned(),
         }
+    }
+}
+
+/// The handler of a signal, in words.
+fn handled(handler: &off_cpu::Handler, modules: &Modules) -> String {
+    let signal = i32::try_from(handler.signal).ok();
+    let signal = match signal.and_then(|signal| Signal::try_from(signal).ok()) {
+        Some(signal) => signal.as_str().to_owned(),
+        None => format!("signal {}", handler.signal),
+    };
+    match modules.place(TargetAddr(handler.function)) {
+        Some(place) => format!("({signal}: {})", modules.name(place)),
+        None => format!("({signal})"),
     }
 }
 

@@ -31,6 +31,17 @@ pub struct Wake {
     pub by: Waker,
 }
 
+/// The handler of a signal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handler {
+    /// The signal's number.
+    pub signal: u32,
+    /// Where the function begins.
+    pub function: u64,
+    /// When it was called.
+    since: Tsc,
+}
+
 /// Why a thread did not do its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
@@ -41,6 +52,8 @@ pub enum Why {
     Blocked(Option<Wake>),
     /// Its CPU did something else.
     Served(Service),
+    /// It ran the handler of a signal.
+    Handled(Handler),
 }
 
 /// A time in which a thread did not do its work.
@@ -57,6 +70,9 @@ pub struct Away {
 /// Intervals that are kept for each thread. An op with more of them loses the oldest.
 pub(super) const KEPT: usize = 1 << 14;
 
+/// Handlers that may interrupt each other. More are those that were left by a jump.
+const MOST_HANDLERS: usize = 8;
+
 /// System calls that are kept for each thread.
 const KEPT_CALLS: usize = 1 << 10;
 
@@ -69,6 +85,8 @@ pub(super) struct Thread {
     out: Option<(Tsc, Left, u32)>,
     /// The first waking since it left, or the last one before.
     wake: Option<Wake>,
+    /// The handlers that it runs, the innermost last.
+    handlers: Vec<Handler>,
     /// System calls that were asked for: when, which, with what.
     calls: VecDeque<(Tsc, u32, [u64; 6])>,
     pub(super) life: Life,
@@ -90,6 +108,7 @@ impl Thread {
     pub(super) fn forget_out(&mut self) {
         self.out = None;
         self.wake = None;
+        self.handlers.clear();
     }
 
     pub(super) fn woken(&mut self, wake: Wake) {
@@ -150,32 +169,63 @@ impl Thread {
         found.map(|&(_, _, arguments)| arguments)
     }
 
+    /// It is to run the handler of a signal.
+    pub(super) fn signalled(&mut self, at: Tsc, signal: u32, function: u64) {
+        if self.handlers.len() >= MOST_HANDLERS {
+            self.handlers.remove(0);
+        }
+        self.handlers.push(Handler {
+            signal,
+            function,
+            since: at,
+        });
+    }
+
+    /// It comes back from the innermost handler. What that waited for and its page faults are the handler's, too.
+    pub(super) fn handler_ended(&mut self, at: Tsc) {
+        if let Some(handler) = self.handlers.pop() {
+            let whole = Away {
+                from: handler.since,
+                to: at,
+                why: Why::Handled(handler),
+            };
+            self.lay_under(whole, |why| {
+                matches!(why, Why::Blocked(_) | Why::Served(Service::PageFault))
+            });
+        }
+    }
+
     /// Its CPU did something else. A page fault keeps what it waited for, but neither interrupts nor preemption.
     pub(super) fn served(&mut self, piece: Piece) {
-        let why = Why::Served(piece.service);
+        let whole = Away {
+            from: piece.from,
+            to: piece.to,
+            why: Why::Served(piece.service),
+        };
+        let is_fault = piece.service == Service::PageFault;
+        self.lay_under(whole, |why| is_fault && matches!(why, Why::Blocked(_)));
+    }
+
+    /// Adds what began before others that have ended by now: those stay, but for the ones that it `keeps` as its own.
+    fn lay_under(&mut self, whole: Away, keeps: impl Fn(&Why) -> bool) {
         let mut within = Vec::new();
-        while self.done.back().is_some_and(|last| last.to > piece.from) {
+        while self.done.back().is_some_and(|last| last.to > whole.from) {
             within.extend(self.done.pop_back());
         }
-        let mut from = piece.from;
+        let mut from = whole.from;
         for away in within.into_iter().rev() {
-            let waited = matches!(away.why, Why::Blocked(_)) && away.from >= piece.from;
-            if waited && piece.service == Service::PageFault {
+            if keeps(&away.why) && away.from >= whole.from {
                 continue;
             }
             self.push(Away {
                 from,
-                to: away.from.min(piece.to),
-                why,
+                to: away.from.min(whole.to),
+                ..whole
             });
             self.push(away);
             from = away.to;
         }
-        self.push(Away {
-            from,
-            to: piece.to,
-            why,
-        });
+        self.push(Away { from, ..whole });
     }
 
     fn push(&mut self, away: Away) {
@@ -188,12 +238,14 @@ impl Thread {
         self.done.push_back(away);
     }
 
-    /// Those that meet `from..to`, cut to it.
+    /// Those that meet `from..to`, cut to it. A handler that was called before is what did its work then.
     pub(super) fn between(&self, from: Tsc, to: Tsc) -> Vec<Away> {
         let first = self.done.partition_point(|away| away.to <= from);
+        let is_work = |why: &Why| matches!(why, Why::Handled(handler) if handler.since < from);
         self.done
             .range(first..)
             .take_while(|away| away.from < to)
+            .filter(|away| !is_work(&away.why))
             .map(|away| Away {
                 from: away.from.max(from),
                 to: away.to.min(to),
@@ -362,5 +414,45 @@ mod tests {
         // An interrupt that came in while it was being told of.
         thread.served(piece(timer, 95, 97));
         assert_eq!(times(&thread).len(), 4);
+    }
+
+    #[test]
+    fn a_handler_keeps_what_it_waits_for() {
+        let (mut thread, cpus) = (Thread::default(), HashMap::new());
+        let whys = |thread: &Thread, from, to| -> Vec<(u64, u64, Option<u32>)> {
+            let found = thread.between(Tsc(from), Tsc(to));
+            let signal = |why| match why {
+                Why::Handled(handler) => Some(handler.signal),
+                _ => None,
+            };
+            let found = found.iter();
+            found
+                .map(|away| (away.from.0, away.to.0, signal(away.why)))
+                .collect()
+        };
+        // One is left by a jump, which nothing tells.
+        thread.signalled(Tsc(5), 10, 0x900);
+        thread.signalled(Tsc(10), 14, 0x1000);
+        thread.served(piece(Service::PageFault, 12, 14));
+        thread.left(Tsc(20), Left::Blocked, 0);
+        thread.returned(Tsc(40), &cpus);
+        // Another signal in it, and another thread.
+        thread.signalled(Tsc(50), 15, 0x2000);
+        thread.handler_ended(Tsc(60));
+        thread.left(Tsc(70), Left::Preempted, 0);
+        thread.returned(Tsc(80), &cpus);
+        thread.handler_ended(Tsc(90));
+        let own = |from, to| (from, to, Some(14));
+        let all = [
+            own(10, 50),
+            (50, 60, Some(15)),
+            own(60, 70),
+            (70, 80, None),
+            own(80, 90),
+        ];
+        assert_eq!(whys(&thread, 0, 100), all);
+        // What is called in the handler is work.
+        let other = [(50, 60, Some(15)), (70, 80, None)];
+        assert_eq!(whys(&thread, 15, 85), other);
     }
 }

@@ -59,6 +59,8 @@ pub struct Switches {
     wakings: Option<Wakings>,
     /// Those of system calls' beginnings, and how many have been told.
     calls: Option<(Group, u64)>,
+    /// Whether the ends of signals' handlers are recorded, or were refused.
+    handler_ends_asked: bool,
     /// What is not told any more.
     untold: Option<NoTracepoints>,
     services: Services,
@@ -137,6 +139,7 @@ impl Switches {
             faults,
             wakings,
             calls: None,
+            handler_ends_asked: false,
             untold: None,
             services: Services::new(untold_of_faults.unwrap_or_default()),
             stacks: VecDeque::new(),
@@ -176,6 +179,23 @@ impl Switches {
         let watched = watch_threads(&mut self.collector, self.pid, &[event]).is_ok();
         if watched && !self.windows.is_resting() {
             self.collector.enable();
+        }
+    }
+
+    /// Asks for the ends of signals' handlers, once there are some. Where that is refused no handler is told of.
+    fn ask_for_handler_ends(&mut self) {
+        self.handler_ends_asked = true;
+        let Ok(tracepoints) = &mut self.tracepoints else {
+            return;
+        };
+        let Some(event) = tracepoints.handler_end() else {
+            return;
+        };
+        let mark = self.collector.mark();
+        match self.collector.add_system_event(event) {
+            Ok(()) if !self.windows.is_resting() => self.collector.enable(),
+            Ok(()) => {}
+            Err(_) => self.collector.take_back(mark),
         }
     }
 
@@ -412,6 +432,20 @@ impl Switches {
                 if let Some(thread) = self.threads.get_mut(&woken) {
                     thread.woken(Wake { at, by });
                 }
+                None
+            }
+            Event::Handler { .. } | Event::HandlerEnded if point.stamp.pid != self.pid => None,
+            Event::Handler { signal, function } => {
+                let thread = self.threads.entry(tid).or_default();
+                thread.signalled(at, signal, function);
+                if !self.handler_ends_asked {
+                    self.ask_for_handler_ends();
+                }
+                None
+            }
+            Event::HandlerEnded => {
+                let thread = self.threads.entry(tid).or_default();
+                thread.handler_ended(at);
                 None
             }
             Event::Call { number, arguments } => {

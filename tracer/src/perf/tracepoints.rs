@@ -39,6 +39,15 @@ pub enum Event {
         /// What it is called with; zeros for what it does not take.
         arguments: [u64; 6],
     },
+    /// The current thread is to run the handler of a signal.
+    Handler {
+        /// The signal's number.
+        signal: u32,
+        /// Where the handler begins.
+        function: u64,
+    },
+    /// The current thread comes back from a handler.
+    HandlerEnded,
     /// A thread is woken.
     Waking {
         /// Which.
@@ -102,6 +111,8 @@ enum Meaning {
     Soft(Edge),
     Fault,
     Call,
+    Signal,
+    HandlerEnded,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,8 +149,13 @@ impl Tracepoints {
         for (name, meaning) in needed {
             known.push((read(&folder.join(name))?, meaning));
         }
-        if let Ok(format) = read(&folder.join("exceptions/page_fault_user")) {
-            known.push((format, Meaning::Fault));
+        for (name, meaning) in [
+            ("exceptions/page_fault_user", Meaning::Fault),
+            ("signal/signal_deliver", Meaning::Signal),
+        ] {
+            if let Ok(format) = read(&folder.join(name)) {
+                known.push((format, meaning));
+            }
         }
         for (name, _) in VECTORS {
             for (end, edge) in [("entry", Edge::Begin), ("exit", Edge::End)] {
@@ -155,13 +171,24 @@ impl Tracepoints {
         })
     }
 
-    /// Interrupts: events for whole CPUs.
+    /// Interrupts, and signals that are delivered: events for whole CPUs.
     pub fn of_cpus(&self) -> impl Iterator<Item = Attributes> + '_ {
-        let others = |meaning| matches!(meaning, Meaning::Waking | Meaning::Fault | Meaning::Call);
+        let others = |meaning| {
+            matches!(
+                meaning,
+                Meaning::Waking | Meaning::Fault | Meaning::Call | Meaning::HandlerEnded
+            )
+        };
         self.known
             .iter()
             .filter(move |(_, meaning)| !others(*meaning))
             .map(|(format, _)| Attributes::point(format.id))
+    }
+
+    /// The ends of signals' handlers, where this kernel tells them. While they are recorded every system call of the machine
+    /// takes a little longer, as with [`Tracepoints::call`].
+    pub fn handler_end(&mut self) -> Option<Attributes> {
+        self.enter("rt_sigreturn", Meaning::HandlerEnded)
     }
 
     /// A thread is woken; and the same, with where the waking program is.
@@ -180,10 +207,14 @@ impl Tracepoints {
 
     /// The beginnings of a system call, where this kernel has a tracepoint of its own for it.
     pub fn call(&mut self, name: &str) -> Option<Attributes> {
-        let path = PathBuf::from(FOLDER).join(format!("syscalls/sys_enter_{}", kernel_name(name)));
+        self.enter(kernel_name(name), Meaning::Call)
+    }
+
+    fn enter(&mut self, name: &str, meaning: Meaning) -> Option<Attributes> {
+        let path = PathBuf::from(FOLDER).join(format!("syscalls/sys_enter_{name}"));
         let format = read(&path).ok()?;
         let attributes = Attributes::point(format.id);
-        self.known.push((format, Meaning::Call));
+        self.known.push((format, meaning));
         Some(attributes)
     }
 
@@ -214,6 +245,15 @@ impl Tracepoints {
                 });
             }
             Meaning::Fault => return Some(Event::Begin(Service::PageFault)),
+            Meaning::Signal => {
+                let function = format.number(raw, "sa_handler")? as u64;
+                // What is ignored, or done by the kernel itself, has none (SIG_DFL and SIG_IGN).
+                return (function > 1).then_some(Event::Handler {
+                    signal: number("sig")?,
+                    function,
+                });
+            }
+            Meaning::HandlerEnded => return Some(Event::HandlerEnded),
             Meaning::Call => {
                 // All these formats have the arguments, as many as there are, in words behind the number.
                 let words = raw.get(ARGUMENTS..).unwrap_or_default().chunks_exact(8);
@@ -312,6 +352,8 @@ fn kernel_name(name: &str) -> &str {
 mod tests {
     use super::*;
 
+    const HANDLER: &str = "\tfield:unsigned long sa_handler;\toffset:24;\tsize:8;\tsigned:0;\n";
+
     fn points() -> Tracepoints {
         let format = |id: u16, fields: &str| {
             Format::parse(&format!(
@@ -328,6 +370,10 @@ mod tests {
                 (format(5, &field("pid_t pid", 8)), Meaning::Waking),
                 (format(6, &handler), Meaning::Handler(Edge::Begin)),
                 (format(8, &field("int __syscall_nr", 8)), Meaning::Call),
+                (
+                    format(10, &(field("int sig", 8) + HANDLER)),
+                    Meaning::Signal,
+                ),
                 (
                     format(7, &field("int vector", 8)),
                     Meaning::Vector(Edge::End),
@@ -371,5 +417,17 @@ mod tests {
         };
         assert_eq!(points.event(&call), Some(futex));
         assert_eq!(points.event(&event(6, 0, 1)[..9]), None);
+        let delivered = |function: u64| {
+            let mut delivered = event(10, 0, 14);
+            delivered.extend([0; 12]);
+            delivered.extend(function.to_le_bytes());
+            delivered
+        };
+        let handler = Event::Handler {
+            signal: 14,
+            function: 0x4060,
+        };
+        assert_eq!(points.event(&delivered(0x4060)), Some(handler));
+        assert_eq!(points.event(&delivered(0)), None);
     }
 }
