@@ -7,6 +7,7 @@ use darc_analysis::Hz;
 use crate::escape::control;
 use crate::model::{Kind, PeakEntry, ProfileTable, RootCauseEntry, Status, StopReason};
 use crate::names::short;
+use crate::recursion;
 use crate::spread::{is_spread, together};
 use crate::words::{self, percent, status};
 
@@ -40,9 +41,11 @@ fn answer(peak: &PeakEntry) -> String {
         };
         return format!("no single cause: the time is spread{largest}");
     }
-    let named = causes.iter().take(CAUSES);
-    let mut parts: Vec<String> = named.map(self::cause).collect();
-    let more = causes.len().saturating_sub(CAUSES);
+    // Of what is spread below a small part nothing more is known than that.
+    let told = causes.iter();
+    let told = told.filter(|cause| cause.stop != StopReason::Spread || causes.len() == 1);
+    let mut parts: Vec<String> = told.take(CAUSES).map(self::cause).collect();
+    let more = causes.len().saturating_sub(parts.len());
     if more > 0 {
         parts.push(format!("{more} more"));
     }
@@ -55,8 +58,16 @@ fn answer(peak: &PeakEntry) -> String {
 
 /// A cause: where it is, and how much of the time it explains.
 fn cause(cause: &RootCauseEntry) -> String {
-    let names = cause.path.iter().map(|name| short(name));
-    let names = names.map(|name| control(&name).into_owned());
+    let names = recursion::steps(&cause.path, cause.kind)
+        .into_iter()
+        .map(|step| {
+            let name = short(step.name);
+            let name = control(&name);
+            match step.is_recursive {
+                true => format!("{name} (recursive)"),
+                false => name.into_owned(),
+            }
+        });
     let mut names: Vec<Cow<'_, str>> = names.map(Cow::Owned).collect();
     // A wrapper and its system call are one to who reads.
     names.dedup();

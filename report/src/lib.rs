@@ -26,6 +26,7 @@ mod off_cpu;
 pub mod place;
 pub mod profiles;
 pub mod proof;
+mod recursion;
 pub mod speedscope;
 mod spread;
 pub mod state;

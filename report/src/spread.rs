@@ -2,6 +2,7 @@
 
 use super::attribution;
 use super::model::{FtreeNode, PeakEntry, RootCauseEntry, Status};
+use super::recursion;
 use super::words::{path, percent};
 
 /// A cause that explains less of a peak's time than this is not the cause of it.
@@ -11,22 +12,50 @@ const MOST: f64 = 0.5;
 /// So many of the largest parts of the time are named where no part is large.
 const NAMED: usize = 3;
 
-/// The causes of a peak, the largest first; those whose paths differ in their call sites alone are one, with all of their shares.
+/// The causes of a peak, the largest first; those whose paths differ in their call sites alone, or in the depth of a recursion, are
+/// one, with all of their shares.
 pub(super) fn together(peak: &PeakEntry) -> Vec<RootCauseEntry> {
+    let mut causes = merged(peak, |one, other| names(one) == names(other));
+    causes.sort_by(|one, other| other.share_of_time.total_cmp(&one.share_of_time));
+    causes
+}
+
+/// The causes of a peak in their order; those that differ in the depth of a recursion alone are one, with all of their shares.
+pub(super) fn without_depths(peak: &PeakEntry) -> Vec<RootCauseEntry> {
+    merged(peak, |one, other| {
+        let steps = names(one);
+        steps == names(other) && steps.iter().any(|(_, is_recursive)| *is_recursive)
+    })
+}
+
+/// The functions of a path, each once, and whether they call themselves.
+fn names(cause: &RootCauseEntry) -> Vec<(String, bool)> {
+    let steps = recursion::steps(&cause.path, cause.kind).into_iter();
+    steps
+        .map(|step| (step.name.to_owned(), step.is_recursive))
+        .collect()
+}
+
+/// The causes of a peak, with those of one end put together that are the same.
+fn merged(
+    peak: &PeakEntry,
+    is_same: impl Fn(&RootCauseEntry, &RootCauseEntry) -> bool,
+) -> Vec<RootCauseEntry> {
     let mut causes: Vec<RootCauseEntry> = Vec::new();
     for cause in &peak.root_causes {
-        let is_same = |known: &&mut RootCauseEntry| {
-            (&known.path, known.kind, known.stop) == (&cause.path, cause.kind, cause.stop)
+        let is_known = |known: &&mut RootCauseEntry| {
+            (known.kind, known.stop) == (cause.kind, cause.stop) && is_same(known, cause)
         };
-        match causes.iter_mut().find(is_same) {
+        match causes.iter_mut().find(is_known) {
             Some(known) => {
                 known.share_of_time = (known.share_of_time + cause.share_of_time).min(1.0);
                 known.known_from = known.known_from.max(cause.known_from);
+                // In how many ops one of them is a cause is not known.
+                known.share_of_ops = 1.0;
             }
             None => causes.push(cause.clone()),
         }
     }
-    causes.sort_by(|one, other| other.share_of_time.total_cmp(&one.share_of_time));
     causes
 }
 
@@ -72,4 +101,39 @@ pub(super) fn spread(peak: &PeakEntry, ftree: &FtreeNode) -> Option<String> {
             percent(together)
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn a_recursion_of_several_depths_is_one_cause() {
+        let mut peak = fixture::report(1_000).peaks.remove(0);
+        let one = peak.root_causes.remove(0);
+        let of = |path: &str, share_of_time| RootCauseEntry {
+            path: path.split(' ').map(str::to_owned).collect(),
+            share_of_time,
+            share_of_ops: 0.4,
+            ..one.clone()
+        };
+        peak.root_causes = vec![
+            of("serve sort sort compare", 0.2),
+            of("serve sort compare", 0.1),
+            of("serve sort sort sort compare", 0.3),
+            of("serve read", 0.2),
+            of("serve read", 0.1),
+        ];
+        let told = without_depths(&peak);
+        let shares: Vec<f64> = told.iter().map(|cause| cause.share_of_time).collect();
+        assert_eq!(shares, [0.5, 0.1, 0.2, 0.1]);
+        assert_eq!((told[0].share_of_ops, told[1].share_of_ops), (1.0, 0.4));
+        let answers = together(&peak).into_iter();
+        let shares: Vec<f64> = answers.map(|cause| cause.share_of_time).collect();
+        assert!(
+            (shares[1] - 0.3).abs() < 1e-9 && shares.len() == 3,
+            "{shares:?}"
+        );
+    }
 }

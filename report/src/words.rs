@@ -9,6 +9,7 @@ use super::model::{
     Status, StopReason, Survey, Target,
 };
 use super::names::short;
+use super::recursion;
 
 /// How many ops were written in full, and what became of the other calls of f0.
 pub(super) fn records(probes: &Probes) -> String {
@@ -236,21 +237,30 @@ pub(super) fn target(target: &Target) -> String {
 
 /// The path of a cause in one line, with the part of the peak's time that passed in each function.
 pub(super) fn hops(cause: &RootCauseEntry) -> String {
-    let names = cause.path.iter().zip(1..).map(|(name, depth)| {
-        let name = short(name);
-        let name = control(&name);
-        let frame = cause.frames.get(depth - 1);
-        match frame.map_or(0.0, |frame| frame.share_of_time) {
-            share if share > 0.0 && depth > 1 => format!("{name} {}", percent(share)),
-            _ => name.into_owned(),
-        }
-    });
+    let names = recursion::steps(&cause.path, cause.kind)
+        .into_iter()
+        .map(|step| {
+            let name = short(step.name);
+            let name = control(&name);
+            let mark = if step.is_recursive {
+                " (recursive)"
+            } else {
+                ""
+            };
+            let frame = cause.frames.get(step.first);
+            match frame.map_or(0.0, |frame| frame.share_of_time) {
+                share if share > 0.0 && step.first > 0 => {
+                    format!("{name}{mark} {}", percent(share))
+                }
+                _ => format!("{name}{mark}"),
+            }
+        });
     names.collect::<Vec<_>>().join(" → ")
 }
 
 /// What the end of the path means, and which part of the peak's time that is.
 pub(super) fn in_words(cause: &RootCauseEntry, peak: &PeakEntry) -> String {
-    let what = what(cause) + &often(cause);
+    let what = what(cause) + &often(cause, peak);
     let known = match (cause.known_from, cause.share_of_time) {
         (0, _) => return what,
         (known, share) if share > 0.0 => {
@@ -269,11 +279,18 @@ pub(super) fn in_words(cause: &RootCauseEntry, peak: &PeakEntry) -> String {
 }
 
 /// In which part of the ops it is a cause, where it is not in nearly all.
-fn often(cause: &RootCauseEntry) -> String {
-    match cause.share_of_ops {
-        share if share > 0.0 && share < NEARLY_ALL => format!(", in {} of the ops", percent(share)),
-        _ => String::new(),
+fn often(cause: &RootCauseEntry, peak: &PeakEntry) -> String {
+    let share = cause.share_of_ops;
+    if share <= 0.0 || share >= NEARLY_ALL {
+        return String::new();
     }
+    // Of several calls of one function an op counts for the longest.
+    let of_path = |other: &&RootCauseEntry| other.path == cause.path && other.kind == cause.kind;
+    let which = match peak.root_causes.iter().filter(of_path).count() {
+        0 | 1 => "",
+        _ => "the longest such call ",
+    };
+    format!(", {which}in {} of the ops", percent(share))
 }
 
 /// What is a cause in this part of the ops is one in all but a few.

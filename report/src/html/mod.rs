@@ -17,7 +17,7 @@ use crate::escape::control;
 use crate::loops::in_loop;
 use crate::markup::Markup;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, ValueContrast};
-use crate::spread::spread;
+use crate::spread::{spread, without_depths};
 use crate::telling::in_words;
 use crate::{answer, svg, waiting, words};
 
@@ -365,7 +365,7 @@ impl Page {
             self.raw("<br>").words(away);
         }
         self.raw("</p>\n");
-        for cause in &peak.root_causes {
+        for cause in &without_depths(peak) {
             self.raw("<p class=\"cause-text\"><strong>")
                 .words(words::in_words(cause, peak))
                 .raw("</strong>");

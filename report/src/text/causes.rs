@@ -3,7 +3,7 @@
 use super::{Page, narrowed};
 use crate::loops::in_loop;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, RootCauseEntry, Status};
-use crate::spread::spread;
+use crate::spread::{spread, without_depths};
 use crate::waiting::{arguments, away, elsewhere, waiting};
 use crate::words::{self, frame_lines, hops, in_words, path, percent, status};
 
@@ -46,7 +46,7 @@ pub(super) fn peaks(
         if peak.root_causes.is_empty() && peak.status == Status::RootCauseFound {
             page.line("  no path was found");
         }
-        for cause in &peak.root_causes {
+        for cause in &without_depths(peak) {
             root_cause(page, cause, peak, ftree);
         }
         if let Some(spread) = spread(peak, ftree) {
