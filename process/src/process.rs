@@ -283,11 +283,12 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
 fn check_program(modules: &Modules) -> Result<(), ProcessError> {
     let program = modules.loaded().first().copied();
     let image = program.and_then(|id| modules.get(id).image.as_ref());
-    match image.is_some_and(darc_symbols::Image::is_go) {
-        true => Err(ProcessError::Unsuitable(
-            "the target is a Go program: its run-time moves stacks and checks return addresses, which probes would break"
-                .to_owned(),
-        )),
-        false => Ok(()),
-    }
+    let Some(image) = image.filter(|image| image.is_go()) else {
+        return Ok(());
+    };
+    let version = image.go_version();
+    let built = version.map_or_else(String::new, |version| format!(" ({version})"));
+    Err(ProcessError::Unsuitable(format!(
+        "the target is a Go program{built}: its run-time moves stacks and checks return addresses, which probes would break"
+    )))
 }

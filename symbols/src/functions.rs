@@ -13,6 +13,8 @@ pub enum SymbolSource {
     Symtab,
     /// The dynamic symbol table: exported functions only.
     Dynsym,
+    /// What the Go linker writes for the Go run-time: all functions.
+    GoTable,
     /// The unwind table: a range without a name.
     UnwindTable,
 }

@@ -14,6 +14,7 @@ use crate::dwarf::QueryError;
 use crate::elf::Elf;
 use crate::error::Error;
 use crate::functions::{Function, FunctionTable, SymbolSource};
+use crate::go::{self, GoTable};
 use crate::inlined::{self, InlinedCopy};
 use crate::landing_pads;
 use crate::lines::{Frame, Lines, Statement};
@@ -65,6 +66,7 @@ pub struct Image {
     slots: OnceLock<Slots>,
     landing_pads: OnceLock<Vec<FileAddr>>,
     lines: OnceLock<Option<Mutex<Lines>>>,
+    go: OnceLock<Option<GoTable>>,
     /// The command that installs its symbols, once somebody has asked.
     install: OnceLock<Option<String>>,
     warnings: Mutex<Vec<String>>,
@@ -104,6 +106,7 @@ impl Image {
             slots: OnceLock::new(),
             landing_pads: OnceLock::new(),
             lines: OnceLock::new(),
+            go: OnceLock::new(),
             install: OnceLock::new(),
             warnings: Mutex::new(Vec::new()),
         }
@@ -182,12 +185,20 @@ impl Image {
             || self.elf.note(b"Go", 4).is_some()
     }
 
-    /// Whether there is no full symbol table, neither in the file nor in a debug file.
+    /// The version of the Go tool chain that built it, such as `go1.24.2`, where it says so.
+    pub fn go_version(&self) -> Option<String> {
+        go::version(&self.elf)
+    }
+
+    fn go_table(&self) -> Option<&GoTable> {
+        self.go.get_or_init(|| GoTable::read(&self.elf)).as_ref()
+    }
+
+    /// Whether nothing names all functions: no full symbol table in the file or in a debug file, and no table of Go's.
     pub fn is_stripped(&self) -> bool {
-        !self
-            .symbol_tables()
-            .iter()
-            .any(|table| table.source == SymbolSource::Symtab)
+        let full = [SymbolSource::Symtab, SymbolSource::GoTable];
+        let mut tables = self.symbol_tables().iter();
+        !tables.any(|table| full.contains(&table.source))
     }
 
     /// The dynamic linker that the file asks for; `None` for libraries and static programs.
@@ -305,7 +316,12 @@ impl Image {
                 self.debug_file()
                     .and_then(|debug| read(debug, SymbolSource::Symtab))
             });
-            full.into_iter()
+            let go = || {
+                let (names, functions) = self.go_table()?.symbols();
+                Some(SymbolTable::of(names, &functions, SymbolSource::GoTable))
+            };
+            full.or_else(go)
+                .into_iter()
                 .chain(read(&self.elf, SymbolSource::Dynsym))
                 .collect()
         })
@@ -324,7 +340,7 @@ impl Image {
 
     /// The source position of an address, innermost inlined function first. The last frame is the function that
     /// contains the address, called as in [`Image::function_at`] where a symbol covers it. Without debugging
-    /// information it is the only one, without file and line; empty where nothing is known.
+    /// information it is the only one, without file and line but in Go programs; empty where nothing is known.
     pub fn frames(&self, addr: FileAddr) -> Vec<Frame> {
         let frames = self
             .with_lines(|lines| lines.frames(addr))
@@ -335,11 +351,12 @@ impl Image {
             .map(|function| self.name_of(function));
         if frames.is_empty() {
             let name = around.map(|function| self.name_of(function));
+            let (file, line) = self.go_table().and_then(|table| table.line(addr)).unzip();
             return name
                 .map(|function| Frame {
                     function,
-                    file: None,
-                    line: None,
+                    file,
+                    line,
                 })
                 .into_iter()
                 .collect();

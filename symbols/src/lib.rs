@@ -1,4 +1,4 @@
-//! Names, files and lines of code addresses, read from ELF and DWARF files.
+//! Names, files and lines of code addresses, read from ELF and DWARF files and from what the Go linker writes.
 //!
 //! The crate knows files, not processes: the caller opens a file (through `/proc/PID/exe`,
 //! `/proc/PID/map_files` or `/proc/PID/root`) and converts between run-time addresses and [`FileAddr`].
@@ -18,6 +18,7 @@ mod dynamic;
 mod elf;
 mod error;
 mod functions;
+mod go;
 mod grouping;
 mod identifiers;
 mod image;

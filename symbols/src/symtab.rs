@@ -120,6 +120,30 @@ impl Symbol {
     }
 }
 
+/// A function that no symbol table tells of.
+#[derive(Clone, Copy)]
+pub(crate) struct Described {
+    /// The offset of its name.
+    pub(crate) name: u32,
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+}
+
+impl Described {
+    /// The entry that a symbol table would have for it.
+    fn entry(&self) -> [u8; size_of::<elf::Sym64<LE>>()] {
+        /// A local function, of any section.
+        const KIND: u8 = elf::STT_FUNC.0;
+        let mut entry = [0; size_of::<elf::Sym64<LE>>()];
+        entry[..4].copy_from_slice(&self.name.to_le_bytes());
+        entry[4] = KIND;
+        entry[6..8].copy_from_slice(&elf::SHN_ABS.0.to_le_bytes());
+        entry[8..16].copy_from_slice(&self.addr.to_le_bytes());
+        entry[16..].copy_from_slice(&self.size.to_le_bytes());
+        entry
+    }
+}
+
 /// One symbol table with its strings.
 pub(crate) struct SymbolTable {
     pub(crate) source: SymbolSource,
@@ -130,6 +154,16 @@ pub(crate) struct SymbolTable {
 }
 
 impl SymbolTable {
+    /// A table of functions that are known from elsewhere.
+    pub(crate) fn of(names: Vec<u8>, functions: &[Described], source: SymbolSource) -> SymbolTable {
+        SymbolTable {
+            source,
+            names: Arc::new(StringTable::new(names)),
+            entries: functions.iter().flat_map(Described::entry).collect(),
+            versions: Vec::new(),
+        }
+    }
+
     /// Reads the table in a section of type `kind`. `Ok(None)` when the file has none.
     pub(crate) fn read(
         elf: &Elf,
@@ -138,7 +172,7 @@ impl SymbolTable {
         let kind = match source {
             SymbolSource::Symtab => elf::SHT_SYMTAB,
             SymbolSource::Dynsym => elf::SHT_DYNSYM,
-            SymbolSource::UnwindTable => return Ok(None),
+            SymbolSource::GoTable | SymbolSource::UnwindTable => return Ok(None),
         };
         let Some(section) = elf.sections.iter().find(|section| section.kind == kind) else {
             return Ok(None);

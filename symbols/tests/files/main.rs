@@ -2,6 +2,7 @@
 
 mod debugfiles;
 mod functions;
+mod go;
 mod harness;
 mod hostile;
 mod lines;

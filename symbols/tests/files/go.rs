@@ -1,0 +1,121 @@
+//! Programs that the Go tool chain built: stripped ones are known as well as others.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use darc_symbols::{Image, SymbolSource};
+
+use crate::harness::Workshop;
+
+const SOURCE: &str = r#"
+package main
+
+import "fmt"
+
+type Server struct{ served int }
+
+//go:noinline
+func (s *Server) handle(n int) func() int {
+	s.served += n
+	return func() int {
+		fmt.Println(s.served)
+		return n
+	}
+}
+
+//go:noinline
+func largest[T int | string](a, b T) T {
+	if a > b {
+		return a
+	}
+	return b
+}
+
+func main() {
+	s := &Server{}
+	fmt.Println(s.handle(3)(), largest("a", "b"), largest(1, 2))
+}
+"#;
+
+/// The Go tool chain: that of `DARC_TEST_GO`, else the one that is installed.
+fn go() -> Option<PathBuf> {
+    let go = std::env::var_os("DARC_TEST_GO").map_or_else(|| PathBuf::from("go"), PathBuf::from);
+    let works = Command::new(&go).arg("version").output();
+    let works = works.is_ok_and(|output| output.status.success());
+    if !works {
+        eprintln!("left out: there is no Go tool chain; name one with DARC_TEST_GO");
+    }
+    works.then_some(go)
+}
+
+/// Builds the program; `None` where this tool chain cannot do it in this way.
+fn build(workshop: &Workshop, name: &str, options: &[&str]) -> Option<Image> {
+    workshop.write("prog.go", SOURCE);
+    let mut command = Command::new(go()?);
+    command
+        .args(["build", "-o", name])
+        .args(options)
+        .arg("prog.go");
+    for (variable, value) in [
+        ("GOTOOLCHAIN", "local"),
+        ("CGO_ENABLED", "0"),
+        ("GOFLAGS", ""),
+    ] {
+        command.env(variable, value);
+    }
+    command
+        .env("GOCACHE", workshop.path("cache"))
+        .env("GOPATH", workshop.path("path"));
+    let output = command.current_dir(workshop.path("")).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{options:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Some(workshop.open(name))
+}
+
+#[test]
+fn a_stripped_program_is_known_as_well_as_another() {
+    let workshop = Workshop::new();
+    let Some(full) = build(&workshop, "full", &[]) else {
+        return;
+    };
+    for mode in ["exe", "pie"] {
+        let mode = format!("-buildmode={mode}");
+        let full = build(&workshop, "full", &[&mode]).unwrap();
+        let stripped = build(&workshop, "stripped", &[&mode, "-ldflags=-s -w"]).unwrap();
+        assert!(!stripped.is_stripped() && stripped.is_go());
+        let version = stripped.go_version().expect("it says so");
+        assert!(version.starts_with("go1."), "{version}");
+        for name in [
+            "main.(*Server).handle",
+            "main.(*Server).handle.func1",
+            "main.main",
+        ] {
+            assert!(stripped.symbol(name).is_some(), "{mode} {name}");
+        }
+        let own = |image: &Image| {
+            let all = image.functions().iter();
+            let named = all.filter(|f| f.raw_name().is_some_and(|name| name.starts_with("main.")));
+            let shown = named.map(|f| {
+                let frames = image.frames(f.addr);
+                let last = frames.last().unwrap().clone();
+                // Go's table has `largest[...]` for `largest[go.shape.int]`, before version 1.21.
+                let name = f.raw_name().unwrap().split('[').next();
+                (name.unwrap().to_owned(), last.file, last.line)
+            });
+            let mut shown: Vec<_> = shown.collect();
+            shown.sort();
+            shown
+        };
+        assert_eq!(own(&full), own(&stripped), "{mode}");
+        let sources = stripped.functions().iter().map(|f| f.source);
+        assert!(sources.collect::<Vec<_>>().contains(&SymbolSource::GoTable));
+    }
+    assert!(
+        full.functions()
+            .iter()
+            .all(|f| f.source == SymbolSource::Symtab)
+    );
+}
