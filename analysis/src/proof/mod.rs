@@ -11,6 +11,7 @@
 //! `docs/prove.md` is the whole of it on a page.
 
 mod gain;
+mod histograms;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use std::ops::RangeInclusive;
 use darc_record::Ticks;
 
 pub use gain::{Gain, gain};
+pub use histograms::{Histograms, histograms};
 pub use plan::{Baseline, Design, Limits, Refusal, design};
 
 /// Below this many ops in either kind of span nothing is estimated.
@@ -39,6 +41,8 @@ const SLOPES: RangeInclusive<f64> = -1.0..=3.0;
 const STEP: f64 = 0.125;
 /// How often what is between two of them is halved.
 const HALVINGS: u32 = 7;
+/// At a slope with which a smaller part than this of the expected ops is in the peak, the medians say nothing.
+const MOST_OUTSIDE: f64 = 0.5;
 /// With an upper bound below this the calls are not on the path: at most a fifth of their time is.
 const NOT_ON_PATH: f64 = 0.2;
 /// With a lower bound of this at least they are.
@@ -129,13 +133,13 @@ pub fn slope(spans: &[Span], latencies: &RangeInclusive<Ticks>, risk: f64) -> Op
     }
     let all = |spans: &[Vec<Delayed>]| spans.concat();
     let (without, with) = (all(&both.without), all(&both.with));
-    let at = estimate(&without, &with, latencies)?;
+    let at = both.estimate(&without, &with, latencies)?;
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let slopes: Vec<f64> = (0..RESAMPLINGS)
         .filter_map(|_| {
             let without = resampled(&both.without, &mut random);
             let with = resampled(&both.with, &mut random);
-            estimate(&without, &with, latencies)
+            both.estimate(&without, &with, latencies)
         })
         .collect();
     // Where many resamplings have no slope, there is none.
@@ -160,6 +164,8 @@ pub fn slope(spans: &[Span], latencies: &RangeInclusive<Ticks>, risk: f64) -> Op
 struct Both {
     without: Vec<Vec<Delayed>>,
     with: Vec<Vec<Delayed>>,
+    /// How many ops of any latency there are with a delay, for one without.
+    ratio: f64,
 }
 
 impl Both {
@@ -184,10 +190,65 @@ impl Both {
             let ops = spans.map(ops).filter(|ops| !ops.is_empty());
             ops.collect::<Vec<_>>()
         };
+        let all = |delayed: bool| {
+            let spans = spans
+                .iter()
+                .filter(|span| (span.delay > Ticks(0)) == delayed);
+            spans.map(|span| span.ops.len()).sum::<usize>()
+        };
         Both {
             without: of(false),
             with: of(true),
+            ratio: all(true) as f64 / all(false).max(1) as f64,
         }
+    }
+
+    /// The slope at which both medians are equal; `None` where there is not exactly one.
+    ///
+    /// Which ops are of the peak depends on the slope, so where another peak is near the medians may be equal for several. A
+    /// slope with which the delayed ops are hardly in the peak any more is too small or too large, whatever the few say that
+    /// are in it: calls that took longer for another reason.
+    fn estimate(
+        &self,
+        without: &[Delayed],
+        with: &[Delayed],
+        latencies: &RangeInclusive<Ticks>,
+    ) -> Option<f64> {
+        let expected = median(without, 0.0, latencies)?;
+        let fewest = (MOST_OUTSIDE * self.ratio * expected.ops as f64) as usize;
+        let known = |slope: f64| {
+            let found = median(with, slope, latencies);
+            found.filter(|found| found.ops >= fewest)
+        };
+        let at = |step: usize| SLOPES.start() + STEP * step as f64;
+        let steps = ((SLOPES.end() - SLOPES.start()) / STEP).round() as usize;
+        let known_at: Vec<Option<Median>> = (0..=steps).map(|step| known(at(step))).collect();
+        let first = known_at.iter().position(Option::is_some)?;
+        let last = known_at.iter().rposition(Option::is_some)?;
+        let is_too_small = |step: usize| match known_at[step] {
+            Some(found) => found.latency > expected.latency,
+            None => step < first,
+        };
+        // A step or two around it are a matter of single ops.
+        let last_small = (0..=last).rfind(|&step| is_too_small(step));
+        let first_large = (first..=steps).find(|&step| !is_too_small(step))?;
+        let (mut low, mut high) = match last_small {
+            Some(last_small) if last_small > first_large + 2 => return None,
+            Some(last_small) => (at(first_large.saturating_sub(1)), at(last_small + 1)),
+            None => return None,
+        };
+        let middle = |low: f64, high: f64| f64::midpoint(low, high);
+        for _ in 0..HALVINGS {
+            let slope = middle(low, high);
+            match known(slope) {
+                Some(found) if found.latency > expected.latency => low = slope,
+                Some(_) => high = slope,
+                // Outside of what is known, on the side that is nearer.
+                None if slope < at(first) => low = slope,
+                None => high = slope,
+            }
+        }
+        Some(middle(low, high))
     }
 
     fn are_enough(&self) -> bool {
@@ -229,69 +290,28 @@ fn student_quantile(probability: f64, freedom: usize) -> f64 {
     z + once / freedom + twice / freedom.powi(2)
 }
 
-/// The slope at which both medians are equal; `None` where there is not exactly one.
-///
-/// Which ops are of the peak depends on the slope, so where another peak is near the medians may be equal for several.
-fn estimate(
-    without: &[Delayed],
-    with: &[Delayed],
-    latencies: &RangeInclusive<Ticks>,
-) -> Option<f64> {
-    let expected = median(without, 0.0, latencies).ok()?;
-    let is_too_small = |slope: f64| match median(with, slope, latencies) {
-        Ok(median) => median > expected,
-        Err(side) => side == Side::Above,
-    };
-    let at = |step: u32| SLOPES.start() + STEP * f64::from(step);
-    let steps = ((SLOPES.end() - SLOPES.start()) / STEP).round() as u32;
-    let small: Vec<bool> = (0..=steps).map(|step| is_too_small(at(step))).collect();
-    let last_small = small.iter().rposition(|&small| small)?;
-    let first_large = small.iter().position(|&small| !small)?;
-    // A step or two around it are a matter of single ops.
-    if last_small > first_large + 2 {
-        return None;
-    }
-    let (mut low, mut high) = (
-        at(first_large.saturating_sub(1) as u32),
-        at(last_small as u32 + 1),
-    );
-    for _ in 0..HALVINGS {
-        let middle = f64::midpoint(low, high);
-        match is_too_small(middle) {
-            true => low = middle,
-            false => high = middle,
-        }
-    }
-    Some(f64::midpoint(low, high))
+/// The median latency of the ops of a peak, and how many they are.
+#[derive(Clone, Copy)]
+struct Median {
+    latency: f64,
+    ops: usize,
 }
 
-/// Where ops lie that are not of a peak.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Above,
-    Below,
-}
-
-/// The median latency of the ops of a peak, each less its part of the delay; where none is of it, on which side more of them
-/// are.
-fn median(ops: &[Delayed], slope: f64, latencies: &RangeInclusive<Ticks>) -> Result<f64, Side> {
+/// That of ops each less its part of the delay; `None` where none is of the peak.
+fn median(ops: &[Delayed], slope: f64, latencies: &RangeInclusive<Ticks>) -> Option<Median> {
     let (first, last) = (latencies.start().0 as f64, latencies.end().0 as f64);
     let less = ops
         .iter()
         .map(|op| op.latency.0 as f64 - slope * op.added.0 as f64);
     let mut of_peak: Vec<f64> = less
-        .clone()
         .filter(|latency| (first..=last).contains(latency))
         .collect();
-    if of_peak.is_empty() {
-        let above = less.filter(|&latency| latency > last).count();
-        return Err(match 2 * above > ops.len() {
-            true => Side::Above,
-            false => Side::Below,
-        });
-    }
     let middle = of_peak.len() / 2;
-    Ok(*of_peak.select_nth_unstable_by(middle, f64::total_cmp).1)
+    let ops = of_peak.len();
+    (ops > 0).then(|| Median {
+        latency: *of_peak.select_nth_unstable_by(middle, f64::total_cmp).1,
+        ops,
+    })
 }
 
 /// Random numbers (Marsaglia's xorshift, Journal of Statistical Software 8, 2003): the same ones each time, so that the same
