@@ -22,7 +22,7 @@ use crate::options::{
     DuringPeak, EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions,
     ListSource, NamedRange, ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget, ProveOptions,
     Query, ReportOptions, ResumeOptions, ResumeTarget, RunOptions, SampleOptions, SampleTarget,
-    StatusOptions, Subject, Verbosity, WatchOptions,
+    StatusOptions, Subject, Trials, Verbosity, WatchOptions,
 };
 use crate::target_name::ProcessName;
 
@@ -86,12 +86,14 @@ impl Command {
                 process,
                 pid,
                 f0,
+                prove,
                 analysis,
             } => {
                 let config = analysis.config()?;
                 Invocation::Attach(AttachOptions {
                     pid: attach_pid(process.or(pid), &config)?,
                     f0: f0.f0.or_else(|| config.f0.clone()),
+                    prove,
                     common: analysis.into_common(&config),
                 })
             }
@@ -261,18 +263,26 @@ impl Command {
                 pid,
                 peak,
                 cause,
+                self_check,
                 time,
                 delay,
                 budget,
+                delay_by,
+                in_allocator,
                 format,
             } => Invocation::Prove(ProveOptions {
                 file,
                 pid: optional(pid)?,
-                peak: peak.map(NonZeroU32::get),
-                cause,
-                time,
-                delay,
-                budget,
+                trials: Trials {
+                    peak: peak.map(NonZeroU32::get),
+                    causes: cause,
+                    self_check,
+                    time,
+                    delay,
+                    budget,
+                    delay_by: delay_by.into(),
+                    in_allocator,
+                },
                 format: format.into(),
             }),
             Command::Demo { analysis } => {

@@ -163,6 +163,8 @@ pub struct AttachOptions {
     pub pid: i32,
     /// The function, as the person named it; none for what the threads began with.
     pub f0: Option<String>,
+    /// Whether the causes are put to the test at the end.
+    pub prove: bool,
     /// What all analyses have.
     pub common: Common,
 }
@@ -411,18 +413,56 @@ pub struct ProveOptions {
     pub file: PathBuf,
     /// The process; none for that of the results.
     pub pid: Option<i32>,
+    /// What is tried, and how.
+    pub trials: Trials,
+    /// The format of the answer.
+    pub format: ListingFormat,
+}
+
+/// How causes are put to the test.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Trials {
     /// The peak whose causes are tested; none for all.
     pub peak: Option<u32>,
-    /// A function that is tested instead of the causes that were found.
-    pub cause: Option<String>,
+    /// Functions that are tested instead of the causes that were found.
+    pub causes: Vec<String>,
+    /// Whether darc's own probes are tested in their place.
+    pub self_check: bool,
     /// For so long each is tried at most.
     pub time: Duration,
     /// The longest delay of a call.
     pub delay: Duration,
     /// The part of the time that delays may take, 0 to 1.
     pub budget: f64,
-    /// The format of the answer.
-    pub format: ListingFormat,
+    /// What a thread does meanwhile.
+    pub delay_by: DelayBy,
+    /// Whether calls are delayed where the C library's allocator may hold a lock.
+    pub in_allocator: bool,
+}
+
+impl Default for Trials {
+    fn default() -> Trials {
+        Trials {
+            peak: None,
+            causes: Vec::new(),
+            self_check: false,
+            time: Duration::from_secs(10),
+            delay: Duration::from_millis(10),
+            budget: 0.02,
+            delay_by: DelayBy::Spin,
+            in_allocator: false,
+        }
+    }
+}
+
+/// What a thread does while its call is delayed.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum DelayBy {
+    /// It works.
+    #[default]
+    Spin,
+    /// It sleeps.
+    Sleep,
 }
 
 /// `darc demo`: analyse a program that comes with darc.
@@ -683,6 +723,7 @@ mod tests {
         let attach = AttachOptions {
             pid: 1,
             f0: Some("f".into()),
+            prove: false,
             common: common.clone(),
         };
         assert_eq!(

@@ -150,6 +150,8 @@ const PROGRAMS: &[Target] = &[
     c("odd_entries", "c/odd_entries.c", &[]),
     c("own_int3", "c/own_int3.c", &[]),
     c("proven", "c/proven.c", &[]),
+    c("proven_calls", "c/proven_calls.c", &[]),
+    c("proven_elsewhere", "c/proven_elsewhere.c", &[]),
     c("recursion", "c/recursion.c", &[]),
     c("recursion_through_f0", "c/recursion_through_f0.c", &[]),
     c("registers", "c/registers.c", &[]),

@@ -12,12 +12,15 @@ struct Frame {
     rbp: Option<i64>,
 }
 
-/// Depth of the stack frame before each instruction.
-pub(crate) struct Frames {
+/// Depth of the stack frame before each instruction of a function.
+#[derive(Debug)]
+pub struct Frames {
     depths: Vec<Option<i64>>,
 }
 
 impl Frames {
+    /// Follows the stack pointer through the function.
+    #[must_use]
     pub fn new(cfg: &Cfg) -> Self {
         let blocks = cfg.blocks();
         let mut at_start: Vec<Option<Frame>> = vec![None; blocks.len()];
@@ -52,9 +55,17 @@ impl Frames {
         Self { depths }
     }
 
+    /// How many bytes below where it was at entry the stack pointer is before the instruction at position `at`, where that is
+    /// known and always the same.
+    #[must_use]
+    pub fn depth_at(&self, at: usize) -> Option<i64> {
+        self.depths.get(at).copied().flatten()
+    }
+
     /// Whether at the instruction at position `at` the stack pointer is where it was at entry.
+    #[must_use]
     pub fn is_returned(&self, at: usize) -> bool {
-        self.depths.get(at).copied().flatten() == Some(0)
+        self.depth_at(at) == Some(0)
     }
 }
 

@@ -27,6 +27,7 @@ pub use calls::{
 };
 pub use code::{CodePart, FunctionCode, Memory, NoMemory};
 pub use extent::function_at;
+pub use frame::Frames;
 pub use iced_x86::Instruction;
 pub use jumps::{direct_jumps, jumps_through};
 pub use loops::{Dominators, Loop, Loops};

@@ -38,11 +38,7 @@ impl Touched {
             .iter()
             .chain(plan.functions.iter().map(|function| &function.code))
             .chain(plan.markers.iter().map(|marker| &marker.code))
-            .chain(
-                plan.asynchronous
-                    .iter()
-                    .flat_map(|path| [&path.enqueue.code, &path.serve.code]),
-            );
+            .chain(plan.asynchronous.iter().flat_map(|path| path.codes()));
         let addresses = codes
             .flat_map(|code| code.parts().iter().map(|part| TargetAddr(part.start)))
             .chain(plan.unwinders.iter().copied())

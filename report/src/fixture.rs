@@ -166,6 +166,8 @@ pub fn of(session: &Session) -> Report {
         ftree: assemble::ftree(analysis, &names),
         time: None,
         focus: Vec::new(),
+        proofs: Vec::new(),
+        effects: Vec::new(),
         probes: Probes {
             sites: 8,
             skipped: vec![SkippedSite {

@@ -17,6 +17,12 @@ impl Report {
         if self.values.is_empty() {
             self.values.clone_from(&earlier.values);
         }
+        if self.proofs.is_empty() {
+            self.proofs.clone_from(&earlier.proofs);
+        }
+        if self.effects.is_empty() {
+            self.effects.clone_from(&earlier.effects);
+        }
         for focus in &mut self.focus {
             let is_same = |other: &&Focus| {
                 let (one, other) = (&focus.function, &other.function);

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::escape::control;
-use crate::words::percent;
+use crate::model::Report;
+use crate::model::{EffectEntry, EffectOn, GainEntry, Measured, ProofEntry, Verdict};
+use crate::words::{path, percent};
 use darc_record::Nanos;
 
 /// The tests of one function's causes.
@@ -23,80 +25,28 @@ pub struct Proofs {
     pub budget: f64,
     /// One entry for each cause.
     pub causes: Vec<ProofEntry>,
+    /// What the probes themselves do, where that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub effects: Vec<EffectEntry>,
     /// What the person should know.
     pub warnings: Vec<String>,
 }
 
+impl Report {
+    /// Adds what experiments have found. What was known of the same causes is replaced.
+    pub fn add(&mut self, proofs: Proofs) {
+        let of = |proof: &ProofEntry| (proof.peak, proof.elsewhere, proof.path.clone());
+        let known: Vec<_> = proofs.causes.iter().map(of).collect();
+        self.proofs.retain(|proof| !known.contains(&of(proof)));
+        self.proofs.extend(proofs.causes);
+        let known: Vec<u32> = proofs.effects.iter().map(|effect| effect.peak).collect();
+        self.effects.retain(|effect| !known.contains(&effect.peak));
+        self.effects.extend(proofs.effects);
+    }
+}
+
 /// The version of the JSON.
 pub const SCHEMA: u32 = 1;
-
-/// The test of one cause.
-#[derive(Clone, PartialEq, Serialize, Debug)]
-pub struct ProofEntry {
-    /// The peak, numbered from 1.
-    pub peak: u32,
-    /// The functions on the path, f0 first, the cause last.
-    pub path: Vec<String>,
-    /// What follows.
-    pub verdict: Verdict,
-    /// Why there is no more to say, in words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// What was measured, where something was.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub measured: Option<Measured>,
-    /// What would be gained without the cause.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub gain: Vec<GainEntry>,
-}
-
-/// What a test says.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// Longer calls make the peak's ops longer, by half of that at least.
-    Proven,
-    /// By less, certainly not by all of it.
-    Partly,
-    /// By nothing, or a fifth at most.
-    NotOnPath,
-    /// The interval does not tell.
-    NotDecided,
-    /// It was not tried.
-    NotTested,
-}
-
-/// What delays did.
-#[derive(Clone, PartialEq, Serialize, Debug)]
-pub struct Measured {
-    /// What each call was delayed by, in nanoseconds; in some spans of time by twice that.
-    pub delay_ns: f64,
-    /// The mean delay of an op that had one, in nanoseconds.
-    pub added_ns: f64,
-    /// The part of a delay that made ops longer.
-    pub slope: f64,
-    /// The bounds of its interval.
-    pub interval: [f64; 2],
-    /// Ops without delay that this is known from.
-    pub ops_without: u64,
-    /// Ops with a delay.
-    pub ops_with: u64,
-    /// The part of the time that all delays took, 0 to 1.
-    pub added_share: f64,
-    /// For how long it was tried, in nanoseconds.
-    pub time_ns: f64,
-}
-
-/// A percentile of all ops' latencies, now and without the cause.
-#[derive(Clone, PartialEq, Serialize, Debug)]
-pub struct GainEntry {
-    /// The percentile, 0 to 100.
-    pub percentile: f64,
-    /// Now, in nanoseconds.
-    pub now_ns: f64,
-    /// If the cause took no time and nothing took its place, in nanoseconds.
-    pub without_ns: f64,
-}
 
 /// A larger slope is not that of the path alone.
 const MORE: f64 = 1.3;
@@ -111,8 +61,8 @@ pub fn text(proofs: &Proofs) -> String {
         control(&proofs.function),
         proofs.pid
     );
-    for entry in &proofs.causes {
-        text += &self::entry(entry);
+    for line in lines(&proofs.causes, &proofs.effects) {
+        let _ = writeln!(text, "{line}");
     }
     for warning in &proofs.warnings {
         let _ = writeln!(text, "warning: {}", control(warning));
@@ -120,20 +70,86 @@ pub fn text(proofs: &Proofs) -> String {
     text
 }
 
-/// One test for people: the path, what follows, what that is known from, the gain.
+/// The tests for people, a line each; what belongs to one is indented below its first.
 #[must_use]
-pub fn entry(entry: &ProofEntry) -> String {
-    let names: Vec<_> = entry.path.iter().map(|name| control(name)).collect();
-    let mut text = format!("Peak {}  {}\n", entry.peak, names.join(" → "));
-    let cause = names.last().map_or("it", AsRef::as_ref);
-    let _ = writeln!(text, "  {}", sentence(entry, cause));
-    if let Some(measured) = &entry.measured {
-        let _ = writeln!(text, "  {}", known_from(measured));
+pub fn lines(proofs: &[ProofEntry], effects: &[EffectEntry]) -> Vec<String> {
+    let proofs = proofs.iter().flat_map(|entry| {
+        let below = told(entry).into_iter().map(|line| format!("  {line}"));
+        std::iter::once(title(entry)).chain(below)
+    });
+    let effects = effects.iter().flat_map(|effect| {
+        let title = format!("Peak {}  {}", effect.peak, path(&effect.path));
+        let below = told_of_probes(effect).into_iter();
+        std::iter::once(title).chain(below.map(|line| format!("  {line}")))
+    });
+    proofs.chain(effects).collect()
+}
+
+/// Which cause of which peak it is.
+#[must_use]
+pub fn title(entry: &ProofEntry) -> String {
+    match (entry.elsewhere, &entry.path[..]) {
+        (true, [f0, cause]) => format!(
+            "Peak {}  {} … {} on other threads",
+            entry.peak,
+            control(f0),
+            control(cause)
+        ),
+        _ => format!("Peak {}  {}", entry.peak, path(&entry.path)),
     }
-    if let Some(gain) = self::gain(entry, cause) {
-        let _ = writeln!(text, "  {gain}");
+}
+
+/// What follows, what that is known from, the gain.
+#[must_use]
+pub fn told(entry: &ProofEntry) -> Vec<String> {
+    let cause = entry.path.last().map_or("it".into(), |name| control(name));
+    let known = entry.measured.as_ref().map(known_from);
+    let gain = self::gain(entry, &cause);
+    let sentence = sentence(entry, &cause);
+    std::iter::once(sentence).chain(known).chain(gain).collect()
+}
+
+/// What darc's own probes do.
+#[must_use]
+pub fn told_of_probes(effect: &EffectEntry) -> Vec<String> {
+    let interval = |on: &EffectOn| {
+        let [low, high] = on.interval_ns.map(signed);
+        format!("{} (95%: {low} to {high})", signed(on.ns))
+    };
+    let ops = effect.ops.as_ref().map(|on| {
+        format!(
+            "with the probes on this path these calls take {} more than with those of {} alone",
+            interval(on),
+            effect
+                .path
+                .first()
+                .map_or("f0".into(), |name| control(name))
+        )
+    });
+    let told = effect.told.as_ref().map(|on| {
+        format!(
+            "the latencies that are told have {} of that left: what probes cost is taken out",
+            interval(on)
+        )
+    });
+    let reason = effect
+        .reason
+        .as_ref()
+        .map(|why| format!("not known: {}", control(why)));
+    let none = (ops.is_none() && reason.is_none())
+        .then(|| "not known: the interval is too wide; --time tries longer".to_owned());
+    ops.into_iter()
+        .chain(told)
+        .chain(reason)
+        .chain(none)
+        .collect()
+}
+
+fn signed(ns: f64) -> String {
+    match ns < 0.0 {
+        true => format!("-{}", Nanos(-ns)),
+        false => Nanos(ns).to_string(),
     }
-    text
 }
 
 fn sentence(entry: &ProofEntry, cause: &str) -> String {
@@ -210,14 +226,20 @@ fn gain(entry: &ProofEntry, cause: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn entry(entry: &ProofEntry) -> String {
+        lines(std::slice::from_ref(entry), &[]).join("\n") + "\n"
+    }
+
     fn proven() -> ProofEntry {
         ProofEntry {
             peak: 2,
             path: ["serve", "rebuild", "fs\x1bync"]
                 .map(str::to_owned)
                 .to_vec(),
+            elsewhere: false,
             verdict: Verdict::Proven,
             reason: None,
+            latencies: None,
             measured: Some(Measured {
                 delay_ns: 1e5,
                 added_ns: 1.2e5,
@@ -252,6 +274,39 @@ mod tests {
              proven: 120 µs more in fs\\u{1b}ync makes these calls 119 µs longer\n  \
              slope 0.99 (95%: 0.94 to 1.05), from 50 calls with a delay and 400 without, in 5.0 s; delays took 1.3% of the time\n  \
              without fs\\u{1b}ync in calls of this peak p99.9 would be 1.9 ms instead of 14 ms (of all calls, if nothing else takes its place)\n"
+        );
+    }
+
+    #[test]
+    fn what_other_threads_and_probes_do_in_words() {
+        let elsewhere = ProofEntry {
+            path: ["serve", "fetch"].map(str::to_owned).to_vec(),
+            elsewhere: true,
+            ..proven()
+        };
+        assert!(entry(&elsewhere).starts_with("Peak 2  serve … fetch on other threads\n"));
+        let effect = EffectEntry {
+            peak: 1,
+            path: ["serve", "parse"].map(str::to_owned).to_vec(),
+            reason: None,
+            ops: Some(EffectOn {
+                ns: 60.0,
+                interval_ns: [40.0, 80.0],
+            }),
+            told: Some(EffectOn {
+                ns: -4.0,
+                interval_ns: [-20.0, 12.0],
+            }),
+            time_ns: 1e9,
+        };
+        let lines = lines(&[], &[effect]);
+        assert!(
+            lines[1]
+                .contains("take 60 ns (95%: 40 ns to 80 ns) more than with those of serve alone")
+        );
+        assert!(
+            lines[2].contains("-4.0 ns (95%: -20 ns to 12 ns)"),
+            "{lines:?}"
         );
     }
 

@@ -19,8 +19,8 @@ use crate::duration;
 use crate::exit::EXIT_CODES;
 use crate::listing::Order;
 use crate::options::{
-    AsyncPath, Blocks, ColorChoice, Condition, EngineChoice, Format, ListingFormat, Method,
-    NamedRange, Preemption, SampleFormat,
+    AsyncPath, Blocks, ColorChoice, Condition, DelayBy, EngineChoice, Format, ListingFormat,
+    Method, NamedRange, Preemption, SampleFormat,
 };
 use crate::target_name::ProcessName;
 
@@ -57,6 +57,9 @@ pub(super) enum Command {
         pid: Option<ProcessName>,
         #[command(flatten)]
         f0: F0Arg,
+        /// Put the causes to the test at the end, as darc prove does
+        #[arg(long)]
+        prove: bool,
         #[command(flatten)]
         analysis: AnalysisArgs,
     },
@@ -275,9 +278,13 @@ pub(super) enum Command {
         /// Test the causes of this peak only
         #[arg(long, value_name = "N")]
         peak: Option<NonZeroU32>,
-        /// Test FUNC, wherever the results have calls of it, instead of the causes that were found
+        /// Test FUNC, wherever the results have calls of it or on other threads, instead of the causes that were found; can
+        /// be given several times
         #[arg(long, value_name = "FUNC")]
-        cause: Option<String>,
+        cause: Vec<String>,
+        /// Test what darc's own probes do to each peak
+        #[arg(long, conflicts_with_all = ["budget", "delay", "delay_by", "in_allocator"])]
+        self_check: bool,
         /// Try each cause for so long at most
         #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true, default_value = "10s")]
         time: Duration,
@@ -287,6 +294,12 @@ pub(super) enum Command {
         /// Let all delays together take this part of the time at most
         #[arg(long, value_name = "PERCENT", value_parser = parse_share, default_value = "2%")]
         budget: f64,
+        /// What a thread does while its call is delayed
+        #[arg(long, value_enum, default_value_t = DelayByArg::Spin, value_name = "HOW")]
+        delay_by: DelayByArg,
+        /// Delay calls also where the C library's allocator may hold a lock
+        #[arg(long)]
+        in_allocator: bool,
         /// The format of the answer
         #[arg(long, value_enum, default_value_t = ListingFormatArg::Text)]
         format: ListingFormatArg,
@@ -308,6 +321,23 @@ pub(super) enum Command {
         #[arg(long, value_parser = clap::value_parser!(i32).range(0..))]
         life_fd: i32,
     },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum DelayByArg {
+    /// It works, as for a cause that computes
+    Spin,
+    /// It sleeps, as for a cause that waits
+    Sleep,
+}
+
+impl From<DelayByArg> for DelayBy {
+    fn from(how: DelayByArg) -> Self {
+        match how {
+            DelayByArg::Spin => DelayBy::Spin,
+            DelayByArg::Sleep => DelayBy::Sleep,
+        }
+    }
 }
 
 #[derive(Args)]

@@ -54,7 +54,9 @@ Examples:
 pub(super) const PROVE: &str = "\
 Examples:
   darc prove out.txt                                 are the causes in out.txt causes?
-  darc prove out.txt --cause parse                   is parse one?";
+  darc prove out.txt --cause parse                   is parse one?
+  darc prove out.txt --cause fetch --delay-by sleep  is what another thread does there one?
+  darc prove out.txt --self-check                    what do darc's own probes do?";
 
 pub(super) const DEMO: &str = "\
 Examples:

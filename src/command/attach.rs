@@ -7,7 +7,7 @@ use crate::command::analysis::{Conduct, Show, Stdout};
 use crate::command::shared::started;
 use crate::command::shared::target::{checked, command_line};
 use crate::exit::{ExitStatus, Failure};
-use crate::options::{AttachOptions, DEFAULT_F0};
+use crate::options::{AttachOptions, DEFAULT_F0, Trials};
 use crate::session::summary;
 
 /// Does it.
@@ -21,6 +21,7 @@ pub fn execute(options: AttachOptions) -> Result<ExitStatus, Failure> {
     let f0 = options.f0.as_deref().unwrap_or(DEFAULT_F0);
     let mut conduct = Conduct::prepare(f0, params, options.common, Stdout::Ours)?;
     conduct.chooses_f0 = options.f0.is_none();
+    conduct.trials = options.prove.then(Trials::default);
     for note in notes {
         conduct.warn(note);
     }

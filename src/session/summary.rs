@@ -104,6 +104,8 @@ pub fn report(
         ftree: assemble::ftree(analysis, &naming),
         time: found.map(|found| found.time.clone()),
         focus,
+        proofs: Vec::new(),
+        effects: Vec::new(),
         probes: probes(naming, investigation, found, serving),
         warnings: warnings(naming, investigation, found),
     }

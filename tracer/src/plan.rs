@@ -19,12 +19,20 @@ pub struct Noticed {
 /// An asynchronous path: what one thread begins in an op of f0 goes on in another thread.
 #[derive(Clone, Debug)]
 pub struct Asynchronous {
-    /// The function by which an op hands the request over.
-    pub enqueue: Noticed,
+    /// The function by which an op hands the request over; none where each call of the other one is of interest.
+    pub enqueue: Option<Noticed>,
     /// The function whose call serves a request: an f0 of its own.
     pub serve: Noticed,
     /// The root of the second ftree.
     pub root: FnodeId,
+}
+
+impl Asynchronous {
+    /// The code of its functions.
+    pub fn codes(&self) -> impl Iterator<Item = &Arc<FunctionCode>> {
+        let enqueue = self.enqueue.iter().map(|enqueue| &enqueue.code);
+        enqueue.chain([&self.serve.code])
+    }
 }
 
 /// A function of the target whose sites are instrumented: its code and where that lies.

@@ -8,6 +8,7 @@ mod contrast;
 mod flame;
 mod ftree;
 mod handover;
+mod proof;
 mod time;
 
 use darc_analysis::{Hz, Resolution};
@@ -73,6 +74,7 @@ pub fn render(report: &Report, rows: Rows) -> String {
             values: &focus.values,
         });
     }
+    page.proofs(&report.proofs, &report.effects);
     page.probes(report);
     page.raw("</main>\n<footer><p class=\"place\">darc ")
         .text(&report.darc);
@@ -218,6 +220,9 @@ impl Page {
                 None => self.raw("Below ").number(number),
             };
             self.raw("</a></li>\n");
+        }
+        if !(report.proofs.is_empty() && report.effects.is_empty()) {
+            self.raw("<li><a href=\"#experiments\">Experiments</a></li>\n");
         }
         self.raw("<li><a href=\"#probes\">Probes</a></li>\n</ul></nav>\n</header>\n");
     }

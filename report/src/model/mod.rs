@@ -5,6 +5,7 @@ mod focus;
 mod ftree;
 mod peaks;
 mod probes;
+mod proofs;
 mod values;
 mod waits;
 
@@ -18,6 +19,7 @@ pub use focus::{Focus, HandOver, HandedOver, Survey, TimePart, TimeTable, Whose}
 pub use ftree::{CalleeKind, DecisionSums, DescentState, FnodePeak, FtreeNode, PartEntry};
 pub use peaks::{ExampleCall, ExampleOp, OffCpuEntry, PeakEntry, WaitPlace};
 pub use probes::{Pause, ProbeCost, Probes, SkippedSite};
+pub use proofs::{ComparedOps, EffectEntry, EffectOn, GainEntry, Measured, ProofEntry, Verdict};
 pub use values::{PeakValues, ValueContrast, ValueShare};
 pub use waits::{ArgumentEntry, DoingEntry, OtherEntry, WaitsEntry};
 
@@ -69,6 +71,12 @@ pub struct Report {
     /// Functions below such an f0, each with an analysis of its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub focus: Vec<Focus>,
+    /// What experiments say of causes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub proofs: Vec<ProofEntry>,
+    /// What experiments say of darc's own probes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub effects: Vec<EffectEntry>,
     /// What was done to the target.
     pub probes: Probes,
     /// What the person should know.

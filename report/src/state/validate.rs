@@ -19,6 +19,9 @@ use crate::profiles::{KIND, ProfileSet};
 /// More ops than this nobody has counted.
 const MOST_OPS: u64 = 1 << 60;
 
+/// An experiment's histogram has so many columns at most.
+const MOST_COLUMNS: usize = 1 << 10;
+
 /// Checks a whole report.
 pub(super) fn report(report: &Report) -> Result<(), StateError> {
     ensure(report.schema == SCHEMA, || {
@@ -65,6 +68,7 @@ pub(super) fn report(report: &Report) -> Result<(), StateError> {
             format!("earth_movers_distance {distance} cannot be")
         })?;
     }
+    proofs(report)?;
     let pauses = report.probes.pause_us;
     ensure(pauses.p50 >= 0.0 && pauses.max >= 0.0, || {
         "a pause is negative".to_owned()
@@ -77,6 +81,41 @@ pub(super) fn report(report: &Report) -> Result<(), StateError> {
     ensure(modules.len() == report.modules.len(), || {
         "a module is listed twice".to_owned()
     })
+}
+
+/// What experiments say: figures that can be drawn.
+fn proofs(report: &Report) -> Result<(), StateError> {
+    let known = (1..=report.peaks.len() as u32).collect::<BTreeSet<_>>();
+    let peaks = report.proofs.iter().map(|proof| (proof.peak, &proof.path));
+    let effects = report
+        .effects
+        .iter()
+        .map(|effect| (effect.peak, &effect.path));
+    for (peak, path) in peaks.chain(effects) {
+        ensure(
+            known.contains(&peak) && (1..=MAX_DEPTH).contains(&path.len()),
+            || format!("experiments: there is no peak {peak}, or its path is too long"),
+        )?;
+    }
+    for proof in &report.proofs {
+        if let Some(measured) = &proof.measured {
+            share("added_share", measured.added_share)?;
+        }
+        let Some(compared) = &proof.latencies else {
+            continue;
+        };
+        let columns = compared.without.len();
+        let counts = compared.without.iter().chain(&compared.with);
+        ensure(
+            (1..=MOST_COLUMNS).contains(&columns)
+                && compared.with.len() == columns
+                && counts.copied().all(|count| count < MOST_OPS)
+                && compared.from_ns >= 0.0
+                && compared.width_ns > 0.0,
+            || "experiments: the latencies make no histogram".to_owned(),
+        )?;
+    }
+    Ok(())
 }
 
 /// What became of requests: by peaks that f0 has, and no more of them served than handed over.

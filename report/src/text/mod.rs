@@ -19,6 +19,7 @@ use darc_analysis::Hz;
 use super::answer;
 pub use super::contrast::Rows;
 use super::model::{PeakEntry, ProfileTable, Report};
+use super::proof;
 use super::words::{self, path, percent};
 
 /// How a report is laid out.
@@ -95,6 +96,14 @@ pub fn render(report: &Report, style: Style) -> String {
         histogram::buckets(&mut page, &focus.profile, &focus.peaks);
         causes::peaks(&mut page, &focus.peaks, &focus.profile, &focus.ftree);
         contrast::write(&mut page, &focus.ftree, &focus.peaks, &focus.values);
+    }
+    if !(report.proofs.is_empty() && report.effects.is_empty()) {
+        page.blank();
+        page.heading("Experiments");
+        for line in proof::lines(&report.proofs, &report.effects) {
+            let indent = line.len() - line.trim_start().len();
+            page.sentence(2 + indent, line.trim_start());
+        }
     }
     probes::write(&mut page, report);
     page.text

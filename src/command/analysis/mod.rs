@@ -25,11 +25,12 @@ use engines::Calibrated;
 use running::{Running, Start};
 use standing::Standing;
 
+use crate::command::prove;
 use crate::command::shared::style::style_of;
 use crate::command::shared::target::{claim, command_line, shown, tracing_failed};
 use crate::command::shared::{saved, started};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::{BeginOption, Common, EngineChoice, ProfileCheck, Verbosity};
+use crate::options::{BeginOption, Common, EngineChoice, ProfileCheck, Trials, Verbosity};
 use crate::output::{Output, print};
 use crate::session::asynchronous::Serving;
 use crate::session::catalog::Catalog;
@@ -73,6 +74,8 @@ pub struct Conduct {
     pub earlier: Option<Report>,
     /// Whether the stored profile is checked before a resumed analysis goes on.
     pub check: Option<ProfileCheck>,
+    /// How the causes are put to the test at the end, if they are.
+    pub trials: Option<Trials>,
     /// What the analysis waits for.
     begin: Option<Begin>,
     /// Tells whoever asks where it stands; has the claim on the process.
@@ -161,6 +164,7 @@ impl Conduct {
             begin,
             earlier: None,
             check: None,
+            trials: None,
             chooses_f0: false,
             running: None,
             serving,
@@ -433,8 +437,65 @@ impl Conduct {
     /// # Errors
     /// When the file cannot be written; the report was shown all the same.
     pub fn publish(&mut self, target: Target, ended: Ended, show: Show) -> Result<(), Failure> {
-        let _reporting = self.interrupts.report();
         self.progress.clear();
+        let mut report = self.report(target, ended);
+        if let Some(trials) = self.trials.take() {
+            // What was found is kept, whatever becomes of the experiments.
+            self.save(&report)?;
+            self.prove(&mut report, &trials);
+        }
+        let _reporting = self.interrupts.report();
+        if show == Show::Report && self.common.verbosity != Verbosity::Quiet {
+            self.show(&report);
+        }
+        self.save(&report)?;
+        if let Some(caveat) = saved::caveat(self.common.format).filter(|_| show == Show::Report) {
+            self.say(&caveat);
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, report: &Report) -> Result<(), Failure> {
+        let saved = saved::contents(report, self.common.format, Rows::Main)?;
+        // Opened again for a second version of the same results.
+        let output = match self.output.take() {
+            Some(output) => output,
+            None => Output::open(&self.common.output).class(FailureKind::File)?,
+        };
+        output.write(saved.as_bytes()).class(FailureKind::File)
+    }
+
+    /// Puts the causes to the test in the process, which runs on. What keeps it from that is a warning.
+    fn prove(&self, report: &mut Report, trials: &Trials) {
+        let lives = matches!(
+            report.ended,
+            Some(Ended::Finished | Ended::Duration | Ended::Mark)
+        );
+        let Some(pid) = report.target.pid.filter(|_| lives) else {
+            return;
+        };
+        self.say("the analysis has ended; its causes are put to the test");
+        match prove::experiment(report, pid, trials, &self.interrupts) {
+            Ok(Ok((mut proofs, _))) => {
+                proofs.warnings.retain(|it| !report.warnings.contains(it));
+                report.warnings.append(&mut proofs.warnings);
+                report.add(proofs);
+            }
+            Ok(Err(why)) => report
+                .warnings
+                .push(format!("nothing was put to the test: {why}")),
+            Err(failure) => {
+                let why = failure.text();
+                report
+                    .warnings
+                    .push(format!("nothing was put to the test: {why}"));
+            }
+        }
+    }
+
+    /// What is known, with names.
+    fn report(&mut self, target: Target, ended: Ended) -> Report {
+        let _reporting = self.interrupts.report();
         let warnings = self.modules.take_warnings();
         self.investigation.warnings.extend(warnings);
         let functions: Vec<_> = self
@@ -473,24 +534,10 @@ impl Conduct {
             self.since.rate(),
         )
         .ended(ended);
-        let report = match &self.earlier {
+        match &self.earlier {
             Some(earlier) => report.after(earlier),
             None => report,
-        };
-        if show == Show::Report && self.common.verbosity != Verbosity::Quiet {
-            self.show(&report);
         }
-        let saved = saved::contents(&report, self.common.format, Rows::Main)?;
-        // Opened again for a second version of the same results.
-        let output = match self.output.take() {
-            Some(output) => output,
-            None => Output::open(&self.common.output).class(FailureKind::File)?,
-        };
-        output.write(saved.as_bytes()).class(FailureKind::File)?;
-        if let Some(caveat) = saved::caveat(self.common.format).filter(|_| show == Show::Report) {
-            self.say(&caveat);
-        }
-        Ok(())
     }
 
     fn show(&self, report: &Report) {

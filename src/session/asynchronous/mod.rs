@@ -161,7 +161,7 @@ impl Serving {
         let serve = noticed(self.investigation.f0, &self.serve)?;
         if let (Some(enqueue), Some(serve)) = (enqueue, serve) {
             plan.asynchronous = Some(Asynchronous {
-                enqueue,
+                enqueue: Some(enqueue),
                 serve,
                 root: outward(FnodeId::ROOT),
             });

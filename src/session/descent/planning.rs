@@ -186,8 +186,8 @@ fn indispensable(plan: &Plan, addr: TargetAddr, modules: &Modules) -> Option<Str
         return Some("f0".to_owned());
     }
     let path = plan.asynchronous.as_ref()?;
-    let ends = [path.enqueue.code.entry(), path.serve.code.entry()];
-    ends.contains(&addr.0).then(|| {
+    let mut ends = path.codes().map(|code| code.entry());
+    ends.any(|entry| entry == addr.0).then(|| {
         let place = modules.place(addr);
         place.map_or_else(|| addr.to_string(), |place| modules.name(place))
     })

@@ -100,7 +100,7 @@ impl Session<'_> {
     }
 
     /// The plan of f0 and the calls of these fnodes; of the hooks alone while f0 is not there.
-    fn plan_of(&mut self, needed: impl Iterator<Item = FnodeId>) -> Plan {
+    pub(super) fn plan_of(&mut self, needed: impl Iterator<Item = FnodeId>) -> Plan {
         let sources = self.investigation.sources(&self.process, self.catalog);
         let analysis = &self.investigation.analysis;
         let root = analysis.ftree().root();

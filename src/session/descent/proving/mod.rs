@@ -3,17 +3,22 @@
 //! Nothing is decided any more: the paths from f0 to the calls are measured as in [`super::localise`], the engine delays the
 //! calls, and the ops go to [`darc_analysis::proof`].
 
+mod effect;
+mod elsewhere;
 mod trial;
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use darc_analysis::proof::{self, Gain, Limits as Bounds, Refusal, Slope};
+use darc_analysis::proof::{self, Gain, Histograms, Limits as Bounds, Refusal, Slope};
 use darc_analysis::{Callee, Ticks};
+use darc_process::modules::CodeRef;
 use darc_process::{Ending, Libraries, Limits, ProcessError};
-use darc_record::{FnodeId, Tsc};
+use darc_record::{FnodeId, SiteId, Tsc};
+use darc_tracer::plan::Asynchronous;
 
 use super::bindings::Expansion;
+use super::planning;
 use crate::session::Session;
 use trial::{LOOKS, Trial, untried};
 
@@ -22,8 +27,19 @@ use trial::{LOOKS, Trial, untried};
 pub struct Suspect {
     /// The peak, numbered from 1.
     pub peak: u32,
-    /// The call.
-    pub fnode: FnodeId,
+    /// What may make its ops as long as they are.
+    pub cause: Cause,
+}
+
+/// What is put to the test.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// This call, and those of the same function by the same caller.
+    Call(FnodeId),
+    /// The calls of a function on other threads.
+    Elsewhere(CodeRef),
+    /// The probes on the path to this call.
+    Probes(FnodeId),
 }
 
 /// What came of a test.
@@ -46,8 +62,21 @@ pub enum Outcome {
         slope: Option<Slope>,
         /// What would be gained without the cause.
         gain: Vec<Gain>,
+        /// The latencies of the ops that were compared.
+        histograms: Option<Histograms>,
         /// All delays together.
         added: Ticks,
+        /// For how long it was tried.
+        time: Ticks,
+    },
+    /// What probes did.
+    Effect {
+        /// By how much they make ops longer, as a part of `unit`.
+        on_ops: Option<Slope>,
+        /// By how much the latencies that are told are longer, after what probes cost was taken out.
+        on_latencies: Option<Slope>,
+        /// What both are parts of.
+        unit: Ticks,
         /// For how long it was tried.
         time: Ticks,
     },
@@ -58,11 +87,14 @@ pub enum Outcome {
 }
 
 /// The calls of a test.
+#[derive(Clone)]
 struct Calls {
     /// Those that are measured.
     needed: BTreeSet<FnodeId>,
-    /// Those of the cause among them.
+    /// Those of the cause.
     cause: Vec<FnodeId>,
+    /// They are on other threads.
+    elsewhere: Option<Asynchronous>,
 }
 
 impl Session<'_> {
@@ -112,7 +144,11 @@ impl Session<'_> {
         bounds: &Bounds,
         risk: f64,
     ) -> Result<(Outcome, Option<Ending>), ProcessError> {
-        let Calls { needed, cause } = match self.measure_path_to(suspect.fnode)? {
+        let calls = match suspect.cause {
+            Cause::Call(fnode) | Cause::Probes(fnode) => self.measure_path_to(fnode)?,
+            Cause::Elsewhere(function) => self.measure_elsewhere(function)?,
+        };
+        let calls = match calls {
             Ok(calls) => calls,
             Err(why) => return Ok((Outcome::NotTestable(why), None)),
         };
@@ -120,11 +156,46 @@ impl Session<'_> {
             let why = "there is no such peak".to_owned();
             return Ok((Outcome::NotTestable(why), None));
         };
-        let mut test = Trial::new(self, (needed, cause), latencies);
+        let mut test = Trial::new(self, calls, latencies);
+        if let Cause::Probes(_) = suspect.cause {
+            return test.probes(limits, bounds, risk);
+        }
         let outcome = test.run(limits, bounds, risk);
         // Also after a failure: the stubs look at the clock, but nobody need wait for it.
         test.delay(Ticks(0), Tsc(0))?;
         outcome
+    }
+
+    /// Has the calls of a function measured for their own sake. Why they cannot be, where that is so.
+    fn measure_elsewhere(
+        &mut self,
+        function: CodeRef,
+    ) -> Result<Result<Calls, String>, ProcessError> {
+        if self.investigation.f0 == Some(function) {
+            return Ok(Err("it is f0 itself".to_owned()));
+        }
+        let elsewhere = match elsewhere::measured(function, &self.process) {
+            Ok(elsewhere) => elsewhere,
+            Err(why) => return Ok(Err(why)),
+        };
+        let calls = Calls {
+            needed: BTreeSet::new(),
+            cause: vec![elsewhere::ROOT],
+            elsewhere: Some(elsewhere),
+        };
+        self.process.engine_mut().set_filter(&[]);
+        match self.instrument_calls(&calls) {
+            Ok(_) => Ok(Ok(calls)),
+            Err(ProcessError::Unsuitable(why)) => Ok(Err(why)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Brings the target's probes to these calls and f0.
+    fn instrument_calls(&mut self, calls: &Calls) -> Result<BTreeSet<SiteId>, ProcessError> {
+        let mut plan = self.plan_of(calls.needed.iter().copied());
+        plan.asynchronous.clone_from(&calls.elsewhere);
+        planning::apply(&plan, &mut self.process, self.investigation, self.catalog)
     }
 
     /// Has the calls on the path from f0 to an fnode measured. The calls of the same function at the same level are one
@@ -174,7 +245,11 @@ impl Session<'_> {
         cause.retain(|&at| can_carry(at));
         Ok(match path[1..].iter().all(|&at| can_carry(at)) {
             false => Err("a call on the path to it can carry no probe".to_owned()),
-            true => Ok(Calls { needed, cause }),
+            true => Ok(Calls {
+                needed,
+                cause,
+                elsewhere: None,
+            }),
         })
     }
 

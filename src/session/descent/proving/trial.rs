@@ -1,6 +1,5 @@
 //! One experiment: a look at ops without delays, then spans with and without them.
 
-use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use darc_analysis::Ticks;
@@ -10,9 +9,10 @@ use darc_analysis::proof::{
 use darc_process::{Ending, Event, Limits, ProcessError};
 use darc_record::{FnodeId, Op, SiteId, Touched, Tsc};
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::{NewTarget, Sink};
+use darc_tracer::engine::{NewTarget, Served, Sink};
 
-use super::Outcome;
+use super::elsewhere;
+use super::{Calls, Outcome};
 use crate::session::{SLICE, Session};
 
 /// For this part of the time that is given nothing is delayed at first.
@@ -28,10 +28,11 @@ pub(super) const LOOKS: [f64; 3] = [0.25, 0.5, 1.0];
 
 /// An op, as far as it matters here.
 #[derive(Clone, Copy)]
-struct Seen {
-    start: Tsc,
-    end: Tsc,
-    latency: Ticks,
+pub(super) struct Seen {
+    tid: i32,
+    pub start: Tsc,
+    pub end: Tsc,
+    pub latency: Ticks,
     calls: u64,
     /// The time of the cause in it.
     cause: Ticks,
@@ -49,6 +50,8 @@ struct Toggled {
 #[derive(Default)]
 struct Record {
     seen: Vec<Seen>,
+    /// Calls of the cause on other threads.
+    elsewhere: elsewhere::Calls,
     /// Calls of the cause in all ops, also in those that are not kept.
     calls: u64,
     /// What these were delayed by.
@@ -86,6 +89,7 @@ impl Sink for Trying<'_> {
         record.added = record.added + Ticks(calls.saturating_mul(delay));
         if record.seen.len() < MOST_OPS {
             record.seen.push(Seen {
+                tid: op.tid,
                 start: op.start,
                 end: op.end,
                 latency: op.latency,
@@ -93,6 +97,17 @@ impl Sink for Trying<'_> {
                 cause,
             });
         }
+    }
+
+    fn served(&mut self, served: Served) {
+        let (Served::Whole(op) | Served::Partly(op)) = served;
+        if op.start < self.since {
+            return;
+        }
+        let delay = span_at(self.spans, op.start).map_or(0, |index| self.spans[index].delay.0);
+        self.record.calls += 1;
+        self.record.added = self.record.added + Ticks(delay);
+        self.record.elsewhere.add(&op);
     }
 
     fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
@@ -104,31 +119,28 @@ impl Sink for Trying<'_> {
 
 /// A test in progress.
 pub(super) struct Trial<'s, 'a> {
-    session: &'s mut Session<'a>,
-    /// The calls that are measured.
-    needed: BTreeSet<FnodeId>,
-    /// The calls that are delayed.
-    cause: Vec<FnodeId>,
+    pub(super) session: &'s mut Session<'a>,
+    /// The calls that are measured, and delayed.
+    pub(super) calls: Calls,
     /// Those of the peak's ops.
-    latencies: RangeInclusive<Ticks>,
+    pub(super) latencies: RangeInclusive<Ticks>,
     /// When the ops begin that are looked at.
-    since: Tsc,
+    pub(super) since: Tsc,
     record: Record,
     spans: Vec<Toggled>,
-    random: Random,
+    pub(super) random: Random,
 }
 
 impl<'s, 'a> Trial<'s, 'a> {
-    /// What is measured, and the calls of the cause among that; the latencies of the peak.
+    /// What is measured and delayed; the latencies of the peak.
     pub fn new(
         session: &'s mut Session<'a>,
-        (needed, cause): (BTreeSet<FnodeId>, Vec<FnodeId>),
+        calls: Calls,
         latencies: RangeInclusive<Ticks>,
     ) -> Trial<'s, 'a> {
         Trial {
             session,
-            needed,
-            cause,
+            calls,
             latencies,
             since: Tsc(0),
             record: Record::default(),
@@ -152,6 +164,10 @@ impl<'s, 'a> Trial<'s, 'a> {
         if let Some(ending) = self.until(Tsc(self.since.0 + time.0), limits)? {
             return Ok((untried(ending), Some(ending)));
         }
+        if !self.settle() {
+            let why = "several calls of f0 run at a time, so which of them a call on another thread is for is not known";
+            return Ok((Outcome::NotTestable(why.to_owned()), None));
+        }
         let baseline = self.baseline(time);
         tracing::debug!(target: "prove", ?baseline, "looked at ops without delays");
         let design = match proof::design(&baseline, bounds) {
@@ -167,6 +183,7 @@ impl<'s, 'a> Trial<'s, 'a> {
             delay: design.delay,
             slope,
             gain: proof::gain(&gains, &self.latencies, reaches, &PARTS),
+            histograms: proof::histograms(&self.sorted(&design), &self.latencies, reaches),
             added: self.record.added,
             time: darc_tracer::tsc() - self.since,
         };
@@ -185,12 +202,10 @@ impl<'s, 'a> Trial<'s, 'a> {
         for part in LOOKS {
             let look_at = Tsc(self.since.0 + (part * bounds.time.0 as f64) as u64);
             let mut ending = None;
-            while ending.is_none()
-                && darc_tracer::tsc() < look_at
-                && self.record.seen.len() < MOST_OPS
-            {
+            while ending.is_none() && darc_tracer::tsc() < look_at && self.has_room() {
                 ending = self.span(design, bounds.budget, limits)?;
             }
+            self.settle();
             let slope = proof::slope(&self.sorted(design), &self.latencies, risk);
             let spans = self.spans.len();
             tracing::debug!(target: "prove", ?slope, spans, ops = self.record.seen.len(), "looked");
@@ -203,10 +218,14 @@ impl<'s, 'a> Trial<'s, 'a> {
     }
 
     /// Lets the target run until the clock reads `end`.
-    fn until(&mut self, end: Tsc, limits: Limits<'_>) -> Result<Option<Ending>, ProcessError> {
+    pub(super) fn until(
+        &mut self,
+        end: Tsc,
+        limits: Limits<'_>,
+    ) -> Result<Option<Ending>, ProcessError> {
         while darc_tracer::tsc() < end {
             let mut sink = Trying {
-                cause: &self.cause,
+                cause: &self.calls.cause,
                 since: self.since,
                 spans: &self.spans,
                 record: &mut self.record,
@@ -217,8 +236,7 @@ impl<'s, 'a> Trial<'s, 'a> {
                 Event::Ended(ending) => return Ok(Some(ending)),
                 Event::CodeChanged => {
                     self.session.look_at_libraries()?;
-                    let needed = self.needed.iter().copied();
-                    self.session.instrument_only(needed)?;
+                    self.session.instrument_calls(&self.calls)?;
                 }
                 Event::Nothing => {}
             }
@@ -254,10 +272,44 @@ impl<'s, 'a> Trial<'s, 'a> {
     /// # Errors
     /// When the target cannot be written to for another reason than its end.
     pub fn delay(&mut self, by: Ticks, until: Tsc) -> Result<(), ProcessError> {
-        for &fnode in &self.cause {
+        for &fnode in &self.calls.cause {
             self.session.process.engine_mut().delay(fnode, by, until)?;
         }
         Ok(())
+    }
+
+    /// The ops that were seen.
+    pub(super) fn seen(&self) -> &[Seen] {
+        &self.record.seen
+    }
+
+    /// Whether more are kept.
+    pub(super) fn has_room(&self) -> bool {
+        self.record.seen.len() < MOST_OPS
+    }
+
+    /// The median latency of the peak's ops.
+    pub(super) fn median(&self) -> Option<Ticks> {
+        let latencies = self.record.seen.iter().map(|op| op.latency);
+        let mut latencies: Vec<Ticks> =
+            latencies.filter(|it| self.latencies.contains(it)).collect();
+        let middle = latencies.len() / 2;
+        (!latencies.is_empty()).then(|| *latencies.select_nth_unstable(middle).1)
+    }
+
+    /// Gives calls on other threads to the ops that they are of: whether it is known whose they are.
+    fn settle(&mut self) -> bool {
+        if self.calls.elsewhere.is_none() {
+            return true;
+        }
+        let Record {
+            seen, elsewhere, ..
+        } = &mut self.record;
+        elsewhere.sort();
+        for op in seen.iter_mut() {
+            (op.calls, op.cause) = elsewhere.of(op.tid, op.start, op.end);
+        }
+        elsewhere.are_told_apart(seen.iter().map(|op| (op.start, op.end, op.calls)))
     }
 
     fn baseline(&self, time: Ticks) -> Baseline {

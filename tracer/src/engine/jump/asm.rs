@@ -4,6 +4,8 @@ use iced_x86::BlockEncoderOptions;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
+use darc_record::Hz;
+
 use super::flags::Flags;
 use super::layout::{HASH, HASH_SHIFT, STACKS, STACKS_SHIFT, block};
 
@@ -29,10 +31,42 @@ pub struct Surroundings {
     pub inside_f0: i32,
     /// Cycles that an empty counted call reads, and that it takes from its caller.
     pub counted: (i32, i32),
-    /// Whether calls can be delayed.
-    pub delays: bool,
+    /// How calls can be delayed, if they can.
+    pub delays: Option<Delaying>,
     /// Where, from the thread pointer, the C library keeps the thread's id.
     pub tid_offset: Option<u32>,
+}
+
+/// What a thread does while its call is delayed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Delaying {
+    /// It looks at the clock.
+    Spinning,
+    /// It sleeps, and for the last tenth of a millisecond lets others run while it looks at the clock: the kernel wakes late, not
+    /// early.
+    Sleeping(Nap),
+}
+
+impl Delaying {
+    /// Sleeping, by a clock of this frequency.
+    #[must_use]
+    pub fn sleeping(clock: Hz) -> Delaying {
+        /// The kernel rounds up by 50 µs, and takes some time to wake.
+        const SLACK_PER_SECOND: u64 = 10_000;
+        Delaying::Sleeping(Nap {
+            scale: ((1_000_000_000_u128 << 32) / u128::from(clock.get().max(1))) as u64,
+            slack: clock.get() / SLACK_PER_SECOND,
+        })
+    }
+}
+
+/// How a stub sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Nap {
+    /// Nanoseconds of a cycle, times 2^32.
+    pub scale: u64,
+    /// So many cycles before the end it is awake.
+    pub slack: u64,
 }
 
 /// Machine code with the addresses of its labels.

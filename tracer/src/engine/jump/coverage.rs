@@ -47,7 +47,7 @@ const SURROUNDINGS: Surroundings = Surroundings {
     outside: 0,
     inside_f0: 0,
     counted: (0, 0),
-    delays: false,
+    delays: None,
     tid_offset: None,
 };
 

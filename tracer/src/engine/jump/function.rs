@@ -16,7 +16,8 @@ use super::ops::Ops;
 use super::prepare::Reason;
 use super::spans::{JUMP, NoRoom, Span, View};
 use super::stubs::{
-    Arrival, CallReturns, Callee, CountedSite, F0End, Item, Kind, Landing, Region, Site, SiteFlags,
+    Arrival, CallReturns, Callee, CountedSite, F0End, Item, Kind, Landing, RED_ZONE, Region, Site,
+    SiteFlags,
 };
 use super::tree::{Tree, told_apart};
 
@@ -435,6 +436,17 @@ impl Function {
             && !before.iter().any(unfit)
     }
 
+    /// How far below its caller's slot that of a call is, as the stub of its kind takes it.
+    fn distance(&self, call: &CallSite) -> Option<i32> {
+        let depth = self.view.depth_at(call.addr)?;
+        let below = match call.kind {
+            SiteKind::Call(_) => 8,
+            SiteKind::TailJump { .. } => 0,
+            SiteKind::Syscall { .. } => i64::from(RED_ZONE) + 8,
+        };
+        i32::try_from(depth.checked_add(below)?).ok()
+    }
+
     fn site(&self, call: &CallSite, tree: &mut Tree) -> Site {
         let place = tree.place(self.code.entry(), call.addr);
         let kind = match call.kind {
@@ -459,6 +471,7 @@ impl Function {
                 true => CallReturns::ToLanding,
                 false => CallReturns::ToStub,
             },
+            distance: self.distance(call),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::plan::Mark;
 use crate::remote_call::{RemoteCaller, Worker};
 use crate::sys;
 
-use super::asm::Surroundings;
+use super::asm::{Delaying, Surroundings};
 use super::jumps::Trampoline;
 use super::layout::{
     BLOCKS, CODE, DESCRIPTORS, FNODES, HEADER, LIVE, MAGIC, MOST_CODE, block, counts, descriptor,
@@ -153,8 +153,8 @@ pub struct Costs {
 pub struct Room {
     /// How many functions' calls can be counted; with none there are rings for ops instead.
     pub slots: u32,
-    /// Whether stubs can delay calls.
-    pub delays: bool,
+    /// How stubs can delay calls, if they can.
+    pub delays: Option<Delaying>,
     /// Bytes of an arena.
     pub arena: u64,
 }
@@ -163,7 +163,7 @@ impl Default for Room {
     fn default() -> Room {
         Room {
             slots: 0,
-            delays: false,
+            delays: None,
             arena: ARENA_BYTES,
         }
     }

@@ -112,7 +112,7 @@ fn leftover(
         outside: 0,
         inside_f0: 0,
         counted: (0, 0),
-        delays: false,
+        delays: None,
         tid_offset: None,
     };
     let caller = RemoteCaller::find(pid, memory, mappings).ok()?;

@@ -69,6 +69,7 @@ pub use mapping::ground;
 pub use pages::Ground;
 pub use profiler::{BucketCount, Counts, Profiler, calibrate_counting};
 
+pub use asm::Delaying;
 use installed::{Costs, Room};
 use layout::{HEADER, header, ring as ring_layout};
 use moves::Moves;
@@ -158,8 +159,8 @@ impl Jump {
 
     /// Calls can be delayed ([`Engine::delay`]), at a price of some cycles a measured call. Only before the first plan.
     #[must_use]
-    pub fn with_delays(mut self) -> Jump {
-        self.room.delays = true;
+    pub fn with_delays(mut self, how: Delaying) -> Jump {
+        self.room.delays = Some(how);
         self
     }
 
@@ -517,10 +518,7 @@ impl Engine for Jump {
         let codes = plan
             .f0
             .iter()
-            .chain(
-                path.iter()
-                    .flat_map(|path| [&path.enqueue.code, &path.serve.code]),
-            )
+            .chain(path.iter().flat_map(|path| path.codes()))
             .chain(plan.counted.iter().map(|function| &function.code))
             .chain(plan.counted_sites.iter().map(|sites| &sites.code))
             .chain(plan.functions.iter().map(|function| &function.code))
@@ -600,7 +598,7 @@ impl Engine for Jump {
     }
 
     fn delay(&mut self, fnode: FnodeId, by: Ticks, until: Tsc) -> Result<()> {
-        let Some(space) = self.space.as_mut().filter(|_| self.room.delays) else {
+        let Some(space) = self.space.as_mut().filter(|_| self.room.delays.is_some()) else {
             return Ok(());
         };
         match space.tree.delay(&self.memory, fnode, by, until) {

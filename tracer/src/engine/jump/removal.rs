@@ -221,7 +221,7 @@ mod tests {
             outside: 0,
             inside_f0: 0,
             counted: (0, 0),
-            delays: false,
+            delays: None,
             tid_offset: None,
         };
         let caller = RemoteCaller::find(pid, &memory, &mappings).unwrap();

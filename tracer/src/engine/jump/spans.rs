@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use darc_disasm::{BranchInto, Cfg, FunctionCode, Memory, Sites, call_sites_in};
+use darc_disasm::{BranchInto, Cfg, Frames, FunctionCode, Memory, Sites, call_sites_in};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind};
 
 use super::layout::journal;
@@ -68,6 +68,7 @@ impl Span {
 pub struct View {
     code: Arc<FunctionCode>,
     cfg: Cfg,
+    frames: Frames,
     sites: Sites,
     /// Addresses of calls that push their own address for another reason than to be returned to, and the like.
     fixed: HashSet<u64>,
@@ -88,6 +89,7 @@ impl View {
             .collect();
         View {
             code,
+            frames: Frames::new(&cfg),
             cfg,
             sites,
             fixed,
@@ -104,6 +106,16 @@ impl View {
     #[must_use]
     pub fn sites(&self) -> &Sites {
         &self.sites
+    }
+
+    /// How many bytes below the function's return address the stack pointer is before an instruction, where that is always
+    /// the same.
+    #[must_use]
+    pub fn depth_at(&self, addr: u64) -> Option<i64> {
+        let at = self
+            .instructions()
+            .binary_search_by_key(&addr, Instruction::ip);
+        self.frames.depth_at(at.ok()?)
     }
 
     /// Whether something jumps, or may jump, to the address.

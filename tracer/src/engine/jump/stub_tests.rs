@@ -86,7 +86,7 @@ impl Arena {
             outside: 0,
             inside_f0: 0,
             counted: (0, 0),
-            delays: false,
+            delays: None,
             tid_offset: None,
         };
         let mut arena = Arena {
@@ -455,6 +455,7 @@ fn call_site(kind: Kind, next: u64) -> Site {
         flags: SiteFlags::default(),
         counted: None,
         returns: stubs::CallReturns::ToStub,
+        distance: None,
     }
 }
 

@@ -50,7 +50,8 @@ fn f0(plan: &Plan) -> Option<u64> {
 
 /// The function that hands requests over, where it is f0.
 fn by_itself(plan: &Plan) -> Option<&Noticed> {
-    let enqueue = plan.asynchronous.as_ref().map(|path| &path.enqueue);
+    let path = plan.asynchronous.as_ref();
+    let enqueue = path.and_then(|path| path.enqueue.as_ref());
     enqueue.filter(|enqueue| f0(plan) == Some(enqueue.code.entry()))
 }
 
@@ -108,12 +109,12 @@ impl Space {
         };
         let serving = OpsOf::Serving(*root);
         self.want_noticed(plan, serve, serving, Part::F0, None, wanted)?;
-        match by_itself(plan) {
-            Some(_) => Ok(()),
-            None => {
+        match enqueue {
+            Some(enqueue) if by_itself(plan).is_none() => {
                 let hook = Some(Hook::Enqueue);
                 self.want_noticed(plan, enqueue, OpsOf::F0, Part::Entered, hook, wanted)
             }
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -219,7 +220,7 @@ impl Space {
         // The groups of these have room for their sites, too.
         let path = plan.asynchronous.iter();
         let entered: Vec<u64> = path
-            .flat_map(|path| [path.enqueue.code.entry(), path.serve.code.entry()])
+            .flat_map(|path| path.codes().map(|code| code.entry()))
             .chain(f0(plan))
             .collect();
         for function in &plan.functions {

@@ -1,6 +1,7 @@
 //! Calls of every kind, and ends of f0: nothing is disturbed, and all is measured.
 
 use super::*;
+use crate::engine::jump::asm::Delaying;
 
 #[test]
 fn a_direct_call_is_measured_and_nothing_is_disturbed() {
@@ -235,29 +236,40 @@ fn a_system_call_is_measured_and_the_red_zone_kept() {
 #[test]
 fn a_call_is_delayed_as_long_as_somebody_wants_it() {
     const DELAY: u64 = 3_000_000;
-    for (until, delayed) in [(0, false), (u64::MAX, true)] {
+    let slept = Delaying::sleeping(darc_record::Hz::new(2_400_000_000).unwrap());
+    // What the function pushes, and the return address.
+    let (near, far) = (Some(48), Some(56));
+    for (delaying, until, distance, delayed) in [
+        (Delaying::Spinning, 0, None, false),
+        (Delaying::Spinning, u64::MAX, None, true),
+        (Delaying::Spinning, u64::MAX, near, true),
+        // What is further away is called by a signal handler.
+        (Delaying::Spinning, u64::MAX, far, false),
+        (slept, 0, None, false),
+        (slept, u64::MAX, near, true),
+        (slept, u64::MAX, far, false),
+    ] {
         let mut arena = Arena::new();
-        arena.around.delays = true;
+        arena.around.delays = Some(delaying);
         let child = callee(&mut arena);
         let p = program(&mut arena, 5, |a| a.call(child).unwrap());
         arena.expand(1, 5, arena.descriptor_at(2));
         let patch = |arena: &mut Arena| {
             arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
-            arena.patch_site(
-                p.site,
-                5,
-                &call_site(Kind::Call(Callee::Direct(child)), p.after),
-            );
+            let mut site = call_site(Kind::Call(Callee::Direct(child)), p.after);
+            site.distance = distance;
+            arena.patch_site(p.site, 5, &site);
         };
-        compare(&mut arena, p.f0, patch);
         set(arena.descriptor_at(2) + descriptor::UNTIL, until);
         set(arena.descriptor_at(2) + descriptor::DELAY, DELAY);
-        let run = trampoline(&mut arena, p.f0);
-        let before = arena.ops().len();
-        let mut plain = State::arbitrary(FLAGS[1]);
-        run(&mut plain);
-        let op = arena.ops()[before].clone();
-        let sum = op[(record::HEAD + record::ITEM_VALUES) as usize / 8 + 1];
-        assert!(delayed == (sum >= DELAY), "{until}: {sum}");
+        compare(&mut arena, p.f0, patch);
+        check_ops(&arena, &[2]);
+        for op in arena.ops() {
+            let sum = op[(record::HEAD + record::ITEM_VALUES) as usize / 8 + 1];
+            assert!(
+                delayed == (sum >= DELAY),
+                "{delaying:?} {until} {distance:?}: {sum}"
+            );
+        }
     }
 }

@@ -363,8 +363,12 @@ impl<'a> Builder<'a> {
         a.mov(shadow(TOP, entry::ADJUSTED), rax)
     }
 
-    /// Delays the call in the entry before rsi, if that is asked for; all that a stub saves is lost.
-    fn delay(&mut self) -> Emitted<()> {
+    /// Delays the call in the entry before rsi, if that is asked for; all that a stub saves is lost. With a `distance`, only
+    /// where its caller's frame is just above it: what a signal handler calls is not delayed.
+    pub fn delay(&mut self, distance: Option<i32>) -> Emitted<()> {
+        let Some(how) = self.around.delays else {
+            return Ok(());
+        };
         let (at, mut back) = (self.label(), self.label());
         let a = &mut self.a;
         a.mov(rax, shadow(TOP, entry::CHILD))?;
@@ -372,7 +376,12 @@ impl<'a> Builder<'a> {
         a.jne(at)?;
         a.set_label(&mut back)?;
         a.nop()?;
-        self.later.push(Later::Delay { at, back });
+        self.later.push(Later::Delay {
+            at,
+            how,
+            distance,
+            back,
+        });
         Ok(())
     }
 
@@ -429,9 +438,7 @@ impl<'a> Builder<'a> {
             },
         )?;
         self.start()?;
-        if self.around.delays {
-            self.delay()?;
-        }
+        self.delay(site.distance)?;
         self.later.push(Later::Call {
             at: stale,
             routine,

@@ -8,7 +8,7 @@ use crate::engine::jump::asm::{
 };
 use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{DESCRIPTORS, LIVE, block, entry, place, ring};
-use crate::engine::jump::ops::{Calls, HandsOver, Ops};
+use crate::engine::jump::ops::{Calls, HandsOver, Ops, OpsOf};
 use crate::engine::jump::runtime::{Runtime, nested};
 
 use super::builder::{Builder, PlaceData, Returns};
@@ -86,6 +86,9 @@ pub fn f0(
         note(&mut b, chain.as_ref())?;
     }
     b.start()?;
+    if let OpsOf::Serving(_) = ops.tree {
+        b.delay(None)?;
+    }
     b.a.set_label(&mut go)?;
     restore(&mut b.a, flags)?;
     match end {

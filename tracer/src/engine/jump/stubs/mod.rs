@@ -31,6 +31,7 @@ pub use enqueue::enqueue;
 pub use entries::{F0, F0End, Unwinding, f0, unwinding};
 pub use finder::finder;
 pub use marker::marker;
+pub use sites::RED_ZONE;
 
 /// What a site enters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +77,8 @@ pub struct Site {
     pub counted: Option<CountedSite>,
     /// What its measured calls return to.
     pub returns: CallReturns,
+    /// How far below the slot of its caller's return address that of its call is, where that is always the same.
+    pub distance: Option<i32>,
 }
 
 /// What measured calls at a site return to.

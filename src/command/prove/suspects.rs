@@ -1,0 +1,235 @@
+//! What is put to the test: the causes that were found, those who ended their waits, or what somebody has named.
+
+use darc_analysis::{Callee, CauseKind, FnodeId, Stop};
+use darc_process::lookup;
+use darc_process::modules::{CodeRef, Modules};
+use darc_report::Report;
+use darc_symbols::{NameSpec, is_called};
+
+use super::entries::name_of;
+use crate::options::Trials;
+use crate::session::catalog::Naming;
+use crate::session::descent::investigation::Investigation;
+use crate::session::descent::proving::{Cause, Suspect};
+
+/// A cause with a smaller part of its peak's time is not worth an experiment.
+const LEAST: f64 = 0.1;
+/// Functions that ended a wait, of each cause.
+const MOST_WAKERS: usize = 2;
+/// The C library's allocator. Inside of these it may hold a lock.
+const ALLOCATOR: [&str; 16] = [
+    "malloc",
+    "free",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "memalign",
+    "aligned_alloc",
+    "posix_memalign",
+    "valloc",
+    "pvalloc",
+    "cfree",
+    "malloc_trim",
+    "mallinfo",
+    "__libc_malloc",
+    "__libc_free",
+    "__libc_realloc",
+];
+/// How the files of the C library and its loader are called.
+const C_LIBRARY: [&str; 5] = ["libc.so", "libc-", "libpthread", "ld-linux", "ld-musl"];
+
+/// What may be a cause.
+pub struct Suspected {
+    /// It.
+    pub suspect: Suspect,
+    /// Why it is not tried, for people.
+    pub refused: Option<String>,
+}
+
+/// What is tested. Why there is nothing, where that is so.
+pub fn suspects(
+    of: &Report,
+    investigation: &Investigation,
+    naming: Naming<'_>,
+    trials: &Trials,
+) -> Result<Vec<Suspected>, String> {
+    let peaks = investigation.analysis.peaks().into_iter();
+    let peaks: Vec<u32> = peaks
+        .map(|peak| peak.number)
+        .filter(|&peak| trials.peak.is_none_or(|wanted| wanted == peak))
+        .collect();
+    if peaks.is_empty() {
+        return Err("there is no such peak".to_owned());
+    }
+    let found = match &trials.causes[..] {
+        [] => found(of, investigation, naming.modules, &peaks)?,
+        names => {
+            let named = names
+                .iter()
+                .map(|name| named(investigation, naming, name, &peaks));
+            named.collect::<Result<Vec<_>, _>>()?.concat()
+        }
+    };
+    let found = match trials.self_check {
+        true => paths(investigation, found),
+        false => found,
+    };
+    let refused = |suspect: &Suspect| match trials.in_allocator {
+        true => None,
+        false => refused(suspect.cause, investigation, naming),
+    };
+    let suspected = found.into_iter().map(|suspect| Suspected {
+        refused: refused(&suspect),
+        suspect,
+    });
+    Ok(suspected.collect())
+}
+
+/// The causes that were found, and who woke those that wait.
+fn found(
+    of: &Report,
+    investigation: &Investigation,
+    modules: &Modules,
+    peaks: &[u32],
+) -> Result<Vec<Suspect>, String> {
+    let analysis = &investigation.analysis;
+    let mut suspects: Vec<Suspect> = Vec::new();
+    for &peak in peaks {
+        for cause in analysis.root_causes(peak) {
+            let is_call = matches!(
+                cause.kind,
+                CauseKind::Function | CauseKind::Loop | CauseKind::Syscall
+            );
+            // What is not known to be a cause needs no proof.
+            let has_ended = !matches!(cause.stop, Stop::StillDescending | Stop::Spread);
+            let Some(&fnode) = cause.path.last().filter(|_| is_call && has_ended) else {
+                continue;
+            };
+            let cause_of = |cause| Suspect { peak, cause };
+            let suspect = cause_of(Cause::Call(fnode));
+            if cause.share >= LEAST && !suspects.contains(&suspect) {
+                suspects.push(suspect);
+            }
+        }
+        for function in wakers(of, peak, modules) {
+            let cause = Cause::Elsewhere(function);
+            let suspect = Suspect { peak, cause };
+            if investigation.f0 != Some(function) && !suspects.contains(&suspect) {
+                suspects.push(suspect);
+            }
+        }
+    }
+    match suspects.is_empty() {
+        true => Err(
+            "no cause was found that is a call; --cause FUNC tests a function of the program"
+                .to_owned(),
+        ),
+        false => Ok(suspects),
+    }
+}
+
+/// The functions of the program in which other threads were when they ended the waits of a peak's causes.
+fn wakers(of: &Report, peak: u32, modules: &Modules) -> Vec<CodeRef> {
+    let entry = of.peaks.iter().filter(|entry| entry.peak == peak);
+    let causes = entry.flat_map(|entry| &entry.root_causes);
+    let causes = causes.filter(|cause| cause.share_of_time >= LEAST);
+    let others = causes.flat_map(|cause| cause.waits.iter().flat_map(|waits| &waits.others));
+    let stacks = others.filter_map(|other| other.doing.first());
+    // The outermost function of a thread does not return, so that it has no calls.
+    let functions = stacks.filter_map(|doing| {
+        let inner = doing.functions.iter().rev().filter_map(|name| {
+            let name = name.clone();
+            lookup::resolve(modules, &NameSpec::Name { module: None, name }).ok()
+        });
+        inner.clone().find(|&at| !is_of_c_library(at, modules))
+    });
+    let mut wakers: Vec<CodeRef> = Vec::new();
+    for function in functions.take(MOST_WAKERS) {
+        if !wakers.contains(&function) {
+            wakers.push(function);
+        }
+    }
+    wakers
+}
+
+/// The calls of a function, one for each caller: all of a caller's calls of it are tested together. A function of which the
+/// results have no call may be called on other threads.
+fn named(
+    investigation: &Investigation,
+    naming: Naming<'_>,
+    name: &str,
+    peaks: &[u32],
+) -> Result<Vec<Suspect>, String> {
+    let ftree = investigation.analysis.ftree();
+    let mut found: Vec<((Option<FnodeId>, Callee), FnodeId)> = Vec::new();
+    for fnode in ftree.fnodes().filter(|fnode| fnode.parent.is_some()) {
+        let is_it = is_called(&name_of(fnode.callee, naming), name);
+        let call = (fnode.parent, fnode.callee);
+        if is_it && !found.iter().any(|&(known, _)| known == call) {
+            found.push((call, fnode.id));
+        }
+    }
+    let mut causes: Vec<Cause> = found.iter().map(|&(_, it)| Cause::Call(it)).collect();
+    if causes.is_empty() {
+        let spec = NameSpec::parse(name).map_err(|error| error.to_string())?;
+        let elsewhere = lookup::resolve(naming.modules, &spec).map_err(|error| {
+            format!(
+                "{name:?}: what the analysis looked into calls no function of that name; {error}"
+            )
+        })?;
+        causes.push(Cause::Elsewhere(elsewhere));
+    }
+    let tests = peaks
+        .iter()
+        .flat_map(|&peak| causes.iter().map(move |&cause| Suspect { peak, cause }));
+    Ok(tests.collect())
+}
+
+/// The probes on the longest of the paths to each peak's causes.
+fn paths(investigation: &Investigation, found: Vec<Suspect>) -> Vec<Suspect> {
+    let ftree = investigation.analysis.ftree();
+    let mut longest: Vec<(Suspect, usize)> = Vec::new();
+    for suspect in found {
+        let Cause::Call(fnode) = suspect.cause else {
+            continue;
+        };
+        let length = ftree.path(fnode).len();
+        let path = Suspect {
+            cause: Cause::Probes(fnode),
+            ..suspect
+        };
+        match longest.iter_mut().find(|(it, _)| it.peak == path.peak) {
+            Some(known) if known.1 >= length => {}
+            Some(known) => *known = (path, length),
+            None => longest.push((path, length)),
+        }
+    }
+    longest.into_iter().map(|(path, _)| path).collect()
+}
+
+/// Why a delay might keep a lock that all threads need.
+fn refused(cause: Cause, investigation: &Investigation, naming: Naming<'_>) -> Option<String> {
+    let ftree = investigation.analysis.ftree();
+    match cause {
+        Cause::Probes(_) => None,
+        Cause::Call(fnode) => {
+            let path = ftree.path(fnode);
+            let callers = path.iter().rev().skip(1).filter(|&&at| at != FnodeId::ROOT);
+            let names = callers.map(|&at| name_of(ftree.fnode(at).callee, naming));
+            let within = |name: &String| ALLOCATOR.iter().any(|it| is_called(name, it));
+            let inside = names.into_iter().find(within)?;
+            Some(format!(
+                "it is called inside {inside}, where the allocator may hold a lock that all threads need; --in-allocator tries it all the same"
+            ))
+        }
+        Cause::Elsewhere(function) => is_of_c_library(function, naming.modules).then(|| {
+            "it is a function of the C library, whose allocator may call it with a lock that all threads need; --in-allocator tries it all the same".to_owned()
+        }),
+    }
+}
+
+fn is_of_c_library(function: CodeRef, modules: &Modules) -> bool {
+    let path = &modules.get(function.module).path;
+    let file = path.rsplit('/').next().unwrap_or_default();
+    C_LIBRARY.iter().any(|name| file.starts_with(name))
+}

@@ -1,0 +1,129 @@
+//! Calls of a function on other threads, which the ops of f0 may wait for: what they are is not known from the ftree, so all of
+//! them are measured, and one belongs to an op that it begins in.
+
+use std::sync::Arc;
+
+use darc_analysis::Ticks;
+use darc_process::modules::CodeRef;
+use darc_process::{Process, return_address};
+use darc_record::{FnodeId, Op, Tsc};
+use darc_tracer::plan::{Asynchronous, Noticed};
+
+/// The root of the ftree of such calls.
+pub const ROOT: FnodeId = FnodeId(1 << 30);
+/// So many calls are kept.
+const MOST: usize = 400_000;
+/// With more ops than this at a time for a call, on average, it is not known whose a call is.
+const AT_A_TIME: f64 = 1.1;
+
+/// How the calls of a function are measured for their own sake. Why they cannot be, for people.
+pub fn measured(at: CodeRef, process: &Process<'_>) -> Result<Asynchronous, String> {
+    let modules = process.modules();
+    let addr = modules
+        .locate(at)
+        .ok_or("it is not loaded in this process")?;
+    if let Some(why) = return_address::is_used(modules, at) {
+        return Err(why);
+    }
+    let code = Arc::clone(&process.scan(addr)?.code);
+    Ok(Asynchronous {
+        enqueue: None,
+        serve: Noticed { code, chain: None },
+        root: ROOT,
+    })
+}
+
+/// A call.
+#[derive(Clone, Copy)]
+struct Call {
+    start: Tsc,
+    end: Tsc,
+    tid: i32,
+}
+
+/// The calls that were seen.
+#[derive(Default)]
+pub struct Calls(Vec<Call>);
+
+impl Calls {
+    pub fn add(&mut self, op: &Op) {
+        if self.0.len() < MOST {
+            self.0.push(Call {
+                start: op.start,
+                end: op.end,
+                tid: op.tid,
+            });
+        }
+    }
+
+    /// Threads are looked at one after the other.
+    pub fn sort(&mut self) {
+        self.0.sort_unstable_by_key(|call| call.start);
+    }
+
+    /// How many began on another thread in an op, and their time until the end of it. They are sorted.
+    pub fn of(&self, tid: i32, start: Tsc, end: Tsc) -> (u64, Ticks) {
+        let first = self.0.partition_point(|call| call.start < start);
+        let begun = self.0[first..].iter().take_while(|call| call.start <= end);
+        let elsewhere = begun.filter(|call| call.tid != tid);
+        elsewhere.fold((0, Ticks(0)), |(calls, time), call| {
+            (calls + 1, time + (call.end.min(end) - call.start))
+        })
+    }
+
+    /// Whether it is known of which op a call is, given the ops and how many calls are in each.
+    pub fn are_told_apart(&self, ops: impl Iterator<Item = (Tsc, Tsc, u64)> + Clone) -> bool {
+        let pairs: u64 = ops.clone().map(|(_, _, calls)| calls).sum();
+        let mut spans: Vec<(Tsc, Tsc)> = ops.map(|(start, end, _)| (start, end)).collect();
+        spans.sort_unstable();
+        let mut latest = Tsc(0);
+        let mut open = Vec::new();
+        for (start, end) in spans {
+            if end > latest {
+                open.push((start.max(latest), end));
+                latest = end;
+            }
+        }
+        let inside = self.0.iter().filter(|call| {
+            let at = open.partition_point(|&(_, end)| end < call.start);
+            open.get(at).is_some_and(|&(start, _)| start <= call.start)
+        });
+        pairs as f64 <= AT_A_TIME * inside.count() as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(of: &[(u64, u64, i32)]) -> Calls {
+        let call = |&(start, end, tid): &(u64, u64, i32)| Call {
+            start: Tsc(start),
+            end: Tsc(end),
+            tid,
+        };
+        Calls(of.iter().map(call).collect())
+    }
+
+    #[test]
+    fn a_call_belongs_to_the_op_that_it_begins_in() {
+        let calls = calls(&[(5, 30, 2), (15, 25, 2), (18, 19, 1), (28, 60, 3)]);
+        // The first had begun before, the third is of the op's own thread.
+        assert_eq!(calls.of(1, Tsc(10), Tsc(40)), (2, Ticks(22)));
+        assert_eq!(calls.of(1, Tsc(70), Tsc(80)), (0, Ticks(0)));
+    }
+
+    #[test]
+    fn with_several_ops_at_a_time_nobody_knows_whose_a_call_is() {
+        let calls = calls(&[(12, 14, 9), (32, 34, 9)]);
+        let told = |ops: &[(u64, u64)]| {
+            let spans = ops.iter().map(|&(start, end)| {
+                let (start, end) = (Tsc(start), Tsc(end));
+                (start, end, calls.of(1, start, end).0)
+            });
+            calls.are_told_apart(spans)
+        };
+        assert!(told(&[(10, 20), (30, 40)]));
+        assert!(!told(&[(10, 20), (11, 21), (30, 40), (29, 41)]));
+    }
+}
