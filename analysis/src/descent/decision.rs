@@ -233,6 +233,7 @@ impl Analysis {
         let itself = causes.contains(&None);
         let chosen = causes.into_iter().flatten();
         let mut chosen: Vec<FnodeId> = chosen.flat_map(|at| self.followed(at, peak)).collect();
+        self.confirm_early(id, peak, &chosen);
         let fnode = self.ftree.fnode(id);
         let begun = |child: &FnodeId| self.ftree.fnode(*child).record(peak).is_chosen();
         let any = !chosen.is_empty() || fnode.children.iter().any(begun);
@@ -309,7 +310,7 @@ impl Analysis {
     }
 
     /// The calls of one part that are gone on with: the longest, until they are most of it. Each may lead elsewhere.
-    fn followed(&self, first: FnodeId, peak: u32) -> Vec<FnodeId> {
+    pub(crate) fn followed(&self, first: FnodeId, peak: u32) -> Vec<FnodeId> {
         let time = |at: &FnodeId| self.ftree.fnode(*at).record(peak).stats.sum.0 as f64;
         let mut alike: Vec<FnodeId> = self.alike(first).collect();
         alike.sort_by(|one, other| time(other).total_cmp(&time(one)));
@@ -383,11 +384,15 @@ impl Analysis {
         );
         self.steps += 1;
         self.vain.remove(&(fnode, peak));
+        let is_left = matches!(state, PathState::Ended(_) | PathState::NotChosen);
         let before = usize::from(record.state.is_open());
         let after = usize::from(state.is_open());
         record.state = state;
         if let Some(open) = &mut self.peaks[peak as usize - 1].open {
             *open = *open + after - before;
+        }
+        if is_left {
+            self.confirm_early(fnode, peak, &[]);
         }
     }
 

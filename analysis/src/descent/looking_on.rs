@@ -116,6 +116,7 @@ impl Analysis {
 
     /// Cuts the profile into peaks anew. Those that are what they were keep what is known of them; the others are new.
     fn cut_anew(&mut self) {
+        self.forget_early();
         let found = self.find_peaks();
         let kept: Vec<Option<usize>> = found
             .iter()

@@ -9,6 +9,7 @@ pub(crate) mod batches;
 mod checks;
 pub(crate) mod contribute;
 mod decision;
+mod early;
 pub mod ftree;
 mod known_peaks;
 mod looking_on;
@@ -92,6 +93,8 @@ pub struct Analysis {
     pub(crate) before_cut: Option<Box<Analysis>>,
     /// By fnode and peak: what the decisions were made with that are being held against later ops.
     pub(crate) checks: HashMap<(FnodeId, u32), Sample>,
+    /// By fnode and peak: what was begun although its caller is not decided.
+    pub(crate) early: BTreeSet<(FnodeId, u32)>,
     /// See [`Analysis::steps`].
     pub(crate) steps: u64,
     /// Where the record of each fnode is in the op at hand; kept to save allocations.
@@ -139,6 +142,7 @@ impl Analysis {
             looking: Looking::default(),
             before_cut: None,
             checks: HashMap::new(),
+            early: BTreeSet::new(),
             steps: 0,
             touched_at: Vec::new(),
             noise: Noise::default(),
@@ -249,6 +253,7 @@ impl Analysis {
         // What is measured changes with it.
         self.end_paths(peak, ended);
         self.decide(peak);
+        self.begin_early(peak, op.end);
         if !self.finished && self.peaks[peak as usize - 1].open == Some(0) {
             self.filter_ops();
         }

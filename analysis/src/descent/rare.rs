@@ -38,9 +38,8 @@ impl Analysis {
                 .map(|fnode| fnode.id)
                 .collect();
             // Paths whose calls are not measured yet are looked at when they are.
-            for fnode in collecting {
-                self.set_state(fnode, peak, PathState::Ended(Stop::TooRare));
-            }
+            let ended = collecting.into_iter().map(|id| (id, Stop::TooRare));
+            self.end_paths(peak, ended.collect());
         }
         self.settle();
     }

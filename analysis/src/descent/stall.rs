@@ -63,7 +63,10 @@ impl Analysis {
             return;
         }
         for (fnode, stop) in paths {
-            self.set_state(fnode, peak, PathState::Ended(stop));
+            // With the end of a path that of what was begun early below it may have come.
+            if self.ftree.fnode(fnode).record(peak).state.is_open() {
+                self.set_state(fnode, peak, PathState::Ended(stop));
+            }
         }
         self.settle();
     }

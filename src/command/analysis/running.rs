@@ -27,6 +27,10 @@ use crate::session::{Others, Session};
 const MOST_FUNCTIONS: usize = 6;
 /// How long one function is analysed while others wait for their turn.
 const TURN: Duration = Duration::from_secs(3);
+/// ... where it takes most of the time: long enough to look on when it has its answers.
+const LONG_TURN: Duration = Duration::from_secs(9);
+/// A function with this part of the time takes most of it.
+const MOST: f64 = 0.5;
 
 /// What is known of an f0 that runs already.
 #[derive(Debug)]
@@ -52,6 +56,43 @@ pub enum Start {
     Launched(Box<dyn Engine>),
     /// At a process in which f0 runs.
     Attached,
+}
+
+/// How one of several functions is analysed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turn {
+    /// Others wait.
+    Short,
+    /// They do, but this one takes most of the time.
+    Long,
+    /// There are no others.
+    Alone,
+}
+
+impl Turn {
+    fn of(below: &Below, is_alone: bool) -> Turn {
+        match is_alone {
+            true => Turn::Alone,
+            false if below.arrival.share >= MOST => Turn::Long,
+            false => Turn::Short,
+        }
+    }
+
+    /// How long it may take, where that is limited.
+    fn time(self) -> Option<Duration> {
+        match self {
+            Turn::Short => Some(TURN),
+            Turn::Long => Some(LONG_TURN),
+            Turn::Alone => None,
+        }
+    }
+
+    fn others(self) -> Others {
+        match self {
+            Turn::Short => Others::Wait,
+            Turn::Long | Turn::Alone => Others::Small,
+        }
+    }
 }
 
 /// The time that was given for everything.
@@ -219,8 +260,11 @@ impl Conduct {
         };
         let mut outcome = Ok(Ending::Finished);
         let open = |below: &&mut Below| !below.investigation.analysis.is_finished();
-        for below in running.functions.iter_mut().filter(open) {
-            let ended = self.analyse_function(pid, &mut below.investigation, engine.take());
+        let open: Vec<&mut Below> = running.functions.iter_mut().filter(open).collect();
+        let is_alone = open.len() == 1;
+        for below in open {
+            let turn = Turn::of(below, is_alone);
+            let ended = self.analyse_function(pid, below, turn, engine.take());
             let name = || self.modules.name(below.arrival.function);
             match ended {
                 Ok(ending) => {
@@ -270,12 +314,13 @@ impl Conduct {
     fn analyse_function(
         &mut self,
         pid: i32,
-        investigation: &mut Investigation,
+        Below { investigation, .. }: &mut Below,
+        turn: Turn,
         launched: Option<Box<dyn Engine>>,
     ) -> Result<Ending, ProcessError> {
-        let turn = Instant::now() + TURN;
+        let turn_ends = turn.time().map(|time| Instant::now() + time);
         let limits = Limits {
-            deadline: Some(self.deadline.map_or(turn, |deadline| deadline.min(turn))),
+            deadline: self.deadline.into_iter().chain(turn_ends).min(),
             interrupts: &self.interrupts,
             until: Some(Mark::End),
         };
@@ -285,6 +330,7 @@ impl Conduct {
         };
         investigation.preemption = self.investigation.preemption;
         investigation.blocks = self.investigation.blocks;
+        investigation.looks_on = self.investigation.looks_on;
         investigation.max_sites = self.investigation.max_sites;
         let process = Process::new(pid, &mut self.modules, engine, libraries);
         Session::new(
@@ -293,7 +339,7 @@ impl Conduct {
             investigation,
             &mut self.progress,
         )
-        .beside(Others::Wait)
+        .beside(turn.others())
         .seen_by(onlooker(self.standing.as_ref()))
         .run(limits)
     }

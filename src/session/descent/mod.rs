@@ -45,13 +45,15 @@ const MOST_CALLS_INT3: u64 = 2_000;
 /// Without an op for so long it waits for ops.
 const LONG: Duration = Duration::from_secs(5);
 
-/// Whether other functions wait for an analysis in the same process.
+/// Whether other functions are analysed in the same process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Others {
     /// The process is of no use where this one cannot be analysed.
     None,
     /// They have their turns, whatever becomes of this one.
     Wait,
+    /// They have them, but this one takes most of the time, or there are none.
+    Small,
 }
 
 /// One process under analysis.
@@ -193,7 +195,7 @@ impl<'a> Session<'a> {
             self.watch.restoring(self.investigation);
         }
         let outcome = match outcome {
-            Err(error @ ProcessError::Unsuitable(_)) if self.others == Others::Wait => {
+            Err(error @ ProcessError::Unsuitable(_)) if self.others != Others::None => {
                 self.process.spare();
                 self.process.finish(Err(error))
             }
@@ -234,7 +236,7 @@ impl<'a> Session<'a> {
     /// Has the analysis go on when it has its answers, where that costs the target little and nobody waits for it.
     fn look_on(&mut self) {
         let is_cheap = self.process.engine().kind() == EngineKind::Jump;
-        let is_alone = self.others == Others::None && self.serving.is_none();
+        let is_alone = self.others != Others::Wait && self.serving.is_none();
         // A function is narrowed as soon as it is known: a short program does not wait for that.
         let is_all = self.enough.is_none() && self.investigation.blocks == Blocks::Left;
         let is_brief = !self.investigation.looks_on;
