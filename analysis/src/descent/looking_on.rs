@@ -127,8 +127,10 @@ impl Analysis {
                 .iter()
                 .enumerate()
                 .all(|(at, &known)| known == Some(at));
+        // Where all that is known stays, and there is more beside it, nothing is ever to be taken back.
+        let is_more = (0..self.peaks.len()).all(|at| kept.contains(&Some(at)));
         if !found.is_empty() && !is_same {
-            self.before_cut = Some(Box::new(self.clone()));
+            self.before_cut = (!is_more).then(|| Box::new(self.clone()));
             self.replace_peaks(&found, &kept);
         }
     }

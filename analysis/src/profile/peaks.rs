@@ -8,6 +8,8 @@
 //!    valley between two tops is *clearly* lower than both: to the eye (a factor that grows with the height
 //!    of the plot, as the same factor is a smaller step on a taller plot) and beyond chance (two standard
 //!    deviations of a count). Everything else, single empty buckets included, belongs to one hump.
+//!    The few slowest ops of a hump that have much of its time are a hump of their own, whatever its shape: "why
+//!    are some calls slow" is asked of these, and the ops that decide about the others tell nothing of them.
 //! 2. Peaks. A hump of at least three ops is numbered when it is a fair share of the ops, or of the time,
 //!    or stands high enough to be noticed beside the tallest. Other humps are shown, not numbered.
 
@@ -27,6 +29,13 @@ const SHARE_OF_OPS: f64 = 0.01;
 const SHARE_OF_TIME: f64 = 0.05;
 /// From this part of the tallest bucket's height on (both logarithmic) a hump is numbered.
 const SHARE_OF_HEIGHT: f64 = 0.25;
+
+/// The slowest of a hump's ops are apart when they are this part of them at most,
+const TAIL_OPS: f64 = 0.01;
+/// ... have this part of their time at least,
+const TAIL_TIME: f64 = 0.15;
+/// ... and are so many.
+const LEAST_TAIL: u64 = 20;
 
 /// A contiguous range of buckets that looks like one hump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,7 +111,10 @@ pub fn find_humps(profile: &Profile) -> Vec<Hump> {
     let mut humps: Vec<Hump> = Vec::new();
     for stretch in stretches(profile) {
         for (first, last) in divide(&stretch, drop) {
-            humps.extend(hump(&stretch[first..=last]));
+            let part = &stretch[first..=last];
+            let (body, tail) = part.split_at(tail_begins(part));
+            humps.extend(hump(body));
+            humps.extend(hump(tail));
         }
     }
     humps
@@ -214,6 +226,31 @@ fn divide(stretch: &[(u32, Bucket)], drop: f64) -> Vec<(usize, usize)> {
     parts
 }
 
+/// Where the heavy tail of a part of a stretch begins: behind the lowest valley, and where there is none the longest one. Its end if
+/// it has none.
+fn tail_begins(part: &[(u32, Bucket)]) -> usize {
+    let content = |part: &[(u32, Bucket)]| {
+        let all = part.iter();
+        all.fold((0_u64, 0_u64), |(ops, time), (_, at)| {
+            (ops.saturating_add(at.ops), time.saturating_add(at.total.0))
+        })
+    };
+    let (ops, time) = content(part);
+    let is_heavy = |&at: &usize| {
+        let (tail_ops, tail_time) = content(&part[at..]);
+        tail_ops >= LEAST_TAIL
+            && tail_ops as f64 <= TAIL_OPS * ops as f64
+            && tail_time as f64 >= TAIL_TIME * time as f64
+    };
+    let begins = (1..part.len()).filter(is_heavy);
+    let rises = |at: &usize| part[*at].1.ops > part[at - 1].1.ops;
+    let valley = begins
+        .clone()
+        .filter(rises)
+        .min_by_key(|&at| part[at - 1].1.ops);
+    valley.or(begins.clone().next()).unwrap_or(part.len())
+}
+
 /// Whether a valley between two tops, of which `top` is the lower one, is a border of two humps.
 fn is_clear(top: u64, valley: u64, drop: f64) -> bool {
     let (high, low) = (top as f64, valley as f64);
@@ -294,6 +331,20 @@ mod tests {
             .iter()
             .map(|peak| (peak.first_bucket, peak.last_bucket))
             .collect()
+    }
+
+    #[test]
+    fn a_few_ops_with_much_of_the_time_are_a_peak() {
+        let long = [90_000, 40_000, 9_000, 1_000, 200, 90, 60, 50, 45, 40, 30];
+        assert_eq!(ranges(&profile(15, &long)), [(15, 18), (19, 25)]);
+        // What lies between is no clear valley.
+        let valley = [90_000, 40_000, 9_000, 1_000, 200, 90, 40, 30, 35, 40, 30];
+        assert_eq!(ranges(&profile(15, &valley)), [(15, 22), (23, 25)]);
+        // Not much time, and too few ops to tell.
+        let usual = [90_000, 40_000, 9_000, 1_000, 200, 90, 60, 50, 30];
+        assert_eq!(ranges(&profile(15, &usual)), [(15, 23)]);
+        let few = [900, 400, 90, 6, 3, 2, 2, 1, 1];
+        assert_eq!(ranges(&profile(15, &few)), [(15, 23)]);
     }
 
     #[test]
