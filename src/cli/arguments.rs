@@ -444,7 +444,7 @@ pub(super) struct AnalysisArgs {
     /// A decision takes so many ops of a peak at least, and 20 times as many at most [default: 20]
     #[arg(help_heading = DECISIONS, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) decision_ops: Option<u64>,
-    /// The longest root-cause path, f0 included [default: 16]
+    /// The longest root-cause path, f0 included [default: 32]
     #[arg(help_heading = DECISIONS, long, value_name = "N", value_parser = parse_depth)]
     pub(super) max_depth: Option<usize>,
     /// Buckets per doubling of the latency, 1 to 16 [default: 1]

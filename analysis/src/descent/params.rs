@@ -58,7 +58,7 @@ impl Default for Params {
         Self {
             start_ops: 100,
             decision_ops: 20,
-            max_depth: 16,
+            max_depth: 32,
             resolution: Resolution::default(),
             peak: PeakChoice::All,
             range: None,

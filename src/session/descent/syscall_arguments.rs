@@ -344,6 +344,10 @@ fn lock(pid: i32, address: u64, modules: &Modules) -> String {
     let memory = match holder.map(|mapping| mapping.name.to_string_lossy()) {
         Some(name) if name == "[heap]" => "the heap".to_owned(),
         Some(name) if name == "[stack]" => "the main thread's stack".to_owned(),
+        // What the kernel calls memory of no file that is shared (mm/shmem.c, shmem_zero_setup).
+        Some(name) if name == "/dev/zero (deleted)" => {
+            "memory shared with other processes".to_owned()
+        }
         Some(name) if !name.is_empty() => name.into_owned(),
         _ => "memory without a name".to_owned(),
     };
