@@ -205,6 +205,7 @@ fn scale(value: u64, part: u128, whole: u128) -> u64 {
 mod tests {
     use super::*;
     use crate::fixture;
+    use crate::model::CalleeKind;
 
     fn own(call: &Call<'_>) -> u64 {
         call.own + call.callees.iter().map(own).sum::<u64>()
@@ -230,6 +231,20 @@ mod tests {
         assert_eq!(futex.node.name, "futex");
         assert!(futex.own as f64 > 0.95 * slow.total as f64);
         assert_eq!(futex.calls, slow.calls);
+    }
+
+    #[test]
+    fn page_faults_are_part_of_who_touches_the_memory_and_preemption_is_not() {
+        let parts = |kind| {
+            let mut report = fixture::report(30_000);
+            let lock = &mut report.ftree.children[1];
+            lock.children[0].kind = kind;
+            let slow = of(&report).swap_remove(1).root;
+            let lock = slow.callees.into_iter().nth(1);
+            lock.map_or(0, |lock| lock.callees.len())
+        };
+        assert_eq!(parts(CalleeKind::PageFault), 1);
+        assert_eq!(parts(CalleeKind::Preemption), 0);
     }
 
     #[test]

@@ -126,7 +126,9 @@ pub(super) fn left_out(rows: usize) -> String {
         1 => ("one row".to_owned(), "is"),
         _ => (format!("{rows} rows"), "are"),
     };
-    format!("{rows} with less than 1% of each peak's time {are} left out: darc report --all")
+    format!(
+        "{rows} with less than 1% of each peak's time, or with time away that is told above, {are} left out: darc report --all"
+    )
 }
 
 /// One peak: how its time is divided.
@@ -257,6 +259,8 @@ impl Site<'_> {
 pub(super) struct Group<'a> {
     pub(super) node: &'a FtreeNode,
     is_unmeasured: bool,
+    /// Whether it is time away below f0: that is in f0's, too, and no part of its caller's.
+    is_told_above: bool,
     /// One per peak.
     pub(super) cells: Vec<Cell>,
     /// What it takes itself; nothing where it calls nothing.
@@ -281,6 +285,8 @@ impl<'a> Group<'a> {
         Self {
             node: sites[0].node,
             is_unmeasured: sites[0].is_unmeasured(),
+            is_told_above: sites[0].node.is_away()
+                && sites[0].caller.is_some_and(|caller| caller.site.is_some()),
             cells: sum(&|column, site| column.call(site)),
             own: own.then(|| sum(&|column, site| column.itself(site.node))),
             callees,
@@ -318,6 +324,9 @@ impl<'a> Group<'a> {
     }
 
     fn matters(&self) -> bool {
+        if self.is_told_above {
+            return self.cells.iter().any(|cell| cell.is_cause);
+        }
         self.is_unmeasured
             || self.cells.iter().any(|cell| cell.matters())
             || self.callees.iter().any(Self::matters)

@@ -216,11 +216,15 @@ pub struct PartEntry {
 }
 
 impl FtreeNode {
-    /// Whether it stands for time in which the thread did not do its work.
+    /// Whether it stands for time in which the thread did not do its work, taken out of the functions that it struck. Page faults are
+    /// the time of the function that touches the memory.
     pub(crate) fn is_away(&self) -> bool {
         !matches!(
             self.kind,
-            CalleeKind::Function | CalleeKind::Syscall | CalleeKind::Unknown
+            CalleeKind::Function
+                | CalleeKind::Syscall
+                | CalleeKind::Unknown
+                | CalleeKind::PageFault
         )
     }
 }
