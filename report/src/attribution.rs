@@ -243,8 +243,8 @@ mod tests {
             let lock = slow.callees.into_iter().nth(1);
             lock.map_or(0, |lock| lock.callees.len())
         };
-        assert_eq!(parts(CalleeKind::PageFault), 1);
-        assert_eq!(parts(CalleeKind::Preemption), 0);
+        assert_eq!(parts(CalleeKind::PageFault), 2);
+        assert_eq!(parts(CalleeKind::Preemption), 1);
     }
 
     #[test]
