@@ -221,6 +221,64 @@ fn causes_on_other_threads_are_told_from_bystanders() {
 }
 
 #[test]
+fn what_was_found_at_the_end_of_an_analysis_is_kept_and_drawn() {
+    measured(|| {
+        let target = Target::start("proven", Opt::O2, &[]);
+        let before = ProcessState::of(target.pid());
+        let task =
+            Task::new("jump", "serve").options(&["--resolution", "4", "--peak", "1", "--prove"]);
+        let analysis = task.attach(target.pid());
+        let file = analysis.output.to_str().unwrap();
+        let proof = &analysis.report().0["proofs"][0];
+        match proof["verdict"].as_str() {
+            Some("proven") => {}
+            Some("not_on_path" | "partly") => return Err(Wrong(format!("{proof:#}"))),
+            _ => return Err(Unfinished(format!("{proof:#}"))),
+        }
+        let checked = run_darc(&["prove", file, "--self-check", "--peak", "1", "--time", "3s"]);
+        assert_eq!(checked.code(), 0, "{checked:#?}");
+        before.check_unchanged(target.pid());
+        target.finish_like_native(&darc_testprogs::program("proven", Opt::O2), &[]);
+        let shown = |format| {
+            let shown = run_darc(&["report", file, "--format", format]);
+            assert_eq!(shown.code(), 0, "{shown:#?}");
+            shown.stdout
+        };
+        let page = shown("html");
+        assert!(page.contains("<h2 id=\"experiments\">"), "{page}");
+        assert!(
+            page.contains("stroke=\"var(--c2)\"") && !page.contains("<script"),
+            "{page}"
+        );
+        assert!(shown("text").contains("\nExperiments\n"));
+        let report: Value = serde_json::from_str(&shown("json")).unwrap();
+        let Some(effect) = report["effects"][0]["told"]["ns"].as_f64() else {
+            return Err(Unfinished(format!("{:#}", report["effects"])));
+        };
+        // Of calls that take 40 µs, of which three are measured.
+        match effect.abs() < 4_000.0 {
+            true => Ok(()),
+            false => Err(Wrong(format!("{:#}", report["effects"]))),
+        }
+    });
+}
+
+#[test]
+fn what_the_allocator_may_call_with_a_lock_is_left_alone() {
+    let target = Target::start("proven_elsewhere", Opt::O2, &[]);
+    let analysis = analysed(target.pid());
+    let file = analysis.output.to_str().unwrap();
+    let refused = run_darc(&["prove", file, "--cause", "nanosleep"]);
+    assert_eq!(refused.code(), 0, "{refused:#?}");
+    assert!(
+        refused.stdout.contains("--in-allocator tries it"),
+        "{refused:#?}"
+    );
+    let path = darc_testprogs::program("proven_elsewhere", Opt::O2);
+    target.finish_like_native(&path, &[]);
+}
+
+#[test]
 fn darc_is_killed_while_it_delays_calls() {
     let target = Target::start("proven", Opt::O2, &[]);
     let analysis = analysed(target.pid());

@@ -3,8 +3,10 @@
 //!
 //! If the calls are on the critical path of an op, the op becomes longer by all of what its calls were delayed; if something
 //! else goes on meanwhile that the op waits for anyway, by less or by nothing. The part that arrives is the *slope*. It is the
-//! slope at which the ops of both kinds of spans, each less its part of the delay, have the same median latency (the estimate
-//! of Hodges and Lehmann, Ann. Math. Stat. 34, 1963, section 6, with medians). Ops that come after each other are alike, so
+//! slope at which the ops of both kinds of spans, each less its part of the delay, have the same mean latency (the estimate
+//! of Hodges and Lehmann, Ann. Math. Stat. 34, 1963, section 6). The mean is a trimmed one (Tukey and McLaughlin, Sankhya A 25,
+//! 1963): the few ops that are far longer for another reason do not count, while one of two halves that a delay does not reach
+//! does, of which a median knows nothing. Ops that come after each other are alike, so
 //! the interval is from resampling whole spans with replacement, which tells the estimate's standard error (Efron and Tibshirani,
 //! An Introduction to the Bootstrap, 1993, sections 6.2 and 13.2; spans as in Künsch, Ann. Stat. 17, 1989).
 //!
@@ -32,7 +34,7 @@ pub const FEWEST_SPANS: usize = 10;
 const RESAMPLINGS: usize = 200;
 /// At most so many ops of either kind are looked at; more do not make the interval smaller, for spans differ.
 const MOST_OPS: usize = 1_000;
-/// The standard error of a median of so few ops is known only so well: in 400 simulated experiments intervals wider by this
+/// The standard error of a mean of so few ops is known only so well: in 400 simulated experiments intervals wider by this
 /// factor held the slope as often as they should.
 const CAUTION: f64 = 1.2;
 /// What slopes are looked for in. One cannot be negative; estimates can.
@@ -41,7 +43,12 @@ const SLOPES: RangeInclusive<f64> = -1.0..=3.0;
 const STEP: f64 = 0.125;
 /// How often what is between two of them is halved.
 const HALVINGS: u32 = 7;
-/// At a slope with which a smaller part than this of the expected ops is in the peak, the medians say nothing.
+/// With a smaller part than this of them, as far as chance does not explain that, it is not known what the delay does to the
+/// others.
+const LEAST_INSIDE: f64 = 0.9;
+/// The part of a peak's ops at either end that a mean leaves out.
+const TRIMMED: f64 = 0.1;
+/// At a slope with which a smaller part than this of the expected ops is in the peak, the means say nothing.
 const MOST_OUTSIDE: f64 = 0.5;
 /// With an upper bound below this the calls are not on the path: at most a fifth of their time is.
 const NOT_ON_PATH: f64 = 0.2;
@@ -133,7 +140,9 @@ pub fn slope(spans: &[Span], latencies: &RangeInclusive<Ticks>, risk: f64) -> Op
     }
     let all = |spans: &[Vec<Delayed>]| spans.concat();
     let (without, with) = (all(&both.without), all(&both.with));
-    let at = both.estimate(&without, &with, latencies)?;
+    let at = both
+        .estimate(&without, &with, latencies)
+        .filter(|&at| both.are_all(&without, &with, latencies, at))?;
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let slopes: Vec<f64> = (0..RESAMPLINGS)
         .filter_map(|_| {
@@ -203,9 +212,25 @@ impl Both {
         }
     }
 
-    /// The slope at which both medians are equal; `None` where there is not exactly one.
+    /// Whether about as many delayed ops as are expected are of the peak with this slope. Where a delay reaches some of them
+    /// alone, the others may seem to be of no peak, and the slope would be that of the reached ones.
+    fn are_all(
+        &self,
+        without: &[Delayed],
+        with: &[Delayed],
+        latencies: &RangeInclusive<Ticks>,
+        slope: f64,
+    ) -> bool {
+        let of = |ops: &[Delayed], slope| {
+            centre(ops, slope, latencies).map_or(0.0, |centre| centre.ops as f64)
+        };
+        let expected = self.ratio * of(without, 0.0);
+        of(with, slope) >= LEAST_INSIDE * expected - 1.5 * expected.sqrt()
+    }
+
+    /// The slope at which both means are equal; `None` where there is not exactly one.
     ///
-    /// Which ops are of the peak depends on the slope, so where another peak is near the medians may be equal for several. A
+    /// Which ops are of the peak depends on the slope, so where another peak is near the means may be equal for several. A
     /// slope with which the delayed ops are hardly in the peak any more is too small or too large, whatever the few say that
     /// are in it: calls that took longer for another reason.
     fn estimate(
@@ -214,15 +239,15 @@ impl Both {
         with: &[Delayed],
         latencies: &RangeInclusive<Ticks>,
     ) -> Option<f64> {
-        let expected = median(without, 0.0, latencies)?;
+        let expected = centre(without, 0.0, latencies)?;
         let fewest = (MOST_OUTSIDE * self.ratio * expected.ops as f64) as usize;
         let known = |slope: f64| {
-            let found = median(with, slope, latencies);
+            let found = centre(with, slope, latencies);
             found.filter(|found| found.ops >= fewest)
         };
         let at = |step: usize| SLOPES.start() + STEP * step as f64;
         let steps = ((SLOPES.end() - SLOPES.start()) / STEP).round() as usize;
-        let known_at: Vec<Option<Median>> = (0..=steps).map(|step| known(at(step))).collect();
+        let known_at: Vec<Option<Centre>> = (0..=steps).map(|step| known(at(step))).collect();
         let first = known_at.iter().position(Option::is_some)?;
         let last = known_at.iter().rposition(Option::is_some)?;
         let is_too_small = |step: usize| match known_at[step] {
@@ -290,15 +315,15 @@ fn student_quantile(probability: f64, freedom: usize) -> f64 {
     z + once / freedom + twice / freedom.powi(2)
 }
 
-/// The median latency of the ops of a peak, and how many they are.
+/// The mean latency of the ops of a peak without the outermost, and how many they are.
 #[derive(Clone, Copy)]
-struct Median {
+struct Centre {
     latency: f64,
     ops: usize,
 }
 
 /// That of ops each less its part of the delay; `None` where none is of the peak.
-fn median(ops: &[Delayed], slope: f64, latencies: &RangeInclusive<Ticks>) -> Option<Median> {
+fn centre(ops: &[Delayed], slope: f64, latencies: &RangeInclusive<Ticks>) -> Option<Centre> {
     let (first, last) = (latencies.start().0 as f64, latencies.end().0 as f64);
     let less = ops
         .iter()
@@ -306,10 +331,16 @@ fn median(ops: &[Delayed], slope: f64, latencies: &RangeInclusive<Ticks>) -> Opt
     let mut of_peak: Vec<f64> = less
         .filter(|latency| (first..=last).contains(latency))
         .collect();
-    let middle = of_peak.len() / 2;
     let ops = of_peak.len();
-    (ops > 0).then(|| Median {
-        latency: *of_peak.select_nth_unstable_by(middle, f64::total_cmp).1,
+    let beyond = (TRIMMED * ops as f64) as usize;
+    let kept = ops.checked_sub(2 * beyond).filter(|&kept| kept > 0)?;
+    if beyond > 0 {
+        of_peak.select_nth_unstable_by(beyond, f64::total_cmp);
+        of_peak[beyond..].select_nth_unstable_by(kept - 1, f64::total_cmp);
+    }
+    let sum: f64 = of_peak[beyond..beyond + kept].iter().sum();
+    Some(Centre {
+        latency: sum / kept as f64,
         ops,
     })
 }

@@ -6,6 +6,8 @@ use super::{FEWEST_OPS, FEWEST_SPANS, Random};
 
 /// An op becomes longer by this part of its latency where calls are delayed, and by twice that in some spans.
 const PART: f64 = 0.1;
+/// By more where latencies differ by much, but not by more than this.
+const MOST_PART: f64 = 0.4;
 /// Calls are delayed in at most this part of the spans by each of the two delays.
 const MOST: f64 = 0.33;
 /// With delays in less than this part of the spans they would be compared with too few.
@@ -32,6 +34,8 @@ pub struct Baseline {
     pub others: u64,
     /// The median latency of those that did.
     pub latency: Ticks,
+    /// How far apart the latencies of the middle half of those are.
+    pub spread: Ticks,
     /// The latency that nearly all of them are below.
     pub longest: Ticks,
     /// The mean number of calls of the cause in them.
@@ -95,7 +99,9 @@ pub fn design(baseline: &Baseline, limits: &Limits) -> Result<Design, Refusal> {
         return Err(Refusal::NotCalled);
     }
     let calls = baseline.calls.max(1.0);
-    let wanted = PART * baseline.latency.0 as f64 / calls;
+    let latency = baseline.latency.0.max(1) as f64;
+    let part = (baseline.spread.0 as f64 / latency / 2.0).clamp(PART, MOST_PART);
+    let wanted = part * latency / calls;
     let delay = wanted.min(limits.delay.0 as f64 / 2.0).max(1.0);
     let rate = baseline.all_calls as f64 / baseline.time.0.max(1) as f64;
     // What both delays together take of the time, where each is in all spans.
@@ -106,7 +112,7 @@ pub fn design(baseline: &Baseline, limits: &Limits) -> Result<Design, Refusal> {
         true => (delay * part / LEAST, LEAST),
         false => (delay, part),
     };
-    if delay * calls < baseline.latency.0 as f64 * PART / 8.0 {
+    if delay * calls < latency * PART / 8.0 {
         return Err(Refusal::Budget);
     }
     if delay < FINEST {

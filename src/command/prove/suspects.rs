@@ -215,9 +215,8 @@ fn refused(cause: Cause, investigation: &Investigation, naming: Naming<'_>) -> O
         Cause::Call(fnode) => {
             let path = ftree.path(fnode);
             let callers = path.iter().rev().skip(1).filter(|&&at| at != FnodeId::ROOT);
-            let names = callers.map(|&at| name_of(ftree.fnode(at).callee, naming));
-            let within = |name: &String| ALLOCATOR.iter().any(|it| is_called(name, it));
-            let inside = names.into_iter().find(within)?;
+            let mut names = callers.map(|&at| name_of(ftree.fnode(at).callee, naming));
+            let inside = names.find(|name| is_of_allocator(name))?;
             Some(format!(
                 "it is called inside {inside}, where the allocator may hold a lock that all threads need; --in-allocator tries it all the same"
             ))
@@ -228,8 +227,32 @@ fn refused(cause: Cause, investigation: &Investigation, naming: Naming<'_>) -> O
     }
 }
 
+fn is_of_allocator(name: &str) -> bool {
+    ALLOCATOR.iter().any(|it| is_called(name, it))
+}
+
 fn is_of_c_library(function: CodeRef, modules: &Modules) -> bool {
     let path = &modules.get(function.module).path;
     let file = path.rsplit('/').next().unwrap_or_default();
     C_LIBRARY.iter().any(|name| file.starts_with(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allocator_is_known_by_its_names() {
+        for name in ["malloc", "free", "__libc_malloc", "posix_memalign"] {
+            assert!(is_of_allocator(name), "{name}");
+        }
+        for name in [
+            "my_malloc",
+            "malloc_of_pool",
+            "operator new(unsigned long)",
+            "parse",
+        ] {
+            assert!(!is_of_allocator(name), "{name}");
+        }
+    }
 }

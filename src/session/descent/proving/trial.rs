@@ -328,6 +328,7 @@ impl<'s, 'a> Trial<'s, 'a> {
             ops: callers.len() as u64,
             others: others.len() as u64,
             latency: at(0.5),
+            spread: at(0.75).saturating_sub(at(0.25)),
             longest: at(NEARLY_ALL),
             calls: calls / callers.len().max(1) as f64,
             all_calls: self.record.calls,
