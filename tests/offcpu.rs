@@ -1,7 +1,7 @@
 //! Time away from the CPU: preemption as the cause of a peak, and how a thread waited.
 
 use darc_testprogs::{Opt, program};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{
     Miss, Task, Unfinished, Verdict, Wrong, darc, execute, for_all, measured, run_darc,
@@ -212,13 +212,19 @@ fn a_signal_handler_is_the_cause_of_the_far_peak() {
             let report = task
                 .run_like_native(&program("signal_handler", opt), &[])
                 .report();
-            let cause = far_cause(&report)?;
-            let path = cause["path"].as_array().expect("a path");
-            let place: Vec<_> = path.iter().filter_map(|at| at.as_str()).collect();
-            match (&place[..], cause["kind"].as_str()) {
-                (["serve", "(SIGALRM: tick)"], Some("signal")) => Ok(()),
-                // Whatever else the machine did.
-                (_, Some("preemption")) => Err(Unfinished(format!("{:#}", report.0))),
+            far_cause(&report)?;
+            let mut causes = far_causes(&report).iter();
+            let is_handler = |cause: &&Value| {
+                cause["kind"] == "signal" && cause["path"] == json!(["serve", "(SIGALRM: tick)"])
+            };
+            // Where other programs run, the two peaks may be one, and have both causes.
+            let least = if report.peaks().len() == 1 { 0.1 } else { 0.5 };
+            let share = |cause: &Value| cause["share_of_time"].as_f64().unwrap_or(0.0);
+            match causes.clone().find(is_handler) {
+                Some(handler) if share(handler) >= least => Ok(()),
+                None if causes.all(|cause| cause["kind"] == "preemption") => {
+                    Err(Unfinished(format!("{:#}", report.0)))
+                }
                 _ => Err(Wrong(format!("{:#}", report.0))),
             }
         });
