@@ -56,7 +56,7 @@ pub(crate) fn divide<'a>(call: &Touched, callees: impl IntoIterator<Item = &'a T
 
 /// What a callee accounts for of its caller's time: all of it where its calls are long beside the caller's, or few in each
 /// of these, and otherwise the longest call in each.
-fn accounted_for(call: &Touched, callee: &Touched) -> Ticks {
+pub(crate) fn accounted_for(call: &Touched, callee: &Touched) -> Ticks {
     let others = callee.sum.saturating_sub(callee.max);
     let mean = others.0 as f64 / callee.count.saturating_sub(1).max(1) as f64;
     let length = typical(call);

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use darc_record::{FnodeId, Op, Ticks, Touched, Tsc};
 
+use crate::descent::contribute::accounted_for;
 use crate::descent::ftree::{Absence, Expansion, Ftree};
 use crate::descent::share::LEAST;
 use crate::off_cpu::{Away, Interval};
@@ -117,7 +118,8 @@ fn touching(ftree: &Ftree, op: &Op, fault: &Interval) -> FnodeId {
     current(ftree, op, &at)
 }
 
-/// Makes page faults a callee of the fnodes that they struck in, as far as their time is in no call that is measured there.
+/// Makes page faults a callee of the fnodes that they struck in, as far as their time is not a callee's: short calls of a loop are the
+/// caller's time, and so are the faults in them.
 /// Where an fnode's own calls are not looked at they have a place as soon as they are a tenth of its longest call.
 fn tell_faults(ftree: &mut Ftree, left: &mut Apart, faults: &[(FnodeId, Interval)], op: &Op) {
     let mut struck: BTreeMap<FnodeId, (Tsc, Ticks)> = BTreeMap::new();
@@ -127,10 +129,16 @@ fn tell_faults(ftree: &mut Ftree, left: &mut Apart, faults: &[(FnodeId, Interval
     }
     for (fnode, (first, sum)) in struck {
         let call = op.touched.iter().find(|touched| touched.fnode == fnode);
-        let (max, whole) = call.map_or((op.latency, op.latency), |call| (call.max, call.sum));
+        let call = call.copied().unwrap_or(Touched {
+            fnode,
+            max: op.latency,
+            max_start: op.start,
+            sum: op.latency,
+            count: 1,
+        });
         let expansion = ftree.get(fnode).map(|fnode| &fnode.expansion);
         let is_looked_at = matches!(expansion, Some(Expansion::Complete(_)));
-        let is_much = sum.0 as f64 >= LEAST * max.0 as f64;
+        let is_much = sum.0 as f64 >= LEAST * call.max.0 as f64;
         if expansion.is_none() || !(is_looked_at || is_much) {
             continue;
         }
@@ -139,8 +147,8 @@ fn tell_faults(ftree: &mut Ftree, left: &mut Apart, faults: &[(FnodeId, Interval
             callee.is_some_and(|callee| callee.parent == Some(fnode))
         };
         let called = op.touched.iter().filter(is_called);
-        let called = called.fold(Ticks(0), |sum, touched| sum + touched.sum);
-        let sum = sum.min(whole.saturating_sub(called));
+        let called = called.fold(Ticks(0), |sum, callee| sum + accounted_for(&call, callee));
+        let sum = sum.min(call.sum.saturating_sub(called));
         let absence = ftree.absence(fnode, Absence::PageFault);
         let here = faults.iter().filter(|(at, _)| *at == fnode);
         let here = here.map(|&(_, fault)| (absence, fault));
@@ -289,20 +297,29 @@ pub(crate) mod tests {
 
     /// Faults in other calls than the longest are told of by that call's time, not once more by their caller.
     #[test]
-    fn page_faults_in_calls_that_are_measured_are_not_told_twice() {
+    fn page_faults_in_a_loop_are_its_callers_and_others_are_not_told_twice() {
         let (mut ftree, g, h) = tree();
-        let calls = Touched {
-            sum: Ticks(6_000),
-            count: 60,
-            ..touched(h, 3_000, 100)
+        let mut told_in_g = |calls: u64, each: u64| {
+            let all = Touched {
+                sum: Ticks(calls * each),
+                count: calls,
+                ..touched(h, 3_000, each)
+            };
+            let measured = op(10_000, vec![touched(g, 2_000, 8_000), all]);
+            let fault = |call| {
+                let at = 3_005 + each * call;
+                interval(at, at + each - 10, Away::Interrupted(Absence::PageFault))
+            };
+            let faults: Vec<_> = (0..calls).map(fault).collect();
+            let left = apart(&mut ftree, &measured, &faults);
+            let in_g = ftree.known_absence(g, Absence::PageFault).expect("in g");
+            let told = left.op.touched.iter().find(|told| told.fnode == in_g);
+            told.map(|told| told.sum)
         };
-        let measured = op(10_000, vec![touched(g, 2_000, 8_000), calls]);
-        let fault = |at| interval(at, at + 90, Away::Interrupted(Absence::PageFault));
-        let faults: Vec<_> = (0..60).map(|call| fault(3_005 + 100 * call)).collect();
-        let left = apart(&mut ftree, &measured, &faults);
-        let in_g = ftree.known_absence(g, Absence::PageFault).expect("in g");
-        let told = left.op.touched.iter().find(|told| told.fnode == in_g);
-        assert_eq!(told.map(|told| told.sum), Some(Ticks(2_000)), "{left:?}");
+        // All but that in the longest call of h, which is told there.
+        assert_eq!(told_in_g(60, 100), Some(Ticks(59 * 90)));
+        // Three long calls are h's time: of g there is the rest.
+        assert_eq!(told_in_g(3, 2_000), Some(Ticks(2_000)));
     }
 
     #[test]
