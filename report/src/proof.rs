@@ -48,6 +48,21 @@ impl Report {
 /// The version of the JSON.
 pub const SCHEMA: u32 = 1;
 
+/// System calls that wait until others have done something.
+const WAITS: [&str; 12] = [
+    "futex",
+    "poll",
+    "ppoll",
+    "select",
+    "pselect6",
+    "epoll_wait",
+    "epoll_pwait",
+    "wait4",
+    "waitid",
+    "recvfrom",
+    "recvmsg",
+    "accept4",
+];
 /// A larger slope is not that of the path alone.
 const MORE: f64 = 1.3;
 /// A change of less than this part is none.
@@ -106,7 +121,22 @@ pub fn told(entry: &ProofEntry) -> Vec<String> {
     let known = entry.measured.as_ref().map(known_from);
     let gain = self::gain(entry, &cause);
     let sentence = sentence(entry, &cause);
-    std::iter::once(sentence).chain(known).chain(gain).collect()
+    let said = std::iter::once(sentence).chain(known).chain(gain);
+    said.chain(doubt(entry)).collect()
+}
+
+/// What a delay that works does not tell of calls that wait for others.
+fn doubt(entry: &ProofEntry) -> Option<String> {
+    let reaches = matches!(entry.verdict, Verdict::Proven | Verdict::Partly);
+    let worked = entry.measured.as_ref().is_some_and(|it| !it.slept);
+    let waits = entry
+        .path
+        .last()
+        .is_some_and(|it| WAITS.contains(&it.as_str()));
+    (reaches && worked && waits && !entry.elsewhere).then(|| {
+        "it waits for others, whom a thread that works in its place may keep from a processor; --delay-by sleep tells whether that is all"
+            .to_owned()
+    })
 }
 
 /// What darc's own probes do.
@@ -242,6 +272,7 @@ mod tests {
             latencies: None,
             measured: Some(Measured {
                 delay_ns: 1e5,
+                slept: false,
                 added_ns: 1.2e5,
                 slope: 0.99,
                 interval: [0.94, 1.05],
@@ -275,6 +306,21 @@ mod tests {
              slope 0.99 (95%: 0.94 to 1.05), from 50 calls with a delay and 400 without, in 5.0 s; delays took 1.3% of the time\n  \
              without fs\\u{1b}ync in calls of this peak p99.9 would be 1.9 ms instead of 14 ms (of all calls, if nothing else takes its place)\n"
         );
+    }
+
+    #[test]
+    fn a_wait_is_not_taken_for_a_cause_without_a_doubt() {
+        let waits = ProofEntry {
+            path: ["serve", "futex"].map(str::to_owned).to_vec(),
+            ..proven()
+        };
+        assert!(entry(&waits).contains("--delay-by sleep tells"));
+        let slept = proven().measured.map(|it| Measured { slept: true, ..it });
+        let slept = ProofEntry {
+            measured: slept,
+            ..waits
+        };
+        assert!(!entry(&slept).contains("--delay-by sleep"));
     }
 
     #[test]

@@ -43,7 +43,7 @@ FUNCTION void rebuild(void)
     holds = 1;
     pthread_cond_signal(&is_held);
     pthread_mutex_unlock(&held);
-    spin_us(1000);
+    sleep_us(1000);
     pthread_mutex_unlock(&lock);
     NO_TAIL_CALL();
 }

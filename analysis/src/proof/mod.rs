@@ -27,7 +27,7 @@ pub use histograms::{Histograms, histograms};
 pub use plan::{Baseline, Design, Limits, Refusal, design};
 
 /// Below this many ops in either kind of span nothing is estimated.
-pub const FEWEST_OPS: usize = 20;
+pub const FEWEST_OPS: usize = 30;
 /// Below this many spans of either kind nothing is estimated.
 pub const FEWEST_SPANS: usize = 10;
 /// So many resamplings: with them the standard error is known to a twentieth.
@@ -225,7 +225,7 @@ impl Both {
             centre(ops, slope, latencies).map_or(0.0, |centre| centre.ops as f64)
         };
         let expected = self.ratio * of(without, 0.0);
-        of(with, slope) >= LEAST_INSIDE * expected - 1.5 * expected.sqrt()
+        of(with, slope) >= LEAST_INSIDE * expected - expected.sqrt()
     }
 
     /// The slope at which both means are equal; `None` where there is not exactly one.

@@ -52,6 +52,9 @@ pub enum Verdict {
 pub struct Measured {
     /// What each call was delayed by, in nanoseconds; in some spans of time by twice that.
     pub delay_ns: f64,
+    /// Whether the thread slept meanwhile; else it worked.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub slept: bool,
     /// The mean delay of an op that had one, in nanoseconds.
     pub added_ns: f64,
     /// The part of a delay that made ops longer.

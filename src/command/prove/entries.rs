@@ -8,9 +8,13 @@ use darc_report::model::{
 };
 use darc_report::words::percent;
 
+use crate::options::DelayBy;
 use crate::session::catalog::Naming;
 use crate::session::descent::investigation::Investigation;
 use crate::session::descent::proving::{Cause, Outcome, Proof};
+
+/// Said of a function on other threads.
+const NOT_CALLED_ELSEWHERE: &str = "no call of it began in calls of this peak, as of a function that runs all the time; --cause names one that it calls";
 
 /// The name of what a call reaches.
 pub fn name_of(callee: Callee, naming: Naming<'_>) -> String {
@@ -31,7 +35,12 @@ pub enum Told {
 }
 
 /// What is told of one.
-pub fn of(proof: &Proof, investigation: &Investigation, naming: Naming<'_>, clock: Hz) -> Told {
+pub fn of(
+    proof: &Proof,
+    investigation: &Investigation,
+    naming: Naming<'_>,
+    (clock, by): (Hz, DelayBy),
+) -> Told {
     let ftree = investigation.analysis.ftree();
     let named = |at: FnodeId| match at {
         FnodeId::ROOT => naming.f0().name,
@@ -55,7 +64,7 @@ pub fn of(proof: &Proof, investigation: &Investigation, naming: Naming<'_>, cloc
         gain: Vec::new(),
         latencies: None,
     };
-    Told::Cause(cause(proof, entry, clock))
+    Told::Cause(cause(proof, entry, (clock, by)))
 }
 
 fn effect(proof: &Proof, path: Vec<String>, clock: Hz) -> EffectEntry {
@@ -94,7 +103,7 @@ fn effect(proof: &Proof, path: Vec<String>, clock: Hz) -> EffectEntry {
     }
 }
 
-fn cause(proof: &Proof, entry: ProofEntry, clock: Hz) -> ProofEntry {
+fn cause(proof: &Proof, entry: ProofEntry, (clock, by): (Hz, DelayBy)) -> ProofEntry {
     let ns = |ticks: Ticks| clock.nanos(ticks).0;
     match &proof.outcome {
         Outcome::NotTestable(why) => ProofEntry {
@@ -103,7 +112,10 @@ fn cause(proof: &Proof, entry: ProofEntry, clock: Hz) -> ProofEntry {
         },
         Outcome::Effect { .. } => entry,
         Outcome::Refused(refusal) => ProofEntry {
-            reason: Some(in_words(refusal)),
+            reason: Some(match (refusal, entry.elsewhere) {
+                (Refusal::NotCalled, true) => NOT_CALLED_ELSEWHERE.to_owned(),
+                _ => in_words(refusal),
+            }),
             ..entry
         },
         Outcome::Tried {
@@ -132,6 +144,7 @@ fn cause(proof: &Proof, entry: ProofEntry, clock: Hz) -> ProofEntry {
             verdict: verdict(slope.verdict()),
             measured: Some(Measured {
                 delay_ns: ns(*delay),
+                slept: by == DelayBy::Sleep,
                 added_ns: ns(slope.added),
                 slope: slope.at,
                 interval: [slope.low, slope.high],

@@ -121,7 +121,12 @@ pub fn experiment(
     })?;
     let naming = investigation.naming(&modules, &catalog);
     let (causes, effects) = entries(&suspected, proofs, |proof| {
-        entries::of(proof, &investigation, naming, since.rate())
+        entries::of(
+            proof,
+            &investigation,
+            naming,
+            (since.rate(), trials.delay_by),
+        )
     });
     let proofs = Proofs {
         schema: report::SCHEMA,
