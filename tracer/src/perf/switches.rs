@@ -7,7 +7,7 @@
 //! All that costs the machine something each time. When it has cost too much, nothing is recorded for a while.
 //! Source: perf_event_open(2), `context_switch` and PERF_RECORD_SWITCH_CPU_WIDE.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use super::attributes::Attributes;
@@ -18,7 +18,7 @@ use super::off_cpu::{Away, Life, Runners, Thread, Wake, Waker};
 use super::opening::{
     fault_events, watch_machine, watch_process, watch_threads, watch_tracepoints,
 };
-use super::record::{Point, Record, UserStack};
+use super::record::{Naming, Point, Record, UserStack};
 use super::refusal::Refusal;
 use super::services::Services;
 use super::tracepoints::{Context, Event, NoTracepoints, Service, Tracepoints};
@@ -68,6 +68,8 @@ pub struct Switches {
     stacks: VecDeque<UserStack>,
     /// How many went.
     stacks_gone: u64,
+    /// Processes that run other programs, as far as that was seen: children, which the events of stacks follow.
+    other_programs: HashSet<i32>,
     complete: Tsc,
     lost: u64,
     effort: Effort,
@@ -144,6 +146,7 @@ impl Switches {
             services: Services::new(untold_of_faults.unwrap_or_default()),
             stacks: VecDeque::new(),
             stacks_gone: 0,
+            other_programs: HashSet::new(),
             complete: Tsc(0),
             lost: 0,
             effort: Effort::new(LIMITS),
@@ -374,9 +377,20 @@ impl Switches {
                     self.threads.retain(|_, thread| thread.life == Life::Runs);
                 }
             }
-            Record::Named { tid, name, .. } if self.names.len() < MOST_NAMES => {
-                self.names
-                    .insert(tid, String::from_utf8_lossy(&name).into_owned());
+            Record::Named {
+                pid,
+                tid,
+                name,
+                naming,
+                ..
+            } => {
+                if naming == Naming::Exec && pid != self.pid {
+                    self.is_another_program(pid);
+                }
+                if self.names.len() < MOST_NAMES {
+                    let name = String::from_utf8_lossy(&name).into_owned();
+                    self.names.insert(tid, name);
+                }
             }
             Record::Forked(task) => {
                 // A thread id that is used again has its maker's name at first.
@@ -388,6 +402,12 @@ impl Switches {
                     _ => {
                         self.names.remove(&task.tid);
                     }
+                }
+                if self.other_programs.contains(&task.parent) {
+                    self.is_another_program(task.pid);
+                } else {
+                    // A process id that is used again.
+                    self.other_programs.remove(&task.pid);
                 }
                 if task.pid == self.pid {
                     self.threads.remove(&task.tid);
@@ -423,7 +443,10 @@ impl Switches {
                 if !self.threads.contains_key(&woken) {
                     return;
                 }
-                let stack = point.program.map(|stack| self.keep(stack));
+                // The modules of the process tell nothing of a child's that has become another program.
+                let is_known = !self.other_programs.contains(&point.stamp.pid);
+                let stack = point.program.filter(|_| is_known);
+                let stack = stack.map(|stack| self.keep(stack));
                 let by = match by {
                     // The idle thread does nothing of its own.
                     Context::Thread if tid != 0 => Waker::Thread { tid, stack },
@@ -467,6 +490,12 @@ impl Switches {
             && point.stamp.pid == self.pid
         {
             self.threads.entry(piece.tid).or_default().served(piece);
+        }
+    }
+
+    fn is_another_program(&mut self, pid: i32) {
+        if self.other_programs.len() < MOST_NAMES {
+            self.other_programs.insert(pid);
         }
     }
 
