@@ -149,7 +149,7 @@ fn a_delay_that_reaches_half_of_the_ops_is_half_of_one() {
 #[test]
 fn nineteen_of_twenty_intervals_hold_the_true_slope() {
     let given = std::env::var("DARC_RUNS").ok();
-    let runs: u64 = given.map_or(40, |runs| runs.parse().expect("DARC_RUNS is a number"));
+    let runs: u64 = given.map_or(20, |runs| runs.parse().expect("DARC_RUNS is a number"));
     for slope in [0.0, 0.3, 0.6, 1.0] {
         let halves = [1..runs / 2 + 1, runs / 2 + 1..runs + 1];
         let counted = std::thread::scope(|scope| {

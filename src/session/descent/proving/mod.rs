@@ -14,7 +14,7 @@ use darc_analysis::proof::{self, Gain, Histograms, Limits as Bounds, Refusal, Sl
 use darc_analysis::{Callee, Ticks};
 use darc_process::modules::CodeRef;
 use darc_process::{Ending, Libraries, Limits, ProcessError};
-use darc_record::{FnodeId, SiteId, Tsc};
+use darc_record::{FnodeId, SiteId};
 use darc_tracer::plan::Asynchronous;
 
 use super::bindings::Expansion;
@@ -162,7 +162,7 @@ impl Session<'_> {
         }
         let outcome = test.run(limits, bounds, risk);
         // Also after a failure: the stubs look at the clock, but nobody need wait for it.
-        test.delay(Ticks(0), Tsc(0))?;
+        test.end_delays(bounds)?;
         outcome
     }
 

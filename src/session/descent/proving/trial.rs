@@ -1,6 +1,7 @@
 //! One experiment: a look at ops without delays, then spans with and without them.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use darc_analysis::Ticks;
 use darc_analysis::proof::{
@@ -265,6 +266,18 @@ impl<'s, 'a> Trial<'s, 'a> {
             delay,
         });
         self.until(end, limits)
+    }
+
+    /// Ends all delays, and waits for who sleeps: memory in which a thread is cannot be given back.
+    ///
+    /// # Errors
+    /// As [`Trial::delay`].
+    pub fn end_delays(&mut self, bounds: &Bounds) -> Result<(), ProcessError> {
+        self.delay(Ticks(0), Tsc(0))?;
+        let longest = self.spans.iter().map(|span| span.delay).max();
+        let longest = bounds.clock.nanos(longest.unwrap_or_default()).0;
+        std::thread::sleep(Duration::from_nanos(longest as u64));
+        Ok(())
     }
 
     /// Has the calls of the cause delayed from now on.
