@@ -202,6 +202,10 @@ fn sentence(entry: &ProofEntry, cause: &str) -> String {
             "not on the path of these calls: {} more in {cause} does not make them longer; what they wait for goes on meanwhile, or is elsewhere",
             Nanos(measured.added_ns)
         ),
+        (Verdict::NotDecided, Some(measured)) if measured.interval[0] > 1.0 => format!(
+            "not decided: {}, which is more than what was added: something else makes them late as well, as on a machine without an idle CPU",
+            moved(measured)
+        ),
         (Verdict::NotDecided, Some(measured)) => format!(
             "not decided after {}: the interval is too wide; --time tries longer",
             Nanos(measured.time_ns)
@@ -305,6 +309,25 @@ mod tests {
              proven: 120 µs more in fs\\u{1b}ync makes these calls 119 µs longer\n  \
              slope 0.99 (95%: 0.94 to 1.05), from 50 calls with a delay and 400 without, in 5.0 s; delays took 1.3% of the time\n  \
              without fs\\u{1b}ync in calls of this peak p99.9 would be 1.9 ms instead of 14 ms (of all calls, if nothing else takes its place)\n"
+        );
+    }
+
+    #[test]
+    fn more_than_what_was_added_proves_nothing() {
+        let measured = proven().measured.map(|it| Measured {
+            slope: 1.9,
+            interval: [1.1, 2.7],
+            ..it
+        });
+        let late = ProofEntry {
+            verdict: Verdict::NotDecided,
+            measured,
+            ..proven()
+        };
+        assert!(
+            entry(&late).contains("not decided: 120 µs more in"),
+            "{}",
+            entry(&late)
         );
     }
 

@@ -54,6 +54,9 @@ const MOST_OUTSIDE: f64 = 0.5;
 const NOT_ON_PATH: f64 = 0.2;
 /// With a lower bound of this at least they are.
 const PROVEN: f64 = 0.5;
+/// With a lower bound above this ops become longer by more than their calls: something else does that as well, as a thread that
+/// works for longer waits for a processor for longer, and it is not known what the calls themselves do.
+const MORE: f64 = 1.05;
 /// With an upper bound below this they are for a part only.
 const PARTLY: f64 = 0.8;
 
@@ -111,6 +114,7 @@ impl Slope {
     pub fn verdict(&self) -> Verdict {
         match () {
             () if self.high < NOT_ON_PATH => Verdict::NotOnPath,
+            () if self.low > MORE => Verdict::NotDecided,
             () if self.low >= PROVEN => Verdict::Proven,
             () if self.low > 0.0 && self.high < PARTLY => Verdict::Partly,
             () => Verdict::NotDecided,

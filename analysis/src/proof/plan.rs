@@ -7,7 +7,7 @@ use super::{FEWEST_OPS, FEWEST_SPANS, Random};
 /// An op becomes longer by this part of its latency where calls are delayed, and by twice that in some spans.
 const PART: f64 = 0.1;
 /// By more where latencies differ by much, but not by more than this.
-const MOST_PART: f64 = 0.4;
+const MOST_PART: f64 = 0.25;
 /// Calls are delayed in at most this part of the spans by each of the two delays.
 const MOST: f64 = 0.33;
 /// With delays in less than this part of the spans they would be compared with too few.
