@@ -91,11 +91,12 @@ const CALLS_ELSEWHERE: [Truth; 12] = [
     truth((0, 8250), "logline", "sleep", NOT_ON_PATH),
 ];
 
+/// Peaks are told apart that one doubling holds.
+const FINE: [&str; 2] = ["--resolution", "4"];
+
 /// Analyses the program, so that there is something to prove.
-fn analysed(pid: i32) -> Analysis {
-    let analysis = Task::new("jump", "serve")
-        .options(&["--resolution", "4"])
-        .attach(pid);
+fn analysed(pid: i32, options: &[&str]) -> Analysis {
+    let analysis = Task::new("jump", "serve").options(options).attach(pid);
     assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
     analysis
 }
@@ -157,7 +158,7 @@ fn tried(program: &str, truths: &[Truth]) {
     measured(|| {
         let target = Target::start(program, Opt::O2, &[]);
         let before = ProcessState::of(target.pid());
-        let analysis = analysed(target.pid());
+        let analysis = analysed(target.pid(), &FINE);
         let report = &analysis.report().0;
         for truth in truths.iter().filter(|truth| truth.always) {
             judge(&analysis.output, report, truth)?;
@@ -170,7 +171,7 @@ fn tried(program: &str, truths: &[Truth]) {
 
 fn tried_often(program: &str, truths: &[Truth], times: usize) {
     let target = Target::start(program, Opt::O2, &[]);
-    let analysis = analysed(target.pid());
+    let analysis = analysed(target.pid(), &FINE);
     let report = &analysis.report().0;
     let mut wrong_often = Vec::new();
     println!("{program}: of {times} runs    right  undecided  wrong");
@@ -266,7 +267,7 @@ fn what_was_found_at_the_end_of_an_analysis_is_kept_and_drawn() {
 #[test]
 fn what_the_allocator_may_call_with_a_lock_is_left_alone() {
     let target = Target::start("proven_elsewhere", Opt::O2, &[]);
-    let analysis = analysed(target.pid());
+    let analysis = analysed(target.pid(), &[]);
     let file = analysis.output.to_str().unwrap();
     let refused = run_darc(&["prove", file, "--cause", "nanosleep"]);
     assert_eq!(refused.code(), 0, "{refused:#?}");
@@ -281,7 +282,7 @@ fn what_the_allocator_may_call_with_a_lock_is_left_alone() {
 #[test]
 fn darc_is_killed_while_it_delays_calls() {
     let target = Target::start("proven", Opt::O2, &[]);
-    let analysis = analysed(target.pid());
+    let analysis = analysed(target.pid(), &[]);
     for by in ["spin", "sleep", "spin"] {
         let mut command = darc(&["prove", "--time", "100s", "--budget", "50%"]);
         let command = command.args(["--delay-by", by, "--cause", "first"]);
@@ -300,7 +301,7 @@ fn darc_is_killed_while_it_delays_calls() {
 #[test]
 fn what_cannot_be_tested_is_refused_in_one_line() {
     let target = Target::start("proven", Opt::O2, &[]);
-    let analysis = analysed(target.pid());
+    let analysis = analysed(target.pid(), &[]);
     let file = analysis.output.to_str().unwrap();
     for (options, said) in [
         (
