@@ -19,6 +19,7 @@ mod death;
 mod documents;
 mod exit_status;
 mod failed;
+mod goroutines;
 mod ground_truth;
 mod handed_over;
 mod hostile_files;

@@ -13,6 +13,7 @@ pub mod code;
 pub mod coverage;
 mod ending;
 pub mod entry_points;
+mod goroutines;
 mod hooks;
 pub mod jit;
 mod limits;

@@ -6,14 +6,16 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use darc_symbols::Image;
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::{Engine, Notice, Refused};
+use darc_tracer::engine::{Engine, EngineKind, Notice, Refused};
 use darc_tracer::maps;
-use darc_tracer::plan::Plan;
+use darc_tracer::plan::{Goroutines, Plan};
 use darc_tracer::threads::SignalMasks;
 use nix::sys::signal::Signal;
 
 use crate::code::{CodeCache, Scanned};
+use crate::goroutines;
 use crate::hooks::Hooks;
 use crate::modules::{CodeRef, Modules};
 use crate::plt::{Destination, behind_plt};
@@ -47,6 +49,8 @@ pub struct Process<'a, E: Engine + ?Sized = dyn Engine> {
     warnings: Vec<String>,
     /// Whether all probes were taken away.
     is_restored: bool,
+    /// What is known of its goroutines, where they may be measured.
+    goroutines: Option<Goroutines>,
 }
 
 impl<'a, E: Engine + ?Sized> Process<'a, E> {
@@ -68,6 +72,7 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
             touched: Touched::default(),
             warnings: Vec::new(),
             is_restored: false,
+            goroutines: None,
         }
     }
 
@@ -124,7 +129,20 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
     /// A plan of nothing but what the engine needs for its own sake.
     #[must_use]
     pub fn hooks(&self) -> Plan {
-        self.hooks.plan()
+        Plan {
+            goroutines: self.goroutines,
+            ..self.hooks.plan()
+        }
+    }
+
+    /// Lets a Go program be measured, if it can be: the calls of one function alone, in which goroutines are followed instead of
+    /// threads. Whether it is one.
+    pub fn admit_goroutines(&mut self) -> bool {
+        if self.engine.kind() == EngineKind::Jump && self.modules.refresh(self.pid).is_ok() {
+            let known = go_program(self.modules).map(goroutines::of);
+            self.goroutines = known.and_then(Result::ok);
+        }
+        self.goroutines.is_some()
     }
 
     /// Reads what is loaded. False when the process is just ending: the next poll says how.
@@ -138,7 +156,9 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
         if self.modules.loaded().is_empty() {
             return Ok(false);
         }
-        check_program(self.modules)?;
+        if self.goroutines.is_none() {
+            check_program(self.modules)?;
+        }
         if new || self.hooks == Hooks::default() {
             self.hooks = Hooks::find(self.modules);
         }
@@ -279,16 +299,25 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
     }
 }
 
+/// The program, if it is one of Go's.
+fn go_program(modules: &Modules) -> Option<&Image> {
+    let program = modules.loaded().first().copied()?;
+    let image = modules.get(program).image.as_ref()?;
+    image.is_go().then_some(image)
+}
+
 /// Refuses programs in which no probe may be put.
 fn check_program(modules: &Modules) -> Result<(), ProcessError> {
-    let program = modules.loaded().first().copied();
-    let image = program.and_then(|id| modules.get(id).image.as_ref());
-    let Some(image) = image.filter(|image| image.is_go()) else {
+    let Some(image) = go_program(modules) else {
         return Ok(());
     };
-    let version = image.go_version();
-    let built = version.map_or_else(String::new, |version| format!(" ({version})"));
+    let reason = match goroutines::of(image) {
+        Ok(_) => {
+            "only darc attach --f0 FUNCTION measures such programs, by --engine jump".to_owned()
+        }
+        Err(reason) => reason,
+    };
     Err(ProcessError::Unsuitable(format!(
-        "the target is a Go program{built}: its run-time moves stacks and checks return addresses, which probes would break"
+        "the target is a Go program, whose run-time moves stacks and checks return addresses: {reason}"
     )))
 }

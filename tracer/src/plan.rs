@@ -127,6 +127,13 @@ pub struct CountedCall {
     pub slot: u32,
 }
 
+/// The program's threads run goroutines: their stacks move, and a goroutine goes on in any thread.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Goroutines {
+    /// Where a goroutine's number is in its descriptor (`runtime.g`), in bytes.
+    pub number: u32,
+}
+
 /// Everything that is to be instrumented at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
@@ -134,6 +141,8 @@ pub struct Plan {
     pub f0: Option<Arc<FunctionCode>>,
     /// How the ends of its ops are noticed.
     pub f0_ends: Ends,
+    /// That the program is one of goroutines. It is the same in all plans for a program.
+    pub goroutines: Option<Goroutines>,
     /// The return addresses of the calls of f0 that are ops; empty for all calls.
     pub callers: Vec<TargetAddr>,
     /// What is read when f0 is entered.

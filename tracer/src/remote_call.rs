@@ -112,7 +112,15 @@ impl RemoteCaller {
         let registers = thread.registers()?;
         let pointers = (registers.rsp(), registers.0.fs_base);
         let is_first = thread.tid() == self.pid;
-        Ok(is_on_its_stack(is_first, pointers, mappings))
+        Ok(is_on_its_stack(is_first, pointers, mappings)
+            && (is_first || self.has_descriptor(pointers.1)))
+    }
+
+    /// Whether a thread's descriptor is one of a C library: it begins with its own address (System V ABI for AMD64, 3.4.6).
+    /// Others keep stacks, small ones, and descriptors side by side.
+    fn has_descriptor(&self, at: u64) -> bool {
+        let memory = Memory::open(self.pid).ok();
+        memory.is_some_and(|memory| memory.read_word(TargetAddr(at)).ok() == Some(at))
     }
 
     fn borrow_settled<T>(

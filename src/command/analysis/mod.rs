@@ -30,7 +30,9 @@ use crate::command::shared::style::style_of;
 use crate::command::shared::target::{claim, command_line, shown, tracing_failed};
 use crate::command::shared::{saved, started};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::{BeginOption, Common, EngineChoice, ProfileCheck, Trials, Verbosity};
+use crate::options::{
+    BeginOption, Blocks, Common, EngineChoice, Preemption, ProfileCheck, Trials, Verbosity,
+};
 use crate::output::{Output, print};
 use crate::session::asynchronous::Serving;
 use crate::session::catalog::Catalog;
@@ -51,6 +53,9 @@ pub enum Stdout {
     /// The target's: the report goes to stderr, as perf stat does.
     Targets,
 }
+
+/// What a person should know of an analysis of a Go program.
+const GOROUTINES: &str = "a Go program: goroutines are measured, and what they wait for is seen by their calls (runtime.gopark and what leads there); preemption and the time for which a goroutine is ready without running are not told apart, and calls that leave no room for a probe count as the function's own time";
 
 /// An analysis that is being conducted: what it needs from start to report.
 pub struct Conduct {
@@ -421,8 +426,20 @@ impl Conduct {
             interrupts: &self.interrupts,
             until: Some(Mark::End),
         };
+        let mut process = Process::new(pid, &mut self.modules, engine, libraries);
+        if libraries == Libraries::Loaded && process.admit_goroutines() {
+            if self.common.value.is_some() {
+                let reason = "--value is not for Go programs, which pass arguments otherwise";
+                return Err(ProcessError::Unsuitable(reason.to_owned()));
+            }
+            // The kernel tells of threads, each of which runs many goroutines.
+            self.investigation.preemption = Preemption::Counted;
+            self.investigation.looks_on = false;
+            self.investigation.blocks = Blocks::Left;
+            self.investigation.warn(GOROUTINES.to_owned());
+        }
         Session::new(
-            Process::new(pid, &mut self.modules, engine, libraries),
+            process,
             &mut self.catalog,
             &mut self.investigation,
             &mut self.progress,

@@ -6,6 +6,8 @@ use iced_x86::code_asm::*;
 
 use darc_record::Hz;
 
+use crate::plan::Goroutines;
+
 use super::flags::Flags;
 use super::layout::{HASH, HASH_SHIFT, STACKS, STACKS_SHIFT, block};
 
@@ -35,6 +37,8 @@ pub struct Surroundings {
     pub delays: Option<Delaying>,
     /// Where, from the thread pointer, the C library keeps the thread's id.
     pub tid_offset: Option<u32>,
+    /// Where a goroutine's number is in its descriptor, where the threads run goroutines.
+    pub goroutines: Option<Goroutines>,
 }
 
 /// What a thread does while its call is delayed.
@@ -158,6 +162,12 @@ pub fn hash(a: &mut CodeAssembler) -> Emitted<()> {
     a.imul_3(edx, eax, HASH)?;
     a.shr(edx, HASH_SHIFT)?;
     a.shl(edx, 4)
+}
+
+/// The end of the stack of the goroutine whose descriptor is in r14 (`stack.hi` in runtime.g, which begins with `stack`, in
+/// all versions since Go 1.5).
+pub fn stack_end() -> AsmMemoryOperand {
+    qword_ptr(r14 + 8)
 }
 
 /// A field of the block that rcx points to.

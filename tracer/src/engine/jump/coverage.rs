@@ -49,6 +49,7 @@ const SURROUNDINGS: Surroundings = Surroundings {
     counted: (0, 0),
     delays: None,
     tid_offset: None,
+    goroutines: None,
 };
 
 impl Coverage {

@@ -1,5 +1,6 @@
 //! A function's code divided into the groups of instructions that patches replace.
 
+pub mod goroutines;
 mod landings;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -20,6 +21,8 @@ use super::stubs::{
     SiteFlags,
 };
 use super::tree::{Tree, told_apart};
+
+use goroutines::Spots;
 
 /// System calls that return somewhere else, twice, or not at all.
 const NOT_MEASURED: [(u32, &str); 5] = [
@@ -85,6 +88,8 @@ pub struct Function {
     unnoticed: HashSet<u64>,
     /// Calls behind which the compiler expects nobody.
     unreturning: HashSet<u64>,
+    /// Where an f0 of goroutines begins and ends, or why that is not noticed.
+    spots: std::result::Result<Spots, &'static str>,
 }
 
 /// Instructions that one patch replaces.
@@ -112,6 +117,9 @@ pub enum Landings {
     Noticed,
     /// It is not.
     Left,
+    /// As [`Landings::Noticed`], in a program of goroutines: in the place of single instructions, and no return address is
+    /// ever hidden.
+    OfGoroutines,
 }
 
 /// Which part a function plays.
@@ -134,7 +142,15 @@ impl Function {
         landings: Landings,
         memory: &dyn darc_disasm::Memory,
     ) -> Function {
-        let view = View::new(Arc::clone(&code), memory);
+        let mut view = View::new(Arc::clone(&code), memory);
+        let mut spots = Ok(Spots::default());
+        if landings == Landings::OfGoroutines {
+            view.replace_alone();
+            spots = match part {
+                Part::F0 => goroutines::spots(view.instructions(), |addr| view.is_target(addr)),
+                _ => goroutines::strange(view.instructions()).map_or(Ok(Spots::default()), Err),
+            };
+        }
         let sites = &view.sites().sites;
         let calls = sites.iter().map(|&call| (call.addr, call));
         let mut function = Function {
@@ -152,8 +168,12 @@ impl Function {
             running: None,
             ops: Ops::default(),
             counted: BTreeMap::new(),
+            spots,
         };
-        if part == Part::F0 && function.returns_plainly() {
+        if landings == Landings::OfGoroutines {
+            function.end = F0End::PatchedReturns;
+            function.divide();
+        } else if part == Part::F0 && function.returns_plainly() {
             function.end = F0End::PatchedReturns;
             function.divide();
             if function.misses_returns() {
@@ -212,12 +232,24 @@ impl Function {
 
     /// Gives up noticing the ends of f0 at its `ret`s. False when that had not been tried.
     pub fn hide_returns(&mut self) -> bool {
-        let patched = self.end == F0End::PatchedReturns;
+        let patched = self.end == F0End::PatchedReturns && !self.is_of_goroutines();
         if patched {
             self.end = F0End::HiddenReturn;
             self.divide();
         }
         patched
+    }
+
+    fn is_of_goroutines(&self) -> bool {
+        self.noticed == Landings::OfGoroutines
+    }
+
+    /// How far above the stack pointer the return address is where an f0 of goroutines begins.
+    #[must_use]
+    pub fn depth(&self) -> i32 {
+        let spots = self.spots.as_ref().ok();
+        let beginning = spots.and_then(|spots| spots.beginning);
+        beginning.map_or(0, |spot| spot.depth)
     }
 
     /// What its ends are noticed by, if it is f0.
@@ -288,6 +320,9 @@ impl Function {
 
     /// Where control is to be diverted: positions, in order.
     fn places(&mut self) -> BTreeMap<usize, Purpose> {
+        if self.is_of_goroutines() {
+            return self.places_of_goroutines();
+        }
         let mut places = BTreeMap::new();
         let measured = self.calls.values().filter(|call| strange(call).is_none());
         let sites = measured.filter_map(|call| self.view.position(call.addr));
@@ -308,6 +343,41 @@ impl Function {
             }
         }
         places
+    }
+
+    /// As [`Function::places`], in a program of goroutines.
+    fn places_of_goroutines(&mut self) -> BTreeMap<usize, Purpose> {
+        let mut places = BTreeMap::new();
+        for call in self.calls.values() {
+            let direct = matches!(call.kind, SiteKind::Call(Target::Direct(_)));
+            let reason = match &self.spots {
+                Err(reason) => Some(*reason),
+                Ok(_) if !direct => Some("in Go programs direct calls are measured only"),
+                Ok(_) => None,
+            };
+            match (reason, self.view.position(call.addr)) {
+                (None, Some(at)) => drop(places.insert(at, Purpose::Sites)),
+                (reason, _) => {
+                    let reason = reason.unwrap_or("there is no instruction at this address");
+                    self.refused.insert(call.addr, reason.to_owned());
+                }
+            }
+        }
+        if self.part == Part::F0
+            && let Ok(spots) = &self.spots
+        {
+            places.extend(spots.ends.iter().map(|spot| (spot.at, Purpose::Ret)));
+            places.extend(spots.beginning.iter().map(|spot| (spot.at, Purpose::Entry)));
+        }
+        places
+    }
+
+    /// The end of an f0 of goroutines that an instruction is.
+    fn end_at(&self, instruction: &Instruction) -> Option<i32> {
+        let spots = self.spots.as_ref().ok()?;
+        let at = self.view.position(instruction.ip())?;
+        let mut ends = spots.ends.iter();
+        ends.find(|spot| spot.at == at).map(|spot| spot.depth)
     }
 
     /// Adds a group, which may have taken in the one before it.
@@ -333,6 +403,9 @@ impl Function {
     /// Why it cannot be measured.
     pub fn groups_of_site(&self, call: &CallSite) -> std::result::Result<Vec<u64>, Reason> {
         let landing = self.lands(call).then(|| call.next());
+        if self.is_of_goroutines() && landing.is_none() && !self.refused.contains_key(&call.addr) {
+            return Err("where it returns to there is no room for a jump".to_owned());
+        }
         let site = self.group_at(call.addr)?;
         Ok(landing.into_iter().chain([site]).collect())
     }
@@ -361,7 +434,12 @@ impl Function {
     /// Why control cannot be diverted at its entry.
     pub fn entry_groups(&self) -> std::result::Result<Vec<u64>, Reason> {
         let none = || NoRoom::NoInstruction.to_string();
-        let entry = self.view.entry().ok_or_else(none)?;
+        let entry = match (&self.spots, self.is_of_goroutines()) {
+            (Err(reason), _) => return Err((*reason).to_owned()),
+            (Ok(spots), true) => spots.beginning.map(|spot| spot.at),
+            (Ok(_), false) => self.view.entry(),
+        };
+        let entry = entry.ok_or_else(none)?;
         let entry = self.group_at(self.view.instructions()[entry].ip())?;
         let returns = self
             .groups
@@ -396,6 +474,10 @@ impl Function {
             }
             items.push(match self.calls.get(&instruction.ip()) {
                 Some(call) => Item::Site(self.site(call, tree)),
+                None if self.is_of_goroutines() => match self.end_at(instruction) {
+                    Some(depth) => Item::End(*instruction, depth),
+                    None => Item::Plain(*instruction),
+                },
                 None if ends && is_return(instruction) => Item::Ret(*instruction),
                 None => Item::Plain(*instruction),
             });

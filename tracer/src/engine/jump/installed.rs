@@ -11,7 +11,7 @@ use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
-use crate::plan::Mark;
+use crate::plan::{Goroutines, Mark};
 use crate::remote_call::{RemoteCaller, Worker};
 use crate::sys;
 
@@ -72,6 +72,9 @@ impl CodeArena {
     /// When the arena is full or the target is gone.
     pub fn place(&mut self, memory: &Memory, code: &[u8], frames: &[Row]) -> Result<()> {
         let at = self.arena.place(memory, code)?;
+        if frames.is_empty() {
+            return Ok(());
+        }
         self.tell(memory, at.0, code.len() as u64, frames)
     }
 
@@ -157,6 +160,8 @@ pub struct Room {
     pub delays: Option<Delaying>,
     /// Bytes of an arena.
     pub arena: u64,
+    /// Whether the threads run goroutines.
+    pub goroutines: Option<Goroutines>,
 }
 
 impl Default for Room {
@@ -165,6 +170,7 @@ impl Default for Room {
             slots: 0,
             delays: None,
             arena: ARENA_BYTES,
+            goroutines: None,
         }
     }
 }

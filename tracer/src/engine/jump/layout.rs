@@ -52,6 +52,8 @@ pub const TABLE_ENTRIES: u64 = 4096;
 pub const TABLE_BYTES: u64 = TABLE_ENTRIES * 16;
 /// The key of a table entry that was given back.
 pub const TABLE_DELETED: u64 = 2;
+/// How many goroutines can have a block: the table from descriptors to blocks is never full.
+pub const GOROUTINES: u32 = 1024;
 /// How many entries are looked at before a thread counts as unknown.
 pub const PROBES: u32 = 64;
 /// The multiplier of the hash (2^32 divided by the golden ratio; Knuth volume 3, 6.4).
@@ -209,6 +211,13 @@ pub mod block {
     pub const READ: u64 = 0xb0;
     /// Whether all of the chain could be read (32 bits).
     pub const READ_WELL: u64 = 0xb8;
+
+    /// Of a goroutine's block: its stack pointer while it is in a stub, which runs on a stack of its own.
+    pub const STACK_POINTER: u64 = 0xc0;
+    /// The number of the goroutine, which others with the same descriptor do not have.
+    pub const GOROUTINE: u64 = 0xc8;
+    /// Where that stack begins.
+    pub const PRIVATE_STACK: u64 = 0xf00;
 
     /// Offsets of the touched accumulators, in order (32 bits each).
     pub const TOUCH: u64 = 0x1100;

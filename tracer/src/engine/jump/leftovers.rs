@@ -114,6 +114,7 @@ fn leftover(
         counted: (0, 0),
         delays: None,
         tid_offset: None,
+        goroutines: None,
     };
     let caller = RemoteCaller::find(pid, memory, mappings).ok()?;
     let installed = Installed {

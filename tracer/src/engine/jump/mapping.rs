@@ -18,7 +18,7 @@ use super::asm::Surroundings;
 use super::installed::{
     ARENA_BYTES, Costs, Installed, MOST_BLOCKS, Room, control_bytes, rings_bytes,
 };
-use super::layout::{HEADER, LIVE, MAGIC, block, header, ring};
+use super::layout::{self, HEADER, LIVE, MAGIC, block, header, ring};
 use super::leftovers;
 use super::pages::Ground;
 use super::ring::Rings;
@@ -62,16 +62,27 @@ fn map_control(worker: &mut Worker<'_>, memory: &Memory, control: u64, len: u64)
 
 /// Where memory may be mapped in a process that has these mappings.
 pub fn ground(pid: i32, mappings: &[Mapping]) -> Ground {
+    let heap = Process::new(pid)
+        .ok()
+        .and_then(|process| process.stat().ok()?.start_brk);
+    ground_around(pid, mappings, heap)
+}
+
+/// The same in a program that has no heap but what it maps: Go's run-time never calls brk(2).
+pub fn ground_of_goroutines(pid: i32, mappings: &[Mapping]) -> Ground {
+    ground_around(pid, mappings, None)
+}
+
+fn ground_around(pid: i32, mappings: &[Mapping], heap: Option<u64>) -> Ground {
     /// The kernel's default (`vm.max_map_count` in the kernel's admin-guide/sysctl/vm.rst), should it not tell.
     const MOST_MAPPINGS: usize = 65_530;
     let process = Process::new(pid).ok();
-    let limits = process.as_ref().and_then(|process| process.limits().ok());
+    let limits = process.and_then(|process| process.limits().ok());
     let stack = limits.map(|limits| limits.max_stack_size.soft_limit);
     let stack = match stack {
         Some(LimitValue::Value(bytes)) => bytes,
         Some(LimitValue::Unlimited) | None => u64::MAX,
     };
-    let heap = process.and_then(|process| process.stat().ok()?.start_brk);
     let most = procfs::sys::vm::max_map_count();
     let most = most.map_or(MOST_MAPPINGS, |most| most as usize);
     Ground::new(mappings, stack, heap, most)
@@ -92,17 +103,34 @@ pub fn map(
     (costs, room): (Costs, Room),
 ) -> Result<(Installed, Rings)> {
     let mut pointers = ThreadPointers::new(pid);
-    pointers.look_at(memory, world.own_threads())?;
+    let by_pointer = room.goroutines.is_none();
+    if !by_pointer && locks_memory(pid) {
+        return Err(Error::Unsuitable(format!(
+            "process {pid} locks its memory; goroutines need more of it than should be locked"
+        )));
+    }
+    if by_pointer {
+        pointers.look_at(memory, world.own_threads())?;
+    }
     let spare = match locks_memory(pid) {
         true => SPARE_LOCKED,
         false => SPARE_BLOCKS,
     };
     let ring_bytes = room.ring_bytes();
-    leaves_memory(pid, world.count(), ring_bytes)?;
+    let most = match by_pointer {
+        true => world.count(),
+        false => layout::GOROUTINES as usize,
+    };
+    leaves_memory(pid, most, ring_bytes)?;
     world.hold()?;
-    pointers.look_at(memory, world.late_own_threads())?;
-    let tid_offset = pointers.fits.first().copied();
-    let blocks = (2 * world.count() + spare).min(MOST_BLOCKS);
+    if by_pointer {
+        pointers.look_at(memory, world.late_own_threads())?;
+    }
+    let tid_offset = pointers.fits.first().copied().filter(|_| by_pointer);
+    let blocks = match by_pointer {
+        true => (2 * world.count() + spare).min(MOST_BLOCKS),
+        false => layout::GOROUTINES as usize,
+    };
     let len = rings_bytes(blocks as u32, ring_bytes);
     let behind = control_bytes(blocks as u32);
     let (words, rings) = caller.borrow(world.workers()?, mappings, |worker| {
@@ -133,6 +161,7 @@ pub fn map(
         counted: costs.counted,
         delays: room.delays,
         tid_offset,
+        goroutines: room.goroutines,
     };
     announce(memory, &around, blocks as u32)?;
     let installed = Installed::new(around, blocks as u32, room, caller);

@@ -350,7 +350,10 @@ impl Jump {
         let mut round = 0;
         loop {
             let mappings = maps::read(self.pid)?;
-            let ground = mapping::ground(self.pid, &mappings);
+            let ground = match self.room.goroutines {
+                Some(_) => mapping::ground_of_goroutines(self.pid, &mappings),
+                None => mapping::ground(self.pid, &mappings),
+            };
             let ground = match round < ROUNDS {
                 true => ground,
                 false => ground.closed(),
@@ -508,6 +511,9 @@ impl Engine for Jump {
         self.watch.expect_libraries(nothing);
         if self.watch.end().is_some() || (nothing && self.space.is_none()) {
             return Ok(Vec::new());
+        }
+        if self.space.is_none() {
+            self.room.goroutines = plan.goroutines;
         }
         let path = plan.asynchronous.as_ref();
         self.serving = path.map(|path| path.root);

@@ -125,7 +125,7 @@ impl Stubs<'_> {
                 Item::Landing(landing) => {
                     landing.flags = flags::at(self.memory, landing.addr, None)
                 }
-                Item::Plain(_) | Item::Ret(_) => {}
+                Item::Plain(_) | Item::Ret(_) | Item::End(..) => {}
             }
         }
         let flags = flags::at(self.memory, at, None);
@@ -140,7 +140,13 @@ impl Stubs<'_> {
                     root,
                     flags,
                 };
-                stubs::f0(at, &region, f0, around, runtime)
+                match around.goroutines {
+                    Some(_) => {
+                        let depth = function.depth();
+                        stubs::f0_of_goroutines(at, &region, f0, depth, around, runtime)
+                    }
+                    None => stubs::f0(at, &region, f0, around, runtime),
+                }
             }
             (Purpose::Entry, Some(Hook::Counted(counter))) => {
                 stubs::counted(at, &region, function.end(), counter, around, runtime)

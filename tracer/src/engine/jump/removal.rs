@@ -223,6 +223,7 @@ mod tests {
             counted: (0, 0),
             delays: None,
             tid_offset: None,
+            goroutines: None,
         };
         let caller = RemoteCaller::find(pid, &memory, &mappings).unwrap();
         let with_code = |start: u64| Installed {

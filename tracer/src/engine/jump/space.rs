@@ -210,6 +210,10 @@ impl Space {
             true => landings,
             false => Landings::Left,
         };
+        let landings = match self.installed.around.goroutines {
+            Some(_) => Landings::OfGoroutines,
+            None => landings,
+        };
         let same = |known: &Function| {
             known.is_of(code)
                 && known.plays(part)

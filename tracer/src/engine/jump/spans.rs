@@ -72,6 +72,8 @@ pub struct View {
     sites: Sites,
     /// Addresses of calls that push their own address for another reason than to be returned to, and the like.
     fixed: HashSet<u64>,
+    /// Whether jumps replace single instructions only: somebody may stand between any two.
+    alone: bool,
 }
 
 impl View {
@@ -93,7 +95,13 @@ impl View {
             cfg,
             sites,
             fixed,
+            alone: false,
         }
+    }
+
+    /// From now on jumps replace single instructions only.
+    pub fn replace_alone(&mut self) {
+        self.alone = true;
     }
 
     /// All instructions, by address.
@@ -214,6 +222,13 @@ impl View {
         }
         if self.is_entered(&(at..at + 1)) {
             return Err(NoRoom::Split);
+        }
+        if self.alone {
+            return Ok(Span {
+                range: at..at + 1,
+                filling: 0,
+                syscall_behind: false,
+            });
         }
         let ahead = self.ahead(at);
         if self.len(&ahead) >= JUMP {

@@ -88,6 +88,7 @@ impl Arena {
             counted: (0, 0),
             delays: None,
             tid_offset: None,
+            goroutines: None,
         };
         let mut arena = Arena {
             code,

@@ -4,7 +4,7 @@
 use darc_disasm::{CallSite, Gpr, Operand, SiteKind, Target};
 
 use super::super::layout::journal;
-use super::{Function, Group, Landings, Purpose};
+use super::{Function, Group, Landings, Purpose, goroutines};
 
 /// The fewest bytes for a landing: where a punned jump of fewer leads there is hardly ever another.
 const SHORTEST: u64 = 2;
@@ -25,6 +25,10 @@ impl Function {
             let Some(landing) = self.view.position(call.next()) else {
                 continue;
             };
+            let of_goroutines = self.noticed == Landings::OfGoroutines;
+            if of_goroutines && !self.is_fit_for_goroutines(landing) {
+                continue;
+            }
             if self.view.is_trap(landing) {
                 self.unreturning.insert(call.addr);
             } else if !self.view.is_in_loop_without_call(call.next()) && self.add_landing(landing) {
@@ -49,6 +53,14 @@ impl Function {
         !below_stack
             && !self.refused.contains_key(&call.addr)
             && !self.unnoticed.contains(&call.addr)
+    }
+
+    /// Whether the instruction that a call returns to can run in a stub of goroutines: a call is made there as any other is.
+    fn is_fit_for_goroutines(&self, landing: usize) -> bool {
+        let instruction = &self.view.instructions()[landing];
+        let call = self.calls.get(&instruction.ip());
+        let measured = call.is_some_and(|call| !self.refused.contains_key(&call.addr));
+        measured || goroutines::is_harmless(instruction)
     }
 
     /// Makes a group that begins at a position. False when there is no room.
@@ -79,7 +91,7 @@ impl Function {
 
     /// Gives up noticing where a call returns to. False when that had not been tried.
     pub fn leave_landing(&mut self, call: &CallSite) -> bool {
-        let noticed = self.lands(call);
+        let noticed = self.lands(call) && !self.is_of_goroutines();
         if noticed {
             self.unnoticed.insert(call.addr);
             self.divide();

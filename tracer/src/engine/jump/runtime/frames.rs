@@ -7,7 +7,9 @@
 
 use iced_x86::code_asm::*;
 
-use crate::engine::jump::asm::{Emitted, Surroundings, TOP, field, field32, shadow, tsc};
+use crate::engine::jump::asm::{
+    Emitted, Surroundings, TOP, field, field32, shadow, stack_end, tsc,
+};
 use crate::engine::jump::layout::{LIVE, block, descriptor, entry, place, ring};
 
 use super::{Labels, nested};
@@ -15,6 +17,14 @@ use super::{Labels, nested};
 /// How far apart two slots may be and still be taken for frames of one stack when one of them decides
 /// that the other is gone. Wrong guesses cost measurements, never the target's correctness.
 pub const SAME_STACK: i32 = 64 << 10;
+
+/// The same for goroutines: all entries of a block are of one stack.
+fn same_stack(around: &Surroundings) -> i32 {
+    match around.goroutines {
+        Some(_) => i32::MAX,
+        None => SAME_STACK,
+    }
+}
 
 /// How far above the stack pointer frames of the same stack are looked for before an unwind.
 const DEEPEST_STACK: i32 = 8 << 20;
@@ -118,13 +128,14 @@ pub fn stale(
     start: &mut CodeLabel,
     same_slot: SameSlot,
     labels: &Labels,
+    around: &Surroundings,
 ) -> Emitted<()> {
     let mut done = a.create_label();
     a.set_label(start)?;
     a.mov(rax, rdi)?;
     a.sub(rax, shadow(TOP, entry::SLOT))?;
     // A top entry that is older (or on another stack) makes a huge unsigned number.
-    a.cmp(rax, SAME_STACK)?;
+    a.cmp(rax, same_stack(around))?;
     a.ja(done)?;
     if same_slot == SameSlot::Replaced {
         a.test(rax, rax)?;
@@ -255,7 +266,12 @@ pub fn find(a: &mut CodeAssembler, start: &mut CodeLabel, by: By, labels: &Label
     a.ret()
 }
 
-pub fn nested(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+pub fn nested(
+    a: &mut CodeAssembler,
+    start: &mut CodeLabel,
+    labels: &Labels,
+    around: &Surroundings,
+) -> Emitted<()> {
     let [
         mut again,
         mut op,
@@ -287,7 +303,14 @@ pub fn nested(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> 
     a.test(rax, rax)?;
     a.je(gone)?;
     a.set_label(&mut returns)?;
-    a.cmp(qword_ptr(rdi), rax)?;
+    match around.goroutines {
+        // Slots count from the end of the goroutine's stack.
+        Some(_) => {
+            a.mov(rdx, stack_end())?;
+            a.cmp(qword_ptr(rdi + rdx), rax)?;
+        }
+        None => a.cmp(qword_ptr(rdi), rax)?,
+    }
     a.je(pass)?;
     a.set_label(&mut gone)?;
     a.call(labels.give_up)?;
@@ -295,7 +318,7 @@ pub fn nested(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> 
     a.set_label(&mut other)?;
     a.mov(rax, rdi)?;
     a.sub(rax, rdx)?;
-    a.cmp(rax, SAME_STACK)?;
+    a.cmp(rax, same_stack(around))?;
     a.jbe(gone)?;
     a.mov(rax, field(block::CURRENT))?;
     a.cmp(qword_ptr(rax + descriptor::CHILDREN as i32), 0)?;

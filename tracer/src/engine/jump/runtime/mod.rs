@@ -28,6 +28,9 @@ pub struct Runtime {
     pub lookup: u64,
     /// As `lookup`, but gives an unknown thread a block when there is one.
     pub register: u64,
+    /// rcx block, r13 its number, rax the descriptor of the goroutine whose it is from now on, rdx table offset → rcx the
+    /// same, zero where the table is crowded.
+    pub adopt: u64,
     /// rcx block: the guess for this stack from now on. rax, rdx are lost.
     pub remember: u64,
     /// The thread pointer belongs to a new thread: forget what the old one did. Zero flag: done; else the
@@ -83,10 +86,11 @@ pub struct Runtime {
 impl Runtime {
     /// The addresses of all of them.
     #[must_use]
-    pub fn all(&self) -> [u64; 24] {
+    pub fn all(&self) -> [u64; 25] {
         [
             self.lookup,
             self.register,
+            self.adopt,
             self.remember,
             self.renew,
             self.first,
@@ -150,7 +154,8 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     let [mut count_in, mut count_out, mut count_ret, mut count_back] =
         std::array::from_fn(|_| a.create_label());
     threads::lookup(&mut a, &mut lookup, around)?;
-    threads::register(&mut a, &mut register, lookup, around)?;
+    let mut adopt = a.create_label();
+    threads::register(&mut a, &mut register, &mut adopt, lookup, around)?;
     threads::remember(&mut a, &mut remember, around)?;
     threads::renew(&mut a, &mut renew, around)?;
     accounts::first(&mut a, &mut first)?;
@@ -162,9 +167,15 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     let mut give_up = labels.give_up;
     frames::give_up(&mut a, &mut give_up, &labels, around)?;
     labels.give_up = give_up;
-    frames::stale(&mut a, &mut stale, SameSlot::Dead, &labels)?;
+    frames::stale(&mut a, &mut stale, SameSlot::Dead, &labels, around)?;
     let mut stale_at_tail = a.create_label();
-    frames::stale(&mut a, &mut stale_at_tail, SameSlot::Replaced, &labels)?;
+    frames::stale(
+        &mut a,
+        &mut stale_at_tail,
+        SameSlot::Replaced,
+        &labels,
+        around,
+    )?;
     let mut resync = labels.resync;
     frames::resync(&mut a, &mut resync, &labels)?;
     labels.resync = resync;
@@ -173,7 +184,7 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     frames::find(&mut a, &mut find, By::Slot, &labels)?;
     let mut find_landing = a.create_label();
     frames::find(&mut a, &mut find_landing, By::SlotAndLanding, &labels)?;
-    frames::nested(&mut a, &mut nested, &labels)?;
+    frames::nested(&mut a, &mut nested, &labels, around)?;
     frames::reveal(&mut a, &mut reveal, &labels)?;
     records::reserve(&mut a, &mut labels.reserve)?;
     records::end(&mut a, &mut end, &labels, around)?;
@@ -211,6 +222,7 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     let runtime = Runtime {
         lookup: code.address(&lookup)?,
         register: code.address(&register)?,
+        adopt: code.address(&adopt)?,
         remember: code.address(&remember)?,
         renew: code.address(&renew)?,
         first: code.address(&first)?,

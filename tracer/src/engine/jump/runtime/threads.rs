@@ -39,10 +39,14 @@ pub fn lookup(a: &mut CodeAssembler, start: &mut CodeLabel, around: &Surrounding
     a.ret()
 }
 
+/// Beyond all ids of threads (the kernel's `PID_MAX_LIMIT`, 2^22): blocks of goroutines have numbers from here on.
+const NO_THREAD: i32 = 1 << 23;
+
 /// A signal handler that comes in between may give the thread a second block, which is never used.
 pub fn register(
     a: &mut CodeAssembler,
     start: &mut CodeLabel,
+    adopt: &mut CodeLabel,
     lookup: CodeLabel,
     around: &Surroundings,
 ) -> Emitted<()> {
@@ -60,6 +64,14 @@ pub fn register(
         mut occupied,
         mut freed,
     ] = std::array::from_fn(|_| a.create_label());
+    // A goroutine has got its block in the stub, which has no other stack.
+    a.set_label(adopt)?;
+    a.push(r8)?;
+    a.push(r9)?;
+    a.push(r10)?;
+    a.push(r11)?;
+    a.mov(r10d, r13d)?;
+    a.jmp(claimed)?;
     a.set_label(start)?;
     a.push(rdx)?;
     a.call(lookup)?;
@@ -111,12 +123,17 @@ pub fn register(
     )?;
     a.dec(r10d)?;
     a.jne(budget)?;
-    match around.tid_offset {
-        Some(offset) => {
+    match (around.tid_offset, around.goroutines) {
+        // No thread has such an id.
+        (_, Some(_)) => {
+            a.lea(r9d, dword_ptr(r13 + NO_THREAD))?;
+            a.mov(field32(block::TID), r9d)?;
+        }
+        (Some(offset), None) => {
             a.mov(r9d, dword_ptr(offset).fs())?;
             a.mov(field32(block::TID), r9d)?;
         }
-        None => {
+        (None, None) => {
             a.push(rax)?;
             a.push(rcx)?;
             a.mov(eax, libc::SYS_gettid as i32)?;

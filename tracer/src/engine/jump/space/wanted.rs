@@ -4,7 +4,8 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use darc_disasm::CallSite;
+use darc_disasm::{CallSite, SiteKind, Target};
+use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use crate::addr::TargetAddr;
 use crate::engine::Refused;
@@ -65,8 +66,35 @@ fn hooks(plan: &Plan) -> impl Iterator<Item = (u64, Hook)> {
     unwinders.chain(catchers).chain(finders)
 }
 
+/// Whether a plan has nothing but an f0 all of whose calls are ops.
+fn is_plain(plan: &Plan) -> bool {
+    let hooked = [&plan.unwinders, &plan.catchers, &plan.finders];
+    plan.callers.is_empty()
+        && plan.chain.is_none()
+        && plan.asynchronous.is_none()
+        && plan.running.is_empty()
+        && plan.counted.is_empty()
+        && plan.counted_sites.is_empty()
+        && plan.markers.is_empty()
+        && hooked.iter().all(|hooks| hooks.is_empty())
+}
+
 fn is_hooked(plan: &Plan, entry: u64) -> bool {
     hooks(plan).any(|(addr, _)| addr == entry)
+}
+
+/// Whether a call is of a function that begins with Go's stack check, and so expects nothing in r12 and r13.
+fn is_checked(memory: &Memory, call: &CallSite) -> bool {
+    let SiteKind::Call(Target::Direct(to)) = call.kind else {
+        return false;
+    };
+    let mut bytes = [0; function::goroutines::CHECK];
+    if memory.read(TargetAddr(to), &mut bytes).is_err() {
+        return false;
+    }
+    let decoder = Decoder::with_ip(64, &bytes, to, DecoderOptions::NONE);
+    let code: Vec<Instruction> = decoder.into_iter().take(4).collect();
+    function::goroutines::stack_check(&code).is_some()
 }
 
 fn taken() -> String {
@@ -76,6 +104,12 @@ fn taken() -> String {
 impl Space {
     pub(super) fn want_f0(&mut self, plan: &Plan, wanted: &mut Wanted<'_>) -> Result<()> {
         let Some(code) = &plan.f0 else { return Ok(()) };
+        if self.installed.around.goroutines.is_some() && !is_plain(plan) {
+            let reason =
+                "in a Go program all calls of one function can be measured, and nothing else";
+            wanted.refuse(code.entry(), reason.to_owned());
+            return Ok(());
+        }
         self.look_at(wanted.memory, code, Part::F0, Landings::Noticed);
         self.notice_ends(code.entry(), plan.f0_ends);
         self.set_ops(
@@ -237,6 +271,12 @@ impl Space {
     }
 
     fn want_site(&mut self, entry: u64, call: &CallSite, wanted: &mut Wanted<'_>) -> Result<()> {
+        let goroutines = self.installed.around.goroutines.is_some();
+        if goroutines && !is_checked(wanted.memory, call) {
+            let reason = "what it calls does not begin with Go's stack check";
+            wanted.refuse(call.addr, reason.to_owned());
+            return Ok(());
+        }
         let outcome = match self.functions[&entry].groups_of_site(call) {
             Ok(groups) => self.want_together(entry, &groups, None, wanted)?,
             Err(reason) => Err(reason),

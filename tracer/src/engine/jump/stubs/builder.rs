@@ -12,6 +12,7 @@ use crate::engine::jump::unwinding::{Anchor, Calls, rows};
 
 use super::counted::counted_ret;
 use super::entries::ret;
+use super::goroutines;
 use super::landing::land;
 use super::later::Later;
 use super::sites::{ReturnAddress, append_site};
@@ -113,7 +114,13 @@ impl<'a> Builder<'a> {
             self.moved.push((item.addr(), at));
             let last = index + 1 == region.items.len();
             match item {
+                Item::Landing(landing) if self.around.goroutines.is_some() => {
+                    goroutines::land(self, landing)?;
+                }
                 Item::Landing(landing) => land(self, landing)?,
+                Item::End(instruction, depth) => {
+                    goroutines::end_op(self, *instruction, *depth)?;
+                }
                 Item::Plain(instruction) => self.copy(*instruction)?,
                 Item::Ret(instruction) => match self.ends {
                     Ends::Op => ret(self, *instruction)?,
@@ -258,7 +265,11 @@ impl<'a> Builder<'a> {
         for (offset, hidden) in hidden {
             bytes[offset as usize..offset as usize + 8].copy_from_slice(&hidden.to_le_bytes());
         }
-        let frames = rows(&bytes, at, Calls::Jump, &anchors);
+        let frames = match self.around.goroutines {
+            // Their run-time has no use for it.
+            Some(_) => Vec::new(),
+            None => rows(&bytes, at, Calls::Jump, &anchors),
+        };
         Ok(Stub {
             frames,
             bytes,

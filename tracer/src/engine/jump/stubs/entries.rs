@@ -165,7 +165,7 @@ fn only_of(b: &mut Builder<'_>, callers: &[u64], pass: CodeLabel) -> Emitted<()>
 
 /// Begins an op unless nothing is to be measured: arguments, and under which descriptor calls are looked for. Leaves the
 /// descriptor in rax.
-fn begin_op(b: &mut Builder<'_>, ops: &Ops, root: u64, pass: CodeLabel) -> Emitted<()> {
+pub fn begin_op(b: &mut Builder<'_>, ops: &Ops, root: u64, pass: CodeLabel) -> Emitted<()> {
     let around = b.around;
     b.a.mov(rax, around.control + LIVE)?;
     b.a.mov(eax, dword_ptr(rax))?;

@@ -10,6 +10,7 @@ mod counted_sites;
 mod enqueue;
 mod entries;
 mod finder;
+mod goroutines;
 mod landing;
 mod later;
 mod marker;
@@ -30,6 +31,7 @@ pub use counted::{CountedSite, Counter, counted, counted_returns};
 pub use enqueue::enqueue;
 pub use entries::{F0, F0End, Unwinding, f0, unwinding};
 pub use finder::finder;
+pub use goroutines::f0 as f0_of_goroutines;
 pub use marker::marker;
 pub use sites::RED_ZONE;
 
@@ -132,12 +134,17 @@ pub enum Item {
     Site(Site),
     /// A `ret` of an f0 whose ends are noticed by them.
     Ret(Instruction),
+    /// An instruction on the way to a `ret` of an f0 of goroutines, and how far above the stack pointer its return address
+    /// is.
+    End(Instruction, i32),
 }
 
 impl Item {
     fn addr(&self) -> u64 {
         match self {
-            Item::Plain(instruction) | Item::Ret(instruction) => instruction.ip(),
+            Item::Plain(instruction) | Item::Ret(instruction) | Item::End(instruction, _) => {
+                instruction.ip()
+            }
             Item::Site(site) => site.addr,
             Item::Landing(landing) => landing.addr,
         }

@@ -9,6 +9,7 @@ use crate::engine::jump::layout::{entry, place};
 
 use super::builder::{Builder, PlaceData};
 use super::counted_sites::counted_call;
+use super::goroutines;
 use super::{CallReturns, Callee, Kind, Site};
 
 /// What the ABI lets a function keep below its stack pointer (System V ABI for AMD64, 3.2.2).
@@ -32,6 +33,9 @@ pub fn append_site(
     after: Option<CodeLabel>,
     return_address: ReturnAddress,
 ) -> Emitted<()> {
+    if let (Kind::Call(Callee::Direct(to)), Some(_)) = (site.kind, b.around.goroutines) {
+        return goroutines::call(b, site, to, return_address);
+    }
     // Jumps and system calls are not counted.
     if let (Kind::Call(callee), Some(counted)) = (site.kind, site.counted) {
         return counted_call(b, site, callee, counted);
@@ -47,7 +51,7 @@ pub fn append_site(
     }
 }
 
-fn site_place(b: &mut Builder<'_>, site: &Site, return_to: u64) -> CodeLabel {
+pub fn site_place(b: &mut Builder<'_>, site: &Site, return_to: u64) -> CodeLabel {
     b.place(PlaceData {
         return_to,
         kind: place::CALL,

@@ -1,0 +1,193 @@
+//! Go programs: goroutines whose stacks move, that go on in other threads, panic and end, under constant garbage collection and
+//! profiling. Left out, loudly, where there is no Go tool chain; `DARC_TEST_GO` names one.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::harness::{darc, execute};
+
+/// How often it is attached and let go.
+const ROUNDS: usize = 12;
+
+/// The program; `None` where nothing can build it, or what it was built with is not known.
+fn program(folder: &Path, options: &[&str]) -> Option<PathBuf> {
+    let go = std::env::var_os("DARC_TEST_GO").unwrap_or_else(|| "go".into());
+    let version = Command::new(&go).arg("version").output();
+    let version = version.map_or_else(
+        |_| String::new(),
+        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+    );
+    if !["go1.19.", "go1.27."]
+        .iter()
+        .any(|known| version.contains(known))
+    {
+        eprintln!("left out: there is no Go tool chain of a known version ({version:?})");
+        return None;
+    }
+    let source = folder.join("requests.go");
+    std::fs::write(&source, include_str!("programs/requests.go")).expect("written");
+    let program = folder.join("requests");
+    let mut command = Command::new(go);
+    command
+        .args(["build", "-o"])
+        .arg(&program)
+        .args(options)
+        .arg(&source);
+    for (variable, value) in [
+        ("GOTOOLCHAIN", "local"),
+        ("CGO_ENABLED", "0"),
+        ("GOFLAGS", ""),
+    ] {
+        command.env(variable, value);
+    }
+    command
+        .env("GOCACHE", folder.join("cache"))
+        .env("GOPATH", folder.join("path"));
+    let output = command.output().expect("it was there a moment ago");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Some(program)
+}
+
+fn start(program: &Path) -> Child {
+    let mut command = Command::new(program);
+    command
+        .env("GOGC", "5")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("just built");
+    let mut ready = [0; 6];
+    let stdout = child.stdout.as_mut().expect("piped");
+    stdout
+        .read_exact(&mut ready)
+        .expect("it says that it is ready");
+    child
+}
+
+/// Ends it: all of its results were right, and its run-time found nothing strange.
+fn end(mut child: Child) {
+    drop(child.stdin.take());
+    let output = child.wait_with_output().expect("it ends with its input");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("wrong 0"),
+        "{output:?}"
+    );
+}
+
+fn attach(child: &Child, more: &[&str]) -> String {
+    let pid = child.id().to_string();
+    let mut command = darc(&[
+        "attach",
+        "--f0",
+        "main.handle",
+        "-o",
+        "/dev/null",
+        "-p",
+        &pid,
+    ]);
+    let finished = execute(command.args(more));
+    assert_eq!(finished.code(), 0, "{finished:#?}");
+    finished.stdout
+}
+
+#[test]
+fn what_goroutines_wait_for_and_compute_is_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for options in [&[][..], &["-ldflags=-s -w"]] {
+        let Some(program) = program(folder.path(), options) else {
+            return;
+        };
+        let target = start(&program);
+        let report = attach(&target, &["-d", "5s"]);
+        for cause in [
+            "time.Sleep ← main.lookup ← main.handle",
+            "main.parse ← main.handle",
+        ] {
+            let words: Vec<&str> = report.split_whitespace().collect();
+            assert!(
+                words.join(" ").contains(cause),
+                "{options:?} {cause}: {report}"
+            );
+        }
+        end(target);
+    }
+}
+
+#[test]
+fn goroutines_survive_that_probes_come_and_go() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = program(folder.path(), &[]) else {
+        return;
+    };
+    let target = start(&program);
+    for round in 0..ROUNDS {
+        attach(
+            &target,
+            &["-d", if round % 2 == 0 { "100ms" } else { "400ms" }],
+        );
+    }
+    end(target);
+}
+
+#[test]
+fn goroutines_survive_a_darc_that_is_killed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = program(folder.path(), &[]) else {
+        return;
+    };
+    let target = start(&program);
+    let pid = target.id().to_string();
+    for round in 0..ROUNDS as u64 {
+        let mut command = darc(&[
+            "attach",
+            "--f0",
+            "main.handle",
+            "-o",
+            "/dev/null",
+            "-p",
+            &pid,
+        ]);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut killed = command.spawn().expect("darc");
+        // Anywhere in it.
+        std::thread::sleep(std::time::Duration::from_millis(60 + 40 * round));
+        killed.kill().expect("ours");
+        killed.wait().expect("ours");
+    }
+    attach(&target, &["-d", "300ms"]);
+    end(target);
+}
+
+/// What is not known to be safe is refused by name.
+#[test]
+fn what_of_go_is_not_known_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = program(folder.path(), &[]) else {
+        return;
+    };
+    let target = start(&program);
+    let pid = target.id().to_string();
+    for (options, reason) in [
+        (
+            &["--f0", "main.handle", "--engine", "int3"][..],
+            "darc attach --f0",
+        ),
+        (&["--f0", "runtime.memmove"], "stack check"),
+        (&["--f0", "main.handle", "--value", "arg1"], "--value"),
+    ] {
+        let mut command = darc(&["attach", "-d", "1s", "-o", "/dev/null", "-p", &pid]);
+        let finished = execute(command.args(options));
+        let line = finished.failure(3);
+        assert!(line.contains(reason), "{options:?}: {line}");
+    }
+    end(target);
+}

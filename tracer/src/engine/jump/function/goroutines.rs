@@ -1,0 +1,325 @@
+//! Where functions of Go's register-based calling convention can be diverted.
+//!
+//! The run-time may stop a goroutine between any two instructions of a function and keep their address, so that single
+//! instructions are replaced, of which nobody is in the middle; and what faults must fault where it is, for the run-time looks
+//! its address up to turn the fault into a panic.
+//!
+//! Source: Go's `src/cmd/compile/abi-internal.md`, `src/cmd/internal/obj/x86/obj6.go` (the stack check and the frame) and
+//! `src/runtime/preempt.go`.
+
+use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
+
+use super::super::spans::JUMP;
+
+/// An instruction to be replaced, by its position, and how far above the stack pointer the return address is before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spot {
+    pub at: usize,
+    pub depth: i32,
+}
+
+/// Where an f0 begins and ends.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Spots {
+    /// Behind its stack check: at the entry it would begin again when the stack has been moved.
+    pub beginning: Option<Spot>,
+    /// One before each `ret`.
+    pub ends: Vec<Spot>,
+}
+
+/// Bytes of code in which a stack check is, at a function's entry.
+pub const CHECK: usize = 48;
+
+/// `stackguard0` in `runtime.g`.
+const GUARD: u64 = 16;
+
+/// The number of instructions of the stack check that a function begins with.
+///
+/// Functions with one follow the convention: those written in assembly have none, or read their goroutine from elsewhere.
+#[must_use]
+pub fn stack_check(code: &[Instruction]) -> Option<usize> {
+    let compares = |i: &Instruction, register| {
+        i.code() == Code::Cmp_r64_rm64
+            && i.op0_register() == register
+            && i.memory_base() == Register::R14
+            && i.memory_index() == Register::None
+            && i.memory_displacement64() == GUARD
+            && i.segment_prefix() == Register::None
+    };
+    let grows = |i: &Instruction| i.mnemonic() == Mnemonic::Jbe && is_near(i);
+    let moved = |i: &Instruction| {
+        i.code() == Code::Lea_r64_m
+            && i.op0_register() == Register::R12
+            && i.memory_base() == Register::RSP
+            && i.memory_index() == Register::None
+    };
+    match code {
+        [check, jump, ..] if compares(check, Register::RSP) && grows(jump) => Some(2),
+        [lea, check, jump, ..] if moved(lea) && compares(check, Register::R12) && grows(jump) => {
+            Some(3)
+        }
+        _ => None,
+    }
+}
+
+fn is_near(i: &Instruction) -> bool {
+    i.op0_kind() == OpKind::NearBranch64
+}
+
+/// Why a function's calls must be left alone, if they must.
+#[must_use]
+pub fn strange(code: &[Instruction]) -> Option<&'static str> {
+    if stack_check(code).is_none() {
+        return Some("it does not begin with Go's stack check");
+    }
+    let writes = |i: &Instruction| {
+        let changed = i.op_count() > 0
+            && i.op0_kind() == OpKind::Register
+            && i.op0_register().full_register() == Register::R14
+            && !matches!(
+                i.mnemonic(),
+                Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push
+            );
+        changed
+            || i.segment_prefix() == Register::FS
+            || i.mnemonic() == Mnemonic::Xchg && uses_r14(i)
+    };
+    let all_known = code.iter().all(|i| !i.is_invalid());
+    match all_known && !code.iter().any(writes) {
+        true => None,
+        false => Some("it changes where its goroutine is found"),
+    }
+}
+
+fn uses_r14(i: &Instruction) -> bool {
+    (0..i.op_count()).any(|at| {
+        i.op_kind(at) == OpKind::Register && i.op_register(at).full_register() == Register::R14
+    })
+}
+
+/// Whether an instruction does the same elsewhere, and cannot fault: what it reads and writes is on the stack, in the
+/// program's own data, or in registers.
+#[must_use]
+pub fn is_harmless(i: &Instruction) -> bool {
+    let is_plain = |at: u32| match i.op_kind(at) {
+        OpKind::Memory => {
+            let base = i.memory_base();
+            let on_stack = base == Register::RSP && i.memory_index() == Register::None;
+            let touches_nothing = matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop);
+            let own = on_stack || i.is_ip_rel_memory_operand();
+            (own || touches_nothing) && i.segment_prefix() == Register::None
+        }
+        OpKind::Register
+        | OpKind::Immediate8
+        | OpKind::Immediate16
+        | OpKind::Immediate32
+        | OpKind::Immediate64
+        | OpKind::Immediate8to16
+        | OpKind::Immediate8to32
+        | OpKind::Immediate8to64
+        | OpKind::Immediate32to64 => true,
+        _ => false,
+    };
+    let divides = matches!(i.mnemonic(), Mnemonic::Div | Mnemonic::Idiv);
+    !i.is_invalid()
+        && i.flow_control() == FlowControl::Next
+        && !divides
+        && !i.is_privileged()
+        && (0..i.op_count()).all(is_plain)
+}
+
+/// How many bytes the stack pointer goes down by it, if it belongs to a frame's making.
+fn makes_frame(i: &Instruction) -> Option<i32> {
+    let is_rbp = |at: u32| i.op_kind(at) == OpKind::Register && i.op_register(at) == Register::RBP;
+    let on_stack = i.memory_base() == Register::RSP && i.memory_index() == Register::None;
+    match i.mnemonic() {
+        Mnemonic::Push if is_rbp(0) => Some(8),
+        Mnemonic::Sub if i.op0_register() == Register::RSP => positive(i),
+        Mnemonic::Mov if is_rbp(0) && i.op1_register() == Register::RSP => Some(0),
+        Mnemonic::Mov if i.op0_kind() == OpKind::Memory && on_stack && is_rbp(1) => Some(0),
+        Mnemonic::Lea if is_rbp(0) && on_stack => Some(0),
+        Mnemonic::Nop => Some(0),
+        _ => None,
+    }
+}
+
+/// How many bytes the stack pointer goes up by it, if it belongs to a frame's end.
+fn unmakes_frame(i: &Instruction) -> Option<i32> {
+    let is_rbp =
+        i.op_count() > 0 && i.op0_kind() == OpKind::Register && i.op0_register() == Register::RBP;
+    let on_stack = i.memory_base() == Register::RSP && i.memory_index() == Register::None;
+    match i.mnemonic() {
+        Mnemonic::Pop if is_rbp => Some(8),
+        Mnemonic::Add if i.op0_register() == Register::RSP => positive(i),
+        Mnemonic::Mov if is_rbp && i.op1_kind() == OpKind::Memory && on_stack => Some(0),
+        _ => None,
+    }
+}
+
+/// The immediate of an `add` or a `sub`. A subtraction of -128 is an addition.
+fn positive(i: &Instruction) -> Option<i32> {
+    let immediate = match i.op1_kind() {
+        OpKind::Immediate8to64 => i.immediate8to64(),
+        OpKind::Immediate32to64 => i.immediate32to64(),
+        _ => return None,
+    };
+    i32::try_from(immediate).ok()
+}
+
+/// Where an f0 begins and ends. `is_target` tells whether something jumps to an address.
+///
+/// # Errors
+/// Why that cannot be noticed.
+pub fn spots(code: &[Instruction], is_target: impl Fn(u64) -> bool) -> Result<Spots, &'static str> {
+    if let Some(reason) = strange(code) {
+        return Err(reason);
+    }
+    let first = stack_check(code).unwrap_or_default();
+    let mut depth = 0;
+    let mut candidates = Vec::new();
+    for (at, i) in code.iter().enumerate().skip(first) {
+        let Some(grown) = makes_frame(i).filter(|_| !is_target(i.ip())) else {
+            break;
+        };
+        candidates.push(Spot { at, depth });
+        depth += grown;
+    }
+    let frame = depth;
+    let beginning =
+        best(code, &candidates).ok_or("behind its stack check there is no room for a jump")?;
+    let returns = code
+        .iter()
+        .enumerate()
+        .filter(|(_, i)| i.flow_control() == FlowControl::Return);
+    let mut ends = Vec::new();
+    for (at, ret) in returns {
+        if ret.code() != Code::Retnq || is_target(ret.ip()) {
+            return Err("one of its returns is led to in an unusual way");
+        }
+        let end = epilogue(code, at, frame, &is_target);
+        ends.push(end.ok_or("there is no room for a jump before one of its returns")?);
+    }
+    match ends.is_empty() {
+        true => Err("it does not return"),
+        false => Ok(Spots {
+            beginning: Some(beginning),
+            ends,
+        }),
+    }
+}
+
+/// Where to notice the end before the `ret` at a position.
+fn epilogue(
+    code: &[Instruction],
+    ret: usize,
+    frame: i32,
+    is_target: impl Fn(u64) -> bool,
+) -> Option<Spot> {
+    let mut depth = 0;
+    let mut candidates = Vec::new();
+    let mut at = ret;
+    while depth < frame || candidates.is_empty() {
+        at = at.checked_sub(1)?;
+        let i = &code[at];
+        depth += unmakes_frame(i).filter(|_| i.next_ip() == code[at + 1].ip())?;
+        candidates.push(Spot { at, depth });
+        if is_target(i.ip()) {
+            break;
+        }
+    }
+    // What restores the frame pointer from the stack may come before what gives the frame back.
+    let before = at.checked_sub(1).filter(|&before| {
+        let restores = unmakes_frame(&code[before]) == Some(0);
+        restores && code[before].next_ip() == code[at].ip() && !is_target(code[at].ip())
+    });
+    candidates.extend(before.map(|at| Spot { at, depth }));
+    (depth == frame).then(|| best(code, &candidates))?
+}
+
+/// The one with most room: a whole jump, or else a punned one.
+fn best(code: &[Instruction], candidates: &[Spot]) -> Option<Spot> {
+    const LEAST: usize = 4;
+    let harmless = candidates.iter().filter(|spot| is_harmless(&code[spot.at]));
+    let room = |spot: &&Spot| code[spot.at].len().min(JUMP as usize);
+    harmless
+        .filter(|spot| code[spot.at].len() >= LEAST)
+        .max_by_key(room)
+        .copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use iced_x86::{Decoder, DecoderOptions};
+
+    use super::*;
+
+    fn code(bytes: &[u8]) -> Vec<Instruction> {
+        Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE)
+            .into_iter()
+            .collect()
+    }
+
+    /// cmp 0x10(%r14),%rsp; jbe
+    const CHECK: [u8; 6] = [0x49, 0x3b, 0x66, 0x10, 0x76, 0x20];
+
+    #[test]
+    fn an_f0_of_go_1_19_begins_and_ends_where_the_frame_pointer_is_kept() {
+        // sub $0x28,%rsp; mov %rbp,0x20(%rsp); lea 0x20(%rsp),%rbp; mov 0x20(%rsp),%rbp; add $0x28,%rsp; ret
+        let bytes = [
+            &CHECK[..],
+            &[0x48, 0x83, 0xec, 0x28, 0x48, 0x89, 0x6c, 0x24, 0x20],
+            &[0x48, 0x8d, 0x6c, 0x24, 0x20],
+            &[0x48, 0x8b, 0x6c, 0x24, 0x20, 0x48, 0x83, 0xc4, 0x28, 0xc3],
+        ];
+        let spots = spots(&code(&bytes.concat()), |_| false).unwrap();
+        assert!(matches!(
+            spots.beginning,
+            Some(Spot {
+                at: 3 | 4,
+                depth: 0x28
+            })
+        ));
+        assert_eq!(spots.ends, [Spot { at: 5, depth: 0x28 }]);
+    }
+
+    #[test]
+    fn an_f0_of_newer_versions_begins_and_ends_where_its_frame_does() {
+        // push %rbp; mov %rsp,%rbp; sub $0x20,%rsp; nop; add $0x20,%rsp; pop %rbp; ret
+        let bytes = [
+            &CHECK[..],
+            &[0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x20, 0x31, 0xc0],
+            &[0x48, 0x83, 0xc4, 0x20, 0x5d, 0xc3],
+        ];
+        let spots = spots(&code(&bytes.concat()), |_| false).unwrap();
+        assert_eq!(spots.beginning, Some(Spot { at: 4, depth: 8 }));
+        assert_eq!(spots.ends, [Spot { at: 6, depth: 0x28 }]);
+    }
+
+    #[test]
+    fn what_is_no_such_function_is_refused() {
+        // push %rbp; ret
+        assert!(spots(&code(&[0x55, 0xc3]), |_| false).is_err());
+        // The check; mov %fs:-8,%r14; ret
+        let abi = [0x64, 0x4c, 0x8b, 0x34, 0x25, 0xf8, 0xff, 0xff, 0xff, 0xc3];
+        assert!(strange(&code(&[&CHECK[..], &abi].concat())).is_some());
+        // The check; ret: no frame
+        assert!(spots(&code(&[&CHECK[..], &[0xc3]].concat()), |_| false).is_err());
+    }
+
+    #[test]
+    fn what_may_fault_stays_where_it_is() {
+        for (bytes, harmless) in [
+            (&[0x48, 0x8b, 0x44, 0x24, 0x08][..], true), // mov 8(%rsp),%rax
+            (&[0x48, 0x8b, 0x40, 0x08], false),          // mov 8(%rax),%rax
+            (&[0x84, 0x00], false),                      // test %al,(%rax)
+            (&[0x48, 0x8d, 0x40, 0x08], true),           // lea 8(%rax),%rax
+            (&[0x0f, 0x1f, 0x40, 0x00], true),           // nopl 0(%rax)
+            (&[0x48, 0xf7, 0xf9], false),                // idiv %rcx
+            (&[0x83, 0x3d, 0, 1, 0, 0, 0], true),        // cmpl $0,0x100(%rip)
+            (&[0x76, 0x10], false),                      // jbe
+            (&[0xf3, 0x48, 0xab], false),                // rep stos
+        ] {
+            assert_eq!(is_harmless(&code(bytes)[0]), harmless, "{bytes:x?}");
+        }
+    }
+}
