@@ -42,8 +42,9 @@ fn answer(peak: &PeakEntry) -> String {
         return format!("no single cause: the time is spread{largest}");
     }
     // Of what is spread below a small part nothing more is known than that.
-    let told = causes.iter();
-    let told = told.filter(|cause| cause.stop != StopReason::Spread || causes.len() == 1);
+    let is_known = |cause: &&RootCauseEntry| cause.stop != StopReason::Spread;
+    let is_any = causes.iter().any(|cause| is_known(&cause));
+    let told = causes.iter().filter(|cause| !is_any || is_known(cause));
     let mut parts: Vec<String> = told.take(CAUSES).map(self::cause).collect();
     let more = causes.len().saturating_sub(parts.len());
     if more > 0 {
@@ -58,16 +59,14 @@ fn answer(peak: &PeakEntry) -> String {
 
 /// A cause: where it is, and how much of the time it explains.
 fn cause(cause: &RootCauseEntry) -> String {
-    let names = recursion::steps(&cause.path, cause.kind)
-        .into_iter()
-        .map(|step| {
-            let name = short(step.name);
-            let name = control(&name);
-            match step.is_recursive {
-                true => format!("{name} (recursive)"),
-                false => name.into_owned(),
-            }
-        });
+    let names = recursion::steps(cause).into_iter().map(|step| {
+        let name = short(step.name);
+        let name = control(&name);
+        match step.is_recursive {
+            true => format!("{name} (recursive)"),
+            false => name.into_owned(),
+        }
+    });
     let mut names: Vec<Cow<'_, str>> = names.map(Cow::Owned).collect();
     // A wrapper and its system call are one to who reads.
     names.dedup();

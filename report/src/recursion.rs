@@ -1,6 +1,6 @@
 //! Paths of functions that call themselves, directly or through others, as people would tell them.
 
-use super::model::Kind;
+use super::model::{Kind, RootCauseEntry};
 
 /// A function on a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,16 +13,19 @@ pub(super) struct Step<'a> {
     pub(super) is_recursive: bool,
 }
 
-/// The path of a cause of this kind with each function once: what lies between a function and its own call further down is left out. A wrapper and
+/// The path of a cause with each function once: what lies between a function and its own call further down is left out. A wrapper and
 /// its system call are of one name, and no recursion.
-pub(super) fn steps(path: &[String], kind: Kind) -> Vec<Step<'_>> {
-    let (functions, call) = match path.split_last() {
-        Some((call, functions)) if kind == Kind::Syscall => (functions, Some(call)),
-        _ => (path, None),
+pub(super) fn steps(cause: &RootCauseEntry) -> Vec<Step<'_>> {
+    let (functions, call) = match cause.path.split_last() {
+        Some((call, functions)) if cause.kind == Kind::Syscall => (functions, Some(call)),
+        _ => (&cause.path[..], None),
     };
     let mut steps: Vec<Step<'_>> = Vec::new();
     for (first, name) in functions.iter().enumerate() {
-        match steps.iter().position(|step| step.name == name) {
+        // Functions of one name in two modules are two.
+        let module = |at: usize| cause.frames.get(at).and_then(|frame| frame.module.as_ref());
+        let is_same = |step: &Step<'_>| step.name == name && module(step.first) == module(first);
+        match steps.iter().position(is_same) {
             Some(known) => {
                 steps.truncate(known + 1);
                 steps[known].is_recursive = true;
@@ -45,10 +48,15 @@ pub(super) fn steps(path: &[String], kind: Kind) -> Vec<Step<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture;
 
     fn told(kind: Kind, path: &str) -> String {
-        let path: Vec<String> = path.split(' ').map(str::to_owned).collect();
-        let steps = steps(&path, kind).into_iter().map(|step| {
+        let report = fixture::report(1_000);
+        let mut cause = report.peaks[0].root_causes[0].clone();
+        cause.kind = kind;
+        cause.path = path.split(' ').map(str::to_owned).collect();
+        cause.frames.truncate(1);
+        let steps = steps(&cause).into_iter().map(|step| {
             let mark = if step.is_recursive { "*" } else { "" };
             format!("{}{mark}@{}", step.name, step.first)
         });

@@ -30,7 +30,7 @@ pub(super) fn without_depths(peak: &PeakEntry) -> Vec<RootCauseEntry> {
 
 /// The functions of a path, each once, and whether they call themselves.
 fn names(cause: &RootCauseEntry) -> Vec<(String, bool)> {
-    let steps = recursion::steps(&cause.path, cause.kind).into_iter();
+    let steps = recursion::steps(cause).into_iter();
     steps
         .map(|step| (step.name.to_owned(), step.is_recursive))
         .collect()
@@ -50,6 +50,11 @@ fn merged(
             Some(known) => {
                 known.share_of_time = (known.share_of_time + cause.share_of_time).min(1.0);
                 known.known_from = known.known_from.max(cause.known_from);
+                let last = known.frames.last_mut().zip(cause.frames.last());
+                if let Some((known, of_cause)) = last {
+                    let share = known.share_of_time + of_cause.share_of_time;
+                    known.share_of_time = share.min(1.0);
+                }
                 // In how many ops one of them is a cause is not known.
                 known.share_of_ops = 1.0;
             }
@@ -116,6 +121,7 @@ mod tests {
             path: path.split(' ').map(str::to_owned).collect(),
             share_of_time,
             share_of_ops: 0.4,
+            frames: Vec::new(),
             ..one.clone()
         };
         peak.root_causes = vec![

@@ -237,24 +237,22 @@ pub(super) fn target(target: &Target) -> String {
 
 /// The path of a cause in one line, with the part of the peak's time that passed in each function.
 pub(super) fn hops(cause: &RootCauseEntry) -> String {
-    let names = recursion::steps(&cause.path, cause.kind)
-        .into_iter()
-        .map(|step| {
-            let name = short(step.name);
-            let name = control(&name);
-            let mark = if step.is_recursive {
-                " (recursive)"
-            } else {
-                ""
-            };
-            let frame = cause.frames.get(step.first);
-            match frame.map_or(0.0, |frame| frame.share_of_time) {
-                share if share > 0.0 && step.first > 0 => {
-                    format!("{name}{mark} {}", percent(share))
-                }
-                _ => format!("{name}{mark}"),
+    let names = recursion::steps(cause).into_iter().map(|step| {
+        let name = short(step.name);
+        let name = control(&name);
+        let mark = if step.is_recursive {
+            " (recursive)"
+        } else {
+            ""
+        };
+        let frame = cause.frames.get(step.first);
+        match frame.map_or(0.0, |frame| frame.share_of_time) {
+            share if share > 0.0 && step.first > 0 => {
+                format!("{name}{mark} {}", percent(share))
             }
-        });
+            _ => format!("{name}{mark}"),
+        }
+    });
     names.collect::<Vec<_>>().join(" → ")
 }
 

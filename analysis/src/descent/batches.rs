@@ -126,7 +126,7 @@ impl Analysis {
     }
 
     /// Counts anew, for a decision about the calls of this portion.
-    fn begin_portion(&mut self, id: FnodeId, peak: u32, round: usize) {
+    pub(crate) fn begin_portion(&mut self, id: FnodeId, peak: u32, round: usize) {
         for child in self.ftree.fnode(id).children.clone() {
             let record = self.ftree.fnode_mut(child).record_mut(peak);
             record.before = record.maxcount;

@@ -10,7 +10,8 @@ use darc_record::{FnodeId, Ticks, Tsc};
 use crate::descent::Analysis;
 use crate::descent::ftree::{Callee, Expansion};
 use crate::descent::peak_record::PathState;
-use crate::descent::share::Estimate;
+use crate::descent::share::{Estimate, LEAST};
+use crate::off_cpu::is_absence;
 
 /// A callee of so many ops in a row is gone on with.
 const OPS: u64 = 5;
@@ -51,7 +52,15 @@ impl Analysis {
             return None;
         }
         let takes_most = |estimate: &Estimate| estimate.time.at >= PART && estimate.ops.at >= 1.0;
-        let mut parts = self.parts(id, peak).into_iter();
+        let parts = self.parts(id, peak);
+        // What is told of time away here is not told below, which only the decision says.
+        let is_away = |part: &FnodeId| is_absence(self.ftree.fnode(*part).callee);
+        if parts.iter().any(|(part, estimate)| {
+            part.as_ref().is_some_and(is_away) && estimate.time.at >= LEAST / 2.0
+        }) {
+            return None;
+        }
+        let mut parts = parts.into_iter();
         let found = parts.find_map(|(part, estimate)| part.filter(|_| takes_most(&estimate)))?;
         let callee = self.ftree.fnode(found).callee;
         matches!(callee, Callee::Function(_)).then_some(found)
@@ -81,6 +90,7 @@ impl Analysis {
                 below.extend(&fnode.children);
                 self.early.remove(&(id, peak));
                 self.set_state(id, peak, PathState::NotChosen);
+                self.begin_portion(id, peak, 0);
             }
         }
     }

@@ -150,6 +150,7 @@ impl Analysis {
         self.ftree.take_records(&mut ftree);
         (self.peaks, self.off_cpu) = (peaks, off_cpu);
         self.checks.clear();
+        self.early.clear();
         self.vain.clear();
         self.requests.clear();
         self.looking = Looking::Checked;

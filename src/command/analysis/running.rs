@@ -29,6 +29,8 @@ const MOST_FUNCTIONS: usize = 6;
 const TURN: Duration = Duration::from_secs(3);
 /// ... where it takes most of the time: long enough to look on when it has its answers.
 const LONG_TURN: Duration = Duration::from_secs(9);
+/// ... where there is no other, and the person has not said how long.
+const WHOLE_TURN: Duration = Duration::from_secs(30);
 /// A function with this part of the time takes most of it.
 const MOST: f64 = 0.5;
 
@@ -78,12 +80,12 @@ impl Turn {
         }
     }
 
-    /// How long it may take, where that is limited.
-    fn time(self) -> Option<Duration> {
+    /// How long it may take.
+    fn time(self) -> Duration {
         match self {
-            Turn::Short => Some(TURN),
-            Turn::Long => Some(LONG_TURN),
-            Turn::Alone => None,
+            Turn::Short => TURN,
+            Turn::Long => LONG_TURN,
+            Turn::Alone => WHOLE_TURN,
         }
     }
 
@@ -318,9 +320,13 @@ impl Conduct {
         turn: Turn,
         launched: Option<Box<dyn Engine>>,
     ) -> Result<Ending, ProcessError> {
-        let turn_ends = turn.time().map(|time| Instant::now() + time);
+        let turn_ends = Instant::now() + turn.time();
         let limits = Limits {
-            deadline: self.deadline.into_iter().chain(turn_ends).min(),
+            deadline: Some(match self.deadline {
+                Some(deadline) if turn == Turn::Alone => deadline,
+                Some(deadline) => deadline.min(turn_ends),
+                None => turn_ends,
+            }),
             interrupts: &self.interrupts,
             until: Some(Mark::End),
         };

@@ -81,6 +81,9 @@ const KEPT_CALLS: usize = 1 << 10;
 pub(super) struct Thread {
     /// In order of time, and none meets another.
     done: VecDeque<Away>,
+    /// Handlers that have ended, each as a whole, in the order of their ends. What they are for an op depends on that: part of its work if
+    /// it began in the handler.
+    handled: VecDeque<Away>,
     /// When, how, and from which CPU it left.
     out: Option<(Tsc, Left, u32)>,
     /// The first waking since it left, or the last one before.
@@ -147,11 +150,12 @@ impl Thread {
                 ..wake
             })),
         };
-        self.push(Away {
+        let away = Away {
             from: out.max(last),
             to: at,
             why,
-        });
+        };
+        push(&mut self.done, away);
     }
 
     pub(super) fn called(&mut self, at: Tsc, number: u32, arguments: [u64; 6]) {
@@ -181,7 +185,7 @@ impl Thread {
         });
     }
 
-    /// It comes back from the innermost handler. What that waited for and its page faults are the handler's, too.
+    /// It comes back from the innermost handler.
     pub(super) fn handler_ended(&mut self, at: Tsc) {
         if let Some(handler) = self.handlers.pop() {
             let whole = Away {
@@ -189,9 +193,7 @@ impl Thread {
                 to: at,
                 why: Why::Handled(handler),
             };
-            self.lay_under(whole, |why| {
-                matches!(why, Why::Blocked(_) | Why::Served(Service::PageFault))
-            });
+            push(&mut self.handled, whole);
         }
     }
 
@@ -203,56 +205,60 @@ impl Thread {
             why: Why::Served(piece.service),
         };
         let is_fault = piece.service == Service::PageFault;
-        self.lay_under(whole, |why| is_fault && matches!(why, Why::Blocked(_)));
+        lay_under(&mut self.done, whole, |why| {
+            is_fault && matches!(why, Why::Blocked(_))
+        });
     }
 
-    /// Adds what began before others that have ended by now: those stay, but for the ones that it `keeps` as its own.
-    fn lay_under(&mut self, whole: Away, keeps: impl Fn(&Why) -> bool) {
-        let mut within = Vec::new();
-        while self.done.back().is_some_and(|last| last.to > whole.from) {
-            within.extend(self.done.pop_back());
-        }
-        let mut from = whole.from;
-        for away in within.into_iter().rev() {
-            if keeps(&away.why) && away.from >= whole.from {
-                continue;
-            }
-            self.push(Away {
-                from,
-                to: away.from.min(whole.to),
-                ..whole
-            });
-            self.push(away);
-            from = away.to;
-        }
-        self.push(Away { from, ..whole });
-    }
-
-    fn push(&mut self, away: Away) {
-        if away.to <= away.from {
-            return;
-        }
-        if self.done.len() >= KEPT {
-            self.done.pop_front();
-        }
-        self.done.push_back(away);
-    }
-
-    /// Those that meet `from..to`, cut to it. A handler that was called before is what did its work then.
+    /// Those that meet `from..to`, cut to it. What handlers that were called then waited for, and their page faults, are theirs.
     pub(super) fn between(&self, from: Tsc, to: Tsc) -> Vec<Away> {
+        let cut = |away: &Away| Away {
+            from: away.from.max(from),
+            to: away.to.min(to),
+            ..*away
+        };
         let first = self.done.partition_point(|away| away.to <= from);
-        let is_work = |why: &Why| matches!(why, Why::Handled(handler) if handler.since < from);
-        self.done
-            .range(first..)
-            .take_while(|away| away.from < to)
-            .filter(|away| !is_work(&away.why))
-            .map(|away| Away {
-                from: away.from.max(from),
-                to: away.to.min(to),
-                ..*away
-            })
-            .collect()
+        let met = self.done.range(first..).take_while(|away| away.from < to);
+        let mut pieces: VecDeque<Away> = met.map(cut).collect();
+        let first = self.handled.partition_point(|handled| handled.to <= from);
+        let handled = self.handled.range(first..);
+        for whole in handled.filter(|whole| (from..to).contains(&whole.from)) {
+            lay_under(&mut pieces, cut(whole), |why| {
+                matches!(why, Why::Blocked(_) | Why::Served(Service::PageFault))
+            });
+        }
+        pieces.into()
     }
+}
+
+/// Adds what others were part of, or came after: those stay, but for the ones inside that it `keeps` as its own.
+fn lay_under(pieces: &mut VecDeque<Away>, whole: Away, keeps: impl Fn(&Why) -> bool) {
+    let mut later = Vec::new();
+    while pieces.back().is_some_and(|last| last.to > whole.from) {
+        later.extend(pieces.pop_back());
+    }
+    let mut from = whole.from;
+    for away in later.into_iter().rev() {
+        let is_inside = whole.from <= away.from && away.from < whole.to;
+        if is_inside && keeps(&away.why) {
+            continue;
+        }
+        let to = away.from.min(whole.to);
+        push(pieces, Away { from, to, ..whole });
+        push(pieces, away);
+        from = from.max(away.to);
+    }
+    push(pieces, Away { from, ..whole });
+}
+
+fn push(pieces: &mut VecDeque<Away>, away: Away) {
+    if away.to <= away.from {
+        return;
+    }
+    if pieces.len() >= KEPT {
+        pieces.pop_front();
+    }
+    pieces.push_back(away);
 }
 
 /// Who ran on a CPU lately: from when on, which thread.
@@ -451,8 +457,13 @@ mod tests {
             own(80, 90),
         ];
         assert_eq!(whys(&thread, 0, 100), all);
-        // What is called in the handler is work.
-        let other = [(50, 60, Some(15)), (70, 80, None)];
+        // What is called in the handler is work, with waits of its own.
+        let other = [(20, 40, None), (50, 60, Some(15)), (70, 80, None)];
         assert_eq!(whys(&thread, 15, 85), other);
+        // Of what came later all is told.
+        thread.left(Tsc(95), Left::Blocked, 0);
+        thread.returned(Tsc(97), &cpus);
+        assert_eq!(whys(&thread, 65, 100), [(70, 80, None), (95, 97, None)]);
+        assert_eq!(whys(&thread, 0, 100)[5], (95, 97, None));
     }
 }

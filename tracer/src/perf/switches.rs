@@ -59,8 +59,8 @@ pub struct Switches {
     wakings: Option<Wakings>,
     /// Those of system calls' beginnings, and how many have been told.
     calls: Option<(Group, u64)>,
-    /// Whether the ends of signals' handlers are recorded, or were refused.
-    handler_ends_asked: bool,
+    /// From when on the ends of signals' handlers are recorded, if they were asked for. Of handlers from before none is told.
+    handler_ends: Option<Tsc>,
     /// What is not told any more.
     untold: Option<NoTracepoints>,
     services: Services,
@@ -141,7 +141,7 @@ impl Switches {
             faults,
             wakings,
             calls: None,
-            handler_ends_asked: false,
+            handler_ends: None,
             untold: None,
             services: Services::new(untold_of_faults.unwrap_or_default()),
             stacks: VecDeque::new(),
@@ -187,7 +187,7 @@ impl Switches {
 
     /// Asks for the ends of signals' handlers, once there are some. Where that is refused no handler is told of.
     fn ask_for_handler_ends(&mut self) {
-        self.handler_ends_asked = true;
+        self.handler_ends = Some(Tsc(u64::MAX));
         let Ok(tracepoints) = &mut self.tracepoints else {
             return;
         };
@@ -195,11 +195,16 @@ impl Switches {
             return;
         };
         let mark = self.collector.mark();
-        match self.collector.add_system_event(event) {
-            Ok(()) if !self.windows.is_resting() => self.collector.enable(),
-            Ok(()) => {}
-            Err(_) => self.collector.take_back(mark),
+        // They end with none of the others.
+        self.collector.begin_group();
+        if self.collector.add_system_event(event).is_err() {
+            self.collector.take_back(mark);
+            return;
         }
+        if !self.windows.is_resting() {
+            self.collector.enable();
+        }
+        self.handler_ends = Some(crate::tsc());
     }
 
     /// What a system call was called with that a thread began within these bounds, as far as it was asked for.
@@ -459,10 +464,13 @@ impl Switches {
             }
             Event::Handler { .. } | Event::HandlerEnded if point.stamp.pid != self.pid => None,
             Event::Handler { signal, function } => {
-                let thread = self.threads.entry(tid).or_default();
-                thread.signalled(at, signal, function);
-                if !self.handler_ends_asked {
-                    self.ask_for_handler_ends();
+                match self.handler_ends {
+                    None => self.ask_for_handler_ends(),
+                    Some(since) if at >= since => {
+                        let thread = self.threads.entry(tid).or_default();
+                        thread.signalled(at, signal, function);
+                    }
+                    Some(_) => {}
                 }
                 None
             }
