@@ -125,6 +125,7 @@ const PROGRAMS: &[Target] = &[
     c("in_turn", "c/in_turn.c", &[]),
     c("interrupted_inside", "c/interrupted_inside.c", &[]),
     c("jump_table", "c/jump_table.c", &[]),
+    c("computed_jumps", "c/computed_jumps.c", &[]),
     c("jumps_out", "c/jumps_out.c", &[]),
     c("kinds", "c/kinds.c", &["-ldl"]),
     c("longjmp_out", "c/longjmp_out.c", &[]),

@@ -64,6 +64,7 @@ programs! {
     closes_fds
     closures
     cold_split
+    computed_jumps
     dead_leader
     deep_path
     equal_callees

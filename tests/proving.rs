@@ -6,7 +6,8 @@ use darc_testprogs::Opt;
 use serde_json::Value;
 
 use crate::harness::{
-    Analysis, Running, Target, Task, Unfinished, Verdict, Wrong, darc, execute, measured, run_darc,
+    Analysis, Miss, Running, Target, Task, Unfinished, Verdict, Wrong, darc, execute, measured,
+    run_darc,
 };
 use crate::untouched::ProcessState;
 
@@ -131,13 +132,18 @@ fn proof(results: &Path, peak: u64, truth: &Truth) -> Value {
     cause.clone()
 }
 
+/// What an experiment says of a function of a program.
+fn experiment(results: &Path, report: &Value, truth: &Truth) -> Result<Value, Miss> {
+    let us = truth.us;
+    match peak_with(report, us) {
+        Some(peak) => Ok(proof(results, peak, truth)),
+        None => Err(Unfinished(format!("no peak at {us:?} µs: {report:#}"))),
+    }
+}
+
 /// Whether the experiment tells what is true.
-fn judge(results: &Path, report: &Value, truth: &Truth) -> Verdict {
-    let (us, cause) = (truth.us, truth.cause);
-    let Some(peak) = peak_with(report, us) else {
-        return Err(Unfinished(format!("no peak at {us:?} µs: {report:#}")));
-    };
-    let said = proof(results, peak, truth);
+fn judge(said: &Value, truth: &Truth) -> Verdict {
+    let cause = truth.cause;
     let verdict = said["verdict"].as_str().unwrap();
     match verdict {
         _ if verdict == truth.answer => Ok(()),
@@ -146,8 +152,19 @@ fn judge(results: &Path, report: &Value, truth: &Truth) -> Verdict {
     }
 }
 
+/// Whether the interval of the slope holds the true one.
+fn holds(said: &Value, truth: &Truth) -> bool {
+    let slope = match truth.answer {
+        PROVEN => 1.0,
+        PARTLY => 0.5,
+        _ => 0.0,
+    };
+    let bound = |at: usize| said["measured"]["interval"][at].as_f64();
+    bound(0).is_some_and(|low| low <= slope) && bound(1).is_some_and(|high| slope <= high)
+}
+
 /// Tries what is true of a program. `DARC_PROOFS=20` tries all of it twenty times whatever the answers are, prints how many
-/// were right, and fails when more than one of twenty was wrong.
+/// were right and how many intervals held the true slope, and fails when more than one of twenty was wrong.
 fn tried(program: &str, truths: &[Truth]) {
     let path = darc_testprogs::program(program, Opt::O2);
     let times = std::env::var("DARC_PROOFS").ok();
@@ -161,7 +178,7 @@ fn tried(program: &str, truths: &[Truth]) {
         let analysis = analysed(target.pid(), &FINE);
         let report = &analysis.report().0;
         for truth in truths.iter().filter(|truth| truth.always) {
-            judge(&analysis.output, report, truth)?;
+            judge(&experiment(&analysis.output, report, truth)?, truth)?;
         }
         before.check_unchanged(target.pid());
         target.finish_like_native(&path, &[]);
@@ -174,11 +191,15 @@ fn tried_often(program: &str, truths: &[Truth], times: usize) {
     let analysis = analysed(target.pid(), &FINE);
     let report = &analysis.report().0;
     let mut wrong_often = Vec::new();
-    println!("{program}: of {times} runs    right  undecided  wrong");
+    println!("{program}: of {times} runs    right  undecided  wrong  interval holds");
     for truth in truths {
-        let (mut right, mut unfinished, mut wrong) = (0, 0, 0);
+        let (mut right, mut unfinished, mut wrong, mut held) = (0, 0, 0, 0);
         for _ in 0..times {
-            match judge(&analysis.output, report, truth) {
+            let judged = experiment(&analysis.output, report, truth).and_then(|said| {
+                held += usize::from(holds(&said, truth));
+                judge(&said, truth)
+            });
+            match judged {
                 Ok(()) => right += 1,
                 Err(Unfinished(_)) => unfinished += 1,
                 Err(Wrong(why)) => {
@@ -195,7 +216,7 @@ fn tried_often(program: &str, truths: &[Truth], times: usize) {
             ..
         } = truth;
         println!(
-            "{us:>12?} µs {cause:<9} {by:<6} {answer:<12} {right:>5}  {unfinished:>9}  {wrong:>5}"
+            "{us:>12?} µs {cause:<9} {by:<6} {answer:<12} {right:>5}  {unfinished:>9}  {wrong:>5}  {held:>14}"
         );
         if 20 * wrong > times {
             wrong_often.push(cause);

@@ -10,7 +10,7 @@ use iced_x86::{
 };
 
 use crate::blocks::direct_target;
-use crate::{BranchInto, Cfg, FunctionCode, Memory, Operand};
+use crate::{BranchInto, Cfg, Frames, FunctionCode, Memory, Operand};
 
 /// Where a call or jump goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,8 +67,8 @@ impl Condition {
 pub enum SiteKind {
     /// A `call` instruction.
     Call(Target),
-    /// A jump out of the function: the callee returns to the function's caller. An indirect jump is
-    /// one only when its target lies outside the function, which shows at run time.
+    /// A jump out of the function, which has given its stack frame back: the callee returns to the function's caller. An
+    /// indirect jump is one only when its target lies outside the function, which shows at run time.
     TailJump {
         /// Where it goes.
         target: Target,
@@ -133,6 +133,10 @@ pub enum SkipReason {
     /// `jrcxz` or `loop` that leaves the function.
     #[error("jump out of the function that depends on %rcx")]
     CounterJump,
+    /// A jump out of the function, perhaps. Where the stack frame is still there it is none: the word on top of the stack is
+    /// not a return address.
+    #[error("jump that may lead out of the function, at an unknown depth of the stack")]
+    UnknownFrame,
     /// A call into the middle of the function itself.
     #[error("call of a subroutine inside the same function")]
     LocalCall,
@@ -161,9 +165,11 @@ pub fn call_sites(code: &FunctionCode, memory: &dyn Memory) -> Sites {
 /// Finds the call sites of `code`, of which `cfg` is the control flow.
 pub fn call_sites_in(code: &FunctionCode, cfg: &Cfg) -> Sites {
     let mut found = Sites::default();
+    let frames = Frames::new(cfg);
     for instruction in code.instructions() {
         let addr = instruction.ip();
-        match classify(code, cfg, &instruction) {
+        let kind = classify(code, cfg, &instruction);
+        match kind.and_then(|kind| in_its_frame(kind, cfg, &frames, addr)) {
             Ok(None) => {}
             Ok(Some(kind)) => found.sites.push(CallSite {
                 addr,
@@ -174,6 +180,25 @@ pub fn call_sites_in(code: &FunctionCode, cfg: &Cfg) -> Sites {
         }
     }
     found
+}
+
+/// What a jump of this kind at `addr` is, for the stack frame that the function has there.
+fn in_its_frame(
+    kind: Option<SiteKind>,
+    cfg: &Cfg,
+    frames: &Frames,
+    addr: u64,
+) -> Result<Option<SiteKind>, SkipReason> {
+    let Some(SiteKind::TailJump { target, .. }) = kind else {
+        return Ok(kind);
+    };
+    let at = cfg.instruction_at(addr);
+    match (at.and_then(|at| frames.depth_at(at)), target) {
+        (Some(0), _) => Ok(kind),
+        (Some(_), Target::Indirect(_)) => Ok(None), // a computed `goto`
+        (Some(_), Target::Direct(_)) => Err(SkipReason::MissingPart),
+        (None, _) => Err(SkipReason::UnknownFrame),
+    }
 }
 
 /// What call `instruction` makes, if any.

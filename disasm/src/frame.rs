@@ -1,7 +1,7 @@
-//! How far the stack pointer is below where it was at the function's entry. A jump through a
-//! register is a tail call only when the function has given its stack frame back.
+//! How far the stack pointer is below where it was at the function's entry. A jump out of a function is a tail call only
+//! when the function has given its stack frame back: only then the word on top of the stack is its return address.
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use crate::Cfg;
 
@@ -23,36 +23,33 @@ impl Frames {
     #[must_use]
     pub fn new(cfg: &Cfg) -> Self {
         let blocks = cfg.blocks();
-        let mut at_start: Vec<Option<Frame>> = vec![None; blocks.len()];
-        let mut open = Vec::new();
+        let mut search = Search {
+            cfg,
+            at_start: vec![None; blocks.len()],
+            before: vec![None; cfg.instructions().len()],
+            open: Vec::new(),
+        };
         if let Some(entry) = cfg.block_of(cfg.entry()) {
-            at_start[entry] = Some(Frame {
+            let frame = Frame {
                 rsp: Some(0),
                 rbp: None,
-            });
-            open.push(entry);
-        }
-        let mut depths = vec![None; cfg.instructions().len()];
-        while let Some(block) = open.pop() {
-            let Some(mut frame) = at_start[block] else {
-                continue;
             };
-            for at in blocks[block].instructions.clone() {
-                depths[at] = frame.rsp;
-                frame = frame.after(&cfg.instructions()[at]);
-            }
-            for &next in &blocks[block].successors {
-                let merged = match at_start[next] {
-                    Some(known) => known.merge(frame),
-                    None => frame,
-                };
-                if at_start[next] != Some(merged) {
-                    at_start[next] = Some(merged);
-                    open.push(next);
+            search.arrive(entry, frame);
+        }
+        search.follow();
+        // The labels of computed jumps, and the handlers of exceptions, which calls lead to.
+        if let Some(frame) = search.common_frame() {
+            for block in 0..blocks.len() {
+                if search.is_unexplained(block) {
+                    search.arrive(block, frame);
                 }
             }
+            search.follow();
         }
-        Self { depths }
+        let depth = |frame: &Option<Frame>| frame.and_then(|frame| frame.rsp);
+        Self {
+            depths: search.before.iter().map(depth).collect(),
+        }
     }
 
     /// How many bytes below where it was at entry the stack pointer is before the instruction at position `at`, where that is
@@ -66,6 +63,77 @@ impl Frames {
     #[must_use]
     pub fn is_returned(&self, at: usize) -> bool {
         self.depth_at(at) == Some(0)
+    }
+}
+
+/// The frames before instructions, as far as they are known yet.
+struct Search<'a> {
+    cfg: &'a Cfg,
+    /// By block.
+    at_start: Vec<Option<Frame>>,
+    /// By instruction.
+    before: Vec<Option<Frame>>,
+    /// Blocks of which the frame at the start is newly known.
+    open: Vec<usize>,
+}
+
+impl Search<'_> {
+    fn arrive(&mut self, block: usize, frame: Frame) {
+        let merged = match self.at_start[block] {
+            Some(known) => known.merge(frame),
+            None => frame,
+        };
+        if self.at_start[block] != Some(merged) {
+            self.at_start[block] = Some(merged);
+            self.open.push(block);
+        }
+    }
+
+    fn follow(&mut self) {
+        let cfg = self.cfg;
+        while let Some(block) = self.open.pop() {
+            let Some(mut frame) = self.at_start[block] else {
+                continue;
+            };
+            for at in cfg.blocks()[block].instructions.clone() {
+                self.before[at] = Some(frame);
+                frame = frame.after(&cfg.instructions()[at]);
+            }
+            for &next in &cfg.blocks()[block].successors {
+                self.arrive(next, frame);
+            }
+        }
+    }
+
+    /// The frame in which calls are made, and jumps of which nobody knows where they lead. Where there are several it is the
+    /// smallest: arguments on the stack are no part of it. `None` where there are none.
+    ///
+    /// That another one is right does no harm: who gives that one back does not come to the depth of the entry.
+    fn common_frame(&self) -> Option<Frame> {
+        let leads_on = |at: usize| match self.cfg.instructions()[at].flow_control() {
+            FlowControl::Call | FlowControl::IndirectCall => true,
+            FlowControl::IndirectBranch => self
+                .cfg
+                .table_of(self.cfg.instructions()[at].ip())
+                .is_none(),
+            _ => false,
+        };
+        let frames = self.before.iter().enumerate();
+        let frames = frames.filter_map(|(at, frame)| frame.filter(|_| leads_on(at)));
+        frames.reduce(|one, other| Frame {
+            rsp: one.rsp.into_iter().chain(other.rsp).min(),
+            rbp: one.rbp.filter(|_| one.rbp == other.rbp),
+        })
+    }
+
+    /// Whether nothing that is known leads to a block, and it is more than padding.
+    fn is_unexplained(&self, block: usize) -> bool {
+        let it = &self.cfg.blocks()[block];
+        let pads = |i: &Instruction| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+        let instructions = &self.cfg.instructions()[it.instructions.clone()];
+        self.at_start[block].is_none()
+            && it.predecessors.is_empty()
+            && !instructions.iter().all(pads)
     }
 }
 

@@ -55,7 +55,7 @@ impl CallKind {
                 Some(CallKind::Direct)
             }
             SkipReason::AddressSize => Some(CallKind::Indirect),
-            SkipReason::CounterJump => Some(CallKind::Tail),
+            SkipReason::CounterJump | SkipReason::UnknownFrame => Some(CallKind::Tail),
             SkipReason::LegacySystemCall => Some(CallKind::System),
             SkipReason::Undecodable | SkipReason::MissingPart => None,
         }

@@ -166,9 +166,12 @@ fn new_target(
     if callee < LOWEST_CODE && returns_strangely(callee) {
         return targets::UNMEASURED;
     }
+    if tree.stays_inside(named, callee) {
+        return targets::UNMEASURED;
+    }
     match sink.new_target(parent, site, TargetAddr(callee)) {
         NewTarget::Fnode(fnode) => tree.descriptor(fnode).unwrap_or(targets::PENDING),
-        NewTarget::AnyTarget => targets::PENDING,
+        NewTarget::AnyTarget => tree.any_target(parent, named),
         NewTarget::Unmeasured => targets::UNMEASURED,
     }
 }

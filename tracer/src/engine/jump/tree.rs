@@ -1,8 +1,9 @@
 //! The ftree as the stubs read it: descriptors, child lists and target tables in the control mapping.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
-use darc_disasm::{SiteKind, Target};
+use darc_disasm::{FunctionCode, SiteKind, Target};
 
 use crate::addr::TargetAddr;
 use crate::engine::Refused;
@@ -48,6 +49,10 @@ pub struct Tree {
     rows: BTreeMap<u32, Row>,
     tables: HashMap<(u32, Place), u64>,
     sites: HashMap<Place, SiteId>,
+    /// Sites that jump, to wherever a register says: those that stay in their function call nothing.
+    jumps: HashMap<Place, Arc<FunctionCode>>,
+    /// What is called by a jump out of its function that has no fnode of its own.
+    others: HashMap<(FnodeId, Place), u32>,
 }
 
 /// Why the calls through a site are not measured in some fnode.
@@ -77,6 +82,8 @@ impl Tree {
             rows: BTreeMap::new(),
             tables: HashMap::new(),
             sites: HashMap::new(),
+            jumps: HashMap::new(),
+            others: HashMap::new(),
         }
     }
 
@@ -114,6 +121,25 @@ impl Tree {
     #[must_use]
     pub fn site(&self, place: Place) -> Option<SiteId> {
         self.sites.get(&place).copied()
+    }
+
+    /// Whether a site has jumped to an address of its own function.
+    #[must_use]
+    pub fn stays_inside(&self, place: Place, to: u64) -> bool {
+        self.jumps.get(&place).is_some_and(|code| code.contains(to))
+    }
+
+    /// The word of a target table for a callee without an fnode of its own.
+    #[must_use]
+    pub fn any_target(&self, parent: FnodeId, place: Place) -> u64 {
+        match (
+            self.jumps.contains_key(&place),
+            self.others.get(&(parent, place)),
+        ) {
+            (false, _) => targets::PENDING,
+            (true, Some(&any)) => self.descriptor_at(any),
+            (true, None) => targets::UNMEASURED,
+        }
     }
 
     /// The address of an fnode's descriptor; `None` when there are too many fnodes.
@@ -176,11 +202,19 @@ impl Tree {
     pub fn write(&mut self, memory: &Memory, plan: &Plan) -> Result<(TargetChanges, Vec<Refused>)> {
         let mut places = HashMap::new();
         let mut addresses = HashMap::new();
+        self.others.clear();
         for function in &plan.functions {
             for (id, call) in &function.sites {
                 let place = self.place(function.code.entry(), call.addr);
                 self.sites.insert(place, *id);
                 places.insert(*id, (place, told_apart(&call.kind)));
+                if let SiteKind::TailJump {
+                    target: Target::Indirect(_),
+                    ..
+                } = call.kind
+                {
+                    self.jumps.insert(place, Arc::clone(&function.code));
+                }
                 addresses.insert(place, call.addr);
             }
         }
@@ -206,7 +240,12 @@ impl Tree {
             }
             let exit = exits.entry((parent, place)).or_default();
             match edge.target {
+                // Until somebody has looked where it leads it is no call.
+                None if self.jumps.contains_key(&place) => {
+                    self.others.insert((edge.parent, place), child);
+                }
                 None => exit.any = Some(child),
+                Some(target) if self.stays_inside(place, target.0) => {}
                 Some(target) => exit.targets.push((target.0, child)),
             }
         }
