@@ -14,6 +14,8 @@ const MAGIC: [u32; 2] = [0xffff_fff0, 0xffff_fff1];
 const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 /// Steps of a line table that are made for one address. Longer functions have no lines behind.
 const MAX_STEPS: usize = 1 << 20;
+/// The function at a program's entry.
+const START: &[u8] = b"_rt0_amd64_linux\0";
 /// A path is cut off here.
 const MAX_PATH: usize = 4096;
 
@@ -89,9 +91,7 @@ impl GoTable {
         };
         let written = Some(self.text).filter(|&text| text != 0);
         let start = || {
-            let is_start =
-                |&index: &usize| self.name(index) == Some(b"_rt0_amd64_linux".as_slice());
-            let start = (0..self.count).find(is_start)?;
+            let start = (0..self.count).find(|&index| self.is_named(index, START))?;
             elf.entry.checked_sub(u64::from(self.entry(start)?))
         };
         written
@@ -113,9 +113,15 @@ impl GoTable {
         )
     }
 
-    fn name(&self, index: usize) -> Option<&[u8]> {
-        let offset = self.field(index, fields::NAME)? as usize;
-        text_at(&self.bytes, self.names.checked_add(offset)?)
+    /// Whether a function has a name, which is given with the NUL behind it: where names overlap, looking for their ends
+    /// would take forever.
+    fn is_named(&self, index: usize, name: &[u8]) -> bool {
+        let text = || {
+            let offset = self.field(index, fields::NAME)? as usize;
+            let at = self.names.checked_add(offset)?;
+            self.bytes.get(at..at.checked_add(name.len())?)
+        };
+        text() == Some(name)
     }
 
     /// All names, and the functions as symbols that refer to them.
@@ -150,8 +156,8 @@ impl GoTable {
             .units
             .checked_add(4 * unit.checked_add(file)? as usize)?;
         let name = self.files.checked_add(u32_at(&self.bytes, at)? as usize)?;
-        let name = text_at(&self.bytes, name)?;
-        let name = &name[..name.len().min(MAX_PATH)];
+        let name = self.bytes.get(name..)?;
+        let name = text(&name[..name.len().min(MAX_PATH)]);
         (!name.is_empty()).then(|| (String::from_utf8_lossy(name).into_owned(), line))
     }
 
@@ -204,11 +210,10 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     word.try_into().ok().map(u32::from_le_bytes)
 }
 
-/// The bytes from there up to a NUL.
-fn text_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
-    let rest = bytes.get(at..)?;
-    let end = rest.iter().position(|&byte| byte == 0)?;
-    Some(&rest[..end])
+/// The bytes up to a NUL.
+fn text(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().position(|&byte| byte == 0);
+    &bytes[..end.unwrap_or(bytes.len())]
 }
 
 /// Seven bits a byte, the lowest ones first; the highest bit of each but the last byte is set.
@@ -282,7 +287,8 @@ mod tests {
             panic!("one function")
         };
         assert_eq!((symbol.name, symbol.addr, symbol.size), (1, 0, 16));
-        assert_eq!(table.name(0), Some(b"main.f".as_slice()));
+        assert!(table.is_named(0, b"main.f\0"));
+        assert!(!table.is_named(0, b"main.\0") && !table.is_named(1, b"main.f\0"));
         for (addr, line) in [
             (0, Some(7)),
             (3, Some(7)),
