@@ -137,12 +137,17 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
 
     /// Lets a Go program be measured, if it can be: the calls of one function alone, in which goroutines are followed instead of
     /// threads. Whether it is one.
-    pub fn admit_goroutines(&mut self) -> bool {
+    ///
+    /// # Errors
+    /// When the cost of such measuring cannot be found out.
+    pub fn admit_goroutines(&mut self) -> Result<bool, ProcessError> {
         if self.engine.kind() == EngineKind::Jump && self.modules.refresh(self.pid).is_ok() {
-            let known = go_program(self.modules).map(goroutines::of);
-            self.goroutines = known.and_then(Result::ok);
+            self.goroutines = admissible(self.modules);
         }
-        self.goroutines.is_some()
+        if let Some(goroutines) = self.goroutines {
+            self.engine.follow(goroutines)?;
+        }
+        Ok(self.goroutines.is_some())
     }
 
     /// Reads what is loaded. False when the process is just ending: the next poll says how.
@@ -158,6 +163,9 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
         }
         if self.goroutines.is_none() {
             check_program(self.modules)?;
+        } else if self.goroutines != admissible(self.modules) {
+            // What was admitted was the program before.
+            return Err(ProcessError::Unsuitable(EXECUTED.to_owned()));
         }
         if new || self.hooks == Hooks::default() {
             self.hooks = Hooks::find(self.modules);
@@ -304,6 +312,11 @@ fn go_program(modules: &Modules) -> Option<&Image> {
     let program = modules.loaded().first().copied()?;
     let image = modules.get(program).image.as_ref()?;
     image.is_go().then_some(image)
+}
+
+/// What is known of the goroutines of a program that may be measured by them.
+fn admissible(modules: &Modules) -> Option<Goroutines> {
+    go_program(modules).and_then(|image| goroutines::of(image).ok())
 }
 
 /// Refuses programs in which no probe may be put.

@@ -350,7 +350,7 @@ fn what(cause: &RootCauseEntry) -> String {
                 },
             );
             format!(
-                "the time is in {last} itself, or in what it calls at {unmeasured}, which could not be measured (--engine int3 may)"
+                "the time is in {last} itself, or in what it calls at {unmeasured}, which could not be measured"
             )
         }
         (Kind::Loop, _) => format!("{last} takes the time itself, in many short calls (a loop)"),

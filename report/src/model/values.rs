@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ValueContrast {
-    /// The expression: `arg1` is the first integer argument register of the System V ABI.
+    /// The expression: `arg1` is the first integer argument register of the program's convention.
     pub expression: String,
     /// The part of the ops that it tells apart, 0 to 1.
     pub share: f64,

@@ -427,7 +427,7 @@ impl Conduct {
             until: Some(Mark::End),
         };
         let mut process = Process::new(pid, &mut self.modules, engine, libraries);
-        if libraries == Libraries::Loaded && process.admit_goroutines() {
+        if libraries == Libraries::Loaded && process.admit_goroutines()? {
             if self.common.value.is_some() {
                 let reason = "--value is not for Go programs, which pass arguments otherwise";
                 return Err(ProcessError::Unsuitable(reason.to_owned()));

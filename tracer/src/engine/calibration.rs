@@ -115,17 +115,67 @@ impl Program {
         })
     }
 
-    /// Puts a loop that calls these, and never ends. Measures a child that runs it.
+    /// Puts a function as Go's compiler makes them, with a check of its stack and a frame of so many bytes. It calls `callee` so
+    /// many times, and reads a word of its frame behind each call.
+    ///
+    /// # Errors
+    /// As [`Program::put`].
+    pub fn put_goroutines(
+        &self,
+        offset: u64,
+        frame: i32,
+        (times, callee): (u64, u64),
+    ) -> Result<FunctionCode> {
+        self.put(offset, |a| {
+            let [mut start, mut grow] = std::array::from_fn(|_| a.create_label());
+            a.set_label(&mut start)?;
+            a.cmp(rsp, qword_ptr(r14 + 16))?;
+            a.jbe(grow)?;
+            if frame > 0 {
+                a.sub(rsp, frame)?;
+            }
+            for _ in 0..times {
+                a.call(callee)?;
+                a.mov(rax, qword_ptr(rsp + 8))?;
+            }
+            if frame > 0 {
+                a.add(rsp, frame)?;
+            }
+            a.ret()?;
+            a.set_label(&mut grow)?;
+            a.jmp(start)
+        })
+    }
+
+    /// Puts the descriptor of a goroutine that has all of a stack; its number is at `number`. Returns its address.
+    ///
+    /// # Errors
+    /// As [`Program::put`].
+    pub fn put_descriptor(&self, offset: u64, number: u32) -> Result<u64> {
+        /// Above all stacks.
+        const END: u64 = 0x7fff_ffff_f000;
+        let mut words = vec![0; number as usize / 8 + 1];
+        words[1] = END;
+        words[number as usize / 8] = 1;
+        Ok(self.put(offset, |a| a.dq(&words))?.entry())
+    }
+
+    /// Puts a loop that calls these, and never ends; of goroutines with the address of a descriptor. Measures a child that runs
+    /// it.
     ///
     /// # Errors
     /// As [`Program::put`] and [`of_child`].
     pub fn measured_calling<T>(
         &self,
         offset: u64,
+        descriptor: Option<u64>,
         callees: &[&FunctionCode],
         measure: impl FnOnce(i32) -> Result<T>,
     ) -> Result<T> {
         let main = self.put(offset, |a| {
+            if let Some(descriptor) = descriptor {
+                a.mov(r14, descriptor)?;
+            }
             let mut again = a.create_label();
             a.set_label(&mut again)?;
             for callee in callees {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::addr::TargetAddr;
 use crate::error::Result;
 use crate::memory::Memory;
-use crate::plan::{Mark, Plan};
+use crate::plan::{Goroutines, Mark, Plan};
 use darc_record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 
 mod calibration;
@@ -167,6 +167,15 @@ pub trait Engine {
     /// When the target cannot be instrumented at all. The end of the target is no error here: it is
     /// a [`Notice`] of the next poll.
     fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>>;
+
+    /// Says, before the first plan, that all plans will be of goroutines: what probes cost is found out anew, for these are
+    /// others.
+    ///
+    /// # Errors
+    /// When their cost cannot be measured.
+    fn follow(&mut self, _goroutines: Goroutines) -> Result<()> {
+        Ok(())
+    }
 
     /// Tells which latencies of f0 are of interest; ops outside may be delivered as latency only.
     fn set_filter(&mut self, _latencies: &[std::ops::RangeInclusive<Ticks>]) {}

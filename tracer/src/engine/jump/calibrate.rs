@@ -9,7 +9,7 @@ use crate::addr::TargetAddr;
 use crate::engine::calibration::{Program, all_accepted, no_progress, quantile};
 use crate::engine::{Engine, NewTarget, ProbeCost, Sink};
 use crate::error::Result;
-use crate::plan::{Edge, Plan, PlannedFunction};
+use crate::plan::{Edge, Goroutines, Plan, PlannedFunction};
 use darc_record::{FnodeId, Op, SiteId, Ticks};
 
 use super::installed::Costs;
@@ -80,13 +80,37 @@ pub fn calibrate() -> Result<Calibration> {
         busy: program.put_caller(128, CALLS, nothing.entry())?,
     };
     let called = [&functions.idle, &functions.busy];
-    program.measured_calling(512, &called, |pid| measure(pid, &functions))
+    program.measured_calling(512, None, &called, |pid| measure(pid, &functions, None))
 }
 
-fn measure(pid: i32, functions: &Functions) -> Result<Calibration> {
-    let idle = run(pid, plan(&functions.idle, false))?;
-    let bare = run(pid, plan(&functions.busy, false))?;
-    let probed = run(pid, plan(&functions.busy, true))?;
+/// The same where probes follow goroutines, which is another calling convention.
+///
+/// # Errors
+/// As [`calibrate`].
+pub(super) fn calibrate_with(goroutines: Goroutines) -> Result<Calibration> {
+    /// Room for a whole jump where they are made and unmade.
+    const FRAME: i32 = 0x108;
+    let program = Program::new()?;
+    let nothing = program.put_goroutines(0, 0, (0, 0))?;
+    let functions = Functions {
+        idle: program.put_goroutines(64, FRAME, (0, 0))?,
+        busy: program.put_goroutines(128, FRAME, (CALLS, nothing.entry()))?,
+    };
+    let descriptor = program.put_descriptor(1024, goroutines.number)?;
+    let called = [&functions.idle, &functions.busy];
+    program.measured_calling(512, Some(descriptor), &called, |pid| {
+        measure(pid, &functions, Some(goroutines))
+    })
+}
+
+fn measure(pid: i32, functions: &Functions, goroutines: Option<Goroutines>) -> Result<Calibration> {
+    let measured = |f0, calls| {
+        let plan = plan(f0, calls);
+        run(pid, Plan { goroutines, ..plan })
+    };
+    let idle = measured(&functions.idle, false)?;
+    let bare = measured(&functions.busy, false)?;
+    let probed = measured(&functions.busy, true)?;
     let at = |values: &[Ticks], share| quantile(values, share).0;
     let inside_f0 = at(&idle.ops, 0.5);
     let inside = at(&probed.calls, 0.5);
@@ -159,6 +183,14 @@ mod tests {
     #[test]
     fn an_empty_call_costs_something() {
         let found = calibrate().unwrap();
+        assert!(found.costs.inside > 0, "{found:?}");
+        assert!(found.costs.outside >= found.costs.inside, "{found:?}");
+        assert!(found.costs.inside_f0 > 0, "{found:?}");
+    }
+
+    #[test]
+    fn an_empty_call_of_a_goroutine_costs_something() {
+        let found = calibrate_with(Goroutines { number: 152 }).unwrap();
         assert!(found.costs.inside > 0, "{found:?}");
         assert!(found.costs.outside >= found.costs.inside, "{found:?}");
         assert!(found.costs.inside_f0 > 0, "{found:?}");

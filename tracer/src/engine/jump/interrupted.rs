@@ -2,10 +2,8 @@
 
 use crate::addr::TargetAddr;
 use crate::memory::Memory;
+use crate::remote_call::USER_CODE;
 
-/// The code segment of 64-bit user code on Linux, which follows the flags in a signal frame (`struct sigcontext` in the
-/// kernel's uapi/asm/sigcontext.h).
-const USER_CODE: u16 = 0x33;
 const PAGE: u64 = 4096;
 /// How many pages of a stack are searched where every thread's is: handlers are seldom deep.
 const PAGES: u64 = 4;
@@ -19,7 +17,8 @@ pub struct Interrupted {
     pub pc: u64,
 }
 
-/// What looks so in a part of a stack that begins at `from`, a multiple of eight.
+/// What looks so in a part of a stack that begins at `from`, a multiple of eight: the code segment follows the flags in a
+/// signal frame (`struct sigcontext` in the kernel's uapi/asm/sigcontext.h).
 pub fn among(from: u64, stack: &[u8]) -> impl Iterator<Item = Interrupted> {
     let word = |at: usize| u64::from_le_bytes(stack[at..at + 8].try_into().expect("eight bytes"));
     let places = (0..stack.len().saturating_sub(16)).step_by(8);

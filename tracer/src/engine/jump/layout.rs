@@ -76,6 +76,8 @@ pub mod header {
     pub const BLOCKS: u64 = 12;
     /// Address of the ring mapping.
     pub const RINGS: u64 = 16;
+    /// Where a goroutine's number is in its descriptor; zero where threads run no goroutines (32 bits).
+    pub const GOROUTINES: u64 = 24;
     /// Entries of the journal, and [`SECOND_HALF`] where they are there: one word, so that both change at
     /// once (32 bits).
     pub const PATCHES: u64 = 28;

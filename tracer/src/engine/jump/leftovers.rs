@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::addr::TargetAddr;
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
+use crate::plan::Goroutines;
 use crate::proc;
 use crate::remote_call::RemoteCaller;
 use crate::sys::{self, SharedWords};
@@ -97,9 +98,9 @@ fn leftover(
         }
         _ => return None,
     };
-    let pieces = match is_complete {
-        true => announced(memory, control),
-        false => Vec::new(),
+    let (pieces, goroutines) = match is_complete {
+        true => (announced(memory, control), goroutines(memory, control)),
+        false => (Vec::new(), None),
     };
     let is_ours = |piece: &&Range<u64>| is_code(memory, piece, &pieces, mappings);
     let code = pieces.iter().filter(is_ours).cloned().collect();
@@ -114,7 +115,7 @@ fn leftover(
         counted: (0, 0),
         delays: None,
         tid_offset: None,
-        goroutines: None,
+        goroutines,
     };
     let caller = RemoteCaller::find(pid, memory, mappings).ok()?;
     let installed = Installed {
@@ -156,6 +157,13 @@ fn is_control(
         _ if is_new => Some(false),
         _ => None,
     }
+}
+
+/// What control data says of goroutines.
+fn goroutines(memory: &Memory, control: u64) -> Option<Goroutines> {
+    let at = TargetAddr(control + HEADER + header::GOROUTINES);
+    let number = memory.read_word(at).ok()? as u32;
+    (number != 0).then_some(Goroutines { number })
 }
 
 /// The pieces of code that control data names.

@@ -203,6 +203,8 @@ fn announce(memory: &Memory, around: &Surroundings, blocks: u32) -> Result<()> {
     head[header::BLOCKS as usize..][..4].copy_from_slice(&blocks.to_le_bytes());
     head[header::RINGS as usize..][..8].copy_from_slice(&around.rings.to_le_bytes());
     head[header::RING_BYTES as usize..][..8].copy_from_slice(&around.ring_bytes.to_le_bytes());
+    let number = around.goroutines.map_or(0, |known| known.number);
+    head[header::GOROUTINES as usize..][..4].copy_from_slice(&number.to_le_bytes());
     memory.write(TargetAddr(around.control + HEADER), &head)
 }
 

@@ -52,7 +52,7 @@ use crate::engine::{Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Si
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping, SharedCode};
 use crate::memory::Memory;
-use crate::plan::{Mark, Plan};
+use crate::plan::{Goroutines, Mark, Plan};
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
 use crate::sys::Presence;
@@ -545,6 +545,12 @@ impl Engine for Jump {
             Err(error) if error.is_gone() || self.is_lost() => Ok(Vec::new()),
             outcome => outcome,
         }
+    }
+
+    fn follow(&mut self, goroutines: Goroutines) -> Result<()> {
+        let calibration = calibrate::calibrate_with(goroutines)?;
+        self.set_cost(&calibration);
+        Ok(())
     }
 
     fn marked(&self, mark: Mark) -> u64 {

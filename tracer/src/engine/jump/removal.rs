@@ -6,6 +6,7 @@ use crate::addr::TargetAddr;
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
 use crate::memory::Memory;
+use crate::remote_call::handler_on_alternate_stack;
 use crate::stopped::Stopped;
 use crate::sys;
 use crate::threads;
@@ -90,6 +91,9 @@ impl Installed {
         if self.is_code(at.pc) {
             return true;
         }
+        if self.around.goroutines.is_some() {
+            return self.is_awaited_by_handler(memory, at.sp);
+        }
         let from = at.sp & !7;
         let index = mappings.partition_point(|mapping| mapping.end <= from);
         let stack = mappings.get(index).filter(|m| m.contains(from));
@@ -103,6 +107,14 @@ impl Installed {
             return true;
         }
         interrupted::among(from, &bytes).any(|found| self.is_code(found.pc))
+    }
+
+    /// Whether a thread of goroutines is in a signal handler that will return to the stubs. All handlers of such programs have
+    /// stacks of their own, one beside the other and beside those of goroutines: what is found beyond the thread's is of others,
+    /// or of handlers that have returned long since.
+    fn is_awaited_by_handler(&self, memory: &Memory, sp: u64) -> bool {
+        let handler = handler_on_alternate_stack(memory, sp);
+        handler.is_some_and(|handler| self.is_code(handler.returns_to))
     }
 
     /// Whether one of these stopped threads is in the stubs, or will return there. `ends` are the addresses from which threads
@@ -190,11 +202,58 @@ pub fn has_guests(pid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::maps;
+    use crate::plan::Goroutines;
     use crate::remote_call::RemoteCaller;
 
     use super::super::asm::Surroundings;
     use super::super::installed::Room;
     use super::*;
+
+    /// Mappings of ours in this process, with code at an address.
+    fn installed(pid: i32, code: u64, goroutines: Option<Goroutines>) -> Installed {
+        let around = Surroundings {
+            pid,
+            control: 0,
+            rings: 0,
+            ring_bytes: 0,
+            inside: 0,
+            outside: 0,
+            inside_f0: 0,
+            counted: (0, 0),
+            delays: None,
+            tid_offset: None,
+            goroutines,
+        };
+        let memory = Memory::open(pid).unwrap();
+        let mappings = maps::read(pid).unwrap();
+        let caller = RemoteCaller::find(pid, &memory, &mappings).unwrap();
+        Installed {
+            code: std::iter::once(code..code + 4096).collect(),
+            ..Installed::new(around, 0, Room::default(), caller)
+        }
+    }
+
+    /// What handlers have left on stacks that lie beside the thread's keeps nothing; the handler that it is in does.
+    #[test]
+    fn a_handler_of_goroutines_keeps_what_it_returns_to() {
+        const CODE: u64 = 0x40_0000;
+        let pid = std::process::id() as i32;
+        let memory = Memory::open(pid).unwrap();
+        let mappings = maps::read(pid).unwrap();
+        let mut stacks = vec![0_u64; 4096];
+        // Two stacks of 8 KiB; on the second one is a signal frame.
+        let stack = stacks.as_ptr() as u64 + 8192;
+        stacks[1500..1505].copy_from_slice(&[7, 0, stack, 0, 8191]);
+        stacks[1521..1524].copy_from_slice(&[CODE + 16, 0x246, 0x002b_0000_0000_0033]);
+        let known = Some(Goroutines { number: 152 });
+        let is_visited = |goroutines, sp| {
+            let at = Resumption { pc: 16, sp };
+            installed(pid, CODE, goroutines).is_visited(&memory, at, &mappings)
+        };
+        assert!(is_visited(None, stack - 4096));
+        assert!(!is_visited(known, stack - 4096));
+        assert!(is_visited(known, stack + 1024));
+    }
 
     /// A child that waits in the kernel, and darc's memory where it will go on.
     #[test]
@@ -212,24 +271,7 @@ mod tests {
         };
         let memory = Memory::open(pid).unwrap();
         let mappings = maps::read(pid).unwrap();
-        let around = Surroundings {
-            pid,
-            control: 0,
-            rings: 0,
-            ring_bytes: 0,
-            inside: 0,
-            outside: 0,
-            inside_f0: 0,
-            counted: (0, 0),
-            delays: None,
-            tid_offset: None,
-            goroutines: None,
-        };
-        let caller = RemoteCaller::find(pid, &memory, &mappings).unwrap();
-        let with_code = |start: u64| Installed {
-            code: std::iter::once(start..start + 4096).collect(),
-            ..Installed::new(around, 0, Room::default(), caller)
-        };
+        let with_code = |start: u64| installed(pid, start, None);
         assert!(with_code(at.pc & !4095).is_visited(&memory, at, &mappings));
         assert!(!with_code(4096).is_visited(&memory, at, &mappings));
         child.kill().unwrap();

@@ -15,6 +15,8 @@ use super::layout::*;
 use super::ops::Ops;
 use super::runtime::{self, Runtime};
 use super::stubs::{self, Callee, F0End, Item, Kind, Region, Site, SiteFlags, Stub};
+use crate::plan::Goroutines;
+
 use super::unwinding::{self, Anchor, Calls, Row};
 
 mod budgets;
@@ -23,6 +25,7 @@ mod cost;
 mod counted;
 mod ends;
 mod frames;
+mod goroutines;
 mod interrupted;
 mod landings;
 mod requests;
@@ -72,6 +75,11 @@ fn set32(at: u64, value: u32) {
 
 impl Arena {
     fn new() -> Arena {
+        Arena::of(None)
+    }
+
+    /// One in which the stubs follow goroutines, if that is known of them.
+    fn of(goroutines: Option<Goroutines>) -> Arena {
         let data = libc::PROT_READ | libc::PROT_WRITE;
         let code = map(CODE_BYTES, data | libc::PROT_EXEC);
         // With room behind the last block, in which nobody has any business.
@@ -88,7 +96,7 @@ impl Arena {
             counted: (0, 0),
             delays: None,
             tid_offset: None,
-            goroutines: None,
+            goroutines,
         };
         let mut arena = Arena {
             code,

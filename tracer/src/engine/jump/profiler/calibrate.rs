@@ -39,7 +39,9 @@ pub fn calibrate_counting() -> Result<Calibration> {
     let idle = program.put_caller(0, 0, 0)?;
     let busy = program.put_caller(128, CALLS, idle.entry())?;
     let functions = Functions { idle, busy };
-    program.measured_calling(512, &[&functions.busy], |pid| measure(pid, &functions))
+    program.measured_calling(512, None, &[&functions.busy], |pid| {
+        measure(pid, &functions)
+    })
 }
 
 fn measure(pid: i32, functions: &Functions) -> Result<Calibration> {

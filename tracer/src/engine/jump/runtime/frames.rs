@@ -320,6 +320,16 @@ pub fn nested(
     a.sub(rax, rdx)?;
     a.cmp(rax, same_stack(around))?;
     a.jbe(gone)?;
+    if around.goroutines.is_some() {
+        // The slot of the op in progress is above this call's, so on the stack. Where it has another return address than the
+        // op's own, the op was left by a panic.
+        a.mov(rdx, field(block::BASE))?;
+        a.mov(rax, qword_ptr(rdx + entry::RETURN_TO as i32))?;
+        a.mov(rdx, qword_ptr(rdx + entry::SLOT as i32))?;
+        a.add(rdx, stack_end())?;
+        a.cmp(rax, qword_ptr(rdx))?;
+        a.jne(gone)?;
+    }
     a.mov(rax, field(block::CURRENT))?;
     a.cmp(qword_ptr(rax + descriptor::CHILDREN as i32), 0)?;
     a.je(pass)?;

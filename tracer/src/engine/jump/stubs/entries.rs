@@ -4,7 +4,8 @@ use iced_x86::Instruction;
 use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{
-    Emitted, SAVED, Surroundings, TOP, acquire, field, field32, restore, save, shadow, top, tsc,
+    Emitted, RAX, SAVED, Surroundings, TOP, acquire, field, field32, restore, save, shadow, top,
+    tsc,
 };
 use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{DESCRIPTORS, LIVE, block, entry, place, ring};
@@ -177,13 +178,7 @@ pub fn begin_op(b: &mut Builder<'_>, ops: &Ops, root: u64, pass: CodeLabel) -> E
     // A signal handler may have jumped away from a record that was being written.
     b.a.mov(field32(block::BUSY), 0)?;
     b.a.inc(field(block::EPOCH))?;
-    // Where `save` has put the first four, in the order of the ABI.
-    for (index, saved) in (0..).zip([0, 8, 16, 24]) {
-        b.a.mov(rax, qword_ptr(rsp + saved))?;
-        b.a.mov(field(block::ARGUMENTS + 8 * index), rax)?;
-    }
-    b.a.mov(field(block::ARGUMENTS + 32), r8)?;
-    b.a.mov(field(block::ARGUMENTS + 40), r9)?;
+    keep_arguments(b)?;
     if let Some(chain) = &ops.chain {
         let mut unread = b.label();
         b.a.mov(field32(block::READ_WELL), 0)?;
@@ -213,6 +208,41 @@ pub fn begin_op(b: &mut Builder<'_>, ops: &Ops, root: u64, pass: CodeLabel) -> E
         b.a.mov(rax, rdx)?;
         b.a.mov(field32(block::TAINTED), block::BARE as i32)?;
         b.a.set_label(&mut recorded)?;
+    }
+    Ok(())
+}
+
+/// Keeps the first six words that are passed in registers, in the order of the calling convention (System V ABI for AMD64,
+/// 3.2.3; Go's `src/cmd/compile/abi-internal.md`).
+fn keep_arguments(b: &mut Builder<'_>) -> Emitted<()> {
+    /// Where `save` has put them.
+    const FRAME: [i32; 4] = [0, 8, 16, 24];
+    let [rdi_at, rsi_at, rdx_at, rcx_at] = FRAME;
+    let saved = |at| (Some(at), rax);
+    let kept = |register| (None, register);
+    let arguments = match b.around.goroutines {
+        Some(_) => [
+            saved(RAX),
+            kept(rbx),
+            saved(rcx_at),
+            saved(rdi_at),
+            saved(rsi_at),
+            kept(r8),
+        ],
+        None => [
+            saved(rdi_at),
+            saved(rsi_at),
+            saved(rdx_at),
+            saved(rcx_at),
+            kept(r8),
+            kept(r9),
+        ],
+    };
+    for (index, (saved, register)) in (0..).zip(arguments) {
+        if let Some(at) = saved {
+            b.a.mov(register, qword_ptr(rsp + at))?;
+        }
+        b.a.mov(field(block::ARGUMENTS + 8 * index), register)?;
     }
     Ok(())
 }

@@ -107,6 +107,10 @@ pub fn f0(
     b.a.set_label(&mut begin_label)?;
     begin_op(&mut b, f0.ops, f0.root, pass)?;
     b.enter(op, Returns::ToPlace)?;
+    // By which it is seen later whether the frame is still there.
+    b.a.mov(rax, stack_end())?;
+    b.a.mov(rax, qword_ptr(rdi + rax))?;
+    b.a.mov(shadow(TOP, entry::RETURN_TO), rax)?;
     b.start()?;
     b.a.set_label(&mut pass)?;
     end(&mut b.a)?;
@@ -116,10 +120,9 @@ pub fn f0(
     // Another goroutine has the descriptor: what is awaited is of one that has ended.
     b.a.set_label(&mut renew)?;
     b.a.mov(field(block::GOROUTINE), rax)?;
-    b.a.mov(rsi, field(block::BASE))?;
-    b.a.mov(field(block::TOP), rsi)?;
-    b.a.mov(rax, around.control + DESCRIPTORS)?;
-    b.a.mov(field(block::CURRENT), rax)?;
+    b.a.call(runtime.renew)?;
+    b.a.jne(pass)?;
+    top(&mut b.a)?;
     b.a.jmp(same)?;
     // Entries are awaited already.
     b.a.set_label(&mut busy)?;
@@ -182,6 +185,8 @@ pub fn end_op(b: &mut Builder<'_>, instruction: Instruction, depth: i32) -> Emit
     let runtime = b.runtime;
     find(&mut b.a, b.around.control, out)?;
     begin(&mut b.a)?;
+    tsc(&mut b.a)?;
+    b.a.mov(rdi, rax)?;
     slot(&mut b.a, rdx, depth)?;
     b.a.cmp(rdx, shadow(TOP, entry::SLOT))?;
     b.a.jne(search)?;
@@ -190,8 +195,6 @@ pub fn end_op(b: &mut Builder<'_>, instruction: Instruction, depth: i32) -> Emit
     b.a.mov(rax, shadow(TOP, entry::PLACE))?;
     b.a.cmp(dword_ptr(rax + place::KIND as i32), place::CALL as i32)?;
     b.a.je(leave)?;
-    tsc(&mut b.a)?;
-    b.a.mov(rdi, rax)?;
     b.a.sub(rsi, entry::SIZE as i32)?;
     b.a.call(runtime.end)?;
     b.a.set_label(&mut leave)?;
