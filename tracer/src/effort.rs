@@ -41,11 +41,6 @@ impl Effort {
         }
     }
 
-    /// Spends what this thread has used of a processor since then ([`of_this_thread`]).
-    pub fn add_since(&mut self, before: Duration) {
-        self.add(of_this_thread().saturating_sub(before));
-    }
-
     /// Spends time.
     pub fn add(&mut self, time: Duration) {
         self.spent = self.spent.saturating_add(time);
@@ -101,7 +96,7 @@ mod tests {
             share: 0.0,
             credit: Duration::from_secs(1),
         });
-        effort.add_since(of_this_thread());
+        effort.add(Duration::from_millis(1));
         assert!(!effort.is_over());
         effort.add(Duration::from_millis(500));
         assert!(!effort.has_left(Duration::from_millis(600)));

@@ -319,6 +319,8 @@ impl<'a> Session<'a> {
             self.investigation,
             self.serving.as_deref_mut(),
         );
+        let rests = self.timeline.is_resting();
+        self.process.engine_mut().rest(rests);
         let cost = self.process.engine().cost();
         let serving = self.serving.iter_mut().map(|it| &mut it.investigation);
         for own in serving.chain([&mut *self.investigation]) {
@@ -333,8 +335,8 @@ impl<'a> Session<'a> {
 
     /// For how long the engine is left alone.
     fn slice(&self, limits: Limits<'_>) -> Duration {
-        let waits = self.called.elapsed() >= LONG && self.is_f0_loaded();
-        if !waits || !self.timeline.has_room() {
+        let waits = self.called.elapsed() >= LONG || self.timeline.is_resting();
+        if !waits || !self.is_f0_loaded() || !self.timeline.has_room() {
             return SLICE;
         }
         let left = limits

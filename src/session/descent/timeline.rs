@@ -108,6 +108,12 @@ impl Timeline {
         !matches!(self, Timeline::Switches(known) if !known.switches.has_room())
     }
 
+    /// Whether the kernel records nothing at the moment, to make up for what measuring has cost.
+    #[must_use]
+    pub fn is_resting(&self) -> bool {
+        matches!(self, Timeline::Switches(known) if known.switches.is_resting())
+    }
+
     /// Asks for the arguments of the system calls that are measured and were not asked for yet.
     pub fn ask_for_calls(&mut self, investigation: &Investigation, serving: Option<&Serving>) {
         let Timeline::Switches(known) = self else {

@@ -180,6 +180,10 @@ pub trait Engine {
     /// Tells which latencies of f0 are of interest; ops outside may be delivered as latency only.
     fn set_filter(&mut self, _latencies: &[std::ops::RangeInclusive<Ticks>]) {}
 
+    /// Whether calls of the ops that begin from now on need not be measured: ops are counted, to make up for what measuring
+    /// has cost. One that every op is wanted of ([`jump::Jump::record_all`]) goes on all the same.
+    fn rest(&mut self, _rests: bool) {}
+
     /// Handles what the target does and delivers what was measured, for at most about `wait`.
     ///
     /// # Errors

@@ -73,18 +73,22 @@ pub struct Switches {
     complete: Tsc,
     lost: u64,
     effort: Effort,
+    /// What this thread had used when that was added last.
+    used: Duration,
     windows: Windows,
 }
 
-/// What it may cost in the long run; most analyses have ended before the credit is used up.
+/// What all of it may cost in the long run; most analyses have ended before the credit is used up.
 const LIMITS: Limits = Limits {
-    share: 0.015,
-    credit: Duration::from_secs(2),
+    share: 0.03,
+    credit: Duration::from_secs(1),
 };
 /// What is left before it begins again.
 const RESERVE: Duration = Duration::from_millis(5);
+/// More at once of this thread's time is no measuring: a file's names, for instance.
+const MOST_AT_ONCE: Duration = Duration::from_millis(10);
 /// What a record takes of the thread that makes it, and one with a stack, about.
-const RECORD: Duration = Duration::from_nanos(300);
+const RECORD: Duration = Duration::from_nanos(600);
 const STACK: Duration = Duration::from_micros(3);
 
 /// Names that are remembered.
@@ -150,6 +154,7 @@ impl Switches {
             complete: Tsc(0),
             lost: 0,
             effort: Effort::new(LIMITS),
+            used: effort::of_this_thread(),
             windows: Windows::new(now),
         })
     }
@@ -255,12 +260,20 @@ impl Switches {
         self.windows.rested(crate::tsc())
     }
 
-    /// Reads what has come.
+    /// Whether nothing is recorded at the moment: ops of which more than the latency is measured are of no use.
+    #[must_use]
+    pub fn is_resting(&self) -> bool {
+        self.windows.is_resting()
+    }
+
+    /// Reads what has come. Whatever this thread has done since the last time was done for the sake of what was read.
     pub fn read(&mut self) {
-        let before = effort::of_this_thread();
         self.read_all();
+        let used = effort::of_this_thread();
+        let since = used.saturating_sub(self.used);
+        self.effort.add(since.min(MOST_AT_ONCE));
+        self.used = used;
         self.rest_or_go_on();
-        self.effort.add_since(before);
     }
 
     /// Stops recording when it has cost too much, and begins again when that is made up for.

@@ -113,6 +113,7 @@ impl Session<'_> {
             .collect();
         let latencies = latencies(self.investigation, &ends);
         self.process.engine_mut().set_filter(&latencies);
+        self.process.engine_mut().rest(false);
         self.instrument()?;
         let mut narrowing = Narrowing::new(ends);
         let began = Instant::now();

@@ -26,8 +26,9 @@ impl Jump {
         } = space;
         let ranges = self.filter.len().max(1);
         let budget = match self.sampling {
-            Sampling::All => u64::MAX,
-            Sampling::Enough => layout::ring::BUDGET,
+            Sampling::All => Some(u64::MAX),
+            Sampling::Enough if self.rests => None,
+            Sampling::Enough => Some(layout::ring::BUDGET),
         };
         let mut records = Vec::new();
         let mut take = |rings: &mut Rings, index| {
@@ -38,7 +39,10 @@ impl Jump {
         };
         for index in 0..used.min(rings.count()) {
             take(rings, index);
-            rings.refill(index, ranges, budget);
+            match budget {
+                Some(budget) => rings.refill(index, ranges, budget),
+                None => rings.rest(index),
+            }
         }
         self.recycling.look(installed, &self.memory, rings, take);
         self.counters.records += records.len() as u64;

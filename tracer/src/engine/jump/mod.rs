@@ -96,6 +96,7 @@ pub struct Jump {
     cost: ProbeCost,
     filter: Vec<(u64, u64)>,
     sampling: Sampling,
+    rests: bool,
     recycling: Recycling,
     counters: Counters,
     room: Room,
@@ -177,6 +178,7 @@ impl Jump {
             cost: ProbeCost::default(),
             filter: Vec::new(),
             sampling: Sampling::Enough,
+            rests: false,
             recycling: Recycling::new(pid),
             counters: Counters::default(),
             room: Room::default(),
@@ -308,7 +310,7 @@ impl Jump {
         self.effort.add(used.saturating_sub(self.used).min(MOST));
         self.used = used;
         match self.sampling {
-            Sampling::Enough if self.effort.is_over() => Haste::None,
+            Sampling::Enough if self.rests || self.effort.is_over() => Haste::None,
             Sampling::Enough if self.effort.is_over_part(AT_LEISURE) => Haste::InBatches,
             Sampling::Enough => Haste::AsRecordsCome,
             Sampling::All => Haste::Soon,
@@ -569,6 +571,10 @@ impl Engine for Jump {
         };
         // A target that is gone needs no filter.
         let _ = self.write_filter();
+    }
+
+    fn rest(&mut self, rests: bool) {
+        self.rests = rests;
     }
 
     fn poll(&mut self, wait: Duration, sink: &mut dyn Sink) -> Result<Option<Notice>> {
