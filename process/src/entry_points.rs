@@ -38,6 +38,7 @@ pub fn ends(modules: &Modules, place: CodeRef) -> Result<Ends, String> {
 }
 
 fn ends_behind(modules: &Modules, place: CodeRef, beginning: u64) -> Result<Ends, String> {
+    is_called(modules, place)?;
     match of(modules, place).and_then(BTreeMap::first_key_value) {
         None => Ok(Ends::ByReturns),
         Some((&offset, _)) if offset >= beginning => Ok(Ends::Hidden),
@@ -71,13 +72,59 @@ pub fn inside(modules: &Modules, place: CodeRef) -> Vec<FileAddr> {
         .collect()
 }
 
+/// Entered by a jump, a return or the kernel: the program's start (System V ABI for AMD64, 3.4.1), signal
+/// trampolines (sigreturn(2)), lazy binding, new contexts (makecontext(3)). Assembly does not always say so in its unwind table.
+const NOT_CALLED: [&str; 9] = [
+    "_start",
+    "__start",
+    "_dl_start_user",
+    "__restore_rt",
+    "__restore",
+    "__start_context",
+    "__clone_child",
+    "__unmapself",
+    "__kernel_rt_sigreturn",
+];
+const NOT_CALLED_PREFIXES: [&str; 2] = ["_dl_runtime_resolve", "_dl_runtime_profile"];
+
+/// Whether a call may arrive at a place: only then the word on top of the stack is a return address there.
+///
+/// # Errors
+/// That none does.
+pub fn is_called(modules: &Modules, place: CodeRef) -> Result<(), String> {
+    /// `mov $15, %rax` or `%eax`, then `syscall`: what the handler of a signal returns to (rt_sigreturn(2)).
+    const SIGRETURN: [&[u8]; 2] = [
+        &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05],
+        &[0xb8, 15, 0, 0, 0, 0x0f, 0x05],
+    ];
+    let Some(image) = &modules.get(place.module).image else {
+        return Ok(());
+    };
+    let code = image.bytes_at(place.addr, 9).unwrap_or_default();
+    let returns_from_signal = SIGRETURN.iter().any(|bytes| code.starts_with(bytes));
+    let function = image.function_at(place.addr);
+    let function = function.filter(|function| function.addr == place.addr);
+    let mut names = function.into_iter().flat_map(|function| function.names());
+    let is_start = names.any(|name| {
+        let mut prefixes = NOT_CALLED_PREFIXES.iter();
+        NOT_CALLED.contains(&name) || prefixes.any(|prefix| name.starts_with(prefix))
+    });
+    match image.is_called_at(place.addr) && !returns_from_signal && !is_start {
+        true => Ok(()),
+        false => Err(
+            "it is not entered by a call, so there is no return address on top of the stack"
+                .to_owned(),
+        ),
+    }
+}
+
 /// How the ends of f0 can be noticed, whose first bytes a jump replaces. Not looked for in files with very much code.
 ///
 /// # Errors
 /// As [`ends`].
 pub fn ends_of_f0(modules: &Modules, place: CodeRef) -> Result<Ends, String> {
     match is_huge(modules, place.module) {
-        true => Ok(Ends::ByReturns),
+        true => is_called(modules, place).map(|()| Ends::ByReturns),
         false => ends_behind(modules, place, LONGEST_JUMP),
     }
 }
@@ -192,6 +239,38 @@ mod tests {
             let module = modules.intern("/huge", None, Some(image));
             assert_eq!(is_huge(&modules, module), huge, "{sizes:x?}");
         }
+    }
+
+    #[test]
+    fn what_no_call_leads_to_is_known() {
+        let text = ".text\n.globl _start, plain, bare, resolver, cold, handler_end, restorer\n\
+            _start: .cfi_startproc\n.cfi_undefined rip\ncall plain\n.cfi_endproc\n\
+            plain: .cfi_startproc\npush %rbx\n.cfi_def_cfa_offset 16\npop %rbx\nret\n.cfi_endproc\n\
+            bare: ret\n\
+            resolver: .cfi_startproc\n.cfi_def_cfa_offset 24\npop %rax\npop %rax\nret\n.cfi_endproc\n\
+            cold: .cfi_startproc\n.cfi_def_cfa_offset 64\njmp bare\n.cfi_endproc\n\
+            .cfi_startproc\n.cfi_signal_frame\nnop\n\
+            handler_end: mov $15, %eax\nsyscall\n.cfi_endproc\n\
+            restorer: mov $15, %rax\nsyscall\n";
+        let image = assembled::image(text, &["-static"]);
+        let mut modules = Modules::default();
+        let module = modules.intern("/a", None, Some(image));
+        let called = |name: &str| {
+            let image = modules.get(module).image.as_ref().unwrap();
+            let addr = image.symbol(name).unwrap();
+            is_called(&modules, CodeRef { module, addr }).is_ok()
+        };
+        let all = [
+            "plain",
+            "bare",
+            "_start",
+            "resolver",
+            "cold",
+            "handler_end",
+            "restorer",
+        ];
+        let called: Vec<&str> = all.into_iter().filter(|name| called(name)).collect();
+        assert_eq!(called, ["plain", "bare"]);
     }
 
     #[test]

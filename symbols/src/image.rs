@@ -65,6 +65,7 @@ pub struct Image {
     functions: OnceLock<FunctionTable>,
     slots: OnceLock<Slots>,
     landing_pads: OnceLock<Vec<FileAddr>>,
+    uncalled: OnceLock<Vec<AddrRange>>,
     lines: OnceLock<Option<Mutex<Lines>>>,
     go: OnceLock<Option<GoTable>>,
     /// The command that installs its symbols, once somebody has asked.
@@ -105,6 +106,7 @@ impl Image {
             functions: OnceLock::new(),
             slots: OnceLock::new(),
             landing_pads: OnceLock::new(),
+            uncalled: OnceLock::new(),
             lines: OnceLock::new(),
             go: OnceLock::new(),
             install: OnceLock::new(),
@@ -237,6 +239,22 @@ impl Image {
         let from = pads.partition_point(|pad| *pad < range.start);
         let to = pads.partition_point(|pad| *pad < range.end);
         &pads[from..to]
+    }
+
+    /// Whether a call may arrive at an address, as far as the file tells: not where a process begins, and not where its unwind
+    /// table says that something else than a return address is on top of the stack.
+    pub fn is_called_at(&self, addr: FileAddr) -> bool {
+        let uncalled = self.uncalled.get_or_init(|| {
+            let (ranges, _) = unwind::ranges(&self.elf);
+            let uncalled = ranges.into_iter().map(|found| found.uncalled);
+            let mut uncalled: Vec<_> = uncalled.filter(|range| !range.is_empty()).collect();
+            uncalled.sort_unstable();
+            uncalled
+        });
+        let after = uncalled.partition_point(|range| range.start <= addr);
+        let before = after.checked_sub(1).map(|at| uncalled[at]);
+        let is_uncalled = before.is_some_and(|range| addr < range.end);
+        addr != self.entry() && !is_uncalled
     }
 
     fn function_table(&self) -> &FunctionTable {

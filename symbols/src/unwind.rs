@@ -3,7 +3,10 @@
 
 use std::collections::HashMap;
 
-use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
+use gimli::{
+    BaseAddresses, CfaRule, CieOrFde, EhFrame, EndianSlice, FrameDescriptionEntry, LittleEndian,
+    RegisterRule, UnwindContext, UnwindSection, X86_64,
+};
 
 use crate::addr::{AddrRange, FileAddr};
 use crate::elf::Elf;
@@ -15,6 +18,9 @@ pub(crate) struct UnwindRange {
     pub(crate) range: AddrRange,
     /// The language-specific data area: the function has landing pads or an exception specification.
     pub(crate) lsda: Option<FileAddr>,
+    /// Where a call of its beginning would not have arrived yet, because what is there is no return address on top of the
+    /// stack: the beginning of a process, of a part of a function elsewhere, of what a signal's handler returns to.
+    pub(crate) uncalled: AddrRange,
 }
 
 /// All ranges, sorted by address; and a message when a part had to be left out.
@@ -48,6 +54,7 @@ fn parse(data: &[u8], bases: &BaseAddresses) -> (Vec<UnwindRange>, bool) {
     let mut section = EhFrame::new(data, LittleEndian);
     section.set_address_size(8);
     let mut shared = HashMap::new();
+    let mut context = UnwindContext::new();
     let mut ranges = Vec::new();
     let mut entries = section.entries(bases);
     loop {
@@ -71,12 +78,46 @@ fn parse(data: &[u8], bases: &BaseAddresses) -> (Vec<UnwindRange>, bool) {
                     _ => None,
                 };
                 if !range.is_empty() {
-                    ranges.push(UnwindRange { range, lsda });
+                    let uncalled = uncalled(&fde, &section, bases, &mut context);
+                    ranges.push(UnwindRange {
+                        range,
+                        lsda,
+                        uncalled,
+                    });
                 }
                 if ranges.len() >= MAX_SYMBOLS {
                     return (ranges, false);
                 }
             }
         }
+    }
+}
+
+/// The first addresses of an entry, where they do not have the return address on top of the stack (System V ABI, AMD64, 3.2.2:
+/// that is where a call leaves it); else none. Unknown rules tell nothing.
+fn uncalled(
+    fde: &FrameDescriptionEntry<EndianSlice<'_, LittleEndian>>,
+    section: &EhFrame<EndianSlice<'_, LittleEndian>>,
+    bases: &BaseAddresses,
+    context: &mut UnwindContext<usize>,
+) -> AddrRange {
+    let none = AddrRange::sized(FileAddr(fde.initial_address()), 0);
+    let Ok(mut rows) = fde.rows(section, bases, context) else {
+        return none;
+    };
+    let Ok(Some(row)) = rows.next_row() else {
+        return none;
+    };
+    let on_top = CfaRule::RegisterAndOffset {
+        register: X86_64::RSP,
+        offset: 8,
+    };
+    let returns = row.register(X86_64::RA) == Some(RegisterRule::Offset(-8));
+    match !fde.is_signal_trampoline() && returns && *row.cfa() == on_top {
+        true => none,
+        false => AddrRange {
+            start: FileAddr(row.start_address()),
+            end: FileAddr(row.end_address()),
+        },
     }
 }

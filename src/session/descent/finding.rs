@@ -64,6 +64,9 @@ impl Session<'_> {
         self.process.scan(addr).map(drop).map_err(|reason| {
             ProcessError::Unsuitable(format!("f0 cannot be instrumented: {reason}"))
         })?;
+        entry_points::is_called(modules, f0).map_err(|reason| {
+            ProcessError::Unsuitable(format!("f0 cannot be measured: {reason}"))
+        })?;
         if let Some(reason) = return_address::is_used(modules, f0) {
             return Err(ProcessError::Unsuitable(format!(
                 "f0 cannot be measured: {reason}; take a function that calls it"

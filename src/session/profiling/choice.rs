@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use darc_disasm::{Operand, SiteKind, Target};
 use darc_process::modules::{CodeRef, ModuleId};
 use darc_process::plt::{Destination, exported};
-use darc_process::{Process, return_address};
+use darc_process::{Process, entry_points, return_address};
 use darc_symbols::{FunctionKind, Image, LookupError, NameSpec, escape};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine as _;
@@ -109,9 +109,11 @@ impl Source<'_> {
                 .as_ref()
                 .and_then(|i| i.function_at(place.addr));
             let strange = function.and_then(|function| refused::reason(file, function));
+            let modules = self.0.modules();
             let reason = strange
                 .map(str::to_owned)
-                .or_else(|| return_address::is_used(self.0.modules(), place));
+                .or_else(|| entry_points::is_called(modules, place).err())
+                .or_else(|| return_address::is_used(modules, place));
             match reason {
                 Some(reason) => found.refused.push((place, reason)),
                 None => drop(found.functions.insert(place)),

@@ -7,24 +7,7 @@ use darc_symbols::{Function, escape};
 use crate::session::profiling::Measured;
 
 /// Why a function is left alone.
-const ENTERED_STRANGELY: &str =
-    "it is not entered by a call, so there is no return address to be hidden";
 const UNWINDER: &str = "it belongs to the unwinder, which reads return addresses from the stack";
-
-/// Entered by a jump, a return or the kernel: the program's start (System V ABI for AMD64, 3.4.1), signal
-/// trampolines (sigreturn(2)), lazy binding, new contexts (makecontext(3)).
-const NOT_CALLED: [&str; 9] = [
-    "_start",
-    "__start",
-    "_dl_start_user",
-    "__restore_rt",
-    "__restore",
-    "__start_context",
-    "__clone_child",
-    "__unmapself",
-    "__kernel_rt_sigreturn",
-];
-const NOT_CALLED_PREFIXES: [&str; 2] = ["_dl_runtime_resolve", "_dl_runtime_profile"];
 
 const UNWINDER_PREFIXES: [&str; 4] = ["_Unwind_", "uw_", "unw_", "__unw_"];
 const UNWINDER_FILES: [&str; 2] = ["libgcc_s", "libunwind"];
@@ -65,14 +48,10 @@ pub fn nothing_is_left(modules: &Modules, measured: &Measured) -> ProcessError {
 }
 
 fn of_name(name: &str) -> Option<&'static str> {
-    let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-    if NOT_CALLED.contains(&name) || begins(&NOT_CALLED_PREFIXES) {
-        Some(ENTERED_STRANGELY)
-    } else if begins(&UNWINDER_PREFIXES) {
-        Some(UNWINDER)
-    } else {
-        None
-    }
+    let mut prefixes = UNWINDER_PREFIXES.iter();
+    prefixes
+        .any(|prefix| name.starts_with(prefix))
+        .then_some(UNWINDER)
 }
 
 #[cfg(test)]
@@ -84,8 +63,6 @@ mod tests {
         for name in ["main", "malloc", "start", "uwe", "dlclose", "_dl_fixup"] {
             assert_eq!(of_name(name), None, "{name}");
         }
-        for name in ["_start", "_dl_runtime_resolve_xsavec", "_Unwind_Resume"] {
-            assert!(of_name(name).is_some(), "{name}");
-        }
+        assert_eq!(of_name("_Unwind_Resume"), Some(UNWINDER));
     }
 }
