@@ -5,29 +5,42 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{darc, execute};
+use crate::harness::{Unfinished, Verdict, Wrong, darc, execute, measured};
 
 /// How often it is attached and let go.
 const ROUNDS: usize = 12;
 
-/// The program; `None` where nothing can build it, or what it was built with is not known.
+/// The versions that are known, as tool chains name themselves.
+const KNOWN: [&str; 8] = ["19", "21", "22", "23", "24", "25", "26", "27"];
+
+/// The program that most tests measure; `None` where nothing can build it, or what it was built with is not known.
 fn program(folder: &Path, options: &[&str]) -> Option<PathBuf> {
+    built(
+        folder,
+        "requests",
+        include_str!("programs/requests.go"),
+        options,
+    )
+}
+
+/// A program, from its source.
+fn built(folder: &Path, name: &str, source: &str, options: &[&str]) -> Option<PathBuf> {
     let go = std::env::var_os("DARC_TEST_GO").unwrap_or_else(|| "go".into());
     let version = Command::new(&go).arg("version").output();
     let version = version.map_or_else(
         |_| String::new(),
         |output| String::from_utf8_lossy(&output.stdout).into_owned(),
     );
-    if !["go1.19.", "go1.27."]
+    if !KNOWN
         .iter()
-        .any(|known| version.contains(known))
+        .any(|known| version.contains(&format!("go1.{known}.")))
     {
         eprintln!("left out: there is no Go tool chain of a known version ({version:?})");
         return None;
     }
-    let source = folder.join("requests.go");
-    std::fs::write(&source, include_str!("programs/requests.go")).expect("written");
-    let program = folder.join("requests");
+    let (program, text) = (folder.join(name), source);
+    let source = program.with_extension("go");
+    std::fs::write(&source, text).expect("written");
     let mut command = Command::new(go);
     command
         .args(["build", "-o"])
@@ -81,19 +94,17 @@ fn end(mut child: Child) {
 }
 
 fn attach(child: &Child, more: &[&str]) -> String {
+    attach_to(child, "main.handle", more)
+}
+
+/// The report on a function, in one line.
+fn attach_to(child: &Child, f0: &str, more: &[&str]) -> String {
     let pid = child.id().to_string();
-    let mut command = darc(&[
-        "attach",
-        "--f0",
-        "main.handle",
-        "-o",
-        "/dev/null",
-        "-p",
-        &pid,
-    ]);
+    let mut command = darc(&["attach", "--f0", f0, "-o", "/dev/null", "-p", &pid]);
     let finished = execute(command.args(more));
     assert_eq!(finished.code(), 0, "{finished:#?}");
-    finished.stdout
+    let words: Vec<&str> = finished.stdout.split_whitespace().collect();
+    words.join(" ")
 }
 
 #[test]
@@ -104,19 +115,48 @@ fn what_goroutines_wait_for_and_compute_is_found() {
             return;
         };
         let target = start(&program);
-        let report = attach(&target, &["-d", "5s"]);
-        for cause in [
-            "time.Sleep ← main.lookup ← main.handle",
-            "main.parse ← main.handle",
-        ] {
-            let words: Vec<&str> = report.split_whitespace().collect();
-            assert!(
-                words.join(" ").contains(cause),
-                "{options:?} {cause}: {report}"
-            );
-        }
+        measured(|| {
+            let report = attach(&target, &["-d", "8s"]);
+            names(
+                &report,
+                &[
+                    "time.Sleep ← main.lookup ← main.handle",
+                    "main.parse ← main.handle",
+                    "the goroutine waited until a time (time.Sleep)",
+                ],
+            )
+        });
         end(target);
     }
+}
+
+/// Whether a report has all of these words. One that has decided everything without them is wrong.
+fn names(report: &str, causes: &[&str]) -> Verdict {
+    let missing: Vec<_> = causes.iter().filter(|&it| !report.contains(it)).collect();
+    match (missing.is_empty(), report.contains("not decided")) {
+        (true, _) => Ok(()),
+        (false, true) => Err(Unfinished(format!("{missing:?}: {report}"))),
+        (false, false) => Err(Wrong(format!("{missing:?}: {report}"))),
+    }
+}
+
+/// Through calls by the address of a function or a method, too.
+#[test]
+fn what_a_goroutine_waits_for_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = include_str!("programs/waits.go");
+    let Some(program) = built(folder.path(), "waits", source, &[]) else {
+        return;
+    };
+    let target = start(&program);
+    for (f0, causes) in [
+        ("main.receive", ["chanrecv", "to receive from a channel"]),
+        ("main.guarded", ["lockSlow", "for a lock (sync.Mutex)"]),
+        ("main.through", ["(*sleeper).wait", "until a time"]),
+    ] {
+        measured(|| names(&attach_to(&target, f0, &["-d", "8s"]), &causes));
+    }
+    end(target);
 }
 
 #[test]
@@ -187,7 +227,7 @@ fn what_of_go_is_not_known_is_refused() {
             &["--f0", "main.handle", "--engine", "int3"][..],
             "darc attach --f0",
         ),
-        (&["--f0", "runtime.memmove"], "stack check"),
+        (&["--f0", "runtime.memmove"], "written in assembly"),
         (&["--f0", "main.handle", "--value", "arg1"], "--value"),
     ] {
         let mut command = darc(&["attach", "-d", "1s", "-o", "/dev/null", "-p", &pid]);
@@ -195,5 +235,8 @@ fn what_of_go_is_not_known_is_refused() {
         let line = finished.failure(3);
         assert!(line.contains(reason), "{options:?}: {line}");
     }
+    let finished = execute(&mut darc(&["attach", "-o", "/dev/null", "-p", &pid]));
+    let line = finished.failure(4);
+    assert!(line.contains("darc sample -p"), "{line}");
     end(target);
 }

@@ -1,12 +1,23 @@
 //! Whether a program of the Go run-time can be measured, and what the engine must know of it.
 
-use darc_symbols::Image;
-use darc_tracer::plan::Goroutines;
+use std::ops::Range;
+
+use darc_symbols::{GoFunction, Image};
+use darc_tracer::plan::{Callees, Goroutines};
 
 /// Where the number of a goroutine is in its descriptor, by version of Go 1: what has been measured with each.
 ///
 /// Source: `type g struct` in Go's `src/runtime/runtime2.go`.
-const KNOWN: [(u32, u32); 2] = [(19, 152), (27, 152)];
+const KNOWN: [(u32, u32); 8] = [
+    (19, 152),
+    (21, 152),
+    (22, 152),
+    (23, 160),
+    (24, 160),
+    (25, 152),
+    (26, 152),
+    (27, 152),
+];
 
 /// What is known of the program that an image is.
 ///
@@ -21,7 +32,7 @@ pub fn of(image: &Image) -> Result<Goroutines, String> {
         .iter()
         .find(|&&(known, _)| minor(&version) == Some(known))
     else {
-        let known = KNOWN.map(|(minor, _)| format!("1.{minor}")).join(" and ");
+        let known = KNOWN.map(|(minor, _)| format!("1.{minor}")).join(", ");
         return Err(format!("{version} is not known, only {known} are"));
     };
     let calls_c = image.interpreter().is_some() || image.symbol("crosscall2").is_some();
@@ -30,6 +41,120 @@ pub fn of(image: &Image) -> Result<Goroutines, String> {
             "of {version}, but linked dynamically or with C code (cgo)"
         )),
         false => Ok(Goroutines { number }),
+    }
+}
+
+/// Functions of the run-time, written in assembly, that are called as any other is. Others get what they need where the
+/// compiler happens to have it, in any register.
+const PLAIN: [&str; 7] = [
+    "runtime.memmove",
+    "runtime.memclrNoHeapPointers",
+    "runtime.memequal",
+    "runtime.memequal_varlen",
+    "runtime.cmpstring",
+    "runtime.memhash",
+    "runtime.strhash",
+];
+
+/// Where failed checks of the compiler's lead, by the beginnings of their names. They never return, and read any register.
+const CHECKS: [&str; 3] = [
+    "runtime.panicIndex",
+    "runtime.panicSlice",
+    "runtime.panicBounds",
+];
+
+/// Functions below which are other goroutines, or the run-time on stacks of its own.
+const OPAQUE: [&str; 5] = [
+    "runtime.gopark",
+    "runtime.Gosched",
+    "runtime.morestack",
+    "runtime.morestack_noctxt",
+    "runtime.systemstack",
+];
+
+/// Other functions that never return.
+const UNRETURNING: [&str; 12] = [
+    "runtime.gopanic",
+    "runtime.goPanic",
+    "runtime.panicdivide",
+    "runtime.panicshift",
+    "runtime.panicdottype",
+    "runtime.panicwrap",
+    "runtime.panicunsafe",
+    "runtime.panicnil",
+    "runtime.throw",
+    "runtime.fatal",
+    "runtime.Goexit",
+    "runtime.goexit",
+];
+
+/// What is known of a program's functions, by where they are.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Known {
+    /// For the engine.
+    pub callees: Callees,
+    /// Code that is a part of whoever calls it, in order: it copies or clears some words, says that a check has failed, or runs
+    /// another goroutine.
+    own: Vec<Range<u64>>,
+    /// Entries of functions that are not looked into, in order.
+    opaque: Vec<u64>,
+}
+
+impl Known {
+    /// Of functions at their run-time addresses.
+    pub fn of(functions: impl IntoIterator<Item = (GoFunction, Range<u64>)>) -> Known {
+        let mut known = Known::default();
+        for (
+            GoFunction {
+                name, is_assembly, ..
+            },
+            code,
+        ) in functions
+        {
+            let is_one_of = |names: &[&str]| names.iter().any(|it| name.starts_with(it));
+            if OPAQUE.contains(&name.as_str()) {
+                known.opaque.push(code.start);
+            }
+            let is_switch = name == "runtime.mcall";
+            if is_one_of(&CHECKS) && is_assembly || name.starts_with("runtime.duff") || is_switch {
+                known.own.push(code);
+                continue;
+            }
+            let callees = &mut known.callees;
+            if is_one_of(&UNRETURNING) && !is_assembly {
+                callees.unreturning.push(code.start);
+            }
+            if !is_assembly {
+                callees.compiled.push(code.start);
+            } else if !name.starts_with("runtime.") || PLAIN.contains(&name.as_str()) {
+                callees.ordinary.push(code.start);
+            }
+        }
+        let callees = &mut known.callees;
+        for entries in [
+            &mut callees.compiled,
+            &mut callees.ordinary,
+            &mut callees.unreturning,
+        ] {
+            entries.sort_unstable();
+        }
+        known.own.sort_unstable_by_key(|code| code.start);
+        known.opaque.sort_unstable();
+        known
+    }
+
+    /// Whether a function is not looked into.
+    #[must_use]
+    pub fn is_opaque(&self, entry: u64) -> bool {
+        self.opaque.binary_search(&entry).is_ok()
+    }
+
+    /// Whether what is called there is a part of whoever calls it.
+    #[must_use]
+    pub fn is_of_caller(&self, addr: u64) -> bool {
+        let behind = self.own.partition_point(|code| code.start <= addr);
+        let code = behind.checked_sub(1).map(|at| &self.own[at]);
+        code.is_some_and(|code| code.contains(&addr))
     }
 }
 
@@ -43,7 +168,40 @@ fn minor(version: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use darc_symbols::FileAddr;
+
     use super::*;
+
+    #[test]
+    fn functions_are_told_apart_by_how_they_are_called() {
+        let functions = [
+            ("runtime.gcWriteBarrier1", true),
+            ("runtime.memmove", true),
+            ("internal/bytealg.Count", true),
+            ("main.leaf", false),
+            ("runtime.gopanic", false),
+            ("runtime.duffzero", true),
+            ("runtime.panicIndex", true),
+            ("runtime.mcall", true),
+            ("runtime.gopark", false),
+        ];
+        let function = |(at, (name, is_assembly)): (u64, (&str, bool))| {
+            let code = 16 * at..16 * at + 16;
+            let function = GoFunction {
+                name: name.to_owned(),
+                code: FileAddr(code.start)..FileAddr(code.end),
+                is_assembly,
+            };
+            (function, code)
+        };
+        let known = Known::of((0..).zip(functions).map(function));
+        assert_eq!(known.callees.ordinary, [16, 32]);
+        assert_eq!(known.callees.compiled, [48, 64, 128]);
+        assert_eq!(known.callees.unreturning, [64]);
+        let own = [0, 79, 80, 95, 111, 127, 128].map(|addr| known.is_of_caller(addr));
+        assert_eq!(own, [false, false, true, true, true, true, false]);
+        assert!(known.is_opaque(128) && !known.is_opaque(48));
+    }
 
     #[test]
     fn versions_are_read() {

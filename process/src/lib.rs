@@ -29,5 +29,5 @@ mod verify;
 
 pub use ending::{Ending, ProcessError, guarded};
 pub use limits::{Interrupts, Level, Limits};
-pub use process::{Event, Process};
+pub use process::{Event, Process, is_go_program};
 pub use startup::{Changes, Libraries, Program, end};

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use darc_symbols::Image;
+use darc_symbols::{GoFunction, Image};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Engine, EngineKind, Notice, Refused};
 use darc_tracer::maps;
@@ -15,7 +15,7 @@ use darc_tracer::threads::SignalMasks;
 use nix::sys::signal::Signal;
 
 use crate::code::{CodeCache, Scanned};
-use crate::goroutines;
+use crate::goroutines::{self, Known};
 use crate::hooks::Hooks;
 use crate::modules::{CodeRef, Modules};
 use crate::plt::{Destination, behind_plt};
@@ -51,6 +51,8 @@ pub struct Process<'a, E: Engine + ?Sized = dyn Engine> {
     is_restored: bool,
     /// What is known of its goroutines, where they may be measured.
     goroutines: Option<Goroutines>,
+    /// And of its functions.
+    known: Known,
 }
 
 impl<'a, E: Engine + ?Sized> Process<'a, E> {
@@ -73,6 +75,7 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
             warnings: Vec::new(),
             is_restored: false,
             goroutines: None,
+            known: Known::default(),
         }
     }
 
@@ -145,9 +148,23 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
             self.goroutines = admissible(self.modules);
         }
         if let Some(goroutines) = self.goroutines {
-            self.engine.follow(goroutines)?;
+            self.known = known_functions(self.modules);
+            let callees = self.known.callees.clone();
+            self.engine.follow(goroutines, callees)?;
         }
         Ok(self.goroutines.is_some())
+    }
+
+    /// Whether what is called there is a part of whoever calls it, and no call for people.
+    #[must_use]
+    pub fn is_of_caller(&self, addr: TargetAddr) -> bool {
+        self.known.is_of_caller(addr.0)
+    }
+
+    /// Whether a function of a Go program is not looked into: below it other goroutines run.
+    #[must_use]
+    pub fn is_opaque(&self, entry: TargetAddr) -> bool {
+        self.known.is_opaque(entry.0)
     }
 
     /// Reads what is loaded. False when the process is just ending: the next poll says how.
@@ -314,9 +331,30 @@ fn go_program(modules: &Modules) -> Option<&Image> {
     image.is_go().then_some(image)
 }
 
+/// Whether the program of the modules that are loaded is one of Go's.
+#[must_use]
+pub fn is_go_program(modules: &Modules) -> bool {
+    go_program(modules).is_some()
+}
+
 /// What is known of the goroutines of a program that may be measured by them.
 fn admissible(modules: &Modules) -> Option<Goroutines> {
     go_program(modules).and_then(|image| goroutines::of(image).ok())
+}
+
+/// What is known of the functions of a Go program.
+fn known_functions(modules: &Modules) -> Known {
+    let Some(&module) = modules.loaded().first() else {
+        return Known::default();
+    };
+    let image = modules.get(module).image.as_ref();
+    let functions = image.into_iter().flat_map(Image::go_functions);
+    let located = |function: GoFunction| {
+        let at = |addr| modules.locate(CodeRef { module, addr });
+        let code = at(function.code.start)?.0..at(function.code.end)?.0;
+        Some((function, code))
+    };
+    Known::of(functions.filter_map(located))
 }
 
 /// Refuses programs in which no probe may be put.

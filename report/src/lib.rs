@@ -14,6 +14,7 @@ pub mod escape;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 pub mod folded;
+mod goroutines;
 mod handover;
 pub mod html;
 pub mod json;

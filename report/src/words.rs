@@ -4,6 +4,7 @@
 use darc_analysis::{Hz, Nanos, Resolution, Ticks};
 
 use super::escape::control;
+use super::goroutines;
 use super::model::{
     Ended, Engine, Frame, Kind, PeakEntry, Probes, ProfileTable, RootCauseEntry, SkippedSite,
     Status, StopReason, Survey, Target,
@@ -308,6 +309,13 @@ const CALLEES: usize = 5;
 
 /// What the end of the path means.
 fn what(cause: &RootCauseEntry) -> String {
+    let waits = match (cause.kind, cause.stop) {
+        (Kind::Function, StopReason::NoCalls) => goroutines::waiting(&cause.path),
+        _ => None,
+    };
+    if let Some(waits) = waits {
+        return waits;
+    }
     let last = short(cause.path.last().map_or("", String::as_str));
     let last = control(&last);
     match (cause.kind, cause.stop) {

@@ -4,6 +4,8 @@
 //! Source: `src/debug/gosym/pclntab.go`, `src/internal/abi/symtab.go` and `src/debug/buildinfo/buildinfo.go` of Go 1.18 to
 //! 1.27. Tables of older versions are laid out otherwise and are not read.
 
+use std::ops::Range;
+
 use crate::addr::FileAddr;
 use crate::elf::Elf;
 use crate::symtab::{Described, MAX_SYMBOLS};
@@ -19,9 +21,22 @@ const START: &[u8] = b"_rt0_amd64_linux\0";
 /// A path is cut off here.
 const MAX_PATH: usize = 4096;
 
+/// A function as Go's run-time knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GoFunction {
+    /// Its name, or the beginning of a long one.
+    pub name: String,
+    /// Where its code is.
+    pub code: Range<FileAddr>,
+    /// Whether it is written in assembly: its calling convention may be its own.
+    pub is_assembly: bool,
+}
+
 /// The table of functions.
 pub(crate) struct GoTable {
     bytes: Vec<u8>,
+    /// Where what the run-time should know of a function is said of it.
+    flags: usize,
     /// The address that entries count from.
     text: u64,
     /// How many functions there are.
@@ -48,7 +63,10 @@ impl GoTable {
     fn parse(bytes: Vec<u8>) -> Option<GoTable> {
         /// No padding, no step but one byte, words of eight bytes.
         const KIND: [u8; 4] = [0, 0, 1, 8];
-        if !MAGIC.contains(&u32_at(&bytes, 0)?) || bytes.get(4..8)? != KIND {
+        let layout = MAGIC
+            .iter()
+            .position(|&magic| u32_at(&bytes, 0) == Some(magic))?;
+        if bytes.get(4..8)? != KIND {
             return None;
         }
         let word = |index: usize| {
@@ -74,6 +92,7 @@ impl GoTable {
             files,
             values,
             functions,
+            flags: fields::FLAGS[layout],
             bytes,
         })
     }
@@ -122,6 +141,32 @@ impl GoTable {
             self.bytes.get(at..at.checked_add(name.len())?)
         };
         text() == Some(name)
+    }
+
+    /// All functions.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = GoFunction> + '_ {
+        /// `abi.FuncFlagAsm`.
+        const ASSEMBLY: u32 = 4;
+        const LONGEST: usize = 128;
+        (0..self.count).filter_map(|index| {
+            let at = |index| {
+                Some(FileAddr(
+                    self.text.checked_add(u64::from(self.entry(index)?))?,
+                ))
+            };
+            let name = self
+                .names
+                .checked_add(self.field(index, fields::NAME)? as usize)?;
+            let name = self.bytes.get(name..)?;
+            let name = text(&name[..name.len().min(LONGEST)]);
+            // The byte before says which function the run-time takes it for.
+            let flags = self.field(index, self.flags)? >> 8;
+            Some(GoFunction {
+                name: String::from_utf8_lossy(name).into_owned(),
+                code: at(index)?..at(index + 1)?,
+                is_assembly: flags & ASSEMBLY != 0,
+            })
+        })
     }
 
     /// All names, and the functions as symbols that refer to them.
@@ -203,6 +248,8 @@ mod fields {
     pub const FILES: usize = 20;
     pub const LINES: usize = 24;
     pub const UNIT: usize = 32;
+    /// By layout: since Go 1.20 the line where the function begins comes before.
+    pub const FLAGS: [usize; 2] = [36, 40];
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -272,7 +319,7 @@ mod tests {
         for word in [0u32, 12, 16] {
             bytes.extend(word.to_le_bytes());
         }
-        for word in [0u32, 1, 0, 0, 0, 6, 1, 0, 0] {
+        for word in [0u32, 1, 0, 0, 0, 6, 1, 0, 0, 0, 0x0400] {
             bytes.extend(word.to_le_bytes());
         }
         bytes
@@ -281,6 +328,12 @@ mod tests {
     #[test]
     fn a_table_is_read() {
         let table = GoTable::parse(table()).unwrap();
+        let function = GoFunction {
+            name: "main.f".to_owned(),
+            code: FileAddr(0)..FileAddr(16),
+            is_assembly: true,
+        };
+        assert_eq!(table.functions().collect::<Vec<_>>(), [function]);
         let (names, symbols) = table.symbols();
         assert_eq!(names, b"\0main.f\0");
         let [symbol] = symbols[..] else {
@@ -304,6 +357,7 @@ mod tests {
     fn interrogate(table: &GoTable) {
         let (names, symbols) = table.symbols();
         assert!(names.len() <= table.bytes.len() && symbols.len() <= table.bytes.len() / 8);
+        assert!(table.functions().count() <= table.count);
         for addr in (0..20).chain([u64::from(u32::MAX), u64::MAX]) {
             table.line(FileAddr(addr));
         }

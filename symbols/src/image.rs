@@ -14,7 +14,7 @@ use crate::dwarf::QueryError;
 use crate::elf::Elf;
 use crate::error::Error;
 use crate::functions::{Function, FunctionTable, SymbolSource};
-use crate::go::{self, GoTable};
+use crate::go::{self, GoFunction, GoTable};
 use crate::inlined::{self, InlinedCopy};
 use crate::landing_pads;
 use crate::lines::{Frame, Lines, Statement};
@@ -190,6 +190,11 @@ impl Image {
     /// The version of the Go tool chain that built it, such as `go1.24.2`, where it says so.
     pub fn go_version(&self) -> Option<String> {
         go::version(&self.elf)
+    }
+
+    /// The functions of a Go program; none where they are not known.
+    pub fn go_functions(&self) -> impl Iterator<Item = GoFunction> + '_ {
+        self.go_table().into_iter().flat_map(GoTable::functions)
     }
 
     fn go_table(&self) -> Option<&GoTable> {

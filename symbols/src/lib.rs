@@ -50,6 +50,7 @@ pub use debugfile::DebugSearch;
 pub use demangle::{demangle, escape};
 pub use error::{Error, Unsupported};
 pub use functions::{Function, FunctionKind, SymbolSource};
+pub use go::GoFunction;
 pub use image::{Image, ImageKind, Segment};
 pub use inlined::InlinedCopy;
 pub use jit::{JitFunction, JitName, JitSymbols};

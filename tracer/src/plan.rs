@@ -134,6 +134,17 @@ pub struct Goroutines {
     pub number: u32,
 }
 
+/// What is known of a program of goroutines beside: functions, by their entries, in order.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Callees {
+    /// Those that the compiler has made: they follow the calling convention.
+    pub compiled: Vec<u64>,
+    /// Others that are called as it says: no more than that is kept for them.
+    pub ordinary: Vec<u64>,
+    /// Those among them that never return.
+    pub unreturning: Vec<u64>,
+}
+
 /// Everything that is to be instrumented at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {

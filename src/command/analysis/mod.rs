@@ -12,7 +12,7 @@ use std::time::Instant;
 use darc_analysis::Params;
 use darc_process::clock::Moment;
 use darc_process::modules::Modules;
-use darc_process::{Ending, Level, Libraries, Limits, Process, ProcessError};
+use darc_process::{Ending, Level, Libraries, Limits, Process, ProcessError, is_go_program};
 use darc_report::model::{Ended, Report, Target};
 use darc_report::text::{self, Rows};
 use darc_symbols::NameSpec;
@@ -55,7 +55,7 @@ pub enum Stdout {
 }
 
 /// What a person should know of an analysis of a Go program.
-const GOROUTINES: &str = "a Go program: goroutines are measured, and what they wait for is seen by their calls (runtime.gopark and what leads there); preemption and the time for which a goroutine is ready without running are not told apart, and calls that leave no room for a probe count as the function's own time";
+const GOROUTINES: &str = "a Go program: goroutines are measured, and what they wait for is seen by their calls (runtime.gopark and what leads there), with the time for which they are ready and do not run; where the run-time or the kernel has others run in the middle of a function, that is the function's own time, and so are calls that leave no room for a probe";
 
 /// An analysis that is being conducted: what it needs from start to report.
 pub struct Conduct {
@@ -209,6 +209,15 @@ impl Conduct {
 
     /// Analyses a process that runs, from now on.
     fn attach_begun(&mut self, pid: i32) -> Result<Ending, Failure> {
+        if self.chooses_f0 && self.modules.refresh(pid).is_ok() && is_go_program(&self.modules) {
+            // Threads all begin with the same function of the run-time, and none begins with what its program does.
+            return Err(Failure::message(
+                FailureKind::Name,
+                format!(
+                    "process {pid} is a Go program: name one of its functions; darc sample -p {pid} tells which take its time, darc list -p {pid} 'main.*' which there are, then darc attach -p {pid} --f0 FUNCTION"
+                ),
+            ));
+        }
         if let Some(check) = self.check.take() {
             let engine = self.attach_engine(pid)?;
             if let Some(ending) = self.check_profile(pid, engine, Libraries::Loaded, check)? {

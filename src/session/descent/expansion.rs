@@ -32,7 +32,7 @@ pub fn calls(
     investigation: &mut Investigation,
 ) -> Result<Calls, String> {
     let modules = process.modules();
-    if is_provided_by_kernel(entry, modules) {
+    if is_provided_by_kernel(entry, modules) || process.is_opaque(entry) {
         return Ok(Calls::default());
     }
     let scanned = process.scan(entry)?;
@@ -41,6 +41,10 @@ pub fn calls(
         let Some(at) = modules.place(TargetAddr(site.addr)) else {
             continue;
         };
+        if matches!(site.kind, SiteKind::Call(Target::Direct(to)) if process.is_of_caller(TargetAddr(to)))
+        {
+            continue;
+        }
         let refused = return_address::is_used_at(modules, site);
         if let Some(reason) = &refused {
             investigation.skip(at, reason.clone());

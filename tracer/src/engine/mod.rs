@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::addr::TargetAddr;
 use crate::error::Result;
 use crate::memory::Memory;
-use crate::plan::{Goroutines, Mark, Plan};
+use crate::plan::{Callees, Goroutines, Mark, Plan};
 use darc_record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 
 mod calibration;
@@ -173,7 +173,7 @@ pub trait Engine {
     ///
     /// # Errors
     /// When their cost cannot be measured.
-    fn follow(&mut self, _goroutines: Goroutines) -> Result<()> {
+    fn follow(&mut self, _goroutines: Goroutines, _callees: Callees) -> Result<()> {
         Ok(())
     }
 

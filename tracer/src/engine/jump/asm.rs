@@ -99,7 +99,8 @@ pub const SAVED: i32 = 48;
 
 /// Where [`save`] puts the registers, from the stack pointer on; rax is above all, the flags below it.
 const FRAME: [AsmRegister64; 4] = [rdi, rsi, rdx, rcx];
-const FLAGS: i32 = SAVED - 16;
+/// Where it puts the flags, or nothing.
+pub const FLAGS: i32 = SAVED - 16;
 /// Where it puts rax.
 pub const RAX: i32 = SAVED - 8;
 

@@ -6,7 +6,7 @@ mod landings;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use darc_disasm::{CallSite, Condition, FunctionCode, NoMemory, SiteKind, Sites, Target};
+use darc_disasm::{CallSite, Condition, FunctionCode, NoMemory, Operand, SiteKind, Sites, Target};
 use iced_x86::{FlowControl, Instruction, Mnemonic, Register};
 
 use crate::addr::TargetAddr;
@@ -119,7 +119,10 @@ pub enum Landings {
     Left,
     /// As [`Landings::Noticed`], in a program of goroutines: in the place of single instructions, and no return address is
     /// ever hidden.
-    OfGoroutines,
+    OfGoroutines {
+        /// Whether the compiler is known to have made the function.
+        is_compiled: bool,
+    },
 }
 
 /// Which part a function plays.
@@ -144,11 +147,13 @@ impl Function {
     ) -> Function {
         let mut view = View::new(Arc::clone(&code), memory);
         let mut spots = Ok(Spots::default());
-        if landings == Landings::OfGoroutines {
+        if let Landings::OfGoroutines { is_compiled } = landings {
             view.replace_alone();
-            spots = match part {
-                Part::F0 => goroutines::spots(view.instructions(), |addr| view.is_target(addr)),
-                _ => goroutines::strange(view.instructions()).map_or(Ok(Spots::default()), Err),
+            let code = view.instructions();
+            spots = match (goroutines::strange(code, is_compiled), part) {
+                (Some(reason), _) => Err(reason),
+                (None, Part::F0) => goroutines::spots(code, |addr| view.is_target(addr)),
+                (None, _) => Ok(Spots::default()),
             };
         }
         let sites = &view.sites().sites;
@@ -170,7 +175,7 @@ impl Function {
             counted: BTreeMap::new(),
             spots,
         };
-        if landings == Landings::OfGoroutines {
+        if function.is_of_goroutines() {
             function.end = F0End::PatchedReturns;
             function.divide();
         } else if part == Part::F0 && function.returns_plainly() {
@@ -241,7 +246,7 @@ impl Function {
     }
 
     fn is_of_goroutines(&self) -> bool {
-        self.noticed == Landings::OfGoroutines
+        matches!(self.noticed, Landings::OfGoroutines { .. })
     }
 
     /// How far above the stack pointer the return address is where an f0 of goroutines begins.
@@ -349,11 +354,16 @@ impl Function {
     fn places_of_goroutines(&mut self) -> BTreeMap<usize, Purpose> {
         let mut places = BTreeMap::new();
         for call in self.calls.values() {
-            let direct = matches!(call.kind, SiteKind::Call(Target::Direct(_)));
-            let reason = match &self.spots {
-                Err(reason) => Some(*reason),
-                Ok(_) if !direct => Some("in Go programs direct calls are measured only"),
-                Ok(_) => None,
+            let reason = match (&self.spots, call.kind) {
+                (Err(reason), _) => Some(*reason),
+                (Ok(_), SiteKind::Call(Target::Direct(_))) => None,
+                (Ok(_), SiteKind::Call(Target::Indirect(Operand::Register(register))))
+                    if !goroutines::OF_PROBES.contains(&register) =>
+                {
+                    None
+                }
+                (Ok(_), SiteKind::Call(_)) => Some("where it finds its callee probes find none"),
+                (Ok(_), _) => Some("in Go programs calls are measured only"),
             };
             match (reason, self.view.position(call.addr)) {
                 (None, Some(at)) => drop(places.insert(at, Purpose::Sites)),
@@ -370,6 +380,25 @@ impl Function {
             places.extend(spots.beginning.iter().map(|spot| (spot.at, Purpose::Entry)));
         }
         places
+    }
+
+    /// Says that a call never returns, in a program of goroutines.
+    pub fn expect_no_return(&mut self, call: &CallSite) {
+        if !self.lands(call) {
+            self.unreturning.insert(call.addr);
+        }
+    }
+
+    /// Whether a call in a program of goroutines is one to which nothing matters but what the older convention keeps, or the
+    /// stack check's own.
+    #[must_use]
+    pub fn is_plain_call(&self, call: &CallSite) -> bool {
+        let code = self.view.instructions();
+        let at = self.view.position(call.addr);
+        at.is_some_and(|at| {
+            goroutines::growth(code) == Some(at)
+                || goroutines::follows_older_convention(code, at + 1)
+        })
     }
 
     /// The end of an f0 of goroutines that an instruction is.
@@ -403,7 +432,8 @@ impl Function {
     /// Why it cannot be measured.
     pub fn groups_of_site(&self, call: &CallSite) -> std::result::Result<Vec<u64>, Reason> {
         let landing = self.lands(call).then(|| call.next());
-        if self.is_of_goroutines() && landing.is_none() && !self.refused.contains_key(&call.addr) {
+        let is_missed = landing.is_none() && !self.hides_nothing(call);
+        if self.is_of_goroutines() && is_missed && !self.refused.contains_key(&call.addr) {
             return Err("where it returns to there is no room for a jump".to_owned());
         }
         let site = self.group_at(call.addr)?;

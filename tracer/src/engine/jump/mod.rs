@@ -42,6 +42,7 @@ mod watch;
 pub(crate) mod world;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use darc_disasm::FunctionCode;
@@ -52,7 +53,7 @@ use crate::engine::{Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Si
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping, SharedCode};
 use crate::memory::Memory;
-use crate::plan::{Goroutines, Mark, Plan};
+use crate::plan::{Callees, Goroutines, Mark, Plan};
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
 use crate::sys::Presence;
@@ -100,6 +101,8 @@ pub struct Jump {
     recycling: Recycling,
     counters: Counters,
     room: Room,
+    /// What is known of the functions of a program of goroutines.
+    callees: Arc<Callees>,
     /// The root of the second ftree.
     serving: Option<FnodeId>,
     /// What the stubs wrote to, after they are gone.
@@ -182,6 +185,7 @@ impl Jump {
             recycling: Recycling::new(pid),
             counters: Counters::default(),
             room: Room::default(),
+            callees: Arc::default(),
             serving: None,
             past: None,
             effort: Effort::new(READING),
@@ -299,7 +303,7 @@ impl Jump {
         let caller = (caller, mappings);
         let (installed, rings) =
             self.while_stopped(|world| mapping::map(pid, memory, world, caller, presence, costs))?;
-        Ok(Space::new(installed, rings))
+        Ok(Space::new(installed, rings, Arc::clone(&self.callees)))
     }
 
     /// How soon the rings are to be looked at again.
@@ -549,7 +553,8 @@ impl Engine for Jump {
         }
     }
 
-    fn follow(&mut self, goroutines: Goroutines) -> Result<()> {
+    fn follow(&mut self, goroutines: Goroutines, callees: Callees) -> Result<()> {
+        self.callees = Arc::new(callees);
         let calibration = calibrate::calibrate_with(goroutines)?;
         self.set_cost(&calibration);
         Ok(())

@@ -13,7 +13,7 @@ use crate::engine::Refused;
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
 use crate::memory::Memory;
-use crate::plan::{Ends, Plan};
+use crate::plan::{Callees, Ends, Plan};
 
 use super::function::{Function, Landings, Part};
 use super::installed::Installed;
@@ -50,12 +50,14 @@ pub struct Space {
     running: HashMap<u64, u64>,
     /// Functions with sites whose calls are counted.
     counted: HashMap<u64, BTreeMap<u64, CountedSite>>,
+    /// What is known of the functions of a program of goroutines.
+    callees: Arc<Callees>,
 }
 
 impl Space {
     /// What is known right after the mappings were made.
     #[must_use]
-    pub fn new(installed: Installed, rings: Rings) -> Space {
+    pub fn new(installed: Installed, rings: Rings, callees: Arc<Callees>) -> Space {
         Space {
             tree: Tree::new(installed.around.control),
             installed,
@@ -66,6 +68,7 @@ impl Space {
             functions: HashMap::new(),
             running: HashMap::new(),
             counted: HashMap::new(),
+            callees,
         }
     }
 
@@ -211,7 +214,9 @@ impl Space {
             false => Landings::Left,
         };
         let landings = match self.installed.around.goroutines {
-            Some(_) => Landings::OfGoroutines,
+            Some(_) => Landings::OfGoroutines {
+                is_compiled: self.callees.compiled.binary_search(&entry).is_ok(),
+            },
             None => landings,
         };
         let same = |known: &Function| {

@@ -7,6 +7,7 @@
 //! Source: Go's `src/cmd/compile/abi-internal.md`, `src/cmd/internal/obj/x86/obj6.go` (the stack check and the frame) and
 //! `src/runtime/preempt.go`.
 
+use darc_disasm::Gpr;
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use super::super::spans::JUMP;
@@ -21,11 +22,14 @@ pub struct Spot {
 /// Where an f0 begins and ends.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Spots {
-    /// Behind its stack check: at the entry it would begin again when the stack has been moved.
+    /// Behind its stack check, if it has one: at the entry it would begin again when the stack has been moved.
     pub beginning: Option<Spot>,
     /// One before each `ret`.
     pub ends: Vec<Spot>,
 }
+
+/// Registers that probes lose, and the stack pointer.
+pub const OF_PROBES: [Gpr; 3] = [Gpr::R12, Gpr::R13, Gpr::Rsp];
 
 /// Bytes of code in which a stack check is, at a function's entry.
 pub const CHECK: usize = 48;
@@ -66,13 +70,17 @@ fn is_near(i: &Instruction) -> bool {
     i.op0_kind() == OpKind::NearBranch64
 }
 
-/// Why a function's calls must be left alone, if they must.
+/// Why a function's calls must be left alone, if they must. Of one that is not known to be compiled (`is_compiled`) it is seen
+/// by its stack check.
 #[must_use]
-pub fn strange(code: &[Instruction]) -> Option<&'static str> {
-    if stack_check(code).is_none() {
-        return Some("it does not begin with Go's stack check");
+pub fn strange(code: &[Instruction], is_compiled: bool) -> Option<&'static str> {
+    if !is_compiled && stack_check(code).is_none() {
+        return Some("it is written in assembly");
     }
     let writes = |i: &Instruction| {
+        if is_reload(i) {
+            return false;
+        }
         let changed = i.op_count() > 0
             && i.op0_kind() == OpKind::Register
             && i.op0_register().full_register() == Register::R14
@@ -89,6 +97,45 @@ pub fn strange(code: &[Instruction]) -> Option<&'static str> {
         true => None,
         false => Some("it changes where its goroutine is found"),
     }
+}
+
+/// Whether an instruction reads the address of the goroutine's descriptor from where the run-time keeps it for the thread: as
+/// behind a call by the older convention, which does not keep r14.
+fn is_reload(i: &Instruction) -> bool {
+    const KEPT: u64 = -8_i64 as u64;
+    i.code() == Code::Mov_r64_rm64
+        && i.op0_register() == Register::R14
+        && i.segment_prefix() == Register::FS
+        && i.memory_base() == Register::None
+        && i.memory_index() == Register::None
+        && i.memory_displacement64() == KEPT
+}
+
+/// Whether an instruction is the one that is behind each call by the older convention, before [`is_reload`]: zero for x15.
+#[must_use]
+pub fn is_reset(i: &Instruction) -> bool {
+    i.code() == Code::Xorps_xmm_xmmm128
+        && i.op0_register() == Register::XMM15
+        && i.op_kind(1) == OpKind::Register
+        && i.op1_register() == Register::XMM15
+}
+
+/// The position behind a call at which a function goes on as behind one by the older convention.
+#[must_use]
+pub fn follows_older_convention(code: &[Instruction], next: usize) -> bool {
+    matches!(code.get(next..next + 2), Some([reset, reload]) if is_reset(reset) && is_reload(reload))
+}
+
+/// The position of the call by which the stack check has the stack grow, or lets another goroutine run.
+#[must_use]
+pub fn growth(code: &[Instruction]) -> Option<usize> {
+    let jump = code.get(stack_check(code)?.checked_sub(1)?)?;
+    let to = jump.near_branch_target();
+    let at = code.binary_search_by_key(&to, Instruction::ip).ok()?;
+    let spills = |i: &&Instruction| i.flow_control() == FlowControl::Next;
+    let call = at + code[at..].iter().take_while(spills).count();
+    let is_call = code.get(call)?.code() == Code::Call_rel32_64;
+    is_call.then_some(call)
 }
 
 fn uses_r14(i: &Instruction) -> bool {
@@ -128,6 +175,12 @@ pub fn is_harmless(i: &Instruction) -> bool {
         && (0..i.op_count()).all(is_plain)
 }
 
+/// Whether an instruction leaves by a jump to somewhere that is known, whatever the flags.
+#[must_use]
+pub fn is_jump(i: &Instruction) -> bool {
+    i.flow_control() == FlowControl::UnconditionalBranch && is_near(i)
+}
+
 /// How many bytes the stack pointer goes down by it, if it belongs to a frame's making.
 fn makes_frame(i: &Instruction) -> Option<i32> {
     let is_rbp = |at: u32| i.op_kind(at) == OpKind::Register && i.op_register(at) == Register::RBP;
@@ -152,6 +205,7 @@ fn unmakes_frame(i: &Instruction) -> Option<i32> {
         Mnemonic::Pop if is_rbp => Some(8),
         Mnemonic::Add if i.op0_register() == Register::RSP => positive(i),
         Mnemonic::Mov if is_rbp && i.op1_kind() == OpKind::Memory && on_stack => Some(0),
+        Mnemonic::Nop => Some(0),
         _ => None,
     }
 }
@@ -166,14 +220,12 @@ fn positive(i: &Instruction) -> Option<i32> {
     i32::try_from(immediate).ok()
 }
 
-/// Where an f0 begins and ends. `is_target` tells whether something jumps to an address.
+/// Where an f0 that is not [`strange`] begins and ends. `is_target` tells whether something jumps to an address.
 ///
 /// # Errors
 /// Why that cannot be noticed.
 pub fn spots(code: &[Instruction], is_target: impl Fn(u64) -> bool) -> Result<Spots, &'static str> {
-    if let Some(reason) = strange(code) {
-        return Err(reason);
-    }
+    // One without a stack check begins where its code does.
     let first = stack_check(code).unwrap_or_default();
     let mut depth = 0;
     let mut candidates = Vec::new();
@@ -296,14 +348,51 @@ mod tests {
     }
 
     #[test]
+    fn a_return_may_be_filled_up() {
+        // push %rbp; sub $0x20,%rsp; nop; add $0x20,%rsp; pop %rbp; nop; ret
+        let bytes = [
+            &CHECK[..],
+            &[0x55, 0x48, 0x83, 0xec, 0x20, 0x31, 0xc0],
+            &[0x48, 0x83, 0xc4, 0x20, 0x5d, 0x90, 0xc3],
+        ];
+        let spots = spots(&code(&bytes.concat()), |_| false).unwrap();
+        assert_eq!(spots.ends, [Spot { at: 5, depth: 0x28 }]);
+    }
+
+    #[test]
     fn what_is_no_such_function_is_refused() {
         // push %rbp; ret
-        assert!(spots(&code(&[0x55, 0xc3]), |_| false).is_err());
-        // The check; mov %fs:-8,%r14; ret
-        let abi = [0x64, 0x4c, 0x8b, 0x34, 0x25, 0xf8, 0xff, 0xff, 0xff, 0xc3];
-        assert!(strange(&code(&[&CHECK[..], &abi].concat())).is_some());
+        let bytes = code(&[0x55, 0xc3]);
+        assert!(strange(&bytes, false).is_some() && strange(&bytes, true).is_none());
+        assert!(spots(&bytes, |_| false).is_err());
+        // The check; mov %fs:-16,%r14; ret
+        let abi = [0x64, 0x4c, 0x8b, 0x34, 0x25, 0xf0, 0xff, 0xff, 0xff, 0xc3];
+        assert!(strange(&code(&[&CHECK[..], &abi].concat()), true).is_some());
         // The check; ret: no frame
         assert!(spots(&code(&[&CHECK[..], &[0xc3]].concat()), |_| false).is_err());
+    }
+
+    #[test]
+    fn calls_that_are_made_otherwise_are_known() {
+        // The check, to the end; ret; mov %rax,8(%rsp); call; mov 8(%rsp),%rax; jmp
+        let bytes = [
+            &[0x49, 0x3b, 0x66, 0x10, 0x76, 0x01, 0xc3][..],
+            &[0x48, 0x89, 0x44, 0x24, 0x08, 0xe8, 0, 1, 0, 0],
+            &[0x48, 0x8b, 0x44, 0x24, 0x08, 0xeb, 0xe2],
+        ];
+        let bytes = code(&bytes.concat());
+        assert_eq!(growth(&bytes), Some(4));
+        assert!(is_jump(&bytes[6]) && !is_jump(&bytes[1]));
+        // The check; call; xorps %xmm15,%xmm15; mov %fs:-8,%r14; ret
+        let older = [
+            &CHECK[..],
+            &[0xe8, 0, 1, 0, 0, 0x45, 0x0f, 0x57, 0xff],
+            &[0x64, 0x4c, 0x8b, 0x34, 0x25, 0xf8, 0xff, 0xff, 0xff, 0xc3],
+        ];
+        let older = code(&older.concat());
+        assert!(follows_older_convention(&older, 3) && !follows_older_convention(&older, 4));
+        assert_eq!(strange(&older, false), None);
+        assert_eq!(growth(&older), None);
     }
 
     #[test]

@@ -25,8 +25,7 @@ impl Function {
             let Some(landing) = self.view.position(call.next()) else {
                 continue;
             };
-            let of_goroutines = self.noticed == Landings::OfGoroutines;
-            if of_goroutines && !self.is_fit_for_goroutines(landing) {
+            if self.is_of_goroutines() && !self.is_fit_for_goroutines(landing) {
                 continue;
             }
             if self.view.is_trap(landing) {
@@ -60,7 +59,7 @@ impl Function {
         let instruction = &self.view.instructions()[landing];
         let call = self.calls.get(&instruction.ip());
         let measured = call.is_some_and(|call| !self.refused.contains_key(&call.addr));
-        measured || goroutines::is_harmless(instruction)
+        measured || goroutines::is_harmless(instruction) || goroutines::is_jump(instruction)
     }
 
     /// Makes a group that begins at a position. False when there is no room.

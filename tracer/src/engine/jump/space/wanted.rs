@@ -83,16 +83,13 @@ fn is_hooked(plan: &Plan, entry: u64) -> bool {
     hooks(plan).any(|(addr, _)| addr == entry)
 }
 
-/// Whether a call is of a function that begins with Go's stack check, and so expects nothing in r12 and r13.
-fn is_checked(memory: &Memory, call: &CallSite) -> bool {
-    let SiteKind::Call(Target::Direct(to)) = call.kind else {
-        return false;
-    };
+/// Whether a function begins with Go's stack check.
+fn is_checked(memory: &Memory, entry: u64) -> bool {
     let mut bytes = [0; function::goroutines::CHECK];
-    if memory.read(TargetAddr(to), &mut bytes).is_err() {
+    if memory.read(TargetAddr(entry), &mut bytes).is_err() {
         return false;
     }
-    let decoder = Decoder::with_ip(64, &bytes, to, DecoderOptions::NONE);
+    let decoder = Decoder::with_ip(64, &bytes, entry, DecoderOptions::NONE);
     let code: Vec<Instruction> = decoder.into_iter().take(4).collect();
     function::goroutines::stack_check(&code).is_some()
 }
@@ -270,10 +267,31 @@ impl Space {
         Ok(())
     }
 
+    /// Whether a call in a program of goroutines expects no more than the calling convention says. Of one that does not return that
+    /// is noted.
+    fn is_ordinary(&mut self, entry: u64, call: &CallSite, memory: &Memory) -> bool {
+        let has = |entries: &[u64], to| entries.binary_search(&to).is_ok();
+        let function = self.functions.get_mut(&entry).expect("looked at above");
+        match call.kind {
+            SiteKind::Call(Target::Direct(to)) => {
+                if has(&self.callees.unreturning, to) {
+                    function.expect_no_return(call);
+                }
+                has(&self.callees.compiled, to)
+                    || has(&self.callees.ordinary, to)
+                    || function.is_plain_call(call)
+                    || is_checked(memory, to)
+            }
+            // Values of functions, and methods of interfaces, are of the convention.
+            SiteKind::Call(Target::Indirect(_)) => true,
+            _ => false,
+        }
+    }
+
     fn want_site(&mut self, entry: u64, call: &CallSite, wanted: &mut Wanted<'_>) -> Result<()> {
         let goroutines = self.installed.around.goroutines.is_some();
-        if goroutines && !is_checked(wanted.memory, call) {
-            let reason = "what it calls does not begin with Go's stack check";
+        if goroutines && !self.is_ordinary(entry, call, wanted.memory) {
+            let reason = "what it calls has a calling convention of its own";
             wanted.refuse(call.addr, reason.to_owned());
             return Ok(());
         }

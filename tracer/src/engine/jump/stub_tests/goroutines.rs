@@ -37,14 +37,23 @@ impl Goroutine {
 
 /// An f0, and two functions that call it.
 struct Calls {
+    callee: u64,
     f0: u64,
     near: u64,
     deep: u64,
 }
 
+/// How the f0 calls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Directly,
+    /// By an address in this register.
+    By(Gpr, AsmRegister64),
+}
+
 impl Calls {
     /// The f0 calls a function that leaves it and its caller when it is called with 1.
-    fn new(arena: &mut Arena) -> Calls {
+    fn new(arena: &mut Arena, way: Way) -> Calls {
         let leaves = arena.assemble(|a| {
             let mut out = a.create_label();
             a.cmp(rax, 1).unwrap();
@@ -57,7 +66,14 @@ impl Calls {
         });
         let f0 = arena.assemble(|a| {
             a.sub(rsp, FRAME).unwrap();
-            a.call(leaves).unwrap();
+            match way {
+                Way::Directly => a.call(leaves).unwrap(),
+                // As long as a call.
+                Way::By(_, register) => {
+                    a.db(&[0x2e; 3]).unwrap();
+                    a.call(register).unwrap();
+                }
+            }
             a.mov(rsi, qword_ptr(rsp + 8)).unwrap();
             a.add(rsp, FRAME).unwrap();
             a.ret().unwrap();
@@ -76,12 +92,24 @@ impl Calls {
             a.ret().unwrap();
         });
         arena.expand(1, 5, arena.descriptor_at(2));
-        let calls = Calls { f0, near, deep };
-        calls.patch(arena, leaves);
+        let calls = Calls {
+            callee: leaves,
+            f0,
+            near,
+            deep,
+        };
+        let callee = match way {
+            Way::Directly => Callee::Direct(leaves),
+            Way::By(gpr, _) => {
+                tell_apart(arena, leaves);
+                Callee::Indirect(Operand::Register(gpr))
+            }
+        };
+        calls.patch(arena, callee);
         calls
     }
 
-    fn patch(&self, arena: &mut Arena, callee: u64) {
+    fn patch(&self, arena: &mut Arena, callee: Callee) {
         // sub rsp (7), call (5), mov (5), add rsp (7), ret (1)
         let code = arena.instructions(self.f0, 25);
         let plain = |at: usize| Item::Plain(code[at]);
@@ -103,7 +131,7 @@ impl Calls {
         let site = Site {
             addr: code[1].ip(),
             returns: CallReturns::ToLanding,
-            ..call_site(Kind::Call(Callee::Direct(callee)), code[2].ip())
+            ..call_site(Kind::Call(callee), code[2].ip())
         };
         arena.patch_items(code[1].ip(), 5, Arrival::Jump, vec![Item::Site(site)]);
         let land = landing(code[2].ip(), Flags::Overwritten);
@@ -115,8 +143,37 @@ impl Calls {
 
 fn arena() -> (Arena, Calls) {
     let mut arena = Arena::of(Some(Goroutines { number: NUMBER }));
-    let calls = Calls::new(&mut arena);
+    let calls = Calls::new(&mut arena, Way::Directly);
     (arena, calls)
+}
+
+/// Makes calls of the callee through f0's site the child of its fnode.
+fn tell_apart(arena: &Arena, callee: u64) {
+    let table = arena.control + HEAP + 0x1000;
+    let at = table + targets::SLOTS + (callee >> 4) % targets::COUNT * 16;
+    set(at, callee);
+    set(at + 8, arena.descriptor_at(2));
+    arena.expand(1, 5, table);
+}
+
+/// What the program calls by an address in a register is called all the same, and measured.
+#[test]
+fn a_call_by_a_register_is_told_by_its_callee() {
+    for (gpr, register, index) in [(Gpr::Rcx, rcx, 1), (Gpr::Rdi, rdi, 6), (Gpr::R9, r9, 8)] {
+        let mut arena = Arena::of(Some(Goroutines { number: NUMBER }));
+        let calls = Calls::new(&mut arena, Way::By(gpr, register));
+        let goroutine = Goroutine::new(7);
+        let run = trampoline(&mut arena, calls.near);
+        let mut state = State::arbitrary(FLAGS[0]);
+        state.registers[index] = calls.callee;
+        state.registers[DESCRIPTOR] = goroutine.0.as_ptr() as u64;
+        run(&mut state);
+        assert_eq!(state.registers[0], State::arbitrary(0).registers[0] + 5);
+        assert_eq!(state.registers[index], calls.callee);
+        let ops = arena.ops();
+        assert_eq!(ops.len(), 1);
+        assert_eq!((ops[0][5] as u32, ops[0][FIRST_ITEM + 1]), (1, 1));
+    }
 }
 
 fn ended_otherwise(arena: &Arena) -> u64 {

@@ -6,6 +6,7 @@ use iced_x86::code_asm::*;
 use crate::engine::jump::asm::{
     Code, Emitted, Surroundings, TOP, acquire, field, shadow, top, tsc,
 };
+use crate::engine::jump::function::goroutines::is_reset;
 use crate::engine::jump::layout::{block, descriptor, entry, place, targets};
 use crate::engine::jump::runtime::{Runtime, credit, latency};
 use crate::engine::jump::unwinding::{Anchor, Calls, rows};
@@ -115,7 +116,9 @@ impl<'a> Builder<'a> {
             let last = index + 1 == region.items.len();
             match item {
                 Item::Landing(landing) if self.around.goroutines.is_some() => {
-                    goroutines::land(self, landing)?;
+                    let next = region.items.get(index + 1);
+                    let is_reset = matches!(next, Some(Item::Plain(i)) if is_reset(i));
+                    goroutines::land(self, landing, is_reset)?;
                 }
                 Item::Landing(landing) => land(self, landing)?,
                 Item::End(instruction, depth) => {

@@ -6,11 +6,12 @@
 //! `src/cmd/compile/abi-internal.md`). Frames are told apart by their distance from the end of the stack, which stays the same
 //! when it moves. A goroutine cannot be preempted in a stub: the run-time does so only in code that it knows.
 
+use darc_disasm::Operand;
 use iced_x86::Instruction;
 use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{
-    Emitted, Surroundings, TOP, field, hash, restore, save, shadow, stack_end, top, tsc,
+    Emitted, FLAGS, Surroundings, TOP, field, hash, restore, save, shadow, stack_end, top, tsc,
 };
 use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{
@@ -23,8 +24,8 @@ use crate::plan::Goroutines;
 use super::builder::{Builder, PlaceData, Returns};
 use super::entries::begin_op;
 use super::later::Later;
-use super::sites::{ReturnAddress, site_place};
-use super::{F0, Landing, Region, Site, Stub};
+use super::sites::{ReturnAddress, register, site_place};
+use super::{Callee, F0, Landing, Region, Site, Stub};
 
 /// r12 becomes the goroutine's block, or control goes to `unknown`. r13 and the flags are lost.
 fn find(a: &mut CodeAssembler, control: u64, unknown: CodeLabel) -> Emitted<()> {
@@ -210,25 +211,36 @@ pub fn end_op(b: &mut Builder<'_>, instruction: Instruction, depth: i32) -> Emit
     Ok(())
 }
 
-/// Appends a call that returns to its landing. `return_address` says where the text's own call has left its own.
+/// Appends a call that returns to its landing. `return_address` says where the text's own call has left its own. An indirect
+/// callee is in a register that stays as it is.
 pub fn call(
     b: &mut Builder<'_>,
     site: &Site,
-    callee: u64,
+    callee: Callee,
     return_address: ReturnAddress,
 ) -> Emitted<()> {
+    let indirect = match callee {
+        Callee::Indirect(Operand::Register(gpr)) => Some(register(gpr)),
+        _ => None,
+    };
     let [stale, slow, mut fresh, mut pass, mut out] = std::array::from_fn(|_| b.label());
     let place = site_place(b, site, site.next);
     if return_address != ReturnAddress::Pushed {
         b.a.push(qword_ptr(place))?;
     }
     find(&mut b.a, b.around.control, out)?;
+    if let Some(register) = indirect {
+        b.a.mov(r13, register)?;
+    }
     begin(&mut b.a)?;
+    if indirect.is_some() {
+        b.a.mov(qword_ptr(rsp + FLAGS), r13)?;
+    }
     slot(&mut b.a, rdi, 0)?;
     b.a.cmp(rdi, shadow(TOP, entry::SLOT))?;
     b.a.jae(stale)?;
     b.a.set_label(&mut fresh)?;
-    b.child(site, place, None, pass, pass)?;
+    b.child(site, place, indirect.map(|_| FLAGS), pass, pass)?;
     b.a.cmp(rsi, field(block::LIMIT))?;
     b.a.jae(slow)?;
     b.enter(place, Returns::ToPlace)?;
@@ -236,7 +248,12 @@ pub fn call(
     b.a.set_label(&mut pass)?;
     end(&mut b.a)?;
     b.a.set_label(&mut out)?;
-    b.a.jmp(callee)?;
+    match (callee, indirect) {
+        (Callee::Direct(to), _) => b.a.jmp(to)?,
+        (Callee::Indirect(_), Some(register)) => b.a.jmp(register)?,
+        // Never asked for.
+        (Callee::Indirect(_), None) => b.a.ud2()?,
+    }
     b.later.push(Later::Call {
         at: stale,
         routine: b.runtime.stale,
@@ -251,9 +268,13 @@ pub fn call(
     Ok(())
 }
 
-/// Appends the end of the call that has returned to a landing, if one is awaited there.
-pub fn land(b: &mut Builder<'_>, landing: &Landing) -> Emitted<()> {
+/// Appends the end of the call that has returned to a landing, if one is awaited there. Behind calls that do not keep r14
+/// (`is_reset`) the program reads it anew in a moment, and the stub does so before.
+pub fn land(b: &mut Builder<'_>, landing: &Landing, is_reset: bool) -> Emitted<()> {
     let [mut pass, later, mut found, mut out] = std::array::from_fn(|_| b.label());
+    if is_reset {
+        b.a.mov(r14, qword_ptr(-8).fs())?;
+    }
     find(&mut b.a, b.around.control, out)?;
     begin(&mut b.a)?;
     // The return address has just been popped.

@@ -33,8 +33,8 @@ pub fn append_site(
     after: Option<CodeLabel>,
     return_address: ReturnAddress,
 ) -> Emitted<()> {
-    if let (Kind::Call(Callee::Direct(to)), Some(_)) = (site.kind, b.around.goroutines) {
-        return goroutines::call(b, site, to, return_address);
+    if let (Kind::Call(callee), Some(_)) = (site.kind, b.around.goroutines) {
+        return goroutines::call(b, site, callee, return_address);
     }
     // Jumps and system calls are not counted.
     if let (Kind::Call(callee), Some(counted)) = (site.kind, site.counted) {
@@ -309,14 +309,16 @@ fn system_call(b: &mut Builder<'_>, site: &Site, by_number: bool) -> Emitted<()>
     b.a.jmp(site.next)
 }
 
+/// A register as the assembler names it.
+pub fn register(gpr: Gpr) -> AsmRegister64 {
+    [
+        rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
+    ][gpr as usize]
+}
+
 /// Loads the operand into rax; `pushed` bytes have been pushed since the program's own code, and rax
 /// still has the program's value.
 fn load(a: &mut CodeAssembler, operand: Operand, pushed: i32) -> Emitted<()> {
-    let register = |gpr: Gpr| -> AsmRegister64 {
-        [
-            rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
-        ][gpr as usize]
-    };
     let memory = match operand {
         Operand::Register(Gpr::Rsp) => return a.lea(rax, qword_ptr(rsp + pushed)),
         Operand::Register(gpr) => return a.mov(rax, register(gpr)),
