@@ -9,11 +9,13 @@
 //! interrupted in it runs the instruction again.
 
 use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use darc_disasm::{BranchInto, Cfg, Frames, FunctionCode, Memory, Sites, call_sites_in};
+use darc_disasm::{
+    BranchInto, Cfg, Frames, FunctionCode, Memory, Sites, UnknownBranch, call_sites_in,
+};
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind};
 
 use super::layout::journal;
@@ -69,6 +71,8 @@ pub struct View {
     code: Arc<FunctionCode>,
     cfg: Cfg,
     frames: Frames,
+    /// How deep the stack is where jumps of which it is not known where they lead may lead; `None` where that is not known.
+    label_depths: Option<BTreeSet<i64>>,
     sites: Sites,
     /// Addresses of calls that push their own address for another reason than to be returned to, and the like.
     fixed: HashSet<u64>,
@@ -89,9 +93,15 @@ impl View {
             .filter(|i| is_call(i) && !known.contains(&i.ip()))
             .map(Instruction::ip)
             .collect();
+        let frames = Frames::new(&cfg);
+        let label_depths = cfg.unknown().iter().map(|unknown| match unknown {
+            UnknownBranch::IndirectJump(addr) => frames.depth_at(cfg.instruction_at(*addr)?),
+            UnknownBranch::Undecodable(_) | UnknownBranch::Outside(_) => None,
+        });
         View {
             code,
-            frames: Frames::new(&cfg),
+            label_depths: label_depths.collect(),
+            frames,
             cfg,
             sites,
             fixed,
@@ -401,7 +411,20 @@ impl View {
     /// Whether something leads, or may lead, between the instructions of the range or their bytes.
     fn is_entered(&self, range: &Range<usize>) -> bool {
         let (start, end) = self.extent(range);
-        self.cfg.branches_into(start..end) != BranchInto::None
+        match self.cfg.branches_into(start..end) {
+            BranchInto::None => false,
+            BranchInto::From(_) => true,
+            BranchInto::Unknown(_) => range.clone().skip(1).any(|at| self.may_be_label(at)),
+        }
+    }
+
+    /// Whether jumps of which it is not known where they lead may lead to the instruction at a position: where they are the
+    /// stack has the depth that it has at their labels.
+    fn may_be_label(&self, at: usize) -> bool {
+        match (self.frames.depth_at(at), &self.label_depths) {
+            (Some(depth), Some(labels)) => labels.contains(&depth),
+            _ => true,
+        }
     }
 
     /// Whether there are jumps of which it is not known where they lead.
@@ -493,6 +516,16 @@ pub(super) mod tests {
         // call far; call *%rax: what was called returns between them
         let v = view(&[0xe8, 0, 1, 0, 0, 0xff, 0xd0]);
         assert_eq!(span(&v, 5), Ok((1..2, 0)));
+    }
+
+    #[test]
+    fn computed_jumps_lead_to_where_the_stack_is_as_deep() {
+        // push %r15; push %r14; push %rbx; nop; jmp *%rax
+        let deep = view(b"\x41\x57\x41\x56\x53\x90\xff\xe0");
+        assert_eq!(span(&deep, 0), Ok((0..3, 0)));
+        // push %r15; push %rbx; test %eax,%eax, where a jump may lead; je; jmp *%rax; push %rcx; jmp *%rax
+        let shallow = view(b"\x41\x57\x53\x85\xc0\x74\x02\xff\xe0\x51\xff\xe0");
+        assert_eq!(span(&shallow, 0), Ok((0..2, 0)));
     }
 
     #[test]
