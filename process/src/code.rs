@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use darc_disasm::{CallSite, CodePart, FunctionCode, Memory, SkippedSite, call_sites};
-use darc_symbols::{AddrRange, FileAddr};
+use darc_disasm::{
+    CallSite, CodePart, FunctionCode, Memory, SkippedSite, call_sites, direct_jumps,
+};
+use darc_symbols::{AddrRange, FileAddr, Image};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Engine, EngineKind};
 
@@ -176,6 +178,28 @@ fn of_unknown_extent(
         .ok_or_else(|| format!("where the function at {entry} ends is not known"))
 }
 
+/// Adds the parts of a function that the compiler has put elsewhere and that have no name (`strip`): it jumps there, and the
+/// unwind table says that no call does.
+fn add_nameless_parts(image: &Image, ranges: &mut Vec<AddrRange>) {
+    /// Compilers make one.
+    const MOST_PARTS: usize = 8;
+    let mut looked_at = 0;
+    while let Some(&range) = ranges.get(looked_at) {
+        looked_at += 1;
+        let code = image.bytes_at(range.start, range.len().min(MAX_FUNCTION));
+        for (_, to) in direct_jumps(&code.unwrap_or_default(), range.start.0) {
+            let to = FileAddr(to);
+            if ranges.len() > MOST_PARTS || ranges.iter().any(|range| range.contains(to)) {
+                continue;
+            }
+            let part = image.function_at(to);
+            let part = part.filter(|part| !image.is_called_at(part.addr));
+            let part = part.and_then(|part| part.range());
+            ranges.extend(part.filter(|part| part.contains(to)));
+        }
+    }
+}
+
 /// The ranges of the function that begins at a place: by symbol or unwind table.
 fn extent(place: CodeRef, modules: &Modules) -> Vec<AddrRange> {
     let Some(image) = &modules.get(place.module).image else {
@@ -192,10 +216,13 @@ fn extent(place: CodeRef, modules: &Modules) -> Vec<AddrRange> {
         start: FileAddr(place.addr.0),
         end: range.end,
     };
-    let ranges: Vec<AddrRange> = std::iter::once(main)
+    let mut ranges: Vec<AddrRange> = std::iter::once(main)
         .chain(function.cold_parts.iter().copied())
         .filter(|range| !range.is_empty())
         .collect();
+    if image.is_stripped() {
+        add_nameless_parts(image, &mut ranges);
+    }
     if is_sane(&ranges) { ranges } else { Vec::new() }
 }
 
@@ -218,6 +245,24 @@ mod tests {
         let half = AddrRange::sized(FileAddr(0x1000), 1 << 63);
         assert!(!is_sane(&[half, half]));
         assert!(is_sane(&[AddrRange::sized(FileAddr(0x1000), 16)]));
+    }
+
+    #[test]
+    fn a_part_without_a_name_belongs_to_who_jumps_there() {
+        let text = ".text\n.globl a, b\n.type a,@function\n.type b,@function\n\
+            a: .cfi_startproc\npush %rbx\n.cfi_def_cfa_offset 16\ntest %edi,%edi\njne cold+1\n\
+            1: pop %rbx\n.cfi_def_cfa_offset 8\nret\n.cfi_endproc\n.size a,.-a\n\
+            b: .cfi_startproc\njmp a\n.cfi_endproc\n.size b,.-b\n\
+            cold: .cfi_startproc\n.cfi_def_cfa_offset 16\nnop\ncall b\njmp 1b\n.cfi_endproc\n";
+        let image = assembled::image(text, &["-static", "-Wl,-e,b", "-s"]);
+        let mut modules = Modules::default();
+        let functions: Vec<FileAddr> = image.functions().iter().map(|it| it.addr).collect();
+        let module = modules.intern("/a", None, Some(image));
+        let parts = |addr| extent(CodeRef { module, addr }, &modules).len();
+        assert_eq!(
+            functions.into_iter().map(parts).collect::<Vec<_>>(),
+            [2, 1, 1]
+        );
     }
 
     /// A file's code where it was linked to.

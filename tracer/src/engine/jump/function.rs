@@ -6,7 +6,10 @@ mod landings;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use darc_disasm::{CallSite, Condition, FunctionCode, NoMemory, Operand, SiteKind, Sites, Target};
+use darc_disasm::{
+    CallSite, Condition, FunctionCode, NoMemory, Operand, SiteKind, Sites, SkipReason, SkippedSite,
+    Target,
+};
 use iced_x86::{FlowControl, Instruction, Mnemonic, Register};
 
 use crate::addr::TargetAddr;
@@ -283,8 +286,15 @@ impl Function {
             return false;
         };
         // A jump to the entry is no new call, which only a hidden return address tells. The same
-        // holds for what leaves by a jump: it returns elsewhere.
-        !self.view.is_target(entry)
+        // holds for what leaves by a jump, to a part of it that is not known, too: it returns elsewhere.
+        let leaves = |skipped: &SkippedSite| {
+            matches!(
+                skipped.reason,
+                SkipReason::MissingPart | SkipReason::UnknownFrame | SkipReason::CounterJump
+            )
+        };
+        !self.view.sites().skipped.iter().any(leaves)
+            && !self.view.is_target(entry)
             && !self.view.is_target(instructions[first].ip())
             && instructions.iter().all(|i| !i.is_invalid())
             && instructions.iter().any(is_return)
