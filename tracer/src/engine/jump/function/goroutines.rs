@@ -57,10 +57,28 @@ pub fn stack_check(code: &[Instruction]) -> Option<usize> {
             && i.memory_base() == Register::RSP
             && i.memory_index() == Register::None
     };
+    let is_r12 = |i: &Instruction| i.op_count() > 1 && i.op0_register() == Register::R12;
+    let takes = |copy: &Instruction, less: &Instruction| {
+        copy.mnemonic() == Mnemonic::Mov
+            && copy.op1_register() == Register::RSP
+            && less.mnemonic() == Mnemonic::Sub
+            && is_r12(copy)
+            && is_r12(less)
+    };
+    let wraps = |i: &Instruction| i.mnemonic() == Mnemonic::Jb && is_near(i);
     match code {
         [check, jump, ..] if compares(check, Register::RSP) && grows(jump) => Some(2),
         [lea, check, jump, ..] if moved(lea) && compares(check, Register::R12) && grows(jump) => {
             Some(3)
+        }
+        // A frame so large that the difference may be below zero.
+        [copy, less, wrap, check, jump, ..]
+            if takes(copy, less)
+                && wraps(wrap)
+                && compares(check, Register::R12)
+                && grows(jump) =>
+        {
+            Some(5)
         }
         _ => None,
     }
@@ -345,6 +363,21 @@ mod tests {
         let spots = spots(&code(&bytes.concat()), |_| false).unwrap();
         assert_eq!(spots.beginning, Some(Spot { at: 4, depth: 8 }));
         assert_eq!(spots.ends, [Spot { at: 6, depth: 0x28 }]);
+    }
+
+    #[test]
+    fn a_large_frame_is_checked_otherwise() {
+        // mov %rsp,%r12; sub $0x3e40,%r12; jb; cmp 0x10(%r14),%r12; jbe; push %rbp; sub $0x3ec0,%rsp; add; pop %rbp; ret
+        let bytes = [
+            &[0x49, 0x89, 0xe4, 0x49, 0x81, 0xec, 0x40, 0x3e, 0, 0][..],
+            &[0x72, 0x70, 0x4d, 0x3b, 0x66, 0x10, 0x76, 0x70],
+            &[0x55, 0x48, 0x81, 0xec, 0xc0, 0x3e, 0, 0],
+            &[0x48, 0x81, 0xc4, 0xc0, 0x3e, 0, 0, 0x5d, 0xc3],
+        ];
+        let code = code(&bytes.concat());
+        assert_eq!(stack_check(&code), Some(5));
+        let spots = spots(&code, |_| false).unwrap();
+        assert_eq!(spots.beginning, Some(Spot { at: 6, depth: 8 }));
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn is_checked(memory: &Memory, entry: u64) -> bool {
         return false;
     }
     let decoder = Decoder::with_ip(64, &bytes, entry, DecoderOptions::NONE);
-    let code: Vec<Instruction> = decoder.into_iter().take(4).collect();
+    let code: Vec<Instruction> = decoder.into_iter().take(6).collect();
     function::goroutines::stack_check(&code).is_some()
 }
 
