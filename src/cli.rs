@@ -483,6 +483,7 @@ impl AnalysisArgs {
             verbosity: verbosity(self.quiet, self.verbose),
             log: self.log,
             preemption: self.preemption.into(),
+            budget: self.budget,
             blocks: self.blocks.into(),
             max_sites: self.max_sites,
             looks_on: !self.end_with_answers,

@@ -539,6 +539,8 @@ pub struct Common {
     pub log: Option<PathBuf>,
     /// What becomes of time in which another thread ran.
     pub preemption: Preemption,
+    /// What measuring may take of a processor in the long run: 0.01 is a hundredth.
+    pub budget: Option<f64>,
     /// Whether functions are narrowed.
     pub blocks: Blocks,
     /// More calls of a function than this are measured block by block; greater than 0.
@@ -565,6 +567,7 @@ impl Default for Common {
             verbosity: Verbosity::default(),
             log: None,
             preemption: Preemption::default(),
+            budget: None,
             blocks: Blocks::default(),
             max_sites: None,
             looks_on: true,

@@ -14,6 +14,7 @@ mod watchdog;
 mod attach;
 mod bad_input;
 mod bad_results;
+mod budget;
 mod claims;
 mod death;
 mod documents;

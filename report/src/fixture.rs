@@ -6,9 +6,9 @@ use darc_analysis::{Callee, CalleeId, Hz, Params, Profile, Resolution, SiteId, T
 
 use crate::assemble::{self, Names, Site};
 use crate::model::{
-    BucketEntry, Clock, ClockUnit, Engine, Function, HandOver, HandedOver, InlinedFrame, Module,
-    Pause, ProbeCost, Probes, ProfileTable, Report, SCHEMA, SkippedSite, Survey, Target, TimePart,
-    TimeTable, Whose,
+    BucketEntry, Clock, ClockUnit, Effort, Engine, Function, HandOver, HandedOver, InlinedFrame,
+    Module, Pause, ProbeCost, Probes, ProfileTable, Report, SCHEMA, SkippedSite, Survey, Target,
+    TimePart, TimeTable, Whose,
 };
 use crate::place::Place;
 use crate::profiles::{FunctionProfile, ProfileSet, Segment, SegmentProfile, Source};
@@ -186,6 +186,14 @@ pub fn of(session: &Session) -> Report {
             records: analysis.profile().count(),
             dropped: 0,
             sampled: 0,
+            effort: Some(Effort {
+                budget: 0.03,
+                elapsed: 12.5,
+                reading: 0.125,
+                calls: 0.0625,
+                records: 0.05,
+                rested: 5.0,
+            }),
             ended_otherwise: 0,
             pause_us: Pause {
                 p50: 312.5,

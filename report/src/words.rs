@@ -6,8 +6,8 @@ use darc_analysis::{Hz, Nanos, Resolution, Ticks};
 use super::escape::control;
 use super::goroutines;
 use super::model::{
-    Ended, Engine, Frame, Kind, PeakEntry, Probes, ProfileTable, RootCauseEntry, SkippedSite,
-    Status, StopReason, Survey, Target,
+    Effort, Ended, Engine, Frame, Kind, PeakEntry, Probes, ProfileTable, RootCauseEntry,
+    SkippedSite, Status, StopReason, Survey, Target,
 };
 use super::names::short;
 use super::recursion;
@@ -26,6 +26,31 @@ pub(super) fn records(probes: &Probes) -> String {
         "{}{sampled}, {} dropped{otherwise}",
         probes.records, probes.dropped
     )
+}
+
+/// What measuring took, of what, and what was left out because of that.
+pub(super) fn effort(effort: &Effort) -> Vec<String> {
+    let share = |seconds| percent(effort.of(seconds));
+    let taken = format!(
+        "{} of a processor for {}; budget {}",
+        share(effort.reading + effort.calls + effort.records),
+        Nanos(effort.elapsed * 1e9),
+        percent(effort.budget),
+    );
+    let parts = format!(
+        "darc {}, calls about {}, the kernel's records about {}",
+        share(effort.reading),
+        share(effort.calls),
+        share(effort.records),
+    );
+    let rested = format!(
+        "latencies alone for {} of the time, to keep below the budget",
+        share(effort.rested)
+    );
+    match effort.rested > 0.0 {
+        true => vec![taken, parts, rested],
+        false => vec![taken, parts],
+    }
 }
 
 /// What is to be added to the windows of a time table.

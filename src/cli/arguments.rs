@@ -492,6 +492,9 @@ pub(super) struct AnalysisArgs {
     /// What becomes of time in which a thread was ready and another one ran
     #[arg(help_heading = DECISIONS, long, value_enum, default_value_t = PreemptionArg::Apart, value_name = "WHERE")]
     pub(super) preemption: PreemptionArg,
+    /// What measuring may take of a processor in the long run, as in 1%: over it fewer ops are measured [default: 3%]
+    #[arg(help_heading = MEASURED, long, value_name = "PERCENT", value_parser = parse_share)]
+    pub(super) budget: Option<f64>,
     /// Use colours
     #[arg(help_heading = SETTINGS, long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
     pub(super) color: ColorArg,

@@ -95,6 +95,7 @@ fn all_options_arrive() {
     };
     let expected = Common {
         preemption: crate::options::Preemption::Apart,
+        budget: None,
         blocks: crate::options::Blocks::Left,
         max_sites: None,
         looks_on: true,

@@ -6,6 +6,7 @@
 pub mod asynchronous;
 pub mod catalog;
 pub mod descent;
+pub mod effort;
 pub mod markers;
 pub mod onlooker;
 pub mod profiling;

@@ -10,12 +10,14 @@ use darc_report::model::{
     Clock, ClockUnit, Engine, Focus, Function, HandOver, Module, Pause, PeakEntry, ProbeCost,
     Probes, Report, SCHEMA, SkippedSite, Status, Survey, Target, TimePart, TimeTable, Whose,
 };
+use darc_tracer::effort::Spent;
 use darc_tracer::engine::Counters;
 
 use crate::session::asynchronous::Serving;
 use crate::session::catalog::Naming;
 use crate::session::descent::investigation::Investigation;
 use crate::session::descent::localise::parts;
+use crate::session::effort;
 use crate::session::survey::{self, Arrival};
 
 /// What was found of an f0 that runs already.
@@ -303,6 +305,8 @@ fn probes(
         .iter()
         .flat_map(|one| one.counters.pauses.iter().copied())
         .collect();
+    let mut spent = Spent::default();
+    all.iter().for_each(|one| spent.add(&one.counters.spent));
     Probes {
         sites: all.iter().map(|one| one.sites as u64).max().unwrap_or(0),
         skipped: skipped.collect(),
@@ -313,6 +317,7 @@ fn probes(
         records: sum(|counters| counters.records),
         dropped: sum(|counters| counters.dropped),
         sampled: sum(|counters| counters.sampled),
+        effort: effort::taken(&spent, investigation.budget),
         ended_otherwise: sum(|counters| counters.ended_otherwise),
         pause_us: pause(&pauses),
         bytes_compared_after_detach: all.iter().map(|one| one.bytes_compared).sum(),

@@ -8,7 +8,7 @@ mod arena;
 mod cgroup;
 pub mod child_signal;
 pub mod children;
-mod effort;
+pub mod effort;
 pub mod engine;
 mod error;
 mod event;
@@ -34,6 +34,7 @@ pub mod threads;
 mod tracefs;
 pub mod users;
 mod way_back;
+mod windows;
 
 pub use error::{Error, Result};
 pub use sys::tsc;

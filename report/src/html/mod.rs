@@ -459,6 +459,10 @@ impl Page {
                 words::microseconds(probes.pause_us.max)
             ),
         );
+        let effort = probes.effort.iter().flat_map(words::effort);
+        for (line, name) in effort.zip(["effort", "", ""]) {
+            self.field(name, &line);
+        }
         self.field("code", &words::restored(probes));
         self.raw("</dl>\n");
         if !probes.skipped.is_empty() {

@@ -18,7 +18,7 @@ pub use causes::{
 pub use focus::{Focus, HandOver, HandedOver, Survey, TimePart, TimeTable, Whose};
 pub use ftree::{CalleeKind, DecisionSums, DescentState, FnodePeak, FtreeNode, PartEntry};
 pub use peaks::{ExampleCall, ExampleOp, OffCpuEntry, PeakEntry, WaitPlace};
-pub use probes::{Pause, ProbeCost, Probes, SkippedSite};
+pub use probes::{Effort, Pause, ProbeCost, Probes, SkippedSite};
 pub use proofs::{ComparedOps, EffectEntry, EffectOn, GainEntry, Measured, ProofEntry, Verdict};
 pub use values::{PeakValues, ValueContrast, ValueShare};
 pub use waits::{ArgumentEntry, DoingEntry, OtherEntry, WaitsEntry};

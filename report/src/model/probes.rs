@@ -21,6 +21,9 @@ pub struct Probes {
     pub dropped: u64,
     /// Ops of which the profile knows the latency only because enough like them had been recorded.
     pub sampled: u64,
+    /// What measuring took of the machine; absent where no account was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effort: Option<Effort>,
     /// Calls of f0 that did not end by returning (an exception, longjmp, the end of a thread, another stack):
     /// they are in no profile.
     pub ended_otherwise: u64,
@@ -30,6 +33,36 @@ pub struct Probes {
     pub bytes_compared_after_detach: u64,
     /// How many bytes of code differed from the files after the probes were taken away.
     pub bytes_differing_after_detach: u64,
+}
+
+/// What measuring took of the machine, and what was left out to keep below a budget. Times are in seconds.
+#[derive(Clone, Copy, PartialEq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Effort {
+    /// What it may take in the long run, of one processor: 0.01 is a hundredth.
+    pub budget: f64,
+    /// For how long it was measured.
+    pub elapsed: f64,
+    /// Processor time of darc while it read and decided.
+    pub reading: f64,
+    /// What measured calls took of the target, about: their number times what one costs.
+    pub calls: f64,
+    /// What the kernel's records took, about, of whoever they were made of: their number times what one costs.
+    pub records: f64,
+    /// For how long nothing but latencies was measured, to keep below the budget.
+    pub rested: f64,
+}
+
+impl Effort {
+    /// A time as a share of the whole.
+    #[must_use]
+    pub fn of(&self, seconds: f64) -> f64 {
+        match self.elapsed > 0.0 {
+            true => seconds / self.elapsed,
+            false => 0.0,
+        }
+    }
 }
 
 /// A call site without a probe.

@@ -168,6 +168,9 @@ fn what_cannot_be_is_refused_although_the_checksum_is_right() {
     refuse("negative pause", &|report| {
         report.probes.pause_us.p50 = -1.0
     });
+    refuse("negative rests", &|report| {
+        report.probes.effort.get_or_insert_default().rested = -1.0;
+    });
 }
 
 #[test]

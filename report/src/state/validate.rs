@@ -73,6 +73,14 @@ pub(super) fn report(report: &Report) -> Result<(), StateError> {
     ensure(pauses.p50 >= 0.0 && pauses.max >= 0.0, || {
         "a pause is negative".to_owned()
     })?;
+    let effort = report.probes.effort.unwrap_or_default();
+    let times = [effort.budget, effort.elapsed, effort.reading];
+    let times = times
+        .iter()
+        .chain([&effort.calls, &effort.records, &effort.rested]);
+    ensure(times.copied().all(|time| time >= 0.0), || {
+        "measuring took a negative time".to_owned()
+    })?;
     let modules: BTreeSet<_> = report
         .modules
         .iter()

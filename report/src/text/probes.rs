@@ -38,6 +38,10 @@ pub(super) fn write(page: &mut Page, report: &Report) {
             microseconds(probes.pause_us.max)
         ),
     );
+    let effort = probes.effort.iter().flat_map(words::effort);
+    for (line, name) in effort.zip(["effort", "", ""]) {
+        page.field(name, &line);
+    }
     page.field("code", &words::restored(probes));
     if !report.warnings.is_empty() {
         page.blank();

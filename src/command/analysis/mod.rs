@@ -16,6 +16,7 @@ use darc_process::{Ending, Level, Libraries, Limits, Process, ProcessError, is_g
 use darc_report::model::{Ended, Report, Target};
 use darc_report::text::{self, Rows};
 use darc_symbols::NameSpec;
+use darc_tracer::effort::BUDGET;
 use darc_tracer::engine::Engine;
 use darc_tracer::launch::launch;
 use darc_tracer::plan::Mark;
@@ -135,6 +136,12 @@ impl Conduct {
             None => None,
         };
         investigation.preemption = common.preemption;
+        investigation.budget = common.budget.unwrap_or(BUDGET);
+        if common.budget.is_some() && common.engine == EngineChoice::Int3 {
+            return Err(Failure::usage(
+                "--budget needs the jump engine: breakpoints stop the threads at every call; leave out --engine int3",
+            ));
+        }
         investigation.blocks = common.blocks;
         investigation.max_sites = common.max_sites;
         investigation.looks_on = common.looks_on;

@@ -335,6 +335,7 @@ impl Conduct {
             None => (self.engine.attach(pid)?, Libraries::Loaded),
         };
         investigation.preemption = self.investigation.preemption;
+        investigation.budget = self.investigation.budget;
         investigation.blocks = self.investigation.blocks;
         investigation.looks_on = self.investigation.looks_on;
         investigation.max_sites = self.investigation.max_sites;

@@ -15,6 +15,7 @@ use darc_report::state::{Ids, StateError};
 use darc_report::{Place, Report};
 use darc_symbols::{FileAddr, LookupError, NameSpec};
 use darc_tracer::addr::TargetAddr;
+use darc_tracer::effort::BUDGET;
 use darc_tracer::engine::{Counters, NewTarget, ProbeCost};
 
 use crate::options::{Blocks, Preemption};
@@ -58,6 +59,8 @@ pub struct Investigation {
     pub cost: ProbeCost,
     /// What system calls were called with.
     pub arguments: Arguments,
+    /// What measuring may take of a processor in the long run.
+    pub budget: f64,
     /// What becomes of time in which another thread ran.
     pub preemption: Preemption,
     /// Who is told of every op, beside the analysis.
@@ -97,6 +100,7 @@ impl Investigation {
             most_calls: None,
             cost: ProbeCost::default(),
             arguments: Arguments::default(),
+            budget: BUDGET,
             preemption: Preemption::default(),
             blocks: Blocks::default(),
             max_sites: None,
@@ -239,6 +243,7 @@ impl Investigation {
         self.counters.records += counters.records;
         self.counters.dropped += counters.dropped;
         self.counters.sampled += counters.sampled;
+        self.counters.spent.add(&counters.spent);
         self.counters.unregistered += counters.unregistered;
         self.counters.ended_otherwise += counters.ended_otherwise;
         self.counters.bytes_differing += counters.bytes_differing;

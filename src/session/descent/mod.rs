@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use darc_analysis::FnodeId;
 use darc_analysis::descent::noise::Noise;
 use darc_process::{Ending, Event, Limits, Process, ProcessError, guarded};
+use darc_tracer::effort::{self, Pace, Pacing};
 use darc_tracer::engine::EngineKind;
 use darc_tracer::plan::Ends;
 use nix::sys::signal::Signal;
@@ -74,6 +75,7 @@ pub struct Session<'a> {
     looking_on: LookingOn,
     f0_ends: Ends,
     timeline: Timeline,
+    pacing: Pacing,
     /// When there was a new op, or it began.
     called: Instant,
     /// Fnodes that are measured although no path goes on from them.
@@ -115,6 +117,7 @@ impl<'a> Session<'a> {
             }
             (EngineKind::Jump, Preemption::Apart) => Timeline::follow(process.pid(), investigation),
         };
+        let pacing = Pacing::new(effort::Limits::of(investigation.budget));
         Session {
             process,
             catalog,
@@ -129,6 +132,7 @@ impl<'a> Session<'a> {
             looking_on: LookingOn::default(),
             f0_ends: Ends::default(),
             timeline,
+            pacing,
             called: Instant::now(),
             kept: Vec::new(),
         }
@@ -202,6 +206,7 @@ impl<'a> Session<'a> {
             outcome => self.process.finish(outcome),
         };
         self.timeline.finish(
+            &self.pacing,
             &self.process,
             self.catalog,
             self.investigation,
@@ -213,7 +218,12 @@ impl<'a> Session<'a> {
         for warning in self.process.take_warnings() {
             self.investigation.warn(warning);
         }
-        let counters = self.process.engine().counters();
+        let mut counters = self.process.engine().counters();
+        if self.process.engine().kind() == EngineKind::Jump {
+            counters.spent = self.pacing.spent();
+        }
+        let caveat = crate::session::effort::caveat(&counters.spent, self.investigation.budget);
+        self.investigation.warnings.extend(caveat);
         if counters.unregistered > 0 {
             self.investigation.warnings.push(format!(
                 "{} calls of f0 passed unmeasured: threads came faster than there was room for them",
@@ -310,17 +320,18 @@ impl<'a> Session<'a> {
                 investigation: self.investigation,
                 serving: self.serving.as_deref_mut(),
                 timeline: &mut self.timeline,
+                pacing: &mut self.pacing,
             };
             engine.poll(slice, &mut sink)
         })?;
         self.timeline.advance(
+            &self.pacing,
             &self.process,
             self.catalog,
             self.investigation,
             self.serving.as_deref_mut(),
         );
-        let rests = self.timeline.is_resting();
-        self.process.engine_mut().rest(rests);
+        self.keep_pace();
         let cost = self.process.engine().cost();
         let serving = self.serving.iter_mut().map(|it| &mut it.investigation);
         for own in serving.chain([&mut *self.investigation]) {
@@ -333,9 +344,30 @@ impl<'a> Session<'a> {
         Ok(event)
     }
 
+    /// Measures less when measuring has taken more than it may, and more when that is made up for.
+    fn keep_pace(&mut self) {
+        let engine = self.process.engine_mut();
+        if engine.kind() == EngineKind::Int3 {
+            return;
+        }
+        self.pacing
+            .spend(engine.take_price(), self.timeline.take_price());
+        let rested = self.pacing.is_resting();
+        let pace = self.pacing.decide();
+        engine.set_pace(pace);
+        match (rested, pace) {
+            (false, Pace::Rest) => self.timeline.rest(),
+            (true, Pace::AsRecordsCome | Pace::InBatches) => {
+                self.timeline.go_on();
+                self.pacing.go_on();
+            }
+            _ => {}
+        }
+    }
+
     /// For how long the engine is left alone.
     fn slice(&self, limits: Limits<'_>) -> Duration {
-        let waits = self.called.elapsed() >= LONG || self.timeline.is_resting();
+        let waits = self.called.elapsed() >= LONG || self.pacing.is_resting();
         if !waits || !self.is_f0_loaded() || !self.timeline.has_room() {
             return SLICE;
         }

@@ -12,6 +12,7 @@ use darc_process::Process;
 use darc_process::modules::Modules;
 use darc_record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 use darc_tracer::addr::TargetAddr;
+use darc_tracer::effort::Pacing;
 use darc_tracer::engine::{NewTarget, Served, Sink};
 use darc_tracer::perf::off_cpu::{self, Waker, Why};
 use darc_tracer::perf::switches::Switches;
@@ -87,6 +88,7 @@ impl Timeline {
     /// Reads the kernel's records, and hands on the ops of which all is known.
     pub fn advance(
         &mut self,
+        pacing: &Pacing,
         process: &Process<'_>,
         catalog: &mut Catalog,
         investigation: &mut Investigation,
@@ -98,7 +100,7 @@ impl Timeline {
         if let Timeline::Switches(known) = self {
             known.switches.read();
             let complete = known.switches.complete();
-            known.deliver(complete, process, catalog, investigation, serving);
+            known.deliver(complete, pacing, process, catalog, investigation, serving);
         }
     }
 
@@ -108,10 +110,26 @@ impl Timeline {
         !matches!(self, Timeline::Switches(known) if !known.switches.has_room())
     }
 
-    /// Whether the kernel records nothing at the moment, to make up for what measuring has cost.
-    #[must_use]
-    pub fn is_resting(&self) -> bool {
-        matches!(self, Timeline::Switches(known) if known.switches.is_resting())
+    /// What the kernel's records took since the last time.
+    pub fn take_price(&mut self) -> Duration {
+        match self {
+            Timeline::Switches(known) => known.switches.take_price(),
+            Timeline::Sums { .. } | Timeline::Unused => Duration::ZERO,
+        }
+    }
+
+    /// Has the kernel record nothing from now on.
+    pub fn rest(&mut self) {
+        if let Timeline::Switches(known) = self {
+            known.switches.rest();
+        }
+    }
+
+    /// Has it record again.
+    pub fn go_on(&mut self) {
+        if let Timeline::Switches(known) = self {
+            known.switches.go_on();
+        }
     }
 
     /// Asks for the arguments of the system calls that are measured and were not asked for yet.
@@ -143,6 +161,7 @@ impl Timeline {
     /// Hands on everything: nothing more will come.
     pub fn finish(
         &mut self,
+        pacing: &Pacing,
         process: &Process<'_>,
         catalog: &mut Catalog,
         investigation: &mut Investigation,
@@ -152,9 +171,15 @@ impl Timeline {
         match self {
             Timeline::Switches(known) => {
                 known.switches.read();
-                known.deliver(Tsc(u64::MAX), process, catalog, investigation, serving);
+                known.deliver(
+                    Tsc(u64::MAX),
+                    pacing,
+                    process,
+                    catalog,
+                    investigation,
+                    serving,
+                );
                 warn_of_untold(&known.switches, investigation);
-                warn_of_rests(&known.switches, investigation);
                 let lost = known.switches.lost();
                 if lost > 0 {
                     investigation.warnings.push(format!(
@@ -176,17 +201,6 @@ impl Timeline {
     }
 }
 
-/// Says for which time it is not known when threads ran.
-fn warn_of_rests(switches: &Switches, investigation: &mut Investigation) {
-    let rested = 100.0 * switches.rested();
-    if rested >= 1.0 {
-        investigation.warnings.push(format!(
-            "when threads ran was recorded during {:.0}% of the time, for it costs the machine too much to do so always; other ops count in the profile and decide nothing",
-            (100.0 - rested).max(1.0)
-        ));
-    }
-}
-
 /// Says once what the kernel's tracepoints do not tell, and why.
 fn warn_of_untold(switches: &Switches, investigation: &mut Investigation) {
     match switches.untold() {
@@ -205,6 +219,7 @@ impl Known {
     fn deliver(
         &mut self,
         complete: Tsc,
+        pacing: &Pacing,
         process: &Process<'_>,
         catalog: &mut Catalog,
         investigation: &mut Investigation,
@@ -215,7 +230,7 @@ impl Known {
             let Some((whose, op)) = self.held.pop_front() else {
                 break;
             };
-            let is_seen = self.switches.have_seen(op.start, op.end);
+            let is_seen = pacing.have_measured(op.start, op.end);
             let off = self.switches.between(op.tid, op.start, op.end);
             let away: Vec<Interval> = off
                 .iter()
@@ -352,6 +367,8 @@ pub struct Holding<'a> {
     pub serving: Option<&'a mut Serving>,
     /// The time line.
     pub timeline: &'a mut Timeline,
+    /// When it is measured.
+    pub pacing: &'a mut Pacing,
 }
 
 impl Holding<'_> {
@@ -365,9 +382,9 @@ impl Holding<'_> {
 impl Sink for Holding<'_> {
     fn op(&mut self, op: Op) {
         self.op_ended(&op);
+        self.pacing.expect(op.latency);
         match self.timeline {
             Timeline::Switches(known) => {
-                known.switches.expect(op.latency);
                 known.held.push_back((Whose::F0, op));
             }
             Timeline::Sums { .. } | Timeline::Unused => self.investigation.take_op(&op, &[]),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::addr::TargetAddr;
+use crate::effort::{Pace, Spent};
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::{Callees, Goroutines, Mark, Plan};
@@ -107,6 +108,8 @@ pub struct Counters {
     pub unregistered: u64,
     /// Ops that did not end by returning: unwound, jumped out of, or ended with their thread.
     pub ended_otherwise: u64,
+    /// What measuring took of the machine, where an account is kept of that.
+    pub spent: Spent,
     /// For how long the target was stopped each time.
     pub pauses: Vec<Duration>,
     /// Bytes of the target's text that differed from the original after the last restore.
@@ -180,9 +183,13 @@ pub trait Engine {
     /// Tells which latencies of f0 are of interest; ops outside may be delivered as latency only.
     fn set_filter(&mut self, _latencies: &[std::ops::RangeInclusive<Ticks>]) {}
 
-    /// Whether calls of the ops that begin from now on need not be measured: ops are counted, to make up for what measuring
-    /// has cost. One that every op is wanted of ([`jump::Jump::record_all`]) goes on all the same.
-    fn rest(&mut self, _rests: bool) {}
+    /// How much is measured from now on. One that every op is wanted of ([`jump::Jump::record_all`]) does not rest.
+    fn set_pace(&mut self, _pace: Pace) {}
+
+    /// What the calls that were measured since the last time took of the target, about.
+    fn take_price(&mut self) -> Ticks {
+        Ticks(0)
+    }
 
     /// Handles what the target does and delivers what was measured, for at most about `wait`.
     ///

@@ -22,7 +22,6 @@ pub mod switches;
 pub mod tracepoints;
 mod wakings;
 pub mod whereabouts;
-mod windows;
 
 pub use attributes::{Attributes, Chains, Scope};
 pub use collector::{Collector, Drained};

@@ -4,7 +4,7 @@
 //! Where the user may watch whole CPUs, one event a CPU tells of every switch, and who got the CPU. Otherwise each
 //! thread has events of its own, and the threads that it makes inherit them.
 //!
-//! All that costs the machine something each time. When it has cost too much, nothing is recorded for a while.
+//! All that costs the machine something each time, of which an account is kept ([`Switches::take_price`]).
 //! Source: perf_event_open(2), `context_switch` and PERF_RECORD_SWITCH_CPU_WIDE.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -23,9 +23,7 @@ use super::refusal::Refusal;
 use super::services::Services;
 use super::tracepoints::{Context, Event, NoTracepoints, Service, Tracepoints};
 use super::wakings::Wakings;
-use super::windows::Windows;
-use crate::effort::{self, Effort, Limits};
-use darc_record::{Ticks, Tsc};
+use darc_record::Tsc;
 
 /// How much is seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,21 +70,11 @@ pub struct Switches {
     other_programs: HashSet<i32>,
     complete: Tsc,
     lost: u64,
-    effort: Effort,
-    /// What this thread had used when that was added last.
-    used: Duration,
-    windows: Windows,
+    /// What records have taken, since that was asked for.
+    price: Duration,
+    rests: bool,
 }
 
-/// What all of it may cost in the long run; most analyses have ended before the credit is used up.
-const LIMITS: Limits = Limits {
-    share: 0.03,
-    credit: Duration::from_secs(1),
-};
-/// What is left before it begins again.
-const RESERVE: Duration = Duration::from_millis(5);
-/// More at once of this thread's time is no measuring: a file's names, for instance.
-const MOST_AT_ONCE: Duration = Duration::from_millis(10);
 /// What a record takes of the thread that makes it, and one with a stack, about.
 const RECORD: Duration = Duration::from_nanos(600);
 const STACK: Duration = Duration::from_micros(3);
@@ -132,7 +120,6 @@ impl Switches {
             Err(_) => None,
         };
         collector.enable();
-        let now = crate::tsc();
         Ok(Switches {
             pid,
             collector,
@@ -153,9 +140,8 @@ impl Switches {
             other_programs: HashSet::new(),
             complete: Tsc(0),
             lost: 0,
-            effort: Effort::new(LIMITS),
-            used: effort::of_this_thread(),
-            windows: Windows::new(now),
+            price: Duration::ZERO,
+            rests: false,
         })
     }
 
@@ -185,7 +171,7 @@ impl Switches {
             None => self.calls = Some((self.collector.begin_group(), 0)),
         }
         let watched = watch_threads(&mut self.collector, self.pid, &[event]).is_ok();
-        if watched && !self.windows.is_resting() {
+        if watched && !self.rests {
             self.collector.enable();
         }
     }
@@ -206,7 +192,7 @@ impl Switches {
             self.collector.take_back(mark);
             return;
         }
-        if !self.windows.is_resting() {
+        if !self.rests {
             self.collector.enable();
         }
         self.handler_ends = Some(crate::tsc());
@@ -237,62 +223,40 @@ impl Switches {
         self.reach
     }
 
-    /// An op of this length is to be told of as a whole.
-    pub fn expect(&mut self, latency: Ticks) {
-        self.windows.expect(latency);
-    }
-
     /// Whether so little came between the last two readings that they may be some five times more seldom.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.collector.has_room()
     }
 
-    /// Whether everything of this time was recorded.
-    #[must_use]
-    pub fn have_seen(&self, from: Tsc, to: Tsc) -> bool {
-        self.windows.have(from, to)
+    /// What the records that were read since the last time took of those whom they are of, about.
+    pub fn take_price(&mut self) -> Duration {
+        std::mem::take(&mut self.price)
     }
 
-    /// For which part of the time nothing was recorded.
-    #[must_use]
-    pub fn rested(&self) -> f64 {
-        self.windows.rested(crate::tsc())
+    /// Records nothing from now on.
+    pub fn rest(&mut self) {
+        self.collector.disable();
+        self.rests = true;
+        self.forget_who_is_out();
     }
 
-    /// Whether nothing is recorded at the moment: ops of which more than the latency is measured are of no use.
-    #[must_use]
-    pub fn is_resting(&self) -> bool {
-        self.windows.is_resting()
+    /// Records again.
+    pub fn go_on(&mut self) {
+        // What was made between the last reading and the rest has been read by now.
+        self.forget_who_is_out();
+        self.collector.enable();
+        self.rests = false;
+        if let Some(wakings) = &mut self.wakings {
+            wakings.look_for_threads();
+        }
     }
 
-    /// Reads what has come. Whatever this thread has done since the last time was done for the sake of what was read.
+    /// Reads what has come.
     pub fn read(&mut self) {
         self.read_all();
-        let used = effort::of_this_thread();
-        let since = used.saturating_sub(self.used);
-        self.effort.add(since.min(MOST_AT_ONCE));
-        self.used = used;
-        self.rest_or_go_on();
-    }
-
-    /// Stops recording when it has cost too much, and begins again when that is made up for.
-    fn rest_or_go_on(&mut self) {
-        self.windows.forget();
-        let now = crate::tsc();
-        if self.windows.may_rest(now) && self.effort.is_over() {
-            self.collector.disable();
-            self.windows.rest(now);
-            self.forget_who_is_out();
-        } else if self.windows.is_resting() && self.effort.has_left(RESERVE) {
-            self.collector.enable();
-            self.windows.go_on(crate::tsc());
-            if let Some(wakings) = &mut self.wakings {
-                wakings.look_for_threads();
-            }
-        }
         if let Some(wakings) = &mut self.wakings
-            && !self.windows.is_resting()
+            && !self.rests
         {
             wakings.renew(&mut self.collector);
         }
@@ -343,8 +307,7 @@ impl Switches {
         let with_stack =
             |record: &&Record| matches!(record, Record::Point(point) if point.program.is_some());
         let stacks = records.iter().filter(with_stack).count() as u32;
-        self.effort
-            .add(RECORD * (records.len() as u32) + STACK * stacks);
+        self.price += RECORD * (records.len() as u32) + STACK * stacks;
     }
 
     /// The whole machine switches too often for this reader: follows the process alone from now on.

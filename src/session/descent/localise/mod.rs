@@ -17,6 +17,7 @@ use darc_process::modules::CodeRef;
 use darc_process::{Ending, Event, Limits, ProcessError};
 use darc_record::{FnodeId, Op, SiteId, Ticks};
 use darc_tracer::addr::TargetAddr;
+use darc_tracer::effort::Pace;
 use darc_tracer::engine::{NewTarget, Sink};
 use darc_tracer::perf::whereabouts::Whereabouts;
 
@@ -113,7 +114,7 @@ impl Session<'_> {
             .collect();
         let latencies = latencies(self.investigation, &ends);
         self.process.engine_mut().set_filter(&latencies);
-        self.process.engine_mut().rest(false);
+        self.process.engine_mut().set_pace(Pace::InBatches);
         self.instrument()?;
         let mut narrowing = Narrowing::new(ends);
         let began = Instant::now();

@@ -1,6 +1,7 @@
 //! From the rings to the sink: records become ops, new callees become questions.
 
 use crate::addr::TargetAddr;
+use crate::effort::Pace;
 use crate::engine::{NewTarget, Served, Sink};
 use crate::memory::Memory;
 use darc_record::{Enqueued, FnodeId, Op, Ticks, Touched, Tsc};
@@ -12,6 +13,9 @@ use super::ring::{Record, Rings};
 use super::space::Space;
 use super::tree::{Place, Tree};
 use super::{Jump, Sampling};
+
+/// Calls cost no more cycles at once: some hundreds of seconds.
+const MOST_AT_ONCE: f64 = 1e12;
 
 impl Jump {
     /// Delivers what the stubs have recorded since the last time.
@@ -27,13 +31,15 @@ impl Jump {
         let ranges = self.filter.len().max(1);
         let budget = match self.sampling {
             Sampling::All => Some(u64::MAX),
-            Sampling::Enough if self.rests => None,
+            Sampling::Enough if self.pace == Pace::Rest => None,
             Sampling::Enough => Some(layout::ring::BUDGET),
         };
-        let mut records = Vec::new();
+        let (mut records, mut counted) = (Vec::new(), 0_u64);
         let mut take = |rings: &mut Rings, index| {
             rings.drain(index, |record| records.push(record));
+            let measured = !rings.is_spent(index);
             rings.drain_histogram(index, |bucket, ops, total| {
+                counted = counted.saturating_add(if measured { ops } else { 0 });
                 sink.latency_only(Ticks(layout::bucket_start(bucket)), ops, Ticks(total));
             });
         };
@@ -45,6 +51,8 @@ impl Jump {
             }
         }
         self.recycling.look(installed, &self.memory, rings, take);
+        let cost = self.cost.inside + self.cost.outside;
+        self.price.0 += price(&records, counted, cost, &mut self.calls_per_op).0;
         self.counters.records += records.len() as u64;
         // What was called is learnt first: ops of other threads, before it in this list, may not know it yet, and must not
         // decide without.
@@ -85,6 +93,26 @@ impl Jump {
             }
         }
     }
+}
+
+/// What these ops and those that were only counted took of the target, if they are alike.
+fn price(records: &[Record], counted: u64, cost: Ticks, calls_per_op: &mut f64) -> Ticks {
+    let (mut ops, mut calls) = (0, 0_u64);
+    for record in records {
+        if let Record::Op { items, .. } = record {
+            ops += 1;
+            // The target may write any number.
+            let counts = items.iter().map(|item| item.count);
+            calls = counts.fold(calls, u64::saturating_add);
+        }
+    }
+    if ops > 0 {
+        *calls_per_op = calls as f64 / f64::from(ops);
+    }
+    let all = f64::from(ops) + counted as f64;
+    let price = all * (1.0 + *calls_per_op) * cost.0 as f64;
+    // More at once is not to be believed.
+    Ticks(price.min(MOST_AT_ONCE) as u64)
 }
 
 fn deliver(

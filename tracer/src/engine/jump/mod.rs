@@ -48,7 +48,7 @@ use std::time::{Duration, Instant};
 use darc_disasm::FunctionCode;
 
 use crate::addr::TargetAddr;
-use crate::effort::{self, Effort, Limits};
+use crate::effort::Pace;
 use crate::engine::{Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink};
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping, SharedCode};
@@ -97,7 +97,6 @@ pub struct Jump {
     cost: ProbeCost,
     filter: Vec<(u64, u64)>,
     sampling: Sampling,
-    rests: bool,
     recycling: Recycling,
     counters: Counters,
     room: Room,
@@ -107,20 +106,11 @@ pub struct Jump {
     serving: Option<FnodeId>,
     /// What the stubs wrote to, after they are gone.
     past: Option<Rings>,
-    /// What reading takes, with all that is done about what was read, and what this thread had used when it last slept.
-    effort: Effort,
-    used: Duration,
+    pace: Pace,
+    /// What calls have taken of the target, since that was asked for, and how many there were in an op, as far as known.
+    price: Ticks,
+    calls_per_op: f64,
 }
-
-/// What reading may take in the long run: less often, fewer ops are written in full. Most analyses have ended before the
-/// credit is used up.
-const READING: Limits = Limits {
-    share: 0.015,
-    credit: Duration::from_secs(2),
-};
-
-/// From this part of the credit on it is read in batches: an analysis that has not ended by then takes its time.
-const AT_LEISURE: f64 = 0.05;
 
 /// Which ops are written in full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,15 +171,15 @@ impl Jump {
             cost: ProbeCost::default(),
             filter: Vec::new(),
             sampling: Sampling::Enough,
-            rests: false,
             recycling: Recycling::new(pid),
             counters: Counters::default(),
             room: Room::default(),
             callees: Arc::default(),
             serving: None,
             past: None,
-            effort: Effort::new(READING),
-            used: effort::of_this_thread(),
+            pace: Pace::InBatches,
+            price: Ticks(0),
+            calls_per_op: 0.0,
         })
     }
 
@@ -307,17 +297,12 @@ impl Jump {
     }
 
     /// How soon the rings are to be looked at again.
-    fn haste(&mut self) -> Haste {
-        /// More at once is no reading: a file's names, for instance.
-        const MOST: Duration = Duration::from_millis(10);
-        let used = effort::of_this_thread();
-        self.effort.add(used.saturating_sub(self.used).min(MOST));
-        self.used = used;
-        match self.sampling {
-            Sampling::Enough if self.rests || self.effort.is_over() => Haste::None,
-            Sampling::Enough if self.effort.is_over_part(AT_LEISURE) => Haste::InBatches,
-            Sampling::Enough => Haste::AsRecordsCome,
-            Sampling::All => Haste::Soon,
+    fn haste(&self) -> Haste {
+        match (self.sampling, self.pace) {
+            (Sampling::All, _) => Haste::Soon,
+            (Sampling::Enough, Pace::AsRecordsCome) => Haste::AsRecordsCome,
+            (Sampling::Enough, Pace::InBatches) => Haste::InBatches,
+            (Sampling::Enough, Pace::Rest) => Haste::None,
         }
     }
 
@@ -578,8 +563,12 @@ impl Engine for Jump {
         let _ = self.write_filter();
     }
 
-    fn rest(&mut self, rests: bool) {
-        self.rests = rests;
+    fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+    }
+
+    fn take_price(&mut self) -> Ticks {
+        std::mem::take(&mut self.price)
     }
 
     fn poll(&mut self, wait: Duration, sink: &mut dyn Sink) -> Result<Option<Notice>> {

@@ -241,6 +241,12 @@ impl Rings {
         }
     }
 
+    /// Whether the calls of ops that begin now pass unmeasured.
+    #[must_use]
+    pub fn is_spent(&self, index: usize) -> bool {
+        self.words.load(index * self.stride + ring::SPENT as usize) != 0
+    }
+
     /// The thread that has a block.
     #[must_use]
     pub fn owner(&self, index: usize) -> Option<i32> {
