@@ -120,9 +120,14 @@ impl Search<'_> {
         };
         let frames = self.before.iter().enumerate();
         let frames = frames.filter_map(|(at, frame)| frame.filter(|_| leads_on(at)));
-        frames.reduce(|one, other| Frame {
-            rsp: one.rsp.into_iter().chain(other.rsp).min(),
-            rbp: one.rbp.filter(|_| one.rbp == other.rbp),
+        frames.reduce(|one, other| {
+            // Without a frame it leaves the function, unless all of them are.
+            let depths = one.rsp.into_iter().chain(other.rsp);
+            let deep = depths.clone().filter(|&depth| depth != 0).min();
+            Frame {
+                rsp: deep.or(depths.min()),
+                rbp: one.rbp.filter(|_| one.rbp == other.rbp),
+            }
         })
     }
 

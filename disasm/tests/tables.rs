@@ -450,6 +450,25 @@ fn what_computed_jumps_lead_to_has_their_frame() {
 }
 
 #[test]
+fn the_handler_of_an_exception_has_the_frame_of_calls() {
+    // What lies behind the first jump only an unwinder knows; it goes on in a part that lies elsewhere.
+    let code = code(
+        "
+        53                       | push %rbx
+        e8 f6 00 00 00           | call 4010fc
+        5b                       | pop %rbx
+        ff e0                    | jmp *%rax
+        89 c3                    | mov %eax,%ebx
+        e9 f0 0e 00 00           | jmp 401f00",
+    );
+    let found = call_sites(&code, &NoMemory);
+    let sites: Vec<u64> = found.sites.iter().map(|site| site.addr - BASE).collect();
+    assert_eq!(sites, [1, 7], "the call, and the jump without a frame");
+    let reasons: Vec<_> = found.skipped.iter().map(|it| it.reason).collect();
+    assert_eq!(reasons, [SkipReason::MissingPart]);
+}
+
+#[test]
 fn a_table_at_an_unknown_address_may_lead_anywhere() {
     let code = code(
         "

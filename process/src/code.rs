@@ -178,8 +178,8 @@ fn of_unknown_extent(
         .ok_or_else(|| format!("where the function at {entry} ends is not known"))
 }
 
-/// Adds the parts of a function that the compiler has put elsewhere and that have no name (`strip`): it jumps there, and the
-/// unwind table says that no call does.
+/// Adds the parts of a function that the compiler has put elsewhere and that have no name (`strip`), or none that tells whose
+/// they are: it jumps there, and the unwind table says that no call does.
 fn add_nameless_parts(image: &Image, ranges: &mut Vec<AddrRange>) {
     /// Compilers make one.
     const MOST_PARTS: usize = 8;
@@ -220,9 +220,7 @@ fn extent(place: CodeRef, modules: &Modules) -> Vec<AddrRange> {
         .chain(function.cold_parts.iter().copied())
         .filter(|range| !range.is_empty())
         .collect();
-    if image.is_stripped() {
-        add_nameless_parts(image, &mut ranges);
-    }
+    add_nameless_parts(image, &mut ranges);
     if is_sane(&ranges) { ranges } else { Vec::new() }
 }
 

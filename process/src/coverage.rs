@@ -195,9 +195,9 @@ fn of_module(
     let known = modules.get(module);
     let functions = known.image.iter().flat_map(Image::functions);
     let functions = functions.filter(|function| function.kind == FunctionKind::Code);
-    // In a stripped file parts of functions look like functions; they are counted with those that jump there.
+    // Parts of functions may look like functions; they are counted with those that jump there.
     let image = known.image.as_ref();
-    let is_whole = |addr| image.is_none_or(|it| !it.is_stripped() || it.is_called_at(addr));
+    let is_whole = |addr| image.is_none_or(|it| it.is_called_at(addr));
     let functions = functions.filter(|function| is_whole(function.addr));
     let addresses: Vec<FileAddr> = functions.map(|function| function.addr).collect();
     let next = AtomicUsize::new(0);

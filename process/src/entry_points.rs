@@ -108,7 +108,7 @@ pub fn is_called(modules: &Modules, place: CodeRef) -> Result<(), String> {
     let is_start = names.any(|name| {
         let mut prefixes = NOT_CALLED_PREFIXES.iter();
         NOT_CALLED.contains(&name) || prefixes.any(|prefix| name.starts_with(prefix))
-    });
+    }) || place.addr == image.entry();
     match image.is_called_at(place.addr) && !returns_from_signal && !is_start {
         true => Ok(()),
         false => Err(

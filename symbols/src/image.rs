@@ -246,8 +246,8 @@ impl Image {
         &pads[from..to]
     }
 
-    /// Whether a call may arrive at an address, as far as the file tells: not where a process begins, and not where its unwind
-    /// table says that something else than a return address is on top of the stack.
+    /// Whether a call may arrive at an address, as far as the file tells: not where its unwind table says that something else
+    /// than a return address is on top of the stack.
     pub fn is_called_at(&self, addr: FileAddr) -> bool {
         let uncalled = self.uncalled.get_or_init(|| {
             let (ranges, _) = unwind::ranges(&self.elf);
@@ -259,7 +259,7 @@ impl Image {
         let after = uncalled.partition_point(|range| range.start <= addr);
         let before = after.checked_sub(1).map(|at| uncalled[at]);
         let is_uncalled = before.is_some_and(|range| addr < range.end);
-        addr != self.entry() && !is_uncalled
+        !is_uncalled
     }
 
     fn function_table(&self) -> &FunctionTable {
