@@ -18,6 +18,8 @@ const ADVANCE: Duration = Duration::from_secs(30);
 const AT_LEISURE: f64 = 0.12;
 /// What is left before another window begins.
 const RESERVE: Duration = Duration::from_millis(5);
+/// After so long a rest there is another window, whatever was spent: reading takes time in rests, too.
+const LONGEST_REST: Duration = Duration::from_secs(60);
 /// More at once of this thread's time is no measuring: a file's names, for instance.
 const MOST_AT_ONCE: Duration = Duration::from_millis(10);
 /// More at once is not to be believed: the target may write any number.
@@ -105,6 +107,11 @@ pub struct Pacing {
     on: [Duration; 3],
     /// What this thread had used when that was added last.
     used: Duration,
+    /// What was not spent in time, beyond the credit, and what was spent beyond what another credit makes up for.
+    lapsed: Duration,
+    forgiven: Duration,
+    /// Since when there is a rest.
+    rests: Option<Instant>,
     windows: Windows,
 }
 
@@ -118,6 +125,9 @@ impl Pacing {
             began: (Instant::now(), now),
             on: [Duration::ZERO; 3],
             used: of_this_thread(),
+            lapsed: Duration::ZERO,
+            forgiven: Duration::ZERO,
+            rests: None,
             windows: Windows::new(now),
         }
     }
@@ -167,14 +177,14 @@ impl Pacing {
     /// Spends what this thread has used since the last time, and says how much is to be measured from now on. A rest begins
     /// at once; when one ends, [`Pacing::go_on`] is to follow as soon as everything is measured.
     pub fn decide(&mut self) -> Pace {
-        let used = of_this_thread();
-        let since = used.saturating_sub(self.used).min(MOST_AT_ONCE);
-        self.used = used;
-        self.add(Purpose::Reading, since);
+        self.account();
         self.windows.forget();
         let now = crate::tsc();
+        let is_over = self
+            .rests
+            .is_some_and(|since| since.elapsed() >= LONGEST_REST);
         let pace = match self.windows.is_resting() {
-            true if self.has_left(RESERVE, 1.0) => Pace::InBatches,
+            true if is_over || self.has_left(RESERVE, 1.0) => Pace::InBatches,
             true => Pace::Rest,
             false if self.windows.may_rest(now) && !self.has_left(Duration::ZERO, 1.0) => {
                 Pace::Rest
@@ -184,18 +194,34 @@ impl Pacing {
         };
         if pace == Pace::Rest {
             self.windows.rest(now);
+            self.rests.get_or_insert_with(Instant::now);
         }
         pace
     }
 
+    /// Spends what this thread has used since the last time.
+    pub fn account(&mut self) {
+        let used = of_this_thread();
+        let since = used.saturating_sub(self.used).min(MOST_AT_ONCE);
+        self.used = used;
+        self.add(Purpose::Reading, since);
+        // Neither a quiet day nor one long op is paid for much later.
+        let allowed = self.limits.allowed(self.began.0.elapsed(), 1.0) + self.forgiven;
+        let spent = self.spent().all() + self.lapsed;
+        let credit = self.limits.credit;
+        self.lapsed += allowed.saturating_sub(spent).saturating_sub(credit);
+        self.forgiven += spent.saturating_sub(allowed).saturating_sub(credit);
+    }
+
     /// Everything is measured again.
     pub fn go_on(&mut self) {
+        self.rests = None;
         self.windows.go_on(crate::tsc());
     }
 
     fn has_left(&self, more: Duration, part: f64) -> bool {
-        let allowed = self.limits.allowed(self.began.0.elapsed(), part);
-        self.spent().all() + more <= allowed
+        let allowed = self.limits.allowed(self.began.0.elapsed(), part) + self.forgiven;
+        self.spent().all() + self.lapsed + more <= allowed
     }
 }
 
@@ -232,5 +258,20 @@ mod tests {
         assert!(pacing.spent().on[Purpose::Records as usize] > Duration::from_secs(100));
         pacing.go_on();
         assert!(!pacing.is_resting());
+    }
+
+    #[test]
+    fn a_debt_is_no_larger_than_the_credit() {
+        let mut pacing = Pacing::new(Limits::of(0.01));
+        pacing.spend(Ticks(0), Duration::from_secs(100));
+        pacing.account();
+        let owed = pacing.spent().all() + pacing.lapsed - pacing.forgiven;
+        let allowed = pacing.limits.allowed(pacing.began.0.elapsed(), 1.0);
+        assert!(owed <= allowed + pacing.limits.credit);
+        // A long time without anything, which then counts for no more than the credit.
+        pacing.began.0 -= Duration::from_secs(100_000);
+        pacing.account();
+        let left = |more| pacing.has_left(Duration::from_millis(more), 1.0);
+        assert!(left(290) && !left(310));
     }
 }

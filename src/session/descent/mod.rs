@@ -352,6 +352,10 @@ impl<'a> Session<'a> {
         }
         self.pacing
             .spend(engine.take_price(), self.timeline.take_price());
+        if !engine.rests() {
+            self.pacing.account();
+            return;
+        }
         let rested = self.pacing.is_resting();
         let pace = self.pacing.decide();
         engine.set_pace(pace);

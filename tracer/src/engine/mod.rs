@@ -186,6 +186,11 @@ pub trait Engine {
     /// How much is measured from now on. One that every op is wanted of ([`jump::Jump::record_all`]) does not rest.
     fn set_pace(&mut self, _pace: Pace) {}
 
+    /// Whether it measures less when it is told to.
+    fn rests(&self) -> bool {
+        false
+    }
+
     /// What the calls that were measured since the last time took of the target, about.
     fn take_price(&mut self) -> Ticks {
         Ticks(0)

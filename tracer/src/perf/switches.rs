@@ -237,14 +237,15 @@ impl Switches {
     /// Records nothing from now on.
     pub fn rest(&mut self) {
         self.collector.disable();
+        // What was made since the last reading is read in the rest: of ops, too, that end before it.
         self.rests = true;
-        self.forget_who_is_out();
     }
 
     /// Records again.
     pub fn go_on(&mut self) {
-        // What was made between the last reading and the rest has been read by now.
+        // What was made between the last reading and the rest has been read by now. Nobody has told who has another name since.
         self.forget_who_is_out();
+        self.names.clear();
         self.collector.enable();
         self.rests = false;
         if let Some(wakings) = &mut self.wakings {
@@ -313,7 +314,9 @@ impl Switches {
     /// The whole machine switches too often for this reader: follows the process alone from now on.
     fn see_less(&mut self) {
         if let Ok(collector) = watch_process(Attributes::switches(), self.pid) {
-            collector.enable();
+            if !self.rests {
+                collector.enable();
+            }
             self.collector = collector;
             self.wakings = None;
             self.reach = Reach::Process;

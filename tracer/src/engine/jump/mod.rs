@@ -567,6 +567,10 @@ impl Engine for Jump {
         self.pace = pace;
     }
 
+    fn rests(&self) -> bool {
+        matches!(self.sampling, Sampling::Enough)
+    }
+
     fn take_price(&mut self) -> Ticks {
         std::mem::take(&mut self.price)
     }
