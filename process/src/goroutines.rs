@@ -72,21 +72,27 @@ const OPAQUE: [&str; 5] = [
     "runtime.systemstack",
 ];
 
-/// Other functions that never return.
-const UNRETURNING: [&str; 12] = [
-    "runtime.gopanic",
-    "runtime.goPanic",
-    "runtime.panicdivide",
-    "runtime.panicshift",
-    "runtime.panicdottype",
-    "runtime.panicwrap",
-    "runtime.panicunsafe",
-    "runtime.panicnil",
-    "runtime.throw",
+/// Other functions that never return, as the compiler knows: behind a call of one there is code that is reached otherwise, in
+/// which all registers may be in use.
+const UNRETURNING: [&str; 6] = [
     "runtime.fatal",
+    "runtime.fatalthrow",
+    "runtime.fatalpanic",
+    "runtime.block",
     "runtime.Goexit",
+    "runtime.gopanic",
+];
+/// ... and how the names of more of them begin.
+const UNRETURNING_PREFIXES: [&str; 4] = [
+    "runtime.goPanic",
+    "runtime.panic",
+    "runtime.throw",
     "runtime.goexit",
 ];
+/// It returns in the child first, which has its parent's memory (vfork(2)).
+const RETURNS_TWICE: &str = "syscall.rawVforkSyscall";
+/// What handles signals: not on a goroutine's stack, whatever is said to be the goroutine.
+const SIGNALS: &str = "runtime.sig";
 
 /// What is known of a program's functions, by where they are.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -121,11 +127,17 @@ impl Known {
                 continue;
             }
             let callees = &mut known.callees;
-            if is_one_of(&UNRETURNING) && !is_assembly {
+            let ends = UNRETURNING.contains(&name.as_str()) || is_one_of(&UNRETURNING_PREFIXES);
+            if ends && !is_assembly {
                 callees.unreturning.push(code.start);
+            }
+            if name.starts_with(SIGNALS) {
+                continue;
             }
             if !is_assembly {
                 callees.compiled.push(code.start);
+            } else if name == RETURNS_TWICE {
+                known.own.push(code);
             } else if !name.starts_with("runtime.") || PLAIN.contains(&name.as_str()) {
                 callees.ordinary.push(code.start);
             }
@@ -184,6 +196,9 @@ mod tests {
             ("runtime.panicIndex", true),
             ("runtime.mcall", true),
             ("runtime.gopark", false),
+            ("runtime.sigtrampgo", false),
+            ("runtime.block", false),
+            ("runtime.blockevent", false),
         ];
         let function = |(at, (name, is_assembly)): (u64, (&str, bool))| {
             let code = 16 * at..16 * at + 16;
@@ -196,8 +211,8 @@ mod tests {
         };
         let known = Known::of((0..).zip(functions).map(function));
         assert_eq!(known.callees.ordinary, [16, 32]);
-        assert_eq!(known.callees.compiled, [48, 64, 128]);
-        assert_eq!(known.callees.unreturning, [64]);
+        assert_eq!(known.callees.compiled, [48, 64, 128, 160, 176]);
+        assert_eq!(known.callees.unreturning, [64, 160]);
         let own = [0, 79, 80, 95, 111, 127, 128].map(|addr| known.is_of_caller(addr));
         assert_eq!(own, [false, false, true, true, true, true, false]);
         assert!(known.is_opaque(128) && !known.is_opaque(48));

@@ -394,9 +394,11 @@ impl Function {
 
     /// Says that a call never returns, in a program of goroutines.
     pub fn expect_no_return(&mut self, call: &CallSite) {
-        if !self.lands(call) {
-            self.unreturning.insert(call.addr);
+        // What is behind it is reached otherwise, and may need the registers that a landing does not keep.
+        if self.lands(call) {
+            self.landings.remove(&call.next());
         }
+        self.unreturning.insert(call.addr);
     }
 
     /// Whether a call in a program of goroutines is one to which nothing matters but what the older convention keeps, or the

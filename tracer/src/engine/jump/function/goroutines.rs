@@ -243,8 +243,12 @@ fn positive(i: &Instruction) -> Option<i32> {
 /// # Errors
 /// Why that cannot be noticed.
 pub fn spots(code: &[Instruction], is_target: impl Fn(u64) -> bool) -> Result<Spots, &'static str> {
+    let check = stack_check(code);
+    if check.is_none() && code.iter().any(is_reload) {
+        return Err("who calls it need not say which goroutine it is of");
+    }
     // One without a stack check begins where its code does.
-    let first = stack_check(code).unwrap_or_default();
+    let first = check.unwrap_or_default();
     let mut depth = 0;
     let mut candidates = Vec::new();
     for (at, i) in code.iter().enumerate().skip(first) {

@@ -132,6 +132,18 @@ mod tests {
         Function::new(Arc::new(code), part, landings, &NoMemory)
     }
 
+    #[test]
+    fn behind_what_never_returns_in_go_all_registers_are_left_alone() {
+        // call; mov %r12, %rax; ret
+        let bytes = b"\xe8\xfb\x0f\x00\x00\x4c\x89\xe0\xc3";
+        let landings = Landings::OfGoroutines { is_compiled: true };
+        let mut function = function(bytes, Part::Callee, landings);
+        let call = function.sites().sites[0];
+        assert_eq!(function.groups_of_site(&call), Ok(vec![BASE + 5, BASE]));
+        function.expect_no_return(&call);
+        assert_eq!(function.groups_of_site(&call), Ok(vec![BASE]));
+    }
+
     /// Where calls return to, as offsets, with the lengths of the groups there.
     fn landings(bytes: &[u8]) -> Vec<(u64, u64)> {
         let function = function(bytes, Part::Callee, Landings::Noticed);
