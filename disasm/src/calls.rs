@@ -195,7 +195,8 @@ fn in_its_frame(
     let at = cfg.instruction_at(addr);
     match (at.and_then(|at| frames.depth_at(at)), target) {
         (Some(0), _) => Ok(kind),
-        (Some(_), Target::Indirect(_)) => Ok(None), // a computed `goto`
+        (Some(depth), Target::Indirect(_)) if depth > 0 => Ok(None), // a computed `goto`
+        (Some(_), Target::Indirect(_)) => Err(SkipReason::UnknownFrame),
         (Some(_), Target::Direct(_)) => Err(SkipReason::MissingPart),
         (None, _) => Err(SkipReason::UnknownFrame),
     }

@@ -16,6 +16,8 @@ struct Frame {
 #[derive(Debug)]
 pub struct Frames {
     depths: Vec<Option<i64>>,
+    /// Whether what is known leads from the entry to the instruction.
+    proven: Vec<bool>,
 }
 
 impl Frames {
@@ -37,6 +39,7 @@ impl Frames {
             search.arrive(entry, frame);
         }
         search.follow();
+        let proven = search.before.iter().map(Option::is_some).collect();
         // The labels of computed jumps, and the handlers of exceptions, which calls lead to.
         if let Some(frame) = search.common_frame() {
             for block in 0..blocks.len() {
@@ -49,6 +52,7 @@ impl Frames {
         let depth = |frame: &Option<Frame>| frame.and_then(|frame| frame.rsp);
         Self {
             depths: search.before.iter().map(depth).collect(),
+            proven,
         }
     }
 
@@ -57,6 +61,12 @@ impl Frames {
     #[must_use]
     pub fn depth_at(&self, at: usize) -> Option<i64> {
         self.depths.get(at).copied().flatten()
+    }
+
+    /// Whether it is known how control comes from the entry to the instruction at position `at`. The depth of others is a guess.
+    #[must_use]
+    pub fn is_proven(&self, at: usize) -> bool {
+        self.proven.get(at) == Some(&true)
     }
 
     /// Whether at the instruction at position `at` the stack pointer is where it was at entry.
@@ -108,7 +118,7 @@ impl Search<'_> {
     /// The frame in which calls are made, and jumps of which nobody knows where they lead. Where there are several it is the
     /// smallest: arguments on the stack are no part of it. `None` where there are none.
     ///
-    /// That another one is right does no harm: who gives that one back does not come to the depth of the entry.
+    /// That another one is right does no harm to who asks for the depth of the entry: who gives that one back does not come there.
     fn common_frame(&self) -> Option<Frame> {
         let leads_on = |at: usize| match self.cfg.instructions()[at].flow_control() {
             FlowControl::Call | FlowControl::IndirectCall => true,
@@ -120,14 +130,17 @@ impl Search<'_> {
         };
         let frames = self.before.iter().enumerate();
         let frames = frames.filter_map(|(at, frame)| frame.filter(|_| leads_on(at)));
-        frames.reduce(|one, other| {
-            // Without a frame it leaves the function, unless all of them are.
-            let depths = one.rsp.into_iter().chain(other.rsp);
-            let deep = depths.clone().filter(|&depth| depth != 0).min();
-            Frame {
-                rsp: deep.or(depths.min()),
-                rbp: one.rbp.filter(|_| one.rbp == other.rbp),
-            }
+        let frames: Vec<Frame> = frames.collect();
+        let first = frames.first()?;
+        // Without a frame it leaves the function, unless all of them are.
+        let deep = frames.iter().filter_map(|frame| frame.rsp);
+        let deep = deep.filter(|&depth| depth != 0).min();
+        let flat = frames.iter().all(|frame| frame.rsp == Some(0));
+        Some(Frame {
+            rsp: deep.or(flat.then_some(0)),
+            rbp: first
+                .rbp
+                .filter(|_| frames.iter().all(|frame| frame.rbp == first.rbp)),
         })
     }
 
@@ -164,7 +177,26 @@ impl Frame {
             _ => None,
         };
         match instruction.mnemonic() {
+            // To what is behind it: the idiom that reads the program counter, whose `pop` is to come.
+            Mnemonic::Call if instruction.near_branch_target() == instruction.next_ip() => Self {
+                rsp: lowered(8),
+                ..self
+            },
             Mnemonic::Call => self,
+            Mnemonic::Xchg | Mnemonic::Xadd | Mnemonic::Cmpxchg => {
+                let touches = |register| {
+                    [instruction.op0_register(), instruction.op1_register()]
+                        .iter()
+                        .any(|it| it.full_register() == register)
+                };
+                Self {
+                    rsp: self.rsp.filter(|_| !touches(Register::RSP)),
+                    rbp: self.rbp.filter(|_| !touches(Register::RBP)),
+                }
+            }
+            _ if writes && target != Register::RSP && target.full_register() == Register::RSP => {
+                Self { rsp: None, ..self }
+            }
             Mnemonic::Leave => Self {
                 rsp: self.rbp.and_then(|d| d.checked_sub(8)),
                 rbp: None,

@@ -14,7 +14,7 @@ use darc_analysis::requests::in_flight::{InFlight, Service};
 use darc_analysis::requests::of_ops::{Given, HandedOver};
 use darc_analysis::values::expression::Expression;
 use darc_process::modules::{CodeRef, Modules};
-use darc_process::{Process, ProcessError, lookup, return_address};
+use darc_process::{Process, ProcessError, entry_points, lookup, return_address};
 use darc_record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 use darc_symbols::NameSpec;
 use darc_tracer::engine::{NewTarget, Served};
@@ -151,6 +151,7 @@ impl Serving {
             if let Some(why) = return_address::is_used(modules, at) {
                 return Err(unsuitable(why));
             }
+            entry_points::is_called(modules, at).map_err(unsuitable)?;
             let scanned = process.scan(addr).map_err(unsuitable)?;
             Ok::<_, ProcessError>(Some(Noticed {
                 code: Arc::clone(&scanned.code),

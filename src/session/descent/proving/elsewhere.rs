@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use darc_analysis::Ticks;
 use darc_process::modules::CodeRef;
-use darc_process::{Process, return_address};
+use darc_process::{Process, entry_points, return_address};
 use darc_record::{FnodeId, Op, Tsc};
 use darc_tracer::plan::{Asynchronous, Noticed};
 
@@ -25,6 +25,7 @@ pub fn measured(at: CodeRef, process: &Process<'_>) -> Result<Asynchronous, Stri
     if let Some(why) = return_address::is_used(modules, at) {
         return Err(why);
     }
+    entry_points::is_called(modules, at)?;
     let code = Arc::clone(&process.scan(addr)?.code);
     Ok(Asynchronous {
         enqueue: None,

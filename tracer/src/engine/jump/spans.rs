@@ -422,7 +422,7 @@ impl View {
     /// stack has the depth that it has at their labels.
     fn may_be_label(&self, at: usize) -> bool {
         match (self.frames.depth_at(at), &self.label_depths) {
-            (Some(depth), Some(labels)) => labels.contains(&depth),
+            (Some(depth), Some(labels)) if self.frames.is_proven(at) => labels.contains(&depth),
             _ => true,
         }
     }
