@@ -5,7 +5,6 @@
 //! Source: perf_event_open(2); kernel/trace/trace_event_perf.c; include/trace/events/syscalls.h.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 
 use super::attributes::{Attributes, Follow};
 use super::clock::Clock;
@@ -14,14 +13,9 @@ use super::opening::watch_threads;
 use super::record::Record;
 use super::refusal::{Refusal, paranoid};
 use crate::system_calls::{Event, Pairing, Taken};
-use crate::tracefs::Format;
+use crate::tracefs::{self, Format};
 use darc_record::Tsc;
 
-/// Where tracefs describes the tracepoints; the second place is the older one.
-const FOLDERS: [&str; 2] = [
-    "/sys/kernel/tracing/events/raw_syscalls",
-    "/sys/kernel/debug/tracing/events/raw_syscalls",
-];
 /// Under this setting users may record what the kernel does in their processes' name.
 const LENIENT: i64 = 1;
 
@@ -61,11 +55,10 @@ impl CallEvents {
     /// # Errors
     /// When the tracepoints are not known, or the kernel refuses.
     pub fn begin(pid: i32) -> Result<CallEvents, NoCallEvents> {
+        let place = tracefs::place().map_err(|_| NoCallEvents::Unknown)?;
         let format = |name: &str| {
-            let files = FOLDERS.map(|folder| Path::new(folder).join(name).join("format"));
-            let text = files
-                .iter()
-                .find_map(|file| std::fs::read_to_string(file).ok());
+            let file = place.join("events/raw_syscalls").join(name).join("format");
+            let text = std::fs::read_to_string(file).ok();
             text.and_then(|text| Format::parse(&text))
                 .ok_or(NoCallEvents::Unknown)
         };

@@ -7,7 +7,7 @@
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use crate::tracefs::Format;
+use crate::tracefs::{self, Format};
 
 use super::attributes::Attributes;
 use super::refusal::Refusal;
@@ -66,9 +66,6 @@ pub enum Context {
     Interrupt,
 }
 
-/// Where tracefs describes them.
-const FOLDER: &str = "/sys/kernel/tracing/events";
-
 /// Bits of an event's `common_flags` (include/linux/trace_events.h): in an interrupt, in a softirq.
 const IN_INTERRUPT: i64 = 0x08 | 0x10;
 
@@ -84,10 +81,18 @@ pub enum NoTracepoints {
         /// What may not be read.
         path: PathBuf,
     },
-    /// It is not mounted, or the kernel has none.
+    /// It is not mounted.
     #[error(
-        "{path} is not there; as root: mount -t tracefs nodev /sys/kernel/tracing (the kernel needs CONFIG_EVENT_TRACING)"
+        "the kernel's tracefs is not there; as root: mount -t tracefs nodev /sys/kernel/tracing"
     )]
+    NotMounted,
+    /// In a container: they name threads by the machine's numbers.
+    #[error(
+        "threads have other numbers in this container than on the machine; run darc outside of it"
+    )]
+    OtherNumbers,
+    /// The kernel has none.
+    #[error("{path} is not there (the kernel needs CONFIG_EVENT_TRACING)")]
     Missing {
         /// What is not there.
         path: PathBuf,
@@ -124,6 +129,8 @@ enum Edge {
 /// The tracepoints of this kernel.
 #[derive(Clone, Debug)]
 pub struct Tracepoints {
+    /// Where they are described.
+    folder: PathBuf,
     known: Vec<(Format, Meaning)>,
     names: Vec<(Service, String)>,
 }
@@ -137,7 +144,14 @@ impl Tracepoints {
     /// # Errors
     /// When tracefs cannot be read.
     pub fn find() -> Result<Tracepoints, NoTracepoints> {
-        let folder = PathBuf::from(FOLDER);
+        let place = tracefs::place().map_err(|closed| match closed {
+            Some(path) => NoTracepoints::Permission { path },
+            None => NoTracepoints::NotMounted,
+        })?;
+        if !tracefs::numbers_are_the_machines() {
+            return Err(NoTracepoints::OtherNumbers);
+        }
+        let folder = place.join("events");
         let needed = [
             ("sched/sched_waking", Meaning::Waking),
             ("irq/irq_handler_entry", Meaning::Handler(Edge::Begin)),
@@ -166,6 +180,7 @@ impl Tracepoints {
             }
         }
         Ok(Tracepoints {
+            folder,
             known,
             names: Vec::new(),
         })
@@ -211,7 +226,7 @@ impl Tracepoints {
     }
 
     fn enter(&mut self, name: &str, meaning: Meaning) -> Option<Attributes> {
-        let path = PathBuf::from(FOLDER).join(format!("syscalls/sys_enter_{name}"));
+        let path = self.folder.join(format!("syscalls/sys_enter_{name}"));
         let format = read(&path).ok()?;
         let attributes = Attributes::point(format.id);
         self.known.push((format, meaning));
@@ -366,6 +381,7 @@ mod tests {
         };
         let handler = field("int irq", 8) + &field("__data_loc char[] name", 12);
         Tracepoints {
+            folder: PathBuf::new(),
             known: vec![
                 (format(5, &field("pid_t pid", 8)), Meaning::Waking),
                 (format(6, &handler), Meaning::Handler(Edge::Begin)),

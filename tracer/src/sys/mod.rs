@@ -1,4 +1,4 @@
-//! The crate's only unsafe code: the ptrace requests, the cycle counter, fork, mappings, perf events.
+//! The crate's only unsafe code: the ptrace requests, the cycle counter, fork, mappings, mounts, perf events.
 //!
 //! Everything here is a thin call; policy lives elsewhere.
 #![allow(unsafe_code)]
@@ -6,6 +6,7 @@
 #[cfg(test)]
 pub mod kill_point;
 mod mapping;
+mod mount;
 mod perf;
 mod presence;
 mod process;
@@ -14,6 +15,7 @@ mod ptrace;
 use darc_record::Tsc;
 
 pub use mapping::{CodePage, FilePage, PAGE, SharedWords};
+pub use mount::tracefs;
 pub use perf::{
     RingPages, perf_disable, perf_enable, perf_event_open, perf_set_filter, perf_set_output,
 };

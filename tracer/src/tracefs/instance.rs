@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where tracefs is mounted; the second place is the older one.
-const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+use super::place::place;
+
 /// Kilobytes of buffer for each CPU: some 60,000 events.
 const BUFFER_KB: &str = "4096";
 /// Bytes of a page of the ring buffer.
@@ -62,22 +62,10 @@ pub struct Instance {
 impl Instance {
     /// Makes one, and takes away those of processes that were killed.
     pub fn new() -> Result<Instance, Refusal> {
-        let place = PLACES
-            .iter()
-            .map(Path::new)
-            .find(|place| place.join("trace_clock").symlink_metadata().is_ok());
-        let Some(place) = place else {
-            // A folder that may not be looked into is no missing one.
-            let closed = PLACES.iter().map(Path::new).find(|place| {
-                std::fs::read_dir(place).is_err_and(|e| e.kind() == ErrorKind::PermissionDenied)
-            });
-            return Err(match closed {
-                Some(path) => Refusal::Permission {
-                    path: path.to_owned(),
-                },
-                None => Refusal::NotMounted,
-            });
-        };
+        let place = place().map_err(|closed| match closed {
+            Some(path) => Refusal::Permission { path },
+            None => Refusal::NotMounted,
+        })?;
         let instances = place.join("instances");
         remove_abandoned(&instances);
         let folder = instances.join(format!("darc.{}", std::process::id()));

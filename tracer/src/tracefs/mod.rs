@@ -7,8 +7,10 @@
 mod format;
 mod instance;
 mod page;
+mod place;
 mod syscalls;
 
 pub(crate) use format::Format;
 pub use instance::Refusal;
+pub(crate) use place::{numbers_are_the_machines, place};
 pub use syscalls::SyscallTrace;
