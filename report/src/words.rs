@@ -28,6 +28,9 @@ pub(super) fn records(probes: &Probes) -> String {
     )
 }
 
+/// Latencies that take as much of a processor have a line.
+const WORTH_A_WORD: f64 = 0.001;
+
 /// What measuring took, of what, and what was left out because of that.
 pub(super) fn effort(effort: &Effort) -> Vec<String> {
     let share = |seconds| percent(effort.of(seconds));
@@ -43,14 +46,22 @@ pub(super) fn effort(effort: &Effort) -> Vec<String> {
         share(effort.calls),
         share(effort.records),
     );
+    let latencies = format!(
+        "beside the budget, latencies of all calls: about {}",
+        share(effort.latencies)
+    );
     let rested = format!(
         "latencies alone for {} of the time, to keep below the budget",
         share(effort.rested)
     );
-    match effort.rested > 0.0 {
-        true => vec![taken, parts, rested],
-        false => vec![taken, parts],
+    let mut lines = vec![taken, parts];
+    if effort.of(effort.latencies) >= WORTH_A_WORD {
+        lines.push(latencies);
     }
+    if effort.rested > 0.0 {
+        lines.push(rested);
+    }
+    lines
 }
 
 /// What is to be added to the windows of a time table.

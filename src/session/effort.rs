@@ -16,6 +16,7 @@ pub fn taken(spent: &Spent, budget: f64) -> Option<Effort> {
         elapsed: spent.elapsed.as_secs_f64(),
         reading,
         calls,
+        latencies: spent.latencies.as_secs_f64(),
         records,
         rested: spent.rested.as_secs_f64(),
     })

@@ -61,11 +61,22 @@ pub enum Purpose {
     Records,
 }
 
+/// What stubs took of the target, about.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Price {
+    /// For the latencies of ops, which are measured in rests as well.
+    pub latencies: Ticks,
+    /// For the calls in them.
+    pub calls: Ticks,
+}
+
 /// What was spent.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Spent {
     /// For each [`Purpose`], in their order.
     pub on: [Duration; 3],
+    /// For the latencies of ops, which no budget cuts.
+    pub latencies: Duration,
     /// For how long it has been measured,
     pub elapsed: Duration,
     /// and rested of that.
@@ -73,7 +84,7 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// Together.
+    /// What the budget limits.
     fn all(&self) -> Duration {
         self.on.iter().sum()
     }
@@ -83,6 +94,7 @@ impl Spent {
         for (own, more) in self.on.iter_mut().zip(other.on) {
             *own += more;
         }
+        self.latencies += other.latencies;
         self.elapsed += other.elapsed;
         self.rested += other.rested;
     }
@@ -105,6 +117,7 @@ pub struct Pacing {
     limits: Limits,
     began: (Instant, Tsc),
     on: [Duration; 3],
+    latencies: Duration,
     /// What this thread had used when that was added last.
     used: Duration,
     /// What was not spent in time, beyond the credit, and what was spent beyond what another credit makes up for.
@@ -124,6 +137,7 @@ impl Pacing {
             limits,
             began: (Instant::now(), now),
             on: [Duration::ZERO; 3],
+            latencies: Duration::ZERO,
             used: of_this_thread(),
             lapsed: Duration::ZERO,
             forgiven: Duration::ZERO,
@@ -155,17 +169,20 @@ impl Pacing {
         let elapsed = self.began.0.elapsed();
         Spent {
             on: self.on,
+            latencies: self.latencies,
             elapsed,
             rested: elapsed.mul_f64(self.windows.rested(crate::tsc())),
         }
     }
 
     /// Spends what calls took of the target and records of the machine.
-    pub fn spend(&mut self, calls: Ticks, records: Duration) {
+    pub fn spend(&mut self, price: Price, records: Duration) {
         let cycles = crate::tsc().0.saturating_sub(self.began.1.0).max(1);
         let rate = cycles as f64 / self.began.0.elapsed().as_secs_f64();
-        let calls = (calls.0 as f64 / rate).min(MOST_SECONDS);
-        self.add(Purpose::Calls, Duration::from_secs_f64(calls));
+        let time =
+            |ticks: Ticks| Duration::from_secs_f64((ticks.0 as f64 / rate).min(MOST_SECONDS));
+        self.latencies += time(price.latencies);
+        self.add(Purpose::Calls, time(price.calls));
         self.add(Purpose::Records, records);
     }
 
@@ -247,9 +264,9 @@ mod tests {
     fn who_is_over_the_limit_rests_when_a_window_is_over() {
         let mut pacing = Pacing::new(Limits::of(0.01));
         assert_eq!(pacing.decide(), Pace::AsRecordsCome);
-        pacing.spend(Ticks(0), Duration::from_millis(200));
+        pacing.spend(Price::default(), Duration::from_millis(200));
         assert_eq!(pacing.decide(), Pace::InBatches);
-        pacing.spend(Ticks(0), Duration::from_secs(100));
+        pacing.spend(Price::default(), Duration::from_secs(100));
         let before = crate::tsc();
         while pacing.decide() != Pace::Rest {}
         let after = crate::tsc();
@@ -263,7 +280,7 @@ mod tests {
     #[test]
     fn a_debt_is_no_larger_than_the_credit() {
         let mut pacing = Pacing::new(Limits::of(0.01));
-        pacing.spend(Ticks(0), Duration::from_secs(100));
+        pacing.spend(Price::default(), Duration::from_secs(100));
         pacing.account();
         let owed = pacing.spent().all() + pacing.lapsed - pacing.forgiven;
         let allowed = pacing.limits.allowed(pacing.began.0.elapsed(), 1.0);

@@ -460,7 +460,7 @@ impl Page {
             ),
         );
         let effort = probes.effort.iter().flat_map(words::effort);
-        for (line, name) in effort.zip(["effort", "", ""]) {
+        for (line, name) in effort.zip(["effort", "", "", ""]) {
             self.field(name, &line);
         }
         self.field("code", &words::restored(probes));

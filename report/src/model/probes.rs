@@ -46,8 +46,10 @@ pub struct Effort {
     pub elapsed: f64,
     /// Processor time of darc while it read and decided.
     pub reading: f64,
-    /// What measured calls took of the target, about: their number times what one costs.
+    /// What measured calls in ops took of the target, about: their number times what one costs.
     pub calls: f64,
+    /// What the latencies of ops took of the target, about. They are measured all the time: the budget does not limit this.
+    pub latencies: f64,
     /// What the kernel's records took, about, of whoever they were made of: their number times what one costs.
     pub records: f64,
     /// For how long nothing but latencies was measured, to keep below the budget.

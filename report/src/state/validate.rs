@@ -75,9 +75,12 @@ pub(super) fn report(report: &Report) -> Result<(), StateError> {
     })?;
     let effort = report.probes.effort.unwrap_or_default();
     let times = [effort.budget, effort.elapsed, effort.reading];
-    let times = times
-        .iter()
-        .chain([&effort.calls, &effort.records, &effort.rested]);
+    let times = times.iter().chain([
+        &effort.calls,
+        &effort.latencies,
+        &effort.records,
+        &effort.rested,
+    ]);
     ensure(times.copied().all(|time| time >= 0.0), || {
         "measuring took a negative time".to_owned()
     })?;

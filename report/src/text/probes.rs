@@ -39,7 +39,7 @@ pub(super) fn write(page: &mut Page, report: &Report) {
         ),
     );
     let effort = probes.effort.iter().flat_map(words::effort);
-    for (line, name) in effort.zip(["effort", "", ""]) {
+    for (line, name) in effort.zip(["effort", "", "", ""]) {
         page.field(name, &line);
     }
     page.field("code", &words::restored(probes));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::addr::TargetAddr;
-use crate::effort::{Pace, Spent};
+use crate::effort::{Pace, Price, Spent};
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::{Callees, Goroutines, Mark, Plan};
@@ -191,9 +191,9 @@ pub trait Engine {
         false
     }
 
-    /// What the calls that were measured since the last time took of the target, about.
-    fn take_price(&mut self) -> Ticks {
-        Ticks(0)
+    /// What was measured since the last time took of the target, about.
+    fn take_price(&mut self) -> Price {
+        Price::default()
     }
 
     /// Handles what the target does and delivers what was measured, for at most about `wait`.

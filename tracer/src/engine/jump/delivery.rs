@@ -1,8 +1,8 @@
 //! From the rings to the sink: records become ops, new callees become questions.
 
 use crate::addr::TargetAddr;
-use crate::effort::Pace;
-use crate::engine::{NewTarget, Served, Sink};
+use crate::effort::{Pace, Price};
+use crate::engine::{NewTarget, ProbeCost, Served, Sink};
 use crate::memory::Memory;
 use darc_record::{Enqueued, FnodeId, Op, Ticks, Touched, Tsc};
 
@@ -16,6 +16,8 @@ use super::{Jump, Sampling};
 
 /// Calls cost no more cycles at once: some hundreds of seconds.
 const MOST_AT_ONCE: f64 = 1e12;
+/// No call takes fewer cycles, without what its probes take: it is at least a call, a return, and what is between.
+const SHORTEST_CALL: f64 = 4.0;
 
 impl Jump {
     /// Delivers what the stubs have recorded since the last time.
@@ -34,12 +36,12 @@ impl Jump {
             Sampling::Enough if self.pace == Pace::Rest => None,
             Sampling::Enough => Some(layout::ring::BUDGET),
         };
-        let (mut records, mut counted) = (Vec::new(), 0_u64);
+        let (mut records, mut counted) = (Vec::new(), Counted::default());
         let mut take = |rings: &mut Rings, index| {
             rings.drain(index, |record| records.push(record));
             let measured = !rings.is_spent(index);
             rings.drain_histogram(index, |bucket, ops, total| {
-                counted = counted.saturating_add(if measured { ops } else { 0 });
+                counted.add(ops, total, measured);
                 sink.latency_only(Ticks(layout::bucket_start(bucket)), ops, Ticks(total));
             });
         };
@@ -51,8 +53,9 @@ impl Jump {
             }
         }
         self.recycling.look(installed, &self.memory, rings, take);
-        let cost = self.cost.inside + self.cost.outside;
-        self.price.0 += price(&records, counted, cost, &mut self.calls_per_op).0;
+        let price = price(&records, &counted, self.cost, &mut self.calls_per_op);
+        self.price.latencies.0 += price.latencies.0;
+        self.price.calls.0 += price.calls.0;
         self.counters.records += records.len() as u64;
         // What was called is learnt first: ops of other threads, before it in this list, may not know it yet, and must not
         // decide without.
@@ -95,8 +98,26 @@ impl Jump {
     }
 }
 
-/// What these ops and those that were only counted took of the target, if they are alike.
-fn price(records: &[Record], counted: u64, cost: Ticks, calls_per_op: &mut f64) -> Ticks {
+/// Ops that were only counted.
+#[derive(Default)]
+struct Counted {
+    all: u64,
+    /// Those whose calls were measured, alike in latency: how many, and how long together.
+    measured: Vec<(u64, Ticks)>,
+}
+
+impl Counted {
+    fn add(&mut self, ops: u64, total: u64, measured: bool) {
+        self.all = self.all.saturating_add(ops);
+        if measured {
+            self.measured.push((ops, Ticks(total)));
+        }
+    }
+}
+
+/// What these ops and those that were only counted took of the target: calls as many as in the recorded ones, if they had
+/// the time for that.
+fn price(records: &[Record], counted: &Counted, cost: ProbeCost, calls_per_op: &mut f64) -> Price {
     let (mut ops, mut calls) = (0, 0_u64);
     for record in records {
         if let Record::Op { items, .. } = record {
@@ -109,10 +130,18 @@ fn price(records: &[Record], counted: u64, cost: Ticks, calls_per_op: &mut f64) 
     if ops > 0 {
         *calls_per_op = calls as f64 / f64::from(ops);
     }
-    let all = f64::from(ops) + counted as f64;
-    let price = all * (1.0 + *calls_per_op) * cost.0 as f64;
+    let calls_of = |&(ops, total): &(u64, Ticks)| {
+        let most = total.0 as f64 / SHORTEST_CALL;
+        (ops as f64 * *calls_per_op).min(most)
+    };
+    let counted_calls: f64 = counted.measured.iter().map(calls_of).sum();
+    let each = (cost.inside + cost.outside).0 as f64;
     // More at once is not to be believed.
-    Ticks(price.min(MOST_AT_ONCE) as u64)
+    let price = |number: f64| Ticks((number * each).min(MOST_AT_ONCE) as u64);
+    Price {
+        latencies: price(f64::from(ops) + counted.all as f64),
+        calls: price(calls as f64 + counted_calls),
+    }
 }
 
 fn deliver(
@@ -205,5 +234,45 @@ fn new_target(
         NewTarget::Fnode(fnode) => tree.descriptor(fnode).unwrap_or(targets::PENDING),
         NewTarget::AnyTarget => tree.any_target(parent, named),
         NewTarget::Unmeasured => targets::UNMEASURED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::jump::ring::Item;
+
+    #[test]
+    fn short_ops_have_no_time_for_the_calls_of_long_ones() {
+        let item = Item {
+            index: 2,
+            count: 1000,
+            sum: 0,
+            max: 0,
+            max_start: 0,
+        };
+        let long = Record::Op {
+            tid: 1,
+            start: 0,
+            end: 0,
+            latency: 0,
+            generations: (0, 0),
+            tainted: false,
+            arguments: Default::default(),
+            root: 0,
+            items: vec![item],
+        };
+        let cost = ProbeCost {
+            inside: Ticks(20),
+            outside: Ticks(30),
+            ..ProbeCost::default()
+        };
+        let mut counted = Counted::default();
+        counted.add(1_000_000, 3_000_000, true);
+        counted.add(5, 1_000_000, true);
+        counted.add(7, 1_000_000, false);
+        let price = price(&[long], &counted, cost, &mut 0.0);
+        assert_eq!(price.latencies, Ticks(50 * 1_000_013));
+        assert_eq!(price.calls, Ticks(50 * (1000 + 750_000 + 5 * 1000)));
     }
 }

@@ -48,7 +48,7 @@ use std::time::{Duration, Instant};
 use darc_disasm::FunctionCode;
 
 use crate::addr::TargetAddr;
-use crate::effort::Pace;
+use crate::effort::{Pace, Price};
 use crate::engine::{Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink};
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping, SharedCode};
@@ -108,7 +108,7 @@ pub struct Jump {
     past: Option<Rings>,
     pace: Pace,
     /// What calls have taken of the target, since that was asked for, and how many there were in an op, as far as known.
-    price: Ticks,
+    price: Price,
     calls_per_op: f64,
 }
 
@@ -178,7 +178,7 @@ impl Jump {
             serving: None,
             past: None,
             pace: Pace::InBatches,
-            price: Ticks(0),
+            price: Price::default(),
             calls_per_op: 0.0,
         })
     }
@@ -571,7 +571,7 @@ impl Engine for Jump {
         matches!(self.sampling, Sampling::Enough)
     }
 
-    fn take_price(&mut self) -> Ticks {
+    fn take_price(&mut self) -> Price {
         std::mem::take(&mut self.price)
     }
 
