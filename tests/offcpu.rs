@@ -163,6 +163,7 @@ fn who_ends_a_wait_is_told() {
     for (name, f0, waker, function, lock) in [
         ("mutex_contention", "update", "holder", "holder", "table "),
         ("slow_consumer", "submit", "consumer", "finish", "changed"),
+        ("own_lock", "update", "holder", "unlock", "table "),
     ] {
         measured(|| {
             let task = Task::new("jump", f0);

@@ -234,7 +234,7 @@ impl Known {
             let off = self.switches.between(op.tid, op.start, op.end);
             let away: Vec<Interval> = off
                 .iter()
-                .map(|off| self.interval(off, catalog, modules))
+                .map(|off| self.interval(off, catalog, process))
                 .collect();
             let switches = &self.switches;
             let own = match (whose, &mut serving) {
@@ -257,19 +257,19 @@ impl Known {
         &mut self,
         away: &off_cpu::Away,
         catalog: &mut Catalog,
-        modules: &Modules,
+        process: &Process<'_>,
     ) -> Interval {
         let why = match away.why {
             Why::Preempted(instead) => Away::Preempted {
                 // The idle thread runs instead where the hypervisor, or a limit of CPU time, keeps ours from running.
                 by: instead
                     .filter(|&tid| tid != 0)
-                    .map(|tid| self.thread(tid, None, catalog, modules)),
+                    .map(|tid| self.thread(tid, None, catalog, process)),
             },
             Why::Blocked(wake) => Away::Blocked {
                 woken: wake.map(|wake| wake.at),
                 by: wake.map(|wake| match wake.by {
-                    Waker::Thread { tid, stack } => self.thread(tid, stack, catalog, modules),
+                    Waker::Thread { tid, stack } => self.thread(tid, stack, catalog, process),
                     Waker::Interrupt(service) => catalog.other(Another {
                         name: match service {
                             Some(service) => self.service(service),
@@ -286,7 +286,7 @@ impl Known {
             }
             Why::Handled(handler) => {
                 let absence = Absence::Signal(handler.signal);
-                catalog.name_absence(absence, || handled(&handler, modules));
+                catalog.name_absence(absence, || handled(&handler, process.modules()));
                 Away::Interrupted(absence)
             }
         };
@@ -302,10 +302,10 @@ impl Known {
         tid: i32,
         stack: Option<u64>,
         catalog: &mut Catalog,
-        modules: &Modules,
+        process: &Process<'_>,
     ) -> OtherId {
         let stack = stack.and_then(|number| self.switches.stack(number));
-        let stack = stack.map(|stack| self.wakers.functions(modules, stack));
+        let stack = stack.map(|stack| self.wakers.functions(process, stack));
         catalog.other(Another {
             name: self.switches.name(tid),
             tid: Some(tid),

@@ -1,6 +1,7 @@
 //! What a thread was doing when it woke another one: the functions on the top of its stack.
 
-use darc_process::modules::{CodeRef, ModuleId, Modules};
+use darc_process::Process;
+use darc_process::modules::{CodeRef, ModuleId};
 use darc_process::stacks::Unwinder;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::perf::record::UserStack;
@@ -19,7 +20,8 @@ pub struct Wakers {
 
 impl Wakers {
     /// The functions on a stack, the innermost first.
-    pub fn functions(&mut self, modules: &Modules, stack: &UserStack) -> Vec<CodeRef> {
+    pub fn functions(&mut self, process: &Process<'_>, stack: &UserStack) -> Vec<CodeRef> {
+        let modules = process.modules();
         let ranges: Vec<_> = modules.ranges().collect();
         if self.ranges != ranges {
             self.ranges = ranges;
@@ -28,7 +30,7 @@ impl Wakers {
         let unwinder = self.unwinder.get_or_insert_with(|| Unwinder::new(modules));
         let stack = Stack {
             tid: 0,
-            rip: TargetAddr(stack.ip),
+            rip: process.engine().own_code(TargetAddr(stack.ip)),
             rsp: stack.sp,
             rbp: stack.bp,
             bytes: stack.bytes.clone(),

@@ -232,4 +232,9 @@ pub trait Engine {
 
     /// Reads the program's own code: the memory without the engine's patches. False when it is not mapped.
     fn read_code(&self, addr: TargetAddr, buffer: &mut [u8]) -> bool;
+
+    /// Where in the program's own code a thread is that is at `pc` in a system call: measured ones are made from copies.
+    fn own_code(&self, pc: TargetAddr) -> TargetAddr {
+        pc
+    }
 }

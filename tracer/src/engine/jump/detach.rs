@@ -133,7 +133,7 @@ impl Jump {
 }
 
 impl Space {
-    fn syscall_ends(&self) -> Ends {
+    pub(super) fn syscall_ends(&self) -> Ends {
         let prepared = self.prepared.values().flatten();
         let ends = prepared.flat_map(|prepared| prepared.behind_syscalls.iter().copied());
         Ends(ends.collect())

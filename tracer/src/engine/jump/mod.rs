@@ -658,4 +658,10 @@ impl Engine for Jump {
         }
         true
     }
+
+    fn own_code(&self, pc: TargetAddr) -> TargetAddr {
+        let space = self.space.as_ref();
+        let original = space.and_then(|space| space.syscall_ends().original(pc.0));
+        original.map_or(pc, TargetAddr)
+    }
 }
