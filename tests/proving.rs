@@ -1,8 +1,12 @@
 //! `darc prove`: an experiment tells causes from what only looks like one.
 
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use darc_testprogs::Opt;
+use nix::sys::signal::Signal;
+use nix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
 use crate::harness::{
@@ -300,23 +304,80 @@ fn what_the_allocator_may_call_with_a_lock_is_left_alone() {
     target.finish_like_native(&path, &[]);
 }
 
-#[test]
-fn darc_is_killed_while_it_delays_calls() {
-    let target = Target::start("proven", Opt::O2, &[]);
-    let analysis = analysed(target.pid(), &[]);
-    for by in ["spin", "sleep", "spin"] {
-        let mut command = darc(&["prove", "--time", "100s", "--budget", "50%"]);
-        let command = command.args(["--delay-by", by, "--cause", "first"]);
-        let command = command.arg(&analysis.output);
-        let mut proving = Running::start(command);
-        proving.wait_for_probes(target.pid());
-        proving.signal(nix::sys::signal::Signal::SIGKILL);
-        proving.finish();
-        let cleaned = run_darc(&["cleanup", "-p", &target.pid().to_string()]);
-        assert_eq!(cleaned.code(), 0, "{cleaned:#?}");
+/// What the next stretch of work took that begins from now on, in nanoseconds: processor time, or all of it.
+fn unit(target: &mut Target, by: &str) -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
+    let now = Duration::from(now).as_nanos() as u64;
+    loop {
+        let line = target.line();
+        let words: Vec<u64> = line
+            .split(' ')
+            .filter_map(|it| it.trim().parse().ok())
+            .collect();
+        let &[began, ended, cpu] = words.as_slice() else {
+            panic!("{line}");
+        };
+        match (began > now, by) {
+            (false, _) => {}
+            (true, "spin") => return cpu,
+            (true, _) => return ended - began,
+        }
     }
+}
+
+/// The median of nine of them.
+fn units(target: &mut Target, by: &str) -> u64 {
+    let mut units: Vec<u64> = (0..9).map(|_| unit(target, by)).collect();
+    units.sort_unstable();
+    units[4]
+}
+
+/// Has calls delayed, kills darc while they are, and looks whether that goes on. Four of these calls are in a stretch of work.
+fn killed_while_delaying(target: &mut Target, results: &Path, by: &str, cause: &str) -> Verdict {
+    let before = units(target, by);
+    let is_delayed = |took: u64| 100 * took > 103 * before;
+    let mut command = darc(&[
+        "prove",
+        "--cause",
+        cause,
+        "--delay-by",
+        by,
+        "--budget",
+        "50%",
+    ]);
+    let mut proving = Running::start(command.args(["--time", "4s"]).arg(results));
+    proving.wait_for_probes(target.pid());
+    let seen = (0..100).any(|_| is_delayed(unit(target, by)));
+    proving.signal(Signal::SIGKILL);
+    proving.finish();
+    // The span that was begun takes 0.15 s at most.
+    let rest: Vec<u64> = (0..9).map(|_| unit(target, by)).collect();
+    let after = units(target, by);
+    let cleaned = run_darc(&["cleanup", "-p", &target.pid().to_string()]);
+    assert_eq!(cleaned.code(), 0, "{cleaned:#?}");
+    let told = format!("{by}: {before} ns, then {rest:?}, then {after}");
+    match seen && !is_delayed(after) {
+        true => Ok(()),
+        false => Err(Unfinished(told)),
+    }
+}
+
+#[test]
+fn delays_end_although_darc_was_killed() {
     let path = darc_testprogs::program("proven", Opt::O2);
-    target.finish_like_native(&path, &[]);
+    let native = execute(Command::new(&path).arg("20"));
+    measured(|| {
+        let mut target = Target::start_command(Command::new(&path).arg("timed"));
+        let analysis = analysed(target.pid(), &[]);
+        // What waits for a point in time works when it spins. What sleeps takes longer if it does not wait anyway.
+        for (by, cause) in [("spin", "pace"), ("sleep", "first")] {
+            killed_while_delaying(&mut target, &analysis.output, by, cause)?;
+        }
+        let finished = target.finish();
+        assert_eq!(finished.code(), 0);
+        assert!(finished.stdout.ends_with(&native.stdout), "{finished:#?}");
+        Ok(())
+    });
 }
 
 #[test]
