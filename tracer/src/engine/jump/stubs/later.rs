@@ -158,10 +158,10 @@ fn delay(a: &mut CodeAssembler, how: Delaying, back: CodeLabel) -> Emitted<()> {
     }
 }
 
-/// Sleeps until little is left of the time to rdi, or a signal comes; where little is left, lets others run. rax is what the
-/// clock reads. Keeps all but rax, rdx and the flags; whether the system call succeeds makes no difference.
+/// Sleeps until little is left of the time to rdi, or a signal comes; a delay that is so short itself lets others run. After a
+/// sleep that would make a delay longer than it is to be by all that busy others do. rax is what the clock reads. Keeps all but rax, rdx and the flags; whether the system call succeeds makes no difference.
 fn nap(a: &mut CodeAssembler, Nap { scale, slack }: Nap, look: CodeLabel) -> Emitted<()> {
-    let mut short = a.create_label();
+    let [mut short, mut done] = std::array::from_fn(|_| a.create_label());
     let lost = [rcx, r11];
     a.neg(rax)?;
     a.add(rax, rdi)?;
@@ -190,8 +190,11 @@ fn nap(a: &mut CodeAssembler, Nap { scale, slack }: Nap, look: CodeLabel) -> Emi
     a.pop(rcx)?;
     a.jmp(look)?;
     a.set_label(&mut short)?;
+    a.cmp(qword_ptr(rsi + descriptor::DELAY as i32), rdx)?;
+    a.ja(done)?;
     a.mov(eax, libc::SYS_sched_yield as i32)?;
     a.syscall()?;
+    a.set_label(&mut done)?;
     for register in lost.into_iter().rev() {
         a.pop(register)?;
     }
