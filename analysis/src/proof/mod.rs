@@ -128,11 +128,30 @@ impl Slope {
     }
 }
 
-/// How large the risk of a wrong interval may be in each of several looks at each of several causes, so that in all of them
+/// When the answer is looked at, and may be the last one.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Look {
+    /// After which part of the time.
+    pub at: f64,
+    /// Which part of the risk it has.
+    pub risk: f64,
+}
+
+/// Most of the risk is left to the last look, which knows most: early ones are for what is clear.
+pub const LOOKS: [Look; 3] = [
+    Look {
+        at: 0.25,
+        risk: 0.1,
+    },
+    Look { at: 0.5, risk: 0.2 },
+    Look { at: 1.0, risk: 0.7 },
+];
+
+/// How large the risk of a wrong interval may be for each of several causes, all looks together, so that for all of them
 /// together it is 5% (Bonferroni).
 #[must_use]
-pub fn risk(causes: usize, looks: usize) -> f64 {
-    0.05 / (causes.max(1) * looks.max(1)) as f64
+pub fn risk(causes: usize) -> f64 {
+    0.05 / causes.max(1) as f64
 }
 
 /// The slope for the ops of a peak, `latencies` without delay. `None` where too little is known.

@@ -4,16 +4,21 @@ use darc_record::{Hz, Ticks};
 
 use super::{FEWEST_OPS, FEWEST_SPANS, Random};
 
-/// An op becomes longer by this part of its latency where calls are delayed, and by twice that in some spans.
-const PART: f64 = 0.1;
-/// By more where latencies differ by much, but not by more than this.
-const MOST_PART: f64 = 0.25;
-/// Calls are delayed in at most this part of the spans by each of the two delays.
-const MOST: f64 = 0.33;
+/// An op becomes longer by this part of its latency where calls are delayed.
+const PART: f64 = 0.2;
+/// By more where latencies differ by much, but not by more than this: what a small delay does not change a large one may.
+const MOST_PART: f64 = 0.5;
+/// By so many times what the middle half of the latencies differ by.
+const SPREADS: f64 = 2.0;
+/// A delay of less than this part of an op's latency is not seen.
+const LEAST_PART: f64 = 0.02;
+/// Calls are delayed in at most this part of the spans: as many ops with a delay as without tell most.
+const MOST: f64 = 0.5;
 /// With delays in less than this part of the spans they would be compared with too few.
-const LEAST: f64 = 0.05;
-/// A span is so many times as long as an op of the peak, so that most ops are in one span alone.
-const OPS_A_SPAN: u64 = 12;
+const LEAST: f64 = 0.1;
+/// A span is so many times as long as an op of the peak, so that most ops are in one span alone. In longer ones more are, but
+/// there are fewer of them, and how much those differ tells how far the answer is known.
+const OPS_A_SPAN: u64 = 6;
 /// And so many times as long as nearly all of them with their delays.
 const LONGEST_A_SPAN: u64 = 3;
 /// The shortest span, in parts of a second: changing the delay takes some microseconds.
@@ -60,9 +65,9 @@ pub struct Limits {
 /// How a cause is put to the test.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Design {
-    /// What calls are delayed by; in some spans by twice that.
+    /// What calls are delayed by.
     pub delay: Ticks,
-    /// In which part of the spans by each of the two.
+    /// In which part of the spans.
     pub part: f64,
     /// The shortest span; each is up to twice as long.
     pub span: Ticks,
@@ -100,35 +105,35 @@ pub fn design(baseline: &Baseline, limits: &Limits) -> Result<Design, Refusal> {
     }
     let calls = baseline.calls.max(1.0);
     let latency = baseline.latency.0.max(1) as f64;
-    let part = (baseline.spread.0 as f64 / latency / 2.0).clamp(PART, MOST_PART);
+    let part = (SPREADS * baseline.spread.0 as f64 / latency).clamp(PART, MOST_PART);
     let wanted = part * latency / calls;
-    let delay = wanted.min(limits.delay.0 as f64 / 2.0).max(1.0);
+    let delay = wanted.min(limits.delay.0 as f64).max(1.0);
     let rate = baseline.all_calls as f64 / baseline.time.0.max(1) as f64;
-    // What both delays together take of the time, where each is in all spans.
-    let price = rate * 3.0 * delay;
+    // What delays take of the time, where they are in all spans.
+    let price = rate * delay;
     let part = (limits.budget / price.max(f64::MIN_POSITIVE)).min(MOST);
     // With a smaller delay more spans can have one.
     let (delay, part) = match part < LEAST {
         true => (delay * part / LEAST, LEAST),
         false => (delay, part),
     };
-    if delay * calls < latency * PART / 8.0 {
+    if delay * calls < latency * LEAST_PART {
         return Err(Refusal::Budget);
     }
     if delay < FINEST {
         return Err(Refusal::TooShort);
     }
     let second = limits.clock.get();
-    let longest = baseline.longest + Ticks((2.0 * delay * calls) as u64);
+    let longest = baseline.longest + Ticks((delay * calls) as u64);
     let span = Ticks(baseline.latency.0.saturating_mul(OPS_A_SPAN))
         .max(Ticks(longest.0.saturating_mul(LONGEST_A_SPAN)))
         .max(Ticks(second / SHORTEST));
     let spans = limits.time.0 as f64 / (1.5 * span.0 as f64);
-    if span.0 > second.saturating_mul(LONGEST) / 2 || spans * 2.0 * part < FEWEST_SPANS as f64 {
+    if span.0 > second.saturating_mul(LONGEST) / 2 || spans * part < FEWEST_SPANS as f64 {
         return Err(Refusal::TooLong);
     }
     let share = limits.time.0 as f64 / baseline.time.0.max(1) as f64;
-    let expected = (baseline.ops as f64 * share * 2.0 * part) as u64;
+    let expected = (baseline.ops as f64 * share * part) as u64;
     let needed = 2 * FEWEST_OPS as u64;
     match expected < needed {
         true => Err(Refusal::TooFew { expected, needed }),
@@ -146,17 +151,15 @@ impl Design {
     /// delayed makes no difference to that.
     #[must_use]
     pub fn fits(&self, calls: u64, left: Ticks) -> bool {
-        let delays = Ticks(calls.saturating_mul(2 * self.delay.0));
+        let delays = Ticks(calls.saturating_mul(self.delay.0));
         self.longest + delays <= left
     }
 
     /// What calls are delayed by in the next span, and how long that is.
     pub fn next(&self, random: &mut Random) -> (Ticks, Ticks) {
-        let draw = random.part();
-        let delay = match draw {
-            _ if draw < self.part => self.delay,
-            _ if draw < 2.0 * self.part => Ticks(2 * self.delay.0),
-            _ => Ticks(0),
+        let delay = match random.part() < self.part {
+            true => self.delay,
+            false => Ticks(0),
         };
         let longer = random.part() * self.span.0 as f64;
         (delay, Ticks(self.span.0 + longer as u64))

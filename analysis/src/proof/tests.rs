@@ -55,7 +55,7 @@ fn the_interval_holds_the_true_slope() {
         let mut decided = 0;
         for seed in 1..=6 {
             let spans = spans(program, seed, 120, 12);
-            let found = super::slope(&spans, &PEAK, risk(3, 3)).unwrap();
+            let found = super::slope(&spans, &PEAK, risk(9)).unwrap();
             assert!(
                 (found.low..=found.high).contains(&slope),
                 "{slope}: {found:?}"
@@ -68,38 +68,85 @@ fn the_interval_holds_the_true_slope() {
     }
 }
 
-/// How many of so many experiments have an interval without the true slope, and how many a verdict that is not true. One op
-/// in twenty takes up to five times as long as the others, for another reason.
-fn misses(slope: f64, seeds: std::ops::Range<u64>) -> (usize, usize) {
-    let peak = Ticks(900_000)..=Ticks(1_200_000);
-    let experiment = |seed: u64| {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        for _ in 0..8 {
-            random.part();
+/// What else makes latencies differ.
+#[derive(Clone, Copy, Debug)]
+enum Noise {
+    /// One op in twenty takes up to five times as long as the others.
+    FewLong,
+    /// The logarithm is normal, with a standard deviation of a fifth.
+    Lognormal,
+    /// As many as there are of some length are a third of those of half that length (Pareto), without a variance.
+    HeavyTailed,
+    /// The machine's speed wanders slowly: each span's is nearly that of the one before.
+    Wandering,
+}
+
+impl Noise {
+    /// How many times as long as the shortest an op is.
+    fn longer(self, random: &mut Random) -> f64 {
+        match self {
+            Noise::FewLong if random.below(20) == 0 => 1.0 + 4.0 * random.part(),
+            Noise::FewLong | Noise::Wandering => 1.0 + 0.1 * random.part() * random.part(),
+            Noise::Lognormal => (0.2 * normal(random)).exp(),
+            Noise::HeavyTailed => 1.0 + 0.05 * ((1.0 - random.part()).powf(-1.0 / 1.5) - 1.0),
         }
-        let span = |_| {
-            let delay = Ticks([0, 0, 100_000, 200_000][random.below(4)]);
-            let speed = 1.0 + 0.04 * (random.part() - 0.5);
-            let op = |_| {
-                let longer = match random.below(20) {
-                    0 => 1.0 + 4.0 * random.part(),
-                    _ => 1.0 + 0.1 * random.part() * random.part(),
-                };
-                let latency = speed * 1e6 * longer + slope * delay.0 as f64;
-                Delayed {
-                    latency: Ticks(latency as u64),
-                    added: delay,
-                }
-            };
-            Span {
-                delay,
-                ops: (0..4).map(op).collect(),
+    }
+
+    /// The speed of the next span.
+    fn speed(self, before: f64, random: &mut Random) -> f64 {
+        match self {
+            Noise::Wandering => 1.0 + 0.95 * (before - 1.0) + 0.015 * normal(random),
+            _ => 1.0 + 0.04 * (random.part() - 0.5),
+        }
+    }
+
+    /// By what calls are delayed, and the ops that are looked at.
+    fn delay(self) -> (u64, RangeInclusive<Ticks>) {
+        match self {
+            Noise::FewLong => (200_000, Ticks(900_000)..=Ticks(1_200_000)),
+            Noise::Lognormal => (500_000, Ticks(500_000)..=Ticks(1_900_000)),
+            Noise::HeavyTailed => (200_000, Ticks(900_000)..=Ticks(1_900_000)),
+            Noise::Wandering => (200_000, Ticks(600_000)..=Ticks(1_600_000)),
+        }
+    }
+}
+
+/// A normal variable, nearly.
+fn normal(random: &mut Random) -> f64 {
+    (0..12).map(|_| random.part()).sum::<f64>() - 6.0
+}
+
+fn experiment(noise: Noise, slope: f64, seed: u64) -> Option<Slope> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for _ in 0..8 {
+        random.part();
+    }
+    let (delay, peak) = noise.delay();
+    let mut speed = 1.0;
+    let span = |_| {
+        let delay = Ticks([0, delay][random.below(2)]);
+        speed = noise.speed(speed, &mut random);
+        let op = |_| {
+            let latency = speed * 1e6 * noise.longer(&mut random) + slope * delay.0 as f64;
+            Delayed {
+                latency: Ticks(latency as u64),
+                added: delay,
             }
         };
-        let spans: Vec<Span> = (0..60).map(span).collect();
-        super::slope(&spans, &peak, 0.05)
+        Span {
+            delay,
+            ops: (0..4).map(op).collect(),
+        }
     };
-    let found: Vec<Slope> = seeds.filter_map(experiment).collect();
+    let spans: Vec<Span> = (0..60).map(span).collect();
+    super::slope(&spans, &peak, 0.05)
+}
+
+/// How many of so many experiments have an answer, an interval without the true slope, and a verdict that is not true.
+fn misses(noise: Noise, slope: f64, seeds: std::ops::Range<u64>) -> [usize; 3] {
+    let found: Vec<Slope> = seeds
+        .filter_map(|seed| experiment(noise, slope, seed))
+        .collect();
     let is_outside = |it: &&Slope| !(it.low..=it.high).contains(&slope);
     let is_wrong = |it: &&Slope| match it.verdict() {
         Verdict::Proven => slope < PROVEN,
@@ -108,7 +155,8 @@ fn misses(slope: f64, seeds: std::ops::Range<u64>) -> (usize, usize) {
         Verdict::NotDecided => false,
     };
     let outside = found.iter().filter(is_outside).count();
-    (outside, found.iter().filter(is_wrong).count())
+    let wrong = found.iter().filter(is_wrong).count();
+    [found.len(), outside, wrong]
 }
 
 #[test]
@@ -145,25 +193,31 @@ fn a_delay_that_reaches_half_of_the_ops_is_half_of_one() {
     }
 }
 
-/// `DARC_RUNS=10000` looks at so many experiments of each slope, and prints what came of them.
+/// `DARC_RUNS=10000` looks at so many experiments of each slope and noise, and prints what came of them.
 #[test]
 fn nineteen_of_twenty_intervals_hold_the_true_slope() {
     let given = std::env::var("DARC_RUNS").ok();
-    let runs: u64 = given.map_or(20, |runs| runs.parse().expect("DARC_RUNS is a number"));
-    for slope in [0.0, 0.3, 0.6, 1.0] {
-        let halves = [1..runs / 2 + 1, runs / 2 + 1..runs + 1];
-        let counted = std::thread::scope(|scope| {
-            let both = halves.map(|seeds| scope.spawn(move || misses(slope, seeds)));
-            both.map(|half| half.join().unwrap())
-        });
-        let outside = counted[0].0 + counted[1].0;
-        let wrong = counted[0].1 + counted[1].1;
-        println!(
-            "slope {slope}: of {runs} intervals {outside} do not hold it, {wrong} verdicts are wrong"
-        );
-        assert!(outside as u64 * 20 <= runs, "{slope}: {outside} of {runs}");
-        assert!(wrong as u64 * 20 <= runs, "{slope}: {wrong} of {runs}");
-    }
+    let runs: u64 = given.map_or(5, |runs| runs.parse().expect("DARC_RUNS is a number"));
+    let noises = [
+        Noise::FewLong,
+        Noise::Lognormal,
+        Noise::HeavyTailed,
+        Noise::Wandering,
+    ];
+    std::thread::scope(|scope| {
+        for noise in noises {
+            scope.spawn(move || {
+                let slopes = [0.0, 0.3, 0.6, 1.0];
+                let counted = slopes.map(|slope| misses(noise, slope, 1..runs + 1));
+                let of = |at: usize| counted.iter().map(|it| it[at]).sum::<usize>();
+                let told = format!("{noise:?}: of {runs} each [known, outside, wrong] {counted:?}");
+                println!("{told}");
+                assert!(2 * of(0) > 4 * runs as usize, "{told}");
+                assert!(of(1) * 20 <= of(0), "{told}");
+                assert!(of(2) * 20 <= of(0), "{told}");
+            });
+        }
+    });
 }
 
 #[test]
@@ -269,14 +323,14 @@ const BASELINE: Baseline = Baseline {
 fn delays_stay_within_the_budget() {
     let design = design(&BASELINE, &limits()).unwrap();
     let rate = 1_000.0 / 1e9;
-    let price = rate * 3.0 * design.delay.0 as f64 * design.part;
+    let price = rate * design.delay.0 as f64 * design.part;
     assert!(price <= 0.0201, "{design:?}");
-    assert!(design.delay.0 * 2 >= 12_500, "{design:?}");
+    assert!(design.delay.0 >= 12_500, "{design:?}");
     let mut random = Random(7);
     let spans: Vec<_> = (0..1_000).map(|_| design.next(&mut random)).collect();
     let delayed = spans.iter().filter(|(delay, _)| delay.0 > 0).count() as f64;
     assert!(
-        (delayed / 1_000.0 - 2.0 * design.part).abs() < 0.05,
+        (delayed / 1_000.0 - design.part).abs() < 0.05,
         "{delayed} of {design:?}"
     );
 }
@@ -293,8 +347,8 @@ fn delays_are_longer_where_latencies_differ() {
         design(&baseline, &limits()).unwrap().delay.0
     };
     assert_eq!(
-        [of(0), of(400_000), of(5_000_000)],
-        [100_000, 200_000, 250_000]
+        [of(0), of(150_000), of(5_000_000)],
+        [200_000, 300_000, 500_000]
     );
 }
 

@@ -50,7 +50,7 @@ pub enum Verdict {
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Measured {
-    /// What each call was delayed by, in nanoseconds; in some spans of time by twice that.
+    /// What each call was delayed by, in nanoseconds.
     pub delay_ns: f64,
     /// Whether the thread slept meanwhile; else it worked.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use darc_analysis::Ticks;
-use darc_analysis::proof::{self, Delayed, Limits as Bounds, Slope, Span};
+use darc_analysis::proof::{self, Delayed, LOOKS, Limits as Bounds, Slope, Span};
 use darc_process::{Ending, Limits, ProcessError};
 use darc_record::Tsc;
 
 use super::Outcome;
-use super::trial::{LOOKS, Seen, Trial, untried};
+use super::trial::{Seen, Trial, untried};
 
 /// The shortest span, in parts of a second: the program stands still for a moment at the beginning of each.
 const SHORTEST: u64 = 20;
@@ -67,8 +67,8 @@ impl Trial<'_, '_> {
         let (mut is_with, mut spans) = (true, Vec::new());
         self.since = darc_tracer::tsc();
         let mut outcome = None;
-        for part in LOOKS {
-            let look_at = Tsc(self.since.0 + (part * bounds.time.0 as f64) as u64);
+        for look in LOOKS {
+            let look_at = Tsc(self.since.0 + (look.at * bounds.time.0 as f64) as u64);
             while darc_tracer::tsc() < look_at && self.has_room() {
                 if is_with != (self.random.part() < 0.5) {
                     is_with = !is_with;
@@ -85,7 +85,7 @@ impl Trial<'_, '_> {
                 }
                 spans.push((start, end, is_with));
             }
-            let found = self.effect(&spans, bounds, risk);
+            let found = self.effect(&spans, bounds, risk * look.risk);
             let is_narrow = found.as_ref().is_some_and(|(_, is_narrow)| *is_narrow);
             outcome = found.map(|(outcome, _)| outcome).or(outcome);
             if is_narrow {

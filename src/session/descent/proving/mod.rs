@@ -20,7 +20,7 @@ use darc_tracer::plan::Asynchronous;
 use super::bindings::Expansion;
 use super::planning;
 use crate::session::Session;
-use trial::{LOOKS, Trial, untried};
+use trial::{Trial, untried};
 
 /// What may be a cause of a peak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +56,7 @@ pub struct Proof {
 pub enum Outcome {
     /// What delays did.
     Tried {
-        /// What each call was delayed by; in some spans by twice that.
+        /// What each call was delayed by.
         delay: Ticks,
         /// The part of a delay that reached the ops; `None` where too few ops came.
         slope: Option<Slope>,
@@ -119,7 +119,7 @@ impl Session<'_> {
                     "f0 is not loaded in this process".to_owned(),
                 ));
             }
-            let risk = proof::risk(suspects.len(), LOOKS.len());
+            let risk = proof::risk(suspects.len());
             let mut ended = None;
             for &suspect in suspects {
                 let outcome = match ended {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use darc_analysis::Ticks;
 use darc_analysis::proof::{
-    self, Baseline, Delayed, Design, Limits as Bounds, Random, Slope, Span,
+    self, Baseline, Delayed, Design, LOOKS, Limits as Bounds, Random, Slope, Span,
 };
 use darc_process::{Ending, Event, Limits, ProcessError};
 use darc_record::{FnodeId, Op, SiteId, Touched, Tsc};
@@ -24,8 +24,6 @@ const MOST_OPS: usize = 400_000;
 const NEARLY_ALL: f64 = 0.98;
 /// The percentiles whose gain is told.
 const PARTS: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
-/// In which parts of the time the answer is looked at.
-pub(super) const LOOKS: [f64; 3] = [0.25, 0.5, 1.0];
 
 /// An op, as far as it matters here.
 #[derive(Clone, Copy)]
@@ -200,17 +198,17 @@ impl<'s, 'a> Trial<'s, 'a> {
         risk: f64,
     ) -> Result<(Option<Slope>, Option<Ending>), ProcessError> {
         self.since = darc_tracer::tsc();
-        for part in LOOKS {
-            let look_at = Tsc(self.since.0 + (part * bounds.time.0 as f64) as u64);
+        for look in LOOKS {
+            let look_at = Tsc(self.since.0 + (look.at * bounds.time.0 as f64) as u64);
             let mut ending = None;
             while ending.is_none() && darc_tracer::tsc() < look_at && self.has_room() {
                 ending = self.span(design, bounds.budget, limits)?;
             }
             self.settle();
-            let slope = proof::slope(&self.sorted(design), &self.latencies, risk);
+            let slope = proof::slope(&self.sorted(design), &self.latencies, risk * look.risk);
             let spans = self.spans.len();
             tracing::debug!(target: "prove", ?slope, spans, ops = self.record.seen.len(), "looked");
-            let is_over = ending.is_some() || part == 1.0;
+            let is_over = ending.is_some() || look.at == 1.0;
             if is_over || slope.is_some_and(|slope| slope.is_decided()) {
                 return Ok((slope, ending));
             }
