@@ -237,6 +237,17 @@ fn where_a_program_begins() {
     }
 }
 
+/// What keeps frames of its own is no target of probes: V8's built-in functions look at return addresses.
+#[test]
+fn functions_that_the_unwind_table_leaves_out() {
+    for engine in engines() {
+        let path = program("odd_entries", Opt::O2);
+        let analysis = Task::new(engine, "undescribed").run(&path, &["100"]);
+        let line = analysis.darc.failure(3);
+        assert!(line.contains("unwind table"), "{line}");
+    }
+}
+
 #[test]
 fn a_function_with_an_escape_in_its_name() {
     let analysis =

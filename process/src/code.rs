@@ -136,6 +136,13 @@ fn read(entry: TargetAddr, modules: &Modules, memory: &dyn Memory) -> Result<Fun
                 .to_owned(),
         );
     }
+    let image = module.image.as_ref();
+    if image.is_some_and(|image| !image.is_described(place.addr)) {
+        return Err(
+            "the unwind table of its file describes other functions and not this one, whose frames may be of another kind"
+                .to_owned(),
+        );
+    }
     let parts = extent(place, modules);
     if parts.is_empty() {
         return of_unknown_extent(entry, place, modules, memory);

@@ -59,15 +59,15 @@ impl Unwinder {
         let mut registers = UnwindRegsX86_64::new(stack.rip.0, stack.rsp, stack.rbp);
         let mut address = FrameAddress::from_instruction_pointer(stack.rip.0);
         let mut frames = Vec::new();
-        while frames.len() < MOST_FRAMES {
-            let Some(function) = function(modules, address.address_for_lookup()) else {
-                break;
-            };
-            frames.push(StackFrame {
-                function,
-                at: TargetAddr(address.address()),
-                sp: registers.sp(),
-            });
+        for _ in 0..MOST_FRAMES {
+            // Code that the program generated has no function here: its frames have frame pointers, mostly.
+            if let Some(function) = function(modules, address.address_for_lookup()) {
+                frames.push(StackFrame {
+                    function,
+                    at: TargetAddr(address.address()),
+                    sp: registers.sp(),
+                });
+            }
             let before = registers.sp();
             let next =
                 self.unwinder

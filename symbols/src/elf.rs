@@ -357,6 +357,11 @@ impl Elf {
         self.code_sections.around(addr).is_some()
     }
 
+    /// How many bytes of executable sections there are.
+    pub(crate) fn code_bytes(&self) -> u64 {
+        self.code_sections.bytes()
+    }
+
     /// Whether an address lies among PLT stubs.
     pub(crate) fn in_plt(&self, addr: FileAddr) -> bool {
         self.plt_sections.around(addr).is_some()

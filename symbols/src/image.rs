@@ -21,6 +21,7 @@ use crate::lines::{Frame, Lines, Statement};
 use crate::matching::{self, Match};
 use crate::package;
 use crate::plt::{Slot, Slots};
+use crate::ranges::Ranges;
 use crate::spec::NameSpec;
 use crate::start;
 use crate::suggest;
@@ -66,6 +67,8 @@ pub struct Image {
     slots: OnceLock<Slots>,
     landing_pads: OnceLock<Vec<FileAddr>>,
     uncalled: OnceLock<Vec<AddrRange>>,
+    /// What the unwind table describes, where that is most of the code.
+    described: OnceLock<Option<Ranges>>,
     lines: OnceLock<Option<Mutex<Lines>>>,
     go: OnceLock<Option<GoTable>>,
     /// The command that installs its symbols, once somebody has asked.
@@ -107,6 +110,7 @@ impl Image {
             slots: OnceLock::new(),
             landing_pads: OnceLock::new(),
             uncalled: OnceLock::new(),
+            described: OnceLock::new(),
             lines: OnceLock::new(),
             go: OnceLock::new(),
             install: OnceLock::new(),
@@ -260,6 +264,19 @@ impl Image {
         let before = after.checked_sub(1).map(|at| uncalled[at]);
         let is_uncalled = before.is_some_and(|range| addr < range.end);
         !is_uncalled
+    }
+
+    /// Whether frames of the code at an address are of a kind that is known: the unwind table describes it, or says nothing of
+    /// most of the file's code. What it leaves out of a file that it describes no compiler of C has made; such code may
+    /// look at its callers' return addresses, or keep none (the built-in functions of V8).
+    pub fn is_described(&self, addr: FileAddr) -> bool {
+        let described = self.described.get_or_init(|| {
+            let (ranges, _) = unwind::ranges(&self.elf);
+            let described = Ranges::new(ranges.into_iter().map(|found| found.range));
+            (described.bytes() > self.elf.code_bytes() / 2).then_some(described)
+        });
+        let is_in = |described: &Ranges| described.around(addr).is_some();
+        described.as_ref().is_none_or(is_in) || self.elf.in_plt(addr)
     }
 
     fn function_table(&self) -> &FunctionTable {

@@ -20,6 +20,11 @@ impl Ranges {
         Ranges(ranges)
     }
 
+    /// How many bytes they are together.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.iter().map(AddrRange::len).sum()
+    }
+
     /// The range that holds an address.
     pub(crate) fn around(&self, addr: FileAddr) -> Option<AddrRange> {
         let before = self.0.partition_point(|range| range.start <= addr);

@@ -55,8 +55,16 @@ __asm__(".text\n"
         ASM_FUNCTION(neighbour, "lea 3(%rdi), %rax\n ret\n")
         ".globl sizeless\n"
         ".type sizeless, @function\n"
-        "sizeless: lea 5(%rdi), %rax\n"
+        "sizeless: .cfi_startproc\n"
+        "    lea 5(%rdi), %rax\n"
         "    ret\n"
+        "    .cfi_endproc\n"
+        /* Not in the unwind table: its frame may be of any kind. */
+        ".globl undescribed\n"
+        ".type undescribed, @function\n"
+        "undescribed: lea 5(%rdi), %rax\n"
+        "    ret\n"
+        ".size undescribed, .-undescribed\n"
         "    .balign 16\n"
         ASM_FUNCTION(countdown, "sub $1, %rdi\n jnz countdown\n lea 9(%rdi), %rax\n ret\n")
         ASM_FUNCTION(countdown_inside, "xor %eax, %eax\n 1: inc %rax\n sub $1, %rdi\n jnz 1b\n ret\n")

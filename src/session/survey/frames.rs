@@ -90,15 +90,19 @@ impl Division<'_> {
     ) -> Option<FnodeId> {
         let jumps = self.jumps(process, through)?;
         let function = Callee::Function(self.catalog.callee(actual));
-        let ftree = self.totals.ftree();
-        let leads_to = |jump: &FnodeId, callee| ftree.fnode(*jump).callee == callee;
-        let direct = jumps.iter().find(|jump| leads_to(jump, function));
+        let at = process.modules().locate(actual);
+        // A jump that names a PLT stub leads to what is behind that.
+        let direct = jumps.iter().find(|&&jump| {
+            let entry = self.entry(process, jump).ok();
+            entry.is_some() && entry == at
+        });
         if let Some(&direct) = direct {
             return Some(direct);
         }
+        let ftree = self.totals.ftree();
         let (unnamed, named): (Vec<FnodeId>, Vec<FnodeId>) = jumps
             .into_iter()
-            .partition(|jump| leads_to(jump, Callee::Unknown));
+            .partition(|&jump| ftree.fnode(jump).callee == Callee::Unknown);
         if most > 1 {
             let mut named = named.into_iter();
             let found = named.find_map(|jump| self.behind_jumps(process, jump, actual, most - 1));
