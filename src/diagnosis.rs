@@ -415,7 +415,7 @@ fn call_sites(sites: &Sites) -> Check {
     if sites.unread > 0 {
         let functions = sites.unread;
         finding.push_str(&format!(
-            "; the code of {functions} functions cannot be read"
+            "; {functions} functions are left alone, for their code cannot be read or the unwind table leaves them out"
         ));
     }
     let indirect = sites.kinds.get(&CallKind::Indirect).copied();

@@ -208,6 +208,9 @@ fn warn_of_untold(switches: &Switches, investigation: &mut Investigation) {
             "page faults came faster than they could be read: from then on they count as a function's own time"
                 .to_owned(),
         ),
+        Some(why @ NoTracepoints::OtherNumbers) => {
+            investigation.warn(format!("who ends waits is not told: {why}"));
+        }
         Some(why) => investigation.warn(format!(
             "who ends waits, interrupts and page faults are not told: {why}"
         )),

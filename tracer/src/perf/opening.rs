@@ -18,8 +18,8 @@ const MOST_EVENTS: usize = 1 << 13;
 pub fn try_tracepoints() -> Result<(), NoTracepoints> {
     let tracepoints = Tracepoints::find()?;
     let mut collector = Collector::new(Attributes::switches())?;
-    let (waking, _) = tracepoints.waking();
-    for event in tracepoints.of_cpus().chain([waking]) {
+    let waking = tracepoints.waking().map(|(waking, _)| waking);
+    for event in tracepoints.of_cpus().chain(waking) {
         collector.add_system_event(event)?;
     }
     Ok(())
@@ -43,13 +43,15 @@ pub(super) fn watch_tracepoints(
     collector: &mut Collector,
     tracepoints: &Tracepoints,
     pid: i32,
-) -> Result<(Group, Wakings), Refusal> {
+) -> Result<(Group, Option<Wakings>), Refusal> {
     for event in tracepoints.of_cpus() {
         collector.add_system_event(event)?;
     }
     // What the CPUs tell first: events of many threads may take all descriptors that are left.
-    let (waking, stacks) = tracepoints.waking();
-    let wakings = Wakings::open(collector, pid, waking, stacks)?;
+    let wakings = match tracepoints.waking() {
+        Some((waking, stacks)) => Some(Wakings::open(collector, pid, waking, stacks)?),
+        None => None,
+    };
     let faults = collector.begin_group();
     match watch_threads(collector, pid, &fault_events(tracepoints)) {
         // Of so many threads only what the CPUs tell.

@@ -103,13 +103,14 @@ impl Switches {
         if let Ok(known) = &tracepoints {
             let mark = collector.mark();
             match watch_tracepoints(&mut collector, known, pid) {
-                Ok(opened) => (faults, wakings) = (Some(opened.0), Some(opened.1)),
+                Ok(opened) => (faults, wakings) = (Some(opened.0), opened.1),
                 Err(refusal) => {
                     collector.take_back(mark);
                     tracepoints = Err(NoTracepoints::Events(refusal));
                 }
             }
         }
+        let wakings_are_other = tracepoints.is_ok() && wakings.is_none();
         let clock = Clock::calibrate();
         let untold_of_faults = match &mut tracepoints {
             Ok(known) => {
@@ -133,7 +134,7 @@ impl Switches {
             wakings,
             calls: None,
             handler_ends: None,
-            untold: None,
+            untold: wakings_are_other.then_some(NoTracepoints::OtherNumbers),
             services: Services::new(untold_of_faults.unwrap_or_default()),
             stacks: VecDeque::new(),
             stacks_gone: 0,

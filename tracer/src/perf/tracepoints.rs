@@ -86,10 +86,8 @@ pub enum NoTracepoints {
         "the kernel's tracefs is not there; as root: mount -t tracefs nodev /sys/kernel/tracing"
     )]
     NotMounted,
-    /// In a container: they name threads by the machine's numbers.
-    #[error(
-        "threads have other numbers in this container than on the machine; run darc outside of it"
-    )]
+    /// In a container the threads that are woken are named by the machine's numbers; the rest is told.
+    #[error("threads have other numbers in this container than on the machine")]
     OtherNumbers,
     /// The kernel has none.
     #[error("{path} is not there (the kernel needs CONFIG_EVENT_TRACING)")]
@@ -148,12 +146,8 @@ impl Tracepoints {
             Some(path) => NoTracepoints::Permission { path },
             None => NoTracepoints::NotMounted,
         })?;
-        if !tracefs::numbers_are_the_machines() {
-            return Err(NoTracepoints::OtherNumbers);
-        }
         let folder = place.join("events");
         let needed = [
-            ("sched/sched_waking", Meaning::Waking),
             ("irq/irq_handler_entry", Meaning::Handler(Edge::Begin)),
             ("irq/irq_handler_exit", Meaning::Handler(Edge::End)),
             ("irq/softirq_entry", Meaning::Soft(Edge::Begin)),
@@ -162,6 +156,11 @@ impl Tracepoints {
         let mut known = Vec::new();
         for (name, meaning) in needed {
             known.push((read(&folder.join(name))?, meaning));
+        }
+        // It names threads by the machine's numbers.
+        if tracefs::numbers_are_the_machines() {
+            let waking = read(&folder.join("sched/sched_waking"))?;
+            known.push((waking, Meaning::Waking));
         }
         for (name, meaning) in [
             ("exceptions/page_fault_user", Meaning::Fault),
@@ -206,12 +205,11 @@ impl Tracepoints {
         self.enter("rt_sigreturn", Meaning::HandlerEnded)
     }
 
-    /// A thread is woken; and the same, with where the waking program is.
+    /// A thread is woken; and the same, with where the waking program is. Not in a container, where the thread would be another.
     #[must_use]
-    pub fn waking(&self) -> (Attributes, Attributes) {
-        // There are no tracepoints without it.
-        let number = self.number(Meaning::Waking).unwrap_or_default();
-        (Attributes::point(number), Attributes::stacks(number))
+    pub fn waking(&self) -> Option<(Attributes, Attributes)> {
+        let number = self.number(Meaning::Waking)?;
+        Some((Attributes::point(number), Attributes::stacks(number)))
     }
 
     /// The beginning of page faults, where this kernel tells it.

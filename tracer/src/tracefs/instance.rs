@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use super::place::place;
+use super::place::{numbers_are_the_machines, place};
 
 /// Kilobytes of buffer for each CPU: some 60,000 events.
 const BUFFER_KB: &str = "4096";
@@ -20,6 +20,9 @@ pub enum Refusal {
         "the kernel's tracefs is not mounted; as root: mount -t tracefs nodev /sys/kernel/tracing"
     )]
     NotMounted,
+    /// In a container: it follows processes by the machine's numbers.
+    #[error("processes have other numbers in this container than on the machine")]
+    OtherNumbers,
     /// Only root may.
     #[error(
         "{path}: permission denied; run as root, or let your group read it (mount -o remount,gid=GROUP,mode=750 /sys/kernel/tracing) and set kernel.perf_event_paranoid to 1"
@@ -62,6 +65,9 @@ pub struct Instance {
 impl Instance {
     /// Makes one, and takes away those of processes that were killed.
     pub fn new() -> Result<Instance, Refusal> {
+        if !numbers_are_the_machines() {
+            return Err(Refusal::OtherNumbers);
+        }
         let place = place().map_err(|closed| match closed {
             Some(path) => Refusal::Permission { path },
             None => Refusal::NotMounted,

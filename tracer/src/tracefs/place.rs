@@ -7,12 +7,16 @@ use std::sync::OnceLock;
 
 use crate::sys;
 
-/// Where it is mounted; the second place is the older one.
-const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// Where it is mounted: here, at its older place, and for the machine's first process, whose folders may be others.
+const PLACES: [&str; 3] = [
+    "/sys/kernel/tracing",
+    "/sys/kernel/debug/tracing",
+    "/proc/1/root/sys/kernel/tracing",
+];
 /// The PID namespace of the machine itself (`PROC_PID_INIT_INO` in the kernel's include/linux/proc_ns.h).
 const MACHINE: &str = "pid:[4026531836]";
 
-/// The folder: the one that is mounted; else, for whoever may mount it, one that no other process sees.
+/// The folder: one that is mounted; else, for whoever may mount it, a mount that no other process sees.
 ///
 /// # Errors
 /// The folder that may not be looked into, if there is one: it is no missing one.
@@ -22,7 +26,11 @@ pub fn place() -> Result<PathBuf, Option<PathBuf>> {
         return Ok(place.to_owned());
     }
     if let Some(own) = own() {
-        return Ok(PathBuf::from(format!("/proc/self/fd/{}", own.as_raw_fd())));
+        let place = PathBuf::from(format!("/proc/self/fd/{}", own.as_raw_fd()));
+        // Under lockdown the kernel leaves it empty.
+        if holds(&place).is_ok() {
+            return Ok(place);
+        }
     }
     let is_closed =
         |place: &&Path| holds(place).is_err_and(|e| e.kind() == ErrorKind::PermissionDenied);
@@ -30,10 +38,16 @@ pub fn place() -> Result<PathBuf, Option<PathBuf>> {
     Err(closed.map(Path::to_owned))
 }
 
-/// Not in a container: there the kernel would tell of the whole machine, in numbers of threads that nobody there knows.
+/// Not in a container, and not where the machine's first process has it elsewhere: older kernels reset whom its files
+/// belong to at each mount.
 fn own() -> Option<&'static OwnedFd> {
     static OWN: OnceLock<Option<OwnedFd>> = OnceLock::new();
-    let mounted = OWN.get_or_init(|| sys::tracefs().ok().filter(|_| numbers_are_the_machines()));
+    let is_mounted = || {
+        let mounts = std::fs::read_to_string("/proc/1/mountinfo");
+        mounts.is_ok_and(|mounts| mounts.contains(" - tracefs "))
+    };
+    let may = || numbers_are_the_machines() && nix::unistd::geteuid().is_root() && !is_mounted();
+    let mounted = OWN.get_or_init(|| may().then(sys::tracefs).and_then(Result::ok));
     mounted.as_ref()
 }
 

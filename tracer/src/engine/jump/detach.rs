@@ -12,7 +12,7 @@ use crate::sys;
 
 use super::leftovers::{self, Leftover};
 use super::patches::Patches;
-use super::removal::{self, Ends};
+use super::removal::{self, SyscallEnds};
 use super::space::Space;
 use super::world::World;
 use super::{Jump, world};
@@ -47,7 +47,7 @@ impl Jump {
                 // Nothing is left that could be restored, or everything was.
                 outcome = Ok(());
             }
-            self.past = Some(space.rings);
+            (self.past, self.ends) = (Some(space.rings), space.ends);
         }
         if let Some(thread) = self.parked.take() {
             unless_gone(thread.detach())?;
@@ -89,13 +89,15 @@ impl Jump {
     /// makes later: so the mappings go when all threads run again, but for the one that gives them back.
     fn try_to_remove(&mut self, space: &mut Space) -> Result<bool> {
         let (memory, pid) = (self.memory.again()?, self.pid);
-        let ends = space.syscall_ends();
         let mappings = maps::read(pid)?;
         let Space {
-            installed, patches, ..
+            installed,
+            patches,
+            ends,
+            ..
         } = space;
         let is_visited = self.while_stopped(|world| {
-            let of_early = installed.are_visited(&memory, world.threads(), &ends, &mappings);
+            let of_early = installed.are_visited(&memory, world.threads(), ends, &mappings);
             world.hold()?;
             if !installed.is_there(&memory) {
                 // Another program runs by now.
@@ -104,18 +106,18 @@ impl Jump {
             installed.set_generation(&memory, 0)?;
             patches.restore_all(&memory)?;
             for thread in world.late_threads() {
-                unless_gone(lead_out(thread, &ends))?;
+                unless_gone(lead_out(thread, ends))?;
             }
             installed.reveal(&memory);
             let visited = |mappings: &[Mapping]| {
-                installed.are_visited(&memory, world.late_threads(), &ends, mappings)
+                installed.are_visited(&memory, world.late_threads(), ends, mappings)
                     || installed.is_slept_in(&memory, world, mappings)
             };
             // Threads that were made since have stacks that are not in the list.
             let is_visited = of_early || (visited(&mappings) && visited(&maps::read(pid)?));
             world.free()?;
             for thread in world.threads() {
-                unless_gone(lead_out(thread, &ends))?;
+                unless_gone(lead_out(thread, ends))?;
             }
             Ok(is_visited)
         })?;
@@ -132,16 +134,8 @@ impl Jump {
     }
 }
 
-impl Space {
-    pub(super) fn syscall_ends(&self) -> Ends {
-        let prepared = self.prepared.values().flatten();
-        let ends = prepared.flat_map(|prepared| prepared.behind_syscalls.iter().copied());
-        Ends(ends.collect())
-    }
-}
-
 /// Leads a thread that waits in a copied system call to the original.
-fn lead_out(thread: &Stopped, ends: &Ends) -> Result<()> {
+fn lead_out(thread: &Stopped, ends: &SyscallEnds) -> Result<()> {
     let mut registers = thread.registers()?;
     if let Some(original) = ends.original(registers.rip().0) {
         registers.set_rip(TargetAddr(original));
@@ -209,7 +203,7 @@ fn clear(pid: i32, memory: &Memory, world: &mut World) -> Result<(bool, u64)> {
             differing += patches.bytes_differing();
         }
         let is_visited =
-            installed.are_visited(memory, world.threads(), &Ends::default(), &mappings)
+            installed.are_visited(memory, world.threads(), &SyscallEnds::default(), &mappings)
                 || installed.is_slept_in(memory, world, &mappings)
                 || removal::has_guests(pid);
         all_gone &= !is_visited && installed.unmap(world, &mappings)?;

@@ -76,6 +76,7 @@ use layout::{HEADER, header, ring as ring_layout};
 use moves::Moves;
 use patches::Patch;
 use recycling::Recycling;
+use removal::SyscallEnds;
 use ring::Rings;
 use space::Space;
 use watch::{Haste, Watch};
@@ -106,6 +107,8 @@ pub struct Jump {
     serving: Option<FnodeId>,
     /// What the stubs wrote to, after they are gone.
     past: Option<Rings>,
+    /// The system calls of what has been removed.
+    ends: SyscallEnds,
     pace: Pace,
     /// What calls have taken of the target, since that was asked for, and how many there were in an op, as far as known.
     price: Price,
@@ -177,6 +180,7 @@ impl Jump {
             callees: Arc::default(),
             serving: None,
             past: None,
+            ends: SyscallEnds::default(),
             pace: Pace::InBatches,
             price: Price::default(),
             calls_per_op: 0.0,
@@ -660,8 +664,7 @@ impl Engine for Jump {
     }
 
     fn own_code(&self, pc: TargetAddr) -> TargetAddr {
-        let space = self.space.as_ref();
-        let original = space.and_then(|space| space.syscall_ends().original(pc.0));
-        original.map_or(pc, TargetAddr)
+        let ends = self.space.as_ref().map_or(&self.ends, |space| &space.ends);
+        ends.original(pc.0).map_or(pc, TargetAddr)
     }
 }

@@ -123,7 +123,7 @@ impl Installed {
         &self,
         memory: &Memory,
         mut threads: impl Iterator<Item = &'a Stopped>,
-        ends: &Ends,
+        ends: &SyscallEnds,
         mappings: &[Mapping],
     ) -> bool {
         // A thread that is gone returns to nothing.
@@ -180,9 +180,9 @@ impl Installed {
 
 /// The addresses behind copied system calls, each with the one behind the original.
 #[derive(Default, Debug)]
-pub struct Ends(pub HashMap<u64, u64>);
+pub struct SyscallEnds(pub HashMap<u64, u64>);
 
-impl Ends {
+impl SyscallEnds {
     /// The original of an address at or behind a copied system call, which is as long.
     #[must_use]
     pub fn original(&self, pc: u64) -> Option<u64> {

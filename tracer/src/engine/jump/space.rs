@@ -23,6 +23,7 @@ use super::ops::Ops;
 use super::pages::Ground;
 use super::patches::{Patch, Patches, Unpatched};
 use super::prepare::Prepared;
+use super::removal::SyscallEnds;
 use super::ring::Rings;
 use super::stubs::{CountedSite, Counter};
 use super::tree::Tree;
@@ -45,6 +46,8 @@ pub struct Space {
     pub jumps: Jumps,
     /// Everything prepared so far, by function and address of the patch.
     pub prepared: HashMap<(u64, u64), std::result::Result<Prepared, String>>,
+    /// The system calls of all stubs there have been: a thread may wait in one for long.
+    pub ends: SyscallEnds,
     functions: HashMap<u64, Function>,
     /// Functions that run already, with their descriptors.
     running: HashMap<u64, u64>,
@@ -65,6 +68,7 @@ impl Space {
             patches: Patches::default(),
             jumps: Jumps::default(),
             prepared: HashMap::new(),
+            ends: SyscallEnds::default(),
             functions: HashMap::new(),
             running: HashMap::new(),
             counted: HashMap::new(),

@@ -375,6 +375,7 @@ impl Space {
             tree,
             functions,
             prepared,
+            ends,
             ..
         } = self;
         let outcome = match prepared.entry((entry, at)) {
@@ -391,6 +392,9 @@ impl Space {
                 {
                     // With one more arena it may be otherwise.
                     return Ok(Err(reason.clone()));
+                }
+                if let Ok(prepared) = &made {
+                    ends.0.extend(prepared.behind_syscalls.iter().copied());
                 }
                 vacant.insert(made)
             }
