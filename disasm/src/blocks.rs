@@ -9,11 +9,11 @@
 
 use std::ops::Range;
 
-use iced_x86::{Code, FlowControl, Instruction, OpKind};
+use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind};
 
 use crate::detached::Explorer;
 use crate::tables::{self, IndirectJump, JumpTable};
-use crate::{FunctionCode, Memory};
+use crate::{FunctionCode, Memory, thunks};
 
 /// A run of instructions that is entered only at its first and left only after its last one.
 /// Calls do not end a block.
@@ -51,6 +51,9 @@ pub enum UnknownBranch {
     /// The bytes at this address are no instruction.
     #[error("the bytes at {0:#x} are no instruction")]
     Undecodable(u64),
+    /// The return at this address goes to where the function itself has written on top of the stack.
+    #[error("where the return at {0:#x} goes, in place of an indirect jump, is not known")]
+    Return(u64),
     /// The code at this address, to which the function jumps, is too much to be followed: it may be a part of the
     /// function.
     #[error("the code at {0:#x}, to which the function jumps, was not followed to its end")]
@@ -85,7 +88,10 @@ impl Cfg {
         let mut instructions: Vec<_> = code.instructions().collect();
         instructions.sort_by_key(Instruction::ip);
         let jumps: Vec<_> = (0..instructions.len())
-            .filter(|&i| is_near_indirect_jump(&instructions[i]))
+            .filter(|&i| {
+                is_near_indirect_jump(&instructions[i])
+                    || is_through_thunk(&instructions[i], code, memory)
+            })
             .map(|i| (i, IndirectJump::Unknown))
             .collect();
         let mut cfg = Self {
@@ -151,7 +157,7 @@ impl Cfg {
         }
     }
 
-    fn jump_at(&self, at: usize) -> Option<&IndirectJump> {
+    pub(crate) fn jump_at(&self, at: usize) -> Option<&IndirectJump> {
         let found = self.jumps.binary_search_by_key(&at, |(at, _)| *at);
         found.ok().map(|at| &self.jumps[at].1)
     }
@@ -208,9 +214,35 @@ impl Cfg {
         &self.unknown
     }
 
-    /// The indirect jumps and what is known of them, by position of the instruction.
+    /// The indirect jumps, those by a thunk included, and what is known of them, by position of the instruction.
     pub(crate) fn jumps(&self) -> &[(usize, IndirectJump)] {
         &self.jumps
+    }
+
+    /// Whether no block leads to a block but for padding that none leads to, and it is more than padding.
+    pub(crate) fn is_orphan(&self, block: usize) -> bool {
+        let is_idle =
+            |&from: &usize| self.is_padding(from) && self.blocks[from].predecessors.is_empty();
+        !self.is_padding(block) && self.blocks[block].predecessors.iter().all(is_idle)
+    }
+
+    fn is_padding(&self, block: usize) -> bool {
+        let pads = |i: &Instruction| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+        let instructions = &self.instructions[self.blocks[block].instructions.clone()];
+        instructions.iter().all(pads)
+    }
+
+    /// Whether there are blocks to which nothing leads that is known: perhaps the labels of computed jumps.
+    pub(crate) fn has_labels(&self, code: &FunctionCode) -> bool {
+        let is_known = |start: u64| {
+            // That an indirect branch may come there does not say which.
+            let mut arrivals = self.arrivals_in(start..start.saturating_add(1));
+            start == self.entry
+                || code.entrances().contains(&start)
+                || arrivals.any(|arrival| arrival.from != start)
+        };
+        let mut blocks = 0..self.blocks.len();
+        blocks.any(|block| self.is_orphan(block) && !is_known(self.blocks[block].start))
     }
 
     fn arrivals_in(&self, range: Range<u64>) -> impl Iterator<Item = &Arrival> {
@@ -249,9 +281,14 @@ impl Cfg {
             IndirectJump::Unknown => Some(UnknownBranch::IndirectJump(self.instructions[*at].ip())),
             IndirectJump::Table(_) | IndirectJump::Leaves => None,
         });
+        let returns = self.instructions.iter().filter_map(|call| {
+            let decode = |addr| Some(self.instructions[self.instruction_at(addr)?]);
+            thunks::return_of(call, decode).map(UnknownBranch::Return)
+        });
         let holes = self.instructions.iter().filter(|i| i.is_invalid());
         let outside = self.outside.exhausted.iter();
         jumps
+            .chain(returns)
             .chain(holes.map(|i| UnknownBranch::Undecodable(i.ip())))
             .chain(outside.map(|&start| UnknownBranch::Outside(start)))
             .collect()
@@ -363,6 +400,12 @@ fn has_near_target(instruction: &Instruction) -> bool {
 
 fn is_near_indirect_jump(instruction: &Instruction) -> bool {
     instruction.flow_control() == FlowControl::IndirectBranch && !instruction.is_jmp_far_indirect()
+}
+
+/// Whether it jumps to code outside that goes where a register says: perhaps back.
+fn is_through_thunk(instruction: &Instruction, code: &FunctionCode, memory: &dyn Memory) -> bool {
+    let target = direct_target(instruction).filter(|&target| !code.contains(target));
+    target.is_some_and(|target| thunks::is_thunk(memory, target))
 }
 
 /// Whether the instruction after `instruction` may run next.

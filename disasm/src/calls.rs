@@ -10,6 +10,7 @@ use iced_x86::{
 };
 
 use crate::blocks::direct_target;
+use crate::tables::IndirectJump;
 use crate::{BranchInto, Cfg, Frames, FunctionCode, Memory, Operand};
 
 /// Where a call or jump goes.
@@ -193,13 +194,24 @@ fn in_its_frame(
         return Ok(kind);
     };
     let at = cfg.instruction_at(addr);
+    // By a thunk: where to, nobody looks at run time.
+    let thunk = at.and_then(|at| cfg.jump_at(at));
+    let thunk = thunk.filter(|_| matches!(target, Target::Direct(_)));
+    let is_indirect = thunk.is_some() || matches!(target, Target::Indirect(_));
     match (at.and_then(|at| frames.depth_at(at)), target) {
+        (Some(0), _) if thunk == Some(&IndirectJump::Unknown) => Err(SkipReason::UnknownFrame),
         (Some(0), _) => Ok(kind),
-        (Some(depth), Target::Indirect(_)) if depth > 0 => Ok(None), // a computed `goto`
+        // A computed `goto`, if the depth is not a guess that may be wrong.
+        (Some(depth), _) if is_indirect && depth > 0 && is_sure(at, frames) => Ok(None),
         (Some(_), Target::Indirect(_)) => Err(SkipReason::UnknownFrame),
         (Some(_), Target::Direct(_)) => Err(SkipReason::MissingPart),
         (None, _) => Err(SkipReason::UnknownFrame),
     }
+}
+
+/// Whether the depth of an instruction is known, or guessed to be that of the jumps to the function's labels.
+fn is_sure(at: Option<usize>, frames: &Frames) -> bool {
+    at.is_some_and(|at| frames.is_proven(at) || frames.is_as_labels(at))
 }
 
 /// What call `instruction` makes, if any.

@@ -1,9 +1,12 @@
 //! How far the stack pointer is below where it was at the function's entry. A jump out of a function is a tail call only
 //! when the function has given its stack frame back: only then the word on top of the stack is its return address.
 
+use std::collections::BTreeSet;
+
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use crate::Cfg;
+use crate::tables::IndirectJump;
 
 /// Stack pointer and frame pointer, as bytes below the stack pointer at entry; None: unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub struct Frames {
     depths: Vec<Option<i64>>,
     /// Whether what is known leads from the entry to the instruction.
     proven: Vec<bool>,
+    /// Where the entry leads to jumps that may be computed ones, other than at the entry's own depth.
+    computed: BTreeSet<i64>,
 }
 
 impl Frames {
@@ -40,8 +45,9 @@ impl Frames {
         }
         search.follow();
         let proven = search.before.iter().map(Option::is_some).collect();
+        let computed = search.computed_jumps();
         // The labels of computed jumps, and the handlers of exceptions, which calls lead to.
-        if let Some(frame) = search.common_frame() {
+        if let Some(frame) = search.common_frame(&computed) {
             for block in 0..blocks.len() {
                 if search.is_unexplained(block) {
                     search.arrive(block, frame);
@@ -53,6 +59,7 @@ impl Frames {
         Self {
             depths: search.before.iter().map(depth).collect(),
             proven,
+            computed,
         }
     }
 
@@ -67,6 +74,20 @@ impl Frames {
     #[must_use]
     pub fn is_proven(&self, at: usize) -> bool {
         self.proven.get(at) == Some(&true)
+    }
+
+    /// Whether jumps with a stack frame lead to the function's labels. Compilers have all labels follow upon all computed jumps,
+    /// so that one depth is that of all: who gave the frame back leads to none.
+    #[must_use]
+    pub fn have_labels(&self) -> bool {
+        !self.computed.is_empty()
+    }
+
+    /// Whether it is as deep at the instruction at position `at` as where a computed jump is.
+    #[must_use]
+    pub fn is_as_labels(&self, at: usize) -> bool {
+        let depth = self.depth_at(at);
+        depth.is_some_and(|depth| self.computed.contains(&depth))
     }
 
     /// Whether at the instruction at position `at` the stack pointer is where it was at entry.
@@ -115,18 +136,14 @@ impl Search<'_> {
         }
     }
 
-    /// The frame in which calls are made, and jumps of which nobody knows where they lead. Where there are several it is the
-    /// smallest: arguments on the stack are no part of it. `None` where there are none.
+    /// The frame in which jumps are made of which nobody knows where they lead; where there are none, that of calls. Where
+    /// there are several of calls it is the smallest: arguments on the stack are no part of it. `None` where there are none.
     ///
     /// That another one is right does no harm to who asks for the depth of the entry: who gives that one back does not come there.
-    fn common_frame(&self) -> Option<Frame> {
-        let leads_on = |at: usize| match self.cfg.instructions()[at].flow_control() {
-            FlowControl::Call | FlowControl::IndirectCall => true,
-            FlowControl::IndirectBranch => self
-                .cfg
-                .table_of(self.cfg.instructions()[at].ip())
-                .is_none(),
-            _ => false,
+    fn common_frame(&self, computed: &BTreeSet<i64>) -> Option<Frame> {
+        let leads_on = |at: usize| {
+            let flow = self.cfg.instructions()[at].flow_control();
+            matches!(flow, FlowControl::Call | FlowControl::IndirectCall) || self.is_computed(at)
         };
         let frames = self.before.iter().enumerate();
         let frames = frames.filter_map(|(at, frame)| frame.filter(|_| leads_on(at)));
@@ -137,21 +154,34 @@ impl Search<'_> {
         let deep = deep.filter(|&depth| depth != 0).min();
         let flat = frames.iter().all(|frame| frame.rsp == Some(0));
         Some(Frame {
-            rsp: deep.or(flat.then_some(0)),
+            rsp: match computed.len() {
+                0 => deep.or(flat.then_some(0)),
+                1 => computed.first().copied(),
+                _ => None,
+            },
             rbp: first
                 .rbp
                 .filter(|_| frames.iter().all(|frame| frame.rbp == first.rbp)),
         })
     }
 
+    /// Whether the instruction is an indirect jump of which no table is known.
+    fn is_computed(&self, at: usize) -> bool {
+        let jump = self.cfg.jump_at(at);
+        jump.is_some_and(|jump| !matches!(jump, IndirectJump::Table(_)))
+    }
+
+    /// The depths at which the entry leads to such jumps, but for its own.
+    fn computed_jumps(&self) -> BTreeSet<i64> {
+        let jumps = self.cfg.jumps().iter();
+        let jumps = jumps.filter(|&&(at, _)| self.is_computed(at));
+        let depths = jumps.filter_map(|&(at, _)| self.before[at]?.rsp);
+        depths.filter(|&depth| depth > 0).collect()
+    }
+
     /// Whether nothing that is known leads to a block, and it is more than padding.
     fn is_unexplained(&self, block: usize) -> bool {
-        let it = &self.cfg.blocks()[block];
-        let pads = |i: &Instruction| matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
-        let instructions = &self.cfg.instructions()[it.instructions.clone()];
-        self.at_start[block].is_none()
-            && it.predecessors.is_empty()
-            && !instructions.iter().all(pads)
+        self.at_start[block].is_none() && self.cfg.is_orphan(block)
     }
 }
 

@@ -18,6 +18,7 @@ mod plt;
 mod relocate;
 mod tables;
 mod text;
+mod thunks;
 mod values;
 
 pub use blocks::{Block, BranchInto, Cfg, UnknownBranch};

@@ -106,12 +106,15 @@ struct Layout {
 
 impl Search<'_> {
     fn jump(&self, at: usize) -> IndirectJump {
-        let Some(target) = self.values.operand(at, 0) else {
+        let is_indirect = self.cfg.instructions()[at].flow_control() == FlowControl::IndirectBranch;
+        let target = self.values.operand(at, 0).filter(|_| is_indirect);
+        let Some(target) = target else {
             return self.computed(at);
         };
-        if matches!(target.single(), Some(Value::Load { address, .. }) if address.terms.is_empty())
+        if let Some(Value::Load { address, .. }) = target.single()
+            && address.terms.is_empty()
         {
-            return IndirectJump::Leaves; // a fixed slot: the GOT, or a function pointer
+            return self.through_slot(at, address.constant);
         }
         match layout(&target) {
             Some((layout, index)) if index.terms.is_empty() => {
@@ -127,14 +130,26 @@ impl Search<'_> {
         }
     }
 
-    /// A jump to a value of which no table is known. When the frame is given back it is a tail call
-    /// (of a virtual function, say), else it may be a computed `goto`.
-    fn computed(&self, at: usize) -> IndirectJump {
-        if self.frames.is_returned(at) {
-            IndirectJump::Leaves
-        } else {
-            IndirectJump::Unknown
+    /// A jump to where a fixed slot says: of the GOT, or a variable for a function, or for a label.
+    fn through_slot(&self, at: usize, slot: u64) -> IndirectJump {
+        let mut word = [0; 8];
+        let read = self.memory.read(slot, &mut word);
+        let to = u64::from_le_bytes(word);
+        let stays = read && to != self.code.entry() && self.code.contains(to);
+        if stays {
+            return IndirectJump::Unknown;
         }
+        self.computed(at)
+    }
+
+    /// A jump to a value of which no table is known. When the frame is given back it is a tail call
+    /// (of a virtual function, say), else it may be a computed `goto`; so may be all jumps of a function without a frame.
+    fn computed(&self, at: usize) -> IndirectJump {
+        let is_flat = || self.cfg.has_labels(self.code) && !self.frames.have_labels();
+        if !self.frames.is_returned(at) || is_flat() {
+            return IndirectJump::Unknown;
+        }
+        IndirectJump::Leaves
     }
 
     fn bounded(&self, at: usize, layout: &Layout, low: u64, count: u64) -> IndirectJump {
@@ -152,7 +167,14 @@ impl Search<'_> {
             {
                 self.table(at, table, targets)
             }
-            Some(_) if layout.bits == 64 => self.computed(at), // perhaps function pointers
+            Some(targets)
+                if layout.bits == 64
+                    && self.frames.is_returned(at)
+                    && !targets.iter().any(|&t| self.code.contains(t)) =>
+            {
+                IndirectJump::Leaves // function pointers
+            }
+            Some(_) if layout.bits == 64 => self.computed(at),
             _ => IndirectJump::Unknown,
         }
     }

@@ -412,6 +412,181 @@ fn a_fixed_slot_is_a_tail_call() {
 }
 
 #[test]
+fn a_fixed_slot_may_say_where_in_the_function_it_goes_on() {
+    let with_frame = code(
+        "
+        53                       | push %rbx
+        ff 25 f9 0f 00 00        | jmp *0xff9(%rip)
+        48 83 c3 03              | add $0x3,%rbx
+        5b                       | pop %rbx
+        c3                       | ret",
+    );
+    assert!(!leaves(&with_frame, &NoMemory));
+    let without_frame = code(
+        "
+        ff 25 fa 0f 00 00        | jmp *0xffa(%rip)
+        48 83 c7 03              | add $0x3,%rdi
+        c3                       | ret",
+    );
+    assert!(!leaves(&without_frame, &NoMemory));
+    let to = |target: u64| Bytes::default().with(TABLE, &target.to_le_bytes());
+    let loops = code(
+        "
+        48 ff c7                 | inc %rdi
+        74 01                    | je 401006
+        90                       | nop
+        ff 25 f4 0f 00 00        | jmp *0xff4(%rip)",
+    );
+    assert!(leaves(&loops, &NoMemory) && leaves(&loops, &to(BASE)));
+    assert!(leaves(&loops, &to(BASE + 0x1000)) && !leaves(&loops, &to(BASE + 5)));
+}
+
+#[test]
+fn labels_without_a_frame_are_not_known() {
+    let threaded = "
+        ff 26                    | jmp *(%rsi)
+        48 83 c7 03              | add $0x3,%rdi
+        ff 66 08                 | jmp *0x8(%rsi)";
+    assert_eq!(
+        Cfg::build(&code(threaded), &NoMemory).unknown(),
+        [0, 6].map(|at| UnknownBranch::IndirectJump(BASE + at))
+    );
+    // Something else leads there: where an exception is caught, and what an instruction names.
+    let caught = code(threaded).with_entrances(vec![BASE + 2]);
+    assert_eq!(Cfg::build(&caught, &NoMemory).unknown(), []);
+    let named = code(
+        "
+        48 8d 05 04 00 00 00     | lea 0x4(%rip),%rax
+        ff 26                    | jmp *(%rsi)
+        90                       | nop
+        90                       | nop
+        48 83 c7 03              | add $0x3,%rdi
+        ff 66 08                 | jmp *0x8(%rsi)",
+    );
+    assert_eq!(Cfg::build(&named, &NoMemory).unknown(), []);
+    // With a frame at all labels, what has given it back leads to none.
+    let with_frame = code(
+        "
+        53                       | push %rbx
+        ff 26                    | jmp *(%rsi)
+        5b                       | pop %rbx
+        ff e0                    | jmp *%rax",
+    );
+    let unknown = [UnknownBranch::IndirectJump(BASE + 1)];
+    assert_eq!(Cfg::build(&with_frame, &NoMemory).unknown(), unknown);
+}
+
+#[test]
+fn labels_behind_padding_are_not_known() {
+    let aligned = code(
+        "
+        ff 26                    | jmp *(%rsi)
+        0f 1f 44 00 00           | nopl 0x0(%rax,%rax,1)
+        48 83 c7 03              | add $0x3,%rdi
+        ff 66 08                 | jmp *0x8(%rsi)",
+    );
+    let unknown = [0, 0xb].map(|at| UnknownBranch::IndirectJump(BASE + at));
+    assert_eq!(Cfg::build(&aligned, &NoMemory).unknown(), unknown);
+}
+
+/// A function at [`TABLE`] that jumps to where %rax says.
+fn thunk() -> Bytes {
+    let bytes = listing::bytes(
+        "
+        e8 07 00 00 00           | call 40200c
+        f3 90                    | pause
+        0f ae e8                 | lfence
+        eb f9                    | jmp 402005
+        48 89 04 24              | mov %rax,(%rsp)
+        c3                       | ret",
+    );
+    Bytes::default().with(TABLE, &bytes)
+}
+
+#[test]
+fn a_jump_to_a_thunk_is_an_indirect_one() {
+    // With the frame in place: a computed `goto`.
+    let goes = code(
+        "
+        53                       | push %rbx
+        e9 fa 0f 00 00           | jmp 402000
+        48 83 c3 03              | add $0x3,%rbx
+        5b                       | pop %rbx
+        e9 f0 0f 00 00           | jmp 402000",
+    );
+    let cfg = Cfg::build(&goes, &thunk());
+    assert_eq!(cfg.unknown(), [UnknownBranch::IndirectJump(BASE + 1)]);
+    let sites = call_sites(&goes, &thunk());
+    assert_eq!((sites.sites.len(), &sites.skipped[..]), (1, &[][..]));
+    assert_eq!(sites.sites[0].addr, BASE + 0xb);
+    // Without one: where to, is seen by nobody.
+    let flat = code(
+        "
+        e9 fb 0f 00 00           | jmp 402000
+        48 83 c7 03              | add $0x3,%rdi
+        c3                       | ret",
+    );
+    let cfg = Cfg::build(&flat, &thunk());
+    assert_eq!(cfg.unknown(), [UnknownBranch::IndirectJump(BASE)]);
+    let skipped = SkippedSite {
+        addr: BASE,
+        reason: SkipReason::UnknownFrame,
+    };
+    assert_eq!(call_sites(&flat, &thunk()).skipped, [skipped]);
+    // Any other function, or register.
+    for (other, is_thunk) in [
+        ("48 89 04 24 c3", false),
+        ("ff e0", true),
+        ("f3 0f 1e fa 0f ae e8 41 ff e3", true),
+        ("ff 25 00 00 00 00", false),
+    ] {
+        let other = Bytes::default().with(TABLE, &listing::bytes(other));
+        let unknown = Cfg::build(&flat, &other).unknown().len();
+        assert_eq!(unknown, usize::from(is_thunk), "{other:?}");
+    }
+}
+
+#[test]
+fn a_thunk_inside_may_lead_anywhere() {
+    let inline = code(
+        "
+        53                       | push %rbx
+        e8 07 00 00 00           | call 40100d
+        f3 90                    | pause
+        0f ae e8                 | lfence
+        eb f9                    | jmp 401006
+        48 89 04 24              | mov %rax,(%rsp)
+        c3                       | ret
+        48 83 c3 03              | add $0x3,%rbx
+        5b                       | pop %rbx
+        c3                       | ret",
+    );
+    let unknown = [UnknownBranch::Return(BASE + 0x11)];
+    assert_eq!(Cfg::build(&inline, &NoMemory).unknown(), unknown);
+}
+
+#[test]
+fn what_a_label_without_a_frame_jumps_to_may_be_a_call() {
+    // A call in the slow path has a frame, and is no sign of what the labels have.
+    let code = code(
+        "
+        74 0b                    | je 40100d
+        48 83 ec 08              | sub $0x8,%rsp
+        e8 f5 0f 00 00           | call 402000
+        59                       | pop %rcx
+        c3                       | ret
+        ff 26                    | jmp *(%rsi)
+        48 ff c7                 | inc %rdi
+        ff e2                    | jmp *%rdx",
+    );
+    let skipped = SkippedSite {
+        addr: BASE + 0x12,
+        reason: SkipReason::UnknownFrame,
+    };
+    assert_eq!(call_sites(&code, &NoMemory).skipped, [skipped]);
+}
+
+#[test]
 fn a_jump_with_the_frame_in_place_may_go_anywhere() {
     let code = code(
         "

@@ -27,7 +27,7 @@ pub fn code(listing: &str) -> FunctionCode {
 }
 
 /// Bytes at addresses.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub struct Bytes(HashMap<u64, u8>);
 
 impl Bytes {

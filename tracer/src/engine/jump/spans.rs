@@ -95,8 +95,14 @@ impl View {
             .collect();
         let frames = Frames::new(&cfg);
         let label_depths = cfg.unknown().iter().map(|unknown| match unknown {
-            UnknownBranch::IndirectJump(addr) => frames.depth_at(cfg.instruction_at(*addr)?),
-            UnknownBranch::Undecodable(_) | UnknownBranch::Outside(_) => None,
+            UnknownBranch::IndirectJump(addr) => {
+                let at = cfg.instruction_at(*addr)?;
+                let is_sure = frames.is_proven(at) || frames.is_as_labels(at);
+                frames.depth_at(at).filter(|_| is_sure)
+            }
+            UnknownBranch::Undecodable(_)
+            | UnknownBranch::Return(_)
+            | UnknownBranch::Outside(_) => None,
         });
         View {
             code,
