@@ -149,6 +149,7 @@ const PROGRAMS: &[Target] = &[
     c("mutual_recursion", "c/mutual_recursion.c", &[]),
     c("no_clock", "c/no_clock.c", &[]),
     c("odd_entries", "c/odd_entries.c", &[]),
+    c("odd_jumps", "c/odd_jumps.c", &[]),
     c("own_lock", "c/own_lock.c", &[]),
     c("own_int3", "c/own_int3.c", &[]),
     c("proven", "c/proven.c", &[]),

@@ -2,7 +2,7 @@
 
 use darc_testprogs::{Opt, ground_truth, program};
 
-use crate::harness::{Target, Task, Unfinished, for_all, measured};
+use crate::harness::{Analysis, Target, Task, Unfinished, for_all, measured};
 use crate::untouched::ProcessState;
 
 /// All registers, flags, vector registers and the red zone are as f0 and its caller left them.
@@ -66,32 +66,90 @@ fn odd_entries() {
         "entered_inside",
         "short_call",
     ];
+    each_is_measured_or_refused("odd_entries", &ENTRIES, |engine, f0, analysis| {
+        if analysis.darc.code() == 3 {
+            let line = analysis.darc.failure(3);
+            assert!(
+                f0 != "entered_inside" || line.contains("--engine int3"),
+                "{line}"
+            );
+            return;
+        }
+        assert!((engine, f0) != ("jump", "entered_inside"), "{analysis:#?}");
+        if (engine, f0) == ("jump", "short_call") {
+            let skipped = &analysis.report().0["probes"]["skipped"][0]["reason"];
+            let reason = skipped.as_str().unwrap_or_default();
+            assert!(reason.contains("leads between"), "{analysis:#?}");
+        }
+        assert!(analysis.report().ops() >= 2000 / 20, "{f0}: {analysis:#?}");
+    });
+}
+
+/// Functions with jumps that lead elsewhere than they seem to.
+#[test]
+fn odd_jumps() {
+    const FUNCTIONS: [&str; 4] = ["threaded", "kept_label", "left_at_label", "past_prediction"];
+    each_is_measured_or_refused("odd_jumps", &FUNCTIONS, |_, f0, analysis| {
+        assert!(analysis.report().ops() >= 100, "{f0}: {analysis:#?}");
+    });
+}
+
+/// Functions that take their arguments off the stack as they return: a return address that is hidden is not found.
+#[test]
+fn arguments_taken_off_the_stack() {
+    const FUNCTIONS: [&str; 5] = [
+        "op",
+        "takes_argument",
+        "passes_argument",
+        "call_with_argument",
+        "hands_on",
+    ];
+    let path = program("odd_jumps", Opt::O2);
+    let native = crate::harness::native(&path, &["2000"]);
+    for f0 in FUNCTIONS {
+        let analysis = Task::new("jump", f0)
+            .options(&["--decision-ops", "50"])
+            .run(&path, &["2000"]);
+        if f0 == "passes_argument" {
+            let line = analysis.darc.failure(3);
+            assert!(line.contains("off the stack"), "{line}");
+            continue;
+        }
+        assert_eq!(analysis.darc.stdout, native.stdout, "{f0}: {analysis:#?}");
+        assert_eq!(analysis.darc.code(), native.code(), "{f0}: {analysis:#?}");
+        // Of this one nothing tells that it leaves for one that does.
+        let ops = analysis.report().ops();
+        let expected = if f0 == "hands_on" {
+            0..=0
+        } else {
+            100..=u64::MAX
+        };
+        assert!(expected.contains(&ops), "{f0}: {analysis:#?}");
+    }
+}
+
+/// Each of some functions as f0: the program does what it does natively, or it is refused with a reason and has not run.
+fn each_is_measured_or_refused(
+    name: &str,
+    functions: &[&str],
+    check: impl Fn(&str, &str, &Analysis),
+) {
     for_all(|engine, opt| {
-        for f0 in ENTRIES {
-            let path = program("odd_entries", opt);
+        for f0 in functions {
+            let path = program(name, opt);
             let native = crate::harness::native(&path, &["2000"]);
             let analysis = Task::new(engine, f0)
                 .options(&["--decision-ops", "50"])
                 .run(&path, &["2000"]);
+            check(engine, f0, &analysis);
             if analysis.darc.code() == 3 {
                 let line = analysis.darc.failure(3);
                 assert!(line.contains("cannot be instrumented"), "{line}");
                 assert_eq!(analysis.darc.stdout, "", "it has not run");
-                assert!(
-                    f0 != "entered_inside" || line.contains("--engine int3"),
-                    "{line}"
-                );
                 continue;
             }
-            assert!((engine, f0) != ("jump", "entered_inside"), "{analysis:#?}");
             assert_eq!(analysis.darc.stdout, native.stdout, "{f0}: {analysis:#?}");
             assert_eq!(analysis.darc.code(), native.code(), "{f0}: {analysis:#?}");
-            assert!(analysis.report().ops() >= 2000 / 20, "{f0}: {analysis:#?}");
-            if (engine, f0) == ("jump", "short_call") {
-                let skipped = &analysis.report().0["probes"]["skipped"][0]["reason"];
-                let reason = skipped.as_str().unwrap_or_default();
-                assert!(reason.contains("leads between"), "{analysis:#?}");
-            }
         }
     });
 }

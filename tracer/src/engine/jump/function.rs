@@ -10,7 +10,7 @@ use darc_disasm::{
     CallSite, Condition, FunctionCode, NoMemory, Operand, SiteKind, Sites, SkipReason, SkippedSite,
     Target,
 };
-use iced_x86::{FlowControl, Instruction, Mnemonic, Register};
+use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
 
 use crate::addr::TargetAddr;
 use crate::memory::Memory;
@@ -35,6 +35,9 @@ const NOT_MEASURED: [(u32, &str); 5] = [
     (58, "vfork"),
     (435, "clone3"),
 ];
+
+/// Why no return address is hidden.
+const TAKES_ARGUMENTS: &str = "it takes its arguments off the stack as it returns";
 
 /// Why a call must be left alone.
 fn strange(call: &CallSite) -> Option<Reason> {
@@ -278,6 +281,12 @@ impl Function {
         self.part == part
     }
 
+    /// Whether its returns take more off the stack than their own address: a hidden one is looked for by where it was.
+    fn takes_arguments(&self) -> bool {
+        let mut instructions = self.view.instructions().iter();
+        instructions.any(|i| i.code() == Code::Retnq_imm16 && i.immediate16() != 0)
+    }
+
     /// Whether each call of it ends at one of its `ret`s.
     fn returns_plainly(&self) -> bool {
         let instructions = self.view.instructions();
@@ -286,11 +295,15 @@ impl Function {
             return false;
         };
         // A jump to the entry is no new call, which only a hidden return address tells. The same
-        // holds for what leaves by a jump, to a part of it that is not known, too: it returns elsewhere.
+        // holds for what leaves by a jump, to a part of it that is not known, too: it returns elsewhere. What a subroutine
+        // inside returns to it may have written itself.
         let leaves = |skipped: &SkippedSite| {
             matches!(
                 skipped.reason,
-                SkipReason::MissingPart | SkipReason::UnknownFrame | SkipReason::CounterJump
+                SkipReason::MissingPart
+                    | SkipReason::UnknownFrame
+                    | SkipReason::CounterJump
+                    | SkipReason::LocalCall
             )
         };
         !self.view.sites().skipped.iter().any(leaves)
@@ -352,8 +365,11 @@ impl Function {
         {
             places.insert(entry, Purpose::Entry);
         }
+        let takes_arguments = self.takes_arguments();
         for call in self.calls.values() {
-            if let Some(reason) = strange(call) {
+            let is_tail = matches!(call.kind, SiteKind::TailJump { .. });
+            let reason = (takes_arguments && is_tail).then(|| TAKES_ARGUMENTS.to_owned());
+            if let Some(reason) = strange(call).or(reason) {
                 self.refused.insert(call.addr, reason);
             }
         }
@@ -481,6 +497,10 @@ impl Function {
             (Ok(spots), true) => spots.beginning.map(|spot| spot.at),
             (Ok(_), false) => self.view.entry(),
         };
+        let hides = self.part == Part::F0 && self.end == F0End::HiddenReturn;
+        if hides && self.takes_arguments() {
+            return Err(TAKES_ARGUMENTS.to_owned());
+        }
         let entry = entry.ok_or_else(none)?;
         let entry = self.group_at(self.view.instructions()[entry].ip())?;
         let returns = self

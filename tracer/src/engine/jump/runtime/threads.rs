@@ -272,13 +272,23 @@ pub fn anywhere(
     start: &mut CodeLabel,
     around: &Surroundings,
 ) -> Emitted<()> {
-    let scratch = [rcx, rsi, r8, r9];
-    let [mut next_block, mut again, mut advance, mut done] =
-        std::array::from_fn(|_| a.create_label());
+    /// A callee that takes its arguments off the stack (`ret $n`) returns at most so many bytes above the slot.
+    const ARGUMENTS: i32 = 256;
+    let scratch = [rcx, rdx, rsi, r8, r9, r10];
+    let [
+        mut all,
+        mut next_block,
+        mut again,
+        mut advance,
+        mut last,
+        mut done,
+    ] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     for register in scratch {
         a.push(register)?;
     }
+    a.xor(r10d, r10d)?;
+    a.set_label(&mut all)?;
     a.mov(rcx, around.control + HEADER)?;
     a.mov(r8d, dword_ptr(rcx + header::NEXT_BLOCK as i32))?;
     a.mov(r9d, dword_ptr(rcx + header::BLOCKS as i32))?;
@@ -289,22 +299,33 @@ pub fn anywhere(
     a.set_label(&mut next_block)?;
     a.xor(eax, eax)?;
     a.dec(r8d)?;
-    a.js(done)?;
+    a.js(last)?;
     a.mov(rsi, field(block::TOP))?;
     a.set_label(&mut again)?;
     a.cmp(rsi, field(block::BASE))?;
     a.jbe(advance)?;
     a.sub(rsi, entry::SIZE as i32)?;
-    a.cmp(shadow(0, entry::SLOT), rdx)?;
-    a.jne(again)?;
+    a.mov(r9, rdx)?;
+    a.sub(r9, shadow(0, entry::SLOT))?;
+    a.cmp(r9, r10)?;
+    a.ja(again)?;
     a.mov(r9, shadow(0, entry::PLACE))?;
     a.cmp(qword_ptr(r9 + place::RETURN_TO as i32), 0)?;
     a.jne(again)?;
+    // The frames that it has replaced by a jump have the same slot: the oldest of them knows the program's own address.
     a.mov(rax, shadow(0, entry::RETURN_TO))?;
-    a.jmp(done)?;
+    a.mov(rdx, shadow(0, entry::SLOT))?;
+    a.xor(r10d, r10d)?;
+    a.jmp(again)?;
     a.set_label(&mut advance)?;
+    a.test(rax, rax)?;
+    a.jne(done)?;
     a.add(rcx, block::SIZE as i32)?;
     a.jmp(next_block)?;
+    a.set_label(&mut last)?;
+    a.test(r10d, r10d)?;
+    a.mov(r10d, ARGUMENTS)?;
+    a.je(all)?;
     a.set_label(&mut done)?;
     for register in scratch.into_iter().rev() {
         a.pop(register)?;
