@@ -226,6 +226,8 @@ pub struct Handler {
     pub stack: Range<u64>,
     /// Where the handler returns to.
     pub returns_to: u64,
+    /// The stack pointer that it returns with.
+    pub returns_with: u64,
 }
 
 /// The signal handler that runs on an alternate stack, known by the frame by which it returns (struct ucontext in the kernel's
@@ -252,14 +254,30 @@ pub fn handler_on_alternate_stack(memory: &Memory, sp: u64) -> Option<Handler> {
         .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
         .collect();
     let handler = |(index, context): (usize, &[u64])| {
-        let &[flags, link, start, _, len, .., returns_to, _, segments] = context else {
+        let &[
+            flags,
+            link,
+            start,
+            _,
+            len,
+            ..,
+            returns_with,
+            returns_to,
+            _,
+            segments,
+        ] = context
+        else {
             return None;
         };
         let at = from + 8 * index as u64;
         let is_context = (1..8).contains(&flags) && link == 0 && segments as u16 == USER_CODE;
         let stack = start..start.checked_add(len)?;
         let holds = stack.contains(&sp) && stack.contains(&at);
-        (is_context && holds).then_some(Handler { stack, returns_to })
+        (is_context && holds).then_some(Handler {
+            stack,
+            returns_to,
+            returns_with,
+        })
     };
     words.windows(CONTEXT).enumerate().find_map(handler)
 }

@@ -6,7 +6,7 @@ use crate::addr::TargetAddr;
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
 use crate::memory::Memory;
-use crate::remote_call::handler_on_alternate_stack;
+use crate::remote_call::{Handler, handler_on_alternate_stack};
 use crate::stopped::Stopped;
 use crate::sys;
 use crate::threads;
@@ -109,12 +109,16 @@ impl Installed {
         interrupted::among(from, &bytes).any(|found| self.is_code(found.pc))
     }
 
-    /// Whether a thread of goroutines is in a signal handler that will return to the stubs. All handlers of such programs have
-    /// stacks of their own, one beside the other and beside those of goroutines: what is found beyond the thread's is of others,
-    /// or of handlers that have returned long since.
+    /// Whether a thread of goroutines is in a signal handler that will return to the stubs, or in one that has interrupted
+    /// such a one. All handlers of such programs have stacks of their own, one beside the other and beside those of goroutines:
+    /// what is found beyond the thread's is of others, or of handlers that have returned long since.
     fn is_awaited_by_handler(&self, memory: &Memory, sp: u64) -> bool {
-        let handler = handler_on_alternate_stack(memory, sp);
-        handler.is_some_and(|handler| self.is_code(handler.returns_to))
+        /// More are not one in the other.
+        const MOST_HANDLERS: usize = 64;
+        let innermost = handler_on_alternate_stack(memory, sp);
+        let outer = |inner: &Handler| handler_on_alternate_stack(memory, inner.returns_with);
+        let mut handlers = std::iter::successors(innermost, outer).take(MOST_HANDLERS);
+        handlers.any(|handler| self.is_code(handler.returns_to))
     }
 
     /// Whether one of these stopped threads is in the stubs, or will return there. `ends` are the addresses from which threads
@@ -253,6 +257,10 @@ mod tests {
         assert!(is_visited(None, stack - 4096));
         assert!(!is_visited(known, stack - 4096));
         assert!(is_visited(known, stack + 1024));
+        // A handler that has interrupted that one.
+        stacks[1200..1205].copy_from_slice(&[7, 0, stack, 0, 8191]);
+        stacks[1220..1224].copy_from_slice(&[stack + 3008, 16, 0x246, 0x002b_0000_0000_0033]);
+        assert!(is_visited(known, stack + 256));
     }
 
     /// A child that waits in the kernel, and darc's memory where it will go on.
