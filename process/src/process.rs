@@ -180,7 +180,9 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
         }
         if self.goroutines.is_none() {
             check_program(self.modules)?;
-        } else if self.goroutines != admissible(self.modules) {
+        } else if self.goroutines != admissible(self.modules)
+            || new && self.known != known_functions(self.modules)
+        {
             // What was admitted was the program before.
             return Err(ProcessError::Unsuitable(EXECUTED.to_owned()));
         }
