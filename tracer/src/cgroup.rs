@@ -60,11 +60,11 @@ pub fn memory_left(pid: i32) -> Option<u64> {
             .0
             .iter()
             .find(|group| files.is_in(&group.controllers));
-        let mount = mounts.iter().find(|mount| files.is_at(mount));
-        if let (Some(group), Some(mount)) = (group, mount)
-            && let Some(folder) = folder(&group.pathname, mount)
-        {
-            let left = left(&folder, &mount.mount_point, files);
+        let Some(group) = group else { continue };
+        // Each mount may show another part of the groups.
+        for mount in mounts.iter().filter(|mount| files.is_at(mount)) {
+            let folder = folder(&group.pathname, mount);
+            let left = folder.and_then(|folder| left(&folder, &mount.mount_point, files));
             least = least.into_iter().chain(left).min();
         }
     }
