@@ -19,7 +19,7 @@ fn permitted() -> bool {
 }
 
 /// Whether it tells of interrupts and wakings, too.
-fn tells_more() -> bool {
+pub fn tells_more() -> bool {
     let said = run_darc(&["doctor"]).stdout;
     let tracepoints = said.lines().find(|line| line.contains("tracepoints"));
     let tells = tracepoints.is_some_and(|line| line.starts_with("ok"));

@@ -13,6 +13,7 @@ use crate::harness::{
     Analysis, Miss, Running, Target, Task, Unfinished, Verdict, Wrong, darc, execute, measured,
     run_darc,
 };
+use crate::offcpu::tells_more;
 use crate::untouched::ProcessState;
 
 /// What is true of a function in ops of a program.
@@ -285,6 +286,35 @@ fn what_was_found_at_the_end_of_an_analysis_is_kept_and_drawn() {
         match effect.abs() < 4_000.0 {
             true => Ok(()),
             false => Err(Wrong(format!("{:#}", report["effects"]))),
+        }
+    });
+}
+
+/// Nobody names the one that keeps the lock: the kernel told that it ended the wait.
+#[test]
+fn who_ended_a_wait_is_put_to_the_test() {
+    if !tells_more() {
+        return;
+    }
+    measured(|| {
+        let target = Target::start("proven_elsewhere", Opt::O2, &[]);
+        let analysis = analysed(target.pid(), &FINE);
+        let report = analysis.report().0;
+        let Some(peak) = peak_with(&report, (0, 1090)) else {
+            return Err(Unfinished(format!("no peak: {report:#}")));
+        };
+        let mut command = darc(&["prove", "--format", "json", "--delay-by", "sleep"]);
+        let command = command.args(["--time", "4s", "--budget", "20%", "--peak"]);
+        let proven = execute(command.arg(peak.to_string()).arg(&analysis.output));
+        assert_eq!(proven.code(), 0, "{proven:#?}");
+        let path = darc_testprogs::program("proven_elsewhere", Opt::O2);
+        target.finish_like_native(&path, &[]);
+        let proofs: Value = serde_json::from_str(&proven.stdout).unwrap();
+        let mut causes = proofs["causes"].as_array().unwrap().iter();
+        let keeper = |cause: &&Value| cause["elsewhere"] == true && cause["path"][1] == "rebuild";
+        match causes.find(keeper) {
+            Some(said) => judge(said, &truth((0, 1090), "rebuild", "sleep", PROVEN)),
+            None => Err(Unfinished(format!("{proofs:#}"))),
         }
     });
 }
