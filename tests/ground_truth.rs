@@ -84,6 +84,7 @@ programs! {
     many_sites
     mutex_contention
     mutual_recursion
+    own_lock
     panics
     phases
     plugin_host

@@ -269,7 +269,19 @@ fn all_functions_of_a_large_library_are_measured() {
     let found = Profiles::read(&output, &darc);
     let is_one = |name: &&&str| name.starts_with("one_");
     assert_eq!(found.names().iter().filter(is_one).count(), 1500);
-    assert!(found.0["not_profiled"].is_null(), "{:#}", found.0);
+    // What compilers add to each library is in no unwind table.
+    let left_out = found.0["not_profiled"].as_array().into_iter().flatten();
+    let is_expected = |it: &Value| {
+        it["reason"]
+            .as_str()
+            .is_some_and(|why| why.contains("unwind table"))
+    };
+    assert!(left_out.clone().count() < 10, "{:#}", found.0);
+    assert!(
+        left_out.clone().all(is_expected),
+        "{:#}",
+        found.0["not_profiled"]
+    );
     check_released(target.pid());
     check_text(target.pid());
     assert!(target.finish().status.success());
