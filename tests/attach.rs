@@ -57,7 +57,7 @@ fn attaching_often_leaves_nothing_behind() {
     for_all(|engine, opt| {
         let target = Target::start("two_peaks", opt, &["brisk"]);
         let before = ProcessState::of(target.pid());
-        for _ in 0..10 {
+        for _ in 0..5 {
             let task = Task::new(engine, "serve").options(&[
                 "--start-ops",
                 "20",

@@ -106,6 +106,9 @@ fn arguments_taken_off_the_stack() {
     ];
     let path = program("odd_jumps", Opt::O2);
     let native = crate::harness::native(&path, &["2000"]);
+    let refused = Task::new("int3", "takes_argument").run(&path, &["2000"]);
+    let line = refused.darc.failure(3);
+    assert!(line.contains("off the stack"), "{line}");
     for f0 in FUNCTIONS {
         let analysis = Task::new("jump", f0)
             .options(&["--decision-ops", "50"])

@@ -1,6 +1,6 @@
 //! The bytes of one function, at the addresses where they run.
 
-use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic};
 
 /// Data of the running program. Code is handed over as [`FunctionCode`]; this is for what the code
 /// refers to: jump tables, PLT slots, the memory operands of indirect calls.
@@ -163,6 +163,14 @@ impl FunctionCode {
         let instruction =
             Decoder::with_ip(64, &part.bytes[from..], addr, DecoderOptions::NONE).decode();
         (!instruction.is_invalid()).then_some(instruction)
+    }
+
+    /// Whether it returns by a `ret` that takes more off the stack than the return address: one that is hidden there is looked
+    /// for by where it was.
+    #[must_use]
+    pub fn takes_arguments(&self) -> bool {
+        let mut instructions = self.instructions();
+        instructions.any(|it| it.code() == Code::Retnq_imm16 && it.immediate16() != 0)
     }
 
     /// The instructions by a linear sweep of each part. The sweep of a part ends at the first bytes

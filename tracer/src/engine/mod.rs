@@ -116,6 +116,9 @@ pub struct Counters {
     pub bytes_differing: u64,
 }
 
+/// Why a return address is not hidden in a function.
+const TAKES_ARGUMENTS: &str = "it takes its arguments off the stack as it returns";
+
 /// The cost that a probe adds to what it measures.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ProbeCost {

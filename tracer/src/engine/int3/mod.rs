@@ -34,7 +34,9 @@ use darc_disasm::SiteKind;
 use crate::addr::TargetAddr;
 use crate::arena::Arena;
 use crate::child_signal;
-use crate::engine::{Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink};
+use crate::engine::{
+    Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink, TAKES_ARGUMENTS,
+};
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, Spawn, decode};
 use crate::guardian::Guardian;
@@ -246,6 +248,12 @@ impl Int3 {
         let shared = SharedCode::among(&maps::read(self.pid)?);
         for (addr, roles) in wanted {
             if let Some(reason) = shared.refusal(addr.0) {
+                refused.push(Refused { addr, reason });
+                continue;
+            }
+            let f0 = plan.f0.iter().filter(|_| roles.f0);
+            if f0.into_iter().any(|f0| f0.takes_arguments()) {
+                let reason = TAKES_ARGUMENTS.to_owned();
                 refused.push(Refused { addr, reason });
                 continue;
             }

@@ -10,9 +10,10 @@ use darc_disasm::{
     CallSite, Condition, FunctionCode, NoMemory, Operand, SiteKind, Sites, SkipReason, SkippedSite,
     Target,
 };
-use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
+use iced_x86::{FlowControl, Instruction, Mnemonic, Register};
 
 use crate::addr::TargetAddr;
+use crate::engine::TAKES_ARGUMENTS;
 use crate::memory::Memory;
 
 use super::flags::Flags;
@@ -35,9 +36,6 @@ const NOT_MEASURED: [(u32, &str); 5] = [
     (58, "vfork"),
     (435, "clone3"),
 ];
-
-/// Why no return address is hidden.
-const TAKES_ARGUMENTS: &str = "it takes its arguments off the stack as it returns";
 
 /// Why a call must be left alone.
 fn strange(call: &CallSite) -> Option<Reason> {
@@ -281,12 +279,6 @@ impl Function {
         self.part == part
     }
 
-    /// Whether its returns take more off the stack than their own address: a hidden one is looked for by where it was.
-    fn takes_arguments(&self) -> bool {
-        let mut instructions = self.view.instructions().iter();
-        instructions.any(|i| i.code() == Code::Retnq_imm16 && i.immediate16() != 0)
-    }
-
     /// Whether each call of it ends at one of its `ret`s.
     fn returns_plainly(&self) -> bool {
         let instructions = self.view.instructions();
@@ -365,7 +357,7 @@ impl Function {
         {
             places.insert(entry, Purpose::Entry);
         }
-        let takes_arguments = self.takes_arguments();
+        let takes_arguments = self.code.takes_arguments();
         for call in self.calls.values() {
             let is_tail = matches!(call.kind, SiteKind::TailJump { .. });
             let reason = (takes_arguments && is_tail).then(|| TAKES_ARGUMENTS.to_owned());
@@ -498,7 +490,7 @@ impl Function {
             (Ok(_), false) => self.view.entry(),
         };
         let hides = self.part == Part::F0 && self.end == F0End::HiddenReturn;
-        if hides && self.takes_arguments() {
+        if hides && self.code.takes_arguments() {
             return Err(TAKES_ARGUMENTS.to_owned());
         }
         let entry = entry.ok_or_else(none)?;
