@@ -23,6 +23,9 @@ pub struct StackFrame {
     pub at: TargetAddr,
     /// The stack pointer in it, which tells this call of the function from others.
     pub sp: u64,
+    /// Whether it has called code of no known function, which the program generated: the frame before it in the list is of
+    /// something that was called from there.
+    pub called_generated: bool,
 }
 
 /// Unwinds stacks of one process.
@@ -58,16 +61,19 @@ impl Unwinder {
     pub fn frames(&mut self, modules: &Modules, stack: &Stack) -> Vec<StackFrame> {
         let mut registers = UnwindRegsX86_64::new(stack.rip.0, stack.rsp, stack.rbp);
         let mut address = FrameAddress::from_instruction_pointer(stack.rip.0);
-        let mut frames = Vec::new();
+        let (mut frames, mut is_generated) = (Vec::new(), false);
         for _ in 0..MOST_FRAMES {
-            // Code that the program generated has no function here: its frames have frame pointers, mostly.
-            if let Some(function) = function(modules, address.address_for_lookup()) {
+            let function = function(modules, address.address_for_lookup());
+            if let Some(function) = function {
                 frames.push(StackFrame {
                     function,
                     at: TargetAddr(address.address()),
                     sp: registers.sp(),
+                    called_generated: is_generated,
                 });
             }
+            // Frames of generated code have frame pointers, mostly.
+            is_generated = function.is_none();
             let before = registers.sp();
             let next =
                 self.unwinder

@@ -192,7 +192,7 @@ pub fn of(session: &Session) -> Report {
                 reading: 0.125,
                 calls: 0.0625,
                 records: 0.05,
-                latencies: 0.0,
+                latencies: 0.25,
                 rested: 5.0,
             }),
             ended_otherwise: 0,

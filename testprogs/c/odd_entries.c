@@ -38,15 +38,6 @@ uint64_t calls_elsewhere(uint64_t);
 
 uint64_t relative_value = 0x1234567;
 
-#define ASM_FUNCTION(name, body)        \
-    ".globl " #name "\n"                \
-    ".type " #name ", @function\n"      \
-    #name ":\n"                         \
-    "    .cfi_startproc\n"              \
-    body                                \
-    "    .cfi_endproc\n"                \
-    ".size " #name ", .-" #name "\n"
-
 __asm__(".text\n"
         ".globl nothing_alias\n"
         ".set nothing_alias, nothing\n"

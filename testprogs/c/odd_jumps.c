@@ -24,15 +24,6 @@ uint64_t past_prediction(uint64_t, uint64_t (*last)(uint64_t));
 extern void *threaded_labels[4], *left_labels[2], *kept_labels[2];
 void *volatile kept;
 
-#define ASM_FUNCTION(name, body)        \
-    ".globl " #name "\n"                \
-    ".type " #name ", @function\n"      \
-    #name ":\n"                         \
-    "    .cfi_startproc\n"              \
-    body                                \
-    "    .cfi_endproc\n"                \
-    ".size " #name ", .-" #name "\n"
-
 __asm__(".text\n"
         ASM_FUNCTION(neighbour, "lea 3(%rdi), %rax\n ret\n")
         /* The labels are in short code, of which a jump would replace two instructions. */

@@ -27,6 +27,16 @@
 #define FUNCTION __attribute__((noinline, noclone))
 #endif
 
+/* A function in assembly, with an entry in the unwind table. */
+#define ASM_FUNCTION(name, body)        \
+    ".globl " #name "\n"                \
+    ".type " #name ", @function\n"      \
+    #name ":\n"                         \
+    "    .cfi_startproc\n"              \
+    body                                \
+    "    .cfi_endproc\n"                \
+    ".size " #name ", .-" #name "\n"
+
 /* Keeps the call before it from becoming a tail call. */
 #define NO_TAIL_CALL() __asm__ volatile("" ::: "memory")
 

@@ -35,7 +35,9 @@ impl Wakers {
             rbp: stack.bp,
             bytes: stack.bytes.clone(),
         };
+        // Behind generated code frames are found by a pointer that may be none.
         let frames = unwinder.frames(modules, &stack).into_iter();
+        let frames = frames.take_while(|frame| !frame.called_generated);
         frames.take(MOST).map(|frame| frame.function).collect()
     }
 }

@@ -35,6 +35,9 @@ impl Division<'_> {
         let mut fnode = FnodeId::ROOT;
         for pair in frames.windows(2) {
             let [caller, callee] = pair else { continue };
+            if caller.called_generated {
+                return;
+            }
             let scanned = self.entry(process, fnode);
             let Ok(scanned) = scanned.and_then(|entry| process.scan(entry)) else {
                 return;

@@ -7,12 +7,10 @@ use std::sync::OnceLock;
 
 use crate::sys;
 
-/// Where it is mounted: here, at its older place, and for the machine's first process, whose folders may be others.
-const PLACES: [&str; 3] = [
-    "/sys/kernel/tracing",
-    "/sys/kernel/debug/tracing",
-    "/proc/1/root/sys/kernel/tracing",
-];
+/// Where it is mounted; the second place is the older one.
+const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// The same for the machine's first process, whose folders may be others. A container's is not to be trusted.
+const OF_THE_MACHINE: &str = "/proc/1/root/sys/kernel/tracing";
 /// The PID namespace of the machine itself (`PROC_PID_INIT_INO` in the kernel's include/linux/proc_ns.h).
 const MACHINE: &str = "pid:[4026531836]";
 
@@ -22,7 +20,9 @@ const MACHINE: &str = "pid:[4026531836]";
 /// The folder that may not be looked into, if there is one: it is no missing one.
 pub fn place() -> Result<PathBuf, Option<PathBuf>> {
     let holds = |place: &Path| place.join("trace_clock").symlink_metadata();
-    if let Some(place) = PLACES.map(Path::new).into_iter().find(|p| holds(p).is_ok()) {
+    let others = numbers_are_the_machines().then_some(OF_THE_MACHINE);
+    let mut places = PLACES.into_iter().chain(others).map(Path::new);
+    if let Some(place) = places.find(|place| holds(place).is_ok()) {
         return Ok(place.to_owned());
     }
     if let Some(own) = own() {

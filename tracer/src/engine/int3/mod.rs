@@ -251,8 +251,8 @@ impl Int3 {
                 refused.push(Refused { addr, reason });
                 continue;
             }
-            let f0 = plan.f0.iter().filter(|_| roles.f0);
-            if f0.into_iter().any(|f0| f0.takes_arguments()) {
+            let f0 = plan.f0.as_ref().filter(|_| roles.f0);
+            if f0.is_some_and(|f0| f0.takes_arguments()) {
                 let reason = TAKES_ARGUMENTS.to_owned();
                 refused.push(Refused { addr, reason });
                 continue;

@@ -159,7 +159,8 @@ fn delay(a: &mut CodeAssembler, how: Delaying, back: CodeLabel) -> Emitted<()> {
 }
 
 /// Sleeps until little is left of the time to rdi, or a signal comes; a delay that is so short itself lets others run. After a
-/// sleep that would make a delay longer than it is to be by all that busy others do. rax is what the clock reads. Keeps all but rax, rdx and the flags; whether the system call succeeds makes no difference.
+/// sleep that would make a delay longer than it is to be by all that busy others do. rax is what the clock reads. Keeps all
+/// but rax, rdx and the flags; whether the system call succeeds makes no difference.
 fn nap(a: &mut CodeAssembler, Nap { scale, slack }: Nap, look: CodeLabel) -> Emitted<()> {
     let [mut short, mut done] = std::array::from_fn(|_| a.create_label());
     let lost = [rcx, r11];
