@@ -1,6 +1,7 @@
 //! The command line: clap's types live here and nowhere else; what leaves is an [`Invocation`].
 
 mod arguments;
+mod choices;
 mod examples;
 mod generated;
 mod values;
@@ -18,13 +19,13 @@ use crate::config::Config;
 use crate::exit::Failure;
 use crate::listing::{Copies, Pattern};
 use crate::options::{
-    AttachOptions, BeginOption, Common, CompareOptions, DEFAULT_F0, DemoOptions, DoctorOptions,
-    DuringPeak, EngineChoice, Format, GivenParams, GuardianOptions, Invocation, ListOptions,
-    ListSource, NamedRange, ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget, ProveOptions,
-    Query, ReportOptions, ResumeOptions, ResumeTarget, RunOptions, SampleOptions, SampleTarget,
-    StatusOptions, Subject, Trials, Verbosity, WatchOptions,
+    AttachAllOptions, AttachOptions, BeginOption, Common, CompareOptions, DEFAULT_F0, DemoOptions,
+    DoctorOptions, DuringPeak, EngineChoice, Format, GivenParams, GuardianOptions, Invocation,
+    ListOptions, ListSource, NamedRange, ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget,
+    ProveOptions, Query, ReportOptions, ResumeOptions, ResumeTarget, RunOptions, SampleOptions,
+    SampleTarget, StatusOptions, Subject, Trials, Verbosity, WatchOptions,
 };
-use crate::target_name::ProcessName;
+use crate::target_name::{self, ProcessName};
 
 /// Why a command line is no invocation.
 #[derive(Debug)]
@@ -85,17 +86,37 @@ impl Command {
             Command::Attach {
                 process,
                 pid,
+                all,
+                cgroup,
+                part,
                 f0,
                 prove,
                 analysis,
             } => {
+                let asks = analysis.ask;
                 let config = analysis.config()?;
-                Invocation::Attach(AttachOptions {
-                    pid: attach_pid(process.or(pid), &config)?,
-                    f0: f0.f0.or_else(|| config.f0.clone()),
-                    prove,
-                    common: analysis.into_common(&config),
-                })
+                let f0 = f0.f0.or_else(|| config.f0.clone());
+                let mut common = analysis.into_common(&config);
+                let names = [process, pid].concat();
+                let pids = match part {
+                    Some(part) => vec![part.pid],
+                    None => attach_pids(names, all, cgroup.as_deref(), &config)?,
+                };
+                match pids.as_slice() {
+                    &[pid] => {
+                        if part.is_some() {
+                            common.output = common.file_of(pid);
+                        }
+                        Invocation::Attach(AttachOptions {
+                            pid,
+                            f0,
+                            prove,
+                            part,
+                            common,
+                        })
+                    }
+                    _ => attach_all(pids, common, asks)?,
+                }
             }
             Command::Run {
                 f0,
@@ -346,12 +367,61 @@ fn sample_target(
     }
 }
 
-fn attach_pid(given: Option<ProcessName>, config: &Config) -> Result<i32, Failure> {
-    named(given, config).unwrap_or_else(|| {
-        Err(Failure::usage(
+fn attach_pids(
+    given: Vec<ProcessName>,
+    all: bool,
+    cgroup: Option<&str>,
+    config: &Config,
+) -> Result<Vec<i32>, Failure> {
+    if let Some(group) = cgroup {
+        let found = target_name::find_in_group(group, &given)?;
+        return match found.len() == 1 || all {
+            true => Ok(found),
+            false => Err(target_name::choose(
+                &format!("control group {group:?}"),
+                &found,
+            )),
+        };
+    }
+    let mut pids = Vec::new();
+    if given.is_empty() {
+        let configured = named(None, config);
+        pids.extend(configured.transpose()?);
+    }
+    for name in given {
+        match all {
+            true => pids.extend(name.find_all()?),
+            false => pids.push(name.find()?),
+        }
+    }
+    pids.sort_unstable();
+    pids.dedup();
+    match pids.is_empty() {
+        true => Err(Failure::usage(
             "attach: no process was given; name it, as in `darc attach PID`",
-        ))
-    })
+        )),
+        false => Ok(pids),
+    }
+}
+
+/// More processes are not analysed side by side.
+const MOST_PROCESSES: usize = 64;
+
+fn attach_all(pids: Vec<i32>, common: Common, asks: bool) -> Result<Invocation, Failure> {
+    let count = pids.len();
+    let why = if count > MOST_PROCESSES {
+        format!("{count} processes are too many at once; name {MOST_PROCESSES} at most")
+    } else if asks || common.log.is_some() {
+        "--ask and --log are for one process; leave them out, or name one".to_owned()
+    } else if common.begin == Some(BeginOption::OnSignal) {
+        "--begin-on-signal is for one process; leave it out, or name one".to_owned()
+    } else if !matches!(common.format, Format::Text | Format::Json) {
+        "results of several processes are text or json; darc report makes other formats of each"
+            .to_owned()
+    } else {
+        return Ok(Invocation::AttachAll(AttachAllOptions { pids, common }));
+    };
+    Err(Failure::usage(format!("attach: {why}")))
 }
 
 /// The process that the command line names, or else the configuration.
@@ -471,6 +541,7 @@ impl AnalysisArgs {
                 .unwrap_or_default(),
             params: given.or(config.params),
             range,
+            threads: self.thread,
             duration: self.duration.or(config.duration),
             value: self.value,
             asynchronous: self.asynchronous,
@@ -482,6 +553,7 @@ impl AnalysisArgs {
             end_at: self.end_at,
             verbosity: verbosity(self.quiet, self.verbose),
             log: self.log,
+            debuginfod: !self.no_debuginfod,
             preemption: self.preemption.into(),
             budget: self.budget,
             blocks: self.blocks.into(),

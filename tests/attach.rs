@@ -7,7 +7,7 @@ use darc_testprogs::{Opt, ground_truth, program};
 
 use crate::formats::annotated;
 use crate::harness::{
-    Target, Task, Unfinished, darc, execute, for_all, measured, run_darc, wait_until,
+    Target, Task, Unfinished, copy_program, darc, execute, for_all, measured, run_darc, wait_until,
 };
 use crate::untouched::{ProcessState, is_probed};
 
@@ -64,7 +64,7 @@ fn attaching_often_leaves_nothing_behind() {
                 "--decision-ops",
                 "3",
                 "-d",
-                "700ms",
+                "20s",
             ]);
             let analysis = task.attach(target.pid());
             assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
@@ -100,12 +100,8 @@ fn a_duration_ends_the_analysis() {
     for_all(|engine, opt| {
         let target = Target::start("two_peaks", opt, &[]);
         let before = ProcessState::of(target.pid());
-        let task = Task::new(engine, "serve").options(&[
-            "--duration",
-            "500ms",
-            "--decision-ops",
-            "1000000",
-        ]);
+        let task =
+            Task::new(engine, "serve").options(&["--duration", "2s", "--decision-ops", "1000000"]);
         let analysis = task.attach(target.pid());
         assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
         before.check_unchanged(target.pid());
@@ -180,7 +176,7 @@ fn a_deleted_program() {
         measured(|| {
             let folder = tempfile::tempdir().expect("a folder");
             let path = folder.path().join("server");
-            std::fs::copy(program("two_peaks", opt), &path).expect("copied");
+            copy_program(program("two_peaks", opt), &path);
             let target = Target::start_at(&path, &[]);
             std::fs::remove_file(&path).expect("removed");
             std::fs::write(&path, "something else").expect("written");

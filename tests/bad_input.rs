@@ -9,7 +9,9 @@ use std::process::{Command, Stdio};
 
 use darc_testprogs::{Opt, program};
 
-use crate::harness::{Finished, Target, Task, darc, engines, execute, run_darc};
+use crate::harness::{
+    Finished, Target, Task, copy_program, darc, engines, execute, run_darc, write_program,
+};
 use crate::untouched::ProcessState;
 
 /// The panic message of Rust must never be seen.
@@ -168,7 +170,7 @@ fn a_process_of_another_user() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let copy = folder.path().join("darc");
-    fs::copy(env!("CARGO_BIN_EXE_darc"), &copy).expect("copied");
+    copy_program(env!("CARGO_BIN_EXE_darc"), &copy);
     for path in [folder.path(), &copy] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("ours");
     }
@@ -309,7 +311,7 @@ fn commands_that_cannot_be_started() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str, content: &[u8], mode: u32| {
         let path = folder.path().join(name);
-        fs::write(&path, content).expect("written");
+        write_program(content, &path);
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("ours");
         path
     };
@@ -386,8 +388,7 @@ fn a_program_of_32_bits() {
     image.resize(0x80, 0);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("old");
-    fs::write(&path, &image).expect("written");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("ours");
+    write_program(&image, &path);
     let analysis = Task::new(engines()[0], "0x8048054").run(&path, &[]);
     no_panic(&analysis.darc);
     let line = analysis.darc.failure(3);
@@ -459,8 +460,7 @@ fn a_full_disk() {
 fn a_script() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("script");
-    fs::write(&path, "#!/bin/sh\necho from the script\nexit 5\n").expect("written");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("ours");
+    write_program("#!/bin/sh\necho from the script\nexit 5\n", &path);
     let mut command = darc(&["run", "--f0", "libc.so.6:malloc", "-o", "/dev/null", "--"]);
     let finished = execute(command.arg(&path).stdin(Stdio::null()));
     no_panic(&finished);
@@ -489,8 +489,8 @@ fn a_protected_process() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let [darc, target] = ["darc", "target"].map(|name| folder.path().join(name));
-    fs::copy(env!("CARGO_BIN_EXE_darc"), &darc).expect("copied");
-    fs::copy(program("two_peaks", Opt::O2), &target).expect("copied");
+    copy_program(env!("CARGO_BIN_EXE_darc"), &darc);
+    copy_program(program("two_peaks", Opt::O2), &target);
     for (path, mode) in [(folder.path(), 0o755), (&darc, 0o755), (&target, 0o711)] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
     }

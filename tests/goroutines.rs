@@ -1,11 +1,16 @@
 //! Go programs: goroutines whose stacks move, that go on in other threads, panic and end, under constant garbage collection and
 //! profiling. Left out, loudly, where there is no Go tool chain; `DARC_TEST_GO` names one.
 
-use std::io::Read;
+mod campaign;
+
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{Unfinished, Verdict, Wrong, darc, execute, measured};
+use serde_json::Value;
+
+use crate::harness::{Task, Unfinished, Verdict, Wrong, darc, execute, measured};
+use crate::report::Report;
 
 /// How often it is attached and let go.
 const ROUNDS: usize = 12;
@@ -25,6 +30,16 @@ fn program(folder: &Path, options: &[&str]) -> Option<PathBuf> {
 
 /// A program, from its source.
 fn built(folder: &Path, name: &str, source: &str, options: &[&str]) -> Option<PathBuf> {
+    built_of(folder, name, &[("main.go", source)], options)
+}
+
+/// A program, from the files that it is made of.
+fn built_of(
+    folder: &Path,
+    name: &str,
+    files: &[(&str, &str)],
+    options: &[&str],
+) -> Option<PathBuf> {
     let go = std::env::var_os("DARC_TEST_GO").unwrap_or_else(|| "go".into());
     let version = Command::new(&go).arg("version").output();
     let version = version.map_or_else(
@@ -38,15 +53,19 @@ fn built(folder: &Path, name: &str, source: &str, options: &[&str]) -> Option<Pa
         eprintln!("left out: there is no Go tool chain of a known version ({version:?})");
         return None;
     }
-    let (program, text) = (folder.join(name), source);
-    let source = program.with_extension("go");
-    std::fs::write(&source, text).expect("written");
+    let (program, sources) = (folder.join(name), folder.join(format!("{name}.sources")));
+    std::fs::create_dir_all(&sources).expect("a folder");
+    let module = format!("module {name}\n\ngo 1.19\n");
+    for (file, text) in files.iter().chain(&[("go.mod", &*module)]) {
+        std::fs::write(sources.join(file), text).expect("written");
+    }
     let mut command = Command::new(go);
     command
         .args(["build", "-o"])
         .arg(&program)
         .args(options)
-        .arg(&source);
+        .arg(".")
+        .current_dir(sources);
     for (variable, value) in [
         ("GOTOOLCHAIN", "local"),
         ("CGO_ENABLED", "0"),
@@ -67,8 +86,15 @@ fn built(folder: &Path, name: &str, source: &str, options: &[&str]) -> Option<Pa
 }
 
 fn start(program: &Path) -> Child {
+    start_with(program, &[])
+}
+
+fn start_with(program: &Path, arguments: &[&str]) -> Child {
     let mut command = Command::new(program);
     command
+        .args(arguments)
+        // A goroutine's stack would begin as large as others have become.
+        .env("GODEBUG", "adaptivestackstart=0")
         .env("GOGC", "5")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -130,6 +156,36 @@ fn what_goroutines_wait_for_and_compute_is_found() {
     }
 }
 
+/// From the program's beginning on. Darc and the program end when the analysis has.
+#[test]
+fn goroutines_of_a_program_that_is_started_are_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = include_str!("programs/waits.go");
+    let Some(program) = built(folder.path(), "waits", source, &[]) else {
+        return;
+    };
+    measured(|| {
+        let mut command = darc(&["run", "--f0", "main.receive", "-o", "/dev/null", "-d", "8s"]);
+        command.arg("--").arg(&program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("darc");
+        let mut input = child.stdin.take();
+        let mut report = Vec::new();
+        for line in BufReader::new(child.stderr.take().expect("piped")).lines() {
+            let line = line.expect("text");
+            if line.starts_with("Latency of") {
+                drop(input.take());
+            }
+            report.extend(line.split_whitespace().map(str::to_owned));
+        }
+        end(child);
+        names(
+            &report.join(" "),
+            &["chanrecv", "to receive from a channel"],
+        )
+    });
+}
+
 /// Whether a report has all of these words. One that has decided everything without them is wrong.
 fn names(report: &str, causes: &[&str]) -> Verdict {
     let missing: Vec<_> = causes.iter().filter(|&it| !report.contains(it)).collect();
@@ -157,6 +213,79 @@ fn what_a_goroutine_waits_for_is_told() {
         measured(|| names(&attach_to(&target, f0, &["-d", "8s"]), &causes));
     }
     end(target);
+}
+
+/// The waits of a path of these functions: how long they took, and for how long the goroutine was ready then.
+fn waits(report: &Report, path: &[&str]) -> Option<(f64, f64, String)> {
+    let causes = report.peaks().iter().flat_map(|peak| {
+        let causes = peak["root_causes"].as_array().expect("a list");
+        causes.iter()
+    });
+    let names = |cause: &&Value| {
+        path.iter()
+            .all(|name| cause["path"].to_string().contains(name))
+    };
+    let cause = causes.clone().find(names)?;
+    let time = |what: &str| cause["waits"][what].as_u64().expect("a time") as f64;
+    let others = cause["waits"]["others"].to_string();
+    Some((time("blocked"), time("runnable"), others))
+}
+
+/// One processor has all goroutines, so that one that may go on, or that computes, does not run for as long as another one does.
+#[test]
+fn what_is_ready_and_does_not_run_is_told_apart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = include_str!("programs/turns.go");
+    let Some(program) = built(folder.path(), "turns", source, &[]) else {
+        return;
+    };
+    let target = start_with(&program, &["receive"]);
+    let pid = i32::try_from(target.id()).expect("a process id");
+    measured(|| {
+        let task = Task::new("jump", "main.receive").options(&["-d", "8s"]);
+        let report = task.attach(pid).report();
+        let mut told = 0;
+        // It waits for a millisecond to receive, and is ready for three, or the other way round to send.
+        for (function, ready) in [("chanrecv1", 0.75), ("chansend1", 0.25)] {
+            let Some((blocked, runnable, others)) = waits(&report, &[function, "gopark"]) else {
+                continue;
+            };
+            told += 1;
+            let share = runnable / (blocked + runnable);
+            let said = format!("{function}: {share} ready, {others}");
+            match (share - ready).abs() {
+                _ if !others.contains("main.answer") => return Err(Wrong(said)),
+                // Other programs that run make either longer.
+                0.2..0.5 => return Err(Unfinished(said)),
+                0.5.. => return Err(Wrong(said)),
+                _ => {}
+            }
+        }
+        match told {
+            0 => Err(Unfinished(format!("{:#}", report.0))),
+            _ => Ok(()),
+        }
+    });
+    end(target);
+    for (what, causes) in [
+        (
+            "compute",
+            ["(goroutine ready, not running)", "the goroutine was ready"],
+        ),
+        (
+            // The compiler has put the code of the call into it.
+            "give",
+            [
+                "main.give, whose thread was blocked",
+                "ready but not running",
+            ],
+        ),
+    ] {
+        let target = start_with(&program, &[what]);
+        let f0 = format!("main.{what}");
+        measured(|| names(&attach_to(&target, &f0, &["-d", "10s"]), &causes));
+        end(target);
+    }
 }
 
 #[test]
@@ -225,7 +354,7 @@ fn what_of_go_is_not_known_is_refused() {
     for (options, reason) in [
         (
             &["--f0", "main.handle", "--engine", "int3"][..],
-            "darc attach --f0",
+            "darc attach and darc run with --f0",
         ),
         (&["--f0", "runtime.memmove"], "written in assembly"),
         (&["--f0", "main.handle", "--value", "arg1"], "--value"),

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use darc_testprogs::{Opt, program};
 use tempfile::TempDir;
 
-use crate::harness::{Finished, Target, execute};
+use crate::harness::{Finished, Target, copy_program, execute};
 
 /// A user who may nothing.
 const NOBODY: u32 = 65534;
@@ -56,7 +56,7 @@ impl Place {
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("it is ours");
         let copy = |from: &Path| {
             let to = folder.path().join(from.file_name().expect("a file"));
-            fs::copy(from, &to).expect("there is room");
+            copy_program(from, &to);
             fs::set_permissions(&to, Permissions::from_mode(0o755)).expect("it is ours");
             to
         };
@@ -107,7 +107,7 @@ fn what_takes_the_place_of_a_library_is_not_waited_for() {
             let pid = target.pid().to_string();
             let library = place.library();
             let aside = place.folder.path().join("aside");
-            fs::copy(&library, &aside).expect("there is room");
+            copy_program(&library, &aside);
             fs::remove_file(&library).expect("ours");
             replace(&library);
             let ends = |args: &[&str]| {

@@ -1,7 +1,10 @@
 //! Names of code that run-times make: node, CPython and Java, where they are installed.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use serde_json::Value;
 
 use crate::harness::{Finished, Target, Task, run_darc};
 
@@ -53,8 +56,8 @@ fn functions_that_node_compiles_have_names() {
     assert!(named, "{}", finished.stdout);
 }
 
-/// A CPython that gives its functions names (`-X perf`): from PATH, or where pyenv has them.
-fn python() -> Option<PathBuf> {
+/// The CPythons that may be here: those of pyenv, then those on PATH.
+fn pythons() -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let pyenv = home.map(|home| home.join(".pyenv/versions"));
     let installed = pyenv.and_then(|folder| std::fs::read_dir(folder).ok());
@@ -65,8 +68,13 @@ fn python() -> Option<PathBuf> {
         .collect();
     candidates.sort();
     candidates.extend(["python3.14", "python3.13", "python3.12", "python3"].map(PathBuf::from));
+    candidates
+}
+
+/// A CPython that gives its functions names (`-X perf`).
+fn python() -> Option<PathBuf> {
     let has_names = "import sys; sys.exit(sys.version_info < (3, 12))";
-    let found = candidates.into_iter().rev().find(|path| {
+    let found = pythons().into_iter().rev().find(|path| {
         let output = Command::new(path)
             .args(["-X", "perf", "-c", has_names])
             .output();
@@ -78,8 +86,9 @@ fn python() -> Option<PathBuf> {
     found
 }
 
+/// At its own end CPython unmaps the code of its functions while `serve` may be in it, and dies of that now and then: so it ends at once.
 const SERVER: &str = "
-import sys, threading, time
+import os, sys, threading, time
 def rebuild():
     time.sleep(0.003)
 def handle(key):
@@ -98,6 +107,7 @@ threading.Thread(target=serve, daemon=True).start()
 began.wait()
 print('ready', flush=True)
 sys.stdin.read()
+os._exit(0)
 ";
 
 /// The interpreter gives its memory for such code back at its end, while threads run on in it: probes there are a danger.
@@ -115,6 +125,96 @@ fn a_python_function_is_found_and_refused() {
     let analysis = task.attach(target.pid());
     let refusal = analysis.darc.failure(3);
     assert!(refusal.contains("has made this code"), "{refusal}");
+    let finished = target.finish();
+    assert!(finished.status.success(), "{finished:#?}");
+}
+
+/// Nine tenths of the CPU time are in `burn`, called by `Store.get`; `rest` waits all the time, in another thread.
+const BURNING: &str = "
+import sys, threading
+def burn(n):
+    total = 0
+    for i in range(n):
+        total += i * i
+    return total
+class Store:
+    def get(self):
+        burn(90000)
+        total = 0
+        for i in range(10000):
+            total += i * i
+def rest():
+    sys.stdin.read()
+def serve():
+    while True:
+        Store().get()
+threading.Thread(target=serve, daemon=True).start()
+print('ready', flush=True)
+rest()
+";
+
+/// The CPythons whose frames darc reads, one of each version.
+fn readable() -> Vec<PathBuf> {
+    let version =
+        "import sys; print(sys.version); sys.exit(not (3, 9) <= sys.version_info < (3, 14))";
+    let runs = |path: PathBuf| {
+        let output = Command::new(&path).args(["-c", version]).output().ok()?;
+        output.status.success().then_some((output.stdout, path))
+    };
+    let found: BTreeMap<Vec<u8>, PathBuf> = pythons().into_iter().filter_map(runs).collect();
+    if found.is_empty() {
+        eprintln!("not tested: no CPython of 3.9 to 3.13; install one");
+    }
+    found.into_values().collect()
+}
+
+#[test]
+fn python_functions_that_run_are_told_from_those_that_wait() {
+    for python in readable() {
+        tells_what_runs(&python);
+    }
+}
+
+fn tells_what_runs(python: &Path) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = folder.path().join("app.py");
+    std::fs::write(&script, BURNING).expect("room");
+    let target = Target::start_command(Command::new(python).arg(&script));
+    let pid = target.pid().to_string();
+    // On a busy machine darc may have to take the processor from the program to look at it.
+    let looked = (0..3).find_map(|_| {
+        let finished = run_darc(&["sample", "-p", &pid, "-d", "500ms", "--format", "json"]);
+        let found: Value = serde_json::from_str(&finished.stdout).expect("a document");
+        let looks = found["python"]["looks"].as_u64().unwrap_or(0);
+        (looks >= 10).then(|| found["python"].clone())
+    });
+    let Some(python) = looked else {
+        return eprintln!("not tested: the machine is too busy, or refuses to be sampled");
+    };
+    let looks = python["looks"].as_f64().expect("a number");
+    let entry = |name: &str| {
+        let functions = python["functions"].as_array().expect("a list");
+        // Before 3.11 names are without those of classes.
+        let mut named = functions
+            .iter()
+            .filter(|it| it["name"].as_str().is_some_and(|it| it.ends_with(name)));
+        named.next().cloned()
+    };
+    let burn = entry("burn").expect("burn");
+    assert!(
+        burn["own"].as_f64().expect("a number") > 0.5 * looks,
+        "{python:#}"
+    );
+    assert_eq!(
+        (&burn["line"], &burn["file"]),
+        (&3.into(), &script.to_str().into())
+    );
+    assert_eq!(
+        entry("get").expect("get")["total"],
+        python["looks"],
+        "{python:#}"
+    );
+    assert_eq!(entry("rest"), None, "{python:#}");
     let finished = target.finish();
     assert!(finished.status.success(), "{finished:#?}");
 }

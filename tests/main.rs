@@ -20,6 +20,7 @@ mod death;
 mod documents;
 mod exit_status;
 mod failed;
+mod futures;
 mod goroutines;
 mod ground_truth;
 mod handed_over;

@@ -46,7 +46,7 @@ fn a_function_with_many_calls_is_gone_over_by_blocks() {
             let options = [way, &["--decision-ops", "6"]].concat();
             let task = Task::new("jump", "handle").options(&options);
             let report = task
-                .run(&program("many_calls", Opt::O2), &["1500"])
+                .run(&program("many_calls", Opt::O2), &["2500"])
                 .report();
             let ends = report.peaks().iter().flat_map(|peak| {
                 let causes = Report::causes(peak).into_iter();

@@ -1,9 +1,13 @@
 //! fork, vfork, posix_spawn, exec, and programs that end inside f0.
 
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
 use darc_testprogs::{Opt, ground_truth, program};
 use nix::sys::signal::Signal;
 
-use crate::harness::{Target, Task, for_all, measured, wait_until};
+use crate::harness::{Target, Task, darc, execute, for_all, measured, wait_until};
 use crate::report::Report;
 use crate::untouched::{ProcessState, check_text};
 
@@ -24,6 +28,112 @@ fn children_run_untouched() {
     });
 }
 
+/// Several processes are analysed side by side: those of one build are added up, and who has no such function is told.
+#[test]
+fn several_processes_at_once() {
+    let target = |name| Target::start(name, Opt::O2, &[]);
+    let (one, two) = (target("two_peaks"), target("two_peaks"));
+    let other = target("cold_split");
+    let states = [&one, &two].map(|target| ProcessState::of(target.pid()));
+    let folder = tempfile::tempdir().expect("a folder");
+    let attach = |targets: &[&Target]| {
+        let mut attach = darc(&["attach", "--f0", "serve", "--end-with-answers"]);
+        attach.args(targets.iter().map(|target| target.pid().to_string()));
+        execute(attach.current_dir(folder.path()))
+    };
+    let analysed = attach(&[&one, &two]);
+    assert_eq!(analysed.code(), 0, "{analysed:#?}");
+    let mut pids = [one.pid(), two.pid()];
+    pids.sort_unstable();
+    let [first, second] = pids;
+    let head = format!("serve in processes {first}, {second} of ");
+    assert!(analysed.stdout.starts_with(&head), "{analysed:#?}");
+    for pid in pids {
+        assert!(
+            analysed.stdout.contains(&format!("\nProcess {pid}: ")),
+            "{analysed:#?}"
+        );
+        let file = folder.path().join(format!("out-{pid}.txt"));
+        let shown = execute(&mut darc(&["report".as_ref(), file.as_os_str()]));
+        assert!(shown.stdout.contains(&format!("(pid {pid})")), "{shown:#?}");
+    }
+    let missing = attach(&[&one, &other]);
+    assert_eq!(missing.code(), 3, "{missing:#?}");
+    let told = format!("darc: process {}: serve: not found", other.pid());
+    assert!(missing.stderr.contains(&told), "{missing:#?}");
+    assert!(
+        missing.stdout.starts_with("serve in process "),
+        "{missing:#?}"
+    );
+    // Who has no thread of that name has nothing to measure.
+    let named = |name: &str| {
+        let mut attach = darc(&["attach", "--f0", "serve", "--end-with-answers"]);
+        attach.args(["--thread", name]);
+        attach.args([&one, &other].map(|target| target.pid().to_string()));
+        execute(attach.current_dir(folder.path()))
+    };
+    let threads = named("two_peaks");
+    assert_eq!(threads.code(), 0, "{threads:#?}");
+    let told = format!("process {} has no thread two_peaks", other.pid());
+    assert!(threads.stderr.contains(&told), "{threads:#?}");
+    assert!(named("nobody").failure(4).contains("has no thread nobody"));
+    let mut nowhere = darc(&["attach", "--f0", "serve", "-o", "/dev/null"]);
+    nowhere.args([&one, &two].map(|target| target.pid().to_string()));
+    let nowhere = execute(&mut nowhere);
+    assert!(nowhere.failure(2).contains("is no file"), "{nowhere:#?}");
+    for (state, target) in states.into_iter().zip([one, two]) {
+        state.check_unchanged_but_for_memory(target.pid());
+        target.finish_like_native(&program("two_peaks", Opt::O2), &[]);
+    }
+    other.finish_like_native(&program("cold_split", Opt::O2), &[]);
+}
+
+/// The process of a container is found by a part of its control group's path.
+#[test]
+fn a_process_of_a_control_group() {
+    let target = Target::start("two_peaks", Opt::O2, &[]);
+    let name = format!("darc-test-{}", target.pid());
+    let hierarchies = ["/sys/fs/cgroup", "/sys/fs/cgroup/pids"].map(Path::new);
+    // Where the folder is no control group, it has no such file.
+    let moved = |group: &PathBuf| {
+        let processes = |_| {
+            fs::OpenOptions::new()
+                .write(true)
+                .open(group.join("cgroup.procs"))
+        };
+        let added = fs::create_dir(group).and_then(processes);
+        added.is_ok_and(|mut file| write!(file, "{}", target.pid()).is_ok())
+    };
+    let groups = hierarchies.map(|hierarchy| hierarchy.join(&name));
+    let group = groups.iter().find(|group| moved(group));
+    let attach = |group: &str, more: &[&str]| {
+        let mut attach = darc(&["attach", "--f0", "serve", "--end-with-answers"]);
+        attach
+            .args(["--cgroup", group, "-o", "/dev/null"])
+            .args(more);
+        execute(&mut attach)
+    };
+    if group.is_some() {
+        let found = attach(&name, &[]);
+        assert_eq!(found.code(), 0, "{found:#?}");
+        assert!(
+            found.stdout.contains(&format!("(pid {})", target.pid())),
+            "{found:#?}"
+        );
+        let other = attach(&name, &["sleep"]);
+        assert!(other.failure(4).contains("no such process"), "{other:#?}");
+    } else {
+        eprintln!("not tested: no control group can be made here");
+    }
+    let none = attach("darc-test-none", &[]);
+    assert!(none.failure(4).contains("darc-test-none"), "{none:#?}");
+    target.finish_like_native(&program("two_peaks", Opt::O2), &[]);
+    for group in groups {
+        // Of a folder that is no control group, or was never made, nothing is left either.
+        let _ = fs::remove_dir(group);
+    }
+}
+
 /// Many short forks while probes are set: the child's memory is put right each time.
 #[test]
 fn many_forks() {
@@ -31,6 +141,23 @@ fn many_forks() {
         let task = Task::new(engine, "job").options(&["--decision-ops", "1000000000"]);
         task.run_like_native(&program("fork_exec", opt), &["1000", "brisk"]);
     });
+}
+
+/// A child of clone(2) that has no thread pointer passes the probes on its way, those of counted calls too.
+#[test]
+fn a_child_without_a_thread_pointer() {
+    for_all(|engine, opt| {
+        let task = Task::new(engine, "job").options(&["--start-ops", "20"]);
+        let analysis = task.run_like_native(&program("no_thread_pointer", opt), &["400"]);
+        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+    });
+    let target = Target::start("no_thread_pointer", Opt::O2, &[]);
+    let pid = target.pid().to_string();
+    let functions = ["job", "make*", "in_child"];
+    let mut profile = darc(&["profile", "-p", &pid, "-d", "1s"]);
+    let counted = execute(profile.args(functions));
+    assert_eq!(counted.code(), 0, "{counted:#?}");
+    target.finish_like_native(&program("no_thread_pointer", Opt::O2), &[]);
 }
 
 /// exec by another thread than the leader while three threads are in f0.
@@ -101,7 +228,7 @@ fn a_thread_that_waits_for_its_vfork_child() {
                 stat.contains(") D ")
             })
         });
-        let options = ["--start-ops", "20", "--decision-ops", "5", "-d", "5s"];
+        let options = ["--start-ops", "20", "--decision-ops", "5", "-d", "20s"];
         let analysis = Task::new("jump", "serve")
             .options(&options)
             .attach(target.pid());

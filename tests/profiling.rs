@@ -1,19 +1,17 @@
 //! `darc profile`: many functions at once, and system calls.
 
-use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
 
 use darc_testprogs::{Opt, program};
 use nix::fcntl::{FcntlArg, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Finished, Running, Target, darc, execute, native, run_darc};
+use crate::harness::{Finished, Running, Target, copy_program, darc, execute, native, run_darc};
 use crate::libraries::address_in;
 use crate::untouched::{ProcessState, check_released, check_text};
 
@@ -581,7 +579,7 @@ fn system_calls_need_permission() {
     // The binary may lie where only root looks.
     let folder = tempfile::tempdir_in("/tmp").expect("a folder");
     let copy = folder.path().join("darc");
-    std::fs::copy(env!("CARGO_BIN_EXE_darc"), &copy).expect("a copy");
+    copy_program(env!("CARGO_BIN_EXE_darc"), &copy);
     use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(folder.path(), mode.clone()).expect("ours");
@@ -681,20 +679,23 @@ fn bad_wishes_are_refused() {
 fn a_report_that_nobody_reads_is_not_waited_for() {
     let target = Target::start("two_peaks", Opt::O2, &[]);
     let (reader, writer) = nix::unistd::pipe().expect("a pipe");
-    fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).expect("a small one");
+    let size = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).expect("a small one");
+    let full = vec![0; usize::try_from(size).expect("a length")];
+    assert_eq!(nix::unistd::write(&writer, &full), Ok(full.len()));
     let mut command = darc(&["profile", "-p", &target.pid().to_string(), "-d", "200ms"]);
-    command.args(["-i", "1ms", "--format", "json", "serve", "lookup"]);
+    command.args(["serve", "lookup"]);
     let mut child = command.stdout(writer).spawn().expect("darc starts");
     drop(command);
-    let mut fds = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
-    poll(&mut fds, PollTimeout::NONE).expect("the report begins");
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
+    let call = || std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    crate::harness::wait_until("the report", || call().starts_with("1 0x1 "));
     check_released(target.pid());
     check_text(target.pid());
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
     kill(pid, Signal::SIGINT).expect("our child");
     crate::harness::wait_until("its end", || child.try_wait().expect("our child").is_some());
     let status = child.wait().expect("our child");
     assert_eq!(status.signal(), Some(Signal::SIGINT as i32), "{status:?}");
+    drop(reader);
     assert!(target.finish().status.success());
 }
 
@@ -703,7 +704,7 @@ fn a_report_that_nobody_reads_is_not_waited_for() {
 fn profiles_that_cannot_be_written_are_shown() {
     let target = Target::start("two_peaks", Opt::O2, &[]);
     let pid = target.pid().to_string();
-    let args = ["profile", "-p", &pid, "-d", "50ms", "lookup"];
+    let args = ["profile", "-p", &pid, "-d", "1s", "lookup"];
     let unwritten = execute(darc(&args).args(["-q", "-o", "/dev/full"]));
     assert!(unwritten.failure(5).contains("/dev/full"));
     assert!(unwritten.stdout.contains("lookup"), "{unwritten:#?}");

@@ -202,6 +202,14 @@ fn tried_often(program: &str, truths: &[Truth], times: usize) {
         for _ in 0..times {
             let judged = experiment(&analysis.output, report, truth).and_then(|said| {
                 held += usize::from(holds(&said, truth));
+                let of = &said["measured"];
+                let (slope, interval) = (&of["slope"], &of["interval"]);
+                let half = (&of["linear"], &of["half_slope"]);
+                let delays = (&of["meant_ns"], &of["added_ns"]);
+                println!(
+                    "{}: {} {slope} {interval} {half:?} {delays:?}",
+                    truth.cause, said["verdict"]
+                );
                 judge(&said, truth)
             });
             match judged {

@@ -45,7 +45,7 @@ const MUST_NOT_KNOW: [(&str, &[&str]); 13] = [
     ),
     ("src/terminal", &["crate::session", "crate::command"]),
     (
-        "src/options.rs",
+        "src/options",
         &[
             "crate::session",
             "crate::command",

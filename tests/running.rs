@@ -103,6 +103,64 @@ fn the_function_of_the_busiest_threads_is_divided() {
     });
 }
 
+/// All threads begin with one function, which calls what each is for, and nearly all of their time is waiting.
+#[test]
+fn what_one_of_many_idle_threads_does_is_analysed() {
+    measured(|| {
+        let target = Target::start("thread_roles", Opt::O2, &[]);
+        let folder = tempfile::tempdir().expect("a folder for temporary files");
+        let output = folder.path().join("out.json");
+        let (pid, file) = (target.pid().to_string(), output.to_str().expect("text"));
+        let darc = run_darc(&[
+            "attach", &pid, "-q", "-d", "3s", "--format", "json", "-o", file,
+        ]);
+        target.finish_like_native(&program("thread_roles", Opt::O2), &[]);
+        let report = Report::read(&output, &darc);
+        assert_eq!(report.at("/f0/name"), "begin");
+        for below in report.at("/focus").as_array().expect("a list") {
+            let path = names(&below["path"]);
+            let waits = ["nanosleep", "pthread_cond_wait"];
+            assert!(!waits.iter().any(|name| path.contains(name)), "{path:?}");
+        }
+        let all = || Unfinished(format!("in {:#}", report.0));
+        let serve = focus(&report, &["begin", "serving", "serve"]).ok_or_else(all)?;
+        match serve["peaks"].as_array().is_some_and(Vec::is_empty) {
+            true => Err(all()),
+            false => Ok(()),
+        }
+    });
+}
+
+/// What another thread does in the same calls is nothing of what the busiest one began with.
+#[test]
+fn what_other_threads_do_in_the_same_calls_is_left_out() {
+    measured(|| {
+        let target = Target::start("shared_evaluation", Opt::O2, &[]);
+        let folder = tempfile::tempdir().expect("a folder for temporary files");
+        let output = folder.path().join("out.json");
+        let (pid, file) = (target.pid().to_string(), output.to_str().expect("text"));
+        let darc = run_darc(&[
+            "attach", &pid, "-q", "-d", "3s", "--format", "json", "-o", file,
+        ]);
+        target.finish_like_native(&program("shared_evaluation", Opt::O2), &[]);
+        let report = Report::read(&output, &darc);
+        assert_eq!(report.at("/f0/name"), "calculate");
+        let all = || Unfinished(format!("in {:#}", report.0));
+        let step = focus(&report, &["calculate", "evaluate", "step"]).ok_or_else(all)?;
+        let peaks = step["peaks"].as_array().expect("a list");
+        let causes: Vec<_> = peaks.iter().flat_map(Report::causes).collect();
+        for cause in &causes {
+            let is_others = |name: &String| ["store", "nanosleep"].contains(&name.as_str());
+            assert!(!cause.path.iter().any(is_others), "{:?}", cause.path);
+        }
+        let ends_in_spin = |path: &[String]| path.last().is_some_and(|last| last == "spin");
+        match causes.iter().any(|cause| ends_in_spin(&cause.path)) {
+            true => Ok(()),
+            false => Err(all()),
+        }
+    });
+}
+
 #[test]
 fn an_event_loop_that_is_started() {
     for opt in Opt::ALL {
@@ -115,6 +173,17 @@ fn an_event_loop_that_is_started() {
             judge_event_loop(&analysis.report(), &["main", "serve"])
         });
     }
+}
+
+/// As CPython's main: it is on no stack.
+#[test]
+fn an_event_loop_that_main_jumps_to() {
+    let path = program("event_loop_jumped_to", Opt::O2);
+    measured(|| {
+        let analysis = Task::new("jump", "main").run(&path, &["6000"]);
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        judge_event_loop(&analysis.report(), &["run_loop", "serve"])
+    });
 }
 
 /// Attaches to the running event loop with this f0.

@@ -8,7 +8,9 @@ use darc_testprogs::{Opt, program};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::harness::{Finished, Running, Target, darc, execute, native, run_darc, wait_until};
+use crate::harness::{
+    Finished, Running, Target, copy_program, darc, execute, native, run_darc, wait_until,
+};
 
 /// Whether the kernel lets this user sample; a container may forbid it.
 fn permitted() -> bool {
@@ -370,9 +372,9 @@ fn without_privileges() {
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(folder.path(), open).expect("it is ours");
     let copy = folder.path().join("darc");
-    fs::copy(env!("CARGO_BIN_EXE_darc"), &copy).expect("copied");
+    copy_program(env!("CARGO_BIN_EXE_darc"), &copy);
     let prog = folder.path().join("loop");
-    fs::copy(program("loop", Opt::O2), &prog).expect("copied");
+    copy_program(program("loop", Opt::O2), &prog);
     const NOBODY: u32 = 65534;
     let as_nobody = |arguments: &[&str]| {
         let mut command = Command::new(&copy);
@@ -421,7 +423,7 @@ fn samples_in_the_ops_of_one_peak() {
             let pid = target.pid().to_string();
             let finished = execute(
                 darc(&["sample", "-p", &pid, "--f0", "serve", "--during-peak", peak])
-                    .args(["--format", "json", "-d", "1500ms", "-o"])
+                    .args(["--format", "json", "-d", "3s", "-o"])
                     .arg(&output),
             );
             assert_eq!(finished.code(), 0, "{finished:#?}");

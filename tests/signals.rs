@@ -44,6 +44,20 @@ fn ignored_signals_end_no_call() {
     });
 }
 
+/// A signal that a blocked call holds back does not end it, whenever darc comes and goes.
+#[test]
+fn held_signals_end_no_call() {
+    for_all(|engine, opt| {
+        let target = Target::start("held_signals", opt, &[]);
+        for _ in 0..3 {
+            let task = Task::new(engine, "serve").options(&["-d", "200ms"]);
+            let analysis = task.attach(target.pid());
+            assert!([0, 7].contains(&analysis.darc.code()), "{analysis:#?}");
+        }
+        target.finish_like_native(&program("held_signals", opt), &[]);
+    });
+}
+
 /// The target's own breakpoints are its own.
 #[test]
 fn the_programs_own_traps() {

@@ -91,7 +91,7 @@ fn attach_again_and_again(rounds: usize) {
     let mut before = None;
     let mut left_behind = 0;
     for round in 0..rounds {
-        let options = ["--start-ops", "20", "--decision-ops", "3", "-d", "500ms"];
+        let options = ["--start-ops", "20", "--decision-ops", "3", "-d", "20s"];
         let task = Task::new("jump", "serve").options(&options);
         let analysis = task.attach(target.pid());
         assert_eq!(analysis.darc.code(), 0, "round {round}: {analysis:#?}");

@@ -1,8 +1,13 @@
 //! Many threads, threads that come and go, a leader that is gone.
 
-use darc_testprogs::{Opt, ground_truth, program};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::PathBuf;
 
-use crate::harness::{Target, Task, engines, for_all, measured};
+use darc_testprogs::{GroundTruth, Opt, ground_truth, program};
+use serde_json::json;
+
+use crate::harness::{Target, Task, Unfinished, Wrong, engines, for_all, measured};
 use crate::untouched::{ProcessState, check_released, check_text};
 
 #[test]
@@ -21,6 +26,61 @@ fn four_threads_at_once() {
     });
 }
 
+/// The threads that are named are measured, and no others.
+#[test]
+fn threads_of_one_name() {
+    let truth = ground_truth("named_threads");
+    for_all(|engine, opt| {
+        for (name, peak) in [("quick", 0), ("sl*", 1)] {
+            measured(|| {
+                let target = Target::start("named_threads", opt, &[]);
+                let task = Task::new(engine, "serve").options(&["--thread", name]);
+                let analysis = task.attach(target.pid());
+                assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+                let report = analysis.report();
+                assert_eq!(report.at("/target/threads"), &json!([name]));
+                target.finish_like_native(&program("named_threads", opt), &[]);
+                // The slow ones sleep for 3 ms.
+                let shortest = report.at("/profile/buckets/0/bucket").as_u64();
+                if peak == 1 && shortest < Some(22) {
+                    return Err(Wrong(format!("ops of other threads: {:#}", report.0)));
+                }
+                report.judge(&GroundTruth {
+                    peaks: vec![truth.peaks[peak].clone()],
+                    ..truth.clone()
+                })
+            });
+        }
+    });
+}
+
+/// Of a function that runs all the time, too, and of a thread by its id.
+#[test]
+fn a_thread_by_its_id() {
+    let target = Target::start("named_threads", Opt::O2, &[]);
+    let tasks = fs::read_dir(format!("/proc/{}/task", target.pid())).expect("it lives");
+    let mut tasks = tasks.map(|task| task.expect("an entry").path());
+    let is_slow = |task: &PathBuf| fs::read(task.join("comm")).is_ok_and(|name| name == b"slow\n");
+    let slow = tasks.find(is_slow).expect("a thread of that name");
+    let id = slow.file_name().and_then(OsStr::to_str).expect("a number");
+    measured(|| {
+        let task = Task::new("jump", "work").options(&["--thread", id]);
+        let analysis = task.attach(target.pid());
+        let report = analysis.report();
+        let below = |name: &str| report.0["time"].to_string().contains(name);
+        match (below("read_disk"), below("compute")) {
+            (true, false) => Ok(()),
+            (_, true) => Err(Wrong(format!("another thread's time: {:#}", report.0))),
+            (false, _) => Err(Unfinished(format!("{:#}", report.0))),
+        }
+    });
+    let task = Task::new("jump", "serve").options(&["--thread", "quic"]);
+    let refused = task.attach(target.pid());
+    let message = refused.darc.failure(4);
+    assert!(message.contains("no thread quic; it has"), "{message}");
+    target.finish_like_native(&program("named_threads", Opt::O2), &[]);
+}
+
 /// Attaching while threads are born and die: none is missed, none is left traced.
 #[test]
 fn threads_that_come_and_go() {
@@ -33,7 +93,7 @@ fn threads_that_come_and_go() {
                 "--decision-ops",
                 "5",
                 "-d",
-                "5s",
+                "20s",
             ]);
             let analysis = task.attach(target.pid());
             assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
@@ -41,6 +101,29 @@ fn threads_that_come_and_go() {
             check_text(target.pid());
         }
         target.finish_like_native(&program("thread_churn", opt), &["brisk"]);
+    });
+}
+
+/// Threads of the kernel's, which works for io_uring, are among the process's: they make no calls in its name, and no memory stays
+/// mapped for them. Which thread is stopped is a matter of luck.
+#[test]
+fn threads_that_work_for_the_kernel() {
+    for_all(|engine, opt| {
+        let path = program("kernel_workers", opt);
+        if crate::harness::native(&path, &["1"]).code() == 77 {
+            eprintln!("left out: there is no io_uring here");
+            return;
+        }
+        let target = Target::start_at(&path, &[]);
+        let before = ProcessState::of(target.pid());
+        let task = Task::new(engine, "serve").options(&["-d", "100ms"]);
+        for _ in 0..if engine == "int3" { 2 } else { 1 } {
+            let analysis = task.attach(target.pid());
+            // On a busy machine no call may complete in that time.
+            assert!([0, 7].contains(&analysis.darc.code()), "{analysis:#?}");
+            before.check_unchanged(target.pid());
+        }
+        target.finish_like_native(&path, &[]);
     });
 }
 
@@ -102,7 +185,7 @@ fn five_thousand_threads() {
     for engine in engines() {
         let target = Target::start("odd_threads", Opt::O2, &["crowd"]);
         let before = ProcessState::of(target.pid());
-        let task = Task::new(engine, "serve").options(&["--start-ops", "100", "-d", "20s"]);
+        let task = Task::new(engine, "serve").options(&["--start-ops", "100", "-d", "60s"]);
         let analysis = task.attach(target.pid());
         assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
         assert!(analysis.report().ops() > 0, "{analysis:#?}");

@@ -2,7 +2,7 @@
 
 use darc_testprogs::{Opt, ground_truth, program};
 
-use crate::harness::{Analysis, Target, Task, Unfinished, for_all, measured};
+use crate::harness::{Analysis, Target, Task, Unfinished, engines, for_all, measured};
 use crate::untouched::ProcessState;
 
 /// All registers, flags, vector registers and the red zone are as f0 and its caller left them.
@@ -47,6 +47,46 @@ fn blocked_calls_stay_blocked() {
     });
 }
 
+/// Transfers that stops cut lose no byte, move none twice, and say how many they have moved.
+#[test]
+fn transfers_move_each_byte_once() {
+    for engine in engines() {
+        let target = Target::start("transfers", Opt::O2, &[]);
+        for _ in 0..5 {
+            let task = Task::new(engine, "serve").options(&["--start-ops", "20", "-d", "200ms"]);
+            let analysis = task.attach(target.pid());
+            assert!(analysis.report().ops() > 0, "{engine} {analysis:#?}");
+        }
+        let finished = target.finish();
+        assert!(
+            finished.stdout.ends_with("wrong=0 lost=0\n"),
+            "{engine} {finished:#?}"
+        );
+    }
+}
+
+/// Calls with a timeout end neither early nor with an error, and those that the kernel goes on with end when they should. Others
+/// begin anew, and `rem` of an interrupted sleep is written: docs/limits.md.
+#[test]
+fn timed_calls_end_in_time() {
+    for engine in engines() {
+        measured(|| {
+            let target = Target::start("timed_calls", Opt::O2, &[]);
+            let analysis = Task::new(engine, "serve").attach(target.pid());
+            assert_eq!(analysis.darc.code(), 0, "{engine} {analysis:#?}");
+            let finished = target.finish();
+            let counts = finished.stdout.lines().last().unwrap_or_default();
+            assert!(counts.starts_with("early=0 "), "{engine} {counts}");
+            assert!(!counts.ends_with(" written=0"), "{engine} {counts}");
+            // Something else may keep a thread from running.
+            match counts.contains(" late=0 ") {
+                true => Ok(()),
+                false => Err(Unfinished(counts.to_owned())),
+            }
+        });
+    }
+}
+
 /// Functions whose first bytes are odd, each as f0: measured, or refused with a reason; never broken.
 #[test]
 fn odd_entries() {
@@ -89,7 +129,17 @@ fn odd_entries() {
 #[test]
 fn odd_jumps() {
     const FUNCTIONS: [&str; 4] = ["threaded", "kept_label", "left_at_label", "past_prediction"];
-    each_is_measured_or_refused("odd_jumps", &FUNCTIONS, |_, f0, analysis| {
+    each_is_measured_or_refused("odd_jumps", &FUNCTIONS, |engine, f0, analysis| {
+        // Where the few bytes of a jump lead is up to where the kernel put the program, and may be taken.
+        let is_short = (engine, f0) == ("jump", "past_prediction");
+        if is_short && analysis.darc.code() == 3 {
+            let line = analysis.darc.failure(3);
+            assert!(
+                line.contains("no memory can be had") && line.contains("--engine int3"),
+                "{line}"
+            );
+            return;
+        }
         assert!(analysis.report().ops() >= 100, "{f0}: {analysis:#?}");
     });
 }
@@ -172,6 +222,25 @@ fn a_sandboxed_program() {
     });
 }
 
+/// The same goes for a program that handles system calls itself: the kernel would have it die of those that it did not make.
+#[test]
+fn a_program_that_handles_its_system_calls() {
+    for_all(|engine, opt| {
+        let path = program("dispatches_calls", opt);
+        if crate::harness::native(&path, &["1"]).code() == 77 {
+            eprintln!("left out: the kernel does not know that");
+            return;
+        }
+        let target = Target::start_at(&path, &[]);
+        let analysis = Task::new(engine, "serve").attach(target.pid());
+        let line = analysis.darc.failure(3);
+        assert!(line.contains("handles system calls itself"), "{line}");
+        let finished = target.finish();
+        assert!(finished.stdout.contains("dispatched=yes"), "{finished:?}");
+        assert!(finished.status.success(), "{finished:?}");
+    });
+}
+
 /// The report of an analysis never mixes with what the program writes.
 #[test]
 fn stdout_is_the_programs() {
@@ -213,12 +282,43 @@ fn odd_mappings() {
                     let line = analysis.darc.failure(3);
                     assert!(line.contains(words), "{mode}: {line}");
                 }
-                None => assert_eq!(analysis.darc.code(), 0, "{mode}: {analysis:#?}"),
+                // On a busy machine no call may complete in that time.
+                None => assert!(
+                    [0, 7].contains(&analysis.darc.code()),
+                    "{mode}: {analysis:#?}"
+                ),
             }
             assert_eq!(ProcessState::of(target.pid()), before, "{mode}");
             let finished = target.finish();
             assert_eq!(finished.stdout, native.stdout, "{mode}");
             assert_eq!(finished.status, native.status, "{mode}");
+        }
+    });
+}
+
+/// What the program may still map, and where its heap grows, is left to it: each op takes memory, and gets it.
+#[test]
+fn memory_is_left_to_the_program() {
+    for_all(|engine, opt| {
+        let path = program("odd_mappings", opt);
+        for mode in ["nearly", "grows"] {
+            let target = Target::start_at(&path, &[mode]);
+            let before = ProcessState::of(target.pid());
+            let analysis = Task::new(engine, "serve")
+                .options(&["-d", "100ms"])
+                .attach(target.pid());
+            // On a busy machine no call may complete in that time.
+            assert!(
+                [0, 7].contains(&analysis.darc.code()),
+                "{mode}: {analysis:#?}"
+            );
+            before.check_unchanged(target.pid());
+            let finished = target.finish();
+            assert!(finished.status.success(), "{mode}: {finished:?}");
+            assert!(
+                !finished.stdout.contains("no memory"),
+                "{mode}: {finished:?}"
+            );
         }
     });
 }
@@ -266,7 +366,16 @@ fn functions_that_use_their_return_address() {
         ] {
             let task = Task::new(engine, "serve").options(&["--decision-ops", "100"]);
             let analysis = task.run_like_native(&program(name, opt), &[ops]);
-            assert!(analysis.report().ops() > 0, "{name}: {analysis:#?}");
+            let report = analysis.report();
+            assert!(report.ops() > 0, "{name}: {analysis:#?}");
+            let skipped = report.0["probes"]["skipped"].to_string();
+            if name == "looks_at_caller" {
+                assert_eq!(
+                    engine == "jump",
+                    !skipped.contains("dlsym"),
+                    "{analysis:#?}"
+                );
+            }
         }
         let analysis = Task::new(engine, "find").run(&program("looks_at_caller", opt), &["20"]);
         match opt {

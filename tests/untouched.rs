@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::thread;
-use std::time::Duration;
+
+use crate::harness::wait_until_seen;
 
 /// The lines of `/proc/PID/status` that a tracer could change.
 const STATUS_LINES: [&str; 12] = [
@@ -93,14 +93,8 @@ impl ProcessState {
     /// Checks that the state is this one at some moment: the process itself changes it for moments, as the C library does
     /// that blocks all signals while it makes a process.
     fn check_becomes(&self, state: impl Fn() -> ProcessState) {
-        const LOOKS: usize = 100;
-        for _ in 1..LOOKS {
-            if *self == state() {
-                return;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(*self, state());
+        let seen = || format!("{self:#?}\n{:#?}\n", state());
+        wait_until_seen("the state from before", || *self == state(), seen);
     }
 }
 

@@ -5,6 +5,27 @@ use darc_testprogs::{Opt, program};
 use crate::harness::{Target, Task, darc, execute, for_all};
 use crate::untouched::{check_released, check_text};
 
+/// Coroutines that all have the same stack, each a copy of its part while it does not run (greenlets): nothing of ours is in the copies.
+#[test]
+fn copied_stacks() {
+    for_all(|engine, opt| {
+        let target = Target::start("copied_stacks", opt, &[]);
+        let options = ["--start-ops", "50", "--decision-ops", "20", "-d", "1s"];
+        let task = Task::new(engine, "serve").options(&options);
+        let analysis = task.attach(target.pid());
+        if engine == "int3" {
+            let line = analysis.darc.failure(3);
+            assert!(line.contains("may copy its stacks"), "{line}");
+        } else {
+            // On a busy machine no call may complete in that time.
+            assert!([0, 7].contains(&analysis.darc.code()), "{analysis:#?}");
+            let warnings = analysis.report().at("/warnings").to_string();
+            assert!(warnings.contains("may copy its stacks"), "{warnings}");
+        }
+        target.finish_like_native(&program("copied_stacks", opt), &[]);
+    });
+}
+
 /// Runs the program under darc with many fast ops, all probes staying in place, then attaches twice
 /// in mid-work. What it computes must be the same.
 fn check(name: &str, f0: &str, ops: &str) {

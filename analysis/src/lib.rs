@@ -6,6 +6,7 @@
 //! decision can be repeated in a test.
 
 pub mod descent;
+pub mod lives;
 pub mod localise;
 pub mod off_cpu;
 pub mod profile;
@@ -26,6 +27,7 @@ pub use descent::range::Range;
 pub use descent::resume::{ResumeError, Stored};
 pub use descent::root_cause::{CauseKind, PeakStatus, RootCause, Status};
 pub use descent::share::Part;
+pub use descent::stall::Stall;
 pub use descent::{Analysis, Request};
 pub use profile::histogram::{Profile, Resolution};
 pub use profile::peaks::{Peak, find_peaks};

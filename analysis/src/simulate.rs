@@ -161,11 +161,11 @@ impl Session {
 
     /// Over an analysis that may be under way.
     pub fn over(program: Program, analysis: Analysis) -> Self {
-        Self::in_portions(program, analysis, usize::MAX)
+        Self::in_batches(program, analysis, usize::MAX)
     }
 
     /// Measures at most so many calls of a function at once for a peak.
-    pub fn in_portions(program: Program, analysis: Analysis, most: usize) -> Self {
+    pub fn in_batches(program: Program, analysis: Analysis, most: usize) -> Self {
         let mut session = Self {
             most,
             program,
@@ -258,9 +258,9 @@ impl Session {
             self.analysis.cannot_expand(fnode, why);
             return None;
         };
-        let portions = function.sites.chunks(self.most).map(<[_]>::to_vec);
-        let portions: Vec<_> = portions.collect();
-        self.analysis.add_portions(fnode, &portions);
+        let batches = function.sites.chunks(self.most).map(<[_]>::to_vec);
+        let batches: Vec<_> = batches.collect();
+        self.analysis.add_batches(fnode, &batches);
         Some(fnode)
     }
 

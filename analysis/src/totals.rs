@@ -7,19 +7,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use darc_record::{FnodeId, Op, SiteId, Ticks, Tsc};
+use darc_record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 
 use crate::Hz;
 use crate::descent::ftree::{Callee, Ftree};
 
-/// A callee with a smaller part of the time is not gone into.
-pub const WORTHWHILE: f64 = 0.05;
+/// A callee with a smaller part of the time in which the threads do something is not gone into.
+const WORTHWHILE: f64 = 0.05;
 /// A round has at least so many windows,
 const ROUND_WINDOWS: u64 = 10;
-/// and so many of them make a second of the threads' time.
+/// and so many of them make a second of the threads' time,
 const ROUNDS_A_SECOND: u64 = 10;
-/// A callee is worth an analysis of its own when so many ops complete in a second of the threads' time.
+/// ... and so many a second of what they do beside waiting for something to do.
+const ROUNDS_A_SECOND_OF_WORK: u64 = 100;
+/// A callee is worth an analysis of its own when so many ops complete in this time.
 const SECONDS_FOR_START: u64 = 1;
+/// Why nobody looks into what takes its time itself.
+pub const NO_CALLS: &str = "it makes no calls";
 
 /// What was measured of an fnode over all windows of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -64,16 +68,33 @@ pub enum ShareOf {
     Rare,
 }
 
+/// What a thread does in a share of the time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Doing {
+    /// It works, as far as is known.
+    Work,
+    /// It waits for something to do, or for what it needs: reading from a socket may be either.
+    MayWait,
+    /// It waits for something to do.
+    Waits,
+}
+
 /// The descent.
 #[derive(Clone, Debug)]
 pub struct Totals {
     ftree: Ftree,
     running: BTreeSet<FnodeId>,
+    /// The calls that were on a thread's stack, the outermost first.
+    stacks: BTreeMap<i32, Vec<FnodeId>>,
+    /// What each thread had of its windows beside the calls that its running functions made.
+    own: BTreeMap<i32, Ticks>,
     calls: BTreeMap<FnodeId, Calls>,
     sums: BTreeMap<FnodeId, Total>,
     windows: u64,
     time: Ticks,
     since: Tsc,
+    /// The end of the last window.
+    until: Tsc,
     start_ops: u64,
     max_depth: usize,
     hz: Hz,
@@ -87,11 +108,14 @@ impl Totals {
         Totals {
             ftree: Ftree::new(),
             running: BTreeSet::from([FnodeId::ROOT]),
+            stacks: BTreeMap::new(),
+            own: BTreeMap::new(),
             calls: BTreeMap::new(),
             sums: BTreeMap::new(),
             windows: 0,
             time: Ticks(0),
             since: Tsc(0),
+            until: Tsc(0),
             start_ops,
             max_depth,
             hz,
@@ -114,9 +138,10 @@ impl Totals {
         self.ftree.add_child(parent, site, callee)
     }
 
-    /// The call of this fnode is on a stack now: its return was never awaited.
-    pub fn set_running(&mut self, fnode: FnodeId) {
+    /// The call of this fnode is on the stack of a thread now, inside of what was told before: its return was never awaited.
+    pub fn set_running(&mut self, tid: i32, fnode: FnodeId) {
         self.running.insert(fnode);
+        self.stacks.entry(tid).or_default().push(fnode);
     }
 
     /// All calls of the fnode's function are measured from now on.
@@ -132,16 +157,18 @@ impl Totals {
     /// Why the calls of an fnode's function are not measured, if that was tried.
     #[must_use]
     pub fn reason(&self, fnode: FnodeId) -> Option<&str> {
-        match self.calls.get(&fnode) {
-            Some(Calls::Impossible(why)) => Some(why),
+        match (self.calls.get(&fnode), self.ftree.fnode(fnode).callee) {
+            (Some(Calls::Impossible(why)), _) => Some(why),
+            (_, Callee::Syscall(_)) => Some(NO_CALLS),
             _ => None,
         }
     }
 
     /// The instrumentation was changed: figures are counted from zero, from windows that begin at `since`.
     pub fn next_round(&mut self, since: Tsc) {
-        self.since = since;
+        (self.since, self.until) = (since, since);
         self.sums.clear();
+        self.own.clear();
         self.windows = 0;
         self.time = Ticks(0);
     }
@@ -153,6 +180,9 @@ impl Totals {
         }
         self.windows = self.windows.saturating_add(1);
         self.time = self.time + op.latency;
+        self.until = self.until.max(op.end);
+        let own = self.own.entry(op.tid).or_default();
+        *own = *own + Self::beside_calls(&self.ftree, &self.running, op);
         for touched in &op.touched {
             if self.ftree.get(touched.fnode).is_none() {
                 continue;
@@ -164,16 +194,70 @@ impl Totals {
         }
     }
 
+    /// What is left of a window beside the calls that running functions made.
+    fn beside_calls(ftree: &Ftree, running: &BTreeSet<FnodeId>, op: &Op) -> Ticks {
+        let all: BTreeSet<FnodeId> = op.touched.iter().map(|touched| touched.fnode).collect();
+        let by_running = |touched: &&Touched| {
+            let parent = ftree.get(touched.fnode).and_then(|fnode| fnode.parent);
+            parent.is_some_and(|parent| running.contains(&parent) && !all.contains(&parent))
+        };
+        let calls = op.touched.iter().filter(by_running);
+        let calls = calls.fold(Ticks(0), |sum, touched| sum + touched.sum);
+        op.latency.saturating_sub(calls)
+    }
+
+    /// The innermost function that each thread with windows is in. Of one whose stack is not known it is the innermost that all
+    /// others are in.
+    fn innermost(&self) -> impl Iterator<Item = (FnodeId, Ticks)> + '_ {
+        let running = |stack: &Vec<FnodeId>| -> Vec<FnodeId> {
+            let inside = stack.iter().copied();
+            inside.take_while(|&fnode| self.is_running(fnode)).collect()
+        };
+        let mut stacks = self.stacks.values().map(running);
+        let first = stacks.next().unwrap_or_default();
+        let common = stacks.fold(first, |common, stack| {
+            let pairs = common.into_iter().zip(stack);
+            let same = pairs.map_while(|(one, other)| (one == other).then_some(one));
+            same.collect()
+        });
+        self.own.iter().map(move |(tid, &time)| {
+            let own = self.stacks.get(tid).map(running);
+            let inside = own.as_ref().unwrap_or(&common).last();
+            (inside.copied().unwrap_or(FnodeId::ROOT), time)
+        })
+    }
+
     /// How many windows the round has, and how much time of all threads they hold.
     #[must_use]
     pub fn so_far(&self) -> (u64, Ticks) {
         (self.windows, self.time)
     }
 
-    /// Whether the figures of this round mean something.
+    /// Whether the figures of this round mean something. `doing` tells what a thread does in a share.
     #[must_use]
-    pub fn is_round_complete(&self) -> bool {
-        self.windows >= ROUND_WINDOWS && self.time.0 >= self.hz.get() / ROUNDS_A_SECOND
+    pub fn is_round_complete(&self, doing: &dyn Fn(&Share) -> Doing) -> bool {
+        let a_second = self.hz.get();
+        self.windows >= ROUND_WINDOWS
+            && self.time.0 >= a_second / ROUNDS_A_SECOND
+            && self.work(doing).0 >= a_second / ROUNDS_A_SECOND_OF_WORK
+    }
+
+    /// The time in which the threads did something.
+    pub fn work(&self, doing: &dyn Fn(&Share) -> Doing) -> Ticks {
+        let shares = self.shares();
+        let other = shares.iter().filter(|share| doing(share) != Doing::Work);
+        let other = other.fold(Ticks(0), |sum, share| sum + share.total.time);
+        self.time.saturating_sub(other)
+    }
+
+    /// The shares that are a part worth looking into of the time in which the threads did something, the largest first. That
+    /// threads wait for something to do, often for most of the time, makes nothing else less worth a look.
+    #[must_use]
+    pub fn worthwhile(&self, doing: &dyn Fn(&Share) -> Doing) -> Vec<Share> {
+        let mut shares = self.shares();
+        let least = self.work(doing).0 as f64 * WORTHWHILE;
+        shares.retain(|share| doing(share) != Doing::Waits && share.total.time.0 as f64 >= least);
+        shares
     }
 
     /// The fnodes whose calls are to be measured as calls of a function that is gone into.
@@ -189,7 +273,8 @@ impl Totals {
     /// callees like others, and not gone into any more. True when there were any.
     pub fn forget_returned(&mut self) -> bool {
         let returned = |fnode: &FnodeId| *fnode != FnodeId::ROOT && self.total(*fnode).calls > 0;
-        let returned: Vec<FnodeId> = self.running.iter().copied().filter(returned).collect();
+        let returned = self.running.iter().copied().filter(returned);
+        let returned: BTreeSet<FnodeId> = returned.map(|fnode| self.called(fnode)).collect();
         for fnode in &returned {
             let below = |&other: &FnodeId| !self.ftree.path(other).contains(fnode);
             let running = self.running.iter().copied().filter(below).collect();
@@ -205,13 +290,18 @@ impl Totals {
         !returned.is_empty()
     }
 
+    /// The call that a running function was reached by: where it was by jumps, that of the function which jumped first.
+    fn called(&self, fnode: FnodeId) -> FnodeId {
+        let path = self.ftree.path(fnode).into_iter().rev();
+        let jumped = path.skip(1).take_while(|at| !self.running.contains(at));
+        jumped.last().unwrap_or(fnode)
+    }
+
     /// The callees to be gone into before the next round: those that take much of the time in few calls.
     #[must_use]
-    pub fn to_expand(&self) -> Vec<FnodeId> {
-        let shares = self.shares();
-        let rare = shares
-            .iter()
-            .filter(|share| share.of == ShareOf::Rare && share.share >= WORTHWHILE);
+    pub fn to_expand(&self, doing: &dyn Fn(&Share) -> Doing) -> Vec<FnodeId> {
+        let shares = self.worthwhile(doing);
+        let rare = shares.iter().filter(|share| share.of == ShareOf::Rare);
         rare.flat_map(|share| &share.fnodes)
             .copied()
             .filter(|fnode| self.may_expand(*fnode))
@@ -260,11 +350,10 @@ impl Totals {
                 share.total.max = share.total.max.max(total.max);
             }
         }
-        // What is left of the windows is the running functions' own time; which of them had it is not told.
-        let found: u64 = groups.values().map(|share| share.total.time.0).sum::<u64>()
-            + own.values().sum::<u64>();
-        let deepest = self.running.last().copied().unwrap_or(FnodeId::ROOT);
-        *own.entry(deepest).or_default() += self.time.0.saturating_sub(found);
+        // A thread has been in the innermost of its running functions all the time.
+        for (inside, time) in self.innermost() {
+            *own.entry(inside).or_default() += time.0;
+        }
         let itself = own.into_iter().filter(|&(_, time)| time > 0);
         let mut shares: Vec<Share> = groups
             .into_values()
@@ -289,10 +378,17 @@ impl Totals {
         shares
     }
 
+    /// Where many threads are measured their time passes faster than the clock's.
     fn is_frequent(&self, calls: u64) -> bool {
+        let passed = self
+            .until
+            .0
+            .saturating_sub(self.since.0)
+            .min(self.time.0)
+            .max(1);
         let a_second =
             u128::from(calls) * u128::from(self.hz.get()) * u128::from(SECONDS_FOR_START);
-        a_second >= u128::from(self.start_ops) * u128::from(self.time.0.max(1))
+        a_second >= u128::from(self.start_ops) * u128::from(passed)
     }
 
     fn total(&self, fnode: FnodeId) -> Total {
@@ -321,7 +417,6 @@ impl Totals {
 mod tests {
     use super::*;
     use crate::CalleeId;
-    use darc_record::Touched;
 
     const HZ: u64 = 1_000_000;
 
@@ -336,9 +431,19 @@ mod tests {
     }
 
     fn window(totals: &mut Totals, at: u64, length: u64, touched: &[(FnodeId, u64, u64)]) {
+        window_of(totals, 1, at, length, touched);
+    }
+
+    fn window_of(
+        totals: &mut Totals,
+        tid: i32,
+        at: u64,
+        length: u64,
+        touched: &[(FnodeId, u64, u64)],
+    ) {
         totals.window(&Op {
             arguments: darc_record::Arguments::default(),
-            tid: 1,
+            tid,
             start: Tsc(at),
             end: Tsc(at + length),
             latency: Ticks(length),
@@ -366,7 +471,7 @@ mod tests {
             let touched = [(often, 4_000, 50), (rarely, 5_000, 1)];
             window(&mut totals, at * 10_000, 10_000, &touched);
         }
-        assert!(totals.is_round_complete());
+        assert!(totals.is_round_complete(&|_| Doing::Work));
         let found: Vec<_> = totals
             .shares()
             .into_iter()
@@ -381,7 +486,57 @@ mod tests {
                 (FnodeId::ROOT, ShareOf::Itself, 10.0)
             ]
         );
-        assert!(totals.to_expand().is_empty());
+        assert!(totals.to_expand(&|_| Doing::Work).is_empty());
+    }
+
+    #[test]
+    fn a_system_call_is_an_end() {
+        let mut totals = totals();
+        let function = child(&mut totals, FnodeId::ROOT, 1, 1);
+        let write = totals.add_child(FnodeId::ROOT, SiteId(2), Callee::Syscall(Some(1)));
+        assert_eq!(totals.reason(write), Some(NO_CALLS));
+        assert_eq!(totals.reason(function), None, "it may be gone into");
+    }
+
+    #[test]
+    fn what_threads_do_is_looked_at_however_long_they_wait() {
+        let mut totals = totals();
+        let (wait, serve, tidy) = (
+            child(&mut totals, FnodeId::ROOT, 1, 1),
+            child(&mut totals, FnodeId::ROOT, 2, 2),
+            child(&mut totals, FnodeId::ROOT, 3, 3),
+        );
+        let doing = |share: &Share| match share.fnodes[0] == wait {
+            true => Doing::Waits,
+            false => Doing::Work,
+        };
+        let mut at = 0;
+        let mut window = |totals: &mut Totals| {
+            // Eight threads at a time, seven of which do nothing.
+            for _ in 0..7 {
+                window(totals, at, 10_000, &[(wait, 10_000, 1)]);
+            }
+            let touched = [(wait, 9_000, 1), (serve, 980, 7), (tidy, 20, 1)];
+            window(totals, at, 10_000, &touched);
+            at += 10_000;
+        };
+        for _ in 0..5 {
+            window(&mut totals);
+        }
+        let (windows, time) = totals.so_far();
+        assert!(windows >= ROUND_WINDOWS && time.0 >= HZ / ROUNDS_A_SECOND);
+        assert!(!totals.is_round_complete(&doing), "5 ms of work");
+        for _ in 0..6 {
+            window(&mut totals);
+        }
+        assert!(totals.is_round_complete(&doing));
+        let worthwhile = totals.worthwhile(&doing);
+        let found: Vec<_> = worthwhile
+            .iter()
+            .map(|share| (share.fnodes[0], share.of))
+            .collect();
+        // 700 calls a second are many, by the clock.
+        assert_eq!(found, [(serve, ShareOf::Frequent)]);
     }
 
     #[test]
@@ -391,7 +546,7 @@ mod tests {
         for at in 0..10 {
             window(&mut totals, at * 100_000, 100_000, &[(phase, 95_000, 1)]);
         }
-        assert_eq!(totals.to_expand(), [phase]);
+        assert_eq!(totals.to_expand(&|_| Doing::Work), [phase]);
         totals.expanded(phase);
         let step = child(&mut totals, phase, 7, 3);
         totals.next_round(Tsc(2_000_000));
@@ -414,14 +569,14 @@ mod tests {
                 (FnodeId::ROOT, ShareOf::Itself, 5.0)
             ]
         );
-        assert!(totals.to_expand().is_empty());
+        assert!(totals.to_expand(&|_| Doing::Work).is_empty());
     }
 
     #[test]
     fn a_frame_that_runs_is_no_call_and_its_callees_are_the_roots_time() {
         let mut totals = totals();
         let serve = child(&mut totals, FnodeId::ROOT, 1, 1);
-        totals.set_running(serve);
+        totals.set_running(1, serve);
         totals.expanded(serve);
         let wait = totals.add_child(serve, SiteId(4), Callee::Syscall(Some(232)));
         for at in 0..10 {
@@ -434,7 +589,7 @@ mod tests {
             (serve, ShareOf::Itself)
         );
         assert!(
-            totals.to_expand().is_empty(),
+            totals.to_expand(&|_| Doing::Work).is_empty(),
             "nothing is inside of the kernel"
         );
     }
@@ -446,7 +601,7 @@ mod tests {
         let insert = child(&mut totals, build, 2, 2);
         let split = child(&mut totals, insert, 3, 3);
         for running in [build, insert] {
-            totals.set_running(running);
+            totals.set_running(1, running);
             totals.expanded(running);
         }
         assert_eq!(totals.needed().collect::<Vec<_>>(), [build, insert, split]);
@@ -464,6 +619,50 @@ mod tests {
         assert_eq!(
             (shares[0].fnodes[0], shares[0].of),
             (insert, ShareOf::Frequent)
+        );
+    }
+
+    #[test]
+    fn a_threads_own_time_is_that_of_the_function_it_is_in() {
+        let mut totals = totals();
+        let compute = child(&mut totals, FnodeId::ROOT, 1, 1);
+        let wait = child(&mut totals, FnodeId::ROOT, 2, 2);
+        let step = child(&mut totals, compute, 3, 3);
+        for (tid, running) in [(1, compute), (2, wait)] {
+            totals.set_running(tid, FnodeId::ROOT);
+            totals.set_running(tid, running);
+            totals.expanded(running);
+        }
+        window(&mut totals, 0, 100, &[(step, 30, 3)]);
+        window_of(&mut totals, 2, 0, 50, &[]);
+        // Of this one it is only known that it is in what all are in.
+        window_of(&mut totals, 3, 0, 20, &[]);
+        let shares = totals.shares();
+        let found = shares.iter();
+        let found = found.map(|share| (share.fnodes[0], share.total.time.0));
+        assert_eq!(
+            found.collect::<Vec<_>>(),
+            [(compute, 70), (wait, 50), (step, 30), (FnodeId::ROOT, 20)]
+        );
+    }
+
+    /// What jumped to a function that runs is not on the stack, and is called anew as that is.
+    #[test]
+    fn what_jumped_to_a_frame_that_returned_is_a_callee_like_others() {
+        let mut totals = totals();
+        let request = child(&mut totals, FnodeId::ROOT, 1, 1);
+        let fetch = child(&mut totals, request, 2, 2);
+        totals.expanded(request);
+        totals.set_running(1, fetch);
+        totals.expanded(fetch);
+        let called = [(request, 80_000, 900), (fetch, 70_000, 900)];
+        window(&mut totals, 0, 100_000, &called);
+        assert!(totals.forget_returned());
+        assert_eq!(totals.needed().collect::<Vec<_>>(), [request]);
+        let shares = totals.shares();
+        assert_eq!(
+            (shares[0].fnodes[0], shares[0].of),
+            (request, ShareOf::Frequent)
         );
     }
 

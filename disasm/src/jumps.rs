@@ -2,9 +2,9 @@
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, OpKind};
 
-/// Every jump that names its target: where it is, and where it leads. Calls are none.
-#[must_use]
-pub fn direct_jumps(bytes: &[u8], at: u64) -> Vec<(u64, u64)> {
+/// Every jump that names its target: where it is, and where it leads. Calls are none. One after the other: a stranger's
+/// code may be nothing but jumps.
+pub fn direct_jumps(bytes: &[u8], at: u64) -> impl Iterator<Item = (u64, u64)> {
     let decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
     decoder
         .into_iter()
@@ -15,7 +15,6 @@ pub fn direct_jumps(bytes: &[u8], at: u64) -> Vec<(u64, u64)> {
             ) && instruction.op0_kind() == OpKind::NearBranch64
         })
         .map(|instruction| (instruction.ip(), instruction.near_branch_target()))
-        .collect()
 }
 
 /// The fixed places in memory that hold where jumps lead.
@@ -39,10 +38,8 @@ mod tests {
     fn jumps_are_found_and_calls_are_not() {
         // jmp +2; je -4; call 0; jmp *%rax
         let bytes = [0xeb, 2, 0x74, 0xfc, 0xe8, 0, 0, 0, 0, 0xff, 0xe0];
-        assert_eq!(
-            direct_jumps(&bytes, 0x1000),
-            [(0x1000, 0x1004), (0x1002, 0x1000)]
-        );
+        let found: Vec<_> = direct_jumps(&bytes, 0x1000).collect();
+        assert_eq!(found, [(0x1000, 0x1004), (0x1002, 0x1000)]);
     }
 
     #[test]

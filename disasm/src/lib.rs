@@ -10,6 +10,7 @@ mod calls;
 mod code;
 mod detached;
 mod extent;
+mod field;
 mod frame;
 mod jumps;
 mod loops;
@@ -28,6 +29,7 @@ pub use calls::{
 };
 pub use code::{CodePart, FunctionCode, Memory, NoMemory};
 pub use extent::function_at;
+pub use field::field_of_argument;
 pub use frame::Frames;
 pub use iced_x86::Instruction;
 pub use jumps::{direct_jumps, jumps_through};

@@ -12,6 +12,7 @@ use darc_tracer::engine::{Engine, EngineKind};
 
 use crate::entry_points;
 use crate::modules::{CodeRef, Modules};
+use crate::restartable;
 
 /// A larger function is taken for a damaged symbol.
 const MAX_FUNCTION: u64 = 8 << 20;
@@ -83,7 +84,7 @@ pub fn with_surroundings(
 ) -> Result<FunctionCode, String> {
     let code = read(entry, modules, memory)?;
     let code = code.with_filling(memory, |end| limit(end, modules));
-    Ok(tell_entrances(code, modules))
+    tell_entrances(code, modules, memory)
 }
 
 /// Where something else begins behind the end of a part, as far as that is known.
@@ -94,10 +95,15 @@ fn limit(end: u64, modules: &Modules) -> Option<u64> {
     Some(end - 1 + (image.limit_of(place.addr)?.0 - place.addr.0))
 }
 
-/// Looks who comes into the function, so that nothing is moved away from under it: code of others, and unwinders.
-fn tell_entrances(code: FunctionCode, modules: &Modules) -> FunctionCode {
+/// Looks who comes into the function, so that nothing is moved away from under it: code of others, and unwinders. Sequences that
+/// must not be left may be entered anywhere.
+fn tell_entrances(
+    code: FunctionCode,
+    modules: &Modules,
+    memory: &dyn Memory,
+) -> Result<FunctionCode, String> {
     let Some(place) = modules.place(TargetAddr(code.entry())) else {
-        return code;
+        return Ok(code);
     };
     let module = place.module;
     let image = modules.get(module).image.as_ref();
@@ -105,9 +111,12 @@ fn tell_entrances(code: FunctionCode, modules: &Modules) -> FunctionCode {
         let parts = extent(place, modules).into_iter();
         parts.flat_map(|part| image.landing_pads(part).iter().copied())
     });
-    let entrances = entry_points::inside(modules, place).into_iter().chain(pads);
+    let entrances = entry_points::inside(modules, place)?
+        .into_iter()
+        .chain(pads);
     let located = entrances.filter_map(|addr| Some(modules.locate(CodeRef { module, addr })?.0));
-    code.with_entrances(located.collect())
+    let restartable = restartable::bytes(&code, module, modules, memory);
+    Ok(code.with_entrances(located.chain(restartable).collect()))
 }
 
 /// The target's memory without the engine's patches.
@@ -281,6 +290,23 @@ mod tests {
             buf[..bytes.len()].copy_from_slice(&bytes);
             !bytes.is_empty()
         }
+    }
+
+    #[test]
+    fn a_restartable_sequence_is_left_alone() {
+        let text = ".text\n.globl a, b\n.type a,@function\n\
+            a: call b\n1: mov %rdi,(%rsi)\nadd $1,%rdi\n2: call b\nret\n.size a,.-a\n\
+            .long 0x53053053\n3: ud2\nb: ret\n\
+            .section __rseq_cs,\"aw\"\n.balign 32\n.long 0,0\n.quad 1b,2b-1b,3b\n";
+        let image = assembled::image(text, &["-static", "-Wl,-e,a"]);
+        let a = image.symbol("a").unwrap();
+        let modules = Modules::of_file(image, 0);
+        let module = modules.loaded()[0];
+        let image = modules.get(module).image.as_ref().unwrap();
+        let code = with_surroundings(TargetAddr(a.0), &modules, &InFile(image)).unwrap();
+        // The first call has five bytes, the sequence seven.
+        let expected: Vec<u64> = (a.0 + 5..a.0 + 12).collect();
+        assert_eq!(code.entrances(), expected);
     }
 
     #[test]

@@ -8,7 +8,8 @@ use std::{num, thread};
 use darc_disasm::{CallSite, Memory, SiteKind, SkipReason, Target};
 use darc_symbols::{FileAddr, FunctionKind, Image, ImageKind};
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::jump::{self, Coverage, Ground, Judged};
+use darc_tracer::engine::jump::{Coverage, Judged};
+use darc_tracer::ground::Ground;
 use darc_tracer::maps::{self, FileId, Mapping};
 
 use crate::code;
@@ -159,7 +160,7 @@ pub fn of_file(image: Image) -> Sites {
     for module in modules.loaded() {
         if let Some(image) = &modules.get(module).image {
             let memory = InFile { image, bias };
-            let coverage = || Coverage::new(mappings.clone(), ground.clone());
+            let coverage = || Coverage::new(ground.clone());
             sites = of_module(&modules, module, &memory, &coverage);
         }
     }
@@ -172,9 +173,9 @@ pub fn of_file(image: Image) -> Sites {
 /// When the process is gone, or may not be read.
 pub fn of_process(pid: i32, modules: &Modules) -> darc_tracer::Result<Vec<Sites>> {
     let mappings = maps::read(pid)?;
-    let ground = jump::ground(pid, &mappings);
+    let ground = Ground::of(pid, &mappings);
     let memory = OfProcess(darc_tracer::memory::Memory::open(pid)?);
-    let coverage = || Coverage::new(mappings.clone(), ground.clone());
+    let coverage = || Coverage::new(ground.clone());
     let files = modules.loaded().into_iter();
     let files = files.filter(|&module| {
         let known = modules.get(module);

@@ -23,22 +23,23 @@ const MOST_GAP: u64 = 64 << 10;
 /// (one of the places).
 pub type Entrances = BTreeMap<FileAddr, BTreeMap<u64, FileAddr>>;
 
-/// In a file with more code only compilers' functions are expected, which are entered at their beginning.
-const MOST_CODE: u64 = 32 << 20;
+/// In a file with more code nothing is looked for, and no code is changed: 150 MB take half a second.
+const MOST_CODE: u64 = 1 << 30;
 
 /// How the ends of a function can be noticed.
 ///
 /// A part of it that the compiler has put elsewhere looks like a stranger where it has no name of its own (`strip`). Whoever
-/// it is that jumps into it: what is not replaced can be jumped to, and the entry is enough. Looked for in files of any size.
+/// it is that jumps into it: what is not replaced can be jumped to, and the entry is enough.
 ///
 /// # Errors
-/// Why it must not be probed, if code elsewhere jumps into its beginning.
+/// Why it must not be probed, if code elsewhere jumps into its beginning, or may.
 pub fn ends(modules: &Modules, place: CodeRef) -> Result<Ends, String> {
     ends_behind(modules, place, LONGEST_PATCH)
 }
 
 fn ends_behind(modules: &Modules, place: CodeRef, beginning: u64) -> Result<Ends, String> {
     is_called(modules, place)?;
+    is_examined(modules, place.module)?;
     match of(modules, place).and_then(BTreeMap::first_key_value) {
         None => Ok(Ends::ByReturns),
         Some((&offset, _)) if offset >= beginning => Ok(Ends::Hidden),
@@ -55,21 +56,21 @@ fn of(modules: &Modules, place: CodeRef) -> Option<&BTreeMap<u64, FileAddr>> {
     found.get(&place.addr)
 }
 
-/// The addresses in the function's file to which code of other functions jumps in it. Not looked for in files with
-/// very much code.
-pub fn inside(modules: &Modules, place: CodeRef) -> Vec<FileAddr> {
-    if is_huge(modules, place.module) {
-        return Vec::new();
-    }
+/// The addresses in the function's file to which code of other functions jumps in it.
+///
+/// # Errors
+/// That they are not known.
+pub fn inside(modules: &Modules, place: CodeRef) -> Result<Vec<FileAddr>, String> {
+    is_examined(modules, place.module)?;
     let image = modules.get(place.module).image.as_ref();
     // An alternative entry's code is that of the function around it.
     let function = image.and_then(|image| image.function_at(place.addr));
     let addr = function.map_or(place.addr, |function| function.addr);
     let function = CodeRef { addr, ..place };
     let offsets = of(modules, function).into_iter().flat_map(BTreeMap::keys);
-    offsets
+    Ok(offsets
         .map(|offset| FileAddr(addr.0.wrapping_add(*offset)))
-        .collect()
+        .collect())
 }
 
 /// Entered by a jump, a return or the kernel: the program's start (System V ABI for AMD64, 3.4.1), signal
@@ -118,23 +119,27 @@ pub fn is_called(modules: &Modules, place: CodeRef) -> Result<(), String> {
     }
 }
 
-/// How the ends of f0 can be noticed, whose first bytes a jump replaces. Not looked for in files with very much code.
+/// How the ends of f0 can be noticed, whose first bytes a jump replaces.
 ///
 /// # Errors
 /// As [`ends`].
 pub fn ends_of_f0(modules: &Modules, place: CodeRef) -> Result<Ends, String> {
-    match is_huge(modules, place.module) {
-        true => is_called(modules, place).map(|()| Ends::ByReturns),
-        false => ends_behind(modules, place, LONGEST_JUMP),
-    }
+    ends_behind(modules, place, LONGEST_JUMP)
 }
 
-fn is_huge(modules: &Modules, module: ModuleId) -> bool {
+/// Whether it is known who jumps where in a file.
+fn is_examined(modules: &Modules, module: ModuleId) -> Result<(), String> {
     let image = modules.get(module).image.as_ref();
     let segments = image.iter().flat_map(|image| image.segments());
     let code = segments.filter(|segment| segment.executable);
     let sizes = code.map(|segment| segment.file_size);
-    sizes.fold(0, u64::saturating_add) > MOST_CODE
+    match sizes.fold(0, u64::saturating_add) > MOST_CODE {
+        false => Ok(()),
+        true => Err(format!(
+            "its file has more than {} MiB of code, which is not searched for jumps into the middle of functions",
+            MOST_CODE >> 20
+        )),
+    }
 }
 
 /// A stretch of code, and the function that it belongs to.
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_wrap_are_huge() {
+    fn too_much_code_is_not_examined() {
         for (sizes, huge) in [
             (&[1_u64 << 63, 1 << 63][..], true),
             (&[MOST_CODE, 1], true),
@@ -237,7 +242,9 @@ mod tests {
             let image = Image::from_bytes(headers(sizes), Path::new("/huge"), &search).unwrap();
             let mut modules = Modules::default();
             let module = modules.intern("/huge", None, Some(image));
-            assert_eq!(is_huge(&modules, module), huge, "{sizes:x?}");
+            assert_eq!(is_examined(&modules, module).is_err(), huge, "{sizes:x?}");
+            let addr = FileAddr(0);
+            assert_eq!(inside(&modules, CodeRef { module, addr }).is_err(), huge);
         }
     }
 

@@ -5,18 +5,19 @@ use std::ops::Range;
 use darc_symbols::{GoFunction, Image};
 use darc_tracer::plan::{Callees, Goroutines};
 
-/// Where the number of a goroutine is in its descriptor, by version of Go 1: what has been measured with each.
+/// Where the number of a goroutine is in its descriptor, and where that of the goroutine that runs in a thread's, by version of
+/// Go 1: what has been measured with each.
 ///
-/// Source: `type g struct` in Go's `src/runtime/runtime2.go`.
-const KNOWN: [(u32, u32); 8] = [
-    (19, 152),
-    (21, 152),
-    (22, 152),
-    (23, 160),
-    (24, 160),
-    (25, 152),
-    (26, 152),
-    (27, 152),
+/// Source: `goid` in `type g struct` and `curg` in `type m struct`, in Go's `src/runtime/runtime2.go`.
+const KNOWN: [(u32, u32, u32); 8] = [
+    (19, 152, 192),
+    (21, 152, 192),
+    (22, 152, 192),
+    (23, 160, 192),
+    (24, 160, 192),
+    (25, 152, 184),
+    (26, 152, 184),
+    (27, 152, 184),
 ];
 
 /// What is known of the program that an image is.
@@ -28,11 +29,10 @@ pub fn of(image: &Image) -> Result<Goroutines, String> {
     let Some(version) = version else {
         return Err("it does not say by which version of Go".to_owned());
     };
-    let Some(&(_, number)) = KNOWN
-        .iter()
-        .find(|&&(known, _)| minor(&version) == Some(known))
+    let mut known = KNOWN.iter();
+    let Some(&(_, number, current)) = known.find(|&&(known, ..)| minor(&version) == Some(known))
     else {
-        let known = KNOWN.map(|(minor, _)| format!("1.{minor}")).join(", ");
+        let known = KNOWN.map(|(minor, ..)| format!("1.{minor}")).join(", ");
         return Err(format!("{version} is not known, only {known} are"));
     };
     let calls_c = image.interpreter().is_some() || image.symbol("crosscall2").is_some();
@@ -40,7 +40,7 @@ pub fn of(image: &Image) -> Result<Goroutines, String> {
         true => Err(format!(
             "of {version}, but linked dynamically or with C code (cgo)"
         )),
-        false => Ok(Goroutines { number }),
+        false => Ok(Goroutines { number, current }),
     }
 }
 
@@ -71,6 +71,12 @@ const OPAQUE: [&str; 5] = [
     "runtime.morestack_noctxt",
     "runtime.systemstack",
 ];
+
+/// By it a goroutine stops and goes on: it waits, is ready, runs.
+const STATUSES: &str = "runtime.casgstatus";
+
+/// It compares the goroutine that calls it with the thread's.
+const SYSTEM_STACK: [&str; 2] = ["runtime.systemstack", "runtime.systemstack.abi0"];
 
 /// Other functions that never return, as the compiler knows: behind a call of one there is code that is reached otherwise, in
 /// which all registers may be in use.
@@ -104,6 +110,10 @@ pub struct Known {
     own: Vec<Range<u64>>,
     /// Entries of functions that are not looked into, in order.
     opaque: Vec<u64>,
+    /// The entry of the function by which all that stops or goes on changes its status,
+    statuses: Option<u64>,
+    /// and of the one by which a thread changes over to its own stack.
+    system_stack: Option<u64>,
 }
 
 impl Known {
@@ -120,6 +130,12 @@ impl Known {
             let is_one_of = |names: &[&str]| names.iter().any(|it| name.starts_with(it));
             if OPAQUE.contains(&name.as_str()) {
                 known.opaque.push(code.start);
+            }
+            if name == STATUSES {
+                known.statuses = Some(code.start);
+            }
+            if SYSTEM_STACK.contains(&name.as_str()) {
+                known.system_stack = Some(code.start);
             }
             let is_switch = name == "runtime.mcall";
             if is_one_of(&CHECKS) && is_assembly || name.starts_with("runtime.duff") || is_switch {
@@ -159,6 +175,18 @@ impl Known {
     #[must_use]
     pub fn is_opaque(&self, entry: u64) -> bool {
         self.opaque.binary_search(&entry).is_ok()
+    }
+
+    /// Where the function begins by which a goroutine stops and goes on.
+    #[must_use]
+    pub fn statuses(&self) -> Option<u64> {
+        self.statuses
+    }
+
+    /// Where the function begins by which a thread changes over to its own stack.
+    #[must_use]
+    pub fn system_stack(&self) -> Option<u64> {
+        self.system_stack
     }
 
     /// Whether what is called there is a part of whoever calls it.

@@ -18,6 +18,14 @@ const UNWINDERS: [&str; 5] = [
 const CATCHERS: [&str; 1] = ["__cxa_begin_catch"];
 const FINDERS: [&str; 1] = ["_Unwind_Find_FDE"];
 const LOADER: &str = "_dl_debug_state";
+/// The beginnings of the names of files that copy parts of stacks away and put others in their place: greenlets and continuations.
+const STACK_COPIERS: [&str; 5] = [
+    "_greenlet.",
+    "greenlet.",
+    "libpypy",
+    "libguile",
+    "continuation.so",
+];
 
 /// Where the hooks are in the current process.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -26,6 +34,7 @@ pub struct Hooks {
     catchers: Vec<TargetAddr>,
     finders: Vec<TargetAddr>,
     loader: Option<TargetAddr>,
+    copies_stacks: bool,
 }
 
 impl Hooks {
@@ -48,6 +57,7 @@ impl Hooks {
                 find(&CATCHERS, &mut hooks.catchers);
                 find(&FINDERS, &mut hooks.finders);
             }
+            hooks.copies_stacks |= STACK_COPIERS.iter().any(|name| file.starts_with(name));
             if file.starts_with("ld-") || file.starts_with("ld.") {
                 hooks.loader = hooks.loader.or_else(|| locate(modules, id, LOADER));
             }
@@ -78,6 +88,7 @@ impl Hooks {
             catchers: self.catchers.clone(),
             finders: self.finders.clone(),
             loader: self.loader,
+            copies_stacks: self.copies_stacks,
             ..Plan::default()
         }
     }

@@ -4,9 +4,9 @@
 //! A [`ModuleId`] outlives a process: when a program is run again, or an analysis resumed, the same
 //! file has the same id wherever it is loaded.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use darc_symbols::{DebugSearch, FileAddr, Image, LookupError, Root};
 use darc_tracer::addr::TargetAddr;
@@ -14,6 +14,7 @@ use darc_tracer::maps::{self, FileId, Mapping};
 
 use crate::entry_points::Entrances;
 use crate::jit::MadeCode;
+use crate::return_address::Used;
 use crate::{called, target_files};
 
 /// One file with code, in whatever process.
@@ -58,6 +59,8 @@ pub struct Modules {
     seen: HashMap<(String, FileId), ModuleId>,
     warnings: Vec<String>,
     made: MadeCode,
+    /// What functions do with their return addresses, of whom somebody has asked since code came or went.
+    uses: Mutex<BTreeMap<CodeRef, Option<Used>>>,
 }
 
 impl Modules {
@@ -87,6 +90,29 @@ impl Modules {
         self.ranges.clear();
         self.bias.clear();
         self.seen.clear();
+        self.forget_uses();
+    }
+
+    /// What a function does with its return address: as was found before, or else by `look`.
+    pub(crate) fn use_of(
+        &self,
+        place: CodeRef,
+        look: impl FnOnce() -> Option<Used>,
+    ) -> Option<Used> {
+        let uses = || self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = uses().get(&place) {
+            return known.clone();
+        }
+        let found = look();
+        uses().insert(place, found.clone());
+        found
+    }
+
+    fn forget_uses(&mut self) {
+        self.uses
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
 
     /// Reads the process's mappings again. Returns true when there is code that was not there before.
@@ -122,6 +148,9 @@ impl Modules {
         }
         self.bias = biases;
         ranges.sort_unstable();
+        if self.ranges != ranges {
+            self.forget_uses();
+        }
         self.ranges = ranges;
         Ok(new)
     }

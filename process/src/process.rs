@@ -51,6 +51,8 @@ pub struct Process<'a, E: Engine + ?Sized = dyn Engine> {
     is_restored: bool,
     /// What is known of its goroutines, where they may be measured.
     goroutines: Option<Goroutines>,
+    /// Whether the goroutine that a thread runs is where that is expected.
+    reads_current: bool,
     /// And of its functions.
     known: Known,
 }
@@ -75,6 +77,7 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
             warnings: Vec::new(),
             is_restored: false,
             goroutines: None,
+            reads_current: false,
             known: Known::default(),
         }
     }
@@ -132,10 +135,32 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
     /// A plan of nothing but what the engine needs for its own sake.
     #[must_use]
     pub fn hooks(&self) -> Plan {
+        let statuses = self.statuses();
         Plan {
-            goroutines: self.goroutines,
+            goroutines: self.goroutines.map(|goroutines| Goroutines {
+                // Without it nobody looks beyond the thread's own stack.
+                current: goroutines.current * u32::from(self.reads_current),
+                ..goroutines
+            }),
+            statuses: statuses.map(|scanned| Arc::clone(&scanned.code)),
             ..self.hooks.plan()
         }
+    }
+
+    fn statuses(&self) -> Option<Arc<Scanned>> {
+        let statuses = self.known.statuses().map(TargetAddr);
+        statuses.and_then(|entry| self.scan(entry).ok())
+    }
+
+    /// Whether the run-time's own code has the goroutine that a thread runs where that is expected.
+    fn is_current_at(&self, offset: u32) -> bool {
+        let entry = self.known.system_stack().map(TargetAddr);
+        let scanned = entry.and_then(|entry| self.scan(entry).ok());
+        let reads = |scanned: Arc<Scanned>| {
+            let mut instructions = scanned.code.instructions();
+            instructions.any(|i| i.memory_displacement64() == u64::from(offset))
+        };
+        scanned.is_some_and(reads)
     }
 
     /// Lets a Go program be measured, if it can be: the calls of one function alone, in which goroutines are followed instead of
@@ -145,14 +170,27 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
     /// When the cost of such measuring cannot be found out.
     pub fn admit_goroutines(&mut self) -> Result<bool, ProcessError> {
         if self.engine.kind() == EngineKind::Jump && self.modules.refresh(self.pid).is_ok() {
-            self.goroutines = admissible(self.modules);
+            self.goroutines = goroutines_of(self.modules);
         }
         if let Some(goroutines) = self.goroutines {
             self.known = known_functions(self.modules);
             let callees = self.known.callees.clone();
             self.engine.follow(goroutines, callees)?;
+            self.reads_current = self.is_current_at(goroutines.current);
         }
         Ok(self.goroutines.is_some())
+    }
+
+    /// Whether goroutines are followed instead of threads.
+    #[must_use]
+    pub fn follows_goroutines(&self) -> bool {
+        self.goroutines.is_some()
+    }
+
+    /// Whether it can be told when goroutines do not run.
+    #[must_use]
+    pub fn tells_of_goroutines(&self) -> bool {
+        self.follows_goroutines() && self.statuses().is_some()
     }
 
     /// Whether what is called there is a part of whoever calls it, and no call for people.
@@ -180,7 +218,7 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
         }
         if self.goroutines.is_none() {
             check_program(self.modules)?;
-        } else if self.goroutines != admissible(self.modules)
+        } else if self.goroutines != goroutines_of(self.modules)
             || new && self.known != known_functions(self.modules)
         {
             // What was admitted was the program before.
@@ -339,8 +377,9 @@ pub fn is_go_program(modules: &Modules) -> bool {
     go_program(modules).is_some()
 }
 
-/// What is known of the goroutines of a program that may be measured by them.
-fn admissible(modules: &Modules) -> Option<Goroutines> {
+/// What is known of the goroutines of the program of the modules that are loaded, if it may be measured by them.
+#[must_use]
+pub fn goroutines_of(modules: &Modules) -> Option<Goroutines> {
     go_program(modules).and_then(|image| goroutines::of(image).ok())
 }
 
@@ -366,7 +405,7 @@ fn check_program(modules: &Modules) -> Result<(), ProcessError> {
     };
     let reason = match goroutines::of(image) {
         Ok(_) => {
-            "only darc attach --f0 FUNCTION measures such programs, by --engine jump".to_owned()
+            "only darc attach and darc run with --f0 FUNCTION measure such programs, by --engine jump".to_owned()
         }
         Err(reason) => reason,
     };

@@ -14,6 +14,8 @@ use crate::plt::exported;
 
 /// What [`use_by`] says of a function.
 const LOOKS_AT_CALLER: &str = "looks at its return address to know its caller";
+const COUNTS_CALLS: &str =
+    "knows its callers by their return addresses, and expects all registers kept";
 const RETURNS_TWICE: &str = "remembers where it returns to, which a probe must not disturb";
 const GROWS_STACK: &str = "goes on one byte behind its return address";
 
@@ -33,8 +35,8 @@ const TWICE: [&str; 12] = [
     "savectx",
 ];
 
-/// They ask `__builtin_return_address` who calls: dlopen(3), dlsym(3), profiling hooks of compilers.
-const CALLER_MATTERS: [&str; 14] = [
+/// They ask `__builtin_return_address` who calls: dlopen(3), dlsym(3).
+const CALLER_MATTERS: [&str; 8] = [
     "dlopen",
     "__dlopen",
     "dlmopen",
@@ -43,6 +45,10 @@ const CALLER_MATTERS: [&str; 14] = [
     "__dlsym",
     "dlvsym",
     "__dlvsym",
+];
+
+/// Profiling hooks of compilers (gcc(1) `-pg`, `-finstrument-functions`).
+const HOOKS: [&str; 6] = [
     "mcount",
     "_mcount",
     "__fentry__",
@@ -60,6 +66,15 @@ const MOST_FUNCTIONS: usize = 64;
 const MOST_BYTES: u64 = 1 << 20;
 const MOST_UNKNOWN_BYTES: u64 = 4 << 10;
 
+/// That a function does more with its return address than return there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Used {
+    /// What it does, for people.
+    pub why: String,
+    /// Whether it is only looked at: a probe that leaves it alone does no harm.
+    pub is_only_looked_at: bool,
+}
+
 /// What a function of this name does with its return address; `None` where it only returns.
 #[must_use]
 pub fn use_by(name: &str) -> Option<&'static str> {
@@ -67,6 +82,8 @@ pub fn use_by(name: &str) -> Option<&'static str> {
         Some(RETURNS_TWICE)
     } else if CALLER_MATTERS.contains(&name) {
         Some(LOOKS_AT_CALLER)
+    } else if HOOKS.contains(&name) {
+        Some(COUNTS_CALLS)
     } else if name.starts_with(SPLIT_STACK) {
         Some(GROWS_STACK)
     } else {
@@ -74,11 +91,17 @@ pub fn use_by(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Why the return address of the function at `place` must not be another, for people; `None` where it may be.
+/// Why the return address of the function at `place` must not be another; `None` where it may be.
 #[must_use]
-pub fn is_used(modules: &Modules, place: CodeRef) -> Option<String> {
+pub fn is_used(modules: &Modules, place: CodeRef) -> Option<Used> {
+    modules.use_of(place, || look(modules, place))
+}
+
+/// As [`is_used`], of whom nobody has asked.
+fn look(modules: &Modules, place: CodeRef) -> Option<Used> {
     let mut open = vec![place];
     let mut seen = BTreeSet::new();
+    let mut looked_at = None;
     while let Some(at) = open.pop() {
         let Some(image) = &modules.get(at.module).image else {
             continue;
@@ -89,22 +112,30 @@ pub fn is_used(modules: &Modules, place: CodeRef) -> Option<String> {
         let names = names(image, at.addr);
         let used = names.iter().find_map(|name| Some((name, use_by(name)?)));
         if let Some((name, what)) = used {
-            return Some(match at == place {
-                true => format!("{name} {what}"),
-                false => format!("it jumps to {name}, which {what}"),
-            });
+            let used = Used {
+                why: match at == place {
+                    true => format!("{name} {what}"),
+                    false => format!("it jumps to {name}, which {what}"),
+                },
+                is_only_looked_at: what == LOOKS_AT_CALLER,
+            };
+            if !used.is_only_looked_at {
+                return Some(used);
+            }
+            looked_at = Some(used);
+            continue;
         }
         match image.plt_name(at.addr) {
             Some(name) => open.extend(exported(modules, &name)),
             None => open.extend(jumped_to(modules, at.module, image, at.addr)),
         }
     }
-    None
+    looked_at
 }
 
 /// As [`is_used`], of what a site calls or jumps to.
 #[must_use]
-pub fn is_used_at(modules: &Modules, site: &CallSite) -> Option<String> {
+pub fn is_used_at(modules: &Modules, site: &CallSite) -> Option<Used> {
     let (SiteKind::Call(target) | SiteKind::TailJump { target, .. }) = site.kind else {
         return None;
     };
@@ -123,10 +154,19 @@ pub fn is_used_at(modules: &Modules, site: &CallSite) -> Option<String> {
 }
 
 /// As [`is_used`], of a function that is called through its slot in the global offset table.
-fn is_used_by_name(modules: &Modules, name: &str) -> Option<String> {
+fn is_used_by_name(modules: &Modules, name: &str) -> Option<Used> {
     match use_by(name) {
-        Some(what) => Some(format!("{name} {what}")),
-        None => exported(modules, name).find_map(|place| is_used(modules, place)),
+        Some(what) => Some(Used {
+            why: format!("{name} {what}"),
+            is_only_looked_at: what == LOOKS_AT_CALLER,
+        }),
+        None => {
+            let used: Vec<Used> = exported(modules, name)
+                .filter_map(|place| is_used(modules, place))
+                .collect();
+            let worst = used.iter().find(|used| !used.is_only_looked_at);
+            worst.or(used.first()).cloned()
+        }
     }
 }
 
@@ -195,7 +235,7 @@ mod tests {
         let reason = |name: &str| {
             let addr = modules.get(module).image.as_ref().unwrap().symbol(name);
             let addr = addr.unwrap();
-            is_used(&modules, CodeRef { module, addr })
+            is_used(&modules, CodeRef { module, addr }).map(|used| used.why)
         };
         for name in ["a", "plain", "calls"] {
             assert_eq!(reason(name), None, "{name}");
@@ -205,6 +245,15 @@ mod tests {
         for name in ["wraps", "twice"] {
             let reason = reason(name).unwrap();
             assert!(reason.contains("jumps to swapcontext"), "{reason}");
+        }
+    }
+
+    #[test]
+    fn only_a_look_does_no_harm() {
+        let only_looks = |name| use_by(name) == Some(LOOKS_AT_CALLER);
+        assert!(only_looks("dlopen") && only_looks("dlsym"));
+        for name in ["mcount", "setjmp", "__morestack", "puts"] {
+            assert!(!only_looks(name), "{name}");
         }
     }
 
@@ -221,7 +270,7 @@ mod tests {
         let reason = |name: &str| {
             let addr = modules.get(module).image.as_ref().unwrap().symbol(name);
             let addr = addr.unwrap();
-            is_used(&modules, CodeRef { module, addr })
+            is_used(&modules, CodeRef { module, addr }).map(|used| used.why)
         };
         assert_eq!(reason("a"), None);
         assert!(reason("lazy").unwrap().contains("dlopen, which looks"));

@@ -77,6 +77,19 @@ pub struct Arguments {
     /// The word at the end of the [`Chain`] that the plan has for the function; `None` where one
     /// of the addresses cannot be read. Means nothing when there is no chain.
     pub read: Option<u64>,
+    /// What the plan's [`Field`] held when the call began, and when it ended. Means nothing when there is none.
+    pub field: (u32, u32),
+}
+
+/// A part of what an argument of f0 points to, which f0's own code reads before it does anything else.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Field {
+    /// Index of the register in [`Arguments::registers`].
+    pub argument: usize,
+    /// Where it is, from where the argument points to, in bytes.
+    pub offset: i32,
+    /// Its bytes: 1, 2 or 4.
+    pub size: u8,
 }
 
 impl From<[u64; 6]> for Arguments {
@@ -84,6 +97,7 @@ impl From<[u64; 6]> for Arguments {
         Arguments {
             registers,
             read: None,
+            field: (0, 0),
         }
     }
 }

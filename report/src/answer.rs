@@ -5,19 +5,28 @@ use std::borrow::Cow;
 use darc_analysis::Hz;
 
 use crate::escape::control;
-use crate::model::{Kind, PeakEntry, ProfileTable, RootCauseEntry, Status, StopReason};
-use crate::names::short;
+use crate::loops;
+use crate::model::{
+    ArgumentEntry, FtreeNode, Kind, PeakEntry, ProfileTable, RootCauseEntry, Status, StopReason,
+};
 use crate::recursion;
-use crate::spread::{is_spread, together};
+use crate::spread::{MOST, SINGLE, is_spread, together};
 use crate::words::{self, percent, status};
 
 /// So many causes of a peak are named in its line.
 const CAUSES: usize = 2;
+/// A cause of a smaller part of a peak's calls is one of few of them.
+const SELDOM: f64 = 0.25;
 /// So many functions of a path are named, the last ones and f0.
 const NAMES: usize = 4;
 
 /// `Peak 2  214 µs to 14 ms  14% of calls, 94% of time → fsync ← flush ← serve explains 97%`
-pub(super) fn line(hz: Option<Hz>, peak: &PeakEntry, profile: &ProfileTable) -> String {
+pub(super) fn line(
+    hz: Option<Hz>,
+    peak: &PeakEntry,
+    profile: &ProfileTable,
+    ftree: &FtreeNode,
+) -> String {
     let range = words::range(hz, peak, profile.resolution).unwrap_or_default();
     let head = format!(
         "Peak {}  {range}  {} of calls, {} of time",
@@ -25,11 +34,11 @@ pub(super) fn line(hz: Option<Hz>, peak: &PeakEntry, profile: &ProfileTable) -> 
         percent(peak.share_of_ops),
         percent(peak.share_of_time)
     );
-    format!("{head} → {}", answer(peak))
+    format!("{head} → {}", answer(peak, ftree))
 }
 
 /// What a peak's calls spend their time on.
-fn answer(peak: &PeakEntry) -> String {
+fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
     let causes = together(peak);
     let Some(first) = causes.first() else {
         return status(peak.status).to_owned();
@@ -39,13 +48,32 @@ fn answer(peak: &PeakEntry) -> String {
             share if share > 0.0 => format!(" (largest part {})", percent(share)),
             _ => String::new(),
         };
-        return format!("no single cause: the time is spread{largest}");
+        return match most(&causes) {
+            Some((share, place)) => {
+                format!("no single cause: {share} is spread below {place}{largest}")
+            }
+            None => format!("no single cause: the time is spread{largest}"),
+        };
+    }
+    let is_open = !matches!(
+        peak.status,
+        Status::RootCauseFound | Status::MaxDepthReached
+    );
+    if let (true, Some((share, place))) = (is_open && first.share_of_time < SINGLE, most(&causes)) {
+        let largest = cause(first, peak.peak, ftree);
+        return format!(
+            "{}: {share} is below {place}; the largest part of it: {largest}",
+            status(peak.status)
+        );
     }
     // Of what is spread below a small part nothing more is known than that.
     let is_known = |cause: &&RootCauseEntry| cause.stop != StopReason::Spread;
     let is_any = causes.iter().any(|cause| is_known(&cause));
     let told = causes.iter().filter(|cause| !is_any || is_known(cause));
-    let mut parts: Vec<String> = told.take(CAUSES).map(self::cause).collect();
+    let mut parts: Vec<String> = told
+        .take(CAUSES)
+        .map(|cause| self::cause(cause, peak.peak, ftree))
+        .collect();
     let more = causes.len().saturating_sub(parts.len());
     if more > 0 {
         parts.push(format!("{more} more"));
@@ -57,22 +85,86 @@ fn answer(peak: &PeakEntry) -> String {
     }
 }
 
-/// A cause: where it is, and how much of the time it explains.
-fn cause(cause: &RootCauseEntry) -> String {
-    let names = recursion::steps(cause).into_iter().map(|step| {
-        let name = short(step.name);
-        let name = control(&name);
-        match step.is_recursive {
-            true => format!("{name} (recursive)"),
-            false => name.into_owned(),
-        }
+/// Where most of the time is that the causes take together, though none has much of it: the last function on their paths below
+/// which half of the time is, and how much. Nothing where that is f0.
+fn most(causes: &[RootCauseEntry]) -> Option<(String, String)> {
+    let steps = causes.iter().flat_map(|cause| {
+        let frames = cause.frames.iter().enumerate().skip(1);
+        frames.map(move |(at, frame)| (at, frame.share_of_time, cause))
     });
-    let mut names: Vec<Cow<'_, str>> = names.map(Cow::Owned).collect();
+    let large = steps.filter(|&(_, share, _)| share >= MOST);
+    let (at, share, cause) = large.max_by(|(one, of_one, _), (other, of_other, _)| {
+        one.cmp(other).then(of_one.total_cmp(of_other))
+    })?;
+    let above = RootCauseEntry {
+        path: cause.path.get(..=at)?.to_vec(),
+        frames: cause.frames[..=at].to_vec(),
+        kind: Kind::Function,
+        arguments: Vec::new(),
+        ..cause.clone()
+    };
+    Some((percent(share), located(&above, &[]).1))
+}
+
+/// A cause: where it is, and how much of the time it explains.
+fn cause(cause: &RootCauseEntry, peak: u32, ftree: &FtreeNode) -> String {
+    let callees = loops::callees(cause, peak, ftree).into_iter();
+    let callees: Vec<String> = callees.map(|called| called.name).collect();
+    let (within, place) = located(cause, &callees);
+    let repeated = repeated(cause, peak, ftree);
+    let share = Some(cause.share_of_time).filter(|&share| cause.known_from > 0 && share > 0.0);
+    if let Some(away) = words::blocked(cause) {
+        let away = percent(away);
+        return format!("in or below {place}, whose thread was blocked for {away} of that");
+    }
+    match (within, share) {
+        (Some(within), Some(share)) => format!("{} is {within} {place}{repeated}", percent(share)),
+        (Some(within), None) => format!("{within} {place}{repeated}"),
+        (None, Some(share)) => format!(
+            "{place} explains {}{repeated}{}",
+            percent(share),
+            seldom(cause)
+        ),
+        (None, None) => place + &repeated,
+    }
+}
+
+/// In which part of a peak's calls a cause is one, where that is small: most of them are not explained by it.
+fn seldom(cause: &RootCauseEntry) -> String {
+    match cause.share_of_ops {
+        share if share > 0.0 && share < SELDOM => format!(", in {} of the calls", percent(share)),
+        _ => String::new(),
+    }
+}
+
+/// In how many calls of a function that is called in a loop the time of a cause is: of the last one on the way there.
+fn repeated(cause: &RootCauseEntry, peak: u32, ftree: &FtreeNode) -> String {
+    match loops::on_path(cause, peak, ftree).pop() {
+        Some(called) if cause.kind != Kind::Loop => {
+            format!(", in {:.0} calls of {} an op", called.each, called.name)
+        }
+        _ => String::new(),
+    }
+}
+
+/// Whether nearly all of the calls had this argument.
+fn is_most(argument: &ArgumentEntry) -> bool {
+    const NEARLY_ALL: f64 = 0.8;
+    argument.count as f64 >= NEARLY_ALL * argument.of as f64
+}
+
+/// Where a cause is, and how that place bounds it where it is not the function itself. `callees` is what a loop mostly calls.
+pub(super) fn located(
+    cause: &RootCauseEntry,
+    callees: &[String],
+) -> (Option<&'static str>, String) {
+    let names = recursion::steps(cause).into_iter();
+    let mut names: Vec<Cow<'_, str>> = names.map(|step| step.shown().into()).collect();
     // A wrapper and its system call are one to who reads.
     names.dedup();
     names.reverse();
     let place = self::place(&names);
-    let file = cause.arguments.first();
+    let file = cause.arguments.first().filter(|file| is_most(file));
     let on = file.map_or_else(String::new, |file| {
         format!(" on {}", what_is_open(&file.value))
     });
@@ -80,13 +172,8 @@ fn cause(cause: &RootCauseEntry) -> String {
         Some((last, callers)) => format!("{last}{on}{ARROW}{callers}"),
         None => format!("{place}{on}"),
     };
-    let share = Some(cause.share_of_time).filter(|&share| cause.known_from > 0 && share > 0.0);
-    if let Some(away) = words::blocked(cause) {
-        let away = percent(away);
-        return format!("in or below {place}, whose thread was blocked for {away} of that");
-    }
     let within = match cause.stop {
-        StopReason::PartlyMeasured => Some("in or below"),
+        StopReason::PartlyMeasured | StopReason::Recursion => Some("in or below"),
         StopReason::Spread => Some("spread below"),
         StopReason::StillDescending
         | StopReason::TooRare
@@ -95,15 +182,16 @@ fn cause(cause: &RootCauseEntry) -> String {
         StopReason::SelfTime | StopReason::NoCalls => None,
     };
     let place = match cause.kind {
-        Kind::Loop => format!("many short calls in {place}"),
+        Kind::Loop => {
+            let of = match callees {
+                [] => String::new(),
+                callees => format!(" of {}", callees.join(" and ")),
+            };
+            format!("many calls{of} in {place}")
+        }
         _ => place,
     };
-    match (within, share) {
-        (Some(within), Some(share)) => format!("{} is {within} {place}", percent(share)),
-        (Some(within), None) => format!("{within} {place}"),
-        (None, Some(share)) => format!("{place} explains {}", percent(share)),
-        (None, None) => place,
-    }
+    (within, place)
 }
 
 /// Between a function and the one that calls it.
@@ -137,6 +225,67 @@ fn what_is_open(value: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture;
+    use crate::model::Frame;
+
+    #[test]
+    fn a_file_stands_in_the_answer_where_nearly_all_calls_were_of_it() {
+        let of = |count| ArgumentEntry {
+            value: String::new(),
+            count,
+            of: 200,
+        };
+        assert!(is_most(&of(160)) && !is_most(&of(4)));
+    }
+
+    #[test]
+    fn where_no_part_is_large_the_function_that_has_most_of_them_is_told() {
+        let mut peak = fixture::report(1_000).peaks.remove(0);
+        let one = peak.root_causes.remove(0);
+        let frame = |share_of_time| Frame {
+            share_of_time,
+            ..Frame::default()
+        };
+        let of = |path: &str, shares: &[f64]| RootCauseEntry {
+            path: path.split(' ').map(str::to_owned).collect(),
+            share_of_time: shares[shares.len() - 1],
+            frames: shares.iter().map(|&share| frame(share)).collect(),
+            kind: Kind::Function,
+            known_from: 100,
+            ..one.clone()
+        };
+        let mut causes = vec![
+            of("serve parse", &[1.0, 0.12]),
+            of("serve plan join cost", &[1.0, 0.8, 0.6, 0.05]),
+            of("serve plan scan", &[1.0, 0.8, 0.06]),
+        ];
+        let below = |share: &str, place: &str| Some((share.to_owned(), place.to_owned()));
+        assert_eq!(most(&causes), below("60.0%", "join ← plan ← serve"));
+        peak.root_causes.clone_from(&causes);
+        let ftree = fixture::report(1_000).ftree;
+        peak.status = Status::Undecided;
+        let told = answer(&peak, &ftree);
+        assert!(
+            told.starts_with("not decided: 60.0% is below join ← plan ← serve; "),
+            "{told}"
+        );
+        peak.status = Status::Spread;
+        assert_eq!(
+            answer(&peak, &ftree),
+            "no single cause: 60.0% is spread below join ← plan ← serve (largest part 12.0%)"
+        );
+        causes.remove(1);
+        assert_eq!(most(&causes[..1]), None, "f0 has all of it");
+    }
+
+    #[test]
+    fn a_cause_of_few_calls_is_told_as_one() {
+        let mut cause = fixture::report(1_000).peaks.remove(0).root_causes.remove(0);
+        cause.share_of_ops = 0.061;
+        assert_eq!(seldom(&cause), ", in 6.1% of the calls");
+        cause.share_of_ops = 0.9;
+        assert_eq!(seldom(&cause), "");
+    }
 
     #[test]
     fn of_a_long_path_both_ends_and_names_are_shown() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use darc_analysis::lives::Fates;
 use darc_analysis::off_cpu::{OtherId, is_absence};
 use darc_analysis::profile::compare::{Comparison, PeakChange};
 use darc_analysis::profile::histogram::Bucket;
@@ -16,12 +17,14 @@ use darc_record::{Op, Ticks};
 
 use super::model::{
     BucketEntry, CalleeKind, DecisionSums, DescentState, ExampleCall, ExampleOp, FnodePeak, Frame,
-    FtreeNode, Function, HandedOver, InlinedFrame, Kind, Parameters, PartEntry, PeakEntry,
+    FtreeNode, Function, Futures, HandedOver, InlinedFrame, Kind, Parameters, PartEntry, PeakEntry,
     PeakValues, Percentiles, ProfileComparison, ProfileTable, RangeEntry, RootCauseEntry, Status,
     StopReason, UnmeasuredEntry, ValueContrast, ValueShare,
 };
 use super::off_cpu::{off_cpu, waits_entry};
 use super::place::Place;
+use super::recursion;
+use super::words;
 
 /// A call site as it is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,6 +103,20 @@ pub fn absence(absence: Absence) -> String {
         Absence::SoftInterrupt(number) => format!("(softirq {number})"),
         Absence::PageFault => "(page fault)".to_owned(),
         Absence::Signal(number) => format!("(signal {number})"),
+        Absence::Awaiting(state) => format!("(await, state {state})"),
+    }
+}
+
+/// What became of futures.
+#[must_use]
+pub fn futures(fates: &Fates) -> Futures {
+    Futures {
+        polls: fates.polls,
+        dropped: fates.dropped,
+        begun_before: fates.begun_before,
+        lost: fates.lost,
+        forgotten: fates.forgotten,
+        under_way: fates.under_way,
     }
 }
 
@@ -254,11 +271,7 @@ pub fn peaks(analysis: &Analysis, names: &dyn Names) -> Vec<PeakEntry> {
                 PeakStatus::MaxDepthReached => Status::MaxDepthReached,
                 PeakStatus::RootCauseFound => Status::RootCauseFound,
             },
-            root_causes: analysis
-                .root_causes(peak.number)
-                .iter()
-                .map(|cause| root_cause(analysis, peak.number, cause, names))
-                .collect(),
+            root_causes: root_causes(analysis, peak.number, names),
             example: analysis
                 .example(peak.number)
                 .map(|op| example(analysis, op, names)),
@@ -295,6 +308,16 @@ fn example(analysis: &Analysis, op: &Op, names: &dyn Names) -> ExampleOp {
     }
 }
 
+fn root_causes(analysis: &Analysis, peak: u32, names: &dyn Names) -> Vec<RootCauseEntry> {
+    let causes = analysis.root_causes(peak);
+    let causes = causes
+        .iter()
+        .map(|cause| root_cause(analysis, peak, cause, names));
+    let mut causes: Vec<RootCauseEntry> = causes.collect();
+    recursion::tell_apart(&mut causes);
+    causes
+}
+
 fn root_cause(
     analysis: &Analysis,
     peak: u32,
@@ -321,10 +344,12 @@ fn root_cause(
             CauseKind::SoftInterrupt => Kind::SoftInterrupt,
             CauseKind::PageFault => Kind::PageFault,
             CauseKind::Signal => Kind::Signal,
+            CauseKind::Await => Kind::Await,
         },
         maxcount: cause.maxcount,
         share_of_ops: cause.share_of_ops,
         share_of_time: cause.share,
+        assumed: cause.assumed,
         known_from: cause.known_from,
         blocked: cause.blocked,
         unmeasured: cause
@@ -340,6 +365,7 @@ fn root_cause(
             .last()
             .and_then(|&last| analysis.waits(last, peak))
             .map(|waits| waits_entry(waits, names)),
+        inlined: None,
         narrowed: None,
     }
 }
@@ -363,7 +389,9 @@ fn frame(fnode: &Fnode, names: &dyn Names) -> Frame {
     let callee = callee(fnode, names);
     let mut frame = Frame {
         name: callee.name,
+        offset: callee.place.as_ref().map(|place| place.offset),
         module: callee.place.map(|place| place.module),
+        which: words::source(callee.file.as_deref(), callee.line),
         // Where f0 is called is not known.
         file: callee.file,
         line: callee.line,
@@ -410,6 +438,7 @@ fn callee(fnode: &Fnode, names: &dyn Names) -> NamedCallee {
         Callee::Absence(Absence::SoftInterrupt(_)) => (CalleeKind::SoftInterrupt, None),
         Callee::Absence(Absence::PageFault) => (CalleeKind::PageFault, None),
         Callee::Absence(Absence::Signal(_)) => (CalleeKind::Signal, None),
+        Callee::Absence(Absence::Awaiting(_)) => (CalleeKind::Await, None),
     };
     NamedCallee {
         kind,
@@ -427,6 +456,7 @@ fn stop_reason(stop: &Stop) -> (StopReason, Option<String>) {
         Stop::NoCalls => (StopReason::NoCalls, None),
         Stop::PartlyMeasured => (StopReason::PartlyMeasured, None),
         Stop::Spread => (StopReason::Spread, None),
+        Stop::Recursion => (StopReason::Recursion, None),
         Stop::MaxDepth => (StopReason::MaxDepth, None),
         Stop::NotInstrumentable(why) => (StopReason::NotInstrumentable, Some(why.clone())),
         Stop::StillDescending => (StopReason::StillDescending, None),
@@ -478,8 +508,8 @@ pub fn ftree(analysis: &Analysis, names: &dyn Names) -> FtreeNode {
         }
         let mut node = node(fnode, children, names);
         let parent = fnode.parent.map(|parent| analysis.ftree().fnode(parent));
-        if parent.is_some_and(Fnode::is_in_portions) && fnode.site.is_some() {
-            node.portion = ordinal(fnode.in_round);
+        if parent.is_some_and(Fnode::is_in_batches) && fnode.site.is_some() {
+            node.portion = ordinal(fnode.in_batch);
         }
         match fnode.parent {
             Some(parent) => below.entry(parent).or_default().push(node),
@@ -512,7 +542,8 @@ fn node(fnode: &Fnode, children: Vec<FtreeNode>, names: &dyn Names) -> FtreeNode
                 Absence::Interrupt(number)
                 | Absence::LocalInterrupt(number)
                 | Absence::SoftInterrupt(number)
-                | Absence::Signal(number),
+                | Absence::Signal(number)
+                | Absence::Awaiting(number),
             ) => Some(number),
             _ => None,
         },
@@ -520,8 +551,8 @@ fn node(fnode: &Fnode, children: Vec<FtreeNode>, names: &dyn Names) -> FtreeNode
         line: site.as_ref().and_then(|site| site.line),
         site: site.map(|site| site.place),
         unmeasured: fnode.is_unmeasured(),
-        portions: match fnode.is_in_portions() {
-            true => ordinal(fnode.rounds - 1),
+        portions: match fnode.is_in_batches() {
+            true => ordinal(fnode.batches - 1),
             false => 0,
         },
         portion: 0,
@@ -574,8 +605,8 @@ fn fnode_peak(fnode: &Fnode, record: &PeakRecord) -> FnodePeak {
         stop,
         reason: reason.flatten(),
         least_part: record.least_part.unwrap_or(0),
-        portion: match fnode.is_in_portions() && record.state != PathState::NotChosen {
-            true => ordinal(record.round),
+        portion: match fnode.is_in_batches() && record.state != PathState::NotChosen {
+            true => ordinal(record.batch),
             false => 0,
         },
         maxcount_before: record.before,

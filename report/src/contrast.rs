@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use super::attribution::{self, Call};
 use super::model::{CalleeKind, DescentState, FnodePeak, FtreeNode, PeakEntry};
+use super::words;
 
 /// A line of the table.
 pub(super) struct Row<'a> {
@@ -21,10 +22,10 @@ pub(super) struct Row<'a> {
 }
 
 /// What a line is about.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) enum What<'a> {
-    /// A call, or f0.
-    Call(&'a FtreeNode),
+    /// A call, or f0, and what tells it from other functions of its name that its caller calls.
+    Call(&'a FtreeNode, Option<String>),
     /// A function that does nothing but this system call.
     Wrapper(&'a FtreeNode, &'a FtreeNode),
     /// The own time of the function above.
@@ -33,13 +34,14 @@ pub(super) enum What<'a> {
 
 impl What<'_> {
     /// What people read; a system call is in brackets.
-    pub(super) fn name(self) -> String {
+    pub(super) fn name(&self) -> String {
         let of = |node: &FtreeNode| match node.kind {
             CalleeKind::Syscall => format!("[{}]", node.name),
             _ => node.name.clone(),
         };
         match self {
-            What::Call(node) => of(node),
+            What::Call(node, None) => of(node),
+            What::Call(node, Some(which)) => format!("{} ({which})", of(node)),
             What::Wrapper(function, call) => format!("{} → {}", of(function), of(call)),
             What::Itself => "(itself)".to_owned(),
         }
@@ -255,9 +257,11 @@ impl Site<'_> {
     }
 }
 
-/// What the same caller calls under one name.
+/// What the same caller calls: one function, or what has one name.
 pub(super) struct Group<'a> {
     pub(super) node: &'a FtreeNode,
+    /// What tells it from other functions of its name that the same caller calls.
+    which: Option<String>,
     is_unmeasured: bool,
     /// Whether it is time away below f0: that is in f0's, too, and no part of its caller's.
     is_told_above: bool,
@@ -284,6 +288,7 @@ impl<'a> Group<'a> {
         let own = !callees.is_empty();
         Self {
             node: sites[0].node,
+            which: None,
             is_unmeasured: sites[0].is_unmeasured(),
             is_told_above: sites[0].node.is_away()
                 && sites[0].caller.is_some_and(|caller| caller.site.is_some()),
@@ -300,7 +305,10 @@ impl<'a> Group<'a> {
             let caller = Some(site.node);
             let below = site.node.children.iter().map(|node| Site { node, caller });
             for site in below.filter(Site::says_something) {
-                let key = (site.node.kind, &site.node.name, site.is_unmeasured());
+                let FtreeNode {
+                    kind, name, callee, ..
+                } = site.node;
+                let key = (kind, name, callee, site.is_unmeasured());
                 let group = *by_callee.entry(key).or_insert(groups.len());
                 match groups.get_mut(group) {
                     Some(group) => group.push(site),
@@ -309,7 +317,33 @@ impl<'a> Group<'a> {
             }
         }
         let groups = groups.into_iter();
-        groups.map(|sites| Self::of(sites, columns)).collect()
+        let mut groups: Vec<Self> = groups.map(|sites| Self::of(sites, columns)).collect();
+        let which: Vec<_> = groups.iter().map(|one| one.told_apart(&groups)).collect();
+        for (group, which) in groups.iter_mut().zip(which) {
+            group.which = which;
+        }
+        groups
+    }
+
+    /// The line or the place of a function, where another one of these has its name.
+    fn told_apart(&self, all: &[Self]) -> Option<String> {
+        let source =
+            |node: &FtreeNode| words::source(node.callee_file.as_deref(), node.callee_line);
+        let others = all.iter().map(|other| other.node);
+        let others = others.filter(|other| {
+            other.name == self.node.name
+                && other.callee.is_some()
+                && other.callee != self.node.callee
+        });
+        let others: Vec<Option<String>> = others.map(source).collect();
+        let place = self.node.callee.as_ref().filter(|_| !others.is_empty())?;
+        let own = source(self.node).filter(|own| !others.contains(&Some(own.clone())));
+        Some(own.unwrap_or_else(|| place.to_string()))
+    }
+
+    /// The line about it.
+    pub(super) fn what(&self) -> What<'a> {
+        What::Call(self.node, self.which.clone())
     }
 
     /// The part of the time of the peak in this column, 0 to 1; 0 where it was not measured.
@@ -348,7 +382,7 @@ impl<'a> Group<'a> {
             return;
         }
         table.rows.push(Row {
-            what: What::Call(self.node),
+            what: self.what(),
             depth,
             cells: self.cells.clone(),
             is_unmeasured: self.is_unmeasured,

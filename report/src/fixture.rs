@@ -142,6 +142,7 @@ pub fn of(session: &Session) -> Report {
             exe: EXE.to_owned(),
             build_id: Some("00ff".to_owned()),
             exit_status: Some(0),
+            threads: Vec::new(),
         },
         f0: names.f0(),
         clock: Clock {
@@ -166,6 +167,7 @@ pub fn of(session: &Session) -> Report {
         ftree: assemble::ftree(analysis, &names),
         time: None,
         focus: Vec::new(),
+        futures: None,
         proofs: Vec::new(),
         effects: Vec::new(),
         probes: Probes {

@@ -1,4 +1,7 @@
-//! What it means that a path ends in a function of Go's run-time in which a goroutine does not go on.
+//! What it means that a path ends where a goroutine does not go on, or where Go's run-time works for itself.
+
+/// What time is called in which a goroutine was ready and did not run.
+pub const NOT_RUNNING: &str = "(goroutine ready, not running)";
 
 /// What goroutines wait for, by the beginnings of the names of functions above the one in which they do, and in which words.
 /// The first that fits counts: those further down are what others are made of.
@@ -24,32 +27,82 @@ const WAITS: [(&str, &str); 16] = [
 const GARBAGE: &str = "for garbage collection, which it had to help or to begin";
 const POLLER: &str = "for the network, a pipe or the like (the poller)";
 
+/// What the run-time does on the thread's own stack, in the same way.
+const WORKS: [(&str, &str); 11] = [
+    (
+        "runtime.gcAssistAlloc",
+        "it helped the garbage collector to mark, as who allocates must while that works (GC assist)",
+    ),
+    (
+        "runtime.gcStart",
+        "it began a garbage collection, for which the world is stopped",
+    ),
+    (
+        "runtime.gcMarkDone",
+        "it ended the marking of a garbage collection, for which the world is stopped",
+    ),
+    (
+        "runtime.gcMarkTermination",
+        "it ended the marking of a garbage collection, for which the world is stopped",
+    ),
+    (
+        "runtime.stopTheWorld",
+        "it stopped the world: all other goroutines",
+    ),
+    (
+        "runtime.startTheWorld",
+        "it let the world go on: all other goroutines",
+    ),
+    (
+        "runtime.deductSweepCredit",
+        "it swept memory, as who allocates must after a garbage collection",
+    ),
+    (
+        "runtime.(*mheap)",
+        "the run-time took memory for it from the heap",
+    ),
+    (
+        "runtime.(*mcache)",
+        "the run-time took memory for it from the heap",
+    ),
+    ("runtime.newproc", "it made a goroutine"),
+    ("runtime.goready", "it let another goroutine go on"),
+];
+
 /// What takes the time of a path that ends in such a function.
 #[must_use]
 pub fn waiting(path: &[String]) -> Option<String> {
     let (last, above) = path.split_last()?;
     match last.strip_suffix(".abi0").unwrap_or(last) {
         "runtime.gopark" => {
-            let leads_there = |(function, _): &&(&str, &str)| {
-                let plain =
-                    |name: &String| name.strip_prefix("internal/").unwrap_or(name).to_owned();
-                above.iter().any(|name| plain(name).starts_with(function))
-            };
-            let what = WAITS.iter().find(leads_there);
-            let what = what.map_or(String::new(), |(_, what)| format!(" {what}"));
+            let what = leading(&WAITS, above);
+            let what = what.map_or(String::new(), |what| format!(" {what}"));
             Some(format!(
                 "the goroutine waited{what}, and then for its turn to run"
             ))
         }
         "runtime.morestack" | "runtime.morestack_noctxt" => {
-            Some("its stack grew, or the run-time had it let others run".to_owned())
+            Some("its stack grew, or the run-time stopped it there".to_owned())
         }
         "runtime.Gosched" => Some("the goroutine let others run (runtime.Gosched)".to_owned()),
         "runtime.systemstack" => {
-            Some("the run-time worked for it on the thread's stack".to_owned())
+            let what = leading(&WORKS, above);
+            Some(
+                what.unwrap_or("the run-time worked for it on the thread's stack")
+                    .to_owned(),
+            )
         }
         _ => None,
     }
+}
+
+/// The words for the first beginning of a name that leads to the end of a path.
+fn leading(known: &[(&str, &'static str)], above: &[String]) -> Option<&'static str> {
+    let leads_there = |(function, _): &&(&str, &str)| {
+        let plain = |name: &String| name.strip_prefix("internal/").unwrap_or(name).to_owned();
+        above.iter().any(|name| plain(name).starts_with(function))
+    };
+    known.iter().find(leads_there).map(|&(_, words)| words)
 }
 
 #[cfg(test)]
@@ -93,6 +146,19 @@ mod tests {
                 &["main.f", "runtime.morestack_noctxt.abi0"],
                 "its stack grew",
             ),
+            (
+                &[
+                    "runtime.mallocgc",
+                    "runtime.gcAssistAlloc",
+                    "runtime.systemstack.abi0",
+                ],
+                "GC assist",
+            ),
+            (
+                &["runtime.gcStart", "runtime.systemstack"],
+                "it began a garbage collection",
+            ),
+            (&["main.f", "runtime.systemstack"], "the run-time worked"),
         ] {
             assert!(said(path).contains(words), "{path:?}: {}", said(path));
         }

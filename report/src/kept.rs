@@ -87,6 +87,9 @@ fn root_cause(cause: &mut RootCauseEntry, earlier: &RootCauseEntry) {
     if count(cause) < count(earlier) {
         cause.waits.clone_from(&earlier.waits);
     }
+    if cause.inlined.is_none() {
+        cause.inlined.clone_from(&earlier.inlined);
+    }
     if cause.narrowed.is_none() {
         cause.narrowed.clone_from(&earlier.narrowed);
     }

@@ -14,7 +14,7 @@ pub mod escape;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 pub mod folded;
-mod goroutines;
+pub mod goroutines;
 mod handover;
 pub mod html;
 pub mod json;
@@ -25,6 +25,7 @@ pub mod model;
 mod names;
 mod off_cpu;
 pub mod place;
+pub mod pprof;
 pub mod profiles;
 pub mod proof;
 mod recursion;
@@ -64,11 +65,13 @@ pub enum Format {
     Html,
     /// Chrome trace events.
     Chrome,
+    /// The file format of pprof, compressed.
+    Pprof,
 }
 
 impl Format {
     /// All formats, by the name that the command line has for them.
-    pub const NAMES: [(&'static str, Format); 8] = [
+    pub const NAMES: [(&'static str, Format); 9] = [
         ("text", Format::Text),
         ("json", Format::Json),
         ("folded", Format::Folded),
@@ -77,6 +80,7 @@ impl Format {
         ("svg", Format::Svg),
         ("html", Format::Html),
         ("chrome", Format::Chrome),
+        ("pprof", Format::Pprof),
     ];
 
     /// The format of a name.
@@ -100,6 +104,7 @@ impl Format {
             Format::Svg => "svg",
             Format::Html => "html",
             Format::Chrome => "chrome",
+            Format::Pprof => "pprof",
         }
     }
 
@@ -114,6 +119,7 @@ impl Format {
             Format::Svg => "out.svg",
             Format::Html => "out.html",
             Format::Chrome => "out.trace.json",
+            Format::Pprof => "out.pb.gz",
         }
     }
 
@@ -129,6 +135,7 @@ impl Format {
             (".html", Format::Html),
             (".svg", Format::Svg),
             (".folded", Format::Folded),
+            (".pb.gz", Format::Pprof),
             (".txt", Format::Text),
         ];
         let found = endings.iter().find(|(ending, _)| name.ends_with(ending));
@@ -142,7 +149,7 @@ impl Format {
     }
 }
 
-/// The report in a format; `style` matters to the text only, and its rows to HTML.
+/// The file of a report in a format; `style` matters to the text only, and its rows to HTML.
 ///
 /// # Errors
 /// Only when a figure is not finite, which no assembled report has.
@@ -150,7 +157,7 @@ pub fn render(
     report: &Report,
     format: Format,
     style: text::Style,
-) -> Result<String, serde_json::Error> {
+) -> Result<Vec<u8>, serde_json::Error> {
     Ok(match format {
         Format::Text => text::render(report, style),
         Format::Json => json::render(report)?,
@@ -160,5 +167,7 @@ pub fn render(
         Format::Svg => svg::render(report),
         Format::Html => html::render(report, style.rows),
         Format::Chrome => chrome::render(report)?,
-    })
+        Format::Pprof => return Ok(pprof::render(report)),
+    }
+    .into_bytes())
 }

@@ -63,8 +63,6 @@ const WAITS: [&str; 12] = [
     "recvmsg",
     "accept4",
 ];
-/// A larger slope is not that of the path alone.
-const MORE: f64 = 1.3;
 /// A change of less than this part is none.
 const SAME: f64 = 0.02;
 
@@ -119,9 +117,11 @@ pub fn title(entry: &ProofEntry) -> String {
 pub fn told(entry: &ProofEntry) -> Vec<String> {
     let cause = entry.path.last().map_or("it".into(), |name| control(name));
     let known = entry.measured.as_ref().map(known_from);
+    let linear = entry.measured.as_ref().and_then(|it| linear(entry, it));
     let gain = self::gain(entry, &cause);
     let sentence = sentence(entry, &cause);
-    let said = std::iter::once(sentence).chain(known).chain(gain);
+    let said = std::iter::once(sentence).chain(known).chain(linear);
+    let said = said.chain(gain);
     said.chain(doubt(entry)).collect()
 }
 
@@ -189,17 +189,23 @@ fn sentence(entry: &ProofEntry, cause: &str) -> String {
         format!("{by} more in {cause} makes these calls {longer} longer")
     };
     match (entry.verdict, &entry.measured) {
-        (Verdict::Proven, Some(measured)) if measured.slope > MORE => format!(
-            "proven: {}; that is more than what was added: what comes after it is late as well, as on a machine without an idle CPU",
-            moved(measured)
-        ),
         (Verdict::Proven, Some(measured)) => format!("proven: {}", moved(measured)),
+        (Verdict::NotLinear, Some(measured)) => format!(
+            "not in proportion: {}, but for half of the delay the slope is {:.2}: what shorter calls would do does not follow",
+            moved(measured),
+            measured.half_slope.unwrap_or_default()
+        ),
         (Verdict::Partly, Some(measured)) => format!(
             "partly on the path: {}; the rest passes while something else is waited for",
             moved(measured)
         ),
         (Verdict::NotOnPath, Some(measured)) => format!(
             "not on the path of these calls: {} more in {cause} does not make them longer; what they wait for goes on meanwhile, or is elsewhere",
+            Nanos(measured.added_ns)
+        ),
+        (Verdict::NotDecided, Some(measured)) if measured.overran => format!(
+            "not decided: delays of {} took {}, as where more is to be done than processors can do; that may be longer than what hides short ones",
+            Nanos(measured.meant_ns),
             Nanos(measured.added_ns)
         ),
         (Verdict::NotDecided, Some(measured)) if measured.interval[0] > 1.0 => format!(
@@ -231,6 +237,19 @@ fn known_from(measured: &Measured) -> String {
         Nanos(measured.time_ns),
         percent(measured.added_share)
     )
+}
+
+/// Whether half of the delay did half of that, where all of it did something.
+fn linear(entry: &ProofEntry, measured: &Measured) -> Option<String> {
+    if !matches!(entry.verdict, Verdict::Proven | Verdict::Partly) {
+        return None;
+    }
+    Some(match (measured.linear, measured.half_slope) {
+        (Some(true), Some(slope)) => {
+            format!("half of the delay makes them longer by half as much (slope {slope:.2})")
+        }
+        _ => "whether half of the delay makes them longer by half as much is not known".to_owned(),
+    })
 }
 
 /// What would be gained, where that is known and something.
@@ -278,8 +297,12 @@ mod tests {
                 delay_ns: 1e5,
                 slept: false,
                 added_ns: 1.2e5,
+                meant_ns: 1.1e5,
+                overran: false,
                 slope: 0.99,
                 interval: [0.94, 1.05],
+                linear: Some(true),
+                half_slope: Some(0.97),
                 ops_without: 400,
                 ops_with: 50,
                 added_share: 0.013,
@@ -308,6 +331,7 @@ mod tests {
             "Peak 2  serve → rebuild → fs\\u{1b}ync\n  \
              proven: 120 µs more in fs\\u{1b}ync makes these calls 119 µs longer\n  \
              slope 0.99 (95%: 0.94 to 1.05), from 50 calls with a delay and 400 without, in 5.0 s; delays took 1.3% of the time\n  \
+             half of the delay makes them longer by half as much (slope 0.97)\n  \
              without fs\\u{1b}ync in calls of this peak p99.9 would be 1.9 ms instead of 14 ms (of all calls, if nothing else takes its place)\n"
         );
     }
@@ -329,6 +353,46 @@ mod tests {
             "{}",
             entry(&late)
         );
+    }
+
+    #[test]
+    fn delays_that_took_too_long_are_told() {
+        let late = ProofEntry {
+            verdict: Verdict::NotDecided,
+            measured: proven().measured.map(|it| Measured {
+                meant_ns: 4e4,
+                overran: true,
+                ..it
+            }),
+            ..proven()
+        };
+        let text = entry(&late);
+        assert!(
+            text.contains("not decided: delays of 40 µs took 120 µs"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_half_of_the_delay_does_is_told() {
+        let with = |verdict, linear| ProofEntry {
+            verdict,
+            measured: proven().measured.map(|it| Measured {
+                linear,
+                half_slope: Some(0.04),
+                ..it
+            }),
+            ..proven()
+        };
+        let bent = entry(&with(Verdict::NotLinear, Some(false)));
+        assert!(
+            bent.contains("not in proportion: 120 µs more in")
+                && bent.contains("for half of the delay the slope is 0.04")
+                && !bent.contains("would be"),
+            "{bent}"
+        );
+        let open = entry(&with(Verdict::Proven, None));
+        assert!(open.contains("by half as much is not known"), "{open}");
     }
 
     #[test]

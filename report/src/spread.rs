@@ -1,14 +1,14 @@
 //! Whether the causes of a peak explain its time, in words.
 
 use super::attribution;
-use super::model::{FtreeNode, PeakEntry, RootCauseEntry, Status};
+use super::model::{ArgumentEntry, FtreeNode, PeakEntry, RootCauseEntry, Status};
 use super::recursion;
 use super::words::{path, percent};
 
 /// A cause that explains less of a peak's time than this is not the cause of it.
-const SINGLE: f64 = 0.3;
+pub(super) const SINGLE: f64 = 0.3;
 /// Causes that explain less together leave most of the time unexplained.
-const MOST: f64 = 0.5;
+pub(super) const MOST: f64 = 0.5;
 /// So many of the largest parts of the time are named where no part is large.
 const NAMED: usize = 3;
 
@@ -28,11 +28,11 @@ pub(super) fn without_depths(peak: &PeakEntry) -> Vec<RootCauseEntry> {
     })
 }
 
-/// The functions of a path, each once, and whether they call themselves.
+/// The functions of a path, each once, as they are told apart, and whether they call themselves.
 fn names(cause: &RootCauseEntry) -> Vec<(String, bool)> {
     let steps = recursion::steps(cause).into_iter();
     steps
-        .map(|step| (step.name.to_owned(), step.is_recursive))
+        .map(|step| (step.shown(), step.is_recursive))
         .collect()
 }
 
@@ -49,12 +49,14 @@ fn merged(
         match causes.iter_mut().find(is_known) {
             Some(known) => {
                 known.share_of_time = (known.share_of_time + cause.share_of_time).min(1.0);
+                known.assumed = (known.assumed + cause.assumed).min(1.0);
                 known.known_from = known.known_from.max(cause.known_from);
                 let last = known.frames.last_mut().zip(cause.frames.last());
                 if let Some((known, of_cause)) = last {
                     let share = known.share_of_time + of_cause.share_of_time;
                     known.share_of_time = share.min(1.0);
                 }
+                add_arguments(&mut known.arguments, &cause.arguments);
                 // In how many ops one of them is a cause is not known.
                 known.share_of_ops = 1.0;
             }
@@ -62,6 +64,24 @@ fn merged(
         }
     }
     causes
+}
+
+/// Adds what further calls were called with; nothing is known of all where it is not of some.
+fn add_arguments(known: &mut Vec<ArgumentEntry>, more: &[ArgumentEntry]) {
+    let calls = |entries: &[ArgumentEntry]| entries.first().map_or(0, |entry| entry.of);
+    let of = calls(known).saturating_add(calls(more));
+    if calls(known) == 0 || calls(more) == 0 {
+        known.clear();
+        return;
+    }
+    for entry in more {
+        match known.iter_mut().find(|at| at.value == entry.value) {
+            Some(at) => at.count = at.count.saturating_add(entry.count),
+            None => known.push(entry.clone()),
+        }
+    }
+    known.iter_mut().for_each(|entry| entry.of = of);
+    known.sort_by_key(|entry| std::cmp::Reverse(entry.count));
 }
 
 /// The shares of a peak's time that its causes explain, where that is known; the largest first.
@@ -112,6 +132,33 @@ pub(super) fn spread(peak: &PeakEntry, ftree: &FtreeNode) -> Option<String> {
 mod tests {
     use super::*;
     use crate::fixture;
+
+    #[test]
+    fn two_functions_of_one_name_are_two_causes() {
+        let mut peak = fixture::report(1_000).peaks.remove(0);
+        let mut one = peak.root_causes.remove(0);
+        let last = one.frames.last_mut().unwrap();
+        last.which = Some("store.cc:20".to_owned());
+        let mut other = one.clone();
+        let last = other.frames.last_mut().unwrap();
+        (last.offset, last.which) = (Some(0x7000), Some("store.cc:70".to_owned()));
+        peak.root_causes = vec![one.clone(), other, one];
+        assert_eq!(together(&peak).len(), 2);
+    }
+
+    #[test]
+    fn calls_that_are_one_cause_have_the_arguments_of_all() {
+        let entry = |value: &str, count, of| ArgumentEntry {
+            value: value.to_owned(),
+            count,
+            of,
+        };
+        let mut known = vec![entry("log", 9, 10)];
+        add_arguments(&mut known, &[entry("data", 30, 40), entry("log", 5, 40)]);
+        assert_eq!(known, [entry("data", 30, 50), entry("log", 14, 50)]);
+        add_arguments(&mut known, &[]);
+        assert_eq!(known, [], "of some nothing is known");
+    }
 
     #[test]
     fn a_recursion_of_several_depths_is_one_cause() {

@@ -6,8 +6,8 @@ use darc_analysis::{Hz, Nanos, Resolution, Ticks};
 use super::escape::control;
 use super::goroutines;
 use super::model::{
-    Effort, Ended, Engine, Frame, Kind, PeakEntry, Probes, ProfileTable, RootCauseEntry,
-    SkippedSite, Status, StopReason, Survey, Target,
+    CalleeKind, Effort, Ended, Engine, Frame, FtreeNode, Futures, Kind, PeakEntry, Probes,
+    ProfileTable, RootCauseEntry, SkippedSite, Status, StopReason, Survey, Target,
 };
 use super::names::short;
 use super::recursion;
@@ -26,6 +26,46 @@ pub(super) fn records(probes: &Probes) -> String {
         "{}{sampled}, {} dropped{otherwise}",
         probes.records, probes.dropped
     )
+}
+
+/// What an op is where it is the life of a future.
+pub(super) const LIFE: &str =
+    "the life of a future, from its first poll to the one in which it returns";
+/// What the time at an await is.
+pub(super) const BETWEEN_POLLS: &str = "time at an await is all time between two polls: the wait, and then the future's turn to be polled";
+
+/// What became of futures beside those that are ops.
+pub(super) fn futures(futures: &Futures) -> String {
+    let &Futures {
+        polls,
+        dropped,
+        begun_before,
+        lost,
+        forgotten,
+        under_way,
+    } = futures;
+    let parts = [
+        (polls, "polls"),
+        (
+            dropped,
+            "futures dropped while they waited, or left by a panic",
+        ),
+        (begun_before, "whose first poll was not seen"),
+        (under_way, "under way at the end, or gone"),
+        (lost, "of which polls may have gone unseen"),
+        (
+            forgotten,
+            "forgotten: there were too many, and those that had waited longest are missing here",
+        ),
+    ];
+    let seen = parts.iter().filter(|(count, _)| *count > 0);
+    let seen: Vec<String> = seen
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    match seen.is_empty() {
+        true => "none was polled".to_owned(),
+        false => seen.join(", "),
+    }
 }
 
 /// Latencies that take as much of a processor have a line.
@@ -155,6 +195,50 @@ pub(super) fn path(names: &[String]) -> String {
     names.join(" → ")
 }
 
+/// By how much a measured call may make its surroundings longer beside what is taken out, in nanoseconds: a reading of the
+/// clock waits for memory accesses that began before the one ahead of it, which nothing in the program need wait for. As
+/// measured with stores to random pages of 64 MiB (the median of a processor of 2023 that others used as well).
+const WAIT_FOR_MEMORY: f64 = 200.0;
+/// Longer ops, in nanoseconds, are mostly long for another reason.
+const SHORT_OP: f64 = 5_000.0;
+
+/// That what takes the time in a peak's ops may be the effect of measuring them; nothing where every function that is told to
+/// take the time itself takes more than that can be.
+pub(super) fn too_short(peak: &PeakEntry, ftree: &FtreeNode, hz: Option<Hz>) -> Option<String> {
+    let is_own = |cause: &&RootCauseEntry| {
+        let runs = cause.blocked.is_none_or(|part| part < 0.5);
+        runs && matches!(cause.kind, Kind::Function | Kind::Loop)
+            && !matches!(cause.stop, StopReason::Spread | StopReason::StillDescending)
+    };
+    let own = peak.root_causes.iter().filter(is_own);
+    let least = own.map(|cause| cause.share_of_time).reduce(f64::min)?;
+    let ops = ftree.peaks.get(&peak.peak)?.measured_ops;
+    if ops == 0 || peak.ops == 0 {
+        return None;
+    }
+    let calls = measured_calls(ftree, peak.peak) as f64 / ops as f64;
+    let effect = calls * WAIT_FOR_MEMORY;
+    let mean = hz?.nanos(Ticks(peak.total)).0 / peak.ops as f64;
+    (mean < SHORT_OP && least * mean < effect).then(|| {
+        format!(
+            "what takes less than {} of them may be due to measuring: a reading of the clock waits for memory that the \
+             program need not wait for",
+            Nanos(effect)
+        )
+    })
+}
+
+/// The calls below f0 that were measured in the ops of a peak.
+fn measured_calls(node: &FtreeNode, peak: u32) -> u64 {
+    let is_call = |child: &&FtreeNode| !child.is_away() && child.kind != CalleeKind::Await;
+    let calls = node.children.iter().filter(is_call);
+    calls.fold(0, |sum, child| {
+        let own = child.peaks.get(&peak).map_or(0, |record| record.count);
+        sum.saturating_add(own)
+            .saturating_add(measured_calls(child, peak))
+    })
+}
+
 /// A share for people: two digits, and never "0%" or "100%" for what is not.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
@@ -221,8 +305,21 @@ pub(super) fn outcome(status: Status, ended: Option<Ended>, peaks: &[PeakEntry])
             percent(share)
         ),
         Status::Undecided => format!("{stopped}{words}"),
+        Status::RootCauseFound | Status::MaxDepthReached => words.to_owned() + &still_open(peaks),
         _ => words.to_owned(),
     }
+}
+
+/// The peaks without a root cause, which have little of the time.
+fn still_open(peaks: &[PeakEntry]) -> String {
+    let open = peaks.iter().filter(|peak| {
+        matches!(
+            peak.status,
+            Status::Undecided | Status::Spread | Status::InProgress
+        )
+    });
+    let open = open.map(|peak| format!("; peak {}: {}", peak.peak, self::status(peak.status)));
+    open.collect()
 }
 
 /// What could not have been seen in so many ops; nothing without ops.
@@ -254,6 +351,9 @@ pub(super) fn percentiles(hz: Option<Hz>, profile: &ProfileTable) -> Option<Stri
     Some(parts.join("  "))
 }
 
+/// So many characters of a command are shown.
+const COMMAND: usize = 200;
+
 /// The process: its command, its id, how it ended.
 pub(super) fn target(target: &Target) -> String {
     let mut text = if target.command.is_empty() {
@@ -261,7 +361,12 @@ pub(super) fn target(target: &Target) -> String {
     } else {
         let words: Vec<_> = target.command.iter().map(|word| control(word)).collect();
         // Programs that name themselves leave blanks behind.
-        words.join(" ").trim_end().to_owned()
+        let command = words.join(" ");
+        let command = command.trim_end();
+        match command.char_indices().nth(COMMAND) {
+            Some((end, _)) => format!("{}…", &command[..end]),
+            None => command.to_owned(),
+        }
     };
     if let Some(pid) = target.pid {
         text.push_str(&format!(" (pid {pid})"));
@@ -269,25 +374,23 @@ pub(super) fn target(target: &Target) -> String {
     if let Some(status) = target.exit_status {
         text.push_str(&format!(", ended with {status}"));
     }
+    if !target.threads.is_empty() {
+        let threads: Vec<_> = target.threads.iter().map(|name| control(name)).collect();
+        text.push_str(&format!(", only threads {}", threads.join(", ")));
+    }
     text
 }
 
 /// The path of a cause in one line, with the part of the peak's time that passed in each function.
 pub(super) fn hops(cause: &RootCauseEntry) -> String {
     let names = recursion::steps(cause).into_iter().map(|step| {
-        let name = short(step.name);
-        let name = control(&name);
-        let mark = if step.is_recursive {
-            " (recursive)"
-        } else {
-            ""
-        };
+        let name = step.shown();
         let frame = cause.frames.get(step.first);
         match frame.map_or(0.0, |frame| frame.share_of_time) {
             share if share > 0.0 && step.first > 0 => {
-                format!("{name}{mark} {}", percent(share))
+                format!("{name} {}", percent(share))
             }
-            _ => format!("{name}{mark}"),
+            _ => name,
         }
     });
     names.collect::<Vec<_>>().join(" → ")
@@ -300,18 +403,36 @@ pub(super) fn in_words(cause: &RootCauseEntry, peak: &PeakEntry) -> String {
         (0, _) => return what,
         (known, share) if share > 0.0 => {
             let ops = format!("(known from {known} of {} ops)", peak.ops.max(known));
-            format!("{what}: {} of this peak's time {ops}", percent(share))
+            let assumed = assumed(cause);
+            format!(
+                "{what}: {} of this peak's time {ops}{assumed}",
+                percent(share)
+            )
         }
         _ => what,
     };
     match blocked(cause) {
         Some(share) => format!(
-            "{known}, but its thread was blocked for {} of that, in a call that was not measured",
+            "{known}, but its thread was blocked for {} of that, in a call or a page fault that was not measured",
             percent(share)
         ),
         None => known,
     }
 }
+
+/// That part of a cause's time was not looked into, where it is worth a word.
+fn assumed(cause: &RootCauseEntry) -> String {
+    match cause.assumed {
+        share if share >= LEAST_ASSUMED => format!(
+            ", of which {} at call sites that were not looked into",
+            percent(share)
+        ),
+        _ => String::new(),
+    }
+}
+
+/// Less of a peak's time at call sites that were not looked into is not told.
+const LEAST_ASSUMED: f64 = 0.01;
 
 /// In which part of the ops it is a cause, where it is not in nearly all.
 fn often(cause: &RootCauseEntry, peak: &PeakEntry) -> String {
@@ -320,7 +441,11 @@ fn often(cause: &RootCauseEntry, peak: &PeakEntry) -> String {
         return String::new();
     }
     // Of several calls of one function an op counts for the longest.
-    let of_path = |other: &&RootCauseEntry| other.path == cause.path && other.kind == cause.kind;
+    let is_of_path = |other: &RootCauseEntry| {
+        let mut frames = other.frames.iter().zip(&cause.frames);
+        other.path == cause.path && frames.all(|(one, other)| one.is_of(other))
+    };
+    let of_path = |other: &&RootCauseEntry| is_of_path(other) && other.kind == cause.kind;
     let which = match peak.root_causes.iter().filter(of_path).count() {
         0 | 1 => "",
         _ => "the longest such call ",
@@ -340,7 +465,7 @@ pub(super) fn blocked(cause: &RootCauseEntry) -> Option<f64> {
 /// A function that takes the time itself does not wait for longer than this part of it.
 const MOST_BLOCKED: f64 = 0.5;
 
-/// So many functions are named that are called where there is no probe.
+/// So many functions are named that are called where there is no probe, or that were inlined.
 const CALLEES: usize = 5;
 
 /// What the end of the path means.
@@ -366,6 +491,11 @@ fn what(cause: &RootCauseEntry) -> String {
                 "the time of {last} is spread: neither it nor anything that it calls has much of it"
             )
         }
+        (_, StopReason::Recursion) => {
+            format!(
+                "{last} calls itself several times in a call: the time is in it and in what it calls, at all depths"
+            )
+        }
         (_, StopReason::MaxDepth) => {
             format!("the time is in {last} or below it; the path may not become longer")
         }
@@ -382,13 +512,7 @@ fn what(cause: &RootCauseEntry) -> String {
                 |sites| match sites.callees.is_empty() {
                     true => format!("{} of its {} call sites", sites.sites, sites.of_sites),
                     false => {
-                        let named = sites.callees.iter().take(CALLEES);
-                        let mut callees: Vec<_> = named.map(|it| control(it)).collect();
-                        let more = sites.callees.len() - callees.len();
-                        if more > 0 {
-                            callees.push(format!("{more} more").into());
-                        }
-                        let (callees, all) = (callees.join(", "), sites.of_sites);
+                        let (callees, all) = (several(&sites.callees), sites.of_sites);
                         format!("{} of its {all} call sites ({callees})", sites.sites)
                     }
                 },
@@ -397,8 +521,16 @@ fn what(cause: &RootCauseEntry) -> String {
                 "the time is in {last} itself, or in what it calls at {unmeasured}, which could not be measured"
             )
         }
-        (Kind::Loop, _) => format!("{last} takes the time itself, in many short calls (a loop)"),
+        (Kind::Loop, _) => format!("{last} takes the time, in many calls (a loop)"),
         (Kind::Syscall, _) => format!("the time is in the system call {last}"),
+        (Kind::Preemption, _)
+            if cause
+                .path
+                .last()
+                .is_some_and(|it| it == goroutines::NOT_RUNNING) =>
+        {
+            "the goroutine was ready, but the run-time had others run, or none".to_owned()
+        }
         (Kind::Preemption, _) => "the thread was ready, but another one ran".to_owned(),
         (Kind::Interrupt, _) => "the CPU served an interrupt".to_owned(),
         (Kind::SoftInterrupt, _) => "the CPU did deferred work of interrupts (softirq)".to_owned(),
@@ -406,11 +538,46 @@ fn what(cause: &RootCauseEntry) -> String {
         (Kind::Signal, _) => {
             "the handler of a signal ran (with it as --f0 its own causes are found)".to_owned()
         }
-        (Kind::Function, StopReason::NoCalls) => {
-            format!("{last} takes the time itself; it makes no calls")
+        (Kind::Await, _) => {
+            "the future waited there, and then for its turn to be polled".to_owned()
         }
-        (Kind::Function, StopReason::SelfTime) => format!("{last} takes the time itself"),
+        (Kind::Function, StopReason::NoCalls) => {
+            format!(
+                "{last} takes the time itself{}; it makes no calls",
+                inlined(cause)
+            )
+        }
+        (Kind::Function, StopReason::SelfTime) => {
+            format!("{last} takes the time itself{}", inlined(cause))
+        }
     }
+}
+
+/// That what was inlined into a function may be what takes its time; nothing where it is known that nothing was.
+fn inlined(cause: &RootCauseEntry) -> String {
+    let names = match &cause.inlined {
+        None => return ", or what was inlined into it does".to_owned(),
+        Some(inlined) if inlined.functions == 0 => return String::new(),
+        Some(inlined) => several(&inlined.names),
+    };
+    let which = match cause.narrowed {
+        None => "; --blocks after tells which",
+        Some(_) => "",
+    };
+    format!(", or what was inlined into it does ({names}{which})")
+}
+
+/// The first of some names, and how many more there are.
+fn several(names: &[String]) -> String {
+    let shown = names.iter().take(CALLEES);
+    let mut shown: Vec<String> = shown
+        .map(|name| control(&short(name)).into_owned())
+        .collect();
+    let more = names.len() - shown.len();
+    if more > 0 {
+        shown.push(format!("{more} more"));
+    }
+    shown.join(", ")
 }
 
 /// A frame with its call site, and the inlined functions that the call stands in.
@@ -438,6 +605,114 @@ pub(super) fn frame_lines(frame: &Frame) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture;
+    use crate::model::{FnodePeak, InlinedEntry};
+
+    #[test]
+    fn of_a_long_command_the_beginning_is_shown() {
+        let mut process = fixture::report(1_000).target;
+        process.command = vec!["mogrify".to_owned(); 500];
+        let shown = target(&process);
+        assert!(shown.starts_with("mogrify mogrify "), "{shown}");
+        assert!(shown.chars().count() < 2 * COMMAND && shown.contains('…'));
+    }
+
+    #[test]
+    fn a_peak_without_a_cause_is_named_however_little_time_it_has() {
+        let mut peaks = fixture::report(1_000).peaks;
+        peaks.truncate(2);
+        (peaks[0].status, peaks[1].status) = (Status::RootCauseFound, Status::Undecided);
+        assert_eq!(
+            outcome(Status::RootCauseFound, None, &peaks),
+            format!("root cause found; peak {}: not decided", peaks[1].peak)
+        );
+    }
+
+    #[test]
+    fn what_became_of_futures_is_said_as_far_as_there_were_any() {
+        let none = Futures::default();
+        assert_eq!(super::futures(&none), "none was polled");
+        let some = Futures {
+            polls: 7,
+            dropped: 2,
+            ..none
+        };
+        assert_eq!(
+            super::futures(&some),
+            "7 polls, 2 futures dropped while they waited, or left by a panic"
+        );
+    }
+
+    #[test]
+    fn of_parts_of_short_ops_it_is_said_that_measuring_may_take_them() {
+        let mut report = fixture::report(4000);
+        let peak = &mut report.peaks[0];
+        (peak.ops, peak.total) = (100, 100_000);
+        peak.root_causes.truncate(1);
+        let cause = &mut peak.root_causes[0];
+        (cause.kind, cause.stop, cause.blocked) = (Kind::Function, StopReason::SelfTime, None);
+        cause.share_of_time = 0.3;
+        let calls = |count| FnodePeak {
+            measured_ops: 100,
+            count,
+            ..FnodePeak::default()
+        };
+        let number = peak.peak;
+        report.ftree.peaks = [(number, calls(100))].into();
+        report.ftree.children.truncate(1);
+        let child = &mut report.ftree.children[0];
+        child.children.clear();
+        child.peaks = [(number, calls(200))].into();
+        let hz = Hz::new(1_000_000_000);
+        let said = |report: &crate::model::Report| too_short(&report.peaks[0], &report.ftree, hz);
+        let doubt = said(&report).expect("300 ns of two measured calls");
+        assert!(doubt.contains("less than 400 ns"), "{doubt}");
+        report.peaks[0].root_causes[0].share_of_time = 0.5;
+        assert_eq!(said(&report), None);
+        report.peaks[0].root_causes[0].share_of_time = 0.01;
+        report.peaks[0].total = 1_000_000;
+        assert_eq!(said(&report), None, "the op is long");
+    }
+
+    #[test]
+    fn what_was_inlined_may_take_the_time_unless_it_is_known_that_nothing_was() {
+        let mut cause = fixture::report(1_000).peaks[0].root_causes[0].clone();
+        (cause.kind, cause.stop) = (Kind::Function, StopReason::NoCalls);
+        cause.path = vec!["handle".to_owned()];
+        let mut said = |inlined: Option<&[&str]>| {
+            cause.inlined = inlined.map(|names| InlinedEntry {
+                functions: names.len() as u64,
+                names: names.iter().map(|&name| name.to_owned()).collect(),
+            });
+            what(&cause)
+        };
+        assert_eq!(
+            said(Some(&[])),
+            "handle takes the time itself; it makes no calls"
+        );
+        assert_eq!(
+            said(None),
+            "handle takes the time itself, or what was inlined into it does; it makes no calls"
+        );
+        assert_eq!(
+            said(Some(&[
+                "crc32", "parse", "render", "put", "get", "log", "end"
+            ])),
+            "handle takes the time itself, or what was inlined into it does (crc32, parse, render, put, get, 2 more; \
+             --blocks after tells which); it makes no calls"
+        );
+    }
+
+    #[test]
+    fn what_was_not_looked_into_is_told() {
+        let report = fixture::report(1_000);
+        let mut cause = report.peaks[0].root_causes[0].clone();
+        let said = |cause: &RootCauseEntry| in_words(cause, &report.peaks[0]);
+        assert!(!said(&cause).contains("not looked into"));
+        cause.assumed = 0.08;
+        let end = ", of which 8.0% at call sites that were not looked into";
+        assert!(said(&cause).contains(end), "{}", said(&cause));
+    }
 
     #[test]
     fn shares_are_never_rounded_to_all_or_nothing() {

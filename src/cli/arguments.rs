@@ -5,24 +5,24 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use darc_analysis::values::expression::Expression;
 use darc_analysis::{PeakChoice, Resolution};
 
+use super::choices::{
+    BlocksArg, ColorArg, DelayByArg, EngineArg, FormatArg, ListingFormatArg, MethodArg, OrderArg,
+    PreemptionArg, ProfileFormatArg, SampleFormatArg,
+};
 use super::examples;
 use super::values::{
-    parse_async, parse_between, parse_condition, parse_depth, parse_f0, parse_peak,
+    parse_async, parse_between, parse_condition, parse_depth, parse_f0, parse_part, parse_peak,
     parse_percentile, parse_pid, parse_profile_resolution, parse_resolution, parse_share,
     parse_sites,
 };
 use crate::duration;
 use crate::exit::EXIT_CODES;
-use crate::listing::Order;
-use crate::options::{
-    AsyncPath, Blocks, ColorChoice, Condition, DelayBy, EngineChoice, Format, ListingFormat,
-    Method, NamedRange, Preemption, SampleFormat,
-};
-use crate::target_name::ProcessName;
+use crate::options::{AsyncPath, Condition, NamedRange, Part};
+use crate::target_name::{ProcessName, ThreadName};
 
 /// Headings of options that few people need.
 const DECISIONS: &str = "Peaks and decisions";
@@ -47,14 +47,24 @@ pub(super) struct Cli {
 #[derive(Subcommand)]
 pub(super) enum Command {
     /// Analyse a function of a running process
-    #[command(before_help = examples::ATTACH, after_help = MORE, override_usage = "darc attach PID|NAME [--f0 FUNC] [OPTIONS]")]
+    #[command(before_help = examples::ATTACH, after_help = MORE, override_usage = "darc attach PID|NAME... [--f0 FUNC] [OPTIONS]")]
     Attach {
-        /// The process to analyse: its id, its program's name, or a pattern for its title, as in 'nginx: worker*'
+        /// The process to analyse: its id, its program's name, or a pattern for its title, as in 'nginx: worker*'; several are
+        /// analysed side by side
         #[arg(value_name = "PID|NAME", value_parser = ProcessName::parse, conflicts_with = "pid")]
-        process: Option<ProcessName>,
+        process: Vec<ProcessName>,
         /// The same, as an option
         #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
-        pid: Option<ProcessName>,
+        pid: Vec<ProcessName>,
+        /// Analyse all processes of that name, side by side
+        #[arg(long)]
+        all: bool,
+        /// The process of a container, a pod or a service: by a part of its control group's path, as the container's id
+        #[arg(long, value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+        cgroup: Option<String>,
+        /// Analyse this one of several processes, for another darc
+        #[arg(long, hide = true, value_parser = parse_part)]
+        part: Option<Part>,
         #[command(flatten)]
         f0: F0Arg,
         /// Put the causes to the test at the end, as darc prove does
@@ -77,7 +87,7 @@ pub(super) enum Command {
         #[arg(value_name = "CMD", trailing_var_arg = true)]
         command: Vec<OsString>,
     },
-    /// Go on with an analysis whose results are in FILE
+    /// Continue an analysis whose results are in FILE
     #[command(before_help = examples::RESUME, after_help = MORE, override_usage = "darc resume FILE [-p PID | -- CMD [ARG]...] [OPTIONS]")]
     Resume {
         /// A results file of darc
@@ -141,11 +151,11 @@ pub(super) enum Command {
         /// Show all calls, those with less than 1% of the time too (text and HTML)
         #[arg(long)]
         all: bool,
-        /// Use colours
+        /// When to use colours
         #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
         color: ColorArg,
     },
-    /// Say how the results in B differ from those in A
+    /// Compare the results in B with those in A
     #[command(before_help = examples::COMPARE, after_help = MORE)]
     Compare {
         /// The earlier results
@@ -164,7 +174,7 @@ pub(super) enum Command {
         /// The format of the comparison
         #[arg(long, value_enum, default_value_t = ListingFormatArg::Text)]
         format: ListingFormatArg,
-        /// Use colours
+        /// When to use colours
         #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
         color: ColorArg,
     },
@@ -189,7 +199,7 @@ pub(super) enum Command {
         #[arg(long, value_enum, default_value_t = ListingFormatArg::Text)]
         format: ListingFormatArg,
     },
-    /// Say where an analysis, a profiling or a watch stands that another darc conducts
+    /// Show the progress of an analysis, profile or watch that another darc runs
     #[command(before_help = examples::STATUS, after_help = MORE)]
     Status {
         /// The process that is analysed [default: all that are]
@@ -198,11 +208,11 @@ pub(super) enum Command {
         /// The format it is shown in
         #[arg(long, value_enum, default_value_t = FormatArg::Text)]
         format: FormatArg,
-        /// Use colours
+        /// When to use colours
         #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
         color: ColorArg,
     },
-    /// Say where programs spend their time, by sampling the program counter
+    /// Show where programs spend their time, by sampling the program counter
     #[command(before_help = examples::SAMPLE, after_help = MORE, override_usage = "darc sample -p PID [OPTIONS]\n       darc sample -u USER [OPTIONS]\n       darc sample -a [OPTIONS]\n       darc sample [OPTIONS] -- CMD [ARG]...")]
     Sample {
         /// A process, and those that it makes
@@ -238,13 +248,13 @@ pub(super) enum Command {
         #[arg(value_name = "CMD", last = true)]
         command: Vec<OsString>,
     },
-    /// Take away what a darc that was killed left in a process
+    /// Remove the probes that a killed darc left in a process
     Cleanup {
         /// The process
         #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
         pid: ProcessName,
     },
-    /// Say what works on this machine, and how to get the rest
+    /// Report what works on this machine, and how to get the rest
     #[command(before_help = examples::DOCTOR, after_help = MORE)]
     Doctor {
         /// A program or library whose symbols and calls are looked at too
@@ -285,7 +295,7 @@ pub(super) enum Command {
         /// Test what darc's own probes do to each peak
         #[arg(long, conflicts_with_all = ["budget", "delay", "delay_by", "in_allocator"])]
         self_check: bool,
-        /// Try each cause for so long at most
+        /// The longest time to test one cause
         #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true, default_value = "10s")]
         time: Duration,
         /// Delay a call by so much at most
@@ -321,23 +331,6 @@ pub(super) enum Command {
         #[arg(long, value_parser = clap::value_parser!(i32).range(0..))]
         life_fd: i32,
     },
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(super) enum DelayByArg {
-    /// It works, as for a cause that computes
-    Spin,
-    /// It sleeps, as for a cause that waits
-    Sleep,
-}
-
-impl From<DelayByArg> for DelayBy {
-    fn from(how: DelayByArg) -> Self {
-        match how {
-            DelayByArg::Spin => DelayBy::Spin,
-            DelayByArg::Sleep => DelayBy::Sleep,
-        }
-    }
 }
 
 #[derive(Args)]
@@ -384,32 +377,9 @@ pub(super) struct ProfileArgs {
     /// Write the log to FILE, not to stderr
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
-    /// Use colours
+    /// When to use colours
     #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
     pub(super) color: ColorArg,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(super) enum ProfileFormatArg {
-    /// For people, and for darc compare
-    Text,
-    /// For programs, and for darc compare
-    Json,
-    /// Histograms and heat maps as a picture
-    Svg,
-    /// One page for a browser
-    Html,
-}
-
-impl From<ProfileFormatArg> for Format {
-    fn from(format: ProfileFormatArg) -> Self {
-        match format {
-            ProfileFormatArg::Text => Format::Text,
-            ProfileFormatArg::Json => Format::Json,
-            ProfileFormatArg::Svg => Format::Svg,
-            ProfileFormatArg::Html => Format::Html,
-        }
-    }
 }
 
 #[derive(Args)]
@@ -441,7 +411,7 @@ pub(super) struct AnalysisArgs {
     /// Ops collected before peaks are looked for [default: 100]
     #[arg(help_heading = DECISIONS, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) start_ops: Option<u64>,
-    /// A decision takes so many ops of a peak at least, and 20 times as many at most [default: 20]
+    /// The fewest ops of a peak that decide; at most 20 times as many are waited for [default: 20]
     #[arg(help_heading = DECISIONS, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) decision_ops: Option<u64>,
     /// The longest root-cause path, f0 included [default: 32]
@@ -453,6 +423,9 @@ pub(super) struct AnalysisArgs {
     /// End the analysis after TIME, as in 500ms, 2s, 1m
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(super) duration: Option<Duration>,
+    /// Measure the calls of these threads only: by id, by name, or by a pattern such as 'worker*'; can be given several times
+    #[arg(help_heading = MEASURED, long, value_name = "NAME|TID", value_parser = ThreadName::parse)]
+    pub(super) thread: Vec<ThreadName>,
     /// Correlate the peaks with arg1 to arg6, or arg2&0xff, arg1>>12, arg3%64, *(arg1+8) [default: all six]
     #[arg(help_heading = MEASURED, long, value_name = "EXPR", value_parser = Expression::parse)]
     pub(super) value: Option<Expression>,
@@ -480,7 +453,10 @@ pub(super) struct AnalysisArgs {
     /// Write the log to FILE, not to stderr
     #[arg(help_heading = SETTINGS, long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
-    /// What becomes of the function at a path's end
+    /// Ask no server of DEBUGINFOD_URLS for the symbols of stripped files
+    #[arg(help_heading = SETTINGS, long)]
+    pub(super) no_debuginfod: bool,
+    /// How far to narrow down the function at a path's end
     #[arg(help_heading = MEASURED, long, value_enum, default_value_t = BlocksArg::Left, value_name = "WHEN")]
     pub(super) blocks: BlocksArg,
     /// Measure the calls of a function with more than N block by block, at most N at once for a peak
@@ -489,202 +465,13 @@ pub(super) struct AnalysisArgs {
     /// End with the answers of the first ops, and look for no others
     #[arg(long, hide = true)]
     pub(super) end_with_answers: bool,
-    /// What becomes of time in which a thread was ready and another one ran
+    /// Where to count the time in which a thread was ready but another one ran
     #[arg(help_heading = DECISIONS, long, value_enum, default_value_t = PreemptionArg::Apart, value_name = "WHERE")]
     pub(super) preemption: PreemptionArg,
-    /// What measuring may take of a processor in the long run, as in 1%: over it fewer ops are measured [default: 3%]
+    /// The largest share of a processor that measuring may take in the long run, as in 1%; beyond it fewer ops are measured [default: 3%]
     #[arg(help_heading = MEASURED, long, value_name = "PERCENT", value_parser = parse_share)]
     pub(super) budget: Option<f64>,
-    /// Use colours
+    /// When to use colours
     #[arg(help_heading = SETTINGS, long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
     pub(super) color: ColorArg,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(super) enum FormatArg {
-    /// For people, and for darc resume
-    Text,
-    /// For programs, and for darc resume
-    Json,
-    /// Folded stacks, for flame graphs
-    Folded,
-    /// For speedscope
-    Speedscope,
-    /// For callgrind_annotate and KCachegrind
-    Callgrind,
-    /// The histogram as a picture
-    Svg,
-    /// One page for a browser
-    Html,
-    /// Trace events, for Perfetto and chrome://tracing
-    Chrome,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(super) enum ListingFormatArg {
-    /// For people
-    Text,
-    /// For programs
-    Json,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(super) enum BlocksArg {
-    /// Say which function it is
-    Left,
-    /// Narrow it to a loop, a block and a line when all paths have ended
-    After,
-    /// The same, and measure the calls of every function block by block
-    First,
-}
-
-impl From<BlocksArg> for Blocks {
-    fn from(blocks: BlocksArg) -> Self {
-        match blocks {
-            BlocksArg::Left => Blocks::Left,
-            BlocksArg::After => Blocks::After,
-            BlocksArg::First => Blocks::First,
-        }
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(super) enum PreemptionArg {
-    /// A contributor of its own
-    Apart,
-    /// The time of the function that it struck
-    Counted,
-}
-
-impl From<PreemptionArg> for Preemption {
-    fn from(preemption: PreemptionArg) -> Self {
-        match preemption {
-            PreemptionArg::Apart => Preemption::Apart,
-            PreemptionArg::Counted => Preemption::Counted,
-        }
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(super) enum SampleFormatArg {
-    /// For people
-    Text,
-    /// For programs
-    Json,
-    /// Folded stacks, for flame graphs
-    Folded,
-    /// For speedscope
-    Speedscope,
-}
-
-impl From<SampleFormatArg> for SampleFormat {
-    fn from(format: SampleFormatArg) -> Self {
-        match format {
-            SampleFormatArg::Text => SampleFormat::Text,
-            SampleFormatArg::Json => SampleFormat::Json,
-            SampleFormatArg::Folded => SampleFormat::Folded,
-            SampleFormatArg::Speedscope => SampleFormat::Speedscope,
-        }
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(super) enum OrderArg {
-    /// By name
-    Name,
-    /// The largest first
-    Size,
-    /// By module and address
-    Address,
-}
-
-impl From<OrderArg> for Order {
-    fn from(order: OrderArg) -> Self {
-        match order {
-            OrderArg::Name => Order::Name,
-            OrderArg::Size => Order::Size,
-            OrderArg::Address => Order::Address,
-        }
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(super) enum MethodArg {
-    /// Earth Mover's Distance: how far ops moved, in doublings of the latency
-    Emd,
-    /// Chi-square distance of the distributions, 0 to 1
-    ChiSquare,
-    /// Difference of the numbers of ops, 0 to 1
-    Ops,
-    /// Difference of the total latencies, 0 to 1
-    Latency,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(super) enum EngineArg {
-    /// Breakpoints: works everywhere, slow
-    Int3,
-    /// Jumps to stubs in the target: fast
-    Jump,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(super) enum ColorArg {
-    Auto,
-    Always,
-    Never,
-}
-
-impl From<FormatArg> for Format {
-    fn from(format: FormatArg) -> Self {
-        match format {
-            FormatArg::Text => Format::Text,
-            FormatArg::Json => Format::Json,
-            FormatArg::Folded => Format::Folded,
-            FormatArg::Speedscope => Format::Speedscope,
-            FormatArg::Callgrind => Format::Callgrind,
-            FormatArg::Svg => Format::Svg,
-            FormatArg::Html => Format::Html,
-            FormatArg::Chrome => Format::Chrome,
-        }
-    }
-}
-
-impl From<ListingFormatArg> for ListingFormat {
-    fn from(format: ListingFormatArg) -> Self {
-        match format {
-            ListingFormatArg::Text => ListingFormat::Text,
-            ListingFormatArg::Json => ListingFormat::Json,
-        }
-    }
-}
-
-impl From<MethodArg> for Method {
-    fn from(method: MethodArg) -> Self {
-        match method {
-            MethodArg::Emd => Method::Emd,
-            MethodArg::ChiSquare => Method::ChiSquare,
-            MethodArg::Ops => Method::Ops,
-            MethodArg::Latency => Method::Latency,
-        }
-    }
-}
-
-impl From<EngineArg> for EngineChoice {
-    fn from(engine: EngineArg) -> Self {
-        match engine {
-            EngineArg::Int3 => EngineChoice::Int3,
-            EngineArg::Jump => EngineChoice::Jump,
-        }
-    }
-}
-
-impl From<ColorArg> for ColorChoice {
-    fn from(color: ColorArg) -> Self {
-        match color {
-            ColorArg::Auto => ColorChoice::Auto,
-            ColorArg::Always => ColorChoice::Always,
-            ColorArg::Never => ColorChoice::Never,
-        }
-    }
 }

@@ -4,7 +4,8 @@ pub(super) const ATTACH: &str = "\
 Examples:
   darc attach 4242                                   where the time of process 4242 goes
   darc attach redis-server --f0 processCommand       why some commands are slow
-  darc attach 'nginx: worker*' --f0 ngx_http_process_request -o out.html";
+  darc attach 'nginx: worker*' --f0 ngx_http_process_request -o out.html
+  darc attach --all postgres --f0 exec_simple_query  every process of a program, side by side";
 
 pub(super) const RUN: &str = "\
 Examples:

@@ -2,6 +2,7 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::CommandFactory;
@@ -9,7 +10,9 @@ use darc_analysis::Resolution;
 
 use super::*;
 use crate::exit::EXIT_CODES;
+use crate::listing::Pattern;
 use crate::options::{ColorChoice, Condition, ListingFormat, Method};
+use crate::target_name::ThreadName;
 
 fn darc(arguments: &[&str]) -> Result<Invocation, Stop> {
     parse(
@@ -53,6 +56,44 @@ fn attach_takes_a_process_and_a_function() {
 }
 
 #[test]
+fn attach_takes_several_processes() {
+    for arguments in [
+        &["attach", "42", "7", "42"][..],
+        &["attach", "-p", "42", "-p", "7"],
+    ] {
+        let Ok(Invocation::AttachAll(options)) = darc(arguments) else {
+            panic!("{arguments:?}")
+        };
+        assert_eq!(options.pids, [7, 42]);
+        assert_eq!(options.common.file_of(42), Path::new("out-42.txt"));
+    }
+    for options in [
+        &["--ask"][..],
+        &["--log", "a"],
+        &["-o", "a.html"],
+        &["--begin-on-signal"],
+    ] {
+        refused(&[&["attach", "42", "7"], options].concat());
+    }
+    let Ok(Invocation::Attach(options)) = darc(&[
+        "attach",
+        "42",
+        "7",
+        "-o",
+        "a/b.json",
+        "--part",
+        "42,2,9,true",
+    ]) else {
+        panic!()
+    };
+    assert_eq!(
+        (options.pid, options.part.map(|part| part.of.get())),
+        (42, Some(2))
+    );
+    assert_eq!(options.common.output, Path::new("a/b-42.json"));
+}
+
+#[test]
 fn run_takes_everything_after_the_program() {
     let Ok(Invocation::Run(options)) =
         darc(&["run", "--repeat", "3", "--", "ls", "-l", "--", "--help"])
@@ -89,7 +130,7 @@ fn resume_takes_its_target_from_three_places() {
 #[test]
 fn all_options_arrive() {
     let line = "attach -p 1 -o r.json --format json --engine jump --peak 2 --start-ops 5 --decision-ops 6 \
-                --max-depth 7 --resolution 8 -d 1.5s -vv --color never";
+                --max-depth 7 --resolution 8 -d 1.5s -vv --no-debuginfod --color never --thread 7 --thread io*";
     let Ok(Invocation::Attach(options)) = darc(&line.split_whitespace().collect::<Vec<_>>()) else {
         panic!()
     };
@@ -110,6 +151,7 @@ fn all_options_arrive() {
             peak: Some(PeakChoice::One(2)),
         },
         range: None,
+        threads: vec![ThreadName::Id(7), ThreadName::Name(Pattern::new("io*"))],
         duration: Some(Duration::from_millis(1500)),
         value: None,
         asynchronous: None,
@@ -117,6 +159,7 @@ fn all_options_arrive() {
         end_at: None,
         verbosity: Verbosity::Trace,
         log: None,
+        debuginfod: false,
         color: ColorChoice::Never,
     };
     assert_eq!(options.common, expected);
@@ -132,6 +175,7 @@ fn each_format_has_its_file() {
         ("json", "out.txt"),
         ("html", "out.html"),
         ("callgrind", "callgrind.out"),
+        ("pprof", "out.pb.gz"),
     ] {
         let Ok(Invocation::Attach(options)) = darc(&["attach", "-p", "1", "--format", format])
         else {
@@ -306,7 +350,6 @@ fn contradictions_are_usage_errors() {
         &["attach"],
         &["attach", "-p", "1", "--frobnicate"],
         &["attach", "-p", "1", "ls"],
-        &["attach", "-p", "1", "-p", "2"],
         &["attach", "-p", "1", "--ask", "--peak", "1"],
         &["attach", "-p", "1", "-q", "-v"],
         &["run"],

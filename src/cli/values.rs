@@ -5,7 +5,7 @@ use darc_analysis::values::expression::Expression;
 use darc_analysis::{PeakChoice, Resolution};
 
 use crate::duration;
-use crate::options::{AsyncEnd, AsyncPath, Condition, Method, NamedRange};
+use crate::options::{AsyncEnd, AsyncPath, Condition, Method, NamedRange, Part};
 use crate::target_name::ProcessName;
 
 /// Only darc itself passes such an id on.
@@ -14,6 +14,21 @@ pub(super) fn parse_pid(text: &str) -> Result<i32, String> {
         ProcessName::Pid(pid) => Ok(pid),
         ProcessName::Program(_) => Err("not a process id".to_owned()),
     }
+}
+
+/// `PID,COUNT,PARENT,FIRST`, which only darc itself passes on.
+pub(super) fn parse_part(text: &str) -> Result<Part, String> {
+    let mut numbers = text.split(',');
+    let mut next = || numbers.next().unwrap_or_default();
+    let part = (|| {
+        Some(Part {
+            pid: next().parse().ok().filter(|&pid| pid > 0)?,
+            of: next().parse().ok()?,
+            parent: next().parse().ok()?,
+            is_first: next().parse().ok()?,
+        })
+    })();
+    part.ok_or_else(|| "not a part".to_owned())
 }
 
 pub(super) fn parse_f0(text: &str) -> Result<String, String> {

@@ -2,30 +2,53 @@
 
 use darc_analysis::Params;
 use darc_report::model::Engine;
+use darc_tracer::effort::BUDGET;
+use nix::sys::signal::Signal;
 
 use crate::command::analysis::{Conduct, Show, Stdout};
 use crate::command::shared::started;
 use crate::command::shared::target::{checked, command_line};
-use crate::exit::{ExitStatus, Failure};
-use crate::options::{AttachOptions, DEFAULT_F0, Trials};
-use crate::session::summary;
+use crate::exit::{Classify as _, ExitStatus, Failure, FailureKind};
+use crate::options::{AttachOptions, Common, DEFAULT_F0, EngineChoice, Part, Trials};
 
 /// Does it.
 ///
 /// # Errors
 /// When darc itself failed.
-pub fn execute(options: AttachOptions) -> Result<ExitStatus, Failure> {
+pub fn execute(mut options: AttachOptions) -> Result<ExitStatus, Failure> {
+    if let Some(part) = options.part {
+        take_part(part, &mut options.common)?;
+    }
     let mut notes = Vec::new();
     let pid = checked(options.pid, |note| notes.push(note.to_string()))?;
     let params = options.common.params.over(Params::default());
     let f0 = options.f0.as_deref().unwrap_or(DEFAULT_F0);
-    let mut conduct = Conduct::prepare(f0, params, options.common, Stdout::Ours)?;
+    let mut conduct = Conduct::prepare(f0, params, options.common, Stdout::Ours, Some(pid))?;
     conduct.chooses_f0 = options.f0.is_none();
     conduct.trials = options.prove.then(Trials::default);
     for note in notes {
         conduct.warn(note);
     }
     conduct_attach(&mut conduct, pid)
+}
+
+/// Ends when the darc ends that analyses several processes by this one and others, and takes its part of the budget.
+fn take_part(part: Part, common: &mut Common) -> Result<(), Failure> {
+    nix::sys::prctl::set_pdeathsig(Signal::SIGTERM).class(FailureKind::Other)?;
+    // It may have ended before.
+    if std::os::unix::process::parent_id() != part.parent {
+        return Err(Failure::message(
+            FailureKind::Other,
+            "the darc that began this analysis has ended",
+        ));
+    }
+    // The first one asks for the names that all lack.
+    common.debuginfod &= part.is_first;
+    if common.engine == EngineChoice::Jump {
+        let budget = common.budget.unwrap_or(BUDGET);
+        common.budget = Some(budget / f64::from(part.of.get()));
+    }
+    Ok(())
 }
 
 /// Attaches, analyses, reports.
@@ -40,7 +63,7 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
         Err(failure) => {
             match conduct.evidence() != before {
                 true => {
-                    let target = summary::target(&conduct.modules, pid, command);
+                    let target = conduct.target(pid, command);
                     conduct.keep_results(&failure, before, target);
                 }
                 false => conduct.warn_of_files(),
@@ -48,13 +71,16 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
             return Err(failure);
         }
     };
-    let mut target = summary::target(&conduct.modules, pid, command);
+    let mut target = conduct.target(pid, command);
     target.exit_status = ending.shell_status();
     if target.exit_status.is_some() && !conduct.is_finished() {
         let file = conduct.output_path();
-        conduct.warn(format!(
-            "the target ended before the analysis; go on with: darc resume {file}"
-        ));
+        conduct.warn(match conduct.investigation.polls() {
+            Some(_) => "the target ended before the analysis".to_owned(),
+            None => {
+                format!("the target ended before the analysis; go on with: darc resume {file}")
+            }
+        });
     }
     if !conduct.saw_ops() {
         let remedy = match conduct.engine.model() {
@@ -65,9 +91,12 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
                 "; of one that runs already, --engine jump says where its time goes".to_owned()
             }
         };
-        conduct.warn(format!(
-            "no call of f0 completed while darc was watching{remedy}"
-        ));
+        conduct.warn(match conduct.investigation.polls() {
+            None | Some(0) => format!("no call of f0 completed while darc was watching{remedy}"),
+            Some(polls) => format!(
+                "no future that f0 polls was seen from its first poll to its end, in {polls} polls: they live longer than darc was watching; give it more time (-d)"
+            ),
+        });
     }
     conduct.publish(target, started::ended(ending), Show::Report)?;
     Ok(conduct.exit_status(ending))

@@ -3,6 +3,7 @@
 
 mod analysis;
 mod attach;
+mod attach_all;
 mod cleanup;
 mod compare;
 mod demo;
@@ -38,6 +39,7 @@ pub fn execute(invocation: Invocation) -> Result<ExitStatus, Failure> {
     match invocation {
         Invocation::Run(options) => run::execute(options),
         Invocation::Attach(options) => attach::execute(options),
+        Invocation::AttachAll(options) => attach_all::execute(&options),
         Invocation::Resume(options) => resume::execute(options),
         Invocation::Profile(options) => profile::execute(options),
         Invocation::Watch(options) => watch::execute(options),

@@ -25,13 +25,13 @@ pub fn execute(options: ReportOptions) -> Result<ExitStatus, Failure> {
             let results = match &stored {
                 Stored::Report(report) => saved::contents(report, options.format, rows)?,
                 Stored::Profiles(set) => match options.format {
-                    Format::Text => state::write_profiles(set),
-                    format => super::profile::render(set, format, Style::default())?,
+                    Format::Text => state::write_profiles(set).into_bytes(),
+                    format => super::profile::render(set, format, Style::default())?.into_bytes(),
                 },
             };
             Output::open(path)
                 .class(FailureKind::File)?
-                .write(results.as_bytes())
+                .write(&results)
                 .class(FailureKind::File)?;
         }
         None => {
@@ -40,13 +40,15 @@ pub fn execute(options: ReportOptions) -> Result<ExitStatus, Failure> {
                 rows,
                 ..style_of(options.color, &stdout)
             };
-            let text = match &stored {
+            let shown = match &stored {
                 Stored::Report(report) => {
                     report::render(report, options.format, style).class(FailureKind::Other)?
                 }
-                Stored::Profiles(set) => super::profile::render(set, options.format, style)?,
+                Stored::Profiles(set) => {
+                    super::profile::render(set, options.format, style)?.into_bytes()
+                }
             };
-            to_stdout(&text).class(FailureKind::File)?;
+            to_stdout(&shown).class(FailureKind::File)?;
         }
     }
     Ok(ExitStatus::Done)

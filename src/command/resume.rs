@@ -22,13 +22,14 @@ use crate::output::print;
 use crate::session::asynchronous::Serving;
 use crate::session::catalog::Catalog;
 use crate::session::descent::investigation::Investigation;
+use crate::target_name::stored_threads;
 use crate::terminal::warning::one_line;
 
 /// Does it.
 ///
 /// # Errors
 /// When darc itself failed.
-pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
+pub fn execute(mut options: ResumeOptions) -> Result<ExitStatus, Failure> {
     if options.common.range.is_some() {
         return Err(Failure::usage(
             "the ops of interest are named when an analysis begins; give --slower-than, --above or --between to darc attach or darc run",
@@ -37,6 +38,19 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
     let (report, metadata) = file::read(&options.file)?;
     let refuse =
         |why: String| Failure::message(FailureKind::File, format!("{:?}: {why}", options.file));
+    if report.futures.is_some() {
+        return Err(refuse(
+            "its ops are lives of futures, of which none can be gone on with; start a new analysis with darc run or attach"
+                .to_owned(),
+        ));
+    }
+    let threads = stored_threads(&report).map_err(&refuse)?;
+    if !options.common.threads.is_empty() && options.common.threads != threads {
+        return Err(Failure::usage(
+            "the threads are named when an analysis begins; give --thread to darc attach or darc run",
+        ));
+    }
+    options.common.threads = threads;
     let params = restore::params(&report).map_err(|error| refuse(error.to_string()))?;
     let params = options.common.params.over(params);
     let (mut modules, mut catalog) = (Modules::default(), Catalog::default());
@@ -71,7 +85,7 @@ pub fn execute(options: ResumeOptions) -> Result<ExitStatus, Failure> {
         Subject::Process(_) => Stdout::Ours,
         Subject::Given(_) | Subject::Recorded(_) => Stdout::Targets,
     };
-    let mut conduct = Conduct::with(investigation, options.common, stdout)?;
+    let mut conduct = Conduct::with(investigation, options.common, stdout, None)?;
     (conduct.modules, conduct.catalog) = (modules, catalog);
     conduct.running = running;
     conduct.earlier = Some(report);

@@ -5,12 +5,11 @@ use darc_process::{Ending, Interrupts as _, Level};
 use darc_report::model::Ended;
 use darc_tracer::proc::is_ending;
 
-use crate::command::analysis::{Conduct, Show, Stdout};
+use crate::command::analysis::{Conduct, Show, Stdout, following};
 use crate::command::shared::started::{self, wait_for_exit};
 use crate::command::shared::target::shown;
 use crate::exit::{ExitStatus, Failure, FailureKind};
 use crate::options::RunOptions;
-use crate::session::summary;
 
 /// Does it.
 ///
@@ -18,7 +17,7 @@ use crate::session::summary;
 /// When darc itself failed.
 pub fn execute(options: RunOptions) -> Result<ExitStatus, Failure> {
     let params = options.common.params.over(Params::default());
-    let mut conduct = Conduct::prepare(&options.f0, params, options.common, Stdout::Targets)?;
+    let mut conduct = Conduct::prepare(&options.f0, params, options.common, Stdout::Targets, None)?;
     conduct_runs(&mut conduct, &options.command, options.repeat.get())
 }
 
@@ -53,7 +52,7 @@ fn one_run(
     command: &[std::ffi::OsString],
 ) -> Result<(ExitStatus, GoOn), Failure> {
     let (pid, outcome) = conduct.launch(command)?;
-    let mut target = summary::target(&conduct.modules, pid, shown(command));
+    let mut target = conduct.target(pid, shown(command));
     let ending = match outcome {
         Ok(ending) => Some(ending),
         Err(failure) if !started::had_begun(&failure) => {
@@ -77,6 +76,9 @@ fn one_run(
         conduct.keep(target, how, Show::Report);
         return Ok((status, GoOn::Yes));
     }
+    if ending == Some(Ending::Exec) && !conduct.saw_ops() {
+        say_what_it_became(conduct, pid);
+    }
     // The answer is here: nobody shall have to wait for the program's end to see it.
     let is_kept = conduct.keep(target.clone(), how, Show::Report);
     if let Some(Ending::Interrupted(Level::LeaveAtOnce(signal))) = ending {
@@ -99,17 +101,43 @@ fn one_run(
     Ok((status, GoOn::No))
 }
 
+/// A wrapper or a script has made place for the program that is meant: says how that one is measured.
+fn say_what_it_became(conduct: &mut Conduct, pid: i32) {
+    let Ok(program) = std::fs::read_link(format!("/proc/{pid}/exe")) else {
+        return;
+    };
+    conduct.warn(format!(
+        "it is {} now: darc run -- with that program and the same arguments measures it from its beginning, darc attach -p {pid} from now on",
+        program.display()
+    ));
+}
+
 /// The program ended before the analysis did: says what can be done about it.
 fn explain_early_end(conduct: &mut Conduct) {
     if conduct.is_finished() {
         return;
     }
     let file = conduct.output_path();
+    let polls = conduct.investigation.polls();
     let warning = match conduct.saw_ops() {
+        true if polls.is_some() => "the program ended before the analysis".to_owned(),
         true => format!("the program ended before the analysis; go on with: darc resume {file}"),
+        false if polls.is_some_and(|polls| polls > 0) => {
+            "no future that f0 polls returned before the program ended, so there is no profile"
+                .to_owned()
+        }
+        false if following::names_main(&conduct.investigation.spec) => format!(
+            "the program ended before a part of {} could be measured; give it more to do, or name a function that it calls often with --f0",
+            conduct.investigation.spec
+        ),
         false => match conduct.investigation.counters.ended_otherwise {
-            0 => "f0 was never called and left before the program ended, so there is no profile"
-                .to_owned(),
+            0 => format!(
+                "f0 was never called and left{} before the program ended, so there is no profile",
+                match conduct.common.threads.is_empty() {
+                    true => "",
+                    false => " by a thread that --thread names",
+                }
+            ),
             calls => format!(
                 "{calls} calls of f0 began and none ended by returning (exceptions, longjmp, another stack), so there is no profile"
             ),

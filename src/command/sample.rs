@@ -25,8 +25,10 @@ use crate::terminal::interrupts::{Interrupts, Switch};
 use crate::terminal::warning;
 
 mod during;
+mod python;
 mod users;
 
+use python::Pythons;
 use users::Users;
 
 /// The longest wait between two readings of the rings.
@@ -65,16 +67,19 @@ pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
         began: Instant::now(),
         paused: None,
         paused_for: Duration::ZERO,
+        pythons: None,
     };
     if let Some(during) = &options.during {
         let sampled = during::Conduct::new(sampler, during, &options, &mask)?;
         return sampled.conduct(output);
     }
+    let tells_interpreted = options.format.tells_interpreted();
     let ended = match &options.target {
         SampleTarget::Pid(pid) => {
             // A thread's id stands for its process.
             let pid = threads::process_of(*pid).unwrap_or(*pid);
             sampler.add_only(pid)?;
+            sampler.pythons = tells_interpreted.then(|| Pythons::of(pid));
             sampler.begin(options.duration);
             match darc_tracer::perf::pidfd(pid) {
                 Ok(process) => sampler.sample(Some(&process), |_| Ok(()))?,
@@ -115,6 +120,7 @@ pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
             }
             sampler.know(pid);
             let pid = held.release().class(FailureKind::Target)?;
+            sampler.pythons = tells_interpreted.then(|| Pythons::of(pid));
             sampler.count_from_now(options.duration);
             let sampled = darc_tracer::perf::pidfd(pid)
                 .class(FailureKind::Other)
@@ -154,6 +160,8 @@ struct Sampler {
     paused: Option<Instant>,
     /// For how long it was.
     paused_for: Duration,
+    /// Of the one process that was asked for.
+    pythons: Option<Pythons>,
 }
 
 impl Sampler {
@@ -239,8 +247,18 @@ impl Sampler {
                 .into_iter()
                 .chain([interrupts])
                 .collect();
-            self.collector.wait(&others, left.min(SLICE));
+            // What is left of a millisecond would be no time to wait at all.
+            let round_up = |left: Duration| left + Duration::from_millis(1);
+            let looks = self.pythons.as_ref().filter(|_| self.paused.is_none());
+            let until_look = looks.map_or(SLICE, |it| round_up(it.left()));
+            self.collector
+                .wait(&others, left.min(until_look).min(SLICE));
             self.read();
+            if let Some(pythons) = &mut self.pythons
+                && self.paused.is_none()
+            {
+                pythons.look();
+            }
             let over = self
                 .deadline
                 .is_some_and(|deadline| Instant::now() >= deadline);
@@ -336,10 +354,11 @@ impl Sampler {
         };
         self.caveats(scope);
         let rendered = match options.format {
-            SampleFormat::Folded => stacks::folded(&self.recording, &self.world),
+            SampleFormat::Folded => stacks::folded(&self.recording, &self.world).into_bytes(),
             SampleFormat::Speedscope => {
-                stacks::speedscope(&self.recording, &self.world, options.rate)
+                stacks::speedscope(&self.recording, &self.world, options.rate).into_bytes()
             }
+            SampleFormat::Pprof => stacks::pprof(&self.recording, &self.world, options.rate),
             SampleFormat::Text | SampleFormat::Json => {
                 let circumstances = Circumstances {
                     darc: env!("CARGO_PKG_VERSION").to_owned(),
@@ -359,12 +378,14 @@ impl Sampler {
                 );
                 // Files were read for their names just now.
                 profile.warnings.extend(self.world.warnings());
-                match options.format {
+                profile.python = self.pythons.as_ref().and_then(|it| it.looks.profile());
+                let text = match options.format {
                     SampleFormat::Json => {
                         serde_json::to_string_pretty(&profile).class(FailureKind::Other)? + "\n"
                     }
                     _ => text::render(&profile),
-                }
+                };
+                text.into_bytes()
             }
         };
         for message in self.warnings.iter().chain(&self.world.warnings()) {
@@ -373,10 +394,10 @@ impl Sampler {
         // Nobody shall have to wait until all is written.
         let _reporting = self.interrupts.report();
         match output {
-            Some(output) => output.write(rendered.as_bytes()).class(FailureKind::File),
+            Some(output) => output.write(&rendered).class(FailureKind::File),
             None if matches!(options.target, SampleTarget::Command(_)) => {
                 // A closed stderr is no reason to fail: the program's own status is to be passed on.
-                let _ = std::io::stderr().write_all(rendered.as_bytes());
+                let _ = std::io::stderr().write_all(&rendered);
                 Ok(())
             }
             None => to_stdout(&rendered).class(FailureKind::File),

@@ -111,13 +111,13 @@ fn answer(
     })?;
     let stdout = std::io::stdout();
     let style = style_of(options.color, &stdout);
-    let text = match stored {
+    let shown = match stored {
         Stored::Report(report) => {
             report::render(&report, options.format, style).class(FailureKind::Other)?
         }
-        Stored::Profiles(set) => super::profile::render(&set, options.format, style)?,
+        Stored::Profiles(set) => super::profile::render(&set, options.format, style)?.into_bytes(),
     };
-    to_stdout(&text).class(FailureKind::File)
+    to_stdout(&shown).class(FailureKind::File)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ mod ours;
 mod place;
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -44,6 +44,9 @@ pub enum OutputError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A terminal would take what is no text for commands.
+    #[error("stdout: is a terminal, and this format is no text; name a file with -o")]
+    NoText,
     /// Stdout takes nothing.
     #[error("stdout: {0}; make room or redirect it elsewhere")]
     Stdout(io::Error),
@@ -257,11 +260,14 @@ pub fn print(mut stream: impl Write, text: &str) {
 /// Writes to stdout. Whoever read it may have had enough, as in `darc report out.txt | head`.
 ///
 /// # Errors
-/// When the text could not be written for another reason, such as a full disk.
-pub fn to_stdout(text: &str) -> Result<(), OutputError> {
+/// When it could not be written for another reason, such as a full disk, or is no text and a terminal would show it.
+pub fn to_stdout(shown: impl AsRef<[u8]>) -> Result<(), OutputError> {
     let mut stdout = io::stdout();
+    if shown.as_ref().contains(&0) && stdout.is_terminal() {
+        return Err(OutputError::NoText);
+    }
     match stdout
-        .write_all(text.as_bytes())
+        .write_all(shown.as_ref())
         .and_then(|()| stdout.flush())
     {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -25,6 +25,8 @@ const MARKS: &[(&str, &[&str])] = &[
     ("<!DOCTYPE html>", &[r#"">darc "#]),
     ("<?xml", &[r#" class="plot" role="img""#]),
     ("# callgrind format\n", &["\ncreator: darc "]),
+    // The head of a file that gzip has made, with a comment (RFC 1952).
+    ("\u{1f}\u{fffd}\u{8}\u{10}", &["darc "]),
 ];
 
 /// Whether darc has written a file, as far as its content tells; an empty one is as good as none.
@@ -90,6 +92,7 @@ mod tests {
             assert!(judge(&fs::read(golden.join(name)).unwrap()), "{name}");
         }
         assert!(judge(b""));
+        assert!(judge(&darc_report::pprof::Profile::new(&[]).finish()));
         assert!(judge(b"{\"functions\":[],\"pauses_us\":[],\"schema\":1}\n"));
     }
 
@@ -103,6 +106,7 @@ mod tests {
             "root:x:0:0:root:/root:/bin/bash\n",
             "12 34\n56 78\n",
             "darc",
+            "\u{1f}\u{8b}\u{8}\u{10}",
         ] {
             assert!(!judge(other.as_bytes()), "{other}");
         }

@@ -156,6 +156,7 @@ pub fn profile(
         programs: programs(&processes),
         processes,
         functions,
+        python: None,
         warnings,
     }
 }

@@ -11,6 +11,7 @@ pub mod kernel;
 mod listing;
 pub mod processes;
 pub mod profile;
+pub mod python;
 pub mod recording;
 pub mod stacks;
 pub mod text;

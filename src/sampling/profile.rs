@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::counts::Spot;
 use super::listing::Listed;
+use super::python::PythonProfile;
 
 /// The version of the JSON document.
 pub const SCHEMA: u32 = 1;
@@ -136,6 +137,9 @@ pub struct Profile {
     pub processes: Vec<ProcessEntry>,
     /// Functions of all processes together, the busiest first.
     pub functions: Vec<FunctionEntry>,
+    /// Which Python functions ran, where there is a CPython.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<PythonProfile>,
     /// What the person should know.
     pub warnings: Vec<String>,
 }

@@ -1,13 +1,14 @@
-//! Whole stacks for other tools: folded stacks for flame graphs, and the file format of speedscope
-//! (<https://www.speedscope.app/file-format-schema.json>). Pure.
+//! Whole stacks for other tools: folded stacks for flame graphs, and the file formats of speedscope
+//! (<https://www.speedscope.app/file-format-schema.json>) and pprof. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
 use darc_report::escape::control;
+use darc_report::pprof::{Frame, Profile};
 use serde_json::json;
 
 use super::counts::Spot;
-use super::profile::Names;
+use super::profile::{Named, Names};
 use super::recording::Recording;
 
 /// One stack with names, the outermost function first.
@@ -115,6 +116,41 @@ pub fn speedscope(recording: &Recording, names: &impl Names, rate: u32) -> Strin
         "profiles": profiles,
     });
     format!("{document}\n")
+}
+
+/// A compressed file of pprof: samples and nanoseconds of CPU time, with a label for the process instance.
+#[must_use]
+pub fn pprof(recording: &Recording, names: &impl Names, rate: u32) -> Vec<u8> {
+    let period = 1_000_000_000 / u64::from(rate.max(1));
+    let cpu = ("cpu", "nanoseconds");
+    let mut profile = Profile::new(&[("samples", "count"), cpu]);
+    profile.period(cpu, period);
+    let mut known: HashMap<Spot, u64> = HashMap::new();
+    let instances = recording.processes.instances();
+    for (instance, stack, count) in recording.counts.iter() {
+        let Some(instance) = instances.get(instance.0) else {
+            continue;
+        };
+        let frames = stack.iter().map(|&spot| {
+            *known
+                .entry(spot)
+                .or_insert_with(|| frame(&mut profile, &names.named(spot)))
+        });
+        let stack: Vec<u64> = frames.collect();
+        let process = control(&format!("{} #{}", instance.name, instance.number)).into_owned();
+        profile.sample(&stack, &[count, count * period], ("process", &process));
+    }
+    profile.finish()
+}
+
+fn frame(profile: &mut Profile, named: &Named) -> u64 {
+    profile.frame(&Frame {
+        name: &control(&named.function),
+        module: &control(&named.module),
+        file: &control(named.file.as_deref().unwrap_or_default()),
+        defined: 0,
+        line: named.line.unwrap_or(0),
+    })
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use darc_report::words::percent;
 
 use super::listing::Listed;
 use super::profile::{During, FunctionEntry, Profile, SampledScope};
+use super::python::{PythonEntry, PythonProfile};
 
 /// Rows that a table shows.
 const ROWS: usize = 20;
@@ -21,6 +22,9 @@ pub fn render(profile: &Profile) -> String {
     head(&mut text, profile);
     if profile.samples > 0 {
         processes(&mut text, profile);
+        if let Some(python) = &profile.python {
+            python_functions(&mut text, python);
+        }
         functions(&mut text, profile);
         lines(&mut text, profile);
         for function in profile.functions.iter().filter(|f| !f.listing.is_empty()) {
@@ -157,6 +161,39 @@ fn processes(text: &mut String, profile: &Profile) {
         );
     }
     more(text, profile.processes.len(), ROWS);
+}
+
+fn python_functions(text: &mut String, python: &PythonProfile) {
+    let all = python.looks;
+    let least = LEAST_SHARE * all as f64;
+    let worth = |entry: &&PythonEntry| entry.total as f64 >= least;
+    let shown: Vec<&PythonEntry> = python.functions.iter().filter(worth).take(ROWS).collect();
+    let widths = shown
+        .iter()
+        .map(|entry| control(&entry.name).chars().count());
+    let width = widths.max().unwrap_or(0).clamp(8, 40);
+    let unread = match python.unread {
+        0 => String::new(),
+        unread => format!("; {unread} more changed while they were read"),
+    };
+    let _ = writeln!(
+        text,
+        "\nPython functions (of {all} looks at running threads{unread})\n      own     looks  with callees  {:<width$}  defined at",
+        "function"
+    );
+    for entry in &shown {
+        let _ = writeln!(
+            text,
+            "  {:>7}  {:>8}  {:>12}  {:<width$}  {}:{}",
+            share(entry.own, all),
+            entry.own,
+            share(entry.total, all),
+            control(&entry.name),
+            control(&entry.file),
+            entry.line
+        );
+    }
+    more(text, python.functions.len(), shown.len());
 }
 
 fn functions(text: &mut String, profile: &Profile) {

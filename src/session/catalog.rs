@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use darc_analysis::off_cpu::OtherId;
-use darc_analysis::{Absence, CalleeId, SiteId};
+use darc_analysis::{Absence, Callee, CalleeId, Fnode, FnodeId, SiteId};
 use darc_disasm::{SiteKind, Target};
 use darc_process::modules::{CodeRef, Modules};
 use darc_report::assemble::{self, Names, Other, Site};
-use darc_report::model::{Function, InlinedFrame};
+use darc_report::model::{Function, InlinedEntry, InlinedFrame};
 use darc_report::place::Place;
 use darc_symbols::Frame;
 
@@ -161,6 +161,22 @@ impl Naming<'_> {
             module: self.modules.get(at.module).path.clone(),
             offset: at.addr.0,
         }
+    }
+
+    /// What was inlined into the function that an fnode stands for; nothing where that is not known.
+    #[must_use]
+    pub fn inlined_in(&self, fnode: &Fnode) -> Option<InlinedEntry> {
+        let at = match fnode.callee {
+            _ if fnode.id == FnodeId::ROOT => self.f0?,
+            Callee::Function(callee) => self.catalog.callee_at(callee),
+            _ => return None,
+        };
+        let image = self.modules.get(at.module).image.as_ref()?;
+        let names = image.inlined_in(at.addr)?;
+        Some(InlinedEntry {
+            functions: names.len() as u64,
+            names,
+        })
     }
 
     /// A function by its entry.

@@ -7,14 +7,16 @@ use darc_analysis::Hz;
 use darc_process::modules::{CodeRef, Modules};
 use darc_report::assemble::{self, Names as _};
 use darc_report::model::{
-    Clock, ClockUnit, Engine, Focus, Function, HandOver, Module, Pause, PeakEntry, ProbeCost,
-    Probes, Report, SCHEMA, SkippedSite, Status, Survey, Target, TimePart, TimeTable, Whose,
+    Clock, ClockUnit, Ended, Engine, Focus, Function, HandOver, Kind, Module, Pause, PeakEntry,
+    ProbeCost, Probes, Report, SCHEMA, SkippedSite, Status, Survey, Target, TimePart, TimeTable,
+    UNMEASURED, Whose,
 };
 use darc_tracer::effort::Spent;
 use darc_tracer::engine::Counters;
 
 use crate::session::asynchronous::Serving;
 use crate::session::catalog::Naming;
+use crate::session::descent::futures::Ops;
 use crate::session::descent::investigation::Investigation;
 use crate::session::descent::localise::parts;
 use crate::session::effort;
@@ -43,19 +45,20 @@ pub fn target(modules: &Modules, pid: i32, command: Vec<String>) -> Target {
         build_id: program.and_then(|module| module.build_id.clone()),
         command,
         exit_status: None,
+        threads: Vec::new(),
     }
 }
 
-/// Puts together what is known, with names.
+/// Puts together what is known, with names. `ended` says how it ended, if it did.
 #[must_use]
 pub fn report(
     naming: Naming<'_>,
     investigation: &Investigation,
     found: Option<Found<'_>>,
     serving: Option<&Serving>,
-    engine: Engine,
+    (engine, hz): (Engine, Hz),
     target: Target,
-    hz: Hz,
+    ended: Option<Ended>,
 ) -> Report {
     let analysis = &investigation.analysis;
     let modules = naming.modules.known();
@@ -68,8 +71,12 @@ pub fn report(
         focus(own, arrival, investigation)
     });
     let served = serving.and_then(|serving| served(naming, investigation, serving));
-    let focus: Vec<Focus> = below.chain(served).collect();
-    Report {
+    let focus = below.chain(served);
+    let focus: Vec<Focus> = match ended {
+        Some(_) => focus.map(Focus::ended).collect(),
+        None => focus.collect(),
+    };
+    let report = Report {
         schema: SCHEMA,
         darc: env!("CARGO_PKG_VERSION").to_owned(),
         engine,
@@ -86,6 +93,11 @@ pub fn report(
                 name: investigation.spec.to_string(),
                 ..Function::default()
             },
+        },
+        futures: match &investigation.ops {
+            Ops::Lives(followed) => Some(assemble::futures(&followed.fates())),
+            Ops::LivesAgain(fates) => Some(assemble::futures(fates)),
+            Ops::Calls | Ops::LivesWherePossible => None,
         },
         clock: Clock {
             unit: ClockUnit::Cycles,
@@ -110,6 +122,10 @@ pub fn report(
         effects: Vec::new(),
         probes: probes(naming, investigation, found, serving),
         warnings: warnings(naming, investigation, found),
+    };
+    match ended {
+        Some(ended) => report.ended(ended),
+        None => report,
     }
 }
 
@@ -154,6 +170,9 @@ fn peaks(investigation: &Investigation, naming: Naming<'_>) -> Vec<PeakEntry> {
             entry.narrowed = narrowed.map(|narrowed| parts::entry(narrowed, naming));
             if let Some(&last) = cause.path.last() {
                 entry.arguments = investigation.arguments.entries(last, peak.peak);
+                if entry.kind == Kind::Function {
+                    entry.inlined = naming.inlined_in(analysis.ftree().fnode(last));
+                }
             }
         }
     }
@@ -174,35 +193,78 @@ fn with_serving(own: Status, focus: &[Focus]) -> Status {
     .unwrap_or(own)
 }
 
-/// Every function below has to be explained, which they are has to be known, and there has to be something to explain.
+/// The functions below with nearly all of the time have to be explained, which they are has to be known, and there has to be
+/// something to explain.
 fn overall(time: &TimeTable, focus: &[Focus]) -> Status {
-    let is = |status| focus.iter().any(|focus| focus.status == status);
-    if time.windows == 0 || time.survey == Survey::Unfinished || is(Status::InProgress) {
+    let of = |status| focus.iter().filter(move |focus| focus.status == status);
+    let share = |status| of(status).map(|focus| focus.share_of_time).sum::<f64>();
+    let of_work = |share| of_work(time, share);
+    let open = of_work(unexplained(time, focus) + share(Status::Undecided));
+    let is_explained = focus.is_empty() || of(Status::Undecided).count() < focus.len();
+    if time.windows == 0 || time.survey == Survey::Unfinished || of(Status::InProgress).count() > 0
+    {
         Status::InProgress
-    } else if is(Status::Undecided) || unexplained(time, focus) > MOST_UNEXPLAINED {
+    } else if open > MOST_UNEXPLAINED
+        || !is_explained
+        || (focus.is_empty() && 1.0 - waiting(time) < LEAST_WORK)
+    {
         Status::Undecided
-    } else if is(Status::Spread) {
+    } else if open + of_work(share(Status::Spread)) > MOST_UNEXPLAINED {
         Status::Spread
-    } else if is(Status::MaxDepthReached) {
+    } else if of(Status::MaxDepthReached).count() > 0 {
         Status::MaxDepthReached
     } else {
         Status::RootCauseFound
     }
 }
 
-/// So much of the time may be in functions that nobody has looked into.
+/// So much of the time may be in functions that nobody has looked into, or whose analysis has no answer.
 const MOST_UNEXPLAINED: f64 = 0.2;
+
+/// Says which functions' own time may be that of calls which could not be measured.
+pub fn tell_unmeasured(time: &mut TimeTable, passed_over: &BTreeMap<String, usize>) {
+    for part in &mut time.parts {
+        let name = part.path.last();
+        if part.whose == Whose::Itself
+            && let Some(count) = name.and_then(|name| passed_over.get(name))
+        {
+            part.reason = Some(format!("{count} {UNMEASURED}"));
+        }
+    }
+}
 
 /// The part of the time that is in functions which were neither analysed nor are an end by themselves.
 fn unexplained(time: &TimeTable, focus: &[Focus]) -> f64 {
+    let share = |part: &TimePart| part.share_of_time;
     let is_open = |part: &&TimePart| {
-        part.whose == Whose::Callee
-            && part.reason.as_deref() != Some(survey::NO_CALLS)
-            && focus.iter().all(|focus| focus.path != part.path)
+        let is_open = match part.whose {
+            Whose::Callee => part.reason.as_deref() != Some(survey::NO_CALLS),
+            Whose::Itself => part.is_partly_measured(),
+            Whose::Waiting => false,
+        };
+        is_open && focus.iter().all(|focus| focus.path != part.path)
     };
-    let open = time.parts.iter().filter(is_open);
-    open.map(|part| part.share_of_time).sum()
+    time.parts.iter().filter(is_open).map(share).sum()
 }
+
+/// Which part that is of the time in which threads did something.
+fn of_work(time: &TimeTable, share: f64) -> f64 {
+    match 1.0 - waiting(time) {
+        // Of threads that do nothing but wait there is nothing else to explain.
+        work if work < LEAST_WORK => share,
+        work => share / work,
+    }
+}
+
+/// The part of the time in which threads waited for something to do.
+fn waiting(time: &TimeTable) -> f64 {
+    let waits = time.parts.iter();
+    let waits = waits.filter(|part| part.whose == Whose::Waiting);
+    waits.map(|part| part.share_of_time).sum()
+}
+
+/// Threads that work for a smaller part of the time do next to nothing.
+const LEAST_WORK: f64 = 0.05;
 
 /// `naming` is for the ids of that analysis.
 fn focus(naming: Naming<'_>, arrival: &Arrival, investigation: &Investigation) -> Focus {
@@ -371,6 +433,31 @@ mod tests {
         assert_eq!(status(3, Survey::Complete), Status::RootCauseFound);
     }
 
+    /// That nothing was asked of a program is no root cause.
+    #[test]
+    fn threads_that_do_nothing_but_wait_have_no_root_cause() {
+        let status = |share_of_time| {
+            let part = TimePart {
+                path: vec!["main".to_owned(), "epoll_wait".to_owned()],
+                whose: Whose::Waiting,
+                share_of_time,
+                time: 1,
+                calls: 1,
+                max: 1,
+                reason: None,
+            };
+            let time = TimeTable {
+                windows: 3,
+                survey: Survey::Complete,
+                parts: vec![part],
+                ..TimeTable::default()
+            };
+            overall(&time, &[])
+        };
+        assert_eq!(status(0.99), Status::Undecided);
+        assert_eq!(status(0.8), Status::RootCauseFound);
+    }
+
     #[test]
     fn time_that_nobody_has_looked_into_is_not_explained() {
         let status = |share_of_time, reason: &str| {
@@ -397,6 +484,29 @@ mod tests {
             Status::RootCauseFound
         );
         assert_eq!(status(0.9, survey::NO_CALLS), Status::RootCauseFound);
+    }
+
+    #[test]
+    fn a_function_with_unmeasured_calls_does_not_explain_its_own_time() {
+        let status = |passed_over: &str| {
+            let mut time = TimeTable {
+                windows: 3,
+                parts: vec![TimePart {
+                    path: vec!["main".to_owned(), "run_timers".to_owned()],
+                    whose: Whose::Itself,
+                    share_of_time: 0.9,
+                    time: 1,
+                    calls: 0,
+                    max: 0,
+                    reason: None,
+                }],
+                ..TimeTable::default()
+            };
+            tell_unmeasured(&mut time, &BTreeMap::from([(passed_over.to_owned(), 1)]));
+            overall(&time, &[])
+        };
+        assert_eq!(status("run_timers"), Status::Undecided);
+        assert_eq!(status("another"), Status::RootCauseFound);
     }
 
     #[test]

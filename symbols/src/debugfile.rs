@@ -1,8 +1,10 @@
-//! Separate debug files, by build-id and by `.gnu_debuglink`. Source: GDB manual, "Debugging Information in Separate Files".
+//! Separate debug files, by build-id and by `.gnu_debuglink`, and those that a client of debuginfod has fetched. Source: GDB
+//! manual, "Debugging Information in Separate Files"; debuginfod_find_debuginfo(3).
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::addr::BuildId;
@@ -21,15 +23,18 @@ pub struct DebugSearch {
     pub root: Root,
     /// Global debug directories below the root.
     pub directories: Vec<PathBuf>,
+    /// Where clients of debuginfod leave what they fetch, below this process's own root; it may not be there yet.
+    pub fetched: Option<PathBuf>,
 }
 
 impl DebugSearch {
-    /// The usual directories below `root`.
+    /// The usual directories below `root`, and what debuginfod has fetched.
     #[must_use]
     pub fn below(root: Root) -> DebugSearch {
         DebugSearch {
             root,
             directories: vec![PathBuf::from("/usr/lib/debug")],
+            fetched: fetched_to(|name| std::env::var_os(name)),
         }
     }
 
@@ -39,21 +44,57 @@ impl DebugSearch {
         DebugSearch {
             root: Root::nowhere(),
             directories: Vec::new(),
+            fetched: None,
         }
     }
 
-    /// Opens a candidate; a file that is not there is no event.
-    fn open(&self, path: &Path, warn: &mut dyn FnMut(String)) -> Option<Elf> {
-        let opened = self.root.open(path).and_then(|file| Elf::open(file, path));
-        opened
-            .inspect_err(|error| {
-                let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
-                if !matches!(error, Error::Io { source, .. } if missing.contains(&source.kind())) {
-                    warn(error.to_string());
-                }
-            })
-            .ok()
+    /// The files that may have a build-id's debug information: what each path begins at, and the path.
+    fn by_build_id(&self, id: &BuildId) -> impl Iterator<Item = (Root, PathBuf)> {
+        let below = build_id_paths(self, id).into_iter();
+        let in_cache = PathBuf::from(id.to_string()).join("debuginfo");
+        let fetched = self.fetched.as_deref().filter(|cache| is_ours(cache));
+        // Of what a server has not there is an empty file.
+        let is_there = |cache: &&Path| {
+            let file = std::fs::metadata(cache.join(&in_cache));
+            file.is_ok_and(|file| file.len() > 0)
+        };
+        let fetched = fetched.filter(is_there).map(Root::at);
+        below
+            .map(|path| (self.root.clone(), path))
+            .chain(fetched.map(|cache| (cache, in_cache)))
     }
+}
+
+/// Whether nobody but this process's user and root could have put something into a folder.
+fn is_ours(folder: &Path) -> bool {
+    let owners = [nix::unistd::geteuid().as_raw(), 0];
+    std::fs::metadata(folder)
+        .is_ok_and(|folder| owners.contains(&folder.uid()) && folder.mode() & 0o022 == 0)
+}
+
+/// Opens a candidate; a file that is not there is no event.
+fn open(root: &Root, path: &Path, warn: &mut dyn FnMut(String)) -> Option<Elf> {
+    let opened = root.open(path).and_then(|file| Elf::open(file, path));
+    opened
+        .inspect_err(|error| {
+            let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+            if !matches!(error, Error::Io { source, .. } if missing.contains(&source.kind())) {
+                warn(error.to_string());
+            }
+        })
+        .ok()
+}
+
+/// The folder to which clients of debuginfod fetch, by variables of the environment.
+fn fetched_to(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let folder = |name| {
+        let value = variable(name).map(PathBuf::from);
+        value.filter(|path| path.is_absolute())
+    };
+    let client = "debuginfod_client";
+    folder("DEBUGINFOD_CACHE_PATH")
+        .or_else(|| Some(folder("XDG_CACHE_HOME")?.join(client)))
+        .or_else(|| Some(folder("HOME")?.join(".cache").join(client)))
 }
 
 impl Default for DebugSearch {
@@ -65,12 +106,9 @@ impl Default for DebugSearch {
 /// Finds and opens the debug file of `elf`. Files that do not belong to it are passed over with a warning.
 pub(crate) fn find(elf: &Elf, search: &DebugSearch, warn: &mut dyn FnMut(String)) -> Option<Elf> {
     let build_id = elf.build_id();
-    let by_id = build_id
-        .as_ref()
-        .into_iter()
-        .flat_map(|id| build_id_paths(search, id));
-    for path in by_id {
-        if let Some(found) = search.open(&path, warn) {
+    let by_id = build_id.iter().flat_map(|id| search.by_build_id(id));
+    for (root, path) in by_id {
+        if let Some(found) = open(&root, &path, warn) {
             if found.build_id() == build_id {
                 return Some(found);
             }
@@ -82,7 +120,7 @@ pub(crate) fn find(elf: &Elf, search: &DebugSearch, warn: &mut dyn FnMut(String)
     }
     let (name, checksum) = debug_link(elf)?;
     for path in link_paths(search, elf.path(), &name) {
-        let Some(found) = search.open(&path, warn) else {
+        let Some(found) = open(&search.root, &path, warn) else {
             continue;
         };
         let same_file = found.size() == elf.size() && found.section(".gnu_debuglink").is_some();
@@ -134,7 +172,7 @@ fn link_paths(search: &DebugSearch, file: &Path, name: &OsStr) -> Vec<PathBuf> {
 }
 
 /// The file name and the checksum in `.gnu_debuglink`: a NUL-terminated name, padded to 4 bytes, and a CRC-32.
-fn debug_link(elf: &Elf) -> Option<(std::ffi::OsString, u32)> {
+fn debug_link(elf: &Elf) -> Option<(OsString, u32)> {
     let section = elf
         .section(".gnu_debuglink")
         .filter(|section| section.size < 4096)?;
@@ -165,10 +203,9 @@ pub(crate) fn find_supplement(
     );
     // A relative path starts at the file's own directory.
     let own = elf.path().parent().unwrap_or(Path::new("/"));
-    let by_id = build_id_paths(search, &id);
-    let found = std::iter::once(own.join(name))
-        .chain(by_id)
-        .filter_map(|path| search.open(&path, warn))
+    let found = std::iter::once((search.root.clone(), own.join(name)))
+        .chain(search.by_build_id(&id))
+        .filter_map(|(root, path)| open(&root, &path, warn))
         .find(|found| found.build_id().as_ref() == Some(&id));
     if found.is_none() {
         warn(format!(
@@ -224,6 +261,25 @@ mod tests {
     #[test]
     fn crc_check_value() {
         assert_eq!(!crc32(&crc32_table(), !0, b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn where_files_are_fetched_to() {
+        let with = |given: &'static [(&str, &str)]| {
+            fetched_to(move |name| {
+                let found = given.iter().find(|(given, _)| *given == name);
+                found.map(|(_, value)| OsString::from(value))
+            })
+        };
+        let path = |path: &str| Some(PathBuf::from(path));
+        const HOME: (&str, &str) = ("HOME", "/home/me");
+        assert_eq!(with(&[HOME]), path("/home/me/.cache/debuginfod_client"));
+        assert_eq!(
+            with(&[HOME, ("XDG_CACHE_HOME", "/x")]),
+            path("/x/debuginfod_client")
+        );
+        assert_eq!(with(&[HOME, ("DEBUGINFOD_CACHE_PATH", "/d")]), path("/d"));
+        assert_eq!(with(&[("DEBUGINFOD_CACHE_PATH", "here")]), None);
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use gimli::{AbbreviationsCacheStrategy, Dwarf, SectionId, UnitHeader, UnitRef, UnitType};
+use gimli::{
+    AbbreviationsCacheStrategy, AttributeValue, Dwarf, SectionId, UnitHeader, UnitRef,
+    UnitSectionOffset, UnitType,
+};
 
 use crate::debugfile::{self, DebugSearch};
 use crate::demangle::escape;
@@ -161,6 +164,27 @@ impl DebugInfo {
         Ok(())
     }
 
+    /// Calls `visit` with every unit that may contain an address.
+    pub(crate) fn each_unit_around(
+        &self,
+        addr: u64,
+        mut visit: impl FnMut(UnitRef<'_, SectionReader>) -> gimli::Result<()>,
+    ) -> gimli::Result<()> {
+        self.refuel();
+        for summary in self.units.iter().filter(|unit| unit.may_contain(addr)) {
+            if let Ok(unit) = self.dwarf.unit(summary.header.clone()) {
+                visit(UnitRef::new(&self.dwarf, &unit))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The unit that an entry is in.
+    pub(crate) fn unit_of(&self, entry: UnitSectionOffset) -> Option<&UnitSummary> {
+        let behind = self.units.partition_point(|unit| unit.start() <= entry.0);
+        self.units.get(behind.checked_sub(1)?)
+    }
+
     /// Checks that the units that may contain an address are shaped so that addr2line can take them: it recurses over
     /// nested entries, and reads every unit that claims the address.
     pub(crate) fn check_units_around(&mut self, addr: u64) -> Result<(), QueryError> {
@@ -178,6 +202,18 @@ impl DebugInfo {
             }
         }
         Ok(())
+    }
+}
+
+/// The entry that an attribute refers to.
+pub(crate) fn reference(
+    unit: UnitRef<'_, SectionReader>,
+    value: &AttributeValue<SectionReader>,
+) -> Option<UnitSectionOffset> {
+    match value {
+        AttributeValue::UnitRef(offset) => Some(offset.to_unit_section_offset(&unit)),
+        AttributeValue::DebugInfoRef(offset) => Some(UnitSectionOffset(offset.0)),
+        _ => None,
     }
 }
 

@@ -14,12 +14,14 @@ use crate::dwarf::QueryError;
 use crate::elf::Elf;
 use crate::error::Error;
 use crate::functions::{Function, FunctionTable, SymbolSource};
+use crate::futures::{self, Body};
 use crate::go::{self, GoFunction, GoTable};
 use crate::inlined::{self, InlinedCopy};
 use crate::landing_pads;
 use crate::lines::{Frame, Lines, Statement};
 use crate::matching::{self, Match};
 use crate::package;
+use crate::packed;
 use crate::plt::{Slot, Slots};
 use crate::ranges::Ranges;
 use crate::spec::NameSpec;
@@ -356,11 +358,17 @@ impl Image {
                 self.debug_file()
                     .and_then(|debug| read(debug, SymbolSource::Symtab))
             });
+            let packed = || {
+                let unpacked = packed::symbols(&self.elf)?;
+                let unpacked = unpacked.map_err(|warning| self.warn(warning)).ok()?;
+                read(&unpacked, SymbolSource::Symtab)
+            };
             let go = || {
                 let (names, functions) = self.go_table()?.symbols();
                 Some(SymbolTable::of(names, &functions, SymbolSource::GoTable))
             };
-            full.or_else(go)
+            full.or_else(packed)
+                .or_else(go)
                 .into_iter()
                 .chain(read(&self.elf, SymbolSource::Dynsym))
                 .collect()
@@ -371,6 +379,17 @@ impl Image {
     pub(crate) fn install(&self) -> Option<String> {
         let find = || package::install_symbols(&self.search, self.real_path(), self.build_id());
         self.install.get_or_init(find).clone()
+    }
+
+    /// The build-id by which a debug file could be fetched for the names that the file has not, and no file here has.
+    /// What is looked for later is looked for anew.
+    #[must_use]
+    pub fn lacks_names(&self) -> Option<&BuildId> {
+        let here = |name| self.elf.section(name).is_some();
+        let own = here(".symtab") || here(".gnu_debugdata") || self.go_table().is_some();
+        let id = self.build_id().filter(|_| !own)?;
+        let found = debugfile::find(&self.elf, &self.search, &mut |_| ());
+        found.is_none().then_some(id)
     }
 
     fn debug_file(&self) -> Option<&Elf> {
@@ -499,6 +518,22 @@ impl Image {
     pub fn inlined_into(&self, name: &str) -> Vec<InlinedCopy> {
         self.with_lines(|lines| inlined::copies(&lines.info, name))
             .unwrap_or_default()
+    }
+
+    /// The functions that were inlined into the one at an address, by its own calls; those with most of its code first. Nothing
+    /// where the debugging information does not tell.
+    pub fn inlined_in(&self, addr: FileAddr) -> Option<Vec<String>> {
+        let function = self.function_at(addr)?;
+        let mut code = vec![function.range()?];
+        code.extend(&function.cold_parts);
+        self.with_lines(|lines| lines.copies_in(&code)).flatten()
+    }
+
+    /// Whether the Rust compiler made the function at an address of an async function or block, and the futures that it polls then;
+    /// nothing where the debugging information does not tell.
+    pub fn body(&self, addr: FileAddr) -> Option<Body> {
+        self.with_lines(|lines| futures::body(&lines.info, addr))
+            .flatten()
     }
 
     /// What was damaged, missing or left out so far. Each is one line.

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use gimli::{AttributeValue, DwAt, DwTag, Reader, Section, UnitRef, UnitSectionOffset};
 
 use crate::demangle::demangle;
-use crate::dwarf::{DebugInfo, QueryError};
+use crate::dwarf::{DebugInfo, QueryError, reference};
 use crate::lines::file_path;
 use crate::names;
 use crate::reader::SectionReader;
@@ -144,8 +144,7 @@ fn walk(
 /// The demangled name of the function entry at an offset.
 fn name_of(info: &DebugInfo, mut offset: UnitSectionOffset) -> Option<String> {
     for _ in 0..MAX_ORIGINS {
-        let behind = info.units.partition_point(|unit| unit.start() <= offset.0);
-        let summary = info.units.get(behind.checked_sub(1)?)?;
+        let summary = info.unit_of(offset)?;
         let unit = info.dwarf.unit(summary.header.clone()).ok()?;
         let unit = UnitRef::new(&info.dwarf, &unit);
         let mut entries = unit.entries_raw(Some(offset.to_unit_offset(&unit)?)).ok()?;
@@ -253,17 +252,6 @@ impl Entry {
             }
             (None, None) => false,
         }
-    }
-}
-
-fn reference(
-    unit: UnitRef<'_, SectionReader>,
-    value: &AttributeValue<SectionReader>,
-) -> Option<UnitSectionOffset> {
-    match value {
-        AttributeValue::UnitRef(offset) => Some(offset.to_unit_section_offset(&unit)),
-        AttributeValue::DebugInfoRef(offset) => Some(UnitSectionOffset(offset.0)),
-        _ => None,
     }
 }
 

@@ -1,14 +1,14 @@
 //! Source positions of addresses, from DWARF 4 and 5 through addr2line, and addresses of source positions, from the line
 //! programs.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use addr2line::{Context, LookupContinuation, LookupResult};
 use gimli::{FileEntry, IncompleteLineProgram, LineProgramHeader, Reader, UnitRef};
 
-use crate::addr::FileAddr;
+use crate::addr::{AddrRange, FileAddr};
 use crate::debugfile::DebugSearch;
 use crate::demangle::demangle;
 use crate::dwarf::{DebugInfo, QueryError};
@@ -47,6 +47,8 @@ pub(crate) struct Statement {
 const MAX_FRAMES: usize = 256;
 /// Addresses of a line are collected up to this number.
 const MAX_STATEMENTS: usize = 10_000;
+/// At most so many addresses of a function are looked up for what was inlined into it.
+const MAX_LOOKUPS: u64 = 4_000;
 
 /// The debugging information of one file, ready for queries.
 pub(crate) struct Lines {
@@ -73,22 +75,8 @@ impl Lines {
 
     /// The inline chain at an address, innermost first.
     pub(crate) fn frames(&mut self, addr: FileAddr) -> Result<Vec<UnnamedFrame>, QueryError> {
-        self.info.refuel();
-        // addr2line asks for the address behind it.
-        if addr.0 == u64::MAX {
-            return Ok(Vec::new());
-        }
-        self.info.check_units_around(addr.0)?;
-        let mut lookup = self.context.find_frames(addr.0);
-        let mut found = loop {
-            match lookup {
-                LookupResult::Output(found) => break found?,
-                // Split DWARF (`.dwo`): what the main file says must do.
-                LookupResult::Load { continuation, .. } => lookup = continuation.resume(None),
-            }
-        };
         let mut frames = Vec::new();
-        while let Some(frame) = found.next()? {
+        self.each_frame(addr, |frame| {
             let name = frame
                 .function
                 .and_then(|name| Some(demangle(&name.raw_name().ok()?)));
@@ -99,11 +87,70 @@ impl Lines {
                 file: file.map(str::to_owned),
                 line,
             });
-            if frames.len() == MAX_FRAMES {
-                break;
+        })?;
+        Ok(frames)
+    }
+
+    /// The functions that were inlined into the one with this code, by its own calls; those with most of the code first. Nothing
+    /// where the debugging information does not know the function.
+    pub(crate) fn copies_in(
+        &mut self,
+        code: &[AddrRange],
+    ) -> Result<Option<Vec<String>>, QueryError> {
+        let size: u64 = code.iter().map(AddrRange::len).sum();
+        let step = usize::try_from(size.div_ceil(MAX_LOOKUPS).max(1)).unwrap_or(usize::MAX);
+        let mut bytes: HashMap<String, usize> = HashMap::new();
+        let mut is_known = false;
+        for addr in code
+            .iter()
+            .flat_map(|part| (part.start.0..part.end.0).step_by(step))
+        {
+            let mut chain: Vec<Option<String>> = Vec::new();
+            self.each_frame(FileAddr(addr), |frame| {
+                let name = frame
+                    .function
+                    .and_then(|name| Some(name.raw_name().ok()?.into_owned()));
+                chain.push(name);
+            })?;
+            is_known |= matches!(chain.pop(), Some(Some(_)));
+            if let Some(Some(copy)) = chain.pop() {
+                *bytes.entry(copy).or_default() += 1;
             }
         }
-        Ok(frames)
+        let mut copies: Vec<(String, usize)> = bytes.into_iter().collect();
+        copies.sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
+        let mut names: Vec<String> = copies.iter().map(|(name, _)| demangle(name)).collect();
+        names.dedup();
+        Ok(is_known.then_some(names))
+    }
+
+    /// Visits the inline chain at an address, innermost first.
+    fn each_frame(
+        &mut self,
+        addr: FileAddr,
+        mut visit: impl FnMut(addr2line::Frame<'_, SectionReader>),
+    ) -> Result<(), QueryError> {
+        self.info.refuel();
+        // addr2line asks for the address behind it.
+        if addr.0 == u64::MAX {
+            return Ok(());
+        }
+        self.info.check_units_around(addr.0)?;
+        let mut lookup = self.context.find_frames(addr.0);
+        let mut found = loop {
+            match lookup {
+                LookupResult::Output(found) => break found?,
+                // Split DWARF (`.dwo`): what the main file says must do.
+                LookupResult::Load { continuation, .. } => lookup = continuation.resume(None),
+            }
+        };
+        for _ in 0..MAX_FRAMES {
+            match found.next()? {
+                Some(frame) => visit(frame),
+                None => break,
+            }
+        }
+        Ok(())
     }
 
     /// The addresses where statements of a line begin; of the next line that has any, if this one has none. `file` matches

@@ -22,6 +22,10 @@ pub(crate) fn fit(raw: &str, demangled: Option<&str>, name: &str) -> Option<Fit>
         return Some(Fit::Exact);
     }
     let (name, full) = (squeeze(name), squeeze(demangled.unwrap_or(raw)));
+    let full = match name.contains(ABI_TAG) {
+        true => full,
+        false => without_abi_tags(full),
+    };
     let (name, full) = (without_impl(name), without_impl(full));
     if full == name {
         return Some(Fit::Exact);
@@ -43,6 +47,20 @@ pub(crate) fn fit(raw: &str, demangled: Option<&str>, name: &str) -> Option<Fit>
             .is_some_and(|front| front.ends_with("::"))
     };
     (tail(&full) || tail(short) || tail(&bare)).then_some(Fit::Tail)
+}
+
+/// What the compiler adds to the names of functions whose types are of one kind of several.
+const ABI_TAG: &str = "[abi:";
+
+/// `format[abi:cxx11](int)` → `format(int)`: the source has no such tag.
+fn without_abi_tags(mut name: String) -> String {
+    while let Some(at) = name.find(ABI_TAG) {
+        let Some(length) = name[at..].find(']') else {
+            break;
+        };
+        name.replace_range(at..=at + length, "");
+    }
+    name
 }
 
 /// Whether a symbol (raw) is one that a name means, without regard of how well: whole, or without arguments, generics or
@@ -286,6 +304,20 @@ mod tests {
             ("ns::Class::method(char)", None),
         ] {
             assert_eq!(fit(raw, Some(&demangled), name), expected, "{name}");
+        }
+        let raw = "_ZN2ns6reportB5cxx11Ei";
+        let demangled = demangle(raw);
+        for (name, expected) in [
+            ("ns::report", Some(Fit::NoArguments)),
+            ("report", Some(Fit::Tail)),
+            ("ns::report[abi:cxx11]", Some(Fit::NoArguments)),
+            ("ns::report[abi:other]", None),
+        ] {
+            assert_eq!(
+                fit(raw, Some(&demangled), name),
+                expected,
+                "{name} {demangled}"
+            );
         }
         let raw = "_ZNKR1A1fEv";
         let demangled = demangle(raw);

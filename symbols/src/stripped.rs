@@ -42,7 +42,8 @@ impl Stripped {
     pub fn remedy(&self) -> String {
         let mut ways: Vec<String> = Vec::new();
         ways.extend(self.install.clone());
-        if self.build_id {
+        let has_servers = std::env::var_os("DEBUGINFOD_URLS").is_some_and(|urls| !urls.is_empty());
+        if self.build_id && !has_servers {
             ways.push("set DEBUGINFOD_URLS".to_owned());
         }
         if ways.is_empty() {

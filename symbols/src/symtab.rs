@@ -1,7 +1,7 @@
 //! Raw symbol tables, `.symtab` and `.dynsym`: read once, names kept in their string table.
 
 use std::ffi::CStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use object::LittleEndian as LE;
 use object::elf;
@@ -151,6 +151,21 @@ pub(crate) struct SymbolTable {
     entries: Vec<u8>,
     /// `.gnu.version`: one 16-bit number a symbol.
     versions: Vec<u8>,
+    /// The hash of each name and the number of its entry, in order: a library may have a million names, and each call site in its
+    /// program asks for one.
+    by_name: OnceLock<Vec<(u32, u32)>>,
+}
+
+/// Names that are the same so far are one to the index.
+const HASHED: usize = 128;
+
+/// The FNV-1a hash of a name without its version.
+fn hash_of(name: &[u8]) -> u32 {
+    let name = name.iter().take(HASHED).enumerate();
+    let bare = name.take_while(|&(at, &byte)| byte != 0 && (byte != b'@' || at == 0));
+    bare.fold(0x811c_9dc5, |hash, (_, &byte)| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
 }
 
 impl SymbolTable {
@@ -161,6 +176,7 @@ impl SymbolTable {
             names: Arc::new(StringTable::new(names)),
             entries: functions.iter().flat_map(Described::entry).collect(),
             versions: Vec::new(),
+            by_name: OnceLock::new(),
         }
     }
 
@@ -204,25 +220,31 @@ impl SymbolTable {
             names: Arc::new(StringTable::new(names)),
             entries,
             versions,
+            by_name: OnceLock::new(),
         })
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Symbol> + '_ {
+    fn entries(&self) -> &[elf::Sym64<LE>] {
         let count = (self.entries.len() / size_of::<elf::Sym64<LE>>()).min(MAX_SYMBOLS);
         let entries = object::pod::slice_from_bytes::<elf::Sym64<LE>>(&self.entries, count);
-        let entries = entries.map_or(&[][..], |(entries, _)| entries);
-        entries
-            .iter()
-            .zip(0..)
-            .map(|(entry, index): (_, usize)| Symbol {
-                name: entry.st_name.get(LE),
-                addr: entry.st_value.get(LE),
-                size: entry.st_size.get(LE),
-                kind: entry.st_type(),
-                bind: entry.st_bind(),
-                section: entry.st_shndx.get(LE).0,
-                version: self.version(index),
-            })
+        entries.map_or(&[][..], |(entries, _)| entries)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Symbol> + '_ {
+        let entries = self.entries().iter().zip(0..);
+        entries.map(|(entry, index)| self.symbol(entry, index))
+    }
+
+    fn symbol(&self, entry: &elf::Sym64<LE>, index: usize) -> Symbol {
+        Symbol {
+            name: entry.st_name.get(LE),
+            addr: entry.st_value.get(LE),
+            size: entry.st_size.get(LE),
+            kind: entry.st_type(),
+            bind: entry.st_bind(),
+            section: entry.st_shndx.get(LE).0,
+            version: self.version(index),
+        }
     }
 
     fn version(&self, index: usize) -> u16 {
@@ -246,8 +268,31 @@ impl SymbolTable {
 
     /// The first symbol with this name (versions aside) for which `wanted` holds.
     pub(crate) fn find(&self, name: &str, wanted: impl Fn(&Symbol) -> bool) -> Option<Symbol> {
-        self.iter()
+        let hash = hash_of(name.as_bytes());
+        let by_name = self.by_name();
+        let alike = &by_name[by_name.partition_point(|&(other, _)| other < hash)..];
+        let alike = alike.iter().take_while(|&&(other, _)| other == hash);
+        let entries = self.entries();
+        alike
+            .map(|&(_, index)| self.symbol(&entries[index as usize], index as usize))
             .find(|symbol| self.is_named(symbol, name) && wanted(symbol))
+    }
+
+    fn by_name(&self) -> &[(u32, u32)] {
+        self.by_name.get_or_init(|| {
+            let names = self.names.0.as_bytes();
+            let hash = |entry: &elf::Sym64<LE>| {
+                hash_of(
+                    names
+                        .get(entry.st_name.get(LE) as usize..)
+                        .unwrap_or_default(),
+                )
+            };
+            let entries = self.entries().iter().zip(0_u32..);
+            let mut hashes: Vec<_> = entries.map(|(entry, index)| (hash(entry), index)).collect();
+            hashes.sort_unstable();
+            hashes
+        })
     }
 
     /// Compares without looking for the end of a name that differs.
@@ -262,5 +307,50 @@ impl SymbolTable {
             .strip_prefix(name.as_bytes())
             .map(|rest| rest.first().copied().unwrap_or(0));
         matches!(end, Some(0 | b'@'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_are_found_by_the_first_of_their_names() {
+        let long = "x".repeat(2 * HASHED);
+        let names = [
+            "",
+            "read@@V2",
+            "read@V1",
+            "write",
+            &format!("{long}1"),
+            &format!("{long}2"),
+            "write",
+        ];
+        let mut text = Vec::new();
+        let functions: Vec<Described> = (0..)
+            .zip(names)
+            .map(|(addr, name)| {
+                let at = text.len() as u32;
+                text.extend(name.bytes().chain([0]));
+                Described {
+                    name: at,
+                    addr,
+                    size: 1,
+                }
+            })
+            .collect();
+        let table = SymbolTable::of(text, &functions, SymbolSource::GoTable);
+        let find = |name: &str| table.find(name, |_| true).map(|symbol| symbol.addr);
+        assert_eq!(find("read"), Some(1));
+        assert_eq!(find("read@V1"), Some(2));
+        assert_eq!(find("write"), Some(3));
+        assert_eq!(find(&format!("{long}2")), Some(5));
+        assert_eq!(find("rea"), None);
+        assert_eq!(find(&long), None);
+        let later = |symbol: &Symbol| symbol.addr > 3;
+        assert_eq!(
+            table.find("write", later).map(|symbol| symbol.addr),
+            Some(6)
+        );
     }
 }

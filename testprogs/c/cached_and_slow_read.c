@@ -61,7 +61,7 @@ static uint64_t op(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    struct run run = parse_run(argc, argv, 1200);
+    struct run run = parse_run(argc, argv, 1800);
     buffer = malloc(CACHED_BYTES);
     cached = memfd_create("cached", 0);
     if (buffer == NULL || cached < 0 || pipe(request) != 0 || pipe(device) != 0)

@@ -4,7 +4,7 @@
  * Twelve calls take some 25 us each. Every fifth op makes one call more, with a much larger index, of some 2.5 ms.
  *
  * f0 = outer
- * common peak (4 of 5 ops, ~0.3 ms):  outer            loop
+ * common peak (4 of 5 ops, ~0.3 ms):  outer -> inner   function
  * slow peak (1 of 5 ops, ~3.3 ms):    outer -> inner   function
  */
 #include "work.h"

@@ -111,5 +111,5 @@ static uint64_t op(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    return run_ops(parse_run(argc, argv, 1200), op);
+    return run_ops(parse_run(argc, argv, 1800), op);
 }

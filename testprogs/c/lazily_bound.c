@@ -18,5 +18,5 @@ FUNCTION uint64_t handle(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    return run_ops(parse_run(argc, argv, 800), handle);
+    return run_ops(parse_run(argc, argv, 1600), handle);
 }

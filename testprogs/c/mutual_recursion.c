@@ -37,5 +37,5 @@ FUNCTION uint64_t evaluate(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    return run_ops(parse_run(argc, argv, 1600), evaluate);
+    return run_ops(parse_run(argc, argv, 2400), evaluate);
 }

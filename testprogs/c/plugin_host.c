@@ -86,7 +86,7 @@ int main(int argc, char **argv)
         }
         return say_checksum(expected, differs);
     }
-    struct run run = parse_run(argc, argv, 800);
+    struct run run = parse_run(argc, argv, 1600);
     if (run.waits) {
         char byte;
         say_ready();

@@ -37,5 +37,5 @@ static uint64_t op(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    return run_ops(parse_run(argc, argv, 1600), op);
+    return run_ops(parse_run(argc, argv, 2400), op);
 }

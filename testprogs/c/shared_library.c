@@ -11,5 +11,5 @@ uint64_t library_serve(uint64_t key);
 
 int main(int argc, char **argv)
 {
-    return run_ops(parse_run(argc, argv, 800), library_serve);
+    return run_ops(parse_run(argc, argv, 1600), library_serve);
 }

@@ -46,5 +46,5 @@ FUNCTION uint64_t request(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    return run_ops(parse_run(argc, argv, 1200), request);
+    return run_ops(parse_run(argc, argv, 1800), request);
 }

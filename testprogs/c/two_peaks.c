@@ -41,5 +41,5 @@ FUNCTION uint64_t serve(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    return run_ops(parse_run(argc, argv, 800), serve);
+    return run_ops(parse_run(argc, argv, 1600), serve);
 }

@@ -129,7 +129,7 @@ fn main() {
     }
     let waits = arguments.first().is_some_and(|first| first == "wait");
     let number = arguments.get(usize::from(waits)).and_then(|number| number.parse().ok());
-    let ops: u64 = number.unwrap_or(if waits { u64::MAX } else { 1800 });
+    let ops: u64 = number.unwrap_or(if waits { u64::MAX } else { 2400 });
     IS_BRISK.store(u64::from(brisk), Ordering::Relaxed);
     if waits {
         println!("ready");

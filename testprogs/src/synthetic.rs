@@ -68,6 +68,7 @@ enum When {
 enum What {
     Spins,
     LoopsOverShortCalls,
+    LoopsOverLongCalls,
     Waits,
     /// Its time is that of many equal functions.
     Spreads,
@@ -122,8 +123,10 @@ struct Program {
 
 /// The wait of a cause is in whole milliseconds.
 const MILLISECOND: u64 = 1_000;
-/// So many short calls a loop makes.
-const SHORT_CALLS: u64 = 200;
+/// So many cycles a short call takes.
+const SHORT_CALL: u64 = 900;
+/// So many long calls a loop makes.
+const LONG_CALLS: u64 = 20;
 /// So many equal functions the time is spread over.
 const EQUAL: u64 = 8;
 
@@ -143,9 +146,10 @@ impl Program {
             let us = us * part / 100;
             let path = self.path(random);
             let divided = self.divided(&path);
-            let what = match random.between(0, 5) {
+            let what = match random.between(0, 6) {
                 _ if is_spread => What::Spreads,
                 0 if divided == 1 => What::LoopsOverShortCalls,
+                6 if divided == 1 => What::LoopsOverLongCalls,
                 // A wait that is longer than it should be leaves the others less than they should have.
                 1 if part > 50 && us >= MILLISECOND * divided => What::Waits,
                 _ => What::Spins,
@@ -242,19 +246,21 @@ impl Program {
 
     /// Adds the truth about a peak.
     fn state(&self, text: &mut String, peak: Peak, us: u64, head: &str) {
-        let causes = self.causes.iter().filter(|cause| cause.peak == peak);
+        let causes = self.causes.iter().enumerate();
+        let causes = causes.filter(|(_, cause)| cause.peak == peak);
         let longest = causes
             .clone()
-            .map(|cause| cause.us)
+            .map(|(_, cause)| cause.us)
             .max()
             .unwrap_or(us)
             .max(us);
         let mut head = format!(" * {head} ~{us} to {longest} us):");
-        for cause in causes {
+        for (number, cause) in causes {
             let path = self.names(cause);
             let said = match cause.what {
                 What::Spins => format!("{path}  function"),
                 What::LoopsOverShortCalls => format!("{path}  loop"),
+                What::LoopsOverLongCalls => format!("{path} -> part{number}_0  function"),
                 What::Waits => format!("{path} -> …  syscall"),
                 What::Spreads => "spread".to_owned(),
             };
@@ -277,7 +283,8 @@ impl Program {
     fn leaf(&self, text: &mut String, number: usize, cause: &Cause) {
         let us = cause.us / self.divided(&cause.path);
         let (count, us) = match cause.what {
-            What::LoopsOverShortCalls => (1, us * 2300 / SHORT_CALLS),
+            What::LoopsOverShortCalls => (1, SHORT_CALL),
+            What::LoopsOverLongCalls => (1, us * 2300 / LONG_CALLS),
             What::Spreads => (EQUAL, us / EQUAL * 2300),
             What::Spins | What::Waits => return,
         };
@@ -337,10 +344,16 @@ impl Program {
             let _ = match cause.what {
                 What::Spins => writeln!(text, "        work(key, {us});"),
                 What::Waits => writeln!(text, "        poll(NULL, 0, {});", us / MILLISECOND),
-                What::LoopsOverShortCalls => writeln!(
-                    text,
-                    "        for (int i = 0; i < {SHORT_CALLS}; i++)\n            key = part{at}_0(key) + 1;"
-                ),
+                What::LoopsOverShortCalls | What::LoopsOverLongCalls => {
+                    let turns = match cause.what {
+                        What::LoopsOverShortCalls => us * 2300 / SHORT_CALL,
+                        _ => LONG_CALLS,
+                    };
+                    writeln!(
+                        text,
+                        "        for (int i = 0; i < {turns}; i++)\n            key = part{at}_0(key) + 1;"
+                    )
+                }
                 What::Spreads => (0..EQUAL).try_for_each(|part| {
                     writeln!(text, "        key = part{at}_{part}(key) ^ {part};")
                 }),

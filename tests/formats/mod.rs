@@ -3,6 +3,7 @@
 
 mod callgrind;
 mod chrome;
+mod pprof;
 mod speedscope;
 
 use std::fs;
@@ -20,9 +21,10 @@ pub fn check_all(results: &str) {
     let again =
         darc_report::state::parse(saved.as_bytes()).unwrap_or_else(|why| panic!("{why}: {saved}"));
     assert_eq!(again, report, "{saved}");
-    let text = |format| render(&report, format, Style::default()).expect("finite figures");
+    let file = |format| render(&report, format, Style::default()).expect("finite figures");
+    pprof::read(&file(Format::Pprof)).unwrap_or_else(|why| panic!("pprof: {why}: {results}"));
     let check = |format, read: &dyn Fn(&str) -> Result<(), String>| {
-        let text = text(format);
+        let text = String::from_utf8(file(format)).expect("text");
         read(&text).unwrap_or_else(|why| panic!("{}: {why}: {text}", format.name()));
     };
     check(Format::Callgrind, &|text| callgrind::read(text).map(drop));
@@ -80,6 +82,40 @@ fn golden_reports_keep_to_the_formats() {
         functions[&("kernel".to_owned(), "futex".to_owned())].file,
         "???"
     );
+}
+
+/// The paths and times of pprof are those of the folded stacks.
+#[test]
+fn pprof_reads_what_is_written_for_it() {
+    let report = darc_report::fixture::report(30_000);
+    let rendered = |format| render(&report, format, Style::default()).expect("finite figures");
+    let file = rendered(Format::Pprof);
+    let stacks = pprof::read(&file).expect("stacks");
+    assert_eq!(
+        stacks.kinds,
+        [("time".to_owned(), "nanoseconds".to_owned())]
+    );
+    let lines = stacks.samples.iter().map(|((peak, path), figures)| {
+        let path: Vec<_> = path.iter().map(|(name, _)| name.as_str()).collect();
+        format!("{peak};{} {}", path.join(";"), figures[0])
+    });
+    let mut lines: Vec<String> = lines.collect();
+    lines.sort();
+    let folded = String::from_utf8(rendered(Format::Folded)).expect("text");
+    let mut expected: Vec<_> = folded.lines().collect();
+    expected.sort();
+    assert_eq!(lines, expected);
+    assert!(pprof::read(&file[..file.len() - 9]).is_err());
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("out.pb.gz");
+    fs::write(&path, &file).expect("written");
+    if let Some(top) = pprof::top(&path) {
+        assert!(
+            top.contains("Type: time") && top.contains(" futex\n"),
+            "{top}"
+        );
+    }
 }
 
 /// The readers are no use if they take everything.

@@ -1,6 +1,7 @@
 //! Starts targets and darc, waits for them, and takes turns with other tests.
 
 mod analysis;
+mod listening;
 mod process;
 mod target;
 mod turns;
@@ -10,10 +11,11 @@ use darc_testprogs::Opt;
 
 pub use analysis::{Analysis, Task};
 pub use process::{
-    Finished, Running, darc, execute, native, run_darc, wait_until, wait_until_seen,
+    Finished, Running, copy_program, darc, execute, native, run_darc, wait_until, wait_until_seen,
+    write_program,
 };
 pub use target::Target;
-pub use verdict::{Miss, Unfinished, Verdict, Wrong, measured, measured_once};
+pub use verdict::{Miss, Unfinished, Verdict, Wrong, measured, measured_once, under};
 
 /// The engines that this build of darc has.
 pub fn engines() -> &'static [&'static str] {
@@ -29,7 +31,7 @@ pub fn for_all(check: impl Fn(&str, Opt)) {
             if opt == Opt::O0 && !all {
                 continue;
             }
-            verdict::under(format!("--engine {engine} at -{opt:?}"), || {
+            under(format!("--engine {engine} at -{opt:?}"), || {
                 check(engine, opt)
             });
         }

@@ -1,7 +1,9 @@
 //! Processes that a test starts: they hold its turn, their output is collected, and they end with the test.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -34,6 +36,24 @@ pub fn wait_until_seen(what: &str, mut is_so: impl FnMut() -> bool, seen: impl F
         }
         thread::sleep(PAUSE);
     }
+}
+
+/// Copies a program, by cp(1). A file that this process had open for writing could not be executed (`ETXTBSY`, execve(2)) while a
+/// process that another test started at that moment still has it open, too: until its own execve(2).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let copied = Command::new("cp").arg(from).arg(to).status();
+    let copied = copied.expect("there is cp(1)");
+    assert!(copied.success(), "{from:?} to {to:?}");
+}
+
+/// Writes a program that anybody may execute, as [`copy_program`] does.
+pub fn write_program(content: impl AsRef<[u8]>, to: &Path) {
+    let draft = to.with_extension("draft");
+    fs::write(&draft, content).expect("there is room");
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    copy_program(&draft, to);
+    fs::remove_file(&draft).expect("it is ours");
 }
 
 /// A process that has ended, and what it wrote.
@@ -91,9 +111,11 @@ impl Running {
     pub fn start(command: &mut Command) -> Running {
         let turn = turns::of_this_test();
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command
-            .spawn()
-            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let child = match command.get_program() == env!("CARGO_BIN_EXE_darc") {
+            true => turns::before_targets(&turn, || command.spawn()),
+            false => command.spawn(),
+        };
+        let mut child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
         watchdog::started(child.id());
         let stdout = collect(child.stdout.take());
         let stderr = collect(child.stderr.take());

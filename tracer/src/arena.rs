@@ -5,7 +5,7 @@
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result};
-use crate::maps::{self, Mapping};
+use crate::ground::Ground;
 use crate::memory::Memory;
 use crate::remote_call::Worker;
 
@@ -24,8 +24,8 @@ impl Arena {
     ///
     /// # Errors
     /// When there is no room near it.
-    pub fn gap_near(mappings: &[Mapping], near: TargetAddr, len: u64) -> Result<TargetAddr> {
-        let at = maps::gap_near(mappings, near.0, len).ok_or_else(|| {
+    pub fn gap_near(ground: &Ground, near: TargetAddr, len: u64) -> Result<TargetAddr> {
+        let at = ground.gap_near(near.0, len).ok_or_else(|| {
             Error::Unsuitable(format!(
                 "there is no free memory within 2 GiB of {near} for the probes' code"
             ))

@@ -55,7 +55,7 @@ pub enum Error {
     Unsuitable(String),
     /// A program was started for the jump engine that has no C library, or ended before that was ready.
     #[error(
-        "the program has set up no thread pointer as C libraries do, without which the jump engine cannot measure what it starts; use --engine int3, but for a Go program darc attach --f0 FUNCTION when it runs"
+        "the program has set up no thread pointer as C libraries do, without which the jump engine cannot measure what it starts; use --engine int3"
     )]
     NoThreadPointer,
     /// The command could not be started.

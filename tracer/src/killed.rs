@@ -7,6 +7,7 @@
 //! cargo test -p darc-tracer --lib killed -- --ignored --nocapture
 //! ```
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::FileExt as _;
@@ -101,7 +102,11 @@ impl Code {
                 })
                 .collect();
             let code = Arc::clone(&self.serve);
-            plan.functions = vec![PlannedFunction { code, sites }];
+            plan.functions = vec![PlannedFunction {
+                code,
+                sites,
+                seen_through: BTreeSet::new(),
+            }];
         }
         plan
     }
@@ -368,7 +373,7 @@ fn kill_starters(most: u64) -> Tried {
             nix::unistd::dup2_stdout(&stdout).unwrap();
             let done = trace(moment, || {
                 let thread = launch::launch(&arguments, &SigSet::empty(), jump::OPTIONS)?;
-                let mut engine = Jump::launched(thread)?;
+                let mut engine = Jump::launched(thread, false)?;
                 while engine.poll(HANGS_AFTER, &mut Nobody)?.is_none() {}
                 Ok(())
             });

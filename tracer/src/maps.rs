@@ -190,34 +190,6 @@ fn unescape(name: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Finds room for `len` bytes (whole pages) that no mapping uses, within a signed 32-bit displacement
-/// of all of `near`, leaving a guard page to its neighbours. The nearest room is taken.
-#[must_use]
-pub fn gap_near(mappings: &[Mapping], near: u64, len: u64) -> Option<u64> {
-    const REACH: u64 = 0x7000_0000;
-    const LOWEST: u64 = 0x1_0000;
-    const HIGHEST: u64 = 0x7fff_ffff_0000;
-    const GUARD: u64 = 0x1000;
-    let lowest = near.saturating_sub(REACH).max(LOWEST);
-    let highest = near.saturating_add(REACH).min(HIGHEST);
-    let ends = std::iter::once(0).chain(mappings.iter().map(|m| m.end));
-    let starts = mappings
-        .iter()
-        .map(|m| m.start)
-        .chain(std::iter::once(u64::MAX));
-    ends.zip(starts)
-        .filter_map(|(from, to)| {
-            let from = from
-                .saturating_add(GUARD)
-                .max(lowest)
-                .next_multiple_of(0x1000);
-            let to = to.saturating_sub(GUARD).min(highest) & !0xfff;
-            let last = to.checked_sub(len).filter(|&last| last >= from)?;
-            Some(near.clamp(from, last) & !0xfff)
-        })
-        .min_by_key(|&at| at.abs_diff(near))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,24 +231,5 @@ mod tests {
     #[test]
     fn nonsense_is_left_out() {
         assert!(parse(b"zz-1 r\n\n1000-2000\n").is_empty());
-    }
-
-    fn mapping(start: u64, end: u64) -> Mapping {
-        let line = format!("{start:x}-{end:x} r-xp 0 00:00 0 ");
-        parse(line.as_bytes()).remove(0)
-    }
-
-    #[test]
-    fn a_gap_is_near_and_keeps_a_guard_page() {
-        let maps = [mapping(0x40_0000, 0x50_0000), mapping(0x50_4000, 0x60_0000)];
-        assert_eq!(gap_near(&maps, 0x4f_0000, 0x2000), Some(0x50_1000));
-        let at = gap_near(&maps, 0x4f_0000, 0x3000).unwrap();
-        assert!(at + 0x3000 <= 0x3f_f000 || at >= 0x60_1000, "{at:#x}");
-    }
-
-    #[test]
-    fn no_gap_within_reach_is_none() {
-        let maps = [mapping(0x1000, 0x7fff_ffff_f000)];
-        assert_eq!(gap_near(&maps, 0x4000_0000_0000, 0x1000), None);
     }
 }

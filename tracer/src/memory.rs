@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result};
+use crate::maps;
 use crate::proc;
 use crate::sys;
 use crate::threads;
@@ -104,7 +105,10 @@ impl Memory {
         source: io::Error,
     ) -> Error {
         let nothing = [ErrorKind::UnexpectedEof, ErrorKind::WriteZero];
-        if nothing.contains(&source.kind()) && proc::is_ending(self.pid) {
+        // The memory of a process that is ending may go while it is read.
+        let is_nothing =
+            nothing.contains(&source.kind()) || source.raw_os_error() == Some(libc::EIO);
+        if is_nothing && proc::is_ending(self.pid) {
             return Error::ThreadGone { tid: self.pid };
         }
         Error::Memory {
@@ -116,17 +120,34 @@ impl Memory {
         }
     }
 
+    /// Whether the process has something mapped at an address, readable or not; true where the list of its mappings cannot be read.
+    #[must_use]
+    pub fn has_mapped(&self, addr: TargetAddr) -> bool {
+        match maps::read(self.pid) {
+            Ok(mappings) => mappings.iter().any(|mapping| mapping.contains(addr.0)),
+            Err(error) => !error.is_gone(),
+        }
+    }
+
+    /// What is in eight bytes of one page is written at once, wherever it begins (the processor needs no word to be aligned, nor
+    /// does the kernel's `generic_ptrace_pokedata`), and nothing beside it is written that need not be.
     fn poke(&self, addr: TargetAddr, bytes: &[u8]) -> Result<()> {
-        let start = addr.0 & !7;
-        let end = (addr.0 + bytes.len() as u64).next_multiple_of(8);
-        let mut words = vec![0; (end - start) as usize];
-        self.read(TargetAddr(start), &mut words)?;
-        let skip = (addr.0 - start) as usize;
-        words[skip..skip + bytes.len()].copy_from_slice(bytes);
-        for (word, at) in words.chunks_exact(8).zip((start..end).step_by(8)) {
-            let word = u64::from_le_bytes(word.try_into().expect("chunks of eight"));
-            sys::poke(self.pid, at, word)
+        const WORD: usize = size_of::<u64>();
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = addr.0 + done as u64;
+            let on_page = sys::PAGE - at as usize % sys::PAGE;
+            let len = (bytes.len() - done).min(WORD).min(on_page);
+            let before = WORD.saturating_sub(on_page);
+            let start = at - before as u64;
+            let mut word = [0; WORD];
+            if len < WORD {
+                self.read(TargetAddr(start), &mut word)?;
+            }
+            word[before..before + len].copy_from_slice(&bytes[done..done + len]);
+            sys::poke(self.pid, start, u64::from_le_bytes(word))
                 .map_err(|errno| Error::ptrace("write the text of", self.pid, errno))?;
+            done += len;
         }
         Ok(())
     }
@@ -168,5 +189,37 @@ mod tests {
             }
             child.wait().unwrap();
         }
+    }
+
+    /// As where writing through `/proc/PID/mem` is refused.
+    #[test]
+    fn words_are_written_wherever_they_begin() {
+        let mut page = vec![0_u8; 3 * sys::PAGE];
+        let border = (page.as_ptr() as u64).next_multiple_of(sys::PAGE as u64) + sys::PAGE as u64;
+        let own = std::process::id() as i32;
+        let child = sys::fork_into(|| {
+            sys::die_with_parent(own);
+            loop {
+                std::thread::park();
+            }
+        });
+        let pid = child.unwrap();
+        sys::seize(pid, 0).unwrap();
+        sys::interrupt(pid).unwrap();
+        sys::wait_for(pid).unwrap();
+        let memory = Memory::open(pid).unwrap();
+        let start = border - 32;
+        let from = (start - page.as_ptr() as u64) as usize;
+        for (before, len) in (0..40).flat_map(|before| (1..24).map(move |len| (before, len))) {
+            let bytes: Vec<u8> = (1..=len).map(|n| n + before).collect();
+            memory
+                .poke(TargetAddr(start + u64::from(before)), &bytes)
+                .unwrap();
+            page[from + usize::from(before)..][..bytes.len()].copy_from_slice(&bytes);
+            let mut now = [0; 64];
+            memory.read(TargetAddr(start), &mut now).unwrap();
+            assert_eq!(now, page[from..from + 64], "{before} {len}");
+        }
+        sys::kill_and_reap(pid);
     }
 }

@@ -1,11 +1,12 @@
 //! What is to be instrumented: pure data, the same for every engine.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use darc_disasm::{CallSite, FunctionCode};
 
 use crate::addr::TargetAddr;
-use darc_record::{Chain, FnodeId, SiteId};
+use darc_record::{Chain, Field, FnodeId, SiteId};
 
 /// A function whose calls, and the objects that they are about, are noticed.
 #[derive(Clone, Debug)]
@@ -42,6 +43,9 @@ pub struct PlannedFunction {
     pub code: Arc<FunctionCode>,
     /// The sites to instrument, each with the id that edges refer to.
     pub sites: Vec<(SiteId, CallSite)>,
+    /// Those of them that call what looks at its return address: they are measured only where that stays the program's own, which
+    /// it never does under [`EngineKind::Int3`](crate::engine::EngineKind).
+    pub seen_through: BTreeSet<SiteId>,
 }
 
 /// One way through the ftree: in `parent`, a call through `site` (reaching `target`) is `child`.
@@ -132,6 +136,8 @@ pub struct CountedCall {
 pub struct Goroutines {
     /// Where a goroutine's number is in its descriptor (`runtime.g`), in bytes.
     pub number: u32,
+    /// Where in a thread's descriptor (`runtime.m`) that of the goroutine is that it runs, in bytes.
+    pub current: u32,
 }
 
 /// What is known of a program of goroutines beside: functions, by their entries, in order.
@@ -154,10 +160,19 @@ pub struct Plan {
     pub f0_ends: Ends,
     /// That the program is one of goroutines. It is the same in all plans for a program.
     pub goroutines: Option<Goroutines>,
+    /// In such a program the function by which all that stops or goes on changes its status (`runtime.casgstatus`): its code,
+    /// entry first. Without it nobody tells when goroutines did not run.
+    pub statuses: Option<Arc<FunctionCode>>,
+    /// That the program copies parts of its stacks away and puts others in their place: no return address in them may be hidden,
+    /// for nobody finds all copies of it.
+    pub copies_stacks: bool,
     /// The return addresses of the calls of f0 that are ops; empty for all calls.
     pub callers: Vec<TargetAddr>,
     /// What is read when f0 is entered.
     pub chain: Option<Chain>,
+    /// What is noted when a call of f0 begins and when it ends. Then each op is recorded, for what it is a part of is told by this
+    /// alone. It is the same in all plans with an f0, and without goroutines and asynchronous paths.
+    pub field: Option<Field>,
     /// The asynchronous path that begins in f0.
     pub asynchronous: Option<Asynchronous>,
     /// Functions that run already, in the place of f0.

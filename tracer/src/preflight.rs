@@ -281,6 +281,16 @@ fn hidden_reason(facts: &Facts, viewer: &Viewer) -> &'static str {
     }
 }
 
+/// Refuses a process that has turned its shadow stack on since it was started.
+pub(crate) fn check_shadow_stack(pid: i32) -> crate::Result<()> {
+    match facts::has_shadow_stack(pid) {
+        true => Err(crate::Error::Unsuitable(
+            Refusal::ShadowStack { pid }.to_string(),
+        )),
+        false => Ok(()),
+    }
+}
+
 fn judge(facts: &Facts, viewer: &Viewer) -> Result<Preflight, Refusal> {
     let pid = facts.pid;
     if pid == viewer.pid {

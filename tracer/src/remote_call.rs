@@ -3,7 +3,8 @@
 //! The thread's registers are put back afterwards, the system call it may have been blocked in
 //! included. A signal that it is owed is delivered first: what came with the signal (its sender, its
 //! value) would be lost later. Signals that arrive meanwhile are blocked, and so stay queued as they
-//! are. SIGSTOP cannot be blocked: it stops the process at once, all but this thread, which follows when it is let go. Refused where a seccomp filter might kill the target for the call.
+//! are. SIGSTOP cannot be blocked: it stops the process at once, all but this thread, which follows when it is let go. Refused
+//! where a seccomp filter might kill the target for the call, or its own handling of system calls would.
 //! Should this process be killed meanwhile, the thread finds its [way back](crate::way_back) by itself. A thread that is not
 //! allowed to run (a frozen control group) is waited for: what was begun in its name cannot be taken back.
 
@@ -69,18 +70,27 @@ impl RemoteCaller {
         mappings: &[Mapping],
         work: impl FnOnce(&mut Worker<'_>) -> Result<T>,
     ) -> Result<T> {
-        let mut gone = Error::ThreadGone { tid: self.pid };
+        let mut none = Error::ThreadGone { tid: self.pid };
         let mut other: Option<&mut Stopped> = None;
         for thread in threads {
+            // A worker of the kernel's (io_uring) never comes to run what it is led to.
+            if thread.registers().is_ok_and(|it| it.are_of_kernel()) {
+                continue;
+            }
+            // Each thread has its own filter, and its own way with system calls.
+            if let Err(error) = self.may_call(thread.tid()) {
+                none = error;
+                continue;
+            }
             match self.is_at_home(thread, mappings) {
                 Ok(true) => return self.borrow_settled(thread, Room::BelowIt, work),
                 Ok(false) if other.is_none() || thread.tid() == self.pid => other = Some(thread),
                 Ok(false) => {}
-                Err(error) if error.is_gone() => gone = error,
+                Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error),
             }
         }
-        let thread = other.ok_or(gone)?;
+        let thread = other.ok_or(none)?;
         settle(thread)?;
         // Another thread's stack may be in use.
         let room = match thread.tid() == self.pid {
@@ -97,6 +107,7 @@ impl RemoteCaller {
         thread.pending() == 0
             && self.gadgets.is_some()
             && self.is_home(thread, mappings).unwrap_or(false)
+            && self.may_call(thread.tid()).is_ok()
     }
 
     /// Whether the thread is on its own stack, and has no signal to take.
@@ -130,12 +141,6 @@ impl RemoteCaller {
         room: Room,
         work: impl FnOnce(&mut Worker<'_>) -> Result<T>,
     ) -> Result<T> {
-        if threads::is_filtered(thread.tid()) {
-            return Err(Error::Unsuitable(format!(
-                "process {} runs under a seccomp filter, which might kill it for system calls made in its name",
-                self.pid
-            )));
-        }
         let tid = thread.tid();
         let ptrace = |operation| move |errno| Error::ptrace(operation, tid, errno);
         let mask = sys::signal_mask(tid).map_err(ptrace("read the signal mask of"))?;
@@ -176,6 +181,18 @@ impl RemoteCaller {
         // Back to a stop like the first: only from there the kernel restarts an interrupted call.
         interrupt_again(thread, 0)?;
         outcome
+    }
+
+    /// Whether a thread may make calls that are not its own.
+    fn may_call(&self, tid: i32) -> Result<()> {
+        let why = if threads::is_filtered(tid) {
+            "runs under a seccomp filter, which might kill it for system calls made in its name"
+        } else if sys::handles_calls(tid).unwrap_or(false) {
+            "handles system calls itself (PR_SET_SYSCALL_USER_DISPATCH), which would end it for those made in its name"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Unsuitable(format!("process {} {why}", self.pid)))
     }
 
     /// Whether the thread is on an alternate stack for signals with room for a way back, and for a handler below it.
@@ -477,244 +494,4 @@ fn is_on_its_stack(is_first: bool, (at, descriptor): (u64, u64), mappings: &[Map
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The first thread's end is reported when the others' ends have been taken, and those are traced by the same tracer.
-    #[test]
-    fn the_end_of_a_first_thread_is_noticed_before_that_of_the_others() {
-        let child = Child::doing(|| {
-            nix::unistd::pause();
-        });
-        for tid in [child.pid, child.tid] {
-            sys::seize(tid, 0).unwrap();
-            sys::interrupt(tid).unwrap();
-            wait(tid).unwrap();
-        }
-        nix::sys::signal::kill(
-            nix::unistd::Pid::from_raw(child.pid),
-            nix::sys::signal::SIGKILL,
-        )
-        .unwrap();
-        assert!(matches!(wait(child.pid), Err(Error::ThreadGone { .. })));
-        for tid in [child.tid, child.pid] {
-            let (_, status) = sys::wait_for(tid).unwrap();
-            assert_eq!(decode(status), Event::Killed(libc::SIGKILL));
-        }
-    }
-
-    /// Or kept for them, when it comes just when the thread's status is taken.
-    #[test]
-    fn the_end_of_a_thread_is_left_to_whoever_waits_for_it() {
-        for _ in 0..100 {
-            let child = sys::fork_into(|| sys::exit_now(7)).unwrap();
-            assert!(matches!(wait(child), Err(Error::ThreadGone { .. })));
-            assert_eq!(children::end_of(child), Some(children::End::Exited(7)));
-        }
-    }
-
-    /// Works with all registers, vectors included, and exits with 7 when everything was right.
-    fn work() {
-        let sum = |from: u64| {
-            let floats = (from..from + 1000).map(|n| (n as f64).sqrt());
-            std::hint::black_box(floats.sum::<f64>().to_bits() ^ from.rotate_left(7))
-        };
-        let expected: [u64; 8] = std::array::from_fn(|from| sum(from as u64));
-        let right = (0..60_000).all(|round: u64| {
-            let from = round % 8;
-            sum(std::hint::black_box(from)) == expected[from as usize]
-        });
-        leave(right);
-    }
-
-    /// Exits with 7 when everything was right, signals included.
-    fn leave(right: bool) -> ! {
-        let mask = nix::sys::signal::SigSet::thread_get_mask().unwrap();
-        let unblocked = !mask.contains(nix::sys::signal::Signal::SIGUSR1);
-        sys::exit_now(if right && unblocked { 7 } else { 9 });
-    }
-
-    /// A child process, in which a thread other than the first does `work`.
-    struct Child {
-        pid: i32,
-        tid: i32,
-    }
-
-    impl Child {
-        fn doing(work: impl FnOnce() + Send + 'static) -> Child {
-            let (from, to) = nix::unistd::pipe().unwrap();
-            let pid = sys::fork_into(|| {
-                let tid = move || {
-                    let tid = nix::unistd::gettid().as_raw().to_le_bytes();
-                    nix::unistd::write(&to, &tid).unwrap();
-                    work();
-                };
-                std::thread::spawn(tid).join().unwrap();
-            });
-            let mut tid = [0; 4];
-            assert_eq!(nix::unistd::read(&from, &mut tid), Ok(4));
-            let (pid, tid) = (pid.unwrap(), i32::from_le_bytes(tid));
-            Child { pid, tid }
-        }
-
-        /// Attaches to the thread and stops it; false when it has ended.
-        fn stop(&self) -> bool {
-            let seized = sys::seize(self.tid, 0).and_then(|()| sys::interrupt(self.tid));
-            seized.is_ok() && wait(self.tid).is_ok()
-        }
-
-        /// Whether it ends with everything right.
-        fn ends_well(self) {
-            assert_eq!(sys::wait_for(self.pid), Ok((self.pid, 7 << 8)));
-        }
-    }
-
-    /// A tracer that ends in the middle of its calls; whether it came so far.
-    fn abandon(child: &Child, calls: usize) -> bool {
-        let tracer = sys::fork_into(|| {
-            let memory = Memory::open(child.pid).unwrap();
-            let mappings = crate::maps::read(child.pid).unwrap();
-            let caller = RemoteCaller::find(child.pid, &memory, &mappings).unwrap();
-            assert!(caller.gadgets.is_some());
-            if !child.stop() {
-                sys::exit_now(6);
-            }
-            let mut thread = Stopped::observed(child.tid, 0);
-            let _ = caller.borrow([&mut thread], &mappings, |worker| -> Result<()> {
-                for _ in 0..calls {
-                    worker.call("getppid", libc::SYS_getppid, [0; 6])?;
-                }
-                sys::exit_now(5)
-            });
-            sys::exit_now(6);
-        });
-        let (_, status) = sys::wait_for(tracer.unwrap()).unwrap();
-        status == 5 << 8
-    }
-
-    #[test]
-    fn a_thread_finds_its_way_back_when_its_tracer_ends() {
-        let child = Child::doing(work);
-        let abandoned = (0..40).filter(|&round| abandon(&child, round % 3)).count();
-        child.ends_well();
-        assert!(abandoned > 0);
-    }
-
-    #[test]
-    fn a_call_that_was_interrupted_goes_on_when_the_tracer_ends() {
-        let (from, to) = nix::unistd::pipe().unwrap();
-        let child = Child::doing(move || {
-            let mut byte = [0];
-            let read = nix::unistd::read(&from, &mut byte);
-            leave(read == Ok(1) && byte == [3]);
-        });
-        for round in 0..6 {
-            assert!(abandon(&child, round % 3), "round {round}");
-        }
-        nix::unistd::write(&to, &[3]).unwrap();
-        child.ends_well();
-    }
-
-    /// The kernel goes on with some calls by another one, which a signal handler's return forbids.
-    #[test]
-    fn a_call_with_a_timeout_goes_on_when_the_tracer_ends() {
-        use std::os::fd::AsFd as _;
-
-        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
-        let (from, to) = nix::unistd::pipe().unwrap();
-        let child = Child::doing(move || {
-            let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
-            let hour = PollTimeout::try_from(3_600_000).unwrap();
-            leave(poll(&mut fds, hour) == Ok(1));
-        });
-        for round in 0..6 {
-            assert!(abandon(&child, round % 3), "round {round}");
-        }
-        nix::unistd::write(&to, &[3]).unwrap();
-        child.ends_well();
-    }
-
-    #[test]
-    fn a_process_that_is_stopped_meanwhile_stays_stopped() {
-        for continued in [false, true] {
-            let (from, to) = nix::unistd::pipe().unwrap();
-            let child = Child::doing(move || {
-                let read = nix::unistd::read(&from, &mut [0]);
-                leave(read == Ok(1));
-            });
-            let memory = Memory::open(child.pid).unwrap();
-            let mappings = crate::maps::read(child.pid).unwrap();
-            let caller = RemoteCaller::find(child.pid, &memory, &mappings).unwrap();
-            assert!(child.stop());
-            let mut thread = Stopped::observed(child.tid, 0);
-            let send = |signal| sys::send_to_thread(child.pid, child.tid, signal).unwrap();
-            let outcome = caller.borrow([&mut thread], &mappings, |worker| {
-                send(libc::SIGSTOP);
-                worker.call("getppid", libc::SYS_getppid, [0; 6])?;
-                // All others have stopped.
-                while threads::state(child.pid) != Some('T') {
-                    std::thread::yield_now();
-                }
-                if continued {
-                    send(libc::SIGCONT);
-                }
-                worker.call("getppid", libc::SYS_getppid, [0; 6])
-            });
-            assert_eq!(outcome.unwrap(), std::process::id().into());
-            thread.detach().unwrap();
-            nix::unistd::write(&to, &[3]).unwrap();
-            if !continued {
-                while threads::state(child.tid) != Some('T') {
-                    std::thread::yield_now();
-                }
-                send(libc::SIGCONT);
-            }
-            child.ends_well();
-        }
-    }
-
-    /// The kernel lets a thread go that comes to a stop for a tracer that has just died: that is no signal for it.
-    #[test]
-    fn a_thread_at_a_system_call_survives_its_tracer() {
-        let (from, to) = nix::unistd::pipe2(nix::fcntl::OFlag::O_NONBLOCK).unwrap();
-        let child = Child::doing(move || {
-            let mut byte = [0];
-            while nix::unistd::read(&from, &mut byte) == Err(Errno::EAGAIN) {}
-            leave(byte == [3]);
-        });
-        for _ in 0..60 {
-            let tracer = sys::fork_into(|| {
-                if child.stop() {
-                    sys::cont_to_syscall(child.tid, 0).unwrap();
-                }
-                nix::sys::signal::raise(nix::sys::signal::SIGKILL).unwrap();
-            });
-            sys::wait_for(tracer.unwrap()).unwrap();
-        }
-        nix::unistd::write(&to, &[3]).unwrap();
-        child.ends_well();
-    }
-
-    /// A stack of another kind may have no room below it.
-    #[test]
-    fn a_thread_on_another_stack_is_taken_last() {
-        let line = |start: u64, end: u64, name: &str| {
-            format!("{start:x}-{end:x} rw-p 00000000 00:00 0 {name}\n")
-        };
-        let maps = [
-            line(0x1000, 0x9000, ""),
-            line(0xa000, 0xb000, ""),
-            line(0xf0000, 0xf8000, "[stack]"),
-        ];
-        let mappings = crate::maps::parse(maps.concat().as_bytes());
-        let is_home =
-            |is_first, at, descriptor| is_on_its_stack(is_first, (at, descriptor), &mappings);
-        assert!(is_home(true, 0xf4000, 0x8f00));
-        assert!(is_home(false, 0x4000, 0x8f00));
-        // A mapping of the first thread's, next to its descriptor.
-        assert!(!is_home(true, 0x4000, 0x8f00));
-        assert!(!is_home(false, 0xa800, 0x8f00));
-        assert!(!is_home(false, 0xc000, 0x8f00));
-    }
-}
+pub(crate) mod tests;

@@ -39,6 +39,13 @@ impl Registers {
         Arguments::from([r.rdi, r.rsi, r.rdx, r.rcx, r.r8, r.r9])
     }
 
+    /// Whether they are of a thread that never runs the program's code: the kernel has it work for io_uring or its like, and shows
+    /// it with neither instruction nor stack (`copy_thread` in its arch/x86/kernel/process.c).
+    #[must_use]
+    pub fn are_of_kernel(&self) -> bool {
+        self.0.rip == 0 && self.0.rsp == 0
+    }
+
     /// Has the kernel decide what becomes of a system call that the stop cut short with `EINTR`: it starts again as if nothing
     /// had happened, unless a handler runs before.
     ///
@@ -47,8 +54,15 @@ impl Registers {
     /// what others return that only a handler may end (`ERESTARTNOHAND` in `arch_do_signal_or_restart` and `handle_signal` in the
     /// kernel's arch/x86/kernel/signal.c). A relative timeout starts anew. True when the registers were changed.
     pub fn hide_interruption(&mut self) -> bool {
-        // close(2) has closed the descriptor, whatever it returns: once more it would close another one.
-        let is_close = self.0.orig_rax == libc::SYS_close as u64;
+        // close(2) has closed the descriptor, whatever it returns: once more it would close another one. A 32-bit program numbers
+        // its system calls in another way.
+        const CODE_32: u64 = 0x23;
+        const CLOSE_32: u64 = 6;
+        let close = match self.0.cs {
+            CODE_32 => CLOSE_32,
+            _ => libc::SYS_close as u64,
+        };
+        let is_close = self.0.orig_rax == close;
         let interrupted = self.0.orig_rax as i64 >= 0
             && !is_close
             && self.0.rax as i64 == -i64::from(libc::EINTR);
@@ -158,16 +172,16 @@ impl Stopped {
             .map_err(|errno| Error::ptrace("write the registers of", self.tid, errno))
     }
 
-    /// Hides that its system call was interrupted ([`Registers::hide_interruption`]).
+    /// Hides that its system call was interrupted ([`Registers::hide_interruption`]); the registers that it has then.
     ///
     /// # Errors
     /// When the thread has ended.
-    pub(crate) fn hide_interruption(&self) -> Result<()> {
+    pub(crate) fn hide_interruption(&self) -> Result<Registers> {
         let mut registers = self.registers()?;
-        match registers.hide_interruption() {
-            true => self.set_registers(&registers),
-            false => Ok(()),
+        if registers.hide_interruption() {
+            self.set_registers(&registers)?;
         }
+        Ok(registers)
     }
 
     /// Lets the thread run on, with the signal that it is owed.

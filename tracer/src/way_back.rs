@@ -12,7 +12,7 @@ use crate::addr::TargetAddr;
 use crate::gadgets::Gadgets;
 use crate::memory::Memory;
 use crate::stopped::{ERESTARTNOHAND, Registers};
-use crate::sys::RawRegisters;
+use crate::sys::{self, RawRegisters};
 
 /// Bytes below the stack pointer that belong to the function.
 pub const RED_ZONE: u64 = 128;
@@ -94,6 +94,16 @@ impl WayBack {
     }
 }
 
+/// The part of an extended state that is in use. The kernel tells of all that the processor has, and takes no frame back with
+/// more than the thread may use: tiles (AMX) need a permission. Then it restores nothing but x87 and SSE
+/// (`check_xstate_in_sigframe` in its arch/x86/kernel/fpu/signal.c).
+fn in_use(extended: &[u8]) -> Option<&[u8]> {
+    let parts = extended.get(IN_USE..IN_USE + 8)?;
+    let parts = u64::from_le_bytes(parts.try_into().ok()?);
+    let end = sys::end_of_extended_state(parts).max(LEAST_EXTENDED);
+    extended.get(..end)
+}
+
 /// Where the frame is to be, and its bytes. Its first word is what a `ret` takes.
 fn frame(
     top: u64,
@@ -102,9 +112,7 @@ fn frame(
     extended: &[u8],
     sigreturn: TargetAddr,
 ) -> Option<(TargetAddr, Vec<u8>)> {
-    if extended.len() < LEAST_EXTENDED {
-        return None;
-    }
+    let extended = in_use(extended)?;
     let state_len = extended.len() + 4;
     let state_at = top.checked_sub(state_len as u64)? & !63;
     // As the stack is at the beginning of a function.

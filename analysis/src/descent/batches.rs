@@ -1,8 +1,8 @@
-//! A function with very many calls is gone over in portions: blocks of it, one after the other.
+//! A function with very many calls is gone over in batches: blocks of it, one after the other.
 //!
 //! DARC (SIGMETRICS 2008, section 3.3): where measuring all calls at once would cost too much, blocks are looked at first.
 //! Here a block's calls are measured while those of the others count as the function's own time. A decision for callees ends
-//! it; as long as the function itself is among the causes, its time may be that of calls in another portion, and the
+//! it; as long as the function itself is among the causes, its time may be that of calls in another batch, and the
 //! next one is measured. Each peak goes at its own pace.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -15,69 +15,69 @@ use crate::descent::share::Part;
 use crate::descent::{Analysis, Request};
 
 impl Analysis {
-    /// Takes the calls of an fnode's function in the portions in which they are measured. Of those, the calls become children
+    /// Takes the calls of an fnode's function in the batches in which they are measured. Of those, the calls become children
     /// that a peak's decision is at, or that lead to where another decision is open.
     ///
-    /// Portions that are not those of before (an earlier run had another limit, or none) were measured with other calls
+    /// Batches that are not those of before (an earlier run had another limit, or none) were measured with other calls
     /// beside them: what was counted for a decision that was not made says nothing, and it begins anew.
     ///
     /// # Panics
     /// When it is no fnode of this analysis.
-    pub fn add_portions(&mut self, id: FnodeId, portions: &[Vec<(SiteId, Callee)>]) {
-        if !self.are_known(id, portions) {
+    pub fn add_batches(&mut self, id: FnodeId, batches: &[Vec<(SiteId, Callee)>]) {
+        if !self.are_known(id, batches) {
             for peak in self.undecided_at(id) {
-                self.begin_portion(id, peak, 0);
+                self.begin_batch(id, peak, 0);
             }
         }
-        self.ftree.fnode_mut(id).rounds = portions.len().max(1);
-        let sites = (0..).zip(portions).flat_map(|(round, calls)| {
+        self.ftree.fnode_mut(id).batches = batches.len().max(1);
+        let sites = (0..).zip(batches).flat_map(|(batch, calls)| {
             let sites = calls.iter().map(|&(site, _)| site);
-            sites.map(move |site| (site, round))
+            sites.map(move |site| (site, batch))
         });
-        let round_of: HashMap<SiteId, usize> = sites.collect();
+        let batch_of: HashMap<SiteId, usize> = sites.collect();
         for child in self.ftree.fnode(id).children.clone() {
             let child = self.ftree.fnode_mut(child);
-            if let Some(&round) = child.site.and_then(|site| round_of.get(&site)) {
-                child.in_round = round;
+            if let Some(&batch) = child.site.and_then(|site| batch_of.get(&site)) {
+                child.in_batch = batch;
             }
         }
         let needed: HashSet<SiteId> = self.needed_below(id).collect();
-        let wanted = self.rounds_wanted(id);
-        for (round, calls) in portions.iter().enumerate() {
+        let wanted = self.batches_wanted(id);
+        for (batch, calls) in batches.iter().enumerate() {
             for &(site, callee) in calls {
-                if wanted.contains(&round) || needed.contains(&site) {
+                if wanted.contains(&batch) || needed.contains(&site) {
                     let child = self.add_child(id, site, callee);
-                    self.ftree.fnode_mut(child).in_round = round;
+                    self.ftree.fnode_mut(child).in_batch = batch;
                 }
             }
         }
     }
 
-    /// Whether what was counted for decisions that were not made was counted in these portions.
-    fn are_known(&self, id: FnodeId, portions: &[Vec<(SiteId, Callee)>]) -> bool {
+    /// Whether what was counted for decisions that were not made was counted in these batches.
+    fn are_known(&self, id: FnodeId, batches: &[Vec<(SiteId, Callee)>]) -> bool {
         let fnode = self.ftree.fnode(id);
-        if fnode.rounds <= 1 && portions.len() <= 1 {
+        if fnode.batches <= 1 && batches.len() <= 1 {
             return true;
         }
         let begun = self.undecided_at(id).into_iter().map(|peak| {
             let record = fnode.record(peak);
-            record.round + usize::from(record.decision_ops > 0)
+            record.batch + usize::from(record.decision_ops > 0)
         });
         let begun = begun.max().unwrap_or(0);
-        let mut calls = (0..).zip(portions).flat_map(|(round, calls)| {
+        let mut calls = (0..).zip(batches).flat_map(|(batch, calls)| {
             let calls = calls.iter();
-            calls.map(move |&(site, callee)| (round, site, callee))
+            calls.map(move |&(site, callee)| (batch, site, callee))
         });
-        fnode.rounds == portions.len()
+        fnode.batches == batches.len()
             && calls.all(
-                |(round, site, callee)| match self.ftree.known_child(id, site, callee) {
-                    Some(child) => self.ftree.fnode(child).in_round == round,
-                    None => round >= begun,
+                |(batch, site, callee)| match self.ftree.known_child(id, site, callee) {
+                    Some(child) => self.ftree.fnode(child).in_batch == batch,
+                    None => batch >= begun,
                 },
             )
     }
 
-    /// The sites of known calls that are measured whatever the portion: chosen ones, and those on the way to an fnode
+    /// The sites of known calls that are measured whatever the batch: chosen ones, and those on the way to an fnode
     /// where a decision is open.
     fn needed_below(&self, id: FnodeId) -> impl Iterator<Item = SiteId> + '_ {
         let leading = self.leading_to_open();
@@ -103,37 +103,37 @@ impl Analysis {
         open.map(|(peak, _)| peak).collect()
     }
 
-    /// The portions of an fnode's calls that peaks are at.
-    fn rounds_wanted(&self, id: FnodeId) -> BTreeSet<usize> {
+    /// The batches of an fnode's calls that peaks are at.
+    fn batches_wanted(&self, id: FnodeId) -> BTreeSet<usize> {
         let fnode = self.ftree.fnode(id);
-        let round = |peak| fnode.record(peak).round.min(fnode.rounds - 1);
-        self.open_at(id).into_iter().map(round).collect()
+        let batch = |peak| fnode.record(peak).batch.min(fnode.batches - 1);
+        self.open_at(id).into_iter().map(batch).collect()
     }
 
     /// Whether calls of an fnode are left that have not been measured for a peak.
     pub(crate) fn has_more(&self, id: FnodeId, peak: u32) -> bool {
         let fnode = self.ftree.fnode(id);
-        fnode.record(peak).round + 1 < fnode.rounds
+        fnode.record(peak).batch + 1 < fnode.batches
     }
 
-    /// Goes on to the next portion.
-    pub(crate) fn next_round(&mut self, id: FnodeId, peak: u32) {
-        let next = self.ftree.fnode(id).record(peak).round + 1;
-        self.begin_portion(id, peak, next);
+    /// Goes on to the next batch.
+    pub(crate) fn next_batch(&mut self, id: FnodeId, peak: u32) {
+        let next = self.ftree.fnode(id).record(peak).batch + 1;
+        self.begin_batch(id, peak, next);
         self.ftree.fnode_mut(id).expansion = Expansion::Requested;
         self.set_state(id, peak, PathState::Waiting);
         self.requests.push_back(Request::Expand(id));
     }
 
-    /// Counts anew, for a decision about the calls of this portion.
-    pub(crate) fn begin_portion(&mut self, id: FnodeId, peak: u32, round: usize) {
+    /// Counts anew, for a decision about the calls of this batch.
+    pub(crate) fn begin_batch(&mut self, id: FnodeId, peak: u32, batch: usize) {
         for child in self.ftree.fnode(id).children.clone() {
             let record = self.ftree.fnode_mut(child).record_mut(peak);
             record.before = record.maxcount;
             record.part = Part::NOTHING;
         }
         let record = self.ftree.fnode_mut(id).record_mut(peak);
-        record.round = round;
+        record.batch = batch;
         record.self_maxcount = 0;
         record.decision_ops = 0;
         (record.whole, record.own) = (Part::NOTHING, Part::NOTHING);
@@ -141,7 +141,7 @@ impl Analysis {
         (record.own_seen, record.own_blocked) = (Ticks(0), Ticks(0));
     }
 
-    /// The ops in which other portions of the parent's calls were measured say nothing about a call that is new. What is
+    /// The ops in which other batches of the parent's calls were measured say nothing about a call that is new. What is
     /// told apart of an indirect call was measured with it.
     pub(crate) fn miss_earlier_ops(&mut self, parent: FnodeId, child: FnodeId) {
         let site = self.ftree.fnode(child).site;
@@ -184,7 +184,7 @@ mod tests {
     use crate::simulate::{Program, Run, Session, call};
 
     const CALLS: u32 = 6;
-    const PORTION: u32 = 2;
+    const BATCH: u32 = 2;
 
     /// f0 makes six calls, measured two at a time; `times` are those of the calls in an op of 10,000 cycles. Which of them
     /// become causes, and whether f0 itself does; and how many were measured at most at a time.
@@ -223,8 +223,8 @@ mod tests {
                 }
                 let calls = (0..CALLS).map(|id| (SiteId(id), call(id)));
                 let calls: Vec<_> = calls.collect();
-                let portions = calls.chunks(PORTION as usize).map(<[_]>::to_vec);
-                analysis.add_portions(fnode, &portions.collect::<Vec<_>>());
+                let batches = calls.chunks(BATCH as usize).map(<[_]>::to_vec);
+                analysis.add_batches(fnode, &batches.collect::<Vec<_>>());
                 analysis.expanded(fnode, Tsc(now * 100_000 + 50_000));
             }
             let needed = analysis.needed_probes().filter(|&id| id != FnodeId::ROOT);
@@ -248,24 +248,24 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_in_any_portion_is_found_with_few_probes() {
+    fn a_cause_in_any_batch_is_found_with_few_probes() {
         for cause in 0..CALLS {
             let mut times = [100; CALLS as usize];
             times[cause as usize] = 9_000;
             let (calls, itself, most) = analysed(times);
             assert_eq!((calls, itself), (vec![cause], false));
-            assert!(most <= PORTION as usize, "{most}");
+            assert!(most <= BATCH as usize, "{most}");
         }
     }
 
     #[test]
-    fn the_function_itself_is_blamed_when_all_portions_have_been_looked_at() {
+    fn the_function_itself_is_blamed_when_all_batches_have_been_looked_at() {
         assert!(analysed([100; CALLS as usize]).0.is_empty());
         assert!(analysed([100; CALLS as usize]).1);
     }
 
     #[test]
-    fn causes_in_two_portions_are_both_found() {
+    fn causes_in_two_batches_are_both_found() {
         let (calls, itself, _) = analysed([4_700, 10, 10, 10, 4_700, 10]);
         assert_eq!((calls, itself), (vec![0, 4], false));
     }
@@ -293,28 +293,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_in_other_portions_decides_nothing_after_a_resume() {
+    fn what_was_counted_in_other_batches_decides_nothing_after_a_resume() {
         let params = Params::default();
-        let mut stopped =
-            Session::in_portions(last_of_six(), Analysis::new(params), PORTION as usize);
+        let mut stopped = Session::in_batches(last_of_six(), Analysis::new(params), BATCH as usize);
         let at = |session: &Session| {
             let record = session.analysis.ftree().root().record(1);
-            (record.round, record.decision_ops)
+            (record.batch, record.decision_ops)
         };
         while at(&stopped) != (1, params.decision_ops - 1) {
             assert!(!stopped.finished);
             stopped.run(1);
         }
-        for most in [usize::MAX, 4, PORTION as usize, 1] {
+        for most in [usize::MAX, 4, BATCH as usize, 1] {
             let analysis = Analysis::resume(params, stopped.stored()).unwrap();
-            let mut resumed = Session::in_portions(last_of_six(), analysis, most);
+            let mut resumed = Session::in_batches(last_of_six(), analysis, most);
             resumed.run(1_000);
             assert_eq!(ends(&resumed), slow(), "at most {most} at once");
         }
     }
 
     #[test]
-    fn a_short_program_is_gone_over_in_portions_by_many_runs() {
+    fn a_short_program_is_gone_over_in_batches_by_many_runs() {
         let params = Params::default();
         let mut session = Session::new(last_of_six(), params);
         session.run(params.start_ops - 1);
@@ -322,10 +321,10 @@ mod tests {
         while !session.finished {
             assert!(runs < 30);
             let analysis = Analysis::resume(params, session.stored()).unwrap();
-            session = Session::in_portions(last_of_six(), analysis, PORTION as usize);
+            session = Session::in_batches(last_of_six(), analysis, BATCH as usize);
             // Fewer than a decision takes.
             session.run(7);
-            assert!(session.probes() <= PORTION as usize);
+            assert!(session.probes() <= BATCH as usize);
             runs += 1;
         }
         assert_eq!(ends(&session), slow());
@@ -343,20 +342,20 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_that_is_found_late_sees_the_portions_that_others_have_left() {
+    fn a_peak_that_is_found_late_sees_the_batches_that_others_have_left() {
         let params = Params {
             decision_ops: 120,
             ..Params::default()
         };
         let mut session =
-            Session::in_portions(rare_and_usual(), Analysis::new(params), PORTION as usize);
+            Session::in_batches(rare_and_usual(), Analysis::new(params), BATCH as usize);
         while session.analysis.peaks().len() < 2 {
             session.run(1);
         }
         let f0 = session.analysis.ftree().root();
-        assert_eq!((f0.record(1).round, f0.record(2).round), (2, 0));
-        // Each peak has its own portion.
-        assert_eq!(session.probes(), 2 * PORTION as usize);
+        assert_eq!((f0.record(1).batch, f0.record(2).batch), (2, 0));
+        // Each peak has its own batch.
+        assert_eq!(session.probes(), 2 * BATCH as usize);
         session.run(20_000);
         assert_eq!(ends(&session), slow());
         let rare = ("f0/a".to_owned(), CauseKind::Function, Stop::NoCalls);

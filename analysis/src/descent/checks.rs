@@ -46,7 +46,7 @@ impl Analysis {
                 let record = fnode.record(peak);
                 matches!(record.state, PathState::Decided(_))
                     && record.decision_ops > 0
-                    && !fnode.is_in_portions()
+                    && !fnode.is_in_batches()
                     && !matches!(fnode.expansion, Expansion::Impossible(_))
             });
             for id in decided.map(|fnode| fnode.id).collect::<Vec<_>>() {

@@ -12,13 +12,21 @@ pub(crate) struct Shares {
     /// The part of `own` that went into repeated calls of callees, each of them short.
     pub repeated: Ticks,
     /// What each callee accounts for: its longest call in each of the caller's, and the others only where they are long on
-    /// average, so that a loop over short calls is the caller's time and a long call in a loop is the callee's.
+    /// average, so that a loop over short calls is the caller's time and long calls in a loop are the callee's.
     pub callees: Vec<(FnodeId, Ticks)>,
     /// How many calls were measured within them.
     pub calls: u64,
+    /// How many of these were repeated.
+    pub repeated_calls: u64,
 }
 
 impl Shares {
+    /// The part of `own` that is a loop's: its calls, and what measuring each of them may have left beside it.
+    pub(crate) fn of_loop(&self, noise: Ticks) -> Ticks {
+        let left = Ticks(noise.0.saturating_mul(self.repeated_calls));
+        (self.repeated + left).min(self.own)
+    }
+
     /// The division if each measured call has left `noise` of its probe in what seems the function's own time.
     fn with_least_own(&self, noise: Ticks) -> Shares {
         let pure = self.own.saturating_sub(self.repeated);
@@ -37,16 +45,24 @@ const LONG: f64 = 0.105;
 /// So many calls of a function in a call of another are no loop.
 const FEW: f64 = 4.0;
 
-/// Divides all of an fnode's calls in an op among the function itself and the callees seen in the op.
-pub(crate) fn divide<'a>(call: &Touched, callees: impl IntoIterator<Item = &'a Touched>) -> Shares {
+/// Divides all of an fnode's calls in an op among the function itself and the callees seen in the op. Calls of `long` or more
+/// are no short ones, however many they are.
+pub(crate) fn divide<'a>(
+    call: &Touched,
+    callees: impl IntoIterator<Item = &'a Touched>,
+    long: Ticks,
+) -> Shares {
     let mut shares = Shares::default();
     let mut attributed = Ticks(0);
     for callee in callees {
         // No part is longer than the whole, whatever the clocks of two CPUs say.
-        let share = accounted_for(call, callee).min(call.sum);
+        let share = accounted_for(call, callee, long).min(call.sum);
         attributed = attributed + share;
         shares.repeated = shares.repeated + callee.sum.saturating_sub(share);
         shares.calls = shares.calls.saturating_add(callee.count);
+        if share < callee.sum {
+            shares.repeated_calls = shares.repeated_calls.saturating_add(callee.count);
+        }
         shares.callees.push((callee.fnode, share));
     }
     shares.own = call.sum.saturating_sub(attributed);
@@ -54,9 +70,9 @@ pub(crate) fn divide<'a>(call: &Touched, callees: impl IntoIterator<Item = &'a T
     shares
 }
 
-/// What a callee accounts for of its caller's time: all of it where its calls are long beside the caller's, or few in each
-/// of these, and otherwise the longest call in each.
-pub(crate) fn accounted_for(call: &Touched, callee: &Touched) -> Ticks {
+/// What a callee accounts for of its caller's time: all of it where its calls are long, by themselves or beside the caller's, or
+/// few in each of these, and otherwise the longest call in each.
+pub(crate) fn accounted_for(call: &Touched, callee: &Touched, long: Ticks) -> Ticks {
     let others = callee.sum.saturating_sub(callee.max);
     let mean = others.0 as f64 / callee.count.saturating_sub(1).max(1) as f64;
     let length = typical(call);
@@ -64,7 +80,8 @@ pub(crate) fn accounted_for(call: &Touched, callee: &Touched) -> Ticks {
     // Few in each real call, of which one may have been much longer than the others.
     let fits = others <= call.sum.saturating_sub(call.max);
     let is_few = |callers: f64| callee.count as f64 <= FEW * callers;
-    if mean >= LONG * length || is_few(callers) || (fits && is_few(call.count as f64)) {
+    let is_long = mean >= long.0 as f64 || mean >= LONG * length;
+    if is_long || is_few(callers) || (fits && is_few(call.count as f64)) {
         return callee.sum;
     }
     callee.max + Ticks((mean * (callers - 1.0)) as u64)
@@ -133,6 +150,11 @@ mod tests {
     use super::*;
     use darc_record::Tsc;
 
+    /// Whatever is long is so beside its caller.
+    fn by_length<'a>(call: &Touched, callees: impl IntoIterator<Item = &'a Touched>) -> Shares {
+        divide(call, callees, Ticks(u64::MAX))
+    }
+
     fn touched(fnode: u32, start: u64, max: u64, sum: u64, count: u64) -> Touched {
         Touched {
             fnode: FnodeId(fnode),
@@ -146,7 +168,7 @@ mod tests {
     #[test]
     fn a_slow_call_in_a_loop_is_the_callees_time_and_the_loop_is_the_callers() {
         let call = touched(1, 0, 1_000, 1_000, 1);
-        let shares = divide(&call, &[touched(2, 10, 700, 900, 21)]);
+        let shares = by_length(&call, &[touched(2, 10, 700, 900, 21)]);
         assert_eq!(shares.own, Ticks(300));
         assert_eq!(shares.repeated, Ticks(200));
         let main = main_contributors(&shares, call.max);
@@ -156,15 +178,28 @@ mod tests {
     #[test]
     fn a_few_long_calls_are_no_loop() {
         let call = touched(1, 0, 1_000, 1_000, 1);
-        let shares = divide(&call, &[touched(2, 0, 500, 1_000, 2)]);
+        let shares = by_length(&call, &[touched(2, 0, 500, 1_000, 2)]);
         assert_eq!((shares.own, shares.callees[0].1), (Ticks(0), Ticks(1_000)));
         assert_eq!(shares.repeated, Ticks(0));
         // The same in two calls of the parent.
         let twice = touched(1, 0, 1_000, 1_996, 2);
-        let shares = divide(&twice, &[touched(2, 0, 499, 1_996, 4)]);
+        let shares = by_length(&twice, &[touched(2, 0, 499, 1_996, 4)]);
         assert_eq!((shares.own, shares.repeated), (Ticks(0), Ticks(0)));
-        let looping = divide(&call, &[touched(2, 0, 50, 1_000, 20)]);
+        let looping = by_length(&call, &[touched(2, 0, 50, 1_000, 20)]);
         assert_eq!((looping.own, looping.repeated), (Ticks(950), Ticks(950)));
+        // 550 ticks beside the calls of a loop, which may be what measuring them has left.
+        let looping = by_length(
+            &call,
+            &[touched(2, 0, 20, 400, 20), touched(3, 0, 50, 50, 1)],
+        );
+        let of_loop = |noise| looping.of_loop(Ticks(noise));
+        assert_eq!(of_loop(0), Ticks(380));
+        assert_eq!(
+            of_loop(10),
+            Ticks(580),
+            "of twenty calls, not of the other one"
+        );
+        assert_eq!(of_loop(50), looping.own);
     }
 
     #[test]
@@ -172,13 +207,13 @@ mod tests {
         // 300 ticks seem to be the function's own, beside 20 calls, the longest of 200 ticks.
         let call = touched(1, 0, 600, 600, 1);
         let callees = [touched(2, 0, 200, 200, 1), touched(3, 200, 6, 100, 19)];
-        let shares = divide(&call, &callees);
+        let shares = by_length(&call, &callees);
         let certain = |noise| certainly(shares.clone(), call.max, Ticks(noise));
         assert!(certain(0).unwrap().1.own);
         assert_eq!(certain(20), None, "either may be the largest");
         // A loop's repeated calls were measured themselves: they are no doubt the loop's.
         let call = touched(1, 0, 1_000, 1_000, 1);
-        let looping = divide(&call, &[touched(2, 0, 40, 900, 23)]);
+        let looping = by_length(&call, &[touched(2, 0, 40, 900, 23)]);
         assert!(certainly(looping, call.max, Ticks(100)).unwrap().1.own);
     }
 
@@ -186,11 +221,11 @@ mod tests {
     fn half_of_the_largest_contributes() {
         let call = touched(1, 0, 1_000, 1_000, 1);
         let callees = [touched(2, 0, 250, 250, 1), touched(3, 300, 500, 500, 1)];
-        let main = main_contributors(&divide(&call, &callees), call.max);
+        let main = main_contributors(&by_length(&call, &callees), call.max);
         assert!(main.own);
         assert_eq!(main.callees, [FnodeId(2), FnodeId(3)]);
         let callees = [touched(2, 0, 249, 249, 1), touched(3, 300, 500, 500, 1)];
-        let main = main_contributors(&divide(&call, &callees), call.max);
+        let main = main_contributors(&by_length(&call, &callees), call.max);
         assert_eq!(main.callees, [FnodeId(3)]);
     }
 
@@ -200,7 +235,7 @@ mod tests {
         let callees: Vec<Touched> = (0..4)
             .map(|at| touched(2 + at, u64::from(at) * 200, 200, 200, 1))
             .collect();
-        let main = main_contributors(&divide(&call, &callees), call.max);
+        let main = main_contributors(&by_length(&call, &callees), call.max);
         assert_eq!(main, Contributors::default());
     }
 
@@ -208,12 +243,12 @@ mod tests {
     fn all_calls_of_a_function_are_divided() {
         // 100 ticks of its own; then 90 ticks, of which the callee took 85.
         let parent = touched(2, 0, 100, 190, 2);
-        let shares = divide(&parent, &[touched(3, 202, 85, 85, 1)]);
+        let shares = by_length(&parent, &[touched(3, 202, 85, 85, 1)]);
         assert_eq!(shares.own, Ticks(105));
         // A hundred calls of 10 ticks, in each of which the callee takes 9, and one of 50 that another one takes.
         let parent = touched(2, 0, 50, 1_040, 100);
         let callees = [touched(3, 5, 9, 891, 99), touched(4, 900, 49, 49, 1)];
-        let shares = divide(&parent, &callees);
+        let shares = by_length(&parent, &callees);
         assert_eq!((shares.own, shares.repeated), (Ticks(100), Ticks(0)));
         let main = main_contributors(&shares, parent.sum);
         assert_eq!((main.own, main.callees), (false, vec![FnodeId(3)]));
@@ -231,7 +266,7 @@ mod tests {
             let sum = (calls - 1) * each + long;
             let parent = touched(2, 0, long, sum, calls);
             let callee = touched(3, 0, long / 10 * 9, sum / 10 * 9, calls);
-            let shares = divide(&parent, &[callee]);
+            let shares = by_length(&parent, &[callee]);
             assert!(shares.own.0 <= sum / 9, "{calls} {long}: {shares:?}");
         }
     }
@@ -246,25 +281,40 @@ mod tests {
                 max: call.sum,
                 ..call
             };
-            let shares = divide(&call, &[touched(2, 0, longest, sum, 10)]);
+            let shares = by_length(&call, &[touched(2, 0, longest, sum, 10)]);
             assert!(shares.repeated.0 > sum / 2, "{difference}: {shares:?}");
             let nine = sum - longest;
             let call = touched(1, 0, nine, nine.saturating_add_signed(difference), 1);
-            let shares = divide(&call, &[touched(2, 0, longest, nine, 9)]);
+            let shares = by_length(&call, &[touched(2, 0, longest, nine, 9)]);
             assert_eq!(shares.repeated, Ticks(0), "{difference}");
         }
+    }
+
+    #[test]
+    fn long_calls_are_the_callees_time_however_many_they_are() {
+        let call = touched(1, 0, 100_000, 100_000, 1);
+        let callees = [
+            touched(2, 0, 3_100, 60_000, 20),
+            touched(3, 0, 100, 40_000, 400),
+        ];
+        let shares = divide(&call, &callees, Ticks(2_048));
+        assert_eq!(
+            shares.callees,
+            [(FnodeId(2), Ticks(60_000)), (FnodeId(3), Ticks(100))]
+        );
+        assert_eq!(shares.repeated, Ticks(39_900));
     }
 
     #[test]
     fn a_loop_in_one_of_many_calls_is_a_loop() {
         // Of a hundred calls one took 1,000 of 1,099 ticks, in twenty calls of 50.
         let parent = touched(2, 0, 1_000, 1_099, 100);
-        let shares = divide(&parent, &[touched(3, 0, 50, 1_000, 20)]);
+        let shares = by_length(&parent, &[touched(3, 0, 50, 1_000, 20)]);
         assert_eq!(shares.callees[0].1, Ticks(50));
         assert_eq!((shares.own, shares.repeated), (Ticks(1_049), Ticks(950)));
         // In each of ten calls a loop over a hundred: the longest in each is the callee's.
         let parent = touched(2, 0, 100, 1_000, 10);
-        let shares = divide(&parent, &[touched(3, 0, 1, 1_000, 1_000)]);
+        let shares = by_length(&parent, &[touched(3, 0, 1, 1_000, 1_000)]);
         let ends = shares.callees[0].1;
         assert!(
             ends < Ticks(11) && shares.repeated > Ticks(980),
@@ -276,10 +326,10 @@ mod tests {
     fn more_time_in_callees_than_in_the_call_leaves_nothing() {
         let call = touched(1, 0, 100, 100, 1);
         let callees = [touched(2, 0, 80, 80, 1), touched(3, 0, 300, 300, 1)];
-        let shares = divide(&call, &callees);
+        let shares = by_length(&call, &callees);
         assert_eq!(shares.own, Ticks(0));
         assert_eq!(shares.callees[1].1, Ticks(100));
-        let nothing = divide(&touched(1, 0, 0, 0, 1), &[touched(2, 0, 0, 0, 1)]);
+        let nothing = by_length(&touched(1, 0, 0, 0, 1), &[touched(2, 0, 0, 0, 1)]);
         assert_eq!(
             main_contributors(&nothing, Ticks(0)),
             Contributors::default()

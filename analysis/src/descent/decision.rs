@@ -5,7 +5,8 @@ use darc_record::{FnodeId, Op, Ticks, Touched};
 use crate::descent::contribute::{Shares, certainly, divide};
 use crate::descent::ftree::{Callee, Expansion};
 use crate::descent::peak_record::{Outcome, PathState, Stop};
-use crate::descent::root_cause::{part_of, shares};
+use crate::descent::recursion;
+use crate::descent::root_cause::{is_told_above, part_of, shares};
 use crate::descent::share::{self, Estimate, Interval, Named, Weight, is_look, limit, named};
 use crate::descent::{Analysis, Request};
 
@@ -22,7 +23,7 @@ pub(crate) enum Contribution {
 
 impl Analysis {
     /// Adds an op to the statistics of an fnode's callees. Only ops in which all of them were measured, or all of a
-    /// portion of them, count, so that callees can be compared with one another and with the fnode itself.
+    /// batch of them, count, so that callees can be compared with one another and with the fnode itself.
     pub(crate) fn measure(&mut self, op: &Op, peak: u32, fnode: FnodeId, call: Option<&Touched>) {
         let record = self.ftree.fnode_mut(fnode).record_mut(peak);
         record.measured_ops = record.measured_ops.saturating_add(1);
@@ -58,7 +59,7 @@ impl Analysis {
             let Some(at) = self.touched_at[child.0 as usize] else {
                 continue;
             };
-            match self.is_told_above(child, peak) {
+            match is_told_above(&self.ftree, child, peak) {
                 true => call = without(call, op.touched[at].sum),
                 false => callees.push(&op.touched[at]),
             }
@@ -68,7 +69,7 @@ impl Analysis {
             let rest = &op.touched[*at];
             (call.max, call.sum) = (call.max.max(rest.max), call.sum.max(rest.sum));
         }
-        let by_site = divide(&call, callees);
+        let by_site = divide(&call, callees, self.noise.long());
         let shares = self.by_callee(&by_site, call.sum);
         let noise = self.noise.of_caller();
         let Some((shares, contributors)) = certainly(shares, call.sum, noise) else {
@@ -107,11 +108,12 @@ impl Analysis {
 
     /// Adds the parts of an fnode's time in one op.
     fn add_shares(&mut self, peak: u32, call: &Touched, shares: &Shares) {
+        let noise = self.noise.of_caller();
         let record = self.ftree.fnode_mut(call.fnode).record_mut(peak);
         record.decision_ops = record.decision_ops.saturating_add(1);
         record.whole.add(call.sum, call.sum);
         record.own.add(shares.own, call.sum);
-        record.loop_time = record.loop_time + shares.repeated;
+        record.loop_time = record.loop_time + shares.of_loop(noise);
         for &(callee, time) in &shares.callees {
             let record = self.ftree.fnode_mut(callee).record_mut(peak);
             record.part.add(time, call.sum);
@@ -245,7 +247,7 @@ impl Analysis {
         };
         chosen.retain(|child| !begun(child));
         match (itself || is_spread) && self.has_more(id, peak) {
-            true => self.next_round(id, peak),
+            true => self.next_batch(id, peak),
             false => self.set_state(id, peak, PathState::Decided(outcome)),
         }
         for child in chosen {
@@ -280,12 +282,12 @@ impl Analysis {
             };
             (Some(first), estimate)
         });
-        let own = (None, self.without_other_portions(id, peak, own));
+        let own = (None, self.without_other_batches(id, peak, own));
         std::iter::once(own).chain(callees).collect()
     }
 
-    /// When the last portion of an fnode's calls is measured, the time of the earlier ones seems to be its own.
-    fn without_other_portions(&self, id: FnodeId, peak: u32, own: Estimate) -> Estimate {
+    /// When the last batch of an fnode's calls is measured, the time of the earlier ones seems to be its own.
+    fn without_other_batches(&self, id: FnodeId, peak: u32, own: Estimate) -> Estimate {
         let fnode = self.ftree.fnode(id);
         let others = fnode.children.iter().copied();
         let others = others.filter(|&child| !fnode.measures(self.ftree.fnode(child), peak));
@@ -342,6 +344,7 @@ impl Analysis {
         let fnode = self.ftree.fnode(id);
         let state = match (&fnode.callee, &fnode.expansion) {
             (Callee::Syscall(_) | Callee::Absence(_), _) => PathState::Ended(Stop::SelfTime),
+            _ if recursion::is_deep(&self.ftree, peak, id) => PathState::Ended(Stop::Recursion),
             _ if fnode.depth >= self.params.max_depth => PathState::Ended(Stop::MaxDepth),
             // It makes no calls, but page faults struck in it since.
             (_, Expansion::Impossible(Stop::NoCalls)) if !fnode.children.is_empty() => {
@@ -349,8 +352,8 @@ impl Analysis {
             }
             (_, Expansion::Impossible(why)) => PathState::Ended(why.clone()),
             (_, Expansion::Requested) => PathState::Waiting,
-            // Where its calls are measured in portions, other peaks may have left the first one.
-            (_, Expansion::Complete(_)) if !fnode.is_in_portions() => PathState::Collecting,
+            // Where its calls are measured in batches, other peaks may have left the first one.
+            (_, Expansion::Complete(_)) if !fnode.is_in_batches() => PathState::Collecting,
             (_, Expansion::None | Expansion::Partial | Expansion::Complete(_)) => {
                 self.request_calls(id)
             }
@@ -383,7 +386,7 @@ impl Analysis {
             "a path went on"
         );
         self.steps += 1;
-        self.vain.remove(&(fnode, peak));
+        self.fruitless.remove(&(fnode, peak));
         let is_left = matches!(state, PathState::Ended(_) | PathState::NotChosen);
         let before = usize::from(record.state.is_open());
         let after = usize::from(state.is_open());

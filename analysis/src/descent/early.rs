@@ -48,7 +48,7 @@ impl Analysis {
         let is_first = record.state == PathState::Collecting
             && record.decision_ops == OPS
             && !self.checks.contains_key(&(id, peak));
-        if !is_first || fnode.is_in_portions() || now - since < SLOWLY {
+        if !is_first || fnode.is_in_batches() || now - since < SLOWLY {
             return None;
         }
         let takes_most = |estimate: &Estimate| estimate.time.at >= PART && estimate.ops.at >= 1.0;
@@ -90,7 +90,7 @@ impl Analysis {
                 below.extend(&fnode.children);
                 self.early.remove(&(id, peak));
                 self.set_state(id, peak, PathState::NotChosen);
-                self.begin_portion(id, peak, 0);
+                self.begin_batch(id, peak, 0);
             }
         }
     }

@@ -28,6 +28,8 @@ pub enum Absence {
     PageFault,
     /// It runs the handler of the signal of this number.
     Signal(u32),
+    /// Nothing is to be done yet for the future that it polls, which waits in the state of this number.
+    Awaiting(u32),
 }
 
 /// What a call site calls.
@@ -85,10 +87,10 @@ pub struct Fnode {
     pub children: Vec<FnodeId>,
     /// How many fnodes the path from f0 to here has: 1 for f0.
     pub depth: usize,
-    /// In how many portions its calls are measured, one after the other.
-    pub rounds: usize,
-    /// In which of its parent's portions its call is.
-    pub in_round: usize,
+    /// In how many batches its calls are measured, one after the other.
+    pub batches: usize,
+    /// In which of its parent's batches its call is.
+    pub in_batch: usize,
     pub(crate) expansion: Expansion,
     pub(crate) probe: Probe,
     records: Vec<PeakRecord>,
@@ -158,8 +160,8 @@ impl Fnode {
     #[must_use]
     pub(crate) fn measures(&self, child: &Fnode, peak: u32) -> bool {
         child.site.is_none()
-            || self.rounds <= 1
-            || child.in_round == self.record(peak).round
+            || self.batches <= 1
+            || child.in_batch == self.record(peak).batch
             || child.record(peak).state != PathState::NotChosen
     }
 
@@ -169,10 +171,10 @@ impl Fnode {
         self.probe == Probe::Refused
     }
 
-    /// Whether its function's calls are measured in portions.
+    /// Whether its function's calls are measured in batches.
     #[must_use]
-    pub fn is_in_portions(&self) -> bool {
-        self.rounds > 1
+    pub fn is_in_batches(&self) -> bool {
+        self.batches > 1
     }
 
     /// Whether the calls are measured in ops in which those of its parent are: time away always is.
@@ -199,8 +201,8 @@ impl Ftree {
             callee: Callee::Unknown,
             children: Vec::new(),
             depth: 1,
-            rounds: 1,
-            in_round: 0,
+            batches: 1,
+            in_batch: 0,
             expansion: Expansion::None,
             probe: Probe::Wanted,
             records: Vec::new(),
@@ -226,10 +228,10 @@ impl Ftree {
         let id = FnodeId(id);
         // Other callees of the same site are there already.
         let siblings = self.fnode(parent).children.iter();
-        let in_round = siblings
+        let in_batch = siblings
             .map(|&sibling| self.fnode(sibling))
             .find(|sibling| sibling.site == Some(site))
-            .map_or(0, |sibling| sibling.in_round);
+            .map_or(0, |sibling| sibling.in_batch);
         self.fnodes.push(Fnode {
             id,
             parent: Some(parent),
@@ -237,8 +239,8 @@ impl Ftree {
             callee,
             children: Vec::new(),
             depth,
-            rounds: 1,
-            in_round,
+            batches: 1,
+            in_batch,
             expansion: Expansion::None,
             probe: Probe::Wanted,
             records: Vec::new(),
@@ -249,7 +251,7 @@ impl Ftree {
         id
     }
 
-    /// The first of the parent's calls that call the same, in the same portion of its calls: together they are one part of
+    /// The first of the parent's calls that call the same, in the same batch of its calls: together they are one part of
     /// the parent's time. What is not known to be the same is not.
     #[must_use]
     pub(crate) fn first_alike(&self, id: FnodeId) -> FnodeId {
@@ -262,9 +264,9 @@ impl Ftree {
         };
         let alike = self.by_callee.get(&(parent, fnode.callee));
         let mut alike = alike.into_iter().flatten().copied();
-        let in_round = fnode.in_round;
+        let in_batch = fnode.in_batch;
         alike
-            .find(|&at| self.fnode(at).in_round == in_round)
+            .find(|&at| self.fnode(at).in_batch == in_batch)
             .unwrap_or(id)
     }
 
@@ -274,15 +276,15 @@ impl Ftree {
         self.by_call.get(&(parent, site, callee)).copied()
     }
 
-    /// Puts back how an earlier run went over an fnode's calls: in how many portions, and in which of its parent's
-    /// portions its own call was (from 0).
+    /// Puts back how an earlier run went over an fnode's calls: in how many batches, and in which of its parent's
+    /// batches its own call was (from 0).
     ///
     /// # Panics
     /// When there is no such fnode.
-    pub fn set_portions(&mut self, fnode: FnodeId, portions: usize, portion: usize) {
+    pub fn set_batches(&mut self, fnode: FnodeId, batches: usize, batch: usize) {
         let fnode = self.fnode_mut(fnode);
-        fnode.rounds = portions.max(1);
-        fnode.in_round = portion;
+        fnode.batches = batches.max(1);
+        fnode.in_batch = batch;
     }
 
     /// The fnode that stands for time away in calls of the parent, created when there is none yet.
@@ -303,8 +305,8 @@ impl Ftree {
             callee: Callee::Absence(kind),
             children: Vec::new(),
             depth,
-            rounds: 1,
-            in_round: 0,
+            batches: 1,
+            in_batch: 0,
             expansion: Expansion::None,
             probe: Probe::Retired,
             records: Vec::new(),

@@ -11,7 +11,7 @@ use darc_record::Ticks;
 
 use crate::descent::ftree::Fnode;
 use crate::descent::params::PeakChoice;
-use crate::descent::peak_record::Stop;
+use crate::descent::stall::Stall;
 use crate::descent::{Analysis, MOST_UNEXPLAINED, PeakAnalysis, Request};
 use crate::profile::peaks::Peak;
 use crate::values::Values;
@@ -76,7 +76,7 @@ impl Analysis {
         let open = |fnode: &&Fnode| fnode.records().any(|(_, record)| record.state.is_open());
         let open = self.ftree.fnodes().filter(open);
         for fnode in open.map(|fnode| fnode.id).collect::<Vec<_>>() {
-            self.give_up(fnode, Stop::TooRare);
+            self.stall(fnode, Stall::NoOps);
         }
     }
 
@@ -151,7 +151,7 @@ impl Analysis {
         (self.peaks, self.off_cpu) = (peaks, off_cpu);
         self.checks.clear();
         self.early.clear();
-        self.vain.clear();
+        self.fruitless.clear();
         self.requests.clear();
         self.looking = Looking::Checked;
         self.settle();
@@ -200,9 +200,9 @@ impl Analysis {
         }
         let renumbered = |peak: u32| now.get((peak as usize).checked_sub(1)?).copied().flatten();
         self.ftree.renumber_peaks(&now);
-        let vain = std::mem::take(&mut self.vain).into_iter();
-        self.vain = vain
-            .filter_map(|((fnode, peak), vain)| Some(((fnode, renumbered(peak)?), vain)))
+        let fruitless = std::mem::take(&mut self.fruitless).into_iter();
+        self.fruitless = fruitless
+            .filter_map(|((fnode, peak), ops)| Some(((fnode, renumbered(peak)?), ops)))
             .collect();
         if let Some(table) = &mut self.off_cpu {
             table.renumber_peaks(renumbered);

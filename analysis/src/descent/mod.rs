@@ -13,17 +13,19 @@ mod early;
 pub mod ftree;
 mod known_peaks;
 mod looking_on;
+mod loops;
 pub mod noise;
 mod off_cpu;
 pub mod params;
 pub mod peak_record;
 pub mod range;
-mod rare;
+mod recursion;
 pub mod resume;
 pub mod root_cause;
 mod settle;
 pub(crate) mod share;
-pub(crate) mod stall;
+mod side_by_side;
+pub mod stall;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -39,7 +41,8 @@ use crate::descent::noise::Noise;
 use crate::descent::params::{Params, PeakChoice};
 use crate::descent::peak_record::{PathState, Stop};
 use crate::descent::root_cause::{PeakStatus, RootCause, Status};
-use crate::descent::stall::Vain;
+use crate::descent::side_by_side::SideBySide;
+use crate::descent::stall::Fruitless;
 use crate::profile::histogram::{Bucket, Profile, Resolution};
 use crate::profile::peaks::Peak;
 use crate::values::expression::Expression;
@@ -76,6 +79,8 @@ pub struct Analysis {
     pub(crate) fine: Profile,
     /// The longest latency of one op.
     pub(crate) longest: Ticks,
+    /// For how long ops could be seen to end.
+    pub(crate) side_by_side: SideBySide,
     /// The part of the profile that an earlier run had stored.
     pub(crate) stored: Option<Profile>,
     /// Peak `n` is at index `n - 1`.
@@ -101,7 +106,7 @@ pub struct Analysis {
     pub(crate) touched_at: Vec<Option<usize>>,
     pub(crate) noise: Noise,
     /// By fnode and peak: the ops since its state changed that brought the path no nearer to its decision.
-    pub(crate) vain: HashMap<(FnodeId, u32), Vain>,
+    pub(crate) fruitless: HashMap<(FnodeId, u32), Fruitless>,
     /// What is computed from the arguments of each op.
     expressions: Vec<Expression>,
     /// What the kernel told of time away; nothing when nobody asked.
@@ -131,6 +136,7 @@ impl Analysis {
             profile: Profile::new(params.resolution),
             fine: Profile::new(Resolution::FINE),
             longest: Ticks(0),
+            side_by_side: SideBySide::default(),
             stored: None,
             peaks: Vec::new(),
             next_look: params.start_ops.max(1),
@@ -146,7 +152,7 @@ impl Analysis {
             steps: 0,
             touched_at: Vec::new(),
             noise: Noise::default(),
-            vain: HashMap::new(),
+            fruitless: HashMap::new(),
             expressions: Expression::arguments(),
             off_cpu: None,
         }
@@ -190,6 +196,7 @@ impl Analysis {
 
     /// Records one op. Requests may be waiting afterwards.
     pub fn op(&mut self, op: &Op) {
+        self.ran_beside(op);
         let resolved = self.noise.resolved(op.latency);
         let bucket = self.profile.add(resolved);
         self.fine.add(resolved);
@@ -203,6 +210,7 @@ impl Analysis {
             latency = op.latency.0,
             peak,
             called = op.touched.len(),
+            arg1 = op.arguments.registers[0],
             "op (cycles)"
         );
         let Some(peak) = peak else {
@@ -219,7 +227,7 @@ impl Analysis {
             *example = Some(op.clone());
         }
         if self.is_unresolved(op) {
-            self.give_up_unresolved(peak);
+            self.count_unresolved(peak);
             return;
         }
         let root = Touched {
@@ -232,10 +240,13 @@ impl Analysis {
         let f0 = self.ftree.fnode_mut(FnodeId::ROOT);
         f0.record_mut(peak).stats.add(&root);
         self.index_touched(op);
-        let mut ended = Vec::new();
+        let Some(reach) = self.reach_of(peak) else {
+            return;
+        };
+        let mut stalled = Vec::new();
         for index in 0..self.measured.len() {
             let fnode = self.measured[index];
-            if !self.counts_for(fnode, op) {
+            if !self.counts_for(fnode, op, reach) {
                 continue;
             }
             let call = match fnode {
@@ -247,11 +258,11 @@ impl Analysis {
                 continue;
             }
             let said = call.map_or(Contribution::Silent, |call| self.contribute(op, peak, call));
-            let stop = self.lose_patience(fnode, peak, said);
-            ended.extend(stop.map(|stop| (fnode, stop)));
+            let stall = self.stalls_at(fnode, peak, said);
+            stalled.extend(stall.map(|why| (fnode, why)));
         }
         // What is measured changes with it.
-        self.end_paths(peak, ended);
+        self.stall_paths(peak, stalled);
         self.decide(peak);
         self.begin_early(peak, op.end);
         if !self.finished && self.peaks[peak as usize - 1].open == Some(0) {
@@ -381,8 +392,14 @@ impl Analysis {
 
     /// Answers [`Request::Expand`]: the fnode's calls cannot be measured; every path to it ends there.
     pub fn cannot_expand(&mut self, fnode: FnodeId, why: Stop) {
-        // Peaks that collect there, too: they may be at another portion of its calls.
-        self.give_up(fnode, why);
+        // Peaks that collect there, too: they may be at another batch of its calls.
+        self.end_at(fnode, why);
+    }
+
+    /// How often the descent has gone on by now: decisions, calls that began to be measured, paths that ended.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// The parameters.
@@ -534,10 +551,13 @@ impl Analysis {
         }
     }
 
-    /// Whether all calls of the fnode were measured when the op began.
-    fn counts_for(&self, fnode: FnodeId, op: &Op) -> bool {
+    /// Whether all calls of the fnode were measured when the op began, and ops of this reach that began when they were, or after
+    /// the last change of probes, have ended as well.
+    fn counts_for(&self, fnode: FnodeId, op: &Op, reach: Ticks) -> bool {
         match self.ftree.fnode(fnode).expansion {
-            Expansion::Complete(since) => op.start >= since,
+            Expansion::Complete(since) => {
+                op.start >= since && self.side_by_side.undisturbed(op, since) >= reach
+            }
             _ => false,
         }
     }

@@ -7,16 +7,16 @@
 //! tells nothing about who took its time: it counts in the profile and for no decision, and a peak of such
 //! ops is reported as one that the engine cannot resolve instead of with a cause that is a roll of dice.
 
-use darc_record::{FnodeId, Op, Ticks};
+use darc_record::{Op, Ticks};
 
-use crate::descent::ftree::Expansion;
-use crate::descent::peak_record::{PathState, Stop};
 use crate::descent::{Analysis, MOST_UNEXPLAINED};
 use crate::profile::histogram::Resolution;
 use crate::profile::peaks::{Peak, find_peaks};
 
-/// After so many times `decision_ops` ops without resolution a peak, or one of its paths, is given up.
-pub(crate) const PATIENCE: u64 = 5;
+/// Calls are long that take so many times what one of them may be off by: the mean of ten is off by a third of that.
+const CLEARLY: u64 = 5;
+/// ... and this at least, some microsecond: some calls of the callee take a few times what a probe costs.
+const LONG: Ticks = Ticks(1 << 11);
 
 /// How far measured times may be off.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -43,6 +43,12 @@ impl Noise {
     #[must_use]
     pub fn of_caller(&self) -> Ticks {
         self.of_caller
+    }
+
+    /// Calls of this length or more are worth looking into, however many there are: measuring what they call is a small part of
+    /// their time.
+    pub(crate) fn long(&self) -> Ticks {
+        Ticks(self.window.0.saturating_mul(CLEARLY)).max(LONG)
     }
 
     /// What is said of a peak that cannot be resolved.
@@ -117,37 +123,13 @@ impl Analysis {
     pub(crate) fn is_unresolved(&self, op: &Op) -> bool {
         op.latency < self.noise.of(op)
     }
-
-    /// Ends every open path at an fnode whose calls cannot be followed after all, and never measures them again.
-    pub fn give_up(&mut self, fnode: FnodeId, why: Stop) {
-        self.ftree.fnode_mut(fnode).expansion = Expansion::Impossible(why.clone());
-        self.measured.retain(|&measured| measured != fnode);
-        for peak in self.open_at(fnode) {
-            self.set_state(fnode, peak, PathState::Ended(why.clone()));
-        }
-        self.settle();
-    }
-
-    /// Counts an op that is too short as a whole, and ends the peak's open paths when there is nothing but such ops.
-    pub(crate) fn give_up_unresolved(&mut self, peak: u32) {
-        let at = &mut self.peaks[peak as usize - 1];
-        at.unresolved = at.unresolved.saturating_add(1);
-        if at.unresolved < PATIENCE.saturating_mul(self.params.decision_ops.max(1)) {
-            return;
-        }
-        let why = Stop::NotInstrumentable(self.noise.remedy.clone());
-        let fnodes = self.ftree.fnodes();
-        let open = fnodes.filter(|fnode| fnode.record(peak).state.is_open());
-        let open = open.map(|fnode| (fnode.id, why.clone())).collect();
-        self.end_paths(peak, open);
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Params, PeakStatus, Status};
-    use darc_record::{Touched, Tsc};
+    use crate::{Params, PeakStatus, Status, Stop};
+    use darc_record::{FnodeId, Touched, Tsc};
 
     fn op(latency: u64) -> Op {
         Op {
@@ -178,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_below_the_noise_is_given_up_in_words() {
+    fn a_peak_below_the_noise_ends_in_words() {
         let mut analysis = Analysis::new(Params::default());
         analysis.set_noise(Noise::new(Ticks(1_000), Ticks(0), "too short".to_owned()));
         for latency in (1..=400).cycle().take(1_000) {
@@ -204,9 +186,9 @@ mod tests {
         );
     }
 
-    /// One peak descends already when another one is given up where both began.
+    /// One peak descends already when another one stalls where both began.
     #[test]
-    fn a_peak_is_given_up_while_another_one_descends() {
+    fn a_peak_stalls_while_another_one_descends() {
         let mut analysis = Analysis::new(Params::default());
         analysis.set_noise(Noise::new(Ticks(0), Ticks(400), "too short".to_owned()));
         for index in 0..2_000_u64 {
@@ -268,5 +250,9 @@ mod tests {
         assert_eq!(noise.of(&busy), Ticks(4_000));
         assert_eq!(noise.resolved(busy.latency), Ticks(5_000));
         assert_eq!(noise.resolved(Ticks(10)), Ticks(400));
+        assert_eq!(noise.long(), LONG);
+        let noisy = Noise::new(Ticks(1_000), Ticks(400), String::new());
+        assert_eq!(noisy.long(), Ticks(5_000));
+        assert_eq!(Noise::default().long(), LONG);
     }
 }

@@ -6,7 +6,6 @@ use darc_record::{FnodeId, Op, Ticks, Touched};
 
 use crate::descent::Analysis;
 use crate::descent::ftree::{Absence, Callee};
-use crate::descent::peak_record::PathState;
 use crate::descent::share::LEAST;
 use crate::off_cpu::apart::{Apart, apart};
 use crate::off_cpu::{Away, Interval, OffCpu, Waits, is_absence};
@@ -57,7 +56,7 @@ impl Analysis {
         }
         let latency = op.latency;
         self.as_measured(&op.touched);
-        let Apart { op, waits } = apart(&mut self.ftree, op, away);
+        let Apart { op, waits } = apart(&mut self.ftree, op, away, self.noise.long());
         if let Some(table) = &mut self.off_cpu {
             let blocked = waits.iter().filter(|(_, interval)| is_wait(interval));
             table.blocked.clear();
@@ -140,6 +139,8 @@ impl Analysis {
                 Absence::Preempted => all.preempted,
                 Absence::PageFault => all.faulting,
                 Absence::Signal(_) => all.handling,
+                // The kernel tells nothing of it.
+                Absence::Awaiting(_) => return false,
                 Absence::Interrupt(_) | Absence::LocalInterrupt(_) | Absence::SoftInterrupt(_) => {
                     all.interrupted
                 }
@@ -163,23 +164,6 @@ impl Analysis {
         let whole = measured.find(|whole| whole.fnode == call.fnode);
         *whole.unwrap_or(call)
     }
-
-    /// Whether an fnode stands for time away that is a cause of the peak further up already.
-    pub(crate) fn is_told_above(&self, fnode: FnodeId, peak: u32) -> bool {
-        let fnode = self.ftree.fnode(fnode);
-        let (Callee::Absence(kind), Some(parent)) = (fnode.callee, fnode.parent) else {
-            return false;
-        };
-        if kind == Absence::PageFault {
-            return false;
-        }
-        let above = std::iter::successors(self.ftree.fnode(parent).parent, |&at| {
-            self.ftree.fnode(at).parent
-        });
-        above
-            .filter_map(|at| self.ftree.known_absence(at, kind))
-            .any(|id| self.ftree.fnode(id).record(peak).state != PathState::NotChosen)
-    }
 }
 
 fn is_wait(interval: &Interval) -> bool {
@@ -189,6 +173,8 @@ fn is_wait(interval: &Interval) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::descent::peak_record::PathState;
+    use crate::descent::root_cause::is_told_above;
     use crate::off_cpu::OtherId;
     use crate::off_cpu::apart::tests::{BY, interval, op, touched};
     use crate::{CalleeId, CauseKind, Params, Request, Status, Stop};
@@ -243,13 +229,21 @@ mod tests {
         let all = analysis.off_cpu(1).expect("told");
         assert_eq!(all.preempted.0, 5_000 * all.ops);
         let there = there.id;
-        assert!(!analysis.is_told_above(there, 1));
+        assert!(!is_told_above(analysis.ftree(), there, 1));
         // As a cause of the peak at f0 it is not told again below.
         let above = analysis
             .ftree()
             .known_absence(FnodeId::ROOT, Absence::Preempted);
-        analysis.begin_path(above.expect("an fnode in f0"), 1);
-        assert!(analysis.is_told_above(there, 1));
+        let above = above.expect("an fnode in f0");
+        analysis.set_state(there, 1, PathState::Ended(Stop::NoCalls));
+        let is_told = |analysis: &Analysis| {
+            let causes = analysis.root_causes(1);
+            causes.iter().any(|cause| cause.path.last() == Some(&there))
+        };
+        assert!(is_told(&analysis));
+        analysis.begin_path(above, 1);
+        assert!(!is_told(&analysis), "nor where that was found later");
+        assert!(is_told_above(analysis.ftree(), there, 1));
     }
 
     /// Short ops that call g, and far ones in which g was preempted: the far peak's cause is the preemption.

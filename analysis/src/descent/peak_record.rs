@@ -15,6 +15,8 @@ pub enum Stop {
     PartlyMeasured,
     /// The time is spread: neither the function itself nor anything that it calls has much of it.
     Spread,
+    /// The function calls itself more than once in a call: that recursion takes the time, at all of its depths.
+    Recursion,
     /// The path is as long as it may become.
     MaxDepth,
     /// The function's calls cannot be measured, and why.
@@ -88,7 +90,7 @@ pub struct PeakRecord {
     pub whole: Part,
     /// What the function itself took of them.
     pub own: Part,
-    /// The part of `own` that was spent in repeated calls, each of them short.
+    /// The part of `own` that was spent in repeated calls, each of them short, and maybe in measuring these.
     pub loop_time: Ticks,
     /// The part of `own` of which it is known how the thread waited: in ops in which nothing was called twice.
     pub own_seen: Ticks,
@@ -97,15 +99,15 @@ pub struct PeakRecord {
     /// What the fnode took of its parent's, together with all others of the parent's calls that call the same; kept in
     /// the first of these.
     pub part: Part,
-    /// Those of the parent's `measured_ops` in which this call was not measured: another portion of the parent's calls was.
+    /// Those of the parent's `measured_ops` in which this call was not measured: another batch of the parent's calls was.
     pub missed_ops: u64,
     /// What was measured.
     pub stats: Stats,
     /// Where the descent stands.
     pub state: PathState,
-    /// Which portion of the fnode's calls is measured for it.
-    pub round: usize,
-    /// The part of `maxcount` that is from earlier portions of the parent's calls.
+    /// Which batch of the fnode's calls is measured for it.
+    pub batch: usize,
+    /// The part of `maxcount` that is from earlier batches of the parent's calls.
     pub before: u64,
 }
 
@@ -130,7 +132,7 @@ pub(crate) static NO_RECORD: PeakRecord = PeakRecord {
         count: 0,
     },
     state: PathState::NotChosen,
-    round: 0,
+    batch: 0,
     before: 0,
 };
 

@@ -3,18 +3,23 @@
 use darc_record::{FnodeId, Ticks};
 
 use crate::descent::ftree::{Absence, Callee, Ftree};
+use crate::descent::loops;
 use crate::descent::peak_record::{Outcome, PathState, PeakRecord, Stop};
+use crate::descent::recursion;
 use crate::off_cpu::is_absence;
 
 /// The causes that are found explain this part of the time at least.
 const HALF: f64 = 0.5;
+/// Paths that are undecided leave less than this part of the time unexplained where the others' causes are the peak's: whatever
+/// has as much has a path of its own.
+const SMALL: f64 = 0.2;
 
 /// What takes the time at the end of a root-cause path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum CauseKind {
     /// The function's own code.
     Function,
-    /// The function's many calls, each of them short.
+    /// The function's many calls, each of them short, or such that no single thing below them takes their time.
     Loop,
     /// The kernel, in a system call.
     Syscall,
@@ -28,6 +33,8 @@ pub enum CauseKind {
     PageFault,
     /// The handler of a signal.
     Signal,
+    /// Waiting of the future that f0 polls, between its polls.
+    Await,
 }
 
 /// One root-cause path.
@@ -47,6 +54,9 @@ pub struct RootCause {
     pub shares: Vec<f64>,
     /// The part of that time that the cause itself explains, 0 to 1.
     pub share: f64,
+    /// The part of that time in calls of the path's functions that were not gone on with, from other sites: they are taken to go
+    /// where the others go.
+    pub assumed: f64,
     /// The ops that this is known from.
     pub known_from: u64,
     /// Of a function that takes the time itself: the part of that time in which it waited for something, 0 to 1. Nothing
@@ -63,8 +73,8 @@ pub enum PeakStatus {
     InProgress,
     /// Every path ends, one at least because it may not become longer.
     MaxDepthReached,
-    /// Every path ends, one at least in a function of which it is not known whether it or what it calls takes the time; or
-    /// less than half of the time was gone into.
+    /// Every path ends, those with a fifth of the time or more in functions of which it is not known whether they or what they
+    /// call take it; or less than half of the time was gone into.
     Undecided,
     /// Every path ends, but most of the time is spread.
     Spread,
@@ -101,6 +111,7 @@ pub fn root_causes(ftree: &Ftree, peak: u32) -> Vec<RootCause> {
                 let end = (CauseKind::Function, Stop::StillDescending);
                 causes.push(below_decisions(ftree, peak, id, end));
             }
+            PathState::Ended(_) if is_told_above(ftree, id, peak) => {}
             PathState::Ended(stop) => {
                 let end = (kind_of(fnode.callee), stop.clone());
                 causes.push(below_decisions(ftree, peak, id, end));
@@ -108,13 +119,18 @@ pub fn root_causes(ftree: &Ftree, peak: u32) -> Vec<RootCause> {
             PathState::Decided(outcome) => {
                 match outcome {
                     Outcome::Callees => {}
-                    Outcome::Spread => causes.push(spread(ftree, peak, id)),
+                    Outcome::Spread => {
+                        let spread = spread(ftree, peak, id);
+                        let found = loops::around(ftree, peak, &spread);
+                        loops::add(&mut causes, found.unwrap_or(spread));
+                    }
                     Outcome::Itself | Outcome::Both => causes.push(itself(ftree, peak, id)),
                 }
                 below.extend(fnode.children.iter().rev());
             }
         }
     }
+    recursion::gather(ftree, &mut causes);
     causes
 }
 
@@ -127,7 +143,21 @@ fn kind_of(callee: Callee) -> CauseKind {
         Callee::Absence(Absence::SoftInterrupt(_)) => CauseKind::SoftInterrupt,
         Callee::Absence(Absence::PageFault) => CauseKind::PageFault,
         Callee::Absence(Absence::Signal(_)) => CauseKind::Signal,
+        Callee::Absence(Absence::Awaiting(_)) => CauseKind::Await,
     }
+}
+
+/// Whether an fnode stands for time away that is a cause of the peak further up already: there it is told with all that struck below.
+/// Page faults are told where they struck alone.
+pub(crate) fn is_told_above(ftree: &Ftree, id: FnodeId, peak: u32) -> bool {
+    let fnode = ftree.fnode(id);
+    let (Callee::Absence(kind), Some(parent)) = (fnode.callee, fnode.parent) else {
+        return false;
+    };
+    let above = std::iter::successors(ftree.fnode(parent).parent, |&at| ftree.fnode(at).parent);
+    let mut told = above.filter_map(|at| ftree.known_absence(at, kind));
+    kind != Absence::PageFault
+        && told.any(|at| ftree.fnode(at).record(peak).state != PathState::NotChosen)
 }
 
 /// A path that ends without a decision of its own: known from the one at its caller.
@@ -141,12 +171,14 @@ fn below_decisions(
     let path = ftree.path(id);
     let shares = shares(ftree, peak, &path);
     let above = fnode.parent.map_or(fnode, |parent| ftree.fnode(parent));
+    let share = shares.last().copied().unwrap_or(0.0);
     RootCause {
         kind,
         maxcount: fnode.record(peak).maxcount,
         share_of_ops: share_of_ops(ftree, peak, &path),
         stop,
-        share: shares.last().copied().unwrap_or(0.0),
+        share,
+        assumed: share * (1.0 - gone_on_with(ftree, peak, &path)),
         shares,
         known_from: above.record(peak).measured_ops,
         blocked: None,
@@ -184,6 +216,7 @@ fn itself(ftree: &Ftree, peak: u32, id: FnodeId) -> RootCause {
         maxcount: record.self_maxcount,
         share_of_ops: cause.share_of_ops * often.min(1.0),
         share: cause.share * part,
+        assumed: cause.assumed * part,
         known_from: record.measured_ops,
         blocked: blocked(record, kind),
         ..cause
@@ -210,6 +243,7 @@ fn is_loop(record: &PeakRecord) -> bool {
 fn spread(ftree: &Ftree, peak: u32, id: FnodeId) -> RootCause {
     RootCause {
         share: 0.0,
+        assumed: 0.0,
         known_from: ftree.fnode(id).record(peak).measured_ops,
         ..below_decisions(ftree, peak, id, (CauseKind::Function, Stop::Spread))
     }
@@ -225,6 +259,18 @@ pub(crate) fn shares(ftree: &Ftree, peak: u32, path: &[FnodeId]) -> Vec<f64> {
         share
     });
     std::iter::once(1.0).chain(below).collect()
+}
+
+/// The part of the time at the end of a path that was seen there: not in calls that were not gone on with.
+fn gone_on_with(ftree: &Ftree, peak: u32, path: &[FnodeId]) -> f64 {
+    let steps = path.windows(2).map(|pair| {
+        let of = |at| part_of(ftree, peak, pair[0], at);
+        match with_unfollowed(ftree, peak, pair[1], &of) {
+            all if all > 0.0 => of(pair[1]) / all,
+            _ => 1.0,
+        }
+    });
+    steps.product()
 }
 
 /// The part of a callee's time that is not in the short calls of its caller's loop: these are told there.
@@ -315,21 +361,32 @@ pub(crate) fn part_of(ftree: &Ftree, peak: u32, id: FnodeId, callee: FnodeId) ->
 #[must_use]
 pub fn peak_status(ftree: &Ftree, peak: u32) -> PeakStatus {
     let causes = root_causes(ftree, peak);
-    let ends = causes
-        .iter()
-        .fold(PeakStatus::RootCauseFound, |status, cause| {
-            match (&cause.stop, status) {
-                (Stop::StillDescending, _) | (_, PeakStatus::InProgress) => PeakStatus::InProgress,
-                (Stop::TooRare | Stop::NotInstrumentable(_) | Stop::PartlyMeasured, _)
-                | (_, PeakStatus::Undecided) => PeakStatus::Undecided,
-                (Stop::MaxDepth, _) => PeakStatus::MaxDepthReached,
-                _ => status,
-            }
-        });
-    match ends {
-        PeakStatus::RootCauseFound => by_explained(&causes),
-        _ => ends,
+    let any = |stop: &dyn Fn(&Stop) -> bool| causes.iter().any(|cause| stop(&cause.stop));
+    if any(&|stop| *stop == Stop::StillDescending) {
+        PeakStatus::InProgress
+    } else if any(&is_undecided) && !is_small(&causes) {
+        PeakStatus::Undecided
+    } else if any(&|stop| *stop == Stop::MaxDepth) {
+        PeakStatus::MaxDepthReached
+    } else {
+        by_explained(&causes)
     }
+}
+
+/// Whether it is not known what takes the time where a path ends so.
+fn is_undecided(stop: &Stop) -> bool {
+    matches!(
+        stop,
+        Stop::TooRare | Stop::NotInstrumentable(_) | Stop::PartlyMeasured
+    )
+}
+
+/// Whether the paths at whose ends that is not known are a small part of the time, and the others explain half of it.
+fn is_small(causes: &[RootCause]) -> bool {
+    let (open, known): (Vec<_>, Vec<_>) =
+        causes.iter().partition(|cause| is_undecided(&cause.stop));
+    let together = |causes: &[&RootCause]| causes.iter().map(|cause| cause.share).sum::<f64>();
+    together(&open) < SMALL && together(&known) >= HALF
 }
 
 /// Where a peak stands of which every path ends: what they explain has to be half of its time.

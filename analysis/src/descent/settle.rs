@@ -29,6 +29,7 @@ impl Analysis {
     /// Asks anew for what a new engine has to be asked for: it has not heard which ops are of interest.
     pub fn next_process(&mut self) {
         self.filter.clear();
+        self.side_by_side.next_process();
         if !self.finished {
             self.filter_ops();
         }
@@ -64,7 +65,7 @@ impl Analysis {
         }
     }
 
-    /// Whether an fnode that collects for other peaks, or a call in the portion of its calls that is measured, has seen
+    /// Whether an fnode that collects for other peaks, or a call in the batch of its calls that is measured, has seen
     /// fewer than `decision_ops` ops of this one.
     fn is_contrast_wanted(&self, peak: u32) -> bool {
         self.measured.iter().any(|&id| {
@@ -98,7 +99,7 @@ impl Analysis {
             .filter(|fnode| fnode.parent.is_some() && !self.is_needed_above(fnode))
             .map(|fnode| fnode.id)
             .collect();
-        // Where the parent's decision is still open, only the next portion of its calls takes their place.
+        // Where the parent's decision is still open, only the next batch of its calls takes their place.
         let parents = self.ftree.fnodes().map(|fnode| fnode.id);
         let going_on: BTreeSet<FnodeId> = parents.filter(|&id| is_open(id)).collect();
         for &id in &retired {

@@ -280,9 +280,9 @@ fn causes(parts: &[Estimate]) -> Vec<bool> {
     named
 }
 
-/// How many of these times of calls of one function, the longest first, are gone on with: until they are most of them all,
-/// but none that is small beside the largest, and at most as many as there are twelfths in the function's part of the peak's
-/// time.
+/// How many of these times of calls of one function, the longest first, are gone on with: each that has a tenth of the peak's
+/// time, and others until they are most of them all, but none that is small beside the largest, and at most as many as there
+/// are twelfths in the function's part of the peak's time, `weight`.
 pub(crate) fn leading(times: &[f64], weight: f64) -> usize {
     let all: f64 = times.iter().sum();
     let largest = times.first().copied().unwrap_or(0.0);
@@ -290,7 +290,8 @@ pub(crate) fn leading(times: &[f64], weight: f64) -> usize {
     let most = (MOST_SITES * weight).ceil().clamp(1.0, MOST_SITES) as usize;
     let mut explained = 0.0;
     let is_needed = |&&time: &&f64| {
-        let is_needed = explained < EXPLAINED * all && time >= least;
+        let is_large = time * weight >= LEAST * all && time > 0.0;
+        let is_needed = is_large || explained < EXPLAINED * all && time >= least;
         explained += time;
         is_needed
     };
@@ -403,6 +404,10 @@ mod tests {
         // What is called once in a while is not waited for.
         assert_eq!(leading(&[70.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0], 1.0), 1);
         assert_eq!(leading(&[], 1.0), 1);
+        // What has a tenth of the peak's time may end elsewhere.
+        assert_eq!(leading(&[82.0, 18.0], 1.0), 2);
+        assert_eq!(leading(&[82.0, 18.0], 0.5), 1);
+        assert_eq!(leading(&[70.0, 15.0, 10.0, 5.0], 1.0), 3);
     }
 
     #[test]

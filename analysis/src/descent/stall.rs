@@ -1,22 +1,56 @@
-//! Ops that bring an open path no nearer to its decision.
+//! Paths that come no nearer to their decisions, and why each of them ends without one.
 //!
-//! A path collects until enough ops have said who takes its time. Where they do not come, it ends in
-//! words: waiting would keep its probes in the target for ever. The counts are those of one run, and are not
+//! A path collects until enough ops have said who takes its time. Where they do not come it ends in words: waiting would keep
+//! its probes in the target for ever. These are all the reasons ([`Stall`]). The counts are those of one run, and are not
 //! stored: a run that goes on with the results asks again.
 
 use darc_record::FnodeId;
 
 use crate::descent::Analysis;
 use crate::descent::decision::Contribution;
-use crate::descent::noise::PATIENCE;
+use crate::descent::ftree::Expansion;
+use crate::descent::noise::Noise;
 use crate::descent::peak_record::{PathState, Stop};
+use crate::profile::histogram::Profile;
+use crate::profile::peaks::has_weight;
 
-/// After so many times `decision_ops` ops of the peak in which an fnode was no cause, its path ends.
-const SILENCE: u64 = 25;
+/// [`Stall::Silent`] after so many times `decision_ops` ops of the peak.
+const SILENT: u64 = 25;
+/// [`Stall::Unresolved`] after so many times `decision_ops` ops.
+const UNRESOLVED: u64 = 5;
+/// [`Stall::Rare`] is looked for among so many times `decision_ops` ops at least: of a peak with a hundredth of them some come.
+const RARE: u64 = 25;
 
-/// The ops of one (fnode, peak).
+/// Why a path is not waited for any longer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Stall {
+    /// Ops of the peak come, but its function is no cause in any of them. What the person asked for alone is waited for.
+    Silent,
+    /// The variation of the probes drowns who takes the time, or the ops as a whole.
+    Unresolved,
+    /// The peak holds next to none of the ops any more, and all others are answered. It was chance, or its ops take longer
+    /// than its range since what they call is measured. What the person asked for alone is waited for.
+    Rare,
+    /// No ops come any more at all.
+    NoOps,
+    /// So many calls in an op that measuring them drowns everything, in the words for the person.
+    Busy(String),
+}
+
+impl Stall {
+    /// What the path's end says of it.
+    fn stop(self, noise: &Noise) -> Stop {
+        match self {
+            Stall::Silent | Stall::Rare | Stall::NoOps => Stop::TooRare,
+            Stall::Unresolved => Stop::NotInstrumentable(noise.remedy().to_owned()),
+            Stall::Busy(why) => Stop::NotInstrumentable(why),
+        }
+    }
+}
+
+/// The ops of one (fnode, peak) that brought it no nearer to its decision.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Vain {
+pub(crate) struct Fruitless {
     /// Those in which the variation of the probes decides who takes the time, less some for each that counts.
     unresolved: u64,
     /// Those without a call that counts, since the last one with such a call.
@@ -24,49 +58,108 @@ pub(crate) struct Vain {
 }
 
 impl Analysis {
-    /// Takes what an op said about an fnode's time. Why its path ends, when that was the last of too many in vain.
-    pub(crate) fn lose_patience(
+    /// Takes what an op said about an fnode's time: whether the path there stalls with it.
+    pub(crate) fn stalls_at(
         &mut self,
         fnode: FnodeId,
         peak: u32,
         said: Contribution,
-    ) -> Option<Stop> {
-        let enough = self.params.decision_ops.max(1);
+    ) -> Option<Stall> {
+        let after = |times: u64| times.saturating_mul(self.params.decision_ops.max(1));
         let key = (fnode, peak);
         match said {
             Contribution::Counted => {
-                if let Some(vain) = self.vain.get_mut(&key) {
-                    vain.silent = 0;
-                    vain.unresolved = vain.unresolved.saturating_sub(PATIENCE);
+                if let Some(ops) = self.fruitless.get_mut(&key) {
+                    ops.silent = 0;
+                    ops.unresolved = ops.unresolved.saturating_sub(UNRESOLVED);
                 }
                 None
             }
             Contribution::Silent => {
-                let vain = self.vain.entry(key).or_default();
-                vain.silent = vain.silent.saturating_add(1);
-                let is_over = vain.silent >= SILENCE.saturating_mul(enough);
-                // As for a peak that became rare: what the person asked for alone is waited for.
-                (is_over && !self.params.is_asked_for()).then_some(Stop::TooRare)
+                let ops = self.fruitless.entry(key).or_default();
+                ops.silent = ops.silent.saturating_add(1);
+                let is_over = ops.silent >= after(SILENT);
+                (is_over && !self.params.is_asked_for()).then_some(Stall::Silent)
             }
             Contribution::Unresolved => {
-                let vain = self.vain.entry(key).or_default();
-                vain.unresolved = vain.unresolved.saturating_add(1);
-                (vain.unresolved >= PATIENCE.saturating_mul(enough))
-                    .then(|| Stop::NotInstrumentable(self.noise.remedy().to_owned()))
+                let ops = self.fruitless.entry(key).or_default();
+                ops.unresolved = ops.unresolved.saturating_add(1);
+                (ops.unresolved >= after(UNRESOLVED)).then_some(Stall::Unresolved)
             }
         }
     }
 
-    /// Ends open paths of a peak.
-    pub(crate) fn end_paths(&mut self, peak: u32, paths: Vec<(FnodeId, Stop)>) {
+    /// Counts an op that is too short as a whole, and ends the peak's open paths when there is nothing but such ops.
+    pub(crate) fn count_unresolved(&mut self, peak: u32) {
+        let at = &mut self.peaks[peak as usize - 1];
+        at.unresolved = at.unresolved.saturating_add(1);
+        if at.unresolved < UNRESOLVED.saturating_mul(self.params.decision_ops.max(1)) {
+            return;
+        }
+        let fnodes = self.ftree.fnodes();
+        let open = fnodes.filter(|fnode| fnode.record(peak).state.is_open());
+        let open = open.map(|fnode| (fnode.id, Stall::Unresolved)).collect();
+        self.stall_paths(peak, open);
+    }
+
+    /// Ends the open paths of all peaks that are a negligible share of the ops of late and of their time, when no other
+    /// peak is open. False when these ops are too few to say.
+    pub fn stall_rare(&mut self, lately: &Profile) -> bool {
+        if lately.count() < RARE.saturating_mul(self.params.decision_ops) {
+            return false;
+        }
+        if self.params.is_asked_for() {
+            return true;
+        }
+        let is_open = |&number: &u32| self.peaks[number as usize - 1].open.unwrap_or(0) > 0;
+        let open: Vec<u32> = (1..=self.peaks.len() as u32).filter(is_open).collect();
+        let weighs = |&number: &u32| {
+            let peak = &self.peaks[number as usize - 1].peak;
+            has_weight(&lately.range(peak.first_bucket, peak.last_bucket), lately)
+        };
+        if open.iter().any(weighs) {
+            return true;
+        }
+        for peak in open {
+            // Paths whose calls are not measured yet are looked at when they are.
+            let fnodes = self.ftree.fnodes();
+            let collecting =
+                fnodes.filter(|fnode| fnode.record(peak).state == PathState::Collecting);
+            let rare = collecting.map(|fnode| (fnode.id, Stall::Rare)).collect();
+            self.stall_paths(peak, rare);
+        }
+        self.settle();
+        true
+    }
+
+    /// Ends every open path at an fnode, and never measures its calls again.
+    pub fn stall(&mut self, fnode: FnodeId, why: Stall) {
+        tracing::debug!(target: "descent", fnode = fnode.0, ?why, "stalled");
+        self.end_at(fnode, why.stop(&self.noise));
+    }
+
+    /// Ends these open paths of a peak.
+    pub(crate) fn stall_paths(&mut self, peak: u32, paths: Vec<(FnodeId, Stall)>) {
         if paths.is_empty() {
             return;
         }
-        for (fnode, stop) in paths {
+        for (fnode, why) in paths {
             // With the end of a path that of what was begun early below it may have come.
             if self.ftree.fnode(fnode).record(peak).state.is_open() {
+                tracing::debug!(target: "descent", fnode = fnode.0, peak, ?why, "stalled");
+                let stop = why.stop(&self.noise);
                 self.set_state(fnode, peak, PathState::Ended(stop));
             }
+        }
+        self.settle();
+    }
+
+    /// Ends every open path at an fnode whose calls are not to be measured (any more).
+    pub(crate) fn end_at(&mut self, fnode: FnodeId, stop: Stop) {
+        self.ftree.fnode_mut(fnode).expansion = Expansion::Impossible(stop.clone());
+        self.measured.retain(|&measured| measured != fnode);
+        for peak in self.open_at(fnode) {
+            self.set_state(fnode, peak, PathState::Ended(stop.clone()));
         }
         self.settle();
     }
@@ -74,13 +167,11 @@ impl Analysis {
 
 #[cfg(test)]
 mod tests {
-    use darc_record::Ticks;
+    use darc_record::{Arguments, Op, SiteId, Ticks, Touched, Tsc};
 
-    use crate::descent::noise::Noise;
-    use crate::descent::params::Params;
-    use crate::descent::peak_record::Stop;
+    use super::*;
     use crate::simulate::{Program, Session, call};
-    use crate::{Analysis, Status};
+    use crate::{Callee, Params, PeakChoice, PeakStatus, Request, Status};
 
     /// f0 calls A and B, both for long. Whether A or the longest of its many calls takes the time is within the variation
     /// of their probes; below B is a chain in which every fnode is clear.
@@ -176,5 +267,66 @@ mod tests {
         );
         assert!(session.finished);
         assert_eq!(session.probes(), 0);
+    }
+
+    /// Three ops at first that are never seen again, then ops that call one function, whatever they take.
+    fn analysed(params: Params, usual: u64) -> Analysis {
+        let mut analysis = Analysis::new(params);
+        for index in 0..5_000 {
+            let latency = Ticks(if index < 3 { 1 << 10 } else { usual });
+            let touched = Touched {
+                fnode: FnodeId(2),
+                max: latency,
+                max_start: Tsc(index),
+                sum: latency,
+                count: 1,
+            };
+            analysis.op(&Op {
+                arguments: Arguments::default(),
+                tid: 1,
+                start: Tsc(index),
+                end: Tsc(index),
+                latency,
+                touched: vec![touched],
+            });
+            for request in analysis.requests() {
+                match request {
+                    Request::Expand(FnodeId::ROOT) => {
+                        analysis.add_child(FnodeId::ROOT, SiteId(1), Callee::Unknown);
+                        analysis.expanded(FnodeId::ROOT, Tsc(index));
+                    }
+                    Request::Expand(fnode) => analysis.expanded(fnode, Tsc(index)),
+                    _ => {}
+                }
+            }
+        }
+        analysis
+    }
+
+    #[test]
+    fn a_peak_that_became_rare_ends_in_words() {
+        let mut analysis = analysed(Params::default(), 1 << 20);
+        assert_eq!(analysis.status(), Status::InProgress);
+        let steps = analysis.steps();
+        let all = analysis.profile().clone();
+        assert!(analysis.stall_rare(&all));
+        assert!(analysis.steps() > steps);
+        assert_eq!(analysis.status(), Status::RootCauseFound);
+        assert_eq!(analysis.root_causes(1)[0].stop, Stop::TooRare);
+        assert_eq!(analysis.peak_status(1), PeakStatus::Undecided);
+        assert_eq!(analysis.root_causes(2)[0].stop, Stop::NoCalls);
+    }
+
+    #[test]
+    fn a_peak_that_the_person_asked_for_or_that_takes_time_is_waited_for() {
+        let asked = Params {
+            peak: PeakChoice::One(1),
+            ..Params::default()
+        };
+        for mut analysis in [analysed(asked, 1 << 20), analysed(Params::default(), 8)] {
+            let all = analysis.profile().clone();
+            assert!(analysis.stall_rare(&all));
+            assert_eq!(analysis.status(), Status::InProgress);
+        }
     }
 }

@@ -1,18 +1,14 @@
 //! Time away, taken out of the op that it struck.
 //!
 //! An op tells of each fnode one longest call, when that began and what all calls took together. What strikes
-//! the longest calls is taken out of them; what strikes other calls cannot be told from their own time.
-//!
-//! Page faults are no accident of a moment: the function that touches the memory makes them, whenever it runs. They stay in
-//! its time and that of its callers, and are a callee of the function that they struck in.
+//! the longest calls is taken out of them; which of the other calls it strikes is not known, and each has its part by its length.
 
 use std::collections::BTreeMap;
 
 use darc_record::{FnodeId, Op, Ticks, Touched, Tsc};
 
-use crate::descent::contribute::accounted_for;
 use crate::descent::ftree::{Absence, Expansion, Ftree};
-use crate::descent::share::LEAST;
+use crate::off_cpu::faults::{tell_faults, touching};
 use crate::off_cpu::{Away, Interval};
 
 /// What of an op is left when time away is taken out, and where that time went.
@@ -24,7 +20,7 @@ pub(crate) struct Apart {
 }
 
 /// The deepest fnode whose longest call holds the interval; f0 when there is none.
-fn current(ftree: &Ftree, op: &Op, interval: &Interval) -> FnodeId {
+pub(crate) fn current(ftree: &Ftree, op: &Op, interval: &Interval) -> FnodeId {
     let holders = op.touched.iter().filter(|touched| holds(touched, interval));
     let depth = |touched: &&Touched| ftree.get(touched.fnode).map_or(0, |fnode| fnode.depth);
     holders
@@ -40,8 +36,9 @@ fn holds(touched: &Touched, interval: &Interval) -> bool {
         && interval.len() <= touched.max
 }
 
-/// Takes the time away out of an op: out of the calls that were struck, and into fnodes of its own.
-pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval]) -> Apart {
+/// Takes the time away out of an op: out of the calls that were struck, and into fnodes of its own. Calls of `long` or more are no
+/// short ones.
+pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval], long: Ticks) -> Apart {
     let mut left = Apart {
         op: op.clone(),
         waits: Vec::new(),
@@ -63,23 +60,30 @@ pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval]) -> Apart {
             }
         };
         // Where the calls were is told by the op as it was measured; their time shrinks in the copy.
-        let mut struck = vec![FnodeId::ROOT];
+        let mut struck = vec![(FnodeId::ROOT, interval.len())];
         for (before, after) in op.touched.iter().zip(&mut left.op.touched) {
             if holds(before, interval) {
                 after.max = after.max.saturating_sub(interval.len());
                 after.sum = after.sum.saturating_sub(interval.len());
-                let fnode = ftree.get(before.fnode);
-                if fnode.is_some_and(|fnode| matches!(fnode.expansion, Expansion::Complete(_))) {
-                    struck.push(before.fnode);
-                }
+                struck.push((before.fnode, interval.len()));
             }
         }
-        for fnode in struck {
+        let deepest = current(ftree, op, interval);
+        for (at, part) in in_other_calls(ftree, op, deepest, interval.len()) {
+            let time = Ticks((interval.len().0 as f64 * part) as u64);
+            let after = &mut left.op.touched[at];
+            after.sum = after.sum.saturating_sub(time).max(after.max);
+            struck.push((after.fnode, time));
+        }
+        struck.retain(|(fnode, _)| *fnode == FnodeId::ROOT || is_looked_at(ftree, *fnode));
+        for (fnode, time) in struck {
             let (_, sum) = absent
                 .entry((fnode, kind))
                 .or_insert((interval.from, Ticks(0)));
-            *sum = *sum + interval.len();
-            left.waits.push((ftree.absence(fnode, kind), *interval));
+            *sum = *sum + time;
+            if time == interval.len() {
+                left.waits.push((ftree.absence(fnode, kind), *interval));
+            }
         }
     }
     // The longest call of those that were not struck took their mean at least, which is exact for two calls.
@@ -91,7 +95,7 @@ pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval]) -> Apart {
             after.max = after.max.max(Ticks(mean));
         }
     }
-    tell_faults(ftree, &mut left, &faults, op);
+    tell_faults(ftree, &mut left, &faults, op, long);
     for ((fnode, kind), (first, sum)) in absent {
         // All of it together: ten slices taken by another process are one cause.
         let sum = sum.min(op.latency);
@@ -106,61 +110,48 @@ pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval]) -> Apart {
     left
 }
 
-/// The fnode whose function touched the memory. How long the fault took beyond its records is an estimate, half of it on
-/// either side: its middle is what is known to be in the call.
-fn touching(ftree: &Ftree, op: &Op, fault: &Interval) -> FnodeId {
-    let middle = Tsc(fault.from.0.saturating_add(fault.len().0 / 2));
-    let at = Interval {
-        from: middle,
-        to: middle,
-        ..*fault
-    };
-    current(ftree, op, &at)
+/// The other calls than the longest that something so long may have struck in the longest call of an fnode: where they are in the
+/// op, and how likely each is when all moments are alike.
+fn in_other_calls(ftree: &Ftree, op: &Op, deepest: FnodeId, len: Ticks) -> Vec<(usize, f64)> {
+    let parent = |touched: &Touched| ftree.get(touched.fnode).and_then(|fnode| fnode.parent);
+    let others = |touched: &Touched| touched.sum.saturating_sub(touched.max).0 as f64;
+    let whole = call_of(op, deepest).sum.0 as f64;
+    let longest = op.touched.iter().filter(|at| parent(at) == Some(deepest));
+    let longest: f64 = longest.map(|touched| touched.max.0 as f64).sum();
+    let mut found: Vec<(usize, f64)> = Vec::new();
+    let mut below = vec![(deepest, 1.0, (whole - longest).max(1.0))];
+    while let Some((caller, part, time)) = below.pop() {
+        let called = op.touched.iter().enumerate();
+        let called = called.filter(|(_, touched)| {
+            parent(touched) == Some(caller)
+                && touched.max >= len
+                && others(touched) >= (len.0 as f64).max(1.0)
+        });
+        for (at, touched) in called {
+            let part = part * (others(touched) / time).min(1.0);
+            found.push((at, part));
+            below.push((touched.fnode, part, others(touched)));
+        }
+    }
+    found
 }
 
-/// Makes page faults a callee of the fnodes that they struck in, as far as their time is not a callee's: short calls of a loop are the
-/// caller's time, and so are the faults in them.
-/// Where an fnode's own calls are not looked at they have a place as soon as they are a tenth of its longest call.
-fn tell_faults(ftree: &mut Ftree, left: &mut Apart, faults: &[(FnodeId, Interval)], op: &Op) {
-    let mut struck: BTreeMap<FnodeId, (Tsc, Ticks)> = BTreeMap::new();
-    for (fnode, fault) in faults {
-        let (_, sum) = struck.entry(*fnode).or_insert((fault.from, Ticks(0)));
-        *sum = *sum + fault.len();
-    }
-    for (fnode, (first, sum)) in struck {
-        let call = op.touched.iter().find(|touched| touched.fnode == fnode);
-        let call = call.copied().unwrap_or(Touched {
-            fnode,
-            max: op.latency,
-            max_start: op.start,
-            sum: op.latency,
-            count: 1,
-        });
-        let expansion = ftree.get(fnode).map(|fnode| &fnode.expansion);
-        let is_looked_at = matches!(expansion, Some(Expansion::Complete(_)));
-        let is_much = sum.0 as f64 >= LEAST * call.max.0 as f64;
-        if expansion.is_none() || !(is_looked_at || is_much) {
-            continue;
-        }
-        let is_called = |touched: &&Touched| {
-            let callee = ftree.get(touched.fnode);
-            callee.is_some_and(|callee| callee.parent == Some(fnode))
-        };
-        let called = op.touched.iter().filter(is_called);
-        let called = called.fold(Ticks(0), |sum, callee| sum + accounted_for(&call, callee));
-        let sum = sum.min(call.sum.saturating_sub(called));
-        let absence = ftree.absence(fnode, Absence::PageFault);
-        let here = faults.iter().filter(|(at, _)| *at == fnode);
-        let here = here.map(|&(_, fault)| (absence, fault));
-        left.waits.extend(here);
-        left.op.touched.push(Touched {
-            fnode: absence,
-            max: sum,
-            max_start: first,
-            sum,
-            count: 1,
-        });
-    }
+/// All calls of an fnode in an op.
+pub(crate) fn call_of(op: &Op, fnode: FnodeId) -> Touched {
+    let call = op.touched.iter().find(|touched| touched.fnode == fnode);
+    call.copied().unwrap_or(Touched {
+        fnode,
+        max: op.latency,
+        max_start: op.start,
+        sum: op.latency,
+        count: 1,
+    })
+}
+
+/// Whether an fnode's own calls are measured.
+pub(crate) fn is_looked_at(ftree: &Ftree, fnode: FnodeId) -> bool {
+    let expansion = ftree.get(fnode).map(|fnode| &fnode.expansion);
+    matches!(expansion, Some(Expansion::Complete(_)))
 }
 
 #[cfg(test)]
@@ -204,7 +195,12 @@ pub(crate) mod tests {
         }
     }
 
-    fn tree() -> (Ftree, FnodeId, FnodeId) {
+    /// Whatever calls are long are so beside their callers.
+    pub(crate) fn apart_of(ftree: &mut Ftree, op: &Op, away: &[Interval]) -> Apart {
+        apart(ftree, op, away, Ticks(u64::MAX))
+    }
+
+    pub(crate) fn tree() -> (Ftree, FnodeId, FnodeId) {
         let mut ftree = Ftree::new();
         let callee = Callee::Function(CalleeId(1));
         let g = ftree.add_child(FnodeId::ROOT, SiteId(1), callee);
@@ -225,7 +221,7 @@ pub(crate) mod tests {
             interval(9_500, 9_600, BY),
             interval(1_100, 1_150, BY),
         ];
-        let left = apart(&mut ftree, &measured, &away);
+        let left = apart_of(&mut ftree, &measured, &away);
         let preempted = ftree.absence(FnodeId::ROOT, Absence::Preempted);
         let of = |fnode| {
             left.op
@@ -254,7 +250,7 @@ pub(crate) mod tests {
         let one = [interval(2_001, 2_041, BY)];
         let two = [interval(2_001, 2_021, BY), interval(2_021, 2_041, BY)];
         for away in [&one[..], &two[..]] {
-            let left = apart(&mut ftree, &measured, away).op;
+            let left = apart_of(&mut ftree, &measured, away).op;
             assert_eq!(
                 (left.touched[0].max, left.touched[0].sum),
                 (Ticks(30), Ticks(31))
@@ -267,59 +263,36 @@ pub(crate) mod tests {
             analysis.add_child(g, SiteId(2), callee);
             analysis.expanded(g, Tsc(0));
             let again = Touched { fnode: g, ..twice };
-            let Apart { op: left, .. } = apart(&mut analysis.ftree, &op(100, vec![again]), away);
+            let Apart { op: left, .. } = apart_of(&mut analysis.ftree, &op(100, vec![again]), away);
             analysis.as_measured(&[again]);
             assert_eq!(analysis.whole(&left.touched[0]), again);
         }
-        // Nothing was taken out: the longest stays what it is.
-        let left = apart(&mut ftree, &measured, &[interval(1_001, 1_041, BY)]).op;
+        // Nothing was taken out of it, and the other call is too short: both stay what they are.
+        let left = apart_of(&mut ftree, &measured, &[interval(1_001, 1_041, BY)]).op;
         assert_eq!(left.touched[0], twice);
     }
 
-    /// The page fault of the function's first instruction, which seems to begin before the call and to be longer.
+    /// Ten calls that take all of the time but their caller's tenth, and what strikes none of the longest. What is longer than
+    /// these struck none.
     #[test]
-    fn a_page_fault_is_the_time_of_who_touches_the_memory() {
+    fn what_strikes_other_calls_is_taken_out_of_all_by_their_length() {
         let (mut ftree, g, h) = tree();
-        let measured = op(
-            10_000,
-            vec![touched(g, 2_000, 8_000), touched(h, 3_000, 6_000)],
-        );
-        let fault = interval(2_900, 9_100, Away::Interrupted(Absence::PageFault));
-        let left = apart(&mut ftree, &measured, &[fault]);
-        let there = ftree.known_absence(h, Absence::PageFault).expect("in h");
-        assert_eq!(left.waits, [(there, fault)]);
-        assert_eq!(left.op.touched[..2], measured.touched[..]);
-        assert_eq!(left.op.touched[2].sum, Ticks(6_000), "no more than h took");
-        for above in [FnodeId::ROOT, g] {
-            assert_eq!(ftree.known_absence(above, Absence::PageFault), None);
-        }
-    }
-
-    /// Faults in other calls than the longest are told of by that call's time, not once more by their caller.
-    #[test]
-    fn page_faults_in_a_loop_are_its_callers_and_others_are_not_told_twice() {
-        let (mut ftree, g, h) = tree();
-        let mut told_in_g = |calls: u64, each: u64| {
-            let all = Touched {
-                sum: Ticks(calls * each),
-                count: calls,
-                ..touched(h, 3_000, each)
-            };
-            let measured = op(10_000, vec![touched(g, 2_000, 8_000), all]);
-            let fault = |call| {
-                let at = 3_005 + each * call;
-                interval(at, at + each - 10, Away::Interrupted(Absence::PageFault))
-            };
-            let faults: Vec<_> = (0..calls).map(fault).collect();
-            let left = apart(&mut ftree, &measured, &faults);
-            let in_g = ftree.known_absence(g, Absence::PageFault).expect("in g");
-            let told = left.op.touched.iter().find(|told| told.fnode == in_g);
-            told.map(|told| told.sum)
+        let ten = |fnode| Touched {
+            sum: Ticks(9_000),
+            count: 10,
+            ..touched(fnode, 2_000, 900)
         };
-        // All but that in the longest call of h, which is told there.
-        assert_eq!(told_in_g(60, 100), Some(Ticks(59 * 90)));
-        // Three long calls are h's time: of g there is the rest.
-        assert_eq!(told_in_g(3, 2_000), Some(Ticks(2_000)));
+        let measured = op(10_000, vec![ten(g), ten(h)]);
+        let left = apart_of(&mut ftree, &measured, &[interval(5_000, 5_900, BY)]).op;
+        // 8,100 of the 9,100 cycles outside of the longest call.
+        assert_eq!(left.touched[0].sum, Ticks(9_000 - 801));
+        assert_eq!(left.touched[1].sum, Ticks(9_000 - 801));
+        assert_eq!(
+            (left.touched[0].max, left.touched[2].sum),
+            (Ticks(900), Ticks(900))
+        );
+        let left = apart_of(&mut ftree, &measured, &[interval(5_000, 5_901, BY)]).op;
+        assert_eq!(left.touched[..2], measured.touched[..]);
     }
 
     #[test]
@@ -333,12 +306,12 @@ pub(crate) mod tests {
             woken: Some(Tsc(7_500)),
             by: Some(OtherId(3)),
         };
-        let left = apart(&mut ftree, &measured, &[interval(4_000, 8_000, blocked)]);
+        let left = apart_of(&mut ftree, &measured, &[interval(4_000, 8_000, blocked)]);
         assert_eq!(left.op, measured, "nothing is taken out");
         assert_eq!(left.waits[0].0, h);
-        let early = apart(&mut ftree, &measured, &[interval(2_100, 2_200, blocked)]);
+        let early = apart_of(&mut ftree, &measured, &[interval(2_100, 2_200, blocked)]);
         assert_eq!(early.waits[0].0, g);
-        let outside = apart(&mut ftree, &measured, &[interval(1_100, 1_200, blocked)]);
+        let outside = apart_of(&mut ftree, &measured, &[interval(1_100, 1_200, blocked)]);
         assert_eq!(outside.waits[0].0, FnodeId::ROOT);
     }
 }

@@ -10,6 +10,7 @@
 //! is how long it was blocked, how long it could have run and did not, and who woke it.
 
 pub(crate) mod apart;
+mod faults;
 
 use std::collections::BTreeMap;
 

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use darc_record::Ticks;
 
-use super::{Delayed, Span};
+use super::{Delayed, Dose, Span};
 
 /// So many columns.
 const COLUMNS: usize = 48;
@@ -20,7 +20,7 @@ pub struct Histograms {
     pub width: Ticks,
     /// Ops without a delay.
     pub without: Vec<u64>,
-    /// Ops with one.
+    /// Ops with all of it.
     pub with: Vec<u64>,
 }
 
@@ -36,16 +36,14 @@ pub fn histograms(
         let reached = Ticks((slope.max(0.0) * op.added.0 as f64) as u64);
         latencies.contains(&op.latency.saturating_sub(reached))
     };
-    let of = |delayed: bool| {
-        let spans = spans
-            .iter()
-            .filter(move |span| (span.delay > Ticks(0)) == delayed);
+    let of = |dose: Dose| {
+        let spans = spans.iter().filter(move |span| span.dose == dose);
         let ops = spans.flat_map(|span| &span.ops).filter(is_of_peak);
         let mut latencies: Vec<u64> = ops.map(|op| op.latency.0).collect();
         latencies.sort_unstable();
         latencies
     };
-    let (without, with) = (of(false), of(true));
+    let (without, with) = (of(Dose::Nothing), of(Dose::Whole));
     let (first, last) = (ends(&without)?, ends(&with)?);
     let (from, to) = (first.0.min(last.0), first.1.max(last.1));
     let width = ((to - from) / COLUMNS as u64 + 1).max(1);

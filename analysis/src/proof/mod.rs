@@ -14,7 +14,9 @@
 
 mod gain;
 mod histograms;
+mod linear;
 mod plan;
+mod statistics;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +26,10 @@ use darc_record::Ticks;
 
 pub use gain::{Gain, gain};
 pub use histograms::{Histograms, histograms};
+pub use linear::{Half, Linear};
 pub use plan::{Baseline, Design, Limits, Refusal, design};
+pub use statistics::Random;
+use statistics::{deviation, student_quantile};
 
 /// Below this many ops in either kind of span nothing is estimated.
 pub const FEWEST_OPS: usize = 30;
@@ -57,7 +62,11 @@ const PROVEN: f64 = 0.5;
 /// With a lower bound above this ops become longer by more than their calls: something else does that as well, as a thread that
 /// works for longer waits for a processor for longer, and it is not known what the calls themselves do.
 const MORE: f64 = 1.05;
-/// With an upper bound below this they are for a part only.
+/// Delays that took more than so many times what they were to take are other ones, if they are longer than any are to be.
+const OVERRUN: f64 = 1.5;
+/// With a lower bound up to this they may be by chance, or by what few long delays do.
+const LITTLE: f64 = 0.1;
+/// Above this they may be for all of it.
 const PARTLY: f64 = 0.8;
 
 /// An op in which the cause was called.
@@ -67,13 +76,27 @@ pub struct Delayed {
     pub latency: Ticks,
     /// How long its calls were delayed, all together.
     pub added: Ticks,
+    /// How long they were to be.
+    pub meant: Ticks,
 }
 
-/// A span of time in which all calls of the cause were delayed by the same, or none was.
+/// What calls are delayed by.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Dose {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Half of the delay: it tells whether what a delay does is in proportion to it.
+    Half,
+    /// All of it.
+    Whole,
+}
+
+/// A span of time in which all calls of the cause were delayed by the same.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Span {
     /// What each call was delayed by.
-    pub delay: Ticks,
+    pub dose: Dose,
     /// The ops that began and ended in it.
     pub ops: Vec<Delayed>,
 }
@@ -93,6 +116,12 @@ pub struct Slope {
     pub with: u64,
     /// The mean of what was added to an op with a delay.
     pub added: Ticks,
+    /// The mean of what was to be added.
+    pub meant: Ticks,
+    /// The mean latency of the ops without a delay.
+    pub latency: Ticks,
+    /// What half of the delay does; `None` where too little is known.
+    pub half: Option<Half>,
 }
 
 /// What an experiment says of a cause.
@@ -100,6 +129,8 @@ pub struct Slope {
 pub enum Verdict {
     /// A delay of it makes ops longer, by half of the delay at least.
     Proven,
+    /// It makes them longer, but not in proportion: what a smaller delay or a shorter call does does not follow.
+    NotLinear,
     /// It makes them longer, but certainly not by all of it.
     Partly,
     /// It makes them longer by a fifth of the delay at most.
@@ -114,11 +145,30 @@ impl Slope {
     pub fn verdict(&self) -> Verdict {
         match () {
             () if self.high < NOT_ON_PATH => Verdict::NotOnPath,
-            () if self.low > MORE => Verdict::NotDecided,
+            () if self.low > MORE || self.overran() => Verdict::NotDecided,
+            () if self.low > 0.0 && self.linear() == Linear::No => Verdict::NotLinear,
             () if self.low >= PROVEN => Verdict::Proven,
-            () if self.low > 0.0 && self.high < PARTLY => Verdict::Partly,
+            () if self.low > LITTLE && self.high < PARTLY && !self.are_longer() => Verdict::Partly,
             () => Verdict::NotDecided,
         }
+    }
+
+    /// Whether delays took so much longer than they were to, and than any are to, that ops which become longer say nothing of
+    /// short ones: what goes on meanwhile may have ended before.
+    #[must_use]
+    pub fn overran(&self) -> bool {
+        self.are_longer() && self.added.0 as f64 > plan::MOST_PART * self.latency.0 as f64
+    }
+
+    /// Whether delays took much longer than they were to.
+    fn are_longer(&self) -> bool {
+        self.added.0 as f64 > OVERRUN * self.meant.0 as f64
+    }
+
+    /// Whether half of the delay does half of what all of it does.
+    #[must_use]
+    pub fn linear(&self) -> Linear {
+        self.half.map_or(Linear::NotKnown, |half| half.linear())
     }
 
     /// Whether more ops would hardly say more.
@@ -157,8 +207,8 @@ pub fn risk(causes: usize) -> f64 {
 /// The slope for the ops of a peak, `latencies` without delay. `None` where too little is known.
 #[must_use]
 pub fn slope(spans: &[Span], latencies: &RangeInclusive<Ticks>, risk: f64) -> Option<Slope> {
-    let both = Both::of(spans, latencies);
-    if !both.are_enough() {
+    let both = Both::of(spans, latencies, Dose::Whole);
+    if !both.are_enough(FEWEST_SPANS, FEWEST_OPS) {
         return None;
     }
     let all = |spans: &[Vec<Delayed>]| spans.concat();
@@ -166,33 +216,37 @@ pub fn slope(spans: &[Span], latencies: &RangeInclusive<Ticks>, risk: f64) -> Op
     let at = both
         .estimate(&without, &with, latencies)
         .filter(|&at| both.are_all(&without, &with, latencies, at))?;
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let slopes: Vec<f64> = (0..RESAMPLINGS)
-        .filter_map(|_| {
-            let without = resampled(&both.without, &mut random);
-            let with = resampled(&both.with, &mut random);
-            both.estimate(&without, &with, latencies)
-        })
-        .collect();
-    // Where many resamplings have no slope, there is none.
-    if 10 * slopes.len() < 9 * RESAMPLINGS {
-        return None;
-    }
-    let deviation = deviation(&slopes).filter(|&deviation| deviation > 0.0)?;
+    let slopes = both.resampled_slopes(latencies);
     let freedom = both.without.len().min(both.with.len()) - 1;
-    let reach = CAUTION * student_quantile(risk / 2.0, freedom) * deviation;
-    let added = with.iter().fold(Ticks(0), |all, op| all + op.added);
+    let reach = reach(slopes.iter().flatten().copied(), freedom, risk)?;
+    let mean = |of: fn(&Delayed) -> Ticks| {
+        let all = with.iter().fold(Ticks(0), |all, op| all + of(op));
+        Ticks(all.0 / with.len() as u64)
+    };
     Some(Slope {
         at,
         low: at - reach,
         high: at + reach,
         without: without.len() as u64,
         with: with.len() as u64,
-        added: Ticks(added.0 / with.len() as u64),
+        added: mean(|op| op.added),
+        meant: mean(|op| op.meant),
+        latency: Ticks(centre(&without, 0.0, latencies)?.latency as u64),
+        half: Half::of(spans, latencies, (at, &slopes), risk),
     })
 }
 
-/// The ops of the spans without and with a delay.
+/// How far an interval reaches to either side of an estimate, by what its resamplings are. `None` where many have no estimate.
+fn reach(estimates: impl Iterator<Item = f64>, freedom: usize, risk: f64) -> Option<f64> {
+    let estimates: Vec<f64> = estimates.collect();
+    if 10 * estimates.len() < 9 * RESAMPLINGS {
+        return None;
+    }
+    let deviation = deviation(&estimates).filter(|&deviation| deviation > 0.0)?;
+    Some(CAUTION * student_quantile(risk / 2.0, freedom) * deviation)
+}
+
+/// The ops of the spans without a delay, and of those with one dose.
 struct Both {
     without: Vec<Vec<Delayed>>,
     with: Vec<Vec<Delayed>>,
@@ -202,7 +256,7 @@ struct Both {
 
 impl Both {
     /// Those that may be of the peak whatever the slope.
-    fn of(spans: &[Span], latencies: &RangeInclusive<Ticks>) -> Both {
+    fn of(spans: &[Span], latencies: &RangeInclusive<Ticks>, dose: Dose) -> Both {
         let total: usize = spans.iter().map(|span| span.ops.len()).sum();
         // Every n-th op of a span stands for all of them.
         let step = total.div_ceil(2 * MOST_OPS).max(1);
@@ -215,24 +269,34 @@ impl Both {
             });
             possible.collect::<Vec<_>>()
         };
-        let of = |delayed: bool| {
-            let spans = spans
-                .iter()
-                .filter(|span| (span.delay > Ticks(0)) == delayed);
+        let of = |dose: Dose| {
+            let spans = spans.iter().filter(|span| span.dose == dose);
             let ops = spans.map(ops).filter(|ops| !ops.is_empty());
             ops.collect::<Vec<_>>()
         };
-        let all = |delayed: bool| {
-            let spans = spans
-                .iter()
-                .filter(|span| (span.delay > Ticks(0)) == delayed);
+        let all = |dose: Dose| {
+            let spans = spans.iter().filter(|span| span.dose == dose);
             spans.map(|span| span.ops.len()).sum::<usize>()
         };
         Both {
-            without: of(false),
-            with: of(true),
-            ratio: all(true) as f64 / all(false).max(1) as f64,
+            without: of(Dose::Nothing),
+            with: of(dose),
+            ratio: all(dose) as f64 / all(Dose::Nothing).max(1) as f64,
         }
+    }
+
+    /// The slopes of spans drawn anew, those without a delay always the same ones in the same place: the n-th slopes of two
+    /// doses belong together.
+    fn resampled_slopes(&self, latencies: &RangeInclusive<Ticks>) -> Vec<Option<f64>> {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut of_delayed = Random(0x2545_f491_4f6c_dd1d);
+        (0..RESAMPLINGS)
+            .map(|_| {
+                let without = resampled(&self.without, &mut random);
+                let with = resampled(&self.with, &mut of_delayed);
+                self.estimate(&without, &with, latencies)
+            })
+            .collect()
     }
 
     /// Whether about as many delayed ops as are expected are of the peak with this slope. Where a delay reaches some of them
@@ -299,10 +363,10 @@ impl Both {
         Some(middle(low, high))
     }
 
-    fn are_enough(&self) -> bool {
+    fn are_enough(&self, fewest_spans: usize, fewest_ops: usize) -> bool {
         [&self.without, &self.with].iter().all(|spans| {
             let ops: usize = spans.iter().map(Vec::len).sum();
-            spans.len() >= FEWEST_SPANS && ops >= FEWEST_OPS
+            spans.len() >= fewest_spans && ops >= fewest_ops
         })
     }
 }
@@ -311,31 +375,6 @@ impl Both {
 fn resampled(spans: &[Vec<Delayed>], random: &mut Random) -> Vec<Delayed> {
     let drawn = (0..spans.len()).map(|_| &spans[random.below(spans.len())]);
     drawn.flatten().copied().collect()
-}
-
-/// The standard deviation of some values; `None` for one or none.
-fn deviation(values: &[f64]) -> Option<f64> {
-    let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (values.len() > 1).then(|| (squares / (count - 1.0)).sqrt())
-}
-
-/// What a normal variable exceeds with this probability, at most one half (Abramowitz and Stegun, Handbook of Mathematical
-/// Functions, 26.2.23; wrong by 0.00045 at most).
-fn normal_quantile(probability: f64) -> f64 {
-    let t = (-2.0 * probability.ln()).sqrt();
-    let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
-    let below = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
-    t - above / below
-}
-
-/// As [`normal_quantile`] for Student's distribution with so many degrees of freedom, some at least (the same, 26.7.5).
-fn student_quantile(probability: f64, freedom: usize) -> f64 {
-    let (z, freedom) = (normal_quantile(probability), freedom.max(1) as f64);
-    let once = (z.powi(3) + z) / 4.0;
-    let twice = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
-    z + once / freedom + twice / freedom.powi(2)
 }
 
 /// The mean latency of the ops of a peak without the outermost, and how many they are.
@@ -366,28 +405,4 @@ fn centre(ops: &[Delayed], slope: f64, latencies: &RangeInclusive<Ticks>) -> Opt
         latency: sum / kept as f64,
         ops,
     })
-}
-
-/// Random numbers (Marsaglia's xorshift, Journal of Statistical Software 8, 2003): the same ones each time, so that the same
-/// ops give the same answer.
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// A number below `end`, which is not zero.
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
-    }
-
-    /// A number from 0 up to 1.
-    pub fn part(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
 }

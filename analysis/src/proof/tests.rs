@@ -14,6 +14,24 @@ struct Program {
 
 const PEAK: RangeInclusive<Ticks> = Ticks(600_000)..=Ticks(1_600_000);
 
+/// What calls are delayed by in a span.
+fn dose(random: &mut Random) -> Dose {
+    match random.below(10) {
+        0..5 => Dose::Nothing,
+        5 => Dose::Half,
+        _ => Dose::Whole,
+    }
+}
+
+/// How long it is.
+fn of(dose: Dose, delay: u64) -> Ticks {
+    Ticks(match dose {
+        Dose::Nothing => 0,
+        Dose::Half => delay / 2,
+        Dose::Whole => delay,
+    })
+}
+
 /// Spans of a program with ops of two peaks, the cause called in both.
 fn spans(program: Program, seed: u64, count: usize, each: usize) -> Vec<Span> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -21,7 +39,8 @@ fn spans(program: Program, seed: u64, count: usize, each: usize) -> Vec<Span> {
         random.part();
     }
     let span = |_| {
-        let delay = Ticks([0, 0, 10_000, 20_000][random.below(4)]);
+        let dose = dose(&mut random);
+        let delay = of(dose, 20_000);
         let speed = 1.0 + program.wanders * (random.part() - 0.5);
         let op = |_| {
             let base = match random.below(4) {
@@ -34,10 +53,11 @@ fn spans(program: Program, seed: u64, count: usize, each: usize) -> Vec<Span> {
             Delayed {
                 latency: Ticks(latency as u64),
                 added: Ticks(added),
+                meant: Ticks(added),
             }
         };
         Span {
-            delay,
+            dose,
             ops: (0..each).map(op).collect(),
         }
     };
@@ -124,17 +144,19 @@ fn experiment(noise: Noise, slope: f64, seed: u64) -> Option<Slope> {
     let (delay, peak) = noise.delay();
     let mut speed = 1.0;
     let span = |_| {
-        let delay = Ticks([0, delay][random.below(2)]);
+        let dose = dose(&mut random);
+        let delay = of(dose, delay);
         speed = noise.speed(speed, &mut random);
         let op = |_| {
             let latency = speed * 1e6 * noise.longer(&mut random) + slope * delay.0 as f64;
             Delayed {
                 latency: Ticks(latency as u64),
                 added: delay,
+                meant: delay,
             }
         };
         Span {
-            delay,
+            dose,
             ops: (0..4).map(op).collect(),
         }
     };
@@ -142,8 +164,9 @@ fn experiment(noise: Noise, slope: f64, seed: u64) -> Option<Slope> {
     super::slope(&spans, &peak, 0.05)
 }
 
-/// How many of so many experiments have an answer, an interval without the true slope, and a verdict that is not true.
-fn misses(noise: Noise, slope: f64, seeds: std::ops::Range<u64>) -> [usize; 3] {
+/// How many of so many experiments have an answer, an interval without the true slope, a verdict that is not true, one at all,
+/// and know that the delays do what is in proportion to them.
+fn misses(noise: Noise, slope: f64, seeds: std::ops::Range<u64>) -> [usize; 5] {
     let found: Vec<Slope> = seeds
         .filter_map(|seed| experiment(noise, slope, seed))
         .collect();
@@ -152,11 +175,55 @@ fn misses(noise: Noise, slope: f64, seeds: std::ops::Range<u64>) -> [usize; 3] {
         Verdict::Proven => slope < PROVEN,
         Verdict::NotOnPath => slope > NOT_ON_PATH,
         Verdict::Partly => slope <= 0.0 || slope > PARTLY,
+        Verdict::NotLinear => true,
         Verdict::NotDecided => false,
     };
     let outside = found.iter().filter(is_outside).count();
     let wrong = found.iter().filter(is_wrong).count();
-    [found.len(), outside, wrong]
+    let decided = found.iter().filter(|it| it.is_decided()).count();
+    let linear = found.iter().filter(|it| it.linear() == Linear::Yes).count();
+    [found.len(), outside, wrong, decided, linear]
+}
+
+/// Ops of a thousandth of a second that are longer by what a delay does.
+fn bent(does: impl Fn(f64) -> f64, wanders: f64) -> Slope {
+    let mut random = Random(0x9e37_79b9);
+    let span = |_| {
+        let dose = dose(&mut random);
+        let delay = of(dose, 200_000);
+        let speed = 1.0 + wanders * (random.part() - 0.5);
+        let op = |_| Delayed {
+            latency: Ticks((speed * 1e6 + 1e4 * random.part() + does(delay.0 as f64)) as u64),
+            added: delay,
+            meant: delay,
+        };
+        Span {
+            dose,
+            ops: (0..6).map(op).collect(),
+        }
+    };
+    let spans: Vec<Span> = (0..200).map(span).collect();
+    super::slope(&spans, &(Ticks(700_000)..=Ticks(1_500_000)), 0.05).unwrap()
+}
+
+#[test]
+fn half_of_a_delay_tells_whether_all_of_it_acts_in_proportion() {
+    // What something else takes, as long as the call and half of the delay, hides that half.
+    let cases = [
+        (1.0, 0.0, 0.05, Verdict::Proven, Linear::Yes),
+        (0.0, 0.0, 0.05, Verdict::NotOnPath, Linear::Yes),
+        (0.6, 0.0, 0.02, Verdict::Proven, Linear::Yes),
+        (1.0, 1e5, 0.02, Verdict::NotLinear, Linear::No),
+        (1.0, 0.0, 0.4, Verdict::Proven, Linear::NotKnown),
+    ];
+    for (slope, hides, wanders, verdict, linear) in cases {
+        let found = bent(|delay| slope * (delay - hides).max(0.0), wanders);
+        assert_eq!(
+            (found.verdict(), found.linear()),
+            (verdict, linear),
+            "{found:?}"
+        );
+    }
 }
 
 #[test]
@@ -167,17 +234,19 @@ fn a_delay_that_reaches_half_of_the_ops_is_half_of_one() {
             random.part();
         }
         let span = |_| {
-            let delay = Ticks([0, 0, 100_000, 200_000][random.below(4)]);
+            let dose = dose(&mut random);
+            let delay = of(dose, 200_000);
             let op = |_| {
                 let slope = if random.part() < reached { 1.0 } else { 0.0 };
                 let latency = 1e6 * (1.0 + 0.02 * random.part()) + slope * delay.0 as f64;
                 Delayed {
                     latency: Ticks(latency as u64),
                     added: delay,
+                    meant: delay,
                 }
             };
             Span {
-                delay,
+                dose,
                 ops: (0..12).map(op).collect(),
             }
         };
@@ -210,10 +279,13 @@ fn nineteen_of_twenty_intervals_hold_the_true_slope() {
                 let slopes = [0.0, 0.3, 0.6, 1.0];
                 let counted = slopes.map(|slope| misses(noise, slope, 1..runs + 1));
                 let of = |at: usize| counted.iter().map(|it| it[at]).sum::<usize>();
-                let told = format!("{noise:?}: of {runs} each [known, outside, wrong] {counted:?}");
+                let told = format!(
+                    "{noise:?}: of {runs} each [known, outside, wrong, decided, linear] {counted:?}"
+                );
                 println!("{told}");
                 assert!(2 * of(0) > 4 * runs as usize, "{told}");
-                assert!(of(1) * 20 <= of(0), "{told}");
+                // The same seed has the same noise with each slope: one more or less is chance.
+                assert!(of(1) * 20 <= of(0) + 20 * slopes.len(), "{told}");
                 assert!(of(2) * 20 <= of(0), "{told}");
             });
         }
@@ -238,17 +310,19 @@ fn too_few_ops_say_nothing() {
 fn two_latencies(below: f64, base: f64, lower: f64, slope: f64) -> Vec<Span> {
     let mut random = Random(77);
     let span = |_| {
-        let delay = Ticks([0, 0, base as u64 / 10, base as u64 / 5][random.below(4)]);
+        let dose = dose(&mut random);
+        let delay = of(dose, base as u64 / 5);
         let op = |_| {
             let of = if random.part() < lower { below } else { base };
             let latency = of * (1.0 + 0.02 * random.part()) + slope * delay.0 as f64;
             Delayed {
                 latency: Ticks(latency as u64),
                 added: delay,
+                meant: delay,
             }
         };
         Span {
-            delay,
+            dose,
             ops: (0..12).map(op).collect(),
         }
     };
@@ -271,6 +345,7 @@ fn a_larger_peak_just_below_makes_no_wrong_slope() {
         let is_wrong = |found: Slope| match found.verdict() {
             Verdict::NotOnPath => truth > 0.2,
             Verdict::Proven => truth < 0.5,
+            Verdict::NotLinear => true,
             Verdict::Partly | Verdict::NotDecided => false,
         };
         assert!(!found.is_some_and(is_wrong), "{truth}: {found:?}");
@@ -285,10 +360,14 @@ fn a_verdict_follows_from_the_interval() {
         high,
         without: 100,
         with: 100,
-        added: Ticks(1),
+        added: Ticks(10),
+        meant: Ticks(10),
+        latency: Ticks(50),
+        half: None,
     };
     assert_eq!(slope(0.9, 1.0, 1.1).verdict(), Verdict::Proven);
-    assert_eq!(slope(0.1, 0.3, 0.4).verdict(), Verdict::Partly);
+    assert_eq!(slope(0.2, 0.3, 0.4).verdict(), Verdict::Partly);
+    assert_eq!(slope(0.01, 0.1, 0.23).verdict(), Verdict::NotDecided);
     assert_eq!(slope(0.1, 0.9, 1.4).verdict(), Verdict::NotDecided);
     assert_eq!(slope(-0.1, 0.0, 0.1).verdict(), Verdict::NotOnPath);
     // A thread without an idle processor.
@@ -297,6 +376,18 @@ fn a_verdict_follows_from_the_interval() {
     assert_eq!(slope(-0.5, 0.9, 2.0).verdict(), Verdict::NotDecided);
     assert!(!slope(0.1, 0.9, 2.0).is_decided());
     assert!(slope(0.9, 1.0, 1.1).is_decided());
+    // Delays of more than half of the latency, when they were to be shorter, may have outlasted what hides short ones.
+    let long = |added, slope| Slope {
+        added: Ticks(added),
+        ..slope
+    };
+    let is_proven = |added| long(added, slope(0.6, 0.67, 0.74)).verdict() == Verdict::Proven;
+    assert_eq!([24, 26].map(is_proven), [true, false]);
+    let part = long(16, slope(0.2, 0.3, 0.4));
+    assert_eq!(part.verdict(), Verdict::NotDecided);
+    // What they do not reach a shorter one does not.
+    let none = long(26, slope(-0.1, 0.0, 0.1));
+    assert_eq!(none.verdict(), Verdict::NotOnPath);
 }
 
 fn limits() -> Limits {
@@ -328,10 +419,11 @@ fn delays_stay_within_the_budget() {
     assert!(design.delay.0 >= 12_500, "{design:?}");
     let mut random = Random(7);
     let spans: Vec<_> = (0..1_000).map(|_| design.next(&mut random)).collect();
-    let delayed = spans.iter().filter(|(delay, _)| delay.0 > 0).count() as f64;
+    let with = |dose: Dose| spans.iter().filter(|span| span.0 == dose).count() as f64;
+    let (half, whole) = (with(Dose::Half), with(Dose::Whole));
     assert!(
-        (delayed / 1_000.0 - design.part).abs() < 0.05,
-        "{delayed} of {design:?}"
+        ((half + whole) / 1_000.0 - design.part).abs() < 0.05 && half < whole / 2.0 && half > 0.0,
+        "{half} and {whole} of {design:?}"
     );
 }
 

@@ -2,3 +2,4 @@
 
 mod rates;
 mod scenarios;
+mod side_by_side;

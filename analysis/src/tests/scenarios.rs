@@ -201,6 +201,135 @@ fn a_loop_over_fast_callees_is_the_callers_time() {
     );
 }
 
+const FSYNC: Callee = Callee::Syscall(Some(74));
+
+#[test]
+fn long_calls_in_a_loop_are_gone_into() {
+    let program = Program::default()
+        .function(0, "f0", &[(1, call(1))], |run| run.call(1, 1))
+        .function(1, "save", &[(2, call(2))], |run| {
+            for _ in 0..16 {
+                run.work(40);
+                run.call(2, 2);
+            }
+        })
+        .function(2, "write_page", &[(3, FSYNC)], |run| {
+            run.call_for(3, FSYNC, 15_000);
+        });
+    let mut session = Session::new(program, Params::default());
+    session.run(1_000);
+    assert_eq!(session.analysis.status(), Status::RootCauseFound);
+    let found = explained(&session);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let (path, kind, share) = &found[0];
+    assert_eq!(
+        (&path[..], *kind),
+        ("f0/save/write_page/syscall 74", CauseKind::Syscall)
+    );
+    assert!(*share > 0.99, "{share}");
+}
+
+#[test]
+fn of_two_callees_in_a_loop_both_are_causes() {
+    let program = Program::default()
+        .function(0, "f0", &[(1, call(1)), (2, call(2))], |run| {
+            for _ in 0..40 {
+                run.call(1, 1);
+                run.call(2, 2);
+            }
+        })
+        .function(1, "read_row", &[], |run| run.work(4_000))
+        .function(2, "keep_row", &[(3, call(3))], |run| run.call(3, 3))
+        .function(3, "store", &[], |run| run.work(6_000));
+    let mut session = Session::new(program, Params::default());
+    session.run(1_000);
+    let found = explained(&session).into_iter();
+    let found: Vec<(String, f64)> = found
+        .map(|(path, _, share)| (path, (share * 10.0).round() / 10.0))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("f0/read_row".to_owned(), 0.4),
+            ("f0/keep_row/store".to_owned(), 0.6)
+        ]
+    );
+}
+
+#[test]
+fn a_loop_whose_time_is_spread_below_is_the_cause() {
+    const PARTS: [u32; 12] = [10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21];
+    let each_once = |run: &mut Run<'_>| {
+        for id in PARTS {
+            run.call(id, id);
+        }
+    };
+    let fifty_times = |run: &mut Run<'_>| {
+        for _ in 0..50 {
+            run.call(2, 2);
+        }
+    };
+    let repeating = |run: &mut Run<'_>| {
+        for _ in 0..50 {
+            for id in PARTS {
+                run.call(id, id);
+            }
+        }
+    };
+    let found = |walk: fn(&mut Run<'_>), step: fn(&mut Run<'_>)| {
+        let sites = PARTS.map(|id| (id, call(id)));
+        let all: Vec<_> = sites.into_iter().chain([(2, call(2))]).collect();
+        let program = Program::default()
+            .function(0, "f0", &[(1, call(1))], |run| run.call(1, 1))
+            .function(1, "walk", &all, walk)
+            .function(2, "step", &sites, step);
+        let program = PARTS.iter().fold(program, |program, &id| {
+            program.function(id, "part", &[], |run| run.work(3_000))
+        });
+        let mut session = Session::new(program, Params::default());
+        session.run(2_000);
+        assert_eq!(session.analysis.status(), Status::RootCauseFound);
+        explained(&session)
+    };
+    let of_walk = [("f0/walk".to_owned(), CauseKind::Loop, 1.0)];
+    assert_eq!(found(fifty_times, each_once), of_walk);
+    assert_eq!(found(repeating, |_| ()), of_walk);
+}
+
+/// One of fifty steps does something long, which is spread in itself: it is not that there are fifty.
+#[test]
+fn a_loop_of_which_one_round_takes_the_time_is_not_the_cause() {
+    const PARTS: [u32; 12] = [10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21];
+    let program = Program::default()
+        .function(0, "f0", &[(1, call(1))], |run| run.call(1, 1))
+        .function(1, "walk", &[(2, call(2))], |run| {
+            for step in 0..50 {
+                run.level = step;
+                run.call(2, 2);
+            }
+        })
+        .function(2, "step", &[(3, call(3))], |run| {
+            run.work(10);
+            if run.level == run.op % 50 {
+                run.call(3, 3);
+            }
+        })
+        .function(3, "rehash", &PARTS.map(|id| (id, call(id))), |run| {
+            for id in PARTS {
+                run.call(id, id);
+            }
+        });
+    let program = PARTS.iter().fold(program, |program, &id| {
+        program.function(id, "part", &[], |run| run.work(30_000))
+    });
+    let mut session = Session::new(program, Params::default());
+    session.run(10_000);
+    let causes = session.causes(1);
+    let ends: Vec<&str> = causes.iter().map(|(path, ..)| &path[..]).collect();
+    assert_eq!(ends, ["f0/walk/step/rehash"]);
+    assert!(causes.iter().all(|(_, kind, _)| *kind != CauseKind::Loop));
+}
+
 #[test]
 fn a_slow_callee_in_a_loop_is_the_callee() {
     let program = Program::default()

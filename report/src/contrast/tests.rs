@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fixture;
+use crate::place::Place;
 use darc_analysis::simulate::{Program, Run, Session, call as callee};
 use darc_analysis::{Analysis, Params};
 
@@ -24,6 +25,37 @@ fn calls_that_were_not_made_are_left_out() {
     assert_eq!(names(&f0, Rows::Main), (vec!["f0".to_owned()], 2));
     let all = ["f0", "error", "work"].map(str::to_owned);
     assert_eq!(names(&f0, Rows::All), (all.to_vec(), 0));
+}
+
+/// Functions of one name that are not the same have a row each.
+#[test]
+fn functions_of_one_name_are_told_apart() {
+    let call = |line, offset| FtreeNode {
+        name: "process".to_owned(),
+        callee: Some(Place {
+            module: "prog".to_owned(),
+            offset,
+        }),
+        callee_file: Some("a.c".to_owned()),
+        callee_line: Some(line),
+        count: 9,
+        ..FtreeNode::default()
+    };
+    let names = |children| {
+        let f0 = FtreeNode {
+            children,
+            ..call(1, 0x10)
+        };
+        let table = table(&f0, &[], Rows::All);
+        let names = table.rows.iter().skip(1).map(|row| row.what.name());
+        names.collect::<Vec<_>>()
+    };
+    let (one, same) = (call(7, 0x20), call(7, 0x20));
+    assert_eq!(names(vec![one.clone(), same]), ["process"]);
+    let apart = ["process (a.c:7)", "process (a.c:9)"];
+    assert_eq!(names(vec![one.clone(), call(9, 0x30)]), apart);
+    let places = ["process (prog+0x20)", "process (prog+0x30)"];
+    assert_eq!(names(vec![one, call(7, 0x30)]), places);
 }
 
 /// A wrapper of the C library and what it does are one thing to people; a function that does more is not its wrapper.
@@ -67,20 +99,18 @@ fn a_wrapper_and_its_system_call_are_one_row() {
 }
 
 #[test]
-fn calls_that_were_measured_in_portions_have_the_figures_of_their_portion() {
-    let sites = [1, 2, 3, 4, 5, 6].map(|id| (id, callee(id)));
+fn calls_that_were_measured_in_batches_have_the_figures_of_their_batch() {
+    let sites = [1, 2, 3, 4, 5, 6].map(|id| (id, callee(1)));
     let f0 = |run: &mut Run<'_>| {
         run.work(40_000);
-        (1..=6).for_each(|id| run.call(id, id));
+        (1..=6).for_each(|id| run.call(id, 1));
     };
     let program = Program::default().function(0, "f", &sites, f0);
     let tenth = |run: &mut Run<'_>| run.work(10_000);
-    let program = (1..=6).fold(program, |program, id| {
-        program.function(id, "tenth", &[], tenth)
-    });
+    let program = program.function(1, "tenth", &[], tenth);
     for most in [2, usize::MAX] {
         let analysis = Analysis::new(Params::default());
-        let mut session = Session::in_portions(program.clone(), analysis, most);
+        let mut session = Session::in_batches(program.clone(), analysis, most);
         session.run(1_000);
         let report = fixture::of(&session);
         let rows = table(&report.ftree, &report.peaks, Rows::All).rows;

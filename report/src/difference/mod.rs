@@ -320,6 +320,21 @@ fn warnings(before: &Set<'_>, after: &Set<'_>) -> Vec<String> {
             "the clocks differ ({before:.2} and {after:.2} GHz): buckets are cycles, so equal times may lie in different buckets"
         ));
     }
+    if before.has_lives != after.has_lives {
+        warnings
+            .push("the ops of one are lives of futures, those of the other are calls".to_owned());
+    }
+    if before.threads != after.threads {
+        let named = |threads: &[String]| match threads {
+            [] => "all threads".to_owned(),
+            names => format!("threads {}", names.join(", ")),
+        };
+        warnings.push(format!(
+            "the calls are of different threads: {}, and {}",
+            named(before.threads),
+            named(after.threads)
+        ));
+    }
     if let (Some(before), Some(after)) = (before.engine, after.engine)
         && before != after
     {

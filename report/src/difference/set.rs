@@ -18,6 +18,10 @@ pub struct Set<'a> {
     pub(super) hz: u64,
     /// How the target was instrumented, where there is a choice.
     pub(super) engine: Option<Engine>,
+    /// Whether f0's ops are lives of futures.
+    pub(super) has_lives: bool,
+    /// The threads whose ops were measured, where not all were.
+    pub(super) threads: &'a [String],
     /// The profiles that hold ops.
     pub(super) members: Vec<Member<'a>>,
 }
@@ -70,6 +74,8 @@ impl<'a> Set<'a> {
             f0: report.f0.name.clone(),
             hz: report.clock.hz,
             engine: Some(report.engine),
+            has_lives: report.futures.is_some(),
+            threads: &report.target.threads,
             members: members
                 .filter(|member| member.profile.count() > 0)
                 .collect(),
@@ -100,6 +106,8 @@ impl<'a> Set<'a> {
             f0: String::new(),
             hz: set.clock.hz,
             engine: None,
+            has_lives: false,
+            threads: &[],
             members: members
                 .filter(|member| member.profile.count() > 0)
                 .collect(),

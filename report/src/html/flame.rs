@@ -35,7 +35,7 @@ impl Page {
         } else if peaks.len() > 1 && share >= elsewhere + MORE {
             self.raw("more");
         }
-        let name = contrast::What::Call(call.node).name();
+        let name = call.what().name();
         self.raw("\" title=\"").text(&name);
         for (cell, peak) in call.cells.iter().zip(peaks) {
             let time = cell

@@ -15,7 +15,7 @@ use darc_analysis::{Hz, Resolution};
 
 use crate::contrast::{Rows, tree};
 use crate::escape::control;
-use crate::loops::in_loop;
+use crate::loops::in_loops;
 use crate::markup::Markup;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, ValueContrast};
 use crate::spread::{spread, without_depths};
@@ -151,6 +151,13 @@ impl Page {
                 None => place,
             },
         );
+        if let Some(futures) = &report.futures {
+            self.field(
+                "an op",
+                &format!("{}; {}", words::LIFE, words::BETWEEN_POLLS),
+            );
+            self.field("futures", &words::futures(futures));
+        }
         self.field("engine", words::engine(report.engine));
         self.field(
             "status",
@@ -194,7 +201,7 @@ impl Page {
             }
         }
         self.raw("</dl>\n");
-        self.answers(&report.peaks, profile);
+        self.answers(&report.peaks, profile, &report.ftree);
         if !report.warnings.is_empty() {
             self.raw("<section class=\"warnings\" aria-labelledby=\"warnings\"><h2 id=\"warnings\">Warnings</h2>\n<ul>\n");
             for warning in &report.warnings {
@@ -228,13 +235,13 @@ impl Page {
     }
 
     /// The answer, in a line for each peak.
-    fn answers(&mut self, peaks: &[PeakEntry], profile: &ProfileTable) {
+    fn answers(&mut self, peaks: &[PeakEntry], profile: &ProfileTable, ftree: &FtreeNode) {
         if peaks.is_empty() {
             return;
         }
         self.raw("<ul class=\"answers\">\n");
         for peak in peaks {
-            let line = answer::line(self.hz, peak, profile);
+            let line = answer::line(self.hz, peak, profile, ftree);
             self.raw("<li>").words(line).raw("</li>\n");
         }
         self.raw("</ul>\n");
@@ -369,12 +376,15 @@ impl Page {
         if let Some(away) = waiting::away(peak) {
             self.raw("<br>").words(away);
         }
+        if let Some(doubt) = words::too_short(peak, ftree, self.hz) {
+            self.raw("<br>").words(doubt);
+        }
         self.raw("</p>\n");
         for cause in &without_depths(peak) {
             self.raw("<p class=\"cause-text\"><strong>")
                 .words(words::in_words(cause, peak))
                 .raw("</strong>");
-            if let Some(calls) = in_loop(cause, peak.peak, ftree) {
+            for calls in in_loops(cause, peak.peak, ftree, self.hz) {
                 self.raw("<br>").words(calls);
             }
             for line in waiting::arguments(cause) {

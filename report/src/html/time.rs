@@ -51,6 +51,7 @@ impl Page {
         self.raw("<td class=\"left\"><code>");
         self.words(words::path(&part.path)).raw("</code>");
         self.raw(match part.whose {
+            Whose::Itself if part.is_partly_measured() => " (itself, or unmeasured calls)",
             Whose::Itself => " (itself)",
             Whose::Waiting => " (waiting)",
             Whose::Callee => "",

@@ -12,7 +12,7 @@ use crate::place::Place;
 pub enum Kind {
     /// The function's own code.
     Function,
-    /// The function's many short calls.
+    /// The function's many calls: each of them is short, or nothing below them takes much of their time.
     Loop,
     /// A system call.
     Syscall,
@@ -26,6 +26,8 @@ pub enum Kind {
     PageFault,
     /// The handler of a signal ran.
     Signal,
+    /// The future that f0 polls waited.
+    Await,
 }
 
 /// Why a path ends.
@@ -42,6 +44,8 @@ pub enum StopReason {
     PartlyMeasured,
     /// The time is spread: neither the function itself nor anything that it calls has much of it.
     Spread,
+    /// The function calls itself more than once in a call: that recursion takes the time, at all of its depths.
+    Recursion,
     /// The path may not become longer.
     MaxDepth,
     /// Its calls cannot be measured.
@@ -69,6 +73,10 @@ pub struct RootCauseEntry {
     /// The part of the time of the peak's ops that it explains, 0 to 1.
     #[serde(default)]
     pub share_of_time: f64,
+    /// The part of it in calls of the path's functions from other sites, which were not looked into: they are taken to go where
+    /// the others go.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub assumed: f64,
     /// The ops that this is known from.
     #[serde(default)]
     pub known_from: u64,
@@ -93,9 +101,16 @@ pub struct RootCauseEntry {
     /// is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<f64>,
+    /// Of a function that takes the time itself: what was inlined into it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inlined: Option<InlinedEntry>,
     /// Where in the last function the time goes, where that was looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<NarrowedEntry>,
+}
+
+fn is_nothing(share: &f64) -> bool {
+    *share <= 0.0
 }
 
 /// Calls of a function that could not be measured.
@@ -109,6 +124,17 @@ pub struct UnmeasuredEntry {
     /// What is called there, as far as that is known.
     #[serde(default)]
     pub callees: Vec<String>,
+}
+
+/// What was inlined into a function by its own calls.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct InlinedEntry {
+    /// How many functions: 0 where it is known that nothing was inlined.
+    pub functions: u64,
+    /// Their names, those with most of the code first.
+    #[serde(default)]
+    pub names: Vec<String>,
 }
 
 /// Where in a function the time goes, by samples of the program counter in ops of the peak.
@@ -174,6 +200,13 @@ pub struct Frame {
     /// Its module's path; absent for system calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
+    /// Its entry in the module, in bytes from the link-time base; absent for system calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// What tells it from other functions of its name on the peak's paths: its source line, or its place; absent where there are
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub which: Option<String>,
     /// Where it was called; absent for f0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_site: Option<Place>,
@@ -186,6 +219,13 @@ pub struct Frame {
     /// The inlined functions that the call stands in, the innermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inlined_from: Vec<InlinedFrame>,
+}
+
+impl Frame {
+    /// Whether both are of one function.
+    pub(crate) fn is_of(&self, other: &Frame) -> bool {
+        (&self.name, &self.module, self.offset) == (&other.name, &other.module, other.offset)
+    }
 }
 
 /// A function that the compiler copied into its caller.

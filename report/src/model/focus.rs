@@ -41,6 +41,13 @@ pub struct Focus {
 }
 
 impl Focus {
+    /// Of an analysis that has ended: nothing is in progress any more.
+    #[must_use]
+    pub fn ended(mut self) -> Focus {
+        self.status = self.status.at_end(&mut self.peaks);
+        self
+    }
+
     /// Its own analysis as one of its own: there the function is f0. `of` is the report that it is part of.
     #[must_use]
     pub fn as_f0(&self, of: &Report) -> Report {
@@ -164,10 +171,22 @@ pub struct TimePart {
     pub calls: u64,
     /// The longest call.
     pub max: u64,
-    /// Why nobody looked into its calls, where that was tried.
+    /// Why nobody looked into its calls, where that was tried; of a function's own time, which of its calls may have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
+
+impl TimePart {
+    /// Whether a function's own time may be that of calls which could not be measured.
+    #[must_use]
+    pub fn is_partly_measured(&self) -> bool {
+        let unmeasured = |reason: &String| reason.ends_with(UNMEASURED);
+        self.whose == Whose::Itself && self.reason.as_ref().is_some_and(unmeasured)
+    }
+}
+
+/// How the reason ends where calls of the function could not be measured.
+pub const UNMEASURED: &str = "of its calls could not be measured";
 
 /// Whose time a part of the time is.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]

@@ -31,6 +31,8 @@ pub enum CalleeKind {
     PageFault,
     /// Nobody: the handler of a signal ran; `interrupt` is the signal's number.
     Signal,
+    /// Nobody: the future that f0 polls waited; `interrupt` is its state meanwhile.
+    Await,
 }
 
 /// One fnode and all below it.
@@ -172,7 +174,7 @@ pub struct FnodePeak {
     pub count: u64,
     /// The function's own time in the ops that `decision_ops` counts.
     pub self_time: u64,
-    /// The part of it that went into repeated short calls.
+    /// The part of it that went into repeated short calls, and maybe into measuring these.
     pub loop_time: u64,
     /// The part of `self_time` of which it is known how the thread waited.
     #[serde(default, skip_serializing_if = "is_none")]
@@ -217,7 +219,7 @@ pub struct PartEntry {
 
 impl FtreeNode {
     /// Whether it stands for time in which the thread did not do its work, taken out of the functions that it struck. Page faults are
-    /// the time of the function that touches the memory.
+    /// the time of the function that touches the memory; no function runs for a future that waits.
     pub(crate) fn is_away(&self) -> bool {
         !matches!(
             self.kind,
@@ -225,6 +227,7 @@ impl FtreeNode {
                 | CalleeKind::Syscall
                 | CalleeKind::Unknown
                 | CalleeKind::PageFault
+                | CalleeKind::Await
         )
     }
 }

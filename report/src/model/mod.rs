@@ -3,6 +3,7 @@
 mod causes;
 mod focus;
 mod ftree;
+mod futures;
 mod peaks;
 mod probes;
 mod proofs;
@@ -12,11 +13,12 @@ mod waits;
 use serde::{Deserialize, Serialize};
 
 pub use causes::{
-    Frame, InlinedFrame, Kind, NarrowedEntry, NarrowedStep, PartKind, RootCauseEntry, StopReason,
-    UnmeasuredEntry,
+    Frame, InlinedEntry, InlinedFrame, Kind, NarrowedEntry, NarrowedStep, PartKind, RootCauseEntry,
+    StopReason, UnmeasuredEntry,
 };
-pub use focus::{Focus, HandOver, HandedOver, Survey, TimePart, TimeTable, Whose};
+pub use focus::{Focus, HandOver, HandedOver, Survey, TimePart, TimeTable, UNMEASURED, Whose};
 pub use ftree::{CalleeKind, DecisionSums, DescentState, FnodePeak, FtreeNode, PartEntry};
+pub use futures::Futures;
 pub use peaks::{ExampleCall, ExampleOp, OffCpuEntry, PeakEntry, WaitPlace};
 pub use probes::{Effort, Pause, ProbeCost, Probes, SkippedSite};
 pub use proofs::{ComparedOps, EffectEntry, EffectOn, GainEntry, Measured, ProofEntry, Verdict};
@@ -45,6 +47,9 @@ pub struct Report {
     pub target: Target,
     /// The function whose latency was analysed.
     pub f0: Function,
+    /// Present where an op is the life of a future that f0 polls, and not a call of f0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub futures: Option<Futures>,
     /// The clock of all durations.
     pub clock: Clock,
     /// What the person chose.
@@ -142,18 +147,46 @@ impl Report {
     #[must_use]
     pub fn ended(mut self, ended: Ended) -> Report {
         self.ended = Some(ended);
-        let focuses = self.focus.iter_mut();
-        let below = focuses.flat_map(|focus| {
-            let peaks = focus.peaks.iter_mut().map(|peak| &mut peak.status);
-            peaks.chain([&mut focus.status])
-        });
-        let peaks = self.peaks.iter_mut().map(|peak| &mut peak.status);
-        for status in peaks.chain(below).chain([&mut self.status]) {
-            if *status == Status::InProgress {
-                *status = Status::Undecided;
+        self.status = self.status.at_end(&mut self.peaks);
+        self.focus = self.focus.into_iter().map(Focus::ended).collect();
+        self
+    }
+}
+
+/// As long as more than this part of the time has no cause, the root cause is not found.
+const MOST_UNEXPLAINED: f64 = 0.1;
+
+impl Status {
+    /// What becomes of an analysis, and of its peaks, that has ended before it came to its end: where peaks with nearly all of the
+    /// time have their causes, that others have none changes nothing.
+    pub(crate) fn at_end(self, peaks: &mut [PeakEntry]) -> Status {
+        for peak in &mut *peaks {
+            if peak.status == Status::InProgress {
+                peak.status = Status::Undecided;
             }
         }
-        self
+        if self != Status::InProgress {
+            return self;
+        }
+        let time = |is_meant: &dyn Fn(Status) -> bool| -> f64 {
+            let meant = peaks.iter().filter(|peak| is_meant(peak.status));
+            meant.map(|peak| peak.share_of_time).sum()
+        };
+        // Peaks that nobody asked for need no cause.
+        let whole = match time(&|status| status == Status::NotAnalysed) {
+            others if others > 0.0 => time(&|status| status != Status::NotAnalysed),
+            _ => 1.0,
+        };
+        let is_enough = |time: f64| time > 0.0 && time >= (1.0 - MOST_UNEXPLAINED) * whole;
+        let deep = time(&|status| status == Status::MaxDepthReached);
+        let known = deep + time(&|status| status == Status::RootCauseFound);
+        let spread = time(&|status| status == Status::Spread);
+        match is_enough(known) {
+            true if deep > 0.0 => Status::MaxDepthReached,
+            true => Status::RootCauseFound,
+            false if is_enough(known + spread) => Status::Spread,
+            false => Status::Undecided,
+        }
     }
 }
 
@@ -172,6 +205,9 @@ pub struct Target {
     pub build_id: Option<String>,
     /// Its exit status, when it has ended: the code, or 128 plus the signal.
     pub exit_status: Option<i32>,
+    /// The ids, names or patterns of the threads whose ops were measured; all where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<String>,
 }
 
 /// A function.
@@ -344,5 +380,38 @@ mod hex {
             .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
             .and_then(|digits| u64::from_str_radix(digits, 16).ok())
             .ok_or_else(|| D::Error::custom("an offset is written 0x..."))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn an_analysis_that_was_ended_has_the_answer_that_its_large_peaks_have() {
+        let ended = |peaks: &[(Status, f64)]| {
+            let mut report = fixture::report(1_000);
+            let one = report.peaks[0].clone();
+            let peak = |&(status, share_of_time): &(Status, f64)| PeakEntry {
+                status,
+                share_of_time,
+                ..one.clone()
+            };
+            report.peaks = peaks.iter().map(peak).collect();
+            report.status = Status::InProgress;
+            let mut report = report.ended(Ended::Duration);
+            (report.status, report.peaks.pop().map(|peak| peak.status))
+        };
+        let found = Status::RootCauseFound;
+        let is = |status| (status, Some(Status::Undecided));
+        let open = |share| (Status::InProgress, share);
+        assert_eq!(ended(&[(found, 0.96), open(0.005)]), is(found));
+        assert_eq!(ended(&[(found, 0.7), open(0.3)]), is(Status::Undecided));
+        let spread = ended(&[(found, 0.7), (Status::Spread, 0.25), open(0.05)]);
+        assert_eq!(spread, is(Status::Spread));
+        let asked_for = ended(&[(found, 0.3), (Status::NotAnalysed, 0.69), open(0.01)]);
+        assert_eq!(asked_for, is(found));
+        assert_eq!(ended(&[]), (Status::Undecided, None));
     }
 }

@@ -36,6 +36,8 @@ pub struct ProofEntry {
 pub enum Verdict {
     /// Longer calls make the peak's ops longer, by half of that at least.
     Proven,
+    /// They make them longer, but half of the delay does not do half of that.
+    NotLinear,
     /// By less, certainly not by all of it.
     Partly,
     /// By nothing, or a fifth at most.
@@ -50,17 +52,29 @@ pub enum Verdict {
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Measured {
-    /// What each call was delayed by, in nanoseconds.
+    /// What each call was delayed by, in nanoseconds; in some spans by half of it.
     pub delay_ns: f64,
     /// Whether the thread slept meanwhile; else it worked.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub slept: bool,
-    /// The mean delay of an op that had one, in nanoseconds.
+    /// The mean delay of an op that had one, in nanoseconds, as it was measured.
     pub added_ns: f64,
+    /// What that was to be, in nanoseconds.
+    #[serde(default)]
+    pub meant_ns: f64,
+    /// Whether it was so much longer than it was to be that it does not tell what a short one does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overran: bool,
     /// The part of a delay that made ops longer.
     pub slope: f64,
     /// The bounds of its interval.
     pub interval: [f64; 2],
+    /// Whether half of the delay makes ops longer by half as much; missing where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub linear: Option<bool>,
+    /// The slope for half of the delay, as far as it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub half_slope: Option<f64>,
     /// Ops without delay that this is known from.
     pub ops_without: u64,
     /// Ops with a delay.

@@ -31,7 +31,11 @@ pub fn render(
         },
         Format::Svg => svg::render(set),
         Format::Html => html::render(set),
-        Format::Folded | Format::Speedscope | Format::Callgrind | Format::Chrome => return None,
+        Format::Folded
+        | Format::Speedscope
+        | Format::Callgrind
+        | Format::Chrome
+        | Format::Pprof => return None,
     }))
 }
 

@@ -97,7 +97,7 @@ fn ftree(root: &FtreeNode, ids: &mut dyn Ids) -> Result<Ftree, StateError> {
     let mut refused_sites = BTreeSet::new();
     while let Some((node, id)) = below.pop() {
         let portion = node.portion.saturating_sub(1) as usize;
-        tree.set_portions(id, node.portions as usize, portion);
+        tree.set_batches(id, node.portions as usize, portion);
         let peaks = node.peaks.keys();
         let peaks = peaks
             .chain(node.maxcount.keys())
@@ -157,6 +157,7 @@ fn absence(node: &FtreeNode) -> Option<Absence> {
         CalleeKind::LocalInterrupt => Some(Absence::LocalInterrupt(number)),
         CalleeKind::PageFault => Some(Absence::PageFault),
         CalleeKind::Signal => Some(Absence::Signal(number)),
+        CalleeKind::Await => Some(Absence::Awaiting(number)),
         CalleeKind::SoftInterrupt => Some(Absence::SoftInterrupt(number)),
         CalleeKind::Function | CalleeKind::Syscall | CalleeKind::Unknown => None,
     }
@@ -168,7 +169,7 @@ fn record(node: &FtreeNode, peak: u32) -> PeakRecord {
     let count = |counts: &BTreeMap<u32, u64>| counts.get(&peak).copied();
     let sums = stored.decision.unwrap_or_default();
     PeakRecord {
-        round: stored.portion.saturating_sub(1) as usize,
+        batch: stored.portion.saturating_sub(1) as usize,
         before: stored.maxcount_before,
         maxcount: count(&node.maxcount).unwrap_or(0),
         self_maxcount: count(&node.self_maxcount).unwrap_or(0),
@@ -224,6 +225,7 @@ fn state(stored: &FnodePeak) -> PathState {
             Some(StopReason::NoCalls) => Stop::NoCalls,
             Some(StopReason::PartlyMeasured) => Stop::PartlyMeasured,
             Some(StopReason::Spread) => Stop::Spread,
+            Some(StopReason::Recursion) => Stop::Recursion,
             Some(StopReason::MaxDepth) => Stop::MaxDepth,
             Some(StopReason::NotInstrumentable) => {
                 Stop::NotInstrumentable(stored.reason.clone().unwrap_or_default())

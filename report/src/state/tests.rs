@@ -11,7 +11,8 @@ use super::restore::{Ids, params, restore};
 use super::{MAX_DEPTH, StateError, checksum, parse, read_any, validate, write};
 use crate::fixture;
 use crate::model::{
-    DescentState, FnodePeak, FtreeNode, PeakEntry, PeakValues, Report, StopReason, ValueContrast,
+    DescentState, FnodePeak, FtreeNode, InlinedEntry, PeakEntry, PeakValues, Report, StopReason,
+    ValueContrast,
 };
 use crate::{Place, json};
 
@@ -257,6 +258,13 @@ fn too_many_different_values_are_read_as_they_were_written() {
 }
 
 #[test]
+fn that_nothing_was_inlined_is_not_forgotten() {
+    let mut report = fixture::report(330);
+    report.peaks[0].root_causes[0].inlined = Some(InlinedEntry::default());
+    assert_eq!(parse(write(&report).as_bytes()).unwrap(), report);
+}
+
+#[test]
 fn trees_nest_as_deep_as_paths_may_be_and_no_deeper() {
     let report = fixture::report(0);
     let deepest = deep(&report, MAX_DEPTH + 1);
@@ -297,7 +305,7 @@ fn many_fnodes_and_many_peaks_are_refused_together() {
 /// Runs the program as often as its analysis needs, each time from the file of the last.
 fn from_file_to_file(most: usize) -> Session {
     let analysis = Analysis::new(Params::default());
-    let mut session = Session::in_portions(fixture::program(), analysis, most);
+    let mut session = Session::in_batches(fixture::program(), analysis, most);
     let mut runs = 0;
     while !session.finished {
         runs += 1;
@@ -308,7 +316,7 @@ fn from_file_to_file(most: usize) -> Session {
         let mut ids = SampleIds::of(&session);
         let restored = restore(&report, params(&report).unwrap(), &mut ids).unwrap();
         let next_op = session.next_op;
-        session = Session::in_portions(fixture::program(), restored, most);
+        session = Session::in_batches(fixture::program(), restored, most);
         session.next_op = next_op;
         if !session.finished {
             let again = fixture::of(&session);
@@ -330,9 +338,9 @@ fn an_analysis_goes_on_from_its_file() {
     }
 }
 
-/// No run has as many ops as all portions of a function take.
+/// No run has as many ops as all batches of calls of a function take.
 #[test]
-fn an_analysis_in_portions_goes_on_from_its_file() {
+fn an_analysis_in_batches_goes_on_from_its_file() {
     let session = from_file_to_file(1);
     let whole = from_file_to_file(usize::MAX);
     for peak in 1..=3 {
@@ -341,7 +349,7 @@ fn an_analysis_in_portions_goes_on_from_its_file() {
 }
 
 #[test]
-fn portions_that_do_not_exist_are_refused() {
+fn batches_that_do_not_exist_are_refused() {
     let mut report = fixture::report(30_000);
     report.ftree.portions = 2;
     report.ftree.children[0].portion = 2;

@@ -22,6 +22,10 @@ pub(crate) fn golden(name: &str, text: &str) {
     assert_eq!(text, expected, "{name}");
 }
 
+fn rendered(report: &Report, format: Format) -> String {
+    String::from_utf8(render(report, format, Style::default()).unwrap()).unwrap()
+}
+
 /// A finished analysis with one more below it.
 pub(crate) fn finished() -> Report {
     let mut report = fixture::report(30_000);
@@ -132,17 +136,14 @@ fn a_finished_analysis_for_other_tools() {
         ("finished.trace.json", Format::Chrome),
     ];
     for (name, format) in formats {
-        golden(
-            name,
-            &render(&finished(), format, Style::default()).unwrap(),
-        );
+        golden(name, &rendered(&finished(), format));
     }
 }
 
 #[test]
 fn requests_that_another_thread_serves() {
-    let trace = render(&handed_over(), Format::Chrome, Style::default());
-    golden("handed-over.trace.json", &trace.unwrap());
+    let trace = rendered(&handed_over(), Format::Chrome);
+    golden("handed-over.trace.json", &trace);
 }
 
 #[test]

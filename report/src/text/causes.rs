@@ -1,7 +1,7 @@
 //! One block per peak: how much it matters, and the paths to what takes the time.
 
 use super::{Page, narrowed};
-use crate::loops::in_loop;
+use crate::loops::in_loops;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, RootCauseEntry, Status};
 use crate::spread::{spread, without_depths};
 use crate::waiting::{arguments, away, elsewhere, waiting};
@@ -43,6 +43,9 @@ pub(super) fn peaks(
         if let Some(away) = away(peak) {
             page.line(&format!("  {away}"));
         }
+        if let Some(doubt) = words::too_short(peak, ftree, page.hz) {
+            page.sentence(2, &doubt);
+        }
         if peak.root_causes.is_empty() && peak.status == Status::RootCauseFound {
             page.line("  no path was found");
         }
@@ -64,7 +67,7 @@ pub(super) fn peaks(
 fn root_cause(page: &mut Page, cause: &RootCauseEntry, peak: &PeakEntry, ftree: &FtreeNode) {
     page.sentence(2, &hops(cause));
     page.sentence(4, &in_words(cause, peak));
-    if let Some(calls) = in_loop(cause, peak.peak, ftree) {
+    for calls in in_loops(cause, peak.peak, ftree, page.hz) {
         page.sentence(4, &calls);
     }
     for line in arguments(cause) {

@@ -17,6 +17,11 @@ pub(super) fn write(page: &mut Page, report: &Report) {
     if !f0.module.is_empty() {
         page.field("defined at", &place);
     }
+    if let Some(futures) = &report.futures {
+        page.field("an op", words::LIFE);
+        page.sentence(14, words::BETWEEN_POLLS);
+        page.sentence(2, &format!("futures     {}", words::futures(futures)));
+    }
     page.field("engine", words::engine(report.engine));
     let outcome = words::outcome(report.status, report.ended, &report.peaks);
     page.field("status", &outcome);

@@ -13,12 +13,13 @@ mod narrowed;
 mod probes;
 pub mod profiles;
 mod time;
+pub mod together;
 
 use darc_analysis::Hz;
 
 use super::answer;
 pub use super::contrast::Rows;
-use super::model::{PeakEntry, ProfileTable, Report};
+use super::model::{FtreeNode, PeakEntry, ProfileTable, Report};
 use super::proof;
 use super::words::{self, path, percent};
 
@@ -61,7 +62,7 @@ pub fn render(report: &Report, style: Style) -> String {
     match &report.time {
         Some(table) if report.profile.ops == 0 => time::write(&mut page, table),
         _ => {
-            answers(&mut page, &report.peaks, &report.profile);
+            answers(&mut page, &report.peaks, &report.profile, &report.ftree);
             histogram::write(&mut page, report);
             causes::write(&mut page, report);
             contrast::write(&mut page, &report.ftree, &report.peaks, &report.values);
@@ -91,7 +92,7 @@ pub fn render(report: &Report, style: Style) -> String {
         if let Some(percentiles) = words::percentiles(page.hz, &focus.profile) {
             page.line(&format!("  {percentiles}"));
         }
-        answers(&mut page, &focus.peaks, &focus.profile);
+        answers(&mut page, &focus.peaks, &focus.profile, &focus.ftree);
         page.blank();
         histogram::buckets(&mut page, &focus.profile, &focus.peaks);
         causes::peaks(&mut page, &focus.peaks, &focus.profile, &focus.ftree);
@@ -110,13 +111,13 @@ pub fn render(report: &Report, style: Style) -> String {
 }
 
 /// The lines of the peaks of one profile; nothing without peaks.
-fn answers(page: &mut Page, peaks: &[PeakEntry], profile: &ProfileTable) {
+fn answers(page: &mut Page, peaks: &[PeakEntry], profile: &ProfileTable, ftree: &FtreeNode) {
     if peaks.is_empty() {
         return;
     }
     page.blank();
     for peak in peaks {
-        let line = answer::line(page.hz, peak, profile);
+        let line = answer::line(page.hz, peak, profile, ftree);
         page.sentence(0, &line);
     }
 }

@@ -54,11 +54,7 @@ fn line(page: &mut Page, part: &TimePart) {
     let time = |cycles: Option<u64>| cycles.map_or_else(String::new, |cycles| page.time(cycles));
     let mean = time(part.time.checked_div(part.calls));
     let max = time((part.calls > 0).then_some(part.max));
-    let remark = match part.whose {
-        Whose::Itself => " (itself)",
-        Whose::Callee => "",
-        Whose::Waiting => " (waiting)",
-    };
+    let remark = remark(part);
     let room = page.width.saturating_sub(53 + remark.len());
     page.line(&format!(
         "  {:>7}{:>10}{calls:>12}{mean:>10}{max:>10}  {}{remark}",
@@ -66,4 +62,14 @@ fn line(page: &mut Page, part: &TimePart) {
         page.time(part.time),
         shorten(&path(&part.path), room)
     ));
+}
+
+/// What is said of a part behind its path.
+pub(super) fn remark(part: &TimePart) -> &'static str {
+    match part.whose {
+        Whose::Itself if part.is_partly_measured() => " (itself, or unmeasured calls)",
+        Whose::Itself => " (itself)",
+        Whose::Callee => "",
+        Whose::Waiting => " (waiting)",
+    }
 }

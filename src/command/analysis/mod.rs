@@ -1,20 +1,24 @@
 //! What `run`, `attach` and `resume` have in common: everything but where the process comes from.
 
 mod checking;
+mod choosing;
 pub mod engines;
-mod following;
+pub mod following;
+mod publishing;
 pub mod running;
 mod standing;
 
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::time::Instant;
 
 use darc_analysis::Params;
 use darc_process::clock::Moment;
-use darc_process::modules::Modules;
-use darc_process::{Ending, Level, Libraries, Limits, Process, ProcessError, is_go_program};
-use darc_report::model::{Ended, Report, Target};
-use darc_report::text::{self, Rows};
+use darc_process::modules::{CodeRef, Modules};
+use darc_process::{
+    Ending, Level, Libraries, Limits, Process, ProcessError, goroutines_of, is_go_program,
+};
+use darc_report::model::{self, Report, Target};
 use darc_symbols::NameSpec;
 use darc_tracer::effort::BUDGET;
 use darc_tracer::engine::Engine;
@@ -23,24 +27,26 @@ use darc_tracer::plan::Mark;
 use nix::sys::signal::SigSet;
 
 use engines::Calibrated;
+pub use publishing::Show;
 use running::{Running, Start};
 use standing::Standing;
 
-use crate::command::prove;
 use crate::command::shared::style::style_of;
 use crate::command::shared::target::{claim, command_line, shown, tracing_failed};
-use crate::command::shared::{saved, started};
+use crate::command::shared::{debuginfod, started};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{
     BeginOption, Blocks, Common, EngineChoice, Preemption, ProfileCheck, Trials, Verbosity,
 };
-use crate::output::{Output, print};
+use crate::output::Output;
+use crate::session::Session;
 use crate::session::asynchronous::Serving;
 use crate::session::catalog::Catalog;
+use crate::session::descent::futures::Ops;
 use crate::session::descent::investigation::Investigation;
 use crate::session::markers::{self, Begin};
 use crate::session::onlooker::{Onlooker, Seen};
-use crate::session::{Session, summary, survey};
+use crate::session::summary;
 use crate::terminal;
 use crate::terminal::interrupts::Interrupts;
 use crate::terminal::keys::Keys;
@@ -56,7 +62,7 @@ pub enum Stdout {
 }
 
 /// What a person should know of an analysis of a Go program.
-const GOROUTINES: &str = "a Go program: goroutines are measured, and what they wait for is seen by their calls (runtime.gopark and what leads there), with the time for which they are ready and do not run; where the run-time or the kernel has others run in the middle of a function, that is the function's own time, and so are calls that leave no room for a probe";
+const GOROUTINES: &str = "a Go program: goroutines are measured, and what they wait for is seen by their calls (runtime.gopark and what leads there); where the kernel has another thread run, that is the function's own time, and so are calls that leave no room for a probe";
 
 /// An analysis that is being conducted: what it needs from start to report.
 pub struct Conduct {
@@ -72,6 +78,10 @@ pub struct Conduct {
     pub interrupts: Interrupts,
     /// Whether the functions that the threads began with are looked for, since nobody has named one.
     pub chooses_f0: bool,
+    /// What other threads began with that took CPU time: divided where the function that was chosen does nothing.
+    next_choices: VecDeque<CodeRef>,
+    /// What the threads began with, where that was looked for.
+    began_with: HashMap<i32, CodeRef>,
     /// What is known of an f0 that runs already.
     pub running: Option<Running>,
     /// What f0 hands to other threads.
@@ -96,7 +106,7 @@ pub struct Conduct {
 }
 
 impl Conduct {
-    /// Checks and prepares everything that needs no target.
+    /// Checks and prepares everything before the target is touched: the process of this id, if it runs already.
     ///
     /// # Errors
     /// When the name or the parameters make no sense, or the output cannot be written.
@@ -105,9 +115,14 @@ impl Conduct {
         params: Params,
         common: Common,
         stdout: Stdout,
+        pid: Option<i32>,
     ) -> Result<Conduct, Failure> {
         let spec = NameSpec::parse(f0).class(FailureKind::Usage)?;
-        let mut conduct = Conduct::with(Investigation::new(spec, params), common, stdout)?;
+        let investigation = Investigation {
+            ops: Ops::LivesWherePossible,
+            ..Investigation::new(spec, params)
+        };
+        let mut conduct = Conduct::with(investigation, common, stdout, pid)?;
         if let Some(range) = conduct.common.range {
             let range = range.in_ticks(conduct.since.rate());
             conduct.investigation.analysis.name_range(range);
@@ -123,6 +138,7 @@ impl Conduct {
         mut investigation: Investigation,
         common: Common,
         stdout: Stdout,
+        pid: Option<i32>,
     ) -> Result<Conduct, Failure> {
         investigation
             .analysis
@@ -159,7 +175,12 @@ impl Conduct {
         let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
         let interrupts = Interrupts::install().class(FailureKind::Other)?;
         let output = Output::open(&common.output).class(FailureKind::File)?;
-        let engine = Calibrated::now(common.engine).class(FailureKind::Target)?;
+        let mut modules = Modules::default();
+        let goroutines = pid.and_then(|pid| {
+            modules.refresh(pid).ok()?;
+            goroutines_of(&modules)
+        });
+        let engine = Calibrated::now(common.engine, goroutines).class(FailureKind::Target)?;
         investigation
             .warnings
             .extend(engine.doubt().map(str::to_owned));
@@ -168,7 +189,7 @@ impl Conduct {
             Stdout::Targets => Screen::SharedWithTarget,
         };
         Ok(Conduct {
-            modules: Modules::default(),
+            modules,
             catalog: Catalog::default(),
             investigation,
             mask,
@@ -178,6 +199,8 @@ impl Conduct {
             check: None,
             trials: None,
             chooses_f0: false,
+            next_choices: VecDeque::new(),
+            began_with: HashMap::new(),
             running: None,
             serving,
             standing: None,
@@ -197,6 +220,7 @@ impl Conduct {
     /// When it cannot be traced or instrumented; it runs on.
     pub fn attach(&mut self, pid: i32) -> Result<Ending, Failure> {
         self.stand_for(pid, &[])?;
+        self.choose_threads(pid, Libraries::Loaded)?;
         let earlier = self.unfinished_survey();
         let ending = self.attach_claimed(pid);
         self.keep_unfinished(earlier);
@@ -205,6 +229,7 @@ impl Conduct {
     }
 
     fn attach_claimed(&mut self, pid: i32) -> Result<Ending, Failure> {
+        self.fetch_names(pid);
         if self.begin.is_some() {
             let engine = self.attach_engine(pid)?;
             if let Some(ending) = self.wait_for_begin(pid, engine, Libraries::Loaded)? {
@@ -212,6 +237,20 @@ impl Conduct {
             }
         }
         self.attach_begun(pid)
+    }
+
+    /// Has debuginfod fetch the names that the files of the process lack.
+    fn fetch_names(&mut self, pid: i32) {
+        if !self.common.debuginfod || self.modules.refresh(pid).is_err() {
+            return;
+        }
+        let begun = Instant::now();
+        let tell = |text: &str| self.say(text);
+        if let Some(why) = debuginfod::fetch(&self.modules, &self.interrupts, tell) {
+            self.warn(why);
+        }
+        // The time that was given is the analysis'.
+        self.deadline = self.deadline.map(|deadline| deadline + begun.elapsed());
     }
 
     /// Analyses a process that runs, from now on.
@@ -246,7 +285,7 @@ impl Conduct {
 
     fn attach_engine(&self, pid: i32) -> Result<Box<dyn Engine>, Failure> {
         self.engine
-            .attach(pid)
+            .attach(pid, self.investigation.threads.as_ref())
             .map_err(|error| tracing_failed(&error, pid))
     }
 
@@ -310,6 +349,20 @@ impl Conduct {
         }
     }
 
+    /// The process for a report, which has not ended.
+    #[must_use]
+    pub fn target(&self, pid: i32, command: Vec<String>) -> Target {
+        Target {
+            threads: self.named_threads(),
+            ..summary::target(&self.modules, pid, command)
+        }
+    }
+
+    fn named_threads(&self) -> Vec<String> {
+        let named = self.common.threads.iter();
+        named.map(ToString::to_string).collect()
+    }
+
     /// Claims the process, and answers for it from now on.
     fn stand_for(&mut self, pid: i32, command: &[OsString]) -> Result<(), Failure> {
         let target = Target {
@@ -318,6 +371,7 @@ impl Conduct {
                 [] => command_line(pid),
                 command => shown(command),
             },
+            threads: self.named_threads(),
             ..Target::default()
         };
         let stderr = std::io::stderr();
@@ -348,51 +402,6 @@ impl Conduct {
         }
     }
 
-    /// Whether f0 is the function that is called once, and an engine measures that can look into it. Of one that cannot
-    /// that is said.
-    fn is_main(&mut self) -> bool {
-        if !following::names_main(&self.investigation.spec) {
-            return false;
-        }
-        match self.engine.model() {
-            darc_report::model::Engine::Jump => true,
-            darc_report::model::Engine::Int3 => {
-                self.warn(
-                    "main is called once, and --engine int3 does not divide a call that runs; name a function that is called often with --f0, or leave out --engine int3"
-                        .to_owned(),
-                );
-                false
-            }
-        }
-    }
-
-    /// Makes the function f0 that the busiest threads began with, if nobody has named one, and says so.
-    fn chooses(&mut self, pid: i32) -> bool {
-        if !self.chooses_f0 || self.modules.refresh(pid).is_err() {
-            return false;
-        }
-        let began = survey::began(pid, &self.modules);
-        let Some(busiest) = began.first() else {
-            return false;
-        };
-        let name = self.modules.name(busiest.function);
-        if began.len() > 1 {
-            let threads = survey::in_words(&began, &self.modules);
-            self.warn(format!(
-                "no --f0 was given: {threads}; {name} is divided, --f0 names another function"
-            ));
-        }
-        self.investigation.f0 = Some(busiest.function);
-        self.investigation.spec = NameSpec::Name { module: None, name };
-        true
-    }
-
-    fn runs_already(&mut self, pid: i32) -> bool {
-        let known =
-            self.modules.refresh(pid).is_ok() && self.investigation.find_f0(&self.modules).is_ok();
-        known && !survey::calls_in_progress(pid, &self.modules, &self.investigation).is_empty()
-    }
-
     /// Starts a program and analyses it: its pid, and how that went.
     ///
     /// # Errors
@@ -406,10 +415,23 @@ impl Conduct {
         let pid = thread.tid();
         self.stand_for(pid, command)
             .inspect_err(|_| darc_process::end(pid))?;
+        self.fetch_names(pid);
         let earlier = self.unfinished_survey();
-        let outcome = match self.engine.launched(thread) {
+        let is_go = self.modules.refresh(pid).is_ok() && is_go_program(&self.modules);
+        let follows = is_go && goroutines_of(&self.modules).is_some();
+        let libraries = match (self.engine.model(), follows) {
+            // Such a program has all of its code from the beginning.
+            (model::Engine::Jump, true) => Libraries::Loaded,
+            _ => Libraries::NotLoadedYet,
+        };
+        self.choose_threads(pid, Libraries::NotLoadedYet)
+            .inspect_err(|_| darc_process::end(pid))?;
+        let outcome = match self
+            .engine
+            .launched(thread, is_go, self.investigation.threads.as_ref())
+        {
             Ok(engine) if self.begin.is_some() => {
-                match self.wait_for_begin(pid, engine, Libraries::NotLoadedYet) {
+                match self.wait_for_begin(pid, engine, libraries) {
                     Ok(Some(ending)) => Ok(ending),
                     Ok(None) => self.attach_begun(pid),
                     Err(failure) => Err(failure),
@@ -419,9 +441,7 @@ impl Conduct {
             Ok(engine) if self.running.is_some() => self.analyse_functions(pid, Some(engine)),
             Ok(engine) if self.is_main() => self.survey(pid, Start::Launched(engine)),
             Ok(engine) => {
-                let ending = self
-                    .session(pid, engine, Libraries::NotLoadedYet)
-                    .map_err(Failure::from);
+                let ending = self.session(pid, engine, libraries).map_err(Failure::from);
                 self.unless_running(pid, ending)
             }
             Err(error) => Err(started::not_taken_over(pid, error)),
@@ -442,6 +462,7 @@ impl Conduct {
             interrupts: &self.interrupts,
             until: Some(Mark::End),
         };
+        self.investigation.ops.next_process();
         let mut process = Process::new(pid, &mut self.modules, engine, libraries);
         if libraries == Libraries::Loaded && process.admit_goroutines()? {
             if self.common.value.is_some() {
@@ -463,130 +484,6 @@ impl Conduct {
         .and_serving(self.serving.as_mut())
         .seen_by(onlooker(self.standing.as_ref()))
         .run(limits)
-    }
-
-    /// Writes the results to the file, and shows them unless that is not wanted.
-    ///
-    /// # Errors
-    /// When the file cannot be written; the report was shown all the same.
-    pub fn publish(&mut self, target: Target, ended: Ended, show: Show) -> Result<(), Failure> {
-        self.progress.clear();
-        let mut report = self.report(target, ended);
-        if let Some(trials) = self.trials.take() {
-            // What was found is kept, whatever becomes of the experiments.
-            self.save(&report)?;
-            self.prove(&mut report, &trials);
-        }
-        let _reporting = self.interrupts.report();
-        if show == Show::Report && self.common.verbosity != Verbosity::Quiet {
-            self.show(&report);
-        }
-        self.save(&report)?;
-        if let Some(caveat) = saved::caveat(self.common.format).filter(|_| show == Show::Report) {
-            self.say(&caveat);
-        }
-        Ok(())
-    }
-
-    fn save(&mut self, report: &Report) -> Result<(), Failure> {
-        let saved = saved::contents(report, self.common.format, Rows::Main)?;
-        // Opened again for a second version of the same results.
-        let output = match self.output.take() {
-            Some(output) => output,
-            None => Output::open(&self.common.output).class(FailureKind::File)?,
-        };
-        output.write(saved.as_bytes()).class(FailureKind::File)
-    }
-
-    /// Puts the causes to the test in the process, which runs on. What keeps it from that is a warning.
-    fn prove(&self, report: &mut Report, trials: &Trials) {
-        let lives = matches!(
-            report.ended,
-            Some(Ended::Finished | Ended::Duration | Ended::Mark)
-        );
-        let Some(pid) = report.target.pid.filter(|_| lives) else {
-            return;
-        };
-        self.say("the analysis has ended; its causes are put to the test");
-        match prove::experiment(report, pid, trials, &self.interrupts) {
-            Ok(Ok((mut proofs, _))) => {
-                proofs.warnings.retain(|it| !report.warnings.contains(it));
-                report.warnings.append(&mut proofs.warnings);
-                report.add(proofs);
-            }
-            Ok(Err(why)) => report
-                .warnings
-                .push(format!("nothing was put to the test: {why}")),
-            Err(failure) => {
-                let why = failure.text();
-                report
-                    .warnings
-                    .push(format!("nothing was put to the test: {why}"));
-            }
-        }
-    }
-
-    /// What is known, with names.
-    fn report(&mut self, target: Target, ended: Ended) -> Report {
-        let _reporting = self.interrupts.report();
-        let warnings = self.modules.take_warnings();
-        self.investigation.warnings.extend(warnings);
-        let functions: Vec<_> = self
-            .running
-            .iter()
-            .flat_map(|running| &running.functions)
-            .map(|below| (&below.arrival, &below.investigation))
-            .collect();
-        let unread = self.investigation.analysis.unread_values();
-        let unread = (unread > 0)
-            .then(|| format!("in {unread} ops of peaks what --value points to could not be read"));
-        let doubts = self
-            .since
-            .doubts()
-            .into_iter()
-            .map(|doubt| doubt.to_string());
-        let caveats = self.serving.as_ref().map(Serving::caveats);
-        let caveats = unread
-            .into_iter()
-            .chain(doubts)
-            .chain(caveats.into_iter().flatten());
-        for caveat in caveats {
-            self.investigation.warn(caveat);
-        }
-        let found = self.running.as_ref().map(|running| summary::Found {
-            time: &running.time,
-            functions: &functions,
-        });
-        let report = summary::report(
-            self.investigation.naming(&self.modules, &self.catalog),
-            &self.investigation,
-            found,
-            self.serving.as_ref(),
-            self.engine.model(),
-            target,
-            self.since.rate(),
-        )
-        .ended(ended);
-        match &self.earlier {
-            Some(earlier) => report.after(earlier),
-            None => report,
-        }
-    }
-
-    fn show(&self, report: &Report) {
-        // A closed pipe is no reason to fail: the file has the results.
-        match self.stdout {
-            Stdout::Ours => {
-                let stream = std::io::stdout();
-                let style = style_of(self.common.color, &stream);
-                print(stream, &text::render(report, style));
-            }
-            Stdout::Targets => {
-                let stream = std::io::stderr();
-                let style = style_of(self.common.color, &stream);
-                print(stream, &text::render(report, style));
-            }
-        }
     }
 
     /// Where the results go, as the person named it.
@@ -622,23 +519,6 @@ impl Conduct {
         let ops = analyses.map(|investigation| investigation.analysis.profile().count());
         let windows = self.running.as_ref().map(|running| running.time.windows);
         ops.chain(windows).fold(0, u64::saturating_add)
-    }
-
-    /// Tells of a failure in mid-analysis. What was found since there was `before` of evidence is published.
-    pub fn keep_results(&mut self, failure: &Failure, before: u64, target: Target) {
-        self.warn(started::ended_early(failure));
-        match self.evidence() == before {
-            true => self.warn_of_files(),
-            false => _ = self.keep(target, Ended::Failed, Show::Report),
-        }
-    }
-
-    /// Publishes what there is, where nothing depends on it any more: whether that went well.
-    pub fn keep(&mut self, target: Target, ended: Ended, show: Show) -> bool {
-        let published = self.publish(target, ended, show);
-        published
-            .map_err(|failure| self.warn(failure.text()))
-            .is_ok()
     }
 
     /// Tells what is wrong with files that nothing else will tell of: it may be why a function was not found.
@@ -691,15 +571,6 @@ pub fn is_finished(
             serving.into_iter().chain([investigation]).all(has_ended)
         }
     }
-}
-
-/// Whether results are shown to the person, beside being saved.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Show {
-    /// The report.
-    Report,
-    /// Nothing: it was shown before.
-    Nothing,
 }
 
 /// Who looks at a session, where somebody answers for it.

@@ -15,13 +15,13 @@ use darc_symbols::NameSpec;
 use darc_tracer::engine::Engine;
 use darc_tracer::plan::Mark;
 
-use crate::command::analysis::{Conduct, onlooker};
+use crate::command::analysis::{Conduct, following, onlooker};
 use crate::command::shared::target::tracing_failed;
 use crate::exit::Failure;
 use crate::session::catalog::Catalog;
 use crate::session::descent::investigation::{Investigation, stored_places};
 use crate::session::survey::{self, Arrival, Survey, Surveyed};
-use crate::session::{Others, Session};
+use crate::session::{Others, Session, summary};
 
 /// Of so many functions each gets an analysis of its own; the others are named.
 const MOST_FUNCTIONS: usize = 6;
@@ -187,7 +187,8 @@ impl Conduct {
             until: Some(Mark::End),
         };
         let engine = &self.engine;
-        let attach = || engine.attach(pid);
+        let threads = self.investigation.threads.clone();
+        let attach = || engine.attach(pid, threads.as_ref());
         let survey = Survey::new(
             pid,
             &mut self.modules,
@@ -208,6 +209,19 @@ impl Conduct {
             Ok(Surveyed::Ended(ending)) => (Ok(ending), model::Survey::Unfinished, Vec::new()),
             Err(error) => (Err(error), model::Survey::Unfinished, Vec::new()),
         };
+        let naming = self.investigation.naming(&self.modules, &self.catalog);
+        // Of one that was ended early nothing can be said.
+        let is_done = extent == model::Survey::Complete && arrivals.is_empty();
+        let is_idle = is_done && survey::is_idle(naming, &totals);
+        if is_idle && self.time() == Time::Left && self.chooses_next(pid) {
+            return self.survey(pid, Start::Attached);
+        }
+        if is_done && self.has_jumped_away(pid, &totals) {
+            self.chooses_f0 = true;
+            if self.chooses(pid) {
+                return self.survey(pid, Start::Attached);
+            }
+        }
         let functions = arrivals
             .into_iter()
             .take(MOST_FUNCTIONS)
@@ -225,7 +239,9 @@ impl Conduct {
             })
             .collect();
         let naming = self.investigation.naming(&self.modules, &self.catalog);
-        let time = survey::time_table(naming, &totals, extent);
+        let mut time = survey::time_table(naming, &totals, extent);
+        let passed_over = self.investigation.passed_over(&self.modules);
+        summary::tell_unmeasured(&mut time, &passed_over);
         if time.windows > 0 {
             self.running = Some(Running { time, functions });
         }
@@ -233,6 +249,16 @@ impl Conduct {
             Ending::Finished => self.analyse_functions(pid, None),
             ending => Ok(ending),
         }
+    }
+
+    /// Whether main has made place for what does its work, by a jump: nothing of it is on a stack.
+    fn has_jumped_away(&self, pid: i32, totals: &Totals) -> bool {
+        let (windows, _) = totals.so_far();
+        windows == 0
+            && !self.chooses_f0
+            && self.time() == Time::Left
+            && following::names_main(&self.investigation.spec)
+            && survey::calls_in_progress(pid, &self.modules, &self.investigation).is_empty()
     }
 
     /// What was found in an earlier run of a survey that did not come to its end: the next process is surveyed anew.
@@ -332,8 +358,14 @@ impl Conduct {
         };
         let (engine, libraries) = match launched {
             Some(engine) => (engine, Libraries::NotLoadedYet),
-            None => (self.engine.attach(pid)?, Libraries::Loaded),
+            None => {
+                let threads = self.investigation.threads.as_ref();
+                (self.engine.attach(pid, threads)?, Libraries::Loaded)
+            }
         };
+        investigation
+            .threads
+            .clone_from(&self.investigation.threads);
         investigation.preemption = self.investigation.preemption;
         investigation.budget = self.investigation.budget;
         investigation.blocks = self.investigation.blocks;

@@ -65,9 +65,9 @@ impl Standing {
             investigation,
             found,
             serving,
-            self.engine,
+            (self.engine, rate),
             self.target.clone(),
-            rate,
+            None,
         )
     }
 }

@@ -1,6 +1,6 @@
 //! What came of experiments, with names.
 
-use darc_analysis::proof::{self, Histograms, Refusal, Slope};
+use darc_analysis::proof::{self, Histograms, Linear, Refusal, Slope};
 use darc_analysis::{Callee, FnodeId, Hz, Ticks};
 use darc_report::assemble::Names as _;
 use darc_report::model::{
@@ -146,8 +146,16 @@ fn cause(proof: &Proof, entry: ProofEntry, (clock, by): (Hz, DelayBy)) -> ProofE
                 delay_ns: ns(*delay),
                 slept: by == DelayBy::Sleep,
                 added_ns: ns(slope.added),
+                meant_ns: ns(slope.meant),
+                overran: slope.overran(),
                 slope: slope.at,
                 interval: [slope.low, slope.high],
+                linear: match slope.linear() {
+                    Linear::Yes => Some(true),
+                    Linear::No => Some(false),
+                    Linear::NotKnown => None,
+                },
+                half_slope: slope.half.map(|half| half.at),
                 ops_without: slope.without,
                 ops_with: slope.with,
                 added_share: added.0 as f64 / time.0.max(1) as f64,
@@ -178,6 +186,7 @@ fn compared(histograms: &Histograms, clock: Hz) -> ComparedOps {
 fn verdict(verdict: proof::Verdict) -> Verdict {
     match verdict {
         proof::Verdict::Proven => Verdict::Proven,
+        proof::Verdict::NotLinear => Verdict::NotLinear,
         proof::Verdict::Partly => Verdict::Partly,
         proof::Verdict::NotOnPath => Verdict::NotOnPath,
         proof::Verdict::NotDecided => Verdict::NotDecided,

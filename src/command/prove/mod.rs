@@ -5,6 +5,7 @@ mod suspects;
 
 use std::fs::{File, Metadata};
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use darc_analysis::proof::Limits as Bounds;
@@ -18,6 +19,7 @@ use darc_report::model::{EffectEntry, ProofEntry};
 use darc_report::proof::{self as report, Proofs};
 use darc_report::state::restore;
 use darc_report::text::Rows;
+use darc_tracer::engine::Engine as _;
 use darc_tracer::engine::jump::{self, Delaying, Jump};
 
 use crate::command::shared::target::{checked, claim, tracing_failed};
@@ -30,6 +32,7 @@ use crate::session::Session;
 use crate::session::catalog::Catalog;
 use crate::session::descent::investigation::Investigation;
 use crate::session::descent::proving::{Outcome, Proof};
+use crate::target_name::{are_there, chosen_threads, stored_threads};
 use crate::terminal::interrupts::Interrupts;
 use crate::terminal::live::{Progress, Screen};
 use crate::terminal::warning;
@@ -73,6 +76,12 @@ pub fn experiment(
     trials: &Trials,
     interrupts: &Interrupts,
 ) -> Result<Result<(Proofs, Ending), String>, Failure> {
+    if of.futures.is_some() {
+        return Ok(Err(
+            "its ops are lives of futures; experiments are for functions whose ops are calls"
+                .to_owned(),
+        ));
+    }
     let (mut modules, mut catalog) = (Modules::default(), Catalog::default());
     let restored = restore::params(of)
         .map_err(|error| error.to_string())
@@ -88,7 +97,7 @@ pub fn experiment(
         Ok(suspected) => suspected,
         Err(why) => return Ok(Err(why)),
     };
-    let calibration = jump::calibrate().class(FailureKind::Target)?;
+    let calibration = jump::calibrate(None).class(FailureKind::Target)?;
     let _claim = claim(pid)?;
     let since = Moment::now();
     let mut engine = Jump::attach(pid)
@@ -98,6 +107,14 @@ pub fn experiment(
             DelayBy::Sleep => Delaying::sleeping(since.rate()),
         });
     engine.set_cost(&calibration);
+    match stored_threads(of) {
+        Ok(threads) if threads.is_empty() => {}
+        Ok(threads) => {
+            are_there(pid, &threads)?;
+            engine.choose_threads(chosen_threads(pid, threads));
+        }
+        Err(why) => return Ok(Err(why)),
+    }
     let mut progress = Progress::new(Verbosity::Quiet, Screen::Own);
     let limits = Limits {
         deadline: None,
@@ -191,9 +208,7 @@ fn keep(stored: &mut Report, proofs: Proofs, file: &Path, metadata: &Metadata) {
             .map_err(|failure| failure.text())
             .and_then(|results| {
                 let output = Output::open(file).map_err(|error| error.to_string())?;
-                output
-                    .write(results.as_bytes())
-                    .map_err(|error| error.to_string())
+                output.write(&results).map_err(|error| error.to_string())
             }),
     };
     if let Err(why) = written {
@@ -232,9 +247,18 @@ fn of_results(stored: &Report, file: &Metadata) -> Result<i32, String> {
         .pid
         .ok_or("it names no process; name one with -p")?;
     let gone = format!("process {pid} is not any more what they are of; name one with -p");
-    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).map_err(|_| gone.clone())?;
-    let is_it = exe.as_os_str() == stored.target.exe.as_str() && began_before(pid, file);
+    let is_it = runs(pid, Path::new(&stored.target.exe)) && began_before(pid, file);
     is_it.then_some(pid).ok_or(gone)
+}
+
+/// Whether a process runs a program of that path, which may be a link to its file: results name a program as it was started.
+fn runs(pid: i32, program: &Path) -> bool {
+    let running = format!("/proc/{pid}/exe");
+    let file = |path: &Path| std::fs::metadata(path).map(|it| (it.dev(), it.ino()));
+    let is_named = std::fs::read_link(&running).is_ok_and(|exe| exe == program);
+    let leads_there =
+        || matches!((file(running.as_ref()), file(program)), (Ok(a), Ok(b)) if a == b);
+    is_named || program.is_absolute() && leads_there()
 }
 
 /// Whether a process began before a file was written: a later one has been given the number of one that has ended.
@@ -257,5 +281,21 @@ fn bounds(trials: &Trials, clock: Hz) -> Bounds {
         delay: ticks(trials.delay),
         budget: trials.budget,
         clock,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_runs_what_a_link_to_its_program_is_called() {
+        let own = std::process::id() as i32;
+        let program = std::fs::read_link("/proc/self/exe").unwrap();
+        let link = std::env::temp_dir().join(format!("darc-link-{own}"));
+        std::os::unix::fs::symlink(&program, &link).unwrap();
+        let found = [program, link.clone(), "/bin/sh".into()].map(|path| runs(own, &path));
+        std::fs::remove_file(link).unwrap();
+        assert_eq!(found, [true, true, false]);
     }
 }

@@ -38,6 +38,9 @@ const ALLOCATOR: [&str; 16] = [
 /// How the files of the C library and its loader are called.
 const C_LIBRARY: [&str; 5] = ["libc.so", "libc-", "libpthread", "ld-linux", "ld-musl"];
 
+/// Why nothing is known of calls on other threads where not all calls of f0 are measured.
+const OF_SOME_THREADS: &str = "the results are of the threads that --thread has named: whether a call on another thread was for one of theirs is not known";
+
 /// What may be a cause.
 pub struct Suspected {
     /// It.
@@ -59,7 +62,10 @@ pub fn suspects(
         .filter(|&peak| trials.peak.is_none_or(|wanted| wanted == peak))
         .collect();
     if peaks.is_empty() {
-        return Err("there is no such peak".to_owned());
+        return Err(match trials.peak {
+            Some(_) => "there is no such peak".to_owned(),
+            None => "no peak was found yet; darc resume goes on with the analysis".to_owned(),
+        });
     }
     let found = match &trials.causes[..] {
         [] => found(of, investigation, naming.modules, &peaks)?,
@@ -74,9 +80,11 @@ pub fn suspects(
         true => paths(investigation, found),
         false => found,
     };
-    let refused = |suspect: &Suspect| match trials.in_allocator {
-        true => None,
-        false => refused(suspect.cause, investigation, naming),
+    let are_chosen = !of.target.threads.is_empty();
+    let refused = |suspect: &Suspect| match suspect.cause {
+        Cause::Elsewhere(_) if are_chosen => Some(OF_SOME_THREADS.to_owned()),
+        _ if trials.in_allocator => None,
+        cause => refused(cause, investigation, naming),
     };
     let suspected = found.into_iter().map(|suspect| Suspected {
         refused: refused(&suspect),

@@ -124,7 +124,7 @@ impl<'a> Conduct<'a> {
                 ops_to: Some(to),
                 ..Investigation::new(spec, params)
             },
-            calibration: jump::calibrate().class(FailureKind::Target)?,
+            calibration: jump::calibrate(None).class(FailureKind::Target)?,
             ops,
             since: Moment::now(),
         })
@@ -172,7 +172,7 @@ impl<'a> Conduct<'a> {
         });
         let _claim = prepared.inspect_err(|_| darc_process::end(pid))?;
         self.sampler.know(pid);
-        let clock_error = match Jump::launched(thread) {
+        let clock_error = match Jump::launched(thread, false) {
             Ok(engine) => self.measure(pid, engine, Libraries::NotLoadedYet),
             Err(error) => Err(started::not_taken_over(pid, error)),
         };

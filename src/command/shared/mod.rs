@@ -1,6 +1,7 @@
 //! What several subcommands need.
 
 pub mod answering;
+pub mod debuginfod;
 pub mod privilege;
 pub mod saved;
 pub mod started;

@@ -10,9 +10,9 @@ use crate::options::Format;
 ///
 /// # Errors
 /// Never for a report that was assembled or read.
-pub fn contents(report: &Report, format: Format, rows: Rows) -> Result<String, Failure> {
+pub fn contents(report: &Report, format: Format, rows: Rows) -> Result<Vec<u8>, Failure> {
     match format {
-        Format::Text => Ok(state::write(report)),
+        Format::Text => Ok(state::write(report).into_bytes()),
         _ => {
             let style = Style {
                 rows,

@@ -148,8 +148,8 @@ impl Serving {
                 return Ok(None);
             };
             let unsuitable = |why| ProcessError::Unsuitable(format!("{}: {why}", modules.name(at)));
-            if let Some(why) = return_address::is_used(modules, at) {
-                return Err(unsuitable(why));
+            if let Some(used) = return_address::is_used(modules, at) {
+                return Err(unsuitable(used.why));
             }
             entry_points::is_called(modules, at).map_err(unsuitable)?;
             let scanned = process.scan(addr).map_err(unsuitable)?;
@@ -340,6 +340,7 @@ fn merge(plan: &mut Plan, tree: Plan) {
         match known.get_mut(&function.code.entry()) {
             None => drop(known.insert(function.code.entry(), function)),
             Some(both) => {
+                both.seen_through.extend(function.seen_through);
                 for site in function.sites {
                     if !both.sites.iter().any(|(id, _)| *id == site.0) {
                         both.sites.push(site);

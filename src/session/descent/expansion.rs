@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use darc_analysis::{Callee, SiteId};
-use darc_disasm::{Cfg, FunctionCode, Loops, SiteKind, Target};
+use darc_disasm::{CallSite, Cfg, FunctionCode, Loops, SiteKind, Target};
 use darc_process::code::Unpatched;
 use darc_process::modules::Modules;
 use darc_process::{Process, return_address};
 use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::EngineKind;
 
 use crate::session::catalog::{Catalog, Reach};
 use crate::session::descent::investigation::Investigation;
@@ -45,11 +46,11 @@ pub fn calls(
         {
             continue;
         }
-        let refused = return_address::is_used_at(modules, site);
+        let id = catalog.site(at, Reach::of(&site.kind));
+        let refused = passage(site, process).err();
         if let Some(reason) = &refused {
             investigation.skip(at, reason.clone());
         }
-        let id = catalog.site(at, Reach::of(&site.kind));
         let callee = match &site.kind {
             SiteKind::Syscall {
                 number: Some(number),
@@ -90,6 +91,31 @@ pub fn calls(
     Ok(calls)
 }
 
+/// What a site calls, as far as the address is concerned that it returns to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Passage {
+    /// It only returns there.
+    Returns,
+    /// It looks at it: that must stay the program's own.
+    LooksBack,
+}
+
+/// How a site can be measured without harm to what it calls.
+///
+/// # Errors
+/// Why it cannot be, for people.
+pub fn passage(site: &CallSite, process: &Process<'_>) -> Result<Passage, String> {
+    let is_direct = matches!(site.kind, SiteKind::Call(Target::Direct(_)));
+    let is_left_alone = process.engine().kind() == EngineKind::Jump;
+    match return_address::is_used_at(process.modules(), site) {
+        None => Ok(Passage::Returns),
+        Some(used) if used.is_only_looked_at && is_direct && is_left_alone => {
+            Ok(Passage::LooksBack)
+        }
+        Some(used) => Err(used.why),
+    }
+}
+
 /// Whether a function is the kernel's own code in the process (vdso(7)): it calls nothing of the program.
 fn is_provided_by_kernel(entry: TargetAddr, modules: &Modules) -> bool {
     let place = modules.place(entry);
@@ -97,7 +123,7 @@ fn is_provided_by_kernel(entry: TargetAddr, modules: &Modules) -> bool {
 }
 
 /// Divides calls of a function by its blocks: first those outside of all loops, then those of each loop, outer loops first;
-/// no portion has more than `most`. `addr` tells where a site is.
+/// no batch has more than `most`. `addr` tells where a site is.
 #[must_use]
 pub fn by_blocks(
     code: &FunctionCode,

@@ -61,15 +61,16 @@ impl Session<'_> {
         let Some(addr) = modules.locate(f0) else {
             return self.explain_missing(f0);
         };
-        self.process.scan(addr).map(drop).map_err(|reason| {
+        let scanned = self.process.scan(addr).map_err(|reason| {
             ProcessError::Unsuitable(format!("f0 cannot be instrumented: {reason}"))
         })?;
         entry_points::is_called(modules, f0).map_err(|reason| {
             ProcessError::Unsuitable(format!("f0 cannot be measured: {reason}"))
         })?;
-        if let Some(reason) = return_address::is_used(modules, f0) {
+        if let Some(used) = return_address::is_used(modules, f0) {
             return Err(ProcessError::Unsuitable(format!(
-                "f0 cannot be measured: {reason}; take a function that calls it"
+                "f0 cannot be measured: {}; take a function that calls it",
+                used.why
             )));
         }
         let ends = match self.process.engine().kind() {
@@ -81,7 +82,7 @@ impl Session<'_> {
                 "f0 cannot be instrumented by a jump: {reason}; --engine int3 can"
             ))
         })?;
-        Ok(())
+        self.decide_ops(f0, &scanned.code)
     }
 
     /// f0 is known from an earlier run, but its file is not loaded (yet).

@@ -2,27 +2,32 @@
 //! whatever number of processes it takes.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use darc_analysis::lives::Life;
 use darc_analysis::off_cpu::Interval;
 use darc_analysis::{
-    Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stop, Ticks,
+    Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stall, Ticks,
 };
 use darc_process::modules::{ANONYMOUS, CodeRef, ModuleId, Modules};
-use darc_process::{lookup, return_address};
+use darc_process::{futures, return_address};
 use darc_record::Op;
 use darc_report::state::{Ids, StateError};
 use darc_report::{Place, Report};
 use darc_symbols::{FileAddr, LookupError, NameSpec};
 use darc_tracer::addr::TargetAddr;
+use darc_tracer::chosen::Chosen;
 use darc_tracer::effort::BUDGET;
 use darc_tracer::engine::{Counters, NewTarget, ProbeCost};
+use darc_tracer::stacks::Stack;
 
 use crate::options::{Blocks, Preemption};
 use crate::session::catalog::{Catalog, Naming, Reach};
 use crate::session::descent::bindings::Unbound;
+use crate::session::descent::futures::Ops;
 use crate::session::descent::localise::Narrowed;
-use crate::session::descent::patience::Patience;
+use crate::session::descent::standstill::Standstill;
 use crate::session::descent::syscall_arguments::Arguments;
 
 /// More targets than this of one indirect site share one fnode.
@@ -67,16 +72,20 @@ pub struct Investigation {
     pub ops_to: Option<Sender<Op>>,
     /// Whether functions at the paths' ends are narrowed.
     pub blocks: Blocks,
-    /// More calls of a function than this are measured in portions.
+    /// More calls of a function than this are measured in batches.
     pub max_sites: Option<usize>,
     /// Whether others are looked for when the first answers are there, and hold most of the time.
     pub looks_on: bool,
     /// Where their time goes.
     pub narrowed: Vec<Narrowed>,
+    /// What an op is.
+    pub ops: Ops,
+    /// The threads whose ops are measured, where not all are.
+    pub threads: Option<Arc<Chosen>>,
     /// What the person should know.
     pub warnings: Vec<String>,
     /// When the descent went on last.
-    pub patience: Patience,
+    pub standstill: Standstill,
     /// What waits for the first calls of functions.
     pub unbound: Unbound,
 }
@@ -107,10 +116,21 @@ impl Investigation {
             looks_on: true,
             narrowed: Vec::new(),
             ops_to: None,
+            ops: Ops::default(),
+            threads: None,
             warnings: Vec::new(),
-            patience: Patience::default(),
+            standstill: Standstill::default(),
             unbound: Unbound::default(),
         }
+    }
+
+    /// Those of the stacks that are of threads whose ops are measured.
+    #[must_use]
+    pub fn of_chosen_threads(&self, mut stacks: Vec<Stack>) -> Vec<Stack> {
+        if let Some(threads) = &self.threads {
+            stacks.retain(|stack| threads.has(stack.tid));
+        }
+        stacks
     }
 
     /// What an earlier run has stored, to be gone on with. Its places are added to the files and the numbering.
@@ -172,14 +192,14 @@ impl Investigation {
         if let Some(f0) = self.f0 {
             return Ok(f0);
         }
-        let found = lookup::resolve(modules, &self.spec)?;
+        let found = futures::resolve(modules, &self.spec)?;
         self.f0 = Some(found);
         Ok(found)
     }
 
     /// Does not wait for what hardly ever comes.
-    pub fn be_patient(&mut self) {
-        self.patience.look(&mut self.analysis);
+    pub fn look_for_stalls(&mut self) {
+        self.standstill.look(&mut self.analysis);
     }
 
     /// Tells the person something, once.
@@ -197,6 +217,25 @@ impl Investigation {
         self.skipped.insert(site, reason);
     }
 
+    /// Calls that must not be measured, each with the reason.
+    pub fn leave_alone(&mut self, sites: BTreeMap<SiteId, String>, catalog: &Catalog) {
+        self.analysis.refuse(&sites.keys().copied().collect());
+        for (site, reason) in sites {
+            self.skip(catalog.site_at(site).0, reason);
+        }
+    }
+
+    /// How many call sites could not be measured, by the names of the functions that they are in.
+    pub fn passed_over(&self, modules: &Modules) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for &site in self.skipped.keys() {
+            if let Some(function) = modules.function_around(site) {
+                *counts.entry(modules.name(function)).or_default() += 1;
+            }
+        }
+        counts
+    }
+
     /// The fnode that is called so often in the op that measuring it has drowned everything.
     fn too_busy(&self, op: &Op) -> Option<FnodeId> {
         let most = self.most_calls?;
@@ -206,10 +245,10 @@ impl Investigation {
 
     /// Ends what measures so many calls of `busy`: the paths that end at its caller, or where that is decided, at it and
     /// below it.
-    fn give_up_busy(&mut self, busy: FnodeId) {
+    fn stall_busy(&mut self, busy: FnodeId) {
         let most = self.most_calls.unwrap_or(u64::MAX);
         let why = |what: &str| {
-            Stop::NotInstrumentable(format!(
+            Stall::Busy(format!(
                 "{what}, too many to follow with breakpoints; --engine jump can"
             ))
         };
@@ -223,7 +262,7 @@ impl Investigation {
             let why = why(&format!(
                 "it makes more than {most} calls at one place in an op"
             ));
-            self.analysis.give_up(caller, why);
+            self.analysis.stall(caller, why);
             return;
         }
         let ids = ftree.fnodes().map(|fnode| fnode.id);
@@ -234,7 +273,7 @@ impl Investigation {
             let why = why(&format!(
                 "it is called more than {most} times in an op, or below what is"
             ));
-            self.analysis.give_up(id, why);
+            self.analysis.stall(id, why);
         }
     }
 
@@ -260,6 +299,10 @@ pub fn learn(
     site: SiteId,
     target: TargetAddr,
 ) -> Learnt {
+    let place = modules.place(target);
+    if place.is_some_and(|place| return_address::is_used(modules, place).is_some()) {
+        return Learnt::Other(NewTarget::Unmeasured);
+    }
     let Some(known) = ftree.get(parent) else {
         return Learnt::Other(NewTarget::AnyTarget);
     };
@@ -271,10 +314,7 @@ pub fn learn(
         return Learnt::Other(NewTarget::AnyTarget);
     }
     // A system call site's target is the number of the call.
-    match modules.place(target) {
-        Some(place) if return_address::is_used(modules, place).is_some() => {
-            Learnt::Other(NewTarget::Unmeasured)
-        }
+    match place {
         Some(place) => Learnt::Callee(place),
         None => match u32::try_from(target.0) {
             Ok(number) if number < 4096 => Learnt::Syscall(number),
@@ -339,7 +379,7 @@ impl Investigation {
             Some(busy) => {
                 // It was an op all the same.
                 self.analysis.add_unrecorded(op.latency, 1, op.latency);
-                self.give_up_busy(busy);
+                self.stall_busy(busy);
             }
             None => self.analysis.op_with(op, away),
         }
@@ -351,6 +391,32 @@ impl Investigation {
     pub fn take_unseen_op(&mut self, op: &Op) {
         self.tell(op);
         self.latency_only(op.latency, 1, op.latency);
+    }
+
+    /// How many calls of f0 were seen to end, whatever an op is.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.polls()
+            .unwrap_or_else(|| self.analysis.profile().count())
+    }
+
+    /// How many polls were seen, where ops are lives of futures.
+    #[must_use]
+    pub fn polls(&self) -> Option<u64> {
+        match &self.ops {
+            Ops::Lives(followed) => Some(followed.fates().polls),
+            Ops::LivesAgain(fates) => Some(fates.polls),
+            Ops::Calls | Ops::LivesWherePossible => None,
+        }
+    }
+
+    /// Takes the life of a future. `place` says which state stands for the place at which a future waits in one.
+    pub fn take_life(&mut self, life: &Life, place: impl Fn(u32) -> u32) {
+        self.tell(&life.op);
+        match life.is_whole {
+            true => self.analysis.life(life, place),
+            false => self.latency_only(life.op.latency, 1, life.op.latency),
+        }
     }
 
     fn tell(&self, op: &Op) {
@@ -441,6 +507,9 @@ mod tests {
         let causes = investigation.analysis.root_causes(1);
         assert_eq!(causes.len(), 1);
         assert_eq!(causes[0].path.last(), Some(&below));
-        assert!(matches!(causes[0].stop, Stop::NotInstrumentable(_)));
+        assert!(matches!(
+            causes[0].stop,
+            darc_analysis::Stop::NotInstrumentable(_)
+        ));
     }
 }

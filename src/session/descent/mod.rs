@@ -4,15 +4,17 @@ pub(super) mod bindings;
 mod copies;
 pub(super) mod expansion;
 mod finding;
+pub mod futures;
+mod goroutines;
 pub mod investigation;
 pub mod localise;
 mod looking_on;
-mod patience;
 pub(super) mod planning;
 mod progress;
 pub mod proving;
 mod question;
 mod requests;
+mod standstill;
 mod syscall_arguments;
 mod timeline;
 mod wakers;
@@ -22,6 +24,7 @@ use std::time::{Duration, Instant};
 use darc_analysis::FnodeId;
 use darc_analysis::descent::noise::Noise;
 use darc_process::{Ending, Event, Limits, Process, ProcessError, guarded};
+use darc_record::Tsc;
 use darc_tracer::effort::{self, Pace, Pacing};
 use darc_tracer::engine::EngineKind;
 use darc_tracer::plan::Ends;
@@ -34,6 +37,7 @@ use crate::session::onlooker::{Onlooker, Seen};
 use crate::session::survey::suspicion::Suspicion;
 use crate::session::{LONG_SLICE, SLICE};
 use crate::terminal::live::Progress;
+use goroutines::{NOT_TOLD, STATUSES};
 use investigation::Investigation;
 use looking_on::LookingOn;
 use progress::Watch;
@@ -45,6 +49,9 @@ const MOST_CALLS_INT3: u64 = 2_000;
 
 /// Without an op for so long it waits for ops.
 const LONG: Duration = Duration::from_secs(5);
+
+/// What is to be known of programs with greenlets.
+const COPIED_STACKS: &str = "the program may copy its stacks (greenlets and their like are loaded): what runs in the middle of an op after a switch counts as the op's, and calls whose ends show only by a hidden return address are not measured";
 
 /// Whether other functions are analysed in the same process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +81,8 @@ pub struct Session<'a> {
     suspicion: Suspicion,
     looking_on: LookingOn,
     f0_ends: Ends,
+    /// Whether probes were put in.
+    has_probes: bool,
     timeline: Timeline,
     pacing: Pacing,
     /// When there was a new op, or it began.
@@ -107,6 +116,11 @@ impl<'a> Session<'a> {
         let noise = Noise::new(cost.resolution, cost.of_caller, remedy);
         investigation.analysis.set_noise(noise);
         let timeline = match (kind, investigation.preemption) {
+            _ if process.tells_of_goroutines() => Timeline::of_goroutines(investigation, catalog),
+            _ if process.follows_goroutines() => {
+                investigation.warn(format!("{NOT_TOLD}: {STATUSES} was not found"));
+                Timeline::Unused
+            }
             (_, Preemption::Counted) => Timeline::Unused,
             (EngineKind::Int3, Preemption::Apart) => {
                 investigation.warn(
@@ -131,6 +145,7 @@ impl<'a> Session<'a> {
             suspicion: Suspicion::default(),
             looking_on: LookingOn::default(),
             f0_ends: Ends::default(),
+            has_probes: false,
             timeline,
             pacing,
             called: Instant::now(),
@@ -212,6 +227,7 @@ impl<'a> Session<'a> {
             self.investigation,
             self.serving.as_deref_mut(),
         );
+        self.settle_lives(Tsc(u64::MAX));
         self.investigation.analysis.end_checks();
         self.investigation.take_back();
         self.compare_code();
@@ -224,6 +240,17 @@ impl<'a> Session<'a> {
         }
         let caveat = crate::session::effort::caveat(&counters.spent, self.investigation.budget);
         self.investigation.warnings.extend(caveat);
+        let threads = self.investigation.threads.as_ref();
+        if let Some(calls @ 1..) = threads.map(|threads| threads.unknown()) {
+            self.investigation.warn(format!(
+                "{calls} calls were of threads that ended before their names were read, and are left out"
+            ));
+        }
+        if self.investigation.analysis.ended_too_soon() {
+            self.investigation.warn(
+                "calls of f0 run side by side, and the short ones end first: before four times what long ones take has passed they decide nothing; let it measure longer".to_owned(),
+            );
+        }
         if counters.unregistered > 0 {
             self.investigation.warnings.push(format!(
                 "{} calls of f0 passed unmeasured: threads came faster than there was room for them",
@@ -232,6 +259,9 @@ impl<'a> Session<'a> {
         }
         self.investigation.add_counters(counters);
         copies::warn(self.investigation, self.process.modules());
+        if self.process.hooks().copies_stacks {
+            self.investigation.warn(COPIED_STACKS.to_owned());
+        }
         let kind = self.process.engine().kind();
         self.process.unload();
         let ending = outcome?;
@@ -287,10 +317,10 @@ impl<'a> Session<'a> {
                 Event::Nothing => {}
             }
             self.place_what_is_bound()?;
-            self.investigation.be_patient();
+            self.investigation.look_for_stalls();
             self.looking_on.look(self.investigation);
             if let Some(serving) = &mut self.serving {
-                serving.investigation.be_patient();
+                serving.investigation.look_for_stalls();
             }
             self.show();
             if self.is_f0_loaded() && self.process.engine().leaves_target_untraced() {
@@ -311,8 +341,9 @@ impl<'a> Session<'a> {
 
     /// Lets the target run on for a while, and takes the ops to the analyses.
     fn measure(&mut self, limits: Limits<'_>) -> Result<Event, ProcessError> {
-        let ops = self.investigation.analysis.profile().count();
+        let calls = self.investigation.calls();
         let slice = self.slice(limits);
+        let before = darc_tracer::tsc();
         let event = self.process.poll(limits, |engine, modules| {
             let mut sink = Holding {
                 modules,
@@ -331,13 +362,14 @@ impl<'a> Session<'a> {
             self.investigation,
             self.serving.as_deref_mut(),
         );
+        self.settle_lives(before);
         self.keep_pace();
         let cost = self.process.engine().cost();
         let serving = self.serving.iter_mut().map(|it| &mut it.investigation);
         for own in serving.chain([&mut *self.investigation]) {
             own.analysis.set_resolution(cost.resolution, cost.of_caller);
         }
-        if self.investigation.analysis.profile().count() > ops {
+        if self.investigation.calls() > calls {
             self.process.was_called();
             self.called = Instant::now();
         }

@@ -3,15 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use darc_analysis::{Callee, Fnode, FnodeId, Ftree, SiteId};
+use darc_disasm::CallSite;
 use darc_process::code::Scanned;
 use darc_process::modules::{CodeRef, Modules};
 use darc_process::plt::Destination;
 use darc_process::{Process, ProcessError};
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::Refused;
+use darc_tracer::engine::{EngineKind, Refused};
 use darc_tracer::plan::{Edge, Plan, PlannedFunction};
 
 use crate::session::catalog::{Catalog, Reach};
+use crate::session::descent::expansion::{Passage, passage};
+use crate::session::descent::goroutines::NOT_TOLD;
 use crate::session::descent::investigation::Investigation;
 
 /// What planning looks things up in.
@@ -68,6 +71,8 @@ pub struct Planned {
     pub plan: Plan,
     /// Fnodes of which calls have none, since the function is known only when it has been called.
     pub unplaced: BTreeSet<FnodeId>,
+    /// Sites that must not be measured, each with the reason: an earlier run, with another engine, may have measured them.
+    pub refused: BTreeMap<SiteId, String>,
 }
 
 /// The plan for the fnodes whose probes are needed, as far as their code is loaded: everything but f0.
@@ -80,6 +85,7 @@ pub fn plan(
     let modules = sources.process.modules();
     let mut plan = sources.process.hooks();
     let mut unplaced = BTreeSet::new();
+    let mut refused = BTreeMap::new();
     let mut expected: BTreeMap<TargetAddr, BTreeSet<FnodeId>> = BTreeMap::new();
     let mut wanted: BTreeMap<TargetAddr, BTreeSet<SiteId>> = BTreeMap::new();
     for id in needed {
@@ -127,7 +133,7 @@ pub fn plan(
             continue;
         };
         let all = ids.len();
-        let sites: Vec<_> = ids
+        let mut sites: Vec<(SiteId, CallSite)> = ids
             .into_iter()
             .filter_map(|id| {
                 let addr = modules.locate(sources.catalog.site_at(id).0)?;
@@ -138,12 +144,27 @@ pub fn plan(
         if sites.len() < all {
             unplaced.append(&mut doubtful);
         }
+        let mut seen_through = BTreeSet::new();
+        sites.retain(|(id, site)| match passage(site, sources.process) {
+            Ok(Passage::Returns) => true,
+            Ok(Passage::LooksBack) => seen_through.insert(*id),
+            Err(reason) => {
+                refused.insert(*id, reason);
+                false
+            }
+        });
         plan.functions.push(PlannedFunction {
             code: std::sync::Arc::clone(&scanned.code),
             sites,
+            seen_through,
         });
     }
-    Planned { plan, unplaced }
+    plan.edges.retain(|edge| !refused.contains_key(&edge.site));
+    Planned {
+        plan,
+        unplaced,
+        refused,
+    }
 }
 
 /// Brings the target's probes to the plan. What is refused counts as skipped, unless nothing can be measured without it.
@@ -166,11 +187,21 @@ pub fn apply(
         of_sites.extend(place.and_then(|place| catalog.known_site(place)));
         match indispensable(plan, addr, process.modules()) {
             Some(name) => {
+                let next = match process.engine().kind() {
+                    EngineKind::Jump if !process.follows_goroutines() && !plan.copies_stacks => {
+                        "try --engine int3, or a function that calls it"
+                    }
+                    _ => "try a function that calls it",
+                };
                 return Err(ProcessError::Unsuitable(format!(
-                    "{name} cannot be instrumented: {reason}"
+                    "{name} cannot be instrumented: {reason}; {next}"
                 )));
             }
             None => {
+                let statuses = plan.statuses.as_ref();
+                if statuses.is_some_and(|code| code.bytes_at(addr.0, 1).is_some()) {
+                    investigation.warn(format!("{NOT_TOLD}: {reason}"));
+                }
                 if let Some(place) = place {
                     investigation.skip(place, reason);
                 }

@@ -14,6 +14,7 @@ use crate::options::Blocks;
 use crate::session::catalog::Catalog;
 use crate::session::descent::bindings::Expansion;
 use crate::session::descent::expansion;
+use crate::session::descent::futures::Ops;
 use crate::session::descent::investigation::Investigation;
 use crate::session::descent::planning::{self, Planned, Sources};
 use crate::session::{Session, markers};
@@ -55,8 +56,10 @@ impl Session<'_> {
             return Ok(false);
         }
         let of_f0 = self.investigation.carry_out(&self.process, self.catalog);
-        // What became of requests is asked of all ops.
-        if let (Some(latencies), None) = (&of_f0.filter, &self.serving) {
+        // What became of requests is asked of all ops, and the latency of a life is none of a call.
+        let is_of_calls =
+            self.serving.is_none() && !matches!(self.investigation.ops, Ops::Lives(_));
+        if let (Some(latencies), true) = (&of_f0.filter, is_of_calls) {
             self.process.engine_mut().set_filter(latencies);
         }
         // Which calls serve requests of f0 is not known in the target, so all of them are recorded.
@@ -108,7 +111,11 @@ impl Session<'_> {
         else {
             return self.process.hooks();
         };
-        let Planned { plan, unplaced } = planning::plan(analysis.ftree(), needed, &sources);
+        let Planned {
+            plan,
+            unplaced,
+            refused,
+        } = planning::plan(analysis.ftree(), needed, &sources);
         let callers = self.investigation.callers.iter();
         let callers = callers.filter_map(|&caller| self.process.modules().locate(caller));
         let plan = Plan {
@@ -117,9 +124,14 @@ impl Session<'_> {
             // None when all calls are ops.
             callers: callers.collect(),
             chain: analysis.chain(),
+            field: match &self.investigation.ops {
+                Ops::Lives(followed) => Some(followed.field),
+                Ops::Calls | Ops::LivesWherePossible | Ops::LivesAgain(_) => None,
+            },
             ..plan
         };
         self.investigation.unbound.planned(unplaced);
+        self.investigation.leave_alone(refused, self.catalog);
         plan
     }
 
@@ -136,8 +148,10 @@ impl Session<'_> {
         let Planned {
             plan: tree,
             unplaced,
+            refused,
         } = planning::plan(own.analysis.ftree(), needed, &sources);
         serving.investigation.unbound.planned(unplaced);
+        serving.investigation.leave_alone(refused, self.catalog);
         serving.extend(plan, tree, &self.process)
     }
 
@@ -159,10 +173,16 @@ impl Session<'_> {
         if self.process.libraries() == Libraries::Loaded {
             markers::add_end(&mut plan, self.investigation, &self.process)?;
         }
+        self.has_probes |= !plan.is_empty();
+        let before = darc_tracer::tsc();
         let refused = planning::apply(&plan, &mut self.process, self.investigation, self.catalog)?;
+        if let Ops::Lives(followed) = &mut self.investigation.ops {
+            followed.probes_changed(before, darc_tracer::tsc());
+        }
         let serving = self.serving.iter_mut().map(|it| &mut it.investigation);
         for own in serving.chain([&mut *self.investigation]) {
             own.analysis.refuse(&refused);
+            own.analysis.probes_changed(darc_tracer::tsc());
         }
         let now = darc_tracer::tsc();
         self.investigation.account_for_unplaced(now);
@@ -229,8 +249,8 @@ impl Investigation {
             Destination::Unbound => return Ok(Expansion::AfterFirstCall),
         };
         let calls = expansion::calls(entry, process, catalog, self)?;
-        let portions = self.portions(entry, calls.measurable, process, catalog);
-        self.analysis.add_portions(fnode, &portions);
+        let batches = self.batches(entry, calls.measurable, process, catalog);
+        self.analysis.add_batches(fnode, &batches);
         for &(site, callee) in &calls.unmeasurable {
             self.analysis.add_child(fnode, site, callee);
         }
@@ -266,9 +286,9 @@ impl Investigation {
         tracing::debug!(target: "descent", fnode = fnode.0, ?function, ?calls, "expanded");
     }
 
-    /// The calls of a function in the portions in which they are measured. An interpreter or a parser has so many that there
+    /// The calls of a function in the batches in which they are measured. An interpreter or a parser has so many that there
     /// is not room for all of them at once.
-    fn portions(
+    fn batches(
         &self,
         entry: TargetAddr,
         calls: Vec<(SiteId, Callee)>,
@@ -289,7 +309,7 @@ impl Investigation {
         };
         let by_blocks = expansion::by_blocks(&scanned.code, calls, most, process, addr);
         match (self.max_sites, self.blocks) {
-            // Nobody asked for blocks: as few portions as there is room for.
+            // Nobody asked for blocks: as few batches as there is room for.
             (None, Blocks::Left | Blocks::After) => {
                 let calls = by_blocks.concat();
                 calls.chunks(most).map(<[_]>::to_vec).collect()

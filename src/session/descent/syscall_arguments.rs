@@ -9,7 +9,7 @@ use darc_analysis::{Analysis, Callee};
 use darc_process::modules::{CodeRef, Modules};
 use darc_record::{FnodeId, Op, Ticks, Tsc};
 use darc_report::model::ArgumentEntry;
-use darc_symbols::{FileAddr, Image};
+use darc_symbols::{FileAddr, Image, demangle};
 use darc_tracer::{maps, threads};
 
 /// Which argument of a system call matters, and what it is.
@@ -332,8 +332,8 @@ fn lock(pid: i32, address: u64, modules: &Modules) -> String {
         let path = &modules.get(id).path;
         let file = path.rsplit('/').next().unwrap_or(path);
         return match image.data_at(at) {
-            Some((name, 0)) => format!("{name} in {file}"),
-            Some((name, inside)) => format!("{name}+{inside:#x} in {file}"),
+            Some((name, 0)) => format!("{} in {file}", demangle(&name)),
+            Some((name, inside)) => format!("{}+{inside:#x} in {file}", demangle(&name)),
             None => format!("{file}+{:#x}", at.0),
         };
     }

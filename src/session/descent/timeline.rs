@@ -6,14 +6,15 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use darc_analysis::Absence;
+use darc_analysis::Absence as Kind;
 use darc_analysis::off_cpu::{Away, Interval, OtherId};
 use darc_process::Process;
 use darc_process::modules::Modules;
 use darc_record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
+use darc_report::goroutines;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::effort::Pacing;
-use darc_tracer::engine::{NewTarget, Served, Sink};
+use darc_tracer::engine::{Absence, NewTarget, Served, Sink};
 use darc_tracer::perf::off_cpu::{self, Waker, Why};
 use darc_tracer::perf::switches::Switches;
 use darc_tracer::perf::tracepoints::{NoTracepoints, Service};
@@ -22,6 +23,8 @@ use nix::sys::signal::Signal;
 
 use crate::session::asynchronous::{Serving, Settle};
 use crate::session::catalog::{Another, Catalog};
+use crate::session::descent::futures::Ops;
+use crate::session::descent::goroutines::Absences;
 use crate::session::descent::investigation::Investigation;
 use crate::session::descent::syscall_arguments::telling;
 use crate::session::descent::wakers::Wakers;
@@ -32,7 +35,9 @@ pub enum Timeline {
     /// Nobody asks: the engine stops threads itself, and to the kernel that looks as if they waited.
     Unused,
     /// The kernel tells of every switch.
-    Switches(Box<Known>),
+    Switches(Box<SwitchLog>),
+    /// The run-time of a Go program lets goroutines run, not the kernel.
+    Goroutines(Box<Absences>),
     /// It does not, to this user: there are sums only.
     Sums {
         /// For how long threads were ready without running, when the session began.
@@ -47,9 +52,9 @@ enum Whose {
     Serving,
 }
 
-/// Switches, and the ops that wait for them.
+/// Context switches, and the ops that are held until theirs are complete.
 #[derive(Debug)]
-pub struct Known {
+pub struct SwitchLog {
     switches: Switches,
     wakers: Wakers,
     /// The system calls whose arguments were asked for.
@@ -67,7 +72,7 @@ impl Timeline {
                 Ok(switches) => {
                     investigation.analysis.expect_absences();
                     warn_of_untold(&switches, investigation);
-                    return Timeline::Switches(Box::new(Known {
+                    return Timeline::Switches(Box::new(SwitchLog {
                         switches,
                         wakers: Wakers::default(),
                         asked: BTreeSet::new(),
@@ -83,6 +88,14 @@ impl Timeline {
         Timeline::Sums {
             waited: waited(pid),
         }
+    }
+
+    /// Begins to follow goroutines.
+    #[must_use]
+    pub fn of_goroutines(investigation: &mut Investigation, catalog: &mut Catalog) -> Timeline {
+        investigation.analysis.expect_absences();
+        catalog.name_absence(Kind::Preempted, || goroutines::NOT_RUNNING.to_owned());
+        Timeline::Goroutines(Box::default())
     }
 
     /// Reads the kernel's records, and hands on the ops of which all is known.
@@ -114,7 +127,7 @@ impl Timeline {
     pub fn take_price(&mut self) -> Duration {
         match self {
             Timeline::Switches(known) => known.switches.take_price(),
-            Timeline::Sums { .. } | Timeline::Unused => Duration::ZERO,
+            Timeline::Goroutines(_) | Timeline::Sums { .. } | Timeline::Unused => Duration::ZERO,
         }
     }
 
@@ -154,7 +167,10 @@ impl Timeline {
         let Some(serving) = serving else { return };
         serving.settle(which, |investigation, op| match self {
             Timeline::Switches(known) => known.held.push_back((Whose::Serving, op)),
-            Timeline::Sums { .. } | Timeline::Unused => investigation.take_op(&op, &[]),
+            // Only threads serve requests of others.
+            Timeline::Goroutines(_) | Timeline::Sums { .. } | Timeline::Unused => {
+                investigation.take_op(&op, &[]);
+            }
         });
     }
 
@@ -183,9 +199,13 @@ impl Timeline {
                 let lost = known.switches.lost();
                 if lost > 0 {
                     investigation.warnings.push(format!(
-                        "the kernel dropped {lost} records of context switches: some preemption counts as a function's own time"
+                        "the kernel dropped {lost} records of context switches and page faults, which came faster than they could be read: ops of these times decide nothing"
                     ));
                 }
+            }
+            Timeline::Goroutines(absences) => {
+                let untold = process.engine().counters().untold_absences;
+                investigation.warnings.extend(absences.caveat(untold));
             }
             Timeline::Unused => {}
             Timeline::Sums { waited: before } => {
@@ -218,7 +238,7 @@ fn warn_of_untold(switches: &Switches, investigation: &mut Investigation) {
     }
 }
 
-impl Known {
+impl SwitchLog {
     fn deliver(
         &mut self,
         complete: Tsc,
@@ -233,7 +253,8 @@ impl Known {
             let Some((whose, op)) = self.held.pop_front() else {
                 break;
             };
-            let is_seen = pacing.have_measured(op.start, op.end);
+            let is_seen =
+                pacing.have_measured(op.start, op.end) && !self.switches.misses(op.start, op.end);
             let off = self.switches.between(op.tid, op.start, op.end);
             let away: Vec<Interval> = off
                 .iter()
@@ -288,7 +309,7 @@ impl Known {
                 Away::Interrupted(absence)
             }
             Why::Handled(handler) => {
-                let absence = Absence::Signal(handler.signal);
+                let absence = Kind::Signal(handler.signal);
                 catalog.name_absence(absence, || handled(&handler, process.modules()));
                 Away::Interrupted(absence)
             }
@@ -349,12 +370,12 @@ fn handled(handler: &off_cpu::Handler, modules: &Modules) -> String {
     }
 }
 
-fn absence(service: Service) -> Absence {
+fn absence(service: Service) -> Kind {
     match service {
-        Service::Interrupt(number) => Absence::Interrupt(number),
-        Service::LocalInterrupt(vector) => Absence::LocalInterrupt(vector),
-        Service::SoftInterrupt(number) => Absence::SoftInterrupt(number),
-        Service::PageFault => Absence::PageFault,
+        Service::Interrupt(number) => Kind::Interrupt(number),
+        Service::LocalInterrupt(vector) => Kind::LocalInterrupt(vector),
+        Service::SoftInterrupt(number) => Kind::SoftInterrupt(number),
+        Service::PageFault => Kind::PageFault,
     }
 }
 
@@ -384,22 +405,57 @@ impl Holding<'_> {
 
 impl Sink for Holding<'_> {
     fn op(&mut self, op: Op) {
+        if let Ops::Lives(followed) = &mut self.investigation.ops {
+            followed.hold(op, true);
+            return;
+        }
         self.op_ended(&op);
         self.pacing.expect(op.latency);
         match self.timeline {
             Timeline::Switches(known) => {
                 known.held.push_back((Whose::F0, op));
             }
+            Timeline::Goroutines(absences) => {
+                let away = absences.of(&op, self.modules, self.catalog);
+                self.investigation.take_op(&op, &away);
+            }
             Timeline::Sums { .. } | Timeline::Unused => self.investigation.take_op(&op, &[]),
         }
     }
 
+    fn absence(&mut self, absence: Absence) {
+        if let Timeline::Goroutines(absences) = self.timeline {
+            absences.add(absence);
+        }
+    }
+
     fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks) {
+        // Polls that were counted alone are no lives.
+        if matches!(self.investigation.ops, Ops::Lives(_)) {
+            return;
+        }
         self.investigation.latency_only(latency, ops, total);
     }
 
+    fn chosen_by_room(&mut self, op: Op) {
+        if let Ops::Lives(followed) = &mut self.investigation.ops {
+            followed.hold(op, true);
+            return;
+        }
+        if let Timeline::Goroutines(absences) = self.timeline {
+            absences.of(&op, self.modules, self.catalog);
+        }
+        self.partly(op);
+    }
+
     fn partly(&mut self, op: Op) {
+        if let Ops::Lives(followed) = &mut self.investigation.ops {
+            followed.hold(op, false);
+            return;
+        }
         self.op_ended(&op);
+        self.pacing.expect(op.latency);
+        self.investigation.analysis.ran_beside(&op);
         self.latency_only(op.latency, 1, op.latency);
     }
 

@@ -113,7 +113,7 @@ impl Source<'_> {
             let reason = strange
                 .map(str::to_owned)
                 .or_else(|| entry_points::is_called(modules, place).err())
-                .or_else(|| return_address::is_used(modules, place));
+                .or_else(|| Some(return_address::is_used(modules, place)?.why));
             match reason {
                 Some(reason) => found.refused.push((place, reason)),
                 None => drop(found.functions.insert(place)),

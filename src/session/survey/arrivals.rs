@@ -1,6 +1,8 @@
 //! What a survey found: where the time goes, and the functions that are called often enough to be analysed.
 
-use darc_analysis::totals::{Share, ShareOf, Totals, WORTHWHILE};
+use std::collections::BTreeSet;
+
+use darc_analysis::totals::{Doing, Share, ShareOf, Totals};
 use darc_disasm::SiteKind;
 use darc_process::Process;
 use darc_process::modules::CodeRef;
@@ -11,7 +13,7 @@ use darc_tracer::addr::TargetAddr;
 
 use crate::session::catalog::Naming;
 use crate::session::survey::Division;
-use crate::session::survey::waiting::is_waiting;
+use crate::session::survey::waiting::doing;
 
 /// A function that the descent arrived at.
 #[derive(Clone, PartialEq, Debug)]
@@ -34,10 +36,12 @@ const MOST_CALLERS: usize = 16;
 impl Division<'_> {
     /// The functions that take much of the time in many calls, the largest share first.
     pub(super) fn arrive(&self, process: &Process<'_>) -> Vec<Arrival> {
-        let shares = self.totals.shares().into_iter();
-        let frequent =
-            shares.filter(|share| share.of == ShareOf::Frequent && share.share >= WORTHWHILE);
         let naming = (self.investigation).naming(process.modules(), self.catalog);
+        let shares = self
+            .totals
+            .worthwhile(&|share| doing(naming, self.totals, share, &self.seen_to_wait));
+        let shares = shares.into_iter();
+        let frequent = shares.filter(|share| share.of == ShareOf::Frequent);
         let mut arrivals = Vec::new();
         for share in frequent {
             let Ok(entry) = self.entry(process, share.fnodes[0]) else {
@@ -46,9 +50,6 @@ impl Division<'_> {
             let Some(function) = process.modules().place(entry) else {
                 continue;
             };
-            if is_waiting(&process.modules().name(function)) {
-                continue;
-            }
             arrivals.push(Arrival {
                 path: path(naming, self.totals, share.fnodes[0]),
                 function,
@@ -79,14 +80,32 @@ impl Division<'_> {
     }
 }
 
+/// Threads that do something for a smaller part of the time do next to nothing.
+const IDLE: f64 = 0.05;
+
+/// Whether the threads were seen to do next to nothing but wait for something to do.
+#[must_use]
+pub fn is_idle(naming: Naming<'_>, totals: &Totals) -> bool {
+    let (windows, time) = totals.so_far();
+    // Who may wait for a disk or a peer is of interest.
+    let work = totals.work(
+        &|share| match doing(naming, totals, share, &BTreeSet::new()) {
+            Doing::Waits => Doing::Waits,
+            Doing::Work | Doing::MayWait => Doing::Work,
+        },
+    );
+    windows > 0 && (work.0 as f64) < time.0 as f64 * IDLE
+}
+
 /// Where the time of a round went, with names.
 #[must_use]
 pub fn time_table(naming: Naming<'_>, totals: &Totals, survey: model::Survey) -> TimeTable {
     let (windows, total) = totals.so_far();
+    let nobody = BTreeSet::new();
     let part = |share: Share| {
         let fnode = share.fnodes[0];
         let path = path(naming, totals, fnode);
-        let waits = path.last().is_some_and(|name| is_waiting(name));
+        let waits = doing(naming, totals, &share, &nobody) == Doing::Waits;
         TimePart {
             whose: match share.of {
                 ShareOf::Itself => Whose::Itself,
@@ -109,7 +128,8 @@ pub fn time_table(naming: Naming<'_>, totals: &Totals, survey: model::Survey) ->
     }
 }
 
-fn path(naming: Naming<'_>, totals: &Totals, fnode: FnodeId) -> Vec<String> {
+/// The functions' names from f0 down to an fnode.
+pub(super) fn path(naming: Naming<'_>, totals: &Totals, fnode: FnodeId) -> Vec<String> {
     let ftree = totals.ftree();
     naming.path(ftree, &ftree.path(fnode))
 }

@@ -9,7 +9,10 @@ use darc_process::modules::{CodeRef, Modules};
 use darc_process::stacks::{StackFrame, Unwinder};
 use darc_report::words::percent;
 use darc_symbols::FileAddr;
+use darc_tracer::maps::{self, Mapping};
 use darc_tracer::{stacks, threads};
+
+use crate::session::descent::investigation::Investigation;
 
 /// So often the stacks are looked at: one that cannot be followed to its end, as through compiled code, may be at another time.
 const LOOKS: u32 = 4;
@@ -43,12 +46,26 @@ pub struct Began {
     pub cpu: Duration,
 }
 
-/// The functions that the threads of a process began with, those that took most CPU time first. It takes a second.
+/// What the threads of a process began with.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Beginnings {
+    /// The functions, those first whose threads took most CPU time.
+    pub functions: Vec<Began>,
+    /// What each thread began with, where that is known.
+    pub of_thread: HashMap<i32, CodeRef>,
+    /// Threads whose stacks could not be followed to where they began, and their CPU time.
+    pub lost: (usize, Duration),
+    /// Whether a thread was in code of no file, which the program makes while it runs.
+    pub is_generated: bool,
+}
+
+/// What the threads of a process whose ops are measured began with. It takes a second.
 #[must_use]
-pub fn began(pid: i32, modules: &Modules) -> Vec<Began> {
+pub fn began(pid: i32, modules: &Modules, investigation: &Investigation) -> Beginnings {
     let mut of_thread: HashMap<i32, CodeRef> = HashMap::new();
     let before = cpu_times(pid);
     let mut unwinder = Unwinder::new(modules);
+    let (makes_code, mut is_generated) = (makes_code(pid), false);
     for look in 0..LOOKS {
         if look > 0 {
             thread::sleep(PAUSE);
@@ -56,21 +73,33 @@ pub fn began(pid: i32, modules: &Modules) -> Vec<Began> {
         let Ok((stacks, _)) = stacks::snapshot(pid) else {
             break;
         };
-        for stack in &stacks {
-            if !of_thread.contains_key(&stack.tid)
-                && let Some(function) = first(modules, &unwinder.frames(modules, stack))
-            {
+        for stack in &investigation.of_chosen_threads(stacks) {
+            let is_known = of_thread.contains_key(&stack.tid);
+            if is_known && is_generated {
+                continue;
+            }
+            let frames = unwinder.frames(modules, stack);
+            is_generated |= makes_code
+                && (modules.place(stack.rip).is_none()
+                    || frames.iter().any(|frame| frame.called_generated));
+            if !is_known && let Some(function) = first(modules, &frames) {
                 of_thread.insert(stack.tid, function);
             }
         }
     }
     let after = cpu_times(pid);
     let mut groups: BTreeMap<CodeRef, Began> = BTreeMap::new();
-    for (tid, function) in of_thread {
-        let [from, to] = [&before, &after].map(|times| times.get(&tid).copied());
-        let cpu = to
-            .unwrap_or_default()
-            .saturating_sub(from.unwrap_or_default());
+    let mut lost = (0, Duration::ZERO);
+    let is_chosen = |tid| {
+        let threads = investigation.threads.as_ref();
+        threads.is_none_or(|threads| threads.has(tid))
+    };
+    for (tid, to) in after.into_iter().filter(|&(tid, _)| is_chosen(tid)) {
+        let cpu = to.saturating_sub(before.get(&tid).copied().unwrap_or_default());
+        let Some(&function) = of_thread.get(&tid) else {
+            lost = (lost.0 + 1, lost.1 + cpu);
+            continue;
+        };
         let group = groups.entry(function).or_insert(Began {
             function,
             threads: 0,
@@ -79,18 +108,32 @@ pub fn began(pid: i32, modules: &Modules) -> Vec<Began> {
         group.threads += 1;
         group.cpu += cpu;
     }
-    let mut groups: Vec<Began> = groups.into_values().collect();
-    groups.sort_by_key(|began| std::cmp::Reverse((began.cpu, began.threads)));
-    groups
+    let mut functions: Vec<Began> = groups.into_values().collect();
+    functions.sort_by_key(|began| std::cmp::Reverse((began.cpu, began.threads)));
+    Beginnings {
+        functions,
+        of_thread,
+        lost,
+        is_generated,
+    }
+}
+
+/// Whether there is memory of no file that code can run in.
+fn makes_code(pid: i32) -> bool {
+    let mappings = maps::read(pid).unwrap_or_default();
+    let is_made = |it: &Mapping| it.executable && !it.is_file() && it.name.as_os_str().is_empty();
+    mappings.iter().any(is_made)
 }
 
 /// What threads began with, for people: `3 threads began with worker (97.0% of the CPU time), 1 with main (3.0%)`.
 #[must_use]
-pub fn in_words(began: &[Began], modules: &Modules) -> String {
+pub fn in_words(began: &Beginnings, modules: &Modules) -> String {
     const NAMED: usize = 4;
-    let all: Duration = began.iter().map(|began| began.cpu).sum();
+    let known: Duration = began.functions.iter().map(|began| began.cpu).sum();
+    let all = known + began.lost.1;
+    let share = |cpu: Duration| percent(cpu.as_secs_f64() / all.as_secs_f64());
     let mut parts = Vec::new();
-    for (began, index) in began.iter().zip(0..NAMED) {
+    for (began, index) in began.functions.iter().zip(0..NAMED) {
         let subject = match (index, began.threads) {
             (0, 1) => "1 thread began with".to_owned(),
             (0, threads) => format!("{threads} threads began with"),
@@ -99,16 +142,21 @@ pub fn in_words(began: &[Began], modules: &Modules) -> String {
         let cpu = match all.is_zero() {
             true => String::new(),
             false => {
-                let share = percent(began.cpu.as_secs_f64() / all.as_secs_f64());
                 let of = if index == 0 { " of the CPU time" } else { "" };
-                format!(" ({share}{of})")
+                format!(" ({}{of})", share(began.cpu))
             }
         };
         parts.push(format!("{subject} {}{cpu}", modules.name(began.function)));
     }
-    let more = began.len().saturating_sub(NAMED);
+    let more = began.functions.len().saturating_sub(NAMED);
     if more > 0 {
         parts.push(format!("others with {more} more functions"));
+    }
+    if let (threads @ 1.., cpu) = began.lost
+        && !cpu.is_zero()
+    {
+        let share = share(cpu);
+        parts.push(format!("of {threads} ({share}) it could not be found out"));
     }
     parts.join(", ")
 }

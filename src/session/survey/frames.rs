@@ -1,6 +1,6 @@
 //! The calls of f0 that are in progress, read from the stacks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use darc_analysis::Callee;
 use darc_process::Process;
@@ -13,6 +13,7 @@ use darc_tracer::stacks;
 
 use crate::session::descent::investigation::Investigation;
 use crate::session::survey::Division;
+use crate::session::survey::waiting::is_waiting;
 
 impl Division<'_> {
     /// Finds the frames of f0 and of what it has called on the stacks, and makes them running fnodes.
@@ -23,16 +24,22 @@ impl Division<'_> {
         self.investigation.counters.pauses.push(pause);
         let modules = process.modules();
         let mut unwinder = Unwinder::new(modules);
-        for stack in &stacks {
-            if let Some(frames) = below_f0(unwinder.frames(modules, stack), f0) {
-                self.follow(process, &frames);
+        for stack in self.investigation.of_chosen_threads(stacks) {
+            if let Some(frames) = below_f0(unwinder.frames(modules, &stack), f0) {
+                self.follow(process, stack.tid, &frames);
+                let innermost = frames.last().map(|frame| modules.name(frame.function));
+                if innermost.is_some_and(|name| is_waiting(&name)) {
+                    let functions = frames.iter().map(|frame| frame.function);
+                    self.seen_to_wait.extend(functions);
+                }
             }
         }
     }
 
     /// Follows the frames from f0 (the first) inwards, as far as each was called by a known site.
-    fn follow(&mut self, process: &Process<'_>, frames: &[StackFrame]) {
+    fn follow(&mut self, process: &Process<'_>, tid: i32, frames: &[StackFrame]) {
         let mut fnode = FnodeId::ROOT;
+        self.totals.set_running(tid, fnode);
         for pair in frames.windows(2) {
             let [caller, callee] = pair else { continue };
             if caller.called_generated {
@@ -54,12 +61,22 @@ impl Division<'_> {
                 return;
             };
             let function = Callee::Function(catalog.callee(callee.function));
-            // A direct site that names another function reached this one by a jump.
+            // A direct site that names another function reached this one by a jump. One that names nobody may have called
+            // another function on another stack.
             let known = self.totals.ftree().fnode(fnode).children.clone();
-            let direct = known.iter().find(|&&child| {
-                let child = self.totals.ftree().fnode(child);
-                child.site == Some(id) && child.callee != Callee::Unknown
-            });
+            let at_site = |callee: Callee| {
+                let is = |child: &&FnodeId| {
+                    let child = self.totals.ftree().fnode(**child);
+                    child.site == Some(id) && child.callee == callee
+                };
+                known.iter().find(is)
+            };
+            let direct = match at_site(Callee::Unknown) {
+                Some(_) => at_site(function),
+                None => known
+                    .iter()
+                    .find(|&&child| self.totals.ftree().fnode(child).site == Some(id)),
+            };
             fnode = match direct {
                 Some(&child) => {
                     let through = self.entry(process, child).ok();
@@ -78,7 +95,7 @@ impl Division<'_> {
                 }
                 None => self.totals.add_child(fnode, id, function),
             };
-            self.totals.set_running(fnode);
+            self.totals.set_running(tid, fnode);
         }
     }
 
@@ -158,6 +175,25 @@ fn site_before(scanned: &Scanned, return_to: TargetAddr) -> Option<u64> {
     Some(site.addr)
 }
 
+/// The calls on the stacks from f0 inwards, in words, each once.
+pub(super) fn below(
+    pid: i32,
+    modules: &Modules,
+    investigation: &Investigation,
+) -> BTreeSet<String> {
+    let (Some(f0), Ok((stacks, _))) = (investigation.f0, stacks::snapshot(pid)) else {
+        return BTreeSet::new();
+    };
+    let mut unwinder = Unwinder::new(modules);
+    let stacks = investigation.of_chosen_threads(stacks).into_iter();
+    let stacks = stacks.filter_map(|stack| {
+        let frames = below_f0(unwinder.frames(modules, &stack), f0)?;
+        let names = frames.iter().map(|frame| modules.name(frame.function));
+        Some(names.collect::<Vec<_>>().join(" → "))
+    });
+    stacks.collect()
+}
+
 /// Whether f0 is on a stack of the process: by thread, the stack pointer of its outermost call there.
 #[must_use]
 pub fn calls_in_progress(
@@ -169,8 +205,9 @@ pub fn calls_in_progress(
         return BTreeMap::new();
     };
     let mut unwinder = Unwinder::new(modules);
-    let calls = stacks.iter().filter_map(|stack| {
-        let frames = below_f0(unwinder.frames(modules, stack), f0)?;
+    let stacks = investigation.of_chosen_threads(stacks).into_iter();
+    let calls = stacks.filter_map(|stack| {
+        let frames = below_f0(unwinder.frames(modules, &stack), f0)?;
         Some((stack.tid, frames.first()?.sp))
     });
     calls.collect()

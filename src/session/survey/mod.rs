@@ -10,10 +10,11 @@ pub(super) mod suspicion;
 mod waiting;
 mod windows;
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use darc_analysis::totals::Totals;
-use darc_process::modules::Modules;
+use darc_process::modules::{CodeRef, Modules};
 use darc_process::{Ending, Event, Libraries, Limits, Process, ProcessError, guarded};
 use darc_record::FnodeId;
 use darc_tracer::addr::TargetAddr;
@@ -25,14 +26,13 @@ use crate::session::descent::investigation::Investigation;
 use crate::session::descent::{expansion, planning};
 use crate::session::markers;
 use crate::session::onlooker::{Onlooker, Seen};
+use waiting::doing;
 use windows::Windows;
 
-pub use arrivals::{Arrival, time_table};
+pub use arrivals::{Arrival, is_idle, time_table};
 pub use began::{began, in_words};
+pub use darc_analysis::totals::NO_CALLS;
 pub use frames::calls_in_progress;
-
-/// Why nobody looks into a function that takes its time itself.
-pub const NO_CALLS: &str = "it makes no calls";
 
 /// How long the engine may serve the target before the survey looks at its other duties.
 const SLICE: Duration = Duration::from_millis(10);
@@ -42,6 +42,9 @@ const STUCK: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A round in which windows complete, but few, ends after this time.
 const LONGEST_ROUND: Duration = Duration::from_secs(2);
+
+/// So many stacks are told on which nothing returns.
+const STACKS_TOLD: usize = 4;
 
 /// How a survey ended.
 #[derive(Debug)]
@@ -71,6 +74,8 @@ struct Division<'a> {
     catalog: &'a mut Catalog,
     investigation: &'a mut Investigation,
     totals: &'a mut Totals,
+    /// The functions on stacks that end in a call that waits for something to do.
+    seen_to_wait: BTreeSet<CodeRef>,
 }
 
 /// Where an engine begins to measure.
@@ -113,6 +118,7 @@ impl<'a> Survey<'a> {
                 catalog,
                 investigation,
                 totals,
+                seen_to_wait: BTreeSet::new(),
             },
             attach,
             onlooker: None,
@@ -156,11 +162,29 @@ impl<'a> Survey<'a> {
             }
             if self.stuck == PATIENCE {
                 // The whole stack is instrumented and nothing on it returns: it waits.
+                self.tell_where_it_stands();
                 return Ok(Surveyed::Done(Vec::new()));
             }
             let engine = (self.attach)()?;
             self.stuck = PATIENCE;
             part = self.with_engine(engine, Libraries::Loaded, Begin::OnStack, limits)?;
+        }
+    }
+
+    /// Says where threads are that call f0, of which no call returned.
+    fn tell_where_it_stands(&mut self) {
+        let investigation = &mut self.division.investigation;
+        let stacks = frames::below(self.pid, self.modules, investigation);
+        let mut told: Vec<String> = stacks.iter().take(STACKS_TOLD).cloned().collect();
+        let more = stacks.len() - told.len();
+        if more > 0 {
+            told.push(format!("{more} more"));
+        }
+        if !told.is_empty() {
+            let (within, told) = (PATIENCE.as_secs(), told.join("; "));
+            investigation.warn(format!(
+                "no call was seen to return within {within} s; now it is in: {told}"
+            ));
         }
     }
 
@@ -224,7 +248,7 @@ impl Measurement<'_, '_> {
             }
             self.show();
             let (windows, _) = self.division.totals.so_far();
-            let complete = self.division.totals.is_round_complete()
+            let complete = self.division.is_round_complete(&self.process)
                 || (windows > 0 && since.elapsed() >= LONGEST_ROUND);
             if complete {
                 if !self.division.go_deeper(&mut self.process)? {
@@ -270,6 +294,7 @@ impl Measurement<'_, '_> {
             catalog,
             investigation,
             totals,
+            ..
         } = &*self.division;
         onlooker.look(Seen {
             naming: investigation.naming(self.process.modules(), catalog),
@@ -309,10 +334,19 @@ impl Division<'_> {
         }
     }
 
+    fn is_round_complete(&self, process: &Process<'_>) -> bool {
+        let naming = self.investigation.naming(process.modules(), self.catalog);
+        self.totals
+            .is_round_complete(&|share| doing(naming, self.totals, share, &self.seen_to_wait))
+    }
+
     /// Goes into the callees that take much time in few calls. False when there are none.
     fn go_deeper(&mut self, process: &mut Process<'_>) -> Result<bool, ProcessError> {
         let returned = self.totals.forget_returned();
-        let deeper = self.totals.to_expand();
+        let naming = self.investigation.naming(process.modules(), self.catalog);
+        let deeper = self
+            .totals
+            .to_expand(&|share| doing(naming, self.totals, share, &self.seen_to_wait));
         if deeper.is_empty() && !returned {
             return Ok(false);
         }

@@ -40,7 +40,7 @@ impl Suspicion {
         modules: &Modules,
         investigation: &Investigation,
     ) -> bool {
-        if investigation.analysis.profile().count() > 0 || self.last.elapsed() < self.wait {
+        if investigation.calls() > 0 || self.last.elapsed() < self.wait {
             return false;
         }
         let now = calls_in_progress(pid, modules, investigation);

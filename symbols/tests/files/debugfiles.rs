@@ -62,6 +62,40 @@ fn by_build_id() {
     )));
 }
 
+/// Symbols that were packed into the stripped file itself.
+#[test]
+fn in_the_file_itself() {
+    if std::process::Command::new("xz")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        return eprintln!("not tested: xz does not run here; install xz-utils");
+    }
+    let workshop = Workshop::c("-O1", SOURCE);
+    workshop.run("objcopy --only-keep-debug prog names");
+    workshop.run("xz names");
+    workshop.run("strip prog");
+    workshop.run("cp prog damaged");
+    workshop.run("objcopy --add-section .gnu_debugdata=names.xz prog");
+    let image = workshop.prog();
+    assert!(image.symbol("hidden").is_some() && !image.is_stripped());
+    assert_eq!(image.lacks_names(), None);
+    assert_eq!(image.warnings(), Vec::<String>::new());
+    let names = std::fs::read(workshop.path("names.xz")).unwrap();
+    for end in [0, 10, names.len() / 2] {
+        std::fs::write(workshop.path("part"), &names[..end]).unwrap();
+        workshop.run("objcopy --add-section .gnu_debugdata=part damaged prog");
+        let image = workshop.prog();
+        assert!(image.symbol("hidden").is_none() && image.is_stripped());
+        let warnings = image.warnings();
+        assert!(
+            end == 0 || warnings[0].contains(".gnu_debugdata"),
+            "{warnings:?}"
+        );
+    }
+}
+
 #[test]
 fn by_debug_link() {
     for place in [

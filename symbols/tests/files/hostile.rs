@@ -35,6 +35,7 @@ fn interrogate(image: &Image) {
             image.clones(addr),
             image.addr_of_offset(addr.0),
             image.is_code(addr),
+            image.body(addr),
         );
     }
     let _ = (

@@ -69,6 +69,7 @@ fn without_debugging_information_the_symbol_remains() {
         ("outer", &None, None)
     );
     assert!(!image.has_lines());
+    assert_eq!(image.inlined_in(image.symbol("outer").unwrap()), None);
     assert!(image.frames(FileAddr(0)).is_empty() && image.frames(FileAddr(u64::MAX)).is_empty());
 }
 
@@ -125,6 +126,10 @@ fn inlined_functions_are_reported_as_such() {
             "{text}"
         );
         assert_eq!(image.inlined_into("outer"), []);
+        let inlined_in = |name| image.inlined_in(image.symbol(name).unwrap());
+        let names = inlined_in("outer").expect("of what is known");
+        assert_eq!(names, ["middle"], "{options}: by its own calls");
+        assert_eq!(inlined_in("main"), Some(Vec::new()), "{options}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod debugfiles;
 mod functions;
+mod futures;
 mod go;
 mod harness;
 mod hostile;

@@ -1,8 +1,10 @@
 //! What every engine offers: keep a plan instrumented, deliver what was measured, put everything back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::addr::TargetAddr;
+use crate::chosen::Chosen;
 use crate::effort::{Pace, Price, Spent};
 use crate::error::Result;
 use crate::memory::Memory;
@@ -22,6 +24,12 @@ pub trait Sink {
     /// those that the peak filter kept out. `latency` is any latency of their common bucket.
     fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks);
 
+    /// A whole op that ended when some thread could write no more ops of such latencies: it tells what it did itself, but those that
+    /// come this way are not a sample of all ops.
+    fn chosen_by_room(&mut self, op: Op) {
+        self.op(op);
+    }
+
     /// One op of which only the latency, its thread and its time are known; counts as in
     /// [`Sink::latency_only`].
     fn partly(&mut self, op: Op) {
@@ -30,6 +38,9 @@ pub trait Sink {
 
     /// A request was handed over inside an op of f0; see [`Asynchronous`](crate::plan::Asynchronous).
     fn enqueued(&mut self, _enqueued: Enqueued) {}
+
+    /// A goroutine did not run for a while, in an op that is delivered later or never.
+    fn absence(&mut self, _absence: Absence) {}
 
     /// A completed call of the function that serves requests. What is [`Served::Partly`] known ran while the
     /// instrumentation changed.
@@ -108,6 +119,8 @@ pub struct Counters {
     pub unregistered: u64,
     /// Ops that did not end by returning: unwound, jumped out of, or ended with their thread.
     pub ended_otherwise: u64,
+    /// Times in which a goroutine did not run in an op, which are not told of ([`Sink::absence`]).
+    pub untold_absences: u64,
     /// What measuring took of the machine, where an account is kept of that.
     pub spent: Spent,
     /// For how long the target was stopped each time.
@@ -131,6 +144,24 @@ pub struct ProbeCost {
     /// By how much a caller's own time may be wrong for each measured call that it makes, as far as known now.
     pub of_caller: Ticks,
 }
+
+/// A time in which a goroutine did not run, in an op of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Absence {
+    /// The goroutine, as in [`Op::tid`].
+    pub tid: i32,
+    /// When it stopped,
+    pub left: Tsc,
+    /// could go on, which is at once where it did not wait for anything,
+    pub ready: Tsc,
+    /// and did.
+    pub back: Tsc,
+    /// Return addresses on the stack of who let it go on, the innermost first; none where it did not wait.
+    pub waker: Vec<TargetAddr>,
+}
+
+/// No fnode: what the calls of an op were delayed by ([`Engine::delay`]), where an op tells what it touched.
+pub const DELAYS: FnodeId = FnodeId(0);
 
 /// What an engine puts into the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,7 +205,7 @@ pub trait Engine {
     /// a [`Notice`] of the next poll.
     fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>>;
 
-    /// Says, before the first plan, that all plans will be of goroutines: what probes cost is found out anew, for these are
+    /// Says, before the first plan, that all plans will be of goroutines: what probes cost is found out anew if what is known is of
     /// others.
     ///
     /// # Errors
@@ -185,6 +216,9 @@ pub trait Engine {
 
     /// Tells which latencies of f0 are of interest; ops outside may be delivered as latency only.
     fn set_filter(&mut self, _latencies: &[std::ops::RangeInclusive<Ticks>]) {}
+
+    /// Has only the ops of these threads measured and told.
+    fn choose_threads(&mut self, _threads: Arc<Chosen>) {}
 
     /// How much is measured from now on. One that every op is wanted of ([`jump::Jump::record_all`]) does not rest.
     fn set_pace(&mut self, _pace: Pace) {}
@@ -205,7 +239,8 @@ pub trait Engine {
     /// When the target can no longer be traced for another reason than its end.
     fn poll(&mut self, wait: Duration, sink: &mut dyn Sink) -> Result<Option<Notice>>;
 
-    /// Makes each call of an fnode of the plan longer by so many cycles, until the time stamp counter reads `until`: the
+    /// Makes each call of an fnode of the plan longer by so many cycles, until the time stamp counter reads `until`. What that
+    /// really took, longer where a thread lost its processor meanwhile, an op tells as what it touched of [`DELAYS`]. The
     /// stub itself looks at the clock, so a tracer that is killed leaves no delay behind. Does nothing in an engine that
     /// was not made for it ([`jump::Jump::with_delays`]).
     ///

@@ -27,6 +27,8 @@ enum Kind {
     Switches,
     /// Nothing: the event is there for its ring, into which others write.
     Ring,
+    /// Nothing: the event is there for its count.
+    CpuTime,
     /// A record each time that the kernel passes the tracepoint of this number.
     Point(u16),
     /// A record at the end of each page fault.
@@ -168,6 +170,15 @@ impl Attributes {
         }
     }
 
+    /// The CPU time of a thread, to be read.
+    #[must_use]
+    pub fn cpu_time() -> Attributes {
+        Attributes {
+            kind: Kind::CpuTime,
+            ..Attributes::switches()
+        }
+    }
+
     /// Each time that the kernel passes a tracepoint, by its number.
     #[must_use]
     pub fn point(number: u16) -> Attributes {
@@ -263,6 +274,7 @@ impl Attributes {
                 (COUNT_SW_DUMMY, 0)
             }
             Kind::Ring => (COUNT_SW_DUMMY, 0),
+            Kind::CpuTime => (COUNT_SW_CPU_CLOCK, 0),
             Kind::Point(number) => {
                 kind = TYPE_TRACEPOINT;
                 sample_type |= sample::RAW;

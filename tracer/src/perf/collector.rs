@@ -55,6 +55,8 @@ pub struct Drained {
     pub records: Vec<Record>,
     /// Bytes that made no sense.
     pub damaged: usize,
+    /// CPUs whose rings had little room left: what came last may have been dropped.
+    pub full: Vec<u32>,
 }
 
 /// Events on threads or on whole CPUs, and their rings.
@@ -308,7 +310,7 @@ impl Collector {
     /// until the next reading.
     pub fn read(&mut self) -> Drained {
         let began = super::clock::now();
-        let damaged = self.fetch();
+        let (damaged, full) = self.fetch();
         // Whatever was made before the last reading began was in its ring by then, or has been read now.
         let complete = self
             .pending
@@ -318,16 +320,18 @@ impl Collector {
         Drained {
             records: self.pending.drain(..complete).collect(),
             damaged,
+            full,
         }
     }
 
     /// Reads everything, when no more will come.
     pub fn read_rest(&mut self) -> Drained {
-        let damaged = self.fetch();
+        let (damaged, full) = self.fetch();
         self.complete = u64::MAX;
         Drained {
             records: std::mem::take(&mut self.pending),
             damaged,
+            full,
         }
     }
 
@@ -343,19 +347,23 @@ impl Collector {
         self.has_room
     }
 
-    fn fetch(&mut self) -> usize {
+    fn fetch(&mut self) -> (usize, Vec<u32>) {
         self.has_room = true;
-        let mut damaged = 0;
+        let (mut damaged, mut full) = (0, Vec::new());
         let mut bytes = Vec::new();
         for ring in &self.rings {
             damaged += ring.pages.take(&mut bytes);
-            self.has_room &= bytes.len() < ring.pages.size() / LITTLE;
+            let little = ring.pages.size() / LITTLE;
+            self.has_room &= bytes.len() < little;
+            if bytes.len() > ring.pages.size() - little {
+                full.push(ring.cpu);
+            }
             let (records, senseless) = parse_all(&bytes, self.attributes.layout());
             damaged += senseless;
             self.pending.extend(records);
         }
         self.pending.sort_by_key(Record::time);
-        damaged
+        (damaged, full)
     }
 
     /// Waits until a ring is half full, one of `others` is readable, or `timeout` is over.

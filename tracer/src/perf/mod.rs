@@ -9,6 +9,7 @@ pub mod attributes;
 pub(crate) mod calls;
 pub mod clock;
 mod collector;
+pub mod cpu_time;
 mod fault_cost;
 pub mod off_cpu;
 pub mod opening;

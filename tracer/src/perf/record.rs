@@ -143,6 +143,23 @@ pub enum Record {
 }
 
 impl Record {
+    /// Where it was made, if that is told.
+    #[must_use]
+    pub fn cpu(&self) -> Option<u32> {
+        match self {
+            Record::Sample(sample) => Some(sample.stamp.cpu),
+            Record::Point(point) => Some(point.stamp.cpu),
+            Record::Mapped(mapped) => Some(mapped.stamp.cpu),
+            Record::Forked(task) | Record::Exited(task) => Some(task.stamp.cpu),
+            Record::Out { stamp, .. }
+            | Record::In(stamp)
+            | Record::Named { stamp, .. }
+            | Record::Lost(stamp, _)
+            | Record::Throttled(stamp) => Some(stamp.cpu),
+            Record::Other(_) => None,
+        }
+    }
+
     /// When it was made; zero for kinds nobody asked for.
     #[must_use]
     pub fn time(&self) -> u64 {

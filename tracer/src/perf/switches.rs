@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::attributes::Attributes;
 use super::clock::{self, Clock};
-use super::collector::{Collector, Group};
+use super::collector::{Collector, Drained, Group};
 use super::fault_cost;
 use super::off_cpu::{Away, Life, Runners, Thread, Wake, Waker};
 use super::opening::{
@@ -70,6 +70,12 @@ pub struct Switches {
     other_programs: HashSet<i32>,
     complete: Tsc,
     lost: u64,
+    /// When records were dropped: of these times it is not known what the threads did. The oldest go.
+    gaps: VecDeque<(Tsc, Tsc)>,
+    /// The last record of each CPU.
+    last: HashMap<u32, Tsc>,
+    /// How many more readings may find that records were dropped, before fewer kinds are asked for.
+    patience: u32,
     /// What records have taken, since that was asked for.
     price: Duration,
     rests: bool,
@@ -79,6 +85,10 @@ pub struct Switches {
 const RECORD: Duration = Duration::from_nanos(600);
 const STACK: Duration = Duration::from_micros(3);
 
+/// In so many readings records may have been dropped: a reader that waits for a processor now and then is no reason to ask for less.
+const PATIENCE: u32 = 64;
+/// Gaps that are remembered, longer than any op is held.
+const MOST_GAPS: usize = 1 << 10;
 /// Names that are remembered.
 const MOST_NAMES: usize = 1 << 16;
 /// Stacks of wakers that are remembered.
@@ -141,6 +151,9 @@ impl Switches {
             other_programs: HashSet::new(),
             complete: Tsc(0),
             lost: 0,
+            gaps: VecDeque::new(),
+            last: HashMap::new(),
+            patience: PATIENCE,
             price: Duration::ZERO,
             rests: false,
         })
@@ -267,12 +280,14 @@ impl Switches {
     fn read_all(&mut self) {
         let until = clock::now().saturating_sub(UNDER_WAY);
         self.clock.tick();
-        let records = self.collector.read_rest().records;
+        let Drained { records, full, .. } = self.collector.read_rest();
         let lost = self.lost;
         self.spend(&records);
         for record in records {
             self.take(record);
         }
+        let now = self.clock.tsc(clock::now());
+        full.into_iter().for_each(|cpu| self.add_gap(cpu, now));
         if let Some((group, told)) = self.calls
             && (told > ENOUGH_CALLS || self.lost > lost)
         {
@@ -286,21 +301,30 @@ impl Switches {
             wakings.close_stacks(&mut self.collector);
         }
         if self.lost > lost {
-            self.tell_less();
+            self.were_dropped();
         }
         self.complete = self.clock.tsc(until);
     }
 
-    /// Records came faster than they could be read.
+    /// Records came faster than they could be read. Where that happens again and again there are to be fewer.
+    fn were_dropped(&mut self) {
+        match self.patience.checked_sub(1) {
+            Some(left) => self.patience = left,
+            None => self.tell_less(),
+        }
+        if let Some(wakings) = &mut self.wakings {
+            wakings.look_for_threads();
+        }
+    }
+
+    /// Asks for less.
     fn tell_less(&mut self) {
+        self.patience = PATIENCE;
         if let Some(faults) = self.faults.take() {
             self.collector.close(faults);
             self.untold = Some(NoTracepoints::TooManyFaults);
         } else if self.reach == Reach::Machine {
             self.see_less();
-        }
-        if let Some(wakings) = &mut self.wakings {
-            wakings.look_for_threads();
         }
     }
 
@@ -336,6 +360,7 @@ impl Switches {
     }
 
     fn take(&mut self, record: Record) {
+        self.look_for_a_gap(&record);
         match record {
             Record::Point(point) => self.pass(point),
             Record::Out { stamp, left, next } => {
@@ -408,6 +433,32 @@ impl Switches {
             }
             _ => {}
         }
+    }
+
+    fn look_for_a_gap(&mut self, record: &Record) {
+        let Some(cpu) = record.cpu() else { return };
+        let at = self.clock.tsc(record.time());
+        if matches!(record, Record::Lost(..)) {
+            self.add_gap(cpu, at);
+        }
+        self.last.insert(cpu, at);
+    }
+
+    /// Between the last record before some were dropped and the one that tells of it nothing is known.
+    fn add_gap(&mut self, cpu: u32, until: Tsc) {
+        let since = self.last.get(&cpu).copied().unwrap_or_default();
+        self.gaps.push_back((since, until));
+        if self.gaps.len() > MOST_GAPS {
+            self.gaps.pop_front();
+        }
+    }
+
+    /// Whether records were dropped within these bounds: then it is not known when a thread did not do its work.
+    #[must_use]
+    pub fn misses(&self, from: Tsc, to: Tsc) -> bool {
+        let late = self.gaps.iter().rev();
+        let mut late = late.take_while(|&&(_, until)| from <= until);
+        late.any(|&(since, _)| since <= to)
     }
 
     /// The kernel passed a tracepoint.
@@ -536,7 +587,43 @@ impl Switches {
 #[cfg(test)]
 mod tests {
     use super::super::off_cpu::Why;
+    use super::super::record::Stamp;
     use super::*;
+
+    /// What was dropped came after the last record of that CPU, and before the one that tells of it.
+    #[test]
+    fn of_times_in_which_records_were_dropped_nothing_is_known() {
+        let own = std::process::id() as i32;
+        let mut switches = match Switches::follow(own) {
+            Ok(switches) => switches,
+            Err(refusal) => {
+                eprintln!("not tested: {refusal}");
+                return;
+            }
+        };
+        // A CPU that is none, so that nothing of the machine comes between.
+        let stamp = |time| Stamp {
+            time,
+            pid: own,
+            tid: own,
+            cpu: u32::MAX,
+        };
+        let now = clock::now();
+        let [before, last, lost, after] = [0, 1, 2, 3].map(|ms| now + ms * 1_000_000);
+        switches.take(Record::In(stamp(before)));
+        switches.take(Record::In(stamp(last)));
+        switches.take(Record::Lost(stamp(lost), 7));
+        switches.take(Record::In(stamp(after)));
+        let clock = Clock::calibrate();
+        let middle = |from: u64, to: u64| clock.tsc(u64::midpoint(from, to));
+        let [known, gap, later] = [
+            middle(before, last),
+            middle(last, lost),
+            middle(lost, after),
+        ];
+        assert!(switches.misses(gap, gap) && switches.misses(known, later));
+        assert!(!switches.misses(known, known) && !switches.misses(later, later));
+    }
 
     /// This thread sleeps: it is seen to block, for as long as the sleep took on the same clock.
     #[test]

@@ -188,14 +188,17 @@ impl Facts {
             permitted: status.mask("CapPrm"),
             dumpable: uids.get(1) == Some(&owner),
             seccomp: status.seccomp(),
-            shadow_stack: status
-                .value("x86_Thread_features")
-                .split_whitespace()
-                .any(|feature| feature == "shstk"),
+            shadow_stack: status.has_shadow_stack(),
             other_user_namespace: other_user_namespace(pid),
             executable: executable(format!("{directory}/exe")),
         })
     }
+}
+
+/// Whether the processor checks a process's return addresses.
+pub(super) fn has_shadow_stack(pid: i32) -> bool {
+    let status = read_text(&format!("/proc/{pid}/status"));
+    status.is_ok_and(|text| Status(text).has_shadow_stack())
 }
 
 /// Whether darc and the process are in different user namespaces; `false` when that cannot be seen.
@@ -238,6 +241,11 @@ impl Status {
             .split_whitespace()
             .map(|id| id.parse().unwrap_or(u32::MAX));
         std::array::from_fn(|_| ids.next().unwrap_or(u32::MAX))
+    }
+
+    fn has_shadow_stack(&self) -> bool {
+        let mut features = self.value("x86_Thread_features").split_whitespace();
+        features.any(|feature| feature == "shstk")
     }
 
     pub(super) fn seccomp(&self) -> Seccomp {

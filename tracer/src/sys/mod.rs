@@ -23,14 +23,14 @@ pub use presence::{Presence, is_present, own_number};
 pub use process::{
     Argv, close_unattended, descriptor_of, die_with_parent, fork_into, kill_and_reap,
     limit_processor_time, pidfd, restore_sigpipe, run_as_others, run_first, set_groups_of_thread,
-    shares_descriptors, shares_memory, wait_child_signal,
+    shares_descriptors, shares_memory, tells_thread_pointer, wait_child_signal,
 };
 #[cfg(test)]
-pub use process::{exit_now, send_to_thread};
+pub use process::{exit_now, refuse_kcmp, send_to_thread};
 pub use ptrace::{
-    EVENT_STOP, RawRegisters, cont, cont_to_syscall, detach, event_message, extended_state,
-    has_ended, interrupt, listen, poke, reap, registers, seize, set_registers, set_signal_mask,
-    signal_mask, wait_any, wait_for, wait_now,
+    EVENT_STOP, RawRegisters, cont, cont_to_syscall, detach, end_of_extended_state, event_message,
+    extended_state, handles_calls, has_ended, interrupt, listen, poke, reap, registers, seize,
+    set_registers, set_signal_mask, signal_mask, wait_any, wait_for, wait_now,
 };
 
 /// Reads the cycle counter.

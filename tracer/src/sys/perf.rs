@@ -32,7 +32,7 @@ pub fn perf_event_open(attributes: &[u8; SIZE], tid: i32, cpu: i32) -> Result<Ow
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-fn perf_ioctl(event: &OwnedFd, request: libc::c_ulong, value: i32) -> i32 {
+fn perf_ioctl(event: &OwnedFd, request: libc::Ioctl, value: i32) -> i32 {
     // SAFETY: the requests made through this function take plain integers.
     unsafe { libc::ioctl(event.as_raw_fd(), request, value) }
 }
@@ -57,7 +57,7 @@ pub fn perf_set_output(event: &OwnedFd, ring: &OwnedFd) -> Result<(), Errno> {
 
 /// Has a tracepoint's event pass over what a filter does not fit. False where the kernel refuses it.
 pub fn perf_set_filter(event: &OwnedFd, filter: &CStr) -> bool {
-    const SET_FILTER: libc::c_ulong = 0x4008_2406;
+    const SET_FILTER: libc::Ioctl = 0x4008_2406;
     // SAFETY: the kernel reads the text up to its end.
     unsafe { libc::ioctl(event.as_raw_fd(), SET_FILTER, filter.as_ptr()) == 0 }
 }

@@ -179,19 +179,40 @@ pub fn wait_child_signal(timeout: std::time::Duration) {
     }
 }
 
+/// How a thread that [`run_first`] is in is scheduled.
+const FIRST: i32 = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+
 /// Has the calling thread run before all programs without real-time priority, from now on; what it forks does not inherit
-/// that. False where this is not permitted (sched(7): it needs `CAP_SYS_NICE` or `RLIMIT_RTPRIO`).
-pub fn run_first() -> bool {
+/// that. One that was started with such a priority keeps its own. Nothing changes where this is not permitted (sched(7): it
+/// needs `CAP_SYS_NICE` or `RLIMIT_RTPRIO`).
+pub fn run_first() {
+    // SAFETY: the call takes a plain integer; zero is this thread.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    // Asked for with it, as it may have been.
+    if matches!(
+        policy & !libc::SCHED_RESET_ON_FORK,
+        libc::SCHED_FIFO | libc::SCHED_RR
+    ) {
+        return;
+    }
     // SAFETY: `sched_param` is plain integers, for which zero is a valid value.
     let mut lowest: libc::sched_param = unsafe { std::mem::zeroed() };
     lowest.sched_priority = 1;
-    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     // SAFETY: the kernel reads one `sched_param` through the pointer, which lives through the call; zero is this thread.
-    unsafe { libc::sched_setscheduler(0, policy, &lowest) == 0 }
+    unsafe { libc::sched_setscheduler(0, FIRST, &lowest) };
 }
 
 /// Takes back what [`run_first`] has asked for.
 pub fn run_as_others() {
+    // SAFETY: `sched_param` is plain integers, for which zero is a valid value.
+    let mut now: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: the call takes a plain integer; zero is this thread.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    // SAFETY: the kernel writes one `sched_param` through the pointer, which lives through the call; zero is this thread.
+    unsafe { libc::sched_getparam(0, &mut now) };
+    if (policy, now.sched_priority) != (FIRST, 1) {
+        return;
+    }
     // SAFETY: `sched_param` is plain integers, for which zero is a valid value.
     let none: libc::sched_param = unsafe { std::mem::zeroed() };
     let policy = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
@@ -220,6 +241,50 @@ pub fn limit_processor_time(seconds: u64) {
     };
     // SAFETY: the kernel reads one `rlimit` through the pointer.
     unsafe { libc::setrlimit(libc::RLIMIT_CPU, &limit) };
+}
+
+/// Whether programs may ask by an instruction (`rdfsbase`) where their thread pointer leads: since Linux 5.9, where the processor
+/// has it (`HWCAP2_FSGSBASE` in the kernel's arch/x86/include/uapi/asm/hwcap2.h).
+pub fn tells_thread_pointer() -> bool {
+    const FSGSBASE: libc::c_ulong = 1 << 1;
+    // SAFETY: the call takes a plain integer, and answers zero for what it does not know.
+    let has = unsafe { libc::getauxval(libc::AT_HWCAP2) };
+    has & FSGSBASE != 0
+}
+
+/// From now on the kernel does not tell this thread, nor those that it makes, what processes share.
+#[cfg(test)]
+pub fn refuse_kcmp() {
+    let rule = |code: u32, k: u32, unequal: u8| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: unequal,
+        k,
+    };
+    // The number is the first field of what a filter sees (struct seccomp_data in seccomp(2)).
+    let mut rules = [
+        rule(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        rule(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            libc::SYS_kcmp as u32,
+            1,
+        ),
+        rule(
+            libc::BPF_RET | libc::BPF_K,
+            libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+            0,
+        ),
+        rule(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let filter = libc::sock_fprog {
+        len: rules.len() as u16,
+        filter: rules.as_mut_ptr(),
+    };
+    // SAFETY: the kernel reads the rules through the pointer; both live through the calls.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter);
+    }
 }
 
 /// Sends a signal to one thread of a process.

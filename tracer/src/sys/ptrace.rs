@@ -10,11 +10,18 @@ pub type RawRegisters = libc::user_regs_struct;
 /// The event number of a group stop or an interrupt of a seized thread (`PTRACE_EVENT_STOP`).
 pub const EVENT_STOP: i32 = 128;
 
+/// A request, as the C library has it.
+#[cfg(target_env = "musl")]
+type Request = libc::c_int;
+/// A request, as the C library has it.
+#[cfg(not(target_env = "musl"))]
+type Request = libc::c_uint;
+
 /// # Safety
 /// Where the request has the kernel read or write through `data`, it is the address of what is read, or of room for what is
 /// written.
 unsafe fn raw(
-    request: libc::c_uint,
+    request: Request,
     tid: i32,
     addr: usize,
     data: *mut libc::c_void,
@@ -28,7 +35,7 @@ unsafe fn raw(
     }
 }
 
-fn request(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> Result<i64, Errno> {
+fn request(request: Request, tid: i32, addr: usize, data: usize) -> Result<i64, Errno> {
     // SAFETY: the requests made through this function take plain integers.
     unsafe { raw(request, tid, addr, ptr::without_provenance_mut(data)) }
 }
@@ -105,6 +112,36 @@ pub fn extended_state(tid: i32) -> Result<Vec<u8>, Errno> {
     Ok(state)
 }
 
+/// Whether a stopped thread handles system calls itself (`PR_SET_SYSCALL_USER_DISPATCH` in prctl(2)). Kernels before 6.4 do not
+/// tell.
+pub fn handles_calls(tid: i32) -> Result<bool, Errno> {
+    const GET_CONFIG: Request = 0x4211;
+    const OFF: u64 = 0;
+    // struct ptrace_sud_config: mode, selector, offset, length.
+    let mut config = [OFF; 4];
+    let room = config.as_mut_ptr().cast();
+    // SAFETY: the kernel writes as many bytes as it is told, into memory of that size that lives through the call.
+    unsafe { raw(GET_CONFIG, tid, size_of_val(&config), room) }?;
+    Ok(config[0] != OFF)
+}
+
+/// Where the last of these parts of an extended state ends, in bytes, as XSAVE lays it out; zero for x87 and SSE alone.
+///
+/// Source: CPUID leaf 13 (Intel SDM volume 1, 13.4.3).
+#[must_use]
+pub fn end_of_extended_state(parts: u64) -> usize {
+    const LEAF: u32 = 13;
+    let end = |part: u32| {
+        // Newer compilers take it for safe.
+        #[allow(unused_unsafe)]
+        // SAFETY: every x86-64 processor has the instruction; it answers zeros for what it does not know.
+        let told = unsafe { std::arch::x86_64::__cpuid_count(LEAF, part) };
+        (told.eax + told.ebx) as usize
+    };
+    let in_use = (2..63).filter(|part| parts & (1 << part) != 0);
+    in_use.map(end).max().unwrap_or(0)
+}
+
 /// Writes one word of text or data through ptrace, where `/proc/PID/mem` refuses.
 pub fn poke(tid: i32, addr: u64, word: u64) -> Result<(), Errno> {
     request(libc::PTRACE_POKEDATA, tid, addr as usize, word as usize).map(drop)
@@ -169,7 +206,7 @@ pub fn cont_to_syscall(tid: i32, signal: i32) -> Result<(), Errno> {
 
 /// Which signals a stopped thread blocks (bit `n - 1` for signal `n`).
 pub fn signal_mask(tid: i32) -> Result<u64, Errno> {
-    const GETSIGMASK: libc::c_uint = 0x420a;
+    const GETSIGMASK: Request = 0x420a;
     let mut mask = 0_u64;
     let room = ptr::from_mut(&mut mask).cast();
     // SAFETY: the kernel writes exactly one mask, whose length is passed.
@@ -179,7 +216,7 @@ pub fn signal_mask(tid: i32) -> Result<u64, Errno> {
 
 /// Sets which signals a stopped thread blocks.
 pub fn set_signal_mask(tid: i32, mask: u64) -> Result<(), Errno> {
-    const SETSIGMASK: libc::c_uint = 0x420b;
+    const SETSIGMASK: Request = 0x420b;
     let value = ptr::from_ref(&mask).cast_mut().cast();
     // SAFETY: the kernel reads exactly one mask, whose length is passed, and writes nothing.
     unsafe { raw(SETSIGMASK, tid, size_of::<u64>(), value) }.map(drop)

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use darc_analysis::Ticks;
-use darc_analysis::proof::{self, Delayed, LOOKS, Limits as Bounds, Slope, Span};
+use darc_analysis::proof::{self, Delayed, Dose, LOOKS, Limits as Bounds, Slope, Span};
 use darc_process::{Ending, Limits, ProcessError};
 use darc_record::Tsc;
 
 use super::Outcome;
-use super::trial::{Seen, Trial, untried};
+use super::seen::Seen;
+use super::trial::{Trial, untried};
 
 /// The shortest span, in parts of a second: the program stands still for a moment at the beginning of each.
 const SHORTEST: u64 = 20;
@@ -146,10 +147,14 @@ impl Trial<'_, '_> {
     /// The spans with their ops; one with probes is one in which each op is a unit longer, if the effect is that.
     fn sorted_by(&self, spans: &[(Tsc, Tsc, bool)], unit: Ticks, which: Which) -> Vec<Span> {
         let added = |is_with: bool| if is_with { unit } else { Ticks(0) };
+        let dose = |is_with: bool| match is_with {
+            true => Dose::Whole,
+            false => Dose::Nothing,
+        };
         let mut sorted: Vec<Span> = spans
             .iter()
             .map(|&(_, _, is_with)| Span {
-                delay: added(is_with),
+                dose: dose(is_with),
                 ops: Vec::new(),
             })
             .collect();
@@ -162,6 +167,7 @@ impl Trial<'_, '_> {
                 sorted[at].ops.push(Delayed {
                     latency: which.of(op),
                     added: added(is_with),
+                    meant: added(is_with),
                 });
             }
         }

@@ -22,8 +22,8 @@ pub fn measured(at: CodeRef, process: &Process<'_>) -> Result<Asynchronous, Stri
     let addr = modules
         .locate(at)
         .ok_or("it is not loaded in this process")?;
-    if let Some(why) = return_address::is_used(modules, at) {
-        return Err(why);
+    if let Some(used) = return_address::is_used(modules, at) {
+        return Err(used.why);
     }
     entry_points::is_called(modules, at)?;
     let code = Arc::clone(&process.scan(addr)?.code);
@@ -40,6 +40,18 @@ struct Call {
     start: Tsc,
     end: Tsc,
     tid: i32,
+    delays: Ticks,
+}
+
+/// The calls that belong to an op.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Of {
+    /// How many.
+    pub calls: u64,
+    /// Their time until the end of it.
+    pub time: Ticks,
+    /// What they were delayed by.
+    pub delays: Ticks,
 }
 
 /// The calls that were seen.
@@ -47,12 +59,13 @@ struct Call {
 pub struct Calls(Vec<Call>);
 
 impl Calls {
-    pub fn add(&mut self, op: &Op) {
+    pub fn add(&mut self, op: &Op, delays: Ticks) {
         if self.0.len() < MOST {
             self.0.push(Call {
                 start: op.start,
                 end: op.end,
                 tid: op.tid,
+                delays,
             });
         }
     }
@@ -62,13 +75,15 @@ impl Calls {
         self.0.sort_unstable_by_key(|call| call.start);
     }
 
-    /// How many began on another thread in an op, and their time until the end of it. They are sorted.
-    pub fn of(&self, tid: i32, start: Tsc, end: Tsc) -> (u64, Ticks) {
+    /// Those that began on another thread in an op. They are sorted.
+    pub fn of(&self, tid: i32, start: Tsc, end: Tsc) -> Of {
         let first = self.0.partition_point(|call| call.start < start);
         let begun = self.0[first..].iter().take_while(|call| call.start <= end);
         let elsewhere = begun.filter(|call| call.tid != tid);
-        elsewhere.fold((0, Ticks(0)), |(calls, time), call| {
-            (calls + 1, time + (call.end.min(end) - call.start))
+        elsewhere.fold(Of::default(), |of, call| Of {
+            calls: of.calls + 1,
+            time: of.time + (call.end.min(end) - call.start),
+            delays: of.delays + call.delays,
         })
     }
 
@@ -102,6 +117,7 @@ mod tests {
             start: Tsc(start),
             end: Tsc(end),
             tid,
+            delays: Ticks(7),
         };
         Calls(of.iter().map(call).collect())
     }
@@ -110,8 +126,13 @@ mod tests {
     fn a_call_belongs_to_the_op_that_it_begins_in() {
         let calls = calls(&[(5, 30, 2), (15, 25, 2), (18, 19, 1), (28, 60, 3)]);
         // The first had begun before, the third is of the op's own thread.
-        assert_eq!(calls.of(1, Tsc(10), Tsc(40)), (2, Ticks(22)));
-        assert_eq!(calls.of(1, Tsc(70), Tsc(80)), (0, Ticks(0)));
+        let of = Of {
+            calls: 2,
+            time: Ticks(22),
+            delays: Ticks(14),
+        };
+        assert_eq!(calls.of(1, Tsc(10), Tsc(40)), of);
+        assert_eq!(calls.of(1, Tsc(70), Tsc(80)), Of::default());
     }
 
     #[test]
@@ -120,7 +141,7 @@ mod tests {
         let told = |ops: &[(u64, u64)]| {
             let spans = ops.iter().map(|&(start, end)| {
                 let (start, end) = (Tsc(start), Tsc(end));
-                (start, end, calls.of(1, start, end).0)
+                (start, end, calls.of(1, start, end).calls)
             });
             calls.are_told_apart(spans)
         };

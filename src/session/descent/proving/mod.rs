@@ -5,6 +5,7 @@
 
 mod effect;
 mod elsewhere;
+mod seen;
 mod trial;
 
 use std::collections::BTreeSet;

@@ -5,115 +5,41 @@ use std::time::Duration;
 
 use darc_analysis::Ticks;
 use darc_analysis::proof::{
-    self, Baseline, Delayed, Design, LOOKS, Limits as Bounds, Random, Slope, Span,
+    self, Baseline, Delayed, Design, Dose, LOOKS, Limits as Bounds, Random, Refusal, Slope, Span,
 };
 use darc_process::{Ending, Event, Limits, ProcessError};
-use darc_record::{FnodeId, Op, SiteId, Touched, Tsc};
-use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::{NewTarget, Served, Sink};
+use darc_record::Tsc;
 
-use super::elsewhere;
+use super::seen::{MOST_OPS, Record, Seen, Trying};
 use super::{Calls, Outcome};
 use crate::session::{SLICE, Session};
 
 /// For this part of the time that is given nothing is delayed at first.
 const BASELINE: u64 = 10;
-/// So many ops are kept.
-const MOST_OPS: usize = 400_000;
+/// And again, so often in all, where that did not tell.
+const MOST_BASELINES: u32 = 3;
+/// Said where ops cannot be told apart.
+const AT_A_TIME: &str = "several calls of f0 run at a time, so which of them a call on another thread is for is not known";
 /// The part of a peak's ops that is nearly all.
 const NEARLY_ALL: f64 = 0.98;
 /// The percentiles whose gain is told.
 const PARTS: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
-
-/// An op, as far as it matters here.
-#[derive(Clone, Copy)]
-pub(super) struct Seen {
-    tid: i32,
-    pub start: Tsc,
-    pub end: Tsc,
-    pub latency: Ticks,
-    calls: u64,
-    /// The time of the cause in it.
-    cause: Ticks,
-}
 
 /// A span of time, and what calls were delayed by in it.
 #[derive(Clone, Copy)]
 struct Toggled {
     start: Tsc,
     end: Tsc,
-    delay: Ticks,
-}
-
-/// What was seen of ops since something began.
-#[derive(Default)]
-struct Record {
-    seen: Vec<Seen>,
-    /// Calls of the cause on other threads.
-    elsewhere: elsewhere::Calls,
-    /// Calls of the cause in all ops, also in those that are not kept.
-    calls: u64,
-    /// What these were delayed by.
-    added: Ticks,
-}
-
-/// Takes the ops that began after some moment.
-struct Trying<'a> {
-    cause: &'a [FnodeId],
-    since: Tsc,
-    spans: &'a [Toggled],
-    record: &'a mut Record,
+    dose: Dose,
+    /// Whether the dose was drawn: while delays have taken more than they may there is none, which is no matter of chance, for
+    /// delays take longer where the machine is busy.
+    drawn: bool,
 }
 
 /// The span that a moment is in.
 fn span_at(spans: &[Toggled], at: Tsc) -> Option<usize> {
     let index = spans.partition_point(|span| span.end < at);
     (spans.get(index)?.start <= at).then_some(index)
-}
-
-impl Sink for Trying<'_> {
-    fn op(&mut self, op: Op) {
-        if op.start < self.since {
-            return;
-        }
-        let of_cause = |touched: &&Touched| self.cause.contains(&touched.fnode);
-        let (mut calls, mut cause) = (0, Ticks(0));
-        for touched in op.touched.iter().filter(of_cause) {
-            calls = u64::saturating_add(calls, touched.count);
-            cause = cause + touched.sum;
-        }
-        let delay = span_at(self.spans, op.start).map_or(0, |index| self.spans[index].delay.0);
-        let record = &mut *self.record;
-        record.calls = record.calls.saturating_add(calls);
-        record.added = record.added + Ticks(calls.saturating_mul(delay));
-        if record.seen.len() < MOST_OPS {
-            record.seen.push(Seen {
-                tid: op.tid,
-                start: op.start,
-                end: op.end,
-                latency: op.latency,
-                calls,
-                cause,
-            });
-        }
-    }
-
-    fn served(&mut self, served: Served) {
-        let (Served::Whole(op) | Served::Partly(op)) = served;
-        if op.start < self.since {
-            return;
-        }
-        let delay = span_at(self.spans, op.start).map_or(0, |index| self.spans[index].delay.0);
-        self.record.calls += 1;
-        self.record.added = self.record.added + Ticks(delay);
-        self.record.elsewhere.add(&op);
-    }
-
-    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
-
-    fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
-        NewTarget::AnyTarget
-    }
 }
 
 /// A test in progress.
@@ -127,6 +53,8 @@ pub(super) struct Trial<'s, 'a> {
     pub(super) since: Tsc,
     record: Record,
     spans: Vec<Toggled>,
+    /// The longest delay that any call had.
+    longest: Ticks,
     pub(super) random: Random,
 }
 
@@ -144,6 +72,7 @@ impl<'s, 'a> Trial<'s, 'a> {
             since: Tsc(0),
             record: Record::default(),
             spans: Vec::new(),
+            longest: Ticks(0),
             random: Random(darc_tracer::tsc().0 | 1),
         }
     }
@@ -158,22 +87,10 @@ impl<'s, 'a> Trial<'s, 'a> {
         bounds: &Bounds,
         risk: f64,
     ) -> Result<(Outcome, Option<Ending>), ProcessError> {
-        let time = Ticks(bounds.time.0 / BASELINE);
-        self.since = darc_tracer::tsc();
-        if let Some(ending) = self.until(Tsc(self.since.0 + time.0), limits)? {
-            return Ok((untried(ending), Some(ending)));
-        }
-        if !self.settle() {
-            let why = "several calls of f0 run at a time, so which of them a call on another thread is for is not known";
-            return Ok((Outcome::NotTestable(why.to_owned()), None));
-        }
-        let baseline = self.baseline(time);
-        tracing::debug!(target: "prove", ?baseline, "looked at ops without delays");
-        let design = match proof::design(&baseline, bounds) {
+        let design = match self.design(limits, bounds)? {
             Ok(design) => design,
-            Err(why) => return Ok((Outcome::Refused(why), None)),
+            Err(untried) => return Ok(untried),
         };
-        tracing::debug!(target: "prove", ?design, "designed");
         let before = std::mem::take(&mut self.record).seen;
         let (slope, ending) = self.try_delays(&design, limits, bounds, risk)?;
         let gains: Vec<_> = before.iter().map(|op| (op.latency, op.cause)).collect();
@@ -189,6 +106,39 @@ impl<'s, 'a> Trial<'s, 'a> {
         Ok((outcome, ending))
     }
 
+    /// Looks at ops without delays until these tell how to delay calls, or what there is to say instead. What is refused is
+    /// looked at again, for something else may have kept the machine busy.
+    fn design(
+        &mut self,
+        limits: Limits<'_>,
+        bounds: &Bounds,
+    ) -> Result<Result<Design, (Outcome, Option<Ending>)>, ProcessError> {
+        let time = Ticks(bounds.time.0 / BASELINE);
+        let mut outcome = Outcome::Refused(Refusal::NotCalled);
+        for _ in 0..MOST_BASELINES {
+            self.record = Record::default();
+            self.since = darc_tracer::tsc();
+            if let Some(ending) = self.until(Tsc(self.since.0 + time.0), limits)? {
+                return Ok(Err((untried(ending), Some(ending))));
+            }
+            outcome = match self.settle() {
+                true => match self.designed(time, bounds) {
+                    Ok(design) => return Ok(Ok(design)),
+                    Err(why) => Outcome::Refused(why),
+                },
+                false => Outcome::NotTestable(AT_A_TIME.to_owned()),
+            };
+        }
+        Ok(Err((outcome, None)))
+    }
+
+    fn designed(&self, time: Ticks, bounds: &Bounds) -> Result<Design, Refusal> {
+        let baseline = self.baseline(time);
+        let design = proof::design(&baseline, bounds);
+        tracing::debug!(target: "prove", ?baseline, ?design, "looked at ops without delays");
+        design
+    }
+
     /// Delays calls in some spans and not in others, until that decides, or the time is over.
     fn try_delays(
         &mut self,
@@ -198,6 +148,7 @@ impl<'s, 'a> Trial<'s, 'a> {
         risk: f64,
     ) -> Result<(Option<Slope>, Option<Ending>), ProcessError> {
         self.since = darc_tracer::tsc();
+        self.longest = design.delay;
         for look in LOOKS {
             let look_at = Tsc(self.since.0 + (look.at * bounds.time.0 as f64) as u64);
             let mut ending = None;
@@ -226,7 +177,6 @@ impl<'s, 'a> Trial<'s, 'a> {
             let mut sink = Trying {
                 cause: &self.calls.cause,
                 since: self.since,
-                spans: &self.spans,
                 record: &mut self.record,
             };
             let process = &mut self.session.process;
@@ -250,19 +200,21 @@ impl<'s, 'a> Trial<'s, 'a> {
         budget: f64,
         limits: Limits<'_>,
     ) -> Result<Option<Ending>, ProcessError> {
-        let (mut delay, length) = design.next(&mut self.random);
+        let (mut dose, length) = design.next(&mut self.random);
         let now = darc_tracer::tsc();
         let allowed = budget * ((now - self.since).0 + length.0) as f64;
-        if self.record.added.0 as f64 > allowed {
-            delay = Ticks(0);
+        let drawn = self.record.added.0 as f64 <= allowed;
+        if !drawn {
+            dose = Dose::Nothing;
         }
         let end = Tsc(now.0 + length.0);
         // To be delayed by nothing costs what any delay costs beside what it is to last: ops of both kinds of spans have that.
-        self.delay(delay.max(Ticks(1)), end)?;
+        self.delay(design.of(dose).max(Ticks(1)), end)?;
         self.spans.push(Toggled {
             start: darc_tracer::tsc(),
             end,
-            delay,
+            dose,
+            drawn,
         });
         self.until(end, limits)
     }
@@ -273,8 +225,7 @@ impl<'s, 'a> Trial<'s, 'a> {
     /// As [`Trial::delay`].
     pub fn end_delays(&mut self, bounds: &Bounds) -> Result<(), ProcessError> {
         self.delay(Ticks(0), Tsc(0))?;
-        let longest = self.spans.iter().map(|span| span.delay).max();
-        let longest = bounds.clock.nanos(longest.unwrap_or_default()).0;
+        let longest = bounds.clock.nanos(self.longest).0;
         std::thread::sleep(Duration::from_nanos(longest as u64));
         Ok(())
     }
@@ -319,7 +270,8 @@ impl<'s, 'a> Trial<'s, 'a> {
         } = &mut self.record;
         elsewhere.sort();
         for op in seen.iter_mut() {
-            (op.calls, op.cause) = elsewhere.of(op.tid, op.start, op.end);
+            let of = elsewhere.of(op.tid, op.start, op.end);
+            (op.calls, op.cause, op.delays) = (of.calls, of.time, of.delays);
         }
         elsewhere.are_told_apart(seen.iter().map(|op| (op.start, op.end, op.calls)))
     }
@@ -347,22 +299,42 @@ impl<'s, 'a> Trial<'s, 'a> {
         }
     }
 
-    /// The spans with the ops that belong to them.
+    /// What it takes to delay a call by nothing: calls in both kinds of spans take that.
+    fn by_nothing(&self) -> Ticks {
+        let without = self.record.seen.iter().filter(|op| {
+            let span = span_at(&self.spans, op.start).map(|index| self.spans[index]);
+            op.calls > 0 && span.is_some_and(|span| span.dose == Dose::Nothing)
+        });
+        let mut each: Vec<u64> = without.map(|op| op.delays.0 / op.calls).collect();
+        let middle = each.len() / 2;
+        let median = (!each.is_empty()).then(|| *each.select_nth_unstable(middle).1);
+        Ticks(median.unwrap_or_default())
+    }
+
+    /// The spans with the ops that belong to them; those whose dose was not drawn have none.
     fn sorted(&self, design: &Design) -> Vec<Span> {
         let empty = |span: &Toggled| Span {
-            delay: span.delay,
+            dose: span.dose,
             ops: Vec::new(),
         };
         let mut sorted: Vec<Span> = self.spans.iter().map(empty).collect();
+        let nothing = self.by_nothing();
         for op in self.record.seen.iter().filter(|op| op.calls > 0) {
             let Some(index) = span_at(&self.spans, op.start) else {
                 continue;
             };
             let span = self.spans[index];
-            if op.end <= span.end && design.fits(op.calls, span.end - op.start) {
+            if span.drawn && op.end <= span.end && design.fits(op.calls, span.end - op.start) {
+                let meant = design.of(span.dose).0.saturating_mul(op.calls);
                 sorted[index].ops.push(Delayed {
                     latency: op.latency,
-                    added: Ticks(op.calls.saturating_mul(span.delay.0)),
+                    added: match span.dose {
+                        Dose::Nothing => Ticks(0),
+                        _ => op
+                            .delays
+                            .saturating_sub(Ticks(op.calls.saturating_mul(nothing.0))),
+                    },
+                    meant: Ticks(meant),
                 });
             }
         }

@@ -1,7 +1,7 @@
 //! Letting go of the target: first everything is put back while it runs, then each thread is stopped
 //! for an instant and detached.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
@@ -15,13 +15,26 @@ use super::calls::FrameKind;
 use super::inside::Inside;
 use super::landing::{PASS, SYSCALL_TRAP};
 
+/// So often it is tried to take out what cannot be taken out at once,
+const ATTEMPTS: u32 = 5;
+/// after a pause each time.
+const BETWEEN: Duration = Duration::from_millis(20);
+
 impl Int3 {
     /// Restores text and stacks and detaches from every thread. Of a process that has ended nothing is left to restore.
     pub(super) fn let_go(&mut self) -> Result<()> {
         if self.end.is_some() {
             return Ok(());
         }
-        self.disarm_all()?;
+        let mut restored = self.disarm_all();
+        for _ in 1..ATTEMPTS {
+            if restored.is_ok() {
+                break;
+            }
+            // Whoever is let go meets what stays: nobody is there for it.
+            std::thread::sleep(BETWEEN);
+            restored = self.disarm_all();
+        }
         self.reveal_all();
         for copy in self.measured_syscalls.keys() {
             // Threads blocked in a copied system call go on by themselves from now on.
@@ -38,7 +51,7 @@ impl Int3 {
             unless_gone(thread.detach())?;
         }
         self.counters.pauses.push(since.elapsed());
-        Ok(())
+        restored
     }
 
     /// Lets go of the processes that share the target's memory, which is clean by now: their parents wait for

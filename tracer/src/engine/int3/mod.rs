@@ -27,6 +27,7 @@ mod stop_times;
 mod stops;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use darc_disasm::SiteKind;
@@ -34,17 +35,21 @@ use darc_disasm::SiteKind;
 use crate::addr::TargetAddr;
 use crate::arena::Arena;
 use crate::child_signal;
+use crate::chosen::Chosen;
 use crate::engine::{
     Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink, TAKES_ARGUMENTS,
 };
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, Spawn, decode};
+use crate::ground::Ground;
 use crate::guardian::Guardian;
 use crate::ledger::{Debt, Ledger};
+use crate::limits::{self, Amount};
 use crate::maps;
 use crate::maps::SharedCode;
 use crate::memory::Memory;
 use crate::plan::Plan;
+use crate::preflight;
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
 use crate::sys;
@@ -119,6 +124,8 @@ pub struct Int3 {
     /// How threads go on after a stop; there once the arena is.
     departures: Option<Departures>,
     stop_times: StopTimes,
+    /// Those whose ops are told, where not all are.
+    chosen: Option<Arc<Chosen>>,
     cost: ProbeCost,
     ledger: Ledger,
     _guardian: Option<Guardian>,
@@ -182,6 +189,7 @@ impl Int3 {
             chain: None,
             departures: None,
             stop_times: StopTimes::new(pid),
+            chosen: None,
             cost: ProbeCost::default(),
             ledger,
             _guardian: guardian,
@@ -210,6 +218,12 @@ impl Int3 {
             return Err(Error::Unsuitable(
                 "breakpoints cannot follow requests from one thread to another".to_owned(),
             ));
+        }
+        if plan.copies_stacks && !plan.is_empty() {
+            return Err(Error::Unsuitable(format!(
+                "process {} may copy its stacks (greenlets and their like are loaded), and with them the return addresses of breakpoints; leave out --engine int3",
+                self.pid
+            )));
         }
         self.chain = plan.chain.clone();
         let wanted = points::wanted(plan);
@@ -275,11 +289,19 @@ impl Int3 {
             return Ok(());
         }
         let mappings = maps::read(self.pid)?;
+        let ground = Ground::of(self.pid, &mappings);
+        let arena = Amount {
+            all: ARENA_BYTES,
+            data: departure::DATA_BYTES,
+            promised: departure::DATA_BYTES,
+        };
+        limits::check(self.pid, Amount::default(), arena)?;
+        preflight::check_shadow_stack(self.pid)?;
         let caller = RemoteCaller::find(self.pid, &self.memory, &mappings)?;
         let since = Instant::now();
         let (mut arena, data) = self.with_stopped_thread(|_, thread| {
             caller.borrow([thread], &mappings, |worker| {
-                let at = Arena::gap_near(&mappings, near, ARENA_BYTES)?;
+                let at = Arena::gap_near(&ground, near, ARENA_BYTES)?;
                 let mut arena = Arena::map_at(worker, at, ARENA_BYTES)?;
                 match arena.make_end_writable(worker, departure::DATA_BYTES) {
                     Ok(data) => Ok((arena, data)),
@@ -343,7 +365,10 @@ impl Int3 {
                 Event::Signal(signal) => Stopped::observed(tid, signal),
                 _ => Stopped::observed(tid, 0),
             };
-            thread.hide_interruption()?;
+            if thread.hide_interruption()?.are_of_kernel() {
+                unless_gone(thread.resume())?;
+                continue;
+            }
             let outcome = work(self, &mut thread);
             // A thread that was in a group stop goes back into it: it reports that first thing, since the
             // stop that it is in now is another one.
@@ -437,10 +462,17 @@ impl Engine for Int3 {
         }
     }
 
+    fn choose_threads(&mut self, threads: Arc<Chosen>) {
+        self.chosen = Some(threads);
+    }
+
     fn poll(&mut self, wait: Duration, sink: &mut dyn Sink) -> Result<Option<Notice>> {
         let since = Instant::now();
         if let Some(thread) = self.parked.take() {
             unless_gone(thread.resume())?;
+        }
+        if let Some(chosen) = &self.chosen {
+            chosen.refresh();
         }
         let mut attention = Attention::Awake;
         if self.end.is_some() {

@@ -125,10 +125,10 @@ impl Points {
         self.armed.keys().copied()
     }
 
-    /// Whether a breakpoint was here once: a thread may still be about to report it.
+    /// Whether a breakpoint is here, or was once: a thread may still be about to report it.
     #[must_use]
     pub fn was_armed(&self, addr: TargetAddr) -> bool {
-        self.retired.contains_key(&addr)
+        self.armed.contains_key(&addr) || self.retired.contains_key(&addr)
     }
 
     /// How many bytes were not the program's own after they had been put back.
@@ -220,19 +220,20 @@ impl Points {
     /// rewritten meanwhile is left alone.
     ///
     /// # Errors
-    /// When the text cannot be read or written though the target lives.
+    /// When the text cannot be read or written though the target lives: the breakpoint is known as before.
     pub fn disarm(&mut self, memory: &Memory, ledger: &mut Ledger, addr: TargetAddr) -> Result<()> {
-        let Some(point) = self.armed.remove(&addr) else {
+        let Some(point) = self.armed.get(&addr) else {
             return Ok(());
         };
-        let restored = restore(memory, addr, point.original);
-        if let Some(index) = point.ledger {
-            ledger.strike(index);
-        }
-        self.retired.insert(addr, point.original);
-        if unless_gone(restored)? == Some(false) {
+        let (original, debt) = (point.original, point.ledger);
+        if unless_gone(restore(memory, addr, original))? == Some(false) {
             self.differing += 1;
         }
+        self.armed.remove(&addr);
+        if let Some(index) = debt {
+            ledger.strike(index);
+        }
+        self.retired.insert(addr, original);
         Ok(())
     }
 
@@ -266,13 +267,51 @@ impl Points {
 /// Writes the original byte over a breakpoint; true when the text is the program's own afterwards.
 fn restore(memory: &Memory, addr: TargetAddr, original: u8) -> Result<bool> {
     let mut byte = [0];
-    if memory.read(addr, &mut byte).is_err() {
-        // Unmapped meanwhile (dlclose): nothing of ours is left there.
-        return Ok(true);
+    if let Err(error) = memory.read(addr, &mut byte) {
+        return match memory.has_mapped(addr) {
+            true => Err(error),
+            // Unmapped meanwhile (dlclose): nothing of ours is left there.
+            false => Ok(true),
+        };
     }
     if byte[0] == INT3 {
         memory.write(addr, &[original])?;
         memory.read(addr, &mut byte)?;
     }
     Ok(byte[0] == original)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::remote_call::tests::{call_in, who_waits};
+    use crate::sys;
+
+    use super::*;
+
+    /// Nobody else would take it away: neither the next attempt nor the guardian.
+    #[test]
+    fn a_breakpoint_that_cannot_be_taken_out_stays_known() {
+        const PAGE: u64 = sys::PAGE as u64;
+        let mut target = who_waits();
+        let pid = target.id() as i32;
+        let data = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let shared = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
+        let page = call_in(pid, libc::SYS_mmap, [0, PAGE, data, shared, u64::MAX, 0]);
+        let protect = |to| call_in(pid, libc::SYS_mprotect, [page, PAGE, to, 0, 0, 0]);
+        let memory = Memory::open(pid).unwrap();
+        let (mut points, mut ledger) = (Points::default(), Ledger::create().unwrap());
+        let at = TargetAddr(page);
+        let roles = Roles::default();
+        points.arm(&memory, &mut ledger, at, &[0], roles).unwrap();
+        protect(libc::PROT_READ as u64);
+        assert!(points.disarm(&memory, &mut ledger, at).is_err());
+        assert!(points.get(at).is_some());
+        assert_eq!(crate::ledger::read(ledger.file()).len(), 1);
+        protect(data);
+        points.disarm(&memory, &mut ledger, at).unwrap();
+        assert!(points.get(at).is_none() && crate::ledger::read(ledger.file()).is_empty());
+        assert_eq!(memory.read_word(at).unwrap(), 0);
+        target.kill().unwrap();
+        target.wait().unwrap();
+    }
 }

@@ -509,6 +509,10 @@ impl Int3 {
 
     fn deliver(&mut self, completed: Completed, sink: &mut dyn Sink) {
         self.counters.records += 1;
+        let threads = self.chosen.as_ref();
+        if threads.is_some_and(|threads| !threads.has(completed.op.tid)) {
+            return;
+        }
         match completed.generation == self.generation {
             true => sink.op(completed.op),
             // Probes came or went while it ran: what its fnodes say is incomplete.

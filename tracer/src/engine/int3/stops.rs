@@ -9,6 +9,7 @@ use crate::child_signal;
 use crate::engine::{Notice, Sink};
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, Spawn, decode};
+use crate::guests;
 use crate::memory::Memory;
 use crate::stopped::Stopped;
 use crate::sys;
@@ -122,7 +123,8 @@ impl Int3 {
             self.threads.insert(tid, ThreadCalls::new(tid));
             return Ok(true);
         }
-        if sys::shares_memory(self.pid, tid) == Some(true) {
+        let child = Stopped::observed(tid, 0);
+        if self.is_borrower(&child) {
             self.borrowers.insert(tid);
             return Ok(true);
         }
@@ -131,7 +133,6 @@ impl Int3 {
             self.points.restore_copy(&copy);
             self.reveal_copy(&copy);
         }
-        let child = Stopped::observed(tid, 0);
         if let Ok(mut registers) = child.registers() {
             // It comes out of the system call that made it, maybe in a copy of the instruction.
             if let Ok(Inside::Syscall { next, .. }) = self.inside(tid, &mut registers) {
@@ -141,6 +142,18 @@ impl Int3 {
         }
         unless_gone(child.detach())?;
         Ok(false)
+    }
+
+    /// Whether a child process that has not run yet shares the target's memory.
+    fn is_borrower(&self, child: &Stopped) -> bool {
+        let made = || {
+            child.registers().is_ok_and(|registers| {
+                let registers = registers.0;
+                let number = registers.orig_rax.cast_signed();
+                guests::are_made_by(&self.memory, number, registers.rdi)
+            })
+        };
+        sys::shares_memory(self.pid, child.tid()).unwrap_or_else(made)
     }
 
     /// A thread has ended. The notice when the process has ended with it.
@@ -302,15 +315,13 @@ impl Int3 {
         Ok(())
     }
 
-    /// Puts all text back.
+    /// Puts all text back that can be.
     pub(super) fn disarm_all(&mut self) -> Result<()> {
-        let armed: Vec<_> = self.points.addresses().collect();
-        for addr in armed {
-            match self.points.disarm(&self.memory, &mut self.ledger, addr) {
-                Ok(()) | Err(Error::ThreadGone { .. }) => {}
-                Err(error) => return Err(error),
-            }
+        let mut outcome = Ok(());
+        for addr in self.points.addresses().collect::<Vec<_>>() {
+            let disarmed = self.points.disarm(&self.memory, &mut self.ledger, addr);
+            outcome = outcome.and(unless_gone(disarmed).map(drop));
         }
-        Ok(())
+        outcome
     }
 }

@@ -4,12 +4,12 @@ use iced_x86::BlockEncoderOptions;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use darc_record::Hz;
+use darc_record::{Field, Hz};
 
 use crate::plan::Goroutines;
 
 use super::flags::Flags;
-use super::layout::{HASH, HASH_SHIFT, STACKS, STACKS_SHIFT, block};
+use super::layout::{HASH, HASH_SHIFT, LIVE, STACKS, STACKS_SHIFT, block};
 
 /// A result of assembling; failures are mistakes of this engine or addresses out of reach.
 pub type Emitted<T> = Result<T, IcedError>;
@@ -37,8 +37,12 @@ pub struct Surroundings {
     pub delays: Option<Delaying>,
     /// Where, from the thread pointer, the C library keeps the thread's id.
     pub tid_offset: Option<u32>,
+    /// Whether programs may ask where their thread pointer leads (`rdfsbase`).
+    pub tells_pointer: bool,
     /// Where a goroutine's number is in its descriptor, where the threads run goroutines.
     pub goroutines: Option<Goroutines>,
+    /// What is noted when an op of f0 begins and when it ends.
+    pub field: Option<Field>,
 }
 
 /// What a thread does while its call is delayed.
@@ -46,8 +50,8 @@ pub struct Surroundings {
 pub enum Delaying {
     /// It looks at the clock.
     Spinning,
-    /// It sleeps, and for the last tenth of a millisecond lets others run while it looks at the clock: the kernel wakes late, not
-    /// early.
+    /// It sleeps, but for the last 60 µs, which it looks at the clock: the kernel wakes late, not early. In a delay that is so
+    /// short itself it lets others run meanwhile.
     Sleeping(Nap),
 }
 
@@ -56,7 +60,7 @@ impl Delaying {
     #[must_use]
     pub fn sleeping(clock: Hz) -> Delaying {
         /// The kernel rounds up by 50 µs, and takes some time to wake.
-        const SLACK_PER_SECOND: u64 = 10_000;
+        const SLACK_PER_SECOND: u64 = 16_667;
         Delaying::Sleeping(Nap {
             scale: ((1_000_000_000_u128 << 32) / u128::from(clock.get().max(1))) as u64,
             slack: clock.get() / SLACK_PER_SECOND,
@@ -144,10 +148,20 @@ pub fn tsc(a: &mut CodeAssembler) -> Emitted<()> {
     a.or(rax, rdx)
 }
 
-/// Finds the thread's block: rcx. At `miss` rax is the thread pointer; see [`hash`].
-pub fn acquire(a: &mut CodeAssembler, control: u64, miss: CodeLabel) -> Emitted<()> {
+/// Finds the thread's block: rcx. At `miss` rax is the thread pointer; see [`hash`]. In a forked child it goes by `forked`,
+/// which comes back to `live`; see [`has_pointer`].
+pub fn acquire(
+    a: &mut CodeAssembler,
+    control: u64,
+    forked: CodeLabel,
+    live: &mut CodeLabel,
+    miss: CodeLabel,
+) -> Emitted<()> {
     a.mov(rdx, rsp)?;
     a.mov(rcx, control)?;
+    a.cmp(dword_ptr(rcx + LIVE as i32), 0)?;
+    a.je(forked)?;
+    a.set_label(live)?;
     a.shr(rdx, STACKS_SHIFT)?;
     a.movzx(edx, dx)?;
     a.mov(edx, dword_ptr(rcx + rdx * 4 + STACKS as i32))?;
@@ -156,6 +170,24 @@ pub fn acquire(a: &mut CodeAssembler, control: u64, miss: CodeLabel) -> Emitted<
     // Where nothing is known this is the generation of the plan, which no thread pointer is as small as.
     a.cmp(field(block::THREAD), rax)?;
     a.jne(miss)
+}
+
+/// Makes for `without` in a child that was made without a thread pointer (CLONE_SETTLS in clone(2)), in which nothing is at it;
+/// for `live` elsewhere. rax is lost.
+///
+/// To ask for the pointer takes as long as half of a measured call, so that only forked children are asked.
+pub fn has_pointer(
+    a: &mut CodeAssembler,
+    tells_pointer: bool,
+    without: CodeLabel,
+    live: CodeLabel,
+) -> Emitted<()> {
+    if tells_pointer {
+        a.rdfsbase(rax)?;
+        a.test(rax, rax)?;
+        a.je(without)?;
+    }
+    a.jmp(live)
 }
 
 /// The table offset of the thread pointer in rax: rdx.

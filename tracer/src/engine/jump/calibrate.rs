@@ -1,5 +1,6 @@
 //! Measures what the stubs cost, in a child process that does nothing but call.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::engine::calibration::{Program, all_accepted, no_progress, quantile};
 use crate::engine::{Engine, NewTarget, ProbeCost, Sink};
 use crate::error::Result;
 use crate::plan::{Edge, Goroutines, Plan, PlannedFunction};
-use darc_record::{FnodeId, Op, SiteId, Ticks};
+use darc_record::{FnodeId, Op, SiteId, Ticks, Tsc};
 
 use super::installed::Costs;
 use super::{Jump, Sampling};
@@ -18,6 +19,8 @@ use super::{Jump, Sampling};
 /// What [`calibrate`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Calibration {
+    /// Whether probes follow goroutines, and which.
+    pub(super) goroutines: Option<Goroutines>,
     pub(super) costs: Costs,
     pub(super) cost: ProbeCost,
 }
@@ -33,19 +36,22 @@ impl Calibration {
 /// Calls of the empty callee in each op.
 const CALLS: u64 = 16;
 /// Ops to look at.
-const OPS: usize = 4000;
+const OPS: usize = 1000;
 /// When to be content with fewer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Latencies of f0, and mean latencies of its callees.
-#[derive(Default)]
+/// Latencies of f0, and mean latencies of its callees, since a moment.
 struct Measured {
+    since: Tsc,
     ops: Vec<Ticks>,
     calls: Vec<Ticks>,
 }
 
 impl Sink for Measured {
     fn op(&mut self, op: Op) {
+        if op.start < self.since {
+            return;
+        }
         self.ops.push(op.latency);
         let (sum, count) = op.touched.iter().fold((0, 0), |(sum, count), touched| {
             (sum + touched.sum.0, count + touched.count)
@@ -68,11 +74,19 @@ struct Functions {
     busy: FunctionCode,
 }
 
-/// Measures the engine's cost on this machine, now. Takes some tens of milliseconds.
+/// Measures the engine's cost on this machine, now. Takes some tens of milliseconds. Where probes follow goroutines, that is another
+/// calling convention.
 ///
 /// # Errors
 /// When no child can be made or traced.
-pub fn calibrate() -> Result<Calibration> {
+pub fn calibrate(goroutines: Option<Goroutines>) -> Result<Calibration> {
+    match goroutines {
+        Some(goroutines) => of_goroutines(goroutines),
+        None => of_threads(),
+    }
+}
+
+fn of_threads() -> Result<Calibration> {
     let program = Program::new()?;
     let nothing = program.put(0, |a| a.ret())?;
     let functions = Functions {
@@ -83,11 +97,7 @@ pub fn calibrate() -> Result<Calibration> {
     program.measured_calling(512, None, &called, |pid| measure(pid, &functions, None))
 }
 
-/// The same where probes follow goroutines, which is another calling convention.
-///
-/// # Errors
-/// As [`calibrate`].
-pub(super) fn calibrate_with(goroutines: Goroutines) -> Result<Calibration> {
+fn of_goroutines(goroutines: Goroutines) -> Result<Calibration> {
     /// Room for a whole jump where they are made and unmade.
     const FRAME: i32 = 0x108;
     let program = Program::new()?;
@@ -104,13 +114,16 @@ pub(super) fn calibrate_with(goroutines: Goroutines) -> Result<Calibration> {
 }
 
 fn measure(pid: i32, functions: &Functions, goroutines: Option<Goroutines>) -> Result<Calibration> {
-    let measured = |f0, calls| {
+    let mut engine = Jump::attach(pid)?;
+    engine.sampling = Sampling::All;
+    let mut measured = |f0, calls| {
         let plan = plan(f0, calls);
-        run(pid, Plan { goroutines, ..plan })
+        run(&mut engine, &Plan { goroutines, ..plan })
     };
     let idle = measured(&functions.idle, false)?;
     let bare = measured(&functions.busy, false)?;
     let probed = measured(&functions.busy, true)?;
+    engine.finish()?;
     let at = |values: &[Ticks], share| quantile(values, share).0;
     let inside_f0 = at(&idle.ops, 0.5);
     let inside = at(&probed.calls, 0.5);
@@ -119,6 +132,7 @@ fn measure(pid: i32, functions: &Functions, goroutines: Option<Goroutines>) -> R
     let resolution = Ticks(spread.max(inside / 4));
     let clamp = |cycles: u64| i32::try_from(cycles).unwrap_or(i32::MAX);
     Ok(Calibration {
+        goroutines,
         costs: Costs {
             inside: clamp(inside),
             outside: clamp(whole),
@@ -150,16 +164,22 @@ fn plan(f0: &FunctionCode, calls: bool) -> Plan {
             child: FnodeId(site.0 + 1),
         };
         plan.edges = sites.iter().map(edge).collect();
-        plan.functions = vec![PlannedFunction { code, sites }];
+        plan.functions = vec![PlannedFunction {
+            code,
+            sites,
+            seen_through: BTreeSet::new(),
+        }];
     }
     plan
 }
 
-fn run(pid: i32, plan: Plan) -> Result<Measured> {
-    let mut engine = Jump::attach(pid)?;
-    engine.sampling = Sampling::All;
-    all_accepted(&engine.apply(&plan)?)?;
-    let mut measured = Measured::default();
+fn run(engine: &mut Jump, plan: &Plan) -> Result<Measured> {
+    all_accepted(&engine.apply(plan)?)?;
+    let mut measured = Measured {
+        since: crate::tsc(),
+        ops: Vec::new(),
+        calls: Vec::new(),
+    };
     let since = Instant::now();
     while measured.ops.len() < OPS && since.elapsed() < PATIENCE {
         if engine
@@ -169,7 +189,6 @@ fn run(pid: i32, plan: Plan) -> Result<Measured> {
             break;
         }
     }
-    engine.finish()?;
     match measured.ops.is_empty() {
         true => Err(no_progress()),
         false => Ok(measured),
@@ -182,7 +201,7 @@ mod tests {
 
     #[test]
     fn an_empty_call_costs_something() {
-        let found = calibrate().unwrap();
+        let found = calibrate(None).unwrap();
         assert!(found.costs.inside > 0, "{found:?}");
         assert!(found.costs.outside >= found.costs.inside, "{found:?}");
         assert!(found.costs.inside_f0 > 0, "{found:?}");
@@ -190,7 +209,11 @@ mod tests {
 
     #[test]
     fn an_empty_call_of_a_goroutine_costs_something() {
-        let found = calibrate_with(Goroutines { number: 152 }).unwrap();
+        let found = calibrate(Some(Goroutines {
+            number: 152,
+            current: 192,
+        }))
+        .unwrap();
         assert!(found.costs.inside > 0, "{found:?}");
         assert!(found.costs.outside >= found.costs.inside, "{found:?}");
         assert!(found.costs.inside_f0 > 0, "{found:?}");

@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use darc_disasm::{CallSite, FunctionCode, Memory, SkippedSite};
 
-use crate::maps::{self, Mapping};
+use crate::ground::Ground;
 
 use super::asm::Surroundings;
-use super::function::{Function, Landings, Part};
+use super::function::{Function, Hiding, Landings, Part};
 use super::installed::ARENA_BYTES;
 use super::jumps::{Diversion, Jumps, NO_PAGE};
-use super::pages::Ground;
 use super::prepare::Reason;
 use super::runtime::{self, Runtime};
 use super::spans::NoRoom;
@@ -31,7 +30,6 @@ pub struct Judged {
 /// Judges functions, each as if it alone were instrumented.
 #[derive(Debug)]
 pub struct Coverage {
-    mappings: Vec<Mapping>,
     ground: Ground,
     /// The routines of the arenas by the arenas' addresses.
     runtimes: BTreeMap<u64, Runtime>,
@@ -49,15 +47,16 @@ const SURROUNDINGS: Surroundings = Surroundings {
     counted: (0, 0),
     delays: None,
     tid_offset: None,
+    tells_pointer: true,
     goroutines: None,
+    field: None,
 };
 
 impl Coverage {
-    /// For code in a process that has these mappings, and this room for more.
+    /// For code in a process where there is this room for more.
     #[must_use]
-    pub fn new(mappings: Vec<Mapping>, ground: Ground) -> Coverage {
+    pub fn new(ground: Ground) -> Coverage {
         Coverage {
-            mappings,
             ground,
             runtimes: BTreeMap::new(),
         }
@@ -75,7 +74,7 @@ impl Coverage {
             .sites()
             .sites
             .iter()
-            .map(|site| (*site, function.groups_of_site(site)))
+            .map(|site| (*site, function.groups_of_site(site, Hiding::Allowed)))
             .collect();
         for &at in found
             .iter()
@@ -116,7 +115,10 @@ impl Coverage {
         let none = || NoRoom::NoInstruction.to_string();
         let (region, _) = function.region(at, tree).ok_or_else(none)?;
         let original = function.bytes(at).ok_or_else(none)?;
-        let arena = maps::gap_near(&self.mappings, at, ARENA_BYTES).ok_or_else(no_memory)?;
+        let arena = self
+            .ground
+            .gap_near(at, ARENA_BYTES)
+            .ok_or_else(no_memory)?;
         let immovable = |error| format!("its instructions cannot be moved: {error}");
         let runtime = match self.runtimes.entry(arena) {
             Entry::Occupied(known) => known.into_mut(),
@@ -147,6 +149,8 @@ impl Coverage {
 mod tests {
     use darc_disasm::{CodePart, SiteKind};
 
+    use crate::maps;
+
     use super::*;
 
     const AT: u64 = 0x5555_5555_4000;
@@ -174,9 +178,8 @@ mod tests {
         };
         let code = Arc::new(FunctionCode::new(vec![part]).unwrap());
         let maps = b"555555554000-555555555000 r-xp 00000000 08:01 1 /bin/program\n";
-        let mappings = maps::parse(maps);
-        let ground = Ground::new(&mappings, 8 << 20, None, 1000);
-        Coverage::new(mappings, ground).judge(&code, &Page(page))
+        let ground = Ground::new(&maps::parse(maps), 8 << 20, None, 1000);
+        Coverage::new(ground).judge(&code, &Page(page))
     }
 
     #[test]

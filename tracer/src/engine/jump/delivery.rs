@@ -1,14 +1,20 @@
 //! From the rings to the sink: records become ops, new callees become questions.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use crate::addr::TargetAddr;
+use crate::chosen::Chosen;
 use crate::effort::{Pace, Price};
-use crate::engine::{NewTarget, ProbeCost, Served, Sink};
+use crate::engine::{Absence, NewTarget, ProbeCost, Served, Sink};
 use crate::memory::Memory;
+use crate::sys;
 use darc_record::{Enqueued, FnodeId, Op, Ticks, Touched, Tsc};
 
 use super::function::returns_strangely;
 use super::installed::Installed;
 use super::layout::{self, place, targets};
+use super::owners::Whose;
 use super::ring::{Record, Rings};
 use super::space::Space;
 use super::tree::{Place, Tree};
@@ -37,34 +43,70 @@ impl Jump {
             Sampling::Enough => Some(layout::ring::BUDGET),
         };
         let (mut records, mut counted) = (Vec::new(), Counted::default());
+        let mut told = Told::of(&self.filter, &self.spent);
+        let threads = self.threads.as_deref();
+        if let Some(threads) = threads {
+            threads.refresh();
+            self.owners.look(threads, rings, used.min(rings.count()));
+        }
+        let whose = |index| match threads {
+            Some(_) => self.owners.whose(index),
+            None => Whose::Chosen,
+        };
+        let read = sys::tsc();
         let mut take = |rings: &mut Rings, index| {
+            let used_up = told.used_up(rings, index);
+            let before = records.len();
             rings.drain(index, |record| records.push(record));
+            let is_told = whose(index) == Whose::Chosen;
+            if is_told {
+                told.end_with(&used_up, &records[before..]);
+            }
             let measured = !rings.is_spent(index);
             rings.drain_histogram(index, |bucket, ops, total| {
                 counted.add(ops, total, measured);
-                sink.latency_only(Ticks(layout::bucket_start(bucket)), ops, Ticks(total));
+                if is_told {
+                    self.told = self.told.saturating_add(ops);
+                    sink.latency_only(Ticks(layout::bucket_start(bucket)), ops, Ticks(total));
+                }
             });
         };
-        for index in 0..used.min(rings.count()) {
-            take(rings, index);
+        let used = used.min(rings.count());
+        (0..used).for_each(|index| take(rings, index));
+        // All at once, and after all were read: whoever has room again has it as long as the others.
+        let mut used_up = BTreeSet::new();
+        for index in 0..used {
+            let is_others = whose(index) == Whose::Others;
+            if !is_others {
+                used_up.extend((0..ranges).filter(|&range| rings.is_used_up(index, range)));
+            }
             match budget {
-                Some(budget) => rings.refill(index, ranges, budget),
-                None => rings.rest(index),
+                // Others may serve what these hand over.
+                Some(budget) if self.serving.is_some() || !is_others => {
+                    rings.refill(index, ranges, budget);
+                }
+                _ => rings.rest(index),
             }
         }
+        let refilled = sys::tsc();
         self.recycling.look(installed, &self.memory, rings, take);
+        told.end_at(read, &used_up);
+        self.spent = told.spent(refilled);
         let price = price(&records, &counted, self.cost, &mut self.calls_per_op);
         self.price.latencies.0 += price.latencies.0;
         self.price.calls.0 += price.calls.0;
+        if let Some(threads) = threads {
+            records.retain(|record| is_told(record, threads, tree, self.serving));
+        }
         self.counters.records += records.len() as u64;
-        // What was called is learnt first: ops of other threads, before it in this list, may not know it yet, and must not
-        // decide without.
-        let (targets, others): (Vec<Record>, Vec<Record>) = records
-            .into_iter()
-            .partition(|record| matches!(record, Record::Target { .. }));
-        for record in targets.into_iter().chain(others) {
+        records.sort_by_key(turn);
+        for record in records {
             match record {
-                Record::Op { .. } => deliver(record, tree, self.generation, self.serving, sink),
+                Record::Op { latency, end, .. } => {
+                    let is_sample = told.has(latency, end);
+                    let serving = (self.serving, self.generation);
+                    deliver(record, tree, serving, is_sample, sink);
+                }
                 Record::Enqueued {
                     tid,
                     at,
@@ -80,6 +122,19 @@ impl Jump {
                         });
                     }
                 }
+                Record::Absence {
+                    tid,
+                    left,
+                    ready,
+                    back,
+                    waker,
+                } => sink.absence(Absence {
+                    tid,
+                    left: Tsc(left),
+                    ready: Tsc(ready),
+                    back: Tsc(back),
+                    waker: waker.into_iter().map(TargetAddr).collect(),
+                }),
                 Record::Target {
                     parent,
                     place,
@@ -95,6 +150,91 @@ impl Jump {
                 }
             }
         }
+    }
+}
+
+/// When a record has its turn. What was called is learnt first: ops that know it not yet must not decide without. The others
+/// come as they happened, whichever thread wrote them: many of one thread in a row would decide alone.
+fn turn(record: &Record) -> u64 {
+    match record {
+        Record::Target { .. } => 0,
+        Record::Op { end, .. } => *end,
+        Record::Enqueued { at, .. } => *at,
+        Record::Absence { back, .. } => *back,
+    }
+}
+
+/// Until when all threads wrote records of their ops. When one may write no more, the ops of the others tell no longer what
+/// ops do: those of a thread that has few would weigh more than those of one that has many.
+#[derive(Debug)]
+struct Told {
+    /// For each range of latencies, both ends included: from when on, and until when.
+    ranges: Vec<((u64, u64), Range<u64>)>,
+}
+
+/// A range of latencies of which some thread could write no more, until then.
+pub(super) type Spent = ((u64, u64), Tsc);
+
+impl Told {
+    fn of(filter: &[(u64, u64)], spent: &[Spent]) -> Told {
+        let ranges = match filter {
+            [] => &[(0, u64::MAX)],
+            ranges => ranges,
+        };
+        let from = |range| {
+            let spent = spent.iter().find(|(known, _)| *known == range);
+            spent.map_or(0, |(_, until)| until.0)
+        };
+        let ranges = ranges.iter();
+        Told {
+            ranges: ranges
+                .map(|&range| (range, from(range)..u64::MAX))
+                .collect(),
+        }
+    }
+
+    /// The ranges of which some thread could write no more, until it was given room again.
+    fn spent(&self, until: Tsc) -> Vec<Spent> {
+        let spent = self.ranges.iter().filter(|(_, told)| told.end != u64::MAX);
+        spent.map(|(range, _)| (*range, until)).collect()
+    }
+
+    fn range(&self, latency: u64) -> Option<usize> {
+        let mut ranges = self.ranges.iter();
+        ranges.position(|((first, last), _)| (first..=last).contains(&&latency))
+    }
+
+    /// The ranges of which a ring has no more records than it has now.
+    fn used_up(&self, rings: &Rings, index: usize) -> Vec<usize> {
+        let ranges = 0..self.ranges.len();
+        ranges.filter(|&at| rings.is_used_up(index, at)).collect()
+    }
+
+    /// These are the records of such a ring.
+    fn end_with(&mut self, used_up: &[usize], records: &[Record]) {
+        for &at in used_up {
+            let ends = records.iter().filter_map(|record| match record {
+                Record::Op { latency, end, .. } if self.range(*latency) == Some(at) => Some(*end),
+                _ => None,
+            });
+            if let Some(last) = ends.max() {
+                let told = &mut self.ranges[at].1;
+                told.end = last.min(told.end);
+            }
+        }
+    }
+
+    /// Somewhere no more could be written of these ranges, at some time after this.
+    fn end_at(&mut self, at: Tsc, ranges: &BTreeSet<usize>) {
+        for &range in ranges {
+            let told = &mut self.ranges[range].1;
+            told.end = told.end.min(at.0);
+        }
+    }
+
+    fn has(&self, latency: u64, end: u64) -> bool {
+        let told = self.range(latency).map(|at| &self.ranges[at].1);
+        told.is_none_or(|told| (told.start..=told.end).contains(&end))
     }
 }
 
@@ -144,11 +284,29 @@ fn price(records: &[Record], counted: &Counted, cost: ProbeCost, calls_per_op: &
     }
 }
 
+/// Whether a record is of a chosen thread, or tells what anybody's does.
+fn is_told(record: &Record, threads: &Chosen, tree: &Tree, serving: Option<FnodeId>) -> bool {
+    match record {
+        Record::Op { root, .. } if is_served(*root, tree, serving) => true,
+        Record::Op { tid, .. } => threads.has_own(*tid).unwrap_or_else(|| {
+            threads.left_out();
+            false
+        }),
+        Record::Enqueued { tid, .. } => threads.has_own(*tid) == Some(true),
+        Record::Absence { .. } | Record::Target { .. } => true,
+    }
+}
+
+/// Whether an op is a call of the function that serves requests.
+fn is_served(root: u64, tree: &Tree, serving: Option<FnodeId>) -> bool {
+    serving.is_some() && tree.fnode_of_descriptor(root) == serving
+}
+
 fn deliver(
     record: Record,
     tree: &Tree,
-    generation: u32,
-    serving: Option<FnodeId>,
+    (serving, generation): (Option<FnodeId>, u32),
+    is_sample: bool,
     sink: &mut dyn Sink,
 ) {
     let Record::Op {
@@ -170,7 +328,7 @@ fn deliver(
         .iter()
         .map(|item| {
             Some(Touched {
-                fnode: tree.fnode(item.index).filter(|_| item.index > 1)?,
+                fnode: tree.touched(item.index)?,
                 max: Ticks(item.max),
                 max_start: Tsc(item.max_start),
                 sum: Ticks(item.sum),
@@ -178,9 +336,10 @@ fn deliver(
             })
         })
         .collect();
-    let whole = began == ended && began % 2 == 0 && began <= generation && !tainted && end >= start;
-    let touched = touched.filter(|_| whole);
-    let known = touched.is_some();
+    let is_of_plan = began == ended && began % 2 == 0 && began <= generation;
+    let touched = touched.filter(|_| is_of_plan && !tainted && end >= start);
+    let served = is_served(root, tree, serving);
+    let is_whole = touched.is_some();
     let op = Op {
         tid,
         start: Tsc(start),
@@ -189,9 +348,9 @@ fn deliver(
         arguments,
         touched: touched.unwrap_or_default(),
     };
-    let served = serving.is_some() && tree.fnode_of_descriptor(root) == serving;
-    match (served, known) {
-        (false, true) => sink.op(op),
+    match (served, is_whole) {
+        (false, true) if is_sample => sink.op(op),
+        (false, true) => sink.chosen_by_room(op),
         (false, false) => sink.partly(op),
         (true, true) => sink.served(Served::Whole(op)),
         (true, false) => sink.served(Served::Partly(op)),
@@ -241,6 +400,49 @@ fn new_target(
 mod tests {
     use super::*;
     use crate::engine::jump::ring::Item;
+
+    fn op_of(tid: i32, end: u64) -> Record {
+        Record::Op {
+            tid,
+            start: 0,
+            end,
+            latency: 100,
+            generations: (0, 0),
+            tainted: false,
+            arguments: Default::default(),
+            root: 0,
+            items: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn ops_come_as_they_ended_and_what_was_called_comes_first() {
+        let target = Record::Target {
+            parent: 0,
+            place: 0,
+            callee: 0,
+            answer: 0,
+        };
+        let records = [op_of(1, 10), op_of(1, 30), op_of(2, 20), target.clone()];
+        let mut sorted = records.to_vec();
+        sorted.sort_by_key(turn);
+        let [first, last, between, _] = records;
+        assert_eq!(sorted, [target, first, between, last]);
+    }
+
+    #[test]
+    fn ops_tell_nothing_when_one_thread_may_write_no_more() {
+        let mut told = Told::of(&[(50, 99), (100, 199)], &[]);
+        told.end_with(&[0, 1], &[op_of(1, 10), op_of(1, 20)]);
+        told.end_with(&[1], &[op_of(2, 90)]);
+        told.end_with(&[], &[op_of(3, 5)]);
+        assert!(told.has(100, 20) && !told.has(100, 21));
+        assert!(told.has(60, 1_000) && told.has(300, 1_000));
+        // From when on all of them write again.
+        let spent = told.spent(Tsc(50));
+        let told = Told::of(&[(50, 99), (100, 199)], &spent);
+        assert!(told.has(60, 10) && !told.has(100, 49) && told.has(100, 50));
+    }
 
     #[test]
     fn short_ops_have_no_time_for_the_calls_of_long_ones() {

@@ -42,10 +42,12 @@ impl Jump {
             space.rings.add_to(&mut self.counters);
             // What may stay mapped is nobody's from now on.
             space.rings.end_presence();
-            self.counters.bytes_differing += space.patches.bytes_differing();
             if !self.watch.is_alive() || !space.installed.is_there(&self.memory) {
                 // Nothing is left that could be restored, or everything was.
                 outcome = Ok(());
+            }
+            if outcome.is_err() {
+                self.counters.bytes_differing += space.patches.bytes();
             }
             (self.past, self.ends) = (Some(space.rings), space.ends);
         }
@@ -158,21 +160,14 @@ pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
     if found.is_empty() && leftovers::descriptors(pid).is_empty() {
         return Ok(Cleared::Nothing);
     }
-    let mut differing = 0;
     for _ in 0..ATTEMPTS {
-        let all_gone;
-        ((all_gone, differing), _) = world::stopped(pid, |world| clear(pid, &memory, world))?;
+        let (all_gone, _) = world::stopped(pid, |world| clear(pid, &memory, world))?;
         if all_gone {
             return Ok(Cleared::Everything);
         }
         std::thread::sleep(BETWEEN);
     }
-    match differing {
-        0 => Ok(Cleared::Patches),
-        differing => Err(Error::Unsuitable(format!(
-            "{differing} bytes of process {pid} that an earlier tracer patched could not be restored"
-        ))),
-    }
+    Ok(Cleared::Patches)
 }
 
 /// Whether some of it is another tracer's that lives.
@@ -182,16 +177,16 @@ pub(super) fn is_anothers(found: &[Leftover], memory: &Memory) -> bool {
 }
 
 /// Removes what is there, while all threads are stopped: a thread in the middle of a killed tracer's system call may have
-/// mapped or unmapped something until then. Returns whether all is gone, and how many bytes of code still differ.
+/// mapped or unmapped something until then. Returns whether all is gone. Where code cannot be restored, what it leads to stays.
 ///
 /// Asks once more whose it is: another tracer may have begun since that was asked, and stands still with the target now.
-fn clear(pid: i32, memory: &Memory, world: &mut World) -> Result<(bool, u64)> {
+fn clear(pid: i32, memory: &Memory, world: &mut World) -> Result<bool> {
     let found = leftovers::find(pid, memory);
     if is_anothers(&found, memory) {
         return Err(taken(pid));
     }
     close_descriptors(pid, memory, world)?;
-    let (mut all_gone, mut differing) = (true, 0);
+    let mut all_gone = true;
     let mappings = maps::read(pid)?;
     for mut leftover in found {
         let installed = &mut leftover.installed;
@@ -200,7 +195,6 @@ fn clear(pid: i32, memory: &Memory, world: &mut World) -> Result<(bool, u64)> {
             installed.set_generation(memory, 0)?;
             patches.restore_all(memory)?;
             installed.reveal(memory);
-            differing += patches.bytes_differing();
         }
         let is_visited =
             installed.are_visited(memory, world.threads(), &SyscallEnds::default(), &mappings)
@@ -208,7 +202,7 @@ fn clear(pid: i32, memory: &Memory, world: &mut World) -> Result<(bool, u64)> {
                 || removal::has_guests(pid);
         all_gone &= !is_visited && installed.unmap(world, &mappings)?;
     }
-    Ok((all_gone, differing))
+    Ok(all_gone)
 }
 
 /// Closes the target's descriptors of shared memory, each by a thread that has it.
@@ -243,7 +237,11 @@ mod tests {
     use std::io::Read as _;
 
     use crate::child_signal;
+    use crate::engine::Engine as _;
+    use crate::remote_call::tests::call_in;
 
+    use super::super::moves::Moves;
+    use super::super::patches::Patch;
     use super::*;
 
     /// Another tracer may begin between the question whose the probes are and the stop in which they are removed.
@@ -270,6 +268,64 @@ mod tests {
         sys::kill_and_reap(tracer.unwrap());
         assert_eq!((cleared.is_err(), left), (true, 1), "{cleared:?}");
         assert_eq!(clear_leftovers(pid).unwrap(), Cleared::Everything);
+        drop(target.stdin.take());
+        assert!(target.wait().unwrap().success());
+    }
+
+    /// What cannot be restored leads to the probes' memory, which stays as long. Code in a shared mapping that cannot be written
+    /// is no code of a patch's; here it stands for what refuses to be written.
+    #[test]
+    fn what_a_patch_leads_to_stays_as_long_as_it_stands() {
+        const PAGE: u64 = sys::PAGE as u64;
+        let mut target = leftovers::tests::start();
+        let pid = target.id() as i32;
+        let memory = Memory::open(pid).unwrap();
+        let mappings = maps::read(pid).unwrap();
+        let data = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let shared = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
+        let page = call_in(pid, libc::SYS_mmap, [0, PAGE, data, shared, u64::MAX, 0]);
+        let protect = |to| call_in(pid, libc::SYS_mprotect, [page, PAGE, to, 0, 0, 0]);
+        let patch = |at| Patch {
+            at,
+            original: vec![0; 5],
+            replacement: vec![0xe9; 5],
+            behind: Vec::new(),
+            trampoline: None,
+            moved: Vec::new(),
+            landings: Vec::new(),
+        };
+        let mut engine = Jump::attach(pid).unwrap();
+        let code = mappings.iter().find(|m| m.executable).unwrap();
+        engine.install(&[code.start]).unwrap();
+        let mut space = engine.space.take().unwrap();
+        let control = space.installed.around.control;
+        let changed = engine.while_stopped(|world| {
+            world.hold()?;
+            let add = vec![patch(page), patch(page + 8)];
+            let early = Moves::default();
+            space
+                .patches
+                .change(&memory, world, control, &[], add, &early)
+        });
+        assert_eq!(changed.unwrap(), []);
+        let ours = space.installed.code.clone();
+        engine.space = Some(space);
+        protect(libc::PROT_READ as u64);
+        assert!(engine.finish().is_err());
+        assert_eq!(engine.counters().bytes_differing, 10);
+        let is_mapped = || {
+            let now = maps::read(pid).unwrap();
+            let is_mapped = |at| now.iter().any(|mapping| mapping.contains(at));
+            ours.iter().all(|code| is_mapped(code.start)) && is_mapped(control)
+        };
+        assert!(is_mapped());
+        assert!(clear_leftovers(pid).is_err());
+        assert!(is_mapped());
+        protect(data);
+        assert_eq!(clear_leftovers(pid).unwrap(), Cleared::Everything);
+        let mut bytes = [1; 16];
+        memory.read(TargetAddr(page), &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 16]);
         drop(target.stdin.take());
         assert!(target.wait().unwrap().success());
     }

@@ -129,6 +129,15 @@ pub enum Landings {
     },
 }
 
+/// Whether a measured call may have another return address than the program's own, where there is no room for a landing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hiding {
+    /// It may.
+    Allowed,
+    /// It may not: what is called looks at it.
+    Forbidden,
+}
+
 /// Which part a function plays.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Part {
@@ -157,7 +166,8 @@ impl Function {
             spots = match (goroutines::strange(code, is_compiled), part) {
                 (Some(reason), _) => Err(reason),
                 (None, Part::F0) => goroutines::spots(code, |addr| view.is_target(addr)),
-                (None, _) => Ok(Spots::default()),
+                (None, Part::Entered) => goroutines::beginning(code, |addr| view.is_target(addr)),
+                (None, Part::Callee) => Ok(Spots::default()),
             };
         }
         let sites = &view.sites().sites;
@@ -247,6 +257,12 @@ impl Function {
             self.divide();
         }
         patched
+    }
+
+    /// Whether its calls' ends are noticed by hidden return addresses.
+    #[must_use]
+    pub fn hides(&self) -> bool {
+        self.part == Part::F0 && self.end == F0End::HiddenReturn
     }
 
     fn is_of_goroutines(&self) -> bool {
@@ -391,9 +407,7 @@ impl Function {
                 }
             }
         }
-        if self.part == Part::F0
-            && let Ok(spots) = &self.spots
-        {
+        if let Ok(spots) = &self.spots {
             places.extend(spots.ends.iter().map(|spot| (spot.at, Purpose::Ret)));
             places.extend(spots.beginning.iter().map(|spot| (spot.at, Purpose::Entry)));
         }
@@ -450,10 +464,15 @@ impl Function {
     ///
     /// # Errors
     /// Why it cannot be measured.
-    pub fn groups_of_site(&self, call: &CallSite) -> std::result::Result<Vec<u64>, Reason> {
+    pub fn groups_of_site(
+        &self,
+        call: &CallSite,
+        hiding: Hiding,
+    ) -> std::result::Result<Vec<u64>, Reason> {
         let landing = self.lands(call).then(|| call.next());
         let is_missed = landing.is_none() && !self.hides_nothing(call);
-        if self.is_of_goroutines() && is_missed && !self.refused.contains_key(&call.addr) {
+        let must_land = self.is_of_goroutines() || hiding == Hiding::Forbidden;
+        if must_land && is_missed && !self.refused.contains_key(&call.addr) {
             return Err("where it returns to there is no room for a jump".to_owned());
         }
         let site = self.group_at(call.addr)?;
@@ -489,8 +508,7 @@ impl Function {
             (Ok(spots), true) => spots.beginning.map(|spot| spot.at),
             (Ok(_), false) => self.view.entry(),
         };
-        let hides = self.part == Part::F0 && self.end == F0End::HiddenReturn;
-        if hides && self.code.takes_arguments() {
+        if self.hides() && self.code.takes_arguments() {
             return Err(TAKES_ARGUMENTS.to_owned());
         }
         let entry = entry.ok_or_else(none)?;

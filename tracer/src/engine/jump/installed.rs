@@ -4,11 +4,14 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use darc_record::Field;
 use nix::errno::Errno;
 
 use crate::addr::TargetAddr;
 use crate::arena::Arena;
 use crate::error::{Error, Result};
+use crate::ground::Ground;
+use crate::limits::{self, Amount};
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
 use crate::plan::{Goroutines, Mark};
@@ -132,8 +135,8 @@ pub struct Installed {
     pub caller: RemoteCaller,
     /// Near which code stubs found no room since that was last asked.
     pub(super) lacking: BTreeSet<u64>,
-    /// Near which code there is no room for an arena.
-    pub(super) crowded: Vec<u64>,
+    /// Near which code there can be no more arena, and why.
+    pub(super) crowded: Vec<(u64, String)>,
     /// How many arenas are filled; control data is filled with the first.
     pub(super) filled: Option<usize>,
 }
@@ -162,6 +165,8 @@ pub struct Room {
     pub arena: u64,
     /// Whether the threads run goroutines.
     pub goroutines: Option<Goroutines>,
+    /// What is noted at both ends of an op of f0.
+    pub field: Option<Field>,
 }
 
 impl Default for Room {
@@ -171,6 +176,7 @@ impl Default for Room {
             delays: None,
             arena: ARENA_BYTES,
             goroutines: None,
+            field: None,
         }
     }
 }
@@ -255,15 +261,26 @@ impl Installed {
         })
     }
 
-    /// Remembers that a stub found no room near an address, unless it is known that there is none for an arena.
-    pub fn lack(&mut self, addr: u64) {
-        let reaches = |at: &&u64| at.abs_diff(addr) < ARENA_BYTES;
-        if self.crowded.iter().find(reaches).is_none() {
-            self.lacking.insert(addr);
+    /// Forgets why there was no room near an address: it is looked for anew.
+    pub fn uncrowd(&mut self, addr: u64) {
+        self.crowded
+            .retain(|(at, _)| at.abs_diff(addr) >= ARENA_BYTES);
+    }
+
+    /// Remembers that a stub found no room near an address, and says why there is none as far as that is known by now.
+    pub fn lack(&mut self, addr: u64) -> String {
+        let mut crowded = self.crowded.iter();
+        match crowded.find(|(at, _)| at.abs_diff(addr) < ARENA_BYTES) {
+            Some((_, why)) => why.clone(),
+            None => {
+                self.lacking.insert(addr);
+                "there is no memory left near it for the probe's code".to_owned()
+            }
         }
     }
 
-    /// Maps one more arena near `addr`, which [`Installed::fill`] has to fill. `mappings` are those of a moment ago.
+    /// Maps one more arena near `addr`, which [`Installed::fill`] has to fill. `mappings` are those of a moment ago, `ground`
+    /// what they leave.
     ///
     /// # Errors
     /// When there is no room near it.
@@ -272,7 +289,7 @@ impl Installed {
         pid: i32,
         memory: &Memory,
         world: &mut World,
-        mappings: &[Mapping],
+        (mappings, ground): (&[Mapping], &Ground),
         addr: u64,
     ) -> Result<()> {
         if self.code.len() >= MOST_CODE {
@@ -280,20 +297,21 @@ impl Installed {
                 "the room for the probes' code is used up".to_owned(),
             ));
         }
+        limits::check(pid, self.amount(), Amount::of_code(self.room.arena))?;
         let (caller, len) = (self.caller, self.room.arena);
         let arena = caller.borrow(world.workers()?, mappings, |worker| {
-            let mut map = |mappings: &[Mapping]| {
-                let at = Arena::gap_near(mappings, TargetAddr(addr), len)?;
+            let mut map = |ground: &Ground| {
+                let at = Arena::gap_near(ground, TargetAddr(addr), len)?;
                 self.announced(memory, &(at.0..at.0 + len), || {
                     Arena::map_at(worker, at, len)
                 })
             };
-            match map(mappings) {
+            match map(ground) {
                 // The program, or this tracer, has mapped something there since.
                 Err(Error::RemoteCall {
                     source: Errno::EEXIST,
                     ..
-                }) => map(&maps::read(pid)?),
+                }) => map(&Ground::of(pid, &maps::read(pid)?)),
                 arena => arena,
             }
         })?;
@@ -376,6 +394,13 @@ impl Installed {
         memory.write(TargetAddr(*at), bytes)
     }
 
+    /// All that is mapped, as the limits count it.
+    #[must_use]
+    pub fn amount(&self) -> Amount {
+        let code = self.code.iter().map(|code| code.end - code.start).sum();
+        data_amount(self.blocks, self.around.ring_bytes) + Amount::of_code(code)
+    }
+
     /// Bytes of control data and rings, which lie beside each other.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
@@ -410,6 +435,17 @@ impl Installed {
             0 => Ok(()),
             _ => memory.write(live, &0_u32.to_le_bytes()),
         }
+    }
+}
+
+/// Control data and rings, as the limits count them.
+pub fn data_amount(blocks: u32, ring_bytes: u64) -> Amount {
+    let (rings, control) = (rings_bytes(blocks, ring_bytes), control_bytes(blocks));
+    let promised = rings.saturating_add(control);
+    Amount {
+        all: promised,
+        data: control,
+        promised,
     }
 }
 

@@ -4,11 +4,16 @@
 //! part of the distance, and a trampoline is put where that leads. What stands behind may be another jump of ours, whose bytes
 //! can be chosen by leading it over a trampoline, too. The jumps are therefore placed from the last to the first: each one
 //! finds behind it what will stand there.
+//!
+//! Memory is written a page at a time, and a tracer may be killed at any moment. So where a jump would be on two pages it is
+//! punned, too, if that can be: then it is written at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use darc_disasm::Memory;
+
+use crate::sys;
 
 use super::pages::{Pages, Take};
 use super::patches::Patch;
@@ -41,6 +46,16 @@ impl Diversion {
 
     fn is_punned(&self) -> bool {
         (self.original.len() as u64) < JUMP
+    }
+
+    /// What of it is on its first page, where it is on two.
+    fn on_first_page(&self) -> Option<Diversion> {
+        let len = sys::PAGE - self.at as usize % sys::PAGE;
+        let original = self.original.get(..len)?.to_vec();
+        (len < self.original.len()).then(|| Diversion {
+            original,
+            ..self.clone()
+        })
     }
 
     fn opcode(&self) -> u8 {
@@ -135,16 +150,19 @@ impl Jumps {
         let before = std::mem::take(&mut self.placed);
         let mut outcome = Outcome::default();
         for diversion in wanted.values().rev() {
-            let tail = self.tail(diversion, text);
+            let first = diversion.on_first_page();
             let known = before.get(&diversion.at).filter(|known| {
-                known.diversion == *diversion
-                    && tail.starts_with(&known.tail)
+                let is_same =
+                    known.diversion == *diversion || Some(&known.diversion) == first.as_ref();
+                is_same
+                    && self.tail(&known.diversion, text).starts_with(&known.tail)
                     && known.trampoline.is_none_or(|at| self.pages.has(at))
             });
             let placed = match known {
                 Some(known) => Some(known.clone()),
-                None if diversion.is_punned() => self.pun(diversion, &tail, text),
-                None => straight(diversion, &diversion.prefixes()),
+                None => first
+                    .and_then(|first| self.on_one_page(diversion, &first, text))
+                    .or_else(|| self.anywhere(diversion, text)),
             };
             match placed {
                 Some(placed) => drop(self.placed.insert(diversion.at, placed)),
@@ -202,6 +220,42 @@ impl Jumps {
         bytes
     }
 
+    fn anywhere(&mut self, diversion: &Diversion, text: &dyn Memory) -> Option<Placed> {
+        match diversion.is_punned() {
+            true => self.pun(diversion, &self.tail(diversion, text), text),
+            false => straight(diversion, &diversion.prefixes()),
+        }
+    }
+
+    /// Places a jump across the border of two pages so that nothing is written but its `first` part: the rest of it is what
+    /// stands there. So it is there at once, or not at all.
+    fn on_one_page(
+        &mut self,
+        diversion: &Diversion,
+        first: &Diversion,
+        text: &dyn Memory,
+    ) -> Option<Placed> {
+        if diversion.arrival == Arrival::Jump {
+            return self.anywhere(first, text);
+        }
+        let prefixes = diversion.prefixes();
+        let len = first.original.len();
+        let own = len.checked_sub(prefixes.len() + 1)?;
+        let behind = diversion.end();
+        let tail = &diversion.original[len..];
+        let wanted = led_by(behind, own, tail)?;
+        let mut takes = [Take::Known, Take::New].into_iter();
+        let led = takes.find_map(|take| self.trampoline(diversion, &wanted, take))?;
+        let distance = (led.at.wrapping_sub(behind) as u32).to_le_bytes();
+        Some(Placed {
+            bytes: [&prefixes, &[CALL][..], &distance[..own]].concat(),
+            diversion: first.clone(),
+            tail: tail.to_vec(),
+            trampoline: Some(led.at),
+            taken_over: led.taken_over,
+        })
+    }
+
     /// Places a punned jump, if need be by placing the jump behind it anew.
     fn pun(&mut self, diversion: &Diversion, tail: &[u8], text: &dyn Memory) -> Option<Placed> {
         let next = self.follower(diversion).map(|next| next.diversion.clone());
@@ -235,7 +289,8 @@ impl Jumps {
     fn follower(&self, diversion: &Diversion) -> Option<&Placed> {
         let end = diversion.end();
         let (_, next) = self.placed.range(end..diversion.at + JUMP).next()?;
-        (!next.diversion.is_punned()).then_some(next)
+        // What is written on one page alone has its place by what stands behind it.
+        (!next.diversion.is_punned() && next.tail.is_empty()).then_some(next)
     }
 
     /// Places a jump that is long enough so that its first bytes are others.
@@ -274,12 +329,8 @@ impl Jumps {
     fn ways(diversion: &Diversion, tail: &[u8]) -> impl Iterator<Item = (usize, Range<u64>)> {
         let (len, at) = (diversion.original.len(), diversion.at);
         (0..len).filter_map(move |prefixes| {
-            let own = len - 1 - prefixes;
-            let mut distance = [0; 4];
-            distance[own..].copy_from_slice(tail.get(..4 - own)?);
             let behind = at + prefixes as u64 + JUMP;
-            let first = behind.checked_add_signed(i32::from_le_bytes(distance).into())?;
-            Some((prefixes, first..first.checked_add(1 << (8 * own))?))
+            Some((prefixes, led_by(behind, len - 1 - prefixes, tail)?))
         })
     }
 
@@ -382,6 +433,14 @@ fn punned(diversion: &Diversion, tail: &[u8], led: Led, bytes: Vec<u8>) -> Place
     }
 }
 
+/// Where a jump can lead of whose distance the first `own` bytes can be chosen.
+fn led_by(behind: u64, own: usize, tail: &[u8]) -> Option<Range<u64>> {
+    let mut distance = [0; 4];
+    distance[own..].copy_from_slice(tail.get(..4 - own)?);
+    let first = behind.checked_add_signed(i32::from_le_bytes(distance).into())?;
+    Some(first..first.checked_add(1 << (8 * own))?)
+}
+
 /// The length of a trampoline to a stub from any of the addresses.
 fn length(from: &Range<u64>, to: u64) -> u64 {
     let near = |at: u64| at.abs_diff(to) < REACH;
@@ -471,304 +530,4 @@ fn jump(diversion: &Diversion, prefixes: &[u8], to: u64) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 #[expect(clippy::single_range_in_vec_init, reason = "one extent of several")]
-mod tests {
-    use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
-    use proptest::prelude::*;
-
-    use super::super::pages::Ground;
-    use super::*;
-
-    const TEXT: u64 = 0x5555_5555_4000;
-    const STUBS: u64 = TEXT + (64 << 20);
-    const MANY: usize = 1000;
-
-    /// A program's code.
-    struct Text {
-        start: u64,
-        bytes: Vec<u8>,
-    }
-
-    fn text(bytes: &[u8]) -> Text {
-        Text {
-            start: TEXT,
-            bytes: bytes.to_vec(),
-        }
-    }
-
-    impl Memory for Text {
-        fn read(&self, addr: u64, buffer: &mut [u8]) -> bool {
-            let from = addr.wrapping_sub(self.start) as usize;
-            let found = self.bytes.get(from..from.saturating_add(buffer.len()));
-            found.is_some_and(|found| {
-                buffer.copy_from_slice(found);
-                true
-            })
-        }
-    }
-
-    /// Diversions of these extents in the text, each to a stub of its own, to every other one by a call.
-    fn diversions(text: &Text, extents: &[Range<usize>]) -> BTreeMap<u64, Diversion> {
-        let numbered = (0..).zip(extents);
-        let found = numbered.map(|(n, extent)| {
-            let at = text.start + extent.start as u64;
-            let diversion = Diversion {
-                at,
-                original: text.bytes[extent.clone()].to_vec(),
-                to: STUBS + n * 64,
-                arrival: match n % 2 == 1 && (5..16).contains(&extent.len()) {
-                    true => Arrival::Call,
-                    false => Arrival::Jump,
-                },
-                moved: Vec::new(),
-                landings: Vec::new(),
-            };
-            (at, diversion)
-        });
-        found.collect()
-    }
-
-    fn ground(text: &Text) -> Ground {
-        let mut ground = Ground::new(&[], 8 << 20, None, MANY);
-        ground.add_code(text.start & !4095..(text.start + text.bytes.len() as u64 + 4095) & !4095);
-        ground.take(STUBS..STUBS + (1 << 20));
-        ground
-    }
-
-    fn placed(text: &Text, wanted: &BTreeMap<u64, Diversion>) -> (Jumps, Outcome) {
-        let mut jumps = Jumps::default();
-        jumps.pages.set_ground(ground(text));
-        let outcome = jumps.place(wanted, text);
-        (jumps, outcome)
-    }
-
-    fn patched(text: &Text, outcome: &Outcome) -> Vec<u8> {
-        let mut bytes = text.bytes.clone();
-        for patch in outcome.patches.values() {
-            let at = (patch.at - text.start) as usize;
-            bytes[at..at + patch.replacement.len()].copy_from_slice(&patch.replacement);
-        }
-        bytes
-    }
-
-    fn decode(bytes: &[u8], at: u64) -> Instruction {
-        Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).decode()
-    }
-
-    /// Where the processor goes from an address of the patched text.
-    fn led_to(text: &Text, outcome: &Outcome, made: &[Trampoline], at: u64) -> u64 {
-        let bytes = patched(text, outcome);
-        let jump = decode(&bytes[(at - text.start) as usize..], at);
-        match jump.flow_control() {
-            // It returns to behind what it is in place of.
-            FlowControl::Call => assert_eq!(jump.next_ip(), outcome.patches[&at].end()),
-            flow => assert_eq!(flow, FlowControl::UnconditionalBranch),
-        }
-        let target = jump.near_branch_target();
-        let Some(trampoline) = made.iter().find(|trampoline| trampoline.at == target) else {
-            return target;
-        };
-        let on = decode(&trampoline.bytes, trampoline.at);
-        match on.op0_kind() {
-            OpKind::Memory => {
-                assert_eq!(on.ip_rel_memory_address(), on.next_ip());
-                u64::from_le_bytes(trampoline.bytes[on.len()..].try_into().unwrap())
-            }
-            _ => on.near_branch_target(),
-        }
-    }
-
-    /// All that was placed leads to its stub, from a text of which nothing else has changed.
-    fn check(text: &Text, wanted: &BTreeMap<u64, Diversion>) -> usize {
-        let (mut jumps, outcome) = placed(text, wanted);
-        let made = jumps.new_trampolines();
-        for patch in outcome.patches.values() {
-            let to = wanted[&patch.at].to;
-            assert_eq!(led_to(text, &outcome, &made, patch.at), to);
-            let opcode = patch.replacement.iter().rev().nth(4);
-            assert!(wanted[&patch.at].arrival == Arrival::Jump || opcode == Some(&CALL));
-            assert_eq!(patch.original.len(), patch.replacement.len());
-        }
-        let now = patched(text, &outcome);
-        for (at, (old, new)) in (text.start..).zip(text.bytes.iter().zip(&now)) {
-            let replaced = outcome
-                .patches
-                .values()
-                .any(|p| (p.at..p.end()).contains(&at));
-            assert!(replaced || old == new);
-        }
-        let mut used: Vec<Range<u64>> = made
-            .iter()
-            .map(|one| one.at..one.at + one.bytes.len() as u64)
-            .collect();
-        used.sort_by_key(|range| range.start);
-        assert!(used.windows(2).all(|pair| pair[0].end <= pair[1].start));
-        let mapped = jumps.pages.unmapped();
-        let ours = |one: &Range<u64>| {
-            mapped
-                .iter()
-                .any(|m| m.start <= one.start && one.end <= m.end)
-        };
-        assert!(used.iter().all(ours));
-        // Nothing changes when the same is wanted again.
-        let again = jumps.place(wanted, text);
-        assert_eq!(again.patches, outcome.patches);
-        assert!(jumps.new_trampolines().is_empty());
-        outcome.refused.len()
-    }
-
-    #[test]
-    fn with_room_it_is_a_jump_and_filling() {
-        // call *16(%rip), six bytes
-        let text = text(&[0xff, 0x15, 16, 0, 0, 0, 0xc3]);
-        let (_, outcome) = placed(&text, &diversions(&text, &[0..6]));
-        let patch = &outcome.patches[&TEXT];
-        let distance = (STUBS - TEXT - 5) as u32;
-        let expected = [&[0xe9][..], &distance.to_le_bytes(), &[0x90]].concat();
-        assert_eq!(patch.replacement, expected);
-        assert!(patch.behind.is_empty());
-        // Too far away.
-        let mut wanted = diversions(&text, &[0..6]);
-        wanted.get_mut(&TEXT).unwrap().to = TEXT + (1 << 32);
-        assert_eq!(placed(&text, &wanted).1.refused, [TEXT]);
-    }
-
-    #[test]
-    fn a_punned_jump_leaves_what_is_behind_it() {
-        // jmp *%rax; nopw %cs:0(%rax,%rax): the bytes behind it lead 242 MiB ahead
-        let text = text(&[0xff, 0xe0, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0]);
-        let (_, outcome) = placed(&text, &diversions(&text, &[0..2]));
-        let patch = &outcome.patches[&TEXT];
-        assert_eq!((patch.replacement.len(), patch.replacement[0]), (2, 0xe9));
-        assert_eq!(patch.behind, [0x66, 0x2e, 0x0f]);
-    }
-
-    #[test]
-    fn every_last_byte_of_a_punned_jump_is_followed() {
-        // Three bytes of text before one that takes all its values.
-        for last in 0..=0xff {
-            let text = text(&[0xff, 0xe0, 0x90, 0x00, last, 0, 0, 0, 0]);
-            assert_eq!(check(&text, &diversions(&text, &[0..2])), 0, "{last:x}");
-            let text = super::tests::text(&[0xc3, 0x11, 0x22, 0x33, last, 0x12, 0, 0, 0]);
-            assert_eq!(check(&text, &diversions(&text, &[0..1])), 0, "{last:x}");
-        }
-    }
-
-    #[test]
-    fn a_punned_jump_ends_with_its_code() {
-        let text = text(&[0x90, 0x90, 0x90, 0xff, 0xe0, 0x90, 0x00, 0x10, 0]);
-        let mut jumps = Jumps::default();
-        let mut ground = Ground::new(&[], 8 << 20, None, MANY);
-        ground.add_code(TEXT..TEXT + 7);
-        jumps.pages.set_ground(ground);
-        let wanted = diversions(&text, &[3..5]);
-        assert_eq!(jumps.place(&wanted, &text).refused, [TEXT + 3]);
-    }
-
-    #[test]
-    fn the_jump_behind_a_punned_one_makes_way() {
-        // A program near the beginning of memory, where nothing can be led backwards.
-        let low = Text {
-            start: 0x40_1000,
-            bytes: vec![0x90; 64],
-        };
-        for len in 1..5 {
-            // Two punned jumps, each before a longer one.
-            let ends = [len, len + 6, 32 + len, 32 + len + 6];
-            let extents = [0..ends[0], ends[0]..ends[1], 32..ends[2], ends[2]..ends[3]];
-            let mut wanted = diversions(&low, &extents);
-            for (n, diversion) in (0..).zip(wanted.values_mut()) {
-                diversion.to = low.start + (8 << 20) + 64 * n;
-            }
-            let (mut jumps, outcome) = placed(&low, &wanted);
-            assert_eq!(outcome.refused, [0; 0], "{len}");
-            let made = jumps.new_trampolines();
-            for (&at, diversion) in &wanted {
-                assert_eq!(led_to(&low, &outcome, &made, at), diversion.to);
-            }
-            // They share their memory.
-            assert!(
-                jumps.pages.unmapped().len() <= 2,
-                "{len}: {:x?}",
-                jumps.pages.unmapped()
-            );
-        }
-    }
-
-    #[test]
-    fn a_jump_is_placed_anew_when_what_is_behind_it_changes() {
-        let text = text(&[0xff, 0xd0, 0x48, 0x89, 0xc7, 0x48, 0x89, 0xde, 0xc3]);
-        let both = diversions(&text, &[0..2, 2..8]);
-        let mut alone = both.clone();
-        alone.remove(&(TEXT + 2));
-        let mut jumps = Jumps::default();
-        jumps.pages.set_ground(ground(&text));
-        let first = jumps.place(&alone, &text);
-        let second = jumps.place(&both, &text);
-        let third = jumps.place(&alone, &text);
-        assert_eq!(first.patches, third.patches);
-        assert_ne!(first.patches[&TEXT], second.patches[&TEXT]);
-        assert_eq!(first.patches[&TEXT].behind, &text.bytes[2..5]);
-        let made = jumps.new_trampolines();
-        for (outcome, wanted) in [(&first, &alone), (&second, &both)] {
-            for (&at, diversion) in wanted {
-                assert_eq!(led_to(&text, outcome, &made, at), diversion.to);
-            }
-        }
-    }
-
-    #[test]
-    fn the_only_trampoline_that_a_byte_can_lead_to_is_taken_over() {
-        // ret, and what is behind it prescribes one address.
-        let text = text(&[0xc3, 0x11, 0x22, 0x33, 0x12]);
-        let first = diversions(&text, &[0..1]);
-        let mut second = first.clone();
-        second.get_mut(&TEXT).unwrap().to += 64;
-        let (mut jumps, before) = placed(&text, &first);
-        let made = jumps.new_trampolines();
-        assert_eq!(led_to(&text, &before, &made, TEXT), first[&TEXT].to);
-        for _ in 0..2 {
-            let after = jumps.place(&second, &text);
-            assert_eq!(after.refused, [0; 0]);
-            assert!(jumps.new_trampolines().is_empty());
-            let patch = &after.patches[&TEXT];
-            // It is not the same, so that it is made anew.
-            assert_ne!(patch, &before.patches[&TEXT]);
-            let over = patch.trampoline.clone().expect("it was taken over");
-            assert_eq!(over.at, made[0].at);
-            assert_eq!(led_to(&text, &after, &[over], TEXT), second[&TEXT].to);
-        }
-    }
-
-    #[test]
-    fn pages_that_cannot_be_had_are_done_without() {
-        let text = text(&[0xff, 0xe0, 0x90, 0x00, 0x10, 0, 0, 0, 0]);
-        let wanted = diversions(&text, &[0..2]);
-        let (mut jumps, _) = placed(&text, &wanted);
-        let pages = jumps.pages.unmapped();
-        assert_eq!(pages.len(), 1);
-        jumps.give_up(pages[0].start);
-        assert!(jumps.new_trampolines().is_empty());
-        let outcome = jumps.place(&wanted, &text);
-        // There is one more way, with a prefix.
-        assert_ne!(jumps.pages.unmapped(), pages);
-        assert_eq!(outcome.refused.len() + outcome.patches.len(), 1);
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_the_text_jumps_lead_to_their_stubs(
-            bytes in prop::collection::vec(any::<u8>(), 200),
-            pieces in prop::collection::vec((0_usize..4, 1_usize..9), 1..16),
-        ) {
-            let text = text(&bytes);
-            let mut at = 0;
-            let extents = pieces.into_iter().map(|(gap, len)| {
-                let start = at + gap;
-                at = start + len;
-                start..at
-            });
-            let extents: Vec<_> = extents.collect();
-            check(&text, &diversions(&text, &extents));
-        }
-    }
-}
+mod tests;

@@ -18,11 +18,12 @@ const MOST_CALLS: u32 = 20_000;
 /// System calls after the thread pointer is set until the thread's id is in its place.
 const SETTLING: u32 = 4;
 
-/// Runs a program from system call to system call until it has a thread pointer. One that never gets one is let go.
+/// Runs a program from system call to system call until it has a thread pointer. One that never gets one is let go. That of C libraries points
+/// to itself when it is set up, that of Go's run-time (`is_go`) does not.
 ///
 /// # Errors
 /// When it never gets one, or ends before.
-pub fn run_to_thread_pointer(thread: Stopped) -> Result<Stopped> {
+pub fn run_to_thread_pointer(thread: Stopped, is_go: bool) -> Result<Stopped> {
     let pid = thread.tid();
     let memory = Memory::open(pid)?;
     let (mut signal, mut entered, mut settled) = (thread.pending(), false, 0);
@@ -49,7 +50,8 @@ pub fn run_to_thread_pointer(thread: Stopped) -> Result<Stopped> {
         }
         let thread = Stopped::observed(pid, 0);
         let pointer = thread.registers()?.fs_base();
-        if pointer != 0 && memory.read_word(TargetAddr(pointer)).ok() == Some(pointer) {
+        let is_itself = || memory.read_word(TargetAddr(pointer)).ok() == Some(pointer);
+        if pointer != 0 && (is_go || is_itself()) {
             settled += 1;
             if settled == SETTLING {
                 return Ok(thread);

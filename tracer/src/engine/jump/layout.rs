@@ -214,10 +214,23 @@ pub mod block {
     /// Whether all of the chain could be read (32 bits).
     pub const READ_WELL: u64 = 0xb8;
 
+    /// What the field of the surroundings held when the op began, and when it ended (32 bits each).
+    pub const FIELD: u64 = 0xd0;
+
     /// Of a goroutine's block: its stack pointer while it is in a stub, which runs on a stack of its own.
     pub const STACK_POINTER: u64 = 0xc0;
     /// The number of the goroutine, which others with the same descriptor do not have.
     pub const GOROUTINE: u64 = 0xc8;
+    /// When it stopped running last; zero where that is not known.
+    pub const LEFT: u64 = 0xe0;
+    /// When it could go on; zero while it waits.
+    pub const READY: u64 = 0xe8;
+    /// How many records the op has of such times (32 bits),
+    pub const ABSENCES: u64 = 0xf0;
+    /// and at most.
+    pub const MOST_ABSENCES: u32 = 64;
+    /// The return addresses on the stack of who let it go on, the innermost first; zero behind the last.
+    pub const WAKER: u64 = 0x100;
     /// Where that stack begins.
     pub const PRIVATE_STACK: u64 = 0xf00;
 
@@ -235,6 +248,8 @@ pub mod block {
 
 /// What an fnode did in the op in progress.
 pub mod node {
+    /// Which one is no fnode's: what calls were delayed by.
+    pub const DELAYS: u64 = 0;
     /// The op.
     pub const EPOCH: u64 = 0;
     /// Number of calls.
@@ -267,7 +282,7 @@ pub mod entry {
     pub const RETURN_TO: u64 = 48;
     /// The slot of a window: no stack reaches so high, and the sentinel is above it.
     pub const WINDOW_SLOT: i32 = -2;
-    /// When the op ended.
+    /// When the op ended. Until then, where a field of an argument is noted: that argument.
     pub const END: u64 = 56;
     /// Bytes.
     pub const SIZE: u64 = 64;
@@ -369,6 +384,8 @@ pub mod ring {
     /// Set by the thread when all budgets are used up, so that of the ops that begin now only the latency is
     /// needed; cleared by the reader when it refills them.
     pub const SPENT: u64 = 0xf8;
+    /// Times in which a goroutine did not run in an op, for which there was no room.
+    pub const UNTOLD: u64 = 0x100;
     /// End of what was read.
     pub const TAIL: u64 = 64;
     /// In the first ring: a number by which the tracer knows the memory.
@@ -403,7 +420,7 @@ pub mod record {
     /// One of the kinds below (32 bits).
     pub const KIND: u64 = 4;
     /// Bytes of a record without items.
-    pub const HEAD: u64 = 128;
+    pub const HEAD: u64 = 136;
 
     /// An op.
     pub const OP: u32 = 1;
@@ -413,6 +430,8 @@ pub mod record {
     pub const TARGET: u32 = 3;
     /// A call of the function by which an op hands a request over.
     pub const ENQUEUED: u32 = 4;
+    /// A time in which a goroutine did not run.
+    pub const ABSENCE: u32 = 5;
 
     /// Op: when f0 was entered.
     pub const START: u64 = 8;
@@ -438,6 +457,15 @@ pub mod record {
     pub const READ_WELL: u64 = 112;
     /// Op: the descriptor of the root of its ftree. Enqueued: that of the fnode that was current.
     pub const FNODE: u64 = 120;
+    /// Op: what the field held when it began, and when it ended (32 bits each).
+    pub const FIELD: u64 = 128;
+
+    /// Absence: when the goroutine could go on; [`START`] and [`END`] are when it stopped and did go on.
+    pub const READY: u64 = 24;
+    /// Absence: [`block::WAKER`](super::block::WAKER).
+    pub const WAKER: u64 = 56;
+    /// Absence: how many words that is.
+    pub const WAKER_WORDS: u64 = 9;
 
     /// Item: offset of the accumulator in the block.
     pub const ITEM_NODE: u64 = 0;

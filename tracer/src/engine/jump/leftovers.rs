@@ -115,7 +115,9 @@ fn leftover(
         counted: (0, 0),
         delays: None,
         tid_offset: None,
+        tells_pointer: false,
         goroutines,
+        field: None,
     };
     let caller = RemoteCaller::find(pid, memory, mappings).ok()?;
     let installed = Installed {
@@ -163,7 +165,11 @@ fn is_control(
 fn goroutines(memory: &Memory, control: u64) -> Option<Goroutines> {
     let at = TargetAddr(control + HEADER + header::GOROUTINES);
     let number = memory.read_word(at).ok()? as u32;
-    (number != 0).then_some(Goroutines { number })
+    (number != 0).then_some(Goroutines {
+        number,
+        // Of nobody who is followed any more.
+        current: 0,
+    })
 }
 
 /// The pieces of code that control data names.

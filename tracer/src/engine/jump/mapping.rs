@@ -1,26 +1,25 @@
 //! The mappings that every stub needs, made in the target: control data and rings.
 
 use darc_disasm::Registers as _;
-use procfs::process::{LimitValue, Process};
 
 use crate::addr::TargetAddr;
 use crate::cgroup;
 use crate::error::{Error, Result, unless_gone};
 use crate::identity;
+use crate::limits::{self, Amount};
 use crate::maps::Mapping;
 use crate::memory::Memory;
+use crate::preflight;
 use crate::remote_call::{RemoteCaller, Worker};
 use crate::stopped::Stopped;
 use crate::sys::{self, Presence, SharedWords};
-use crate::threads;
 
 use super::asm::Surroundings;
 use super::installed::{
-    ARENA_BYTES, Costs, Installed, MOST_BLOCKS, Room, control_bytes, rings_bytes,
+    ARENA_BYTES, Costs, Installed, MOST_BLOCKS, Room, control_bytes, data_amount, rings_bytes,
 };
 use super::layout::{self, HEADER, LIVE, MAGIC, block, header, ring};
 use super::leftovers;
-use super::pages::Ground;
 use super::ring::Rings;
 use super::shared;
 use super::world::World;
@@ -28,8 +27,9 @@ use super::world::World;
 /// Threads that a process without many may still make until those that ended give their blocks back.
 const SPARE_BLOCKS: usize = 512;
 
-/// The same, for a process that locks its memory (mlockall(2)): there all that is mapped is in use at once.
-const SPARE_LOCKED: usize = 16;
+/// The same, for a process that locks its memory (mlockall(2)), where all that is mapped is in use at once, and for one that may
+/// map little more.
+const SPARE_FEW: usize = 16;
 
 /// Memory of the target that is data: readable and writable.
 const DATA: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -60,34 +60,6 @@ fn map_control(worker: &mut Worker<'_>, memory: &Memory, control: u64, len: u64)
     worker.call("madvise", libc::SYS_madvise, wipe).map(drop)
 }
 
-/// Where memory may be mapped in a process that has these mappings.
-pub fn ground(pid: i32, mappings: &[Mapping]) -> Ground {
-    let heap = Process::new(pid)
-        .ok()
-        .and_then(|process| process.stat().ok()?.start_brk);
-    ground_around(pid, mappings, heap)
-}
-
-/// The same in a program that has no heap but what it maps: Go's run-time never calls brk(2).
-pub fn ground_of_goroutines(pid: i32, mappings: &[Mapping]) -> Ground {
-    ground_around(pid, mappings, None)
-}
-
-fn ground_around(pid: i32, mappings: &[Mapping], heap: Option<u64>) -> Ground {
-    /// The kernel's default (`vm.max_map_count` in the kernel's admin-guide/sysctl/vm.rst), should it not tell.
-    const MOST_MAPPINGS: usize = 65_530;
-    let process = Process::new(pid).ok();
-    let limits = process.and_then(|process| process.limits().ok());
-    let stack = limits.map(|limits| limits.max_stack_size.soft_limit);
-    let stack = match stack {
-        Some(LimitValue::Value(bytes)) => bytes,
-        Some(LimitValue::Unlimited) | None => u64::MAX,
-    };
-    let most = procfs::sys::vm::max_map_count();
-    let most = most.map_or(MOST_MAPPINGS, |most| most as usize);
-    Ground::new(mappings, stack, heap, most)
-}
-
 /// Maps control data and rings, which [`Installed::fill`] has to fill. The target's own list of descriptors is as
 /// before afterwards, and so are its mappings where this fails. `presence` tells from the first moment on that a tracer
 /// lives which they belong to.
@@ -102,9 +74,11 @@ pub fn map(
     presence: Presence,
     (costs, room): (Costs, Room),
 ) -> Result<(Installed, Rings)> {
+    preflight::check_shadow_stack(pid)?;
     let mut pointers = ThreadPointers::new(pid);
     let by_pointer = room.goroutines.is_none();
-    if !by_pointer && locks_memory(pid) {
+    let is_locked = limits::locks_memory(pid);
+    if !by_pointer && is_locked {
         return Err(Error::Unsuitable(format!(
             "process {pid} locks its memory; goroutines need more of it than should be locked"
         )));
@@ -112,32 +86,34 @@ pub fn map(
     if by_pointer {
         pointers.look_at(memory, world.own_threads())?;
     }
-    let spare = match locks_memory(pid) {
-        true => SPARE_LOCKED,
-        false => SPARE_BLOCKS,
-    };
     let ring_bytes = room.ring_bytes();
-    let most = match by_pointer {
-        true => world.count(),
-        false => layout::GOROUTINES as usize,
+    let blocks_for = |threads: usize| -> Result<u32> {
+        let (blocks, most) = match by_pointer {
+            true => (blocks_for(pid, threads, is_locked, room), threads),
+            false => (layout::GOROUTINES, layout::GOROUTINES as usize),
+        };
+        limits::check(pid, Amount::default(), amount_for(blocks, room))?;
+        leaves_memory(pid, most, ring_bytes)?;
+        Ok(blocks)
     };
-    leaves_memory(pid, most, ring_bytes)?;
+    let known = world.count();
+    let mut blocks = blocks_for(known)?;
     world.hold()?;
+    if world.count() > known {
+        // Others have been made meanwhile.
+        blocks = blocks_for(world.count())?;
+    }
     if by_pointer {
         pointers.look_at(memory, world.late_own_threads())?;
     }
     let tid_offset = pointers.fits.first().copied().filter(|_| by_pointer);
-    let blocks = match by_pointer {
-        true => (2 * world.count() + spare).min(MOST_BLOCKS),
-        false => layout::GOROUTINES as usize,
-    };
-    let len = rings_bytes(blocks as u32, ring_bytes);
-    let behind = control_bytes(blocks as u32);
+    let len = rings_bytes(blocks, ring_bytes);
+    let behind = control_bytes(blocks);
     let (words, rings) = caller.borrow(world.workers()?, mappings, |worker| {
         let announced = |words: &mut SharedWords| {
             words.store(ring::OWNER as usize + 8, sys::own_number());
             words.tell_presence(ring::OWNER as usize, presence);
-            leftovers::announce(words, blocks as u32, ring_bytes);
+            leftovers::announce(words, blocks, ring_bytes);
         };
         let (words, rings) = shared::make(worker, memory, (len, behind), announced)?;
         match map_control(worker, memory, rings + len, behind) {
@@ -161,11 +137,28 @@ pub fn map(
         counted: costs.counted,
         delays: room.delays,
         tid_offset,
+        tells_pointer: sys::tells_thread_pointer(),
         goroutines: room.goroutines,
+        field: room.field,
     };
-    announce(memory, &around, blocks as u32)?;
-    let installed = Installed::new(around, blocks as u32, room, caller);
-    Ok((installed, Rings::new(words, blocks, ring_bytes)))
+    announce(memory, &around, blocks)?;
+    let installed = Installed::new(around, blocks, room, caller);
+    Ok((installed, Rings::new(words, blocks as usize, ring_bytes)))
+}
+
+/// For how many threads there is to be room.
+fn blocks_for(pid: i32, threads: usize, is_locked: bool, room: Room) -> u32 {
+    let with = |spare: usize| (2 * threads + spare).min(MOST_BLOCKS) as u32;
+    let many = with(SPARE_BLOCKS);
+    match !is_locked && limits::allow(pid, amount_for(many, room)) {
+        true => many,
+        false => with(SPARE_FEW),
+    }
+}
+
+/// What measuring begins with.
+fn amount_for(blocks: u32, room: Room) -> Amount {
+    data_amount(blocks, room.ring_bytes()) + Amount::of_code(room.arena)
 }
 
 /// Refuses a process whose control group would be nearly full of what its threads come to use: the kernel kills one of the
@@ -181,18 +174,6 @@ fn leaves_memory(pid: i32, threads: usize, ring_bytes: u64) -> Result<()> {
             most >> 10
         ))),
         _ => Ok(()),
-    }
-}
-
-/// Whether most of the memory of a process is locked, so that new memory probably is, too (`MCL_FUTURE`).
-fn locks_memory(pid: i32) -> bool {
-    let kibibytes = |field| -> Option<u64> {
-        let value = threads::status_field(pid, field)?;
-        value.strip_suffix("kB")?.trim().parse().ok()
-    };
-    match (kibibytes("VmLck"), kibibytes("VmSize")) {
-        (Some(locked), Some(all)) => locked > all / 2,
-        _ => false,
     }
 }
 
@@ -263,6 +244,7 @@ impl ThreadPointers {
 #[cfg(test)]
 mod tests {
     use nix::sys::mman::{MlockAllFlags, mlockall};
+    use nix::sys::resource::{Resource, setrlimit};
 
     use crate::engine::Engine as _;
     use crate::engine::jump::Jump;
@@ -304,6 +286,117 @@ mod tests {
         nix::unistd::write(&end, &[1]).unwrap();
         assert_eq!(sys::wait_for(pid).unwrap().1, 7 << 8);
     }
+
+    /// Installs probes in a process that has limited itself, which ends as it would without.
+    fn install_in(limit: impl FnOnce() -> nix::Result<()>) -> Option<Result<()>> {
+        install_and(limit, |_| {})
+    }
+
+    /// The same, and does something with them.
+    fn install_and(
+        limit: impl FnOnce() -> nix::Result<()>,
+        then: impl FnOnce(&mut Jump),
+    ) -> Option<Result<()>> {
+        let (begun, begin) = nix::unistd::pipe().unwrap();
+        let (ended, end) = nix::unistd::pipe().unwrap();
+        let child = sys::fork_into(|| {
+            let limited = limit().is_ok();
+            let _ = nix::unistd::write(&begin, &[u8::from(limited)]);
+            let _ = nix::unistd::read(&ended, &mut [0]);
+            sys::exit_now(7);
+        });
+        let (pid, mut limited) = (child.unwrap(), [0]);
+        nix::unistd::read(&begun, &mut limited).unwrap();
+        let install = || {
+            let code = maps::read(pid)?.into_iter().find(|m| m.executable);
+            let mut engine = Jump::attach(pid)?;
+            let installed = engine.install(&[code.unwrap().start]);
+            if installed.is_ok() {
+                then(&mut engine);
+            }
+            let finished = engine.finish();
+            installed.and(finished)
+        };
+        let installed = (limited == [1]).then(install);
+        nix::unistd::write(&end, &[1]).unwrap();
+        assert_eq!(sys::wait_for(pid).unwrap().1, 7 << 8);
+        installed
+    }
+
+    /// How much this process has, in bytes.
+    fn own(field: &str) -> u64 {
+        let value = crate::threads::status_field(std::process::id() as i32, field).unwrap();
+        let kibibytes: u64 = value.trim_end_matches("kB").trim().parse().unwrap();
+        kibibytes << 10
+    }
+
+    /// Neither code nor shared memory counts against it.
+    #[test]
+    fn data_is_all_that_counts_as_data() {
+        let few = amount_for(SPARE_FEW as u32 + 2, Room::default());
+        let limit_to = |more| {
+            install_in(move || {
+                let most = own("VmData") + more;
+                setrlimit(Resource::RLIMIT_DATA, most, most)
+            })
+        };
+        limit_to(few.data * 3).unwrap().unwrap();
+        let refused = limit_to(few.data).unwrap().unwrap_err().to_string();
+        assert!(refused.contains("RLIMIT_DATA"), "{refused}");
+    }
+
+    /// What is left out for want of a further arena is left out with the reason.
+    #[test]
+    fn why_there_is_no_further_arena_is_told() {
+        const ELSEWHERE: u64 = 0x1234_5678_9000;
+        let few = amount_for(SPARE_FEW as u32 + 2, Room::default());
+        let mut why = String::new();
+        let installed = install_and(
+            move || {
+                let most = own("VmSize") + few.all * 2 + ARENA_BYTES;
+                setrlimit(Resource::RLIMIT_AS, most, most)
+            },
+            |engine| {
+                let mut space = engine.space.take().unwrap();
+                let memory = engine.memory.again().unwrap();
+                let mappings = maps::read(engine.pid).unwrap();
+                for _ in 0..4 {
+                    why = space.installed.lack(ELSEWHERE);
+                    let lacking = std::mem::take(&mut space.installed.lacking);
+                    let added = engine.add_arenas(&mut space, &memory, &mappings, lacking);
+                    added.unwrap();
+                }
+                engine.space = Some(space);
+            },
+        );
+        installed.unwrap().unwrap();
+        assert!(why.contains("RLIMIT_AS"), "{why}");
+    }
+
+    /// What the program may lock is used up by what is mapped in it, too.
+    #[test]
+    fn memory_that_may_be_locked_is_left() {
+        let few = amount_for(SPARE_FEW as u32 + 2, Room::default());
+        let limit_to = |more| {
+            install_in(move || {
+                let most = own("VmSize") + more;
+                setrlimit(Resource::RLIMIT_MEMLOCK, most, most)?;
+                if nix::unistd::geteuid().is_root() {
+                    nix::unistd::setuid(nix::unistd::Uid::from_raw(65534))?;
+                }
+                mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE)
+            })
+        };
+        let (Some(enough), Some(little)) = (limit_to(few.all * 3), limit_to(few.all * 3 / 2))
+        else {
+            eprintln!("not tested: memory must not be locked here");
+            return;
+        };
+        enough.unwrap();
+        let refused = little.unwrap_err().to_string();
+        assert!(refused.contains("RLIMIT_MEMLOCK"), "{refused}");
+    }
+
     /// A process whose control group is nearly full is left alone; with room in the group it is measured.
     #[test]
     fn a_full_control_group_is_refused() {

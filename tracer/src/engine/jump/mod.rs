@@ -12,7 +12,6 @@ mod delivery;
 mod detach;
 mod flags;
 mod function;
-mod guests;
 mod installed;
 mod interrupted;
 mod jumps;
@@ -22,6 +21,7 @@ mod leftovers;
 mod mapping;
 mod moves;
 mod ops;
+mod owners;
 mod pages;
 mod patches;
 mod prepare;
@@ -48,9 +48,12 @@ use std::time::{Duration, Instant};
 use darc_disasm::FunctionCode;
 
 use crate::addr::TargetAddr;
+use crate::chosen::Chosen;
 use crate::effort::{Pace, Price};
 use crate::engine::{Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink};
 use crate::error::{Error, Result};
+use crate::ground::Ground;
+use crate::limits;
 use crate::maps::{self, Mapping, SharedCode};
 use crate::memory::Memory;
 use crate::plan::{Callees, Goroutines, Mark, Plan};
@@ -66,14 +69,13 @@ pub use launched::OPTIONS;
 #[cfg(test)]
 pub use leftovers::descriptors as left_descriptors;
 pub use leftovers::heirs;
-pub use mapping::ground;
-pub use pages::Ground;
 pub use profiler::{BucketCount, Counts, Profiler, calibrate_counting};
 
 pub use asm::Delaying;
 use installed::{Costs, Room};
 use layout::{HEADER, header, ring as ring_layout};
 use moves::Moves;
+use owners::Owners;
 use patches::Patch;
 use recycling::Recycling;
 use removal::SyscallEnds;
@@ -96,9 +98,18 @@ pub struct Jump {
     generation: u32,
     costs: Costs,
     cost: ProbeCost,
+    /// What these costs are of, where probes follow goroutines.
+    calibrated: Option<Goroutines>,
     filter: Vec<(u64, u64)>,
     sampling: Sampling,
     recycling: Recycling,
+    /// Since the last reading.
+    spent: Vec<delivery::Spent>,
+    /// Those whose ops are told, where not all are.
+    threads: Option<Arc<Chosen>>,
+    owners: Owners,
+    /// How many ops of these were told of by their latency alone.
+    told: u64,
     counters: Counters,
     room: Room,
     /// What is known of the functions of a program of goroutines.
@@ -136,13 +147,13 @@ impl Jump {
         Jump::new(pid, None)
     }
 
-    /// Takes over a program that [`crate::launch::launch`] started with [`OPTIONS`].
+    /// Takes over a program that [`crate::launch::launch`] started with [`OPTIONS`], of Go (`is_go`) or not.
     ///
     /// # Errors
     /// When the program ends or gets no thread pointer before it does anything.
-    pub fn launched(thread: Stopped) -> Result<Jump> {
+    pub fn launched(thread: Stopped, is_go: bool) -> Result<Jump> {
         let pid = thread.tid();
-        let thread = launched::run_to_thread_pointer(thread)?;
+        let thread = launched::run_to_thread_pointer(thread, is_go)?;
         let mut engine = Jump::new(pid, Some(thread))?;
         // The dynamic linker has mapped what the program starts with, which it would announce twice.
         engine.notices.extend([Notice::LibrariesChanged; 2]);
@@ -172,9 +183,14 @@ impl Jump {
             generation: 0,
             costs: Costs::default(),
             cost: ProbeCost::default(),
+            calibrated: None,
             filter: Vec::new(),
             sampling: Sampling::Enough,
             recycling: Recycling::new(pid),
+            spent: Vec::new(),
+            threads: None,
+            owners: Owners::default(),
+            told: 0,
             counters: Counters::default(),
             room: Room::default(),
             callees: Arc::default(),
@@ -191,6 +207,7 @@ impl Jump {
     pub fn set_cost(&mut self, calibration: &Calibration) {
         self.costs = calibration.costs;
         self.cost = calibration.cost;
+        self.calibrated = calibration.goroutines;
     }
 
     /// Whether the target has ended, is about to, or has become another program.
@@ -247,6 +264,7 @@ impl Jump {
         let pid = self.pid;
         let memory = self.memory.again()?;
         let mappings = maps::read(pid)?;
+        let ground = self.ground(&mappings);
         let (mut space, is_new) = match self.space.take() {
             Some(space) => (space, false),
             None => (self.map_space(&memory, &mappings)?, true),
@@ -266,9 +284,14 @@ impl Jump {
                 if !has_room(&mut space, addr) {
                     // Without it the places near `addr` are refused, each with this reason.
                     let installed = &mut space.installed;
-                    let added = installed.add_arena(pid, &memory, world, &mappings, addr);
-                    if let Err(error) = added {
+                    installed.uncrowd(addr);
+                    let added =
+                        installed.add_arena(pid, &memory, world, (&mappings, &ground), addr);
+                    if let Err(error) = added
+                        && !error.is_gone()
+                    {
                         tracing::debug!(target: "tracer", %error, addr, "no arena");
+                        installed.crowded.push((addr, error.to_string()));
                     }
                 }
             }
@@ -284,6 +307,14 @@ impl Jump {
         self.space = Some(space);
         outcome?;
         self.write_filter()
+    }
+
+    /// Where memory may be mapped, with these mappings.
+    fn ground(&self, mappings: &[Mapping]) -> Ground {
+        match self.room.goroutines {
+            Some(_) => Ground::of_goroutines(self.pid, mappings),
+            None => Ground::of(self.pid, mappings),
+        }
     }
 
     /// Maps what the stubs work with.
@@ -345,13 +376,14 @@ impl Jump {
         let mut round = 0;
         loop {
             let mappings = maps::read(self.pid)?;
-            let ground = match self.room.goroutines {
-                Some(_) => mapping::ground_of_goroutines(self.pid, &mappings),
-                None => mapping::ground(self.pid, &mappings),
+            let ground = self.ground(&mappings);
+            let room = match round < ROUNDS {
+                true => limits::for_code(self.pid, space.installed.amount()),
+                false => Some(0),
             };
-            let ground = match round < ROUNDS {
-                true => ground,
-                false => ground.closed(),
+            let ground = match room {
+                Some(room) => ground.with_most(space.jumps.pages.most_within(room)),
+                None => ground,
             };
             let (wanted, refused) = space.prepare(&memory, plan, ground)?;
             let lacking = std::mem::take(&mut space.installed.lacking);
@@ -382,6 +414,7 @@ impl Jump {
         lacking: BTreeSet<u64>,
     ) -> Result<()> {
         let (pid, caller) = (self.pid, space.installed.caller);
+        let ground = self.ground(mappings);
         self.with_worker(caller, mappings, |world| {
             let installed = &mut space.installed;
             if !installed.is_there(memory) {
@@ -392,12 +425,12 @@ impl Jump {
                 if installed.arena_near(addr, prepare::STUB_ROOM).is_some() {
                     continue;
                 }
-                match installed.add_arena(pid, memory, world, mappings, addr) {
+                match installed.add_arena(pid, memory, world, (mappings, &ground), addr) {
                     Ok(()) => installed.fill(memory)?,
                     Err(error) if error.is_gone() => return Err(error),
                     Err(error) => {
                         tracing::debug!(target: "tracer", %error, addr, "no arena");
-                        installed.crowded.push(addr);
+                        installed.crowded.push((addr, error.to_string()));
                     }
                 }
             }
@@ -419,6 +452,7 @@ impl Jump {
             places.any(|at| f0.bytes_at(at, 1).is_some())
         };
         let new_f0 = plan.f0.clone().filter(|f0| !entered(f0));
+        let unmeasured = refused.iter().map(|refused| refused.addr.0).collect();
         let mut refuse = |at: u64, reason| {
             let f0 = new_f0.as_ref().filter(|f0| f0.bytes_at(at, 1).is_some());
             let addr = TargetAddr(f0.map_or(at, |f0| f0.entry()));
@@ -449,7 +483,7 @@ impl Jump {
         space
             .installed
             .set_generation(&self.memory, self.generation)?;
-        let (targets, left_out) = space.tree.write(&self.memory, plan)?;
+        let (targets, left_out) = space.tree.write(&self.memory, plan, &unmeasured)?;
         self.generation = self.generation.wrapping_add(1).max(2);
         let (memory, generation) = (self.memory.again()?, self.generation);
         let (remove, add) = self.change_most(space, plan, remove, add)?;
@@ -509,11 +543,12 @@ impl Engine for Jump {
         }
         if self.space.is_none() {
             self.room.goroutines = plan.goroutines;
+            self.room.field = plan.field;
         }
         let path = plan.asynchronous.as_ref();
         self.serving = path.map(|path| path.root);
-        if path.is_some() {
-            // Which op a request is of is known from the op's record alone.
+        if path.is_some() || plan.field.is_some() {
+            // Which op a request is of, and what an op is a part of, is known from the op's record alone.
             self.sampling = Sampling::All;
         }
         let codes = plan
@@ -523,7 +558,8 @@ impl Engine for Jump {
             .chain(plan.counted.iter().map(|function| &function.code))
             .chain(plan.counted_sites.iter().map(|sites| &sites.code))
             .chain(plan.functions.iter().map(|function| &function.code))
-            .chain(plan.markers.iter().map(|marker| &marker.code));
+            .chain(plan.markers.iter().map(|marker| &marker.code))
+            .chain(&plan.statuses);
         let hooks = plan
             .unwinders
             .iter()
@@ -544,8 +580,9 @@ impl Engine for Jump {
 
     fn follow(&mut self, goroutines: Goroutines, callees: Callees) -> Result<()> {
         self.callees = Arc::new(callees);
-        let calibration = calibrate::calibrate_with(goroutines)?;
-        self.set_cost(&calibration);
+        if self.calibrated != Some(goroutines) {
+            self.set_cost(&calibrate(Some(goroutines))?);
+        }
         Ok(())
     }
 
@@ -594,6 +631,8 @@ impl Engine for Jump {
             let notice = self.watch.look(&self.memory, installed);
             match notice {
                 Some(Notice::Exec) => {
+                    // It ran on between the last reading and the look.
+                    self.drain(sink);
                     self.past = self.space.take().map(|space| space.rings);
                     if let Some(rings) = &self.past {
                         rings.add_to(&mut self.counters);
@@ -615,6 +654,10 @@ impl Engine for Jump {
             let records = self.counters.records - before;
             self.watch.sleep(left, records, haste);
         }
+    }
+
+    fn choose_threads(&mut self, threads: Arc<Chosen>) {
+        self.threads = Some(threads);
     }
 
     fn delay(&mut self, fnode: FnodeId, by: Ticks, until: Tsc) -> Result<()> {
@@ -640,7 +683,9 @@ impl Engine for Jump {
         let mut counters = self.counters.clone();
         if let Some(space) = &self.space {
             space.rings.add_to(&mut counters);
-            counters.bytes_differing += space.patches.bytes_differing();
+        }
+        if self.threads.is_some() {
+            counters.sampled = self.told;
         }
         counters
     }

@@ -7,103 +7,19 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::maps::Mapping;
+use crate::ground::Ground;
 
 use super::layout::MOST_CODE;
 
 /// What is mapped at once, and aligned to: more trampolines find room, and mappings stay few.
 const CHUNK: u64 = 64 << 10;
 const PAGE: u64 = 4096;
-/// The kernel keeps the first pages free (`vm.mmap_min_addr`), and so do we.
-const LOWEST: u64 = 64 << 10;
-/// The end of what programs can address (Intel SDM volume 1, 3.3.7.1), without the last page.
-const HIGHEST: u64 = (1 << 47) - 4096;
-/// How far the heap that the kernel grows (brk(2)) has room to grow.
-const HEAP_GROWTH: u64 = 1 << 30;
-/// How far a stack has room to grow, beside its limit.
-const STACK_GAP: u64 = 16 << 20;
 /// So many chunks at most: other code has as much room in the list of all.
 const MOST_PAGES: usize = MOST_CODE / 3 * 2;
 /// What is kept at the end of a chunk: the address of a table for unwinders.
 pub const TABLE_WORD: u64 = 8;
 /// How many addresses of a range are tried for a new chunk.
 const TRIES: u64 = 16;
-
-/// What may be mapped in a process.
-#[derive(Clone, Default, Debug)]
-pub struct Ground {
-    /// What is taken, or to be left to somebody who grows: start to end, sorted and apart.
-    taken: BTreeMap<u64, u64>,
-    /// Code that cannot be written: start to end.
-    code: Vec<Range<u64>>,
-    /// How many more mappings there may be.
-    mappings: usize,
-}
-
-impl Ground {
-    /// The ground around `mappings`. `stack` is how large the first thread's stack may become (RLIMIT_STACK), `heap` where the
-    /// heap begins (`start_brk`), and `most` how many mappings the kernel allows.
-    #[must_use]
-    pub fn new(mappings: &[Mapping], stack: u64, heap: Option<u64>, most: usize) -> Ground {
-        let mut ground = Ground {
-            taken: BTreeMap::new(),
-            code: Vec::new(),
-            mappings: most.saturating_sub(mappings.len()) / 2,
-        };
-        ground.take(0..LOWEST);
-        ground.take(HIGHEST..u64::MAX);
-        for mapping in mappings {
-            let mut range = mapping.start..mapping.end;
-            if mapping.executable && !mapping.writable {
-                ground.add_code(range.clone());
-            }
-            match mapping.name.as_os_str().as_encoded_bytes() {
-                b"[stack]" => {
-                    let growth = stack.min(HEAP_GROWTH).saturating_add(STACK_GAP);
-                    range.start = range.end.saturating_sub(growth).min(range.start);
-                }
-                b"[heap]" => range.end = range.end.saturating_add(HEAP_GROWTH),
-                _ => {}
-            }
-            ground.take(range);
-        }
-        if let Some(heap) = heap {
-            ground.take(heap..heap.saturating_add(HEAP_GROWTH));
-        }
-        ground
-    }
-
-    /// The same, where nothing more may be mapped.
-    #[must_use]
-    pub fn closed(self) -> Ground {
-        Ground {
-            mappings: 0,
-            ..self
-        }
-    }
-
-    /// Adds code that cannot be written.
-    pub fn add_code(&mut self, range: Range<u64>) {
-        self.code.push(range.clone());
-        self.take(range);
-    }
-
-    /// A range is taken from now on.
-    pub fn take(&mut self, mut range: Range<u64>) {
-        while let Some((&start, &end)) = self.taken.range(..=range.end).next_back()
-            && end >= range.start
-        {
-            range = range.start.min(start)..range.end.max(end);
-            self.taken.remove(&start);
-        }
-        self.taken.insert(range.start, range.end);
-    }
-
-    fn is_free(&self, range: &Range<u64>) -> bool {
-        let before = self.taken.range(..range.end).next_back();
-        range.start < range.end && before.is_none_or(|(_, &end)| end <= range.start)
-    }
-}
 
 /// Pages of ours, and what of them is used.
 #[derive(Clone, Default, Debug)]
@@ -190,7 +106,7 @@ impl Pages {
 
     /// One of the addresses, and new pages in which `len` bytes can begin there.
     fn new_pages(&self, wanted: &Range<u64>, len: u64) -> Option<(u64, Range<u64>)> {
-        if self.chunks.len() >= MOST_PAGES.min(self.ground.mappings) {
+        if self.chunks.len() >= MOST_PAGES.min(self.ground.mappings()) {
             return None;
         }
         let step = ((wanted.end - wanted.start) / TRIES)
@@ -224,9 +140,14 @@ impl Pages {
     /// The end of the code, in memory that cannot be written, that has an address; the address itself where that has none.
     #[must_use]
     pub fn end_of_code(&self, addr: u64) -> u64 {
-        let mut code = self.ground.code.iter();
-        let around = code.find(|range| range.contains(&addr));
-        around.map_or(addr, |range| range.end)
+        self.ground.end_of_code(addr)
+    }
+
+    /// How many chunks there may be where `bytes` more may be mapped.
+    #[must_use]
+    pub fn most_within(&self, bytes: u64) -> usize {
+        let more = usize::try_from(bytes / CHUNK).unwrap_or(usize::MAX);
+        self.chunks.len().saturating_add(more)
     }
 
     /// The chunks that are to be mapped.
@@ -361,7 +282,7 @@ mod tests {
         pages.set_ground(ground.clone());
         assert_eq!(new(&mut pages, at), None);
         assert_eq!(new(&mut pages, at + (1 << 20)), Some(at + (1 << 20)));
-        pages.set_ground(ground.closed());
+        pages.set_ground(ground.with_most(0));
         assert_eq!(new(&mut pages, at + (2 << 20)), None);
     }
 

@@ -41,7 +41,9 @@ impl Patch {
     /// Why it must not be made, because of whose code it is in, or those are which it needs.
     #[must_use]
     pub fn refusal(&self, shared: &SharedCode) -> Option<String> {
-        let mut all = std::iter::once(&self.at).chain(&self.landings);
+        // Of its bytes the first and the last may be in different pages.
+        let own = [self.at, self.end().saturating_sub(1)];
+        let mut all = own.iter().chain(&self.landings);
         all.find_map(|&at| shared.refusal(at))
     }
 
@@ -129,7 +131,6 @@ impl Half {
 #[derive(Default, Debug)]
 pub struct Patches {
     active: BTreeMap<u64, Patch>,
-    differing: u64,
     half: Half,
 }
 
@@ -145,10 +146,14 @@ impl Patches {
         self.active.keys().copied()
     }
 
-    /// How many bytes were not the program's own after they had been put back.
+    /// How many bytes are in all patches.
     #[must_use]
-    pub fn bytes_differing(&self) -> u64 {
-        self.differing
+    pub fn bytes(&self) -> u64 {
+        let lengths = self
+            .active
+            .values()
+            .map(|patch| patch.original.len() as u64);
+        lengths.sum()
     }
 
     /// Overwrites what was read from the text with the program's own bytes.
@@ -249,8 +254,11 @@ impl Patches {
                 if let Some(trampoline) = &patch.trampoline {
                     memory.write(TargetAddr(trampoline.at), &trampoline.bytes)?;
                 }
-                memory.write(TargetAddr(patch.at), &patch.replacement)?;
-                self.active.insert(patch.at, patch);
+                let outcome = write_whole(memory, &patch);
+                if outcome.is_ok() || has_ours(memory, &patch).unwrap_or(true) {
+                    self.active.insert(patch.at, patch);
+                }
+                outcome?;
             } else {
                 written.push(patch.at);
             }
@@ -271,10 +279,12 @@ impl Patches {
         Ok(())
     }
 
-    /// Puts one patch's bytes back if they are still ours; code that the program has replaced is left alone.
+    /// Puts one patch's bytes back if they are still ours; code that the program has replaced is left alone. What cannot be put
+    /// back stays known: it leads to our memory.
     fn restore(&mut self, memory: &Memory, at: u64) -> Result<()> {
-        if let Some(patch) = self.active.remove(&at) {
-            self.differing += restore(memory, &patch)?;
+        if let Some(patch) = self.active.get(&at) {
+            restore(memory, patch)?;
+            self.active.remove(&at);
         }
         Ok(())
     }
@@ -283,12 +293,24 @@ impl Patches {
     /// as far as a write of some bytes is seen at once; better when it is stopped.
     ///
     /// # Errors
-    /// When the text cannot be written though it is mapped.
+    /// When the text cannot be written though it is mapped: what leads to our memory has to find it there. All else is restored,
+    /// but for what stands in the distance of a jump that stays: it would lead elsewhere.
     pub fn restore_all(&mut self, memory: &Memory) -> Result<()> {
+        let mut outcome = Ok(());
         for at in self.addresses().collect::<Vec<_>>() {
-            self.restore(memory, at)?;
+            if !self.stays_behind_another(at) {
+                outcome = outcome.and(self.restore(memory, at));
+            }
         }
-        Ok(())
+        outcome
+    }
+
+    /// Whether the bytes at an address may be part of a jump before it that is active.
+    fn stays_behind_another(&self, at: u64) -> bool {
+        const JUMP: u64 = 5;
+        let from = at.saturating_sub(journal::MAX_LEN as u64 + JUMP);
+        let mut before = self.active.range(from..at);
+        before.any(|(_, other)| other.end() + JUMP > at)
     }
 
     /// The patches that an earlier tracer's journal lists.
@@ -311,11 +333,7 @@ impl Patches {
             .filter_map(Patch::from_journal)
             .map(|patch| (patch.at, patch))
             .collect();
-        Patches {
-            active,
-            differing: 0,
-            half,
-        }
+        Patches { active, half }
     }
 }
 
@@ -325,25 +343,54 @@ fn stands(memory: &Memory, at: u64, bytes: &[u8]) -> bool {
     memory.read(TargetAddr(at), &mut now).is_ok() && now == bytes
 }
 
-/// Returns how many bytes of ours remain.
-fn restore(memory: &Memory, patch: &Patch) -> Result<u64> {
+/// Writes a patch, or nothing of it.
+fn write_whole(memory: &Memory, patch: &Patch) -> Result<()> {
+    let at = TargetAddr(patch.at);
+    let written = memory.write(at, &patch.replacement);
+    if written.is_err() {
+        // The first of two pages may have been written.
+        let _ = memory.write(at, &patch.original);
+    }
+    written
+}
+
+/// Whether a patch is in the text, or a part of it: a tracer was killed while it wrote, or somebody has put a part back.
+fn has_ours(memory: &Memory, patch: &Patch) -> Result<bool> {
+    let mut now = vec![0; patch.original.len()];
+    if let Err(error) = memory.read(TargetAddr(patch.at), &mut now) {
+        return match memory.has_mapped(TargetAddr(patch.at)) {
+            true => Err(error),
+            false => Ok(false),
+        };
+    }
+    let sides = patch.original.iter().zip(&patch.replacement);
+    let mut bytes = now.iter().zip(sides);
+    Ok(now != patch.original && bytes.all(|(now, (own, ours))| now == own || now == ours))
+}
+
+/// Puts the program's own bytes back where ours are.
+fn restore(memory: &Memory, patch: &Patch) -> Result<()> {
     // Unmapped or replaced meanwhile (dlclose, a program that writes code): nothing of ours is left there.
-    if !stands(memory, patch.at, &patch.replacement) {
-        return Ok(0);
+    if !has_ours(memory, patch)? {
+        return Ok(());
     }
     memory.write(TargetAddr(patch.at), &patch.original)?;
-    let mut bytes = vec![0; patch.original.len()];
-    memory.read(TargetAddr(patch.at), &mut bytes)?;
-    let differing = bytes
-        .iter()
-        .zip(&patch.original)
-        .filter(|(now, own)| now != own);
-    Ok(differing.count() as u64)
+    match has_ours(memory, patch)? {
+        true => Err(Error::Unsuitable(format!(
+            "what was written to the code at {:#x} is not what stands there",
+            patch.at
+        ))),
+        false => Ok(()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::layout::BLOCKS;
+    use crate::maps;
+    use crate::remote_call::tests::{call_in, who_waits};
+    use crate::sys;
+
     use super::*;
 
     fn patch(at: u64) -> Patch {
@@ -363,6 +410,53 @@ mod tests {
         let patch = patch(0x1000);
         assert_eq!(patch.end(), 0x1005);
         assert_eq!(Patch::from_journal(&patch.to_journal()), Some(patch));
+    }
+
+    #[test]
+    fn what_one_of_two_pages_has_is_put_back() {
+        // This process plays the target.
+        let memory = Memory::open(std::process::id() as i32).unwrap();
+        let space = vec![0_u8; 2 * sys::PAGE];
+        let border = (space.as_ptr() as u64).next_multiple_of(sys::PAGE as u64);
+        let patch = patch(border - 2);
+        let [own, ours] = [&patch.original[..], &patch.replacement[..]];
+        let others = [9; 3];
+        for (first, second, is_ours) in [
+            (ours, ours, true),
+            (ours, own, true),
+            (own, ours, true),
+            (own, own, false),
+            (ours, &others[..], false),
+            (&others[..], own, false),
+        ] {
+            let second = &second[second.len() - 3..];
+            let now = [&first[..2], second].concat();
+            memory.write(TargetAddr(patch.at), &now).unwrap();
+            restore(&memory, &patch).unwrap();
+            assert_eq!(stands(&memory, patch.at, own), is_ours || now == own);
+            assert!(is_ours || stands(&memory, patch.at, &now));
+        }
+        // As another tool leaves it that has put its one byte of the program's back.
+        let now = [&own[..1], &ours[1..]].concat();
+        memory.write(TargetAddr(patch.at), &now).unwrap();
+        restore(&memory, &patch).unwrap();
+        assert!(stands(&memory, patch.at, own));
+        drop(space);
+    }
+
+    #[test]
+    fn no_byte_of_a_patch_is_in_shared_code() {
+        let shared = maps::parse(b"1000-2000 r-xs 00000000 08:01 1 /shared\n");
+        let shared = SharedCode::among(&shared);
+        for (at, is_refused) in [
+            (0xffb, false),
+            (0xffc, true),
+            (0x1800, true),
+            (0x1fff, true),
+            (0x2000, false),
+        ] {
+            assert_eq!(patch(at).refusal(&shared).is_some(), is_refused, "{at:#x}");
+        }
     }
 
     #[test]
@@ -434,6 +528,46 @@ mod tests {
         assert_eq!(patches.with_reliant(vec![0x1006]), [0x1006, 0x1002, 0x1000]);
         assert_eq!(patches.with_reliant(vec![0x1000]), [0x1000]);
         assert_eq!(patches.with_reliant(vec![0x100b]), [0x100b]);
+    }
+
+    /// A jump stays on a page that cannot be written; what stands in its distance, on the next one, stays with it.
+    #[test]
+    fn what_a_jump_that_stays_relies_on_stays_with_it() {
+        const PAGE: u64 = sys::PAGE as u64;
+        let mut target = who_waits();
+        let pid = target.id() as i32;
+        let data = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let map = |at, len, how| {
+            let how = (how | libc::MAP_ANONYMOUS) as u64;
+            call_in(pid, libc::SYS_mmap, [at, len, data, how, u64::MAX, 0])
+        };
+        let page = map(0, 2 * PAGE, libc::MAP_PRIVATE);
+        map(page, PAGE, libc::MAP_SHARED | libc::MAP_FIXED);
+        let room = page + PAGE;
+        let memory = Memory::open(pid).unwrap();
+        let short = Patch {
+            original: vec![1, 2],
+            replacement: vec![0xe9, 0],
+            behind: vec![0xe9, 0, 0x10],
+            ..patch(room - 2)
+        };
+        let mut patches = Patches::default();
+        for patch in [short, patch(room), patch(room + 16)] {
+            memory
+                .write(TargetAddr(patch.at), &patch.replacement)
+                .unwrap();
+            patches.active.insert(patch.at, patch);
+        }
+        let protect = |to: i32| call_in(pid, libc::SYS_mprotect, [page, PAGE, to as u64, 0, 0, 0]);
+        protect(libc::PROT_READ);
+        assert!(patches.restore_all(&memory).is_err());
+        assert_eq!(patches.addresses().collect::<Vec<_>>(), [room - 2, room]);
+        assert!(stands(&memory, room, &patch(room).replacement));
+        protect(libc::PROT_READ | libc::PROT_WRITE);
+        patches.restore_all(&memory).unwrap();
+        assert!(stands(&memory, room - 2, &[1, 2, 1, 2, 3, 4, 5]));
+        target.kill().unwrap();
+        target.wait().unwrap();
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub enum Hook {
     Marker(Mark),
     /// By it an op hands a request over.
     Enqueue,
+    /// By it goroutines stop and go on.
+    Statuses,
     /// By it unwinders find what is known of an address of code.
     Finder,
 }
@@ -64,10 +66,7 @@ impl Stubs<'_> {
     ) -> Result<std::result::Result<Stub, Reason>> {
         let around = self.installed.around;
         let Some(code) = self.installed.arena_near(near, STUB_ROOM) else {
-            self.installed.lack(near);
-            return Ok(Err(
-                "there is no memory left near it for the probe's code".to_owned()
-            ));
+            return Ok(Err(self.installed.lack(near)));
         };
         match emit(code.arena.next().0, &around, &code.runtime) {
             Ok(stub) => {
@@ -162,6 +161,9 @@ impl Stubs<'_> {
                 stubs::enqueue(at, &region, chain, around, runtime)
             }
             (Purpose::Entry, Some(Hook::Finder)) => stubs::finder(at, &region, around, runtime),
+            (Purpose::Entry, Some(Hook::Statuses)) => {
+                stubs::statuses(at, &region, function.depth(), around, runtime)
+            }
             (Purpose::Entry, Some(Hook::Unwinding(unwinding))) => {
                 stubs::unwinding(at, &region, unwinding, around, runtime)
             }

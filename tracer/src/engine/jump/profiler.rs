@@ -51,7 +51,7 @@ impl Profiler {
     /// # Errors
     /// As [`Jump::launched`].
     pub fn launched(thread: Stopped) -> Result<Profiler> {
-        Jump::launched(thread).map(|jump| Profiler { jump })
+        Jump::launched(thread, false).map(|jump| Profiler { jump })
     }
 
     /// Sets what counting a call costs, as calibrated; it is taken out of every latency.

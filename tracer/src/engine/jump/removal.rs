@@ -11,11 +11,11 @@ use crate::stopped::Stopped;
 use crate::sys;
 use crate::threads;
 
-use super::guests;
 use super::installed::Installed;
 use super::interrupted;
 use super::layout::{BLOCKS, block, entry, place, ring};
 use super::world::{Resumption, World};
+use crate::guests;
 
 /// How much of a stack above the stack pointer is searched for addresses of stubs.
 const STACK_SEARCHED: u64 = 8 << 20;
@@ -90,6 +90,9 @@ impl Installed {
     fn is_visited(&self, memory: &Memory, at: Resumption, mappings: &[Mapping]) -> bool {
         if self.is_code(at.pc) {
             return true;
+        }
+        if at == Resumption::NOWHERE {
+            return false;
         }
         if self.around.goroutines.is_some() {
             return self.is_awaited_by_handler(memory, at.sp);
@@ -226,7 +229,9 @@ mod tests {
             counted: (0, 0),
             delays: None,
             tid_offset: None,
+            tells_pointer: false,
             goroutines,
+            field: None,
         };
         let memory = Memory::open(pid).unwrap();
         let mappings = maps::read(pid).unwrap();
@@ -249,7 +254,10 @@ mod tests {
         let stack = stacks.as_ptr() as u64 + 8192;
         stacks[1500..1505].copy_from_slice(&[7, 0, stack, 0, 8191]);
         stacks[1521..1524].copy_from_slice(&[CODE + 16, 0x246, 0x002b_0000_0000_0033]);
-        let known = Some(Goroutines { number: 152 });
+        let known = Some(Goroutines {
+            number: 152,
+            current: 192,
+        });
         let is_visited = |goroutines, sp| {
             let at = Resumption { pc: 16, sp };
             installed(pid, CODE, goroutines).is_visited(&memory, at, &mappings)

@@ -57,6 +57,19 @@ pub enum Record {
         /// What the function was called with.
         arguments: Arguments,
     },
+    /// A goroutine did not run for a while.
+    Absence {
+        /// The goroutine, as in its ops.
+        tid: i32,
+        /// When it stopped,
+        left: u64,
+        /// could go on,
+        ready: u64,
+        /// and did.
+        back: u64,
+        /// Return addresses on the stack of who let it go on, the innermost first.
+        waker: Vec<u64>,
+    },
     /// A callee seen first at an indirect site.
     Target {
         /// Address of the fnode's descriptor.
@@ -180,6 +193,7 @@ impl Rings {
         let arguments = || Arguments {
             registers: std::array::from_fn(|index| word(record::ARGUMENTS + 8 * index as u64)),
             read: (halves(record::READ_WELL).0 == 1).then(|| word(record::READ)),
+            field: halves(record::FIELD),
         };
         let found = match kind {
             record::OP => {
@@ -208,6 +222,16 @@ impl Rings {
                 fnode: word(record::FNODE),
                 arguments: arguments(),
             },
+            record::ABSENCE => Record::Absence {
+                tid: halves(record::TID).0 as i32,
+                left: word(record::START),
+                ready: word(record::READY),
+                back: word(record::END),
+                waker: (0..record::WAKER_WORDS)
+                    .map(|index| word(record::WAKER + 8 * index))
+                    .take_while(|&addr| addr != 0)
+                    .collect(),
+            },
             record::TARGET => Record::Target {
                 parent: word(record::PARENT),
                 place: word(record::PLACE),
@@ -231,6 +255,14 @@ impl Rings {
         if self.words.load(spent) != 0 {
             self.words.store(spent, 0);
         }
+    }
+
+    /// Whether no more records of a latency range may be written.
+    #[must_use]
+    pub fn is_used_up(&self, index: usize, range: usize) -> bool {
+        self.words
+            .load(index * self.stride + ring::BUDGETS as usize + 8 * range)
+            == 0
     }
 
     /// Has the calls of the ops that begin from now on pass unmeasured. One that is under way is recorded yet.
@@ -286,6 +318,7 @@ impl Rings {
             .saturating_add(self.words.load(ring::UNREGISTERED as usize));
         counters.sampled = counters.sampled.saturating_add(sum(ring::SAMPLED));
         counters.dropped = counters.dropped.saturating_add(sum(ring::DROPPED));
+        counters.untold_absences = counters.untold_absences.saturating_add(sum(ring::UNTOLD));
         counters.ended_otherwise = counters
             .ended_otherwise
             .saturating_add(sum(ring::ENDED_OTHERWISE));
@@ -357,8 +390,8 @@ mod tests {
     fn an_op_is_read_with_its_items() {
         let (target, mut rings) = rings();
         let data = ring::DATA as usize;
-        let words: [u64; 21] = [
-            168 | u64::from(record::OP) << 32,
+        let words: [u64; 22] = [
+            176 | u64::from(record::OP) << 32,
             100,
             300,
             190,
@@ -374,6 +407,7 @@ mod tests {
             17,
             1,
             4096,
+            3 | 5 << 32,
             block::NODES + 2 * node::SIZE,
             5,
             50,
@@ -383,7 +417,7 @@ mod tests {
         for (index, word) in words.into_iter().enumerate() {
             target.store(data + 8 * index, word);
         }
-        target.store(ring::HEAD as usize, 168);
+        target.store(ring::HEAD as usize, 176);
         let item = Item {
             index: 2,
             count: 5,
@@ -401,12 +435,13 @@ mod tests {
             arguments: Arguments {
                 registers: [11, 12, 13, 14, 15, 16],
                 read: Some(17),
+                field: (3, 5),
             },
             root: 4096,
             items: vec![item],
         };
         assert_eq!(drained(&mut rings), [op]);
-        assert_eq!(target.load(ring::TAIL as usize), 168);
+        assert_eq!(target.load(ring::TAIL as usize), 176);
         assert!(drained(&mut rings).is_empty());
     }
 

@@ -11,6 +11,7 @@ use darc_disasm::FunctionCode;
 
 use crate::engine::Refused;
 use crate::error::{Error, Result};
+use crate::ground::Ground;
 use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::plan::{Callees, Ends, Plan};
@@ -20,7 +21,6 @@ use super::installed::Installed;
 use super::jumps::{Diversion, Jumps};
 use super::layout::counts;
 use super::ops::Ops;
-use super::pages::Ground;
 use super::patches::{Patch, Patches, Unpatched};
 use super::prepare::Prepared;
 use super::removal::SyscallEnds;
@@ -129,10 +129,12 @@ impl Space {
             unplaced,
             refused,
             is_outdated: false,
+            copies_stacks: plan.copies_stacks,
         };
         self.want_f0(plan, &mut wanted)?;
         self.want_path(plan, &mut wanted)?;
         self.want_hooks(plan, &mut wanted)?;
+        self.want_statuses(plan, &mut wanted)?;
         self.want_counted(plan, &mut wanted)?;
         self.want_markers(plan, &mut wanted)?;
         self.want_counted_sites(plan, &mut wanted)?;

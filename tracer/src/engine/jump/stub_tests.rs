@@ -96,7 +96,9 @@ impl Arena {
             counted: (0, 0),
             delays: None,
             tid_offset: None,
+            tells_pointer: crate::sys::tells_thread_pointer(),
             goroutines,
+            field: None,
         };
         let mut arena = Arena {
             code,

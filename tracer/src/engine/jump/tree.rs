@@ -6,7 +6,7 @@ use std::sync::Arc;
 use darc_disasm::{FunctionCode, SiteKind, Target};
 
 use crate::addr::TargetAddr;
-use crate::engine::Refused;
+use crate::engine::{DELAYS, Refused};
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::Plan;
@@ -46,6 +46,8 @@ pub struct Tree {
     functions: HashMap<u64, Function>,
     indices: HashMap<FnodeId, u32>,
     fnodes: Vec<FnodeId>,
+    /// Whether calls may have been delayed.
+    delays: bool,
     rows: BTreeMap<u32, Row>,
     tables: HashMap<(u32, Place), u64>,
     sites: HashMap<Place, SiteId>,
@@ -78,7 +80,8 @@ impl Tree {
             heap_used: 0,
             functions: HashMap::new(),
             indices: HashMap::from([(FnodeId::ROOT, 1)]),
-            fnodes: vec![FnodeId(0), FnodeId::ROOT],
+            fnodes: vec![DELAYS, FnodeId::ROOT],
+            delays: false,
             rows: BTreeMap::new(),
             tables: HashMap::new(),
             sites: HashMap::new(),
@@ -105,6 +108,13 @@ impl Tree {
     #[must_use]
     pub fn fnode(&self, index: u32) -> Option<FnodeId> {
         self.fnodes.get(index as usize).copied()
+    }
+
+    /// The fnode that an op may say to have called, or [`DELAYS`].
+    #[must_use]
+    pub fn touched(&self, index: u32) -> Option<FnodeId> {
+        let touched = self.fnode(index)?;
+        (touched != FnodeId::ROOT && (touched != DELAYS || self.delays)).then_some(touched)
     }
 
     /// The fnode whose descriptor is at an address.
@@ -167,10 +177,11 @@ impl Tree {
     ///
     /// # Errors
     /// When the target is gone.
-    pub fn delay(&self, memory: &Memory, fnode: FnodeId, by: Ticks, until: Tsc) -> Result<()> {
+    pub fn delay(&mut self, memory: &Memory, fnode: FnodeId, by: Ticks, until: Tsc) -> Result<()> {
         let Some(&index) = self.indices.get(&fnode) else {
             return Ok(());
         };
+        self.delays = true;
         let at = self.descriptor_at(index);
         // Between the writes nothing is delayed, or one call by the delay before.
         memory.write_word(TargetAddr(at + descriptor::UNTIL), 0)?;
@@ -199,12 +210,20 @@ impl Tree {
     ///
     /// # Errors
     /// When the target is gone.
-    pub fn write(&mut self, memory: &Memory, plan: &Plan) -> Result<(TargetChanges, Vec<Refused>)> {
+    pub fn write(
+        &mut self,
+        memory: &Memory,
+        plan: &Plan,
+        unmeasured: &BTreeSet<u64>,
+    ) -> Result<(TargetChanges, Vec<Refused>)> {
         let mut places = HashMap::new();
         let mut addresses = HashMap::new();
         self.others.clear();
         for function in &plan.functions {
-            for (id, call) in &function.sites {
+            // The stub of another probe may have a copy of one that is refused, and calls from there pass unmeasured, too.
+            let measured = function.sites.iter();
+            let measured = measured.filter(|(_, call)| !unmeasured.contains(&call.addr));
+            for (id, call) in measured {
                 let place = self.place(function.code.entry(), call.addr);
                 self.sites.insert(place, *id);
                 places.insert(*id, (place, told_apart(&call.kind)));
@@ -438,6 +457,16 @@ mod tests {
         assert_eq!(tree.fnode(1), Some(FnodeId::ROOT));
     }
 
+    #[test]
+    fn no_op_calls_f0_or_tells_of_delays_that_nobody_asked_for() {
+        let mut tree = Tree::new(0x10_0000);
+        tree.descriptor(FnodeId(77)).unwrap();
+        let touched = |tree: &Tree| [0, 1, 2, 3].map(|index| tree.touched(index));
+        assert_eq!(touched(&tree), [None, None, Some(FnodeId(77)), None]);
+        tree.delays = true;
+        assert_eq!(tree.touched(0), Some(DELAYS));
+    }
+
     /// A plan in which a function's first `sites` calls lead on from f0.
     fn plan(sites: u64) -> Plan {
         let part = CodePart {
@@ -463,6 +492,7 @@ mod tests {
             functions: vec![PlannedFunction {
                 code: Arc::new(code),
                 sites: (0..sites).map(site).collect(),
+                seen_through: BTreeSet::new(),
             }],
             edges: (0..sites).map(edge).collect(),
             ..Plan::default()
@@ -471,6 +501,7 @@ mod tests {
 
     #[test]
     fn where_the_heap_is_full_no_stub_reads_beyond_an_old_list() {
+        let none = BTreeSet::new();
         // This process plays the target.
         let memory = Memory::open(std::process::id() as i32).unwrap();
         let control = vec![0_u64; (JOURNAL / 8) as usize];
@@ -479,7 +510,7 @@ mod tests {
             let at = tree.descriptor(FnodeId::ROOT).unwrap() + offset;
             memory.read_word(TargetAddr(at)).unwrap()
         };
-        let (_, refused) = tree.write(&memory, &plan(1)).unwrap();
+        let (_, refused) = tree.write(&memory, &plan(1), &none).unwrap();
         assert_eq!(refused.len(), 0);
         let room = tree.rows[&1].room as u64;
         let function = tree.place(0x1000, 0x1000).function;
@@ -489,7 +520,7 @@ mod tests {
             "calls are measured"
         );
         while tree.reserve(16).is_some() {}
-        let (_, refused) = tree.write(&memory, &plan(room + 1)).unwrap();
+        let (_, refused) = tree.write(&memory, &plan(room + 1), &none).unwrap();
         assert_eq!(
             field(&mut tree, descriptor::FUNCTION) as u32,
             descriptor::NO_FUNCTION
@@ -497,8 +528,29 @@ mod tests {
         assert_eq!(refused.len() as u64, room + 1);
         assert_eq!(refused[0].addr, TargetAddr(0x1000));
         // What needs no more room than there was is not measured either: its list is not known any more.
-        let (_, refused) = tree.write(&memory, &plan(1)).unwrap();
+        let (_, refused) = tree.write(&memory, &plan(1), &none).unwrap();
         assert_eq!(refused.len(), 1);
+        drop(control);
+    }
+
+    #[test]
+    fn a_site_that_is_refused_is_measured_from_no_copy() {
+        // This process plays the target.
+        let memory = Memory::open(std::process::id() as i32).unwrap();
+        let control = vec![0_u64; (JOURNAL / 8) as usize];
+        let mut tree = Tree::new(control.as_ptr() as u64);
+        let first = |tree: &mut Tree| {
+            let at = tree.descriptor(FnodeId::ROOT).unwrap();
+            let row = memory
+                .read_word(TargetAddr(at + descriptor::CHILDREN))
+                .unwrap();
+            memory.read_word(TargetAddr(row)).unwrap()
+        };
+        let _ = tree.write(&memory, &plan(2), &BTreeSet::new()).unwrap();
+        assert_ne!(first(&mut tree), 0);
+        let refused = BTreeSet::from([0x1000]);
+        let _ = tree.write(&memory, &plan(2), &refused).unwrap();
+        assert_eq!(first(&mut tree), 0);
         drop(control);
     }
 

@@ -22,8 +22,6 @@ use crate::error::{Error, Result, unless_gone};
 use crate::stopped::Stopped;
 use crate::sys;
 
-use super::guests;
-
 pub use one::one;
 
 /// With more threads there is so much to do that other programs must have their turn meanwhile.
@@ -38,6 +36,15 @@ enum Held {
     GroupStopped,
     /// Of another process that runs in the target's memory.
     Guest,
+    /// Works for the kernel, and never runs the program's code.
+    OfKernel,
+}
+
+impl Held {
+    /// Whether it runs the process's code, as one of its threads.
+    fn is_own(self) -> bool {
+        matches!(self, Held::Running | Held::GroupStopped)
+    }
 }
 
 /// Where a thread goes on.
@@ -50,6 +57,9 @@ pub struct Resumption {
 }
 
 impl Resumption {
+    /// Where those are shown that never run the program's code ([`crate::stopped::Registers::are_of_kernel`]).
+    pub const NOWHERE: Resumption = Resumption { pc: 0, sp: 0 };
+
     /// Of a thread that waits in the kernel (proc_pid_syscall(5)); `None` when it is gone or runs.
     pub fn of(tid: i32) -> Option<Resumption> {
         let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).ok()?;
@@ -132,16 +142,16 @@ impl World {
             .map(|(thread, _)| thread)
     }
 
-    /// The stopped threads of the process itself.
+    /// The stopped threads of the process itself, as far as they run its code.
     pub fn own_threads(&self) -> impl Iterator<Item = &Stopped> {
-        let own = self.threads.iter().filter(|(_, held)| *held != Held::Guest);
+        let own = self.threads.iter().filter(|(_, held)| held.is_own());
         own.map(|(thread, _)| thread)
     }
 
     /// Those of the process itself that [`World::hold`] has stopped.
     pub fn late_own_threads(&self) -> impl Iterator<Item = &Stopped> {
         let late = self.threads.iter().skip(self.early);
-        late.filter(|(_, held)| *held != Held::Guest)
+        late.filter(|(_, held)| held.is_own())
             .map(|(thread, _)| thread)
     }
 
@@ -294,6 +304,7 @@ mod tests {
 
     use darc_testprogs::{Opt, program};
 
+    use crate::guests;
     use crate::proc::Stat;
     use crate::threads;
 
@@ -308,6 +319,21 @@ mod tests {
     /// A child of vfork(2) runs the target's code while its maker waits.
     #[test]
     fn a_vfork_child_stands_still_too() {
+        vfork_children_stand_still();
+    }
+
+    #[test]
+    fn a_vfork_child_is_known_where_the_kernel_does_not_tell() {
+        let refused = std::thread::spawn(|| {
+            sys::refuse_kcmp();
+            let own = std::process::id() as i32;
+            assert_eq!(sys::shares_memory(own, own), None);
+            vfork_children_stand_still();
+        });
+        refused.join().unwrap();
+    }
+
+    fn vfork_children_stand_still() {
         let mut target = Command::new(program("vfork_waits", Opt::O2));
         let piped = target.arg("1000000").stdout(Stdio::null());
         let mut target = piped.spawn().unwrap();
@@ -325,6 +351,41 @@ mod tests {
         }
         target.kill().unwrap();
         target.wait().unwrap();
+    }
+
+    /// A guest that runs another program by now waits on as if nothing had happened.
+    #[test]
+    fn a_guest_that_is_none_any_more_is_not_interrupted() {
+        let child = sys::fork_into(|| {
+            let _ = child_signal::block();
+            // Not started again by the kernel (signal(7)).
+            child_signal::wait(Duration::from_secs(1000));
+            sys::exit_now(7);
+        });
+        let guest = child.unwrap();
+        let await_call = || {
+            // SYS_rt_sigtimedwait.
+            let waits = |call: String| call.starts_with("128 ");
+            let path = format!("/proc/{guest}/syscall");
+            while !std::fs::read_to_string(&path).is_ok_and(waits) {
+                assert!(!threads::is_dead(guest), "the call was interrupted");
+                std::thread::yield_now();
+            }
+        };
+        await_call();
+        sys::seize(guest, 0).unwrap();
+        sys::interrupt(guest).unwrap();
+        let (_, status) = sys::wait_for(guest).unwrap();
+        let mut world = World::new(std::process::id() as i32);
+        world.guests.insert(guest);
+        world.take(guest, status).unwrap();
+        assert!(world.threads.is_empty());
+        while threads::state(guest) == Some('R') {
+            std::thread::yield_now();
+        }
+        await_call();
+        sys::send_to_thread(guest, guest, libc::SIGCHLD).unwrap();
+        assert_eq!(sys::wait_for(guest).unwrap().1, 7 << 8);
     }
 
     /// Those that sleep stand still while the others run, and the others are let go first.

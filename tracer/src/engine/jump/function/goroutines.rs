@@ -243,24 +243,10 @@ fn positive(i: &Instruction) -> Option<i32> {
 /// # Errors
 /// Why that cannot be noticed.
 pub fn spots(code: &[Instruction], is_target: impl Fn(u64) -> bool) -> Result<Spots, &'static str> {
-    let check = stack_check(code);
-    if check.is_none() && code.iter().any(is_reload) {
+    if stack_check(code).is_none() && code.iter().any(is_reload) {
         return Err("who calls it need not say which goroutine it is of");
     }
-    // One without a stack check begins where its code does.
-    let first = check.unwrap_or_default();
-    let mut depth = 0;
-    let mut candidates = Vec::new();
-    for (at, i) in code.iter().enumerate().skip(first) {
-        let Some(grown) = makes_frame(i).filter(|_| !is_target(i.ip())) else {
-            break;
-        };
-        candidates.push(Spot { at, depth });
-        depth += grown;
-    }
-    let frame = depth;
-    let beginning =
-        best(code, &candidates).ok_or("behind its stack check there is no room for a jump")?;
+    let (beginning, frame) = begins(code, &is_target)?;
     let returns = code
         .iter()
         .enumerate()
@@ -280,6 +266,42 @@ pub fn spots(code: &[Instruction], is_target: impl Fn(u64) -> bool) -> Result<Sp
             ends,
         }),
     }
+}
+
+/// Where a function that is not [`strange`] begins, and how large its frame is.
+fn begins(
+    code: &[Instruction],
+    is_target: impl Fn(u64) -> bool,
+) -> Result<(Spot, i32), &'static str> {
+    // One without a stack check begins where its code does.
+    let first = stack_check(code).unwrap_or_default();
+    let mut depth = 0;
+    let mut candidates = Vec::new();
+    for (at, i) in code.iter().enumerate().skip(first) {
+        let Some(grown) = makes_frame(i).filter(|_| !is_target(i.ip())) else {
+            break;
+        };
+        candidates.push(Spot { at, depth });
+        depth += grown;
+    }
+    let beginning =
+        best(code, &candidates).ok_or("behind its stack check there is no room for a jump")?;
+    Ok((beginning, depth))
+}
+
+/// Where a function whose ends do not matter begins.
+///
+/// # Errors
+/// As [`spots`].
+pub fn beginning(
+    code: &[Instruction],
+    is_target: impl Fn(u64) -> bool,
+) -> Result<Spots, &'static str> {
+    let (beginning, _) = begins(code, is_target)?;
+    Ok(Spots {
+        beginning: Some(beginning),
+        ends: Vec::new(),
+    })
 }
 
 /// Where to notice the end before the `ret` at a position.

@@ -116,7 +116,7 @@ mod tests {
     use darc_disasm::{CodePart, FunctionCode, NoMemory};
     use proptest::prelude::*;
 
-    use super::super::super::function::Part;
+    use super::super::super::function::{Hiding, Part};
     use super::super::super::spans::is_call;
     use super::super::super::spans::tests::any_code;
     use super::*;
@@ -139,9 +139,15 @@ mod tests {
         let landings = Landings::OfGoroutines { is_compiled: true };
         let mut function = function(bytes, Part::Callee, landings);
         let call = function.sites().sites[0];
-        assert_eq!(function.groups_of_site(&call), Ok(vec![BASE + 5, BASE]));
+        assert_eq!(
+            function.groups_of_site(&call, Hiding::Allowed),
+            Ok(vec![BASE + 5, BASE])
+        );
         function.expect_no_return(&call);
-        assert_eq!(function.groups_of_site(&call), Ok(vec![BASE]));
+        assert_eq!(
+            function.groups_of_site(&call, Hiding::Allowed),
+            Ok(vec![BASE])
+        );
     }
 
     /// Where calls return to, as offsets, with the lengths of the groups there.
@@ -198,10 +204,31 @@ mod tests {
         let of = |landings| {
             let function = function(&bytes, Part::Callee, landings);
             let call = function.sites().sites[0];
-            assert_eq!(function.groups_of_site(&call), Ok(vec![BASE + 1]));
+            assert_eq!(
+                function.groups_of_site(&call, Hiding::Allowed),
+                Ok(vec![BASE + 1])
+            );
             function.hides_nothing(&call)
         };
         assert!(of(Landings::Noticed) && !of(Landings::Left));
+    }
+
+    #[test]
+    fn what_looks_at_its_return_address_is_measured_only_with_a_landing() {
+        // call far; mov %rbx,%rdi; call *%rax; ret
+        let bytes = [0xe8, 0, 1, 0, 0, 0x48, 0x89, 0xdf, 0xff, 0xd0, 0xc3];
+        let mut with = function(&bytes, Part::Callee, Landings::Noticed);
+        let call = with.sites().sites[0];
+        let groups = Ok(vec![BASE + 5, BASE]);
+        assert_eq!(with.groups_of_site(&call, Hiding::Forbidden), groups);
+        assert!(with.leave_landing(&call));
+        assert!(with.groups_of_site(&call, Hiding::Forbidden).is_err());
+        let without = function(&bytes, Part::Callee, Landings::Left);
+        assert!(without.groups_of_site(&call, Hiding::Forbidden).is_err());
+        // jmp far
+        let jump = function(&[0xe9, 0, 1, 0, 0], Part::Callee, Landings::Noticed);
+        let call = jump.sites().sites[0];
+        assert!(jump.groups_of_site(&call, Hiding::Forbidden).is_err());
     }
 
     #[test]
@@ -210,10 +237,13 @@ mod tests {
         let bytes = [0xe8, 0, 1, 0, 0, 0x48, 0x89, 0xdf, 0xff, 0xd0, 0xc3];
         let mut with = function(&bytes, Part::Callee, Landings::Noticed);
         let call = with.sites().sites[0];
-        assert_eq!(with.groups_of_site(&call), Ok(vec![BASE + 5, BASE]));
+        assert_eq!(
+            with.groups_of_site(&call, Hiding::Allowed),
+            Ok(vec![BASE + 5, BASE])
+        );
         assert!(with.leave_landing(&call));
         assert!(!with.leave_landing(&call));
-        assert_eq!(with.groups_of_site(&call), Ok(vec![BASE]));
+        assert_eq!(with.groups_of_site(&call, Hiding::Allowed), Ok(vec![BASE]));
         let without = function(&bytes, Part::Callee, Landings::Left);
         assert_eq!(with.groups, without.groups);
     }

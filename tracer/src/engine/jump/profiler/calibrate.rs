@@ -54,6 +54,7 @@ fn measure(pid: i32, functions: &Functions) -> Result<Calibration> {
     let whole = middle(busy).saturating_sub(middle(bare)) / CALLS;
     let clamp = |cycles: u64| i32::try_from(cycles).unwrap_or(i32::MAX);
     Ok(Calibration {
+        goroutines: None,
         costs: Costs {
             counted: (clamp(inside), clamp(whole)),
             ..Costs::default()

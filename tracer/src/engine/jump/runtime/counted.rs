@@ -6,7 +6,7 @@
 
 use iced_x86::code_asm::*;
 
-use crate::engine::jump::asm::{Emitted, Surroundings, TOP, field, field32, shadow};
+use crate::engine::jump::asm::{Emitted, Surroundings, TOP, field, field32, has_pointer, shadow};
 use crate::engine::jump::layout::{HASH, HASH_SHIFT, LIVE, TABLE, block, counts, entry, place};
 
 use super::Labels;
@@ -30,8 +30,19 @@ pub enum Noticed {
     BySite,
 }
 
-/// Makes rcx the thread's block; rax, rsi are lost. At `miss` rax is the thread pointer, rsi the table offset.
-fn acquire(a: &mut CodeAssembler, around: &Surroundings, miss: CodeLabel) -> Emitted<()> {
+/// Makes rcx the thread's block; rax, rsi are lost. At `miss` rax is the thread pointer, rsi the table offset. A forked child
+/// goes to `forked`, from where it may come back to `live`.
+fn acquire(
+    a: &mut CodeAssembler,
+    around: &Surroundings,
+    forked: CodeLabel,
+    live: &mut CodeLabel,
+    miss: CodeLabel,
+) -> Emitted<()> {
+    a.mov(rcx, around.control + LIVE)?;
+    a.cmp(dword_ptr(rcx), 0)?;
+    a.je(forked)?;
+    a.set_label(live)?;
     a.mov(rax, qword_ptr(0).fs())?;
     a.imul_3(esi, eax, HASH)?;
     a.shr(esi, HASH_SHIFT)?;
@@ -80,7 +91,8 @@ pub fn enter(
     let [mut fresh, mut full, mut pass, mut below, mut wanted] =
         std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
-    acquire(a, around, miss)?;
+    let mut live = a.create_label();
+    acquire(a, around, pass, &mut live, miss)?;
     a.set_label(&mut known)?;
     if let Some(offset) = around.tid_offset {
         // A new thread may have the thread pointer of one that is gone.
@@ -89,9 +101,8 @@ pub fn enter(
         a.jne(renew)?;
         a.set_label(&mut same)?;
     }
-    a.mov(rax, around.control + LIVE)?;
-    a.cmp(dword_ptr(rax), 0)?;
-    a.je(pass)?;
+    // The instruction before has a label already.
+    a.nop()?;
     a.set_label(&mut again)?;
     a.mov(rsi, field(block::TOP))?;
     a.cmp(rdi, shadow(TOP, entry::SLOT))?;
@@ -262,8 +273,9 @@ pub fn leave(
     let [mut miss, mut known, mut search, mut matched, mut lost] =
         std::array::from_fn(|_| a.create_label());
     let [mut largest, mut small, mut done] = std::array::from_fn(|_| a.create_label());
+    let [mut forked, mut live] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
-    acquire(a, around, miss)?;
+    acquire(a, around, forked, &mut live, miss)?;
     a.set_label(&mut known)?;
     a.mov(rsi, field(block::TOP))?;
     a.cmp(rdx, shadow(TOP, entry::SLOT))?;
@@ -324,6 +336,8 @@ pub fn leave(
     a.set_label(&mut done)?;
     a.cmp(eax, eax)?;
     a.ret()?;
+    a.set_label(&mut forked)?;
+    has_pointer(a, around.tells_pointer, lost, live)?;
     acquire_slowly(a, &mut miss, lookup, known, lost)?;
     a.set_label(&mut search)?;
     a.call(find)?;

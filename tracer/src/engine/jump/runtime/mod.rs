@@ -62,6 +62,9 @@ pub struct Runtime {
     pub target: u64,
     /// rdx slot: finds a hidden return address in any thread's entries → rax, zero for none.
     pub anywhere: u64,
+    /// rcx block of a goroutine, rsi when it stopped running, rdi when it could go on: tells of it. r12 and r14 are kept, rcx,
+    /// rbx, rbp and r15 as well.
+    pub absence: u64,
     /// rdx what a function was called with, in memory: tells that a request is handed over. rax is lost.
     pub enqueued: u64,
     /// rax address → rax the word there. Zero flag: it could be read.
@@ -86,7 +89,7 @@ pub struct Runtime {
 impl Runtime {
     /// The addresses of all of them.
     #[must_use]
-    pub fn all(&self) -> [u64; 25] {
+    pub fn all(&self) -> [u64; 26] {
         [
             self.lookup,
             self.register,
@@ -105,6 +108,7 @@ impl Runtime {
             self.caught,
             self.target,
             self.anywhere,
+            self.absence,
             self.enqueued,
             self.read,
             self.count_in,
@@ -191,6 +195,8 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     records::target(&mut a, &mut target, &labels, around)?;
     let [mut enqueued, mut read] = std::array::from_fn(|_| a.create_label());
     records::enqueued(&mut a, &mut enqueued, &labels)?;
+    let mut absence = a.create_label();
+    records::absence(&mut a, &mut absence, &labels)?;
     reads::read(&mut a, &mut read, around)?;
     threads::anywhere(&mut a, &mut anywhere, around)?;
     let threads = counted::Threads { register, renew };
@@ -237,6 +243,7 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
         caught: code.address(&caught)?,
         target: code.address(&target)?,
         anywhere: code.address(&anywhere)?,
+        absence: code.address(&absence)?,
         enqueued: code.address(&enqueued)?,
         read: code.address(&read)?,
         count_in: code.address(&count_in)?,

@@ -177,6 +177,8 @@ pub fn end(
     a.mov(to_record(record::READ), rax)?;
     a.mov(eax, field32(block::READ_WELL))?;
     a.mov(to_record32(record::READ_WELL), eax)?;
+    a.mov(rax, field(block::FIELD))?;
+    a.mov(to_record(record::FIELD), rax)?;
     a.mov(rax, shadow(0, entry::CHILD))?;
     a.mov(to_record(record::FNODE), rax)?;
     a.mov(r11d, field32(block::TOUCHED))?;
@@ -263,6 +265,40 @@ pub fn enqueued(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -
     for register in scratch.into_iter().rev() {
         a.pop(register)?;
     }
+    a.ret()
+}
+
+/// Writes that the goroutine did not run from rsi to now, and could have from rdi on. Nothing where its ring is half full: ops
+/// come first.
+pub fn absence(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+    let [mut full, mut done] = std::array::from_fn(|_| a.create_label());
+    a.set_label(start)?;
+    a.mov(r10, field(block::RING))?;
+    a.mov(r9, field(block::HEAD))?;
+    a.sub(r9, qword_ptr(r10 + ring::TAIL as i32))?;
+    a.cmp(r9, (ring::DATA_BYTES / 2) as i32)?;
+    a.ja(full)?;
+    a.mov(eax, record::HEAD as i32)?;
+    a.call(labels.reserve)?;
+    a.test(r8, r8)?;
+    a.je(done)?;
+    a.mov(to_record32(record::LEN), eax)?;
+    a.mov(to_record32(record::KIND), record::ABSENCE as i32)?;
+    a.mov(to_record(record::START), rsi)?;
+    a.mov(to_record(record::READY), rdi)?;
+    tsc(a)?;
+    a.mov(to_record(record::END), rax)?;
+    a.mov(eax, field32(block::TID))?;
+    a.mov(to_record32(record::TID), eax)?;
+    for word in (0..record::WAKER_WORDS).map(|index| 8 * index) {
+        a.mov(rax, field(block::WAKER + word))?;
+        a.mov(to_record(record::WAKER + word), rax)?;
+    }
+    publish(a)?;
+    a.set_label(&mut done)?;
+    a.ret()?;
+    a.set_label(&mut full)?;
+    a.inc(qword_ptr(r10 + ring::UNTOLD as i32))?;
     a.ret()
 }
 

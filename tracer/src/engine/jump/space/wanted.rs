@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::{Asynchronous, Noticed, Plan};
 
-use super::super::function::{self, Landings, Part};
+use super::super::function::{self, Hiding, Landings, Part};
 use super::super::jumps::{Diversion, NO_PAGE};
 use super::super::layout::counts;
 use super::super::ops::{Calls, HandsOver, Ops, OpsOf};
@@ -33,6 +33,8 @@ pub(super) struct Wanted<'a> {
     pub(super) refused: &'a mut Vec<Refused>,
     /// Whether a function was divided anew, so that the diversions are those of other groups.
     pub(super) is_outdated: bool,
+    /// Whether no return address may be hidden.
+    pub(super) copies_stacks: bool,
 }
 
 impl Wanted<'_> {
@@ -71,6 +73,7 @@ fn is_plain(plan: &Plan) -> bool {
     let hooked = [&plan.unwinders, &plan.catchers, &plan.finders];
     plan.callers.is_empty()
         && plan.chain.is_none()
+        && plan.field.is_none()
         && plan.asynchronous.is_none()
         && plan.running.is_empty()
         && plan.counted.is_empty()
@@ -94,6 +97,9 @@ fn is_checked(memory: &Memory, entry: u64) -> bool {
     function::goroutines::stack_check(&code).is_some()
 }
 
+/// Why nothing is hidden in the stacks of some programs.
+const COPIED: &str = "its end shows only by a return address of ours, and the program may copy its stacks (greenlets and their like are loaded), which would keep that";
+
 fn taken() -> String {
     "it is instrumented for another purpose".to_owned()
 }
@@ -107,6 +113,12 @@ impl Space {
             wanted.refuse(code.entry(), reason.to_owned());
             return Ok(());
         }
+        if self.installed.around.field != plan.field {
+            let reason =
+                "what is noted of its calls was not known when the first probes were put in";
+            wanted.refuse(code.entry(), reason.to_owned());
+            return Ok(());
+        }
         self.look_at(wanted.memory, code, Part::F0, Landings::Noticed);
         self.notice_ends(code.entry(), plan.f0_ends);
         self.set_ops(
@@ -115,9 +127,9 @@ impl Space {
                 tree: OpsOf::F0,
                 callers: plan.callers.iter().map(|caller| caller.0).collect(),
                 chain: plan.chain.clone(),
-                calls: match plan.asynchronous {
-                    Some(_) => Calls::OfAll,
-                    None => Calls::OfRecorded,
+                calls: match (&plan.asynchronous, plan.field) {
+                    (None, None) => Calls::OfRecorded,
+                    _ => Calls::OfAll,
                 },
                 hands_over: match by_itself(plan) {
                     Some(enqueue) => HandsOver::Itself(enqueue.chain.clone()),
@@ -188,6 +200,18 @@ impl Space {
         Ok(())
     }
 
+    /// The function by which goroutines stop and go on.
+    pub(super) fn want_statuses(&mut self, plan: &Plan, wanted: &mut Wanted<'_>) -> Result<()> {
+        // Where it is f0 itself its calls are of more interest.
+        let code = plan.statuses.as_ref();
+        let Some(code) = code.filter(|code| f0(plan) != Some(code.entry())) else {
+            return Ok(());
+        };
+        let entry = code.entry();
+        self.look_at(wanted.memory, code, Part::Entered, Landings::Noticed);
+        self.want_entry(entry, Some(Hook::Statuses), wanted)
+    }
+
     /// The functions whose calls are counted.
     pub(super) fn want_counted(&mut self, plan: &Plan, wanted: &mut Wanted<'_>) -> Result<()> {
         let slots = self.installed.room.slots;
@@ -240,7 +264,7 @@ impl Space {
                 self.look_at(wanted.memory, &sites.code, Part::Callee, Landings::Left);
             }
             for site in &sites.sites {
-                self.want_site(entry, &site.call, wanted)?;
+                self.want_site(entry, &site.call, Hiding::Allowed, wanted)?;
             }
         }
         Ok(())
@@ -252,6 +276,7 @@ impl Space {
         let path = plan.asynchronous.iter();
         let entered: Vec<u64> = path
             .flat_map(|path| path.codes().map(|code| code.entry()))
+            .chain(plan.statuses.iter().map(|code| code.entry()))
             .chain(f0(plan))
             .collect();
         for function in &plan.functions {
@@ -260,8 +285,12 @@ impl Space {
                 let landings = Landings::Noticed;
                 self.look_at(wanted.memory, &function.code, Part::Callee, landings);
             }
-            for (_, call) in &function.sites {
-                self.want_site(entry, call, wanted)?;
+            for (id, call) in &function.sites {
+                let hiding = match function.seen_through.contains(id) {
+                    true => Hiding::Forbidden,
+                    false => Hiding::Allowed,
+                };
+                self.want_site(entry, call, hiding, wanted)?;
             }
         }
         Ok(())
@@ -288,14 +317,24 @@ impl Space {
         }
     }
 
-    fn want_site(&mut self, entry: u64, call: &CallSite, wanted: &mut Wanted<'_>) -> Result<()> {
+    fn want_site(
+        &mut self,
+        entry: u64,
+        call: &CallSite,
+        hiding: Hiding,
+        wanted: &mut Wanted<'_>,
+    ) -> Result<()> {
         let goroutines = self.installed.around.goroutines.is_some();
         if goroutines && !self.is_ordinary(entry, call, wanted.memory) {
             let reason = "what it calls has a calling convention of its own";
             wanted.refuse(call.addr, reason.to_owned());
             return Ok(());
         }
-        let outcome = match self.functions[&entry].groups_of_site(call) {
+        let hiding = match wanted.copies_stacks {
+            true => Hiding::Forbidden,
+            false => hiding,
+        };
+        let outcome = match self.functions[&entry].groups_of_site(call, hiding) {
             Ok(groups) => self.want_together(entry, &groups, None, wanted)?,
             Err(reason) => Err(reason),
         };
@@ -303,7 +342,7 @@ impl Space {
         let function = self.functions.get_mut(&entry).expect("looked at above");
         // With one more arena its landing may be had.
         let may_change = !self.installed.lacking.is_empty();
-        if !may_change && function.leave_landing(call) {
+        if !may_change && hiding == Hiding::Allowed && function.leave_landing(call) {
             // Then its return address is hidden.
             self.prepared.retain(|&(function, _), _| function != entry);
             wanted.is_outdated = true;
@@ -319,7 +358,17 @@ impl Space {
         hook: Option<Hook>,
         wanted: &mut Wanted<'_>,
     ) -> Result<()> {
+        let goroutines = self.installed.around.goroutines.is_some();
+        if goroutines && hook.is_some_and(|hook| hook != Hook::Statuses) {
+            // The stubs of all others need the stack.
+            wanted.refuse(entry, "goroutines have no stack for its probe".to_owned());
+            return Ok(());
+        }
         loop {
+            if wanted.copies_stacks && self.functions[&entry].hides() {
+                wanted.refuse(entry, COPIED.to_owned());
+                return Ok(());
+            }
             let outcome = match self.functions[&entry].entry_groups() {
                 Ok(groups) => self.want_together(entry, &groups, hook, wanted)?,
                 Err(reason) => Err(reason),

@@ -7,6 +7,12 @@ use super::landings::landing;
 
 /// Where the number is in a descriptor.
 const NUMBER: u32 = 152;
+/// Where in a thread's descriptor that of the goroutine is that it runs.
+const CURRENT: u32 = 192;
+const GOROUTINES: Goroutines = Goroutines {
+    number: NUMBER,
+    current: CURRENT,
+};
 /// What f0 takes of the stack.
 const FRAME: i32 = 0x128;
 /// r14.
@@ -142,7 +148,7 @@ impl Calls {
 }
 
 fn arena() -> (Arena, Calls) {
-    let mut arena = Arena::of(Some(Goroutines { number: NUMBER }));
+    let mut arena = Arena::of(Some(GOROUTINES));
     let calls = Calls::new(&mut arena, Way::Directly);
     (arena, calls)
 }
@@ -160,7 +166,7 @@ fn tell_apart(arena: &Arena, callee: u64) {
 #[test]
 fn a_call_by_a_register_is_told_by_its_callee() {
     for (gpr, register, index) in [(Gpr::Rcx, rcx, 1), (Gpr::Rdi, rdi, 6), (Gpr::R9, r9, 8)] {
-        let mut arena = Arena::of(Some(Goroutines { number: NUMBER }));
+        let mut arena = Arena::of(Some(GOROUTINES));
         let calls = Calls::new(&mut arena, Way::By(gpr, register));
         let goroutine = Goroutine::new(7);
         let run = trampoline(&mut arena, calls.near);
@@ -239,4 +245,139 @@ fn ops_of_goroutines_are_told_apart() {
     assert_eq!(word32(arena.control + HEADER + header::NEXT_BLOCK), 2);
     let of_other = arena.rings + ring::SIZE;
     assert!(word(of_other + ring::HEAD) > 0);
+}
+
+/// The function by which goroutines change their status, patched as that is.
+fn statuses(arena: &mut Arena) -> u64 {
+    let function = arena.assemble(|a| {
+        a.sub(rsp, FRAME).unwrap();
+        a.add(rsp, FRAME).unwrap();
+        a.ret().unwrap();
+    });
+    let first = arena.instructions(function, 7);
+    let region = Region {
+        items: vec![Item::Plain(first[0])],
+        next: first[0].next_ip(),
+        arrival: Arrival::Jump,
+    };
+    arena.patch(function, 7, |at, around, runtime| {
+        stubs::statuses(at, &region, 0, around, runtime).unwrap()
+    });
+    function
+}
+
+/// Two frames on the stack of a goroutine, the other one's thread, and the frames' return addresses.
+struct Waker {
+    _frames: Box<[u64; 8]>,
+    _goroutine: Goroutine,
+    _thread: Box<[u64; 32]>,
+    on_its_own: Goroutine,
+    base: u64,
+}
+
+impl Waker {
+    fn new() -> Waker {
+        let mut frames = Box::new([0; 8]);
+        let lowest = frames.as_ptr() as u64;
+        frames[0] = lowest + 32;
+        frames[1] = 0x1111;
+        // Behind it is no frame any more.
+        frames[4] = lowest + 64;
+        frames[5] = 0x2222;
+        let mut goroutine = Goroutine::new(9);
+        goroutine.0[0] = lowest;
+        goroutine.0[1] = lowest + 64;
+        let mut thread = Box::new([0; 32]);
+        thread[CURRENT as usize / 8] = goroutine.0.as_ptr() as u64;
+        // It works on a stack of its own, the test's, above which the frames need not be.
+        let mut on_its_own = Goroutine::new(0);
+        let end = std::ptr::from_ref(&on_its_own) as u64;
+        on_its_own.0[1] = end;
+        on_its_own.0[6] = thread.as_ptr() as u64;
+        Waker {
+            base: lowest,
+            _frames: frames,
+            _goroutine: goroutine,
+            _thread: thread,
+            on_its_own,
+        }
+    }
+
+    /// Changes a goroutine's status.
+    fn change(&self, arena: &mut Arena, function: u64, of: &Goroutine, from: u64, to: u64) {
+        let run = trampoline(arena, function);
+        let mut state = State::arbitrary(FLAGS[0]);
+        state.registers[0] = of.0.as_ptr() as u64;
+        state.registers[1] = to;
+        state.registers[3] = from;
+        state.registers[4] = self.base;
+        state.registers[DESCRIPTOR] = self.on_its_own.0.as_ptr() as u64;
+        let before = state;
+        run(&mut state);
+        for kept in [0, 1, 3, 4, DESCRIPTOR, 14] {
+            assert_eq!(state.registers[kept], before.registers[kept], "{kept}");
+        }
+    }
+}
+
+const RUNNABLE: u64 = 1;
+const RUNNING: u64 = 2;
+const WAITING: u64 = 4;
+
+/// An op that waits is told of, with who let it go on; one that is ready at once, too.
+#[test]
+fn what_keeps_a_goroutine_from_running_is_told() {
+    let (mut arena, calls) = arena();
+    let function = statuses(&mut arena);
+    let (goroutine, stranger, waker) = (Goroutine::new(7), Goroutine::new(8), Waker::new());
+    goroutine.run(&mut arena, calls.near, 1);
+    for of in [&goroutine, &stranger] {
+        for (from, to) in [
+            (RUNNING, WAITING),
+            (WAITING, RUNNABLE),
+            (RUNNABLE, RUNNING),
+            (RUNNING, RUNNABLE),
+            (RUNNABLE, RUNNING),
+            // By name alone.
+            (RUNNING, WAITING),
+            (WAITING, RUNNING),
+        ] {
+            waker.change(&mut arena, function, of, from, to);
+        }
+    }
+    let [waited, let_run] = &arena.ops()[..] else {
+        panic!("two: {:?}", arena.ops());
+    };
+    for record in [waited, let_run] {
+        assert_eq!(record[0], record::HEAD | u64::from(record::ABSENCE) << 32);
+        let [left, back, ready] = [1, 2, 3].map(|at: usize| record[at]);
+        assert!(left <= ready && ready <= back, "{record:?}");
+    }
+    // Behind the address that it returns to itself.
+    assert_eq!(waited[8..11], [0x1111, 0x2222, 0]);
+    assert!(waited[1] < waited[3]);
+    assert_eq!(let_run[1], let_run[3]);
+    assert_eq!(let_run[8..11], [0x1111, 0x2222, 0]);
+}
+
+/// Nobody asks outside of ops, and of an op with very many the first are enough.
+#[test]
+fn absences_are_told_in_ops_alone_and_so_many() {
+    let (mut arena, calls) = arena();
+    let function = statuses(&mut arena);
+    let (goroutine, waker) = (Goroutine::new(7), Waker::new());
+    goroutine.run(&mut arena, calls.near, 3);
+    assert_eq!(arena.ops().len(), 1);
+    let wait = |arena: &mut Arena| {
+        waker.change(arena, function, &goroutine, RUNNING, RUNNABLE);
+        waker.change(arena, function, &goroutine, RUNNABLE, RUNNING);
+    };
+    wait(&mut arena);
+    assert_eq!(arena.ops().len(), 1);
+    goroutine.run(&mut arena, calls.near, 1);
+    for _ in 0..block::MOST_ABSENCES + 3 {
+        wait(&mut arena);
+    }
+    assert_eq!(arena.ops().len(), 1 + block::MOST_ABSENCES as usize);
+    assert_eq!(word(arena.rings + ring::UNTOLD), 3);
 }

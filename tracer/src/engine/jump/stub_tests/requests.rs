@@ -145,3 +145,45 @@ fn ops_of_the_second_ftree_have_its_root_and_pass_every_filter() {
     }
     check_histogram(&arena, 0);
 }
+
+/// The field is 3 when f0 is called, and 5 when its callee has returned.
+#[test]
+fn a_field_is_noted_when_an_op_begins_and_when_it_ends() {
+    let place = Box::leak(Box::new([0_u64; 2]));
+    let place = place.as_mut_ptr() as u64;
+    for (size, mask) in [(1, 0xff), (2, 0xffff), (4, u32::MAX)] {
+        for end in [F0End::HiddenReturn, F0End::PatchedReturns] {
+            let mut arena = Arena::new();
+            arena.around.field = Some(darc_record::Field {
+                argument: 0,
+                offset: 5,
+                size,
+            });
+            let writes = arena.assemble(|a| {
+                a.mov(rdx, place).unwrap();
+                a.mov(dword_ptr(rdx + 5), 0x7654_3205).unwrap();
+                a.ret().unwrap();
+            });
+            let p = program(&mut arena, 5, |a| a.call(writes).unwrap());
+            let outer = arena.assemble(|a| {
+                a.mov(rdi, place).unwrap();
+                a.mov(dword_ptr(rdi + 5), 0x7654_3203).unwrap();
+                a.jmp(p.f0).unwrap();
+            });
+            let tail = arena.instructions(p.after, 10);
+            compare(&mut arena, outer, |arena| {
+                arena.patch_f0(p.f0, 5, end);
+                if end == F0End::PatchedReturns {
+                    arena.patch_region(p.after + 3, 7, &tail[1..3], Item::Ret(tail[3]));
+                }
+            });
+            let records = arena.ops();
+            assert_eq!(records.len() as u64, OPS);
+            for record in records {
+                let field = record[(record::FIELD / 8) as usize];
+                let noted = (field as u32, (field >> 32) as u32);
+                assert_eq!(noted, (0x7654_3203 & mask, 0x7654_3205 & mask), "{end:?}");
+            }
+        }
+    }
+}

@@ -177,10 +177,21 @@ impl<'a> Builder<'a> {
     }
 
     fn block_by(&mut self, routine: u64, unknown: CodeLabel) -> Emitted<CodeLabel> {
-        let (miss, mut back) = (self.label(), self.label());
-        acquire(&mut self.a, self.around.control, miss)?;
-        self.a.set_label(&mut back)?;
+        let back = self.find(routine, unknown)?;
         top(&mut self.a)?;
+        Ok(back)
+    }
+
+    /// rcx becomes the thread's block, by the routine where it is not known at once. Returns the label behind that.
+    pub fn find(&mut self, routine: u64, unknown: CodeLabel) -> Emitted<CodeLabel> {
+        let [miss, forked, mut live, mut back] = std::array::from_fn(|_| self.label());
+        acquire(&mut self.a, self.around.control, forked, &mut live, miss)?;
+        self.a.set_label(&mut back)?;
+        self.later.push(Later::Forked {
+            at: forked,
+            live,
+            unknown,
+        });
         self.later.push(Later::Find {
             at: miss,
             routine,
@@ -377,8 +388,8 @@ impl<'a> Builder<'a> {
         a.mov(shadow(TOP, entry::ADJUSTED), rax)
     }
 
-    /// Delays the call in the entry before rsi, if that is asked for; all that a stub saves is lost. With a `distance`, only
-    /// where its caller's frame is just above it: what a signal handler calls is not delayed.
+    /// Delays the call in the entry before rsi, if that is asked for; all that a stub saves is lost. The clock has been started
+    /// just before. With a `distance`, only where its caller's frame is just above it: what a signal handler calls is not delayed.
     pub fn delay(&mut self, distance: Option<i32>) -> Emitted<()> {
         let Some(how) = self.around.delays else {
             return Ok(());

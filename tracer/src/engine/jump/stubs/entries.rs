@@ -1,11 +1,11 @@
 //! The code at a function's entry, and at the returns of f0.
 
+use darc_record::Field;
 use iced_x86::Instruction;
 use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{
-    Emitted, RAX, SAVED, Surroundings, TOP, acquire, field, field32, restore, save, shadow, top,
-    tsc,
+    Emitted, RAX, SAVED, Surroundings, TOP, field, field32, restore, save, shadow, top, tsc,
 };
 use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{DESCRIPTORS, LIVE, block, entry, place, ring};
@@ -81,6 +81,9 @@ pub fn f0(
     only_of(&mut b, &ops.callers, pass)?;
     begin_op(&mut b, ops, root, pass)?;
     b.enter(op, Returns::BySlot)?;
+    if let (Some(noted), OpsOf::F0) = (b.around.field, ops.tree) {
+        note_begin(&mut b, noted)?;
+    }
     if let HandsOver::Itself(chain) = &ops.hands_over {
         // What a signal handler calls meanwhile finds an op that has begun.
         b.start()?;
@@ -119,16 +122,8 @@ pub fn f0(
 
 /// Finds the thread's block, or makes for `pass` where it has none and can get none.
 fn find_block(b: &mut Builder<'_>, pass: CodeLabel) -> Emitted<()> {
-    let [miss, mut known] = std::array::from_fn(|_| b.label());
     let (around, runtime) = (b.around, b.runtime);
-    acquire(&mut b.a, around.control, miss)?;
-    b.a.set_label(&mut known)?;
-    b.later.push(Later::Find {
-        at: miss,
-        routine: runtime.register,
-        back: known,
-        unknown: pass,
-    });
+    b.find(runtime.register, pass)?;
     if let Some(offset) = around.tid_offset {
         // A new thread may have the thread pointer of one that is gone.
         let (renew, mut same) = (b.label(), b.label());
@@ -178,6 +173,11 @@ pub fn begin_op(b: &mut Builder<'_>, ops: &Ops, root: u64, pass: CodeLabel) -> E
     // A signal handler may have jumped away from a record that was being written.
     b.a.mov(field32(block::BUSY), 0)?;
     b.a.inc(field(block::EPOCH))?;
+    if around.goroutines.is_some() {
+        b.a.mov(field32(block::ABSENCES), 0)?;
+        b.a.mov(field(block::LEFT), 0)?;
+        b.a.mov(field(block::READY), 0)?;
+    }
     keep_arguments(b)?;
     if let Some(chain) = &ops.chain {
         let mut unread = b.label();
@@ -210,6 +210,55 @@ pub fn begin_op(b: &mut Builder<'_>, ops: &Ops, root: u64, pass: CodeLabel) -> E
         b.a.set_label(&mut recorded)?;
     }
     Ok(())
+}
+
+/// Where in the block a field is noted when an op ends.
+const FIELD_AT_END: u64 = block::FIELD + 4;
+
+/// Keeps what a field holds, in the block; rax is what the argument is, and is lost.
+///
+/// It is read at once, not by the kernel. Where an op begins f0 is about to read it itself, before anything else: that was seen in
+/// its code. Where it ends, f0 or what it has jumped to at its end has just returned, for which the field is its own until then, and
+/// nobody else has run on this thread (for a future that is polled: `&mut`, of Rust, whose state is written as the last thing). So a bad
+/// argument is the program's death without us, too.
+fn note_field(b: &mut Builder<'_>, noted: Field, at: u64) -> Emitted<()> {
+    match noted.size {
+        1 => b.a.movzx(eax, byte_ptr(rax + noted.offset))?,
+        2 => b.a.movzx(eax, word_ptr(rax + noted.offset))?,
+        _ => b.a.mov(eax, dword_ptr(rax + noted.offset))?,
+    }
+    b.a.mov(field32(at), eax)
+}
+
+/// Keeps what the field holds as the op of the last entry begins; rax is lost.
+///
+/// The argument is taken from the frame, now that the entry is there: a signal handler that has called f0 since the others were kept
+/// has left its own in the block. From here on its calls are nested ones. For the end the entry keeps it where the time of the end will be.
+fn note_begin(b: &mut Builder<'_>, noted: Field) -> Emitted<()> {
+    b.a.mov(rax, qword_ptr(rsp + 8 * noted.argument as i32))?;
+    b.a.mov(field(block::ARGUMENTS + 8 * noted.argument as u64), rax)?;
+    b.a.mov(shadow(TOP, entry::END), rax)?;
+    note_field(b, noted, block::FIELD)
+}
+
+/// Keeps what the field of the surroundings holds as an op ends, the entry of which is at rsi; rax is lost. Nested calls of f0 are
+/// no ops: their entries keep nothing.
+pub(super) fn note_end(b: &mut Builder<'_>) -> Emitted<()> {
+    let Some(noted) = b.around.field else {
+        return Ok(());
+    };
+    let mut other = b.label();
+    // In a child that was forked the entry may be one of its parent's.
+    b.a.mov(rax, b.around.control + LIVE)?;
+    b.a.cmp(dword_ptr(rax), 0)?;
+    b.a.je(other)?;
+    b.a.mov(rax, shadow(0, entry::PLACE))?;
+    b.a.cmp(dword_ptr(rax + place::KIND as i32), place::F0 as i32)?;
+    b.a.jne(other)?;
+    b.a.mov(rax, shadow(0, entry::END))?;
+    note_field(b, noted, FIELD_AT_END)?;
+    b.a.set_label(&mut other)?;
+    b.a.nop()
 }
 
 /// Keeps the first six words that are passed in registers, in the order of the calling convention (System V ABI for AMD64,
@@ -272,6 +321,7 @@ fn hidden_return(b: &mut Builder<'_>, inside: CodeLabel) -> Emitted<()> {
     b.a.sub(rsi, entry::SIZE as i32)?;
     b.a.mov(rax, shadow(0, entry::RETURN_TO))?;
     b.a.mov(qword_ptr(rsp + SAVED), rax)?;
+    note_end(b)?;
     b.a.call(runtime.end)?;
     b.a.set_label(&mut leave)?;
     restore(&mut b.a, Flags::Matter)?;
@@ -306,6 +356,7 @@ pub fn ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
     b.a.cmp(qword_ptr(rax + place::HIDDEN as i32), 0)?;
     b.a.jne(leave)?;
     b.a.sub(rsi, entry::SIZE as i32)?;
+    note_end(b)?;
     b.a.call(runtime.end)?;
     b.a.set_label(&mut leave)?;
     restore(&mut b.a, Flags::Matter)?;

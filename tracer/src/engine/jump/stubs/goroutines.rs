@@ -16,7 +16,7 @@ use crate::engine::jump::asm::{
 use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{
     BLOCKS, DESCRIPTORS, GOROUTINES, HASH, HASH_SHIFT, HEADER, LIVE, TABLE, TABLE_BYTES, block,
-    entry, header, place, ring,
+    entry, header, place, record, ring,
 };
 use crate::engine::jump::runtime::{Runtime, nested};
 use crate::plan::Goroutines;
@@ -29,13 +29,23 @@ use super::{Callee, F0, Landing, Region, Site, Stub};
 
 /// r12 becomes the goroutine's block, or control goes to `unknown`. r13 and the flags are lost.
 fn find(a: &mut CodeAssembler, control: u64, unknown: CodeLabel) -> Emitted<()> {
+    find_of(a, (r14, r14d), control, unknown)
+}
+
+/// As [`find`], of the goroutine whose descriptor is in a register.
+fn find_of(
+    a: &mut CodeAssembler,
+    (descriptor, half): (AsmRegister64, AsmRegister32),
+    control: u64,
+    unknown: CodeLabel,
+) -> Emitted<()> {
     let [mut again, mut found] = std::array::from_fn(|_| a.create_label());
     a.mov(r12, control + TABLE)?;
-    a.imul_3(r13d, r14d, HASH)?;
+    a.imul_3(r13d, half, HASH)?;
     a.shr(r13d, HASH_SHIFT)?;
     a.shl(r13d, 4)?;
     a.set_label(&mut again)?;
-    a.cmp(qword_ptr(r12 + r13), r14)?;
+    a.cmp(qword_ptr(r12 + r13), descriptor)?;
     a.je(found)?;
     a.cmp(qword_ptr(r12 + r13), 0)?;
     a.je(unknown)?;
@@ -97,7 +107,9 @@ pub fn f0(
     find(&mut b.a, around.control, unknown)?;
     begin(&mut b.a)?;
     b.a.set_label(&mut known)?;
-    let number = around.goroutines.map_or(0, |Goroutines { number }| number);
+    let number = around
+        .goroutines
+        .map_or(0, |Goroutines { number, .. }| number);
     b.a.mov(rax, qword_ptr(r14 + number))?;
     b.a.cmp(rax, field(block::GOROUTINE))?;
     b.a.jne(renew)?;
@@ -178,6 +190,189 @@ fn adopt(b: &mut Builder<'_>, known: CodeLabel, pass: CodeLabel, out: CodeLabel)
     a.mov(r12, rings)?;
     a.lock().inc(qword_ptr(r12 + ring::UNREGISTERED as i32))?;
     a.jmp(out)
+}
+
+/// Emits the stub of the function by which goroutines change their status: (rax descriptor, ebx old status, ecx new status).
+/// When one stops and is ready again is kept in its block, and when it runs again in an op that is written to its ring.
+///
+/// Its return address is `depth` bytes above the stack pointer. It is where no argument is in another register, and has what else there is but rbp, r14 and r15. A goroutine's block is
+/// nobody else's meanwhile: one that stops or goes on is the thread's own that changes its status, and one that waits is his who
+/// lets it go on.
+pub fn statuses(
+    at: u64,
+    region: &Region,
+    depth: i32,
+    around: &Surroundings,
+    runtime: &Runtime,
+) -> Emitted<Stub> {
+    let mut b = Builder::new(region.start(), around, runtime)?;
+    let [
+        mut start,
+        mut ready,
+        mut runs,
+        mut forgotten,
+        mut at_once,
+        mut told,
+        mut out,
+    ] = std::array::from_fn(|_| b.label());
+    let a = &mut b.a;
+    a.set_label(&mut start)?;
+    a.mov(rdx, around.control + LIVE)?;
+    a.cmp(dword_ptr(rdx), 0)?;
+    a.je(out)?;
+    a.cmp(ecx, status::RUNNING)?;
+    a.je(runs)?;
+    a.cmp(ecx, status::RUNNABLE)?;
+    a.je(ready)?;
+    a.cmp(ecx, status::WAITING)?;
+    a.jne(out)?;
+    find_of(a, (rax, eax), around.control, out)?;
+    now(a)?;
+    a.mov(in_block(block::LEFT), rdx)?;
+    a.mov(in_block(block::READY), 0)?;
+    a.jmp(out)?;
+
+    a.set_label(&mut ready)?;
+    find_of(a, (rax, eax), around.control, out)?;
+    now(a)?;
+    a.mov(in_block(block::READY), rdx)?;
+    a.cmp(ebx, status::WAITING)?;
+    a.jne(at_once)?;
+    a.cmp(in_block(block::LEFT), 0)?;
+    a.je(at_once)?;
+    a.jmp(told)?;
+    // It did not wait, or it is not known since when.
+    a.set_label(&mut at_once)?;
+    a.mov(in_block(block::LEFT), rdx)?;
+    a.set_label(&mut told)?;
+    waker(a, depth, around)?;
+    a.jmp(out)?;
+
+    a.set_label(&mut runs)?;
+    a.cmp(ebx, status::SYSCALL)?;
+    a.je(out)?;
+    find_of(a, (rax, eax), around.control, out)?;
+    a.mov(rsi, in_block(block::LEFT))?;
+    a.mov(rdi, in_block(block::READY))?;
+    a.mov(in_block(block::LEFT), 0)?;
+    a.mov(in_block(block::READY), 0)?;
+    // One that waits by name alone has run all the time: it stops the world, or works for the collector.
+    a.cmp(ebx, status::RUNNABLE)?;
+    a.jne(out)?;
+    a.test(rdi, rdi)?;
+    a.je(out)?;
+    a.mov(rdx, in_block(block::TOP))?;
+    a.cmp(rdx, in_block(block::BASE))?;
+    a.je(out)?;
+    a.test(dword_ptr(r12 + block::TAINTED as i32), block::BARE as i32)?;
+    a.jne(out)?;
+    a.cmp(
+        dword_ptr(r12 + block::ABSENCES as i32),
+        block::MOST_ABSENCES as i32,
+    )?;
+    a.jae(forgotten)?;
+    a.inc(dword_ptr(r12 + block::ABSENCES as i32))?;
+    a.mov(in_block(block::STACK_POINTER), rsp)?;
+    a.lea(rsp, in_block(block::PRIVATE_STACK))?;
+    a.push(rax)?;
+    a.push(rcx)?;
+    a.mov(rcx, r12)?;
+    a.call(runtime.absence)?;
+    a.pop(rcx)?;
+    a.pop(rax)?;
+    a.mov(rsp, in_block(block::STACK_POINTER))?;
+    a.jmp(out)?;
+    a.set_label(&mut forgotten)?;
+    a.mov(rdx, in_block(block::RING))?;
+    a.inc(qword_ptr(rdx + ring::UNTOLD as i32))?;
+    a.set_label(&mut out)?;
+    a.nop()?;
+    b.region(region)?;
+    b.finish(at, start)
+}
+
+/// Go's statuses of goroutines (`src/runtime/runtime2.go`).
+mod status {
+    pub const RUNNABLE: i32 = 1;
+    pub const RUNNING: i32 = 2;
+    pub const SYSCALL: i32 = 3;
+    pub const WAITING: i32 = 4;
+}
+
+/// A field of the block that r12 points to.
+fn in_block(offset: u64) -> AsmMemoryOperand {
+    qword_ptr(r12 + offset as i32)
+}
+
+/// rdx becomes the reading of the cycle counter; rsi is lost.
+fn now(a: &mut CodeAssembler) -> Emitted<()> {
+    a.mov(rsi, rax)?;
+    a.rdtsc()?;
+    a.shl(rdx, 32)?;
+    a.or(rdx, rax)?;
+    a.mov(rax, rsi)
+}
+
+/// Keeps the return address that is `depth` bytes above the stack pointer, and those that the frame pointers lead to from here on: on the
+/// stack that this thread runs on, then on that of its goroutine, for which it may work on a stack of its own. A collection may exchange the
+/// latter meanwhile (its descriptor's `isShrinkStackSafe` in Go 1.19): what is read then may be of the former one, whose memory the run-time
+/// keeps. Loses rsi, rdi and r8 to r11 and r13.
+fn waker(a: &mut CodeAssembler, depth: i32, around: &Surroundings) -> Emitted<()> {
+    /// Where a goroutine's descriptor has that of its thread (`runtime.g`), in all versions since Go 1.5.
+    const THREAD: i32 = 48;
+    let [mut next, mut elsewhere, mut done] = std::array::from_fn(|_| a.create_label());
+    let current = around.goroutines.map_or(0, |goroutines| goroutines.current);
+    a.mov(r10, qword_ptr(rsp + depth))?;
+    a.mov(in_block(block::WAKER), r10)?;
+    a.lea(r13, in_block(block::WAKER + 8))?;
+    a.mov(edi, record::WAKER_WORDS as i32 - 1)?;
+    a.mov(rsi, rbp)?;
+    a.mov(r8, rsp)?;
+    a.mov(r9, stack_end())?;
+    a.set_label(&mut next)?;
+    a.test(esi, 7)?;
+    a.jne(done)?;
+    a.cmp(rsi, r8)?;
+    a.jb(elsewhere)?;
+    // A frame pointer and a return address.
+    a.lea(r10, qword_ptr(r9 - 16))?;
+    a.cmp(rsi, r10)?;
+    a.ja(elsewhere)?;
+    a.mov(r10, qword_ptr(rsi + 8))?;
+    a.mov(qword_ptr(r13), r10)?;
+    a.add(r13, 8)?;
+    a.mov(rsi, qword_ptr(rsi))?;
+    a.dec(edi)?;
+    a.jne(next)?;
+    a.jmp(done)?;
+    a.set_label(&mut elsewhere)?;
+    if current != 0 {
+        a.mov(r10, qword_ptr(r14 + THREAD))?;
+        a.test(r10, r10)?;
+        a.je(done)?;
+        a.mov(r10, qword_ptr(r10 + current))?;
+        a.test(r10, r10)?;
+        a.je(done)?;
+        a.mov(r11, qword_ptr(r10 + 8))?;
+        a.cmp(r11, r9)?;
+        a.je(done)?;
+        a.mov(r8, qword_ptr(r10))?;
+        a.mov(r9, r11)?;
+        // Read while the stack is exchanged the two are of no one stack: the size of one is a power of two.
+        a.sub(r11, r8)?;
+        a.je(done)?;
+        a.lea(r10, qword_ptr(r11 - 1))?;
+        a.test(r10, r11)?;
+        a.jne(done)?;
+        a.jmp(next)?;
+    }
+    a.set_label(&mut done)?;
+    a.test(edi, edi)?;
+    let mut full = a.create_label();
+    a.je(full)?;
+    a.mov(qword_ptr(r13), 0)?;
+    a.set_label(&mut full)?;
+    a.nop()
 }
 
 /// Appends an instruction before a `ret` of f0, at which the op ends.

@@ -2,8 +2,11 @@
 
 use iced_x86::code_asm::*;
 
-use crate::engine::jump::asm::{Delaying, Emitted, Nap, TOP, hash, shadow, tsc};
-use crate::engine::jump::layout::{descriptor, entry};
+use crate::engine::jump::asm::{
+    Delaying, Emitted, Nap, TOP, field, has_pointer, hash, shadow, tsc,
+};
+use crate::engine::jump::layout::{block, descriptor, entry, node};
+use crate::engine::jump::runtime::credit;
 
 use super::builder::Builder;
 
@@ -14,6 +17,12 @@ pub enum Later {
         at: CodeLabel,
         routine: u64,
         back: CodeLabel,
+        unknown: CodeLabel,
+    },
+    /// This is a forked child, which may have no thread pointer.
+    Forked {
+        at: CodeLabel,
+        live: CodeLabel,
         unknown: CodeLabel,
     },
     /// Calls a routine and goes on.
@@ -72,6 +81,14 @@ impl Builder<'_> {
                 a.call(self.runtime.remember)?;
                 a.jmp(back)
             }
+            Later::Forked {
+                mut at,
+                live,
+                unknown,
+            } => {
+                a.set_label(&mut at)?;
+                has_pointer(a, self.around.tells_pointer, unknown, live)
+            }
             Later::Call {
                 mut at,
                 routine,
@@ -118,7 +135,7 @@ impl Builder<'_> {
                     a.cmp(rdx, distance)?;
                     a.jne(back)?;
                 }
-                delay(a, how, back)
+                delay(a, how, self.runtime.first, back)
             }
             Later::Choose {
                 mut at,
@@ -135,32 +152,48 @@ impl Builder<'_> {
     }
 }
 
-/// Waits as the descriptor at rax says, and goes on at `back`. Changes rax, rdx, rsi, rdi and the flags.
-fn delay(a: &mut CodeAssembler, how: Delaying, back: CodeLabel) -> Emitted<()> {
-    let [mut look, mut spin] = std::array::from_fn(|_| a.create_label());
-    a.mov(rsi, rax)?;
-    tsc(a)?;
-    a.mov(rdi, rax)?;
-    a.add(rdi, qword_ptr(rsi + descriptor::DELAY as i32))?;
+/// Waits as the descriptor at rax says, the callee's of the entry before rsi; rcx is the block. Credits what passed since that
+/// call began, and goes on at `back`. Changes rax, rdx, rsi, rdi and the flags.
+fn delay(a: &mut CodeAssembler, how: Delaying, first: u64, back: CodeLabel) -> Emitted<()> {
+    let [mut look, mut spin, mut over] = std::array::from_fn(|_| a.create_label());
+    a.mov(rdi, qword_ptr(rax + descriptor::DELAY as i32))?;
+    a.add(rdi, shadow(TOP, entry::START))?;
     a.jmp(look)?;
     a.set_label(&mut spin)?;
     a.pause()?;
     a.set_label(&mut look)?;
     tsc(a)?;
+    a.mov(rdx, shadow(TOP, entry::CHILD))?;
     // Whoever wanted the delay may have been killed since, or want it no more.
-    a.cmp(rax, qword_ptr(rsi + descriptor::UNTIL as i32))?;
-    a.jae(back)?;
+    a.cmp(rax, qword_ptr(rdx + descriptor::UNTIL as i32))?;
+    a.jae(over)?;
     a.cmp(rax, rdi)?;
-    a.jae(back)?;
+    a.jae(over)?;
     match how {
-        Delaying::Spinning => a.jmp(spin),
-        Delaying::Sleeping(nap) => self::nap(a, nap, look),
+        Delaying::Spinning => a.jmp(spin)?,
+        Delaying::Sleeping(nap) => self::nap(a, nap, look)?,
     }
+    a.set_label(&mut over)?;
+    credit_delay(a, first, back)
+}
+
+/// Credits to [`node::DELAYS`] how long the call in the entry before rsi has gone on when the clock reads rax.
+fn credit_delay(a: &mut CodeAssembler, first: u64, back: CodeLabel) -> Emitted<()> {
+    let (credited, mut begin) = (a.create_label(), a.create_label());
+    a.mov(rdi, rax)?;
+    a.sub(rsi, entry::SIZE as i32)?;
+    a.sub(rdi, shadow(0, entry::START))?;
+    a.lea(rax, field(block::NODES + node::DELAYS * node::SIZE))?;
+    credit(a, credited, begin)?;
+    a.jmp(back)?;
+    a.set_label(&mut begin)?;
+    a.call(first)?;
+    a.jmp(credited)
 }
 
 /// Sleeps until little is left of the time to rdi, or a signal comes; a delay that is so short itself lets others run. After a
-/// sleep that would make a delay longer than it is to be by all that busy others do. rax is what the clock reads. Keeps all
-/// but rax, rdx and the flags; whether the system call succeeds makes no difference.
+/// sleep that would make a delay longer than it is to be by all that busy others do. rax is what the clock reads, and rsi is
+/// behind the call's entry. Keeps all but rax, rdx and the flags; whether the system call succeeds makes no difference.
 fn nap(a: &mut CodeAssembler, Nap { scale, slack }: Nap, look: CodeLabel) -> Emitted<()> {
     let [mut short, mut done] = std::array::from_fn(|_| a.create_label());
     let lost = [rcx, r11];
@@ -191,7 +224,8 @@ fn nap(a: &mut CodeAssembler, Nap { scale, slack }: Nap, look: CodeLabel) -> Emi
     a.pop(rcx)?;
     a.jmp(look)?;
     a.set_label(&mut short)?;
-    a.cmp(qword_ptr(rsi + descriptor::DELAY as i32), rdx)?;
+    a.mov(rax, shadow(TOP, entry::CHILD))?;
+    a.cmp(qword_ptr(rax + descriptor::DELAY as i32), rdx)?;
     a.ja(done)?;
     a.mov(eax, libc::SYS_sched_yield as i32)?;
     a.syscall()?;

@@ -31,7 +31,7 @@ pub use counted::{CountedSite, Counter, counted, counted_returns};
 pub use enqueue::enqueue;
 pub use entries::{F0, F0End, Unwinding, f0, unwinding};
 pub use finder::finder;
-pub use goroutines::f0 as f0_of_goroutines;
+pub use goroutines::{f0 as f0_of_goroutines, statuses};
 pub use marker::marker;
 pub use sites::RED_ZONE;
 

@@ -9,6 +9,7 @@ use crate::engine::jump::layout::{entry, place};
 
 use super::builder::{Builder, PlaceData};
 use super::counted_sites::counted_call;
+use super::entries::note_end;
 use super::goroutines;
 use super::{CallReturns, Callee, Kind, Site};
 
@@ -247,6 +248,7 @@ fn tail_jump(
     tsc(&mut b.a)?;
     b.a.mov(rdi, rax)?;
     b.a.sub(rsi, entry::SIZE as i32)?;
+    note_end(b)?;
     b.a.call(runtime.end)?;
     let mut hides = hides;
     b.a.set_label(&mut hides)?;

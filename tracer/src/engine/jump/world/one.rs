@@ -144,7 +144,7 @@ fn taken(pid: i32, tid: i32, status: i32) -> Result<Option<Stopped>> {
         _ => Stopped::observed(tid, 0),
     };
     let hidden = unless_gone(thread.hide_interruption())?;
-    Ok(hidden.map(|()| thread))
+    Ok(hidden.map(|_| thread))
 }
 
 impl World {

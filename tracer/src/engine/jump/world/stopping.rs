@@ -15,7 +15,9 @@ use crate::stopped::Stopped;
 use crate::sys;
 use crate::threads;
 
-use super::{Held, MOST_URGENT, World, guests};
+use crate::guests;
+
+use super::{Held, MOST_URGENT, World};
 
 /// Threads made while the others are being stopped are traced from their first instruction.
 const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE;
@@ -273,6 +275,7 @@ impl World {
                         self.waiting.remove(&tid);
                         self.asleep.remove(&tid);
                         self.seized.remove(&tid);
+                        self.guests.remove(&tid);
                     }
                     Err(Errno::EINTR) => continue,
                     Err(errno) => return Err(Error::ptrace("wait for", tid, errno)),
@@ -283,7 +286,7 @@ impl World {
         Ok(())
     }
 
-    fn take(&mut self, tid: i32, status: i32) -> Result<()> {
+    pub(super) fn take(&mut self, tid: i32, status: i32) -> Result<()> {
         self.waiting.remove(&tid);
         self.asleep.remove(&tid);
         let (thread, held) = match decode(status) {
@@ -301,13 +304,18 @@ impl World {
             _ => (Stopped::observed(tid, 0), Held::Running),
         };
         let is_guest = self.guests.contains(&tid);
-        if is_guest && sys::shares_memory(self.pid, tid) != Some(true) {
-            // It has executed its program meanwhile.
+        if is_guest && !guests::is_still(self.pid, tid) {
+            // It has executed its program meanwhile, and may wait in a call of that.
+            unless_gone(thread.hide_interruption())?;
             unless_gone(thread.detach())?;
             return Ok(());
         }
-        let held = if is_guest { Held::Guest } else { held };
-        if unless_gone(thread.hide_interruption())?.is_some() {
+        if let Some(registers) = unless_gone(thread.hide_interruption())? {
+            let held = match is_guest {
+                true => Held::Guest,
+                false if registers.are_of_kernel() => Held::OfKernel,
+                false => held,
+            };
             self.threads.push((thread, held));
         }
         Ok(())

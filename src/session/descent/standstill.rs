@@ -1,4 +1,4 @@
-//! For how long is waited for peaks of which hardly an op comes.
+//! A descent that stands still: when to ask whether its peaks became too rare to be waited for.
 
 use std::time::{Duration, Instant};
 
@@ -6,20 +6,18 @@ use darc_analysis::{Analysis, Profile};
 
 /// So long without a step of the descent, while the function is called.
 const LONGEST: Duration = Duration::from_secs(3);
-/// So many times the ops of a decision must have been counted meanwhile: of a peak with a hundredth of them some come.
-const DECISIONS: u64 = 25;
 
 /// When the descent went on last.
 #[derive(Debug)]
-pub struct Patience {
+pub struct Standstill {
     steps: u64,
     since: Instant,
     then: Option<Profile>,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience {
+impl Default for Standstill {
+    fn default() -> Standstill {
+        Standstill {
             steps: 0,
             since: Instant::now(),
             then: None,
@@ -27,23 +25,18 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
-    /// Looks whether the descent goes on, and gives up peaks that nobody would wait for when it does not.
+impl Standstill {
+    /// Looks whether the descent goes on. Where it does not, peaks that hardly an op comes of are not waited for.
     pub fn look(&mut self, analysis: &mut Analysis) {
         let steps = analysis.steps();
         match &self.then {
             Some(then) if self.steps == steps => {
-                if self.since.elapsed() < LONGEST {
-                    return;
-                }
-                let lately = analysis.profile().since(then);
-                let enough = DECISIONS.saturating_mul(analysis.params().decision_ops);
-                if lately.count() >= enough {
-                    analysis.give_up_rare(&lately);
+                if self.since.elapsed() >= LONGEST {
+                    analysis.stall_rare(&analysis.profile().since(then));
                 }
             }
             _ => {
-                *self = Patience {
+                *self = Standstill {
                     steps,
                     since: Instant::now(),
                     then: Some(analysis.profile().clone()),

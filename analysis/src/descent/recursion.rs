@@ -1,0 +1,167 @@
+//! Functions that call themselves more than once in a call, as sorting does.
+//!
+//! Each depth has a part of the time, and its calls are twice as many and half as long as those above: a descent through all of
+//! them would take for ever and say the same again and again. So a path ends where a function is met for the third time, and all
+//! of that is one cause. A function that calls itself once (an interpreter that evaluates what another one does), and one that does next to
+//! nothing of its own on the way down (a tree that is walked to its leaves), is gone through as any other.
+
+use std::collections::BTreeMap;
+
+use darc_record::FnodeId;
+
+use crate::descent::ftree::{Callee, Ftree};
+use crate::descent::peak_record::Stop;
+use crate::descent::root_cause::{CauseKind, RootCause, part_of};
+
+/// A path ends where a function is on it for this time.
+const TIMES: usize = 3;
+/// A call of a function that branches makes so many calls of itself at least.
+const BRANCHES: f64 = 1.5;
+/// So much of the time of such a call does not pass in calls of itself.
+const OWN: f64 = 0.03;
+
+/// Whether a path that came to an fnode goes into ever smaller parts of one recursion.
+pub(crate) fn is_deep(ftree: &Ftree, peak: u32, id: FnodeId) -> bool {
+    let path = ftree.path(id);
+    let instances = instances(ftree, &path);
+    let (Some(&above), true) = (instances.iter().rev().nth(1), instances.len() >= TIMES) else {
+        return false;
+    };
+    let each = |at: FnodeId| calls(ftree, peak, at);
+    let in_itself = path[above..]
+        .windows(2)
+        .map(|pair| part_of_alike(ftree, peak, pair[0], pair[1]))
+        .product::<f64>();
+    // All sites that call the same are branches, of which the one above was one.
+    let one = ftree.fnode(path[above]).record(peak).stats;
+    let one = one.count as f64 / ops(ftree, peak, path[above]);
+    one > 0.0 && each(id) >= BRANCHES * one && in_itself <= 1.0 - OWN
+}
+
+/// Where on a path the function at its end is.
+fn instances(ftree: &Ftree, path: &[FnodeId]) -> Vec<usize> {
+    let callee = |id: FnodeId| ftree.fnode(id).callee;
+    let last = path.last().map(|&id| callee(id));
+    match last {
+        Some(last @ Callee::Function(_)) => {
+            let of = path.iter().enumerate();
+            let of = of.filter(|&(_, &id)| callee(id) == last);
+            of.map(|(at, _)| at).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The calls of an fnode's function in its caller, from all sites, an op.
+fn calls(ftree: &Ftree, peak: u32, id: FnodeId) -> f64 {
+    let calls = alike(ftree, id).map(|at| ftree.fnode(at).record(peak).stats.count);
+    calls.sum::<u64>() as f64 / ops(ftree, peak, id)
+}
+
+/// The ops in which calls of an fnode's caller were measured.
+fn ops(ftree: &Ftree, peak: u32, id: FnodeId) -> f64 {
+    let caller = ftree.fnode(id).parent.unwrap_or(id);
+    ftree.fnode(caller).record(peak).measured_ops.max(1) as f64
+}
+
+fn part_of_alike(ftree: &Ftree, peak: u32, caller: FnodeId, callee: FnodeId) -> f64 {
+    let parts = alike(ftree, callee).map(|at| part_of(ftree, peak, caller, at));
+    parts.sum::<f64>().min(1.0)
+}
+
+/// The calls that an fnode's caller makes of the same function.
+fn alike(ftree: &Ftree, id: FnodeId) -> impl Iterator<Item = FnodeId> {
+    let first = ftree.first_alike(id);
+    let siblings = ftree.fnode(id).parent.map(|at| &ftree.fnode(at).children);
+    let siblings = siblings.into_iter().flatten().copied();
+    siblings.filter(move |&at| ftree.first_alike(at) == first)
+}
+
+/// What a recursion's function takes itself at the depths that were gone through is of the same cause as what is deeper, and so is
+/// what is below it and has no cause of its own.
+pub(crate) fn gather(ftree: &Ftree, causes: &mut [RootCause]) {
+    let first = |cause: &RootCause| instances(ftree, &cause.path).first().copied();
+    let deep = causes.iter().filter(|cause| cause.stop == Stop::Recursion);
+    let deep = deep.filter_map(|cause| {
+        let at = first(cause)?;
+        Some((cause.path[at], (at, cause.shares[at])))
+    });
+    let deep: BTreeMap<FnodeId, (usize, f64)> = deep.collect();
+    for (function, (at, whole)) in deep {
+        let is_within = |cause: &RootCause| cause.path.get(at) == Some(&function);
+        for cause in causes.iter_mut().filter(|cause| is_within(cause)) {
+            let is_own = matches!(cause.kind, CauseKind::Function | CauseKind::Loop);
+            let is_end = matches!(cause.stop, Stop::SelfTime | Stop::NoCalls | Stop::Spread);
+            if is_own && is_end && first(cause) == Some(at) {
+                (cause.kind, cause.stop) = (CauseKind::Function, Stop::Recursion);
+            }
+        }
+        let named = causes.iter().filter(|cause| is_within(cause));
+        let named: f64 = named.map(|cause| cause.share).sum();
+        let mut deep = causes.iter_mut().filter(|cause| is_within(cause));
+        if let Some(cause) = deep.find(|cause| cause.stop == Stop::Recursion) {
+            cause.share += (whole - named).max(0.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::simulate::{Program, Run, Session, call};
+    use crate::{CauseKind, Params, PeakStatus, Stop};
+
+    fn after(sort: fn(&mut Run<'_>)) -> Session {
+        let program = Program::default()
+            .function(0, "f0", &[(1, call(1))], |run| {
+                run.level = 0;
+                run.call(1, 1);
+            })
+            .function(1, "sort", &[(2, call(1)), (3, call(1)), (4, call(2))], sort)
+            .function(2, "read", &[], |run| run.work(90_000));
+        let mut session = Session::new(program, Params::default());
+        session.run(20_000);
+        session
+    }
+
+    /// Calls itself twice, down to so many levels.
+    fn halves(run: &mut Run<'_>, levels: u64, own: u64) {
+        run.work((own >> run.level) + 10);
+        run.level += 1;
+        if run.level < levels {
+            run.call(2, 1);
+            run.call(3, 1);
+        }
+        run.level -= 1;
+    }
+
+    #[test]
+    fn a_recursion_that_branches_is_one_cause() {
+        let session = after(|run| halves(run, 8, 40_000));
+        let causes = session.analysis.root_causes(1);
+        assert_eq!(session.analysis.peak_status(1), PeakStatus::RootCauseFound);
+        let is_it = |cause: &crate::RootCause| {
+            (cause.kind, &cause.stop) == (CauseKind::Function, &Stop::Recursion)
+        };
+        assert!(causes.iter().all(is_it), "{causes:?}");
+        let share: f64 = causes.iter().map(|cause| cause.share).sum();
+        assert!(share > 0.9, "{share}");
+        let depth = causes.iter().map(|cause| cause.path.len()).max();
+        assert_eq!(depth, Some(4), "f0, and the function three times");
+    }
+
+    #[test]
+    fn what_the_leaves_of_a_tree_do_is_gone_to() {
+        let session = after(|run| {
+            halves(run, 5, 0);
+            if run.level == 4 {
+                run.call(4, 2);
+            }
+        });
+        let causes = session.analysis.root_causes(1);
+        assert!(!causes.is_empty());
+        assert!(
+            causes.iter().all(|cause| cause.stop != Stop::Recursion),
+            "{causes:?}"
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! Functions that poll the futures of Rust's async functions: by which names they are meant, and where the futures have their
+//! states.
+
+use darc_disasm::{FunctionCode, field_of_argument};
+use darc_record::Field;
+use darc_symbols::{Body, Candidate, Image, LookupError, NameSpec, StateMachine};
+
+use crate::lookup;
+use crate::modules::{CodeRef, Modules};
+
+/// What the compiler calls the body of an async function, by the older mangling of names and the newer one.
+const BODIES: [&str; 2] = ["::{{closure}}", "::{closure#0}"];
+
+/// What is known of a function that polls futures.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Polls {
+    /// The states.
+    pub machine: StateMachine,
+    /// Where a poll finds the state of its future.
+    pub field: Field,
+}
+
+/// What the function polls; nothing where it is none that polls the futures of an async function or block, as far as is known.
+///
+/// # Errors
+/// Why the states of such futures cannot be read, for people.
+pub fn polls(
+    modules: &Modules,
+    function: CodeRef,
+    code: &FunctionCode,
+) -> Result<Option<Polls>, String> {
+    let name = modules.name(function);
+    let Some(image) = image(modules, function).filter(|_| is_closure(&name)) else {
+        return Ok(None);
+    };
+    let machine = match image.body(function.addr) {
+        Some(Body::Other) => return Ok(None),
+        Some(Body::Function(machine) | Body::Block(machine)) => machine,
+        None => {
+            return Err(format!(
+                "whether {name} is one, only debugging information tells, which does not tell it or is not there"
+            ));
+        }
+    };
+    let Some(machine) = machine else {
+        return Err(
+            "the debugging information does not describe its futures in a known way (debug = 2 in Cargo.toml has the compiler write that)"
+                .to_owned(),
+        );
+    };
+    let argument = field_of_argument(code, machine.state_at, machine.state_size);
+    let offset = i32::try_from(machine.state_at).ok();
+    let Some((argument, offset)) = argument.zip(offset) else {
+        return Err(
+            "its code does not begin by reading the future's state where the debugging information says that it is"
+                .to_owned(),
+        );
+    };
+    let field = Field {
+        argument,
+        offset,
+        size: machine.state_size as u8,
+    };
+    Ok(Some(Polls { machine, field }))
+}
+
+/// The function that a name means as f0: of an async function the one that polls its futures.
+///
+/// Where the name is that of a function, it is that function, unless it is the async one itself, which does nothing but make
+/// futures; an optimised program may not have that. Async blocks have no names, so that none is meant by that of the function around.
+///
+/// # Errors
+/// Why there is not exactly one such function.
+pub fn resolve(modules: &Modules, spec: &NameSpec) -> Result<CodeRef, LookupError> {
+    let NameSpec::Name { module, name } = spec else {
+        return lookup::resolve(modules, spec);
+    };
+    let found = lookup::resolve(modules, spec);
+    let asynchronous = |module: Option<&str>, name: &str| {
+        let mut several = None;
+        for body in bodies(modules, module, name) {
+            match body {
+                Ok(body) if is_of_function(modules, body) => return Ok(Some(body)),
+                Err(error @ LookupError::Ambiguous { .. }) => several = Some(error),
+                _ => {}
+            }
+        }
+        several.map_or(Ok(None), Err)
+    };
+    match found {
+        Ok(function) => {
+            let full = modules.name(function);
+            let own = asynchronous(None, &full).ok().flatten();
+            let is_own = |body: &CodeRef| {
+                body.module == function.module && body_of(&modules.name(*body)) == Some(&full)
+            };
+            if let Some(body) = own.filter(is_own) {
+                return Ok(body);
+            }
+            match asynchronous(module.as_deref(), name) {
+                Ok(Some(body)) if full != *name => Err(LookupError::Ambiguous {
+                    name: name.clone(),
+                    candidates: [function, body].map(|it| candidate(modules, it)).into(),
+                }),
+                _ => Ok(function),
+            }
+        }
+        Err(error @ (LookupError::NotFound { .. } | LookupError::OnlyInlined { .. })) => {
+            asynchronous(module.as_deref(), name)?.ok_or(error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn candidate(modules: &Modules, function: CodeRef) -> Candidate {
+    let path = &modules.get(function.module).path;
+    Candidate {
+        name: modules.name(function),
+        module: path.rsplit('/').next().unwrap_or_default().to_owned(),
+        addr: function.addr,
+        file: None,
+        line: None,
+    }
+}
+
+/// What there is of the names that bodies of an async function of this name have.
+fn bodies(
+    modules: &Modules,
+    module: Option<&str>,
+    name: &str,
+) -> [Result<CodeRef, LookupError>; 2] {
+    BODIES.map(|body| {
+        let spec = NameSpec::Name {
+            module: module.map(str::to_owned),
+            name: format!("{name}{body}"),
+        };
+        lookup::resolve(modules, &spec)
+    })
+}
+
+fn is_of_function(modules: &Modules, body: CodeRef) -> bool {
+    let made = image(modules, body).and_then(|image| image.body(body.addr));
+    matches!(made, Some(Body::Function(_)))
+}
+
+/// The function that the body of this name is of.
+fn body_of(name: &str) -> Option<&str> {
+    BODIES.iter().find_map(|body| name.strip_suffix(body))
+}
+
+/// Whether a function is called as closures are, and the bodies of async functions and blocks.
+fn is_closure(name: &str) -> bool {
+    let last = name.rsplit("::").next().unwrap_or_default();
+    last == "{{closure}}" || last.starts_with("{closure#") || last.starts_with("{async_")
+}
+
+fn image(modules: &Modules, function: CodeRef) -> Option<&Image> {
+    modules.get(function.module).image.as_ref()
+}

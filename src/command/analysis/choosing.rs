@@ -1,0 +1,133 @@
+//! Which function is analysed where nobody has named one that is called often: what a process' threads began with.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use darc_process::modules::CodeRef;
+use darc_process::{Libraries, is_go_program};
+use darc_report::model::Engine;
+use darc_symbols::NameSpec;
+
+use super::{Conduct, following};
+use crate::exit::Failure;
+use crate::session::survey;
+use crate::target_name::{ThreadName, are_there, chosen_threads, threads_without};
+
+/// Threads that took less CPU time in the second in which they were looked at may do next to nothing.
+const LITTLE: Duration = Duration::from_millis(50);
+/// Threads with this part of the busiest ones' CPU time do something, too.
+const BUSY: f64 = 0.05;
+
+impl Conduct {
+    /// Whether f0 is the function that is called once, and an engine measures that can look into it. Of one that cannot
+    /// that is said.
+    pub(super) fn is_main(&mut self) -> bool {
+        if !following::names_main(&self.investigation.spec) {
+            return false;
+        }
+        match self.engine.model() {
+            Engine::Jump => true,
+            Engine::Int3 => {
+                self.warn(
+                    "main is called once, and --engine int3 does not divide a call that runs; name a function that is called often with --f0, or leave out --engine int3"
+                        .to_owned(),
+                );
+                false
+            }
+        }
+    }
+
+    /// From now on the ops of the threads that were named are measured, if any were.
+    ///
+    /// # Errors
+    /// When the process has no such thread, or a function's calls are not of one thread.
+    pub(super) fn choose_threads(&mut self, pid: i32, libraries: Libraries) -> Result<(), Failure> {
+        let names = self.common.threads.clone();
+        if names.is_empty() {
+            return Ok(());
+        }
+        if self.modules.refresh(pid).is_ok() && is_go_program(&self.modules) {
+            return Err(Failure::usage(
+                "goroutines run on any thread; leave out --thread",
+            ));
+        }
+        match libraries {
+            Libraries::Loaded => are_there(pid, &names)?,
+            Libraries::NotLoadedYet if names.iter().any(ThreadName::is_id) => {
+                return Err(Failure::usage(
+                    "a program that is started has no thread of that id yet; give the name of its threads to --thread",
+                ));
+            }
+            Libraries::NotLoadedYet => {}
+        }
+        self.investigation.threads = Some(chosen_threads(pid, names));
+        Ok(())
+    }
+
+    /// Makes the function f0 that the busiest threads began with, if nobody has named one, and says so.
+    pub(super) fn chooses(&mut self, pid: i32) -> bool {
+        if !self.chooses_f0 || self.modules.refresh(pid).is_err() {
+            return false;
+        }
+        let began = survey::began(pid, &self.modules, &self.investigation);
+        if began.is_generated {
+            self.warn(format!(
+                "the program runs code that it makes itself (as Java, node and other run-times do), into which darc does not look; darc sample -p {pid} tells its part of the CPU time, docs/languages.md how its functions get names there"
+            ));
+        }
+        let Some(busiest) = began.functions.first() else {
+            return false;
+        };
+        // Who takes CPU time does something, whatever else its threads wait for.
+        let may_be_idle = busiest.cpu < LITTLE;
+        let others = began.functions.iter().skip(1).filter(|_| may_be_idle);
+        let busy = others.filter(|other| other.cpu >= busiest.cpu.mul_f64(BUSY));
+        self.next_choices = busy.map(|other| other.function).collect();
+        let name = self.modules.name(busiest.function);
+        if began.functions.len() > 1 || began.lost.0 > 0 {
+            let threads = survey::in_words(&began, &self.modules);
+            self.warn(format!(
+                "no --f0 was given: {threads}; {name} is divided, --f0 names another function"
+            ));
+        }
+        let function = busiest.function;
+        self.began_with = began.of_thread;
+        self.divide(pid, function);
+        true
+    }
+
+    /// Makes a function f0 that threads began with. What others do is not below it, though they may come by the same calls.
+    fn divide(&mut self, pid: i32, function: CodeRef) {
+        let began = self.began_with.iter();
+        let others = began.filter(|(_, began)| **began != function);
+        let others: HashSet<i32> = others.map(|(&tid, _)| tid).collect();
+        if !others.is_empty() && !is_go_program(&self.modules) {
+            let names = self.common.threads.clone();
+            self.investigation.threads = Some(threads_without(pid, names, others));
+        }
+        let name = self.modules.name(function);
+        self.investigation.f0 = Some(function);
+        self.investigation.spec = NameSpec::Name { module: None, name };
+    }
+
+    /// Makes the function f0 that the next busiest threads began with, where nobody has named one and the last one does nothing
+    /// but wait. False where there is no other.
+    pub(super) fn chooses_next(&mut self, pid: i32) -> bool {
+        let Some(next) = self.next_choices.pop_front() else {
+            return false;
+        };
+        let last = self.investigation.f0.map(|f0| self.modules.name(f0));
+        let (last, name) = (last.unwrap_or_default(), self.modules.name(next));
+        self.warn(format!(
+            "{last} waits, and does next to nothing: {name} is divided instead"
+        ));
+        self.divide(pid, next);
+        true
+    }
+
+    pub(super) fn runs_already(&mut self, pid: i32) -> bool {
+        let known =
+            self.modules.refresh(pid).is_ok() && self.investigation.find_f0(&self.modules).is_ok();
+        known && !survey::calls_in_progress(pid, &self.modules, &self.investigation).is_empty()
+    }
+}

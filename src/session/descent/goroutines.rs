@@ -1,0 +1,280 @@
+//! When goroutines did not run in their ops: they waited and were let go on, or were ready all the time.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+use darc_analysis::off_cpu::{Away, Interval, OtherId};
+use darc_process::modules::{CodeRef, Modules};
+use darc_record::Op;
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::Absence;
+
+use crate::session::catalog::{Another, Catalog};
+
+/// What a person is told where the times are not known.
+pub const NOT_TOLD: &str =
+    "when goroutines are ready and do not run is not told from what they wait for or do themselves";
+/// The function by which goroutines stop and go on.
+pub const STATUSES: &str = "runtime.casgstatus";
+
+/// So many times of a goroutine are kept until its op is there: more than one op has.
+const KEPT: usize = 128;
+/// No more goroutines are followed at a time, by far. The target may write any number.
+const MOST_GOROUTINES: usize = 1 << 13;
+/// Wakers are known by so many stacks.
+const MOST_STACKS: usize = 1 << 12;
+/// With this one the run-time goes over to the thread's own stack. What is further in lets the goroutine go on for whoever does.
+const SYSTEM_STACK: &str = "runtime.systemstack";
+/// With this one all goroutines begin.
+const OUTERMOST: &str = "runtime.goexit";
+/// By these functions timers do.
+const OF_TIMERS: [&str; 3] = [
+    "runtime.runOneTimer",
+    "runtime.(*timer).unlockAndRun",
+    "runtime.goroutineReady",
+];
+
+/// By these functions a goroutine lets others run of its own will (`runtime.Gosched`): it waits, for nothing but its turn.
+const YIELDS: [&str; 3] = [
+    "runtime.gosched_m",
+    "runtime.goschedguarded_m",
+    "runtime.goyield_m",
+];
+/// By these the run-time lets goroutines go on that others do not know of.
+const OF_RUN_TIME: [&str; 2] = ["runtime.injectglist", "runtime.startTheWorldWithSema"];
+
+/// The times in which goroutines did not run.
+#[derive(Debug, Default)]
+pub struct Absences {
+    /// Of each goroutine, in order.
+    known: HashMap<i32, VecDeque<Absence>>,
+    /// What the stacks say that were met.
+    stacks: HashMap<Vec<TargetAddr>, Stack>,
+    /// How many there were.
+    told: u64,
+}
+
+/// What the stack of who lets a goroutine stop or go on says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stack {
+    /// Who that is, where it is told.
+    by: Option<OtherId>,
+    /// Whether the goroutine lets others run of its own will.
+    yields: bool,
+}
+
+impl Absences {
+    /// Keeps one until its op is there.
+    pub fn add(&mut self, absence: Absence) {
+        self.told += 1;
+        if self.known.len() > MOST_GOROUTINES {
+            self.known.clear();
+        }
+        let known = self.known.entry(absence.tid).or_default();
+        if known.len() == KEPT {
+            known.pop_front();
+        }
+        known.push_back(absence);
+    }
+
+    /// Those in an op, in order; what was before it is forgotten.
+    pub fn of(&mut self, op: &Op, modules: &Modules, catalog: &mut Catalog) -> Vec<Interval> {
+        let known = self.known.remove(&op.tid).unwrap_or_default();
+        // One in which it called something has another begin than is known.
+        let ran = |absence: &Absence| {
+            let mut touched = op.touched.iter();
+            touched.any(|it| absence.left < it.max_start && it.max_start < absence.back)
+        };
+        let within =
+            |absence: &Absence| op.start <= absence.left && absence.back <= op.end && !ran(absence);
+        let known = known.into_iter().filter(within);
+        known
+            .map(|absence| Interval {
+                from: absence.left,
+                to: absence.back,
+                why: self.why(&absence, modules, catalog),
+            })
+            .collect()
+    }
+
+    fn why(&mut self, absence: &Absence, modules: &Modules, catalog: &mut Catalog) -> Away {
+        let Stack { by, yields } = self.stack(&absence.waker, modules, catalog);
+        match absence.ready == absence.left {
+            true if !yields => Away::Preempted { by: None },
+            true => Away::Blocked {
+                woken: Some(absence.left),
+                by: None,
+            },
+            false => Away::Blocked {
+                woken: Some(absence.ready),
+                by,
+            },
+        }
+    }
+
+    fn stack(&mut self, waker: &[TargetAddr], modules: &Modules, catalog: &mut Catalog) -> Stack {
+        if let Some(&known) = self.stacks.get(waker) {
+            return known;
+        }
+        if self.stacks.len() > MOST_STACKS {
+            self.stacks.clear();
+        }
+        let stack = told(waker, modules, catalog);
+        self.stacks.insert(waker.to_vec(), stack);
+        stack
+    }
+
+    /// A warning where of some times nothing is told.
+    #[must_use]
+    pub fn caveat(&self, untold: u64) -> Option<String> {
+        let all = self.told.saturating_add(untold);
+        (untold > 0).then(|| {
+            format!("of {all} times at which goroutines did not run in an op {untold} are not told of: that is the time of the functions in which they were")
+        })
+    }
+}
+
+/// What these return addresses say.
+fn told(waker: &[TargetAddr], modules: &Modules, catalog: &mut Catalog) -> Stack {
+    // A call may be the last of its function.
+    let calls = waker.iter().map(|addr| TargetAddr(addr.0.wrapping_sub(1)));
+    let mut functions: Vec<CodeRef> = calls
+        .map_while(|at| modules.function_around(modules.place(at)?))
+        .collect();
+    // The innermost may be there twice: by its return address, and by its frame.
+    if !functions.is_empty() && waker.len() > 1 && waker[0] == waker[1] {
+        functions.remove(0);
+    }
+    let names: Vec<String> = functions.iter().map(|&at| modules.name(at)).collect();
+    let has = |known: &[&str]| names.iter().any(|name| known.contains(&name.as_str()));
+    let by = (!names.is_empty()).then(|| {
+        catalog.other(Another {
+            name: who(&names).to_owned(),
+            tid: None,
+            stack: match has(&OF_RUN_TIME) {
+                // Of another's doing.
+                true => Vec::new(),
+                false => functions[telling(&names)].to_vec(),
+            },
+        })
+    });
+    Stack {
+        by,
+        yields: has(&YIELDS),
+    }
+}
+
+/// Which of the functions on a stack say something.
+fn telling(names: &[String]) -> Range<usize> {
+    let is = |name: &String, which| name.strip_suffix(".abi0").unwrap_or(name) == which;
+    let begin = names.iter().rposition(|name| is(name, SYSTEM_STACK));
+    let end = names.iter().position(|name| is(name, OUTERMOST));
+    let begin = begin.map_or(0, |at| at + 1);
+    begin..end.unwrap_or(names.len()).max(begin)
+}
+
+fn who(names: &[String]) -> &'static str {
+    let is_timer = |name: &String| OF_TIMERS.contains(&name.as_str());
+    let is_its_own = |name: &String| OF_RUN_TIME.contains(&name.as_str());
+    match names {
+        names if names.iter().any(is_its_own) => "the run-time",
+        names if names.iter().any(is_timer) => "a timer",
+        names if names.iter().all(|name| is_of_run_time(name)) => "the run-time",
+        _ => "a goroutine",
+    }
+}
+
+fn is_of_run_time(name: &str) -> bool {
+    name.starts_with("runtime.") || name.starts_with("internal/runtime/")
+}
+
+#[cfg(test)]
+mod tests {
+    use darc_process::modules::Modules;
+    use darc_record::{Ticks, Tsc};
+
+    use super::*;
+
+    fn absence(tid: i32, [left, ready, back]: [u64; 3]) -> Absence {
+        Absence {
+            tid,
+            left: Tsc(left),
+            ready: Tsc(ready),
+            back: Tsc(back),
+            waker: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn absences_are_those_of_the_goroutines_op() {
+        let mut absences = Absences::default();
+        absences.add(absence(1, [50, 60, 70]));
+        absences.add(absence(1, [110, 120, 130]));
+        absences.add(absence(2, [110, 120, 130]));
+        absences.add(absence(1, [140, 140, 150]));
+        let op = Op {
+            tid: 1,
+            start: Tsc(100),
+            end: Tsc(200),
+            latency: Ticks(100),
+            arguments: Default::default(),
+            touched: Vec::new(),
+        };
+        let modules = Modules::default();
+        let mut catalog = Catalog::default();
+        let found = absences.of(&op, &modules, &mut catalog);
+        let [waited, let_run] = &found[..] else {
+            panic!("two: {found:?}");
+        };
+        assert!(matches!(
+            waited.why,
+            Away::Blocked {
+                woken: Some(Tsc(120)),
+                by: None
+            }
+        ));
+        assert_eq!(let_run.why, Away::Preempted { by: None });
+        assert!(absences.of(&op, &modules, &mut catalog).is_empty());
+    }
+
+    #[test]
+    fn who_lets_a_goroutine_go_on_is_told_from_the_functions() {
+        let who = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            who(&names)
+        };
+        assert_eq!(
+            who(&["runtime.ready", "runtime.goready", "main.f"]),
+            "a goroutine"
+        );
+        assert_eq!(
+            who(&["runtime.ready", "runtime.runOneTimer", "runtime.schedule"]),
+            "a timer"
+        );
+        assert_eq!(
+            who(&[
+                "runtime.injectglist",
+                "runtime.startTheWorldWithSema",
+                "main.f"
+            ]),
+            "the run-time"
+        );
+    }
+
+    #[test]
+    fn of_a_stack_is_told_what_the_program_knows() {
+        let telling = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            names[telling(&names)].join(" ")
+        };
+        let sent = [
+            "runtime.ready",
+            "runtime.systemstack.abi0",
+            "runtime.send",
+            "main.f",
+            "runtime.goexit.abi0",
+        ];
+        assert_eq!(telling(&sent), "runtime.send main.f");
+        assert_eq!(telling(&["runtime.schedule"]), "runtime.schedule");
+    }
+}

@@ -1,0 +1,95 @@
+//! What is kept of the ops that are seen while calls are delayed.
+
+use darc_analysis::Ticks;
+use darc_record::{FnodeId, Op, SiteId, Touched, Tsc};
+use darc_tracer::addr::TargetAddr;
+use darc_tracer::engine::{DELAYS, NewTarget, Served, Sink};
+
+use super::elsewhere;
+
+/// So many ops are kept.
+pub const MOST_OPS: usize = 400_000;
+
+/// An op, as far as it matters here.
+#[derive(Clone, Copy)]
+pub struct Seen {
+    pub tid: i32,
+    pub start: Tsc,
+    pub end: Tsc,
+    pub latency: Ticks,
+    pub calls: u64,
+    /// The time of the cause in it, what it was delayed by included.
+    pub cause: Ticks,
+    /// What its calls were delayed by, as the clock tells.
+    pub delays: Ticks,
+}
+
+/// What was seen of ops since something began.
+#[derive(Default)]
+pub struct Record {
+    pub seen: Vec<Seen>,
+    /// Calls of the cause on other threads.
+    pub elsewhere: elsewhere::Calls,
+    /// Calls of the cause in all ops, also in those that are not kept.
+    pub calls: u64,
+    /// What these were delayed by, as the clock tells.
+    pub added: Ticks,
+}
+
+/// What calls in an op were delayed by. It is no longer than the op, whatever the target tells.
+fn delays(op: &Op) -> Ticks {
+    let of_delays = op.touched.iter().find(|touched| touched.fnode == DELAYS);
+    of_delays.map_or(Ticks(0), |touched| touched.sum.min(op.end - op.start))
+}
+
+/// Takes the ops that began after some moment.
+pub struct Trying<'a> {
+    pub cause: &'a [FnodeId],
+    pub since: Tsc,
+    pub record: &'a mut Record,
+}
+
+impl Sink for Trying<'_> {
+    fn op(&mut self, op: Op) {
+        if op.start < self.since {
+            return;
+        }
+        let of_cause = |touched: &&Touched| self.cause.contains(&touched.fnode);
+        let (mut calls, mut cause) = (0, Ticks(0));
+        for touched in op.touched.iter().filter(of_cause) {
+            calls = u64::saturating_add(calls, touched.count);
+            cause = cause + touched.sum;
+        }
+        let (delays, record) = (delays(&op), &mut *self.record);
+        record.calls = record.calls.saturating_add(calls);
+        record.added = record.added + delays;
+        if record.seen.len() < MOST_OPS {
+            record.seen.push(Seen {
+                tid: op.tid,
+                start: op.start,
+                end: op.end,
+                latency: op.latency,
+                calls,
+                cause,
+                delays,
+            });
+        }
+    }
+
+    fn served(&mut self, served: Served) {
+        let (Served::Whole(op) | Served::Partly(op)) = served;
+        if op.start < self.since {
+            return;
+        }
+        let delays = delays(&op);
+        self.record.calls += 1;
+        self.record.added = self.record.added + delays;
+        self.record.elsewhere.add(&op, delays);
+    }
+
+    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+
+    fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
+        NewTarget::AnyTarget
+    }
+}

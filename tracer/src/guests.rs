@@ -1,0 +1,114 @@
+//! Guests: other processes that run in the target's memory, as a child of vfork(2) does until it executes its program.
+//!
+//! The kernel tells who shares memory (kcmp(2)), unless it was built without that or a filter of system calls forbids it. Then it
+//! shows in the call by which a process is made.
+
+use crate::addr::TargetAddr;
+use crate::maps;
+use crate::memory::Memory;
+use crate::proc::Stat;
+use crate::sys;
+use crate::threads;
+
+/// Those that these threads of a process have made.
+pub fn of(pid: i32, makers: impl IntoIterator<Item = i32>) -> Vec<i32> {
+    let of_maker = |maker| {
+        let mut children = threads::children(maker);
+        let newest = newest(&children, |child| Stat::of(child).ok()?.began());
+        children.retain(|&child| match sys::shares_memory(pid, child) {
+            Some(shares) => shares,
+            // The others were made by calls that have ended.
+            None => Some(child) == newest && waits_for_guest(pid, maker),
+        });
+        children
+    };
+    makers.into_iter().flat_map(of_maker).collect()
+}
+
+/// Which of these processes was made last. Those of a thread that has ended are listed behind those of the thread that
+/// takes them over (`forget_original_parent` in the kernel's kernel/exit.c).
+fn newest(children: &[i32], began: impl Fn(i32) -> Option<u64>) -> Option<i32> {
+    children.iter().copied().max_by_key(|&child| began(child))
+}
+
+/// Whether a guest still is one: it has not executed a program.
+pub fn is_still(pid: i32, guest: i32) -> bool {
+    let shows_same = || match (maps::read(pid), maps::read(guest)) {
+        (Ok(own), Ok(its)) => own == its,
+        _ => false,
+    };
+    sys::shares_memory(pid, guest).unwrap_or_else(shows_same)
+}
+
+/// Whether a system call makes a process that shares its maker's memory. `argument` is the call's first, `memory` the maker's.
+pub fn are_made_by(memory: &Memory, number: i64, argument: u64) -> bool {
+    let shares = |flags: u64| flags & libc::CLONE_VM as u64 != 0;
+    match number {
+        libc::SYS_vfork => true,
+        libc::SYS_clone => shares(argument),
+        // The first field of its structure (clone3(2)).
+        libc::SYS_clone3 => memory.read_word(TargetAddr(argument)).is_ok_and(shares),
+        _ => false,
+    }
+}
+
+/// Whether a thread waits in such a call, which takes as long as the process that it makes is a guest. One that was stopped on
+/// its way out of it shows the same call, and waits no more.
+fn waits_for_guest(pid: i32, maker: i32) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{maker}/syscall")).unwrap_or_default();
+    let mut fields = text.split_ascii_whitespace();
+    let number = fields.next().and_then(|number| number.parse().ok());
+    let argument = fields
+        .next()
+        .and_then(|argument| u64::from_str_radix(argument.strip_prefix("0x")?, 16).ok());
+    let (Some(number), Some(argument), Ok(memory)) = (number, argument, Memory::open(pid)) else {
+        return false;
+    };
+    are_made_by(&memory, number, argument) && threads::state(maker) == Some('D')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use darc_testprogs::{Opt, program};
+
+    use crate::event::{Event, decode};
+
+    use super::*;
+
+    #[test]
+    fn the_newest_child_is_the_one_that_began_last() {
+        let began = |child| Some(if child == 7 { 20 } else { 10 });
+        assert_eq!(newest(&[5, 7, 6], began), Some(7));
+        // In the same tick the order is all that tells.
+        assert_eq!(newest(&[5, 6], began), Some(6));
+        assert_eq!(newest(&[], began), None);
+    }
+
+    #[test]
+    fn a_maker_that_waits_no_more_has_no_guest() {
+        let mut target = Command::new(program("vfork_waits", Opt::O2));
+        let piped = target.arg("1000000").stdout(Stdio::null());
+        let mut target = piped.spawn().unwrap();
+        let pid = target.id() as i32;
+        let refused = std::thread::spawn(move || {
+            sys::refuse_kcmp();
+            let maker = loop {
+                let listed = threads::list(pid).unwrap();
+                if let Some(&maker) = listed.iter().find(|&&tid| tid != pid) {
+                    break maker;
+                }
+            };
+            sys::seize(maker, libc::PTRACE_O_TRACEVFORKDONE).unwrap();
+            let done = Event::Other(libc::PTRACE_EVENT_VFORK_DONE);
+            // Its child has ended, and is still listed.
+            assert_eq!(decode(sys::wait_for(maker).unwrap().1), done);
+            (threads::children(maker).len(), of(pid, [maker]))
+        });
+        let found = refused.join().unwrap();
+        target.kill().unwrap();
+        target.wait().unwrap();
+        assert_eq!(found, (1, vec![]));
+    }
+}
