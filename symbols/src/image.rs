@@ -268,14 +268,15 @@ impl Image {
         !is_uncalled
     }
 
-    /// Whether frames of the code at an address are of a kind that is known: the unwind table describes it, or says nothing of
-    /// most of the file's code. What it leaves out of a file that it describes no compiler of C has made; such code may
-    /// look at its callers' return addresses, or keep none (the built-in functions of V8).
+    /// Whether frames of the code at an address are of a kind that is known: the unwind table describes it, or leaves out a
+    /// quarter of the file's code and more, as that of a static program of which some parts have a table does. What it
+    /// leaves out of a file that it else describes no compiler of C has made; such code may look at its callers' return
+    /// addresses, or keep none (the built-in functions of V8).
     pub fn is_described(&self, addr: FileAddr) -> bool {
         let described = self.described.get_or_init(|| {
             let (ranges, _) = unwind::ranges(&self.elf);
             let described = Ranges::new(ranges.into_iter().map(|found| found.range));
-            (described.bytes() > self.elf.code_bytes() / 2).then_some(described)
+            (described.bytes() / 3 > self.elf.code_bytes() / 4).then_some(described)
         });
         let is_in = |described: &Ranges| described.around(addr).is_some();
         described.as_ref().is_none_or(is_in) || self.elf.in_plt(addr)
