@@ -2,12 +2,16 @@
 
 use std::cell::OnceCell;
 use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use darc_testprogs::program;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use tempfile::TempDir;
 
-use crate::harness::{Target, Task, Unfinished, Verdict, Wrong, for_all, measured, native};
+use crate::harness::{
+    Target, Task, Unfinished, Verdict, Wrong, for_all, measured, native, the_one_that_measures,
+};
 use crate::report::{Cause, Report, is_path};
 
 /// A folder on a file system that writes to a disk: in memory, fsync costs nothing.
@@ -45,8 +49,17 @@ fn judge(report: &Report) -> Verdict {
     }
 }
 
-/// Rows to insert: an answer takes some 2,000 of a slow disk, and more of a fast one, which has done with them sooner.
-const ROWS: &str = "9000";
+/// How long the program runs by itself: an answer takes some seconds, of a disk of any speed.
+const RUNS_FOR: Duration = Duration::from_secs(12);
+
+/// As many rows as take that long here.
+fn rows(program: &Path, database: &str) -> u64 {
+    const TRIED: u64 = 2000;
+    let began = Instant::now();
+    native(program, &[database, &TRIED.to_string()]);
+    let each = began.elapsed() / TRIED as u32;
+    RUNS_FOR.as_micros() as u64 / (each.as_micros() as u64).max(1)
+}
 
 #[test]
 fn slow_inserts_wait_for_the_disk() {
@@ -55,11 +68,17 @@ fn slow_inserts_wait_for_the_disk() {
         let program = program("sqlite_inserts", opt);
         let folder = folder_on_disk();
         let database = folder.path().join("test.db");
-        let arguments = [database.to_str().expect("text"), ROWS];
-        let native = as_ever.get_or_init(|| native(&program, &arguments));
+        let database = database.to_str().expect("text");
+        let (rows, native) = as_ever.get_or_init(|| {
+            // Others that write to the disk would have the last word here.
+            let _turn = the_one_that_measures();
+            let rows = rows(&program, database).to_string();
+            let native = native(&program, &[database, &rows]);
+            (rows, native)
+        });
         measured(|| {
             let task = Task::new(engine, "sqlite3_step").options(&["--max-depth", "32"]);
-            let analysis = task.run(&program, &arguments);
+            let analysis = task.run(&program, &[database, rows]);
             assert_eq!(analysis.darc.stdout, native.stdout, "{analysis:#?}");
             assert_eq!(analysis.darc.code(), native.code(), "{analysis:#?}");
             judge(&analysis.report())

@@ -15,6 +15,7 @@ pub use process::{
     write_program,
 };
 pub use target::Target;
+pub use turns::the_one_that_measures;
 pub use verdict::{Miss, Unfinished, Verdict, Wrong, measured, measured_once, under};
 
 /// The engines that this build of darc has.
