@@ -40,6 +40,7 @@ mod resume;
 mod rooms;
 mod running;
 mod sampling;
+mod servers;
 mod signals;
 mod soak;
 mod sqlite;

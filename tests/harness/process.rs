@@ -135,11 +135,13 @@ impl Running {
         kill(Pid::from_raw(self.pid()), signal).expect("it is our child");
     }
 
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_some()
+    }
+
     /// Waits until this darc has set probes in the process, or has ended without.
     pub fn wait_for_probes(&mut self, target: i32) {
-        wait_until("probes", || {
-            is_probed(target) || self.child.try_wait().expect("it is our child").is_some()
-        });
+        wait_until("probes", || is_probed(target) || self.has_ended());
     }
 
     /// Waits for its end.
