@@ -37,9 +37,11 @@ fn far_causes(report: &Report) -> &[Value] {
     causes.map_or(&[], Vec::as_slice)
 }
 
-/// The first of them.
+/// The first of them, once all their paths have come to an end.
 fn far_cause(report: &Report) -> Result<&Value, Miss> {
-    let first = far_causes(report).first();
+    let causes = far_causes(report);
+    let has_ended = |cause: &Value| cause["stop"] != "still-descending";
+    let first = causes.first().filter(|_| causes.iter().all(has_ended));
     first.ok_or_else(|| Unfinished(format!("no cause: {:#}", report.0)))
 }
 
