@@ -146,10 +146,10 @@ fn lead_out(thread: &Stopped, ends: &SyscallEnds) -> Result<()> {
     Ok(())
 }
 
-/// Removes what a killed tracer left in a process.
+/// Removes what a killed tracer left in a process. Of several each goes on its own.
 ///
 /// # Errors
-/// When the process is gone or may not be traced, or another tracer is at work in it.
+/// When the process is gone or may not be traced, another tracer is at work in it, or something stays in its code.
 pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
     let memory = Memory::open(pid)?;
     leftovers::await_last_call(pid);
@@ -160,14 +160,19 @@ pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
     if found.is_empty() && leftovers::descriptors(pid).is_empty() {
         return Ok(Cleared::Nothing);
     }
+    let mut outcome = Ok(false);
     for _ in 0..ATTEMPTS {
-        let (all_gone, _) = world::stopped(pid, |world| clear(pid, &memory, world))?;
-        if all_gone {
-            return Ok(Cleared::Everything);
+        let stopped = world::stopped(pid, |world| clear(pid, &memory, world));
+        outcome = stopped.map(|(all_gone, _)| all_gone);
+        match &outcome {
+            Ok(true) => return Ok(Cleared::Everything),
+            Err(error) if error.is_gone() => break,
+            // Another tracer measures it by now, and must not find it stopped again and again.
+            Err(_) if is_anothers(&leftovers::find(pid, &memory), &memory) => break,
+            Ok(false) | Err(_) => std::thread::sleep(BETWEEN),
         }
-        std::thread::sleep(BETWEEN);
     }
-    Ok(Cleared::Patches)
+    outcome.map(|_| Cleared::Patches)
 }
 
 /// Whether some of it is another tracer's that lives.
@@ -177,7 +182,8 @@ pub(super) fn is_anothers(found: &[Leftover], memory: &Memory) -> bool {
 }
 
 /// Removes what is there, while all threads are stopped: a thread in the middle of a killed tracer's system call may have
-/// mapped or unmapped something until then. Returns whether all is gone. Where code cannot be restored, what it leads to stays.
+/// mapped or unmapped something until then. Returns whether all is gone. Where code cannot be restored, what it leads to stays,
+/// and nothing else does.
 ///
 /// Asks once more whose it is: another tracer may have begun since that was asked, and stands still with the target now.
 fn clear(pid: i32, memory: &Memory, world: &mut World) -> Result<bool> {
@@ -185,24 +191,53 @@ fn clear(pid: i32, memory: &Memory, world: &mut World) -> Result<bool> {
     if is_anothers(&found, memory) {
         return Err(taken(pid));
     }
-    close_descriptors(pid, memory, world)?;
-    let mut all_gone = true;
+    // A descriptor that stays open leads to no code.
+    let mut outcome = close_descriptors(pid, memory, world).map(|()| true);
     let mappings = maps::read(pid)?;
-    for mut leftover in found {
-        let installed = &mut leftover.installed;
-        if leftover.is_complete {
-            let mut patches = Patches::from_journal(memory, installed.around.control);
-            installed.set_generation(memory, 0)?;
-            patches.restore_all(memory)?;
-            installed.reveal(memory);
-        }
-        let is_visited =
-            installed.are_visited(memory, world.threads(), &SyscallEnds::default(), &mappings)
-                || installed.is_slept_in(memory, world, &mappings)
-                || removal::has_guests(pid);
-        all_gone &= !is_visited && installed.unmap(world, &mappings)?;
+    for leftover in found {
+        let removed = remove_leftover(pid, memory, world, leftover, &mappings);
+        outcome = match (outcome, removed) {
+            (Ok(others), Ok(gone)) => Ok(others && gone),
+            // Nobody is there any more.
+            (_, Err(error)) if error.is_gone() => return Err(error),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+        };
     }
-    Ok(all_gone)
+    outcome
+}
+
+/// Removes one of them. Returns whether it is gone.
+fn remove_leftover(
+    pid: i32,
+    memory: &Memory,
+    world: &mut World,
+    mut leftover: Leftover,
+    mappings: &[Mapping],
+) -> Result<bool> {
+    let installed = &mut leftover.installed;
+    if leftover.is_complete {
+        let mut patches = Patches::from_journal(memory, installed.around.control);
+        installed.set_generation(memory, 0)?;
+        if let Err(error) = patches.restore_all(memory) {
+            return Err(staying(pid, patches.addresses().count(), error));
+        }
+        installed.reveal(memory);
+    }
+    let ends = SyscallEnds::default();
+    let is_visited = installed.are_visited(memory, world.threads(), &ends, mappings)
+        || installed.is_slept_in(memory, world, mappings)
+        || removal::has_guests(pid);
+    Ok(!is_visited && installed.unmap(world, mappings)?)
+}
+
+/// What to say of patches that could not be taken out of the code.
+fn staying(pid: i32, count: usize, error: Error) -> Error {
+    match error.is_gone() {
+        true => error,
+        false => Error::Unsuitable(format!(
+            "process {pid}: {count} of the places where an earlier darc changed its code could not be restored, and stay with the memory that they lead to: {error}"
+        )),
+    }
 }
 
 /// Closes the target's descriptors of shared memory, each by a thread that has it.
@@ -272,20 +307,23 @@ mod tests {
         assert!(target.wait().unwrap().success());
     }
 
-    /// What cannot be restored leads to the probes' memory, which stays as long. Code in a shared mapping that cannot be written
-    /// is no code of a patch's; here it stands for what refuses to be written.
-    #[test]
-    fn what_a_patch_leads_to_stays_as_long_as_it_stands() {
-        const PAGE: u64 = sys::PAGE as u64;
-        let mut target = leftovers::tests::start();
-        let pid = target.id() as i32;
-        let memory = Memory::open(pid).unwrap();
-        let mappings = maps::read(pid).unwrap();
+    const PAGE: u64 = sys::PAGE as u64;
+
+    /// A page that can refuse to be written: code in a shared mapping that cannot be written is no code of a patch's; here it
+    /// stands for what does so.
+    fn refusing_page(pid: i32) -> (u64, impl Fn(i32)) {
         let data = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let shared = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
         let page = call_in(pid, libc::SYS_mmap, [0, PAGE, data, shared, u64::MAX, 0]);
-        let protect = |to| call_in(pid, libc::SYS_mprotect, [page, PAGE, to, 0, 0, 0]);
-        let patch = |at| Patch {
+        let protect = move |to: i32| {
+            call_in(pid, libc::SYS_mprotect, [page, PAGE, to as u64, 0, 0, 0]);
+        };
+        (page, protect)
+    }
+
+    /// Has an engine patch zeros at some places.
+    fn patch_zeros(engine: &mut Jump, memory: &Memory, places: &[u64]) {
+        let patch = |&at: &u64| Patch {
             at,
             original: vec![0; 5],
             replacement: vec![0xe9; 5],
@@ -294,23 +332,35 @@ mod tests {
             moved: Vec::new(),
             landings: Vec::new(),
         };
-        let mut engine = Jump::attach(pid).unwrap();
-        let code = mappings.iter().find(|m| m.executable).unwrap();
+        let code = maps::read(engine.pid).unwrap();
+        let code = code.iter().find(|m| m.executable).unwrap();
         engine.install(&[code.start]).unwrap();
         let mut space = engine.space.take().unwrap();
         let control = space.installed.around.control;
         let changed = engine.while_stopped(|world| {
             world.hold()?;
-            let add = vec![patch(page), patch(page + 8)];
+            let add = places.iter().map(patch).collect();
             let early = Moves::default();
             space
                 .patches
-                .change(&memory, world, control, &[], add, &early)
+                .change(memory, world, control, &[], add, &early)
         });
         assert_eq!(changed.unwrap(), []);
-        let ours = space.installed.code.clone();
         engine.space = Some(space);
-        protect(libc::PROT_READ as u64);
+    }
+
+    /// What cannot be restored leads to the probes' memory, which stays as long.
+    #[test]
+    fn what_a_patch_leads_to_stays_as_long_as_it_stands() {
+        let mut target = leftovers::tests::start();
+        let pid = target.id() as i32;
+        let memory = Memory::open(pid).unwrap();
+        let (page, protect) = refusing_page(pid);
+        let mut engine = Jump::attach(pid).unwrap();
+        patch_zeros(&mut engine, &memory, &[page, page + 8]);
+        let installed = &engine.space.as_ref().unwrap().installed;
+        let (ours, control) = (installed.code.clone(), installed.around.control);
+        protect(libc::PROT_READ);
         assert!(engine.finish().is_err());
         assert_eq!(engine.counters().bytes_differing, 10);
         let is_mapped = || {
@@ -319,14 +369,46 @@ mod tests {
             ours.iter().all(|code| is_mapped(code.start)) && is_mapped(control)
         };
         assert!(is_mapped());
-        assert!(clear_leftovers(pid).is_err());
+        let refused = clear_leftovers(pid).unwrap_err().to_string();
+        assert!(refused.contains("2 of the places"), "{refused}");
         assert!(is_mapped());
-        protect(data);
+        protect(libc::PROT_READ | libc::PROT_WRITE);
         assert_eq!(clear_leftovers(pid).unwrap(), Cleared::Everything);
         let mut bytes = [1; 16];
         memory.read(TargetAddr(page), &mut bytes).unwrap();
         assert_eq!(bytes, [0; 16]);
         drop(target.stdin.take());
         assert!(target.wait().unwrap().success());
+    }
+
+    /// Two tracers were killed in one process, and one of them has left what cannot be restored: whichever is found first.
+    #[test]
+    fn what_cannot_be_restored_keeps_nothing_of_another_tracer() {
+        for refusing in [0, 1] {
+            let mut target = leftovers::tests::start();
+            let pid = target.id() as i32;
+            let memory = Memory::open(pid).unwrap();
+            let pages = [refusing_page(pid), refusing_page(pid)];
+            for (page, _) in &pages {
+                let mut engine = Jump::new(pid, None).unwrap();
+                patch_zeros(&mut engine, &memory, &[*page]);
+                // It ends here, and leaves everything.
+                engine.space = None;
+            }
+            let (page, protect) = &pages[refusing];
+            let other = TargetAddr(pages[1 - refusing].0);
+            assert_eq!(leftovers::find(pid, &memory).len(), 2);
+            protect(libc::PROT_READ);
+            let refused = clear_leftovers(pid).unwrap_err().to_string();
+            assert!(refused.contains("1 of the places"), "{refused}");
+            assert_eq!(leftovers::find(pid, &memory).len(), 1);
+            assert_eq!(memory.read_word(other).unwrap(), 0);
+            assert_ne!(memory.read_word(TargetAddr(*page)).unwrap(), 0);
+            protect(libc::PROT_READ | libc::PROT_WRITE);
+            assert_eq!(clear_leftovers(pid).unwrap(), Cleared::Everything);
+            assert_eq!(memory.read_word(TargetAddr(*page)).unwrap(), 0);
+            drop(target.stdin.take());
+            assert!(target.wait().unwrap().success());
+        }
     }
 }
