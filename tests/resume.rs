@@ -294,7 +294,10 @@ fn a_larger_depth_reopens_what_became_too_long() {
     measured(|| {
         let task = Task::new("jump", "level00").options(&["--max-depth", "8"]);
         let first = task.run_like_native(&program("deep_path", Opt::O2), &[]);
-        if first.report().status() != "max-depth-reached" {
+        let of_first = first.report();
+        // A small peak may be open where the whole is explained: its analysis would go on.
+        let is_open = |peak: &serde_json::Value| peak["status"] == "undecided";
+        if of_first.status() != "max-depth-reached" || of_first.peaks().iter().any(is_open) {
             return Err(Unfinished(format!("{:#}", first.report().0)));
         }
         let output = first.folder.path().join("deeper.json");
