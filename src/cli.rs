@@ -8,7 +8,7 @@ mod values;
 
 use std::ffi::OsString;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use arguments::{AnalysisArgs, Cli, Command, ProfileArgs};
 use clap::Parser;
@@ -19,11 +19,12 @@ use crate::config::Config;
 use crate::exit::Failure;
 use crate::listing::{Copies, Pattern};
 use crate::options::{
-    AttachAllOptions, AttachOptions, BeginOption, Common, CompareOptions, DEFAULT_F0, DemoOptions,
-    DoctorOptions, DuringPeak, EngineChoice, Format, GivenParams, GuardianOptions, Invocation,
-    ListOptions, ListSource, NamedRange, ProfileCheck, ProfileOf, ProfileOptions, ProfileTarget,
-    ProveOptions, Query, ReportOptions, ResumeOptions, ResumeTarget, RunOptions, SampleOptions,
-    SampleTarget, StatusOptions, Subject, Trials, Verbosity, WatchOptions,
+    AttachAllOptions, AttachOptions, BeginOption, CleanupOptions, Common, CompareOptions,
+    DEFAULT_F0, DemoOptions, DoctorOptions, DuringPeak, EngineChoice, Format, GivenParams,
+    GuardianOptions, Invocation, ListOptions, ListSource, NamedRange, ProfileCheck, ProfileOf,
+    ProfileOptions, ProfileTarget, ProveOptions, Query, ReportOptions, ResumeOptions, ResumeTarget,
+    RunOptions, SampleFormat, SampleOptions, SampleTarget, StatusOptions, Subject, Trials,
+    Verbosity, WatchOptions,
 };
 use crate::target_name::{self, ProcessName};
 
@@ -95,7 +96,7 @@ impl Command {
             } => {
                 let asks = analysis.ask;
                 let config = analysis.config()?;
-                let f0 = f0.f0.or_else(|| config.f0.clone());
+                let f0 = f0.or_else(|| config.f0.clone());
                 let mut common = analysis.into_common(&config);
                 let names = [process, pid].concat();
                 let pids = match part {
@@ -188,17 +189,34 @@ impl Command {
                 format,
                 output,
                 all,
+                open,
                 color,
-            } => Invocation::Report(ReportOptions {
-                file,
-                format: format
+            } => {
+                let default = match open {
+                    true => Format::Html,
+                    false => Format::default(),
+                };
+                let format = format
                     .map(Format::from)
                     .or_else(|| output.as_deref().and_then(Format::of_file))
-                    .unwrap_or_default(),
-                output,
-                all,
-                color: color.into(),
-            }),
+                    .unwrap_or(default);
+                if open && format != Format::Html {
+                    return Err(Failure::usage(format!(
+                        "report: --open shows a page, and this would be {}; leave out one of them",
+                        format.name()
+                    ))
+                    .into());
+                }
+                let page = || PathBuf::from(format.default_output());
+                Invocation::Report(ReportOptions {
+                    file,
+                    format,
+                    output: output.or_else(|| open.then(page)),
+                    all,
+                    open,
+                    color: color.into(),
+                })
+            }
             Command::Compare {
                 before,
                 after,
@@ -261,10 +279,16 @@ impl Command {
                 during: during_peak
                     .zip(f0)
                     .map(|(peak, f0)| DuringPeak { f0, peak }),
-                format: format.into(),
+                format: match format {
+                    Some(format) => format.into(),
+                    None => sample_format(output.as_deref())?,
+                },
                 output,
             }),
-            Command::Cleanup { pid } => Invocation::Cleanup(pid.find()?),
+            Command::Cleanup { pid, output } => Invocation::Cleanup(CleanupOptions {
+                pid: pid.find()?,
+                output,
+            }),
             Command::Doctor { file, pid, format } => Invocation::Doctor(DoctorOptions {
                 subject: match (file, optional(pid)?) {
                     (Some(file), _) => Subject::File(file),
@@ -483,13 +507,48 @@ impl ProfileArgs {
             interval: self.interval,
             duration: self.duration,
             resolution: self.resolution,
+            format: match self.format {
+                Some(format) => format.into(),
+                None => profile_format(self.output.as_deref())?,
+            },
             output: self.output,
-            format: self.format.into(),
             verbosity: verbosity(self.quiet, self.verbose),
             log: self.log,
             color: self.color.into(),
         })
     }
+}
+
+/// The format of profiles that a file's ending stands for.
+fn profile_format(file: Option<&Path>) -> Result<Format, Failure> {
+    match by_ending(file) {
+        format @ (Format::Text | Format::Json | Format::Svg | Format::Html) => Ok(format),
+        other => Err(cannot_be("profile: profiles", file, other)),
+    }
+}
+
+/// The format of samples that a file's ending stands for.
+fn sample_format(file: Option<&Path>) -> Result<SampleFormat, Failure> {
+    match by_ending(file) {
+        Format::Text => Ok(SampleFormat::Text),
+        Format::Json => Ok(SampleFormat::Json),
+        Format::Folded => Ok(SampleFormat::Folded),
+        Format::Speedscope => Ok(SampleFormat::Speedscope),
+        Format::Pprof => Ok(SampleFormat::Pprof),
+        other => Err(cannot_be("sample: samples", file, other)),
+    }
+}
+
+fn by_ending(file: Option<&Path>) -> Format {
+    file.and_then(Format::of_file).unwrap_or_default()
+}
+
+fn cannot_be(what: &str, file: Option<&Path>, format: Format) -> Failure {
+    let file = file.unwrap_or(Path::new(""));
+    Failure::usage(format!(
+        "{what} are not written as {}, which the name {file:?} stands for; name another file, or a --format",
+        format.name()
+    ))
 }
 
 fn verbosity(quiet: bool, verbose: u8) -> Verbosity {

@@ -317,7 +317,10 @@ fn commands_that_cannot_be_started() {
     };
     let mut arm = vec![0; 4096];
     arm[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\xb7\0");
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("ours");
     let commands = [
+        pipe,
         folder.path().join("missing"),
         folder.path().to_owned(),
         file("empty", b"", 0o755),

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use darc_testprogs::{Opt, program};
 use darc_tracer::identity::Identity;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::harness::{Running, Target, Task, darc, execute, run_darc, wait_until};
+use crate::harness::{Running, Target, Task, darc, execute, not_tested, run_darc, wait_until};
 use crate::report::Report;
 use crate::untouched::{ProcessState, is_probed};
 
@@ -24,7 +25,7 @@ const ENDLESS: [&str; 6] = [
 
 /// Why something cannot be tried here; it is said where the test's output goes.
 fn skip(why: &str) {
-    eprintln!("SKIPPED: {why}");
+    not_tested(why);
 }
 
 fn is_root() -> bool {
@@ -36,8 +37,12 @@ struct Stranger(Target);
 
 impl Stranger {
     fn squats(mode: &str, of: i32) -> Stranger {
-        let identity = Identity::of(of).expect("it lives");
-        let name = format!("darc/measure/{identity}/stranger");
+        let identity = Identity::of(of).expect("it lives").to_string();
+        let name = match (mode, identity.split_once('-')) {
+            // Of other processes in its namespace.
+            ("many", Some((namespace, _))) => format!("darc/measure/{namespace}-"),
+            _ => format!("darc/measure/{identity}/stranger"),
+        };
         let program = program("squats_names", Opt::O2);
         Stranger(Target::start_command(
             Command::new(program).arg(mode).arg(name),
@@ -73,6 +78,24 @@ fn strangers_can_take_no_claim_and_stall_nobody() {
     });
     assert_eq!(strangers.len(), 4);
     target.finish_like_native(&path, &["brisk"]);
+}
+
+/// Whoever has thousands of names costs who asks a moment, not one for each process and name.
+#[test]
+fn thousands_of_names_stall_nobody() {
+    let target = Target::start("two_peaks", Opt::O2, &[]);
+    let _many = Stranger::squats("many", target.pid());
+    let mut command = darc(&ENDLESS);
+    let pid = target.pid().to_string();
+    let analysis = Running::start(command.args(["-o", "/dev/null", "-p", &pid]));
+    wait_until("probes", || is_probed(target.pid()));
+    let begun = Instant::now();
+    let all = execute(&mut darc(&["status"]));
+    assert!(all.stdout.contains("Latency of serve"), "{all:#?}");
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    analysis.signal(Signal::SIGINT);
+    assert_eq!(analysis.finish().code(), 0);
 }
 
 /// A target in a pid namespace of its own, where it has the number 1.

@@ -336,3 +336,22 @@ fn code_of(name: &str, path: &Path) -> Vec<u8> {
     let start = (addr - number(at + 1) + number(at + 2)) as usize;
     fs::read(path).expect("the program")[start..][..size as usize].to_vec()
 }
+
+/// What a killed darc did not put in place is named, wherever its results were to go.
+#[test]
+fn results_that_were_not_put_in_place_are_named() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let partial = folder.path().join(".darc-a1b2c3.partial");
+    std::fs::write(&partial, "results").expect("it is ours");
+    let target = Target::start("two_peaks", Opt::O2, &["brisk"]);
+    let pid = target.pid().to_string();
+    let cleanup = |output: &[&str]| {
+        let cleaned = run_darc(&[&["cleanup", "-p", &pid], output].concat());
+        assert_eq!(cleaned.code(), 0, "{cleaned:#?}");
+        cleaned.stdout.contains(&partial.display().to_string())
+    };
+    let output = folder.path().join("out.txt");
+    assert!(cleanup(&["-o", output.to_str().expect("text")]));
+    assert!(!cleanup(&[]));
+    target.finish_like_native(&program("two_peaks", Opt::O2), &["brisk"]);
+}

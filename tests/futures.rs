@@ -5,7 +5,7 @@ use std::path::Path;
 use darc_testprogs::{Opt, program};
 use serde_json::Value;
 
-use crate::harness::{Target, Task, Unfinished, Verdict, Wrong, darc, execute, measured};
+use crate::harness::{Target, Task, Unfinished, Verdict, Wrong, darc, execute, levels, measured};
 use crate::report::Report;
 
 /// How the function is named: its futures are polled by another one.
@@ -28,7 +28,7 @@ fn number(report: &Report, pointer: &str) -> u64 {
 /// No probes change while the program runs, so that none of its polls may go unseen.
 #[test]
 fn every_future_is_counted_and_every_life_is_timed() {
-    for opt in Opt::ALL {
+    for &opt in levels() {
         let task = Task::new("jump", F0).options(&["--start-ops", "100000"]);
         let analysis = task.run(&program("futures", opt), &[&FUTURES.to_string()]);
         assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
@@ -119,7 +119,7 @@ fn kinds_are_told_apart(report: &Report) -> Verdict {
 
 #[test]
 fn the_awaits_and_functions_that_take_the_time_are_told() {
-    for opt in Opt::ALL {
+    for &opt in levels() {
         measured(|| {
             let target = Target::start("futures", opt, &[]);
             let analysis = Task::new("jump", F0)
@@ -170,7 +170,7 @@ fn where_lives_cannot_be_put_together_an_op_is_a_poll_and_that_is_said() {
 /// A block has no name: by that of the function around it the function is meant.
 #[test]
 fn the_name_of_a_function_means_that_function() {
-    for opt in Opt::ALL {
+    for &opt in levels() {
         let name = "futures::has_a_block";
         let task = Task::new("jump", name).options(&["--start-ops", "100000"]);
         let report = task.run(&program("futures", opt), &["16"]).report();

@@ -73,15 +73,13 @@ fn built_of(
     ] {
         command.env(variable, value);
     }
+    // What is compiled of Go's own packages is kept for the next test.
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go");
     command
-        .env("GOCACHE", folder.join("cache"))
-        .env("GOPATH", folder.join("path"));
-    let output = command.output().expect("it was there a moment ago");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+        .env("GOCACHE", kept.join("cache"))
+        .env("GOPATH", kept.join("path"));
+    let made = execute(&mut command);
+    assert!(made.status.success(), "{made:#?}");
     Some(program)
 }
 
@@ -123,6 +121,11 @@ fn attach(child: &Child, more: &[&str]) -> String {
     attach_to(child, "main.handle", more)
 }
 
+/// The report on a function, which ends with the answers, but after so long at the latest.
+fn answers(child: &Child, f0: &str, longest: &str) -> String {
+    attach_to(child, f0, &["--end-with-answers", "-d", longest])
+}
+
 /// The report on a function, in one line.
 fn attach_to(child: &Child, f0: &str, more: &[&str]) -> String {
     let pid = child.id().to_string();
@@ -142,7 +145,7 @@ fn what_goroutines_wait_for_and_compute_is_found() {
         };
         let target = start(&program);
         measured(|| {
-            let report = attach(&target, &["-d", "8s"]);
+            let report = answers(&target, "main.handle", "8s");
             names(
                 &report,
                 &[
@@ -210,7 +213,7 @@ fn what_a_goroutine_waits_for_is_told() {
         ("main.guarded", ["lockSlow", "for a lock (sync.Mutex)"]),
         ("main.through", ["(*sleeper).wait", "until a time"]),
     ] {
-        measured(|| names(&attach_to(&target, f0, &["-d", "8s"]), &causes));
+        measured(|| names(&answers(&target, f0, "8s"), &causes));
     }
     end(target);
 }
@@ -283,7 +286,7 @@ fn what_is_ready_and_does_not_run_is_told_apart() {
     ] {
         let target = start_with(&program, &[what]);
         let f0 = format!("main.{what}");
-        measured(|| names(&attach_to(&target, &f0, &["-d", "10s"]), &causes));
+        measured(|| names(&answers(&target, &f0, "10s"), &causes));
         end(target);
     }
 }

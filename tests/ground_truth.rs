@@ -2,36 +2,75 @@
 
 use darc_testprogs::{Opt, ground_truth, ground_truths, program};
 
-use crate::harness::{Task, Unfinished, Wrong, for_all, measured, native};
+use crate::harness::{Task, Unfinished, Wrong, for_all, tries_all};
 use crate::report::{Report, is_path};
 
-/// Runs the program under darc, compares what it does with a native run, and the results with the truth.
-/// The output does not depend on the number of ops, so that one period is enough natively.
+/// Runs the program under darc, and compares what it does with a native run, and the results with the truth.
 fn check(name: &str) {
     let truth = ground_truth(name);
     for_all(|engine, opt| {
-        if engine == "int3" && (LEFT.contains(&name) || LATER.contains(&name)) {
+        if engine == "int3" && !is_for_breakpoints(name) {
             return;
         }
-        let task = Task::of(engine, truth);
-        let native = native(&program(name, opt), &["20"]);
-        measured(|| {
-            let analysis = task.run(&program(name, opt), &[]);
-            assert_eq!(analysis.darc.stdout, native.stdout, "{analysis:#?}");
-            assert_eq!(analysis.darc.code(), native.code(), "{analysis:#?}");
-            let report = analysis.report();
-            assert_eq!(report.at("/engine"), engine);
-            assert_eq!(report.at("/target/exit_status"), analysis.darc.code());
-            report.judge(truth)
-        });
+        let (task, program) = (Task::of(engine, truth), program(name, opt));
+        match LATER.contains(&name) || DEAF.contains(&name) {
+            true => task.results_are_in_the_end(&program, |report| report.judge(truth)),
+            false => task.answers_are(&program, |report| report.judge(truth)),
+        }
     });
 }
 
-/// Where calls are left without a return inside of ops: `int3` gives them up, which docs/limits.md says.
-const LEFT: [&str; 3] = ["catches", "jumps_out", "panics"];
+/// Whether the program is measured by breakpoints: a third of all, or where everything is to be tried all that they can tell of.
+fn is_for_breakpoints(name: &str) -> bool {
+    let tells = ![&LEFT[..], &LATER, &SHORT]
+        .iter()
+        .any(|list| list.contains(&name));
+    tells && (tries_all() || THIRD.contains(&name))
+}
 
-/// What is seen only after the first answers, with which `int3` ends.
+/// Where calls are left without a return inside of ops: `int3` gives them up, which docs/limits.md says.
+const LEFT: [&str; 4] = ["catches", "caught_everywhere", "jumps_out", "panics"];
+
+/// What is seen only after the first answers, with which `int3` ends: these run for as long as they do by themselves.
 const LATER: [&str; 2] = ["phases", "seldom"];
+
+/// What does not hear when its standard input is closed, and so runs for as long as it does by itself.
+const DEAF: [&str; 3] = ["closes_fds", "plugin_host", "sandboxed"];
+
+/// Ops that are shorter than a breakpoint takes, which `int3` says.
+const SHORT: [&str; 1] = ["short_callees"];
+
+/// The programs that breakpoints are tried on whenever tests run: some of each kind.
+const THIRD: [&str; 28] = [
+    "asks_by_channel",
+    "backs_off",
+    "boxed_forwarders",
+    "cached_and_slow_read",
+    "call_path_filter",
+    "computed_jumps",
+    "deep_path",
+    "exceptions",
+    "fork_exec",
+    "four_threads",
+    "in_turn",
+    "lazily_bound",
+    "longjmp_out",
+    "lru_eviction",
+    "mutex_contention",
+    "one_bad_call",
+    "own_and_two",
+    "plugin_host",
+    "recursion",
+    "shared_library",
+    "short_calls",
+    "slow_callee_in_loop",
+    "stripped_library",
+    "tail_calls",
+    "two_peaks",
+    "two_peaks_static",
+    "virtual_calls",
+    "visits_variant",
+];
 
 macro_rules! programs {
     ($($name:ident)*) => {
@@ -53,27 +92,40 @@ macro_rules! programs {
 }
 
 programs! {
+    asks_by_channel
+    backs_off
+    backtracking
     blocked_calls
     boxed_forwarders
+    bucket_border
+    cache_misses
     cached_and_slow_read
     call
     call_path_filter
     called_often
     cancellation
     catches
+    caught_everywhere
+    clock_loop
     closes_fds
     closures
     cold_split
     computed_jumps
+    correlated_callees
     dead_leader
     deep_path
+    denormals
+    dispatches_results
+    drift
     equal_callees
     exceptions
+    flank
     fork_exec
     forwarders
     four_threads
     function_pointers
     halves
+    in_turn
     jump_table
     jumps_out
     lazily_bound
@@ -81,27 +133,40 @@ programs! {
     long_calls_in_loop
     longjmp_out
     r#loop
-    in_turn
     loop_over_fast
+    lru_eviction
     many_sites
+    mostly_throws
     mutex_contention
     mutual_recursion
     named_threads
+    one_bad_call
+    overlapping_humps
+    own_and_two
     own_lock
     panics
+    pareto_tail
     phases
     plugin_host
+    pool_future
     recursion
     recursion_through_f0
+    rehash
+    rwlock_writer
     sandboxed
     seldom
     shared_library
+    short_callees
     short_calls
     signals
     slow_callee_in_loop
+    slow_producer
+    spin_waits
+    stripped_library
     tail_calls
     tail_f0
     thread_churn
+    two_alike
     two_peaks
     two_peaks_debuglink
     two_peaks_dwarf4
@@ -110,6 +175,7 @@ programs! {
     two_peaks_static_pie
     virtual_calls
     virtual_forwarders
+    visits_variant
 }
 
 /// A path that may not become long enough ends at the maximum depth, and says so.
@@ -118,11 +184,11 @@ fn a_path_ends_at_the_maximum_depth() {
     let names = [
         "level00", "level01", "level02", "level03", "level04", "level05", "level06", "level07",
     ];
+    let truth = ground_truth("deep_path");
     for_all(|engine, opt| {
-        measured(|| {
-            let task = Task::new(engine, "level00").options(&["--max-depth", "8"]);
-            let analysis = task.run_like_native(&program("deep_path", opt), &[]);
-            let report = analysis.report();
+        let task = Task::new(engine, "level00").options(&["--max-depth", "8"]);
+        task.answers_are(&program("deep_path", opt), |report| {
+            report.says_nothing_wrong(truth)?;
             let mut causes = report.peaks().iter().flat_map(Report::causes);
             let Some(slow) = causes.find(|cause| cause.stop == "max-depth") else {
                 return Err(Unfinished(format!("{:#}", report.0)));
@@ -143,10 +209,9 @@ fn one_peak_is_chosen() {
     let truth = ground_truth("two_peaks");
     let slow = &truth.peaks[1].causes[0].path;
     for_all(|engine, opt| {
-        measured(|| {
-            let task = Task::new(engine, "serve").options(&["--peak", "2"]);
-            let analysis = task.run_like_native(&program("two_peaks", opt), &[]);
-            let report = analysis.report();
+        let task = Task::new(engine, "serve").options(&["--peak", "2"]);
+        task.answers_are(&program("two_peaks", opt), |report| {
+            report.says_nothing_wrong(truth)?;
             for peak in report.peaks().iter().filter(|peak| peak["peak"] != 2) {
                 assert_eq!(peak["status"], "not-analysed", "{:#}", report.0);
                 assert!(Report::causes(peak).is_empty(), "{:#}", report.0);
@@ -167,10 +232,9 @@ fn a_range_is_named() {
     let truth = ground_truth("two_peaks");
     let slow = &truth.peaks[1].causes[0].path;
     for range in [["--slower-than", "1ms"], ["--above", "p85"]] {
-        measured(|| {
-            let task = Task::new("jump", "serve").options(&range);
-            let analysis = task.run_like_native(&program("two_peaks", Opt::O2), &[]);
-            let report = analysis.report();
+        let task = Task::new("jump", "serve").options(&range);
+        task.results_are_in_the_end(&program("two_peaks", Opt::O2), |report| {
+            report.says_nothing_wrong(truth)?;
             assert!(report.peaks().len() <= 1, "{:#}", report.0);
             let causes = report.peaks().iter().flat_map(Report::causes);
             match causes.into_iter().any(|cause| is_path(&cause.path, slow)) {

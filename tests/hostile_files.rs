@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use darc_testprogs::{Opt, program};
 use tempfile::TempDir;
 
-use crate::harness::{Finished, Target, copy_program, execute};
+use crate::harness::{Finished, Target, copy_program, execute, not_tested};
 
 /// A user who may nothing.
 const NOBODY: u32 = 65534;
@@ -29,7 +29,7 @@ impl Who {
         match nix::unistd::geteuid().is_root() {
             true => vec![Who::Ourselves, Who::Nobody],
             false => {
-                eprintln!("SKIPPED: only root can try it as another user, too");
+                not_tested("only root can try it as another user, too");
                 vec![Who::Ourselves]
             }
         }
@@ -153,7 +153,7 @@ fn what_takes_the_place_of_a_library_is_not_waited_for() {
 #[test]
 fn source_is_shown_only_of_files_that_the_targets_user_may_read() {
     if !nix::unistd::geteuid().is_root() {
-        return eprintln!("SKIPPED: only root may read what another user may not");
+        return not_tested("only root may read what another user may not");
     }
     let place = Place::new();
     let path = |name: &str| place.folder.path().join(name);

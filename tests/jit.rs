@@ -6,14 +6,16 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{Finished, Target, Task, run_darc};
+use crate::harness::{Finished, Target, Task, not_tested, run_darc};
 
 /// Whether a program can be run; says so when it cannot.
 fn runs(program: &str, arguments: &[&str]) -> bool {
     let output = Command::new(program).args(arguments).output();
     let runs = output.is_ok_and(|output| output.status.success());
     if !runs {
-        eprintln!("not tested: {program} {arguments:?} does not run here; install it");
+        not_tested(format!(
+            "{program} {arguments:?} does not run here; install it"
+        ));
     }
     runs
 }
@@ -24,7 +26,7 @@ fn sampled(command: &mut Command) -> Option<Finished> {
     let pid = target.pid().to_string();
     let finished = run_darc(&["sample", "-p", &pid, "-d", "1s"]);
     if finished.code() == 3 {
-        eprintln!("not tested: {}", finished.stderr);
+        not_tested(&finished.stderr);
         return None;
     }
     assert_eq!(finished.code(), 0, "{finished:#?}");
@@ -81,7 +83,7 @@ fn python() -> Option<PathBuf> {
         output.is_ok_and(|output| output.status.success())
     });
     if found.is_none() {
-        eprintln!("not tested: no CPython of 3.12 or later; install one");
+        not_tested("no CPython of 3.12 or later; install one");
     }
     found
 }
@@ -163,7 +165,7 @@ fn readable() -> Vec<PathBuf> {
     };
     let found: BTreeMap<Vec<u8>, PathBuf> = pythons().into_iter().filter_map(runs).collect();
     if found.is_empty() {
-        eprintln!("not tested: no CPython of 3.9 to 3.13; install one");
+        not_tested("no CPython of 3.9 to 3.13; install one");
     }
     found.into_values().collect()
 }
@@ -189,7 +191,7 @@ fn tells_what_runs(python: &Path) {
         (looks >= 10).then(|| found["python"].clone())
     });
     let Some(python) = looked else {
-        return eprintln!("not tested: the machine is too busy, or refuses to be sampled");
+        return not_tested("the machine is too busy, or refuses to be sampled");
     };
     let looks = python["looks"].as_f64().expect("a number");
     let entry = |name: &str| {

@@ -6,10 +6,11 @@
 use darc_testprogs::{Cause, GroundTruth, Peak};
 use serde_json::Value;
 
-use crate::harness::{Unfinished, Verdict, Wrong};
+use crate::harness::{Miss, Unfinished, Verdict, Wrong};
 use crate::report::{Cause as Named, Report, is_path};
 
-/// A disturbed machine makes peaks that no truth knows. What is named for one is a claim when it has this part of the ops.
+/// A disturbed machine makes peaks that no truth knows. What has not ended there is a claim when the peak has this part of the
+/// ops or of the time.
 const RELEVANT: f64 = 0.1;
 
 /// A disturbance is the truth about a peak when it took this part of the peak's time.
@@ -25,8 +26,13 @@ const TOLERANCE: (f64, f64) = (0.7, 1.5);
 const CYCLES_PER_US: f64 = 2300.0;
 
 impl Report {
-    /// Whether the causes of every peak that the truth knows were named, and nothing that is not so.
-    pub fn judge(&self, truth: &GroundTruth) -> Verdict {
+    /// Whether nothing is named that is not so.
+    pub fn says_nothing_wrong(&self, truth: &GroundTruth) -> Verdict {
+        self.named(truth).map(drop)
+    }
+
+    /// For each peak that the truth knows which of its causes were named, unless something was that is not so.
+    fn named<'a>(&self, truth: &'a GroundTruth) -> Result<Vec<Vec<&'a Cause>>, Miss> {
         let all = |what: String| format!("{}: {what} in {:#}", truth.program, self.0);
         let mut named = vec![Vec::new(); truth.peaks.len()];
         for peak in self.peaks() {
@@ -44,6 +50,13 @@ impl Report {
                 }
             }
         }
+        Ok(named)
+    }
+
+    /// Whether the causes of every peak that the truth knows were named, and nothing that is not so.
+    pub fn judge(&self, truth: &GroundTruth) -> Verdict {
+        let all = |what: String| format!("{}: {what} in {:#}", truth.program, self.0);
+        let named = self.named(truth)?;
         let is_spread = |peak: &Peak| peak.causes.is_empty();
         let ends: &[&str] = match truth.peaks.iter().filter(|peak| is_spread(peak)).count() {
             0 => &["root-cause-found"],
@@ -113,8 +126,8 @@ fn claim<'a>(named: &Named, peak: &Value, truth: &'a GroundTruth, here: &[usize]
     let share = |of: &str| peak[of].as_f64().expect("a share");
     match is_disturbance(named, peak, here) {
         true => Claim::Disturbance,
-        false if wrong.any(|path| is_path(&named.path, path)) => Claim::Wrong,
-        false if share("share_of_ops") > RELEVANT => Claim::Wrong,
+        false if has_ended || wrong.any(|path| is_path(&named.path, path)) => Claim::Wrong,
+        false if share("share_of_ops").max(share("share_of_time")) > RELEVANT => Claim::Wrong,
         false => Claim::Open,
     }
 }

@@ -9,7 +9,7 @@ use std::thread;
 
 use darc_testprogs::{Opt, program};
 
-use crate::harness::{darc, execute};
+use crate::harness::{darc, execute, not_tested};
 
 #[test]
 fn the_demo_works_without_symbols() {
@@ -21,7 +21,7 @@ fn the_demo_works_without_symbols() {
         .arg(env!("CARGO_BIN_EXE_darc"))
         .status();
     if !strip.is_ok_and(|status| status.success()) {
-        eprintln!("not tested: strip does not run here; install binutils");
+        not_tested("strip does not run here; install binutils");
         return;
     }
     let mut demo = Command::new(&stripped);
@@ -38,12 +38,12 @@ fn names_are_fetched_from_debuginfod() {
         .output()
         .is_err()
     {
-        eprintln!("not tested: debuginfod-find is not installed (Debian: apt install debuginfod)");
+        not_tested("debuginfod-find is not installed (Debian: apt install debuginfod)");
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
     let Some((stripped, debug)) = split(&program("odd_jumps", Opt::O2), folder.path()) else {
-        eprintln!("not tested: objcopy does not run here; install binutils");
+        not_tested("objcopy does not run here; install binutils");
         return;
     };
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -3,11 +3,12 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use darc_testprogs::{Opt, ground_truth, program};
 use nix::sys::signal::Signal;
 
-use crate::harness::{Target, Task, darc, execute, for_all, measured, wait_until};
+use crate::harness::{Target, Task, darc, execute, for_all, measured, not_tested, wait_until};
 use crate::report::Report;
 use crate::untouched::{ProcessState, check_text};
 
@@ -123,7 +124,7 @@ fn a_process_of_a_control_group() {
         let other = attach(&name, &["sleep"]);
         assert!(other.failure(4).contains("no such process"), "{other:#?}");
     } else {
-        eprintln!("not tested: no control group can be made here");
+        not_tested("no control group can be made here");
     }
     let none = attach("darc-test-none", &[]);
     assert!(none.failure(4).contains("darc-test-none"), "{none:#?}");
@@ -141,6 +142,59 @@ fn many_forks() {
         let task = Task::new(engine, "job").options(&["--decision-ops", "1000000000"]);
         task.run_like_native(&program("fork_exec", opt), &["1000", "brisk"]);
     });
+}
+
+/// What a process has of the probes that has no living maker is named, and can be taken away.
+#[test]
+fn an_heir_without_a_maker_is_named() {
+    let target = Target::start("forks_twice", Opt::O2, &[]);
+    let task = Task::new("jump", "serve").options(&["--decision-ops", "1000000000"]);
+    let (mut analysis, output, _folder) = task.start_attach(target.pid());
+    analysis.wait_for_probes(target.pid());
+    let heirs = || {
+        let same = |pid: &i32| {
+            let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
+            *pid != target.pid() && comm.is_ok_and(|comm| comm == "forks_twice\n")
+        };
+        let entries = fs::read_dir("/proc").expect("it is mounted").flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        // Its maker waits for nobody but its own child.
+        pids.filter(same)
+            .filter(|pid| parent(*pid) != Some(target.pid()))
+            .collect::<Vec<i32>>()
+    };
+    // What earlier runs have left ends when init comes to it.
+    let before = heirs();
+    let heirs = || -> Vec<i32> {
+        let new = heirs().into_iter();
+        new.filter(|pid| !before.contains(pid)).collect()
+    };
+    target.signal(Signal::SIGUSR1);
+    wait_until("a grandchild whose maker has ended", || {
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", target.pid()));
+        heirs().len() == 1 && children.is_ok_and(|children| children.is_empty())
+    });
+    let heir = heirs()[0];
+    analysis.signal(Signal::SIGINT);
+    let ended = analysis.finish();
+    let report = Report::read(&output, &ended);
+    let warnings = report.0["warnings"].to_string();
+    assert!(
+        warnings.contains(&format!("darc cleanup -p {heir} ")),
+        "{heir}: {warnings}"
+    );
+    let cleaned = execute(&mut darc(&["cleanup", "-p", &heir.to_string()]));
+    assert!(
+        cleaned.stdout.contains("all memory was given back"),
+        "{cleaned:#?}"
+    );
+    target.finish_like_native(&program("forks_twice", Opt::O2), &[]);
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.split(' ').nth(1)?.parse().ok()
 }
 
 /// A child of clone(2) that has no thread pointer passes the probes on its way, those of counted calls too.
@@ -211,6 +265,37 @@ fn a_started_program_inherits_what_darc_inherited() {
         let analysis =
             Task::new(engine, "serve").run_like_native(&program("inherited_state", opt), &["20"]);
         assert!(analysis.darc.stdout.contains("umask="), "{analysis:#?}");
+    });
+}
+
+/// What darc was started to ignore the program ignores as well, also the signals that darc itself would heed.
+#[test]
+fn a_started_program_ignores_what_darc_was_started_to_ignore() {
+    for_all(|engine, opt| {
+        let program = program("inherited_state", opt);
+        let ignoring = |command: &[&str]| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "trap '' HUP INT USR1 USR2 XFSZ; exec \"$@\"", "sh"]);
+            let finished = execute(shell.args(command).arg(&program).arg("20"));
+            let signals = finished.stdout.lines();
+            let signals = signals.filter(|line| line.starts_with("signal "));
+            signals.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let options = [
+            "run",
+            "-q",
+            "--f0",
+            "serve",
+            "-o",
+            "/dev/null",
+            "--engine",
+            engine,
+            "--",
+        ];
+        let darc = [&[env!("CARGO_BIN_EXE_darc")], &options[..]].concat();
+        let signals = ignoring(&darc);
+        assert!(signals.len() >= 5, "{signals:?}");
+        assert_eq!(signals, ignoring(&[]));
     });
 }
 

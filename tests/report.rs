@@ -18,6 +18,9 @@ pub struct Cause {
     pub stop: String,
 }
 
+/// What the causes of a peak explain of its time together, at most: each share is of other ops.
+const WHOLE: f64 = 1.02;
+
 impl Report {
     /// Reads results, and checks what must hold for any.
     pub fn read(path: &Path, darc: &Finished) -> Report {
@@ -107,6 +110,10 @@ impl Report {
         assert_eq!(plain(self.at("/ftree/name").as_str().expect("text")), f0);
         for peak in self.peaks() {
             assert!(peak["first_bucket"].as_u64() <= peak["last_bucket"].as_u64());
+            let causes = peak["root_causes"].as_array().expect("a list").iter();
+            let shares = causes.filter_map(|cause| cause["share_of_time"].as_f64());
+            let explained: f64 = shares.sum();
+            assert!(explained <= WHOLE, "{explained} of a peak: {:#}", self.0);
             for cause in Report::causes(peak) {
                 assert_eq!(cause.path[0], f0, "{:#}", self.0);
             }

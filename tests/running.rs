@@ -6,7 +6,8 @@ use serde_json::Value;
 use nix::sys::signal::Signal;
 
 use crate::harness::{
-    Analysis, Target, Task, Unfinished, Verdict, Wrong, measured, native, run_darc, wait_until,
+    Analysis, Target, Task, Unfinished, Verdict, Wrong, levels, measured, native, run_darc,
+    wait_until,
 };
 use crate::report::Report;
 
@@ -163,7 +164,7 @@ fn what_other_threads_do_in_the_same_calls_is_left_out() {
 
 #[test]
 fn an_event_loop_that_is_started() {
-    for opt in Opt::ALL {
+    for &opt in levels() {
         let path = program("event_loop", opt);
         let native = native(&path, &["20"]);
         measured(|| {
@@ -199,7 +200,7 @@ fn attach(opt: Opt, f0: &str) -> Analysis {
 
 #[test]
 fn an_event_loop_that_runs() {
-    for opt in Opt::ALL {
+    for &opt in levels() {
         measured(|| {
             let analysis = attach(opt, "main");
             assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
@@ -210,7 +211,7 @@ fn an_event_loop_that_runs() {
 
 #[test]
 fn a_function_that_does_not_return_is_noticed() {
-    for opt in Opt::ALL {
+    for &opt in levels() {
         measured(|| {
             let analysis = attach(opt, "serve");
             assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
@@ -221,7 +222,7 @@ fn a_function_that_does_not_return_is_noticed() {
 
 #[test]
 fn where_the_time_of_btree_goes() {
-    for opt in Opt::ALL {
+    for &opt in levels() {
         let path = program("btree", opt);
         measured(|| {
             let analysis = Task::new("jump", "main").run_like_native(&path, &["12000000"]);

@@ -9,7 +9,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::harness::{
-    Finished, Running, Target, copy_program, darc, execute, native, run_darc, wait_until,
+    Finished, Running, Target, copy_program, darc, execute, native, not_tested, run_darc,
+    wait_until,
 };
 
 /// Whether the kernel lets this user sample; a container may forbid it.
@@ -17,7 +18,7 @@ fn permitted() -> bool {
     let tried = run_darc(&["sample", "--", "/bin/true"]);
     let permitted = tried.code() != 3;
     if !permitted {
-        eprintln!("not tested: {}", tried.stderr);
+        not_tested(&tried.stderr);
     }
     permitted
 }
@@ -498,7 +499,12 @@ fn a_started_program_is_waited_for() {
         execute(command.args(arguments).arg("--").arg(&path).arg("2000"))
     };
     let finished = sample(&["--f0", "serve", "--during-peak", "9"]);
-    assert!(finished.stderr.contains("peak"), "{finished:#?}");
+    // A busy machine may let the program sleep for as long as darc looks.
+    let said = ["not among its peaks", "no call of f0 completed"];
+    assert!(
+        said.iter().any(|said| finished.stderr.contains(said)),
+        "{finished:#?}"
+    );
     assert_eq!((finished.code(), &finished.stdout), (0, &as_ever));
     let finished = sample(&["-o", "/dev/full"]);
     assert!(finished.stderr.contains("/dev/full"), "{finished:#?}");

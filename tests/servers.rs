@@ -1,6 +1,7 @@
 //! `darc attach PID` and nothing else, on programs that others wrote, as their packages install them: it ends, names what the
 //! process does, and leaves it as it was. What is not installed is not tested.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -12,9 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Running, darc, execute, wait_until};
+use crate::harness::{
+    Finished, Running, copy_program, darc, execute, not_tested, run_darc, wait_until,
+};
 use crate::untouched::{check_released, check_text};
 
 /// How long darc looks.
@@ -31,10 +37,10 @@ fn installed(candidates: &[&str], package: &str) -> Option<PathBuf> {
         paths.into_iter().find(|path| path.is_file())
     });
     if found.is_none() {
-        eprintln!(
-            "not tested: {} is not installed (Debian: apt install {package})",
+        not_tested(format!(
+            "{} is not installed (Debian: apt install {package})",
             candidates[0]
-        );
+        ));
     }
     found
 }
@@ -126,6 +132,17 @@ impl Program {
     }
 }
 
+impl Drop for Program {
+    /// Workers outlive a master that is killed, and would keep the tests' output open.
+    fn drop(&mut self) {
+        let all = [self.running.pid()].into_iter();
+        for pid in all.chain(children(self.running.pid())).collect::<Vec<_>>() {
+            // It may have ended by itself.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+}
+
 fn open_folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let all = fs::Permissions::from_mode(0o777);
@@ -133,21 +150,70 @@ fn open_folder() -> TempDir {
     folder
 }
 
-/// Attaches with the defaults. An answer names one of these functions, and the process is as it was.
+/// Attaches with the defaults. An answer names a function that begins with one of these, and the process is as it was.
 fn attach(pid: i32, folder: &Path, names: &[&str]) {
-    let results = folder.join("darc.txt");
-    let mut attach = darc(&["attach", &pid.to_string(), "-d", LOOKS_FOR, "-o"]);
-    let attached = execute(attach.arg(results));
-    let is_named = names.iter().any(|name| attached.stdout.contains(name));
+    attach_to(&[&pid.to_string()], pid, folder, names);
+}
+
+/// The same for a process that is named in another way.
+fn attach_to(process: &[&str], pid: i32, folder: &Path, names: &[&str]) {
+    let results = folder.join(format!("darc-{pid}.json"));
+    let attached = attached(process, &results);
     match attached.code() {
-        0 => assert!(is_named, "none of {names:?}: {attached:#?}"),
+        0 => check_names(&results, names, &attached),
         // On a busy machine there may be no answer yet: it is said what there is.
         7 => assert!(attached.stdout.lines().count() > 1, "{attached:#?}"),
         code => panic!("{code}: {attached:#?}"),
     }
+    assert!(attached.stdout.contains("\nNext\n  darc "), "{attached:#?}");
+    check_unharmed(pid);
+}
+
+fn attached(process: &[&str], results: &Path) -> Finished {
+    let mut attach = darc(&["attach", "-d", LOOKS_FOR, "-o"]);
+    execute(attach.arg(results).args(process))
+}
+
+fn check_unharmed(pid: i32) {
     assert!(Path::new(&format!("/proc/{pid}/maps")).exists(), "it ended");
     check_released(pid);
     check_text(pid);
+}
+
+/// Whether results name one of these functions; what stands in the program's command or file name counts for nothing.
+fn check_names(results: &Path, names: &[&str], attached: &Finished) {
+    let text = fs::read_to_string(results).expect("results");
+    let results: Value = serde_json::from_str(&text).expect("JSON");
+    let named = functions(&results);
+    let is_one = |function: &String| names.iter().any(|name| function.starts_with(name));
+    assert!(
+        named.iter().any(is_one),
+        "none of {names:?}: {named:#?}\n{attached:#?}"
+    );
+}
+
+/// All functions that results say something of: those with a part of the time, and those on paths to causes.
+fn functions(results: &Value) -> BTreeSet<String> {
+    fn each<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+        of[name].as_array().into_iter().flatten()
+    }
+    let below = each(results, "focus");
+    let peaks = below.chain([results]).flat_map(|one| each(one, "peaks"));
+    let causes = peaks.flat_map(|peak| each(peak, "root_causes"));
+    let parts = each(&results["time"], "parts");
+    let paths = parts.chain(each(results, "focus")).chain(causes);
+    let names = paths.flat_map(|one| each(one, "path"));
+    let names = names.filter_map(Value::as_str);
+    names.map(str::to_owned).collect()
+}
+
+/// A program under a name that no other process on this machine has.
+fn renamed(program: &Path, folder: &Path, name: &str) -> PathBuf {
+    // More characters are not in a process's name (proc_pid_comm(5)).
+    let name = format!("{name}{}", std::process::id());
+    let copy = folder.join(&name[..name.len().min(15)]);
+    copy_program(program, &copy);
+    copy
 }
 
 #[test]
@@ -159,7 +225,10 @@ fn redis() {
     let server = Program::listening(port, &path, &["--port", &port.to_string(), "--save", ""]);
     let _client = Client::of_requests(port, b"SET key value\r\nGET key\r\n");
     let names = ["aeMain", "aeProcessEvents", "processCommand", "epoll_wait"];
-    attach(server.running.pid(), server.folder.path(), &names);
+    // Its title ends with the port.
+    let title = format!("*redis-server*:{port}*");
+    let pid = server.running.pid();
+    attach_to(&[&title], pid, server.folder.path(), &names);
     assert!(listens(port));
 }
 
@@ -171,10 +240,16 @@ fn memcached() {
     let port = free_port();
     let listens_at = port.to_string();
     let args = ["-u", "nobody", "-l", "127.0.0.1", "-p", &listens_at];
-    let server = Program::listening(port, &path, &args);
+    let folder = open_folder();
+    let program = renamed(&path, folder.path(), "cached");
+    let name = program.file_name().expect("it has one").to_owned();
+    let server = Program::start_in(folder, Command::new(&program).args(args));
+    wait_until("a server that listens", || listens(port));
     let _client = Client::of_requests(port, b"set a 0 0 1\r\nx\r\nget a\r\n");
     let names = ["event_base_loop", "epoll_wait", "sendmsg"];
-    attach(server.running.pid(), server.folder.path(), &names);
+    let name = name.to_str().expect("ours");
+    let pid = server.running.pid();
+    attach_to(&[name], pid, server.folder.path(), &names);
     assert!(listens(port));
 }
 
@@ -186,24 +261,51 @@ fn nginx() {
     let (port, folder) = (free_port(), open_folder());
     let at = folder.path().display();
     let settings = format!(
-        "daemon off; worker_processes 1; pid {at}/pid; error_log {at}/error;\n\
+        "daemon off; worker_processes 2; pid {at}/pid; error_log {at}/error;\n\
          events {{}}\n\
-         http {{ access_log off; server {{ listen 127.0.0.1:{port}; location / {{ return 200 hello; }} }} }}\n"
+         http {{ access_log off; server {{ listen 127.0.0.1:{port} reuseport; location / {{ return 200 hello; }} }} }}\n"
     );
     let file = folder.path().join("nginx.conf");
     fs::write(&file, settings).expect("our folder");
-    let server = Program::start_in(folder, Command::new(path).arg("-c").arg(file));
+    let program = renamed(&path, folder.path(), "pages");
+    let name = program.file_name().expect("it has one").to_owned();
+    let name = name.to_str().expect("ours").to_owned();
+    let server = Program::start_in(folder, Command::new(program).arg("-c").arg(file));
     wait_until("a server that listens", || listens(port));
     let _client = Client::of_pages(port);
     let master = server.running.pid();
-    let mut worker = None;
-    wait_until("a worker", || {
-        worker = children(master).first().copied();
-        worker.is_some()
-    });
-    let names = ["ngx_", "epoll_wait", "[accept", "[writev]", "recv"];
-    let worker = worker.expect("found");
-    attach(worker, server.folder.path(), &names);
+    wait_until("the workers", || children(master).len() == 2);
+    let workers = children(master);
+    let folder = server.folder.path();
+    let names = ["ngx_", "epoll_wait", "accept", "writev", "recv"];
+    attach(workers[0], folder, &names);
+    // The master waits for signals: there is nothing that it does.
+    let waits = attached(&[&master.to_string()], &folder.join("master.json"));
+    assert_eq!(waits.code(), 7, "{waits:#?}");
+    assert!(waits.stdout.contains("sigsuspend"), "{waits:#?}");
+    // One name is theirs all.
+    let several = attached(&[&name], &folder.join("several.json"));
+    let said = several.failure(4);
+    let all = [master, workers[0], workers[1]];
+    assert!(
+        all.iter().all(|pid| said.contains(&pid.to_string())),
+        "{said}"
+    );
+    let both = attached(&["--all", &name], &folder.join("all.json"));
+    assert!([0, 3, 7].contains(&both.code()), "{both:#?}");
+    for pid in all {
+        assert!(both.stdout.contains(&pid.to_string()), "{both:#?}");
+        check_unharmed(pid);
+    }
+    let worked = |pid: &&i32| {
+        let results = folder.join(format!("all-{pid}.json"));
+        let text = fs::read_to_string(results).unwrap_or_default();
+        let results = serde_json::from_str(&text).unwrap_or_default();
+        functions(&results)
+            .iter()
+            .any(|it| it.starts_with("ngx_") || it == "epoll_wait")
+    };
+    assert!(workers.iter().any(|pid| worked(&pid)), "{both:#?}");
     assert!(listens(port));
 }
 
@@ -228,7 +330,16 @@ fn node() {
     let _client = Client::of_pages(port);
     let names = ["uv_", "uv__", "node::", "v8::", "epoll_"];
     attach(server.running.pid(), server.folder.path(), &names);
+    check_scripts(server.running.pid(), &["app.handle"], "--perf-basic-prof");
     assert!(listens(port));
+}
+
+/// Functions that are written in the language of a script are refused in a sentence that says what helps.
+fn check_scripts(pid: i32, names: &[&str], helps: &str) {
+    for name in names {
+        let refused = run_darc(&["attach", &pid.to_string(), "-f", name]);
+        assert!(refused.failure(4).contains(helps), "{name}: {refused:#?}");
+    }
 }
 
 #[test]
@@ -243,6 +354,13 @@ fn python() {
     let _client = Client::of_pages(port);
     let names = ["Py", "py::", "poll", "accept", "clone"];
     attach(server.running.pid(), server.folder.path(), &names);
+    let typed = [
+        "server.handle",
+        "py::handle:server.py",
+        "python:handle",
+        "server.py:7",
+    ];
+    check_scripts(server.running.pid(), &typed, "python -X perf");
     assert!(listens(port));
 }
 
@@ -268,12 +386,25 @@ fn java() {
         listens(port) || server.running.has_ended()
     });
     if server.running.has_ended() {
-        eprintln!("not tested: java does not run sources here (Debian: apt install default-jdk)");
+        not_tested("java does not run sources here (Debian: apt install default-jdk)");
         return;
     }
     let _client = Client::of_pages(port);
-    let names = ["java", "epoll_", "futex", "pthread_", "accept", "poll"];
+    let names = [
+        "Java_",
+        "JavaMain",
+        "ThreadJavaMain",
+        "epoll_",
+        "futex",
+        "pthread_",
+        "accept",
+        "poll",
+        "thread_native_entry",
+        "Thread::",
+        "JavaThread::",
+    ];
     attach(server.running.pid(), server.folder.path(), &names);
+    check_scripts(server.running.pid(), &["Pages.main"], "Compiler.perfmap");
     assert!(listens(port));
 }
 
@@ -299,7 +430,9 @@ fn git() {
         let _ = paths.write_all(line.as_bytes());
     });
     let pid = i32::try_from(hashing.id()).expect("a process id");
-    let names = ["SHA1", "sha1", "hash", "git", "sub_"];
+    let names = [
+        "SHA1", "sha1", "git_", "hash_", "index_", "read", "xread", "git+0x",
+    ];
     attach(pid, folder.path(), &names);
     // Its input ends with the client.
     drop(client);
@@ -313,7 +446,7 @@ fn busybox() {
     };
     let script = "BEGIN { while (1) { s = \"\"; for (i = 0; i < 100; i++) s = s i } }";
     let program = Program::start(&path, ["awk", script]);
-    let names = ["sub_", "malloc", "awk", "str"];
+    let names = ["busybox+0x", "malloc", "str"];
     attach(program.running.pid(), program.folder.path(), &names);
 }
 
@@ -322,12 +455,12 @@ fn postgres() {
     let folders =
         ["15", "16", "17", "18"].map(|version| format!("/usr/lib/postgresql/{version}/bin"));
     let Some(programs) = folders.iter().map(Path::new).find(|path| path.is_dir()) else {
-        eprintln!("not tested: postgres is not installed (Debian: apt install postgresql)");
+        not_tested("postgres is not installed (Debian: apt install postgresql)");
         return;
     };
     let nobody = nix::unistd::User::from_name("nobody").ok().flatten();
     let (true, Some(nobody)) = (nix::unistd::geteuid().is_root(), nobody) else {
-        eprintln!("not tested: a server is started as nobody, by root");
+        not_tested("a server is started as nobody, by root");
         return;
     };
     let folder = open_folder();
@@ -361,6 +494,8 @@ fn postgres() {
     });
     let tables = execute(as_nobody("pgbench").args(["-i", "-q", "postgres"]));
     assert_eq!(tables.code(), 0, "{tables:#?}");
+    // The session that has made the tables is about to end.
+    let before = children(server.pid());
     let load = Running::start(as_nobody("pgbench").args(["-T", "60", "-n", "postgres"]));
     let mut session = None;
     // One that has worked: pgbench asks by a first session how large its tables are.
@@ -371,7 +506,7 @@ fn postgres() {
                 let title = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                 String::from_utf8_lossy(&title).contains("tester")
             };
-            is_session() && ticks(pid) >= 10
+            !before.contains(&pid) && is_session() && ticks(pid) >= 10
         });
         session.is_some()
     });
@@ -394,4 +529,166 @@ fn ticks(pid: i32) -> u64 {
     let after_name = stat.rsplit(')').next().unwrap_or_default();
     let fields = after_name.split_whitespace().skip(11).take(2);
     fields.filter_map(|field| field.parse::<u64>().ok()).sum()
+}
+
+#[test]
+fn haproxy() {
+    let Some(path) = installed(&["haproxy"], "haproxy") else {
+        return;
+    };
+    let (port, folder) = (free_port(), open_folder());
+    let settings = format!(
+        "defaults\n mode http\n timeout client 9s\n timeout server 9s\n timeout connect 9s\n\
+         frontend pages\n bind 127.0.0.1:{port}\n http-request return status 200 content-type text/plain string hello\n"
+    );
+    let file = folder.path().join("haproxy.cfg");
+    fs::write(&file, settings).expect("our folder");
+    let mut command = Command::new(path);
+    let server = Program::start_in(folder, command.arg("-f").arg(file));
+    wait_until("a server that listens", || listens(port));
+    let _client = Client::of_pages(port);
+    let names = [
+        "run_poll_loop",
+        "process_runnable_tasks",
+        "run_tasks",
+        "epoll_wait",
+        "sub_",
+        "haproxy+",
+    ];
+    attach(server.running.pid(), server.folder.path(), &names);
+    assert!(listens(port));
+}
+
+#[test]
+fn mosquitto() {
+    let Some(path) = installed(&["mosquitto"], "mosquitto") else {
+        return;
+    };
+    let port = free_port();
+    let server = Program::listening(port, &path, &["-p", &port.to_string()]);
+    // CONNECT as "a", then PINGREQ (MQTT 3.1.1, 3.1 and 3.12), one connection each.
+    let asks = b"\x10\x0d\0\x04MQTT\x04\x02\0\x3c\0\x01a\xc0\0";
+    let _client = Client::start(move || {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
+            return;
+        };
+        let _ = stream.write_all(asks);
+        let _ = stream.read(&mut [0; 4]);
+    });
+    let names = ["mosquitto_", "epoll_wait", "mux_", "mosquitto+"];
+    attach(server.running.pid(), server.folder.path(), &names);
+    assert!(listens(port));
+}
+
+/// A program that computes until it is ended.
+fn computes(program: &[&str], package: &str, args: &[&str], names: &[&str]) {
+    if let Some(path) = installed(program, package) {
+        let running = Program::start(&path, args);
+        let pid = running.running.pid();
+        wait_until("some work", || ticks(pid) >= 10);
+        attach(pid, running.folder.path(), names);
+    }
+}
+
+#[test]
+fn lua() {
+    let script =
+        "while true do local t = {} for i = 1, 100 do t[i] = tostring(i) end table.sort(t) end";
+    computes(
+        &["lua5.4"],
+        "lua5.4",
+        &["-e", script],
+        &["lua", "str", "sort", "tostringbuff", "lua5.4+"],
+    );
+}
+
+#[test]
+fn ruby() {
+    let script = "loop { (1..200).map { |i| i.to_s }.sort.join }";
+    computes(
+        &["ruby"],
+        "ruby",
+        &["-e", script],
+        &["rb_", "ruby_", "vm_", "libruby"],
+    );
+}
+
+#[test]
+fn php() {
+    let script =
+        "while (true) { $a = range(1, 500); shuffle($a); sort($a); md5(implode(',', $a)); }";
+    computes(
+        &["php"],
+        "php-cli",
+        &["-r", script],
+        &["zend_", "php_", "execute", "php8", "zif_", "sub_"],
+    );
+}
+
+#[test]
+fn gawk() {
+    let script = "BEGIN { while (1) { s = \"\"; for (i = 0; i < 100; i++) s = s sprintf(\"%d\", i); split(s, a, 1) } }";
+    computes(
+        &["gawk"],
+        "gawk",
+        &[script],
+        &["r_interpret", "format_tree", "do_", "gawk+", "printf", "re"],
+    );
+}
+
+/// Compiles one of `tests/programs/`; says so where that is not possible here.
+fn compiled(compiler: &mut Command, source: &str, folder: &Path) -> Option<PathBuf> {
+    let program = folder.join("program");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/programs")
+        .join(source);
+    let output = compiler.arg("-o").arg(&program).arg(&source).output();
+    match output {
+        Ok(output) if output.status.success() => Some(program),
+        Ok(output) => {
+            not_tested(format!(
+                "{compiler:?}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            ));
+            None
+        }
+        Err(error) => {
+            not_tested(format!("{compiler:?}: {error}"));
+            None
+        }
+    }
+}
+
+fn compiled_and_attached(compiler: &mut Command, source: &str, names: &[&str]) {
+    let folder = open_folder();
+    if let Some(path) = compiled(compiler, source, folder.path()) {
+        let program = Program::start_in(folder, &mut Command::new(path));
+        let pid = program.running.pid();
+        wait_until("some work", || ticks(pid) >= 10);
+        attach(pid, program.folder.path(), names);
+    }
+}
+
+#[test]
+fn a_thread_pool_in_cxx() {
+    let mut compiler = Command::new("c++");
+    compiler.args(["-O2", "-g", "-pthread"]);
+    // What the closures call was named for each of them by the compiler.
+    let names = ["build_index", "look_up", "(anonymous namespace)", "std::"];
+    compiled_and_attached(&mut compiler, "thread_pool.cpp", &names);
+}
+
+#[test]
+fn a_thread_pool_in_rust() {
+    let mut compiler = Command::new("rustc");
+    compiler.args(["-O", "-g", "--edition", "2024"]);
+    let names = ["thread_pool::", "std::sync::mpmc", "<std::sys::sync::mutex"];
+    compiled_and_attached(&mut compiler, "thread_pool.rs", &names);
+}
+
+#[test]
+fn a_static_program_without_symbols() {
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O2", "-static", "-s"]);
+    compiled_and_attached(&mut compiler, "no_symbols.c", &["program+0x"]);
 }

@@ -154,8 +154,8 @@ fn kill_again_and_again(rounds: usize) {
 }
 
 #[test]
-fn fifteen_attaches() {
-    attach_again_and_again(15);
+fn eight_attaches() {
+    attach_again_and_again(8);
 }
 
 #[test]

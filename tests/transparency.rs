@@ -263,6 +263,7 @@ fn odd_mappings() {
         let path = program("odd_mappings", opt);
         for (mode, refusal) in [
             ("locked", None),
+            ("future", None),
             ("limited", Some("raise its limits")),
             ("shared", Some("mapped shared")),
             ("crowded", Some("memory")),

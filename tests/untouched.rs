@@ -154,7 +154,7 @@ pub fn is_probed(pid: i32) -> bool {
 }
 
 /// How many bytes of mapped code are not those of the file; `None` for a process that is gone.
-fn differing_text(pid: i32) -> Option<usize> {
+pub fn differing_text(pid: i32) -> Option<usize> {
     let folder = live_thread(pid)?;
     let memory = File::open(format!("{folder}/mem")).ok()?;
     let (mut differing, mut compared) = (0, 0);

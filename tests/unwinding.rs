@@ -65,6 +65,18 @@ programs! {
     switched_stacks: "contexts" "serve" "5000"
     switched_stacks_seen_from_the_callee: "contexts" "part" "2000"
     signal_stacks: "signal_stack" "serve" "5000"
+    signal_handlers_that_switch_contexts: "signal_switches" "serve" "5000"
+}
+
+/// What runs on another stack in the middle of an op is not told apart, and the report says so.
+#[test]
+fn switched_stacks_are_warned_of() {
+    let task = Task::new("jump", "serve").options(&["--decision-ops", "1000000000"]);
+    for name in ["contexts", "signal_switches"] {
+        let analysis = task.run_like_native(&program(name, Opt::O2), &["3000", "brisk"]);
+        let warnings = analysis.report().at("/warnings").to_string();
+        assert!(warnings.contains("switches stacks"), "{name}: {warnings}");
+    }
 }
 
 /// Ten thousand frames of f0, and stacks that overflow: SIGSEGV arrives as ever.

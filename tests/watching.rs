@@ -53,7 +53,7 @@ fn every_call_is_in_the_lines_and_in_the_record() {
     let record = folder.path().join("record.jsonl");
     std::fs::write(
         &record,
-        r#"{"functions":[],"of an earlier watch":1,"pauses_us":[]}"#,
+        r#"{"schema":1,"seconds":0.5,"inside":[],"functions":[{"of":"an earlier watch"}],"pauses_us":[]}"#,
     )
     .expect("ours");
     let mut target = Target::start("counted_calls", Opt::O2, &["4", "400"]);

@@ -30,4 +30,4 @@ pub use descent::share::Part;
 pub use descent::stall::Stall;
 pub use descent::{Analysis, Request};
 pub use profile::histogram::{Profile, Resolution};
-pub use profile::peaks::{Peak, find_peaks};
+pub use profile::peaks::{Peak, find_peaks, least_noticed};

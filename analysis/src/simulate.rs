@@ -151,6 +151,8 @@ pub struct Session {
     pub finished: bool,
     /// Every request, in order.
     pub log: Vec<Request>,
+    /// Calls of functions at longer paths cannot be measured.
+    pub deepest: usize,
 }
 
 impl Session {
@@ -176,6 +178,7 @@ impl Session {
             next_op: 0,
             finished: false,
             log: Vec::new(),
+            deepest: usize::MAX,
         };
         session.serve();
         session
@@ -190,7 +193,7 @@ impl Session {
             let op = self.one_op();
             match &self.filter {
                 Some(ranges) if !ranges.iter().any(|range| range.contains(&op.latency)) => {
-                    self.analysis.add_unrecorded(op.latency, 1, op.latency);
+                    self.analysis.add_unseen(&op);
                 }
                 _ => self.analysis.op(&op),
             }
@@ -253,7 +256,9 @@ impl Session {
             FnodeId::ROOT => call(0),
             _ => self.analysis.ftree().fnode(fnode).callee,
         };
-        let Some(function) = self.program.of(callee) else {
+        let is_too_deep = self.analysis.ftree().path(fnode).len() > self.deepest;
+        let function = self.program.of(callee).filter(|_| !is_too_deep);
+        let Some(function) = function else {
             let why = Stop::NotInstrumentable("no code".to_owned());
             self.analysis.cannot_expand(fnode, why);
             return None;

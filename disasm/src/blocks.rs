@@ -13,6 +13,7 @@ use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind};
 
 use crate::detached::Explorer;
 use crate::tables::{self, IndirectJump, JumpTable};
+use crate::values::Orphans;
 use crate::{FunctionCode, Memory, thunks};
 
 /// A run of instructions that is entered only at its first and left only after its last one.
@@ -106,7 +107,7 @@ impl Cfg {
         cfg.connect(code, memory);
         // A table's address may come from a block that only another table leads to.
         for round in 0.. {
-            let found = tables::recover(&cfg, code, memory);
+            let found = tables::recover(&cfg, code, memory, Orphans::Cases);
             if found == cfg.jumps {
                 break;
             }
@@ -121,7 +122,27 @@ impl Cfg {
                 break;
             }
         }
+        cfg.doubt(code, memory);
         cfg
+    }
+
+    /// Gives up the tables that are others when what nothing leads to is entered with any values.
+    fn doubt(&mut self, code: &FunctionCode, memory: &dyn Memory) {
+        let entry = self.block_of(self.entry);
+        let is_left = |block| Some(block) != entry && self.is_orphan(block);
+        if !(0..self.blocks.len()).any(is_left) {
+            return;
+        }
+        let doubted = tables::recover(self, code, memory, Orphans::Entered);
+        if doubted == self.jumps {
+            return;
+        }
+        for ((_, jump), (_, doubted)) in self.jumps.iter_mut().zip(doubted) {
+            if *jump != doubted {
+                *jump = IndirectJump::Unknown;
+            }
+        }
+        self.connect(code, memory);
     }
 
     /// Address of the function's first instruction.
@@ -224,6 +245,21 @@ impl Cfg {
         let is_idle =
             |&from: &usize| self.is_padding(from) && self.blocks[from].predecessors.is_empty();
         !self.is_padding(block) && self.blocks[block].predecessors.iter().all(is_idle)
+    }
+
+    /// Whether something comes to a block's start that is no edge between blocks: the function's caller, code outside, what
+    /// makes a jump to an address that is taken, an unwinder.
+    pub(crate) fn is_entered(&self, block: usize) -> bool {
+        let start = self.blocks[block].start;
+        let is_edge = |arrival: &Arrival| {
+            let from = self
+                .block_of(arrival.from)
+                .filter(|_| arrival.from != start);
+            // They are in the order of the blocks.
+            from.is_some_and(|from| self.blocks[block].predecessors.binary_search(&from).is_ok())
+        };
+        let mut arrivals = self.arrivals_in(start..start.saturating_add(1));
+        start == self.entry || arrivals.any(|arrival| !is_edge(arrival))
     }
 
     fn is_padding(&self, block: usize) -> bool {

@@ -9,14 +9,16 @@
 //!                              add %rdx,%rax
 //!                              jmp *%rax
 //! ```
-//! The number of entries comes from the comparison. A compiler that knows the index to be in range
-//! (an exhaustive `match`) leaves it out. Where a mask limits the index, the entries are as many; else
+//! The number of entries comes from the comparison, where nothing between it and the jump changes what
+//! was compared. A compiler that knows the index to be in range (an exhaustive `match`) leaves it out. Where a mask limits the index, the entries are as many; else
 //! they are read for as long as they lead to an instruction of the function. That finds too many rather
 //! than too few, and a branch too many only makes a patch be refused. An entry of the true table may
 //! also lead to a part of the function that lies elsewhere: where entries of the function follow upon
 //! one that leads to other code, the table's end is not known.
 
 use std::cell::Cell;
+use std::collections::HashSet;
+use std::ops::Range;
 
 use iced_x86::{
     ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind,
@@ -25,7 +27,7 @@ use iced_x86::{
 use crate::detached::{LONGEST, readable};
 use crate::frame::Frames;
 use crate::loops::Dominators;
-use crate::values::{Sum, Value, Values};
+use crate::values::{Orphans, Sum, Value, Values};
 use crate::{Cfg, FunctionCode, Memory};
 
 /// A jump table that was recovered.
@@ -64,6 +66,7 @@ pub(crate) fn recover(
     cfg: &Cfg,
     code: &FunctionCode,
     memory: &dyn Memory,
+    orphans: Orphans,
 ) -> Vec<(usize, IndirectJump)> {
     if cfg.jumps().is_empty() {
         return Vec::new();
@@ -72,7 +75,7 @@ pub(crate) fn recover(
         cfg,
         code,
         memory,
-        values: Values::new(cfg),
+        values: Values::new(cfg, orphans),
         dominators: Dominators::new(cfg),
         frames: Frames::new(cfg),
         climbs: Cell::new(CLIMBS),
@@ -117,9 +120,6 @@ impl Search<'_> {
             return self.through_slot(at, address.constant);
         }
         match layout(&target) {
-            Some((layout, index)) if index.terms.is_empty() => {
-                self.bounded(at, &layout, index.constant, 1) // the compiler knew the index
-            }
             Some((layout, index)) => match self.bounds(at, &index) {
                 Some((low, count)) => self.bounded(at, &layout, low, count),
                 None if self.climbs.get() == 0 => IndirectJump::Unknown,
@@ -246,7 +246,7 @@ impl Search<'_> {
         let mut block = self.cfg.block_of(self.cfg.instructions()[at].ip())?;
         while let Some(above) = self.dominators.immediate(block) {
             self.climbs.set(self.climbs.get().checked_sub(1)?);
-            if let Some(bounds) = self.bounds_on_edge(above, block, index) {
+            if let Some(bounds) = self.bounds_on_edge(above, block, at, index) {
                 return Some(bounds);
             }
             block = above;
@@ -254,8 +254,8 @@ impl Search<'_> {
         None
     }
 
-    /// What the jump at the end of block `from` says about `index` in block `to`.
-    fn bounds_on_edge(&self, from: usize, to: usize, index: &Sum) -> Option<(u64, u64)> {
+    /// What the jump at the end of block `from` to block `to` says about `index` at the instruction at position `at`.
+    fn bounds_on_edge(&self, from: usize, to: usize, at: usize, index: &Sum) -> Option<(u64, u64)> {
         let blocks = self.cfg.blocks();
         if blocks[to].predecessors != [from] {
             return None;
@@ -276,20 +276,51 @@ impl Search<'_> {
         } else {
             negated(instruction.condition_code())
         };
-        let (compared, limit) = self.comparison(from, jump)?;
+        let (comparison, compared, limit) = self.comparison(from, jump)?;
         let count = match condition {
             ConditionCode::be => limit.checked_add(1)?,
             ConditionCode::b => limit,
-            ConditionCode::e if limit == 0 => 1,
             _ => return None,
         };
         // index = e + value and compared = d + value, each perhaps inside an extension.
         let low = difference(index, &compared)?;
-        (1..=MOST_ENTRIES).contains(&count).then_some((low, count))
+        // A lone entry is no table.
+        if !(2..=MOST_ENTRIES).contains(&count) {
+            return None;
+        }
+        let mut between = self.between(to, at)?;
+        between.push(comparison + 1..jump);
+        self.values.is_kept(index, &between).then_some((low, count))
     }
 
-    /// What the flags tested by the jump at position `jump` compare: a value and a constant.
-    fn comparison(&self, block: usize, jump: usize) -> Option<(Sum, u64)> {
+    /// What may run between the beginning of block `from` and the instruction at position `at`, which is come to through that
+    /// block alone.
+    fn between(&self, from: usize, at: usize) -> Option<Vec<Range<usize>>> {
+        let blocks = self.cfg.blocks();
+        let home = self.cfg.block_of(self.cfg.instructions()[at].ip())?;
+        let mut between = Vec::new();
+        between.push(blocks[home].instructions.start..at);
+        let (mut seen, mut open) = (HashSet::new(), vec![home]);
+        while let Some(block) = open.pop() {
+            if self.values.is_entered(block) {
+                return None;
+            }
+            if block == from {
+                continue;
+            }
+            self.climbs.set(self.climbs.get().checked_sub(1)?);
+            for &before in &blocks[block].predecessors {
+                if seen.insert(before) {
+                    between.push(blocks[before].instructions.clone());
+                    open.push(before);
+                }
+            }
+        }
+        Some(between)
+    }
+
+    /// The comparison that has set the flags tested by the jump at position `jump`: where, and of what value with what constant.
+    fn comparison(&self, block: usize, jump: usize) -> Option<(usize, Sum, u64)> {
         let start = self.cfg.blocks()[block].instructions.start;
         let at = (start..jump)
             .rev()
@@ -302,7 +333,7 @@ impl Search<'_> {
         let limit = self.values.operand(at, 1)?;
         let bits = operand_bits(instruction);
         let limit = (limit.terms.is_empty()).then_some(limit.constant)?;
-        Some((value, limit & (u64::MAX >> (64 - bits))))
+        Some((at, value, limit & (u64::MAX >> (64 - bits))))
     }
 }
 

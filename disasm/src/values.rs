@@ -20,8 +20,8 @@ pub(crate) struct Sum {
 /// A value that is not known as a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// What a register holds after one of these instructions; `None` stands for the function's
-    /// caller.
+    /// What a register holds after one of these instructions; `None` stands for what came from elsewhere: the
+    /// function's caller, or whatever else is known to come into its middle.
     Defined(Gpr, Vec<Option<usize>>),
     /// What is loaded from memory.
     Load {
@@ -144,6 +144,27 @@ impl Sum {
         }
     }
 
+    /// Whether a value that it consists of is defined anew by one of these instructions.
+    fn is_defined_in(&self, places: &[Range<usize>]) -> bool {
+        let is_in =
+            |def: &Option<usize>| def.is_some_and(|d| places.iter().any(|p| p.contains(&d)));
+        self.terms.iter().any(|(value, _)| match value {
+            Value::Defined(_, defs) => defs.iter().any(is_in),
+            Value::Load { address: of, .. }
+            | Value::Extended { of, .. }
+            | Value::Masked { of, .. } => of.is_defined_in(places),
+        })
+    }
+
+    /// Whether it depends on what was in memory.
+    fn is_loaded(&self) -> bool {
+        self.terms.iter().any(|(value, _)| match value {
+            Value::Defined(..) => false,
+            Value::Load { .. } => true,
+            Value::Extended { of, .. } | Value::Masked { of, .. } => of.is_loaded(),
+        })
+    }
+
     /// The sum without extensions around it: the same number as long as nothing was cut off.
     pub fn core(&self) -> &Self {
         let mut sum = self;
@@ -161,22 +182,36 @@ const TERMS: usize = 8;
 /// How many instructions and blocks may be looked at for one function, which may be hostile.
 const STEPS: usize = 1 << 22;
 
+/// What the blocks are that nothing is known to lead to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Orphans {
+    /// The cases of tables that are still to be found: they bring no other values.
+    Cases,
+    /// Entered from elsewhere, with any values.
+    Entered,
+}
+
 /// Which registers each instruction writes.
 pub(crate) struct Values<'a> {
     cfg: &'a Cfg,
+    orphans: Orphans,
     /// One bit a register, by position of the instruction.
     writes: Vec<u16>,
+    /// Whether memory may be another after the instruction, by position.
+    stores: Vec<bool>,
     /// What is left of [`STEPS`].
     steps: Cell<usize>,
 }
 
 impl<'a> Values<'a> {
-    pub fn new(cfg: &'a Cfg) -> Self {
+    pub fn new(cfg: &'a Cfg, orphans: Orphans) -> Self {
         let mut info = InstructionInfoFactory::new();
-        let writes = cfg.instructions().iter();
+        let instructions = || cfg.instructions().iter();
         Self {
             cfg,
-            writes: writes.map(|i| written(&mut info, i)).collect(),
+            orphans,
+            writes: instructions().map(|i| written(&mut info, i)).collect(),
+            stores: instructions().map(|i| stores(&mut info, i)).collect(),
             steps: Cell::new(STEPS),
         }
     }
@@ -186,15 +221,15 @@ impl<'a> Values<'a> {
         self.operand_within(at, operand, DEPTH)
     }
 
+    /// Whether a sum is the same before and after these instructions.
+    pub fn is_kept(&self, sum: &Sum, places: &[Range<usize>]) -> bool {
+        let stores = |place: &Range<usize>| self.stores[place.clone()].contains(&true);
+        !(sum.is_defined_in(places) || sum.is_loaded() && places.iter().any(stores))
+    }
+
     /// The value of register `r` just before the instruction at position `at`.
     fn register_within(&self, r: Gpr, at: usize, depth: usize) -> Sum {
-        let mut defs = self.definitions(r, at);
-        // No compiler reads a register that a call may have destroyed: where another definition
-        // arrives too, the path through the call is one that never returns.
-        let is_call = |d: &Option<usize>| d.is_some_and(|d| is_call(&self.cfg.instructions()[d]));
-        if !defs.iter().all(is_call) {
-            defs.retain(|d| !is_call(d));
-        }
+        let (defs, since) = self.definitions(r, at);
         let opaque = |defs| Sum::value(Value::Defined(r, defs));
         let Some(depth) = depth.checked_sub(1) else {
             return opaque(defs);
@@ -203,8 +238,11 @@ impl<'a> Values<'a> {
             .iter()
             .map(|d| d.and_then(|d| self.result(r, d, depth)));
         match values.next().flatten() {
+            // What is copied is not what has been put into its place since.
             Some(first)
-                if first.terms.len() <= TERMS && values.all(|v| v.as_ref() == Some(&first)) =>
+                if first.terms.len() <= TERMS
+                    && values.all(|v| v.as_ref() == Some(&first))
+                    && !first.is_defined_in(&since) =>
             {
                 first
             }
@@ -212,22 +250,24 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The instructions that may have set `r` last before position `at`.
-    fn definitions(&self, r: Gpr, at: usize) -> Vec<Option<usize>> {
+    /// The instructions that may have set `r` last before position `at`, and all that may run between them and that.
+    fn definitions(&self, r: Gpr, at: usize) -> (Vec<Option<usize>>, Vec<Range<usize>>) {
         let bit = 1 << r as u16;
-        let last_in = |range: Range<usize>| {
+        let mut since = Vec::new();
+        let mut last_in = |range: Range<usize>| {
             let steps = self.steps.get().saturating_sub(range.len() + 1);
             self.steps.set(steps);
-            range.rev().find(|&i| self.writes[i] & bit != 0)
+            let def = range.clone().rev().find(|&i| self.writes[i] & bit != 0);
+            since.push(def.map_or(range.start, |def| def + 1)..range.end);
+            def
         };
         let blocks = self.cfg.blocks();
         let Some(home) = self.cfg.block_of(self.cfg.instructions()[at].ip()) else {
-            return vec![None];
+            return (vec![None], since);
         };
         if let Some(def) = last_in(blocks[home].instructions.start..at) {
-            return vec![Some(def)];
+            return (vec![Some(def)], since);
         }
-        let entry = self.cfg.block_of(self.cfg.entry());
         let mut defs = Vec::new();
         // Blocks at whose beginning the value is still looked for.
         let mut seen = HashSet::from([home]);
@@ -237,7 +277,7 @@ impl<'a> Values<'a> {
                 defs.push(None);
                 break;
             }
-            if Some(block) == entry {
+            if self.is_entered(block) {
                 defs.push(None);
             }
             for &before in &blocks[block].predecessors {
@@ -250,7 +290,12 @@ impl<'a> Values<'a> {
         }
         defs.sort_unstable();
         defs.dedup();
-        defs
+        (defs, since)
+    }
+
+    /// Whether control may come into a block from elsewhere than from the blocks before it.
+    pub fn is_entered(&self, block: usize) -> bool {
+        self.cfg.is_entered(block) || self.orphans == Orphans::Entered && self.cfg.is_orphan(block)
     }
 
     /// What the instruction at position `at`, which writes `r`, leaves in it.
@@ -372,6 +417,20 @@ fn written(info: &mut InstructionInfoFactory, instruction: &Instruction) -> u16 
 
 fn is_call(instruction: &Instruction) -> bool {
     instruction.is_call_near() || instruction.is_call_near_indirect()
+}
+
+/// Whether `instruction` may change memory.
+fn stores(info: &mut InstructionInfoFactory, instruction: &Instruction) -> bool {
+    let is_read = |access| {
+        matches!(
+            access,
+            OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
+        )
+    };
+    let used = info.info(instruction).used_memory();
+    is_call(instruction)
+        || instruction.code() == Code::Syscall
+        || used.iter().any(|memory| !is_read(memory.access()))
 }
 
 fn is_immediate(kind: OpKind) -> bool {

@@ -346,8 +346,9 @@ fn an_exhaustive_match_that_does_not_begin_at_zero() {
     );
 }
 
+/// One entry is no table: that the index is always the same may be known too well.
 #[test]
-fn an_index_that_the_compiler_knew() {
+fn an_index_that_seems_to_be_a_constant() {
     let code = code(
         "
         b8 01 00 00 00           | mov $0x1,%eax
@@ -358,7 +359,99 @@ fn an_index_that_the_compiler_knew() {
         90                       | nop
         c3                       | ret",
     );
-    assert_eq!(targets(&code, &distances(&[0x15, 0x16])), Some(vec![0x16]));
+    assert_eq!(
+        targets(&code, &distances(&[0x15, 0x16])),
+        Some(vec![0x15, 0x16])
+    );
+}
+
+/// `r = 0; if (x) r = f(); switch (r)`
+#[test]
+fn an_index_that_is_a_constant_or_what_a_call_returns() {
+    let relative = code(
+        "
+        31 c0                    | xor %eax,%eax
+        85 ff                    | test %edi,%edi
+        74 05                    | je 40100b
+        e8 f5 07 00 00           | call 401800
+        83 f8 02                 | cmp $0x2,%eax
+        77 12                    | ja 401022
+        48 8d 15 e9 0f 00 00     | lea 0xfe9(%rip),%rdx
+        48 63 04 82              | movslq (%rdx,%rax,4),%rax
+        48 01 d0                 | add %rdx,%rax
+        ff e0                    | jmp *%rax
+        90                       | nop
+        90                       | nop
+        c3                       | ret",
+    );
+    assert_eq!(
+        targets(&relative, &distances(&[0x22, 0x20, 0x21, 0x1e])),
+        Some(vec![0x20, 0x21, 0x22])
+    );
+    let absolute = code(
+        "
+        31 c0                    | xor %eax,%eax
+        85 ff                    | test %edi,%edi
+        74 05                    | je 40100b
+        e8 f5 07 00 00           | call 401800
+        83 f8 02                 | cmp $0x2,%eax
+        77 0b                    | ja 40101b
+        89 c0                    | mov %eax,%eax
+        ff 24 c5 00 20 40 00     | jmp *0x402000(,%rax,8)
+        90                       | nop
+        90                       | nop
+        c3                       | ret",
+    );
+    assert_eq!(
+        targets(&absolute, &pointers(&[0x1b, 0x19, 0x1a, 0x12])),
+        Some(vec![0x19, 0x1a, 0x1b])
+    );
+}
+
+/// Without optimisation a variable that is compared, set anew and matched exhaustively is one slot.
+#[test]
+fn a_comparison_of_what_the_variable_was_before() {
+    let code = code(
+        "
+        80 7c 24 fc 02           | cmpb $0x2,-0x4(%rsp)
+        73 17                    | jae 40101e
+        e8 f4 07 00 00           | call 401800
+        88 44 24 fc              | mov %al,-0x4(%rsp)
+        0f b6 44 24 fc           | movzbl -0x4(%rsp),%eax
+        ff 24 c5 00 20 40 00     | jmp *0x402000(,%rax,8)
+        90                       | nop
+        90                       | nop
+        c3                       | ret",
+    );
+    assert_eq!(
+        targets(&code, &pointers(&[0x1e, 0x1d, 0x1c])),
+        Some(vec![0x1c, 0x1d, 0x1e])
+    );
+}
+
+/// The handler of an exception goes on at the switch with another index.
+#[test]
+fn an_index_from_where_nothing_is_known_to_lead() {
+    let code = code(
+        "
+        53                       | push %rbx
+        89 fb                    | mov %edi,%ebx
+        e8 f8 07 00 00           | call 401800
+        bb 01 00 00 00           | mov $0x1,%ebx
+        48 8d 15 ec 0f 00 00     | lea 0xfec(%rip),%rdx
+        48 63 04 9a              | movslq (%rdx,%rbx,4),%rax
+        48 01 d0                 | add %rdx,%rax
+        ff e0                    | jmp *%rax
+        5b                       | pop %rbx
+        c3                       | ret
+        48 89 c7                 | mov %rax,%rdi
+        e8 d9 07 00 00           | call 401800
+        eb e4                    | jmp 40100d",
+    );
+    assert_eq!(
+        targets(&code, &distances(&[0x1e, 0x1d, 0x1e])),
+        Some(vec![0x1d, 0x1e])
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! the engine has in the process itself does ([`darc_tracer::engine::jump::clear_leftovers`]).
 //! Source: unix(7), proc_net_unix(5).
 
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -17,7 +18,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use darc_tracer::identity::Identity;
+use darc_tracer::identity::{self, Identity};
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{
@@ -28,6 +29,12 @@ use nix::sys::socket::{
 const PREFIX: &str = "darc/";
 /// For so long it is tried to learn who has a name of which too many others want something.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// For so long it is looked which processes the names of all are about.
+const SEARCH: Duration = Duration::from_secs(2);
+/// So many names are looked at when all are asked for: anybody can take thousands.
+const MOST_NAMES: usize = 4096;
+/// So many are asked at a time; each is an open file of this process.
+const MOST_ANSWERERS: usize = 256;
 /// How often it is tried to be the first, when two darcs begin at the same moment.
 const ATTEMPTS: u32 = 4;
 
@@ -47,7 +54,7 @@ pub enum Claimed {
 }
 
 /// What a darc does with a process.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Purpose {
     /// One at a time.
     Measure,
@@ -156,12 +163,17 @@ impl Trusted {
     }
 
     fn is(self, peer: &UnixCredentials) -> bool {
-        [0, self.own, self.of_process].contains(&peer.uid())
+        self.is_own(peer) || peer.uid() == self.of_process
+    }
+
+    /// Root or this user.
+    fn is_own(self, peer: &UnixCredentials) -> bool {
+        [0, self.own].contains(&peer.uid())
     }
 }
 
 /// A name that somebody has.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Name {
     text: String,
     purpose: Purpose,
@@ -205,18 +217,15 @@ impl Name {
     }
 }
 
-/// The names in this network namespace.
-fn names() -> io::Result<Vec<Name>> {
+/// The names in this network namespace, each once, in an order that nobody can choose.
+fn names() -> io::Result<HashSet<Name>> {
     let list = std::fs::read("/proc/net/unix")?;
     let list = String::from_utf8_lossy(&list);
     let names = list
         .lines()
         .filter_map(|line| Name::parse(line.split_whitespace().nth(7)?.strip_prefix('@')?));
-    let mut names: Vec<Name> = names.collect();
     // Each connection to a name is listed as well.
-    names.sort();
-    names.dedup();
-    Ok(names)
+    Ok(names.collect())
 }
 
 /// A darc that can be asked.
@@ -229,23 +238,43 @@ pub struct Answerer {
 }
 
 /// Connections to those who measure a process or look at it; of every process where none is named. Those who have no say
-/// about it are left out, and those of whom too many others want something.
+/// about it are left out, and those of whom too many others want something. Root's and this user's own come first: a
+/// stranger may be all who measure the stranger's processes.
 ///
 /// # Errors
 /// When the list of names cannot be read, or there is no such process.
 pub fn answerers(pid: Option<i32>) -> darc_tracer::Result<Vec<Answerer>> {
-    let deadline = Instant::now() + PATIENCE;
     let wanted = pid.map(Identity::of).transpose()?;
     let names = names().map_err(os)?.into_iter();
     let names = names.filter(|name| wanted.is_none_or(|wanted| name.process == wanted));
-    let answering = names.filter_map(|name| {
-        let pid = pid.or_else(|| name.process.number_here())?;
-        let (stream, peer) = name.connect(deadline).ok()?;
-        Trusted::about(pid)
-            .is(&peer)
-            .then_some(Answerer { pid, stream })
-    });
-    Ok(answering.collect())
+    let names: Vec<Name> = names.take(MOST_NAMES).collect();
+    let numbers: BTreeMap<Identity, i32> = match (wanted, pid) {
+        (Some(process), Some(pid)) => BTreeMap::from([(process, pid)]),
+        _ => {
+            let processes = names.iter().map(|name| name.process).collect();
+            identity::numbers_here(processes, Instant::now() + SEARCH)
+        }
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let (mut own, mut others) = (Vec::new(), Vec::new());
+    for name in names {
+        let Some(&pid) = numbers.get(&name.process) else {
+            continue;
+        };
+        let Ok((stream, peer)) = name.connect(deadline) else {
+            continue;
+        };
+        let trusted = Trusted::about(pid);
+        let (list, room) = match trusted.is_own(&peer) {
+            true => (&mut own, MOST_ANSWERERS),
+            false => (&mut others, MOST_ANSWERERS / 4),
+        };
+        if trusted.is(&peer) && list.len() < room {
+            list.push(Answerer { pid, stream });
+        }
+    }
+    own.append(&mut others);
+    Ok(own)
 }
 
 #[cfg(test)]

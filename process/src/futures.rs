@@ -105,9 +105,11 @@ pub fn resolve(modules: &Modules, spec: &NameSpec) -> Result<CodeRef, LookupErro
                 _ => Ok(function),
             }
         }
-        Err(error @ (LookupError::NotFound { .. } | LookupError::OnlyInlined { .. })) => {
-            asynchronous(module.as_deref(), name)?.ok_or(error)
-        }
+        Err(
+            error @ (LookupError::NotFound { .. }
+            | LookupError::OfScript { .. }
+            | LookupError::OnlyInlined { .. }),
+        ) => asynchronous(module.as_deref(), name)?.ok_or(error),
         Err(error) => Err(error),
     }
 }

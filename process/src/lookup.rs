@@ -1,6 +1,6 @@
 //! Which of the functions that are loaded a name means.
 
-use darc_symbols::{Candidate, FileAddr, Image, LookupError, MatchRank, NameSpec};
+use darc_symbols::{Candidate, FileAddr, Image, Interpreter, LookupError, MatchRank, NameSpec};
 
 use crate::modules::{ANONYMOUS, CodeRef, ModuleId, Modules};
 
@@ -14,7 +14,60 @@ pub fn resolve(modules: &Modules, spec: &NameSpec) -> Result<CodeRef, LookupErro
         NameSpec::ModuleAddress { module, addr } if module == ANONYMOUS => modules.entry(addr.0),
         _ => find(modules, spec)
             .or_else(|error| find_made(modules, spec, error))
-            .or_else(|error| find_main(modules, spec).ok_or(error)),
+            .or_else(|error| find_main(modules, spec).ok_or(error))
+            .map_err(|error| of_script(modules, spec, error)),
+    }
+}
+
+/// Of a name that no native function has: that the program may be one of another language, where something runs such programs here.
+fn of_script(modules: &Modules, spec: &NameSpec, error: LookupError) -> LookupError {
+    let nearest = match &error {
+        LookupError::NotFound { nearest, .. } => nearest.clone(),
+        // A library that is not there may be loaded later.
+        LookupError::NoSuchModule { module, .. } if is_language(module) => Vec::new(),
+        LookupError::NoCodeAtLine { .. } => Vec::new(),
+        _ => return error,
+    };
+    match interpreter(modules) {
+        Some(by) => LookupError::OfScript {
+            name: spec.to_string(),
+            nearest,
+            by,
+        },
+        None => error,
+    }
+}
+
+/// Whether what stands before the colon names a language, as in `python:handle`, or is part of a name as samples and paths have it
+/// (`py::handle:app.py`), and no file.
+fn is_language(module: &str) -> bool {
+    let languages = ["py", "python", "node", "js", "javascript", "java"];
+    languages.contains(&module) || module.contains("::")
+}
+
+/// What runs a program of another language in the process, by functions and files that are there only then.
+fn interpreter(modules: &Modules) -> Option<Interpreter> {
+    let loaded = loaded(modules);
+    let has = |name: &str| {
+        let spec = NameSpec::Name {
+            module: None,
+            name: name.to_owned(),
+        };
+        loaded
+            .iter()
+            .any(|(_, image)| !image.find(&spec).is_empty())
+    };
+    if loaded
+        .iter()
+        .any(|(_, image)| image.module() == "libjvm.so")
+    {
+        Some(Interpreter::Java)
+    } else if has("Py_BytesMain") {
+        Some(Interpreter::Python)
+    } else if has("node::Start") {
+        Some(Interpreter::Node)
+    } else {
+        None
     }
 }
 

@@ -15,6 +15,8 @@ use crate::words::{self, percent, status};
 
 /// So many causes of a peak are named in its line.
 const CAUSES: usize = 2;
+/// ... and none beside the largest that explains less of the time.
+const LITTLE: f64 = 0.05;
 /// A cause of a smaller part of a peak's calls is one of few of them.
 const SELDOM: f64 = 0.25;
 /// So many functions of a path are named, the last ones and f0.
@@ -69,8 +71,11 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
     // Of what is spread below a small part nothing more is known than that.
     let is_known = |cause: &&RootCauseEntry| cause.stop != StopReason::Spread;
     let is_any = causes.iter().any(|cause| is_known(&cause));
-    let told = causes.iter().filter(|cause| !is_any || is_known(cause));
-    let mut parts: Vec<String> = told
+    let mut told = causes.iter().filter(|cause| !is_any || is_known(cause));
+    let largest = told.next().into_iter();
+    let others = told.filter(|cause| cause.known_from == 0 || cause.share_of_time >= LITTLE);
+    let mut parts: Vec<String> = largest
+        .chain(others)
         .take(CAUSES)
         .map(|cause| self::cause(cause, peak.peak, ftree))
         .collect();
@@ -114,11 +119,16 @@ fn cause(cause: &RootCauseEntry, peak: u32, ftree: &FtreeNode) -> String {
     let repeated = repeated(cause, peak, ftree);
     let share = Some(cause.share_of_time).filter(|&share| cause.known_from > 0 && share > 0.0);
     if let Some(away) = words::blocked(cause) {
-        let away = percent(away);
-        return format!("in or below {place}, whose thread was blocked for {away} of that");
+        let (share, away) = (share.map(percent), percent(away));
+        let share = share.map_or_else(String::new, |share| format!("{share} is "));
+        return format!("{share}in or below {place}, whose thread was blocked for {away} of that");
     }
     match (within, share) {
-        (Some(within), Some(share)) => format!("{} is {within} {place}{repeated}", percent(share)),
+        (Some(within), Some(share)) => {
+            let mostly = loops::mostly(cause, peak, ftree);
+            let mostly = mostly.map_or_else(String::new, |(name, _)| format!(", mostly in {name}"));
+            format!("{} is {within} {place}{repeated}{mostly}", percent(share))
+        }
         (Some(within), None) => format!("{within} {place}{repeated}"),
         (None, Some(share)) => format!(
             "{place} explains {}{repeated}{}",
@@ -276,6 +286,23 @@ mod tests {
         );
         causes.remove(1);
         assert_eq!(most(&causes[..1]), None, "f0 has all of it");
+    }
+
+    #[test]
+    fn a_cause_of_next_to_nothing_is_counted_and_not_told() {
+        let mut peak = fixture::report(1_000).peaks.remove(0);
+        let one = peak.root_causes.remove(0);
+        let of = |name: &str, share_of_time| RootCauseEntry {
+            path: vec!["serve".to_owned(), name.to_owned()],
+            share_of_time,
+            known_from: 100,
+            ..one.clone()
+        };
+        let ftree = fixture::report(1_000).ftree;
+        peak.root_causes = vec![of("sync", 0.6), of("update", 0.007), of("scan", 0.003)];
+        assert!(answer(&peak, &ftree).ends_with(", and 2 more"));
+        peak.root_causes[1].share_of_time = 0.2;
+        assert!(answer(&peak, &ftree).contains("update"));
     }
 
     #[test]

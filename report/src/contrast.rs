@@ -30,7 +30,12 @@ pub(super) enum What<'a> {
     Wrapper(&'a FtreeNode, &'a FtreeNode),
     /// The own time of the function above.
     Itself,
+    /// Its calls that carry no probe, by their names.
+    Skipped(Vec<String>),
 }
+
+/// So many calls without a probe are named.
+const NAMED: usize = 3;
 
 impl What<'_> {
     /// What people read; a system call is in brackets.
@@ -44,6 +49,14 @@ impl What<'_> {
             What::Call(node, Some(which)) => format!("{} ({which})", of(node)),
             What::Wrapper(function, call) => format!("{} → {}", of(function), of(call)),
             What::Itself => "(itself)".to_owned(),
+            What::Skipped(names) => {
+                let (named, more) = names.split_at(names.len().min(NAMED));
+                let more = match more.len() {
+                    0 => String::new(),
+                    more => format!(", {more} more"),
+                };
+                named.join(", ") + &more
+            }
         }
     }
 }
@@ -61,13 +74,13 @@ pub(super) struct Cell {
     pub(super) time: Option<u64>,
 }
 
-/// Which rows are wanted.
+/// How much a report tells.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Rows {
-    /// Those with a part of some peak's time that matters, and causes.
+    /// The calls with a part of some peak's time that matters, and causes; of the measuring only what is missing.
     #[default]
     Main,
-    /// All.
+    /// All calls, latencies in cycles too, and what the measuring did.
     All,
 }
 
@@ -264,7 +277,7 @@ pub(super) struct Group<'a> {
     which: Option<String>,
     is_unmeasured: bool,
     /// Whether it is time away below f0: that is in f0's, too, and no part of its caller's.
-    is_told_above: bool,
+    is_told_at_f0: bool,
     /// One per peak.
     pub(super) cells: Vec<Cell>,
     /// What it takes itself; nothing where it calls nothing.
@@ -290,7 +303,7 @@ impl<'a> Group<'a> {
             node: sites[0].node,
             which: None,
             is_unmeasured: sites[0].is_unmeasured(),
-            is_told_above: sites[0].node.is_away()
+            is_told_at_f0: sites[0].node.is_away()
                 && sites[0].caller.is_some_and(|caller| caller.site.is_some()),
             cells: sum(&|column, site| column.call(site)),
             own: own.then(|| sum(&|column, site| column.itself(site.node))),
@@ -358,12 +371,9 @@ impl<'a> Group<'a> {
     }
 
     fn matters(&self) -> bool {
-        if self.is_told_above {
-            return self.cells.iter().any(|cell| cell.is_cause);
-        }
-        self.is_unmeasured
-            || self.cells.iter().any(|cell| cell.matters())
-            || self.callees.iter().any(Self::matters)
+        !self.is_told_at_f0
+            && (self.cells.iter().any(|cell| cell.matters())
+                || self.callees.iter().any(Self::matters))
     }
 
     fn write(&self, depth: usize, wanted: Rows, table: &mut Table<'a>) {
@@ -388,8 +398,13 @@ impl<'a> Group<'a> {
             is_unmeasured: self.is_unmeasured,
         });
         let own = self.own.as_deref().unwrap_or_default();
+        let has_own = own.iter().any(|cell| cell.matters());
         let mut own = Some(own).filter(|own| !own.is_empty());
-        for callee in &self.callees {
+        let (skipped, measured): (Vec<&Self>, Vec<&Self>) = self
+            .callees
+            .iter()
+            .partition(|callee| wanted == Rows::Main && callee.is_unmeasured);
+        for callee in measured {
             if let Some(cells) = own.filter(|own| largest(own) >= callee.largest()) {
                 itself(cells, depth + 1, wanted, table);
                 own = None;
@@ -401,6 +416,17 @@ impl<'a> Group<'a> {
         }
         if let Some(cells) = own {
             itself(cells, depth + 1, wanted, table);
+        }
+        // Time that they may have is the function's own.
+        match skipped.as_slice() {
+            [] => {}
+            calls if has_own => table.rows.push(Row {
+                what: What::Skipped(calls.iter().map(|call| call.what().name()).collect()),
+                depth: depth + 1,
+                cells: Vec::new(),
+                is_unmeasured: true,
+            }),
+            calls => table.hidden += calls.len(),
         }
     }
 

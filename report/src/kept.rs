@@ -3,7 +3,7 @@
 //! Counts, decisions and calls go on in the analysis itself. Names, lines, arguments and waits are of the run that saw them;
 //! where this one saw none, those of the earlier one stand.
 
-use super::model::{Focus, Frame, FtreeNode, PeakEntry, Report, RootCauseEntry};
+use super::model::{Focus, Frame, FtreeNode, PeakEntry, Report, RootCauseEntry, Status};
 
 impl Report {
     /// Takes over from the results that the analysis went on with what this run did not see.
@@ -56,6 +56,11 @@ fn peaks(peaks: &mut [PeakEntry], earlier: &[PeakEntry]) {
         let ops = |peak: &PeakEntry| peak.off_cpu.as_ref().map_or(0, |off_cpu| off_cpu.ops);
         if ops(peak) < ops(earlier) {
             peak.off_cpu.clone_from(&earlier.off_cpu);
+            let is_struck = peak.off_cpu.as_ref().is_some_and(|of| of.is_of_struck_ops);
+            let known = [Status::RootCauseFound, Status::MaxDepthReached];
+            if is_struck && known.contains(&peak.status) {
+                peak.status = earlier.status;
+            }
         }
         for cause in &mut peak.root_causes {
             let is_same = |other: &&RootCauseEntry| is_same_path(cause, other);

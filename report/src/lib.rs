@@ -23,6 +23,7 @@ mod loops;
 mod markup;
 pub mod model;
 mod names;
+mod next;
 mod off_cpu;
 pub mod place;
 pub mod pprof;
@@ -149,14 +150,14 @@ impl Format {
     }
 }
 
-/// The file of a report in a format; `style` matters to the text only, and its rows to HTML.
+/// The file of a report in a format; `style` matters to the text, and its rows and its file to HTML.
 ///
 /// # Errors
 /// Only when a figure is not finite, which no assembled report has.
 pub fn render(
     report: &Report,
     format: Format,
-    style: text::Style,
+    style: text::Style<'_>,
 ) -> Result<Vec<u8>, serde_json::Error> {
     Ok(match format {
         Format::Text => text::render(report, style),
@@ -165,7 +166,7 @@ pub fn render(
         Format::Speedscope => speedscope::render(report)?,
         Format::Callgrind => callgrind::render(report),
         Format::Svg => svg::render(report),
-        Format::Html => html::render(report, style.rows),
+        Format::Html => html::render(report, style),
         Format::Chrome => chrome::render(report)?,
         Format::Pprof => return Ok(pprof::render(report)),
     }

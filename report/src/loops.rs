@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use darc_analysis::Hz;
 
 use crate::escape::control;
-use crate::model::{CalleeKind, FtreeNode, Kind, RootCauseEntry};
+use crate::model::{CalleeKind, FtreeNode, Kind, RootCauseEntry, StopReason};
 use crate::names::short;
-use crate::words::time;
+use crate::words::{percent, time};
 
 /// All calls of one function that another one makes, in the ops of a peak in which it does.
 pub(super) struct Called {
@@ -44,7 +44,46 @@ pub(super) fn in_loops(
         let callees: Vec<String> = callees.iter().map(|called| called.told(hz)).collect();
         told.push(format!("mostly calls of {}", callees.join("; of ")));
     }
+    if let Some((callee, part)) = mostly(cause, peak, ftree) {
+        told.push(format!(
+            "{callee} takes {} of what is not in calls of itself, at the depths that were looked at",
+            percent(part)
+        ));
+    }
     told
+}
+
+/// What a function that calls itself spends its time on, as `qsort` on comparisons: what takes most of it beside its calls of
+/// itself, and which part. Each depth counts by the part of an op that it takes.
+pub(super) fn mostly(
+    cause: &RootCauseEntry,
+    peak: u32,
+    ftree: &FtreeNode,
+) -> Option<(String, f64)> {
+    let path = walk(cause, peak, ftree).filter(|_| cause.stop == StopReason::Recursion)?;
+    let is_recursive = |name: &String| cause.path.iter().filter(|at| *at == name).count() > 1;
+    let mut beside: BTreeMap<&str, f64> = BTreeMap::new();
+    let mut all = 0.0;
+    for node in path.iter().filter(|node| is_recursive(&node.name)) {
+        let Some(seen) = node.peaks.get(&peak).filter(|it| it.decision_ops > 0) else {
+            continue;
+        };
+        let called = node.children.iter().filter(|child| is_call(child));
+        for child in called.filter(|child| !is_recursive(&child.name)) {
+            let sum = child.peaks.get(&peak).map_or(0, |child| child.sum);
+            let each = sum as f64 / seen.measured_ops.max(1) as f64;
+            *beside.entry(&child.name).or_default() += each;
+            all += each;
+        }
+        // The time of short calls that are repeated is the callees', here.
+        let own = seen.self_time.saturating_sub(seen.loop_time);
+        all += own as f64 / seen.decision_ops as f64;
+    }
+    let most = beside
+        .into_iter()
+        .max_by(|one, other| one.1.total_cmp(&other.1));
+    let (name, time) = most.filter(|(_, time)| *time > all / 2.0)?;
+    Some((control(&short(name)).into_owned(), time / all))
 }
 
 /// What a loop mostly calls: the functions that have a fifth of the time of its calls each and most of it together. Nothing where
@@ -149,4 +188,51 @@ fn goes_on(path: &mut Vec<&FtreeNode>, names: &[String], peak: u32) -> bool {
         path.pop();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use crate::model::FnodePeak;
+
+    fn node(name: &str, sum: u64, children: Vec<FtreeNode>) -> FtreeNode {
+        let seen = FnodePeak {
+            decision_ops: 20,
+            measured_ops: 20,
+            self_time: 100,
+            sum,
+            ..FnodePeak::default()
+        };
+        FtreeNode {
+            name: name.to_owned(),
+            kind: CalleeKind::Function,
+            root_cause_of: vec![1],
+            peaks: [(1, seen)].into(),
+            children,
+            ..fixture::report(1_000).ftree
+        }
+    }
+
+    #[test]
+    fn what_a_recursion_calls_beside_itself_is_told() {
+        let compare = || node("compare", 2_000, Vec::new());
+        let last = node("sort", 3_000, Vec::new());
+        let inner = node(
+            "sort",
+            6_000,
+            vec![last, compare(), node("copy", 300, Vec::new())],
+        );
+        let outer = node("sort", 9_000, vec![inner, compare()]);
+        let ftree = node("serve", 0, vec![outer]);
+        let mut cause = fixture::report(1_000).peaks[0].root_causes[0].clone();
+        cause.stop = StopReason::Recursion;
+        cause.path = ["serve", "sort", "sort", "sort"].map(str::to_owned).into();
+        let (name, part) = mostly(&cause, 1, &ftree).expect("it is most");
+        assert_eq!(name, "compare");
+        // 200 of 230 cycles an op, with those of the last depth, which was decided, too.
+        assert!((0.85..0.9).contains(&part), "{part}");
+        cause.stop = StopReason::SelfTime;
+        assert_eq!(mostly(&cause, 1, &ftree), None);
+    }
 }

@@ -21,6 +21,36 @@ pub(super) fn short(name: &str) -> String {
     }
 }
 
+/// The name without the namespaces, modules and crates that it and its types begin with: what begins with a small letter and is
+/// followed by `::`. What a closure is in stays.
+#[must_use]
+pub(super) fn without_namespaces(name: &str) -> String {
+    let mut left = String::with_capacity(name.len());
+    let mut word = 0;
+    let mut rest = name.char_indices().peekable();
+    while let Some((at, char)) = rest.next() {
+        if char.is_alphanumeric() || char == '_' {
+            continue;
+        }
+        let begun = &name[word..at];
+        word = at + char.len_utf8();
+        let is_space = begun.starts_with(|first: char| first.is_lowercase() || first == '_');
+        let behind = name[at..].strip_prefix("::");
+        match behind.filter(|behind| is_space && !behind.starts_with(['{', '('])) {
+            Some(_) => {
+                rest.next();
+                word += 1;
+            }
+            None => {
+                left.push_str(begun);
+                left.push(char);
+            }
+        }
+    }
+    left.push_str(&name[word..]);
+    left
+}
+
 /// `{virtual override thunk({offset(-16)}, Slow::eval(long))}` → `Slow::eval(long)`.
 fn behind_thunk(name: &str) -> Option<&str> {
     let inner = name.strip_prefix('{')?.strip_suffix(")}")?;
@@ -172,6 +202,22 @@ mod tests {
         }
         let thunk = "{virtual override thunk({offset(-16)}, A<f()::{lambda()#1}, int>::g())}";
         assert_eq!(behind_thunk(thunk), Some("A<f()::{lambda()#1}, int>::g()"));
+    }
+
+    #[test]
+    fn namespaces_go() {
+        for (name, expected) in [
+            ("darc::command::demo::write_log", "write_log"),
+            ("std::vector<ns::Key>::push_back", "vector<Key>::push_back"),
+            ("<a::B as core::c::D>::run", "<B as D>::run"),
+            ("tokio::task::{{closure}}", "task::{{closure}}"),
+            ("(anonymous namespace)::Ü::f", "(anonymous namespace)::Ü::f"),
+            ("serve", "serve"),
+            ("a::", ""),
+            ("", ""),
+        ] {
+            assert_eq!(without_namespaces(name), expected, "{name}");
+        }
     }
 
     #[test]

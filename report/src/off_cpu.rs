@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use darc_analysis::Analysis;
 use darc_analysis::off_cpu::{OffCpu, Waits};
+use darc_analysis::{Analysis, PeakStatus};
 
 use super::assemble::Names;
 use super::model::{DoingEntry, OffCpuEntry, OtherEntry, WaitPlace, WaitsEntry};
@@ -30,6 +30,9 @@ pub(super) fn off_cpu(
         interrupted: all.interrupted.0,
         page_faults: all.faulting.0,
         signal_handlers: all.handling.0,
+        struck_ops: all.struck_ops,
+        is_of_struck_ops: analysis.peak_status(peak) == PeakStatus::Undecided
+            && analysis.is_of_struck_ops(peak),
         waits: places
             .take(MOST_PLACES)
             .map(|(fnode, waits)| WaitPlace {

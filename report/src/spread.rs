@@ -120,9 +120,13 @@ pub(super) fn spread(peak: &PeakEntry, ftree: &FtreeNode) -> Option<String> {
     let shares = shares(peak);
     let together: f64 = shares.iter().sum();
     let is_open = peak.status == Status::InProgress || shares.is_empty();
+    let rest = match peak.status {
+        Status::Undecided => "what takes the rest is not known",
+        _ => "the rest is spread",
+    };
     (!is_open && together < MOST).then(|| {
         format!(
-            "together that is {} of this peak's time; the rest is spread",
+            "together that is {} of this peak's time; {rest}",
             percent(together)
         )
     })

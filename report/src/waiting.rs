@@ -22,7 +22,7 @@ pub(super) fn waiting(hz: Option<Hz>, waits: &WaitsEntry) -> Vec<String> {
     let off = waits.blocked.saturating_add(waits.runnable);
     if off > 0 {
         let mut line = format!(
-            "blocked{times} for {} together in the ops that were looked at",
+            "blocked{times} for {} together in the longest such call of each op that was looked at",
             time(hz, waits.blocked)
         );
         if waits.runnable > 0 {
@@ -98,6 +98,8 @@ pub(super) fn away(peak: &PeakEntry) -> Option<String> {
         interrupted,
         page_faults,
         signal_handlers,
+        struck_ops,
+        is_of_struck_ops,
         waits: _,
     } = *entry;
     let parts = [
@@ -113,7 +115,15 @@ pub(super) fn away(peak: &PeakEntry) -> Option<String> {
         .filter(|&(_, part)| part > 0)
         .map(|(what, part)| format!("{what} {}", percent(part as f64 / time as f64)))
         .collect();
-    (!parts.is_empty()).then(|| format!("of the time of {ops} ops: {}", parts.join(", ")))
+    let struck = is_of_struck_ops.then(|| {
+        format!(
+            "; {struck_ops} of them were interrupted, and hardly any of other peaks: what an interrupt takes beside the kernel's records (in a virtual machine, of caches) may be their time"
+        )
+    });
+    (!parts.is_empty()).then(|| {
+        let struck = struck.unwrap_or_default();
+        format!("of the time of {ops} ops: {}{struck}", parts.join(", "))
+    })
 }
 
 /// Where a peak's ops waited for long beside the ends of its root-cause paths.

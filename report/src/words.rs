@@ -1,7 +1,7 @@
 //! What people read in more than one format: shares, places, durations, what the end of a path means.
 //! Texts from the target are escaped here, once more as the format demands it elsewhere.
 
-use darc_analysis::{Hz, Nanos, Resolution, Ticks};
+use darc_analysis::{Hz, Nanos, Resolution, Ticks, least_noticed};
 
 use super::escape::control;
 use super::goroutines;
@@ -322,15 +322,25 @@ fn still_open(peaks: &[PeakEntry]) -> String {
     open.collect()
 }
 
-/// What could not have been seen in so many ops; nothing without ops.
-pub(super) fn unseen(ops: u64) -> Option<String> {
-    // A peak has three ops at least, and with 6.3 expected ones there are as many in 95 of 100 cases (Poisson).
-    let rarest = ops as f64 / 6.3;
+/// How rare the ops of a peak may be that was not seen; nothing without ops. A peak stands out in two buckets, and a third of
+/// its ops may be beside them.
+pub(super) fn unseen(profile: &ProfileTable) -> Option<String> {
+    let tallest = profile.buckets.iter().map(|bucket| bucket.ops).max()?;
+    let least = (3 * least_noticed(tallest)).div_ceil(2);
+    let rarest = profile.ops as f64 / expected_for(least);
     (rarest >= 1.0).then(|| {
         format!(
-            "ops rarer than 1 in {rarest:.0} would not have shown (95%); --start-ops looks longer"
+            "a peak of less than 1 in {rarest:.0} ops may not have shown (95%); --start-ops looks longer"
         )
     })
+}
+
+/// So many ops have to be expected for as many to come in 95 of 100 cases: of a Poisson distribution, by Wilson and Hilferty's
+/// approximation (Proc. Natl. Acad. Sci. 17, 1931).
+fn expected_for(ops: u64) -> f64 {
+    const Z: f64 = 1.645;
+    let ops = ops as f64;
+    ops * (1.0 - 1.0 / (9.0 * ops) + Z / (3.0 * ops.sqrt())).powi(3)
 }
 
 /// The percentiles of f0's latency; nothing where they are not known.
@@ -548,9 +558,24 @@ fn what(cause: &RootCauseEntry) -> String {
             )
         }
         (Kind::Function, StopReason::SelfTime) => {
-            format!("{last} takes the time itself{}", inlined(cause))
+            format!(
+                "{last} takes the time itself{}{}",
+                inlined(cause),
+                system_calls(cause)
+            )
         }
     }
+}
+
+/// That the system calls of a function that could not be measured may be what takes its time; nothing where it has none.
+fn system_calls(cause: &RootCauseEntry) -> String {
+    let calls = cause.unmeasured.as_ref();
+    calls.map_or_else(String::new, |calls| {
+        format!(
+            ", or its system call {} does, which cannot be measured apart",
+            several(&calls.callees)
+        )
+    })
 }
 
 /// That what was inlined into a function may be what takes its time; nothing where it is known that nothing was.
@@ -672,6 +697,22 @@ mod tests {
         report.peaks[0].root_causes[0].share_of_time = 0.01;
         report.peaks[0].total = 1_000_000;
         assert_eq!(said(&report), None, "the op is long");
+    }
+
+    #[test]
+    fn a_system_call_that_was_not_measured_may_take_the_time() {
+        let mut cause = fixture::report(1_000).peaks[0].root_causes[0].clone();
+        (cause.kind, cause.stop) = (Kind::Function, StopReason::SelfTime);
+        cause.unmeasured = Some(crate::model::UnmeasuredEntry {
+            sites: 1,
+            of_sites: 2,
+            callees: vec!["clone3".to_owned()],
+        });
+        let said = what(&cause);
+        assert!(
+            said.ends_with(", or its system call clone3 does, which cannot be measured apart"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::options::{AsyncPath, Condition, NamedRange, Part};
 use crate::target_name::{ProcessName, ThreadName};
 
 /// Headings of options that few people need.
+const PROCESS: &str = "Which process";
 const DECISIONS: &str = "Peaks and decisions";
 const MEASURED: &str = "What else is measured";
 const WHEN: &str = "When";
@@ -53,20 +54,22 @@ pub(super) enum Command {
         /// analysed side by side
         #[arg(value_name = "PID|NAME", value_parser = ProcessName::parse, conflicts_with = "pid")]
         process: Vec<ProcessName>,
-        /// The same, as an option
-        #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
+        /// The process, as an option
+        #[arg(help_heading = PROCESS, short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
         pid: Vec<ProcessName>,
         /// Analyse all processes of that name, side by side
         #[arg(long)]
         all: bool,
         /// The process of a container, a pod or a service: by a part of its control group's path, as the container's id
-        #[arg(long, value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+        #[arg(help_heading = PROCESS, long, value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
         cgroup: Option<String>,
         /// Analyse this one of several processes, for another darc
         #[arg(long, hide = true, value_parser = parse_part)]
         part: Option<Part>,
-        #[command(flatten)]
-        f0: F0Arg,
+        /// The function to analyse: a name, LIB:NAME, 0xADDR, FILE:LINE, or a pattern that fits one
+        /// function [default: what the busiest threads run]
+        #[arg(short = 'f', long, visible_alias = "func", value_name = "FUNC", value_parser = parse_f0)]
+        f0: Option<String>,
         /// Put the causes to the test at the end, as darc prove does
         #[arg(long)]
         prove: bool,
@@ -151,6 +154,9 @@ pub(super) enum Command {
         /// Show all calls, those with less than 1% of the time too (text and HTML)
         #[arg(long)]
         all: bool,
+        /// Write a page, to out.html without -o, and show it in the browser
+        #[arg(long)]
+        open: bool,
         /// When to use colours
         #[arg(long, value_enum, default_value_t = ColorArg::Auto, value_name = "WHEN")]
         color: ColorArg,
@@ -238,9 +244,9 @@ pub(super) enum Command {
         /// The function whose calls are the ops, for --during-peak
         #[arg(long, value_name = "FUNC", requires = "during_peak")]
         f0: Option<String>,
-        /// The format of the result
-        #[arg(long, value_enum, default_value_t = SampleFormatArg::Text)]
-        format: SampleFormatArg,
+        /// The format of the result [default: by FILE's ending, else text]
+        #[arg(long, value_enum)]
+        format: Option<SampleFormatArg>,
         /// Write to FILE instead of stdout (stderr for a CMD)
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
@@ -253,6 +259,9 @@ pub(super) enum Command {
         /// The process
         #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
         pid: ProcessName,
+        /// The file that its results were to go to: what it did not put in place is looked for in that folder [default: the current one]
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
     },
     /// Report what works on this machine, and how to get the rest
     #[command(before_help = examples::DOCTOR, after_help = MORE)]
@@ -365,9 +374,9 @@ pub(super) struct ProfileArgs {
     /// Write the profiles to FILE
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// The format of FILE, or without FILE of what is shown
-    #[arg(long, value_enum, default_value_t = ProfileFormatArg::Text)]
-    pub(super) format: ProfileFormatArg,
+    /// The format of FILE, or without FILE of what is shown [default: by FILE's ending, else text]
+    #[arg(long, value_enum)]
+    pub(super) format: Option<ProfileFormatArg>,
     /// Say nothing but errors
     #[arg(short, long, conflicts_with = "verbose")]
     pub(super) quiet: bool,
@@ -387,17 +396,11 @@ pub(super) struct AnalysisArgs {
     /// Write the results to FILE [default: out.txt; by format: out.html, out.svg, …]
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// The format of FILE [default: by its ending, else text]
-    #[arg(long, value_enum)]
-    pub(super) format: Option<FormatArg>,
-    /// How calls are measured [default: jump]
-    #[arg(long, value_enum)]
-    pub(super) engine: Option<EngineArg>,
     /// Analyse peak N only, or all [default: all]
     #[arg(help_heading = DECISIONS, long, value_name = "N|all", value_parser = parse_peak)]
     pub(super) peak: Option<PeakChoice>,
-    /// Analyse the ops that take longer, as in 1ms
-    #[arg(help_heading = DECISIONS, long, value_name = "TIME", value_parser = duration::parse, group = "range", conflicts_with_all = ["peak", "ask"])]
+    /// Analyse the calls that take longer, as in 1ms
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, group = "range", conflicts_with_all = ["peak", "ask"])]
     pub(super) slower_than: Option<Duration>,
     /// Analyse the slowest ops, as in p99 or p99.9
     #[arg(help_heading = DECISIONS, long, value_name = "pN", value_parser = parse_percentile, group = "range", conflicts_with_all = ["peak", "ask"])]
@@ -423,6 +426,9 @@ pub(super) struct AnalysisArgs {
     /// End the analysis after TIME, as in 500ms, 2s, 1m
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(super) duration: Option<Duration>,
+    /// How calls are measured [default: jump]
+    #[arg(help_heading = MEASURED, long, value_enum)]
+    pub(super) engine: Option<EngineArg>,
     /// Measure the calls of these threads only: by id, by name, or by a pattern such as 'worker*'; can be given several times
     #[arg(help_heading = MEASURED, long, value_name = "NAME|TID", value_parser = ThreadName::parse)]
     pub(super) thread: Vec<ThreadName>,
@@ -441,6 +447,9 @@ pub(super) struct AnalysisArgs {
     /// End when the program calls FUNC, or SIGUSR2 reaches darc
     #[arg(help_heading = WHEN, long, value_name = "FUNC", value_parser = parse_f0)]
     pub(super) end_at: Option<String>,
+    /// The format of FILE [default: by its ending, else text]
+    #[arg(help_heading = SETTINGS, long, value_enum)]
+    pub(super) format: Option<FormatArg>,
     /// Read options from FILE (TOML); the command line wins
     #[arg(help_heading = SETTINGS, long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,

@@ -28,7 +28,8 @@ Examples:
 
 pub(super) const REPORT: &str = "\
 Examples:
-  darc report out.txt --format html -o out.html      the stored results as a page";
+  darc report out.txt                                the stored results again
+  darc report out.txt --open                         as a page, in the browser";
 
 pub(super) const COMPARE: &str = "\
 Examples:

@@ -448,3 +448,45 @@ fn resume_takes_its_target_from_the_configuration_too() {
         Err(Stop::Refuse(failure)) if failure.kind().code() == 4
     ));
 }
+
+#[test]
+fn the_ending_of_a_file_is_its_format() {
+    let profile = |file: &str| match darc(&["profile", "-p", "1", "-o", file]) {
+        Ok(Invocation::Profile(options)) => options.format,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(profile("x.json"), Format::Json);
+    assert_eq!(profile("x.html"), Format::Html);
+    assert_eq!(profile("x.svg"), Format::Svg);
+    assert_eq!(profile("x"), Format::Text);
+    let sample = |more: &[&str]| match darc(&[&["sample", "-p", "1"], more].concat()) {
+        Ok(Invocation::Sample(options)) => options.format,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(sample(&["-o", "x.json"]), SampleFormat::Json);
+    assert_eq!(sample(&["-o", "x.pb.gz"]), SampleFormat::Pprof);
+    assert_eq!(
+        sample(&["-o", "x.json", "--format", "text"]),
+        SampleFormat::Text
+    );
+    assert_eq!(sample(&[]), SampleFormat::Text);
+    assert!(refused(&["sample", "-p", "1", "-o", "x.html"]).contains("as html"));
+    assert!(refused(&["profile", "-p", "1", "-o", "x.folded"]).contains("as folded"));
+}
+
+#[test]
+fn few_options_stand_above_the_others() {
+    for command in ["attach", "run"] {
+        let help = match darc(&[command, "-h"]) {
+            Err(Stop::Show(help)) => help,
+            other => panic!("{other:?}"),
+        };
+        let (_, options) = help.split_once("\nOptions:\n").expect("options");
+        let (top, _) = options.split_once("\n\n").expect("other groups");
+        let top = top
+            .lines()
+            .filter(|line| line.trim_start().starts_with('-'));
+        assert!(top.clone().count() <= 7, "six and --help: {help}");
+        assert_eq!(help.contains("[default: main]"), command == "run");
+    }
+}

@@ -223,12 +223,18 @@ fn show(reports: &[Report], common: &Common) {
     let files: Vec<String> = pids
         .map(|pid| common.file_of(pid).display().to_string())
         .collect();
-    let shown = together::render(reports, style);
-    print(
-        stdout,
-        &format!(
-            "{shown}\nThe whole results, for darc report: {}\n",
-            files.join(", ")
-        ),
-    );
+    let mut shown = together::render(reports, style);
+    shown.push_str(&format!(
+        "\nThe whole results, for darc report: {}\n",
+        files.join(", ")
+    ));
+    let largest = reports.iter().max_by_key(|report| report.profile.total);
+    if let Some(pid) = largest.and_then(|report| report.target.pid) {
+        let file = common.file_of(pid);
+        shown.push_str(&format!(
+            "\nNext\n  darc report {}  # process {pid} alone, with its calls\n",
+            file.display()
+        ));
+    }
+    print(stdout, &shown);
 }

@@ -9,6 +9,7 @@ use darc_tracer::engine::jump::{Cleared, clear_leftovers};
 use crate::command::shared::target::checked;
 use crate::command::shared::target::claim;
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
+use crate::options::CleanupOptions;
 use crate::output::{left_behind, to_stdout};
 use crate::terminal::warning::{self, one_line};
 
@@ -16,8 +17,8 @@ use crate::terminal::warning::{self, one_line};
 ///
 /// # Errors
 /// When the process cannot be traced or restored.
-pub fn execute(pid: i32) -> Result<ExitStatus, Failure> {
-    let pid = checked(pid, |note| warning::print(&note.to_string()))?;
+pub fn execute(options: &CleanupOptions) -> Result<ExitStatus, Failure> {
+    let pid = checked(options.pid, |note| warning::print(&note.to_string()))?;
     let _claim = claim(pid)?;
     let cleared = clear_leftovers(pid).class(FailureKind::Target)?;
     let said = match cleared {
@@ -28,7 +29,7 @@ pub fn execute(pid: i32) -> Result<ExitStatus, Failure> {
         Cleared::Everything => "its code is the file's again, and all memory was given back",
     };
     let mut lines = format!("process {pid}: {said}\n");
-    for path in left_behind(Path::new(".")) {
+    for path in left_behind(folder(options.output.as_deref())) {
         let line = format!(
             "{}: results that a killed darc did not put in place; remove it, or look at it with darc report",
             path.display()
@@ -38,4 +39,12 @@ pub fn execute(pid: i32) -> Result<ExitStatus, Failure> {
     }
     to_stdout(&lines).class(FailureKind::File)?;
     Ok(ExitStatus::Done)
+}
+
+/// Where results were to go.
+fn folder(output: Option<&Path>) -> &Path {
+    let folder = output.and_then(Path::parent);
+    folder
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }

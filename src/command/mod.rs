@@ -48,7 +48,7 @@ pub fn execute(invocation: Invocation) -> Result<ExitStatus, Failure> {
         Invocation::List(options) => list::execute(options),
         Invocation::Status(options) => status::execute(options),
         Invocation::Sample(options) => sample::execute(options),
-        Invocation::Cleanup(pid) => cleanup::execute(pid),
+        Invocation::Cleanup(options) => cleanup::execute(&options),
         Invocation::Doctor(options) => doctor::execute(options),
         Invocation::Prove(options) => prove::execute(options),
         Invocation::Demo(options) => demo::execute(options),

@@ -79,7 +79,10 @@ pub(super) struct Sheet<'a> {
 impl<'a> Sheet<'a> {
     /// Opens the file first: nothing is measured that cannot be kept.
     pub(super) fn open(options: &'a ProfileOptions) -> Result<Sheet<'a>, Failure> {
-        let output = options.output.as_ref().map(|path| Output::open(path));
+        let output = options
+            .output
+            .as_ref()
+            .map(|path| Output::open_keeping(path));
         let output = output.transpose().class(FailureKind::File)?;
         Ok(Sheet { options, output })
     }
@@ -147,7 +150,7 @@ impl<'a> Sheet<'a> {
 }
 
 /// The set in a format; what is read again fits into a file.
-fn contents(set: &ProfileSet, format: Format, style: Style) -> Result<Fitting, Failure> {
+fn contents(set: &ProfileSet, format: Format, style: Style<'_>) -> Result<Fitting, Failure> {
     match format {
         Format::Json => fitting(set, |set| render(set, format, style)),
         _ => Ok(Fitting {
@@ -168,7 +171,11 @@ pub(super) fn on_stderr(set: &ProfileSet, color: ColorChoice) -> String {
 ///
 /// # Errors
 /// When the format shows paths, which profiles do not have.
-pub(super) fn render(set: &ProfileSet, format: Format, style: Style) -> Result<String, Failure> {
+pub(super) fn render(
+    set: &ProfileSet,
+    format: Format,
+    style: Style<'_>,
+) -> Result<String, Failure> {
     let rendered = profiles::render(set, format, style).ok_or_else(|| {
         Failure::message(
             FailureKind::Usage,

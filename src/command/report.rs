@@ -8,7 +8,8 @@ use crate::command::shared::style::style_of;
 use crate::command::shared::{saved, stored};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
 use crate::options::{Format, ReportOptions};
-use crate::output::{Output, to_stdout};
+use crate::output::{Output, opener, to_stdout};
+use crate::terminal::warning;
 
 /// Shows the results on stdout, or writes them to a file.
 ///
@@ -20,10 +21,15 @@ pub fn execute(options: ReportOptions) -> Result<ExitStatus, Failure> {
         true => Rows::All,
         false => Rows::Main,
     };
+    let style = Style {
+        rows,
+        file: options.file.to_str(),
+        ..Style::default()
+    };
     match &options.output {
         Some(path) => {
             let results = match &stored {
-                Stored::Report(report) => saved::contents(report, options.format, rows)?,
+                Stored::Report(report) => saved::contents(report, options.format, style)?,
                 Stored::Profiles(set) => match options.format {
                     Format::Text => state::write_profiles(set).into_bytes(),
                     format => super::profile::render(set, format, Style::default())?.into_bytes(),
@@ -33,11 +39,19 @@ pub fn execute(options: ReportOptions) -> Result<ExitStatus, Failure> {
                 .class(FailureKind::File)?
                 .write(&results)
                 .class(FailureKind::File)?;
+            if options.open
+                && let Err(why) = opener::open(path)
+            {
+                // The page is there all the same.
+                let page = path.canonicalize().unwrap_or_else(|_| path.clone());
+                warning::print(&format!("{page:?}: {why}; open it in a browser"));
+            }
         }
         None => {
             let stdout = std::io::stdout();
             let style = Style {
                 rows,
+                file: style.file,
                 ..style_of(options.color, &stdout)
             };
             let shown = match &stored {

@@ -46,7 +46,7 @@ pub fn execute(options: SampleOptions) -> Result<ExitStatus, Failure> {
     let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
     let interrupts = Rc::new(Interrupts::install().class(FailureKind::Other)?);
     let output = match &options.output {
-        Some(path) => Some(Output::open(path).class(FailureKind::File)?),
+        Some(path) => Some(Output::open_keeping(path).class(FailureKind::File)?),
         None => None,
     };
     let attributes = Attributes::samples(options.rate, Chains::Recorded);

@@ -46,8 +46,8 @@ pub enum Invocation {
     Doctor(DoctorOptions),
     /// `darc status`
     Status(StatusOptions),
-    /// `darc cleanup`: take away what a killed darc left in this process.
-    Cleanup(i32),
+    /// `darc cleanup`
+    Cleanup(CleanupOptions),
     /// `darc prove`
     Prove(ProveOptions),
     /// `darc demo`

@@ -15,6 +15,8 @@ pub struct ReportOptions {
     pub output: Option<PathBuf>,
     /// Whether calls with little of the time are shown, too.
     pub all: bool,
+    /// Whether the file is opened for the person: a page.
+    pub open: bool,
     /// Whether colours are used.
     pub color: ColorChoice,
 }
@@ -54,6 +56,15 @@ pub enum ListSource {
     Pid(i32),
     /// Those of a program or library.
     File(PathBuf),
+}
+
+/// `darc cleanup`: take away what a killed darc left.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CleanupOptions {
+    /// The process that it measured.
+    pub pid: i32,
+    /// Where its results were to go.
+    pub output: Option<PathBuf>,
 }
 
 /// `darc status`: where an analysis stands that another darc conducts.

@@ -3,9 +3,10 @@
 //! A regular file is written beside its final place and renamed over it, so that a full disk, a crash
 //! or a second darc leaves the earlier file whole. Until it is complete it has no name, where the file system allows that:
 //! a darc that is killed leaves nothing. What is no regular file (a pipe, a device, an open file of this process) is
-//! written directly. A file that darc has not written is not replaced.
+//! written directly. A file that darc has not written is not replaced. What a measurement replaces is kept as `NAME.old`.
 //! Source: open(2), linkat(2), rename(2), fsync(2), fifo(7).
 
+pub mod opener;
 mod ours;
 mod place;
 
@@ -19,7 +20,10 @@ use tempfile::NamedTempFile;
 use thiserror::Error;
 
 use self::place::Place;
+use crate::terminal::warning;
 
+/// What is added to the name of what was there before.
+const EARLIER: &str = ".old";
 /// What a file is called until it is in place.
 const PARTIAL: (&str, &str) = (".darc-", ".partial");
 
@@ -67,6 +71,8 @@ enum Sink {
         permissions: Option<Permissions>,
         /// Where the folder can have one.
         nameless: Option<File>,
+        /// Whether what it replaces is kept.
+        keeps: bool,
     },
     /// Written where it is.
     Direct(File),
@@ -86,6 +92,20 @@ impl Output {
             path: path.to_owned(),
             sink,
         })
+    }
+
+    /// The same, for results that cannot be had again: what is there already is kept as `NAME.old`.
+    ///
+    /// # Errors
+    /// The same; and when there is a file of that name which darc has not written.
+    pub fn open_keeping(path: &Path) -> Result<Self, OutputError> {
+        let mut output = Self::open(path)?;
+        let kept = output.sink.keep();
+        kept.map_err(|source| OutputError::Open {
+            path: beside(path),
+            source,
+        })?;
+        Ok(output)
     }
 
     /// Writes the results and puts them in place, on disk.
@@ -128,7 +148,19 @@ impl Sink {
             place,
             permissions,
             nameless,
+            keeps: false,
         })
+    }
+
+    /// Has what is there kept when it is replaced.
+    fn keep(&mut self) -> io::Result<()> {
+        if let Sink::Beside { place, keeps, .. } = self {
+            *keeps = true;
+            if place.is_taken() {
+                free(place)?;
+            }
+        }
+        Ok(())
     }
 
     fn write(self, results: &[u8]) -> io::Result<()> {
@@ -137,6 +169,7 @@ impl Sink {
                 place,
                 permissions,
                 nameless,
+                keeps,
             } => {
                 let fill = |mut file: &File| {
                     if let Some(permissions) = &permissions {
@@ -160,6 +193,21 @@ impl Sink {
                         file
                     }
                 };
+                // Somebody else's file may have come there since it was looked at.
+                let is_foreign = is_foreign(&place).unwrap_or(true);
+                match (is_foreign || keeps).then(|| keep(&place)) {
+                    Some(Err(error)) if is_foreign => {
+                        let (_, path) = file.keep().map_err(|error| error.error)?;
+                        // The folder is known by its descriptor, which ends with darc.
+                        let name = path.file_name().unwrap_or_default().display();
+                        let what = format!("{error}; the results are beside it in {name}");
+                        return Err(io::Error::new(error.kind(), what));
+                    }
+                    Some(Err(error)) => {
+                        warning::print(&format!("what was there before is not kept: {error}"));
+                    }
+                    _ => {}
+                }
                 file.persist(place.path()).map_err(|error| error.error)?;
                 // So that the new name survives a crash; a directory that cannot be opened is no failure.
                 if let Ok(directory) = File::open(place.folder()) {
@@ -175,6 +223,50 @@ impl Sink {
             }
         }
     }
+}
+
+/// The name of what is kept beside a file.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(EARLIER);
+    name.into()
+}
+
+/// The place beside a file where what it replaces is kept.
+///
+/// # Errors
+/// When there is something that darc has not written.
+fn free(place: &Place) -> io::Result<Place> {
+    let earlier = place.beside(EARLIER)?;
+    if earlier.is_taken() && !open_existing(&earlier)?.1 {
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "is no file; move it away",
+        ));
+    }
+    Ok(earlier)
+}
+
+/// Whether there is by now what darc has not written.
+fn is_foreign(place: &Place) -> io::Result<bool> {
+    let now = place.again()?;
+    Ok(now.is_taken() && !ours::is_ours(&now.reopen(OpenOptions::new().read(true))?)?)
+}
+
+/// Gives what is in a place a second name, of which it has had none since it was opened.
+fn keep(place: &Place) -> io::Result<()> {
+    // Both may have changed since the measurement began.
+    let (now, earlier) = (place.again()?, free(place)?);
+    if !now.is_taken() || now.is_same(&earlier)? {
+        return Ok(());
+    }
+    let file = now.reopen(OpenOptions::new().read(true))?;
+    if file.metadata()?.len() == 0 {
+        return Ok(());
+    }
+    let named = partial(&now, Some(&file))?;
+    named.persist(earlier.path()).map_err(|error| error.error)?;
+    Ok(())
 }
 
 /// Whether a path means what a process has open already, which is written as it is.
@@ -280,6 +372,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
+    const EARLIER_RESULTS: &str = "darc 1\nreport-lines 0\n";
+
     fn names(directory: &Path) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(directory)
             .unwrap()
@@ -293,15 +387,15 @@ mod tests {
     fn the_earlier_file_stays_until_the_results_are_complete() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out.txt");
-        fs::write(&path, "darc 1, earlier\n").unwrap();
+        fs::write(&path, EARLIER_RESULTS).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
 
         let abandoned = Output::open(&path).unwrap();
         drop(abandoned);
-        assert_eq!(fs::read_to_string(&path).unwrap(), "darc 1, earlier\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), EARLIER_RESULTS);
 
         let output = Output::open(&path).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "darc 1, earlier\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), EARLIER_RESULTS);
         output.write(b"results").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "results");
         assert_eq!(
@@ -313,6 +407,97 @@ mod tests {
             ["out.txt"],
             "nothing else is left behind"
         );
+    }
+
+    #[test]
+    fn what_a_measurement_replaces_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("out.txt");
+        let old = directory.path().join("out.txt.old");
+        let read = |path| fs::read_to_string(path).unwrap();
+        let results = |number| format!("darc 1\nreport-lines {number}\n");
+        for number in 0..3 {
+            let output = Output::open_keeping(&path).unwrap();
+            output.write(results(number).as_bytes()).unwrap();
+            // A second version of the same results.
+            let output = Output::open(&path).unwrap();
+            output.write(results(number).as_bytes()).unwrap();
+            assert_eq!(read(&path), results(number));
+        }
+        assert_eq!(read(&old), results(1));
+        // Killed between the two steps, a darc leaves one file with both names.
+        fs::remove_file(&old).unwrap();
+        fs::hard_link(&path, &old).unwrap();
+        let output = Output::open_keeping(&path).unwrap();
+        output.write(results(3).as_bytes()).unwrap();
+        assert_eq!((read(&path), read(&old)), (results(3), results(2)));
+        assert_eq!(names(directory.path()), ["out.txt", "out.txt.old"]);
+    }
+
+    #[test]
+    fn nothing_else_is_given_up_for_what_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("out.txt");
+        let old = directory.path().join("out.txt.old");
+        let read = |path| fs::read_to_string(path).unwrap();
+        fs::write(&path, EARLIER_RESULTS).unwrap();
+        let open = Output::open_keeping(&path).unwrap();
+        fs::write(&old, "my notes").unwrap();
+        let refused = Output::open_keeping(&path).unwrap_err().to_string();
+        assert!(refused.contains("out.txt.old"), "{refused}");
+        // One that came meanwhile does not cost the results.
+        open.write(b"results").unwrap();
+        assert_eq!(
+            (read(&path), read(&old)),
+            ("results".into(), "my notes".into())
+        );
+        fs::remove_file(&old).unwrap();
+        fs::write(&path, EARLIER_RESULTS).unwrap();
+        fs::write(directory.path().join("notes"), EARLIER_RESULTS).unwrap();
+        symlink("notes", &old).unwrap();
+        assert!(Output::open_keeping(&path).is_err());
+        assert!(fs::symlink_metadata(&old).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn what_came_meanwhile_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("out.txt");
+        let old = directory.path().join("out.txt.old");
+        let read = |path| fs::read_to_string(path).unwrap();
+        let (first, second) = (
+            Output::open_keeping(&path).unwrap(),
+            Output::open_keeping(&path).unwrap(),
+        );
+        first.write(EARLIER_RESULTS.as_bytes()).unwrap();
+        second.write(b"results").unwrap();
+        assert_eq!(
+            (read(&path), read(&old)),
+            ("results".into(), EARLIER_RESULTS.into())
+        );
+        fs::remove_file(&old).unwrap();
+        fs::remove_file(&path).unwrap();
+        let open = Output::open(&path).unwrap();
+        fs::write(&path, "my notes").unwrap();
+        open.write(b"results").unwrap();
+        assert_eq!(
+            (read(&path), read(&old)),
+            ("results".into(), "my notes".into())
+        );
+    }
+
+    #[test]
+    fn results_are_not_lost_where_nothing_may_be_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("out.txt");
+        let open = Output::open(&path).unwrap();
+        fs::write(&path, "my notes").unwrap();
+        fs::write(directory.path().join("out.txt.old"), "more notes").unwrap();
+        let refused = open.write(b"results").unwrap_err().to_string();
+        let (_, left) = refused.split_once("beside it in ").unwrap();
+        let left = directory.path().join(left.split(';').next().unwrap());
+        assert_eq!(fs::read_to_string(left).unwrap(), "results", "{refused}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "my notes");
     }
 
     #[test]

@@ -87,6 +87,51 @@ impl Place {
         .into())
     }
 
+    /// The place in the same folder whose name has something behind it. No link is followed there.
+    ///
+    /// # Errors
+    /// When it cannot be known what is there.
+    pub fn beside(&self, ending: &str) -> io::Result<Place> {
+        let mut name = self.name.clone();
+        name.push(ending);
+        self.sibling(name)
+    }
+
+    /// The same place, as it is now.
+    ///
+    /// # Errors
+    /// When it cannot be known what is there.
+    pub fn again(&self) -> io::Result<Place> {
+        self.sibling(self.name.clone())
+    }
+
+    fn sibling(&self, name: OsString) -> io::Result<Place> {
+        let folder = self.folder.try_clone()?;
+        let options = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let found = match openat(&folder, name.as_os_str(), options, Mode::empty()) {
+            Ok(found) => Some(found),
+            Err(Errno::ENOENT) => None,
+            Err(errno) => return Err(errno.into()),
+        };
+        Ok(Place {
+            folder,
+            name,
+            found,
+        })
+    }
+
+    /// Whether the same file is in both.
+    ///
+    /// # Errors
+    /// When that cannot be known.
+    pub fn is_same(&self, other: &Place) -> io::Result<bool> {
+        let identity = |found: &OwnedFd| fstat(found).map(|data| (data.st_dev, data.st_ino));
+        match (&self.found, &other.found) {
+            (Some(own), Some(other)) => Ok(identity(own)? == identity(other)?),
+            _ => Ok(false),
+        }
+    }
+
     /// Whether there is something already.
     #[must_use]
     pub fn is_taken(&self) -> bool {

@@ -112,7 +112,10 @@ impl Interrupts {
         }
         let (begin, end) = (Arc::default(), Arc::default());
         for (signal, flag) in [(SIGUSR1, &begin), (SIGUSR2, &end)] {
-            registered.push(signal_hook::flag::register(signal, Arc::clone(flag))?);
+            // What is ignored a program that is started ignores as well (execve(2)).
+            if !contains(ignored, signal) {
+                registered.push(signal_hook::flag::register(signal, Arc::clone(flag))?);
+            }
         }
         if !contains(ignored, SIGXFSZ) {
             // A file that outgrows RLIMIT_FSIZE shall be an error of write(2), not the end.

@@ -38,13 +38,12 @@ impl Color {
     }
 }
 
-/// Columns of the terminal that shows `stream`; 80 when there is none, and never less than 20
-/// (a window of one column cannot be helped).
+/// Columns of the terminal that shows `stream`, never less than 20 (a window of one column cannot be helped). `None` where it is
+/// no terminal.
 #[must_use]
-pub fn width(stream: impl std::os::fd::AsFd) -> usize {
-    terminal_size::terminal_size_of(stream)
-        .map_or(80, |(width, _)| usize::from(width.0))
-        .max(20)
+pub fn width(stream: impl std::os::fd::AsFd) -> Option<usize> {
+    let (width, _) = terminal_size::terminal_size_of(stream)?;
+    Some(usize::from(width.0).max(20))
 }
 
 #[cfg(test)]
@@ -57,6 +56,6 @@ mod tests {
         let pipe = std::os::fd::OwnedFd::from(pipe);
         assert_eq!(Color::of(ColorChoice::Auto, &pipe), Color::Plain);
         assert_eq!(Color::of(ColorChoice::Always, &pipe), Color::Ansi);
-        assert_eq!(width(&pipe), 80);
+        assert_eq!(width(&pipe), None);
     }
 }

@@ -61,7 +61,7 @@ pub use lines::Frame;
 pub use lookup::resolve;
 pub use matching::{Match, MatchRank};
 pub use names::is_called;
-pub use refusal::{Candidate, LookupError, NotAFunction};
+pub use refusal::{Candidate, Interpreter, LookupError, NotAFunction};
 pub use root::{Root, opened, place};
 pub use spec::{InvalidSpec, NameSpec};
 pub use stripped::Stripped;

@@ -57,6 +57,36 @@ pub enum NotAFunction {
     },
 }
 
+/// What runs a program whose functions are no native code of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interpreter {
+    /// CPython.
+    Python,
+    /// node.js.
+    Node,
+    /// A Java virtual machine.
+    Java,
+}
+
+impl fmt::Display for Interpreter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Interpreter::Python => {
+                "functions written in Python cannot be measured: darc sample tells which of them take CPU time, python -X perf (3.12 or later) names \
+                 them on paths, and the interpreter's own functions, as builtin_sum, can be measured"
+            }
+            Interpreter::Node => {
+                "functions written in JavaScript cannot be measured: node --perf-basic-prof names them on paths and in darc sample, and node's own \
+                 functions, as uv__run_timers, can be measured"
+            }
+            Interpreter::Java => {
+                "functions written in Java cannot be measured: jcmd PID Compiler.perfmap (17 or later) names them on paths and in darc sample, and \
+                 functions of the virtual machine and of native libraries can be measured"
+            }
+        })
+    }
+}
+
 /// Why a name does not lead to one function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LookupError {
@@ -70,6 +100,15 @@ pub enum LookupError {
         nearest: Vec<String>,
         /// The file that is meant has no full symbol table: the program, or the module that was named.
         stripped: Option<Stripped>,
+    },
+    /// No native function of that name, in a process that runs a program of another language.
+    OfScript {
+        /// The name as typed.
+        name: String,
+        /// Similar names of native functions, nearest first.
+        nearest: Vec<String>,
+        /// What runs that program.
+        by: Interpreter,
     },
     /// No loaded module has that file name.
     NoSuchModule {
@@ -149,6 +188,13 @@ impl fmt::Display for LookupError {
                     ),
                     None => Ok(()),
                 }
+            }
+            LookupError::OfScript { name, nearest, by } => {
+                write!(f, "{}: no native function has this name", escape(name))?;
+                if !nearest.is_empty() {
+                    write!(f, "; did you mean {}?", list(nearest))?;
+                }
+                write!(f, "; {by}")
             }
             LookupError::NoSuchModule { module, loaded } => {
                 write!(

@@ -4,7 +4,9 @@
  *
  * f0 = fetch
  * fast peak (4 of 5 ops, ~0.05 to 1 ms):  fetch -> read_cached -> … -> pread64  syscall
+ *     wrong: fetch; fetch -> read_cached; fetch -> read_device -> … -> read
  * slow peak (1 of 5 ops, ~5 to 9 ms):      fetch -> read_device -> … -> read     syscall
+ *     wrong: fetch; fetch -> read_device; fetch -> read_cached -> … -> pread64
  */
 #include "work.h"
 

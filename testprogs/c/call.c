@@ -5,7 +5,9 @@
  *
  * f0 = outer
  * common peak (4 of 5 ops, ~0.3 ms):  outer -> inner   function
+ *     wrong: outer
  * slow peak (1 of 5 ops, ~3.3 ms):    outer -> inner   function
+ *     wrong: outer
  */
 #include "work.h"
 

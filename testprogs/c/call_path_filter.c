@@ -4,7 +4,9 @@
  *
  * f0 = exchange
  * fast peak (4 of 5 ops, ~0.35 ms):  exchange -> receive -> transfer  function
+ *     wrong: exchange; exchange -> receive; exchange -> send -> transfer
  * slow peak (1 of 5 ops, ~3.3 ms):   exchange -> send -> transfer     function
+ *     wrong: exchange; exchange -> send; exchange -> receive -> transfer
  */
 #include "work.h"
 

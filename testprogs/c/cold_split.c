@@ -4,7 +4,9 @@
  *
  * f0 = handle_request
  * fast peak (4 of 5 ops, ~0.3 ms):  handle_request -> answer   function
+ *     wrong: handle_request; handle_request -> recover
  * slow peak (1 of 5 ops, ~2.5 ms):    handle_request -> recover  function
+ *     wrong: handle_request; handle_request -> answer
  */
 #include "work.h"
 

@@ -5,7 +5,9 @@
  * f0 = level00
  * options: --max-depth 24
  * fast peak (every other op, ~0.3 ms):  level00 -> quick                        function
+ *     wrong: level00; level00 -> … -> level19 -> level20
  * slow peak (every other op, ~2.5 ms):    level00 -> … -> level19 -> level20    function
+ *     wrong: level00; level00 -> quick
  */
 #include "work.h"
 

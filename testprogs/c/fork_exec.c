@@ -4,7 +4,9 @@
  *
  * f0 = job
  * fast peak (8 of 10 ops, ~0.3 ms):  job -> compute         function
+ *     wrong: job; job -> run_child -> … -> wait4
  * slow peak (2 of 10 ops, ~2 to 9 ms):  job -> run_child -> … -> wait4  syscall
+ *     wrong: job; job -> run_child; job -> compute
  */
 #include "work.h"
 

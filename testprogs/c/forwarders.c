@@ -4,7 +4,9 @@
  *
  * f0 = enter
  * fast peak (4 of 5 ops, ~0.3 ms):  enter -> invoke -> light             function
+ *     wrong: enter; enter -> invoke; enter -> invoke -> heavy -> rebuild
  * slow peak (1 of 5 ops, ~2.5 ms):    enter -> invoke -> heavy -> rebuild  function
+ *     wrong: enter; enter -> invoke; enter -> invoke -> heavy; enter -> invoke -> light
  */
 #include "work.h"
 

@@ -3,7 +3,9 @@
  *
  * f0 = serve
  * fast peak (4 of 5 ops, ~0.3 ms):  serve -> compute                              function
+ *     wrong: serve; serve -> wait_for_disk -> … -> clock_nanosleep
  * slow peak (1 of 5 ops, ~5 ms):    serve -> wait_for_disk -> … -> clock_nanosleep   syscall
+ *     wrong: serve; serve -> wait_for_disk; serve -> compute
  */
 #include "work.h"
 

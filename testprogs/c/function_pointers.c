@@ -3,7 +3,9 @@
  *
  * f0 = dispatch
  * fast peak (3 of 5 ops, ~0.3 ms):   dispatch -> invoke -> handle_read             function
+ *     wrong: dispatch; dispatch -> invoke; dispatch -> invoke -> handle_write -> commit
  * slow peak (2 of 5 ops, ~2.5 ms):     dispatch -> invoke -> handle_write -> commit  function
+ *     wrong: dispatch; dispatch -> invoke; dispatch -> invoke -> handle_write; dispatch -> invoke -> handle_read
  */
 #include "work.h"
 

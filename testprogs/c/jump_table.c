@@ -3,7 +3,9 @@
  *
  * f0 = interpret
  * fast peak (4 of 5 ops, ~0.3 ms):  interpret -> execute          function
+ *     wrong: interpret; interpret -> collect_garbage
  * slow peak (1 of 5 ops, ~2.5 ms):    interpret -> collect_garbage  function
+ *     wrong: interpret; interpret -> execute
  */
 #include "work.h"
 

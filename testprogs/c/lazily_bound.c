@@ -3,7 +3,9 @@
  *
  * f0 = handle
  * fast peak (4 of 5 ops, ~0.3 ms):  handle -> library_lookup                     function
+ *     wrong: handle; handle -> library_rebuild -> library_rehash
  * slow peak (1 of 5 ops, ~2.5 ms):  handle -> library_rebuild -> library_rehash  function
+ *     wrong: handle; handle -> library_rebuild; handle -> library_lookup
  */
 #include "work.h"
 

@@ -4,7 +4,9 @@
  *
  * f0 = transact
  * fast peak (~0.3 ms):              transact -> prepare  function
+ *     wrong: transact; transact -> commit
  * slow peak (1 of 5 ops, ~2.5 ms):    transact -> commit   function
+ *     wrong: transact; transact -> prepare
  */
 #include "work.h"
 

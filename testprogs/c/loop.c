@@ -5,6 +5,7 @@
  * f0 = sum_to
  * short peak (4 of 5 ops, ~0.3 ms):  sum_to  function
  * long peak (1 of 5 ops, ~2.5 ms):     sum_to  function
+ *     wrong: sum_to -> …
  */
 #include "work.h"
 

@@ -3,7 +3,9 @@
  *
  * f0 = evaluate
  * fast peak (4 of 5 ops, ~0.3 ms):  evaluate -> expression                                          function
+ *     wrong: evaluate
  * slow peak (1 of 5 ops, ~2.5 ms):    evaluate -> expression -> term -> expression -> term -> reduce  function
+ *     wrong: evaluate; evaluate -> expression; evaluate -> expression -> term; evaluate -> expression -> term -> expression; evaluate -> expression -> term -> expression -> term
  */
 #include "work.h"
 

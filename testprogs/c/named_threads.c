@@ -3,7 +3,9 @@
  *
  * f0 = serve
  * fast peak (2 of 3 ops, ~0.2 ms):  serve -> compute                           function
+ *     wrong: serve; serve -> read_disk -> … -> clock_nanosleep
  * slow peak (1 of 3 ops, ~3 ms):     serve -> read_disk -> … -> clock_nanosleep   syscall
+ *     wrong: serve; serve -> read_disk; serve -> compute
  * The fast ones are those of the two threads "quick", the slow ones those of the thread "slow". With the threads of one name
  * the other peak and its cause are wrong to name.
  */

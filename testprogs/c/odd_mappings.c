@@ -1,6 +1,7 @@
 /*
  * Programs whose memory is not as usual; the last argument says how:
  *   locked     all memory is locked, future mappings too
+ *   future     future mappings are locked, those there are not
  *   limited    no more address space may be mapped (RLIMIT_AS)
  *   shared     the page of f0 is a shared, writable mapping of a file: writing to it writes the file
  *   crowded    all addresses within 2 GiB around the code are taken
@@ -108,6 +109,9 @@ int main(int argc, char **argv)
     int file = -1;
     if (strcmp(mode, "locked") == 0) {
         if (mlockall(MCL_CURRENT | MCL_FUTURE) != 0)
+            return 77;
+    } else if (strcmp(mode, "future") == 0) {
+        if (mlockall(MCL_FUTURE) != 0)
             return 77;
     } else if (strcmp(mode, "limited") == 0) {
         struct rlimit limit = {1 << 20, 1 << 20};

@@ -4,7 +4,9 @@
  *
  * f0 = update
  * fast peak (4 of 5 ops, ~0.3 ms):  update -> compute                             function
+ *     wrong: update; update -> lock -> syscall -> futex
  * slow peak (1 of 5 ops, ~2.5 to 6 ms):    update -> lock -> syscall -> futex     syscall
+ *     wrong: update; update -> lock; update -> lock -> syscall; update -> compute
  *
  *   woken by the thread "holder", in holder -> unlock -> syscall
  */

@@ -4,7 +4,9 @@
  *
  * f0 = libserve.so:library_serve
  * fast peak (4 of 5 ops, ~0.3 ms):  library_serve -> library_lookup                     function
+ *     wrong: library_serve; library_serve -> library_rebuild -> library_rehash
  * slow peak (1 of 5 ops, ~2.5 ms):  library_serve -> library_rebuild -> library_rehash  function
+ *     wrong: library_serve; library_serve -> library_rebuild; library_serve -> library_lookup
  *
  *   plugin_host [N]         loads the plugin, runs N ops
  *   plugin_host wait [N]    prints "ready" *before* the plugin is loaded, and loads it when a byte

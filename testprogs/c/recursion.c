@@ -4,7 +4,9 @@
  *
  * f0 = search
  * shallow peak (4 of 5 ops, ~0.3 ms):  search -> visit                                                function
+ *     wrong: search
  * deep peak (1 of 5 ops, ~2.5 ms):       search -> visit -> visit -> visit -> visit -> visit -> expand  function
+ *     wrong: search; search -> visit; search -> visit -> visit; search -> visit -> visit -> visit; search -> visit -> visit -> visit -> visit
  */
 #include "work.h"
 

@@ -3,7 +3,9 @@
  *
  * f0 = walk
  * fast peak (4 of 5 ops, ~0.3 ms):  walk -> leaf                                      function
+ *     wrong: walk; walk -> descend -> walk -> descend -> walk -> leaf
  * slow peak (1 of 5 ops, ~2.5 ms):    walk -> descend -> walk -> descend -> walk -> leaf  function
+ *     wrong: walk; walk -> descend; walk -> descend -> walk; walk -> descend -> walk -> descend; walk -> descend -> walk -> descend -> walk
  * The number of ops is the number of calls of walk by main, not of all its calls.
  */
 #include "work.h"

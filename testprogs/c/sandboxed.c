@@ -4,7 +4,9 @@
  *
  * f0 = serve
  * fast peak (4 of 5 ops, ~0.3 ms):  serve -> lookup   function
+ *     wrong: serve; serve -> rebuild
  * slow peak (1 of 5 ops, ~2.5 ms):    serve -> rebuild  function
+ *     wrong: serve; serve -> lookup
  */
 #include "work.h"
 

@@ -3,7 +3,9 @@
  *
  * f0 = library_serve
  * fast peak (4 of 5 ops, ~0.3 ms):  library_serve -> library_lookup                     function
+ *     wrong: library_serve; library_serve -> library_rebuild -> library_rehash
  * slow peak (1 of 5 ops, ~2.5 ms):    library_serve -> library_rebuild -> library_rehash  function
+ *     wrong: library_serve; library_serve -> library_rebuild; library_serve -> library_lookup
  */
 #include "work.h"
 

@@ -5,7 +5,9 @@
  *
  * f0 = request
  * fast peak (4 of 5 ops, ~0.3 ms):  request -> choose -> quick                function
+ *     wrong: request; request -> choose; request -> choose -> thorough -> grind
  * slow peak (1 of 5 ops, ~2.5 ms):    request -> choose -> thorough -> grind    function
+ *     wrong: request; request -> choose; request -> choose -> thorough; request -> choose -> quick
  */
 #include "work.h"
 

@@ -4,7 +4,9 @@
  *
  * f0 = relay
  * fast peak (4 of 5 ops, ~0.3 ms):  relay -> light  function
+ *     wrong: relay; relay -> heavy
  * slow peak (1 of 5 ops, ~2.5 ms):    relay -> heavy  function
+ *     wrong: relay; relay -> light
  */
 #include "work.h"
 

@@ -3,7 +3,9 @@
  *
  * f0 = task
  * fast peak (4 of 5 ops, ~0.3 ms):  task -> compute  function
+ *     wrong: task; task -> archive
  * slow peak (1 of 5 ops, ~2.5 ms):    task -> archive  function
+ *     wrong: task; task -> compute
  */
 #include "work.h"
 

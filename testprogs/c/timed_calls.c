@@ -108,14 +108,14 @@ static int (*const CALLS[])(void) = {
 
 enum { COUNT = sizeof CALLS / sizeof *CALLS, ANEW = 8 };
 
-static uint64_t ended_at[COUNT];
+static uint64_t began_at[COUNT], ended_at[COUNT];
 static int went_well[COUNT], early, late, anew, rounds;
 static pthread_barrier_t begin, end;
 
-static void count_round(uint64_t began)
+static void count_round(void)
 {
     for (int i = 0; i < COUNT; i++) {
-        uint64_t lasted = ended_at[i] - began;
+        uint64_t lasted = ended_at[i] - began_at[i];
         int is_late = ended_at[i] > ended_at[0] + (uint64_t)LATE_MS * NS_PER_MS;
         /* The clock of timeouts in jiffies is a coarse one. */
         early += !went_well[i] || lasted < (uint64_t)(WAIT_MS - 20) * NS_PER_MS;
@@ -129,12 +129,12 @@ static void *wait_in_rounds(void *argument)
     int number = (int)(intptr_t)argument;
     for (;;) {
         pthread_barrier_wait(&begin);
-        uint64_t began = clock_ns(CLOCK_MONOTONIC);
+        began_at[number] = clock_ns(CLOCK_MONOTONIC);
         went_well[number] = CALLS[number]();
         ended_at[number] = clock_ns(CLOCK_MONOTONIC);
         pthread_barrier_wait(&end);
         if (number == 0) {
-            count_round(began);
+            count_round();
             __atomic_add_fetch(&rounds, 1, __ATOMIC_RELEASE);
         }
     }

@@ -4,6 +4,7 @@
  *
  * f0 = serve
  * only peak (3 of 5 ops, those that return, ~0.3 ms):  serve -> compute  function
+ *     wrong: serve
  */
 #include "work.h"
 

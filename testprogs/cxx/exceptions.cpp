@@ -5,7 +5,9 @@
  *
  * f0 = parse
  * fast peak (~0.3 ms):          parse -> scan    function
+ *     wrong: parse; parse -> expand
  * slow peak (1 of 5, ~2.5 ms):    parse -> expand  function
+ *     wrong: parse; parse -> scan
  */
 #include "work.h"
 

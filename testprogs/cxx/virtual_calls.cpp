@@ -3,7 +3,9 @@
  *
  * f0 = render
  * fast peak (4 of 5 ops, ~0.3 ms):  render -> Circle::draw                                      function
+ *     wrong: render; render -> Polygon::draw -> Polygon::triangulate
  * slow peak (1 of 5 ops, ~2.5 ms):    render -> Polygon::draw -> Polygon::triangulate             function
+ *     wrong: render; render -> Polygon::draw; render -> Circle::draw
  */
 #include "work.h"
 

@@ -3,7 +3,9 @@
  *
  * f0 = Proxy::handle
  * fast peak (4 of 5 ops, ~0.3 ms):  Proxy::handle -> Light::handle                   function
+ *     wrong: Proxy::handle; Proxy::handle -> Heavy::handle -> … -> rebuild
  * slow peak (1 of 5 ops, ~2.5 ms):    Proxy::handle -> Heavy::handle -> … -> rebuild   function
+ *     wrong: Proxy::handle; Proxy::handle -> Heavy::handle; Proxy::handle -> Light::handle
  */
 #include <functional>
 

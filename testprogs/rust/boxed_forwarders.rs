@@ -2,7 +2,9 @@
 //!
 //! f0 = `boxed_forwarders::enter`
 //! fast peak (4 of 5 ops, ~0.3 ms):  boxed_forwarders::enter -> handle -> handle             function
+//!     wrong: boxed_forwarders::enter; boxed_forwarders::enter -> handle
 //! slow peak (1 of 5 ops, ~2.5 ms):    boxed_forwarders::enter -> handle -> handle -> rebuild  function
+//!     wrong: boxed_forwarders::enter; boxed_forwarders::enter -> handle; boxed_forwarders::enter -> handle -> handle
 //!
 //! Arguments as in the C programs: `[N]`, or `wait [N]`, then `brisk`.
 

@@ -2,7 +2,9 @@
 //!
 //! f0 = `closures::serve`
 //! fast peak (4 of 5 ops that return, ~0.3 ms):  closures::serve -> handle -> apply -> … -> light  function
+//!     wrong: closures::serve; closures::serve -> handle; closures::serve -> handle -> apply; closures::serve -> handle -> rebuild
 //! slow peak (1 of 5, ~2.5 ms):                  closures::serve -> handle -> rebuild              function
+//!     wrong: closures::serve; closures::serve -> handle; closures::serve -> handle -> apply -> … -> light
 //! Every tenth op panics below f0 and is caught above it: it has not returned.
 //!
 //! Arguments as in the C programs: `[N]`, or `wait [N]`, then `brisk`.

@@ -3,6 +3,7 @@
 
 mod callgrind;
 mod chrome;
+mod opened;
 mod pprof;
 mod speedscope;
 

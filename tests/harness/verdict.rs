@@ -79,11 +79,24 @@ fn this_measurement() -> String {
 /// With `DARC_REPEAT=30` it measures thirty times whatever the answers are, prints how many were right, unfinished and
 /// wrong, and fails at the end when one was wrong.
 pub fn measured(measure: impl Fn() -> Verdict) {
-    let in_turn = || measured_once(&measure);
+    repeatedly(|| measured_once(&measure));
+}
+
+fn repeatedly(measure: impl Fn() -> Verdict) {
     match std::env::var("DARC_REPEAT") {
-        Ok(times) => repeated(times.parse().expect("DARC_REPEAT is a number"), in_turn),
-        Err(_) => until_right(in_turn),
+        Ok(times) => repeated(times.parse().expect("DARC_REPEAT is a number"), measure),
+        Err(_) => until_right(measure),
     }
+}
+
+/// As [`measured`], where others may measure while what came of it is judged.
+pub fn measured_and_judged<T>(measure: impl Fn() -> T, judge: impl Fn(T) -> Verdict) {
+    repeatedly(|| {
+        let turn = turns::the_one_that_measures();
+        let came_of_it = measure();
+        drop(turn);
+        judge(came_of_it)
+    });
 }
 
 /// Measures once, while no other test does.

@@ -3,9 +3,10 @@
 //! An analysis that ends soon may take more: there is a credit. One that is over it measures in windows of time only, with
 //! rests between them that make up for it.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use darc_record::{Ticks, Tsc};
+use darc_record::{Op, Ticks, Tsc};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::windows::Windows;
@@ -20,6 +21,8 @@ const AT_LEISURE: f64 = 0.12;
 const RESERVE: Duration = Duration::from_millis(5);
 /// After so long a rest there is another window, whatever was spent: reading takes time in rests, too.
 const LONGEST_REST: Duration = Duration::from_secs(60);
+/// What calls that pass unmeasured may take of any rest: to put the probes away, and back, costs as much.
+const SOME_PASSES: Duration = Duration::from_millis(2);
 /// More at once of this thread's time is no measuring: a file's names, for instance.
 const MOST_AT_ONCE: Duration = Duration::from_millis(10);
 /// More at once is not to be believed: the target may write any number.
@@ -50,10 +53,20 @@ impl Limits {
     }
 }
 
+thread_local! {
+    /// What others have used for this thread since that was asked for last.
+    static OF_OTHERS: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Notes what another thread has used of a processor for this one, so that this one's account has it.
+pub(crate) fn note(used: Duration) {
+    OF_OTHERS.set(OF_OTHERS.get().saturating_add(used));
+}
+
 /// What for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// The thread that reads and decides.
+    /// The thread that reads and decides, and those that stop the target for it.
     Reading,
     /// Calls that stubs measure, in the target.
     Calls,
@@ -66,8 +79,10 @@ pub enum Purpose {
 pub struct Price {
     /// For the latencies of ops, which are measured in rests as well.
     pub latencies: Ticks,
-    /// For the calls in them.
+    /// For the calls in them that were measured,
     pub calls: Ticks,
+    /// and for those that passed unmeasured.
+    pub passes: Ticks,
 }
 
 /// What was spent.
@@ -111,6 +126,15 @@ pub enum Pace {
     Rest,
 }
 
+/// How a window ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Closing {
+    /// Nobody has told the threads yet.
+    Asked,
+    /// No op began since then that is measured.
+    Since(Tsc),
+}
+
 /// The account of one analysis, and when it measures.
 #[derive(Debug)]
 pub struct Pacing {
@@ -123,8 +147,13 @@ pub struct Pacing {
     /// What was not spent in time, beyond the credit, and what was spent beyond what another credit makes up for.
     lapsed: Duration,
     forgiven: Duration,
+    /// Whether a window ends: ops that are under way are still seen.
+    closes: Option<Closing>,
     /// Since when there is a rest.
     rests: Option<Instant>,
+    /// What calls that passed unmeasured have taken in it, and what it took to put their probes away.
+    passes: Duration,
+    putting_away: Duration,
     windows: Windows,
 }
 
@@ -132,6 +161,8 @@ impl Pacing {
     /// It is measured from now on, by this thread.
     #[must_use]
     pub fn new(limits: Limits) -> Pacing {
+        // What was before is not of this account.
+        OF_OTHERS.take();
         let now = crate::tsc();
         Pacing {
             limits,
@@ -141,14 +172,17 @@ impl Pacing {
             used: of_this_thread(),
             lapsed: Duration::ZERO,
             forgiven: Duration::ZERO,
+            closes: None,
             rests: None,
+            passes: Duration::ZERO,
+            putting_away: Duration::ZERO,
             windows: Windows::new(now),
         }
     }
 
-    /// An op of this length is to fit into a window.
-    pub fn expect(&mut self, latency: Ticks) {
-        self.windows.expect(latency);
+    /// An op like this is to fit into a window, with all that probes add to it.
+    pub fn expect(&mut self, op: &Op) {
+        self.windows.expect(op.latency, op.end - op.start);
     }
 
     /// Whether it was measured all of this time.
@@ -181,8 +215,12 @@ impl Pacing {
         let rate = cycles as f64 / self.began.0.elapsed().as_secs_f64();
         let time =
             |ticks: Ticks| Duration::from_secs_f64((ticks.0 as f64 / rate).min(MOST_SECONDS));
+        let passes = time(price.passes);
+        if self.is_resting() {
+            self.passes += passes;
+        }
         self.latencies += time(price.latencies);
-        self.add(Purpose::Calls, time(price.calls));
+        self.add(Purpose::Calls, time(price.calls) + passes);
         self.add(Purpose::Records, records);
     }
 
@@ -191,11 +229,33 @@ impl Pacing {
         *on = on.saturating_add(time);
     }
 
-    /// Spends what this thread has used since the last time, and says how much is to be measured from now on. A rest begins
-    /// at once; when one ends, [`Pacing::go_on`] is to follow as soon as everything is measured.
+    /// Whether calls that pass unmeasured take more of this rest than it is to make up for.
+    #[must_use]
+    pub fn are_passes_dear(&self) -> bool {
+        let rest = self.rests.map_or(Duration::ZERO, |since| since.elapsed());
+        let least = SOME_PASSES.max(2 * self.putting_away);
+        self.passes > least.max(rest.mul_f64(self.limits.share))
+    }
+
+    /// It took so long to put the probes of calls away. To put them back will take as much.
+    pub fn took_to_put_away(&mut self, time: Duration) {
+        self.putting_away = time.min(MOST_AT_ONCE);
+    }
+
+    /// Whether everything is measured, from now on for ever.
+    pub fn stays_open(&mut self) -> bool {
+        self.closes = None;
+        !self.is_resting()
+    }
+
+    /// Spends what this thread has used since the last time, and says how much is to be measured from now on. Before a rest
+    /// the ops that are under way are seen to their ends: else the long ones would count for less than they are. When one
+    /// ends, [`Pacing::go_on`] is to follow as soon as everything is measured.
     pub fn decide(&mut self) -> Pace {
         self.account();
-        self.windows.forget();
+        if !self.is_resting() {
+            self.windows.forget();
+        }
         let now = crate::tsc();
         let is_over = self
             .rests
@@ -203,15 +263,27 @@ impl Pacing {
         let pace = match self.windows.is_resting() {
             true if is_over || self.has_left(RESERVE, 1.0) => Pace::InBatches,
             true => Pace::Rest,
+            false if self.closes.is_some() => Pace::Rest,
             false if self.windows.may_rest(now) && !self.has_left(Duration::ZERO, 1.0) => {
                 Pace::Rest
             }
             false if self.has_left(Duration::ZERO, AT_LEISURE) => Pace::AsRecordsCome,
             false => Pace::InBatches,
         };
-        if pace == Pace::Rest {
-            self.windows.rest(now);
-            self.rests.get_or_insert_with(Instant::now);
+        if pace == Pace::Rest && !self.windows.is_resting() {
+            // What it says is known when it has been polled once.
+            let since = match self.closes {
+                None => None,
+                Some(Closing::Asked) => Some(now),
+                Some(Closing::Since(since)) => Some(since),
+            };
+            self.closes = Some(since.map_or(Closing::Asked, Closing::Since));
+            if since.is_some_and(|since| self.windows.are_seen(since, now)) {
+                self.windows.rest(now);
+                self.closes = None;
+                self.rests = Some(Instant::now());
+                self.passes = Duration::ZERO;
+            }
         }
         pace
     }
@@ -221,7 +293,7 @@ impl Pacing {
         let used = of_this_thread();
         let since = used.saturating_sub(self.used).min(MOST_AT_ONCE);
         self.used = used;
-        self.add(Purpose::Reading, since);
+        self.add(Purpose::Reading, since + OF_OTHERS.take());
         // Neither a quiet day nor one long op is paid for much later.
         let allowed = self.limits.allowed(self.began.0.elapsed(), 1.0) + self.forgiven;
         let spent = self.spent().all() + self.lapsed;
@@ -243,7 +315,7 @@ impl Pacing {
 }
 
 /// The processor's time that this thread has used.
-fn of_this_thread() -> Duration {
+pub(crate) fn of_this_thread() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
@@ -269,12 +341,58 @@ mod tests {
         pacing.spend(Price::default(), Duration::from_secs(100));
         let before = crate::tsc();
         while pacing.decide() != Pace::Rest {}
+        while !pacing.is_resting() {
+            assert_eq!(pacing.decide(), Pace::Rest);
+        }
         let after = crate::tsc();
-        assert!(pacing.is_resting() && pacing.decide() == Pace::Rest);
+        assert_eq!(pacing.decide(), Pace::Rest);
         assert!(!pacing.have_measured(before, Tsc(after.0 + 1)));
         assert!(pacing.spent().on[Purpose::Records as usize] > Duration::from_secs(100));
         pacing.go_on();
         assert!(!pacing.is_resting());
+    }
+
+    #[test]
+    fn ops_that_are_under_way_are_seen_to_their_ends() {
+        let mut pacing = Pacing::new(Limits::of(0.01));
+        pacing.windows = Windows::new(Tsc(0));
+        pacing.windows.expect(Ticks(1 << 29), Ticks(0));
+        pacing.spend(Price::default(), Duration::from_secs(100));
+        assert_eq!(pacing.decide(), Pace::Rest);
+        assert!(!pacing.is_resting() && pacing.have_measured(Tsc(1), crate::tsc()));
+        while !pacing.is_resting() {
+            assert_eq!(pacing.decide(), Pace::Rest);
+        }
+    }
+
+    #[test]
+    fn calls_that_pass_are_dear_when_they_take_more_than_a_rest_saves() {
+        let mut pacing = Pacing::new(Limits::of(0.01));
+        let passes = |ticks| Price {
+            passes: Ticks(ticks),
+            ..Price::default()
+        };
+        // Some seconds, before there is a rest.
+        pacing.spend(passes(1 << 34), Duration::from_secs(100));
+        while !pacing.is_resting() {
+            pacing.decide();
+        }
+        assert!(!pacing.are_passes_dear());
+        pacing.spend(passes(1 << 34), Duration::ZERO);
+        assert!(pacing.are_passes_dear());
+        assert!(pacing.spent().on[Purpose::Calls as usize] > Duration::from_millis(500));
+    }
+
+    #[test]
+    fn what_others_use_is_in_the_account() {
+        let half = Duration::from_millis(500);
+        note(half);
+        let mut pacing = Pacing::new(Limits::of(0.01));
+        note(half);
+        pacing.account();
+        pacing.account();
+        let reading = pacing.spent().on[Purpose::Reading as usize];
+        assert!(reading >= half && reading < 2 * half, "{reading:?}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Kills tracers at any moment: the target goes on with right results, and what is left in it is found and removed.
 //!
 //! The tracer is a child process of the test. It attaches, changes the probes, measures for a moment and detaches. It is
-//! killed before its n-th call of ptrace(2) or write to the target's memory, for n over all of that, and at random times.
+//! killed before its n-th call of ptrace(2) or write to the target's memory, for n over all of that, and at random times; so is
+//! one that clears what another has left.
 //!
 //! ```sh
 //! cargo test -p darc-tracer --lib killed -- --ignored --nocapture
@@ -16,14 +17,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use darc_disasm::{FunctionCode, NoMemory, call_sites, function_at};
-use darc_record::{FnodeId, Op, SiteId, Ticks};
+use darc_record::{FnodeId, Op, SiteId};
 use darc_testprogs::{Opt, program};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
 use crate::addr::TargetAddr;
 use crate::engine::jump::{self, Cleared, Jump, clear_leftovers};
-use crate::engine::{Engine, NewTarget, Sink};
+use crate::engine::{Counted, Engine, NewTarget, Sink};
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::{Edge, Plan, PlannedFunction};
@@ -39,7 +40,7 @@ struct Nobody;
 impl Sink for Nobody {
     fn op(&mut self, _: Op) {}
 
-    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+    fn latency_only(&mut self, _: Counted) {}
 
     fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
         NewTarget::AnyTarget
@@ -357,6 +358,33 @@ fn kill_tracers_of(kind: &str, most: u64) -> Tried {
     tried
 }
 
+/// Kills, at calls spread over all that one makes, tracers that clear what a killed one has left.
+fn kill_cleaners_of(kind: &str, most: u64) -> Tried {
+    let mut target = Target::start(kind);
+    let (pid, code) = (target.pid(), target.code.clone());
+    let measure = || measure(Jump::attach(pid)?, &code);
+    let clear = || clear_leftovers(pid).map(drop);
+    let all = trace(Moment::Never, measure).expect("it was not killed");
+    // With the probes of functions and their callees in place.
+    let leave = || while trace(Moment::Call(all / 2), measure).is_some() {};
+    leave();
+    let calls = trace(Moment::Never, clear).expect("it was not killed");
+    let mut tried = Tried {
+        calls,
+        ..Tried::default()
+    };
+    for round in 0..most {
+        leave();
+        let moment = Moment::Call(round * calls / most);
+        let what = format!("{kind}, cleared and killed at {moment:?} of {calls} calls");
+        tried.kills += u64::from(trace(moment, clear).is_none());
+        target.check_free(&what);
+        tried.cleaned += u64::from(target.clean(&what) != Cleared::Nothing);
+    }
+    target.finish(kind);
+    tried
+}
+
 /// Kills tracers that start the program themselves.
 fn kill_starters(most: u64) -> Tried {
     let expected = results("processes");
@@ -417,14 +445,20 @@ fn campaign(most: u64) {
         eprintln!("{kind}: {tried:?}");
         assert!(tried.kills > most / 2, "{kind}: {tried:?}");
     }
+    for kind in ["threads", "signals"] {
+        let tried = kill_cleaners_of(kind, most);
+        eprintln!("{kind}, cleared: {tried:?}");
+        assert!(tried.kills > most / 2, "{kind}: {tried:?}");
+    }
     let tried = kill_starters(most);
     eprintln!("started programs: {tried:?}");
 }
 
-/// Some three hundred kills.
+/// Some two hundred kills; three hundred where everything is to be tried.
 #[test]
 fn a_target_survives_its_tracer() {
-    campaign(25);
+    let tries_all = std::env::var_os("DARC_TEST_ALL").is_some();
+    campaign(if tries_all { 25 } else { 15 });
 }
 
 #[test]

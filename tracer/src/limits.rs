@@ -146,13 +146,20 @@ fn field_of(pid: i32, field: &str) -> Option<String> {
     of(pid).or_else(|| threads::list(pid).ok()?.into_iter().find_map(of))
 }
 
-/// Whether most of the memory of a process is locked, so that new memory probably is, too (`MCL_FUTURE`).
+/// Whether most of the memory of a process is locked, so that new memory probably is, too (`MCL_FUTURE`). Where it has asked for
+/// that alone, nothing shows it before it maps something.
 #[must_use]
 pub fn locks_memory(pid: i32) -> bool {
     match (kibibytes(pid, "VmLck"), kibibytes(pid, "VmSize")) {
         (Some(locked), Some(all)) => locked > all / 2,
         _ => false,
     }
+}
+
+/// How much memory of a process is locked, bytes.
+#[must_use]
+pub fn locked(pid: i32) -> u64 {
+    kibibytes(pid, "VmLck").unwrap_or(0).saturating_mul(1024)
 }
 
 /// Whether a process may lock as much memory as it likes. In a user namespace of its own no capability lets it.

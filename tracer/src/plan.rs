@@ -187,6 +187,8 @@ pub struct Plan {
     pub functions: Vec<PlannedFunction>,
     /// The ftree as the probes need it.
     pub edges: Vec<Edge>,
+    /// That these sites have no probes for now, by the jump engine: all that is known of them stays, for they will have them again.
+    pub sites_are_away: bool,
     /// Entries of functions that unwind the stack or walk it (`_Unwind_RaiseException` and its like):
     /// hidden return addresses are put back before these run.
     pub unwinders: Vec<TargetAddr>,

@@ -10,6 +10,8 @@ const SHORTEST: u64 = 1 << 27;
 const OPS: u64 = 4;
 /// Where ops are longer than this, recording does not end: a second is no time for them.
 const LONGEST_OP: u64 = 1 << 29;
+/// With what probes add to them ops are waited for that are longer: some seconds, but not without end.
+const LONGEST_MEASURED: u64 = 1 << 32;
 /// At each look so much less is expected: half of it after some seconds.
 const FORGOTTEN: u64 = 512;
 /// Times that are remembered.
@@ -24,6 +26,8 @@ pub struct Windows {
     /// Since when it is recorded.
     open: Option<Tsc>,
     longest: Ticks,
+    /// The same with what probes add.
+    measured: Ticks,
     rested: Ticks,
 }
 
@@ -36,18 +40,28 @@ impl Windows {
             ended: VecDeque::new(),
             open: Some(now),
             longest: Ticks(0),
+            measured: Ticks(0),
             rested: Ticks(0),
         }
     }
 
-    /// There are ops of this length.
-    pub fn expect(&mut self, latency: Ticks) {
+    /// There are ops of this length, which take so long while they are measured.
+    pub fn expect(&mut self, latency: Ticks, measured: Ticks) {
         self.longest = self.longest.max(latency);
+        self.measured = self.measured.max(measured);
+    }
+
+    /// What has to fit into a window.
+    fn longest_to_fit(&self) -> u64 {
+        let measured = self.measured.0.min(LONGEST_MEASURED);
+        self.longest.0.min(LONGEST_OP).max(measured)
     }
 
     /// Some time has passed without: one long op says little of those that follow.
     pub fn forget(&mut self) {
-        self.longest.0 -= self.longest.0 / FORGOTTEN;
+        for longest in [&mut self.longest, &mut self.measured] {
+            longest.0 -= longest.0 / FORGOTTEN;
+        }
     }
 
     /// Whether nothing is recorded.
@@ -59,9 +73,15 @@ impl Windows {
     /// Whether it has been recorded for long enough.
     #[must_use]
     pub fn may_rest(&self, now: Tsc) -> bool {
-        let least = SHORTEST.max(OPS * self.longest.0.min(LONGEST_OP));
+        let least = SHORTEST.max(OPS * self.longest_to_fit());
         let recorded = self.open.map_or(0, |since| now.0.saturating_sub(since.0));
         self.longest.0 <= LONGEST_OP && recorded >= least
+    }
+
+    /// Whether ops that had begun by then have ended by now.
+    #[must_use]
+    pub fn are_seen(&self, began: Tsc, now: Tsc) -> bool {
+        now.0.saturating_sub(began.0) >= self.longest_to_fit()
     }
 
     /// Nothing more is recorded.
@@ -123,13 +143,29 @@ mod tests {
         let mut windows = Windows::new(Tsc(0));
         assert!(!windows.may_rest(Tsc(FIRST - 1)));
         assert!(windows.may_rest(Tsc(FIRST)));
-        windows.expect(Ticks(FIRST));
+        windows.expect(Ticks(FIRST), Ticks(0));
         assert!(!windows.may_rest(Tsc(4 * FIRST - 1)));
         assert!(windows.may_rest(Tsc(4 * FIRST)));
-        windows.expect(Ticks(LONGEST_OP + 1));
+        windows.expect(Ticks(LONGEST_OP + 1), Ticks(0));
         assert!(!windows.may_rest(Tsc(u64::MAX)));
         windows.forget();
         assert!(windows.may_rest(Tsc(u64::MAX)));
+    }
+
+    #[test]
+    fn what_has_begun_is_seen_to_its_end() {
+        let mut windows = Windows::new(Tsc(0));
+        assert!(windows.are_seen(Tsc(10), Tsc(10)));
+        windows.expect(Ticks(100), Ticks(0));
+        assert!(!windows.are_seen(Tsc(10), Tsc(109)));
+        assert!(windows.are_seen(Tsc(10), Tsc(110)));
+        windows.expect(Ticks(u64::MAX), Ticks(0));
+        assert!(windows.are_seen(Tsc(0), Tsc(LONGEST_OP)));
+        // Probes that make ops long do not have them measured for ever.
+        let mut windows = Windows::new(Tsc(0));
+        windows.expect(Ticks(100), Ticks(u64::MAX));
+        assert!(!windows.may_rest(Tsc(OPS * LONGEST_MEASURED - 1)));
+        assert!(windows.may_rest(Tsc(OPS * LONGEST_MEASURED)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::descent::contribute::{Shares, certainly, divide};
 use crate::descent::ftree::{Callee, Expansion};
 use crate::descent::peak_record::{Outcome, PathState, Stop};
 use crate::descent::recursion;
-use crate::descent::root_cause::{is_told_above, part_of, shares};
+use crate::descent::root_cause::{is_told_at_f0, part_of, shares};
 use crate::descent::share::{self, Estimate, Interval, Named, Weight, is_look, limit, named};
 use crate::descent::{Analysis, Request};
 
@@ -59,7 +59,7 @@ impl Analysis {
             let Some(at) = self.touched_at[child.0 as usize] else {
                 continue;
             };
-            match is_told_above(&self.ftree, child, peak) {
+            match is_told_at_f0(&self.ftree, child) {
                 true => call = without(call, op.touched[at].sum),
                 false => callees.push(&op.touched[at]),
             }
@@ -267,6 +267,7 @@ impl Analysis {
         let is_first = |child: &&FnodeId| {
             fnode.measures(self.ftree.fnode(**child), peak)
                 && self.ftree.first_alike(**child) == **child
+                && !is_told_at_f0(&self.ftree, **child)
         };
         let callees = fnode.children.iter().filter(is_first).map(|&first| {
             let alike = self

@@ -6,6 +6,7 @@
 //! maxcounts and states are kept per (fnode, peak).
 
 pub(crate) mod batches;
+mod blur;
 mod checks;
 pub(crate) mod contribute;
 mod decision;
@@ -33,6 +34,7 @@ use std::ops::RangeInclusive;
 use darc_record::Chain;
 use darc_record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 
+use crate::descent::blur::Blur;
 use crate::descent::checks::Sample;
 use crate::descent::decision::Contribution;
 use crate::descent::ftree::{Callee, Expansion, Ftree, Probe};
@@ -105,6 +107,7 @@ pub struct Analysis {
     /// Where the record of each fnode is in the op at hand; kept to save allocations.
     pub(crate) touched_at: Vec<Option<usize>>,
     pub(crate) noise: Noise,
+    pub(crate) blur: Blur,
     /// By fnode and peak: the ops since its state changed that brought the path no nearer to its decision.
     pub(crate) fruitless: HashMap<(FnodeId, u32), Fruitless>,
     /// What is computed from the arguments of each op.
@@ -152,6 +155,7 @@ impl Analysis {
             steps: 0,
             touched_at: Vec::new(),
             noise: Noise::default(),
+            blur: Blur::new(params.resolution),
             fruitless: HashMap::new(),
             expressions: Expression::arguments(),
             off_cpu: None,
@@ -197,11 +201,7 @@ impl Analysis {
     /// Records one op. Requests may be waiting afterwards.
     pub fn op(&mut self, op: &Op) {
         self.ran_beside(op);
-        let resolved = self.noise.resolved(op.latency);
-        let bucket = self.profile.add(resolved);
-        self.fine.add(resolved);
-        self.longest = self.longest.max(resolved);
-        self.look_for_peaks();
+        let bucket = self.count(op);
         let peak = self.peak_of(bucket);
         tracing::trace!(
             target: "descent::op",
@@ -225,6 +225,9 @@ impl Analysis {
             .is_none_or(|known| known.touched.len() < op.touched.len())
         {
             *example = Some(op.clone());
+        }
+        if self.tells_nothing(op) {
+            return;
         }
         if self.is_unresolved(op) {
             self.count_unresolved(peak);
@@ -270,13 +273,31 @@ impl Analysis {
         }
     }
 
+    /// Counts an op of which it is not known who took its time.
+    pub fn add_unseen(&mut self, op: &Op) {
+        self.count(op);
+    }
+
+    /// Adds an op to the profile; its bucket there.
+    fn count(&mut self, op: &Op) -> u32 {
+        let latency = self.latency_of(op);
+        self.learn_of_clear(op);
+        let bucket = self.profile.add(latency);
+        self.fine.add(latency);
+        self.longest = self.longest.max(latency);
+        self.look_for_peaks();
+        bucket
+    }
+
     /// Counts ops that the engine counted but did not deliver, because no peak of interest holds them. `latency` is any
-    /// latency of their common bucket at [`Resolution::FINE`].
-    pub fn add_unrecorded(&mut self, latency: Ticks, ops: u64, total: Ticks) {
+    /// latency of their common bucket at [`Resolution::FINE`]; `with_calls` says whether calls may have been measured in them.
+    pub fn add_unrecorded(&mut self, latency: Ticks, ops: u64, total: Ticks, with_calls: bool) {
         if ops == 0 {
             return;
         }
-        let resolved = self.noise.resolved(latency);
+        let content = Bucket { ops, total };
+        let resolved = self.latency_of_unrecorded(latency, content, with_calls);
+        let resolved = self.noise.resolved(resolved);
         let total = match resolved == latency {
             true => total,
             false => Ticks(resolved.0.saturating_mul(ops)),
@@ -487,7 +508,14 @@ impl Analysis {
     pub fn peak_status(&self, peak: u32) -> PeakStatus {
         match self.analysis_of(peak).map(|at| at.open) {
             None | Some(None) => PeakStatus::NotAnalysed,
-            Some(Some(_)) => root_cause::peak_status(&self.ftree, peak),
+            Some(Some(_)) => match root_cause::peak_status(&self.ftree, peak) {
+                PeakStatus::RootCauseFound | PeakStatus::MaxDepthReached
+                    if self.is_of_struck_ops(peak) =>
+                {
+                    PeakStatus::Undecided
+                }
+                status => status,
+            },
         }
     }
 
@@ -504,7 +532,13 @@ impl Analysis {
     /// The peak that an op is of.
     #[must_use]
     pub fn peak_of_op(&self, op: &Op) -> Option<u32> {
-        self.peak_of(self.bucket(op.latency))
+        self.peak_of(self.bucket_of(op))
+    }
+
+    /// The bucket of the profile in which an op counts.
+    #[must_use]
+    pub fn bucket_of(&self, op: &Op) -> u32 {
+        self.bucket(self.latency_of(op))
     }
 
     /// The bucket of the profile in which an op of this latency is counted.

@@ -1,15 +1,19 @@
 //! Ops with the times in which their thread did not do its work.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
 use darc_record::{FnodeId, Op, Ticks, Touched};
 
-use crate::descent::Analysis;
 use crate::descent::ftree::{Absence, Callee};
+use crate::descent::root_cause::{CauseKind, root_causes};
 use crate::descent::share::LEAST;
+use crate::descent::{Analysis, PeakAnalysis};
 use crate::off_cpu::apart::{Apart, apart};
 use crate::off_cpu::{Away, Interval, OffCpu, Waits, is_absence};
 
+/// The part of a peak's time that is to be explained by functions, for what strikes them to matter.
+const LEAST_OWN: f64 = 0.3;
 /// So many ops of a peak tell which part of its time is time away.
 const ENOUGH: u64 = 200;
 
@@ -66,14 +70,12 @@ impl Analysis {
         }
         self.op(&op);
         self.as_measured(&[]);
+        let tells_of_peak = self.tells_of_time_away(&op, away);
         let (Some(peak), Some(table)) = (self.peak_of_op(&op), &mut self.off_cpu) else {
             return;
         };
-        let all = table.peaks.entry(peak).or_default();
-        all.ops += 1;
-        all.time = all.time + latency;
-        for interval in away {
-            all.add(interval);
+        if tells_of_peak {
+            table.peaks.entry(peak).or_default().add_op(latency, away);
         }
         for (fnode, interval) in waits {
             let waits = table.waits.entry((fnode, peak)).or_default();
@@ -94,6 +96,29 @@ impl Analysis {
         }
     }
 
+    /// Whether an op is one of all of its peak, and its latency is known: where the ops of another peak are asked for, those of
+    /// this one that are like them come along, which time away has made long.
+    fn tells_of_time_away(&self, op: &Op, away: &[Interval]) -> bool {
+        let is_clear = self.bucket_of(op) == self.bucket(op.latency);
+        // How long page faults are is an estimate.
+        let is_known = |interval: &&Interval| interval.why != Away::Interrupted(Absence::PageFault);
+        let together = away.iter().filter(is_known).map(Interval::len);
+        let together = together.fold(Ticks(0), |sum, len| sum + len);
+        let of_peak = |at: &&PeakAnalysis| at.peak.contains(self.bucket_of(op));
+        let bounds = |bucket| self.params.resolution.bounds(bucket);
+        let comes_along = self.peaks.iter().find(of_peak).is_some_and(|at| {
+            let (first, last) = (bounds(at.peak.first_bucket), bounds(at.peak.last_bucket));
+            let (Some((first, _)), Some((_, last))) = (first, last) else {
+                return false;
+            };
+            let is_part = |range: &RangeInclusive<Ticks>| {
+                range.contains(&op.latency) && (*range.start() > first || *range.end() < last)
+            };
+            self.filter.iter().any(is_part)
+        });
+        is_clear && !comes_along && together <= op.latency
+    }
+
     /// How the longest calls of an fnode waited in the ops of a peak; nothing where that was not seen.
     #[must_use]
     pub fn waits(&self, fnode: FnodeId, peak: u32) -> Option<&Waits> {
@@ -112,6 +137,27 @@ impl Analysis {
     #[must_use]
     pub fn off_cpu(&self, peak: u32) -> Option<&OffCpu> {
         self.off_cpu.as_ref()?.peaks.get(&peak)
+    }
+
+    /// Whether a peak is of ops that were struck, and its functions are said to take time that they take only then: what it takes
+    /// to go to an interrupt and back, and what is lost with it, the kernel does not tell.
+    #[must_use]
+    pub fn is_of_struck_ops(&self, peak: u32) -> bool {
+        let Some(table) = &self.off_cpu else {
+            return false;
+        };
+        let mut others = OffCpu::default();
+        for (_, all) in table.peaks.iter().filter(|(other, _)| **other != peak) {
+            others.exposed = others.exposed + all.exposed;
+            others.struck += all.struck;
+        }
+        let own = table.peaks.get(&peak);
+        let explained: f64 = root_causes(&self.ftree, peak)
+            .iter()
+            .filter(|cause| matches!(cause.kind, CauseKind::Function | CauseKind::Loop))
+            .map(|cause| cause.share)
+            .sum();
+        explained >= LEAST_OWN && own.is_some_and(|own| own.is_struck_beyond(&others))
     }
 
     /// The fnodes in which ops of a peak waited, the longest time first. Ops from before an fnode's calls were measured
@@ -173,22 +219,21 @@ fn is_wait(interval: &Interval) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::descent::peak_record::PathState;
-    use crate::descent::root_cause::is_told_above;
     use crate::off_cpu::OtherId;
     use crate::off_cpu::apart::tests::{BY, interval, op, touched};
     use crate::{CalleeId, CauseKind, Params, Request, Status, Stop};
     use darc_record::SiteId;
     use darc_record::Tsc;
 
-    /// Preemption in a callee that is investigated competes there too, against what that callee does.
+    /// Preemption in a callee that is investigated is no part of that callee: f0 tells it, with all that struck elsewhere.
     #[test]
-    fn preemption_competes_where_it_struck() {
+    fn preemption_below_f0_is_told_at_f0() {
         let mut analysis = Analysis::new(Params::default());
         analysis.expect_absences();
         let callee = Callee::Function(CalleeId(1));
         let mut fnodes = Vec::new();
-        // f0 takes 100 µs, g in it nearly all; in g are ten calls of h, 4 µs each, and 5 µs of another thread.
+        // f0 takes 100 µs, g in it nearly all; in g are ten calls of h, 4 µs each, and another thread: for 5 µs until g is
+        // looked at, for 30 µs in the ops that decide there.
         for _ in 0..5_000 {
             let mut called = Vec::new();
             if let Some(&g) = fnodes.first() {
@@ -202,7 +247,8 @@ mod tests {
                 };
                 called.push(ten);
             }
-            let away = [interval(40_000, 45_000, BY)];
+            let taken = if fnodes.len() < 2 { 5_000 } else { 30_000 };
+            let away = [interval(40_000, 40_000 + taken, BY)];
             analysis.op_with(&op(100_000, called), &away);
             for request in analysis.requests() {
                 if let Request::Expand(fnode) = request {
@@ -218,32 +264,36 @@ mod tests {
         let there = analysis.ftree().known_absence(g, Absence::Preempted);
         let there = analysis.ftree().fnode(there.expect("an fnode in g"));
         assert_eq!(there.parent, Some(g));
-        assert_eq!(there.record(1).stats.mean(), Ticks(5_000));
-        // 86 of g's 90 µs are its own; 5 µs are no contributor. g as a whole is what f0 sees, without the preemption.
-        let taken = analysis.ftree().fnode(g).record(1).stats.mean();
-        assert_eq!(taken, Ticks(90_000));
-        assert_eq!(
-            analysis.ftree().fnode(g).record(1).measured_time.0 % 95_000,
-            0
-        );
-        let all = analysis.off_cpu(1).expect("told");
-        assert_eq!(all.preempted.0, 5_000 * all.ops);
-        let there = there.id;
-        assert!(!is_told_above(analysis.ftree(), there, 1));
-        // As a cause of the peak at f0 it is not told again below.
-        let above = analysis
-            .ftree()
-            .known_absence(FnodeId::ROOT, Absence::Preempted);
-        let above = above.expect("an fnode in f0");
-        analysis.set_state(there, 1, PathState::Ended(Stop::NoCalls));
-        let is_told = |analysis: &Analysis| {
-            let causes = analysis.root_causes(1);
-            causes.iter().any(|cause| cause.path.last() == Some(&there))
-        };
-        assert!(is_told(&analysis));
-        analysis.begin_path(above, 1);
-        assert!(!is_told(&analysis), "nor where that was found later");
-        assert!(is_told_above(analysis.ftree(), there, 1));
+        assert_eq!(there.record(1).stats.mean(), Ticks(30_000));
+        let causes = analysis.root_causes(1);
+        assert!(causes.iter().all(|cause| !cause.path.contains(&there.id)));
+        let explained: f64 = causes.iter().map(|cause| cause.share).sum();
+        assert!(explained <= 1.0, "{causes:?}");
+    }
+
+    /// The ops of the slow peak are asked for, and with them the slowest of the fast one, all of which were interrupted.
+    #[test]
+    fn ops_that_come_along_tell_nothing_of_time_away() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.expect_absences();
+        let kind = Away::Interrupted(Absence::Interrupt(1));
+        for turn in 0..400 {
+            let latency = if turn % 5 == 4 { 1_000_000 } else { 1_000 };
+            analysis.op_with(&op(latency, Vec::new()), &[]);
+        }
+        let fast = analysis.peak_of(analysis.bucket(Ticks(1_000)));
+        let fast = fast.expect("a peak");
+        let before = analysis.off_cpu(fast).map_or(0, |all| all.ops);
+        analysis.filter = vec![Ticks(1_010)..=Ticks(u64::MAX)];
+        for _ in 0..100 {
+            let away = [interval(1_100, 1_900, kind)];
+            analysis.op_with(&op(1_020, Vec::new()), &away);
+        }
+        // As much was taken out as if the interrupt had been measured, too.
+        analysis.filter.clear();
+        analysis.op_with(&op(990, Vec::new()), &[interval(1_000, 9_000, kind)]);
+        let all = analysis.off_cpu(fast).copied().unwrap_or_default();
+        assert_eq!((all.ops, all.interrupted), (before, Ticks(0)));
     }
 
     /// Short ops that call g, and far ones in which g was preempted: the far peak's cause is the preemption.

@@ -3,15 +3,16 @@
 //! Each depth has a part of the time, and its calls are twice as many and half as long as those above: a descent through all of
 //! them would take for ever and say the same again and again. So a path ends where a function is met for the third time, and all
 //! of that is one cause. A function that calls itself once (an interpreter that evaluates what another one does), and one that does next to
-//! nothing of its own on the way down (a tree that is walked to its leaves), is gone through as any other.
+//! nothing of its own on the way down (a tree that is walked to its leaves), is gone through as any other. Where its leaves are not
+//! come to, because there are too many ways down, most of its time is found to be in the recursion all the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use darc_record::FnodeId;
 
 use crate::descent::ftree::{Callee, Ftree};
 use crate::descent::peak_record::Stop;
-use crate::descent::root_cause::{CauseKind, RootCause, part_of};
+use crate::descent::root_cause::{CauseKind, HALF, RootCause, is_open, part_of};
 
 /// A path ends where a function is on it for this time.
 const TIMES: usize = 3;
@@ -19,6 +20,8 @@ const TIMES: usize = 3;
 const BRANCHES: f64 = 1.5;
 /// So much of the time of such a call does not pass in calls of itself.
 const OWN: f64 = 0.03;
+/// The ends of a recursion that could not be followed have so much of its time at least.
+const THIRD: f64 = 1.0 / 3.0;
 
 /// Whether a path that came to an fnode goes into ever smaller parts of one recursion.
 pub(crate) fn is_deep(ftree: &Ftree, peak: u32, id: FnodeId) -> bool {
@@ -77,27 +80,106 @@ fn alike(ftree: &Ftree, id: FnodeId) -> impl Iterator<Item = FnodeId> {
     siblings.filter(move |&at| ftree.first_alike(at) == first)
 }
 
+/// Where on a path the function is that is first met there and met again so often that a path may end at it; all functions
+/// that are on the path several times from there on.
+fn recursion_on(ftree: &Ftree, path: &[FnodeId]) -> Option<(usize, BTreeSet<Callee>)> {
+    let mut times: BTreeMap<Callee, usize> = BTreeMap::new();
+    let callee = |id: &FnodeId| ftree.fnode(*id).callee;
+    for function in path.iter().map(callee) {
+        if matches!(function, Callee::Function(_)) {
+            *times.entry(function).or_default() += 1;
+        }
+    }
+    let is_met = |id: &FnodeId| times.get(&callee(id)).is_some_and(|&met| met >= TIMES);
+    let first = path.iter().position(is_met)?;
+    // What led there is no part of it.
+    for function in path[..first].iter().map(callee) {
+        if let Some(met) = times.get_mut(&function) {
+            *met -= 1;
+        }
+    }
+    let met_again = times.into_iter().filter(|&(_, met)| met > 1);
+    Some((first, met_again.map(|(function, _)| function).collect()))
+}
+
+/// Where paths ended undecided in the depths of a recursion that has divided its time among them, which have much of it, and
+/// no other causes have most of it: all of that is one cause.
+fn end_in_the_depths(ftree: &Ftree, causes: &mut [RootCause]) {
+    let in_the_depths = |cause: &RootCause| {
+        let last = ftree.fnode(*cause.path.last()?).callee;
+        let (first, functions) = recursion_on(ftree, &cause.path)?;
+        let is_part = cause.share <= HALF * cause.shares[first];
+        (is_open(&cause.stop) && is_part && functions.contains(&last))
+            .then_some((cause.path[first], cause.shares[first]))
+    };
+    let found: BTreeMap<FnodeId, f64> = causes.iter().filter_map(in_the_depths).collect();
+    for (function, whole) in found {
+        let is_other = |cause: &&RootCause| {
+            cause.path.contains(&function)
+                && !matches!(cause.stop, Stop::Recursion | Stop::Spread)
+                && in_the_depths(cause).is_none()
+        };
+        let is_deep = |cause: &&RootCause| {
+            let is_within = cause.path.contains(&function);
+            is_within && (cause.stop == Stop::Recursion || in_the_depths(cause).is_some())
+        };
+        let sum = |causes: Vec<&RootCause>| causes.iter().map(|cause| cause.share).sum::<f64>();
+        let others: Vec<_> = causes.iter().filter(is_other).collect();
+        let deep: Vec<_> = causes.iter().filter(is_deep).collect();
+        // One end alone may be a function's that does something else there.
+        if deep.len() < 2 || sum(deep) < THIRD * whole || sum(others) > HALF * whole {
+            continue;
+        }
+        for cause in causes.iter_mut() {
+            if in_the_depths(cause).is_some_and(|(of, _)| of == function) {
+                cause.stop = Stop::Recursion;
+            }
+        }
+    }
+}
+
 /// What a recursion's function takes itself at the depths that were gone through is of the same cause as what is deeper, and so is
 /// what is below it and has no cause of its own.
 pub(crate) fn gather(ftree: &Ftree, causes: &mut [RootCause]) {
-    let first = |cause: &RootCause| instances(ftree, &cause.path).first().copied();
+    end_in_the_depths(ftree, causes);
+    // A function that is met so often is a recursion of its own, whatever other one it is in.
+    let first = |cause: &RootCause| {
+        let of_last = instances(ftree, &cause.path);
+        match recursion_on(ftree, &cause.path) {
+            Some((first, functions)) if of_last.len() < TIMES => {
+                let last = ftree.fnode(*cause.path.last()?).callee;
+                functions.contains(&last).then_some(first)
+            }
+            _ => of_last.first().copied(),
+        }
+    };
     let deep = causes.iter().filter(|cause| cause.stop == Stop::Recursion);
     let deep = deep.filter_map(|cause| {
         let at = first(cause)?;
         Some((cause.path[at], (at, cause.shares[at])))
     });
     let deep: BTreeMap<FnodeId, (usize, f64)> = deep.collect();
-    for (function, (at, whole)) in deep {
+    // Those within others first: what is told there is not told again.
+    for (function, (at, whole)) in deep.into_iter().rev() {
         let is_within = |cause: &RootCause| cause.path.get(at) == Some(&function);
         for cause in causes.iter_mut().filter(|cause| is_within(cause)) {
             let is_own = matches!(cause.kind, CauseKind::Function | CauseKind::Loop);
             let is_end = matches!(cause.stop, Stop::SelfTime | Stop::NoCalls | Stop::Spread);
             if is_own && is_end && first(cause) == Some(at) {
                 (cause.kind, cause.stop) = (CauseKind::Function, Stop::Recursion);
+                cause.blocked = None;
             }
         }
         let named = causes.iter().filter(|cause| is_within(cause));
         let named: f64 = named.map(|cause| cause.share).sum();
+        // Each may have been measured in other ops.
+        if named > whole {
+            let within = causes.iter_mut().filter(|cause| is_within(cause));
+            within.for_each(|cause| {
+                cause.share *= whole / named;
+                cause.assumed *= whole / named;
+            });
+        }
         let mut deep = causes.iter_mut().filter(|cause| is_within(cause));
         if let Some(cause) = deep.find(|cause| cause.stop == Stop::Recursion) {
             cause.share += (whole - named).max(0.0);
@@ -147,6 +229,46 @@ mod tests {
         assert!(share > 0.9, "{share}");
         let depth = causes.iter().map(|cause| cause.path.len()).max();
         assert_eq!(depth, Some(4), "f0, and the function three times");
+    }
+
+    /// Two functions that call each other; every other level branches, and none takes much itself.
+    #[test]
+    fn a_recursion_that_is_too_deep_to_be_followed_is_one_cause() {
+        let program = Program::default()
+            .function(0, "f0", &[(1, call(1))], |run| {
+                run.level = 0;
+                run.call(1, 1);
+            })
+            .function(1, "match", &[(2, call(2))], |run| {
+                run.work(20);
+                run.call(2, 2);
+            })
+            .function(2, "again", &[(3, call(1)), (4, call(1))], |run| {
+                run.work(20);
+                run.level += 1;
+                if run.level < 14 {
+                    run.call(3, 1);
+                    if run.level % 2 == 0 {
+                        run.call(4, 1);
+                    }
+                }
+                run.level -= 1;
+            });
+        let params = Params {
+            max_depth: 40,
+            ..Params::default()
+        };
+        let mut session = Session::new(program, params);
+        session.deepest = 16;
+        session.run(30_000);
+        let causes = session.analysis.root_causes(1);
+        assert_eq!(session.analysis.peak_status(1), PeakStatus::RootCauseFound);
+        assert!(
+            causes.iter().all(|cause| cause.stop == Stop::Recursion),
+            "{causes:?}"
+        );
+        let share: f64 = causes.iter().map(|cause| cause.share).sum();
+        assert!((0.9..1.02).contains(&share), "{share}");
     }
 
     #[test]

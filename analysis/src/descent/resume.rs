@@ -90,6 +90,7 @@ impl Analysis {
                 return Err(ResumeError::NoSuchPeak(peak));
             }
         }
+        analysis.blur.go_on_from(&profile);
         analysis.stored = Some(profile.clone());
         analysis.profile = profile;
         if let Some((fine, longest)) = fine {

@@ -9,7 +9,7 @@ use crate::descent::recursion;
 use crate::off_cpu::is_absence;
 
 /// The causes that are found explain this part of the time at least.
-const HALF: f64 = 0.5;
+pub(crate) const HALF: f64 = 0.5;
 /// Paths that are undecided leave less than this part of the time unexplained where the others' causes are the peak's: whatever
 /// has as much has a path of its own.
 const SMALL: f64 = 0.2;
@@ -74,7 +74,7 @@ pub enum PeakStatus {
     /// Every path ends, one at least because it may not become longer.
     MaxDepthReached,
     /// Every path ends, those with a fifth of the time or more in functions of which it is not known whether they or what they
-    /// call take it; or less than half of the time was gone into.
+    /// call take it. Or the ops are those that were struck ([`crate::Analysis::is_of_struck_ops`]).
     Undecided,
     /// Every path ends, but most of the time is spread.
     Spread,
@@ -111,7 +111,8 @@ pub fn root_causes(ftree: &Ftree, peak: u32) -> Vec<RootCause> {
                 let end = (CauseKind::Function, Stop::StillDescending);
                 causes.push(below_decisions(ftree, peak, id, end));
             }
-            PathState::Ended(_) if is_told_above(ftree, id, peak) => {}
+            // Earlier versions had such ends.
+            PathState::Ended(_) if is_told_at_f0(ftree, id) => {}
             PathState::Ended(stop) => {
                 let end = (kind_of(fnode.callee), stop.clone());
                 causes.push(below_decisions(ftree, peak, id, end));
@@ -145,19 +146,6 @@ fn kind_of(callee: Callee) -> CauseKind {
         Callee::Absence(Absence::Signal(_)) => CauseKind::Signal,
         Callee::Absence(Absence::Awaiting(_)) => CauseKind::Await,
     }
-}
-
-/// Whether an fnode stands for time away that is a cause of the peak further up already: there it is told with all that struck below.
-/// Page faults are told where they struck alone.
-pub(crate) fn is_told_above(ftree: &Ftree, id: FnodeId, peak: u32) -> bool {
-    let fnode = ftree.fnode(id);
-    let (Callee::Absence(kind), Some(parent)) = (fnode.callee, fnode.parent) else {
-        return false;
-    };
-    let above = std::iter::successors(ftree.fnode(parent).parent, |&at| ftree.fnode(at).parent);
-    let mut told = above.filter_map(|at| ftree.known_absence(at, kind));
-    kind != Absence::PageFault
-        && told.any(|at| ftree.fnode(at).record(peak).state != PathState::NotChosen)
 }
 
 /// A path that ends without a decision of its own: known from the one at its caller.
@@ -199,10 +187,13 @@ fn itself(ftree: &Ftree, peak: u32, id: FnodeId) -> RootCause {
         .children
         .iter()
         .any(|&child| !is_absence(ftree.fnode(child).callee));
-    let stop = match (calls, ftree.sites(id).unmeasured.is_empty()) {
-        (_, false) => Stop::PartlyMeasured,
-        (true, true) => Stop::SelfTime,
-        (false, true) => Stop::NoCalls,
+    let unmeasured = ftree.sites(id).unmeasured;
+    let is_system_call = |&at: &FnodeId| makes_a_thread(ftree.fnode(at).callee);
+    let stop = match calls {
+        // Nothing is called below a system call that returns twice, and it never has a probe: the path ends here all the same.
+        _ if !unmeasured.iter().all(is_system_call) => Stop::PartlyMeasured,
+        true => Stop::SelfTime,
+        false => Stop::NoCalls,
     };
     let cause = below_decisions(ftree, peak, id, (kind, stop));
     let part = match kind {
@@ -218,9 +209,19 @@ fn itself(ftree: &Ftree, peak: u32, id: FnodeId) -> RootCause {
         share: cause.share * part,
         assumed: cause.assumed * part,
         known_from: record.measured_ops,
-        blocked: blocked(record, kind),
+        // In its system call a function may wait, as in vfork(2).
+        blocked: blocked(record, kind).filter(|_| unmeasured.is_empty()),
         ..cause
     }
+}
+
+/// Whether it is a system call that makes a thread or a process, as these are numbered on x86-64.
+fn makes_a_thread(callee: Callee) -> bool {
+    const CLONE: u32 = 56;
+    const FORK: u32 = 57;
+    const VFORK: u32 = 58;
+    const CLONE3: u32 = 435;
+    matches!(callee, Callee::Syscall(Some(CLONE | FORK | VFORK | CLONE3)))
 }
 
 /// The part of a function's own time in which it waited; of a loop that is its callees' doing.
@@ -326,34 +327,41 @@ fn in_callees(ftree: &Ftree, peak: u32, id: FnodeId) -> f64 {
         .sum()
 }
 
-/// Whether it stands for time away below f0: that is in f0's time away, too, and taken out of all callees of f0. Page
-/// faults are told where they struck alone.
-fn is_told_at_f0(ftree: &Ftree, id: FnodeId) -> bool {
+/// Whether it stands for time away below f0: that is in f0's time away, too, competes there, and is taken out of all callees
+/// of f0. What else the machine does comes in bursts, so a share of it that other ops tell below f0 may not be added to that
+/// of f0. Page faults are told where they struck alone.
+pub(crate) fn is_told_at_f0(ftree: &Ftree, id: FnodeId) -> bool {
     let fnode = ftree.fnode(id);
     is_absence(fnode.callee)
         && fnode.callee != Callee::Absence(Absence::PageFault)
         && fnode.parent != Some(FnodeId::ROOT)
 }
 
-/// The part of an fnode's time that one of its callees accounts for; each may have been measured in other ops.
+/// The part of an fnode's time that one of its callees accounts for; each may have been measured in other ops. All of them
+/// account for no more than all of it: of short calls the clock may tell more than of their caller.
 pub(crate) fn part_of(ftree: &Ftree, peak: u32, id: FnodeId, callee: FnodeId) -> f64 {
-    let (caller, callee) = (
-        ftree.fnode(id).record(peak),
-        ftree.fnode(callee).record(peak),
-    );
+    let caller = ftree.fnode(id).record(peak);
     let mean = |sum: Ticks, ops: u64| sum.0 as f64 / ops.max(1) as f64;
-    let away = ftree.fnode(id).children.iter();
-    let away = away.filter(|&&child| is_told_at_f0(ftree, child));
-    let away = away.map(|&child| ftree.fnode(child).record(peak).stats.sum);
+    let of = |callee: FnodeId| {
+        let callee = ftree.fnode(callee).record(peak);
+        let seen = caller.measured_ops.saturating_sub(callee.missed_ops);
+        mean(callee.stats.sum, seen)
+    };
+    let children = || ftree.fnode(id).children.iter().copied();
+    let away = children().filter(|&child| is_told_at_f0(ftree, child));
+    let away = away.map(|child| ftree.fnode(child).record(peak).stats.sum);
     let away = away.fold(Ticks(0), |sum, time| sum + time);
     let whole = mean(
         caller.measured_time.saturating_sub(away),
         caller.measured_ops,
     );
-    let seen = caller.measured_ops.saturating_sub(callee.missed_ops);
-    match whole > 0.0 {
-        true => (mean(callee.stats.sum, seen) / whole).min(1.0),
-        false => 0.0,
+    // Of some it is known from few ops, which may have been long ones.
+    let part = |callee| of(callee).min(whole);
+    let callees = children().filter(|&child| !is_told_at_f0(ftree, child));
+    let together: f64 = callees.map(part).sum();
+    match whole.max(together) {
+        all if all > 0.0 => part(callee) / all,
+        _ => 0.0,
     }
 }
 
@@ -364,7 +372,7 @@ pub fn peak_status(ftree: &Ftree, peak: u32) -> PeakStatus {
     let any = |stop: &dyn Fn(&Stop) -> bool| causes.iter().any(|cause| stop(&cause.stop));
     if any(&|stop| *stop == Stop::StillDescending) {
         PeakStatus::InProgress
-    } else if any(&is_undecided) && !is_small(&causes) {
+    } else if causes.iter().any(is_undecided) && !is_small(&causes) {
         PeakStatus::Undecided
     } else if any(&|stop| *stop == Stop::MaxDepth) {
         PeakStatus::MaxDepthReached
@@ -373,8 +381,13 @@ pub fn peak_status(ftree: &Ftree, peak: u32) -> PeakStatus {
     }
 }
 
-/// Whether it is not known what takes the time where a path ends so.
-fn is_undecided(stop: &Stop) -> bool {
+/// Whether it is not known what takes the time where a path ends so: a function that takes it itself does not wait.
+fn is_undecided(cause: &RootCause) -> bool {
+    is_open(&cause.stop) || cause.blocked.is_some_and(|blocked| blocked > HALF)
+}
+
+/// Whether a path ended before that was known.
+pub(crate) fn is_open(stop: &Stop) -> bool {
     matches!(
         stop,
         Stop::TooRare | Stop::NotInstrumentable(_) | Stop::PartlyMeasured
@@ -383,8 +396,7 @@ fn is_undecided(stop: &Stop) -> bool {
 
 /// Whether the paths at whose ends that is not known are a small part of the time, and the others explain half of it.
 fn is_small(causes: &[RootCause]) -> bool {
-    let (open, known): (Vec<_>, Vec<_>) =
-        causes.iter().partition(|cause| is_undecided(&cause.stop));
+    let (open, known): (Vec<_>, Vec<_>) = causes.iter().partition(|cause| is_undecided(cause));
     let together = |causes: &[&RootCause]| causes.iter().map(|cause| cause.share).sum::<f64>();
     together(&open) < SMALL && together(&known) >= HALF
 }
@@ -392,11 +404,9 @@ fn is_small(causes: &[RootCause]) -> bool {
 /// Where a peak stands of which every path ends: what they explain has to be half of its time.
 fn by_explained(causes: &[RootCause]) -> PeakStatus {
     let explained: f64 = causes.iter().map(|cause| cause.share).sum();
-    let spread = causes.iter().filter(|cause| cause.stop == Stop::Spread);
-    let spread: f64 = spread.filter_map(|cause| cause.shares.last()).sum();
-    match (explained >= HALF, explained + spread >= HALF) {
-        (true, _) => PeakStatus::RootCauseFound,
-        (false, true) => PeakStatus::Spread,
-        (false, false) => PeakStatus::Undecided,
+    match explained >= HALF {
+        true => PeakStatus::RootCauseFound,
+        // The rest was measured and is in parts none of which is a cause.
+        false => PeakStatus::Spread,
     }
 }

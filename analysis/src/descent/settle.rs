@@ -55,6 +55,11 @@ impl Analysis {
                 let (_, last) = self.params.resolution.bounds(at.peak.last_bucket)?;
                 // Ops that are shorter than can be told are counted in the bucket of the shortest that can.
                 let shortest = at.peak.contains(self.bucket(Ticks(0)));
+                let is_cut = self.params.range.is_none();
+                let first = match is_cut && self.blur.is_estimated() {
+                    true => self.behind_shorter_peaks(first),
+                    false => first,
+                };
                 Some(if shortest { Ticks(0) } else { first }..=last)
             })
             .collect();
@@ -63,6 +68,16 @@ impl Analysis {
             self.filter.clone_from(&filter);
             self.requests.push_back(Request::FilterChanged(filter));
         }
+    }
+
+    /// From where on no peak is until `first`: so short may the ops be of which much was taken out.
+    fn behind_shorter_peaks(&self, first: Ticks) -> Ticks {
+        let bounds = |bucket| self.params.resolution.bounds(bucket);
+        let ends = self.peaks.iter().filter_map(|at| {
+            let (_, last) = bounds(at.peak.last_bucket)?;
+            (last < first).then(|| Ticks(last.0 + 1))
+        });
+        ends.max().unwrap_or(Ticks(0))
     }
 
     /// Whether an fnode that collects for other peaks, or a call in the batch of its calls that is measured, has seen

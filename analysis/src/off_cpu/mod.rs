@@ -2,9 +2,7 @@
 //! 2008, section 3.6). Pure.
 //!
 //! Preemption and interrupts strike wherever the thread happens to be. Their time is taken out of the
-//! latency of every fnode that was current then, and competes at each fnode that is investigated, as the sum of all
-//! that struck there or below: first as a callee of f0, and, when the descent goes on in a callee all the same, there
-//! once more with what struck in it. What is a cause of the peak further up does not compete again below.
+//! latency of every fnode that was current then, and competes at f0, as the sum of all that struck there or below.
 //! Page faults strike where memory is touched: each is a callee of the one function that did.
 //! Where the thread *waited*, the function that waited is the cause, and keeps the time; what is added
 //! is how long it was blocked, how long it could have run and did not, and who woke it.
@@ -17,6 +15,15 @@ use std::collections::BTreeMap;
 use darc_record::{Ticks, Tsc};
 
 use crate::descent::ftree::{Absence, Callee};
+
+/// Fewer ops of a peak do not tell whether all are struck.
+const FEW: u64 = 20;
+/// The part of them that are, and how often they would be by their length. The others may be those that the host of a virtual
+/// machine has struck, of which nothing is seen.
+const HALF: f64 = 0.5;
+const SELDOM: f64 = 0.1;
+/// What has not been seen once may be three times as often (95%).
+const RULE_OF_THREE: f64 = 3.0;
 
 /// A thread that ran instead or woke another, as the session numbers them; opaque here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -55,6 +62,14 @@ pub struct Interval {
 impl Interval {
     pub(crate) fn len(&self) -> Ticks {
         self.to - self.from
+    }
+
+    /// Whether it is an interrupt. Their deferred work may be the thread's own, as of what it sends.
+    fn strikes(&self) -> bool {
+        let Away::Interrupted(kind) = self.why else {
+            return false;
+        };
+        matches!(kind, Absence::Interrupt(_) | Absence::LocalInterrupt(_))
     }
 
     /// Of a wait: until it was over, and from then on.
@@ -112,10 +127,50 @@ pub struct OffCpu {
     pub faulting: Ticks,
     /// and in which they ran the handlers of signals.
     pub handling: Ticks,
+    /// The ops that were not preempted, and the time in which they did not wait: in that interrupts can come.
+    pub exposed_ops: u64,
+    /// See above.
+    pub exposed: Ticks,
+    /// How often interrupts came there,
+    pub struck: u64,
+    /// and in how many ops.
+    pub struck_ops: u64,
 }
 
 impl OffCpu {
-    pub(crate) fn add(&mut self, interval: &Interval) {
+    /// Adds an op with the times in which its thread did not do its work.
+    pub(crate) fn add_op(&mut self, latency: Ticks, away: &[Interval]) {
+        self.ops += 1;
+        self.time = self.time + latency;
+        // With another thread's turn comes an interrupt, and what that takes is known.
+        let is_preempted = |interval: &Interval| matches!(interval.why, Away::Preempted { .. });
+        if !away.iter().any(is_preempted) {
+            let waits = away
+                .iter()
+                .filter(|it| matches!(it.why, Away::Blocked { .. }));
+            let waited = waits.fold(Ticks(0), |sum, wait| sum + wait.len());
+            let struck = away.iter().filter(|interval| interval.strikes()).count() as u64;
+            self.exposed_ops += 1;
+            self.exposed = self.exposed + Ticks(latency.0.saturating_sub(waited.0));
+            self.struck += struck;
+            self.struck_ops += u64::from(struck > 0);
+        }
+        away.iter().for_each(|interval| self.add(interval));
+    }
+
+    /// Whether most of these ops were struck, and far fewer would be in `others`, did the time alone make that likely.
+    pub(crate) fn is_struck_beyond(&self, others: &OffCpu) -> bool {
+        let ops = self.exposed_ops.max(1) as f64;
+        let part = self.struck_ops as f64 / ops;
+        // So often at most they are, at a confidence of 95% where it was never seen (the rule of three: Hanley and Lippman-Hand,
+        // "If nothing goes wrong, is everything all right?", 1983).
+        let rate = (others.struck as f64 + RULE_OF_THREE) / (others.exposed.0 as f64).max(1.0);
+        let expected = rate * self.exposed.0 as f64 / ops;
+        let is_known = self.exposed_ops >= FEW && self.exposed_ops as f64 >= HALF * self.ops as f64;
+        is_known && part >= HALF && expected <= SELDOM
+    }
+
+    fn add(&mut self, interval: &Interval) {
         let len = interval.len();
         let part = match interval.why {
             Away::Preempted { .. } => &mut self.preempted,
@@ -137,4 +192,51 @@ impl OffCpu {
 #[must_use]
 pub fn is_absence(callee: Callee) -> bool {
     matches!(callee, Callee::Absence(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interval(why: Away) -> Interval {
+        Interval {
+            from: Tsc(0),
+            to: Tsc(100),
+            why,
+        }
+    }
+
+    #[test]
+    fn ops_are_struck_beyond_what_their_length_makes_likely() {
+        let timer = interval(Away::Interrupted(Absence::LocalInterrupt(236)));
+        let softirq = interval(Away::Interrupted(Absence::SoftInterrupt(3)));
+        let of = |ops: u64, latency, away: &[Interval]| {
+            let mut all = OffCpu::default();
+            (0..ops).for_each(|_| all.add_op(Ticks(latency), away));
+            all
+        };
+        let struck = of(30, 60_000, &[timer, softirq]);
+        assert_eq!((struck.struck, struck.struck_ops), (30, 30));
+        assert_eq!(struck.interrupted, Ticks(6_000));
+        let others = of(2_000, 2_000, &[]);
+        assert!(struck.is_struck_beyond(&others));
+        // Too few of them, and too little known of the others; and all that long would be struck.
+        assert!(!of(19, 60_000, &[timer]).is_struck_beyond(&others));
+        assert!(!struck.is_struck_beyond(&of(500, 2_000, &[])));
+        assert!(!of(30, 2_000_000, &[timer]).is_struck_beyond(&others));
+        assert!(!struck.is_struck_beyond(&of(1_000, 50_000, &[timer])));
+        assert!(!of(30, 60_000, &[softirq]).is_struck_beyond(&others));
+        let preempted = interval(Away::Preempted { by: None });
+        assert!(!of(30, 60_000, &[timer, preempted]).is_struck_beyond(&others));
+        // While others wait, or another thread runs, nothing strikes them.
+        let waits = Interval {
+            to: Tsc(4_000_000),
+            ..interval(Away::Blocked {
+                woken: None,
+                by: None,
+            })
+        };
+        assert!(!struck.is_struck_beyond(&of(100, 4_002_000, &[waits])));
+        assert!(!struck.is_struck_beyond(&of(100, 4_000_000, &[preempted])));
+    }
 }

@@ -50,6 +50,9 @@ pub struct Hump {
     pub content: Bucket,
     /// How many ops the top holds.
     pub top_ops: u64,
+    /// How many ops two adjacent buckets hold, the most that any two do: where the border between two buckets is in a hump
+    /// is chance.
+    pub pair_ops: u64,
 }
 
 /// A hump that is numbered and can be analysed.
@@ -93,6 +96,13 @@ pub fn find_peaks(profile: &Profile) -> Vec<Peak> {
         .collect()
 }
 
+/// So many ops in one bucket are a peak beside the tallest bucket, however short they are.
+#[must_use]
+pub fn least_noticed(tallest: u64) -> u64 {
+    let least = 10_f64.powf(SHARE_OF_HEIGHT * height(tallest)) - 1.0;
+    (least.ceil() as u64).max(LEAST_OPS)
+}
+
 /// Whether a part of a hump would be numbered if it were one alone.
 pub(crate) fn is_noticed_range(profile: &Profile, first: u32, last: u32) -> bool {
     let tallest = profile.buckets().map(|(_, at)| at.ops).max().unwrap_or(0);
@@ -128,7 +138,7 @@ fn height(ops: u64) -> f64 {
 fn is_noticed(hump: &Hump, profile: &Profile, tallest: u64) -> bool {
     hump.content.ops >= LEAST_OPS
         && (has_weight(&hump.content, profile)
-            || height(hump.top_ops) >= SHARE_OF_HEIGHT * height(tallest))
+            || height(hump.pair_ops) >= SHARE_OF_HEIGHT * height(tallest))
 }
 
 /// Whether a part of the profile is a fair share of the ops or of the time.
@@ -293,8 +303,16 @@ fn hump(part: &[(u32, Bucket)]) -> Option<Hump> {
         top_bucket: first_bucket,
         content,
         top_ops: content.ops,
+        pair_ops: content.ops,
     };
+    let mut before = (first_bucket, content.ops);
     for &(bucket, content) in full {
+        let pair = match before {
+            (at, ops) if at + 1 == bucket => ops.saturating_add(content.ops),
+            _ => content.ops,
+        };
+        hump.pair_ops = hump.pair_ops.max(pair);
+        before = (bucket, content.ops);
         hump.last_bucket = bucket;
         hump.content.ops = hump.content.ops.saturating_add(content.ops);
         hump.content.total = hump.content.total + content.total;

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::descent::Analysis;
 use crate::descent::ftree::{Callee, CalleeId};
 use crate::descent::params::Params;
 use crate::descent::peak_record::Stop;
@@ -352,6 +353,63 @@ fn rates_hold() {
             of.complete >= 0.95 && of.same >= 0.95 && of.wrong <= 0.01,
             "{}",
             case.name
+        );
+    }
+}
+
+/// Seldom peaks: of one op in so many.
+const SELDOM: [u64; 3] = [100, 1_000, 10_000];
+/// So many ops are counted before the peaks are cut anew: those of three seconds, with 100,000 in each.
+const COUNTED: u64 = 300_000;
+/// ... and so many times 20 ops of the peak may go by until its cause is known.
+const PATIENCE: u64 = 3;
+
+/// f0 takes fifty times as long, in another callee, in one op of [`SELDOM`].
+fn seldom(run: &mut Run<'_>, at: usize) {
+    let is_slow = run.random(0) < 1.0 / SELDOM[at] as f64;
+    let (callee, long) = if is_slow { (2, 50.0) } else { (1, 1.0) };
+    let time = long * some(run, 1);
+    take(run, callee, time);
+}
+
+/// Whether the seldom peak is there at the end, and has its cause and nothing else as one.
+fn is_found(program: &Program, seed: u64, one_in: u64) -> bool {
+    let mut analysis = Analysis::new(Params::default());
+    analysis.look_on();
+    let mut session = Session::over(program.clone(), analysis);
+    session.next_op = seed << 24;
+    session.run(COUNTED);
+    session.analysis.seen_enough();
+    session.serve();
+    session.run(PATIENCE * 20 * one_in);
+    let peaks = session.analysis.peaks().into_iter();
+    let slow = peaks.max_by_key(|peak| peak.first_bucket);
+    slow.is_some_and(|peak| {
+        let causes = session.causes(peak.number);
+        causes.len() == 1 && causes[0].0 == "f0/c2" && causes[0].2 == Stop::NoCalls
+    })
+}
+
+/// `DARC_RUNS=200` looks at so many of each.
+#[test]
+fn rates_of_seldom_peaks_hold() {
+    let given = std::env::var("DARC_RUNS").ok();
+    let runs: u64 = given.map_or(10, |runs| runs.parse().expect("DARC_RUNS is a number"));
+    let bodies: [fn(&mut Run<'_>); 3] = [
+        |run| seldom(run, 0),
+        |run| seldom(run, 1),
+        |run| seldom(run, 2),
+    ];
+    println!("| a peak of | found, with its cause |");
+    println!("| --- | --- |");
+    for (one_in, body) in SELDOM.into_iter().zip(bodies) {
+        let program = callees(2, body, takes);
+        let found = (1..=runs).filter(|&seed| is_found(&program, seed, one_in));
+        let part = found.count() as f64 / runs as f64;
+        println!("| 1 op in {one_in} | {:.1}% |", part * 100.0);
+        assert!(
+            part >= if one_in > 100 { 0.9 } else { 0.95 },
+            "1 in {one_in}"
         );
     }
 }

@@ -102,9 +102,8 @@ fn what_takes_the_time_of_one_cause_is_not_asked_of_ops_with_another() {
     );
 }
 
-/// f0 makes two calls, of which one has no room for a probe.
-#[test]
-fn what_could_not_be_measured_is_in_the_verdict() {
+/// f0 makes two calls, of which this one cannot be measured.
+fn with_unmeasured(callee: Callee) -> Analysis {
     let mut analysis = Analysis::new(Params::default());
     let (known, unknown) = (SiteId(1), SiteId(2));
     for at in 0..5_000 {
@@ -129,12 +128,18 @@ fn what_could_not_be_measured_is_in_the_verdict() {
         for request in analysis.requests() {
             if let Request::Expand(fnode) = request {
                 analysis.add_child(fnode, known, call(1));
-                analysis.add_child(fnode, unknown, call(2));
+                analysis.add_child(fnode, unknown, callee);
                 analysis.refuse(&[unknown].into());
                 analysis.expanded(fnode, Tsc(at));
             }
         }
     }
+    analysis
+}
+
+#[test]
+fn what_could_not_be_measured_is_in_the_verdict() {
+    let analysis = with_unmeasured(call(2));
     let causes = analysis.root_causes(1);
     assert_eq!(causes.len(), 1);
     assert_eq!(causes[0].stop, Stop::PartlyMeasured);
@@ -145,6 +150,15 @@ fn what_could_not_be_measured_is_in_the_verdict() {
     assert!(!analysis.needed_probes().any(|id| id == sites.unmeasured[0]));
     assert_eq!(analysis.peak_status(1), PeakStatus::Undecided);
     assert_eq!(analysis.status(), Status::Undecided);
+}
+
+/// `clone3` makes a system call that cannot be measured, and that calls nothing.
+#[test]
+fn a_system_call_that_could_not_be_measured_is_an_end() {
+    let analysis = with_unmeasured(Callee::Syscall(Some(435)));
+    let causes = analysis.root_causes(1);
+    assert_eq!(causes[0].stop, Stop::SelfTime);
+    assert_eq!(analysis.status(), Status::RootCauseFound);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fixture;
+use crate::model::Report;
 use crate::place::Place;
 use darc_analysis::simulate::{Program, Run, Session, call as callee};
 use darc_analysis::{Analysis, Params};
@@ -25,6 +26,33 @@ fn calls_that_were_not_made_are_left_out() {
     assert_eq!(names(&f0, Rows::Main), (vec!["f0".to_owned()], 2));
     let all = ["f0", "error", "work"].map(str::to_owned);
     assert_eq!(names(&f0, Rows::All), (all.to_vec(), 0));
+}
+
+/// Calls without a probe are one line where the function's own time is much, and none elsewhere.
+#[test]
+fn calls_without_a_probe_are_one_line() {
+    let mut report = fixture::report(30_000);
+    let unmeasured = |name: &str| FtreeNode {
+        name: name.to_owned(),
+        unmeasured: true,
+        ..FtreeNode::default()
+    };
+    let calls: Vec<FtreeNode> = ["a", "b", "c", "d", "e"].map(unmeasured).into();
+    let names = |report: &Report, wanted| -> Vec<String> {
+        let table = table(&report.ftree, &report.peaks, wanted);
+        table.rows.iter().map(|row| row.what.name()).collect()
+    };
+    let callees = &mut report.ftree.children;
+    let of = |name: &'static str| move |node: &&mut FtreeNode| node.name == name;
+    let lock = callees.iter_mut().find(of("lock")).expect("it is called");
+    lock.children.extend(calls.clone());
+    let shown = |report: &Report| names(report, Rows::Main).contains(&"a, b, c, 2 more".to_owned());
+    assert!(!shown(&report), "lock takes next to no time itself");
+    let callees = &mut report.ftree.children;
+    let sort = callees.iter_mut().find(of("sort")).expect("it is called");
+    sort.children.extend(calls);
+    assert!(shown(&report));
+    assert!(names(&report, Rows::All).contains(&"e".to_owned()));
 }
 
 /// Functions of one name that are not the same have a row each.

@@ -12,7 +12,7 @@ const MOST_WHOLE: usize = 10;
 
 /// The whole comparison, ending with a newline.
 #[must_use]
-pub fn render(difference: &Difference, style: Style) -> String {
+pub fn render(difference: &Difference, style: Style<'_>) -> String {
     let mut page = Page {
         text: String::new(),
         style,
@@ -113,13 +113,13 @@ fn change(before: u64, after: u64) -> String {
     }
 }
 
-struct Page {
+struct Page<'a> {
     text: String,
-    style: Style,
+    style: Style<'a>,
     hz: Option<Hz>,
 }
 
-impl Page {
+impl Page<'_> {
     fn line(&mut self, line: &str) {
         self.text.push_str(line.trim_end());
         self.text.push('\n');

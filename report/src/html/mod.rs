@@ -18,19 +18,21 @@ use crate::escape::control;
 use crate::loops::in_loops;
 use crate::markup::Markup;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, ValueContrast};
+use crate::next;
 use crate::spread::{spread, without_depths};
 use crate::telling::in_words;
+use crate::text::Style;
 use crate::{answer, svg, waiting, words};
 
 pub(super) const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">";
 
 /// The report as a page.
 #[must_use]
-pub fn render(report: &Report, rows: Rows) -> String {
+pub fn render(report: &Report, style: Style<'_>) -> String {
     let mut page = Page {
         markup: Markup::default(),
         hz: Hz::new(report.clock.hz),
-        rows,
+        rows: style.rows,
     };
     page.head(report);
     page.header(report);
@@ -76,6 +78,7 @@ pub fn render(report: &Report, rows: Rows) -> String {
     }
     page.proofs(&report.proofs, &report.effects);
     page.probes(report);
+    page.next(report, style.file);
     page.raw("</main>\n<footer><p class=\"place\">darc ")
         .text(&report.darc);
     page.raw("</p></footer>\n</body>\n</html>\n");
@@ -180,7 +183,7 @@ impl Page {
         if let Some(percentiles) = words::percentiles(self.hz, profile) {
             self.field("latency", &percentiles);
         }
-        if let Some(unseen) = words::unseen(profile.ops) {
+        if let Some(unseen) = words::unseen(profile) {
             self.field("not seen", &unseen);
         }
         if let Some(comparison) = &report.comparison {
@@ -258,12 +261,14 @@ impl Page {
     fn analysis(&mut self, analysis: &Analysis<'_>) {
         let hz = self.hz;
         self.section(analysis.prefix, "distribution", "Distribution");
+        self.raw("<div class=\"wide\" tabindex=\"0\">");
         self.markup(svg::element(
             &analysis.title,
             analysis.profile,
             analysis.peaks,
             hz,
         ));
+        self.raw("</div>\n");
         self.buckets(analysis);
         self.raw("</section>\n");
         if analysis.peaks.is_empty() {
@@ -440,6 +445,23 @@ impl Page {
         }
     }
 
+    /// What to type next.
+    fn next(&mut self, report: &Report, file: Option<&str>) {
+        let steps = next::steps(report, file);
+        if steps.is_empty() {
+            return;
+        }
+        self.raw("<section><h2 id=\"next\">Next</h2>\n<dl class=\"next\">\n");
+        for step in steps {
+            self.raw("<dt><code>")
+                .text(step.command)
+                .raw("</code></dt><dd>")
+                .raw(step.tells)
+                .raw("</dd>\n");
+        }
+        self.raw("</dl></section>\n");
+    }
+
     fn probes(&mut self, report: &Report) {
         let probes = &report.probes;
         self.raw("<section><h2 id=\"probes\">Probes</h2>\n<dl>\n");
@@ -517,18 +539,18 @@ mod tests {
     fn every_element_closes_whatever_there_is_to_say() {
         for ops in [0, 50, 330, 30_000] {
             assert_eq!(
-                is_balanced(&render(&fixture::report(ops), Rows::Main)),
+                is_balanced(&render(&fixture::report(ops), Style::default())),
                 Ok(()),
                 "{ops}"
             );
         }
         let served = crate::tests::golden::handed_over();
-        assert_eq!(is_balanced(&render(&served, Rows::Main)), Ok(()));
+        assert_eq!(is_balanced(&render(&served, Style::default())), Ok(()));
     }
 
     #[test]
     fn nothing_is_loaded_and_nothing_runs() {
-        let text = render(&fixture::report(30_000), Rows::Main);
+        let text = render(&fixture::report(30_000), Style::default());
         for forbidden in [
             "<script",
             "src=",
@@ -549,7 +571,7 @@ mod tests {
     fn reasons_are_escaped_once() {
         let mut report = fixture::report(30_000);
         report.probes.skipped[0].reason = "a\\b".to_owned();
-        let text = render(&report, Rows::Main);
+        let text = render(&report, Style::default());
         assert!(text.contains(": a\\\\b</li>"), "{text}");
     }
 
@@ -571,7 +593,7 @@ mod tests {
         handover.enqueue.name = evil.to_owned();
         handover.served_object = evil.to_owned();
         report.focus = focus;
-        let text = render(&report, Rows::Main);
+        let text = render(&report, Style::default());
         assert!(
             !text.contains("<script") && !text.contains('\u{202e}') && !text.contains("onload='")
         );

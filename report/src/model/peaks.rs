@@ -59,6 +59,10 @@ pub struct OffCpuEntry {
     pub page_faults: u64,
     /// In which handlers of signals ran.
     pub signal_handlers: u64,
+    /// The ops in which interrupts came, and no other thread ran.
+    pub struck_ops: u64,
+    /// Whether that makes the peak: ops of others are hardly struck, and the kernel does not tell all that an interrupt takes.
+    pub is_of_struck_ops: bool,
     /// Where they waited, the longest time first. What was told before a function's calls were measured
     /// stands for the function itself.
     pub waits: Vec<WaitPlace>,

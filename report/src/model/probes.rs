@@ -44,7 +44,7 @@ pub struct Effort {
     pub budget: f64,
     /// For how long it was measured.
     pub elapsed: f64,
-    /// Processor time of darc while it read and decided.
+    /// Processor time of darc while it read, decided and stopped the target.
     pub reading: f64,
     /// What measured calls in ops took of the target, about: their number times what one costs.
     pub calls: f64,

@@ -21,7 +21,7 @@ use super::Format;
 pub fn render(
     set: &ProfileSet,
     format: Format,
-    style: super::text::Style,
+    style: super::text::Style<'_>,
 ) -> Option<Result<String, serde_json::Error>> {
     Some(Ok(match format {
         Format::Text => super::text::profiles::render(set, style),

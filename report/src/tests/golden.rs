@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::fixture;
-use crate::model::Report;
-use crate::text::{self, Color, Rows, Style};
+use crate::model::{Ended, Report};
+use crate::text::{self, Color, Names, Rows, Style};
 use crate::{Format, json, render};
 
 /// Compares with the file of this name, line by line for a readable failure.
@@ -70,18 +70,39 @@ pub(crate) fn running() -> Report {
     report.peaks = Vec::new();
     report.ftree = nothing.ftree;
     report.f0.name = "main".to_owned();
-    report
+    report.target.exit_status = None;
+    report.ended(Ended::Finished)
 }
 
 #[test]
 fn a_function_that_runs_all_the_time() {
     golden("running.txt", &text::render(&running(), Style::default()));
-    golden("running.html", &crate::html::render(&running(), Rows::Main));
+    golden(
+        "running.html",
+        &crate::html::render(&running(), Style::default()),
+    );
 }
 
 #[test]
 fn a_finished_analysis_for_people() {
     golden("finished.txt", &text::render(&finished(), Style::default()));
+    let all = Style {
+        rows: Rows::All,
+        ..Style::default()
+    };
+    golden("finished-all.txt", &text::render(&finished(), all));
+}
+
+#[test]
+fn of_the_measuring_only_what_is_missing_is_told() {
+    let mut report = finished();
+    report.probes.skipped.clear();
+    let shown = |report: &Report| text::render(report, Style::default());
+    assert!(!shown(&report).contains("\nProbes\n"));
+    report.probes.dropped = 3;
+    assert!(shown(&report).contains(", 3 dropped"));
+    report.probes.bytes_differing_after_detach = 1;
+    assert!(shown(&report).contains("1 bytes differ"));
 }
 
 #[test]
@@ -90,7 +111,7 @@ fn requests_that_are_handed_over() {
     golden("handed-over.txt", &text);
     golden(
         "handed-over.html",
-        &crate::html::render(&handed_over(), Rows::Main),
+        &crate::html::render(&handed_over(), Style::default()),
     );
 }
 
@@ -98,10 +119,14 @@ fn requests_that_are_handed_over() {
 fn an_unfinished_analysis_on_a_narrow_page_in_colour() {
     let style = Style {
         width: 72,
+        names: Names::Fitted,
         color: Color::Always,
         rows: Rows::Main,
+        file: Some("out.txt"),
     };
-    let text = text::render(&fixture::report(330), style);
+    let mut report = fixture::report(330);
+    report.target.exit_status = None;
+    let text = text::render(&report.ended(Ended::Duration), style);
     golden("unfinished-narrow.txt", &text);
     let wide = text.lines().filter(|line| line.chars().count() > 72 + 8);
     // Names of sites and places are never cut.

@@ -1,6 +1,6 @@
 //! The table of what the ops of each peak do, as many peaks beside one another as fit.
 
-use super::{Page, shorten};
+use super::{Names, Page};
 use crate::contrast::{self, Cell, Row};
 use crate::escape::control;
 use crate::model::{FtreeNode, PeakEntry, ValueContrast};
@@ -34,13 +34,22 @@ fn table(page: &mut Page, ftree: &FtreeNode, peaks: &[PeakEntry]) {
     let numbers: Vec<u32> = peaks.iter().map(|peak| peak.peak).collect();
     let table = contrast::table(ftree, peaks, page.rows);
     let names: Vec<String> = table.rows.iter().map(name).collect();
+    let indents = table.rows.iter().map(|row| 2 * row.depth);
+    let named: Vec<(usize, &String)> = indents.zip(&names).collect();
     let room = page.width.saturating_sub(2 + LEAST_NAME);
     let per_table = (room / CELL).max(1);
     for (at, columns) in numbers.chunks(per_table).enumerate() {
         let first = at * per_table;
         let name_width = page.width.saturating_sub(2 + columns.len() * CELL);
-        let longest = names.iter().map(|name| name.chars().count()).max();
-        let name_width = name_width.min(longest.unwrap_or(0)).max(LEAST_NAME);
+        let lengths = named
+            .iter()
+            .map(|(indent, name)| indent + name.chars().count());
+        let longest = lengths.max().unwrap_or(0);
+        let name_width = match page.names {
+            Names::Whole => longest,
+            Names::Fitted => name_width.min(longest),
+        };
+        let name_width = name_width.max(LEAST_NAME);
         page.blank();
         page.heading("What the ops of each peak do (per op; * = on a root-cause path)");
         let mut titles = format!("  {:name_width$}", "");
@@ -51,8 +60,9 @@ fn table(page: &mut Page, ftree: &FtreeNode, peaks: &[PeakEntry]) {
         }
         page.line(&titles);
         page.line(&heads);
-        for (row, name) in table.rows.iter().zip(&names) {
-            let mut line = format!("  {:name_width$}", shorten(name, name_width));
+        for (row, (indent, name)) in table.rows.iter().zip(&named) {
+            let name = page.fitted(name, name_width.saturating_sub(*indent));
+            let mut line = format!("  {:name_width$}", format!("{:indent$}{name}", ""));
             if row.is_unmeasured {
                 page.line(&format!("{line}  not measured"));
                 continue;
@@ -68,10 +78,9 @@ fn table(page: &mut Page, ftree: &FtreeNode, peaks: &[PeakEntry]) {
     }
 }
 
-/// The call's name, indented as deep as it stands below f0.
+/// The call's name.
 fn name(row: &Row<'_>) -> String {
-    let indent = 2 * row.depth;
-    format!("{:indent$}{}", "", control(&row.what.name()))
+    control(&row.what.name()).into_owned()
 }
 
 fn text(page: &Page, cell: Cell) -> String {

@@ -24,7 +24,7 @@ pub(super) fn write(page: &mut Page, report: &Report) {
     }
     page.field("engine", words::engine(report.engine));
     let outcome = words::outcome(report.status, report.ended, &report.peaks);
-    page.field("status", &outcome);
+    page.sentence(2, &format!("status      {outcome}"));
     let profile = &report.profile;
     let ops = match profile.total.checked_div(profile.ops) {
         Some(mean) => format!(
@@ -42,7 +42,7 @@ pub(super) fn write(page: &mut Page, report: &Report) {
     if let Some(percentiles) = words::percentiles(page.hz, profile) {
         page.field("latency", &percentiles);
     }
-    if let Some(unseen) = words::unseen(profile.ops) {
+    if let Some(unseen) = words::unseen(profile) {
         page.sentence(2, &unseen);
     }
     if let Some(comparison) = &report.comparison {

@@ -2,8 +2,9 @@
 
 use darc_analysis::Resolution;
 
-use super::Page;
+use super::{Page, Rows};
 use crate::model::{PeakEntry, ProfileTable, Report};
+use crate::words::percent;
 
 pub(super) fn write(page: &mut Page, report: &Report) {
     if report.profile.ops > 0 {
@@ -30,24 +31,36 @@ pub(super) fn buckets(page: &mut Page, profile: &ProfileTable, peaks: &[PeakEntr
         let cells = rows.iter().map(|row| column(row).chars().count());
         cells.max().unwrap_or(0).max(title.chars().count())
     };
+    // Cycles are the unit where the clock's rate is not known.
+    let has_cycles = page.rows == Rows::All && page.hz.is_some();
     let cycles = width(|row| &row.cycles, "cycles");
+    let cycles = move |cell: &str| match has_cycles {
+        true => format!("{cell:>cycles$}  "),
+        false => String::new(),
+    };
     let time = width(|row| &row.time, "time");
     let most = rows.iter().map(|row| row.ops).max().unwrap_or(0);
     let ops = most.to_string().len().max("ops".len());
-    let left = "  peak  ".len() + cycles + 2 + time + 2 + ops + 2;
+    let share = "share".len().max("<0.01%".len());
+    let head = format!(
+        "  peak  {}{:>time$}  {:>ops$}  {:>share$}  ",
+        cycles("cycles"),
+        "time",
+        "ops",
+        "share"
+    );
+    let left = head.chars().count();
     let bar = page.width.saturating_sub(left).clamp(10, 60);
-    page.line(&format!(
-        "  peak  {:>cycles$}  {:>time$}  {:>ops$}  distribution (logarithmic)",
-        "cycles", "time", "ops"
-    ));
+    page.line(&format!("{head}distribution (logarithmic)"));
     for row in &rows {
         let length = length(row.ops, most, bar);
         page.line(&format!(
-            "  {:>4}  {:>cycles$}  {:>time$}  {:>ops$}  {}",
+            "  {:>4}  {}{:>time$}  {:>ops$}  {:>share$}  {}",
             row.peak,
-            row.cycles,
+            cycles(&row.cycles),
             row.time,
             row.ops,
+            percent(row.ops as f64 / profile.ops.max(1) as f64),
             "█".repeat(length)
         ));
     }

@@ -20,18 +20,34 @@ use darc_analysis::Hz;
 use super::answer;
 pub use super::contrast::Rows;
 use super::model::{FtreeNode, PeakEntry, ProfileTable, Report};
+use super::names::{short, without_namespaces};
+use super::next::{self, Step};
 use super::proof;
 use super::words::{self, path, percent};
 
 /// How a report is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Style {
+pub struct Style<'a> {
     /// Columns of the page; below 60 counts as 60.
     pub width: usize,
+    /// Whether names may be wider than the page has room for.
+    pub names: Names,
     /// Whether headings stand out.
     pub color: Color,
     /// Which rows the table of calls has.
     pub rows: Rows,
+    /// The file that has the results so that they can be read again, as the person named it.
+    pub file: Option<&'a str>,
+}
+
+/// What becomes of names that are wider than their column.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Names {
+    /// They stay whole: in files and pipes.
+    #[default]
+    Whole,
+    /// They are made to fit: on terminals.
+    Fitted,
 }
 
 /// Whether escape sequences are written.
@@ -44,19 +60,21 @@ pub enum Color {
     Always,
 }
 
-impl Default for Style {
+impl Default for Style<'_> {
     fn default() -> Self {
         Self {
             width: 100,
+            names: Names::Whole,
             color: Color::Never,
             rows: Rows::Main,
+            file: None,
         }
     }
 }
 
 /// The whole report, ending with a newline.
 #[must_use]
-pub fn render(report: &Report, style: Style) -> String {
+pub fn render(report: &Report, style: Style<'_>) -> String {
     let mut page = Page::new(report.clock.hz, style);
     header::write(&mut page, report);
     match &report.time {
@@ -107,6 +125,7 @@ pub fn render(report: &Report, style: Style) -> String {
         }
     }
     probes::write(&mut page, report);
+    next(&mut page, report, style.file);
     page.text
 }
 
@@ -122,20 +141,41 @@ fn answers(page: &mut Page, peaks: &[PeakEntry], profile: &ProfileTable, ftree: 
     }
 }
 
+/// What to type next; a remark behind it where there is room.
+fn next(page: &mut Page, report: &Report, file: Option<&str>) {
+    let steps = next::steps(report, file);
+    if steps.is_empty() {
+        return;
+    }
+    page.blank();
+    page.heading("Next");
+    let widest = steps.iter().map(|step| step.command.chars().count()).max();
+    let widest = widest.unwrap_or(0);
+    for Step { command, tells } in steps {
+        let line = format!("  {command:widest$}  # {tells}");
+        match line.chars().count() <= page.width {
+            true => page.line(&line),
+            false => page.line(&format!("  {command}")),
+        }
+    }
+}
+
 /// The page that sections write on.
 struct Page {
     text: String,
     width: usize,
+    names: Names,
     color: Color,
     rows: Rows,
     hz: Option<Hz>,
 }
 
 impl Page {
-    fn new(hz: u64, style: Style) -> Self {
+    fn new(hz: u64, style: Style<'_>) -> Self {
         Self {
             text: String::new(),
             width: style.width.max(60),
+            names: style.names,
             color: style.color,
             rows: style.rows,
             hz: Hz::new(hz),
@@ -189,6 +229,33 @@ impl Page {
     }
 }
 
+/// What stands between the names of a path.
+const ARROW: &str = " → ";
+
+impl Page {
+    /// A name, or a path of names, in so many columns, if names are to fit: without types and parameters, then without the namespaces
+    /// or crates that they begin with; what is too long still loses its middle.
+    fn fitted(&self, text: &str, width: usize) -> String {
+        let fits = |text: &str| text.chars().count() <= width;
+        if self.names == Names::Whole || fits(text) {
+            return text.to_owned();
+        }
+        let each = |shorter: fn(&str) -> String| -> String {
+            let names = text.split(ARROW).map(shorter);
+            names.collect::<Vec<_>>().join(ARROW)
+        };
+        let without_types = each(short);
+        if fits(&without_types) {
+            return without_types;
+        }
+        let bare = each(|name| without_namespaces(&short(name)));
+        match fits(&bare) {
+            true => bare,
+            false => shorten(&bare, width),
+        }
+    }
+}
+
 /// The text cut in its middle to at most `width` characters: both ends of a long name matter.
 fn shorten(text: &str, width: usize) -> String {
     let length = text.chars().count();
@@ -205,6 +272,26 @@ fn shorten(text: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_lose_their_namespaces_before_their_middle() {
+        let page = |names| {
+            let style = Style {
+                names,
+                ..Style::default()
+            };
+            Page::new(0, style)
+        };
+        let name = "darc::command::demo::write_log";
+        assert_eq!(page(Names::Whole).fitted(name, 20), name);
+        let page = page(Names::Fitted);
+        assert_eq!(page.fitted(name, 30), name);
+        assert_eq!(page.fitted(name, 20), "write_log");
+        assert_eq!(page.fitted(name, 7), "wri…log");
+        let path = "main → store::db::Table<store::Key>::flush → fsync";
+        assert_eq!(page.fitted(path, 40), "main → Table<Key>::flush → fsync");
+        assert_eq!(page.fitted("<a::B as c::D>::run", 13), "<B as D>::run");
+    }
 
     #[test]
     fn long_names_keep_both_ends() {

@@ -1,12 +1,29 @@
 //! What the measuring did to the target, and what the person should know.
 
-use super::Page;
+use super::{Page, Rows};
 use crate::escape::control;
-use crate::model::Report;
+use crate::model::{Probes, Report};
 use crate::words::{self, microseconds};
 
 pub(super) fn write(page: &mut Page, report: &Report) {
-    let probes = &report.probes;
+    probes(page, &report.probes);
+    if !report.warnings.is_empty() {
+        page.blank();
+        page.heading("Warnings");
+        for warning in &report.warnings {
+            page.line(&format!("  {}", control(warning)));
+        }
+    }
+}
+
+/// Everything, where all is wanted. Otherwise only what is missing in the results, or was not put back.
+fn probes(page: &mut Page, probes: &Probes) {
+    let is_all = page.rows == Rows::All;
+    let is_lost = probes.dropped > 0 || probes.ended_otherwise > 0;
+    let is_changed = probes.bytes_differing_after_detach > 0;
+    if !(is_all || is_lost || is_changed || !probes.skipped.is_empty()) {
+        return;
+    }
     page.blank();
     page.heading("Probes");
     page.field(
@@ -19,6 +36,15 @@ pub(super) fn write(page: &mut Page, report: &Report) {
     );
     for line in words::skipped(probes) {
         page.field("", &line);
+    }
+    if is_lost && !is_all {
+        page.field("records", &words::records(probes));
+    }
+    if is_changed && !is_all {
+        page.field("code", &words::restored(probes));
+    }
+    if !is_all {
+        return;
     }
     let cost = probes.cost_cycles;
     page.field(
@@ -43,11 +69,4 @@ pub(super) fn write(page: &mut Page, report: &Report) {
         page.field(name, &line);
     }
     page.field("code", &words::restored(probes));
-    if !report.warnings.is_empty() {
-        page.blank();
-        page.heading("Warnings");
-        for warning in &report.warnings {
-            page.line(&format!("  {}", control(warning)));
-        }
-    }
 }

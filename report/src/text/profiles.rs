@@ -3,7 +3,7 @@
 
 use darc_analysis::Resolution;
 
-use super::{Color, Page, Style, histogram, shorten};
+use super::{Color, Page, Style, histogram};
 use crate::escape::control;
 use crate::profiles::heat::{Column, Heat};
 use crate::profiles::{FunctionProfile, ProfileSet, Source, assemble, matter};
@@ -14,7 +14,7 @@ const FEW: usize = 5;
 
 /// The whole set, ending with a newline.
 #[must_use]
-pub fn render(set: &ProfileSet, style: Style) -> String {
+pub fn render(set: &ProfileSet, style: Style<'_>) -> String {
     let mut page = Page::new(set.clock.hz, style);
     header(&mut page, set);
     if !set.profiles.is_empty() {
@@ -79,7 +79,7 @@ fn table(page: &mut Page, set: &ProfileSet) {
             page.time(total),
             percent(total as f64 / all.max(1) as f64),
             entry.concurrency,
-            shorten(&control(&entry.function.name), room)
+            page.fitted(&control(&entry.function.name), room)
         );
         page.line(&row);
     }
@@ -107,7 +107,7 @@ fn one(page: &mut Page, entry: &FunctionProfile, set: &ProfileSet) {
         histogram::buckets(page, &entry.profile, &assemble::entries(&entry.peaks));
     }
     // Left of the picture stand latencies.
-    let width = page.width.saturating_sub(20).max(10);
+    let width = page.width.saturating_sub(20).clamp(10, 100);
     if let Some(heat) = Heat::of(entry, &set.segments, width) {
         heat_map(page, &heat, entry.profile.resolution);
     }

@@ -1,6 +1,6 @@
 //! Where the time of a function went that was running already: the parts, the largest first.
 
-use super::{Page, shorten};
+use super::Page;
 use crate::model::{TimePart, TimeTable, Whose};
 use crate::words::{path, percent, survey};
 
@@ -60,7 +60,7 @@ fn line(page: &mut Page, part: &TimePart) {
         "  {:>7}{:>10}{calls:>12}{mean:>10}{max:>10}  {}{remark}",
         percent(part.share_of_time),
         page.time(part.time),
-        shorten(&path(&part.path), room)
+        page.fitted(&path(&part.path), room)
     ));
 }
 

@@ -24,7 +24,7 @@ struct Part {
 
 /// The reports of several processes, ending with a newline. Those of one build of one function are added up.
 #[must_use]
-pub fn render(reports: &[Report], style: Style) -> String {
+pub fn render(reports: &[Report], style: Style<'_>) -> String {
     let hz = reports.first().map_or(0, |report| report.clock.hz);
     let mut page = Page::new(hz, style);
     let mut open: Vec<&Report> = reports.iter().collect();

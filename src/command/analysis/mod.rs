@@ -174,7 +174,7 @@ impl Conduct {
         }
         let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
         let interrupts = Interrupts::install().class(FailureKind::Other)?;
-        let output = Output::open(&common.output).class(FailureKind::File)?;
+        let output = Output::open_keeping(&common.output).class(FailureKind::File)?;
         let mut modules = Modules::default();
         let goroutines = pid.and_then(|pid| {
             modules.refresh(pid).ok()?;

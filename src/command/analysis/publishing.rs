@@ -1,7 +1,7 @@
 //! What was found goes to the person and to the file.
 
 use darc_report::model::{Ended, Report, Target};
-use darc_report::text::{self, Rows};
+use darc_report::text::{self, Rows, Style};
 
 use super::{Conduct, Stdout};
 use crate::command::prove;
@@ -47,7 +47,7 @@ impl Conduct {
     }
 
     fn save(&mut self, report: &Report) -> Result<(), Failure> {
-        let saved = saved::contents(report, self.common.format, Rows::Main)?;
+        let saved = saved::contents(report, self.common.format, Style::default())?;
         // Opened again for a second version of the same results.
         let output = match self.output.take() {
             Some(output) => output,
@@ -131,17 +131,31 @@ impl Conduct {
     }
 
     fn show(&self, report: &Report) {
+        let rows = match self.common.verbosity {
+            Verbosity::Quiet | Verbosity::Normal => Rows::Main,
+            _ => Rows::All,
+        };
+        let file = self.common.output.to_str();
+        let file = file.filter(|_| self.common.format.is_complete());
+        let laid_out = |style: Style<'static>| {
+            let style = Style {
+                rows,
+                file,
+                ..style
+            };
+            text::render(report, style)
+        };
         // A closed pipe is no reason to fail: the file has the results.
         match self.stdout {
             Stdout::Ours => {
                 let stream = std::io::stdout();
                 let style = style_of(self.common.color, &stream);
-                print(stream, &text::render(report, style));
+                print(stream, &laid_out(style));
             }
             Stdout::Targets => {
                 let stream = std::io::stderr();
                 let style = style_of(self.common.color, &stream);
-                print(stream, &text::render(report, style));
+                print(stream, &laid_out(style));
             }
         }
     }

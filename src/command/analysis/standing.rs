@@ -21,7 +21,7 @@ pub struct Standing {
     since: Moment,
     keys: Keys,
     printer: Printer,
-    style: text::Style,
+    style: text::Style<'static>,
 }
 
 impl Standing {
@@ -34,7 +34,7 @@ impl Standing {
         since: Moment,
         keys: Keys,
         printer: Printer,
-        style: text::Style,
+        style: text::Style<'static>,
     ) -> Standing {
         Standing {
             claim,

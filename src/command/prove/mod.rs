@@ -18,7 +18,7 @@ use darc_report::assemble::Names as _;
 use darc_report::model::{EffectEntry, ProofEntry};
 use darc_report::proof::{self as report, Proofs};
 use darc_report::state::restore;
-use darc_report::text::Rows;
+use darc_report::text::Style;
 use darc_tracer::engine::Engine as _;
 use darc_tracer::engine::jump::{self, Delaying, Jump};
 
@@ -204,7 +204,7 @@ fn keep(stored: &mut Report, proofs: Proofs, file: &Path, metadata: &Metadata) {
     };
     let written = match distrust(metadata) {
         Some(why) => Err(why),
-        None => saved::contents(stored, format, Rows::Main)
+        None => saved::contents(stored, format, Style::default())
             .map_err(|failure| failure.text())
             .and_then(|results| {
                 let output = Output::open(file).map_err(|error| error.to_string())?;

@@ -18,9 +18,13 @@ use crate::terminal::keys::Keys;
 /// Who reads slower than this gets a part.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// So many of those who ask are looked at at once: strangers may ask again and again.
+const MOST_ASKERS: usize = 64;
+
 /// Somebody who asks, and may know. Never waits.
 pub fn asker(claim: &Claim) -> Option<UnixStream> {
-    std::iter::from_fn(|| claim.asked()).find(is_trusted)
+    let askers = std::iter::from_fn(|| claim.asked());
+    askers.take(MOST_ASKERS).find(is_trusted)
 }
 
 /// The same user, or root.

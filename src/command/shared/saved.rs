@@ -1,6 +1,6 @@
 //! Results as they are saved.
 
-use darc_report::text::{Rows, Style};
+use darc_report::text::Style;
 use darc_report::{self, Report, state};
 
 use crate::exit::{Classify, Failure, FailureKind};
@@ -10,16 +10,10 @@ use crate::options::Format;
 ///
 /// # Errors
 /// Never for a report that was assembled or read.
-pub fn contents(report: &Report, format: Format, rows: Rows) -> Result<Vec<u8>, Failure> {
+pub fn contents(report: &Report, format: Format, style: Style<'_>) -> Result<Vec<u8>, Failure> {
     match format {
         Format::Text => Ok(state::write(report).into_bytes()),
-        _ => {
-            let style = Style {
-                rows,
-                ..Style::default()
-            };
-            darc_report::render(report, format, style).class(FailureKind::Other)
-        }
+        _ => darc_report::render(report, format, style).class(FailureKind::Other),
     }
 }
 

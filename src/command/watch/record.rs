@@ -109,7 +109,7 @@ mod tests {
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert!(Record::open(&pipe).unwrap_err().text().contains("pipe"));
         let path = folder.path().join("record");
-        let earlier = r#"{"functions":[],"pauses_us":[]}"#;
+        let earlier = r#"{"schema":1,"seconds":0.5,"inside":[],"functions":[],"pauses_us":[]}"#;
         std::fs::write(&path, earlier).unwrap();
         let mut record = Record::open(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), earlier);

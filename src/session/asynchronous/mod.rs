@@ -203,7 +203,7 @@ impl Serving {
 
     /// An op of f0 ended, whose requests are known from now on to be those of an op of this latency.
     pub fn op_ended(&mut self, main: &Investigation, op: &Op) {
-        let bucket = main.analysis.bucket(op.latency);
+        let bucket = main.analysis.bucket_of(op);
         let of_ops = self.in_flight.of_ops_mut();
         of_ops.ended(op.tid, op.start, op.end, bucket);
     }
@@ -257,7 +257,7 @@ impl Serving {
                         take(&mut self.investigation, inward_op(op));
                     }
                     (Some(_), Served::Partly(op)) => {
-                        self.investigation.latency_only(op.latency, 1, op.latency);
+                        self.investigation.analysis.add_unseen(&op);
                     }
                 },
             }

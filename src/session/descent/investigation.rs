@@ -7,9 +7,7 @@ use std::sync::mpsc::Sender;
 
 use darc_analysis::lives::Life;
 use darc_analysis::off_cpu::Interval;
-use darc_analysis::{
-    Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stall, Ticks,
-};
+use darc_analysis::{Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stall};
 use darc_process::modules::{ANONYMOUS, CodeRef, ModuleId, Modules};
 use darc_process::{futures, return_address};
 use darc_record::Op;
@@ -19,7 +17,7 @@ use darc_symbols::{FileAddr, LookupError, NameSpec};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::chosen::Chosen;
 use darc_tracer::effort::BUDGET;
-use darc_tracer::engine::{Counters, NewTarget, ProbeCost};
+use darc_tracer::engine::{Counted, Counters, NewTarget, ProbeCost};
 use darc_tracer::stacks::Stack;
 
 use crate::options::{Blocks, Preemption};
@@ -378,7 +376,7 @@ impl Investigation {
         match self.too_busy(op) {
             Some(busy) => {
                 // It was an op all the same.
-                self.analysis.add_unrecorded(op.latency, 1, op.latency);
+                self.analysis.add_unseen(op);
                 self.stall_busy(busy);
             }
             None => self.analysis.op_with(op, away),
@@ -390,7 +388,7 @@ impl Investigation {
     /// Takes an op of which it is not known when its thread ran: it decides nothing.
     pub fn take_unseen_op(&mut self, op: &Op) {
         self.tell(op);
-        self.latency_only(op.latency, 1, op.latency);
+        self.analysis.add_unseen(op);
     }
 
     /// How many calls of f0 were seen to end, whatever an op is.
@@ -415,7 +413,7 @@ impl Investigation {
         self.tell(&life.op);
         match life.is_whole {
             true => self.analysis.life(life, place),
-            false => self.latency_only(life.op.latency, 1, life.op.latency),
+            false => self.analysis.add_unseen(&life.op),
         }
     }
 
@@ -427,8 +425,15 @@ impl Investigation {
     }
 
     /// Takes ops of which only the latency is known, as [`Sink::latency_only`](darc_tracer::engine::Sink::latency_only).
-    pub fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks) {
-        self.analysis.add_unrecorded(latency, ops, total);
+    pub fn latency_only(&mut self, counted: Counted) {
+        let Counted {
+            latency,
+            ops,
+            total,
+            with_calls,
+        } = counted;
+        self.analysis
+            .add_unrecorded(latency, ops, total, with_calls);
     }
 
     /// An indirect site was seen to call something for the first time.
@@ -456,7 +461,7 @@ impl Investigation {
 #[cfg(test)]
 mod tests {
     use darc_analysis::Request;
-    use darc_record::{Touched, Tsc};
+    use darc_record::{Ticks, Touched, Tsc};
 
     use super::*;
 

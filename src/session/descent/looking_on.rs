@@ -9,7 +9,7 @@ const LEAST: Duration = Duration::from_secs(3);
 /// ... while much of the time is in ops of no peak.
 const MOST: Duration = Duration::from_secs(6);
 /// With so many ops it is enough at once.
-const OPS: u64 = 100_000;
+const OPS: u64 = 1_000_000;
 /// For so long decisions are held against later ops at most.
 const CHECKS: Duration = Duration::from_secs(2);
 
@@ -24,6 +24,8 @@ pub(super) struct LookingOn {
     last: Option<Instant>,
     checks: Option<Instant>,
     has_seen_enough: bool,
+    /// Whether the log says that the answers are there.
+    is_logged: bool,
     /// Ends with the first answers that much of the time is in.
     is_brief: bool,
 }
@@ -63,9 +65,14 @@ impl LookingOn {
             investigation.analysis.stop_looking();
             return;
         }
-        if analysis.is_looking_on() && is_answered && (passed >= LEAST || ops >= OPS) {
-            let is_clear = analysis.is_nearly_all_in_peaks();
-            if is_clear || passed >= MOST {
+        let is_long = passed >= LEAST || ops >= OPS;
+        if analysis.is_looking_on() && is_answered && (is_long || !self.is_logged) {
+            let is_clear = analysis.is_nearly_all_in_peaks() || passed >= MOST;
+            if is_clear && !self.is_logged {
+                self.is_logged = true;
+                tracing::debug!(target: "descent", ops, "answered, and looks on");
+            }
+            if is_clear && is_long {
                 self.has_seen_enough = true;
                 analysis.seen_enough();
             }

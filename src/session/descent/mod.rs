@@ -50,6 +50,8 @@ const MOST_CALLS_INT3: u64 = 2_000;
 /// Without an op for so long it waits for ops.
 const LONG: Duration = Duration::from_secs(5);
 
+/// What is to be known of programs with contexts or fibers.
+const SWITCHED_STACKS: &str = "the program switches stacks in the middle of ops (contexts, fibers, coroutines): what runs on another stack before an op goes on counts as the op's, and ops in which a switch was seen decide nothing";
 /// What is to be known of programs with greenlets.
 const COPIED_STACKS: &str = "the program may copy its stacks (greenlets and their like are loaded): what runs in the middle of an op after a switch counts as the op's, and calls whose ends show only by a hidden return address are not measured";
 
@@ -83,6 +85,9 @@ pub struct Session<'a> {
     f0_ends: Ends,
     /// Whether probes were put in.
     has_probes: bool,
+    /// Whether those of calls are away until the rest is over, and since when they could not be put back.
+    calls_are_away: bool,
+    put_back_since: Option<Instant>,
     timeline: Timeline,
     pacing: Pacing,
     /// When there was a new op, or it began.
@@ -115,6 +120,9 @@ impl<'a> Session<'a> {
         let cost = engine.cost();
         let noise = Noise::new(cost.resolution, cost.of_caller, remedy);
         investigation.analysis.set_noise(noise);
+        if kind == EngineKind::Jump {
+            investigation.analysis.cost_is_estimated();
+        }
         let timeline = match (kind, investigation.preemption) {
             _ if process.tells_of_goroutines() => Timeline::of_goroutines(investigation, catalog),
             _ if process.follows_goroutines() => {
@@ -146,6 +154,8 @@ impl<'a> Session<'a> {
             looking_on: LookingOn::default(),
             f0_ends: Ends::default(),
             has_probes: false,
+            calls_are_away: false,
+            put_back_since: None,
             timeline,
             pacing,
             called: Instant::now(),
@@ -162,6 +172,9 @@ impl<'a> Session<'a> {
             own.cost = self.investigation.cost;
             own.analysis
                 .set_noise(self.investigation.analysis.noise().clone());
+            if self.process.engine().kind() == EngineKind::Jump {
+                own.analysis.cost_is_estimated();
+            }
             if let Timeline::Switches(_) = self.timeline {
                 own.analysis.expect_absences();
             }
@@ -236,6 +249,8 @@ impl<'a> Session<'a> {
         }
         let mut counters = self.process.engine().counters();
         if self.process.engine().kind() == EngineKind::Jump {
+            // To take the probes away was a part of it.
+            self.pacing.account();
             counters.spent = self.pacing.spent();
         }
         let caveat = crate::session::effort::caveat(&counters.spent, self.investigation.budget);
@@ -256,6 +271,9 @@ impl<'a> Session<'a> {
                 "{} calls of f0 passed unmeasured: threads came faster than there was room for them",
                 counters.unregistered
             ));
+        }
+        if counters.switched_stacks > 0 && !self.process.hooks().copies_stacks {
+            self.investigation.warn(SWITCHED_STACKS.to_owned());
         }
         self.investigation.add_counters(counters);
         copies::warn(self.investigation, self.process.modules());
@@ -363,7 +381,7 @@ impl<'a> Session<'a> {
             self.serving.as_deref_mut(),
         );
         self.settle_lives(before);
-        self.keep_pace();
+        self.keep_pace()?;
         let cost = self.process.engine().cost();
         let serving = self.serving.iter_mut().map(|it| &mut it.investigation);
         for own in serving.chain([&mut *self.investigation]) {
@@ -377,28 +395,44 @@ impl<'a> Session<'a> {
     }
 
     /// Measures less when measuring has taken more than it may, and more when that is made up for.
-    fn keep_pace(&mut self) {
+    fn keep_pace(&mut self) -> Result<(), ProcessError> {
         let engine = self.process.engine_mut();
         if engine.kind() == EngineKind::Int3 {
-            return;
+            return Ok(());
         }
         self.pacing
             .spend(engine.take_price(), self.timeline.take_price());
         if !engine.rests() {
             self.pacing.account();
-            return;
+            // It may have rested before all ops were wanted.
+            return match self.pacing.stays_open() {
+                true => Ok(()),
+                false => self.end_rest(),
+            };
         }
         let rested = self.pacing.is_resting();
         let pace = self.pacing.decide();
         engine.set_pace(pace);
         match (rested, pace) {
-            (false, Pace::Rest) => self.timeline.rest(),
-            (true, Pace::AsRecordsCome | Pace::InBatches) => {
-                self.timeline.go_on();
-                self.pacing.go_on();
+            (false, Pace::Rest) if self.pacing.is_resting() => self.timeline.rest(),
+            (true, Pace::Rest) if !self.calls_are_away && self.pacing.are_passes_dear() => {
+                self.put_calls_away()?;
             }
+            (true, Pace::AsRecordsCome | Pace::InBatches) => self.end_rest()?,
             _ => {}
         }
+        Ok(())
+    }
+
+    /// Everything is measured again, or the rest goes on where probes cannot be put in at this moment.
+    fn end_rest(&mut self) -> Result<(), ProcessError> {
+        if self.calls_are_away && !self.put_calls_back()? {
+            self.process.engine_mut().set_pace(Pace::Rest);
+            return Ok(());
+        }
+        self.timeline.go_on();
+        self.pacing.go_on();
+        Ok(())
     }
 
     /// For how long the engine is left alone.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use darc_analysis::{Callee, FnodeId, Request, SiteId, Ticks};
 use darc_process::plt::Destination;
@@ -164,8 +165,8 @@ impl Session<'_> {
         planning::apply(&plan, &mut self.process, self.investigation, self.catalog)
     }
 
-    /// Brings the target's probes to what the ftrees need.
-    pub(super) fn instrument(&mut self) -> Result<(), ProcessError> {
+    /// The plan of what the ftrees need.
+    fn plan(&mut self) -> Result<Plan, ProcessError> {
         let mut plan = self.plan_for_f0();
         if plan.f0.is_some() {
             self.add_serving(&mut plan)?;
@@ -173,16 +174,67 @@ impl Session<'_> {
         if self.process.libraries() == Libraries::Loaded {
             markers::add_end(&mut plan, self.investigation, &self.process)?;
         }
+        Ok(plan)
+    }
+
+    /// Leaves the target the probes of f0 alone, until it is instrumented the next time.
+    pub(super) fn put_calls_away(&mut self) -> Result<(), ProcessError> {
+        let began = Instant::now();
+        let plan = Plan {
+            sites_are_away: true,
+            ..self.plan()?
+        };
+        self.calls_are_away = true;
+        let applied = planning::apply(&plan, &mut self.process, self.investigation, self.catalog);
+        tracing::debug!(target: "descent", ?applied, "the probes of calls are away for a rest");
+        match applied {
+            Ok(_) => self.pacing.took_to_put_away(began.elapsed()),
+            Err(error) if is_for_now(&error) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Puts them back; false where that cannot be at this moment.
+    pub(super) fn put_calls_back(&mut self) -> Result<bool, ProcessError> {
+        /// It is tried for so long.
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let since = *self.put_back_since.get_or_insert_with(Instant::now);
+        match self.place_probes() {
+            Err(error) if is_for_now(&error) && since.elapsed() < PATIENCE => {
+                tracing::debug!(target: "descent", %error, "the probes of calls stay away");
+                Ok(false)
+            }
+            outcome => {
+                self.put_back_since = None;
+                outcome.map(|()| true)
+            }
+        }
+    }
+
+    /// Brings the target's probes to what the ftrees need.
+    pub(super) fn instrument(&mut self) -> Result<(), ProcessError> {
+        self.place_probes()?;
+        let serving = self.serving.iter_mut().map(|it| &mut it.investigation);
+        for own in serving.chain([&mut *self.investigation]) {
+            own.analysis.probes_changed(darc_tracer::tsc());
+        }
+        Ok(())
+    }
+
+    /// The same as far as the target is concerned: what is measured is what was measured before.
+    pub(super) fn place_probes(&mut self) -> Result<(), ProcessError> {
+        let plan = self.plan()?;
         self.has_probes |= !plan.is_empty();
         let before = darc_tracer::tsc();
         let refused = planning::apply(&plan, &mut self.process, self.investigation, self.catalog)?;
+        self.calls_are_away = false;
         if let Ops::Lives(followed) = &mut self.investigation.ops {
             followed.probes_changed(before, darc_tracer::tsc());
         }
         let serving = self.serving.iter_mut().map(|it| &mut it.investigation);
         for own in serving.chain([&mut *self.investigation]) {
             own.analysis.refuse(&refused);
-            own.analysis.probes_changed(darc_tracer::tsc());
         }
         let now = darc_tracer::tsc();
         self.investigation.account_for_unplaced(now);
@@ -191,6 +243,14 @@ impl Session<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether it may be otherwise a moment later: a thread waits in the kernel in the middle of what was to be changed.
+fn is_for_now(error: &ProcessError) -> bool {
+    matches!(
+        error,
+        ProcessError::Tracer(darc_tracer::Error::Unsuitable(_))
+    )
 }
 
 impl Investigation {

@@ -10,11 +10,11 @@ use darc_analysis::Absence as Kind;
 use darc_analysis::off_cpu::{Away, Interval, OtherId};
 use darc_process::Process;
 use darc_process::modules::Modules;
-use darc_record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
+use darc_record::{Enqueued, FnodeId, Op, SiteId, Tsc};
 use darc_report::goroutines;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::effort::Pacing;
-use darc_tracer::engine::{Absence, NewTarget, Served, Sink};
+use darc_tracer::engine::{Absence, Counted, NewTarget, Served, Sink};
 use darc_tracer::perf::off_cpu::{self, Waker, Why};
 use darc_tracer::perf::switches::Switches;
 use darc_tracer::perf::tracepoints::{NoTracepoints, Service};
@@ -409,8 +409,14 @@ impl Sink for Holding<'_> {
             followed.hold(op, true);
             return;
         }
+        // In a rest a new thread may have room for records before anybody has looked, and calls no probes.
+        let began_seen = self.pacing.have_measured(op.start, op.start);
+        if !began_seen && !matches!(self.timeline, Timeline::Switches(_)) {
+            self.chosen_by_room(op);
+            return;
+        }
         self.op_ended(&op);
-        self.pacing.expect(op.latency);
+        self.pacing.expect(&op);
         match self.timeline {
             Timeline::Switches(known) => {
                 known.held.push_back((Whose::F0, op));
@@ -429,12 +435,12 @@ impl Sink for Holding<'_> {
         }
     }
 
-    fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks) {
+    fn latency_only(&mut self, counted: Counted) {
         // Polls that were counted alone are no lives.
         if matches!(self.investigation.ops, Ops::Lives(_)) {
             return;
         }
-        self.investigation.latency_only(latency, ops, total);
+        self.investigation.latency_only(counted);
     }
 
     fn chosen_by_room(&mut self, op: Op) {
@@ -454,9 +460,9 @@ impl Sink for Holding<'_> {
             return;
         }
         self.op_ended(&op);
-        self.pacing.expect(op.latency);
+        self.pacing.expect(&op);
         self.investigation.analysis.ran_beside(&op);
-        self.latency_only(op.latency, 1, op.latency);
+        self.investigation.analysis.add_unseen(&op);
     }
 
     fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {

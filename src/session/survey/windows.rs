@@ -3,9 +3,9 @@
 use darc_analysis::Callee;
 use darc_analysis::totals::Totals;
 use darc_process::modules::Modules;
-use darc_record::{FnodeId, Op, SiteId, Ticks};
+use darc_record::{FnodeId, Op, SiteId};
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::{NewTarget, Sink};
+use darc_tracer::engine::{Counted, NewTarget, Sink};
 
 use crate::session::catalog::Catalog;
 use crate::session::descent::investigation::{Learnt, learn};
@@ -22,7 +22,7 @@ impl Sink for Windows<'_> {
         self.totals.window(&op);
     }
 
-    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+    fn latency_only(&mut self, _: Counted) {}
 
     fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget {
         let learnt = learn(self.modules, self.totals.ftree(), parent, site, target);

@@ -21,8 +21,8 @@ pub trait Sink {
     fn op(&mut self, op: Op);
 
     /// Ops of which only the latency is known: those that ran while the instrumentation changed, and
-    /// those that the peak filter kept out. `latency` is any latency of their common bucket.
-    fn latency_only(&mut self, latency: Ticks, ops: u64, total: Ticks);
+    /// those that the peak filter kept out.
+    fn latency_only(&mut self, counted: Counted);
 
     /// A whole op that ended when some thread could write no more ops of such latencies: it tells what it did itself, but those that
     /// come this way are not a sample of all ops.
@@ -33,7 +33,7 @@ pub trait Sink {
     /// One op of which only the latency, its thread and its time are known; counts as in
     /// [`Sink::latency_only`].
     fn partly(&mut self, op: Op) {
-        self.latency_only(op.latency, 1, op.latency);
+        self.latency_only(Counted::of(&op));
     }
 
     /// A request was handed over inside an op of f0; see [`Asynchronous`](crate::plan::Asynchronous).
@@ -50,6 +50,32 @@ pub trait Sink {
     fn new_target(&mut self, parent: FnodeId, site: SiteId, target: TargetAddr) -> NewTarget;
 }
 
+/// Ops that were only counted, alike in latency.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counted {
+    /// Any latency of their common bucket.
+    pub latency: Ticks,
+    /// How many they are.
+    pub ops: u64,
+    /// Their latencies together.
+    pub total: Ticks,
+    /// Whether calls may have been measured in them, of which what they take was taken out.
+    pub with_calls: bool,
+}
+
+impl Counted {
+    /// An op as if it had only been counted.
+    #[must_use]
+    pub fn of(op: &Op) -> Counted {
+        Counted {
+            latency: op.latency,
+            ops: 1,
+            total: op.latency,
+            with_calls: true,
+        }
+    }
+}
+
 /// Takes nothing: for measurements whose results are read from the engine, and while nothing is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Discard;
@@ -57,7 +83,7 @@ pub struct Discard;
 impl Sink for Discard {
     fn op(&mut self, _: Op) {}
 
-    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+    fn latency_only(&mut self, _: Counted) {}
 
     fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
         NewTarget::AnyTarget
@@ -119,6 +145,8 @@ pub struct Counters {
     pub unregistered: u64,
     /// Ops that did not end by returning: unwound, jumped out of, or ended with their thread.
     pub ended_otherwise: u64,
+    /// How often a thread was seen on another stack than that of the op in progress.
+    pub switched_stacks: u64,
     /// Times in which a goroutine did not run in an op, which are not told of ([`Sink::absence`]).
     pub untold_absences: u64,
     /// What measuring took of the machine, where an account is kept of that.

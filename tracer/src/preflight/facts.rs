@@ -1,8 +1,8 @@
 //! What `/proc` says about a process, and about darc.
 
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt as _};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -274,9 +274,28 @@ pub(super) fn machine(header: &[u8; 20]) -> Option<Executable> {
     })
 }
 
+/// Looks at a program's file. Waits for nobody.
 pub(super) fn executable(path: impl AsRef<Path>) -> io::Result<Executable> {
+    let not_a_file = || {
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        ))
+    };
+    // To open a device may do something; what is at the path may be another thing a moment later.
+    if !fs::metadata(&path)?.is_file() {
+        return not_a_file();
+    }
+    let mut options = OpenOptions::new();
+    let options = options
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let mut file = options.open(path)?;
+    if !file.metadata()?.is_file() {
+        return not_a_file();
+    }
     let mut header = [0; 20];
-    File::open(path)?.read_exact(&mut header)?;
+    file.read_exact(&mut header)?;
     machine(&header).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an ELF file"))
 }
 

@@ -310,3 +310,14 @@ fn the_process_of_a_tracing_thread_is_named() {
     assert_eq!(tracer.pid, nix::unistd::getpid().as_raw());
     assert_ne!(tracer.comm, "traces");
 }
+
+#[test]
+fn what_is_no_program_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for path in [&*pipe, folder.path(), std::path::Path::new("/dev/null")] {
+        assert!(facts::executable(path).is_err(), "{path:?}");
+        assert_eq!(unsupported_file(path), None, "{path:?}");
+    }
+}

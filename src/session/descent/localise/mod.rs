@@ -18,7 +18,7 @@ use darc_process::{Ending, Event, Limits, ProcessError};
 use darc_record::{FnodeId, Op, SiteId, Ticks};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::effort::Pace;
-use darc_tracer::engine::{NewTarget, Sink};
+use darc_tracer::engine::{Counted, NewTarget, Sink};
 use darc_tracer::perf::whereabouts::Whereabouts;
 
 use crate::session::descent::investigation::Investigation;
@@ -80,7 +80,7 @@ impl Sink for Watching<'_> {
         }
     }
 
-    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+    fn latency_only(&mut self, _: Counted) {}
 
     fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
         NewTarget::AnyTarget

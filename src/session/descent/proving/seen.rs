@@ -3,7 +3,7 @@
 use darc_analysis::Ticks;
 use darc_record::{FnodeId, Op, SiteId, Touched, Tsc};
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::engine::{DELAYS, NewTarget, Served, Sink};
+use darc_tracer::engine::{Counted, DELAYS, NewTarget, Served, Sink};
 
 use super::elsewhere;
 
@@ -87,7 +87,7 @@ impl Sink for Trying<'_> {
         self.record.elsewhere.add(&op, delays);
     }
 
-    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+    fn latency_only(&mut self, _: Counted) {}
 
     fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
         NewTarget::AnyTarget

@@ -20,6 +20,8 @@ const BASELINE: u64 = 10;
 const MOST_BASELINES: u32 = 3;
 /// Said where ops cannot be told apart.
 const AT_A_TIME: &str = "several calls of f0 run at a time, so which of them a call on another thread is for is not known";
+/// Where more than this part of the records was lost, what is left of them tells nothing.
+const MOST_LOST: f64 = 0.01;
 /// The part of a peak's ops that is nearly all.
 const NEARLY_ALL: f64 = 0.98;
 /// The percentiles whose gain is told.
@@ -92,7 +94,11 @@ impl<'s, 'a> Trial<'s, 'a> {
             Err(untried) => return Ok(untried),
         };
         let before = std::mem::take(&mut self.record).seen;
+        let lost = self.lost();
         let (slope, ending) = self.try_delays(&design, limits, bounds, risk)?;
+        if let Some(why) = self.doubt(self.lost().saturating_sub(lost)) {
+            return Ok((Outcome::NotTestable(why), ending));
+        }
         let gains: Vec<_> = before.iter().map(|op| (op.latency, op.cause)).collect();
         let reaches = slope.map_or(0.0, |slope| slope.at);
         let outcome = Outcome::Tried {
@@ -104,6 +110,27 @@ impl<'s, 'a> Trial<'s, 'a> {
             time: darc_tracer::tsc() - self.since,
         };
         Ok((outcome, ending))
+    }
+
+    /// How many records of ops and calls were lost so far.
+    fn lost(&self) -> u64 {
+        self.session.process.engine().counters().dropped
+    }
+
+    /// Why what was seen says nothing; `lost` records of it were.
+    fn doubt(&mut self, lost: u64) -> Option<String> {
+        let ops = self.record.seen.len() as u64;
+        let kept = match self.calls.elsewhere {
+            // Each of these has a record of its own.
+            Some(_) => ops.saturating_add(self.record.calls),
+            None => ops,
+        };
+        if lost > (MOST_LOST * kept as f64) as u64 {
+            return Some(format!(
+                "{lost} records were lost beside the {kept} that were read, for they came faster than that: which calls were delayed is not known"
+            ));
+        }
+        (!self.settle()).then(|| AT_A_TIME.to_owned())
     }
 
     /// Looks at ops without delays until these tell how to delay calls, or what there is to say instead. What is refused is

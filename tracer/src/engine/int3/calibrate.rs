@@ -13,7 +13,7 @@ use darc_disasm::{CodePart, FunctionCode};
 
 use crate::addr::TargetAddr;
 use crate::engine::calibration::{all_accepted, no_progress, of_child, quantile};
-use crate::engine::{Engine, NewTarget, ProbeCost, Sink};
+use crate::engine::{Counted, Engine, NewTarget, ProbeCost, Sink};
 use crate::error::Result;
 use crate::plan::Plan;
 use darc_record::{FnodeId, Op, SiteId, Ticks, Tsc};
@@ -62,7 +62,7 @@ impl Sink for Calls {
         self.starts.push(op.start);
     }
 
-    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+    fn latency_only(&mut self, _: Counted) {}
 
     fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
         NewTarget::AnyTarget

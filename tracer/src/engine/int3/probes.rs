@@ -3,7 +3,7 @@
 use darc_disasm::{Registers as _, SiteKind, Target};
 
 use crate::addr::TargetAddr;
-use crate::engine::Sink;
+use crate::engine::{Counted, Sink};
 use crate::error::Result;
 use crate::stopped::{Registers, Stopped};
 use darc_record::{Arguments, FnodeId, Tsc};
@@ -516,7 +516,7 @@ impl Int3 {
         match completed.generation == self.generation {
             true => sink.op(completed.op),
             // Probes came or went while it ran: what its fnodes say is incomplete.
-            false => sink.latency_only(completed.op.latency, 1, completed.op.latency),
+            false => sink.latency_only(Counted::of(&completed.op)),
         }
     }
 

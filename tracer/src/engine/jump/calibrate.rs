@@ -8,7 +8,7 @@ use darc_disasm::{FunctionCode, NoMemory, call_sites};
 
 use crate::addr::TargetAddr;
 use crate::engine::calibration::{Program, all_accepted, no_progress, quantile};
-use crate::engine::{Engine, NewTarget, ProbeCost, Sink};
+use crate::engine::{Counted, Engine, NewTarget, ProbeCost, Sink};
 use crate::error::Result;
 use crate::plan::{Edge, Goroutines, Plan, PlannedFunction};
 use darc_record::{FnodeId, Op, SiteId, Ticks, Tsc};
@@ -59,7 +59,7 @@ impl Sink for Measured {
         self.calls.extend(sum.checked_div(count).map(Ticks));
     }
 
-    fn latency_only(&mut self, _: Ticks, _: u64, _: Ticks) {}
+    fn latency_only(&mut self, _: Counted) {}
 
     fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
         NewTarget::AnyTarget

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::addr::TargetAddr;
 use crate::chosen::Chosen;
 use crate::effort::{Pace, Price};
-use crate::engine::{Absence, NewTarget, ProbeCost, Served, Sink};
+use crate::engine::{self, Absence, NewTarget, ProbeCost, Served, Sink};
 use crate::memory::Memory;
 use crate::sys;
 use darc_record::{Enqueued, FnodeId, Op, Ticks, Touched, Tsc};
@@ -24,6 +24,8 @@ use super::{Jump, Sampling};
 const MOST_AT_ONCE: f64 = 1e12;
 /// No call takes fewer cycles, without what its probes take: it is at least a call, a return, and what is between.
 const SHORTEST_CALL: f64 = 4.0;
+/// What probes take of a call that passes them unmeasured, in cycles: two jumps, and a look at what the thread does.
+const PASS: f64 = 10.0;
 
 impl Jump {
     /// Delivers what the stubs have recorded since the last time.
@@ -54,6 +56,8 @@ impl Jump {
             None => Whose::Chosen,
         };
         let read = sys::tsc();
+        let rested = std::mem::replace(&mut self.rested, budget.is_none());
+        let had_calls = std::mem::replace(&mut self.had_calls, self.has_calls);
         let mut take = |rings: &mut Rings, index| {
             let used_up = told.used_up(rings, index);
             let before = records.len();
@@ -67,7 +71,13 @@ impl Jump {
                 counted.add(ops, total, measured);
                 if is_told {
                     self.told = self.told.saturating_add(ops);
-                    sink.latency_only(Ticks(layout::bucket_start(bucket)), ops, Ticks(total));
+                    sink.latency_only(engine::Counted {
+                        latency: Ticks(layout::bucket_start(bucket)),
+                        ops,
+                        total: Ticks(total),
+                        // A thread whose ring is new measures until it rests as well.
+                        with_calls: had_calls && (measured || !rested),
+                    });
                 }
             });
         };
@@ -92,9 +102,22 @@ impl Jump {
         self.recycling.look(installed, &self.memory, rings, take);
         told.end_at(read, &used_up);
         self.spent = told.spent(refilled);
-        let price = price(&records, &counted, self.cost, &mut self.calls_per_op);
+        // Ops that end in a rest are those that were under way, and the long ones are among them.
+        let recorded = Recorded::of(&records);
+        if let Some(many) = Many::in_recorded(recorded).filter(|_| !rested && self.has_calls) {
+            self.many = many;
+        }
+        let many = match had_calls {
+            true => self.many,
+            false => Many::default(),
+        };
+        let price = price(recorded, &counted, self.cost, many);
         self.price.latencies.0 += price.latencies.0;
         self.price.calls.0 += price.calls.0;
+        // Where they have just come they did not pass all this time.
+        if std::mem::replace(&mut self.had_passes, self.has_calls) && self.has_calls {
+            self.price.passes.0 += price.passes.0;
+        }
         if let Some(threads) = threads {
             records.retain(|record| is_told(record, threads, tree, self.serving));
         }
@@ -244,43 +267,84 @@ struct Counted {
     all: u64,
     /// Those whose calls were measured, alike in latency: how many, and how long together.
     measured: Vec<(u64, Ticks)>,
+    /// Those whose calls passed.
+    passed: Vec<(u64, Ticks)>,
 }
 
 impl Counted {
     fn add(&mut self, ops: u64, total: u64, measured: bool) {
         self.all = self.all.saturating_add(ops);
-        if measured {
-            self.measured.push((ops, Ticks(total)));
+        match measured {
+            true => self.measured.push((ops, Ticks(total))),
+            false => self.passed.push((ops, Ticks(total))),
         }
     }
 }
 
-/// What these ops and those that were only counted took of the target: calls as many as in the recorded ones, if they had
-/// the time for that.
-fn price(records: &[Record], counted: &Counted, cost: ProbeCost, calls_per_op: &mut f64) -> Price {
-    let (mut ops, mut calls) = (0, 0_u64);
-    for record in records {
-        if let Record::Op { items, .. } = record {
-            ops += 1;
-            // The target may write any number.
-            let counts = items.iter().map(|item| item.count);
-            calls = counts.fold(calls, u64::saturating_add);
+/// What recorded ops come to.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Recorded {
+    ops: u64,
+    ticks: u64,
+    calls: u64,
+}
+
+impl Recorded {
+    fn of(records: &[Record]) -> Recorded {
+        let mut all = Recorded::default();
+        for record in records {
+            if let Record::Op { items, latency, .. } = record {
+                all.ops += 1;
+                // The target may write any number.
+                all.ticks = all.ticks.saturating_add(*latency);
+                let counts = items.iter().map(|item| item.count);
+                all.calls = counts.fold(all.calls, u64::saturating_add);
+            }
         }
+        all
     }
-    if ops > 0 {
-        *calls_per_op = calls as f64 / f64::from(ops);
+}
+
+/// How many calls ops make.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub(super) struct Many {
+    per_op: f64,
+    per_tick: f64,
+}
+
+impl Many {
+    /// Those of recorded ops, if there are any.
+    fn in_recorded(recorded: Recorded) -> Option<Many> {
+        let Recorded { ops, ticks, calls } = recorded;
+        (ops > 0).then(|| Many {
+            per_op: calls as f64 / ops as f64,
+            per_tick: calls as f64 / ticks.max(1) as f64,
+        })
     }
-    let calls_of = |&(ops, total): &(u64, Ticks)| {
-        let most = total.0 as f64 / SHORTEST_CALL;
-        (ops as f64 * *calls_per_op).min(most)
-    };
-    let counted_calls: f64 = counted.measured.iter().map(calls_of).sum();
+
+    /// About how many calls these ops made, each pair alike in latency: how many ops, and how long together. A call takes
+    /// `shortest` cycles at least.
+    fn in_ops(self, alike: &[(u64, Ticks)], shortest: f64) -> f64 {
+        let each = alike.iter().map(|&(ops, total)| {
+            let most = self.per_tick.min(1.0 / shortest) * total.0 as f64;
+            (ops as f64 * self.per_op).min(most)
+        });
+        each.sum()
+    }
+}
+
+/// What recorded ops and those that were only counted took of the target: calls as many as in recorded ones, if they had
+/// the time for that.
+fn price(recorded: Recorded, counted: &Counted, cost: ProbeCost, many: Many) -> Price {
+    let counted_calls = many.in_ops(&counted.measured, SHORTEST_CALL);
+    let passes = many.in_ops(&counted.passed, SHORTEST_CALL + PASS);
     let each = (cost.inside + cost.outside).0 as f64;
     // More at once is not to be believed.
-    let price = |number: f64| Ticks((number * each).min(MOST_AT_ONCE) as u64);
+    let price = |number: f64, each: f64| Ticks((number * each).min(MOST_AT_ONCE) as u64);
     Price {
-        latencies: price(f64::from(ops) + counted.all as f64),
-        calls: price(calls as f64 + counted_calls),
+        latencies: price(recorded.ops as f64 + counted.all as f64, each),
+        calls: price(recorded.calls as f64 + counted_calls, each),
+        passes: price(passes, PASS),
     }
 }
 
@@ -457,7 +521,7 @@ mod tests {
             tid: 1,
             start: 0,
             end: 0,
-            latency: 0,
+            latency: 2_000,
             generations: (0, 0),
             tainted: false,
             arguments: Default::default(),
@@ -473,8 +537,13 @@ mod tests {
         counted.add(1_000_000, 3_000_000, true);
         counted.add(5, 1_000_000, true);
         counted.add(7, 1_000_000, false);
-        let price = price(&[long], &counted, cost, &mut 0.0);
-        assert_eq!(price.latencies, Ticks(50 * 1_000_013));
+        counted.add(1_000_000, 2_800_000, false);
+        let recorded = Recorded::of(&[long]);
+        let many = Many::in_recorded(recorded).unwrap();
+        assert_eq!(Many::in_recorded(Recorded::of(&[])), None);
+        let price = price(recorded, &counted, cost, many);
+        assert_eq!(price.latencies, Ticks(50 * 2_000_013));
         assert_eq!(price.calls, Ticks(50 * (1000 + 750_000 + 5 * 1000)));
+        assert_eq!(price.passes, Ticks(10 * (7 * 1000 + 200_000)));
     }
 }

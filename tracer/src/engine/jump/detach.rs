@@ -116,7 +116,9 @@ impl Jump {
                     || installed.is_slept_in(&memory, world, mappings)
             };
             // Threads that were made since have stacks that are not in the list.
-            let is_visited = of_early || (visited(&mappings) && visited(&maps::read(pid)?));
+            let is_visited = of_early
+                || (visited(&mappings) && visited(&maps::read(pid)?))
+                || installed.may_be_suspended(pid, &memory, world.threads(), &mappings);
             world.free()?;
             for thread in world.threads() {
                 unless_gone(lead_out(thread, ends))?;
@@ -226,6 +228,7 @@ fn remove_leftover(
     let ends = SyscallEnds::default();
     let is_visited = installed.are_visited(memory, world.threads(), &ends, mappings)
         || installed.is_slept_in(memory, world, mappings)
+        || installed.may_be_suspended(pid, memory, world.threads(), mappings)
         || removal::has_guests(pid);
     Ok(!is_visited && installed.unmap(world, mappings)?)
 }

@@ -8,6 +8,12 @@ const PAGE: u64 = 4096;
 /// How many pages of a stack are searched where every thread's is: handlers are seldom deep.
 const PAGES: u64 = 4;
 
+/// So many are looked at for others that they have interrupted.
+const MOST: usize = 64;
+/// Flags have none of the bits beyond this (Intel SDM volume 1, 3.4.3), and always the second one.
+const FLAGS: u64 = 1 << 22;
+const ALWAYS_SET: u64 = 1 << 1;
+
 /// What looks like the address of an interrupted instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interrupted {
@@ -15,24 +21,43 @@ pub struct Interrupted {
     pub at: u64,
     /// The address.
     pub pc: u64,
+    /// The stack pointer there.
+    pub sp: u64,
 }
 
 /// What looks so in a part of a stack that begins at `from`, a multiple of eight: the code segment follows the flags in a
 /// signal frame (`struct sigcontext` in the kernel's uapi/asm/sigcontext.h).
 pub fn among(from: u64, stack: &[u8]) -> impl Iterator<Item = Interrupted> {
     let word = |at: usize| u64::from_le_bytes(stack[at..at + 8].try_into().expect("eight bytes"));
-    let places = (0..stack.len().saturating_sub(16)).step_by(8);
+    let places = (8..stack.len().saturating_sub(16)).step_by(8);
     places
-        .filter(move |at| word(at + 16) as u16 == USER_CODE)
+        .filter(move |at| {
+            let flags = word(at + 8);
+            word(at + 16) as u16 == USER_CODE && flags < FLAGS && flags & ALWAYS_SET != 0
+        })
         .map(move |at| Interrupted {
             at: from + at as u64,
             pc: word(at),
+            sp: word(at - 8),
         })
 }
 
-/// What looks so near the end of a stack.
+/// What looks so near the end of a stack, and near the ends of those that were interrupted.
 #[must_use]
 pub fn near(memory: &Memory, stack_pointer: u64) -> Vec<Interrupted> {
+    let mut found: Vec<Interrupted> = Vec::new();
+    let mut open = vec![stack_pointer];
+    while let Some(sp) = open.pop() {
+        let more = MOST.saturating_sub(open.len() + found.len());
+        let new = near_one(memory, sp).into_iter();
+        let new = new.filter(|new| !found.contains(new)).collect::<Vec<_>>();
+        open.extend(new.iter().take(more).map(|new| new.sp));
+        found.extend(new);
+    }
+    found
+}
+
+fn near_one(memory: &Memory, stack_pointer: u64) -> Vec<Interrupted> {
     let from = stack_pointer & !7;
     // All at once, or as far as the stack reaches.
     let ends = [PAGES, PAGES / 2, 1].map(|pages| (from / PAGE + pages) * PAGE);
@@ -58,9 +83,23 @@ mod tests {
         let memory = Memory::open(std::process::id() as i32).unwrap();
         let found = near(&memory, stack.as_ptr() as u64 + 3);
         let at = stack.as_ptr() as u64 + 8 * 20;
-        assert!(found.contains(&Interrupted { at, pc: 0x40_1234 }));
+        let sp = 7;
+        assert!(found.contains(&Interrupted {
+            at,
+            pc: 0x40_1234,
+            sp
+        }));
         let bytes: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(among(0, &bytes).count(), 1);
+        // A handler on another stack that has interrupted one on this.
+        let mut other = [7_u64; 64];
+        other[20..24].copy_from_slice(&[stack.as_ptr() as u64 + 8, 16, 0x246, 0x33]);
+        let found = near(&memory, other.as_ptr() as u64);
+        assert!(found.contains(&Interrupted {
+            at,
+            pc: 0x40_1234,
+            sp
+        }));
         assert_eq!(among(0, &bytes[..8 * 22]).count(), 0);
         assert_eq!(among(0, &[]).count(), 0);
     }

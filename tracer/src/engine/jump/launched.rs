@@ -27,9 +27,14 @@ pub fn run_to_thread_pointer(thread: Stopped, is_go: bool) -> Result<Stopped> {
     let pid = thread.tid();
     let memory = Memory::open(pid)?;
     let (mut signal, mut entered, mut settled) = (thread.pending(), false, 0);
+    let mut is_held = false;
     for _ in 0..2 * MOST_CALLS {
-        sys::cont_to_syscall(pid, signal).map_err(|errno| Error::ptrace("resume", pid, errno))?;
-        signal = 0;
+        let resumed = match is_held {
+            true => sys::listen(pid),
+            false => sys::cont_to_syscall(pid, signal),
+        };
+        resumed.map_err(|errno| Error::ptrace("resume", pid, errno))?;
+        (signal, is_held) = (0, false);
         let (_, status) =
             sys::wait_for(pid).map_err(|errno| Error::ptrace("wait for", pid, errno))?;
         match decode(status) {
@@ -40,6 +45,11 @@ pub fn run_to_thread_pointer(thread: Stopped, is_go: bool) -> Result<Stopped> {
             Event::Syscall => {}
             Event::Signal(other) => {
                 signal = other;
+                continue;
+            }
+            // It stays stopped until somebody continues it.
+            Event::GroupStop(_) => {
+                is_held = true;
                 continue;
             }
             _ => continue,
@@ -60,4 +70,45 @@ pub fn run_to_thread_pointer(thread: Stopped, is_go: bool) -> Result<Stopped> {
     }
     sys::detach(pid, signal).map_err(|errno| Error::ptrace("detach from", pid, errno))?;
     Err(Error::NoThreadPointer)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::signal::{SigSet, Signal, kill};
+    use nix::unistd::Pid;
+
+    use crate::{launch, threads};
+
+    use super::*;
+
+    /// Who stops a program that is being started finds it stopped, until it is continued.
+    #[test]
+    fn a_program_that_is_stopped_meanwhile_stays_stopped() {
+        /// Between two system calls it does not stand for so long.
+        const LOOKS: u32 = 2000;
+        let command = ["sleep".into(), "1000".into()];
+        let thread = launch::launch(&command, &SigSet::empty(), OPTIONS).unwrap();
+        let pid = thread.tid();
+        let target = Pid::from_raw(pid);
+        kill(target, Signal::SIGSTOP).unwrap();
+        let continued = std::thread::spawn(move || {
+            let mut stopped = 0;
+            while stopped < LOOKS {
+                stopped = match threads::state(pid) {
+                    Some('t' | 'T') => stopped + 1,
+                    _ => 0,
+                };
+                std::thread::yield_now();
+            }
+            let continued = std::time::Instant::now();
+            kill(target, Signal::SIGCONT).unwrap();
+            continued
+        });
+        let thread = run_to_thread_pointer(thread, false).unwrap();
+        let arrived = std::time::Instant::now();
+        assert!(continued.join().unwrap() < arrived);
+        kill(target, Signal::SIGKILL).unwrap();
+        drop(thread);
+        let _ = sys::wait_for(pid);
+    }
 }

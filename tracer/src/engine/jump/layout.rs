@@ -9,7 +9,7 @@
 //! in every call therefore begins at different offsets in its pages, also where that looks untidy.
 
 /// Recognises the control mapping of an earlier tracer; the last byte is the layout's version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x09");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x0a");
 
 // The control mapping, offsets in bytes.
 
@@ -62,7 +62,7 @@ pub const HASH: i32 = 0x9e37_79b1_u32 as i32;
 pub const HASH_SHIFT: u32 = 32 - TABLE_ENTRIES.trailing_zeros();
 
 /// How many fnodes there can be, "outside of the ftree" (index zero) included.
-pub const FNODES: u64 = 3072;
+pub const FNODES: u64 = 6144;
 
 /// Fields of the header.
 pub mod header {
@@ -237,11 +237,11 @@ pub mod block {
     /// Offsets of the touched accumulators, in order (32 bits each).
     pub const TOUCH: u64 = 0x1100;
     /// The shadow stack. Its first entry is a sentinel above every stack.
-    pub const SHADOW: u64 = 0x4400;
+    pub const SHADOW: u64 = 0x7400;
     /// Where it ends.
-    pub const SHADOW_END: u64 = 0x8400;
+    pub const SHADOW_END: u64 = 0xb400;
     /// The accumulators.
-    pub const NODES: u64 = 0x8800;
+    pub const NODES: u64 = 0xb800;
     /// Bytes.
     pub const SIZE: u64 = (NODES + super::FNODES * super::node::SIZE).next_multiple_of(0x1000);
 }
@@ -386,6 +386,8 @@ pub mod ring {
     pub const SPENT: u64 = 0xf8;
     /// Times in which a goroutine did not run in an op, for which there was no room.
     pub const UNTOLD: u64 = 0x100;
+    /// How often the thread was seen on another stack than that of the frames that are awaited.
+    pub const SWITCHED: u64 = 0x108;
     /// End of what was read.
     pub const TAIL: u64 = 64;
     /// In the first ring: a number by which the tracer knows the memory.
@@ -524,7 +526,9 @@ mod tests {
             assert!(ring::HISTOGRAM + 16 * ring::BUCKETS <= ring::DATA);
             assert!(ring::SIZE.is_multiple_of(4096) && ring::DATA_BYTES.is_power_of_two());
             assert!(counts::BUCKETS + 16 * counts::BUCKET_COUNT <= counts::SLOT);
-            assert!(record::HEAD + FNODES * record::ITEM < ring::DATA_BYTES / 2);
+            // An op with more than half of this may be dropped, as where the reader is late.
+            assert!(record::HEAD + FNODES * record::ITEM < ring::DATA_BYTES);
+            assert!(BLOCKS + TABLE_ENTRIES * block::SIZE < 1 << 31);
         }
     }
 

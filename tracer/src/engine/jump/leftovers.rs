@@ -7,13 +7,13 @@
 //! What is where ours would be, and does not say that it is, is left alone: a child process may have other memory there.
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::addr::TargetAddr;
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
 use crate::plan::Goroutines;
-use crate::proc;
+use crate::proc::{self, Stat};
 use crate::remote_call::RemoteCaller;
 use crate::sys::{self, SharedWords};
 use crate::threads::{self, SignalMasks};
@@ -138,7 +138,11 @@ fn is_control(
     head: (u32, u64, u64),
     mappings: &[Mapping],
 ) -> Option<bool> {
-    let ours = |m: &Mapping| m.writable && !m.executable && !m.shared && m.file.inode == 0;
+    // Where new memory is locked it can neither be read nor written at first.
+    let ours = |m: &Mapping| {
+        let is_data = m.writable || !m.readable;
+        is_data && !m.executable && !m.shared && m.file.inode == 0
+    };
     if !is_covered(place.clone(), mappings, ours) {
         return None;
     }
@@ -216,35 +220,45 @@ fn is_covered(range: Range<u64>, mappings: &[Mapping], kind: impl Fn(&Mapping) -
     at >= range.end
 }
 
-/// The processes that the target has made, and those that they have made, as far as their makers live, which have a copy of
-/// a tracer's memory, and so of its probes.
+/// The processes beside the target that have a copy of memory which this tracer has made, and so of its probes: the target has made
+/// them since, or others that it has made have. Whoever made them may have ended. `/proc` is passed through once, the
+/// youngest processes first; those that are not come to in time are missing.
 #[must_use]
-pub fn heirs(pid: i32) -> Vec<i32> {
-    const MOST: usize = 4096;
-    let mut family = vec![pid];
-    let mut next = 0;
-    while let Some(&member) = family.get(next)
-        && family.len() < MOST
-    {
-        let makers = threads::list(member).unwrap_or_default();
-        family.extend(makers.into_iter().flat_map(threads::children));
-        next += 1;
-    }
-    family
-        .drain(..)
-        .skip(1)
+pub fn heirs(target: i32) -> Vec<i32> {
+    const TIME: Duration = Duration::from_secs(2);
+    let own = std::process::id().cast_signed();
+    let deadline = Instant::now() + TIME;
+    let began = |pid| Stat::of(pid).ok().and_then(|stat| stat.began());
+    let tracer_began = began(own);
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut pids: Vec<i32> = numbers.collect();
+    pids.sort_unstable_by(|one, other| other.cmp(one));
+    let mut heirs: Vec<i32> = pids
+        .into_iter()
+        .take_while(|_| Instant::now() < deadline)
+        .filter(|&pid| pid != own && pid != target && began(pid) >= tracer_began)
         .filter(|&pid| has_copy(pid))
-        .collect()
+        .collect();
+    heirs.reverse();
+    heirs
 }
 
-/// Whether a process has what a tracer made for another one, and not one that measures it.
+/// Whether a process has what this tracer made for another one.
 fn has_copy(pid: i32) -> bool {
-    let Ok(memory) = Memory::open(pid) else {
+    let mappings = maps::read(pid).unwrap_or_default();
+    let rings: Vec<_> = mappings.iter().filter(|it| is_rings(it)).collect();
+    let Some(memory) = (!rings.is_empty())
+        .then(|| Memory::open(pid).ok())
+        .flatten()
+    else {
         return false;
     };
-    let found = find(pid, &memory);
-    let mut copies = found.iter().map(|found| &found.installed);
-    copies.any(|installed| !installed.belongs_to_another(&memory))
+    let number = |rings: &Mapping| memory.read_word(TargetAddr(rings.start + ring::OWNER + 8));
+    let own = sys::own_number();
+    rings
+        .into_iter()
+        .any(|rings| number(rings).ok() == Some(own))
 }
 
 /// Whether a mapping has the name of memory that a tracer shares.
@@ -329,6 +343,7 @@ pub mod tests {
         assert!(target.wait().unwrap().success());
     }
 
+    /// Also where whoever made it has ended.
     #[test]
     fn a_child_that_was_made_meanwhile_is_found_and_cleaned() {
         let (told, tell) = nix::unistd::pipe().unwrap();
@@ -336,24 +351,34 @@ pub mod tests {
         let target = sys::fork_into(|| {
             let _ = nix::unistd::read(&told, &mut [0]);
             let child = sys::fork_into(|| {
-                let _ = nix::unistd::read(&told, &mut [0]);
+                let grandchild = sys::fork_into(|| {
+                    let _ = nix::unistd::read(&told, &mut [0]);
+                    sys::exit_now(0);
+                });
+                let _ = nix::unistd::write(&made, &grandchild.unwrap().to_le_bytes());
                 sys::exit_now(7);
             });
-            let _ = nix::unistd::write(&made, &[1]);
-            sys::exit_now((sys::wait_for(child.unwrap()).unwrap().1 >> 8) & 0xff);
+            let status = sys::wait_for(child.unwrap()).unwrap().1;
+            let _ = nix::unistd::write(&made, &[0; 4]);
+            let _ = nix::unistd::read(&told, &mut [0]);
+            sys::exit_now((status >> 8) & 0xff);
         });
         let pid = target.unwrap();
         let code = maps::read(pid).unwrap().into_iter().find(|m| m.executable);
         let mut engine = Jump::attach(pid).unwrap();
         engine.install(&[code.unwrap().start]).unwrap();
         nix::unistd::write(&tell, &[1]).unwrap();
-        nix::unistd::read(&ready, &mut [0]).unwrap();
+        let mut grandchild = [0; 4];
+        nix::unistd::read(&ready, &mut grandchild).unwrap();
+        nix::unistd::read(&ready, &mut [0; 4]).unwrap();
+        let grandchild = i32::from_le_bytes(grandchild);
         engine.finish().unwrap();
-        let children = threads::children(pid);
-        assert_eq!((children.len(), heirs(pid)), (1, children.clone()));
-        assert_eq!(clear_leftovers(children[0]).unwrap(), Cleared::Everything);
-        assert_eq!(heirs(pid), []);
-        nix::unistd::write(&tell, &[1]).unwrap();
+        assert_eq!(threads::children(pid), []);
+        // Other tests of this process have theirs.
+        assert!(heirs(pid).contains(&grandchild));
+        assert_eq!(clear_leftovers(grandchild).unwrap(), Cleared::Everything);
+        assert!(!heirs(pid).contains(&grandchild));
+        nix::unistd::write(&tell, &[1, 1]).unwrap();
         assert_eq!(sys::wait_for(pid).unwrap().1, 7 << 8);
     }
 

@@ -31,6 +31,9 @@ const SPARE_BLOCKS: usize = 512;
 /// map little more.
 const SPARE_FEW: usize = 16;
 
+/// Fewer goroutines at a time are not worth following.
+const FEWEST_GOROUTINES: u32 = 64;
+
 /// Memory of the target that is data: readable and writable.
 const DATA: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 
@@ -50,11 +53,30 @@ fn may_read_clock(worker: &mut Worker<'_>, memory: &Memory, room: u64) -> Result
     }
 }
 
-/// Maps control data in a place that is kept for it. A page of it is empty in children made by fork.
-fn map_control(worker: &mut Worker<'_>, memory: &Memory, control: u64, len: u64) -> Result<()> {
+/// Maps control data in a place that is kept for it. A page of it is empty in children made by fork. Where new memory is
+/// locked (`is_locked`), this is not: else the kernel would bring all of it in at once.
+fn map_control(
+    worker: &mut Worker<'_>,
+    memory: &Memory,
+    (control, len): (u64, u64),
+    is_locked: bool,
+) -> Result<()> {
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    let arguments = [control, len, DATA, private as u64, u64::MAX, 0];
-    worker.call("mmap", libc::SYS_mmap, arguments)?;
+    let mut map = |protection: u64| {
+        let arguments = [control, len, protection, private as u64, u64::MAX, 0];
+        worker.call("mmap", libc::SYS_mmap, arguments)
+    };
+    if is_locked {
+        map(libc::PROT_NONE as u64)?;
+        worker.call("munlock", libc::SYS_munlock, [control, len, 0, 0, 0, 0])?;
+        worker.call(
+            "mprotect",
+            libc::SYS_mprotect,
+            [control, len, DATA, 0, 0, 0],
+        )?;
+    } else {
+        map(DATA)?;
+    }
     may_read_clock(worker, memory, control + HEADER)?;
     let wipe = [control + LIVE, 4096, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
     worker.call("madvise", libc::SYS_madvise, wipe).map(drop)
@@ -88,16 +110,24 @@ pub fn map(
     }
     let ring_bytes = room.ring_bytes();
     let blocks_for = |threads: usize| -> Result<u32> {
-        let (blocks, most) = match by_pointer {
-            true => (blocks_for(pid, threads, is_locked, room), threads),
-            false => (layout::GOROUTINES, layout::GOROUTINES as usize),
+        let left = cgroup::memory_left(pid);
+        let (blocks, most, what) = match by_pointer {
+            true => {
+                let blocks = blocks_for(pid, threads, is_locked, room);
+                (blocks, threads.min(MOST_BLOCKS), "threads")
+            }
+            false => {
+                let blocks = goroutines_for(left, ring_bytes);
+                (blocks, blocks as usize, "goroutines")
+            }
         };
         limits::check(pid, Amount::default(), amount_for(blocks, room))?;
-        leaves_memory(pid, most, ring_bytes)?;
+        leaves_memory(pid, left, (most, what), ring_bytes)?;
         Ok(blocks)
     };
     let known = world.count();
     let mut blocks = blocks_for(known)?;
+    let locked = limits::locked(pid);
     world.hold()?;
     if world.count() > known {
         // Others have been made meanwhile.
@@ -116,7 +146,9 @@ pub fn map(
             leftovers::announce(words, blocks, ring_bytes);
         };
         let (words, rings) = shared::make(worker, memory, (len, behind), announced)?;
-        match map_control(worker, memory, rings + len, behind) {
+        // Should the program have locked something meanwhile, nothing is lost.
+        let is_locked = limits::locked(pid) > locked;
+        match map_control(worker, memory, (rings + len, behind), is_locked) {
             Ok(()) => Ok((words, rings)),
             Err(error) => {
                 let all = [rings, len + behind, 0, 0, 0, 0];
@@ -161,15 +193,41 @@ fn amount_for(blocks: u32, room: Room) -> Amount {
     data_amount(blocks, room.ring_bytes()) + Amount::of_code(room.arena)
 }
 
-/// Refuses a process whose control group would be nearly full of what its threads come to use: the kernel kills one of the
-/// group then.
-fn leaves_memory(pid: i32, threads: usize, ring_bytes: u64) -> Result<()> {
+/// For how many goroutines there is to be room where a control group may use so much more memory, if it has a limit: as many as
+/// can be followed, or a part of them.
+fn goroutines_for(left: Option<u64>, ring_bytes: u64) -> u32 {
+    let mut blocks = layout::GOROUTINES;
+    while blocks > FEWEST_GOROUTINES && left.is_some_and(|left| left / 2 < most(blocks, ring_bytes))
+    {
+        blocks /= 2;
+    }
+    blocks
+}
+
+/// How much memory so many threads or goroutines come to use.
+fn most(blocks: u32, ring_bytes: u64) -> u64 {
     let each = ring_bytes.saturating_add(block::SIZE);
-    let blocks = threads.min(MOST_BLOCKS) as u64;
-    let most = blocks.saturating_mul(each) + ARENA_BYTES;
-    match cgroup::memory_left(pid) {
+    u64::from(blocks)
+        .saturating_mul(each)
+        .saturating_add(ARENA_BYTES)
+}
+
+/// Refuses a process whose control group would be nearly full of what its threads or goroutines come to use: the kernel kills one of
+/// the group then.
+fn leaves_memory(
+    pid: i32,
+    left: Option<u64>,
+    (count, what): (usize, &str),
+    ring_bytes: u64,
+) -> Result<()> {
+    let most = most(count as u32, ring_bytes);
+    let way_out = match what {
+        "threads" => ", or use --engine int3",
+        _ => "",
+    };
+    match left {
         Some(left) if left / 2 < most => Err(Error::Unsuitable(format!(
-            "process {pid}: its control group may use {} KiB more memory, and measuring {threads} threads takes up to {} KiB; raise the group's limit, or use --engine int3",
+            "process {pid}: its control group may use {} KiB more memory, and measuring {count} {what} takes up to {} KiB; raise the group's limit{way_out}",
             left >> 10,
             most >> 10
         ))),
@@ -285,6 +343,75 @@ mod tests {
         }
         nix::unistd::write(&end, &[1]).unwrap();
         assert_eq!(sys::wait_for(pid).unwrap().1, 7 << 8);
+    }
+
+    /// A process that locks what it maps from now on, of which nothing shows that: no memory is brought in that nobody uses.
+    #[test]
+    fn little_is_brought_in_where_future_memory_is_locked() {
+        const MOST: u64 = 2 << 20;
+        let (mut locked, mut resident) = (0, 0);
+        let outcome = install_and(
+            || mlockall(MlockAllFlags::MCL_FUTURE),
+            |engine| {
+                let around = &engine.space.as_ref().unwrap().installed.around;
+                locked = limits::locked(engine.pid);
+                resident = brought_in(engine.pid, around.rings..=around.control);
+            },
+        );
+        let Some(outcome) = outcome else {
+            return eprintln!("not tested: memory must not be locked here");
+        };
+        outcome.unwrap();
+        assert!(locked > MOST, "it is seen");
+        assert!(resident > 0 && resident < MOST, "{resident} bytes");
+    }
+
+    /// How many bytes of the mappings that begin in a range are in memory (proc_pid_smaps(5)).
+    fn brought_in(pid: i32, range: std::ops::RangeInclusive<u64>) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+        let (mut is_in, mut bytes) = (false, 0);
+        for line in text.lines() {
+            if let Some((start, _)) = line.split_once('-')
+                && let Ok(start) = u64::from_str_radix(start, 16)
+            {
+                is_in = range.contains(&start);
+            } else if let Some(rss) = line.strip_prefix("Rss:").filter(|_| is_in) {
+                bytes += rss.trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10;
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn goroutines_are_followed_as_far_as_the_control_group_has_memory() {
+        let each = 1 << 19;
+        let with = |mebibytes: u64| goroutines_for(Some(mebibytes << 20), each);
+        assert_eq!(goroutines_for(None, each), layout::GOROUTINES);
+        let blocks = [16_384, 512, 256, 1].map(with);
+        assert_eq!(blocks[0], layout::GOROUTINES);
+        assert!(
+            blocks.iter().all(|blocks| blocks.is_power_of_two()),
+            "{blocks:?}"
+        );
+        assert!(
+            blocks.is_sorted_by(|more, fewer| more >= fewer),
+            "{blocks:?}"
+        );
+        assert_eq!(blocks[3], FEWEST_GOROUTINES);
+        for (blocks, mebibytes) in [(blocks[1], 512), (blocks[2], 256)] {
+            assert!(blocks > FEWEST_GOROUTINES, "{blocks} in {mebibytes} MiB");
+            leaves_memory(
+                1,
+                Some(mebibytes << 20),
+                (blocks as usize, "goroutines"),
+                each,
+            )
+            .unwrap();
+        }
+        let refused = leaves_memory(1, Some(1 << 20), (64, "goroutines"), each);
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("64 goroutines"), "{refused}");
+        assert!(!refused.contains("int3"), "{refused}");
     }
 
     /// Installs probes in a process that has limited itself, which ends as it would without.

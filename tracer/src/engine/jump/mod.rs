@@ -72,6 +72,7 @@ pub use leftovers::heirs;
 pub use profiler::{BucketCount, Counts, Profiler, calibrate_counting};
 
 pub use asm::Delaying;
+use delivery::Many;
 use installed::{Costs, Room};
 use layout::{HEADER, header, ring as ring_layout};
 use moves::Moves;
@@ -121,9 +122,16 @@ pub struct Jump {
     /// The system calls of what has been removed.
     ends: SyscallEnds,
     pace: Pace,
-    /// What calls have taken of the target, since that was asked for, and how many there were in an op, as far as known.
+    /// Whether no room was given the last time, so that no call has been measured since.
+    rested: bool,
+    /// Whether calls are measured where there is room, and whether they were at any time since the last time.
+    has_calls: bool,
+    had_calls: bool,
+    /// What calls have taken of the target, since that was asked for, and how many there are in ops, as far as known.
     price: Price,
-    calls_per_op: f64,
+    many: Many,
+    /// Whether there were probes for calls to pass the last time.
+    had_passes: bool,
 }
 
 /// Which ops are written in full.
@@ -198,8 +206,12 @@ impl Jump {
             past: None,
             ends: SyscallEnds::default(),
             pace: Pace::InBatches,
+            rested: false,
+            has_calls: false,
+            had_calls: false,
             price: Price::default(),
-            calls_per_op: 0.0,
+            many: Many::default(),
+            had_passes: false,
         })
     }
 
@@ -498,6 +510,8 @@ impl Jump {
             space.installed.set_generation(&memory, generation)?;
             Ok(written)
         })?;
+        self.has_calls = !plan.edges.is_empty() && !plan.sites_are_away;
+        self.had_calls |= self.has_calls;
         for at in written {
             refuse(at, REWRITTEN.to_owned());
         }

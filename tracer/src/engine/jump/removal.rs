@@ -1,6 +1,7 @@
 //! Removing the mappings: when nothing leads to them any more, and those of a tracer that was killed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result};
@@ -10,15 +11,18 @@ use crate::remote_call::{Handler, handler_on_alternate_stack};
 use crate::stopped::Stopped;
 use crate::sys;
 use crate::threads;
+use darc_disasm::Registers as _;
 
 use super::installed::Installed;
-use super::interrupted;
+use super::interrupted::{self, Interrupted};
 use super::layout::{BLOCKS, block, entry, place, ring};
 use super::world::{Resumption, World};
 use crate::guests;
 
 /// How much of a stack above the stack pointer is searched for addresses of stubs.
 const STACK_SEARCHED: u64 = 8 << 20;
+/// So many stacks are searched for one thread: handlers that have interrupted others on other stacks are few.
+const MOST_STACKS: usize = 8;
 
 impl Installed {
     /// Whether another tracer has made these mappings that lives.
@@ -97,19 +101,57 @@ impl Installed {
         if self.around.goroutines.is_some() {
             return self.is_awaited_by_handler(memory, at.sp);
         }
-        let from = at.sp & !7;
-        let index = mappings.partition_point(|mapping| mapping.end <= from);
-        let stack = mappings.get(index).filter(|m| m.contains(from));
-        let Some(stack) = stack else {
-            // It was mapped after the mappings had been read.
-            return true;
-        };
-        let end = stack.end.min(from + STACK_SEARCHED);
-        let mut bytes = vec![0; (end - from) as usize];
-        if memory.read(TargetAddr(from), &mut bytes).is_err() {
-            return true;
+        // The thread's stack first, then those that handlers on another one have interrupted.
+        let mut open = vec![at.sp];
+        let mut seen = HashSet::new();
+        while let Some(sp) = open.pop() {
+            let Some((stack, found)) = handlers_on(memory, sp, mappings) else {
+                // The thread's was mapped after the mappings had been read; of another one it is no stack pointer.
+                if seen.is_empty() {
+                    return true;
+                }
+                continue;
+            };
+            if found.iter().any(|found| self.is_code(found.pc)) {
+                return true;
+            }
+            seen.insert(sp);
+            for found in found.iter().filter(|found| !stack.contains(&found.sp)) {
+                if seen.len() + open.len() < MOST_STACKS && !seen.contains(&found.sp) {
+                    open.push(found.sp);
+                }
+            }
         }
-        interrupted::among(from, &bytes).any(|found| self.is_code(found.pc))
+        false
+    }
+
+    /// Whether signal handlers may have been left that still return to the stubs: a handler that switches to another context
+    /// leaves its frame on a stack that is no thread's until it is switched back to. `pid` is the process's number here.
+    pub fn may_be_suspended<'a>(
+        &self,
+        pid: i32,
+        memory: &Memory,
+        threads: impl Iterator<Item = &'a Stopped>,
+        mappings: &[Mapping],
+    ) -> bool {
+        /// The signals that C libraries keep to themselves.
+        const INTERNAL: u64 = 0b111 << 31;
+        if self.around.goroutines.is_some() {
+            return false;
+        }
+        let caught = threads::status_field(pid, "SigCgt");
+        let caught = caught.and_then(|mask| u64::from_str_radix(&mask, 16).ok());
+        if caught.is_some_and(|mask| mask & !INTERNAL == 0) {
+            return false;
+        }
+        let switched = (0..self.used_blocks(memory) as u64).any(|index| {
+            let at = self.around.rings + index * self.around.ring_bytes + ring::SWITCHED;
+            memory
+                .read_word(TargetAddr(at))
+                .is_ok_and(|count| count > 0)
+        });
+        let mut threads = threads;
+        switched || threads.any(|thread| is_on_foreign_stack(thread, mappings))
     }
 
     /// Whether a thread of goroutines is in a signal handler that will return to the stubs, or in one that has interrupted
@@ -183,6 +225,32 @@ impl Installed {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The handlers on a stack, from the stack pointer on, and what was searched for them; none where nothing is mapped.
+fn handlers_on(
+    memory: &Memory,
+    sp: u64,
+    mappings: &[Mapping],
+) -> Option<(Range<u64>, Vec<Interrupted>)> {
+    let from = sp & !7;
+    let index = mappings.partition_point(|mapping| mapping.end <= from);
+    let stack = mappings.get(index).filter(|m| m.contains(from))?;
+    let end = stack.end.min(from + STACK_SEARCHED);
+    let mut bytes = vec![0; (end - from) as usize];
+    memory.read(TargetAddr(from), &mut bytes).ok()?;
+    Some((from..end, interrupted::among(from, &bytes).collect()))
+}
+
+/// Whether a thread is on another stack than its own, which is the process's, or is where its thread pointer leads: C libraries
+/// put what that points to above the stack.
+fn is_on_foreign_stack(thread: &Stopped, mappings: &[Mapping]) -> bool {
+    let Ok(registers) = thread.registers() else {
+        return false;
+    };
+    let (sp, pointer) = (registers.rsp(), registers.fs_base());
+    let stack = mappings.iter().find(|mapping| mapping.contains(sp));
+    stack.is_some_and(|stack| !stack.contains(pointer) && stack.name.as_os_str() != "[stack]")
 }
 
 /// The addresses behind copied system calls, each with the one behind the original.
@@ -269,6 +337,44 @@ mod tests {
         stacks[1200..1205].copy_from_slice(&[7, 0, stack, 0, 8191]);
         stacks[1220..1224].copy_from_slice(&[stack + 3008, 16, 0x246, 0x002b_0000_0000_0033]);
         assert!(is_visited(known, stack + 256));
+    }
+
+    /// A handler on an alternate stack has interrupted one on the thread's own.
+    #[test]
+    fn a_handler_below_another_stack_keeps_what_it_returns_to() {
+        const CODE: u64 = 0x40_0000;
+        const SEGMENTS: u64 = 0x002b_0000_0000_0033;
+        let pid = std::process::id() as i32;
+        let memory = Memory::open(pid).unwrap();
+        let page = |addr| {
+            let mut page = maps::read(pid).unwrap().into_iter();
+            page.find(|mapping| mapping.contains(addr)).unwrap()
+        };
+        let (mut outer, mut inner) = (vec![0_u64; 1 << 20], vec![0_u64; 1 << 20]);
+        let stacks = [outer.as_ptr() as u64, inner.as_ptr() as u64];
+        // As if each were a mapping.
+        let mappings: Vec<Mapping> = {
+            let mut both = stacks.map(|start| Mapping {
+                start,
+                end: start + 4096,
+                ..page(start)
+            });
+            both.sort_unstable_by_key(|mapping| mapping.start);
+            both.into()
+        };
+        inner[100..104].copy_from_slice(&[stacks[0] + 80, 16, 0x246, SEGMENTS]);
+        outer[200..204].copy_from_slice(&[8, CODE + 16, 0x246, SEGMENTS]);
+        let at = Resumption {
+            pc: 16,
+            sp: stacks[1] + 8,
+        };
+        let installed = installed(pid, CODE, None);
+        assert!(installed.is_visited(&memory, at, &mappings));
+        outer[201] = 16;
+        assert!(!installed.is_visited(&memory, at, &mappings));
+        // What no stack is mapped for is no handler.
+        inner[100] = 8;
+        assert!(!installed.is_visited(&memory, at, &mappings));
     }
 
     /// A child that waits in the kernel, and darc's memory where it will go on.

@@ -319,6 +319,7 @@ impl Rings {
         counters.sampled = counters.sampled.saturating_add(sum(ring::SAMPLED));
         counters.dropped = counters.dropped.saturating_add(sum(ring::DROPPED));
         counters.untold_absences = counters.untold_absences.saturating_add(sum(ring::UNTOLD));
+        counters.switched_stacks = counters.switched_stacks.saturating_add(sum(ring::SWITCHED));
         counters.ended_otherwise = counters
             .ended_otherwise
             .saturating_add(sum(ring::ENDED_OTHERWISE));

@@ -31,7 +31,10 @@ const NAME: &[u8] = b"darc\0";
 
 /// Has the target make shared memory of `len` bytes and map it, together with `behind` bytes of address space behind it.
 /// Returns the tracer's side and the address in the target, which has no descriptor of it afterwards. `announce` is called
-/// before it is mapped.
+/// before it is mapped, and may write to the first page.
+///
+/// The file has one page until it is mapped: in a process that locks its future memory (`MCL_FUTURE` in mlockall(2)) the kernel
+/// brings in at once what there is, while the target stands still, and the rest when it is used.
 ///
 /// # Errors
 /// When the target may not map it, or something else took its place: then nothing was changed.
@@ -47,13 +50,21 @@ pub fn make(
         worker.call("memfd_create", libc::SYS_memfd_create, arguments)
     })?;
     let made = take(worker.tid(), fd)
-        .and_then(|file| sized(&file, len))
-        .and_then(|mut words| {
+        .and_then(|file| Ok((begin(&file, len)?, file)))
+        .and_then(|(mut words, file)| {
             announce(&mut words);
             let mark = sys::tsc().0;
             words.store(ring::MARK as usize, mark);
-            let at = map(worker, memory, (fd, len + behind), mark)?;
-            Ok((words, at))
+            let whole = len + behind;
+            let at = map(worker, memory, (fd, whole), mark)?;
+            match grow(&file, len) {
+                Ok(()) => Ok((words, at)),
+                Err(error) => {
+                    let all = [at, whole, 0, 0, 0, 0];
+                    unless_gone(worker.call("munmap", libc::SYS_munmap, all))?;
+                    Err(error)
+                }
+            }
         });
     worker.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
     made
@@ -71,14 +82,31 @@ fn map(worker: &mut Worker<'_>, memory: &Memory, (fd, len): (u64, u64), mark: u6
     Err(exchanged(worker.tid()))
 }
 
-/// Gives the file its size and maps it here. The target cannot shrink it, which would end this process. From the first moment
-/// on it says whose it is.
-fn sized(file: &File, len: u64) -> Result<SharedWords> {
+/// Gives the file its first page and maps all of it here. The target cannot shrink it, which would end this process. From the first
+/// moment on it says whose it is.
+fn begin(file: &File, len: u64) -> Result<SharedWords> {
     file.write_all_at(&MAGIC.to_le_bytes(), ring::MAGIC)
         .map_err(os)?;
-    file.set_len(len).map_err(os)?;
-    fcntl(file, FcntlArg::F_ADD_SEALS(seals_of_ours())).map_err(|errno| os(errno.into()))?;
+    file.set_len(sys::PAGE as u64).map_err(os)?;
+    seal(file, SealFlag::F_SEAL_SHRINK)?;
+    // Whoever has the descriptor, too, may have made it shorter until it was sealed: what is not there cannot be written.
+    if file.metadata().map_err(os)?.len() < sys::PAGE as u64 {
+        return Err(Error::Unsuitable(
+            "somebody cut the memory that was made for the probes; try again".to_owned(),
+        ));
+    }
     SharedWords::map(file, len as usize).map_err(|errno| os(errno.into()))
+}
+
+/// Gives it its size, which nobody can change any more: were it larger already, this fails.
+fn grow(file: &File, len: u64) -> Result<()> {
+    file.set_len(len).map_err(os)?;
+    seal(file, seals_of_ours())
+}
+
+fn seal(file: &File, seals: SealFlag) -> Result<()> {
+    let sealed = fcntl(file, FcntlArg::F_ADD_SEALS(seals));
+    sealed.map(drop).map_err(|errno| os(errno.into()))
 }
 
 /// Takes the new memory that a thread has as descriptor `fd`.
@@ -139,6 +167,9 @@ fn is_begun_by_us(file: &File) -> bool {
     let is_marked = bytes[mark.clone()] == MAGIC.to_le_bytes();
     match fcntl(file, FcntlArg::F_GET_SEALS).map(|seals| seals & !F_SEAL_EXEC) {
         Ok(0) if is_marked => bytes[mark].fill(0),
+        Ok(seals) if seals == SealFlag::F_SEAL_SHRINK.bits() && is_marked => {
+            bytes[ring::MARK as usize..mark.end].fill(0);
+        }
         Ok(seals) if seals == seals_of_ours().bits() => {
             bytes[ring::MARK as usize..mark.end].fill(0);
         }
@@ -222,7 +253,9 @@ mod tests {
 
         let made = memory();
         assert!(is_ours(&made), "just made");
-        let words = sized(&made, 1 << 20).unwrap();
+        let words = begin(&made, 1 << 20).unwrap();
+        assert!(is_ours(&made), "has a page");
+        grow(&made, 1 << 20).unwrap();
         assert!(is_ours(&made), "sealed");
         words.store(ring::OWNER as usize, 7);
         words.store(ring::MAGIC as usize, 7);
@@ -237,6 +270,15 @@ mod tests {
         assert!(!is_ours(&used), "sealed otherwise");
         let unsealable = memfd_create(NAME, MFdFlags::empty()).unwrap();
         assert!(!is_ours(&File::from(unsealable)));
+    }
+
+    /// Whoever has it as a descriptor too can make it larger until it is sealed.
+    #[test]
+    fn memory_of_another_size_is_refused() {
+        let memory = File::from(memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING).unwrap());
+        begin(&memory, 1 << 20).unwrap();
+        memory.set_len(2 << 20).unwrap();
+        assert!(grow(&memory, 1 << 20).is_err());
     }
 
     #[test]

@@ -60,7 +60,8 @@ fn word(at: u64) -> u64 {
 }
 
 fn word32(at: u64) -> u32 {
-    word(at) as u32
+    // SAFETY: as in `word`.
+    unsafe { ptr::read_volatile(at as *const u32) }
 }
 
 fn set(at: u64, value: u64) {

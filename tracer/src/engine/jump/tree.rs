@@ -296,16 +296,17 @@ impl Tree {
         wanted: BTreeMap<u32, (u32, BTreeMap<u32, u64>)>,
     ) -> Result<Vec<Place>> {
         let mut left_out = Vec::new();
-        let gone: Vec<u32> = self
-            .rows
-            .keys()
-            .filter(|index| !wanted.contains_key(index))
-            .copied()
+        let rows = self.rows.iter();
+        let gone: Vec<u32> = rows
+            .filter(|(index, row)| !row.children.is_empty() && !wanted.contains_key(index))
+            .map(|(&index, _)| index)
             .collect();
         for index in gone {
-            // The list stays for a stub that is just reading it.
+            // The list stays for a stub that is just reading it, and for children that come back.
             self.write_descriptor(memory, index, descriptor::NO_FUNCTION, 0)?;
-            self.rows.remove(&index);
+            if let Some(row) = self.rows.get_mut(&index) {
+                row.children.clear();
+            }
         }
         for (index, (function, children)) in wanted {
             // Sites of the function that have no edge now may get one later, and their stubs look here already.
@@ -499,6 +500,12 @@ mod tests {
         }
     }
 
+    /// The function whose sites f0's children are at, as the stubs read it.
+    fn function_of_f0(memory: &Memory, tree: &mut Tree) -> u32 {
+        let at = tree.descriptor(FnodeId::ROOT).unwrap() + descriptor::FUNCTION;
+        memory.read_word(TargetAddr(at)).unwrap() as u32
+    }
+
     #[test]
     fn where_the_heap_is_full_no_stub_reads_beyond_an_old_list() {
         let none = BTreeSet::new();
@@ -506,30 +513,39 @@ mod tests {
         let memory = Memory::open(std::process::id() as i32).unwrap();
         let control = vec![0_u64; (JOURNAL / 8) as usize];
         let mut tree = Tree::new(control.as_ptr() as u64);
-        let field = |tree: &mut Tree, offset| {
-            let at = tree.descriptor(FnodeId::ROOT).unwrap() + offset;
-            memory.read_word(TargetAddr(at)).unwrap()
-        };
+        let function_of_f0 = |tree: &mut Tree| function_of_f0(&memory, tree);
         let (_, refused) = tree.write(&memory, &plan(1), &none).unwrap();
         assert_eq!(refused.len(), 0);
         let room = tree.rows[&1].room as u64;
         let function = tree.place(0x1000, 0x1000).function;
-        assert_eq!(
-            field(&mut tree, descriptor::FUNCTION) as u32,
-            function,
-            "calls are measured"
-        );
+        assert_eq!(function_of_f0(&mut tree), function, "calls are measured");
         while tree.reserve(16).is_some() {}
         let (_, refused) = tree.write(&memory, &plan(room + 1), &none).unwrap();
-        assert_eq!(
-            field(&mut tree, descriptor::FUNCTION) as u32,
-            descriptor::NO_FUNCTION
-        );
+        assert_eq!(function_of_f0(&mut tree), descriptor::NO_FUNCTION);
         assert_eq!(refused.len() as u64, room + 1);
         assert_eq!(refused[0].addr, TargetAddr(0x1000));
         // What needs no more room than there was is not measured either: its list is not known any more.
         let (_, refused) = tree.write(&memory, &plan(1), &none).unwrap();
         assert_eq!(refused.len(), 1);
+        drop(control);
+    }
+
+    #[test]
+    fn children_that_come_back_need_no_more_room() {
+        let none = BTreeSet::new();
+        // This process plays the target.
+        let memory = Memory::open(std::process::id() as i32).unwrap();
+        let control = vec![0_u64; (JOURNAL / 8) as usize];
+        let mut tree = Tree::new(control.as_ptr() as u64);
+        let function = |tree: &mut Tree| function_of_f0(&memory, tree);
+        let _ = tree.write(&memory, &plan(2), &none).unwrap();
+        let (known, used) = (function(&mut tree), tree.heap_used);
+        for _ in 0..3 {
+            let _ = tree.write(&memory, &Plan::default(), &none).unwrap();
+            assert_eq!(function(&mut tree), descriptor::NO_FUNCTION);
+            let _ = tree.write(&memory, &plan(2), &none).unwrap();
+            assert_eq!((function(&mut tree), tree.heap_used), (known, used));
+        }
         drop(control);
     }
 

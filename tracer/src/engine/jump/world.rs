@@ -18,6 +18,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use crate::child_signal;
+use crate::effort;
 use crate::error::{Error, Result, unless_gone};
 use crate::stopped::Stopped;
 use crate::sys;
@@ -268,19 +269,21 @@ pub fn stopped<T: Send>(
     })
 }
 
-/// Runs what traces: its end lets go of all that it has not let go.
+/// Runs what traces: its end lets go of all that it has not let go. What it uses of a processor is on this thread's account.
 fn in_a_thread<T: Send>(round: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let tracer = std::thread::Builder::new()
             .name("stop".to_owned())
-            .spawn_scoped(scope, round)
+            .spawn_scoped(scope, || (round(), effort::of_this_thread()))
             .map_err(|source| Error::Os {
                 operation: "start a thread",
                 source,
             })?;
-        tracer
+        let (outcome, used) = tracer
             .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        effort::note(used);
+        outcome
     })
 }
 

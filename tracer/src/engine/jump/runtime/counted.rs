@@ -140,7 +140,6 @@ pub fn enter(
     if around.tid_offset.is_some() {
         a.set_label(&mut renew)?;
         a.push(rdx)?;
-        forget_calls(a, labels)?;
         a.call(threads.renew)?;
         a.pop(rdx)?;
         a.jmp(same)?;
@@ -164,19 +163,6 @@ pub fn enter(
     a.set_label(&mut pass)?;
     a.or(eax, 1)?;
     a.ret()
-}
-
-/// The block was another thread's: its calls have ended with it.
-fn forget_calls(a: &mut CodeAssembler, labels: &Labels) -> Emitted<()> {
-    let [mut next, mut done] = std::array::from_fn(|_| a.create_label());
-    a.mov(rsi, field(block::TOP))?;
-    a.set_label(&mut next)?;
-    a.cmp(rsi, field(block::BASE))?;
-    a.jbe(done)?;
-    a.call(labels.give_up)?;
-    a.jmp(next)?;
-    a.set_label(&mut done)?;
-    a.nop()
 }
 
 /// The newest entry's slot is not above the new one: it is of this call's own frame, or was left.

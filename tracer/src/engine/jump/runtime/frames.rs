@@ -27,7 +27,7 @@ fn same_stack(around: &Surroundings) -> i32 {
 }
 
 /// How far above the stack pointer frames of the same stack are looked for before an unwind.
-const DEEPEST_STACK: i32 = 8 << 20;
+pub const DEEPEST_STACK: i32 = 8 << 20;
 
 /// Tells by the zero flag whether the word at rax can be read; all registers are kept.
 ///
@@ -52,6 +52,46 @@ pub fn readable(a: &mut CodeAssembler, start: &mut CodeLabel) -> Emitted<()> {
         a.pop(register)?;
     }
     a.ret()
+}
+
+/// An op that is left for another stack, in the middle of it: what is measured there, or passes, is not its own.
+pub fn switched(
+    a: &mut CodeAssembler,
+    start: &mut CodeLabel,
+    around: &Surroundings,
+) -> Emitted<()> {
+    let mut done = a.create_label();
+    a.set_label(start)?;
+    a.or(field32(block::TAINTED), block::UNSEEN as i32)?;
+    a.push(rdx)?;
+    // A forked child shares the ring with its parent.
+    a.mov(rdx, around.control + LIVE)?;
+    a.cmp(dword_ptr(rdx), 0)?;
+    a.je(done)?;
+    a.mov(rdx, field(block::RING))?;
+    a.inc(qword_ptr(rdx + ring::SWITCHED as i32))?;
+    a.set_label(&mut done)?;
+    a.pop(rdx)?;
+    a.ret()
+}
+
+/// Notes that the thread is on another stack when the top entry's slot is farther from the one in rax than a stack is deep.
+/// Changes rax.
+fn note_switch(a: &mut CodeAssembler, labels: &Labels, around: &Surroundings) -> Emitted<()> {
+    let mut near = a.create_label();
+    // All slots of goroutines are of one stack.
+    if around.goroutines.is_none() {
+        // Neither a window nor the sentinel is on a stack.
+        a.cmp(shadow(TOP, entry::SLOT), 0)?;
+        a.jl(near)?;
+        a.sub(rax, shadow(TOP, entry::SLOT))?;
+        a.add(rax, DEEPEST_STACK)?;
+        a.cmp(rax, 2 * DEEPEST_STACK)?;
+        a.jbe(near)?;
+        a.call(labels.switched)?;
+    }
+    a.set_label(&mut near)?;
+    a.nop()
 }
 
 pub fn give_up(
@@ -130,19 +170,22 @@ pub fn stale(
     labels: &Labels,
     around: &Surroundings,
 ) -> Emitted<()> {
-    let mut done = a.create_label();
+    let [mut other, mut done] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     a.mov(rax, rdi)?;
     a.sub(rax, shadow(TOP, entry::SLOT))?;
     // A top entry that is older (or on another stack) makes a huge unsigned number.
     a.cmp(rax, same_stack(around))?;
-    a.ja(done)?;
+    a.ja(other)?;
     if same_slot == SameSlot::Replaced {
         a.test(rax, rax)?;
         a.je(done)?;
     }
     a.call(labels.give_up)?;
     a.jmp(*start)?;
+    a.set_label(&mut other)?;
+    a.mov(rax, rdi)?;
+    note_switch(a, labels, around)?;
     a.set_label(&mut done)?;
     a.ret()
 }
@@ -233,7 +276,13 @@ pub enum By {
     SlotAndLanding,
 }
 
-pub fn find(a: &mut CodeAssembler, start: &mut CodeLabel, by: By, labels: &Labels) -> Emitted<()> {
+pub fn find(
+    a: &mut CodeAssembler,
+    start: &mut CodeLabel,
+    by: By,
+    labels: &Labels,
+    around: &Surroundings,
+) -> Emitted<()> {
     let [mut again, mut lost, mut above, mut done] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     a.push(r8)?;
@@ -254,6 +303,8 @@ pub fn find(a: &mut CodeAssembler, start: &mut CodeLabel, by: By, labels: &Label
     a.set_label(&mut above)?;
     a.cmp(rsi, r8)?;
     a.jbe(done)?;
+    a.mov(rax, qword_ptr(r8 + (TOP + entry::SLOT as i32)))?;
+    note_switch(a, labels, around)?;
     a.call(labels.give_up)?;
     a.jmp(above)?;
     a.set_label(&mut done)?;
@@ -320,6 +371,8 @@ pub fn nested(
     a.sub(rax, rdx)?;
     a.cmp(rax, same_stack(around))?;
     a.jbe(gone)?;
+    a.mov(rax, rdi)?;
+    note_switch(a, labels, around)?;
     if around.goroutines.is_some() {
         // The slot of the op in progress is above this call's, so on the stack. Where it has another return address than the
         // op's own, the op was left by a panic.

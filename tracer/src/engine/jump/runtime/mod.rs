@@ -19,6 +19,7 @@ use super::layout::{DESCRIPTORS, place};
 
 pub use accounts::{credit, latency};
 use counted::Noticed;
+pub use frames::DEEPEST_STACK;
 use frames::{By, SameSlot};
 
 /// Addresses of the routines.
@@ -50,6 +51,8 @@ pub struct Runtime {
     pub find: u64,
     /// As `find`, but only the entry of a call that returns to the address in rdi.
     pub find_landing: u64,
+    /// The thread is on another stack than that of the frames that are awaited: notes that. Changes the flags only.
+    pub switched: u64,
     /// rsi top, rdi slot of a call of f0 while entries are awaited → eax: 0 pass, 1 op, 2 ignore. Sets rsi.
     pub nested: u64,
     /// rsi entry of an f0 that returned at rdi: delivers the op, takes the entry off.
@@ -89,7 +92,7 @@ pub struct Runtime {
 impl Runtime {
     /// The addresses of all of them.
     #[must_use]
-    pub fn all(&self) -> [u64; 26] {
+    pub fn all(&self) -> [u64; 27] {
         [
             self.lookup,
             self.register,
@@ -102,6 +105,7 @@ impl Runtime {
             self.slow,
             self.find,
             self.find_landing,
+            self.switched,
             self.nested,
             self.end,
             self.reveal,
@@ -161,10 +165,11 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     let mut adopt = a.create_label();
     threads::register(&mut a, &mut register, &mut adopt, lookup, around)?;
     threads::remember(&mut a, &mut remember, around)?;
-    threads::renew(&mut a, &mut renew, around)?;
+    threads::renew(&mut a, &mut renew, &labels, around)?;
     accounts::first(&mut a, &mut first)?;
     accounts::count(&mut a, &mut labels.count, first, around)?;
     frames::readable(&mut a, &mut labels.readable)?;
+    frames::switched(&mut a, &mut labels.switched, around)?;
     let mut abandon = labels.abandon;
     counted::abandon(&mut a, &mut abandon, around)?;
     labels.abandon = abandon;
@@ -185,9 +190,15 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     labels.resync = resync;
     frames::slow(&mut a, &mut slow, &labels)?;
     frames::caught(&mut a, &mut caught, &labels)?;
-    frames::find(&mut a, &mut find, By::Slot, &labels)?;
+    frames::find(&mut a, &mut find, By::Slot, &labels, around)?;
     let mut find_landing = a.create_label();
-    frames::find(&mut a, &mut find_landing, By::SlotAndLanding, &labels)?;
+    frames::find(
+        &mut a,
+        &mut find_landing,
+        By::SlotAndLanding,
+        &labels,
+        around,
+    )?;
     frames::nested(&mut a, &mut nested, &labels, around)?;
     frames::reveal(&mut a, &mut reveal, &labels)?;
     records::reserve(&mut a, &mut labels.reserve)?;
@@ -237,6 +248,7 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
         slow: code.address(&slow)?,
         find: code.address(&find)?,
         find_landing: code.address(&find_landing)?,
+        switched: code.address(&labels.switched)?,
         nested: code.address(&nested)?,
         end: code.address(&end)?,
         reveal: code.address(&reveal)?,
@@ -262,6 +274,8 @@ struct Labels {
     count: CodeLabel,
     /// Whether rax can be read.
     readable: CodeLabel,
+    /// The thread is on another stack than that of the frames that are awaited: notes that.
+    switched: CodeLabel,
     /// rsi top: takes the top entry off without a return; a call has lasted until now. Changes rax, rdx; sets rsi.
     give_up: CodeLabel,
     /// rdi slot: gives up entries below, hides the others again.
@@ -277,6 +291,7 @@ impl Labels {
         Labels {
             count: a.create_label(),
             readable: a.create_label(),
+            switched: a.create_label(),
             give_up: a.create_label(),
             resync: a.create_label(),
             abandon: a.create_label(),

@@ -8,7 +8,7 @@ use crate::engine::jump::layout::{
     entry, header, place, ring,
 };
 
-use super::none;
+use super::{Labels, none};
 
 pub fn lookup(a: &mut CodeAssembler, start: &mut CodeLabel, around: &Surroundings) -> Emitted<()> {
     let [mut again, mut next, mut unknown, mut found] = std::array::from_fn(|_| a.create_label());
@@ -231,9 +231,14 @@ pub fn remember(
 }
 
 /// Zero flag: the block is the thread's now. Else it is about to be another's, or this is a forked child,
-/// to which the ring does not belong.
-pub fn renew(a: &mut CodeAssembler, start: &mut CodeLabel, around: &Surroundings) -> Emitted<()> {
-    let [mut idle, mut refused] = std::array::from_fn(|_| a.create_label());
+/// to which the ring does not belong. What the thread before has left is given up: a stack of it may be another thread's.
+pub fn renew(
+    a: &mut CodeAssembler,
+    start: &mut CodeLabel,
+    labels: &Labels,
+    around: &Surroundings,
+) -> Emitted<()> {
+    let [mut next, mut idle, mut refused] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     a.mov(rdx, around.control + LIVE)?;
     a.cmp(dword_ptr(rdx), 0)?;
@@ -248,13 +253,15 @@ pub fn renew(a: &mut CodeAssembler, start: &mut CodeLabel, around: &Surroundings
         a.jne(refused)?;
         a.mov(field32(block::TID), edx)?;
     }
-    a.mov(rdx, field(block::BASE))?;
-    a.cmp(rdx, field(block::TOP))?;
-    a.je(idle)?;
-    a.mov(rax, field(block::RING))?;
-    a.inc(qword_ptr(rax + ring::ENDED_OTHERWISE as i32))?;
-    a.mov(field(block::TOP), rdx)?;
+    a.push(rsi)?;
+    a.mov(rsi, field(block::TOP))?;
+    a.set_label(&mut next)?;
+    a.cmp(rsi, field(block::BASE))?;
+    a.jbe(idle)?;
+    a.call(labels.give_up)?;
+    a.jmp(next)?;
     a.set_label(&mut idle)?;
+    a.pop(rsi)?;
     a.mov(rdx, none(around))?;
     a.mov(field(block::CURRENT), rdx)?;
     a.mov(rdx, field(block::REAL_LIMIT))?;

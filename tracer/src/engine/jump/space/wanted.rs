@@ -272,6 +272,9 @@ impl Space {
 
     /// The calls that are fnodes.
     pub(super) fn want_sites(&mut self, plan: &Plan, wanted: &mut Wanted<'_>) -> Result<()> {
+        if plan.sites_are_away {
+            return Ok(());
+        }
         // The groups of these have room for their sites, too.
         let path = plan.asynchronous.iter();
         let entered: Vec<u64> = path

@@ -84,3 +84,39 @@ fn only_blocks_that_exist_are_asked_for_a_return_address() {
     set32(counter, 1);
     assert_eq!(ask(), 0);
 }
+
+/// What a thread has left that has ended is put back when another takes over its block.
+#[test]
+fn a_new_thread_drops_no_hidden_return_address() {
+    const HIDDEN: u64 = 0x1230;
+    let mut arena = Arena::new();
+    let renew = arena.runtime.renew;
+    let block = arena.control + BLOCKS;
+    let at = arena.assemble(|a| {
+        a.mov(rcx, block).unwrap();
+        a.call(renew).unwrap();
+        a.ret().unwrap();
+    });
+    // SAFETY: the code just emitted has this signature and keeps what the ABI wants kept.
+    let renew = unsafe { std::mem::transmute::<u64, extern "C" fn()>(at) };
+    let place = arena.place(&[0; 32]);
+    set(place + place::HIDDEN, HIDDEN);
+    set32(place + place::KIND, place::F0);
+    let slots = arena.place(&[0; 16]);
+    set(slots, HIDDEN);
+    let base = block + block::SHADOW + entry::SIZE;
+    set(block + block::RING, arena.rings);
+    set(block + block::BASE, base);
+    set(block + block::TOP, base + 2 * entry::SIZE);
+    for (index, return_to) in [(0, 7), (1, 8)] {
+        let entry = base + index * entry::SIZE;
+        set(entry + entry::SLOT, slots + 8 * index);
+        set(entry + entry::PLACE, place);
+        set(entry + entry::RETURN_TO, return_to);
+    }
+    renew();
+    // The other slot has been used for something else since.
+    assert_eq!((word(slots), word(slots + 8)), (7, 0));
+    assert_eq!(arena.block(block::TOP), base);
+    assert_eq!(word(arena.rings + ring::ENDED_OTHERWISE), 2);
+}

@@ -351,3 +351,34 @@ fn a_recursive_call_is_no_op_of_its_own() {
     assert_eq!(ops.len() as u64, OPS);
     assert!(ops.iter().all(|op| op[5] == 1), "{ops:?}");
 }
+
+/// A call returns while a frame on another stack is awaited: what the op in progress calls is not all seen.
+#[test]
+fn a_landing_on_another_stack_is_noticed() {
+    const OTHER_STACK: u64 = 0x7fff_ffff_f000;
+    let mut arena = Arena::new();
+    let known = short(&mut arena);
+    arena.patch_f0(known, 5, F0End::PatchedReturns);
+    let known = trampoline(&mut arena, known);
+    known(&mut State::arbitrary(FLAGS[0]));
+    let child = callee(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    arena.patch_landing(p.after, 10);
+    let run = trampoline(&mut arena, p.f0);
+    let noticed = |arena: &Arena| {
+        let tainted = word32(arena.control + BLOCKS + block::TAINTED) & block::UNSEEN;
+        (word(arena.rings + ring::SWITCHED), tainted)
+    };
+    run(&mut State::arbitrary(FLAGS[0]));
+    assert_eq!(noticed(&arena), (0, 0));
+    let top = arena.block(block::TOP);
+    set(top + entry::SLOT, OTHER_STACK);
+    set(arena.control + BLOCKS + block::TOP, top + entry::SIZE);
+    run(&mut State::arbitrary(FLAGS[0]));
+    assert_eq!(noticed(&arena), (1, block::UNSEEN));
+    // Of the same stack.
+    let near = std::ptr::from_ref(&top) as u64 + (64 << 10);
+    set(top + entry::SLOT, near);
+    run(&mut State::arbitrary(FLAGS[0]));
+    assert_eq!(noticed(&arena).0, 1);
+}

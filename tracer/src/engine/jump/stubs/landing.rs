@@ -16,7 +16,7 @@ use super::sites::RED_ZONE;
 pub fn land(b: &mut Builder<'_>, landing: &Landing) -> Emitted<()> {
     /// The slot of the return address, which has just been popped.
     const SLOT: i32 = RED_ZONE + SAVED - 8;
-    let [mut pass, later, mut found] = std::array::from_fn(|_| b.label());
+    let [mut pass, below, later, mut found] = std::array::from_fn(|_| b.label());
     // Who comes by a branch may use it.
     b.a.lea(rsp, qword_ptr(rsp - RED_ZONE))?;
     save(&mut b.a, landing.flags)?;
@@ -25,7 +25,7 @@ pub fn land(b: &mut Builder<'_>, landing: &Landing) -> Emitted<()> {
     b.a.mov(rdi, landing.addr)?;
     b.a.cmp(rdx, shadow(TOP, entry::SLOT))?;
     // What is awaited further out is not awaited here.
-    b.a.jb(pass)?;
+    b.a.jb(below)?;
     b.a.jne(later)?;
     b.a.mov(rax, shadow(TOP, entry::PLACE))?;
     b.a.cmp(rdi, qword_ptr(rax + place::RETURN_TO as i32))?;
@@ -34,6 +34,7 @@ pub fn land(b: &mut Builder<'_>, landing: &Landing) -> Emitted<()> {
     tsc(&mut b.a)?;
     b.a.mov(rdi, rax)?;
     b.take_off(landing.running)?;
+    b.later.push(Later::Below { at: below, pass });
     b.later.push(Later::Choose {
         at: later,
         routine: b.runtime.find_landing,

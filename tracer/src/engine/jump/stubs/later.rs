@@ -6,7 +6,7 @@ use crate::engine::jump::asm::{
     Delaying, Emitted, Nap, TOP, field, has_pointer, hash, shadow, tsc,
 };
 use crate::engine::jump::layout::{block, descriptor, entry, node};
-use crate::engine::jump::runtime::credit;
+use crate::engine::jump::runtime::{DEEPEST_STACK, credit};
 
 use super::builder::Builder;
 
@@ -53,6 +53,8 @@ pub enum Later {
         distance: Option<i32>,
         back: CodeLabel,
     },
+    /// What is awaited is further out than the slot in rdx, perhaps on another stack.
+    Below { at: CodeLabel, pass: CodeLabel },
     /// Calls a routine; with the zero flag goes one way, else the other.
     Choose {
         at: CodeLabel,
@@ -136,6 +138,16 @@ impl Builder<'_> {
                     a.jne(back)?;
                 }
                 delay(a, how, self.runtime.first, back)
+            }
+            Later::Below { mut at, pass } => {
+                a.set_label(&mut at)?;
+                // Neither a window nor the sentinel is on a stack: both are negative.
+                a.mov(rax, shadow(TOP, entry::SLOT))?;
+                a.sub(rax, rdx)?;
+                a.cmp(rax, DEEPEST_STACK)?;
+                a.jle(pass)?;
+                a.call(self.runtime.switched)?;
+                a.jmp(pass)
             }
             Later::Choose {
                 mut at,

@@ -1,0 +1,529 @@
+//! What to type next: one or two commands that go on from what a report says.
+
+use crate::escape::control;
+use crate::model::{
+    Ended, Engine, Focus, Kind, PeakEntry, PeakValues, ProfileTable, Report, RootCauseEntry,
+    Status, StopReason, Target, ValueContrast, Whose,
+};
+
+/// So many commands are shown.
+const MOST: usize = 2;
+/// A command of the program with more characters is not repeated.
+const LONGEST: usize = 80;
+/// Breakpoints cost tens of microseconds a call: ops that take fewer nanoseconds would be longer by that, mostly.
+const LONG_OP: f64 = 1e6;
+/// A function with this part of a peak's time is worth an analysis of its own.
+const MOST_OF_IT: f64 = 0.5;
+/// Smaller values are no addresses: the first pages of a process hold nothing.
+const FIRST_ADDRESS: u64 = 0x1_0000;
+/// What values leave when they are divided by more than this is a coincidence.
+const LARGEST_DIVISOR: u64 = 64;
+
+/// A command, and what it is for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Step {
+    /// What to type in a shell.
+    pub(super) command: String,
+    /// What it tells.
+    pub(super) tells: &'static str,
+}
+
+/// What goes on from here, the most useful first; nothing while the analysis goes on. `file` has the results, where they can be read again.
+pub(super) fn steps(report: &Report, file: Option<&str>) -> Vec<Step> {
+    if report.ended.is_none() {
+        // It goes on by itself.
+        return Vec::new();
+    }
+    let next = Next {
+        report,
+        pid: running(&report.target, report.ended),
+        file: file.and_then(quoted),
+    };
+    let mut steps: Vec<Step> = match &report.time {
+        Some(_) if report.profile.ops == 0 => next.of_division(),
+        _ => next.of_analysis(),
+    };
+    steps.truncate(MOST);
+    steps
+}
+
+/// The id of a process that may run still.
+fn running(target: &Target, ended: Option<Ended>) -> Option<i32> {
+    let has_ended = target.exit_status.is_some() || ended == Some(Ended::Target);
+    target.pid.filter(|_| !has_ended)
+}
+
+struct Next<'a> {
+    report: &'a Report,
+    pid: Option<i32>,
+    file: Option<String>,
+}
+
+impl Next<'_> {
+    /// Of a function that runs all the time: what takes the time below it.
+    fn of_division(&self) -> Vec<Step> {
+        let Report { time, focus, .. } = self.report;
+        let below = focus.iter().filter(|below| below.handover.is_none());
+        let largest = below
+            .clone()
+            .max_by(|one, other| one.share_of_time.total_cmp(&other.share_of_time));
+        // Who waits for work tells less than who does nearly as much of it.
+        let much = largest.map_or(0.0, |below| below.share_of_time / 2.0);
+        let mut works = below.filter(|below| below.share_of_time >= much && !waits(below));
+        let largest = largest.map(|largest| match waits(largest) {
+            true => works.next().unwrap_or(largest),
+            false => largest,
+        });
+        let parts = time.iter().flat_map(|table| &table.parts);
+        let mut callees = parts.filter(|part| part.whose == Whose::Callee && part.path.len() > 1);
+        let name = match largest {
+            Some(below) => Some(&below.function.name),
+            None => callees.next().and_then(|part| part.path.last()),
+        };
+        let Some(name) = name.and_then(|name| quoted(name)) else {
+            return self.looks_longer();
+        };
+        let alone = self.again(
+            &format!("-f {name}"),
+            "its calls alone: more of them, from everywhere",
+        );
+        let deeper = largest
+            .filter(|below| is_open(below.status))
+            .and_then(|below| self.deeper(&below.peaks));
+        let alone = deeper.or(alone);
+        let below = largest.and_then(|below| {
+            let own = self.of_own_time(&name, &below.peaks);
+            own.or_else(|| self.goes_on_where_open(below.status))
+        });
+        alone.into_iter().chain(below).collect()
+    }
+
+    /// Of a function that returns.
+    fn of_analysis(&self) -> Vec<Step> {
+        let Report { profile, peaks, .. } = self.report;
+        let Some(name) = quoted(&self.report.f0.name) else {
+            return Vec::new();
+        };
+        if profile.ops == 0 {
+            return self.looks_longer();
+        }
+        let Some(main) = main(peaks) else {
+            return self.goes_on().into_iter().collect();
+        };
+        let steps = [
+            self.deeper(peaks),
+            self.of_unmeasured(&name, main, profile),
+            self.goes_on_where_open(self.report.status),
+            self.of_values(&name),
+            self.of_own_time(&name, peaks),
+            self.proof(&name, main),
+        ];
+        let steps: Vec<Step> = steps.into_iter().flatten().collect();
+        match steps.is_empty() {
+            true => self.over_time(&name).into_iter().collect(),
+            false => steps,
+        }
+    }
+
+    /// `darc attach 42 OPTIONS`, or `darc run OPTIONS -- CMD` of a program that has ended; nothing where that would not be the
+    /// same program.
+    fn again(&self, options: &str, tells: &'static str) -> Option<Step> {
+        let command = match self.pid {
+            Some(pid) => format!("darc attach {pid} {options}"),
+            None => format!("darc run {options} -- {}", self.program()?),
+        };
+        Some(Step { command, tells })
+    }
+
+    /// The command that started the program, for a shell.
+    fn program(&self) -> Option<String> {
+        let words = self.report.target.command.iter().map(|word| quoted(word));
+        let words = words.collect::<Option<Vec<_>>>()?.join(" ");
+        (!words.is_empty() && words.chars().count() <= LONGEST).then_some(words)
+    }
+
+    fn in_process(&self, command: impl FnOnce(i32) -> String, tells: &'static str) -> Option<Step> {
+        let command = command(self.pid?);
+        Some(Step { command, tells })
+    }
+
+    /// Where nothing is known.
+    fn looks_longer(&self) -> Vec<Step> {
+        let sampled = self.in_process(
+            |pid| format!("darc sample -p {pid}"),
+            "which functions use its CPU time",
+        );
+        let longer = self.in_process(
+            |pid| format!("darc attach {pid} -d 60s"),
+            "what its busiest threads run",
+        );
+        sampled.into_iter().chain(longer).collect()
+    }
+
+    fn goes_on_where_open(&self, status: Status) -> Option<Step> {
+        is_open(status).then(|| self.goes_on()).flatten()
+    }
+
+    /// The function with a name of its own that has most of the time of the slow calls, where no cause was found below.
+    fn deeper(&self, peaks: &[PeakEntry]) -> Option<Step> {
+        let peak = main(peaks).filter(|peak| is_open(peak.status))?;
+        let causes = peak.root_causes.iter();
+        let below = causes.flat_map(|cause| cause.frames.iter().skip(1));
+        let named = below.filter(|frame| {
+            frame.offset.is_some() && !frame.name.contains("+0x") && !frame.name.starts_with("__")
+        });
+        // Of those with the same time the one that is called first.
+        let largest = named.reduce(|one, other| match other.share_of_time > one.share_of_time {
+            true => other,
+            false => one,
+        });
+        let found = largest.filter(|frame| frame.share_of_time >= MOST_OF_IT)?;
+        let name = quoted(&found.name)?;
+        self.again(
+            &format!("-f {name}"),
+            "most of the time of slow calls is in it",
+        )
+    }
+
+    /// The analysis goes on where it ended, or begins again with more time.
+    fn goes_on(&self) -> Option<Step> {
+        let tells = "goes on with more calls";
+        let longer = match self.report.ended {
+            Some(Ended::Duration) => " -d 60s",
+            _ => "",
+        };
+        match (&self.file, self.pid) {
+            (Some(file), Some(pid)) => Some(Step {
+                command: format!("darc resume {file} -p {pid}{longer}"),
+                tells,
+            }),
+            (Some(file), None) => Some(Step {
+                command: format!("darc resume {file}"),
+                tells: "runs the program again, and goes on",
+            }),
+            (None, _) => {
+                let name = quoted(&self.report.f0.name)?;
+                self.again(&format!("-f {name} -d 60s"), "the same, for longer")
+            }
+        }
+    }
+
+    /// The other engine, where call sites have kept the default one from an answer and calls are long enough for it.
+    fn of_unmeasured(&self, name: &str, peak: &PeakEntry, profile: &ProfileTable) -> Option<Step> {
+        let is_unmeasured = |cause: &RootCauseEntry| {
+            let stop = cause.stop;
+            matches!(
+                stop,
+                StopReason::PartlyMeasured | StopReason::NotInstrumentable
+            )
+        };
+        let clock = darc_analysis::Hz::new(self.report.clock.hz)?;
+        let mean = clock.nanos(darc_analysis::Ticks(
+            profile.total.checked_div(profile.ops)?,
+        ));
+        let is_apt = self.report.engine == Engine::Jump
+            && mean.0 >= LONG_OP
+            && peak.root_causes.first().is_some_and(is_unmeasured);
+        is_apt
+            .then(|| {
+                self.again(
+                    &format!("-f {name} --engine int3"),
+                    "measures the calls that were skipped, at a price",
+                )
+            })
+            .flatten()
+    }
+
+    /// What would tell more of an argument that tells peaks apart.
+    fn of_values(&self, name: &str) -> Option<Step> {
+        let contrasts = self.report.values.iter();
+        let expression = contrasts.filter_map(sharper).next()?;
+        let expression = quoted(&expression)?;
+        self.again(
+            &format!("-f {name} --value {expression}"),
+            "whether this tells slow calls apart",
+        )
+    }
+
+    /// Where in a function the CPU time goes that it takes itself.
+    fn of_own_time(&self, name: &str, peaks: &[PeakEntry]) -> Option<Step> {
+        let peak = main(peaks).filter(|_| self.report.futures.is_none())?;
+        let cause = peak.root_causes.first().filter(|cause| runs(cause))?;
+        let has_lines = cause
+            .frames
+            .last()
+            .is_some_and(|frame| frame.file.is_some());
+        if has_lines && cause.kind == Kind::Function && self.report.engine == Engine::Jump {
+            return self.again(
+                &format!("-f {name} --blocks after"),
+                "to the loop and the source line",
+            );
+        }
+        let peak = peak.peak;
+        self.in_process(
+            |pid| format!("darc sample -p {pid} --f0 {name} --during-peak {peak}"),
+            "which code runs in these calls",
+        )
+    }
+
+    /// An experiment that says whether the cause is one.
+    fn proof(&self, name: &str, peak: &PeakEntry) -> Option<Step> {
+        let cause = peak.root_causes.first()?;
+        let is_call = matches!(cause.kind, Kind::Function | Kind::Loop | Kind::Syscall);
+        let is_known = matches!(
+            peak.status,
+            Status::RootCauseFound | Status::MaxDepthReached
+        );
+        let is_apt = is_call
+            && is_known
+            && cause.path.len() > 1
+            && self.report.proofs.is_empty()
+            && self.report.futures.is_none();
+        let pid = self.pid.filter(|_| is_apt)?;
+        let command = match &self.file {
+            Some(file) => format!("darc prove {file}"),
+            None => format!("darc attach {pid} -f {name} --prove"),
+        };
+        Some(Step {
+            command,
+            tells: "an experiment: is it the cause?",
+        })
+    }
+
+    /// Where there is nothing else to ask.
+    fn over_time(&self, name: &str) -> Option<Step> {
+        let watched = self.in_process(
+            |pid| format!("darc watch -p {pid} {name}"),
+            "its latencies over time",
+        );
+        let shown = self.file.as_ref().map(|file| Step {
+            command: format!("darc report {file} --open"),
+            tells: "as a page, with flame graphs",
+        });
+        watched.or(shown)
+    }
+}
+
+/// Whether a function's thread is blocked for most of its time, as far as the kernel told.
+fn waits(below: &Focus) -> bool {
+    let told = below.peaks.iter().filter_map(|peak| peak.off_cpu.as_ref());
+    let (blocked, time) = told.fold((0, 0), |(blocked, time): (u64, u64), away| {
+        (
+            blocked.saturating_add(away.blocked),
+            time.saturating_add(away.time),
+        )
+    });
+    blocked > time / 2
+}
+
+fn is_open(status: Status) -> bool {
+    matches!(status, Status::Undecided | Status::InProgress)
+}
+
+/// The peak with most of the time, of those that were analysed.
+fn main(peaks: &[PeakEntry]) -> Option<&PeakEntry> {
+    let analysed = peaks
+        .iter()
+        .filter(|peak| peak.status != Status::NotAnalysed);
+    analysed.max_by(|one, other| one.share_of_time.total_cmp(&other.share_of_time))
+}
+
+/// Whether a function's own code is the cause, and was not narrowed yet.
+fn runs(cause: &RootCauseEntry) -> bool {
+    let is_own = matches!(
+        cause.stop,
+        StopReason::SelfTime | StopReason::NoCalls | StopReason::Spread
+    );
+    is_own
+        && matches!(cause.kind, Kind::Function | Kind::Loop)
+        && cause.narrowed.is_none()
+        && cause.blocked.is_none_or(|part| part < 0.5)
+}
+
+/// An expression that may tell peaks apart better than this argument: what an address points to, or what is left of it when it
+/// is divided. Nothing where the argument itself is the answer.
+fn sharper(contrast: &ValueContrast) -> Option<String> {
+    let argument = &contrast.expression;
+    let is_argument = argument.len() == 4 && argument.starts_with("arg");
+    if !is_argument {
+        return None;
+    }
+    let [one, other] = &contrast.values;
+    let is_address = |values: &PeakValues| values.lowest >= FIRST_ADDRESS;
+    if is_address(one) && is_address(other) && (one.values.is_empty() || other.values.is_empty()) {
+        return Some(format!("*{argument}"));
+    }
+    let [one, other] =
+        [one, other].map(|of| of.values.iter().map(|it| it.value).collect::<Vec<_>>());
+    let divisor = (2..=LARGEST_DIVISOR)
+        .find(|&divisor| is_told(&one, &other, divisor) || is_told(&other, &one, divisor))?;
+    Some(format!("{argument}%{divisor}"))
+}
+
+/// Whether several values leave the same when they are divided, and none of the others leaves that.
+fn is_told(alike: &[u64], others: &[u64], divisor: u64) -> bool {
+    let Some((first, rest)) = alike.split_first().filter(|(_, rest)| rest.len() >= 2) else {
+        return false;
+    };
+    let left = first % divisor;
+    // Small values leave themselves.
+    rest.iter().all(|value| value % divisor == left)
+        && others.len() >= 2
+        && others.iter().all(|value| value % divisor != left)
+}
+
+/// A word for a shell; nothing where it has characters that nobody can type, or would be taken for an option.
+fn quoted(word: &str) -> Option<String> {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "_./:@%+=,-".contains(char);
+    if word.is_empty() || word.starts_with('-') || control(word).replace("\\\\", "\\") != word {
+        return None;
+    }
+    match word.chars().all(is_plain) {
+        true => Some(word.to_owned()),
+        false => Some(format!("'{}'", word.replace('\'', "'\\''"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use crate::model::{OffCpuEntry, ValueShare};
+    use crate::tests::golden;
+
+    fn commands(report: &Report, file: Option<&str>) -> Vec<String> {
+        let steps = steps(report, file).into_iter();
+        steps.map(|step| step.command).collect()
+    }
+
+    /// A report of a process that runs on.
+    fn alive(mut report: Report) -> Report {
+        report.target.exit_status = None;
+        report.ended(Ended::Finished)
+    }
+
+    #[test]
+    fn a_divided_function_leads_to_the_one_that_takes_the_time() {
+        let mut report = alive(golden::running());
+        assert_eq!(
+            commands(&report, Some("out.txt")),
+            [
+                "darc attach 4711 -f put",
+                "darc attach 4711 -f put --blocks after"
+            ]
+        );
+        let mut waiting = report.focus[0].clone();
+        waiting.function.name = "lock".to_owned();
+        waiting.share_of_time = 0.9;
+        report.focus.push(waiting);
+        assert_eq!(commands(&report, None)[0], "darc attach 4711 -f lock");
+        report.focus[1].peaks[0].off_cpu = Some(OffCpuEntry {
+            time: 100,
+            blocked: 80,
+            ..OffCpuEntry::default()
+        });
+        assert_eq!(commands(&report, None)[0], "darc attach 4711 -f put");
+        report.focus[1].share_of_time = 1.9;
+        assert_eq!(commands(&report, None)[0], "darc attach 4711 -f lock");
+        report.focus.clear();
+        assert_eq!(commands(&report, None), ["darc attach 4711 -f put"]);
+        report.time.as_mut().expect("divided").parts.clear();
+        assert_eq!(
+            commands(&report, None),
+            ["darc sample -p 4711", "darc attach 4711 -d 60s"]
+        );
+    }
+
+    #[test]
+    fn a_found_cause_is_put_to_the_test() {
+        let mut report = alive(fixture::report(30_000));
+        assert_eq!(main(&report.peaks).map(|peak| peak.peak), Some(2));
+        assert_eq!(
+            commands(&report, Some("my out.txt")),
+            ["darc prove 'my out.txt'"]
+        );
+        assert_eq!(commands(&report, None), ["darc attach 4711 -f put --prove"]);
+        report.target.exit_status = Some(0);
+        assert_eq!(
+            commands(&report, Some("out.txt")),
+            ["darc report out.txt --open"]
+        );
+    }
+
+    #[test]
+    fn what_is_open_goes_on() {
+        let mut report = alive(fixture::report(330));
+        report.ended = Some(Ended::Duration);
+        assert_eq!(
+            commands(&report, Some("out.txt")),
+            [
+                "darc attach 4711 -f lock",
+                "darc resume out.txt -p 4711 -d 60s"
+            ]
+        );
+        for peak in &mut report.peaks {
+            peak.root_causes[0].frames.truncate(1);
+        }
+        assert_eq!(commands(&report, None)[0], "darc attach 4711 -f put -d 60s");
+        let main = report.peaks.iter_mut().find(|peak| peak.peak == 2);
+        main.expect("it waits").root_causes[0].stop = StopReason::PartlyMeasured;
+        let jump = |report: &Report| commands(report, None)[0].contains("int3");
+        assert!(!jump(&report), "its calls are too short for breakpoints");
+        report.profile.total *= 100;
+        assert!(jump(&report));
+        report.engine = Engine::Int3;
+        assert!(!jump(&report));
+    }
+
+    #[test]
+    fn own_time_leads_to_its_lines() {
+        let mut report = alive(fixture::report(30_000));
+        report.peaks.retain(|peak| peak.peak == 1);
+        let blocks = "darc attach 4711 -f put --blocks after";
+        assert_eq!(commands(&report, None)[0], blocks);
+        let cause = &mut report.peaks[0].root_causes[0];
+        cause.frames.last_mut().expect("its own").file = None;
+        assert_eq!(
+            commands(&report, None)[0],
+            "darc sample -p 4711 --f0 put --during-peak 1"
+        );
+    }
+
+    #[test]
+    fn arguments_lead_to_what_is_behind_them() {
+        let of = |values: &[u64]| PeakValues {
+            peak: 1,
+            values: values
+                .iter()
+                .map(|&value| ValueShare { value, share: 0.1 })
+                .collect(),
+            lowest: values.first().copied().unwrap_or(0x7f00_0000_0000),
+            highest: u64::MAX,
+        };
+        let contrast = |expression: &str, one: &[u64], other: &[u64]| {
+            sharper(&ValueContrast {
+                expression: expression.to_owned(),
+                share: 1.0,
+                values: [of(one), of(other)],
+            })
+        };
+        let every_fifth = contrast("arg1", &[3, 5, 6, 7, 8], &[4, 9, 19, 14]);
+        assert_eq!(every_fifth.as_deref(), Some("arg1%5"));
+        assert_eq!(contrast("arg2", &[], &[]).as_deref(), Some("*arg2"));
+        assert_eq!(contrast("arg1", &[1], &[7]), None, "it is the answer");
+        assert_eq!(contrast("arg1%5", &[3, 0, 1], &[4, 9, 14]), None);
+    }
+
+    #[test]
+    fn names_from_the_target_cannot_become_commands() {
+        assert_eq!(quoted("a$(reboot)").as_deref(), Some("'a$(reboot)'"));
+        assert_eq!(quoted("it's").as_deref(), Some("'it'\\''s'"));
+        assert_eq!(quoted("a\\b").as_deref(), Some("'a\\b'"));
+        for unfit in ["", "-o", "a\nb", "\u{202e}"] {
+            assert_eq!(quoted(unfit), None, "{unfit:?}");
+        }
+        let mut report = alive(fixture::report(30_000));
+        report.f0.name = "put\x1b[2J".to_owned();
+        assert_eq!(commands(&report, None), [""; 0]);
+    }
+}
