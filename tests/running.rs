@@ -104,6 +104,25 @@ fn the_function_of_the_busiest_threads_is_divided() {
     });
 }
 
+/// Most of the CPU time is in a thread whose stack leads nowhere: what the others do is not why the process is slow.
+#[test]
+fn threads_with_little_of_the_cpu_time_are_not_the_process() {
+    let target = Target::start("made_code", Opt::O2, &[]);
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let output = folder.path().join("out.txt");
+    let (pid, file) = (target.pid().to_string(), output.to_str().expect("text"));
+    let darc = run_darc(&["attach", &pid, "-q", "-d", "3s", "-o", file]);
+    target.finish_like_native(&program("made_code", Opt::O2), &[]);
+    let text = std::fs::read_to_string(&output).expect("a report");
+    assert!(text.contains("Latency of tick"), "{text}");
+    assert!(!text.contains("status      root cause found"), "{text}");
+    let share = "the threads that were looked at took";
+    assert!(text.contains(share), "{text}");
+    let made = "code that it makes itself";
+    assert!(text.contains(made), "{text}");
+    assert_eq!(darc.code(), 0, "{darc:#?}");
+}
+
 /// All threads begin with one function, which calls what each is for, and nearly all of their time is waiting.
 #[test]
 fn what_one_of_many_idle_threads_does_is_analysed() {

@@ -9,9 +9,10 @@ use crate::loops;
 use crate::model::{
     ArgumentEntry, FtreeNode, Kind, PeakEntry, ProfileTable, RootCauseEntry, Status, StopReason,
 };
+use crate::outcome::status;
 use crate::recursion;
 use crate::spread::{MOST, SINGLE, is_spread, together};
-use crate::words::{self, percent, status};
+use crate::words::{self, percent};
 
 /// So many causes of a peak are named in its line.
 const CAUSES: usize = 2;

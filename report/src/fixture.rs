@@ -270,6 +270,7 @@ pub fn time() -> TimeTable {
         reason: None,
     };
     TimeTable {
+        share_of_cpu: None,
         windows: 119,
         total: 1_000_000_000,
         survey: Survey::Complete,

@@ -25,6 +25,7 @@ pub mod model;
 mod names;
 mod next;
 mod off_cpu;
+mod outcome;
 pub mod place;
 pub mod pprof;
 pub mod profiles;

@@ -6,8 +6,8 @@ use darc_analysis::{Hz, Nanos, Resolution, Ticks, least_noticed};
 use super::escape::control;
 use super::goroutines;
 use super::model::{
-    CalleeKind, Effort, Ended, Engine, Frame, FtreeNode, Futures, Kind, PeakEntry, Probes,
-    ProfileTable, RootCauseEntry, SkippedSite, Status, StopReason, Survey, Target,
+    CalleeKind, Effort, Engine, Frame, FtreeNode, Futures, Kind, PeakEntry, Probes, ProfileTable,
+    RootCauseEntry, SkippedSite, StopReason, Survey, Target,
 };
 use super::names::short;
 use super::recursion;
@@ -264,62 +264,6 @@ pub(crate) fn source(file: Option<&str>, line: Option<u32>) -> Option<String> {
         Some(line) => format!("{file}:{line}"),
         None => file.into_owned(),
     })
-}
-
-/// A status in words.
-pub(super) fn status(status: Status) -> &'static str {
-    match status {
-        Status::RootCauseFound => "root cause found",
-        Status::MaxDepthReached => "maximum depth reached",
-        Status::Undecided => "not decided",
-        Status::Spread => "no single cause",
-        Status::InProgress => "in progress",
-        Status::NotAnalysed => "not analysed",
-    }
-}
-
-/// The status of an analysis: how much of the time has a cause, and why no more has, where it is not all.
-pub(super) fn outcome(status: Status, ended: Option<Ended>, peaks: &[PeakEntry]) -> String {
-    let is_known = |peak: &&PeakEntry| {
-        matches!(
-            peak.status,
-            Status::RootCauseFound | Status::MaxDepthReached
-        )
-    };
-    let known = peaks.iter().filter(is_known);
-    let share: f64 = known.map(|peak| peak.share_of_time).sum();
-    let stopped = match ended {
-        None | Some(Ended::Finished) => "",
-        Some(Ended::Duration) => "stopped by --duration; ",
-        Some(Ended::Interrupted) => "interrupted; ",
-        Some(Ended::Mark) => "ended as it was told to; ",
-        Some(Ended::Changed) => "stopped, since its latencies are not as stored; ",
-        Some(Ended::Running) => "no call of it returned; ",
-        Some(Ended::Target) => "the target ended; ",
-        Some(Ended::Failed) => "measuring ended early; ",
-    };
-    let words = self::status(status);
-    match status {
-        Status::Undecided if share > 0.0 => format!(
-            "{stopped}{words}: peaks with {} of the time have a root cause",
-            percent(share)
-        ),
-        Status::Undecided => format!("{stopped}{words}"),
-        Status::RootCauseFound | Status::MaxDepthReached => words.to_owned() + &still_open(peaks),
-        _ => words.to_owned(),
-    }
-}
-
-/// The peaks without a root cause, which have little of the time.
-fn still_open(peaks: &[PeakEntry]) -> String {
-    let open = peaks.iter().filter(|peak| {
-        matches!(
-            peak.status,
-            Status::Undecided | Status::Spread | Status::InProgress
-        )
-    });
-    let open = open.map(|peak| format!("; peak {}: {}", peak.peak, self::status(peak.status)));
-    open.collect()
 }
 
 /// How rare the ops of a peak may be that was not seen; nothing without ops. A peak stands out in two buckets, and a third of
@@ -640,17 +584,6 @@ mod tests {
         let shown = target(&process);
         assert!(shown.starts_with("mogrify mogrify "), "{shown}");
         assert!(shown.chars().count() < 2 * COMMAND && shown.contains('…'));
-    }
-
-    #[test]
-    fn a_peak_without_a_cause_is_named_however_little_time_it_has() {
-        let mut peaks = fixture::report(1_000).peaks;
-        peaks.truncate(2);
-        (peaks[0].status, peaks[1].status) = (Status::RootCauseFound, Status::Undecided);
-        assert_eq!(
-            outcome(Status::RootCauseFound, None, &peaks),
-            format!("root cause found; peak {}: not decided", peaks[1].peak)
-        );
     }
 
     #[test]

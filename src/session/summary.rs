@@ -193,8 +193,8 @@ fn with_serving(own: Status, focus: &[Focus]) -> Status {
     .unwrap_or(own)
 }
 
-/// The functions below with nearly all of the time have to be explained, which they are has to be known, and there has to be
-/// something to explain.
+/// The functions below with nearly all of the time have to be explained, which they are has to be known, there has to be
+/// something to explain, and it has to be of threads that take most of the CPU time.
 fn overall(time: &TimeTable, focus: &[Focus]) -> Status {
     let of = |status| focus.iter().filter(move |focus| focus.status == status);
     let share = |status| of(status).map(|focus| focus.share_of_time).sum::<f64>();
@@ -207,6 +207,7 @@ fn overall(time: &TimeTable, focus: &[Focus]) -> Status {
     } else if open > MOST_UNEXPLAINED
         || !is_explained
         || (focus.is_empty() && 1.0 - waiting(time) < LEAST_WORK)
+        || time.share_of_cpu.is_some_and(|share| share < MOST_CPU)
     {
         Status::Undecided
     } else if open + of_work(share(Status::Spread)) > MOST_UNEXPLAINED {
@@ -217,6 +218,9 @@ fn overall(time: &TimeTable, focus: &[Focus]) -> Status {
         Status::RootCauseFound
     }
 }
+
+/// Threads with this part of the CPU time at least stand for the process.
+const MOST_CPU: f64 = 0.5;
 
 /// So much of the time may be in functions that nobody has looked into, or whose analysis has no answer.
 const MOST_UNEXPLAINED: f64 = 0.2;
@@ -484,6 +488,21 @@ mod tests {
             Status::RootCauseFound
         );
         assert_eq!(status(0.9, survey::NO_CALLS), Status::RootCauseFound);
+    }
+
+    #[test]
+    fn threads_with_little_of_the_cpu_time_do_not_explain_the_process() {
+        let status = |share_of_cpu| {
+            let time = TimeTable {
+                windows: 3,
+                share_of_cpu,
+                ..TimeTable::default()
+            };
+            overall(&time, &[])
+        };
+        assert_eq!(status(Some(0.18)), Status::Undecided);
+        assert_eq!(status(Some(0.6)), Status::RootCauseFound);
+        assert_eq!(status(None), Status::RootCauseFound);
     }
 
     #[test]

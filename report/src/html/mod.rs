@@ -22,7 +22,7 @@ use crate::next;
 use crate::spread::{spread, without_depths};
 use crate::telling::in_words;
 use crate::text::Style;
-use crate::{answer, svg, waiting, words};
+use crate::{answer, outcome, svg, waiting, words};
 
 pub(super) const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">";
 
@@ -162,10 +162,7 @@ impl Page {
             self.field("futures", &words::futures(futures));
         }
         self.field("engine", words::engine(report.engine));
-        self.field(
-            "status",
-            &words::outcome(report.status, report.ended, &report.peaks),
-        );
+        self.field("status", &outcome::outcome(report));
         let profile = &report.profile;
         self.field(
             "ops",
@@ -370,7 +367,7 @@ impl Page {
             self.raw(", ").text(range);
         }
         self.raw(": ")
-            .raw(words::status(peak.status))
+            .raw(outcome::status(peak.status))
             .raw("</summary>\n<p>")
             .number(peak.ops)
             .raw(" ops: ");

@@ -3,9 +3,10 @@
 use super::{Page, narrowed};
 use crate::loops::in_loops;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, RootCauseEntry, Status};
+use crate::outcome::status;
 use crate::spread::{spread, without_depths};
 use crate::waiting::{arguments, away, elsewhere, waiting};
-use crate::words::{self, frame_lines, hops, in_words, path, percent, status};
+use crate::words::{self, frame_lines, hops, in_words, path, percent};
 
 pub(super) fn write(page: &mut Page, report: &Report) {
     if report.peaks.is_empty() {

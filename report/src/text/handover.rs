@@ -1,9 +1,10 @@
 //! From f0 to another thread: how long requests wait in between, and what became of those of each peak.
 
-use super::{Page, histogram, path, words};
+use super::{Page, histogram, path};
 use crate::escape::control;
 use crate::handover::{Cell, NONE, in_words, rest, rows, title};
 use crate::model::{Focus, HandOver, PeakEntry};
+use crate::outcome;
 
 /// Columns of one peak: waited, served.
 const CELL: usize = 2 * HALF;
@@ -37,7 +38,7 @@ pub(super) fn write(page: &mut Page, focus: &Focus, handover: &HandOver, peaks: 
         "Served by {} ({}): {}",
         path(&focus.path),
         control(&handover.served_object),
-        words::status(focus.status)
+        outcome::status(focus.status)
     ));
 }
 

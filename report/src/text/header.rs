@@ -3,6 +3,7 @@
 use super::Page;
 use crate::escape::control;
 use crate::model::Report;
+use crate::outcome;
 use crate::words::{self, source};
 
 pub(super) fn write(page: &mut Page, report: &Report) {
@@ -23,7 +24,7 @@ pub(super) fn write(page: &mut Page, report: &Report) {
         page.sentence(2, &format!("futures     {}", words::futures(futures)));
     }
     page.field("engine", words::engine(report.engine));
-    let outcome = words::outcome(report.status, report.ended, &report.peaks);
+    let outcome = outcome::outcome(report);
     page.sentence(2, &format!("status      {outcome}"));
     let profile = &report.profile;
     let ops = match profile.total.checked_div(profile.ops) {

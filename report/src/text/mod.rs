@@ -22,6 +22,7 @@ pub use super::contrast::Rows;
 use super::model::{FtreeNode, PeakEntry, ProfileTable, Report};
 use super::names::{short, without_namespaces};
 use super::next::{self, Step};
+use super::outcome;
 use super::proof;
 use super::words::{self, path, percent};
 
@@ -95,7 +96,7 @@ pub fn render(report: &Report, style: Style<'_>) -> String {
                 path(&focus.path),
                 percent(focus.share_of_time),
                 focus.calls,
-                words::status(focus.status)
+                outcome::status(focus.status)
             )),
         }
         let Some(mean) = focus.profile.total.checked_div(focus.profile.ops) else {

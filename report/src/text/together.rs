@@ -6,6 +6,7 @@ use super::{Page, Style, answers, time};
 use crate::answer;
 use crate::escape::control;
 use crate::model::{Report, TimePart};
+use crate::outcome;
 use crate::spread;
 use crate::words::{self, path, percent};
 
@@ -165,7 +166,7 @@ fn places(report: &Report) -> Vec<(String, f64)> {
 
 fn each(page: &mut Page, report: &Report) {
     let pid = report.target.pid.unwrap_or_default();
-    let outcome = words::outcome(report.status, report.ended, &report.peaks);
+    let outcome = outcome::outcome(report);
     page.heading(&format!("Process {pid}: {outcome}"));
     let profile = &report.profile;
     if let Some(mean) = profile.total.checked_div(profile.ops) {

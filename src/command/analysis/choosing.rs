@@ -90,6 +90,11 @@ impl Conduct {
                 "no --f0 was given: {threads}; {name} is divided, --f0 names another function"
             ));
         }
+        let all = began.cpu();
+        let share = busiest.cpu.as_secs_f64() / all.as_secs_f64();
+        // Goroutines run on any thread.
+        let is_known = all >= LITTLE && !is_go_program(&self.modules);
+        self.investigation.share_of_cpu = is_known.then_some(share);
         let function = busiest.function;
         self.began_with = began.of_thread;
         self.divide(pid, function);

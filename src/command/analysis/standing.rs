@@ -54,7 +54,9 @@ impl Standing {
             serving,
             totals,
         } = seen;
-        let time = totals.map(|totals| survey::time_table(naming, totals, Survey::Unfinished));
+        let share = investigation.share_of_cpu;
+        let time =
+            totals.map(|totals| survey::time_table(naming, totals, Survey::Unfinished, share));
         let found = time.as_ref().map(|time| summary::Found {
             time,
             functions: &[],

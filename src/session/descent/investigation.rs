@@ -80,6 +80,8 @@ pub struct Investigation {
     pub ops: Ops,
     /// The threads whose ops are measured, where not all are.
     pub threads: Option<Arc<Chosen>>,
+    /// Which part of the process' CPU time those took, where darc chose them and any was taken.
+    pub share_of_cpu: Option<f64>,
     /// What the person should know.
     pub warnings: Vec<String>,
     /// When the descent went on last.
@@ -116,6 +118,7 @@ impl Investigation {
             ops_to: None,
             ops: Ops::default(),
             threads: None,
+            share_of_cpu: None,
             warnings: Vec::new(),
             standstill: Standstill::default(),
             unbound: Unbound::default(),

@@ -97,9 +97,14 @@ pub fn is_idle(naming: Naming<'_>, totals: &Totals) -> bool {
     windows > 0 && (work.0 as f64) < time.0 as f64 * IDLE
 }
 
-/// Where the time of a round went, with names.
+/// Where the time of a round went, with names, in threads with this part of the CPU time.
 #[must_use]
-pub fn time_table(naming: Naming<'_>, totals: &Totals, survey: model::Survey) -> TimeTable {
+pub fn time_table(
+    naming: Naming<'_>,
+    totals: &Totals,
+    survey: model::Survey,
+    share_of_cpu: Option<f64>,
+) -> TimeTable {
     let (windows, total) = totals.so_far();
     let nobody = BTreeSet::new();
     let part = |share: Share| {
@@ -124,6 +129,7 @@ pub fn time_table(naming: Naming<'_>, totals: &Totals, survey: model::Survey) ->
         windows,
         total: total.0,
         survey,
+        share_of_cpu,
         parts: totals.shares().into_iter().map(part).collect(),
     }
 }

@@ -9,6 +9,7 @@ use darc_process::modules::{CodeRef, Modules};
 use darc_process::stacks::{StackFrame, Unwinder};
 use darc_report::words::percent;
 use darc_symbols::FileAddr;
+use darc_tracer::addr::TargetAddr;
 use darc_tracer::maps::{self, Mapping};
 use darc_tracer::{stacks, threads};
 
@@ -59,6 +60,15 @@ pub struct Beginnings {
     pub is_generated: bool,
 }
 
+impl Beginnings {
+    /// The CPU time that all threads took while darc looked.
+    #[must_use]
+    pub fn cpu(&self) -> Duration {
+        let known: Duration = self.functions.iter().map(|began| began.cpu).sum();
+        known + self.lost.1
+    }
+}
+
 /// What the threads of a process whose ops are measured began with. It takes a second.
 #[must_use]
 pub fn began(pid: i32, modules: &Modules, investigation: &Investigation) -> Beginnings {
@@ -80,7 +90,7 @@ pub fn began(pid: i32, modules: &Modules, investigation: &Investigation) -> Begi
             }
             let frames = unwinder.frames(modules, stack);
             is_generated |= makes_code
-                && (modules.place(stack.rip).is_none()
+                && (is_in_made_code(modules, stack.rip)
                     || frames.iter().any(|frame| frame.called_generated));
             if !is_known && let Some(function) = first(modules, &frames) {
                 of_thread.insert(stack.tid, function);
@@ -121,16 +131,31 @@ pub fn began(pid: i32, modules: &Modules, investigation: &Investigation) -> Begi
 /// Whether there is memory of no file that code can run in.
 fn makes_code(pid: i32) -> bool {
     let mappings = maps::read(pid).unwrap_or_default();
-    let is_made = |it: &Mapping| it.executable && !it.is_file() && it.name.as_os_str().is_empty();
+    let is_made = |it: &Mapping| {
+        let name = it.name.as_os_str();
+        it.executable && (name.is_empty() || is_memory(name.as_encoded_bytes()))
+    };
     mappings.iter().any(is_made)
+}
+
+/// Whether the name of a mapping is that of memory which several places share (`memfd_create(2)`, `mmap(2)`, `shmget(2)`): run-times
+/// write code in one and run it in another.
+fn is_memory(name: &[u8]) -> bool {
+    const MEMORY: [&[u8]; 4] = [b"/memfd:", b"/dev/zero", b"/anon_hugepage", b"/SYSV"];
+    MEMORY.iter().any(|begin| name.starts_with(begin))
+}
+
+fn is_in_made_code(modules: &Modules, addr: TargetAddr) -> bool {
+    modules
+        .place(addr)
+        .is_none_or(|place| is_memory(modules.get(place.module).path.as_bytes()))
 }
 
 /// What threads began with, for people: `3 threads began with worker (97.0% of the CPU time), 1 with main (3.0%)`.
 #[must_use]
 pub fn in_words(began: &Beginnings, modules: &Modules) -> String {
     const NAMED: usize = 4;
-    let known: Duration = began.functions.iter().map(|began| began.cpu).sum();
-    let all = known + began.lost.1;
+    let all = began.cpu();
     let share = |cpu: Duration| percent(cpu.as_secs_f64() / all.as_secs_f64());
     let mut parts = Vec::new();
     for (began, index) in began.functions.iter().zip(0..NAMED) {

@@ -1,0 +1,115 @@
+//! What came of an analysis, in a line.
+
+use super::model::{Ended, PeakEntry, Report, Status};
+use super::words::percent;
+
+/// A status in words.
+pub(super) fn status(status: Status) -> &'static str {
+    match status {
+        Status::RootCauseFound => "root cause found",
+        Status::MaxDepthReached => "maximum depth reached",
+        Status::Undecided => "not decided",
+        Status::Spread => "no single cause",
+        Status::InProgress => "in progress",
+        Status::NotAnalysed => "not analysed",
+    }
+}
+
+/// The status of an analysis: how much of the time has a cause, and why no more has, where it is not all; and which part of a
+/// process was looked at, where darc chose it and there is more.
+pub(super) fn outcome(report: &Report) -> String {
+    let words = of_peaks(report.status, report.ended, &report.peaks);
+    let looked_at = report.time.as_ref().and_then(|time| time.share_of_cpu);
+    match looked_at.filter(|&share| share < NEARLY_ALL) {
+        Some(share) => format!(
+            "{words}; the threads that were looked at took {} of the CPU time",
+            percent(share)
+        ),
+        None => words,
+    }
+}
+
+/// Threads with this part of the CPU time are the process.
+const NEARLY_ALL: f64 = 0.95;
+
+/// The status, as far as peaks tell.
+fn of_peaks(status: Status, ended: Option<Ended>, peaks: &[PeakEntry]) -> String {
+    let is_known = |peak: &&PeakEntry| {
+        matches!(
+            peak.status,
+            Status::RootCauseFound | Status::MaxDepthReached
+        )
+    };
+    let known = peaks.iter().filter(is_known);
+    let share: f64 = known.map(|peak| peak.share_of_time).sum();
+    let stopped = match ended {
+        None | Some(Ended::Finished) => "",
+        Some(Ended::Duration) => "stopped by --duration; ",
+        Some(Ended::Interrupted) => "interrupted; ",
+        Some(Ended::Mark) => "ended as it was told to; ",
+        Some(Ended::Changed) => "stopped, since its latencies are not as stored; ",
+        Some(Ended::Running) => "no call of it returned; ",
+        Some(Ended::Target) => "the target ended; ",
+        Some(Ended::Failed) => "measuring ended early; ",
+    };
+    let words = self::status(status);
+    match status {
+        Status::Undecided if share > 0.0 => format!(
+            "{stopped}{words}: peaks with {} of the time have a root cause",
+            percent(share)
+        ),
+        Status::Undecided => format!("{stopped}{words}"),
+        Status::RootCauseFound | Status::MaxDepthReached => words.to_owned() + &still_open(peaks),
+        _ => words.to_owned(),
+    }
+}
+
+/// The peaks without a root cause, which have little of the time.
+fn still_open(peaks: &[PeakEntry]) -> String {
+    let open = peaks.iter().filter(|peak| {
+        matches!(
+            peak.status,
+            Status::Undecided | Status::Spread | Status::InProgress
+        )
+    });
+    let open = open.map(|peak| format!("; peak {}: {}", peak.peak, self::status(peak.status)));
+    open.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use crate::model::TimeTable;
+
+    #[test]
+    fn a_peak_without_a_cause_is_named_however_little_time_it_has() {
+        let mut peaks = fixture::report(1_000).peaks;
+        peaks.truncate(2);
+        (peaks[0].status, peaks[1].status) = (Status::RootCauseFound, Status::Undecided);
+        assert_eq!(
+            of_peaks(Status::RootCauseFound, None, &peaks),
+            format!("root cause found; peak {}: not decided", peaks[1].peak)
+        );
+    }
+
+    #[test]
+    fn which_part_of_a_process_was_looked_at_is_said_where_it_is_not_all() {
+        let said = |share_of_cpu| {
+            let mut report = fixture::report(1_000);
+            report.status = Status::Undecided;
+            report.peaks.clear();
+            report.time = Some(TimeTable {
+                share_of_cpu,
+                ..TimeTable::default()
+            });
+            outcome(&report)
+        };
+        assert_eq!(
+            said(Some(0.184)),
+            "not decided; the threads that were looked at took 18.4% of the CPU time"
+        );
+        assert_eq!(said(Some(0.99)), "not decided");
+        assert_eq!(said(None), "not decided");
+    }
+}
