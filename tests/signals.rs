@@ -149,6 +149,7 @@ fn darc_is_interrupted() {
         Signal::SIGTERM,
         Signal::SIGHUP,
         Signal::SIGQUIT,
+        Signal::SIGTSTP,
     ] {
         for_all(|engine, opt| {
             let target = Target::start("two_peaks", opt, &[]);

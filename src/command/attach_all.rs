@@ -52,7 +52,7 @@ pub fn execute(options: &AttachAllOptions) -> Result<ExitStatus, Failure> {
             "attach: {output:?} is no file, and each process has one of its own; name another with -o"
         )));
     }
-    let interrupts = Interrupts::install().class(FailureKind::Other)?;
+    let interrupts = Interrupts::of_a_stranger().class(FailureKind::Other)?;
     let pids = with_threads(options)?;
     let count = pids.len();
     let begun: Result<Vec<Part>, Failure> =

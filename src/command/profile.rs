@@ -204,7 +204,11 @@ impl<'a> Profile<'a> {
     /// Checks and prepares everything that needs no target.
     fn prepare(options: &'a ProfileOptions, question: Question) -> Result<Profile<'a>, Failure> {
         let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
-        let interrupts = Interrupts::install().class(FailureKind::Other)?;
+        let interrupts = match options.target {
+            ProfileTarget::Pid(_) => Interrupts::of_a_stranger(),
+            _ => Interrupts::install(),
+        };
+        let interrupts = interrupts.class(FailureKind::Other)?;
         Ok(Profile {
             sheet: Sheet::open(options)?,
             question,

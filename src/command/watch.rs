@@ -40,7 +40,7 @@ const SLICE: Duration = Duration::from_millis(30);
 /// When darc itself failed.
 pub fn execute(options: WatchOptions) -> Result<ExitStatus, Failure> {
     darc_tracer::child_signal::block().class(FailureKind::Other)?;
-    let interrupts = Interrupts::install().class(FailureKind::Other)?;
+    let interrupts = Interrupts::of_a_stranger().class(FailureKind::Other)?;
     let pid = checked(options.pid, |note| warning::print(&note.to_string()))?;
     let since = Moment::now();
     let calibration = jump::calibrate_counting().class(FailureKind::Target)?;

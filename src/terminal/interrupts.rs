@@ -24,7 +24,9 @@ use darc_process::Level;
 use darc_tracer::plan::Mark;
 use nix::sys::signal::{Signal, raise};
 use signal_hook::SigId;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
+use signal_hook::consts::{
+    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ,
+};
 
 use super::reporting::Reporting;
 
@@ -48,6 +50,8 @@ pub enum Switch {
 pub struct Interrupts {
     signals: Arc<Signals>,
     registered: Vec<SigId>,
+    /// What makes [`Interrupts::fd`] readable.
+    sender: UnixStream,
     /// The analysis may begin (SIGUSR1).
     begin: Arc<AtomicBool>,
     /// It is to end (SIGUSR2).
@@ -87,29 +91,7 @@ impl Interrupts {
         let ignored = ignored_signals();
         let (bytes, sender) = UnixStream::pair()?;
         bytes.set_nonblocking(true)?;
-        let last = Arc::new(AtomicUsize::new(0));
-        let finished = Arc::new(AtomicBool::new(false));
         let mut registered = Vec::new();
-        for signal in ENDING
-            .into_iter()
-            .filter(|&signal| !contains(ignored, signal))
-        {
-            // The byte comes first: whoever sees the number finds the byte.
-            registered.push(signal_hook::low_level::pipe::register(
-                signal,
-                sender.try_clone()?,
-            )?);
-            let number = usize::try_from(signal).unwrap_or(0);
-            registered.push(signal_hook::flag::register_usize(
-                signal,
-                Arc::clone(&last),
-                number,
-            )?);
-            registered.push(signal_hook::flag::register_conditional_default(
-                signal,
-                Arc::clone(&finished),
-            )?);
-        }
         let (begin, end) = (Arc::default(), Arc::default());
         for (signal, flag) in [(SIGUSR1, &begin), (SIGUSR2, &end)] {
             // What is ignored a program that is started ignores as well (execve(2)).
@@ -130,17 +112,49 @@ impl Interrupts {
             since: None,
             signal: 0,
         };
-        Ok(Self {
+        let mut interrupts = Self {
             signals: Arc::new(Signals {
-                last,
+                last: Arc::default(),
                 bytes,
                 told: Mutex::new(told),
-                finished,
+                finished: Arc::default(),
             }),
             registered,
+            sender,
             begin,
             end,
-        })
+        };
+        for signal in ENDING {
+            interrupts.end_by(signal, signal, ignored)?;
+        }
+        Ok(interrupts)
+    }
+
+    /// As [`Interrupts::install`], of a process that darc has not started: a stop by the terminal (Ctrl-Z) is an end as well. A darc
+    /// that stands still could not let go what it has stopped. What darc has started the terminal stops with it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of_a_stranger() -> io::Result<Self> {
+        let mut interrupts = Interrupts::install()?;
+        interrupts.end_by(SIGTSTP, SIGINT, ignored_signals())?;
+        Ok(interrupts)
+    }
+
+    /// This signal ends the analysis as another does, unless darc was started with it ignored.
+    fn end_by(&mut self, signal: i32, as_by: i32, ignored: u64) -> io::Result<()> {
+        if contains(ignored, signal) {
+            return Ok(());
+        }
+        let signals = &self.signals;
+        // The byte comes first: whoever sees the number finds the byte.
+        let byte = signal_hook::low_level::pipe::register(signal, self.sender.try_clone()?)?;
+        let number = usize::try_from(as_by).unwrap_or(0);
+        let last = signal_hook::flag::register_usize(signal, Arc::clone(&signals.last), number)?;
+        let finished = Arc::clone(&signals.finished);
+        let finished = signal_hook::flag::register_conditional_default(signal, finished)?;
+        self.registered.extend([byte, last, finished]);
+        Ok(())
     }
 
     /// What the person said last, by SIGUSR1 or SIGUSR2, since this was asked; to go on where both came meanwhile.

@@ -173,7 +173,11 @@ impl Conduct {
             ));
         }
         let mask = darc_tracer::child_signal::block().class(FailureKind::Other)?;
-        let interrupts = Interrupts::install().class(FailureKind::Other)?;
+        let interrupts = match stdout {
+            Stdout::Ours => Interrupts::of_a_stranger(),
+            Stdout::Targets => Interrupts::install(),
+        };
+        let interrupts = interrupts.class(FailureKind::Other)?;
         let output = Output::open_keeping(&common.output).class(FailureKind::File)?;
         let mut modules = Modules::default();
         let goroutines = pid.and_then(|pid| {

@@ -51,7 +51,7 @@ pub fn execute(options: ProveOptions) -> Result<ExitStatus, Failure> {
     };
     let pid = checked(given, |note| warning::print(&note.to_string()))?;
     darc_tracer::child_signal::block().class(FailureKind::Other)?;
-    let interrupts = Interrupts::install().class(FailureKind::Other)?;
+    let interrupts = Interrupts::of_a_stranger().class(FailureKind::Other)?;
     let (proofs, ending) =
         experiment(&stored, pid, &options.trials, &interrupts)?.map_err(refuse)?;
     publish(&proofs, options.format)?;
