@@ -27,7 +27,11 @@ pub(crate) fn is_thunk(memory: &dyn Memory, addr: u64) -> bool {
     let Some(mut first) = decode(addr) else {
         return false;
     };
-    while matches!(first.code(), Code::Endbr64 | Code::Lfence) {
+    // No compiler writes more of them.
+    for _ in 0..4 {
+        if !matches!(first.code(), Code::Endbr64 | Code::Lfence) {
+            break;
+        }
         let Some(next) = decode(first.next_ip()) else {
             return false;
         };
@@ -53,4 +57,29 @@ pub(crate) fn return_of(
         && writes.memory_displacement64() == 0;
     let behind = decode(writes.next_ip())?;
     (on_top && behind.flow_control() == FlowControl::Return).then(|| behind.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same instruction wherever one looks.
+    struct Endless(&'static [u8]);
+
+    impl Memory for Endless {
+        fn read(&self, addr: u64, into: &mut [u8]) -> bool {
+            for (at, byte) in (addr..).zip(into) {
+                *byte = self.0[at as usize % self.0.len()];
+            }
+            true
+        }
+    }
+
+    #[test]
+    fn code_that_never_comes_to_a_jump_is_no_thunk() {
+        let lfence = Endless(&[0x0f, 0xae, 0xe8]);
+        assert!(!is_thunk(&lfence, 0));
+        let jump = Endless(&[0xff, 0xe0]);
+        assert!(is_thunk(&jump, 0));
+    }
 }

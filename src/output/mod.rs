@@ -289,8 +289,9 @@ fn partial(place: &Place, nameless: Option<&File>) -> io::Result<NamedTempFile<F
     })
 }
 
-/// Opens what is in a place for writing: the file, and whether it is a regular one, which then is one of darc's.
+/// Opens what is in a place for writing, which a stranger has not put there: the file, and whether it is a regular one, which then is one of darc's.
 fn open_existing(place: &Place) -> io::Result<(File, bool)> {
+    place.check_owner()?;
     let file = place.reopen(OpenOptions::new().write(true))?;
     let is_regular = file.metadata()?.is_file();
     if is_regular && !ours::is_ours(&place.reopen(OpenOptions::new().read(true))?)? {
@@ -538,6 +539,37 @@ mod tests {
             assert!(open_in_place(&here.join(path)).is_err(), "{path}");
         }
         assert_eq!(names(&here.join("folder")), ["file"]);
+    }
+
+    /// In a folder that anybody may write to somebody may wait with an open file or a pipe.
+    #[test]
+    fn what_a_stranger_has_put_there_is_not_written_to() {
+        if !nix::unistd::geteuid().is_root() {
+            return eprintln!("SKIPPED: only root can make files of another user's");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let (file, pipe) = (directory.path().join("file"), directory.path().join("pipe"));
+        fs::write(&file, "").unwrap();
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
+        let _reads = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&pipe)
+            .unwrap();
+        let owned_by =
+            |path: &Path, user| std::os::unix::fs::chown(path, Some(user), None).unwrap();
+        for path in [&file, &pipe] {
+            assert!(Output::open(path).is_ok(), "{path:?}");
+            owned_by(path, 65534);
+            let refused = Output::open(path).unwrap_err().to_string();
+            assert!(refused.contains("belongs to user 65534"), "{refused}");
+            assert!(open_in_place(path).is_err(), "{path:?}");
+        }
+        // What is in a person's own folder is that person's affair.
+        owned_by(directory.path(), 65534);
+        for path in [&file, &pipe] {
+            assert!(Output::open(path).is_ok(), "{path:?}");
+        }
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Place {
             let data = fstat(&found)?;
             match SFlag::from_bits_truncate(data.st_mode) & SFlag::S_IFMT {
                 SFlag::S_IFLNK => {
-                    check_owner(&name, data.st_uid)?;
+                    check_link(&name, data.st_uid)?;
                     links += 1;
                     leads_on |= ahead.is_empty();
                     if links > MOST_LINKS {
@@ -136,6 +136,26 @@ impl Place {
     #[must_use]
     pub fn is_taken(&self) -> bool {
         self.found.is_some()
+    }
+
+    /// Refuses what somebody has put there who is neither this user nor root nor the folder's owner: its mode would become
+    /// that of the results, and a pipe might never be read.
+    ///
+    /// # Errors
+    /// When it is so, or cannot be known.
+    pub fn check_owner(&self) -> io::Result<()> {
+        let Some(found) = &self.found else {
+            return Ok(());
+        };
+        let owner = fstat(found)?.st_uid;
+        let own = nix::unistd::geteuid().as_raw();
+        if [0, own, fstat(&self.folder)?.st_uid].contains(&owner) {
+            return Ok(());
+        }
+        Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("belongs to user {owner}; choose another name"),
+        ))
     }
 
     /// Opens what is there. Waits for nobody.
@@ -219,7 +239,7 @@ fn steps(path: &Path) -> Vec<OsString> {
         .collect()
 }
 
-fn check_owner(link: &OsStr, owner: u32) -> io::Result<()> {
+fn check_link(link: &OsStr, owner: u32) -> io::Result<()> {
     let own = nix::unistd::geteuid().as_raw();
     if [0, own].contains(&owner) {
         return Ok(());

@@ -29,6 +29,9 @@ impl Gadgets {
     }
 }
 
+/// So many mappings of code are looked through.
+const MOST_MAPPINGS: usize = 1024;
+
 /// What is found in the target's code.
 #[derive(Default, Debug)]
 pub struct Found {
@@ -51,7 +54,7 @@ impl Found {
             .filter(|m| m.executable && m.readable)
             .filter(stays);
         let mut found = Found::default();
-        for mapping in vdso_first {
+        for mapping in vdso_first.take(MOST_MAPPINGS) {
             found.look(memory, mapping);
             if found.gadgets().is_some() {
                 break;
@@ -70,10 +73,13 @@ impl Found {
 
     fn look(&mut self, memory: &Memory, mapping: &Mapping) {
         const CHUNK: u64 = 1 << 16;
+        /// More of a mapping is not looked at: it may be as long as the target likes, and what is read of it takes memory.
+        const MOST: u64 = 64 << 20;
+        let end = mapping.end.min(mapping.start.saturating_add(MOST));
         let mut buffer = Vec::new();
-        for from in (mapping.start..mapping.end).step_by(CHUNK as usize) {
+        for from in (mapping.start..end).step_by(CHUNK as usize) {
             // What lies across the end of a chunk is in this one whole.
-            let len = (CHUNK + 16).min(mapping.end - from);
+            let len = (CHUNK + 16).min(end - from);
             buffer.resize(len as usize, 0);
             if memory.read(TargetAddr(from), &mut buffer).is_err() {
                 return;

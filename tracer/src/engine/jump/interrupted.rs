@@ -10,6 +10,8 @@ const PAGES: u64 = 4;
 
 /// So many are looked at for others that they have interrupted.
 const MOST: usize = 64;
+/// So many are told of a thread: it has written its stack itself, and may have filled it with what looks so.
+const MOST_OF_A_THREAD: usize = 256;
 /// Flags have none of the bits beyond this (Intel SDM volume 1, 3.4.3), and always the second one.
 const FLAGS: u64 = 1 << 22;
 const ALWAYS_SET: u64 = 1 << 1;
@@ -49,8 +51,10 @@ pub fn near(memory: &Memory, stack_pointer: u64) -> Vec<Interrupted> {
     let mut open = vec![stack_pointer];
     while let Some(sp) = open.pop() {
         let more = MOST.saturating_sub(open.len() + found.len());
+        let room = MOST_OF_A_THREAD - found.len();
         let new = near_one(memory, sp).into_iter();
-        let new = new.filter(|new| !found.contains(new)).collect::<Vec<_>>();
+        let new = new.filter(|new| !found.contains(new)).take(room);
+        let new: Vec<_> = new.collect();
         open.extend(new.iter().take(more).map(|new| new.sp));
         found.extend(new);
     }
@@ -75,6 +79,25 @@ fn near_one(memory: &Memory, stack_pointer: u64) -> Vec<Interrupted> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// All of it looks like frames, each interrupted somewhere else in it.
+    #[test]
+    fn a_stack_that_is_full_of_frames_is_looked_at_for_a_bounded_time() {
+        let mut stack = vec![u64::from(USER_CODE); 64 * PAGE as usize / 8];
+        let from = stack.as_ptr() as u64;
+        let words = stack.len() as u64;
+        for (at, word) in stack.iter_mut().enumerate().step_by(4) {
+            // The flags and the segment are what looks so; the stack pointers lead all over it.
+            *word = from + (at as u64 * 7919 % words) * 8;
+        }
+        let memory = Memory::open(std::process::id() as i32).unwrap();
+        let found = near(&memory, from);
+        assert!(
+            (1..=MOST_OF_A_THREAD).contains(&found.len()),
+            "{}",
+            found.len()
+        );
+    }
 
     #[test]
     fn a_signal_frame_is_found_on_a_stack() {
