@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use crate::addr::TargetAddr;
 use crate::chosen::Chosen;
-use crate::effort::{Pace, Price};
-use crate::engine::{self, Absence, NewTarget, ProbeCost, Served, Sink};
+use crate::effort::Pace;
+use crate::engine::{self, Absence, NewTarget, Served, Sink};
 use crate::memory::Memory;
 use crate::sys;
 use darc_record::{Enqueued, FnodeId, Op, Ticks, Touched, Tsc};
@@ -15,17 +15,14 @@ use super::function::returns_strangely;
 use super::installed::Installed;
 use super::layout::{self, place, targets};
 use super::owners::Whose;
+use super::price::{self, While};
 use super::ring::{Record, Rings};
 use super::space::Space;
 use super::tree::{Place, Tree};
 use super::{Jump, Sampling};
 
-/// Calls cost no more cycles at once: some hundreds of seconds.
-const MOST_AT_ONCE: f64 = 1e12;
-/// No call takes fewer cycles, without what its probes take: it is at least a call, a return, and what is between.
-const SHORTEST_CALL: f64 = 4.0;
-/// What probes take of a call that passes them unmeasured, in cycles: two jumps, and a look at what the thread does.
-const PASS: f64 = 10.0;
+/// The account of a thread is read when an op of it has ended, and each time that records were read so many times.
+const TURNS: usize = 16;
 
 impl Jump {
     /// Delivers what the stubs have recorded since the last time.
@@ -44,7 +41,7 @@ impl Jump {
             Sampling::Enough if self.pace == Pace::Rest => None,
             Sampling::Enough => Some(layout::ring::BUDGET),
         };
-        let (mut records, mut counted) = (Vec::new(), Counted::default());
+        let (mut records, mut ops) = (Vec::new(), price::Ops::default());
         let mut told = Told::of(&self.filter, &self.spent);
         let threads = self.threads.as_deref();
         if let Some(threads) = threads {
@@ -58,8 +55,12 @@ impl Jump {
         let read = sys::tsc();
         let rested = std::mem::replace(&mut self.rested, budget.is_none());
         let had_calls = std::mem::replace(&mut self.had_calls, self.has_calls);
+        let (memory, prices) = (&self.memory, &mut self.prices);
+        self.turn = (self.turn + 1) % TURNS;
+        let first = self.turn;
         let mut take = |rings: &mut Rings, index| {
             let used_up = told.used_up(rings, index);
+            let (had_records, had_ops) = (records.len(), ops.all());
             let before = records.len();
             rings.drain(index, |record| records.push(record));
             let is_told = whose(index) == Whose::Chosen;
@@ -67,19 +68,27 @@ impl Jump {
                 told.end_with(&used_up, &records[before..]);
             }
             let measured = !rings.is_spent(index);
-            rings.drain_histogram(index, |bucket, ops, total| {
-                counted.add(ops, total, measured);
+            rings.drain_histogram(index, |bucket, number, total| {
+                ops.add_counted(number, total, measured);
                 if is_told {
-                    self.told = self.told.saturating_add(ops);
+                    self.told = self.told.saturating_add(number);
                     sink.latency_only(engine::Counted {
                         latency: Ticks(layout::bucket_start(bucket)),
-                        ops,
+                        ops: number,
                         total: Ticks(total),
                         // A thread whose ring is new measures until it rests as well.
                         with_calls: had_calls && (measured || !rested),
                     });
                 }
             });
+            // Of threads whose ops take long some tell each time, in turn.
+            let is_active = records.len() > had_records || ops.all() > had_ops;
+            let is_next = index % TURNS == first;
+            if (is_active || is_next)
+                && let Some(so_far) = installed.stolen(memory, index)
+            {
+                prices.took(&mut ops, index, so_far);
+            }
         };
         let used = used.min(rings.count());
         (0..used).for_each(|index| take(rings, index));
@@ -102,22 +111,36 @@ impl Jump {
         self.recycling.look(installed, &self.memory, rings, take);
         told.end_at(read, &used_up);
         self.spent = told.spent(refilled);
-        // Ops that end in a rest are those that were under way, and the long ones are among them.
-        let recorded = Recorded::of(&records);
-        if let Some(many) = Many::in_recorded(recorded).filter(|_| !rested && self.has_calls) {
-            self.many = many;
+        for record in &records {
+            if let Record::Op {
+                items,
+                latency,
+                generations: (began, ended),
+                tainted,
+                ..
+            } = record
+            {
+                let is_whole = began == ended && *ended == self.generation && !tainted;
+                let counts = items.iter().map(|item| item.count);
+                let calls = is_whole.then(|| counts.fold(0, u64::saturating_add));
+                ops.add_recorded(*latency, calls);
+            }
         }
-        let many = match had_calls {
-            true => self.many,
-            false => Many::default(),
+        // Where probes have just come or gone, or a rest has just begun, ops are of both times. Those that end in a rest are those
+        // that were under way, and the long ones are among them.
+        let always = (self.has_calls == had_calls, self.has_calls);
+        let when = match (budget.is_none(), rested, always) {
+            (false, false, (true, true)) => While::Measuring,
+            (true, true, (true, true)) => While::Passing,
+            (true, true, (true, false)) => While::Away,
+            (_, _, (true, false)) => While::Bare,
+            _ => While::Other,
         };
-        let price = price(recorded, &counted, self.cost, many);
-        self.price.latencies.0 += price.latencies.0;
-        self.price.calls.0 += price.calls.0;
-        // Where they have just come they did not pass all this time.
-        if std::mem::replace(&mut self.had_passes, self.has_calls) && self.has_calls {
-            self.price.passes.0 += price.passes.0;
-        }
+        let price = self.prices.of(&ops, when, self.cost);
+        let own = &mut self.price;
+        own.latencies.0 = own.latencies.0.saturating_add(price.latencies.0);
+        own.calls.0 = own.calls.0.saturating_add(price.calls.0);
+        own.passes.0 = own.passes.0.saturating_add(price.passes.0);
         if let Some(threads) = threads {
             records.retain(|record| is_told(record, threads, tree, self.serving));
         }
@@ -261,93 +284,6 @@ impl Told {
     }
 }
 
-/// Ops that were only counted.
-#[derive(Default)]
-struct Counted {
-    all: u64,
-    /// Those whose calls were measured, alike in latency: how many, and how long together.
-    measured: Vec<(u64, Ticks)>,
-    /// Those whose calls passed.
-    passed: Vec<(u64, Ticks)>,
-}
-
-impl Counted {
-    fn add(&mut self, ops: u64, total: u64, measured: bool) {
-        self.all = self.all.saturating_add(ops);
-        match measured {
-            true => self.measured.push((ops, Ticks(total))),
-            false => self.passed.push((ops, Ticks(total))),
-        }
-    }
-}
-
-/// What recorded ops come to.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Recorded {
-    ops: u64,
-    ticks: u64,
-    calls: u64,
-}
-
-impl Recorded {
-    fn of(records: &[Record]) -> Recorded {
-        let mut all = Recorded::default();
-        for record in records {
-            if let Record::Op { items, latency, .. } = record {
-                all.ops += 1;
-                // The target may write any number.
-                all.ticks = all.ticks.saturating_add(*latency);
-                let counts = items.iter().map(|item| item.count);
-                all.calls = counts.fold(all.calls, u64::saturating_add);
-            }
-        }
-        all
-    }
-}
-
-/// How many calls ops make.
-#[derive(Clone, Copy, PartialEq, Default, Debug)]
-pub(super) struct Many {
-    per_op: f64,
-    per_tick: f64,
-}
-
-impl Many {
-    /// Those of recorded ops, if there are any.
-    fn in_recorded(recorded: Recorded) -> Option<Many> {
-        let Recorded { ops, ticks, calls } = recorded;
-        (ops > 0).then(|| Many {
-            per_op: calls as f64 / ops as f64,
-            per_tick: calls as f64 / ticks.max(1) as f64,
-        })
-    }
-
-    /// About how many calls these ops made, each pair alike in latency: how many ops, and how long together. A call takes
-    /// `shortest` cycles at least.
-    fn in_ops(self, alike: &[(u64, Ticks)], shortest: f64) -> f64 {
-        let each = alike.iter().map(|&(ops, total)| {
-            let most = self.per_tick.min(1.0 / shortest) * total.0 as f64;
-            (ops as f64 * self.per_op).min(most)
-        });
-        each.sum()
-    }
-}
-
-/// What recorded ops and those that were only counted took of the target: calls as many as in recorded ones, if they had
-/// the time for that.
-fn price(recorded: Recorded, counted: &Counted, cost: ProbeCost, many: Many) -> Price {
-    let counted_calls = many.in_ops(&counted.measured, SHORTEST_CALL);
-    let passes = many.in_ops(&counted.passed, SHORTEST_CALL + PASS);
-    let each = (cost.inside + cost.outside).0 as f64;
-    // More at once is not to be believed.
-    let price = |number: f64, each: f64| Ticks((number * each).min(MOST_AT_ONCE) as u64);
-    Price {
-        latencies: price(recorded.ops as f64 + counted.all as f64, each),
-        calls: price(recorded.calls as f64 + counted_calls, each),
-        passes: price(passes, PASS),
-    }
-}
-
 /// Whether a record is of a chosen thread, or tells what anybody's does.
 fn is_told(record: &Record, threads: &Chosen, tree: &Tree, serving: Option<FnodeId>) -> bool {
     match record {
@@ -463,7 +399,6 @@ fn new_target(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::jump::ring::Item;
 
     fn op_of(tid: i32, end: u64) -> Record {
         Record::Op {
@@ -506,44 +441,5 @@ mod tests {
         let spent = told.spent(Tsc(50));
         let told = Told::of(&[(50, 99), (100, 199)], &spent);
         assert!(told.has(60, 10) && !told.has(100, 49) && told.has(100, 50));
-    }
-
-    #[test]
-    fn short_ops_have_no_time_for_the_calls_of_long_ones() {
-        let item = Item {
-            index: 2,
-            count: 1000,
-            sum: 0,
-            max: 0,
-            max_start: 0,
-        };
-        let long = Record::Op {
-            tid: 1,
-            start: 0,
-            end: 0,
-            latency: 2_000,
-            generations: (0, 0),
-            tainted: false,
-            arguments: Default::default(),
-            root: 0,
-            items: vec![item],
-        };
-        let cost = ProbeCost {
-            inside: Ticks(20),
-            outside: Ticks(30),
-            ..ProbeCost::default()
-        };
-        let mut counted = Counted::default();
-        counted.add(1_000_000, 3_000_000, true);
-        counted.add(5, 1_000_000, true);
-        counted.add(7, 1_000_000, false);
-        counted.add(1_000_000, 2_800_000, false);
-        let recorded = Recorded::of(&[long]);
-        let many = Many::in_recorded(recorded).unwrap();
-        assert_eq!(Many::in_recorded(Recorded::of(&[])), None);
-        let price = price(recorded, &counted, cost, many);
-        assert_eq!(price.latencies, Ticks(50 * 2_000_013));
-        assert_eq!(price.calls, Ticks(50 * (1000 + 750_000 + 5 * 1000)));
-        assert_eq!(price.passes, Ticks(10 * (7 * 1000 + 200_000)));
     }
 }

@@ -415,6 +415,14 @@ impl Installed {
         used.min(self.blocks) as usize
     }
 
+    /// What stubs have taken of a thread for calls, in cycles, where that can be read.
+    #[must_use]
+    pub fn stolen(&self, memory: &Memory, index: usize) -> Option<u64> {
+        let block = self.around.control + BLOCKS + index as u64 * block::SIZE;
+        let at = TargetAddr(block + block::STOLEN);
+        memory.read_word(at).ok()
+    }
+
     /// Whether the mappings are still there: else the program has ended, or is another.
     #[must_use]
     pub fn is_there(&self, memory: &Memory) -> bool {

@@ -25,6 +25,7 @@ mod owners;
 mod pages;
 mod patches;
 mod prepare;
+mod price;
 mod profiler;
 mod recycling;
 mod removal;
@@ -72,12 +73,12 @@ pub use leftovers::heirs;
 pub use profiler::{BucketCount, Counts, Profiler, calibrate_counting};
 
 pub use asm::Delaying;
-use delivery::Many;
 use installed::{Costs, Room};
 use layout::{HEADER, header, ring as ring_layout};
 use moves::Moves;
 use owners::Owners;
 use patches::Patch;
+use price::Prices;
 use recycling::Recycling;
 use removal::SyscallEnds;
 use ring::Rings;
@@ -127,11 +128,11 @@ pub struct Jump {
     /// Whether calls are measured where there is room, and whether they were at any time since the last time.
     has_calls: bool,
     had_calls: bool,
-    /// What calls have taken of the target, since that was asked for, and how many there are in ops, as far as known.
+    /// What stubs have taken of the target, since that was asked for, and what tells.
     price: Price,
-    many: Many,
-    /// Whether there were probes for calls to pass the last time.
-    had_passes: bool,
+    prices: Prices,
+    /// Which threads' accounts are looked at next.
+    turn: usize,
 }
 
 /// Which ops are written in full.
@@ -210,8 +211,8 @@ impl Jump {
             has_calls: false,
             had_calls: false,
             price: Price::default(),
-            many: Many::default(),
-            had_passes: false,
+            prices: Prices::default(),
+            turn: 0,
         })
     }
 
@@ -648,6 +649,7 @@ impl Engine for Jump {
                     // It ran on between the last reading and the look.
                     self.drain(sink);
                     self.past = self.space.take().map(|space| space.rings);
+                    self.prices = Prices::default();
                     if let Some(rings) = &self.past {
                         rings.add_to(&mut self.counters);
                     }
