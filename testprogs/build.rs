@@ -211,6 +211,7 @@ const PROGRAMS: &[Target] = &[
     c("backtracking", "c/backtracking.c", &[]),
     c("bucket_border", "c/bucket_border.c", &[]),
     c("cache_misses", "c/cache_misses.c", &[]),
+    c("late_loads", "c/late_loads.c", &[]),
     c("clock_loop", "c/clock_loop.c", &[]),
     c("correlated_callees", "c/correlated_callees.c", &[]),
     c("denormals", "c/denormals.c", &[]),

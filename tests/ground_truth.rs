@@ -128,6 +128,7 @@ programs! {
     in_turn
     jump_table
     jumps_out
+    late_loads
     lazily_bound
     lazily_bound_shadowed
     long_calls_in_loop

@@ -141,8 +141,11 @@ pub fn restore(a: &mut CodeAssembler, flags: Flags) -> Emitted<()> {
     a.lea(rsp, qword_ptr(rsp + SAVED))
 }
 
-/// Reads the cycle counter into rax; rdx is lost.
+/// Reads the cycle counter into rax, when all that was read before has come; rdx is lost. Without the fence a function that waits for
+/// memory ends before it has waited, if only a branch depends on that, and what comes next seems to have taken the time
+/// (Intel SDM volume 2, RDTSC and LFENCE; AMD64 APM volume 2, 13.2.4; the kernel's `rdtsc_ordered`).
 pub fn tsc(a: &mut CodeAssembler) -> Emitted<()> {
+    a.lfence()?;
     a.rdtsc()?;
     a.shl(rdx, 32)?;
     a.or(rax, rdx)
