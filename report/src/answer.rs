@@ -46,7 +46,7 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
     let Some(first) = causes.first() else {
         return status(peak.status).to_owned();
     };
-    if is_spread(peak) {
+    if is_spread(peak) && first.share_of_time < SINGLE {
         let largest = match first.share_of_time {
             share if share > 0.0 => format!(" (largest part {})", percent(share)),
             _ => String::new(),
@@ -87,6 +87,7 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
     let parts = parts.join(", and ");
     match peak.status {
         Status::RootCauseFound | Status::MaxDepthReached => parts,
+        Status::Spread => format!("{}: {parts}; the rest is spread", status(Status::Spread)),
         open => format!("{}: {parts}", status(open)),
     }
 }
@@ -285,6 +286,14 @@ mod tests {
             answer(&peak, &ftree),
             "no single cause: 60.0% is spread below join ← plan ← serve (largest part 12.0%)"
         );
+        // Little is missing to half of it: that is no reason to withhold what has it.
+        peak.root_causes = vec![of("serve send", &[1.0, 0.495]), causes[0].clone()];
+        let told = answer(&peak, &ftree);
+        assert!(
+            told.starts_with("no single cause: send ← serve explains 49.5%"),
+            "{told}"
+        );
+        assert!(told.ends_with("; the rest is spread"), "{told}");
         causes.remove(1);
         assert_eq!(most(&causes[..1]), None, "f0 has all of it");
     }
