@@ -53,6 +53,9 @@ pub enum Error {
     /// Something about the target rules out what was asked.
     #[error("{0}")]
     Unsuitable(String),
+    /// What the target's threads do at this moment rules it out. Nothing was changed; a moment later it may be otherwise.
+    #[error("{0}")]
+    Busy(String),
     /// A program was started for the jump engine that has no C library, or ended before that was ready.
     #[error(
         "the program has set up no thread pointer as C libraries do, without which the jump engine cannot measure what it starts; use --engine int3"

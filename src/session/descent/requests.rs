@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use darc_analysis::{Callee, FnodeId, Request, SiteId, Ticks};
@@ -212,9 +213,21 @@ impl Session<'_> {
         }
     }
 
-    /// Brings the target's probes to what the ftrees need.
+    /// Brings the target's probes to what the ftrees need. Where its threads do not allow that at this moment, it is tried again for
+    /// some time; the target runs on meanwhile.
     pub(super) fn instrument(&mut self) -> Result<(), ProcessError> {
-        self.place_probes()?;
+        /// It is tried for so long,
+        const PATIENCE: Duration = Duration::from_secs(3);
+        /// so often.
+        const PAUSE: Duration = Duration::from_millis(20);
+        let since = Instant::now();
+        while let Err(error) = self.place_probes() {
+            if !is_for_now(&error) || since.elapsed() >= PATIENCE {
+                return Err(error);
+            }
+            tracing::debug!(target: "descent", %error, "the probes are placed a moment later");
+            thread::sleep(PAUSE);
+        }
         let serving = self.serving.iter_mut().map(|it| &mut it.investigation);
         for own in serving.chain([&mut *self.investigation]) {
             own.analysis.probes_changed(darc_tracer::tsc());
@@ -247,10 +260,7 @@ impl Session<'_> {
 
 /// Whether it may be otherwise a moment later: a thread waits in the kernel in the middle of what was to be changed.
 fn is_for_now(error: &ProcessError) -> bool {
-    matches!(
-        error,
-        ProcessError::Tracer(darc_tracer::Error::Unsuitable(_))
-    )
+    matches!(error, ProcessError::Tracer(darc_tracer::Error::Busy(_)))
 }
 
 impl Investigation {

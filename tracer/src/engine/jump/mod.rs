@@ -441,6 +441,7 @@ impl Jump {
                 match installed.add_arena(pid, memory, world, (mappings, &ground), addr) {
                     Ok(()) => installed.fill(memory)?,
                     Err(error) if error.is_gone() => return Err(error),
+                    Err(busy @ Error::Busy(_)) => return Err(busy),
                     Err(error) => {
                         tracing::debug!(target: "tracer", %error, addr, "no arena");
                         installed.crowded.push((addr, error.to_string()));

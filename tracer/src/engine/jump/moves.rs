@@ -135,7 +135,7 @@ fn copied(pc: u64, patch: &Patch) -> Option<u64> {
 }
 
 fn in_the_middle(thread: &Stopped, pc: u64) -> Error {
-    Error::Unsuitable(format!(
+    Error::Busy(format!(
         "thread {} is at {}, in the middle of an instruction to be replaced",
         thread.tid(),
         TargetAddr(pc),

@@ -225,7 +225,7 @@ impl Patches {
             let inside =
                 |patch: &Patch| resumption.is_none_or(|at| patch.at < at.pc && at.pc < patch.end());
             if add.iter().any(inside) {
-                return Err(Error::Unsuitable(format!(
+                return Err(Error::Busy(format!(
                     "thread {tid} waits in the kernel in the middle of an instruction to be replaced, and cannot be moved; try again"
                 )));
             }

@@ -221,7 +221,7 @@ impl Installed {
         match unmapped {
             Ok(()) | Err(Error::ThreadGone { .. }) => Ok(true),
             // The program has forbidden itself such calls since.
-            Err(Error::Unsuitable(_)) => Ok(false),
+            Err(Error::Unsuitable(_) | Error::Busy(_)) => Ok(false),
             Err(error) => Err(error),
         }
     }

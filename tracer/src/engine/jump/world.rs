@@ -178,7 +178,7 @@ impl World {
                 true => "it is stopped; send it SIGCONT",
                 false => "all wait in the kernel, where they cannot be stopped; try again",
             };
-            return Err(Error::Unsuitable(format!(
+            return Err(Error::Busy(format!(
                 "no thread of the target can be used to map memory: {why}"
             )));
         }

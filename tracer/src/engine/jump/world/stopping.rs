@@ -22,7 +22,7 @@ use super::{Held, MOST_URGENT, World};
 /// Threads made while the others are being stopped are traced from their first instruction.
 const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE;
 /// A thread that does not stop for so long and cannot run either is left alone.
-const UNINTERRUPTIBLE: Duration = Duration::from_millis(50);
+const UNINTERRUPTIBLE: Duration = Duration::from_millis(5);
 /// ... and so are all threads, when none has stopped for so long: nobody is there then to map memory.
 const ALL_UNINTERRUPTIBLE: Duration = Duration::from_secs(1);
 /// A thread that does not stop for so long is a reason to give up.
@@ -327,7 +327,7 @@ fn cannot_be_stopped(pid: i32, states: &[(i32, Option<char>)]) -> Error {
         .iter()
         .map(|(tid, state)| format!("{tid} (state {})", state.unwrap_or('?')))
         .collect();
-    Error::Unsuitable(format!(
+    Error::Busy(format!(
         "thread {} of process {pid} does not stop; try again when it is less busy",
         threads.join(", ")
     ))
