@@ -5,6 +5,8 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use darc_symbols::{GoFunction, Image};
 use darc_tracer::addr::TargetAddr;
@@ -275,7 +277,7 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
             edges = plan.edges.len(),
             "planned probes"
         );
-        let refused = match self.engine.apply(plan) {
+        let refused = match self.apply_patiently(plan) {
             Err(error) if error.is_gone() => return Ok(Vec::new()),
             refused => refused?,
         };
@@ -283,6 +285,24 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
             tracing::debug!(target: "process", %addr, %reason, "refused a probe");
         }
         Ok(refused)
+    }
+
+    /// Where its threads do not allow it at this moment, it is tried again some times; the target runs on meanwhile.
+    fn apply_patiently(&mut self, plan: &Plan) -> darc_tracer::Result<Vec<Refused>> {
+        /// Each attempt stops the target, so each pause is twice as long as the one before.
+        const FIRST_PAUSE: Duration = Duration::from_millis(20);
+        const LAST_PAUSE: Duration = Duration::from_millis(1280);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.engine.apply(plan) {
+                Err(error @ darc_tracer::Error::Busy(_)) if pause <= LAST_PAUSE => {
+                    tracing::debug!(target: "process", %error, "the probes are placed a moment later");
+                    thread::sleep(pause);
+                    pause *= 2;
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Lets it run on for a while, as `measure` has the engine do it, and says what has happened.

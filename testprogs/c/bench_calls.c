@@ -1,8 +1,8 @@
 /*
  * What measuring costs: the same op in three copies, run in turn in short slices. "bare" is never
  * measured; "probed" is what a tool attaches to; "floor" holds the least that a measurement can be,
- * written into the program: two reads of the time stamp counter around every call, count, sum,
- * maximum and a bucket of the logarithm.
+ * written into the program: two reads of the time stamp counter around every call, each when all that was
+ * read from memory before has come, count, sum, maximum and a bucket of the logarithm.
  *
  *   bench_calls SCENE THREADS
  *
@@ -34,12 +34,19 @@ INLINE void account(int slot, uint64_t latency)
     of->buckets[63 - __builtin_clzll(latency | 1)]++;
 }
 
+/* Without the fence a call's time may seem to be that of what comes after it. */
+INLINE uint64_t ordered_cycles(void)
+{
+    __asm__ volatile("lfence" ::: "memory");
+    return cycles();
+}
+
 #define UNMEASURED(slot, call) (call)
 #define MEASURED(slot, call)                  \
     ({                                        \
-        uint64_t start_##slot = cycles();     \
+        uint64_t start_##slot = ordered_cycles(); \
         __typeof__(call) result = (call);     \
-        account(slot, cycles() - start_##slot); \
+        account(slot, ordered_cycles() - start_##slot); \
         result;                               \
     })
 

@@ -118,12 +118,22 @@ fn left(pid: i32) -> Vec<Left> {
     all
 }
 
-/// What the machine may still promise, where it promises no more than it has.
-fn of_machine() -> Option<Left> {
+/// Whether the machine promises no more memory than it has (proc_sys_vm(5), overcommit_memory): pages of shared memory that were not
+/// promised cannot be had later.
+#[must_use]
+pub fn promises_no_more_than_there_is() -> bool {
     /// `OVERCOMMIT_NEVER` in the kernel's include/uapi/linux/mman.h.
     const NEVER: &str = "2";
-    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").ok()?;
-    let memory = Meminfo::current().ok().filter(|_| mode.trim() == NEVER)?;
+    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
+    mode.is_ok_and(|mode| mode.trim() == NEVER)
+}
+
+/// What the machine may still promise, where it promises no more than it has.
+fn of_machine() -> Option<Left> {
+    if !promises_no_more_than_there_is() {
+        return None;
+    }
+    let memory = Meminfo::current().ok()?;
     Some(Left {
         bytes: memory.commit_limit?.saturating_sub(memory.committed_as),
         what: "vm.overcommit_memory=2",

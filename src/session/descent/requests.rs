@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use darc_analysis::{Callee, FnodeId, Request, SiteId, Ticks};
@@ -213,21 +212,9 @@ impl Session<'_> {
         }
     }
 
-    /// Brings the target's probes to what the ftrees need. Where its threads do not allow that at this moment, it is tried again for
-    /// some time; the target runs on meanwhile.
+    /// Brings the target's probes to what the ftrees need.
     pub(super) fn instrument(&mut self) -> Result<(), ProcessError> {
-        /// It is tried for so long,
-        const PATIENCE: Duration = Duration::from_secs(3);
-        /// so often.
-        const PAUSE: Duration = Duration::from_millis(20);
-        let since = Instant::now();
-        while let Err(error) = self.place_probes() {
-            if !is_for_now(&error) || since.elapsed() >= PATIENCE {
-                return Err(error);
-            }
-            tracing::debug!(target: "descent", %error, "the probes are placed a moment later");
-            thread::sleep(PAUSE);
-        }
+        self.place_probes()?;
         let serving = self.serving.iter_mut().map(|it| &mut it.investigation);
         for own in serving.chain([&mut *self.investigation]) {
             own.analysis.probes_changed(darc_tracer::tsc());

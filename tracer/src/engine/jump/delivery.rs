@@ -116,13 +116,12 @@ impl Jump {
                 items,
                 latency,
                 generations: (began, ended),
-                tainted,
                 ..
             } = record
             {
-                let is_whole = began == ended && *ended == self.generation && !tainted;
+                let is_of_now = began == ended && *ended == self.generation;
                 let counts = items.iter().map(|item| item.count);
-                let calls = is_whole.then(|| counts.fold(0, u64::saturating_add));
+                let calls = is_of_now.then(|| counts.fold(0, u64::saturating_add));
                 ops.add_recorded(*latency, calls);
             }
         }

@@ -18,9 +18,9 @@ use super::world::World;
 use super::{Jump, world};
 
 /// How often it is tried to give the mappings back while a thread is still on its way out.
-const ATTEMPTS: u32 = 4;
-/// The time between two attempts.
-const BETWEEN: Duration = Duration::from_millis(1);
+const ATTEMPTS: u32 = 8;
+/// The time before the second attempt; before each other one it is twice as long: half a second in all, as a disk may take.
+const BETWEEN: Duration = Duration::from_millis(4);
 
 /// What was found of an earlier tracer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +72,7 @@ impl Jump {
                 }
                 Err(error) if error.is_gone() => break,
                 // A target that did not stop this time may do so the next time.
-                Ok(false) | Err(_) => std::thread::sleep(BETWEEN),
+                Ok(false) | Err(_) => std::thread::sleep(BETWEEN * (1 << attempt)),
             }
         }
         outcome?;

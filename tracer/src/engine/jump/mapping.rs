@@ -100,6 +100,11 @@ pub fn map(
     let mut pointers = ThreadPointers::new(pid);
     let by_pointer = room.goroutines.is_none();
     let is_locked = limits::locks_memory(pid);
+    let pages = match limits::promises_no_more_than_there_is() {
+        true => shared::Pages::Now,
+        false => shared::Pages::AsUsed,
+    };
+    let is_scarce = is_locked || pages == shared::Pages::Now;
     if !by_pointer && is_locked {
         return Err(Error::Unsuitable(format!(
             "process {pid} locks its memory; goroutines need more of it than should be locked"
@@ -113,11 +118,14 @@ pub fn map(
         let left = cgroup::memory_left(pid);
         let (blocks, most, what) = match by_pointer {
             true => {
-                let blocks = blocks_for(pid, threads, is_locked, room);
+                let blocks = blocks_for(pid, threads, is_scarce, room);
                 (blocks, threads.min(MOST_BLOCKS), "threads")
             }
             false => {
-                let blocks = goroutines_for(left, ring_bytes);
+                let blocks = match is_scarce {
+                    true => FEWEST_GOROUTINES,
+                    false => goroutines_for(left, ring_bytes),
+                };
                 (blocks, blocks as usize, "goroutines")
             }
         };
@@ -145,7 +153,7 @@ pub fn map(
             words.tell_presence(ring::OWNER as usize, presence);
             leftovers::announce(words, blocks, ring_bytes);
         };
-        let (words, rings) = shared::make(worker, memory, (len, behind), announced)?;
+        let (words, rings) = shared::make(worker, memory, (len, behind), pages, announced)?;
         // Should the program have locked something meanwhile, nothing is lost.
         let is_locked = limits::locked(pid) > locked;
         match map_control(worker, memory, (rings + len, behind), is_locked) {
@@ -179,10 +187,10 @@ pub fn map(
 }
 
 /// For how many threads there is to be room.
-fn blocks_for(pid: i32, threads: usize, is_locked: bool, room: Room) -> u32 {
+fn blocks_for(pid: i32, threads: usize, is_scarce: bool, room: Room) -> u32 {
     let with = |spare: usize| (2 * threads + spare).min(MOST_BLOCKS) as u32;
     let many = with(SPARE_BLOCKS);
-    match !is_locked && limits::allow(pid, amount_for(many, room)) {
+    match !is_scarce && limits::allow(pid, amount_for(many, room)) {
         true => many,
         false => with(SPARE_FEW),
     }

@@ -298,13 +298,13 @@ impl Jump {
                     // Without it the places near `addr` are refused, each with this reason.
                     let installed = &mut space.installed;
                     installed.uncrowd(addr);
-                    let added =
-                        installed.add_arena(pid, &memory, world, (&mappings, &ground), addr);
-                    if let Err(error) = added
-                        && !error.is_gone()
-                    {
-                        tracing::debug!(target: "tracer", %error, addr, "no arena");
-                        installed.crowded.push((addr, error.to_string()));
+                    match installed.add_arena(pid, &memory, world, (&mappings, &ground), addr) {
+                        Err(busy @ Error::Busy(_)) => return Err(busy),
+                        Err(error) if !error.is_gone() => {
+                            tracing::debug!(target: "tracer", %error, addr, "no arena");
+                            installed.crowded.push((addr, error.to_string()));
+                        }
+                        _ => {}
                     }
                 }
             }

@@ -87,8 +87,8 @@ impl Lengths {
 #[derive(Default, Debug)]
 pub struct Ops {
     all: u64,
-    /// Those with a record in which all of their calls are: how many, and how many calls.
-    recorded: (u64, u64),
+    /// Those with a record of what is measured now: how many, how many calls, and how long together.
+    recorded: (u64, u64, u64),
     lengths: Lengths,
     /// Of those whose calls passed.
     passed: Lengths,
@@ -97,11 +97,12 @@ pub struct Ops {
 }
 
 impl Ops {
-    /// One with a record, and how many calls are in that if they all are.
+    /// One with a record, and how many calls are in that if what is measured now was measured in it.
     pub fn add_recorded(&mut self, latency: u64, calls: Option<u64>) {
         if let Some(calls) = calls {
-            let (ops, all) = self.recorded;
-            self.recorded = (ops + 1, all.saturating_add(calls));
+            let (ops, all, total) = self.recorded;
+            let total = total.saturating_add(latency);
+            self.recorded = (ops + 1, all.saturating_add(calls), total);
         }
         self.all = self.all.saturating_add(1);
         self.lengths.add(1, latency);
@@ -145,8 +146,8 @@ pub struct Prices {
     /// How long ops are in which no call has a probe, in rests, and when that was learnt last.
     plain: Lengths,
     learnt: Option<Instant>,
-    /// Ops in which calls were measured, and how many these were.
-    measured: (u64, u64),
+    /// Ops in which calls were measured, how many these were, and how long the ops together.
+    measured: (u64, u64, u64),
 }
 
 impl Prices {
@@ -171,8 +172,10 @@ impl Prices {
             While::Bare => 0.0,
             While::Passing => self.longer(&ops.passed),
             While::Away => {
-                self.plain.learn(&ops.lengths);
-                self.learnt = Some(Instant::now());
+                if ops.lengths.ops() > 0 {
+                    self.plain.learn(&ops.lengths);
+                    self.learnt = Some(Instant::now());
+                }
                 0.0
             }
         };
@@ -186,21 +189,27 @@ impl Prices {
         }
     }
 
-    fn count(&mut self, (ops, calls): (u64, u64)) {
-        let (all, in_them) = self.measured;
-        self.measured = (all.saturating_add(ops), in_them.saturating_add(calls));
-        if self.measured.0 > 4 * ENOUGH {
-            self.measured = (self.measured.0 / 2, self.measured.1 / 2);
-        }
+    fn count(&mut self, (ops, calls, total): (u64, u64, u64)) {
+        let (all, in_them, together) = self.measured;
+        let sum = |one: u64, other: u64| one.saturating_add(other);
+        let now = (sum(all, ops), sum(in_them, calls), sum(together, total));
+        self.measured = match now.0 > 4 * ENOUGH {
+            true => (now.0 / 2, now.1 / 2, now.2 / 2),
+            false => now,
+        };
     }
 
-    /// What calls that passed have taken, as many as in measured ops, at so many cycles each.
+    /// What calls that passed have taken, as many as in measured ops, at so many cycles each. Ops that are shorter than measured ones had
+    /// no time for as many.
     fn passes(&self, passed: &Lengths, each: f64) -> f64 {
-        let (ops, calls) = self.measured;
+        let (ops, calls, total) = self.measured;
         let per_op = calls as f64 / ops.max(1) as f64;
-        let all = passed.ops() as f64;
-        let most = MOST_OF_OP * all * passed.mean(f64::INFINITY);
-        most.min(all * per_op * each)
+        let per_tick = calls as f64 / total.max(1) as f64;
+        let parts = passed.0.values().map(|&(ops, total)| {
+            let calls = (ops as f64 * per_op).min(total as f64 * per_tick);
+            (calls * each).min(MOST_OF_OP * total as f64)
+        });
+        parts.sum()
     }
 
     /// What they have taken in a rest: what ops are longer than without probes, and no more than passes may take.
@@ -300,6 +309,20 @@ mod tests {
         prices.plain = ops(3_000_000).lengths;
         let passes = prices.of(&ops(3_120_000), While::Passing, COST).passes;
         assert_eq!(passes, Ticks(400 * 120_000));
+    }
+
+    #[test]
+    fn short_ops_have_no_time_for_the_calls_of_long_ones() {
+        let mut prices = Prices::default();
+        let mut recorded = Ops::default();
+        recorded.add_recorded(1_000_000, Some(10_000));
+        prices.of(&recorded, While::Measuring, COST);
+        let passes = |prices: &mut Prices, each| {
+            let ops = counted(100, each, false);
+            prices.of(&ops, While::Measuring, COST).passes
+        };
+        assert_eq!(passes(&mut prices, 1_000_000), Ticks(100 * 10_000 * 10));
+        assert_eq!(passes(&mut prices, 5_000), Ticks(100 * 50 * 10));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
 use crate::addr::TargetAddr;
@@ -29,12 +29,22 @@ const F_SEAL_EXEC: i32 = 0x20;
 pub const PATH: &str = "/memfd:darc";
 const NAME: &[u8] = b"darc\0";
 
+/// When the memory gets its pages. One that cannot be had when it is touched ends who touches it, by SIGBUS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pages {
+    /// When it is used.
+    AsUsed,
+    /// At once.
+    Now,
+}
+
 /// Has the target make shared memory of `len` bytes and map it, together with `behind` bytes of address space behind it.
 /// Returns the tracer's side and the address in the target, which has no descriptor of it afterwards. `announce` is called
 /// before it is mapped, and may write to the first page.
 ///
 /// The file has one page until it is mapped: in a process that locks its future memory (`MCL_FUTURE` in mlockall(2)) the kernel
-/// brings in at once what there is, while the target stands still, and the rest when it is used.
+/// brings in at once what there is, while the target stands still, and the rest when it is used. Where the machine may have none left
+/// by then, all of it is brought in here.
 ///
 /// # Errors
 /// When the target may not map it, or something else took its place: then nothing was changed.
@@ -42,6 +52,7 @@ pub fn make(
     worker: &mut Worker<'_>,
     memory: &Memory,
     (len, behind): (u64, u64),
+    pages: Pages,
     announce: impl FnOnce(&mut SharedWords),
 ) -> Result<(SharedWords, u64)> {
     let fd = worker.with_bytes(memory, NAME, |worker, name| {
@@ -57,7 +68,7 @@ pub fn make(
             words.store(ring::MARK as usize, mark);
             let whole = len + behind;
             let at = map(worker, memory, (fd, whole), mark)?;
-            match grow(&file, len) {
+            match grow(&file, len, pages) {
                 Ok(()) => Ok((words, at)),
                 Err(error) => {
                     let all = [at, whole, 0, 0, 0, 0];
@@ -99,8 +110,12 @@ fn begin(file: &File, len: u64) -> Result<SharedWords> {
 }
 
 /// Gives it its size, which nobody can change any more: were it larger already, this fails.
-fn grow(file: &File, len: u64) -> Result<()> {
+fn grow(file: &File, len: u64, pages: Pages) -> Result<()> {
     file.set_len(len).map_err(os)?;
+    if pages == Pages::Now {
+        let filled = fallocate(file, FallocateFlags::empty(), 0, len as i64);
+        filled.map_err(|errno| os(errno.into()))?;
+    }
     seal(file, seals_of_ours())
 }
 
@@ -255,7 +270,7 @@ mod tests {
         assert!(is_ours(&made), "just made");
         let words = begin(&made, 1 << 20).unwrap();
         assert!(is_ours(&made), "has a page");
-        grow(&made, 1 << 20).unwrap();
+        grow(&made, 1 << 20, Pages::AsUsed).unwrap();
         assert!(is_ours(&made), "sealed");
         words.store(ring::OWNER as usize, 7);
         words.store(ring::MAGIC as usize, 7);
@@ -278,7 +293,20 @@ mod tests {
         let memory = File::from(memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING).unwrap());
         begin(&memory, 1 << 20).unwrap();
         memory.set_len(2 << 20).unwrap();
-        assert!(grow(&memory, 1 << 20).is_err());
+        assert!(grow(&memory, 1 << 20, Pages::AsUsed).is_err());
+    }
+
+    #[test]
+    fn pages_are_there_before_they_are_used_where_they_may_be_missing_later() {
+        use std::os::unix::fs::MetadataExt as _;
+        let bytes_with = |pages| {
+            let memory = File::from(memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING).unwrap());
+            begin(&memory, 1 << 20).unwrap();
+            grow(&memory, 1 << 20, pages).unwrap();
+            512 * memory.metadata().unwrap().blocks()
+        };
+        assert_eq!(bytes_with(Pages::Now), 1 << 20);
+        assert!(bytes_with(Pages::AsUsed) < 1 << 16);
     }
 
     #[test]

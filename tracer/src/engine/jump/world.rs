@@ -174,13 +174,13 @@ impl World {
     pub fn workers(&mut self) -> Result<impl Iterator<Item = &mut Stopped>> {
         let running = |held: Held| held == Held::Running;
         if !self.threads.iter().any(|&(_, held)| running(held)) {
-            let why = match self.asleep.is_empty() {
-                true => "it is stopped; send it SIGCONT",
-                false => "all wait in the kernel, where they cannot be stopped; try again",
-            };
-            return Err(Error::Busy(format!(
-                "no thread of the target can be used to map memory: {why}"
-            )));
+            let what = "no thread of the target can be used to map memory";
+            return Err(match self.asleep.is_empty() {
+                true => Error::Unsuitable(format!("{what}: it is stopped; send it SIGCONT")),
+                false => Error::Busy(format!(
+                    "{what}: all wait in the kernel, where they cannot be stopped; try again"
+                )),
+            });
         }
         let threads = self.threads.iter_mut();
         Ok(threads

@@ -23,6 +23,8 @@ use super::{Held, MOST_URGENT, World};
 const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE;
 /// A thread that does not stop for so long and cannot run either is left alone.
 const UNINTERRUPTIBLE: Duration = Duration::from_millis(5);
+/// Those that were interrupted before something failed are waited for so long: the call that they were in shall not seem to have been.
+const LATE: Duration = Duration::from_millis(200);
 /// ... and so are all threads, when none has stopped for so long: nobody is there then to map memory.
 const ALL_UNINTERRUPTIBLE: Duration = Duration::from_secs(1);
 /// A thread that does not stop for so long is a reason to give up.
@@ -230,7 +232,7 @@ impl World {
     pub(super) fn await_rest(&mut self) -> Result<()> {
         match self.waiting.is_empty() {
             true => Ok(()),
-            false => self.await_all(UNINTERRUPTIBLE),
+            false => self.await_all(LATE),
         }
     }
 
