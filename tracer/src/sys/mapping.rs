@@ -25,9 +25,15 @@ pub(super) struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of a file, shared with whoever has it mapped.
+    /// Maps the first `len` bytes of a file, shared with whoever has it mapped. Children of this process do not get it: they would
+    /// look like children that the target has made.
     pub(super) fn shared(file: BorrowedFd<'_>, len: usize) -> Result<Mapping, Errno> {
-        Mapping::new(libc::MAP_SHARED, file.as_raw_fd(), len)
+        let mapping = Mapping::new(libc::MAP_SHARED, file.as_raw_fd(), len)?;
+        // SAFETY: it changes nothing for this process (madvise(2)).
+        match unsafe { libc::madvise(mapping.start.cast(), len, libc::MADV_DONTFORK) } {
+            0 => Ok(mapping),
+            _ => Err(Errno::last()),
+        }
     }
 
     fn new(flags: i32, file: i32, len: usize) -> Result<Mapping, Errno> {

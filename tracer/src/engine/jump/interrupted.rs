@@ -1,5 +1,7 @@
 //! Where signal handlers will return to: the kernel has put the address of the interrupted instruction on the stack.
 
+use std::collections::HashSet;
+
 use crate::addr::TargetAddr;
 use crate::memory::Memory;
 use crate::remote_call::USER_CODE;
@@ -10,14 +12,12 @@ const PAGES: u64 = 4;
 
 /// So many are looked at for others that they have interrupted.
 const MOST: usize = 64;
-/// So many are told of a thread: it has written its stack itself, and may have filled it with what looks so.
-const MOST_OF_A_THREAD: usize = 256;
 /// Flags have none of the bits beyond this (Intel SDM volume 1, 3.4.3), and always the second one.
 const FLAGS: u64 = 1 << 22;
 const ALWAYS_SET: u64 = 1 << 1;
 
 /// What looks like the address of an interrupted instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Interrupted {
     /// Where it is on the stack.
     pub at: u64,
@@ -47,14 +47,13 @@ pub fn among(from: u64, stack: &[u8]) -> impl Iterator<Item = Interrupted> {
 /// What looks so near the end of a stack, and near the ends of those that were interrupted.
 #[must_use]
 pub fn near(memory: &Memory, stack_pointer: u64) -> Vec<Interrupted> {
-    let mut found: Vec<Interrupted> = Vec::new();
+    let (mut found, mut known) = (Vec::new(), HashSet::new());
     let mut open = vec![stack_pointer];
     while let Some(sp) = open.pop() {
         let more = MOST.saturating_sub(open.len() + found.len());
-        let room = MOST_OF_A_THREAD - found.len();
+        // A program may have filled its stack with what looks so.
         let new = near_one(memory, sp).into_iter();
-        let new = new.filter(|new| !found.contains(new)).take(room);
-        let new: Vec<_> = new.collect();
+        let new: Vec<_> = new.filter(|new| known.insert(*new)).collect();
         open.extend(new.iter().take(more).map(|new| new.sp));
         found.extend(new);
     }
@@ -80,9 +79,10 @@ fn near_one(memory: &Memory, stack_pointer: u64) -> Vec<Interrupted> {
 mod tests {
     use super::*;
 
-    /// All of it looks like frames, each interrupted somewhere else in it.
+    /// All of it looks like frames, each interrupted somewhere else in it: each is told once, and only so many stacks are looked at.
     #[test]
     fn a_stack_that_is_full_of_frames_is_looked_at_for_a_bounded_time() {
+        const WORDS_OF_A_LOOK: usize = (PAGES * PAGE / 8) as usize;
         let mut stack = vec![u64::from(USER_CODE); 64 * PAGE as usize / 8];
         let from = stack.as_ptr() as u64;
         let words = stack.len() as u64;
@@ -92,11 +92,14 @@ mod tests {
         }
         let memory = Memory::open(std::process::id() as i32).unwrap();
         let found = near(&memory, from);
+        assert!(found.len() > WORDS_OF_A_LOOK / 4, "{}", found.len());
         assert!(
-            (1..=MOST_OF_A_THREAD).contains(&found.len()),
+            found.len() <= (MOST + 1) * WORDS_OF_A_LOOK,
             "{}",
             found.len()
         );
+        let once: HashSet<Interrupted> = found.iter().copied().collect();
+        assert_eq!(once.len(), found.len());
     }
 
     #[test]

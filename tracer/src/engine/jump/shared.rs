@@ -287,6 +287,24 @@ mod tests {
         assert!(!is_ours(&File::from(unsealable)));
     }
 
+    /// It would be taken for a child that the target has made.
+    #[test]
+    fn a_child_of_the_tracer_does_not_have_the_memory() {
+        let memory = File::from(memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING).unwrap());
+        let _words = begin(&memory, 1 << 20).unwrap();
+        let (told, tell) = nix::unistd::pipe().unwrap();
+        let child = sys::fork_into(|| {
+            let _ = nix::unistd::read(&told, &mut [0]);
+            sys::exit_now(0);
+        });
+        let child = child.unwrap();
+        let is_ours = |mapping: &maps::Mapping| mapping.name.as_os_str() == "/memfd:darc (deleted)";
+        let has_it = |pid: i32| maps::read(pid).unwrap().iter().any(is_ours);
+        assert!(has_it(std::process::id() as i32) && !has_it(child));
+        nix::unistd::write(&tell, &[1]).unwrap();
+        assert_eq!(sys::wait_for(child).unwrap().1, 0);
+    }
+
     /// Whoever has it as a descriptor too can make it larger until it is sealed.
     #[test]
     fn memory_of_another_size_is_refused() {
