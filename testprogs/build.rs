@@ -418,7 +418,7 @@ impl Toolchain {
                 ])
             }
             Language::C | Language::Cxx => {
-                inputs.extend(["c/work.h", "c/walks.h"].map(PathBuf::from));
+                inputs.extend(["c/work.h", "c/walks.h", "c/circle.h"].map(PathBuf::from));
                 let (compiler, standard) = match target.language {
                     Language::Cxx => (&self.cxx, "-std=gnu++17"),
                     _ => (&self.c, "-std=gnu11"),

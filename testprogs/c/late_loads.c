@@ -11,25 +11,9 @@
 #include "work.h"
 
 enum { COUNT = 1 << 24, STEPS = 14, KEYS = 200 };
+#include "circle.h"
 
-/* Each place names the next: all of them in one circle, in an order that no prefetcher foresees. */
-static uint32_t *next;
 static char notes[64];
-
-static int make_circle(void)
-{
-    next = malloc(sizeof *next * COUNT);
-    if (next == NULL)
-        return 0;
-    uint32_t at = 0;
-    /* A generator whose period is the number of places (Knuth, volume 2, 3.2.1.2). */
-    for (uint32_t i = 0; i < COUNT; i++) {
-        uint32_t after = (at * 1664525u + 1013904223u) % COUNT;
-        next[at] = after;
-        at = after;
-    }
-    return 1;
-}
 
 FUNCTION uint64_t look(uint64_t key)
 {

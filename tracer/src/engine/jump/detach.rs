@@ -63,6 +63,9 @@ impl Jump {
     fn remove(&mut self, space: &mut Space) -> Result<()> {
         let mut outcome = Ok(false);
         for attempt in 0..ATTEMPTS {
+            if let Some(before) = attempt.checked_sub(1) {
+                std::thread::sleep(BETWEEN * (1 << before));
+            }
             outcome = self.try_to_remove(space);
             match &outcome {
                 Ok(true) => {
@@ -72,7 +75,7 @@ impl Jump {
                 }
                 Err(error) if error.is_gone() => break,
                 // A target that did not stop this time may do so the next time.
-                Ok(false) | Err(_) => std::thread::sleep(BETWEEN * (1 << attempt)),
+                Ok(false) | Err(_) => {}
             }
         }
         outcome?;
