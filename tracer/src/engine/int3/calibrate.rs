@@ -45,13 +45,13 @@ const BATCH: usize = 40;
 const ABSURD: Ticks = Ticks(5_000);
 
 #[inline(never)]
-extern "C" fn empty() {
+pub(super) extern "C" fn empty() {
     black_box(());
 }
 
 /// Latencies of an empty function, and when its calls began.
 #[derive(Default)]
-struct Calls {
+pub(super) struct Calls {
     latencies: Vec<Ticks>,
     starts: Vec<Tsc>,
 }

@@ -132,6 +132,8 @@ pub struct Int3 {
     counters: Counters,
     libraries_changed: bool,
     last_stop: Instant,
+    /// When a signal was passed on that ends the process with a core dump. None once a thread stopped again.
+    dumps_since: Option<Instant>,
     /// How the process ended, once it has.
     end: Option<Notice>,
 }
@@ -196,6 +198,7 @@ impl Int3 {
             counters: Counters::default(),
             libraries_changed: false,
             last_stop: Instant::now(),
+            dumps_since: None,
             end: None,
         })
     }
@@ -210,6 +213,15 @@ impl Int3 {
     fn is_lost(&self) -> bool {
         let arena = self.arena.as_ref().map(|arena| arena.extent().0);
         arena.is_some_and(|start| self.memory.read(start, &mut [0]).is_err())
+    }
+
+    /// Whether a core dump is being written, or is about to be: what is armed now would be in it.
+    fn dumps_core(&self) -> bool {
+        const UNTIL_IT_BEGINS: Duration = Duration::from_secs(1);
+        self.dumps_since.is_some_and(|since| {
+            since.elapsed() < UNTIL_IT_BEGINS
+                || threads::status_field(self.pid, "CoreDumping").is_some_and(|it| it == "1")
+        })
     }
 
     /// Brings breakpoints to the plan.
@@ -454,6 +466,9 @@ impl Engine for Int3 {
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
+        if self.dumps_core() {
+            return Ok(Vec::new());
+        }
         match self.bring_to(plan) {
             Ok(refused) if refused.is_empty() => Ok(refused),
             // The poll that follows says how the target ended.

@@ -1,7 +1,7 @@
 //! What a traced thread's stop asks for, other than our own breakpoints: signals, group stops, new
 //! threads and processes, exec, exit. Source: ptrace(2).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -35,6 +35,7 @@ impl Int3 {
             Event::Exec => return self.exec(tid),
             _ => {}
         }
+        self.dumps_since = None;
         if !self.threads.contains_key(&tid) && !self.borrowers.contains(&tid) && !self.adopt(tid)? {
             return Ok(None);
         }
@@ -306,9 +307,11 @@ impl Int3 {
         })
     }
 
-    /// Before a signal that dumps core: the dump is to show the program's own text and stack.
+    /// Before a signal that dumps core: the dump is to show the program's own text and stack, and so nothing is armed
+    /// until the process ends.
     pub(super) fn clean_for_core(&mut self, tid: i32, signal: i32) -> Result<()> {
         if SignalMasks::of(tid).is_some_and(|masks| masks.dumps_core(signal)) {
+            self.dumps_since = Some(Instant::now());
             self.disarm_all()?;
             self.reveal_all();
         }
@@ -323,5 +326,71 @@ impl Int3 {
             outcome = outcome.and(unless_gone(disarmed).map(drop));
         }
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use darc_disasm::{CodePart, FunctionCode};
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+
+    use crate::addr::TargetAddr;
+    use crate::engine::Engine as _;
+    use crate::engine::calibration::of_child;
+    use crate::engine::int3::Guarding;
+    use crate::engine::int3::calibrate::{Calls, empty};
+    use crate::plan::Plan;
+
+    use super::*;
+
+    /// A core dump takes its time, in which the analysis goes on: what it arms then would be in the dump.
+    #[test]
+    fn nothing_is_armed_while_a_core_dump_is_written() {
+        child_signal::block().unwrap();
+        let work = || {
+            loop {
+                empty();
+            }
+        };
+        let entry = TargetAddr(empty as extern "C" fn() as usize as u64);
+        of_child(work, |pid| {
+            let mut engine = Int3::attach(pid, Guarding::Unguarded)?;
+            let mut bytes = vec![0; 16];
+            engine.memory.read(entry, &mut bytes)?;
+            let armed = |engine: &Int3| {
+                let mut byte = [0];
+                engine
+                    .memory
+                    .read(entry, &mut byte)
+                    .map(|()| byte[0] != bytes[0])
+            };
+            let part = CodePart {
+                start: entry.0,
+                bytes: bytes.clone(),
+            };
+            let f0 = FunctionCode::new(vec![part]).map(Arc::new);
+            let plan = Plan {
+                f0,
+                ..Plan::default()
+            };
+            engine.apply(&plan)?;
+            assert!(armed(&engine)?);
+            engine.clean_for_core(pid, libc::SIGQUIT)?;
+            engine.apply(&plan)?;
+            assert!(!armed(&engine)?);
+            // A process that stops for something else did not end.
+            kill(Pid::from_raw(pid), Signal::SIGURG).unwrap();
+            let mut calls = Calls::default();
+            while engine.dumps_since.is_some() {
+                engine.poll(Duration::from_millis(20), &mut calls)?;
+            }
+            engine.apply(&plan)?;
+            assert!(armed(&engine)?);
+            Ok(())
+        })
+        .unwrap();
     }
 }
