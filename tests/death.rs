@@ -300,13 +300,22 @@ fn a_core_dump_shows_the_programs_code() {
                 .starts_with("core")
                 .then_some(path)
         });
-        let core = fs::read(core.expect("a core dump")).expect("readable");
+        let core = core.unwrap_or_else(|| panic!("{end}: no core dump; {finished:#?}"));
+        let core = fs::read(core).expect("readable");
         let own = code_of("serve", &path);
-        assert!(
-            core.windows(own.len()).any(|bytes| bytes == own),
-            "{end}: serve as in the file is not in the core dump"
-        );
+        let is_there = core.windows(own.len()).any(|bytes| bytes == own);
+        assert!(is_there, "{end}: {}", closest_to(&own, &core));
     }
+}
+
+/// Says what of a core dump looks most like some code.
+fn closest_to(own: &[u8], core: &[u8]) -> String {
+    let differing = |bytes: &[u8]| bytes.iter().zip(own).filter(|(a, b)| a != b).count();
+    let closest = core.windows(own.len()).min_by_key(|bytes| differing(bytes));
+    format!(
+        "{own:02x?} is not in {} bytes; {closest:02x?} is",
+        core.len()
+    )
 }
 
 /// The bytes of a function in a program's file, of which symbol and segment tell where they are.

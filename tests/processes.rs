@@ -302,7 +302,7 @@ fn a_started_program_ignores_what_darc_was_started_to_ignore() {
 /// A thread that waits for its vfork(2) child cannot be stopped: attaching and leaving goes on without it.
 #[test]
 fn a_thread_that_waits_for_its_vfork_child() {
-    for opt in Opt::ALL {
+    for_all(|engine, opt| {
         let target = Target::start("vfork_waits", opt, &[]);
         wait_until("a child", || {
             let tasks =
@@ -314,23 +314,23 @@ fn a_thread_that_waits_for_its_vfork_child() {
             })
         });
         let options = ["--start-ops", "20", "--decision-ops", "5", "-d", "20s"];
-        let analysis = Task::new("jump", "serve")
+        let analysis = Task::new(engine, "serve")
             .options(&options)
             .attach(target.pid());
         assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
         assert!(analysis.report().ops() > 0, "{analysis:#?}");
         check_text(target.pid());
         target.finish_like_native(&program("vfork_waits", opt), &[]);
-    }
+    });
 }
 
 /// The only thread waits for its vfork child when darc ends: its code is put back all the same.
 #[test]
 fn a_program_that_waits_in_the_kernel_when_darc_ends() {
-    for opt in Opt::ALL {
+    for_all(|engine, opt| {
         let target = Target::start("vfork_alone", opt, &[]);
         let stay = ["--decision-ops", "1000000000"];
-        let task = Task::new("jump", "serve").options(&stay);
+        let task = Task::new(engine, "serve").options(&stay);
         let (mut darc, output, _folder) = task.start_attach(target.pid());
         darc.wait_for_probes(target.pid());
         target.signal(Signal::SIGUSR1);
@@ -346,7 +346,7 @@ fn a_program_that_waits_in_the_kernel_when_darc_ends() {
         let finished = target.finish();
         assert_eq!(finished.stdout, "child=5\n", "{finished:#?}");
         assert!(finished.status.success(), "{finished:#?}");
-    }
+    });
 }
 
 /// Whenever darc comes, the only thread may be about to wait for a child that darc holds.

@@ -24,11 +24,12 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// Starts the guardian of `pid`: this same program with the hidden subcommand `guardian`.
+    /// Starts the guardian of `pid`: this same program with the hidden subcommand `guardian`. It is handed the memory, for it may
+    /// have no permission to open it: where Yama allows ancestors alone to trace, it is none of the target's.
     ///
     /// # Errors
     /// When the process cannot be started.
-    pub fn start(pid: i32, ledger: &Ledger) -> Result<Guardian> {
+    pub fn start(pid: i32, memory: &Memory, ledger: &Ledger) -> Result<Guardian> {
         let os = |operation| {
             move |errno: nix::errno::Errno| Error::Os {
                 operation,
@@ -53,7 +54,7 @@ impl Guardian {
             .args(["--pid", &pid.to_string()])
             .args(["--ledger-fd", &ledger_fd.as_raw_fd().to_string()])
             .args(["--life-fd", &watched_fd.as_raw_fd().to_string()])
-            .stdin(Stdio::null())
+            .stdin(memory.descriptor()?)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             // Its own process group: an interrupt from the terminal is not for it.
@@ -69,10 +70,9 @@ impl Guardian {
 /// The guardian's whole life: wait until the tracer is gone, then pay what the ledger says.
 ///
 /// # Errors
-/// When the target's memory cannot be opened at the start.
+/// When the standard input cannot be taken for the target's memory.
 pub fn watch(pid: i32, ledger: &File, mut life: File) -> Result<()> {
-    // Opened now: the permission was checked when the tracer attached, and is gone for a dead tracer's child later.
-    let memory = Memory::open(pid)?;
+    let memory = Memory::from_stdin(pid)?;
     let mut byte = [0];
     while matches!(life.read(&mut byte), Ok(1..)) {}
     for debt in ledger::read(ledger) {

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use crate::addr::TargetAddr;
@@ -49,6 +50,28 @@ impl Memory {
             pid: self.pid,
             file,
         })
+    }
+
+    /// The memory that another process has opened and hands over as the standard input. Who holds a descriptor is asked for no
+    /// permission any more, even where the kernel grants it to a process's ancestors alone.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn from_stdin(pid: i32) -> Result<Memory> {
+        let file = io::stdin().as_fd().try_clone_to_owned().map(File::from);
+        let file = file.map_err(|source| Error::Os {
+            operation: "copy a descriptor",
+            source,
+        })?;
+        Ok(Memory { pid, file })
+    }
+
+    /// The descriptor alone.
+    ///
+    /// # Errors
+    /// As [`Memory::again`].
+    pub fn descriptor(&self) -> Result<OwnedFd> {
+        Ok(self.again()?.file.into())
     }
 
     /// Fills the buffer from the target.

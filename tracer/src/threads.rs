@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -104,10 +104,25 @@ pub fn interrupt(tid: i32) -> Result<bool> {
 /// # Errors
 /// When the thread is not traced by this thread.
 pub fn wait_stopped(tid: i32) -> Result<Option<Event>> {
+    wait_stopped_until(tid, None)
+}
+
+/// The same, until then at the latest.
+///
+/// # Errors
+/// As [`wait_stopped`], and [`Error::Busy`] when the thread has not reported until then: it waits in the kernel, where nothing
+/// interrupts it.
+pub fn wait_stopped_until(tid: i32, deadline: Option<Instant>) -> Result<Option<Event>> {
     loop {
         match sys::wait_now(tid) {
             Ok(Some((_, status))) => return Ok(Some(decode(status))),
             Ok(None) if is_dead(tid) => return Ok(None),
+            Ok(None) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
+                return Err(Error::Busy(format!(
+                    "thread {tid} (state {}) does not stop",
+                    state(tid).unwrap_or('?')
+                )));
+            }
             Ok(None) => child_signal::wait(Duration::from_millis(10)),
             Err(Errno::EINTR) => {}
             Err(Errno::ECHILD | Errno::ESRCH) => return Ok(None),
@@ -120,6 +135,30 @@ pub fn wait_stopped(tid: i32) -> Result<Option<Event>> {
 #[must_use]
 pub fn is_filtered(tid: i32) -> bool {
     status_field(tid, "Seccomp").is_some_and(|mode| mode != "0")
+}
+
+/// The signals of which a process ends with a core dump, unless it does something else about them (signal(7)).
+pub const CORE_SIGNALS: [i32; 10] = [
+    libc::SIGQUIT,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGSYS,
+];
+
+/// Whether the thread's process is the first one of its pid namespace: of signals that others send it, those that it does not
+/// handle do nothing (pid_namespaces(7)).
+#[must_use]
+pub fn is_of_first_process(tid: i32) -> bool {
+    let own = |field| {
+        status_field(tid, field).and_then(|ids| ids.split_whitespace().last().map(str::to_owned))
+    };
+    own("NStgid").is_some_and(|id| id == "1")
 }
 
 /// One field of `/proc/TID/status`.
@@ -213,16 +252,10 @@ impl SignalMasks {
         Self::has(self.ignored, signal) || (by_default && !Self::has(self.caught, signal))
     }
 
-    /// Whether delivering the signal ends the process with a core dump.
+    /// Whether delivering the signal, one of [`CORE_SIGNALS`], ends the process with a core dump.
     #[must_use]
     pub fn dumps_core(&self, signal: i32) -> bool {
-        use libc::{
-            SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT, SIGSEGV, SIGSYS, SIGTRAP, SIGXCPU, SIGXFSZ,
-        };
-        let core = [
-            SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGXCPU, SIGXFSZ, SIGSYS,
-        ];
-        core.contains(&signal)
+        CORE_SIGNALS.contains(&signal)
             && !Self::has(self.caught, signal)
             && !Self::has(self.ignored, signal)
     }

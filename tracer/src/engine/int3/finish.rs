@@ -20,6 +20,10 @@ const ATTEMPTS: u32 = 5;
 /// after a pause each time.
 const BETWEEN: Duration = Duration::from_millis(20);
 
+/// For so long all threads together are waited for, while the others stand still: one in an uninterruptible wait stops only
+/// after that.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 impl Int3 {
     /// Restores text and stacks and detaches from every thread. Of a process that has ended nothing is left to restore.
     pub(super) fn let_go(&mut self) -> Result<()> {
@@ -42,51 +46,77 @@ impl Int3 {
             let _ = self.memory.write(trap, &[PASS]);
         }
         let since = Instant::now();
-        self.let_borrowers_go()?;
-        let mut stopped = self.stop_everyone()?;
-        // A thread may have been in the middle of making another one.
-        self.let_borrowers_go()?;
-        self.unmap_arena(&mut stopped)?;
+        // Who waits for the end of the program that it has started can as well wait for its threads.
+        let deadline = (!self.is_started).then(|| since + PATIENCE);
+        let mut stopped = Vec::new();
+        let mut outcome = self.let_everyone_go(deadline, &mut stopped);
         for (thread, _) in stopped {
-            unless_gone(thread.detach())?;
+            outcome = outcome.and(unless_gone(thread.detach()).map(drop));
         }
         self.counters.pauses.push(since.elapsed());
-        restored
+        restored.and(outcome)
+    }
+
+    /// Stops every thread and gives the arena back. Those that stand still, which are to be detached, are in `stopped` whatever
+    /// becomes of the others.
+    fn let_everyone_go(
+        &mut self,
+        deadline: Option<Instant>,
+        stopped: &mut Vec<(Stopped, Event)>,
+    ) -> Result<()> {
+        self.let_borrowers_go(deadline)?;
+        self.stop_everyone(deadline, stopped)?;
+        // A thread may have been in the middle of making another one.
+        self.let_borrowers_go(deadline)?;
+        self.unmap_arena(stopped)
     }
 
     /// Lets go of the processes that share the target's memory, which is clean by now: their parents wait for
     /// them, so they come first.
-    fn let_borrowers_go(&mut self) -> Result<()> {
+    fn let_borrowers_go(&mut self, deadline: Option<Instant>) -> Result<()> {
         for borrower in std::mem::take(&mut self.borrowers) {
             if !threads::interrupt(borrower)? {
                 continue;
             }
-            let outcome = match threads::wait_stopped(borrower)? {
+            let outcome = match self.wait_for_stop(borrower, deadline)? {
                 None | Some(Event::Exited(_) | Event::Killed(_)) => continue,
                 Some(Event::Exec) => Stopped::observed(borrower, 0).detach(),
-                Some(event) => {
-                    let pending = match event {
-                        Event::Signal(signal) => signal,
-                        _ => 0,
-                    };
-                    self.clean(Stopped::observed(borrower, pending))
-                        .and_then(Stopped::detach)
-                }
+                Some(event) => self
+                    .clean(observed(borrower, event))
+                    .and_then(Stopped::detach),
             };
             unless_gone(outcome)?;
         }
         Ok(())
     }
 
-    /// Stops every thread, wherever it is, with its registers pointing into the program's own code.
-    fn stop_everyone(&mut self) -> Result<Vec<(Stopped, Event)>> {
-        let mut stopped = Vec::new();
-        let mut seen = std::collections::BTreeSet::new();
-        if let Some(thread) = self.parked.take() {
-            seen.insert(thread.tid());
-            if let Some(thread) = unless_gone(self.clean(thread))? {
-                stopped.push((thread, Event::Stopped));
+    /// Waits for an interrupted thread's report, as [`threads::wait_stopped_until`] does. `None` also where it does not come in
+    /// time: the kernel lets go of such a thread when the tracer ends, and until then it goes on in memory that stays mapped.
+    fn wait_for_stop(&mut self, tid: i32, deadline: Option<Instant>) -> Result<Option<Event>> {
+        match threads::wait_stopped_until(tid, deadline) {
+            Err(Error::Busy(reason)) => {
+                tracing::debug!(target: "tracer", %reason, "let go without being stopped");
+                self.returns_to_arena = true;
+                Ok(None)
             }
+            outcome => outcome,
+        }
+    }
+
+    /// Stops every thread, wherever it is, with its registers pointing into the program's own code.
+    fn stop_everyone(
+        &mut self,
+        deadline: Option<Instant>,
+        stopped: &mut Vec<(Stopped, Event)>,
+    ) -> Result<()> {
+        let mut seen = std::collections::BTreeSet::new();
+        let parked = self.parked.take().map(|thread| (thread, Event::Stopped));
+        let held = std::mem::take(&mut self.left_stopped).into_iter();
+        let held = held.map(|(tid, event)| (observed(tid, event), event));
+        let mut outcome = Ok(());
+        for (thread, event) in parked.into_iter().chain(held) {
+            seen.insert(thread.tid());
+            outcome = outcome.and(self.hold_clean(thread, event, stopped));
         }
         loop {
             let known: Vec<i32> = self.threads.keys().copied().collect();
@@ -97,7 +127,7 @@ impl Int3 {
                 .filter(|&tid| seen.insert(tid))
                 .collect();
             if waiting.is_empty() {
-                return Ok(stopped);
+                return outcome;
             }
             let mut asked = Vec::new();
             for tid in waiting {
@@ -106,25 +136,48 @@ impl Int3 {
                 }
             }
             for tid in asked {
-                let Some(event) = threads::wait_stopped(tid)? else {
+                let Some(event) = self.wait_for_stop(tid, deadline)? else {
                     self.forget_thread(tid);
                     continue;
                 };
-                let thread = match event {
+                match event {
                     Event::Exited(_) | Event::Killed(_) => {
                         self.note_end(tid, event);
                         continue;
                     }
-                    Event::Signal(signal) => Stopped::observed(tid, signal),
                     Event::Spawned(Spawn::Fork | Spawn::Vfork) => {
-                        self.clean_child_of(tid)?;
-                        Stopped::observed(tid, 0)
+                        outcome = outcome.and(self.clean_child_of(tid));
                     }
-                    _ => Stopped::observed(tid, 0),
-                };
-                if let Some(thread) = unless_gone(self.clean(thread))? {
-                    stopped.push((thread, event));
+                    _ => {}
                 }
+                outcome = outcome.and(self.hold_clean(observed(tid, event), event, stopped));
+            }
+        }
+    }
+
+    /// Adds a stopped thread to those that stand still, led out of our code where that can be.
+    fn hold_clean(
+        &mut self,
+        thread: Stopped,
+        event: Event,
+        stopped: &mut Vec<(Stopped, Event)>,
+    ) -> Result<()> {
+        let tid = thread.tid();
+        match unless_gone(self.clean(thread)) {
+            Ok(thread) => {
+                // One that is gone was not where it was thought to be.
+                self.returns_to_arena |= thread.is_none();
+                stopped.extend(thread.map(|thread| (thread, event)));
+                Ok(())
+            }
+            Err(error) => {
+                self.returns_to_arena = true;
+                let mut thread = observed(tid, event);
+                if thread.pending() == libc::SIGTRAP {
+                    thread.suppress_signal();
+                }
+                stopped.push((thread, event));
+                Err(error)
             }
         }
     }
@@ -253,4 +306,13 @@ impl Int3 {
             Err(error) => Err(error),
         }
     }
+}
+
+/// A thread that stopped with this event, and the signal that it is owed with it.
+fn observed(tid: i32, event: Event) -> Stopped {
+    let pending = match event {
+        Event::Signal(signal) => signal,
+        _ => 0,
+    };
+    Stopped::observed(tid, pending)
 }

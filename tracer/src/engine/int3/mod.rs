@@ -43,6 +43,7 @@ use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, Spawn, decode};
 use crate::ground::Ground;
 use crate::guardian::Guardian;
+use crate::guests;
 use crate::ledger::{Debt, Ledger};
 use crate::limits::{self, Amount};
 use crate::maps;
@@ -105,8 +106,12 @@ pub struct Int3 {
     /// A thread that stays stopped until the next poll: the first of a launched program, and one that has just
     /// loaded a library.
     parked: Option<Stopped>,
+    /// Threads of which a stop could not be handled, and that stop: they stand still until they are let go.
+    left_stopped: HashMap<i32, Event>,
     points: Points,
-    /// Whether a signal handler may return to the arena: it is not given back then.
+    /// Whether the tracer started the program, and waits for its end.
+    is_started: bool,
+    /// Whether a thread may return to the arena, from a signal handler or from a long wait: it is not given back then.
     returns_to_arena: bool,
     /// The measured copies of `syscall` instructions, and where their threads go on.
     measured_syscalls: HashMap<TargetAddr, TargetAddr>,
@@ -132,8 +137,8 @@ pub struct Int3 {
     counters: Counters,
     libraries_changed: bool,
     last_stop: Instant,
-    /// When a signal was passed on that ends the process with a core dump. None once a thread stopped again.
-    dumps_since: Option<Instant>,
+    /// The thread that was passed a signal that ends the process with a core dump; none once it stopped again.
+    dumps_core: Option<i32>,
     /// How the process ended, once it has.
     end: Option<Notice>,
 }
@@ -148,6 +153,11 @@ impl Int3 {
         for tid in threads::seize_all(pid, OPTIONS)? {
             engine.threads.insert(tid, ThreadCalls::new(tid));
         }
+        // Children that are made from now on are traced by themselves.
+        for guest in guests::of(pid, engine.threads.keys().copied()) {
+            let seized = unless_gone(threads::seize_all(guest, OPTIONS))?;
+            engine.borrowers.extend(seized.into_iter().flatten());
+        }
         Ok(engine)
     }
 
@@ -160,25 +170,29 @@ impl Int3 {
         let mut engine = Int3::new(pid, guarding)?;
         engine.threads.insert(pid, ThreadCalls::new(pid));
         engine.parked = Some(thread);
+        engine.is_started = true;
         Ok(engine)
     }
 
     fn new(pid: i32, guarding: Guarding) -> Result<Int3> {
         let ledger = Ledger::create()?;
+        let memory = Memory::open(pid)?;
         let guardian = match guarding {
-            Guarding::Guarded => Some(Guardian::start(pid, &ledger)?),
+            Guarding::Guarded => Some(Guardian::start(pid, &memory, &ledger)?),
             Guarding::Unguarded => None,
         };
         Ok(Int3 {
             pid,
-            memory: Memory::open(pid)?,
+            memory,
             arena: None,
             caller: None,
             landing: TargetAddr(0),
             threads: HashMap::new(),
             borrowers: HashSet::new(),
             parked: None,
+            left_stopped: HashMap::new(),
             points: Points::default(),
+            is_started: false,
             returns_to_arena: false,
             measured_syscalls: HashMap::new(),
             arena_debts: Vec::new(),
@@ -198,7 +212,7 @@ impl Int3 {
             counters: Counters::default(),
             libraries_changed: false,
             last_stop: Instant::now(),
-            dumps_since: None,
+            dumps_core: None,
             end: None,
         })
     }
@@ -213,15 +227,6 @@ impl Int3 {
     fn is_lost(&self) -> bool {
         let arena = self.arena.as_ref().map(|arena| arena.extent().0);
         arena.is_some_and(|start| self.memory.read(start, &mut [0]).is_err())
-    }
-
-    /// Whether a core dump is being written, or is about to be: what is armed now would be in it.
-    fn dumps_core(&self) -> bool {
-        const UNTIL_IT_BEGINS: Duration = Duration::from_secs(1);
-        self.dumps_since.is_some_and(|since| {
-            since.elapsed() < UNTIL_IT_BEGINS
-                || threads::status_field(self.pid, "CoreDumping").is_some_and(|it| it == "1")
-        })
     }
 
     /// Brings breakpoints to the plan.
@@ -248,6 +253,9 @@ impl Int3 {
             return Ok(Vec::new());
         };
         self.prepare_arena(near)?;
+        if self.dumps_core.is_some() {
+            return Ok(Vec::new());
+        }
         let unwanted: Vec<_> = self
             .points
             .addresses()
@@ -382,6 +390,7 @@ impl Int3 {
                 continue;
             }
             let outcome = work(self, &mut thread);
+            let outcome = outcome.and_then(|done| self.clean_for_core(&thread).map(|()| done));
             // A thread that was in a group stop goes back into it: it reports that first thing, since the
             // stop that it is in now is another one.
             if matches!(event, Event::GroupStop(_)) {
@@ -466,7 +475,8 @@ impl Engine for Int3 {
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
-        if self.dumps_core() {
+        if self.dumps_core.is_some() {
+            // What is armed now would be in the core dump.
             return Ok(Vec::new());
         }
         match self.bring_to(plan) {

@@ -1,7 +1,7 @@
 //! What a traced thread's stop asks for, other than our own breakpoints: signals, group stops, new
 //! threads and processes, exec, exit. Source: ptrace(2).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -35,7 +35,9 @@ impl Int3 {
             Event::Exec => return self.exec(tid),
             _ => {}
         }
-        self.dumps_since = None;
+        if self.dumps_core == Some(tid) {
+            self.dumps_core = None;
+        }
         if !self.threads.contains_key(&tid) && !self.borrowers.contains(&tid) && !self.adopt(tid)? {
             return Ok(None);
         }
@@ -55,7 +57,10 @@ impl Int3 {
                 self.go_on_as_it_is(Stopped::observed(tid, 0))
             }
         };
-        unless_gone(handled)?;
+        if let Err(error) = unless_gone(handled) {
+            self.left_stopped.insert(tid, event);
+            return Err(error);
+        }
         let changed = std::mem::take(&mut self.libraries_changed);
         Ok(changed.then_some(Notice::LibrariesChanged))
     }
@@ -266,24 +271,9 @@ impl Int3 {
                 return self.go_on_as_it_is(thread);
             }
         }
-        let signal = thread.pending();
         // A signal that the process ignores never reaches an untraced process, so it must not end its system calls either.
         thread.hide_interruption()?;
-        if matches!(
-            signal,
-            libc::SIGSEGV
-                | libc::SIGABRT
-                | libc::SIGBUS
-                | libc::SIGILL
-                | libc::SIGFPE
-                | libc::SIGQUIT
-                | libc::SIGSYS
-                | libc::SIGTRAP
-                | libc::SIGXCPU
-                | libc::SIGXFSZ
-        ) {
-            self.clean_for_core(thread.tid(), signal)?;
-        }
+        self.clean_for_core(&thread)?;
         self.go_on_as_it_is(thread)
     }
 
@@ -309,9 +299,13 @@ impl Int3 {
 
     /// Before a signal that dumps core: the dump is to show the program's own text and stack, and so nothing is armed
     /// until the process ends.
-    pub(super) fn clean_for_core(&mut self, tid: i32, signal: i32) -> Result<()> {
-        if SignalMasks::of(tid).is_some_and(|masks| masks.dumps_core(signal)) {
-            self.dumps_since = Some(Instant::now());
+    pub(super) fn clean_for_core(&mut self, thread: &Stopped) -> Result<()> {
+        let (tid, signal) = (thread.tid(), thread.pending());
+        let dumps = threads::CORE_SIGNALS.contains(&signal)
+            && SignalMasks::of(tid).is_some_and(|masks| masks.dumps_core(signal))
+            && (thread.is_own_fault() || !threads::is_of_first_process(tid));
+        if dumps {
+            self.dumps_core = Some(tid);
             self.disarm_all()?;
             self.reveal_all();
         }
@@ -378,17 +372,42 @@ mod tests {
             };
             engine.apply(&plan)?;
             assert!(armed(&engine)?);
-            engine.clean_for_core(pid, libc::SIGQUIT)?;
+            engine.clean_for_core(&Stopped::observed(pid, libc::SIGQUIT))?;
             engine.apply(&plan)?;
             assert!(!armed(&engine)?);
             // A process that stops for something else did not end.
             kill(Pid::from_raw(pid), Signal::SIGURG).unwrap();
             let mut calls = Calls::default();
-            while engine.dumps_since.is_some() {
+            while engine.dumps_core.is_some() {
                 engine.poll(Duration::from_millis(20), &mut calls)?;
             }
             engine.apply(&plan)?;
             assert!(armed(&engine)?);
+            Ok(())
+        })
+        .unwrap();
+    }
+
+    /// A thread of which a stop could not be handled would not report a second time.
+    #[test]
+    fn a_thread_that_was_left_stopped_is_let_go() {
+        child_signal::block().unwrap();
+        let work = || {
+            loop {
+                empty();
+            }
+        };
+        of_child(work, |pid| {
+            let mut engine = Int3::attach(pid, Guarding::Unguarded)?;
+            assert!(threads::interrupt(pid)?);
+            let event = threads::wait_stopped(pid)?.unwrap();
+            engine.left_stopped.insert(pid, event);
+            engine.finish()?;
+            assert_eq!(
+                threads::status_field(pid, "TracerPid").as_deref(),
+                Some("0")
+            );
+            assert_ne!(threads::state(pid), Some('t'));
             Ok(())
         })
         .unwrap();
