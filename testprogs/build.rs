@@ -197,6 +197,7 @@ const PROGRAMS: &[Target] = &[
     c("thread_churn", "c/thread_churn.c", &[]),
     c("three_loops", "c/three_loops.c", &[]),
     c("two_peaks", "c/two_peaks.c", &[]),
+    c("restarts", "c/restarts.c", &[]),
     c("vfork_alone", "c/vfork_alone.c", &[]),
     c("vfork_always", "c/vfork_always.c", &[]),
     c("vfork_waits", "c/vfork_waits.c", &[]),

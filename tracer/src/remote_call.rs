@@ -145,7 +145,7 @@ impl RemoteCaller {
         let ptrace = |operation| move |errno| Error::ptrace(operation, tid, errno);
         let mask = sys::signal_mask(tid).map_err(ptrace("read the signal mask of"))?;
         let blocked = SignalMasks::of(tid).map(|masks| masks.blocked);
-        let saved = thread.registers()?;
+        let saved = self.started_again(thread)?;
         let way_back = self.lay_way_back(thread, room, &saved, mask);
         let mut registers = saved;
         // Keeps the kernel from restarting a call that the stop interrupted in the middle of another one.
@@ -181,6 +181,31 @@ impl RemoteCaller {
         // Back to a stop like the first: only from there the kernel restarts an interrupted call.
         interrupt_again(thread, 0)?;
         outcome
+    }
+
+    /// The thread's registers, with which it goes on afterwards. In a restartable sequence (rseq(2)) the kernel has it start again,
+    /// for it was interrupted; it would not notice that when the thread is elsewhere meanwhile (`rseq_ip_fixup` in its
+    /// kernel/rseq.c).
+    fn started_again(&self, thread: &Stopped) -> Result<Registers> {
+        /// The field of struct rseq for the sequence that the thread is in (include/uapi/linux/rseq.h).
+        const SEQUENCE: u64 = 8;
+        let mut registers = thread.registers()?;
+        let area = sys::restartable_area(thread.tid()).unwrap_or(0);
+        if area == 0 {
+            return Ok(registers);
+        }
+        let memory = Memory::open(self.pid)?;
+        // struct rseq_cs: version and flags, the first address, the length, where it starts again.
+        let mut descriptor = [0; 32];
+        let sequence = memory.read_word(TargetAddr(area + SEQUENCE)).unwrap_or(0);
+        if sequence != 0 && memory.read(TargetAddr(sequence), &mut descriptor).is_ok() {
+            let (words, _) = descriptor.as_chunks();
+            let [_, start, len, again] = std::array::from_fn(|n| u64::from_le_bytes(words[n]));
+            if registers.rip().0.wrapping_sub(start) < len {
+                registers.set_rip(TargetAddr(again));
+            }
+        }
+        Ok(registers)
     }
 
     /// Whether a thread may make calls that are not its own.

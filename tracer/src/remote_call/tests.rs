@@ -327,3 +327,49 @@ fn a_thread_on_another_stack_is_taken_last() {
     assert!(!is_home(false, 0xa800, 0x8f00));
     assert!(!is_home(false, 0xc000, 0x8f00));
 }
+
+/// The kernel does not notice that a thread was interrupted in such a sequence when it makes calls for us meanwhile.
+#[test]
+fn a_restartable_sequence_starts_again() {
+    const BORROWED: usize = 200;
+    let mut command = Command::new(program("restarts", Opt::O2));
+    // A thread has one area, which the C library would take.
+    command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let output = child.stdout.as_mut().unwrap();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    let numbers = line.split_whitespace();
+    let numbers: Vec<u64> = numbers
+        .map(|number| u64::from_str_radix(number, 16).unwrap())
+        .collect();
+    let [begin, end, area] = numbers[..] else {
+        panic!("{line:?}: the kernel has no restartable sequences");
+    };
+    let pid = child.id() as i32;
+    let memory = Memory::open(pid).unwrap();
+    let mappings = maps::read(pid).unwrap();
+    let caller = RemoteCaller::find(pid, &memory, &mappings).unwrap();
+    sys::seize(pid, 0).unwrap();
+    let (mut inside, mut unnoticed) = (0, 0);
+    for _ in 0..BORROWED {
+        sys::interrupt(pid).unwrap();
+        wait(pid).unwrap();
+        let mut thread = Stopped::observed(pid, 0);
+        let rip = thread.registers().unwrap().rip().0;
+        inside += usize::from((begin..end).contains(&rip));
+        let called = caller.borrow([&mut thread], &mappings, |worker| {
+            worker.call("getppid", libc::SYS_getppid, [0; 6])
+        });
+        called.unwrap();
+        let rip = thread.registers().unwrap().rip().0;
+        let known = memory.read_word(TargetAddr(area + 8)).unwrap() != 0;
+        unnoticed += usize::from(!known && (begin..end).contains(&rip));
+        thread.resume().unwrap();
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(inside > BORROWED / 2, "{inside}");
+    assert_eq!(unnoticed, 0, "of {inside}");
+}

@@ -125,6 +125,18 @@ pub fn handles_calls(tid: i32) -> Result<bool, Errno> {
     Ok(config[0] != OFF)
 }
 
+/// Where a thread has the area by which the kernel knows its restartable sequence (struct rseq, rseq(2)); zero for none. Kernels
+/// before 5.13 do not tell.
+pub fn restartable_area(tid: i32) -> Result<u64, Errno> {
+    const GET_CONFIGURATION: Request = 0x420f;
+    // struct ptrace_rseq_configuration: where it is, its size and signature, flags and padding.
+    let mut config = [0_u64; 3];
+    let room = config.as_mut_ptr().cast();
+    // SAFETY: the kernel writes as many bytes as it is told, into memory of that size that lives through the call.
+    unsafe { raw(GET_CONFIGURATION, tid, size_of_val(&config), room) }?;
+    Ok(config[0])
+}
+
 /// Where the last of these parts of an extended state ends, in bytes, as XSAVE lays it out; zero for x87 and SSE alone.
 ///
 /// Source: CPUID leaf 13 (Intel SDM volume 1, 13.4.3).
