@@ -1,6 +1,7 @@
 //! What is patched: the program's own bytes beside ours, written and put back while nothing runs.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result};
@@ -255,7 +256,8 @@ impl Patches {
                     memory.write(TargetAddr(trampoline.at), &trampoline.bytes)?;
                 }
                 let outcome = write_whole(memory, &patch);
-                if outcome.is_ok() || has_ours(memory, &patch).unwrap_or(true) {
+                let is_there = || !matches!(standing(memory, &patch), Ok((Standing::Nothing, _)));
+                if outcome.is_ok() || is_there() {
                     self.active.insert(patch.at, patch);
                 }
                 outcome?;
@@ -354,33 +356,85 @@ fn write_whole(memory: &Memory, patch: &Patch) -> Result<()> {
     written
 }
 
-/// Whether a patch is in the text, or a part of it: a tracer was killed while it wrote, or somebody has put a part back.
-fn has_ours(memory: &Memory, patch: &Patch) -> Result<bool> {
+/// What of a patch is in the text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// Nothing: it is not there, or other code has taken its place.
+    Nothing,
+    /// Its jump, or a part of the patch beside the program's own bytes: a tracer was killed while it wrote, or somebody has put a
+    /// part back. Behind the jump the program may have written something else.
+    Ours,
+    /// The jump's distance, behind an opcode that is neither ours nor the program's: a breakpoint of somebody's who will put our
+    /// opcode back.
+    Distance,
+}
+
+impl Standing {
+    fn of(patch: &Patch, now: &[u8]) -> Standing {
+        const JUMP: u8 = 0xe9;
+        const DISTANCE: usize = 4;
+        let (own, ours) = (&patch.original, &patch.replacement);
+        let mut bytes = now.iter().zip(own.iter().zip(ours));
+        if now == own {
+            return Standing::Nothing;
+        }
+        if bytes.all(|(now, (own, ours))| now == own || now == ours) {
+            return Standing::Ours;
+        }
+        let Some(opcode) = ours.iter().position(|&byte| byte == JUMP) else {
+            return Standing::Nothing;
+        };
+        let distance = opcode + 1..(opcode + 1 + DISTANCE).min(ours.len());
+        let is_ours = |range: Range<usize>| now[range.clone()] == ours[range];
+        match is_ours(distance.clone()) && own[distance.clone()] != ours[distance.clone()] {
+            true if is_ours(0..distance.end) => Standing::Ours,
+            true => Standing::Distance,
+            false => Standing::Nothing,
+        }
+    }
+}
+
+/// What of a patch is in the text, and what stands there now.
+fn standing(memory: &Memory, patch: &Patch) -> Result<(Standing, Vec<u8>)> {
     let mut now = vec![0; patch.original.len()];
     if let Err(error) = memory.read(TargetAddr(patch.at), &mut now) {
         return match memory.has_mapped(TargetAddr(patch.at)) {
             true => Err(error),
-            false => Ok(false),
+            false => Ok((Standing::Nothing, now)),
         };
     }
-    let sides = patch.original.iter().zip(&patch.replacement);
-    let mut bytes = now.iter().zip(sides);
-    Ok(now != patch.original && bytes.all(|(now, (own, ours))| now == own || now == ours))
+    Ok((Standing::of(patch, &now), now))
 }
 
 /// Puts the program's own bytes back where ours are.
 fn restore(memory: &Memory, patch: &Patch) -> Result<()> {
-    // Unmapped or replaced meanwhile (dlclose, a program that writes code): nothing of ours is left there.
-    if !has_ours(memory, patch)? {
-        return Ok(());
+    let (found, mut bytes) = standing(memory, patch)?;
+    match found {
+        // Unmapped or replaced meanwhile (dlclose, a program that writes code): nothing of ours is left there.
+        Standing::Nothing => return Ok(()),
+        Standing::Ours => {}
+        Standing::Distance => {
+            return Err(Error::Unsuitable(format!(
+                "somebody else's breakpoint stands in our jump at {:#x}, which stays",
+                patch.at
+            )));
+        }
     }
-    memory.write(TargetAddr(patch.at), &patch.original)?;
-    match has_ours(memory, patch)? {
-        true => Err(Error::Unsuitable(format!(
+    for (byte, (own, ours)) in bytes
+        .iter_mut()
+        .zip(patch.original.iter().zip(&patch.replacement))
+    {
+        if byte == ours {
+            *byte = *own;
+        }
+    }
+    memory.write(TargetAddr(patch.at), &bytes)?;
+    match standing(memory, patch)?.0 {
+        Standing::Nothing => Ok(()),
+        Standing::Ours | Standing::Distance => Err(Error::Unsuitable(format!(
             "what was written to the code at {:#x} is not what stands there",
             patch.at
         ))),
-        false => Ok(()),
     }
 }
 
@@ -442,6 +496,42 @@ mod tests {
         restore(&memory, &patch).unwrap();
         assert!(stands(&memory, patch.at, own));
         drop(space);
+    }
+
+    #[test]
+    fn what_others_have_written_stays() {
+        let with_filler = Patch {
+            original: vec![1, 2, 3, 4, 5, 6, 7],
+            replacement: vec![0xe9, 0, 0x10, 0, 0, 0x90, 0x90],
+            ..patch(0)
+        };
+        // This process plays the target.
+        let memory = Memory::open(std::process::id() as i32).unwrap();
+        let restored = |now: [u8; 7]| {
+            let space = now.to_vec();
+            let at = space.as_ptr() as u64;
+            let patch = Patch {
+                at,
+                ..with_filler.clone()
+            };
+            let outcome = restore(&memory, &patch);
+            // The kernel has written what the compiler takes for unchanged.
+            let mut after = [0; 7];
+            memory.read(TargetAddr(at), &mut after).unwrap();
+            drop(space);
+            (outcome.is_ok(), after)
+        };
+        // The program's own, behind the jump.
+        assert_eq!(
+            restored([0xe9, 0, 0x10, 0, 0, 0x90, 9]),
+            (true, [1, 2, 3, 4, 5, 6, 9])
+        );
+        // A breakpoint of another tool's, which leads to our jump again when it goes.
+        let broken = [0xcc, 0, 0x10, 0, 0, 0x90, 0x90];
+        assert_eq!(restored(broken), (false, broken));
+        // Other code.
+        let other = [9, 0, 0x11, 0, 0, 0x90, 0x90];
+        assert_eq!(restored(other), (true, other));
     }
 
     #[test]
