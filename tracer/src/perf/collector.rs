@@ -309,14 +309,18 @@ impl Collector {
     /// Reads what has come. Records are in order of time, over all CPUs and readings: the newest are held back
     /// until the next reading.
     pub fn read(&mut self) -> Drained {
-        let began = super::clock::now();
+        // Whatever was made before the last reading began was in its ring by then, or is read now.
+        let until = std::mem::replace(&mut self.last_read, super::clock::now());
+        self.read_until(until)
+    }
+
+    /// Reads what is older than this, in nanoseconds of the records' clock, in order of time over all CPUs and readings: records
+    /// that come on one CPU while another's ring is read may be younger than what that one has yet to tell. `until` is to be so
+    /// long ago that all older records are in their rings.
+    pub fn read_until(&mut self, until: u64) -> Drained {
         let (damaged, full) = self.fetch();
-        // Whatever was made before the last reading began was in its ring by then, or has been read now.
-        let complete = self
-            .pending
-            .partition_point(|record| record.time() < self.last_read);
-        self.complete = self.last_read;
-        self.last_read = began;
+        let complete = self.pending.partition_point(|record| record.time() < until);
+        self.complete = until;
         Drained {
             records: self.pending.drain(..complete).collect(),
             damaged,
@@ -431,6 +435,7 @@ fn parse_cpus(text: &str) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::Stamp;
     use super::*;
 
     #[test]
@@ -438,5 +443,31 @@ mod tests {
         assert_eq!(parse_cpus("0-2,5\n"), [0, 1, 2, 5]);
         assert_eq!(parse_cpus("7"), [7]);
         assert_eq!(parse_cpus("x,0-99999999,3-1"), Vec::<u32>::new());
+    }
+
+    /// While one CPU's ring is read, a thread may leave another CPU, whose ring has been read already, and come to this one.
+    #[test]
+    fn what_is_younger_waits_for_what_other_cpus_have_to_tell() {
+        let mut collector = match Collector::new(Attributes::switches()) {
+            Ok(collector) => collector,
+            Err(refusal) => {
+                eprintln!("not tested: {refusal}");
+                return;
+            }
+        };
+        let came = |time, cpu| {
+            Record::In(Stamp {
+                time,
+                pid: 1,
+                tid: 1,
+                cpu,
+            })
+        };
+        collector.pending = vec![came(100, 1), came(105, 1)];
+        let times =
+            |drained: Drained| -> Vec<u64> { drained.records.iter().map(Record::time).collect() };
+        assert_eq!(times(collector.read_until(102)), [100]);
+        collector.pending.push(came(103, 0));
+        assert_eq!(times(collector.read_until(110)), [103, 105]);
     }
 }

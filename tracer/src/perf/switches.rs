@@ -280,7 +280,7 @@ impl Switches {
     fn read_all(&mut self) {
         let until = clock::now().saturating_sub(UNDER_WAY);
         self.clock.tick();
-        let Drained { records, full, .. } = self.collector.read_rest();
+        let Drained { records, full, .. } = self.collector.read_until(until);
         let lost = self.lost;
         self.spend(&records);
         for record in records {
