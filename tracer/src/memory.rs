@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt;
 
@@ -146,10 +147,20 @@ impl Memory {
     /// Whether the process has something mapped at an address, readable or not; true where the list of its mappings cannot be read.
     #[must_use]
     pub fn has_mapped(&self, addr: TargetAddr) -> bool {
-        match maps::read(self.pid) {
-            Ok(mappings) => mappings.iter().any(|mapping| mapping.contains(addr.0)),
-            Err(error) => !error.is_gone(),
-        }
+        self.gap_around(addr).is_none()
+    }
+
+    /// The addresses around one at which nothing is mapped; `None` where something is, or may be.
+    #[must_use]
+    pub fn gap_around(&self, addr: TargetAddr) -> Option<Range<u64>> {
+        let mappings = match maps::read(self.pid) {
+            Ok(mappings) => mappings,
+            Err(error) => return error.is_gone().then_some(0..u64::MAX),
+        };
+        let next = mappings.partition_point(|mapping| mapping.end <= addr.0);
+        let end = mappings.get(next).map_or(u64::MAX, |next| next.start);
+        let start = next.checked_sub(1).map_or(0, |last| mappings[last].end);
+        (addr.0 < end).then_some(start..end)
     }
 
     /// What is in eight bytes of one page is written at once, wherever it begins (the processor needs no word to be aligned, nor

@@ -452,11 +452,18 @@ fn as_if_restarted(tid: i32, saved: Registers, blocked: u64) -> Registers {
 /// It is always stopped anew: at the report of a new thread or process it is still in the system call that made
 /// it, whose result would take the place of the registers that are set now (ptrace(2), "PTRACE_EVENT stops").
 fn settle(thread: &mut Stopped) -> Result<()> {
-    interrupt_again(thread, thread.pending())?;
-    while thread.pending() != 0 {
+    /// Who is sent signals without end, by a timer or by another process, has all others stand still meanwhile.
+    const MOST: usize = 64;
+    for _ in 0..MOST {
         interrupt_again(thread, thread.pending())?;
+        if thread.pending() == 0 {
+            return Ok(());
+        }
     }
-    Ok(())
+    Err(Error::Busy(format!(
+        "thread {} is sent signals all the time; try again",
+        thread.tid()
+    )))
 }
 
 /// Resumes the thread with a signal (zero for none) and stops it again at once.

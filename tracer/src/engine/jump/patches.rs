@@ -236,8 +236,9 @@ impl Patches {
         }
         let mut remove = remove.to_vec();
         remove.sort_unstable();
+        let mut gap = Gap::default();
         for &at in &remove {
-            self.restore(memory, at)?;
+            self.restore(memory, at, &mut gap)?;
         }
         let (mut add, written): (Vec<Patch>, Vec<Patch>) = add
             .into_iter()
@@ -256,7 +257,12 @@ impl Patches {
                     memory.write(TargetAddr(trampoline.at), &trampoline.bytes)?;
                 }
                 let outcome = write_whole(memory, &patch);
-                let is_there = || !matches!(standing(memory, &patch), Ok((Standing::Nothing, _)));
+                let mut is_there = || {
+                    !matches!(
+                        standing(memory, &patch, &mut gap),
+                        Ok((Standing::Nothing, _))
+                    )
+                };
                 if outcome.is_ok() || is_there() {
                     self.active.insert(patch.at, patch);
                 }
@@ -283,9 +289,9 @@ impl Patches {
 
     /// Puts one patch's bytes back if they are still ours; code that the program has replaced is left alone. What cannot be put
     /// back stays known: it leads to our memory.
-    fn restore(&mut self, memory: &Memory, at: u64) -> Result<()> {
+    fn restore(&mut self, memory: &Memory, at: u64, gap: &mut Gap) -> Result<()> {
         if let Some(patch) = self.active.get(&at) {
-            restore(memory, patch)?;
+            restore(memory, patch, gap)?;
             self.active.remove(&at);
         }
         Ok(())
@@ -298,10 +304,10 @@ impl Patches {
     /// When the text cannot be written though it is mapped: what leads to our memory has to find it there. All else is restored,
     /// but for what stands in the distance of a jump that stays: it would lead elsewhere.
     pub fn restore_all(&mut self, memory: &Memory) -> Result<()> {
-        let mut outcome = Ok(());
+        let (mut outcome, mut gap) = (Ok(()), Gap::default());
         for at in self.addresses().collect::<Vec<_>>() {
             if !self.stays_behind_another(at) {
-                outcome = outcome.and(self.restore(memory, at));
+                outcome = outcome.and(self.restore(memory, at, &mut gap));
             }
         }
         outcome
@@ -394,21 +400,37 @@ impl Standing {
     }
 }
 
+/// Addresses at which nothing is mapped while the target stands still. Those of a library that was unloaded hold many patches, and
+/// each listing of the mappings takes its time.
+#[derive(Debug, Default)]
+struct Gap(Range<u64>);
+
+impl Gap {
+    fn has(&mut self, memory: &Memory, at: u64) -> bool {
+        if !self.0.contains(&at)
+            && let Some(found) = memory.gap_around(TargetAddr(at))
+        {
+            self.0 = found;
+        }
+        self.0.contains(&at)
+    }
+}
+
 /// What of a patch is in the text, and what stands there now.
-fn standing(memory: &Memory, patch: &Patch) -> Result<(Standing, Vec<u8>)> {
+fn standing(memory: &Memory, patch: &Patch, gap: &mut Gap) -> Result<(Standing, Vec<u8>)> {
     let mut now = vec![0; patch.original.len()];
     if let Err(error) = memory.read(TargetAddr(patch.at), &mut now) {
-        return match memory.has_mapped(TargetAddr(patch.at)) {
-            true => Err(error),
-            false => Ok((Standing::Nothing, now)),
+        return match gap.has(memory, patch.at) {
+            true => Ok((Standing::Nothing, now)),
+            false => Err(error),
         };
     }
     Ok((Standing::of(patch, &now), now))
 }
 
 /// Puts the program's own bytes back where ours are.
-fn restore(memory: &Memory, patch: &Patch) -> Result<()> {
-    let (found, mut bytes) = standing(memory, patch)?;
+fn restore(memory: &Memory, patch: &Patch, gap: &mut Gap) -> Result<()> {
+    let (found, mut bytes) = standing(memory, patch, gap)?;
     match found {
         // Unmapped or replaced meanwhile (dlclose, a program that writes code): nothing of ours is left there.
         Standing::Nothing => return Ok(()),
@@ -429,7 +451,7 @@ fn restore(memory: &Memory, patch: &Patch) -> Result<()> {
         }
     }
     memory.write(TargetAddr(patch.at), &bytes)?;
-    match standing(memory, patch)?.0 {
+    match standing(memory, patch, gap)?.0 {
         Standing::Nothing => Ok(()),
         Standing::Ours | Standing::Distance => Err(Error::Unsuitable(format!(
             "what was written to the code at {:#x} is not what stands there",
@@ -486,14 +508,14 @@ mod tests {
             let second = &second[second.len() - 3..];
             let now = [&first[..2], second].concat();
             memory.write(TargetAddr(patch.at), &now).unwrap();
-            restore(&memory, &patch).unwrap();
+            restore(&memory, &patch, &mut Gap::default()).unwrap();
             assert_eq!(stands(&memory, patch.at, own), is_ours || now == own);
             assert!(is_ours || stands(&memory, patch.at, &now));
         }
         // As another tool leaves it that has put its one byte of the program's back.
         let now = [&own[..1], &ours[1..]].concat();
         memory.write(TargetAddr(patch.at), &now).unwrap();
-        restore(&memory, &patch).unwrap();
+        restore(&memory, &patch, &mut Gap::default()).unwrap();
         assert!(stands(&memory, patch.at, own));
         drop(space);
     }
@@ -514,7 +536,7 @@ mod tests {
                 at,
                 ..with_filler.clone()
             };
-            let outcome = restore(&memory, &patch);
+            let outcome = restore(&memory, &patch, &mut Gap::default());
             // The kernel has written what the compiler takes for unchanged.
             let mut after = [0; 7];
             memory.read(TargetAddr(at), &mut after).unwrap();

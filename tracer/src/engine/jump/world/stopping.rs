@@ -27,8 +27,8 @@ const UNINTERRUPTIBLE: Duration = Duration::from_millis(5);
 const LATE: Duration = Duration::from_millis(200);
 /// ... and so are all threads, when none has stopped for so long: nobody is there then to map memory.
 const ALL_UNINTERRUPTIBLE: Duration = Duration::from_secs(1);
-/// A thread that does not stop for so long is a reason to give up.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A thread that does not stop for so long, while others stand still, is a reason to let them go, and to try again later.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// A stop is reported by a signal; so often it is looked for without one, at first and later. Each look has the scheduler
 /// choose anew who runs on this processor, which may be a thread that has yet to stop.
 const LOOK_AGAIN: [Duration; 2] = [Duration::from_micros(100), Duration::from_micros(500)];
