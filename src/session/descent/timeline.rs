@@ -186,7 +186,7 @@ impl Timeline {
         self.settle(Settle::All, serving.as_deref_mut());
         match self {
             Timeline::Switches(known) => {
-                known.switches.read();
+                known.switches.read_rest();
                 known.deliver(
                     Tsc(u64::MAX),
                     pacing,

@@ -257,7 +257,9 @@ impl Switches {
 
     /// Records again.
     pub fn go_on(&mut self) {
-        // What was made between the last reading and the rest has been read by now. Nobody has told who has another name since.
+        // What was made before the rest, and is not told yet, says nothing of what follows. Nobody has told who has another name
+        // since.
+        self.read_all(clock::now());
         self.forget_who_is_out();
         self.names.clear();
         self.collector.enable();
@@ -267,9 +269,14 @@ impl Switches {
         }
     }
 
-    /// Reads what has come.
+    /// Reads what has come, for the last time.
+    pub fn read_rest(&mut self) {
+        self.read_all(clock::now());
+    }
+
+    /// Reads what has come, but for what is younger than what may be under way.
     pub fn read(&mut self) {
-        self.read_all();
+        self.read_all(clock::now().saturating_sub(UNDER_WAY));
         if let Some(wakings) = &mut self.wakings
             && !self.rests
         {
@@ -277,8 +284,7 @@ impl Switches {
         }
     }
 
-    fn read_all(&mut self) {
-        let until = clock::now().saturating_sub(UNDER_WAY);
+    fn read_all(&mut self, until: u64) {
         self.clock.tick();
         let Drained { records, full, .. } = self.collector.read_until(until);
         let lost = self.lost;
