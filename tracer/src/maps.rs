@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -112,13 +113,25 @@ impl SharedCode {
     }
 }
 
+/// Bytes of the longest list that is read: some 65,000 mappings, as many as the kernel allows by default, of files with paths of
+/// a thousand bytes each.
+const MOST_BYTES: u64 = 64 << 20;
+
 /// Reads the mappings of a process, sorted by address.
 ///
 /// # Errors
-/// When the process is gone or its maps may not be read.
+/// When the process is gone or its maps may not be read, or there is no end of them.
 pub fn read(pid: i32) -> Result<Vec<Mapping>> {
-    let mut text = std::fs::read(format!("/proc/{pid}/maps"))
+    let mut text = Vec::new();
+    File::open(format!("/proc/{pid}/maps"))
+        .and_then(|file| file.take(MOST_BYTES).read_to_end(&mut text))
         .map_err(|source| Error::process("read the target's mappings", pid, source))?;
+    if text.len() as u64 == MOST_BYTES {
+        return Err(Error::Unsuitable(format!(
+            "the list of what process {pid} has mapped is longer than {} MiB; it cannot be instrumented",
+            MOST_BYTES >> 20
+        )));
+    }
     if text.is_empty() {
         // The entry of a process whose first thread has ended shows nothing; any other thread's does.
         let others = threads::list(pid).unwrap_or_default();
