@@ -74,7 +74,8 @@ impl ProcessError {
     pub(crate) fn is_the_programs(&self) -> bool {
         match self {
             ProcessError::Tracer(error) => {
-                error.is_gone() || matches!(error, darc_tracer::Error::NoThreadPointer)
+                use darc_tracer::Error::{NoThreadPointer, NotWanted};
+                error.is_gone() || matches!(error, NoThreadPointer | NotWanted)
             }
             ProcessError::Indivisible(_) => true,
             _ => false,

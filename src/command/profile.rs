@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use darc_analysis::Resolution;
 use darc_process::clock::Moment;
 use darc_process::modules::Modules;
-use darc_process::{Ending, Level, Libraries, Limits, Process};
+use darc_process::{Ending, Interrupts as _, Level, Libraries, Limits, Process};
 use darc_report::model::Target;
 use darc_report::profiles::{self, ProfileSet};
 use darc_report::state::{self, Fitting, fitting};
@@ -262,7 +262,8 @@ impl<'a> Profile<'a> {
         let asked = self
             .asked(pid, shown(command), Keys::new(false))
             .inspect_err(|_| darc_process::end(pid))?;
-        let outcome = match Profiler::launched(thread) {
+        let is_wanted = || self.interrupts.level() == Level::GoOn;
+        let outcome = match Profiler::launched(thread, &is_wanted) {
             Ok(profiler) => self.session(pid, profiler, Libraries::NotLoadedYet, &asked),
             Err(error) => Err(started::not_taken_over(pid, error)),
         };

@@ -61,6 +61,9 @@ pub enum Error {
         "the program has set up no thread pointer as C libraries do, without which the jump engine cannot measure what it starts; use --engine int3"
     )]
     NoThreadPointer,
+    /// A program was started that is not to be measured any more.
+    #[error("darc was told to end before the program had begun")]
+    NotWanted,
     /// The command could not be started.
     #[error("cannot start {command}: {source}; {}", start_remedy(command, *source))]
     Launch {

@@ -401,7 +401,7 @@ fn kill_starters(most: u64) -> Tried {
             nix::unistd::dup2_stdout(&stdout).unwrap();
             let done = trace(moment, || {
                 let thread = launch::launch(&arguments, &SigSet::empty(), jump::OPTIONS)?;
-                let mut engine = Jump::launched(thread, false)?;
+                let mut engine = Jump::launched(thread, false, &|| true)?;
                 while engine.poll(HANGS_AFTER, &mut Nobody)?.is_none() {}
                 Ok(())
             });

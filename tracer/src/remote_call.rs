@@ -87,6 +87,7 @@ impl RemoteCaller {
                 Ok(false) if other.is_none() || thread.tid() == self.pid => other = Some(thread),
                 Ok(false) => {}
                 Err(error) if error.is_gone() => {}
+                Err(busy @ Error::Busy(_)) => none = busy,
                 Err(error) => return Err(error),
             }
         }

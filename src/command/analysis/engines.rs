@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use darc_process::{Interrupts, Level};
 use darc_report::model;
 use darc_tracer::Result;
 use darc_tracer::chosen::Chosen;
@@ -70,14 +71,16 @@ impl Calibrated {
         Ok(for_threads(engine, threads))
     }
 
-    /// Takes over a program that was just started with [`Calibrated::options`], of Go (`is_go`) or not.
+    /// Takes over a program that was just started with [`Calibrated::options`], of Go (`is_go`) or not, as long as nobody wants the
+    /// end.
     ///
     /// # Errors
-    /// When it cannot be traced.
+    /// When it cannot be traced, or the end is wanted before it has begun.
     pub fn launched(
         &self,
         thread: Stopped,
         is_go: bool,
+        interrupts: &dyn Interrupts,
         threads: Option<&Arc<Chosen>>,
     ) -> Result<Box<dyn Engine>> {
         let engine: Box<dyn Engine> = match self {
@@ -87,7 +90,8 @@ impl Calibrated {
                 Box::new(engine)
             }
             Calibrated::Jump(calibration) => {
-                let mut engine = Jump::launched(thread, is_go)?;
+                let is_wanted = || interrupts.level() == Level::GoOn;
+                let mut engine = Jump::launched(thread, is_go, &is_wanted)?;
                 engine.set_cost(calibration);
                 Box::new(engine)
             }

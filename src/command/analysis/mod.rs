@@ -430,10 +430,12 @@ impl Conduct {
         };
         self.choose_threads(pid, Libraries::NotLoadedYet)
             .inspect_err(|_| darc_process::end(pid))?;
-        let outcome = match self
-            .engine
-            .launched(thread, is_go, self.investigation.threads.as_ref())
-        {
+        let outcome = match self.engine.launched(
+            thread,
+            is_go,
+            &self.interrupts,
+            self.investigation.threads.as_ref(),
+        ) {
             Ok(engine) if self.begin.is_some() => {
                 match self.wait_for_begin(pid, engine, libraries) {
                     Ok(Some(ending)) => Ok(ending),

@@ -9,7 +9,7 @@ use darc_analysis::{Params, Peak, PeakChoice, Ticks, find_peaks};
 use darc_process::claim::Claim;
 use darc_process::clock::Moment;
 use darc_process::modules::Modules;
-use darc_process::{self, Ending, Libraries, Limits, Process};
+use darc_process::{self, Ending, Interrupts as _, Level, Libraries, Limits, Process};
 use darc_record::Op;
 use darc_symbols::NameSpec;
 use darc_tracer::engine::jump::{self, Jump};
@@ -172,7 +172,8 @@ impl<'a> Conduct<'a> {
         });
         let _claim = prepared.inspect_err(|_| darc_process::end(pid))?;
         self.sampler.know(pid);
-        let clock_error = match Jump::launched(thread, false) {
+        let is_wanted = || self.sampler.interrupts.level() == Level::GoOn;
+        let clock_error = match Jump::launched(thread, false, &is_wanted) {
             Ok(engine) => self.measure(pid, engine, Libraries::NotLoadedYet),
             Err(error) => Err(started::not_taken_over(pid, error)),
         };

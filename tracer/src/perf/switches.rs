@@ -36,8 +36,9 @@ pub enum Reach {
 
 /// Threads that are remembered after their end.
 const MOST_THREADS: usize = 1 << 12;
-/// A record may be under way on another CPU while the rings are read, so what is younger is not complete.
-const UNDER_WAY: u64 = 1_000_000;
+/// A record may be under way on another CPU while the rings are read, so what is younger (in nanoseconds) is not complete. The
+/// processor of a virtual machine may be taken away in the middle of writing one.
+const UNDER_WAY: u64 = 5_000_000;
 
 /// Follows the threads of a process.
 #[derive(Debug)]
@@ -348,6 +349,8 @@ impl Switches {
             if !self.rests {
                 collector.enable();
             }
+            let since = self.clock.tsc(self.collector.complete());
+            self.gaps.push_back((since, self.clock.tsc(clock::now())));
             self.collector = collector;
             self.wakings = None;
             self.reach = Reach::Process;
@@ -462,9 +465,9 @@ impl Switches {
     /// Whether records were dropped within these bounds: then it is not known when a thread did not do its work.
     #[must_use]
     pub fn misses(&self, from: Tsc, to: Tsc) -> bool {
-        let late = self.gaps.iter().rev();
-        let mut late = late.take_while(|&&(_, until)| from <= until);
-        late.any(|&(since, _)| since <= to)
+        // In no order: of a ring that was nearly full it is said before its records are handed out.
+        let mut gaps = self.gaps.iter();
+        gaps.any(|&(since, until)| from <= until && since <= to)
     }
 
     /// The kernel passed a tracepoint.

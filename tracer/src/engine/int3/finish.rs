@@ -302,7 +302,9 @@ impl Int3 {
         let threads = stopped.iter_mut().map(|(thread, _)| thread);
         match caller.borrow(threads, &mappings, |worker| arena.unmap(worker)) {
             // Under a seccomp filter the memory stays: a few kilobytes that nothing jumps to.
-            Ok(()) | Err(Error::ThreadGone { .. } | Error::Unsuitable(_)) => Ok(()),
+            Ok(()) | Err(Error::ThreadGone { .. } | Error::Unsuitable(_) | Error::Busy(_)) => {
+                Ok(())
+            }
             Err(error) => Err(error),
         }
     }

@@ -1,6 +1,6 @@
 //! Letting go of the target, and clearing what a killed tracer left in one.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
@@ -21,6 +21,10 @@ use super::{Jump, world};
 const ATTEMPTS: u32 = 8;
 /// The time before the second attempt; before each other one it is twice as long: half a second in all, as a disk may take.
 const BETWEEN: Duration = Duration::from_millis(4);
+/// ... up to this.
+const LONGEST: Duration = Duration::from_millis(512);
+/// For so long it is tried whatever the number of attempts where a thread does not stop.
+const BUSY: Duration = Duration::from_secs(10);
 
 /// What was found of an earlier tracer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,28 +65,20 @@ impl Jump {
     }
 
     fn remove(&mut self, space: &mut Space) -> Result<()> {
-        let mut outcome = Ok(false);
-        for attempt in 0..ATTEMPTS {
-            if let Some(before) = attempt.checked_sub(1) {
-                std::thread::sleep(BETWEEN * (1 << before));
-            }
-            outcome = self.try_to_remove(space);
-            match &outcome {
-                Ok(true) => {
-                    let pid = self.pid;
-                    tracing::debug!(target: "tracer", pid, attempt, "restored the code and gave all memory back");
-                    return Ok(());
-                }
-                Err(error) if error.is_gone() => break,
-                // A target that did not stop this time may do so the next time.
-                Ok(false) | Err(_) => {}
-            }
+        let pid = self.pid;
+        let is_all_gone = patiently(|| match self.try_to_remove(space) {
+            // Its text is restored; it may keep some memory.
+            Err(Error::Busy(_)) if space.patches.is_empty() => Ok(false),
+            outcome => outcome,
+        })?;
+        if is_all_gone {
+            tracing::debug!(target: "tracer", pid, "restored the code and gave all memory back");
+            return Ok(());
         }
-        outcome?;
         // Nothing in the program's text leads there any more.
         tracing::debug!(
             target: "tracer",
-            pid = self.pid,
+            pid,
             "restored the code; some memory stays mapped, for a call in it has not returned"
         );
         Ok(())
@@ -165,19 +161,39 @@ pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
     if found.is_empty() && leftovers::descriptors(pid).is_empty() {
         return Ok(Cleared::Nothing);
     }
-    let mut outcome = Ok(false);
-    for _ in 0..ATTEMPTS {
-        let stopped = world::stopped(pid, |world| clear(pid, &memory, world));
-        outcome = stopped.map(|(all_gone, _)| all_gone);
-        match &outcome {
-            Ok(true) => return Ok(Cleared::Everything),
-            Err(error) if error.is_gone() => break,
-            // Another tracer measures it by now, and must not find it stopped again and again.
-            Err(_) if is_anothers(&leftovers::find(pid, &memory), &memory) => break,
-            Ok(false) | Err(_) => std::thread::sleep(BETWEEN),
+    let all_gone = patiently(|| {
+        // Another tracer may measure it by now, and must not find it stopped again and again.
+        if is_anothers(&leftovers::find(pid, &memory), &memory) {
+            return Err(taken(pid));
         }
+        let stopped = world::stopped(pid, |world| clear(pid, &memory, world));
+        stopped.map(|(all_gone, _)| all_gone)
+    })?;
+    Ok(match all_gone {
+        true => Cleared::Everything,
+        false => Cleared::Patches,
+    })
+}
+
+/// Tries it until it is done (`true`) or cannot be. A target that did not stop this time may do so the next time, and runs for as
+/// long as it stood still in between.
+fn patiently(mut attempt: impl FnMut() -> Result<bool>) -> Result<bool> {
+    let since = Instant::now();
+    let (mut pause, mut attempts) = (BETWEEN, 0);
+    loop {
+        let began = Instant::now();
+        let outcome = attempt();
+        attempts += 1;
+        match &outcome {
+            Ok(true) => return outcome,
+            Err(Error::Busy(_)) if since.elapsed() < BUSY => {}
+            Err(error) if error.is_gone() => return outcome,
+            Ok(false) | Err(_) if attempts < ATTEMPTS => {}
+            Ok(false) | Err(_) => return outcome,
+        }
+        std::thread::sleep(pause.max(began.elapsed()));
+        pause = (2 * pause).min(LONGEST);
     }
-    outcome.map(|_| Cleared::Patches)
 }
 
 /// Whether some of it is another tracer's that lives.

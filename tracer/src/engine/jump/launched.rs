@@ -1,13 +1,19 @@
 //! A program that was just started is led to where its first thread has a thread pointer: before that
 //! stubs could not tell threads apart, and nothing of the program's own has run.
 
+use std::time::Duration;
+
+use nix::errno::Errno;
+
 use crate::addr::TargetAddr;
+use crate::child_signal;
 use crate::children;
 use crate::error::{Error, Result};
 use crate::event::{Event, decode};
 use crate::memory::Memory;
 use crate::stopped::Stopped;
 use crate::sys;
+use crate::threads;
 use darc_disasm::Registers as _;
 
 /// The ptrace options under which a program is to be started.
@@ -19,11 +25,16 @@ const MOST_CALLS: u32 = 20_000;
 const SETTLING: u32 = 4;
 
 /// Runs a program from system call to system call until it has a thread pointer. One that never gets one is let go. That of C libraries points
-/// to itself when it is set up, that of Go's run-time (`is_go`) does not.
+/// to itself when it is set up, that of Go's run-time (`is_go`) does not. Let go as soon as it is not wanted any more (`is_wanted`):
+/// it may wait for long, stopped by somebody, or in a system call of a program without a C library.
 ///
 /// # Errors
-/// When it never gets one, or ends before.
-pub fn run_to_thread_pointer(thread: Stopped, is_go: bool) -> Result<Stopped> {
+/// When it never gets one, or ends before, or is not wanted.
+pub fn run_to_thread_pointer(
+    thread: Stopped,
+    is_go: bool,
+    is_wanted: &dyn Fn() -> bool,
+) -> Result<Stopped> {
     let pid = thread.tid();
     let memory = Memory::open(pid)?;
     let (mut signal, mut entered, mut settled) = (thread.pending(), false, 0);
@@ -35,12 +46,21 @@ pub fn run_to_thread_pointer(thread: Stopped, is_go: bool) -> Result<Stopped> {
         };
         resumed.map_err(|errno| Error::ptrace("resume", pid, errno))?;
         (signal, is_held) = (0, false);
-        let (_, status) =
-            sys::wait_for(pid).map_err(|errno| Error::ptrace("wait for", pid, errno))?;
-        match decode(status) {
+        let status = wait(pid, is_wanted)?;
+        let event = decode(status);
+        match event {
             Event::Exited(_) | Event::Killed(_) => {
                 children::keep(pid, status);
                 return Err(Error::NoThreadPointer);
+            }
+            _ if !is_wanted() => {
+                let mut thread = Stopped::observed(pid, 0);
+                if let Event::Signal(signal) = event {
+                    thread.owe(signal);
+                }
+                thread.hide_interruption()?;
+                thread.detach()?;
+                return Err(Error::NotWanted);
             }
             Event::Syscall => {}
             Event::Signal(other) => {
@@ -72,12 +92,30 @@ pub fn run_to_thread_pointer(thread: Stopped, is_go: bool) -> Result<Stopped> {
     Err(Error::NoThreadPointer)
 }
 
+/// Waits for the thread's next report. When it is not wanted any more it is asked for one.
+fn wait(pid: i32, is_wanted: &dyn Fn() -> bool) -> Result<i32> {
+    const LOOK_AGAIN: Duration = Duration::from_millis(10);
+    let mut is_asked = false;
+    loop {
+        match sys::wait_now(pid) {
+            Ok(Some((_, status))) => return Ok(status),
+            Ok(None) if !is_asked && !is_wanted() => {
+                is_asked = true;
+                threads::interrupt(pid)?;
+            }
+            Ok(None) => child_signal::wait(LOOK_AGAIN),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Error::ptrace("wait for", pid, errno)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use nix::sys::signal::{SigSet, Signal, kill};
     use nix::unistd::Pid;
 
-    use crate::{launch, threads};
+    use crate::launch;
 
     use super::*;
 
@@ -104,11 +142,38 @@ mod tests {
             kill(target, Signal::SIGCONT).unwrap();
             continued
         });
-        let thread = run_to_thread_pointer(thread, false).unwrap();
+        let thread = run_to_thread_pointer(thread, false, &|| true).unwrap();
         let arrived = std::time::Instant::now();
         assert!(continued.join().unwrap() < arrived);
         kill(target, Signal::SIGKILL).unwrap();
         drop(thread);
         let _ = sys::wait_for(pid);
+    }
+
+    /// Who ends darc need not wait for a program that waits.
+    #[test]
+    fn a_program_that_is_not_wanted_is_let_go_wherever_it_is() {
+        let command = ["sleep".into(), "1000".into()];
+        let thread = launch::launch(&command, &SigSet::empty(), OPTIONS).unwrap();
+        let pid = thread.tid();
+        kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+        // At the report of the signal, at that of the stop, and then while nothing more comes.
+        let looks = std::cell::Cell::new(0);
+        let is_wanted = || {
+            looks.set(looks.get() + u32::from(threads::state(pid) == Some('t')));
+            looks.get() < 3
+        };
+        let outcome = run_to_thread_pointer(thread, false, &is_wanted);
+        assert!(matches!(outcome, Err(Error::NotWanted)), "{outcome:?}");
+        // As whoever stopped it left it, to which it goes back by itself.
+        while threads::state(pid) == Some('R') {
+            std::thread::yield_now();
+        }
+        assert_eq!(threads::state(pid), Some('T'));
+        assert_eq!(
+            threads::status_field(pid, "TracerPid").as_deref(),
+            Some("0")
+        );
+        sys::kill_and_reap(pid);
     }
 }

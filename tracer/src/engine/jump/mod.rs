@@ -156,13 +156,14 @@ impl Jump {
         Jump::new(pid, None)
     }
 
-    /// Takes over a program that [`crate::launch::launch`] started with [`OPTIONS`], of Go (`is_go`) or not.
+    /// Takes over a program that [`crate::launch::launch`] started with [`OPTIONS`], of Go (`is_go`) or not, as long as it is
+    /// wanted.
     ///
     /// # Errors
-    /// When the program ends or gets no thread pointer before it does anything.
-    pub fn launched(thread: Stopped, is_go: bool) -> Result<Jump> {
+    /// When the program ends or gets no thread pointer before it does anything, or is not wanted any more.
+    pub fn launched(thread: Stopped, is_go: bool, is_wanted: &dyn Fn() -> bool) -> Result<Jump> {
         let pid = thread.tid();
-        let thread = launched::run_to_thread_pointer(thread, is_go)?;
+        let thread = launched::run_to_thread_pointer(thread, is_go, is_wanted)?;
         let mut engine = Jump::new(pid, Some(thread))?;
         // The dynamic linker has mapped what the program starts with, which it would announce twice.
         engine.notices.extend([Notice::LibrariesChanged; 2]);

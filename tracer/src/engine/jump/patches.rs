@@ -142,6 +142,12 @@ impl Patches {
         self.active.get(&at)
     }
 
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.active.is_empty()
+    }
+
     /// The addresses of all patches.
     pub fn addresses(&self) -> impl Iterator<Item = u64> + '_ {
         self.active.keys().copied()
@@ -370,31 +376,33 @@ enum Standing {
     /// Its jump, or a part of the patch beside the program's own bytes: a tracer was killed while it wrote, or somebody has put a
     /// part back. Behind the jump the program may have written something else.
     Ours,
-    /// The jump's distance, behind an opcode that is neither ours nor the program's: a breakpoint of somebody's who will put our
-    /// opcode back.
-    Distance,
+    /// All of it but for a breakpoint of somebody's, who will put our byte back when it goes.
+    Breakpoint,
 }
 
 impl Standing {
     fn of(patch: &Patch, now: &[u8]) -> Standing {
-        const JUMP: u8 = 0xe9;
+        /// Of a jump and of a call: `jmp rel32`, `call rel32`. Their prefixes are other bytes.
+        const OPCODES: [u8; 2] = [0xe9, 0xe8];
         const DISTANCE: usize = 4;
+        const INT3: u8 = 0xcc;
         let (own, ours) = (&patch.original, &patch.replacement);
-        let mut bytes = now.iter().zip(own.iter().zip(ours));
+        let sides = || now.iter().zip(own.iter().zip(ours));
         if now == own {
             return Standing::Nothing;
         }
-        if bytes.all(|(now, (own, ours))| now == own || now == ours) {
+        if sides().all(|(now, (own, ours))| now == own || now == ours) {
             return Standing::Ours;
         }
-        let Some(opcode) = ours.iter().position(|&byte| byte == JUMP) else {
-            return Standing::Nothing;
-        };
-        let distance = opcode + 1..(opcode + 1 + DISTANCE).min(ours.len());
-        let is_ours = |range: Range<usize>| now[range.clone()] == ours[range];
-        match is_ours(distance.clone()) && own[distance.clone()] != ours[distance.clone()] {
-            true if is_ours(0..distance.end) => Standing::Ours,
-            true => Standing::Distance,
+        let mut others = sides().filter(|(now, (_, ours))| now != ours);
+        let is_one = matches!((others.next(), others.next()), (Some((&INT3, _)), None));
+        if is_one && ours.len() > 1 {
+            return Standing::Breakpoint;
+        }
+        let opcode = ours.iter().position(|byte| OPCODES.contains(byte));
+        let jump = ..opcode.map_or(ours.len(), |at| (at + 1 + DISTANCE).min(ours.len()));
+        match now[jump] == ours[jump] {
+            true => Standing::Ours,
             false => Standing::Nothing,
         }
     }
@@ -435,9 +443,9 @@ fn restore(memory: &Memory, patch: &Patch, gap: &mut Gap) -> Result<()> {
         // Unmapped or replaced meanwhile (dlclose, a program that writes code): nothing of ours is left there.
         Standing::Nothing => return Ok(()),
         Standing::Ours => {}
-        Standing::Distance => {
+        Standing::Breakpoint => {
             return Err(Error::Unsuitable(format!(
-                "somebody else's breakpoint stands in our jump at {:#x}, which stays",
+                "somebody's breakpoint is in the probe at {:#x}, which stays until that is gone",
                 patch.at
             )));
         }
@@ -453,7 +461,7 @@ fn restore(memory: &Memory, patch: &Patch, gap: &mut Gap) -> Result<()> {
     memory.write(TargetAddr(patch.at), &bytes)?;
     match standing(memory, patch, gap)?.0 {
         Standing::Nothing => Ok(()),
-        Standing::Ours | Standing::Distance => Err(Error::Unsuitable(format!(
+        Standing::Ours | Standing::Breakpoint => Err(Error::Unsuitable(format!(
             "what was written to the code at {:#x} is not what stands there",
             patch.at
         ))),
@@ -549,8 +557,11 @@ mod tests {
             (true, [1, 2, 3, 4, 5, 6, 9])
         );
         // A breakpoint of another tool's, which leads to our jump again when it goes.
-        let broken = [0xcc, 0, 0x10, 0, 0, 0x90, 0x90];
-        assert_eq!(restored(broken), (false, broken));
+        for at in 0..7 {
+            let mut broken = [0xe9, 0, 0x10, 0, 0, 0x90, 0x90];
+            broken[at] = 0xcc;
+            assert_eq!(restored(broken), (false, broken));
+        }
         // Other code.
         let other = [9, 0, 0x11, 0, 0, 0x90, 0x90];
         assert_eq!(restored(other), (true, other));

@@ -50,8 +50,8 @@ impl Profiler {
     ///
     /// # Errors
     /// As [`Jump::launched`].
-    pub fn launched(thread: Stopped) -> Result<Profiler> {
-        Jump::launched(thread, false).map(|jump| Profiler { jump })
+    pub fn launched(thread: Stopped, is_wanted: &dyn Fn() -> bool) -> Result<Profiler> {
+        Jump::launched(thread, false, is_wanted).map(|jump| Profiler { jump })
     }
 
     /// Sets what counting a call costs, as calibrated; it is taken out of every latency.
@@ -115,7 +115,11 @@ impl Engine for Profiler {
 
     /// Removes every probe, checks the text, and lets go of the target. [`Profiler::counts`] is complete afterwards.
     fn finish(&mut self) -> Result<()> {
-        self.jump.remove_most()?;
+        // What it leaves is removed with the rest.
+        let most = self.jump.remove_most();
+        if let Err(error) = &most {
+            tracing::debug!(target: "tracer", %error, "most probes are removed later");
+        }
         self.jump.finish()
     }
 

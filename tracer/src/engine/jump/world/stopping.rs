@@ -29,6 +29,8 @@ const LATE: Duration = Duration::from_millis(200);
 const ALL_UNINTERRUPTIBLE: Duration = Duration::from_secs(1);
 /// A thread that does not stop for so long, while others stand still, is a reason to let them go, and to try again later.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// ... and while none does.
+const PATIENCE_ALONE: Duration = Duration::from_secs(5);
 /// A stop is reported by a signal; so often it is looked for without one, at first and later. Each look has the scheduler
 /// choose anew who runs on this processor, which may be a thread that has yet to stop.
 const LOOK_AGAIN: [Duration; 2] = [Duration::from_micros(100), Duration::from_micros(500)];
@@ -173,9 +175,9 @@ impl World {
                 .iter()
                 .map(|&tid| (tid, threads::state(tid)))
                 .collect();
-            let patience = match self.threads.is_empty() {
-                true => ALL_UNINTERRUPTIBLE,
-                false => UNINTERRUPTIBLE,
+            let (patience, most) = match self.threads.is_empty() {
+                true => (ALL_UNINTERRUPTIBLE, PATIENCE_ALONE),
+                false => (UNINTERRUPTIBLE, PATIENCE),
             };
             for &(tid, state) in &states {
                 match state {
@@ -189,7 +191,7 @@ impl World {
                     _ => {}
                 }
             }
-            if waited > PATIENCE {
+            if waited > most && !self.waiting.is_empty() {
                 return Err(cannot_be_stopped(self.pid, &states));
             }
         }
