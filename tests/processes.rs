@@ -3,14 +3,17 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use darc_testprogs::{Opt, ground_truth, program};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
-use crate::harness::{Target, Task, darc, execute, for_all, measured, not_tested, wait_until};
+use crate::harness::{
+    Running, Target, Task, darc, execute, for_all, measured, not_tested, wait_until,
+};
 use crate::report::Report;
-use crate::untouched::{ProcessState, check_text};
+use crate::untouched::{ProcessState, check_text, is_probed};
 
 /// Children of an attached target run as if there were no darc, also those that call f0.
 #[test]
@@ -346,6 +349,49 @@ fn a_program_that_waits_in_the_kernel_when_darc_ends() {
         let finished = target.finish();
         assert_eq!(finished.stdout, "child=5\n", "{finished:#?}");
         assert!(finished.status.success(), "{finished:#?}");
+    });
+}
+
+/// The same of a program that darc has started: the thread stops for darc only when darc has let go of it, and goes on.
+#[test]
+fn a_started_program_that_waits_in_the_kernel_when_darc_ends() {
+    for_all(|engine, opt| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = "run -f serve --decision-ops 1000000000 -q --engine";
+        let options: Vec<&str> = options.split(' ').chain([engine, "-o"]).collect();
+        let mut command = darc(&options);
+        command.arg(folder.path().join("out.txt")).arg("--");
+        command.arg(program("vfork_alone", opt));
+        let darc = Running::start(command.stdin(Stdio::piped()));
+        let path = format!("/proc/{0}/task/{0}/children", darc.pid());
+        let started = || {
+            let children = fs::read_to_string(&path).unwrap_or_default();
+            let mut children = children.split(' ').filter_map(|child| child.parse().ok());
+            children.find(|child: &i32| {
+                let exe = fs::read_link(format!("/proc/{child}/exe"));
+                exe.is_ok_and(|exe| exe.ends_with("vfork_alone")) && is_probed(*child)
+            })
+        };
+        wait_until("the program", || started().is_some());
+        let pid = started().expect("it lives");
+        wait_until("its handler", || {
+            let status = fs::read_to_string(format!("/proc/{pid}/status"));
+            let status = status.expect("it lives");
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            let caught = u64::from_str_radix(caught.expect("a mask").trim(), 16);
+            caught.expect("a number") & 1 << (Signal::SIGUSR1 as u32 - 1) != 0
+        });
+        kill(Pid::from_raw(pid), Signal::SIGUSR1).expect("it lives");
+        wait_until("a wait in the kernel", || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+            stat.expect("it lives").contains(") D ")
+        });
+        darc.signal(Signal::SIGINT);
+        wait_until("the end of the probes", || !is_probed(pid));
+        // Its child ends with the standard input.
+        let finished = darc.finish();
+        assert_eq!(finished.stdout, "ready\nchild=5\n", "{finished:#?}");
+        assert_eq!(finished.code(), 0, "{finished:#?}");
     });
 }
 

@@ -4,14 +4,17 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
 use crate::child_signal;
+use crate::children;
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, decode};
 use crate::proc::read_text;
+use crate::stopped::Stopped;
 use crate::sys;
 
 /// The ids of the process's threads now.
@@ -129,6 +132,41 @@ pub fn wait_stopped_until(tid: i32, deadline: Option<Instant>) -> Result<Option<
             Err(errno) => return Err(Error::ptrace("wait for", tid, errno)),
         }
     }
+}
+
+/// Threads that were interrupted, did not stop in time, and are traced still.
+static LEFT_BEHIND: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// Leaves a thread that was interrupted and has not reported: it will stop some time, and is to be let go then.
+pub(crate) fn leave_behind(tid: i32) {
+    let mut left = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
+    left.push(tid);
+}
+
+/// Lets go of those that were left behind and have stopped by now, without waiting. For the thread that traced them; the kernel
+/// does it when that ends.
+pub fn let_go_of_the_late() {
+    let mut left = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
+    left.retain(|&tid| match sys::wait_now(tid) {
+        Ok(None) | Err(Errno::EINTR) => true,
+        Ok(Some((_, status))) => {
+            match decode(status) {
+                Event::Exited(_) | Event::Killed(_) => children::keep(tid, status),
+                event => {
+                    let pending = match event {
+                        Event::Signal(signal) => signal,
+                        _ => 0,
+                    };
+                    let thread = Stopped::observed(tid, pending);
+                    // That it is gone meanwhile is noticed elsewhere.
+                    let _ = thread.hide_interruption();
+                    let _ = thread.detach();
+                }
+            }
+            false
+        }
+        Err(_) => false,
+    });
 }
 
 /// Whether the kernel filters the thread's system calls: one that it would not make itself may kill it.

@@ -98,6 +98,7 @@ pub fn wait_for_exit(pid: i32, interrupts: &Interrupts) -> Option<Ending> {
     use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
     let pid = nix::unistd::Pid::from_raw(pid);
     loop {
+        darc_tracer::threads::let_go_of_the_late();
         match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(_, status)) => return Some(Ending::Exited(status)),
             Ok(WaitStatus::Signaled(_, signal, _)) => return Some(Ending::Killed(signal as i32)),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
-use crate::event::{Event, Spawn};
+use crate::event::Event;
 use crate::maps;
 use crate::stopped::Stopped;
 use crate::threads::{self, SignalMasks};
@@ -20,8 +20,7 @@ const ATTEMPTS: u32 = 5;
 /// after a pause each time.
 const BETWEEN: Duration = Duration::from_millis(20);
 
-/// For so long all threads together are waited for, while the others stand still: one in an uninterruptible wait stops only
-/// after that.
+/// For so long threads are waited for, while the others stand still: one in an uninterruptible wait stops only after that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Int3 {
@@ -46,10 +45,14 @@ impl Int3 {
             let _ = self.memory.write(trap, &[PASS]);
         }
         let since = Instant::now();
-        // Who waits for the end of the program that it has started can as well wait for its threads.
-        let deadline = (!self.is_started).then(|| since + PATIENCE);
         let mut stopped = Vec::new();
-        let mut outcome = self.let_everyone_go(deadline, &mut stopped);
+        let mut outcome = self.let_borrowers_go();
+        outcome = outcome.and(self.stop_everyone(&mut stopped));
+        // A thread may have been in the middle of making another one.
+        outcome = outcome.and(self.let_borrowers_go());
+        if outcome.is_ok() {
+            outcome = self.unmap_arena(&mut stopped);
+        }
         for (thread, _) in stopped {
             outcome = outcome.and(unless_gone(thread.detach()).map(drop));
         }
@@ -57,66 +60,37 @@ impl Int3 {
         restored.and(outcome)
     }
 
-    /// Stops every thread and gives the arena back. Those that stand still, which are to be detached, are in `stopped` whatever
-    /// becomes of the others.
-    fn let_everyone_go(
-        &mut self,
-        deadline: Option<Instant>,
-        stopped: &mut Vec<(Stopped, Event)>,
-    ) -> Result<()> {
-        self.let_borrowers_go(deadline)?;
-        self.stop_everyone(deadline, stopped)?;
-        // A thread may have been in the middle of making another one.
-        self.let_borrowers_go(deadline)?;
-        self.unmap_arena(stopped)
-    }
-
     /// Lets go of the processes that share the target's memory, which is clean by now: their parents wait for
     /// them, so they come first.
-    fn let_borrowers_go(&mut self, deadline: Option<Instant>) -> Result<()> {
-        for borrower in std::mem::take(&mut self.borrowers) {
-            if !threads::interrupt(borrower)? {
-                continue;
+    fn let_borrowers_go(&mut self) -> Result<()> {
+        let borrowers: Vec<i32> = std::mem::take(&mut self.borrowers).into_iter().collect();
+        let (mut stopped, mut outcome) = (Vec::new(), Ok(()));
+        let (left, others): (Vec<i32>, Vec<i32>) = borrowers
+            .into_iter()
+            .partition(|borrower| self.left_stopped.contains_key(borrower));
+        for borrower in left {
+            if let Some(event) = self.left_stopped.remove(&borrower) {
+                outcome = outcome.and(self.hold(borrower, event, &mut stopped));
             }
-            let outcome = match self.wait_for_stop(borrower, deadline)? {
-                None | Some(Event::Exited(_) | Event::Killed(_)) => continue,
-                Some(Event::Exec) => Stopped::observed(borrower, 0).detach(),
-                Some(event) => self
-                    .clean(observed(borrower, event))
-                    .and_then(Stopped::detach),
-            };
-            unless_gone(outcome)?;
         }
-        Ok(())
-    }
-
-    /// Waits for an interrupted thread's report, as [`threads::wait_stopped_until`] does. `None` also where it does not come in
-    /// time: the kernel lets go of such a thread when the tracer ends, and until then it goes on in memory that stays mapped.
-    fn wait_for_stop(&mut self, tid: i32, deadline: Option<Instant>) -> Result<Option<Event>> {
-        match threads::wait_stopped_until(tid, deadline) {
-            Err(Error::Busy(reason)) => {
-                tracing::debug!(target: "tracer", %reason, "let go without being stopped");
-                self.returns_to_arena = true;
-                Ok(None)
-            }
-            outcome => outcome,
+        outcome = outcome.and(self.stop_all(others, &mut stopped));
+        for (thread, _) in stopped {
+            outcome = outcome.and(unless_gone(thread.detach()).map(drop));
         }
+        outcome
     }
 
     /// Stops every thread, wherever it is, with its registers pointing into the program's own code.
-    fn stop_everyone(
-        &mut self,
-        deadline: Option<Instant>,
-        stopped: &mut Vec<(Stopped, Event)>,
-    ) -> Result<()> {
+    fn stop_everyone(&mut self, stopped: &mut Vec<(Stopped, Event)>) -> Result<()> {
         let mut seen = std::collections::BTreeSet::new();
-        let parked = self.parked.take().map(|thread| (thread, Event::Stopped));
-        let held = std::mem::take(&mut self.left_stopped).into_iter();
-        let held = held.map(|(tid, event)| (observed(tid, event), event));
         let mut outcome = Ok(());
-        for (thread, event) in parked.into_iter().chain(held) {
+        if let Some(thread) = self.parked.take() {
             seen.insert(thread.tid());
-            outcome = outcome.and(self.hold_clean(thread, event, stopped));
+            outcome = self.hold_clean(thread, Event::Stopped, stopped);
+        }
+        for (tid, event) in std::mem::take(&mut self.left_stopped) {
+            seen.insert(tid);
+            outcome = outcome.and(self.hold(tid, event, stopped));
         }
         loop {
             let known: Vec<i32> = self.threads.keys().copied().collect();
@@ -129,30 +103,49 @@ impl Int3 {
             if waiting.is_empty() {
                 return outcome;
             }
-            let mut asked = Vec::new();
-            for tid in waiting {
-                if threads::interrupt(tid)? {
-                    asked.push(tid);
-                }
-            }
-            for tid in asked {
-                let Some(event) = self.wait_for_stop(tid, deadline)? else {
-                    self.forget_thread(tid);
-                    continue;
-                };
-                match event {
-                    Event::Exited(_) | Event::Killed(_) => {
-                        self.note_end(tid, event);
-                        continue;
-                    }
-                    Event::Spawned(Spawn::Fork | Spawn::Vfork) => {
-                        outcome = outcome.and(self.clean_child_of(tid));
-                    }
-                    _ => {}
-                }
-                outcome = outcome.and(self.hold_clean(observed(tid, event), event, stopped));
+            outcome = outcome.and(self.stop_all(waiting, stopped));
+        }
+    }
+
+    /// Stops these: all are interrupted before any is waited for.
+    fn stop_all(&mut self, tids: Vec<i32>, stopped: &mut Vec<(Stopped, Event)>) -> Result<()> {
+        let (mut asked, mut outcome) = (Vec::new(), Ok(()));
+        for tid in tids {
+            match threads::interrupt(tid) {
+                Ok(true) => asked.push(tid),
+                Ok(false) => {}
+                Err(error) => outcome = outcome.and(Err(error)),
             }
         }
+        let deadline = Instant::now() + PATIENCE;
+        for tid in asked {
+            match threads::wait_stopped_until(tid, Some(deadline)) {
+                Ok(Some(event)) => outcome = outcome.and(self.hold(tid, event, stopped)),
+                Ok(None) => self.forget_thread(tid),
+                Err(Error::Busy(reason)) => {
+                    // It goes on in memory that stays mapped.
+                    tracing::debug!(target: "tracer", %reason, "let go later");
+                    threads::leave_behind(tid);
+                    self.returns_to_arena = true;
+                    self.forget_thread(tid);
+                }
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        outcome
+    }
+
+    /// Adds a thread that has reported this to those that stand still, unless that was its end.
+    fn hold(&mut self, tid: i32, event: Event, stopped: &mut Vec<(Stopped, Event)>) -> Result<()> {
+        let cleaned = match event {
+            Event::Exited(_) | Event::Killed(_) => {
+                self.note_end(tid, event);
+                return Ok(());
+            }
+            Event::Spawned(_) => self.clean_child_of(tid),
+            _ => Ok(()),
+        };
+        cleaned.and(self.hold_clean(observed(tid, event), event, stopped))
     }
 
     /// Adds a stopped thread to those that stand still, led out of our code where that can be.
@@ -248,16 +241,25 @@ impl Int3 {
         if thread.pending() == libc::SIGTRAP || !self.is_behind_breakpoint(&thread)? || !owes() {
             return Ok(thread);
         }
-        thread.resume()?;
-        match threads::wait_stopped(tid)? {
-            Some(Event::Signal(signal)) => Ok(Stopped::observed(tid, signal)),
-            Some(event @ (Event::Exited(_) | Event::Killed(_))) => {
-                self.note_end(tid, event);
-                Err(Error::ThreadGone { tid })
+        /// It may report other stops first.
+        const MOST: usize = 8;
+        let mut thread = thread;
+        for _ in 0..MOST {
+            thread.resume()?;
+            let deadline = Instant::now() + PATIENCE;
+            match threads::wait_stopped_until(tid, Some(deadline))? {
+                Some(event @ (Event::Exited(_) | Event::Killed(_))) => {
+                    self.note_end(tid, event);
+                    return Err(Error::ThreadGone { tid });
+                }
+                Some(event) => thread = observed(tid, event),
+                None => return Err(Error::ThreadGone { tid }),
             }
-            Some(_) => Ok(Stopped::observed(tid, 0)),
-            None => Err(Error::ThreadGone { tid }),
+            if thread.pending() == libc::SIGTRAP {
+                break;
+            }
         }
+        Ok(thread)
     }
 
     fn is_behind_breakpoint(&self, thread: &Stopped) -> Result<bool> {
@@ -282,6 +284,10 @@ impl Int3 {
         let (Some(arena), Some(caller)) = (self.arena.take(), self.caller) else {
             return Ok(());
         };
+        if stopped.iter().any(|(_, event)| *event == Event::Exec) {
+            // It is another program's memory by now.
+            return Ok(());
+        }
         let mut led_inside = false;
         for (thread, _) in stopped.iter() {
             led_inside |= thread
@@ -300,7 +306,13 @@ impl Int3 {
         let mappings = maps::read(self.pid).unwrap_or_default();
         // A thread in a group stop will do as well: it is stopped again when it is let go.
         let threads = stopped.iter_mut().map(|(thread, _)| thread);
-        match caller.borrow(threads, &mappings, |worker| arena.unmap(worker)) {
+        let unmapped = caller.borrow(threads, &mappings, |worker| arena.unmap(worker));
+        if unmapped.is_ok() {
+            for debt in self.arena_debts.drain(..) {
+                self.ledger.strike(debt);
+            }
+        }
+        match unmapped {
             // Under a seccomp filter the memory stays: a few kilobytes that nothing jumps to.
             Ok(()) | Err(Error::ThreadGone { .. } | Error::Unsuitable(_) | Error::Busy(_)) => {
                 Ok(())

@@ -109,8 +109,6 @@ pub struct Int3 {
     /// Threads of which a stop could not be handled, and that stop: they stand still until they are let go.
     left_stopped: HashMap<i32, Event>,
     points: Points,
-    /// Whether the tracer started the program, and waits for its end.
-    is_started: bool,
     /// Whether a thread may return to the arena, from a signal handler or from a long wait: it is not given back then.
     returns_to_arena: bool,
     /// The measured copies of `syscall` instructions, and where their threads go on.
@@ -153,12 +151,28 @@ impl Int3 {
         for tid in threads::seize_all(pid, OPTIONS)? {
             engine.threads.insert(tid, ThreadCalls::new(tid));
         }
-        // Children that are made from now on are traced by themselves.
-        for guest in guests::of(pid, engine.threads.keys().copied()) {
-            let seized = unless_gone(threads::seize_all(guest, OPTIONS))?;
-            engine.borrowers.extend(seized.into_iter().flatten());
-        }
+        engine.seize_guests()?;
         Ok(engine)
+    }
+
+    /// Traces the guests that are there already, and theirs. Those that are made from now on are traced by themselves.
+    fn seize_guests(&mut self) -> Result<()> {
+        let mut makers: Vec<i32> = self.threads.keys().copied().collect();
+        while !makers.is_empty() {
+            let mut found = guests::of(self.pid, makers);
+            found.retain(|guest| !self.borrowers.contains(guest));
+            makers = Vec::new();
+            for guest in found {
+                match threads::seize_all(guest, OPTIONS) {
+                    Ok(seized) => makers.extend(seized),
+                    Err(error) if guests::is_still(self.pid, guest) => return Err(error),
+                    // It has executed a program of its own meanwhile.
+                    Err(_) => {}
+                }
+            }
+            self.borrowers.extend(&makers);
+        }
+        Ok(())
     }
 
     /// Takes over a program that [`crate::launch::launch`] started with [`OPTIONS`].
@@ -170,7 +184,6 @@ impl Int3 {
         let mut engine = Int3::new(pid, guarding)?;
         engine.threads.insert(pid, ThreadCalls::new(pid));
         engine.parked = Some(thread);
-        engine.is_started = true;
         Ok(engine)
     }
 
@@ -192,7 +205,6 @@ impl Int3 {
             parked: None,
             left_stopped: HashMap::new(),
             points: Points::default(),
-            is_started: false,
             returns_to_arena: false,
             measured_syscalls: HashMap::new(),
             arena_debts: Vec::new(),
@@ -361,14 +373,24 @@ impl Int3 {
             Some('T' | 't') => 2,
             _ => 3,
         });
+        let mut none = Error::ThreadGone { tid: self.pid };
         let mut tids = VecDeque::from(tids);
         while let Some(tid) = tids.pop_front() {
             if !threads::interrupt(tid)? {
                 continue;
             }
-            let Some(event) = self.wait_before_arming(tid)? else {
-                self.forget_thread(tid);
-                continue;
+            let event = match self.wait_before_arming(tid) {
+                Ok(Some(event)) => event,
+                Ok(None) => {
+                    self.forget_thread(tid);
+                    continue;
+                }
+                // It reports its stop when it comes to it.
+                Err(late @ Error::Busy(_)) => {
+                    none = late;
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
             let mut thread = match event {
                 Event::Exited(_) | Event::Killed(_) => {
@@ -400,7 +422,7 @@ impl Int3 {
             unless_gone(resumed)?;
             return outcome;
         }
-        Err(Error::ThreadGone { tid: self.pid })
+        Err(none)
     }
 
     /// How to go on behind a breakpoint at `addr`, made from the program's own bytes, which may be others than when

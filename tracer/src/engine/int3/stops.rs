@@ -1,7 +1,7 @@
 //! What a traced thread's stop asks for, other than our own breakpoints: signals, group stops, new
 //! threads and processes, exec, exit. Source: ptrace(2).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -30,36 +30,48 @@ impl Int3 {
         noticed: Noticed,
         sink: &mut dyn Sink,
     ) -> Result<Option<Notice>> {
-        match event {
-            Event::Exited(_) | Event::Killed(_) => return Ok(self.note_end(tid, event)),
-            Event::Exec => return self.exec(tid),
-            _ => {}
+        if let Event::Exited(_) | Event::Killed(_) = event {
+            return Ok(self.note_end(tid, event));
         }
         if self.dumps_core == Some(tid) {
             self.dumps_core = None;
         }
+        let handled = self.handle(tid, event, noticed, sink);
+        if handled.as_ref().is_err_and(|error| !error.is_gone()) {
+            self.left_stopped.insert(tid, event);
+        }
+        Ok(unless_gone(handled)?.flatten())
+    }
+
+    /// Handles a stop of a thread that lives.
+    fn handle(
+        &mut self,
+        tid: i32,
+        event: Event,
+        noticed: Noticed,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Notice>> {
+        if event == Event::Exec {
+            return self.exec(tid);
+        }
         if !self.threads.contains_key(&tid) && !self.borrowers.contains(&tid) && !self.adopt(tid)? {
             return Ok(None);
         }
-        let handled = match event {
+        match event {
             Event::Signal(libc::SIGTRAP) => {
-                self.trap(Stopped::observed(tid, libc::SIGTRAP), noticed, sink)
+                self.trap(Stopped::observed(tid, libc::SIGTRAP), noticed, sink)?;
             }
-            Event::Signal(signal) => self.signal(Stopped::observed(tid, signal), noticed, sink),
-            Event::GroupStop(_) => Stopped::observed(tid, 0).listen(),
-            Event::Spawned(Spawn::Fork | Spawn::Vfork) => {
+            Event::Signal(signal) => {
+                self.signal(Stopped::observed(tid, signal), noticed, sink)?;
+            }
+            Event::GroupStop(_) => Stopped::observed(tid, 0).listen()?,
+            event => {
                 self.pause(tid, noticed, None);
-                self.clean_child_of(tid)?;
-                self.go_on_as_it_is(Stopped::observed(tid, 0))
+                if let Event::Spawned(Spawn::Fork | Spawn::Vfork) = event {
+                    self.clean_child_of(tid)?;
+                }
+                self.go_on_as_it_is(Stopped::observed(tid, 0))?;
             }
-            _ => {
-                self.pause(tid, noticed, None);
-                self.go_on_as_it_is(Stopped::observed(tid, 0))
-            }
-        };
-        if let Err(error) = unless_gone(handled) {
-            self.left_stopped.insert(tid, event);
-            return Err(error);
         }
         let changed = std::mem::take(&mut self.libraries_changed);
         Ok(changed.then_some(Notice::LibrariesChanged))
@@ -85,9 +97,12 @@ impl Int3 {
     /// for a child that borrows its memory: that one goes on meanwhile.
     pub(super) fn wait_before_arming(&mut self, tid: i32) -> Result<Option<Event>> {
         const LOOK_AGAIN: Duration = Duration::from_millis(1);
+        /// One that waits in the kernel for long is not the only one, or it is tried again later.
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let deadline = Instant::now() + PATIENCE;
         loop {
-            if self.borrowers.is_empty() {
-                return threads::wait_stopped(tid);
+            if self.borrowers.is_empty() || deadline <= Instant::now() {
+                return threads::wait_stopped_until(tid, Some(deadline));
             }
             match sys::wait_now(tid) {
                 Ok(Some((_, status))) => return Ok(Some(decode(status))),
@@ -115,6 +130,10 @@ impl Int3 {
                     }
                     Event::GroupStop(_) => stopped(0).listen(),
                     Event::Signal(signal) => stopped(signal).resume(),
+                    Event::Spawned(_) => {
+                        self.clean_child_of(borrower)?;
+                        stopped(0).resume()
+                    }
                     _ => stopped(0).resume(),
                 };
                 unless_gone(handled)?;
@@ -177,7 +196,10 @@ impl Int3 {
     }
 
     pub(super) fn forget_thread(&mut self, tid: i32) {
-        self.borrowers.remove(&tid);
+        if self.borrowers.remove(&tid) && self.dumps_core == Some(tid) {
+            // A process of its own that has died of it, with a core dump that is its own.
+            self.dumps_core = None;
+        }
         self.stop_times.forget(tid);
         if let Some(departures) = &mut self.departures {
             departures.forget(tid);
@@ -303,7 +325,7 @@ impl Int3 {
         let (tid, signal) = (thread.tid(), thread.pending());
         let dumps = threads::CORE_SIGNALS.contains(&signal)
             && SignalMasks::of(tid).is_some_and(|masks| masks.dumps_core(signal))
-            && (thread.is_own_fault() || !threads::is_of_first_process(tid));
+            && !threads::is_of_first_process(tid);
         if dumps {
             self.dumps_core = Some(tid);
             self.disarm_all()?;
