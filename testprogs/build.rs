@@ -229,6 +229,11 @@ const PROGRAMS: &[Target] = &[
     c("slow_producer", "c/slow_producer.c", &[]),
     c("spin_waits", "c/spin_waits.c", &[]),
     c("two_alike", "c/two_alike.c", &[]),
+    c("file_lock", "c/file_lock.c", &[]),
+    c("full_pipe", "c/full_pipe.c", &[]),
+    c("group_commit", "c/group_commit.c", &[]),
+    c("lost_answer", "c/lost_answer.c", &[]),
+    c("reconnects", "c/reconnects.c", &[]),
     // One program in all forms that an executable can have.
     c(
         "two_peaks_no_pie",

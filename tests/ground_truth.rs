@@ -41,7 +41,7 @@ const DEAF: [&str; 3] = ["closes_fds", "plugin_host", "sandboxed"];
 const SHORT: [&str; 1] = ["short_callees"];
 
 /// The programs that breakpoints are tried on whenever tests run: some of each kind.
-const THIRD: [&str; 28] = [
+const THIRD: [&str; 29] = [
     "asks_by_channel",
     "backs_off",
     "boxed_forwarders",
@@ -60,6 +60,7 @@ const THIRD: [&str; 28] = [
     "one_bad_call",
     "own_and_two",
     "plugin_host",
+    "reconnects",
     "recursion",
     "shared_library",
     "short_calls",
@@ -119,11 +120,14 @@ programs! {
     drift
     equal_callees
     exceptions
+    file_lock
     flank
     fork_exec
     forwarders
     four_threads
+    full_pipe
     function_pointers
+    group_commit
     halves
     in_turn
     jump_table
@@ -135,6 +139,7 @@ programs! {
     longjmp_out
     r#loop
     loop_over_fast
+    lost_answer
     lru_eviction
     many_sites
     mostly_throws
@@ -150,6 +155,7 @@ programs! {
     phases
     plugin_host
     pool_future
+    reconnects
     recursion
     recursion_through_f0
     rehash
