@@ -234,6 +234,8 @@ const PROGRAMS: &[Target] = &[
     c("group_commit", "c/group_commit.c", &[]),
     c("lost_answer", "c/lost_answer.c", &[]),
     c("reconnects", "c/reconnects.c", &[]),
+    c("flushes_buffer", "c/flushes_buffer.c", &[]),
+    c("unmaps_blocks", "c/unmaps_blocks.c", &[]),
     // One program in all forms that an executable can have.
     c(
         "two_peaks_no_pie",

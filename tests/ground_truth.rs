@@ -122,6 +122,7 @@ programs! {
     exceptions
     file_lock
     flank
+    flushes_buffer
     fork_exec
     forwarders
     four_threads
@@ -180,6 +181,7 @@ programs! {
     two_peaks_no_pie
     two_peaks_static
     two_peaks_static_pie
+    unmaps_blocks
     virtual_calls
     virtual_forwarders
     visits_variant
