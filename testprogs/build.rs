@@ -236,6 +236,11 @@ const PROGRAMS: &[Target] = &[
     c("reconnects", "c/reconnects.c", &[]),
     c("flushes_buffer", "c/flushes_buffer.c", &[]),
     c("unmaps_blocks", "c/unmaps_blocks.c", &[]),
+    c("column_sums", "c/column_sums.c", &[]),
+    c("duplicate_keys", "c/duplicate_keys.c", &[]),
+    c("finds_end_again", "c/finds_end_again.c", &[]),
+    c("hash_chains", "c/hash_chains.c", &[]),
+    c("sorted_input", "c/sorted_input.c", &[]),
     // One program in all forms that an executable can have.
     c(
         "two_peaks_no_pie",

@@ -41,7 +41,7 @@ const DEAF: [&str; 3] = ["closes_fds", "plugin_host", "sandboxed"];
 const SHORT: [&str; 1] = ["short_callees"];
 
 /// The programs that breakpoints are tried on whenever tests run: some of each kind.
-const THIRD: [&str; 29] = [
+const THIRD: [&str; 30] = [
     "asks_by_channel",
     "backs_off",
     "boxed_forwarders",
@@ -50,6 +50,7 @@ const THIRD: [&str; 29] = [
     "computed_jumps",
     "deep_path",
     "exceptions",
+    "finds_end_again",
     "fork_exec",
     "four_threads",
     "in_turn",
@@ -111,6 +112,7 @@ programs! {
     closes_fds
     closures
     cold_split
+    column_sums
     computed_jumps
     correlated_callees
     dead_leader
@@ -118,9 +120,11 @@ programs! {
     denormals
     dispatches_results
     drift
+    duplicate_keys
     equal_callees
     exceptions
     file_lock
+    finds_end_again
     flank
     flushes_buffer
     fork_exec
@@ -130,6 +134,7 @@ programs! {
     function_pointers
     group_commit
     halves
+    hash_chains
     in_turn
     jump_table
     jumps_out
@@ -169,6 +174,7 @@ programs! {
     signals
     slow_callee_in_loop
     slow_producer
+    sorted_input
     spin_waits
     stripped_library
     tail_calls
