@@ -241,6 +241,7 @@ const PROGRAMS: &[Target] = &[
     c("finds_end_again", "c/finds_end_again.c", &[]),
     c("hash_chains", "c/hash_chains.c", &[]),
     c("sorted_input", "c/sorted_input.c", &[]),
+    c("garbage_collection", "c/garbage_collection.c", &[]),
     // One program in all forms that an executable can have.
     c(
         "two_peaks_no_pie",
@@ -273,6 +274,7 @@ const PROGRAMS: &[Target] = &[
     cxx("virtual_calls", "cxx/virtual_calls.cpp", &[]),
     cxx("virtual_forwarders", "cxx/virtual_forwarders.cpp", &[]),
     cxx("visits_variant", "cxx/visits_variant.cpp", &[]),
+    cxx("drops_tree", "cxx/drops_tree.cpp", &[]),
     rust("asks_by_channel", "rust/asks_by_channel.rs"),
     rust("boxed_forwarders", "rust/boxed_forwarders.rs"),
     rust("futures", "rust/futures.rs"),

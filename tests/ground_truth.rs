@@ -120,6 +120,7 @@ programs! {
     denormals
     dispatches_results
     drift
+    drops_tree
     duplicate_keys
     equal_callees
     exceptions
@@ -132,6 +133,7 @@ programs! {
     four_threads
     full_pipe
     function_pointers
+    garbage_collection
     group_commit
     halves
     hash_chains
