@@ -275,6 +275,8 @@ const PROGRAMS: &[Target] = &[
     cxx("virtual_forwarders", "cxx/virtual_forwarders.cpp", &[]),
     cxx("visits_variant", "cxx/visits_variant.cpp", &[]),
     cxx("drops_tree", "cxx/drops_tree.cpp", &[]),
+    cxx("first_use", "cxx/first_use.cpp", &[]),
+    cxx("subscribers", "cxx/subscribers.cpp", &[]),
     rust("asks_by_channel", "rust/asks_by_channel.rs"),
     rust("boxed_forwarders", "rust/boxed_forwarders.rs"),
     rust("futures", "rust/futures.rs"),

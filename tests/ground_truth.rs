@@ -41,7 +41,7 @@ const DEAF: [&str; 3] = ["closes_fds", "plugin_host", "sandboxed"];
 const SHORT: [&str; 1] = ["short_callees"];
 
 /// The programs that breakpoints are tried on whenever tests run: some of each kind.
-const THIRD: [&str; 30] = [
+const THIRD: [&str; 31] = [
     "asks_by_channel",
     "backs_off",
     "boxed_forwarders",
@@ -67,6 +67,7 @@ const THIRD: [&str; 30] = [
     "short_calls",
     "slow_callee_in_loop",
     "stripped_library",
+    "subscribers",
     "tail_calls",
     "two_peaks",
     "two_peaks_static",
@@ -126,6 +127,7 @@ programs! {
     exceptions
     file_lock
     finds_end_again
+    first_use
     flank
     flushes_buffer
     fork_exec
@@ -179,6 +181,7 @@ programs! {
     sorted_input
     spin_waits
     stripped_library
+    subscribers
     tail_calls
     tail_f0
     thread_churn
