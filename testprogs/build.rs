@@ -282,6 +282,8 @@ const PROGRAMS: &[Target] = &[
     rust("futures", "rust/futures.rs"),
     rust("closures", "rust/closures.rs"),
     rust("panics", "rust/panics.rs"),
+    rust("busy_map", "rust/busy_map.rs"),
+    rust("full_channel", "rust/full_channel.rs"),
     c("libhidden.so", "c/libhidden.c", &["-shared", "-fPIC", "-s"]),
     c("libserve.so", "c/libserve.c", &["-shared", "-fPIC"]),
     c(

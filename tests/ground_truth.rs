@@ -101,6 +101,7 @@ programs! {
     blocked_calls
     boxed_forwarders
     bucket_border
+    busy_map
     cache_misses
     cached_and_slow_read
     call
@@ -133,6 +134,7 @@ programs! {
     fork_exec
     forwarders
     four_threads
+    full_channel
     full_pipe
     function_pointers
     garbage_collection
