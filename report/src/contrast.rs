@@ -202,10 +202,12 @@ impl<'a> Column<'a> {
         let Some((calls, time)) = per_op(site, peak) else {
             return nothing;
         };
+        // Of time away it is known in which ops there was some, and not how often in each.
+        let calls = (!site.node.is_away()).then_some(calls);
         match self.parts(site.node) {
-            Some(parts) => self.cell(parts.total, Some(calls), is_cause),
+            Some(parts) => self.cell(parts.total, calls, is_cause),
             // Time away is no part of its caller's.
-            None => self.cell(time.saturating_mul(self.peak.ops), Some(calls), is_cause),
+            None => self.cell(time.saturating_mul(self.peak.ops), calls, is_cause),
         }
     }
 

@@ -10,6 +10,7 @@ pub mod callgrind;
 mod chrome;
 mod contrast;
 pub mod difference;
+mod doubts;
 pub mod escape;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;

@@ -6,8 +6,8 @@ use darc_analysis::{Hz, Nanos, Resolution, Ticks, least_noticed};
 use super::escape::control;
 use super::goroutines;
 use super::model::{
-    CalleeKind, Effort, Engine, Frame, FtreeNode, Futures, Kind, PeakEntry, Probes, ProfileTable,
-    RootCauseEntry, SkippedSite, StopReason, Survey, Target,
+    Effort, Engine, Frame, Futures, Kind, PeakEntry, Probes, ProfileTable, RootCauseEntry,
+    SkippedSite, StopReason, Survey, Target,
 };
 use super::names::short;
 use super::recursion;
@@ -193,50 +193,6 @@ pub(super) fn path(names: &[String]) -> String {
     let names = names.iter().map(|name| control(&short(name)).into_owned());
     let names: Vec<_> = names.collect();
     names.join(" → ")
-}
-
-/// By how much a measured call may make its surroundings longer beside what is taken out, in nanoseconds: a reading of the
-/// clock waits for memory accesses that began before the one ahead of it, which nothing in the program need wait for. As
-/// measured with stores to random pages of 64 MiB (the median of a processor of 2023 that others used as well).
-const WAIT_FOR_MEMORY: f64 = 200.0;
-/// Longer ops, in nanoseconds, are mostly long for another reason.
-const SHORT_OP: f64 = 5_000.0;
-
-/// That what takes the time in a peak's ops may be the effect of measuring them; nothing where every function that is told to
-/// take the time itself takes more than that can be.
-pub(super) fn too_short(peak: &PeakEntry, ftree: &FtreeNode, hz: Option<Hz>) -> Option<String> {
-    let is_own = |cause: &&RootCauseEntry| {
-        let runs = cause.blocked.is_none_or(|part| part < 0.5);
-        runs && matches!(cause.kind, Kind::Function | Kind::Loop)
-            && !matches!(cause.stop, StopReason::Spread | StopReason::StillDescending)
-    };
-    let own = peak.root_causes.iter().filter(is_own);
-    let least = own.map(|cause| cause.share_of_time).reduce(f64::min)?;
-    let ops = ftree.peaks.get(&peak.peak)?.measured_ops;
-    if ops == 0 || peak.ops == 0 {
-        return None;
-    }
-    let calls = measured_calls(ftree, peak.peak) as f64 / ops as f64;
-    let effect = calls * WAIT_FOR_MEMORY;
-    let mean = hz?.nanos(Ticks(peak.total)).0 / peak.ops as f64;
-    (mean < SHORT_OP && least * mean < effect).then(|| {
-        format!(
-            "what takes less than {} of them may be due to measuring: a reading of the clock waits for memory that the \
-             program need not wait for",
-            Nanos(effect)
-        )
-    })
-}
-
-/// The calls below f0 that were measured in the ops of a peak.
-fn measured_calls(node: &FtreeNode, peak: u32) -> u64 {
-    let is_call = |child: &&FtreeNode| !child.is_away() && child.kind != CalleeKind::Await;
-    let calls = node.children.iter().filter(is_call);
-    calls.fold(0, |sum, child| {
-        let own = child.peaks.get(&peak).map_or(0, |record| record.count);
-        sum.saturating_add(own)
-            .saturating_add(measured_calls(child, peak))
-    })
 }
 
 /// A share for people: two digits, and never "0%" or "100%" for what is not.
@@ -575,7 +531,7 @@ pub(super) fn frame_lines(frame: &Frame) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::model::{FnodePeak, InlinedEntry};
+    use crate::model::InlinedEntry;
 
     #[test]
     fn of_a_long_command_the_beginning_is_shown() {
@@ -599,37 +555,6 @@ mod tests {
             super::futures(&some),
             "7 polls, 2 futures dropped while they waited, or left by a panic"
         );
-    }
-
-    #[test]
-    fn of_parts_of_short_ops_it_is_said_that_measuring_may_take_them() {
-        let mut report = fixture::report(4000);
-        let peak = &mut report.peaks[0];
-        (peak.ops, peak.total) = (100, 100_000);
-        peak.root_causes.truncate(1);
-        let cause = &mut peak.root_causes[0];
-        (cause.kind, cause.stop, cause.blocked) = (Kind::Function, StopReason::SelfTime, None);
-        cause.share_of_time = 0.3;
-        let calls = |count| FnodePeak {
-            measured_ops: 100,
-            count,
-            ..FnodePeak::default()
-        };
-        let number = peak.peak;
-        report.ftree.peaks = [(number, calls(100))].into();
-        report.ftree.children.truncate(1);
-        let child = &mut report.ftree.children[0];
-        child.children.clear();
-        child.peaks = [(number, calls(200))].into();
-        let hz = Hz::new(1_000_000_000);
-        let said = |report: &crate::model::Report| too_short(&report.peaks[0], &report.ftree, hz);
-        let doubt = said(&report).expect("300 ns of two measured calls");
-        assert!(doubt.contains("less than 400 ns"), "{doubt}");
-        report.peaks[0].root_causes[0].share_of_time = 0.5;
-        assert_eq!(said(&report), None);
-        report.peaks[0].root_causes[0].share_of_time = 0.01;
-        report.peaks[0].total = 1_000_000;
-        assert_eq!(said(&report), None, "the op is long");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod time;
 use darc_analysis::{Hz, Resolution};
 
 use crate::contrast::{Rows, tree};
+use crate::doubts;
 use crate::escape::control;
 use crate::loops::in_loops;
 use crate::markup::Markup;
@@ -378,7 +379,7 @@ impl Page {
         if let Some(away) = waiting::away(peak) {
             self.raw("<br>").words(away);
         }
-        if let Some(doubt) = words::too_short(peak, ftree, self.hz) {
+        for doubt in doubts::doubts(peak, ftree, self.hz) {
             self.raw("<br>").words(doubt);
         }
         self.raw("</p>\n");

@@ -1,6 +1,7 @@
 //! One block per peak: how much it matters, and the paths to what takes the time.
 
 use super::{Page, narrowed};
+use crate::doubts;
 use crate::loops::in_loops;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, RootCauseEntry, Status};
 use crate::outcome::status;
@@ -44,7 +45,7 @@ pub(super) fn peaks(
         if let Some(away) = away(peak) {
             page.line(&format!("  {away}"));
         }
-        if let Some(doubt) = words::too_short(peak, ftree, page.hz) {
+        for doubt in doubts::doubts(peak, ftree, page.hz) {
             page.sentence(2, &doubt);
         }
         if peak.root_causes.is_empty() && peak.status == Status::RootCauseFound {
