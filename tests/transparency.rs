@@ -52,11 +52,18 @@ fn blocked_calls_stay_blocked() {
 fn transfers_move_each_byte_once() {
     for engine in engines() {
         let target = Target::start("transfers", Opt::O2, &[]);
+        let mut ops = 0;
         for _ in 0..5 {
             let task = Task::new(engine, "serve").options(&["--start-ops", "20", "-d", "200ms"]);
             let analysis = task.attach(target.pid());
-            assert!(analysis.report().ops() > 0, "{engine} {analysis:#?}");
+            // On a busy machine no call may complete in that time.
+            assert!(
+                [0, 7].contains(&analysis.darc.code()),
+                "{engine} {analysis:#?}"
+            );
+            ops += analysis.report().ops();
         }
+        assert!(ops > 0, "{engine}");
         let finished = target.finish();
         assert!(
             finished.stdout.ends_with("wrong=0 lost=0\n"),
