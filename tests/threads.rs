@@ -86,7 +86,7 @@ fn a_thread_by_its_id() {
 fn threads_that_come_and_go() {
     for_all(|engine, opt| {
         let target = Target::start("thread_churn", opt, &["brisk"]);
-        for _ in 0..5 {
+        for _ in 0..3 {
             let task = Task::new(engine, "task").options(&[
                 "--start-ops",
                 "50",
