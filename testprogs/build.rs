@@ -425,6 +425,7 @@ impl Toolchain {
         let mut inputs = vec![PathBuf::from(target.source)];
         let mut command = match target.language {
             Language::Rust => {
+                inputs.push(PathBuf::from("rust/work.rs"));
                 let level_argument = format!("-Copt-level={}", &level[1..]);
                 words(&[
                     &self.rustc,

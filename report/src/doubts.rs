@@ -28,10 +28,9 @@ fn unlike(peak: &PeakEntry, ftree: &FtreeNode, hz: Option<Hz>) -> Option<String>
     if known.measured_ops == 0 || peak.ops == 0 || peak.root_causes.is_empty() {
         return None;
     }
-    let mean = |time: u64, ops: u64| time / ops;
     let (told, all) = (
-        mean(known.measured_time, known.measured_ops),
-        mean(peak.total, peak.ops),
+        known.measured_time / known.measured_ops,
+        peak.total / peak.ops,
     );
     let is_alike = told as f64 >= ALIKE * all as f64 && all as f64 >= ALIKE * told as f64;
     (!is_alike).then(|| {
