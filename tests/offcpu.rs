@@ -4,7 +4,8 @@ use darc_testprogs::{Opt, program};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Miss, Task, Unfinished, Verdict, Wrong, darc, execute, for_all, levels, not_tested, run_darc,
+    Miss, Task, Unfinished, Verdict, Wrong, darc, execute, for_all, levels, measured, not_tested,
+    run_darc,
 };
 use crate::report::Report;
 
@@ -123,7 +124,7 @@ fn woken_in_far_peak(report: &Report, waker: &str, function: &str) -> Verdict {
     }
 }
 
-/// Whether a path of some peak ends in a system call with an argument that begins so.
+/// Whether a path of some peak ends in system calls with an argument that begins so, or in page faults of such memory.
 fn called_with(report: &Report, prefix: &str) -> Verdict {
     let values = report.peaks().iter().flat_map(|peak| {
         let causes = peak["root_causes"].as_array().into_iter().flatten();
@@ -177,6 +178,31 @@ fn who_ends_a_wait_is_told() {
     }
 }
 
+/// Two processes share a lock: who gives it back is another process, which its name does not say.
+#[test]
+fn a_waker_in_another_process_is_told_as_such() {
+    if !tells_more() {
+        return;
+    }
+    measured(|| {
+        let task = Task::new("jump", "append");
+        let analysis = task.run(&program("shared_log", Opt::O2), &["2"]);
+        assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+        let report = analysis.report();
+        let cause = far_cause(&report)?;
+        let others = cause["waits"]["others"].as_array();
+        let first = others.and_then(|others| others.first());
+        let Some(waker) = first.filter(|_| cause["kind"] == "syscall") else {
+            return Err(Unfinished(format!("{cause:#}")));
+        };
+        assert_eq!(waker["name"], "shared_log", "{cause:#}");
+        assert!(waker["process"]["pid"].as_i64() > Some(0), "{cause:#}");
+        assert_eq!(waker["process"]["pid"], waker["tid"], "{cause:#}");
+        assert_eq!(waker["process"]["command"], "shared_log", "{cause:#}");
+        Ok(())
+    });
+}
+
 /// Bringing in memory that is used for the first time is the time of who touches it, and no code of its own. The processor's
 /// way into the kernel and back remains with the function, so that both may be causes.
 #[test]
@@ -191,7 +217,7 @@ fn page_faults_are_a_cause_of_the_far_peak() {
             let path = cause["path"].as_array().expect("a path");
             let place: Vec<_> = path.iter().filter_map(|at| at.as_str()).collect();
             match place[..] {
-                ["fill", "touch", "(page fault)"] => Ok(()),
+                ["fill", "touch", "(page fault)"] => called_with(report, "anonymous memory"),
                 ["fill", "touch"] => Err(Unfinished(format!("{:#}", report.0))),
                 _ if cause["kind"] == "preemption" => Err(Unfinished(format!("{:#}", report.0))),
                 _ => Err(Wrong(format!("{:#}", report.0))),

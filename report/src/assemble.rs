@@ -17,9 +17,9 @@ use darc_record::{Op, Ticks};
 
 use super::model::{
     BucketEntry, CalleeKind, DecisionSums, DescentState, ExampleCall, ExampleOp, FnodePeak, Frame,
-    FtreeNode, Function, Futures, HandedOver, InlinedFrame, Kind, Parameters, PartEntry, PeakEntry,
-    PeakValues, Percentiles, ProfileComparison, ProfileTable, RangeEntry, RootCauseEntry, Status,
-    StopReason, UnmeasuredEntry, ValueContrast, ValueShare,
+    FtreeNode, Function, Futures, HandedOver, InlinedFrame, Kind, OtherProcess, Parameters,
+    PartEntry, PeakEntry, PeakValues, Percentiles, ProfileComparison, ProfileTable, RangeEntry,
+    RootCauseEntry, Status, StopReason, UnmeasuredEntry, ValueContrast, ValueShare,
 };
 use super::off_cpu::{off_cpu, waits_entry};
 use super::place::Place;
@@ -46,6 +46,8 @@ pub struct Other {
     pub name: String,
     /// The thread; none for an interrupt.
     pub tid: Option<i32>,
+    /// The process that it is of, where that is another one.
+    pub process: Option<OtherProcess>,
     /// The functions on its stack, the outermost first; none where it was not seen.
     pub doing: Vec<String>,
 }

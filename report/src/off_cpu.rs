@@ -6,7 +6,7 @@ use darc_analysis::off_cpu::{OffCpu, Waits};
 use darc_analysis::{Analysis, PeakStatus};
 
 use super::assemble::Names;
-use super::model::{DoingEntry, OffCpuEntry, OtherEntry, WaitPlace, WaitsEntry};
+use super::model::{DoingEntry, OffCpuEntry, OtherEntry, OtherProcess, WaitPlace, WaitsEntry};
 
 /// Nobody reads more places than this,
 const MOST_PLACES: usize = 8;
@@ -46,6 +46,7 @@ pub(super) fn off_cpu(
 #[derive(Default)]
 struct Gathered {
     tids: Vec<Option<i32>>,
+    processes: Vec<Option<OtherProcess>>,
     count: u64,
     time: u64,
     doing: BTreeMap<Vec<String>, u64>,
@@ -60,6 +61,9 @@ pub(super) fn waits_entry(waits: &Waits, names: &dyn Names) -> WaitsEntry {
         if !of_name.tids.contains(&other.tid) {
             of_name.tids.push(other.tid);
         }
+        if !of_name.processes.contains(&other.process) {
+            of_name.processes.push(other.process);
+        }
         of_name.count += count;
         of_name.time = of_name.time.saturating_add(time.0);
         if !other.doing.is_empty() {
@@ -68,10 +72,14 @@ pub(super) fn waits_entry(waits: &Waits, names: &dyn Names) -> WaitsEntry {
     }
     let mut others: Vec<OtherEntry> = others
         .into_iter()
-        .map(|(name, of_name)| OtherEntry {
+        .map(|(name, mut of_name)| OtherEntry {
             name,
             tid: match of_name.tids.as_slice() {
                 &[one] => one,
+                _ => None,
+            },
+            process: match of_name.processes.as_mut_slice() {
+                [one] => one.take(),
                 _ => None,
             },
             doing: doing(of_name.doing),

@@ -3,7 +3,9 @@
 use darc_analysis::Hz;
 
 use super::escape::control;
-use super::model::{OffCpuEntry, OtherEntry, PeakEntry, RootCauseEntry, WaitPlace, WaitsEntry};
+use super::model::{
+    Kind, OffCpuEntry, OtherEntry, PeakEntry, RootCauseEntry, WaitPlace, WaitsEntry,
+};
 use super::words::{path, percent, time};
 
 /// Others that are named.
@@ -63,13 +65,17 @@ pub(super) fn waiting(hz: Option<Hz>, waits: &WaitsEntry) -> Vec<String> {
     lines
 }
 
-/// What the system call at the end of a path was called with; a line each.
+/// What the system call at the end of a path was called with, or what memory its page faults are of; a line each.
 pub(super) fn arguments(cause: &RootCauseEntry) -> Vec<String> {
     let arguments = cause.arguments.iter();
+    let looked_at = match cause.kind {
+        Kind::PageFault => "page faults",
+        _ => "calls",
+    };
     arguments
         .map(|argument| {
             format!(
-                "on {} ({} of {} calls that were looked at)",
+                "on {} ({} of {} {looked_at} that were looked at)",
                 control(&argument.value),
                 argument.count,
                 argument.of
@@ -80,9 +86,18 @@ pub(super) fn arguments(cause: &RootCauseEntry) -> Vec<String> {
 
 fn named(other: &OtherEntry) -> String {
     let name = control(&other.name);
-    match other.tid {
-        Some(tid) => format!("{name} (thread {tid})"),
-        None => name.into_owned(),
+    let thread = other.tid.map(|tid| format!("thread {tid}"));
+    let process = other
+        .process
+        .as_ref()
+        .map(|of| match of.command == other.name {
+            true => format!("of process {}", of.pid),
+            false => format!("of process {}, {}", of.pid, control(&of.command)),
+        });
+    let parts: Vec<String> = thread.into_iter().chain(process).collect();
+    match parts.is_empty() {
+        true => name.into_owned(),
+        false => format!("{name} ({})", parts.join(" ")),
     }
 }
 

@@ -7,7 +7,7 @@ use darc_analysis::{Absence, Callee, CalleeId, Fnode, FnodeId, SiteId};
 use darc_disasm::{SiteKind, Target};
 use darc_process::modules::{CodeRef, Modules};
 use darc_report::assemble::{self, Names, Other, Site};
-use darc_report::model::{Function, InlinedEntry, InlinedFrame};
+use darc_report::model::{Function, InlinedEntry, InlinedFrame, OtherProcess};
 use darc_report::place::Place;
 use darc_symbols::Frame;
 
@@ -55,6 +55,8 @@ pub struct Another {
     pub name: String,
     /// The thread; none for an interrupt.
     pub tid: Option<i32>,
+    /// The process that it is of, where that is another one.
+    pub process: Option<OtherProcess>,
     /// The functions on its stack, the innermost first.
     pub stack: Vec<CodeRef>,
 }
@@ -225,6 +227,7 @@ impl Names for Naming<'_> {
         Other {
             name: other.name.clone(),
             tid: other.tid,
+            process: other.process.clone(),
             doing: other
                 .stack
                 .iter()

@@ -15,7 +15,8 @@ use crate::off_cpu::apart::{Apart, call_of, current, is_looked_at};
 
 /// The fnode whose function touched the memory. How long the fault took beyond its records is an estimate, half of it on
 /// either side: its middle is what is known to be in the call.
-pub(crate) fn touching(ftree: &Ftree, op: &Op, fault: &Interval) -> FnodeId {
+#[must_use]
+pub fn touching(ftree: &Ftree, op: &Op, fault: &Interval) -> FnodeId {
     let middle = Tsc(fault.from.0.saturating_add(fault.len().0 / 2));
     let at = Interval {
         from: middle,

@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 
 use darc_record::{Ticks, Tsc};
 
+pub use faults::touching;
+
 use crate::descent::ftree::{Absence, Callee};
 
 /// Fewer ops of a peak do not tell whether all are struck.

@@ -23,7 +23,7 @@ pub use peaks::{ExampleCall, ExampleOp, OffCpuEntry, PeakEntry, WaitPlace};
 pub use probes::{Effort, Pause, ProbeCost, Probes, SkippedSite};
 pub use proofs::{ComparedOps, EffectEntry, EffectOn, GainEntry, Measured, ProofEntry, Verdict};
 pub use values::{PeakValues, ValueContrast, ValueShare};
-pub use waits::{ArgumentEntry, DoingEntry, OtherEntry, WaitsEntry};
+pub use waits::{ArgumentEntry, DoingEntry, OtherEntry, OtherProcess, WaitsEntry};
 
 /// The version of this schema.
 pub const SCHEMA: u32 = 1;

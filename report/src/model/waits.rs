@@ -28,6 +28,9 @@ pub struct OtherEntry {
     /// The thread, when it is always the same one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tid: Option<i32>,
+    /// The process that it is of, when that is another one than the target, and always the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<OtherProcess>,
     /// Where it was when it woke the thread, as far as that was seen; the most frequent first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub doing: Vec<DoingEntry>,
@@ -35,6 +38,16 @@ pub struct OtherEntry {
     pub count: u64,
     /// The time of it, in cycles.
     pub time: u64,
+}
+
+/// A process that is not the target.
+#[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize, Debug)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OtherProcess {
+    /// Which.
+    pub pid: i32,
+    /// The name of its program, as ps(1) shows it.
+    pub command: String,
 }
 
 /// What a system call was called with: a file, a socket, a lock.

@@ -150,12 +150,12 @@ fn told(waker: &[TargetAddr], modules: &Modules, catalog: &mut Catalog) -> Stack
     let by = (!names.is_empty()).then(|| {
         catalog.other(Another {
             name: who(&names).to_owned(),
-            tid: None,
             stack: match has(&OF_RUN_TIME) {
                 // Of another's doing.
                 true => Vec::new(),
                 false => functions[telling(&names)].to_vec(),
             },
+            ..Another::default()
         })
     });
     Stack {

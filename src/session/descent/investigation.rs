@@ -22,11 +22,11 @@ use darc_tracer::stacks::Stack;
 
 use crate::options::{Blocks, Preemption};
 use crate::session::catalog::{Catalog, Naming, Reach};
+use crate::session::descent::arguments::Arguments;
 use crate::session::descent::bindings::Unbound;
 use crate::session::descent::futures::Ops;
 use crate::session::descent::localise::Narrowed;
 use crate::session::descent::standstill::Standstill;
-use crate::session::descent::syscall_arguments::Arguments;
 
 /// More targets than this of one indirect site share one fnode.
 const MAX_TARGETS: usize = 64;

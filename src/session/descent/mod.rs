@@ -1,5 +1,6 @@
 //! The descent in one process: from the calls of f0 to what makes some of them slow.
 
+mod arguments;
 pub(super) mod bindings;
 mod copies;
 pub(super) mod expansion;
@@ -15,7 +16,6 @@ pub mod proving;
 mod question;
 mod requests;
 mod standstill;
-mod syscall_arguments;
 mod timeline;
 mod wakers;
 

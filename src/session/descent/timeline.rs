@@ -12,6 +12,7 @@ use darc_process::Process;
 use darc_process::modules::Modules;
 use darc_record::{Enqueued, FnodeId, Op, SiteId, Tsc};
 use darc_report::goroutines;
+use darc_report::model::OtherProcess;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::effort::Pacing;
 use darc_tracer::engine::{Absence, Counted, NewTarget, Served, Sink};
@@ -23,10 +24,10 @@ use nix::sys::signal::Signal;
 
 use crate::session::asynchronous::{Serving, Settle};
 use crate::session::catalog::{Another, Catalog};
+use crate::session::descent::arguments::telling;
 use crate::session::descent::futures::Ops;
 use crate::session::descent::goroutines::Absences;
 use crate::session::descent::investigation::Investigation;
-use crate::session::descent::syscall_arguments::telling;
 use crate::session::descent::wakers::Wakers;
 
 /// What is known about the threads of the process while it is measured.
@@ -271,8 +272,10 @@ impl SwitchLog {
                 continue;
             }
             let find = |number, from, to| switches.call(op.tid, number, from, to);
-            own.arguments
-                .take(&op, &own.analysis, modules, switches.pid(), find);
+            let (pid, faults) = (switches.pid(), faults(switches, &op, &away));
+            let arguments = &mut own.arguments;
+            arguments.take(&op, &own.analysis, modules, pid, find);
+            arguments.take_faults(&op, &own.analysis, modules, pid, &faults);
             own.take_op(&op, &away);
         }
     }
@@ -288,12 +291,15 @@ impl SwitchLog {
                 // The idle thread runs instead where the hypervisor, or a limit of CPU time, keeps ours from running.
                 by: instead
                     .filter(|&tid| tid != 0)
-                    .map(|tid| self.thread(tid, None, catalog, process)),
+                    .map(|tid| self.thread(tid, None, None, catalog, process)),
             },
             Why::Blocked(wake) => Away::Blocked {
                 woken: wake.map(|wake| wake.at),
                 by: wake.map(|wake| match wake.by {
-                    Waker::Thread { tid, stack } => self.thread(tid, stack, catalog, process),
+                    Waker::Thread { pid, tid, stack } => {
+                        let of = (pid != self.switches.pid()).then(|| self.other_process(pid));
+                        self.thread(tid, of, stack, catalog, process)
+                    }
                     Waker::Interrupt(service) => catalog.other(Another {
                         name: match service {
                             Some(service) => self.service(service),
@@ -324,6 +330,7 @@ impl SwitchLog {
     fn thread(
         &mut self,
         tid: i32,
+        of: Option<OtherProcess>,
         stack: Option<u64>,
         catalog: &mut Catalog,
         process: &Process<'_>,
@@ -333,8 +340,16 @@ impl SwitchLog {
         catalog.other(Another {
             name: self.switches.name(tid),
             tid: Some(tid),
+            process: of,
             stack: stack.unwrap_or_default(),
         })
+    }
+
+    /// A process that woke a thread of this one.
+    fn other_process(&mut self, pid: i32) -> OtherProcess {
+        // Its command line is in its own memory, which may be such that who reads it waits for ever.
+        let command = self.switches.name(pid);
+        OtherProcess { pid, command }
     }
 
     /// What a CPU does beside its threads, in words.
@@ -355,6 +370,17 @@ impl SwitchLog {
             Service::PageFault => "page fault".to_owned(),
         }
     }
+}
+
+/// The page faults in an op, with what was touched.
+fn faults(switches: &Switches, op: &Op, away: &[Interval]) -> Vec<(Interval, u64)> {
+    let is_fault = |it: &&Interval| it.why == Away::Interrupted(Kind::PageFault);
+    let faults = away.iter().filter(is_fault);
+    let with_address = faults.filter_map(|&fault| {
+        let address = switches.fault(op.tid, fault.from, fault.to)?;
+        Some((fault, address))
+    });
+    with_address.collect()
 }
 
 /// The handler of a signal, in words.

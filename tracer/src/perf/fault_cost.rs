@@ -73,9 +73,7 @@ fn told(records: &[Record], tracepoints: &mut Tracepoints, clock: &Clock) -> Vec
         let at: Tsc = clock.tsc(point.stamp.time);
         let (cpu, tid) = (point.stamp.cpu, point.stamp.tid);
         let piece = match tracepoints.event(&point.raw) {
-            Some(Event::Begin(Service::PageFault)) => {
-                services.begin(at, cpu, tid, Service::PageFault)
-            }
+            Some(Event::Fault { .. }) => services.begin(at, cpu, tid, Service::PageFault),
             Some(Event::End(Service::PageFault)) => services.end(at, cpu, tid, Service::PageFault),
             _ => None,
         };

@@ -13,6 +13,8 @@ use super::tracepoints::Service;
 pub enum Waker {
     /// A thread, and where its stack is kept, if it was seen.
     Thread {
+        /// Of which process.
+        pid: i32,
         /// Which.
         tid: i32,
         /// For [`super::switches::Switches::stack`].
@@ -73,7 +75,7 @@ pub(super) const KEPT: usize = 1 << 14;
 /// Handlers that may interrupt each other. More are those that were left by a jump.
 const MOST_HANDLERS: usize = 8;
 
-/// System calls that are kept for each thread.
+/// System calls, and page faults, that are kept for each thread.
 const KEPT_CALLS: usize = 1 << 10;
 
 /// One thread's times off its work.
@@ -92,6 +94,8 @@ pub(super) struct Thread {
     handlers: Vec<Handler>,
     /// System calls that were asked for: when, which, with what.
     calls: VecDeque<(Tsc, u32, [u64; 6])>,
+    /// Page faults: when they began, and at which address.
+    faults: VecDeque<(Tsc, u64)>,
     pub(super) life: Life,
 }
 
@@ -120,10 +124,11 @@ impl Thread {
             // The second of one waking's two records may have the stack.
             (Some(known), Some(left)) if known.at >= left => {
                 if let (
-                    Waker::Thread { tid, stack },
+                    Waker::Thread { tid, stack, .. },
                     Waker::Thread {
                         tid: again,
                         stack: seen,
+                        ..
                     },
                 ) = (&mut known.by, wake.by)
                     && *tid == again
@@ -171,6 +176,20 @@ impl Thread {
         let mut within = self.calls.range(first..).take_while(|&&(at, ..)| at < to);
         let found = within.find(|&&(_, of, _)| of == number);
         found.map(|&(_, _, arguments)| arguments)
+    }
+
+    pub(super) fn faulted(&mut self, at: Tsc, address: u64) {
+        if self.faults.len() >= KEPT_CALLS {
+            self.faults.pop_front();
+        }
+        self.faults.push_back((at, address));
+    }
+
+    /// Where a page fault was that began in a time; the first one.
+    pub(super) fn fault(&self, from: Tsc, to: Tsc) -> Option<u64> {
+        let first = self.faults.partition_point(|&(at, _)| at < from);
+        let &(at, address) = self.faults.get(first)?;
+        (at < to).then_some(address)
     }
 
     /// It is to run the handler of a signal.
@@ -298,7 +317,7 @@ mod tests {
     fn thread(at: u64, tid: i32, stack: Option<u64>) -> Wake {
         Wake {
             at: Tsc(at),
-            by: Waker::Thread { tid, stack },
+            by: Waker::Thread { pid: 1, tid, stack },
         }
     }
 

@@ -219,6 +219,12 @@ impl Switches {
         self.threads.get(&tid)?.call(number, from, to)
     }
 
+    /// Which address a thread touched where a page fault began within these bounds; the first one.
+    #[must_use]
+    pub fn fault(&self, tid: i32, from: Tsc, to: Tsc) -> Option<u64> {
+        self.threads.get(&tid)?.fault(from, to)
+    }
+
     /// The name of what a CPU does beside its threads.
     #[must_use]
     pub fn service_name(&self, service: Service) -> Option<&str> {
@@ -483,6 +489,13 @@ impl Switches {
         let piece = match event {
             Event::Begin(service) => self.services.begin(at, cpu, tid, service),
             Event::End(service) => self.services.end(at, cpu, tid, service),
+            Event::Fault { address } => {
+                if point.stamp.pid == self.pid {
+                    let thread = self.threads.entry(tid).or_default();
+                    thread.faulted(at, address);
+                }
+                self.services.begin(at, cpu, tid, Service::PageFault)
+            }
             Event::Waking { tid: woken, by } => {
                 // Of other processes nothing is kept; own threads may not have been heard of yet.
                 if !self.threads.contains_key(&woken) {
@@ -494,7 +507,11 @@ impl Switches {
                 let stack = stack.map(|stack| self.keep(stack));
                 let by = match by {
                     // The idle thread does nothing of its own.
-                    Context::Thread if tid != 0 => Waker::Thread { tid, stack },
+                    Context::Thread if tid != 0 => Waker::Thread {
+                        pid: point.stamp.pid,
+                        tid,
+                        stack,
+                    },
                     _ => Waker::Interrupt(self.services.on(cpu)),
                 };
                 if let Some(thread) = self.threads.get_mut(&woken) {
@@ -634,6 +651,32 @@ mod tests {
         assert!(!switches.misses(known, known) && !switches.misses(later, later));
     }
 
+    /// This thread touches new memory: it is seen which.
+    #[test]
+    fn what_memory_a_fault_is_of_is_seen() {
+        let Some(mut switches) = with_tracepoints() else {
+            return;
+        };
+        let tid = nix::unistd::gettid().as_raw();
+        let before = crate::tsc();
+        let memory = vec![1_u8; 1 << 22];
+        let after = crate::tsc();
+        while switches.complete() < after {
+            switches.read();
+        }
+        let away = switches.between(tid, before, after);
+        let faults = away
+            .iter()
+            .filter(|away| away.why == Why::Served(Service::PageFault));
+        let touched: Vec<u64> = faults
+            .filter_map(|fault| switches.fault(tid, fault.from, fault.to))
+            .collect();
+        let bounds = memory.as_ptr_range();
+        let bounds = bounds.start.addr() as u64..bounds.end.addr() as u64;
+        let within = touched.iter().filter(|address| bounds.contains(address));
+        assert!(within.count() > 0, "{bounds:x?}: {touched:x?}, {away:?}");
+    }
+
     /// This thread sleeps: it is seen to block, for as long as the sleep took on the same clock.
     #[test]
     fn a_sleep_is_seen() {
@@ -735,10 +778,10 @@ mod tests {
             _ => None,
         });
         let wake = wake.unwrap_or_else(|| panic!("nobody woke it: {waits:?}"));
-        let Waker::Thread { tid, stack } = wake.by else {
+        let Waker::Thread { pid, tid, stack } = wake.by else {
             panic!("{wake:?}");
         };
-        assert_eq!(tid, writer);
+        assert_eq!((pid, tid), (std::process::id() as i32, writer));
         let stack = switches.stack(stack.expect("a stack")).expect("kept");
         assert!(stack.ip != 0 && stack.sp != 0 && stack.bytes.len() > 64);
         let faults = switches.between(writer, before, after);

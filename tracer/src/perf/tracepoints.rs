@@ -32,6 +32,11 @@ pub enum Event {
     Begin(Service),
     /// It ends.
     End(Service),
+    /// The current thread touches memory that is not there, or is a copy to be made.
+    Fault {
+        /// Where.
+        address: u64,
+    },
     /// The current thread makes a system call.
     Call {
         /// Its number.
@@ -257,7 +262,10 @@ impl Tracepoints {
                     },
                 });
             }
-            Meaning::Fault => return Some(Event::Begin(Service::PageFault)),
+            Meaning::Fault => {
+                let address = format.number(raw, "address")? as u64;
+                return Some(Event::Fault { address });
+            }
             Meaning::Signal => {
                 let function = format.number(raw, "sa_handler")? as u64;
                 // What is ignored, or done by the kernel itself, has none (SIG_DFL and SIG_IGN).
@@ -365,6 +373,7 @@ fn kernel_name(name: &str) -> &str {
 mod tests {
     use super::*;
 
+    const ADDRESS: &str = "\tfield:unsigned long address;\toffset:8;\tsize:8;\tsigned:0;\n";
     const HANDLER: &str = "\tfield:unsigned long sa_handler;\toffset:24;\tsize:8;\tsigned:0;\n";
 
     fn points() -> Tracepoints {
@@ -392,6 +401,7 @@ mod tests {
                     format(7, &field("int vector", 8)),
                     Meaning::Vector(Edge::End),
                 ),
+                (format(11, ADDRESS), Meaning::Fault),
             ],
             names: Vec::new(),
         }
@@ -443,5 +453,9 @@ mod tests {
         };
         assert_eq!(points.event(&delivered(0x4060)), Some(handler));
         assert_eq!(points.event(&delivered(0)), None);
+        let mut fault = event(11, 0, 0x1000);
+        fault.extend([0x7f, 0, 0, 0]);
+        let address = 0x7f_0000_1000;
+        assert_eq!(points.event(&fault), Some(Event::Fault { address }));
     }
 }
