@@ -76,17 +76,22 @@ fn set32(at: u64, value: u32) {
 
 impl Arena {
     fn new() -> Arena {
-        Arena::of(None)
+        Arena::with(|_| {})
     }
 
     /// One in which the stubs follow goroutines, if that is known of them.
     fn of(goroutines: Option<Goroutines>) -> Arena {
+        Arena::with(|around| around.goroutines = goroutines)
+    }
+
+    /// One for other surroundings than usual.
+    fn with(change: impl Fn(&mut Surroundings)) -> Arena {
         let data = libc::PROT_READ | libc::PROT_WRITE;
         let code = map(CODE_BYTES, data | libc::PROT_EXEC);
         // With room behind the last block, in which nobody has any business.
         let control = map((BLOCKS + (BLOCK_COUNT + 1) * block::SIZE) as usize, data);
         let rings = map((BLOCK_COUNT * ring::SIZE) as usize, data);
-        let around = Surroundings {
+        let mut around = Surroundings {
             pid: std::process::id() as i32,
             control,
             rings,
@@ -98,9 +103,10 @@ impl Arena {
             delays: None,
             tid_offset: None,
             tells_pointer: crate::sys::tells_thread_pointer(),
-            goroutines,
+            goroutines: None,
             field: None,
         };
+        change(&mut around);
         let mut arena = Arena {
             code,
             used: 0,

@@ -53,6 +53,39 @@ fn a_running_function_is_cut_into_windows() {
     assert_eq!(arena.block(block::TOP), arena.block(block::BASE));
 }
 
+/// A thread may have the stack, and the thread pointer, of one that ended long ago: the time between is nobody's.
+#[test]
+fn a_window_of_a_thread_that_is_gone_is_no_other_threads() {
+    // Here the id of a thread is what stands first behind its thread pointer.
+    let mut arena = Arena::with(|around| around.tid_offset = Some(0));
+    let child = callee(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    arena.expand(1, 5, arena.descriptor_at(2));
+    compare(&mut arena, p.f0, |arena| {
+        let mut site = call_site(Kind::Call(Callee::Direct(child)), p.after);
+        site.running = Some(arena.descriptor_at(1));
+        arena.patch_site(p.site, 5, &site);
+    });
+    let blocks = arena.control + BLOCKS;
+    let window = blocks + block::SHADOW + entry::SIZE;
+    let begun = word(window + entry::START);
+    let long = 2 * WINDOW_CYCLES as u64;
+    set(window + entry::START, begun - long);
+    set(
+        window + entry::ADJUSTED,
+        word(window + entry::ADJUSTED) - long,
+    );
+    let gone = word32(blocks + block::TID) ^ 1;
+    set32(blocks + block::TID, gone);
+    set(arena.block(block::RING) + ring::STATE, u64::from(gone));
+    let run = trampoline(&mut arena, p.f0);
+    run(&mut State::arbitrary(FLAGS[0]));
+    assert!(arena.ops().is_empty(), "{:?}", arena.ops());
+    assert!(word(window + entry::START) > begun, "a window of its own");
+    assert_eq!(word(window + entry::SLOT), entry::WINDOW_SLOT as i64 as u64);
+    assert_eq!(arena.block(block::TOP), window + entry::SIZE);
+}
+
 #[test]
 fn only_calls_from_the_named_callers_are_ops() {
     for (wanted, expected) in [(0, 0), (1, 1)] {

@@ -4,7 +4,7 @@ use iced_x86::Instruction;
 use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{
-    Code, Emitted, Surroundings, TOP, acquire, field, shadow, top, tsc,
+    Code, Emitted, Surroundings, TOP, acquire, field, field32, shadow, top, tsc,
 };
 use crate::engine::jump::function::goroutines::is_reset;
 use crate::engine::jump::layout::{block, descriptor, entry, place, targets};
@@ -168,17 +168,35 @@ impl<'a> Builder<'a> {
     /// rcx becomes the thread's block and rsi its first free entry; unknown threads go to `unknown`.
     /// Returns the label where rsi is read.
     pub fn block(&mut self, unknown: CodeLabel) -> Emitted<CodeLabel> {
-        self.block_by(self.runtime.lookup, unknown)
+        let back = self.find(self.runtime.lookup, unknown)?;
+        top(&mut self.a)?;
+        Ok(back)
     }
 
     /// As [`Builder::block`], but gives an unknown thread a block when there is one.
     fn own_block(&mut self, unknown: CodeLabel) -> Emitted<CodeLabel> {
-        self.block_by(self.runtime.register, unknown)
+        let back = self.find_own(unknown)?;
+        top(&mut self.a)?;
+        Ok(back)
     }
 
-    fn block_by(&mut self, routine: u64, unknown: CodeLabel) -> Emitted<CodeLabel> {
-        let back = self.find(routine, unknown)?;
-        top(&mut self.a)?;
+    /// rcx becomes the thread's block, or one that it is given. Makes for `unknown` where it has none and can get none.
+    pub fn find_own(&mut self, unknown: CodeLabel) -> Emitted<CodeLabel> {
+        let back = self.find(self.runtime.register, unknown)?;
+        if let Some(offset) = self.around.tid_offset {
+            // A new thread may have the thread pointer of one that is gone.
+            let (renew, mut same) = (self.label(), self.label());
+            self.a.mov(eax, dword_ptr(offset).fs())?;
+            self.a.cmp(eax, field32(block::TID))?;
+            self.a.jne(renew)?;
+            self.a.set_label(&mut same)?;
+            self.later.push(Later::Choose {
+                at: renew,
+                routine: self.runtime.renew,
+                zero: same,
+                other: unknown,
+            });
+        }
         Ok(back)
     }
 

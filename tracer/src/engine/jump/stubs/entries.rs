@@ -71,7 +71,7 @@ pub fn f0(
     });
     b.a.set_label(&mut start)?;
     save(&mut b.a, flags)?;
-    find_block(&mut b, pass)?;
+    b.find_own(pass)?;
     top(&mut b.a)?;
     b.a.lea(rdi, qword_ptr(rsp + SAVED))?;
     b.a.cmp(rsi, field(block::BASE))?;
@@ -118,27 +118,6 @@ pub fn f0(
     b.enter(ignored, Returns::BySlot)?;
     b.a.jmp(go)?;
     b.finish(at, start)
-}
-
-/// Finds the thread's block, or makes for `pass` where it has none and can get none.
-fn find_block(b: &mut Builder<'_>, pass: CodeLabel) -> Emitted<()> {
-    let (around, runtime) = (b.around, b.runtime);
-    b.find(runtime.register, pass)?;
-    if let Some(offset) = around.tid_offset {
-        // A new thread may have the thread pointer of one that is gone.
-        let (renew, mut same) = (b.label(), b.label());
-        b.a.mov(eax, dword_ptr(offset).fs())?;
-        b.a.cmp(eax, field32(block::TID))?;
-        b.a.jne(renew)?;
-        b.a.set_label(&mut same)?;
-        b.later.push(Later::Choose {
-            at: renew,
-            routine: runtime.renew,
-            zero: same,
-            other: pass,
-        });
-    }
-    Ok(())
 }
 
 /// Makes for `pass` unless the call is one of these callers', given by where they are returned to; all are wanted when there
