@@ -151,6 +151,27 @@ fn what_one_of_many_idle_threads_does_is_analysed() {
     });
 }
 
+/// Threads with short calls complete a round before one long call of others has returned.
+#[test]
+fn long_calls_count_beside_other_threads_short_ones() {
+    measured(|| {
+        let target = Target::start("long_calls_beside", Opt::O2, &[]);
+        let task = Task::new("jump", "begin").options(&["-d", "3s"]);
+        let analysis = task.attach(target.pid());
+        target.finish_like_native(&program("long_calls_beside", Opt::O2), &[]);
+        let report = analysis.report();
+        let all = || Unfinished(format!("in {:#}", report.0));
+        if !is_surveyed(&report) {
+            return Err(all());
+        }
+        let waits = part(&report, &["begin", "waiting", "lock_row"]);
+        match waits {
+            Some((_, share)) if share >= 0.2 => Ok(()),
+            _ => Err(Wrong(format!("in {:#}", report.0))),
+        }
+    });
+}
+
 /// What another thread does in the same calls is nothing of what the busiest one began with.
 #[test]
 fn what_other_threads_do_in_the_same_calls_is_left_out() {

@@ -20,6 +20,8 @@ const ROUND_WINDOWS: u64 = 10;
 const ROUNDS_A_SECOND: u64 = 10;
 /// ... and so many a second of what they do beside waiting for something to do.
 const ROUNDS_A_SECOND_OF_WORK: u64 = 100;
+/// So many of its longest calls fit into a round.
+const CALLS_A_ROUND: u64 = 5;
 /// A callee is worth an analysis of its own when so many ops complete in this time.
 const SECONDS_FOR_START: u64 = 1;
 /// Why nobody looks into what takes its time itself.
@@ -231,6 +233,23 @@ impl Totals {
     #[must_use]
     pub fn so_far(&self) -> (u64, Ticks) {
         (self.windows, self.time)
+    }
+
+    /// Whether the round is short beside its longest call that is not one of waiting for something to do: which part such calls
+    /// have of it is chance.
+    #[must_use]
+    pub fn is_short_beside_calls(&self, doing: &dyn Fn(&Share) -> Doing) -> bool {
+        let shares = self.shares();
+        let calls = shares.iter().filter(|share| doing(share) != Doing::Waits);
+        let longest = calls.map(|share| share.total.max.0).max();
+        let passed = self.until.0.saturating_sub(self.since.0);
+        passed < CALLS_A_ROUND.saturating_mul(longest.unwrap_or_default())
+    }
+
+    /// The threads that were on f0's calls when these were looked for, and have no window in this round: each is in one call.
+    pub fn silent(&self) -> impl Iterator<Item = i32> + '_ {
+        let threads = self.stacks.keys().copied();
+        threads.filter(|tid| !self.own.contains_key(tid))
     }
 
     /// Whether the figures of this round mean something. `doing` tells what a thread does in a share.
@@ -487,6 +506,27 @@ mod tests {
             ]
         );
         assert!(totals.to_expand(&|_| Doing::Work).is_empty());
+    }
+
+    #[test]
+    fn a_round_awaits_long_calls_of_threads_that_are_known() {
+        let mut totals = totals();
+        let [short, long] = [1, 2].map(|at| child(&mut totals, FnodeId::ROOT, at, at));
+        totals.set_running(1, FnodeId::ROOT);
+        totals.set_running(2, FnodeId::ROOT);
+        for at in 0..20 {
+            window_of(&mut totals, 1, at * 10_000, 10_000, &[(short, 9_000, 9)]);
+        }
+        let silent: Vec<i32> = totals.silent().collect();
+        assert_eq!(silent, [2]);
+        let work = |_: &Share| Doing::Work;
+        assert!(!totals.is_short_beside_calls(&work));
+        window_of(&mut totals, 2, 100, 60_000, &[(long, 59_000, 1)]);
+        assert_eq!(totals.silent().count(), 0);
+        assert!(totals.is_short_beside_calls(&work));
+        assert!(!totals.is_short_beside_calls(&|_| Doing::Waits));
+        window_of(&mut totals, 2, 240_000, 60_000, &[(long, 59_000, 1)]);
+        assert!(!totals.is_short_beside_calls(&work));
     }
 
     #[test]

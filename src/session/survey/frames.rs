@@ -13,7 +13,7 @@ use darc_tracer::stacks;
 
 use crate::session::descent::investigation::Investigation;
 use crate::session::survey::Division;
-use crate::session::survey::waiting::is_waiting;
+use crate::session::survey::waiting::{is_waiting, may_wait};
 
 impl Division<'_> {
     /// Finds the frames of f0 and of what it has called on the stacks, and makes them running fnodes.
@@ -28,9 +28,13 @@ impl Division<'_> {
             if let Some(frames) = below_f0(unwinder.frames(modules, &stack), f0) {
                 self.follow(process, stack.tid, &frames);
                 let innermost = frames.last().map(|frame| modules.name(frame.function));
-                if innermost.is_some_and(|name| is_waiting(&name)) {
+                let innermost = innermost.unwrap_or_default();
+                if is_waiting(&innermost) {
                     let functions = frames.iter().map(|frame| frame.function);
                     self.seen_to_wait.extend(functions);
+                }
+                if is_waiting(&innermost) || may_wait(&innermost) {
+                    self.idle.insert(stack.tid);
                 }
             }
         }

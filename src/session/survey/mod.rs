@@ -40,6 +40,9 @@ const SLICE: Duration = Duration::from_millis(10);
 const STUCK: Duration = Duration::from_millis(50);
 /// When all functions on the stack are looked at, their calls get more time to return.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// A round goes on for so long, should threads that did not wait for something to do be in calls that have not returned yet, or the
+/// round be short beside its longest call: the windows of many other threads make a round within milliseconds.
+const LATE: Duration = Duration::from_millis(500);
 /// A round in which windows complete, but few, ends after this time.
 const LONGEST_ROUND: Duration = Duration::from_secs(2);
 
@@ -76,6 +79,8 @@ struct Division<'a> {
     totals: &'a mut Totals,
     /// The functions on stacks that end in a call that waits for something to do.
     seen_to_wait: BTreeSet<CodeRef>,
+    /// The threads that these stacks are of.
+    idle: BTreeSet<i32>,
 }
 
 /// Where an engine begins to measure.
@@ -119,6 +124,7 @@ impl<'a> Survey<'a> {
                 investigation,
                 totals,
                 seen_to_wait: BTreeSet::new(),
+                idle: BTreeSet::new(),
             },
             attach,
             onlooker: None,
@@ -248,7 +254,8 @@ impl Measurement<'_, '_> {
             }
             self.show();
             let (windows, _) = self.division.totals.so_far();
-            let complete = self.division.is_round_complete(&self.process)
+            let complete = (self.division.is_round_complete(&self.process)
+                && (since.elapsed() >= LATE || !self.division.awaits_long_calls(&self.process)))
                 || (windows > 0 && since.elapsed() >= LONGEST_ROUND);
             if complete {
                 if !self.division.go_deeper(&mut self.process)? {
@@ -338,6 +345,16 @@ impl Division<'_> {
         let naming = self.investigation.naming(process.modules(), self.catalog);
         self.totals
             .is_round_complete(&|share| doing(naming, self.totals, share, &self.seen_to_wait))
+    }
+
+    /// Whether more of the long calls will be seen when the round goes on: a thread that did not wait for something to do is in one,
+    /// or few fit into what has passed of it.
+    fn awaits_long_calls(&self, process: &Process<'_>) -> bool {
+        let naming = self.investigation.naming(process.modules(), self.catalog);
+        self.totals.silent().any(|tid| !self.idle.contains(&tid))
+            || self.totals.is_short_beside_calls(&|share| {
+                doing(naming, self.totals, share, &self.seen_to_wait)
+            })
     }
 
     /// Goes into the callees that take much time in few calls. False when there are none.

@@ -67,7 +67,7 @@ fn is_c_library(module: &str) -> bool {
 }
 
 /// Whether the function or system call of this name reads from whoever sends something, sometimes.
-fn may_wait(name: &str) -> bool {
+pub fn may_wait(name: &str) -> bool {
     const NAMES: [&str; 5] = ["read", "recv", "recvfrom", "recvmmsg", "recvmsg"];
     NAMES.contains(&base(name))
 }
