@@ -198,6 +198,7 @@ programs! {
     virtual_calls
     virtual_forwarders
     visits_variant
+    yields_to_holder
 }
 
 /// A path that may not become long enough ends at the maximum depth, and says so.

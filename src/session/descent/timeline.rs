@@ -257,6 +257,9 @@ impl SwitchLog {
             let is_seen =
                 pacing.have_measured(op.start, op.end) && !self.switches.misses(op.start, op.end);
             let off = self.switches.between(op.tid, op.start, op.end);
+            if off.iter().any(|off| is_long_beside(off, &op)) {
+                self.switches.ask_for_yields();
+            }
             let away: Vec<Interval> = off
                 .iter()
                 .map(|off| self.interval(off, catalog, process))
@@ -292,6 +295,11 @@ impl SwitchLog {
                 by: instead
                     .filter(|&tid| tid != 0)
                     .map(|tid| self.thread(tid, None, None, catalog, process)),
+            },
+            // What it let pass is no other's doing: it is the time of the call.
+            Why::Yielded => Away::Blocked {
+                woken: Some(away.from),
+                by: None,
             },
             Why::Blocked(wake) => Away::Blocked {
                 woken: wake.map(|wake| wake.at),
@@ -370,6 +378,13 @@ impl SwitchLog {
             Service::PageFault => "page fault".to_owned(),
         }
     }
+}
+
+/// Whether it looks as if another thread had taken much of an op.
+fn is_long_beside(off: &off_cpu::Away, op: &Op) -> bool {
+    const LONG: f64 = 0.1;
+    let len = (off.to - off.from).0 as f64;
+    matches!(off.why, Why::Preempted(_)) && len >= LONG * op.latency.0 as f64
 }
 
 /// The page faults in an op, with what was touched.

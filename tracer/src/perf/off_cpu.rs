@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use darc_record::Tsc;
+use darc_record::{Ticks, Tsc};
 
 use super::record::Left;
 use super::services::Piece;
@@ -50,6 +50,8 @@ pub enum Why {
     /// It could have gone on, but another one ran: the one that did for the longest part of it, where that is known;
     /// 0 for none.
     Preempted(Option<i32>),
+    /// It let others run (sched_yield(2)).
+    Yielded,
     /// It waited; when that ended and by whom, where that is known.
     Blocked(Option<Wake>),
     /// Its CPU did something else.
@@ -75,6 +77,9 @@ pub(super) const KEPT: usize = 1 << 14;
 /// Handlers that may interrupt each other. More are those that were left by a jump.
 const MOST_HANDLERS: usize = 8;
 
+/// From the beginning of sched_yield(2) to the switch it takes so long at most: some 20 µs.
+const YIELDS: Ticks = Ticks(50_000);
+
 /// System calls, and page faults, that are kept for each thread.
 const KEPT_CALLS: usize = 1 << 10;
 
@@ -96,6 +101,8 @@ pub(super) struct Thread {
     calls: VecDeque<(Tsc, u32, [u64; 6])>,
     /// Page faults: when they began, and at which address.
     faults: VecDeque<(Tsc, u64)>,
+    /// When it called sched_yield(2) last.
+    yields: Option<Tsc>,
     pub(super) life: Life,
 }
 
@@ -150,6 +157,7 @@ impl Thread {
         let wake = self.wake.take().filter(|wake| wake.at > last);
         let why = match left {
             Left::Preempted => Why::Preempted(cpus.get(&cpu).and_then(|on| on.longest(out, at))),
+            Left::Yielded => Why::Yielded,
             Left::Blocked => Why::Blocked(wake.map(|wake| Wake {
                 at: wake.at.max(out).min(at),
                 ..wake
@@ -176,6 +184,16 @@ impl Thread {
         let mut within = self.calls.range(first..).take_while(|&&(at, ..)| at < to);
         let found = within.find(|&&(_, of, _)| of == number);
         found.map(|&(_, _, arguments)| arguments)
+    }
+
+    pub(super) fn yields(&mut self, at: Tsc) {
+        self.yields = Some(at);
+    }
+
+    /// Whether it leaves its CPU by a call of sched_yield(2) that has just begun.
+    pub(super) fn is_yielding(&mut self, at: Tsc) -> bool {
+        let since = self.yields.take();
+        since.is_some_and(|since| at - since <= YIELDS)
     }
 
     pub(super) fn faulted(&mut self, at: Tsc, address: u64) {
@@ -357,6 +375,20 @@ mod tests {
         thread.returned(Tsc(70), &cpus);
         thread.returned(Tsc(70), &cpus);
         assert_eq!(times(&thread).len(), 3);
+    }
+
+    #[test]
+    fn who_lets_others_run_is_not_preempted() {
+        let (mut thread, cpus) = (Thread::default(), HashMap::new());
+        thread.yields(Tsc(1_000));
+        assert!(thread.is_yielding(Tsc(3_000)));
+        assert!(!thread.is_yielding(Tsc(4_000)), "one call, one switch");
+        thread.yields(Tsc(10_000));
+        assert!(!thread.is_yielding(Tsc(1_000_000)), "nobody else was there");
+        thread.left(Tsc(3_000), Left::Yielded, 0);
+        thread.returned(Tsc(9_000), &cpus);
+        let all = thread.between(Tsc(0), Tsc(10_000));
+        assert_eq!(all[0].why, Why::Yielded);
     }
 
     #[test]

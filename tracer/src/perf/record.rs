@@ -35,6 +35,8 @@ pub enum Mode {
 pub enum Left {
     /// It could have gone on (the kernel's PREEMPT bit).
     Preempted,
+    /// As that, but by its own doing: sched_yield(2).
+    Yielded,
     /// It waits for something, or has ended.
     Blocked,
 }

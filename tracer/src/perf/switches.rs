@@ -18,7 +18,7 @@ use super::off_cpu::{Away, Life, Runners, Thread, Wake, Waker};
 use super::opening::{
     fault_events, watch_machine, watch_process, watch_threads, watch_tracepoints,
 };
-use super::record::{Naming, Point, Record, UserStack};
+use super::record::{Left, Naming, Point, Record, UserStack};
 use super::refusal::Refusal;
 use super::services::Services;
 use super::tracepoints::{Context, Event, NoTracepoints, Service, Tracepoints};
@@ -58,6 +58,7 @@ pub struct Switches {
     wakings: Option<Wakings>,
     /// Those of system calls' beginnings, and how many have been told.
     calls: Option<(Group, u64)>,
+    yields: Yields,
     /// From when on the ends of signals' handlers are recorded, if they were asked for. Of handlers from before none is told.
     handler_ends: Option<Tsc>,
     /// What is not told any more.
@@ -80,6 +81,30 @@ pub struct Switches {
     /// What records have taken, since that was asked for.
     price: Duration,
     rests: bool,
+}
+
+/// Who let others run.
+#[derive(Debug, Default)]
+struct Yields {
+    is_asked: bool,
+    /// The events, while they are open.
+    group: Option<Group>,
+    /// How many calls were told,
+    told: u64,
+    /// how many of the switches of threads that could have gone on were by them, and how many were not.
+    seen: [u64; 2],
+}
+
+impl Yields {
+    /// Whether a switch is a thread's own doing: as it was seen, or later as most were that had been.
+    fn is_one(&mut self, is_seen: bool) -> bool {
+        if self.group.is_some() {
+            self.seen[usize::from(!is_seen)] += 1;
+            return is_seen;
+        }
+        let [own, others] = self.seen;
+        own > others
+    }
 }
 
 /// What a record takes of the thread that makes it, and one with a stack, about.
@@ -144,6 +169,7 @@ impl Switches {
             faults,
             wakings,
             calls: None,
+            yields: Yields::default(),
             handler_ends: None,
             untold: wakings_are_other.then_some(NoTracepoints::OtherNumbers),
             services: Services::new(untold_of_faults.unwrap_or_default()),
@@ -188,6 +214,39 @@ impl Switches {
         let watched = watch_threads(&mut self.collector, self.pid, &[event]).is_ok();
         if watched && !self.rests {
             self.collector.enable();
+        }
+    }
+
+    /// Asks which threads let others run by sched_yield(2), once, for a while: to the kernel's records of switches they look as if
+    /// another had taken their place. Where that is refused they go on to do so.
+    pub fn ask_for_yields(&mut self) {
+        if std::mem::replace(&mut self.yields.is_asked, true) {
+            return;
+        }
+        let Ok(tracepoints) = &mut self.tracepoints else {
+            return;
+        };
+        let Some(event) = tracepoints.call("sched_yield") else {
+            return;
+        };
+        let mark = self.collector.mark();
+        let group = self.collector.begin_group();
+        if watch_threads(&mut self.collector, self.pid, &[event]).is_err() {
+            self.collector.take_back(mark);
+            return;
+        }
+        self.yields.group = Some(group);
+        if !self.rests {
+            self.collector.enable();
+        }
+    }
+
+    /// How a thread left its CPU that could have gone on.
+    fn how_it_left(&mut self, tid: i32, at: Tsc) -> Left {
+        let thread = self.threads.entry(tid).or_default();
+        match self.yields.is_one(thread.is_yielding(at)) {
+            true => Left::Yielded,
+            false => Left::Preempted,
         }
     }
 
@@ -307,6 +366,12 @@ impl Switches {
             self.collector.close(group);
             self.calls = None;
         }
+        if let Some(group) = self.yields.group
+            && (self.yields.told > ENOUGH_CALLS || self.lost > lost)
+        {
+            self.collector.close(group);
+            self.yields.group = None;
+        }
         let enough = self.stacks_gone + self.stacks.len() as u64 > ENOUGH_STACKS;
         if let Some(wakings) = &mut self.wakings
             && (self.lost > lost || enough)
@@ -384,6 +449,10 @@ impl Switches {
                     self.cpus.entry(stamp.cpu).or_default().runs(at, next);
                 }
                 if stamp.pid == self.pid {
+                    let left = match left {
+                        Left::Preempted => self.how_it_left(stamp.tid, at),
+                        left => left,
+                    };
                     let thread = self.threads.entry(stamp.tid).or_default();
                     thread.left(at, left, stamp.cpu);
                 }
@@ -536,6 +605,13 @@ impl Switches {
                 thread.handler_ended(at);
                 None
             }
+            Event::Call { number, .. } if i64::from(number) == libc::SYS_sched_yield => {
+                self.yields.told += 1;
+                if point.stamp.pid == self.pid {
+                    self.threads.entry(tid).or_default().yields(at);
+                }
+                None
+            }
             Event::Call { number, arguments } => {
                 if let Some((_, told)) = &mut self.calls {
                     *told += 1;
@@ -649,6 +725,50 @@ mod tests {
         ];
         assert!(switches.misses(gap, gap) && switches.misses(known, later));
         assert!(!switches.misses(known, known) && !switches.misses(later, later));
+    }
+
+    /// This thread lets another run that is on its processor, too: to the kernel both could have gone on.
+    #[test]
+    fn who_lets_others_run_is_seen() {
+        use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
+        use nix::unistd::Pid;
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        let Some(mut switches) = with_tracepoints() else {
+            return;
+        };
+        switches.ask_for_yields();
+        if switches.yields.group.is_none() {
+            eprintln!("not tested: no tracepoint of sched_yield(2)");
+            return;
+        }
+        let on_one = |cpu| {
+            let mut one = CpuSet::new();
+            one.set(cpu).unwrap();
+            sched_setaffinity(Pid::from_raw(0), &one).unwrap();
+        };
+        let cpu = sched_getcpu().unwrap();
+        on_one(cpu);
+        let stop = AtomicBool::new(false);
+        let tid = nix::unistd::gettid().as_raw();
+        let before = crate::tsc();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                on_one(cpu);
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            });
+            (0..200).for_each(|_| std::thread::yield_now());
+            stop.store(true, Ordering::Relaxed);
+        });
+        let after = crate::tsc();
+        while switches.complete() < after {
+            switches.read();
+        }
+        let away = switches.between(tid, before, after);
+        let is = |wanted: Why| away.iter().filter(|away| away.why == wanted).count();
+        assert!(is(Why::Yielded) > 10, "{away:?}");
     }
 
     /// This thread touches new memory: it is seen which.
