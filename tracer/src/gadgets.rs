@@ -1,5 +1,7 @@
 //! Instructions of the target that a thread uses which makes system calls in its name.
 
+use std::ops::Range;
+
 use crate::addr::TargetAddr;
 use crate::maps::Mapping;
 use crate::memory::Memory;
@@ -29,8 +31,10 @@ impl Gadgets {
     }
 }
 
-/// So many mappings of code are looked through.
+/// So many mappings of code are looked through,
 const MOST_MAPPINGS: usize = 1024;
+/// and so many bytes in all: a file may be as long as the target likes, and be mapped as often.
+const MOST_BYTES: u64 = 256 << 20;
 
 /// What is found in the target's code.
 #[derive(Default, Debug)]
@@ -54,9 +58,12 @@ impl Found {
             .filter(|m| m.executable && m.readable)
             .filter(stays);
         let mut found = Found::default();
+        let mut left = MOST_BYTES;
         for mapping in vdso_first.take(MOST_MAPPINGS) {
-            found.look(memory, mapping);
-            if found.gadgets().is_some() {
+            let end = mapping.end.min(mapping.start.saturating_add(left));
+            found.look(memory, mapping.start..end);
+            left -= end - mapping.start;
+            if found.gadgets().is_some() || left == 0 {
                 break;
             }
         }
@@ -71,15 +78,12 @@ impl Found {
         })
     }
 
-    fn look(&mut self, memory: &Memory, mapping: &Mapping) {
+    fn look(&mut self, memory: &Memory, code: Range<u64>) {
         const CHUNK: u64 = 1 << 16;
-        /// More of a mapping is not looked at: it may be as long as the target likes, and what is read of it takes memory.
-        const MOST: u64 = 64 << 20;
-        let end = mapping.end.min(mapping.start.saturating_add(MOST));
         let mut buffer = Vec::new();
-        for from in (mapping.start..end).step_by(CHUNK as usize) {
+        for from in code.clone().step_by(CHUNK as usize) {
             // What lies across the end of a chunk is in this one whole.
-            let len = (CHUNK + 16).min(end - from);
+            let len = (CHUNK + 16).min(code.end - from);
             buffer.resize(len as usize, 0);
             if memory.read(TargetAddr(from), &mut buffer).is_err() {
                 return;

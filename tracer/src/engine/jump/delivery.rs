@@ -23,6 +23,8 @@ use super::{Jump, Sampling};
 
 /// The account of a thread is read when an op of it has ended, and each time that records were read so many times.
 const TURNS: usize = 16;
+/// So many records are taken from the rings at once: what the target writes there takes memory here.
+const MOST_RECORDS: usize = 1 << 20;
 
 impl Jump {
     /// Delivers what the stubs have recorded since the last time.
@@ -62,7 +64,10 @@ impl Jump {
             let used_up = told.used_up(rings, index);
             let (had_records, had_ops) = (records.len(), ops.all());
             let before = records.len();
-            rings.drain(index, |record| records.push(record));
+            // The rest is read the next time.
+            if records.len() < MOST_RECORDS {
+                rings.drain(index, |record| records.push(record));
+            }
             let is_told = whose(index) == Whose::Chosen;
             if is_told {
                 told.end_with(&used_up, &records[before..]);

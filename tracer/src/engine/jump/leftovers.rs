@@ -67,15 +67,25 @@ pub fn find(pid: i32, memory: &Memory) -> Vec<Leftover> {
     let Ok(mappings) = maps::read(pid) else {
         return Vec::new();
     };
-    mappings
-        .iter()
-        .filter(|mapping| is_rings(mapping))
-        .filter_map(|mapping| leftover(pid, memory, mapping, &mappings))
+    let rings: Vec<&Mapping> = mappings.iter().filter(|it| is_rings(it)).collect();
+    if rings.is_empty() {
+        return Vec::new();
+    }
+    let Ok(caller) = RemoteCaller::find(pid, memory, &mappings) else {
+        return Vec::new();
+    };
+    let found = rings.into_iter();
+    found
+        .filter_map(|rings| leftover(caller, memory, rings, &mappings))
+        .take(MOST)
         .collect()
 }
 
+/// So many killed tracers' leftovers are looked at; who makes more has another end in view.
+const MOST: usize = 256;
+
 fn leftover(
-    pid: i32,
+    caller: RemoteCaller,
     memory: &Memory,
     mapping: &Mapping,
     mappings: &[Mapping],
@@ -119,7 +129,6 @@ fn leftover(
         goroutines,
         field: None,
     };
-    let caller = RemoteCaller::find(pid, memory, mappings).ok()?;
     let installed = Installed {
         code,
         ..Installed::new(around, blocks, Room::default(), caller)
