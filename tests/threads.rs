@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use darc_testprogs::{GroundTruth, Opt, ground_truth, program};
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::harness::{Target, Task, Unfinished, Wrong, engines, for_all, measured};
@@ -140,6 +141,20 @@ fn a_leader_that_is_gone() {
             target.finish_like_native(&program("dead_leader", opt), &[]);
             judged
         })
+    });
+}
+
+/// The threads of such a program end one by one, and nobody says that it has ended.
+#[test]
+fn the_end_of_a_program_whose_leader_is_gone() {
+    for_all(|engine, opt| {
+        let target = Target::start("dead_leader", opt, &[]);
+        let task = Task::new(engine, "serve").options(&["--decision-ops", "1000000000"]);
+        let (mut darc, _output, _folder) = task.start_attach(target.pid());
+        darc.wait_for_probes(target.pid());
+        target.signal(Signal::SIGKILL);
+        let finished = darc.finish();
+        assert!([0, 7].contains(&finished.code()), "{finished:#?}");
     });
 }
 

@@ -6,6 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::event::{Event, decode};
+use crate::proc::Stat;
 use crate::sys;
 
 /// Processes and their statuses, few at any time.
@@ -37,6 +38,11 @@ pub fn end_of(pid: i32) -> Option<End> {
         at.map(|at| taken.swap_remove(at).1)
     };
     end(kept.or_else(|| sys::reap(pid))?)
+}
+
+/// How another process's child ended, as long as its parent has not waited for it (proc_pid_stat(5), `exit_code`).
+pub(crate) fn end_of_other(pid: i32) -> Option<End> {
+    end(Stat::of(pid).ok()?.field(52)?)
 }
 
 /// What a status says of a process that has ended (wait(2)).

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::addr::TargetAddr;
+use crate::children::End;
 use crate::chosen::Chosen;
 use crate::effort::{Pace, Price, Spent};
 use crate::error::Result;
@@ -121,6 +122,18 @@ pub enum Notice {
     Exited(i32),
     /// The process was killed by this signal.
     Killed(i32),
+}
+
+impl Notice {
+    /// Of a process that has ended.
+    fn of_end(end: Option<End>) -> Notice {
+        match end {
+            Some(End::Killed(signal)) => Notice::Killed(signal),
+            Some(End::Exited(status)) => Notice::Exited(status),
+            // Its parent has taken the status already; nothing is known but that it ended.
+            None => Notice::Exited(0),
+        }
+    }
 }
 
 /// A site or function that could not be instrumented, and why.

@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use darc_disasm::SiteKind;
+use nix::errno::Errno;
 
 use crate::addr::TargetAddr;
 use crate::arena::Arena;
@@ -546,8 +547,11 @@ impl Engine for Int3 {
                             return Ok(Some(notice));
                         }
                     }
+                    Ok(None) | Err(Errno::ECHILD) if self.has_ended_unreported() => {
+                        return Ok(self.end);
+                    }
                     Ok(None) => break,
-                    Err(nix::errno::Errno::EINTR) => return Ok(None),
+                    Err(Errno::EINTR) => return Ok(None),
                     Err(errno) => return Err(Error::ptrace("wait for", self.pid, errno)),
                 }
                 if since.elapsed() >= wait {

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::child_signal;
+use crate::children;
 use crate::engine::{Notice, Sink};
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, Spawn, decode};
 use crate::guests;
 use crate::memory::Memory;
+use crate::proc;
 use crate::stopped::Stopped;
 use crate::sys;
 use crate::threads::{self, SignalMasks};
@@ -193,6 +195,15 @@ impl Int3 {
             return self.end;
         }
         None
+    }
+
+    /// Whether the process has ended without a report of that: it comes of its first thread, which is not traced when it had
+    /// ended before the others were.
+    pub(super) fn has_ended_unreported(&mut self) -> bool {
+        if self.threads.is_empty() && proc::is_ending(self.pid) {
+            self.end = Some(Notice::of_end(children::end_of_other(self.pid)));
+        }
+        self.end.is_some()
     }
 
     pub(super) fn forget_thread(&mut self, tid: i32) {

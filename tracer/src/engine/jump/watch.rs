@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::children::{self, End};
+use crate::children;
 use crate::engine::Notice;
 use crate::error::{Error, Result};
 use crate::maps::{self, FileId};
 use crate::memory::Memory;
-use crate::proc::Stat;
 use crate::sys;
 
 use super::installed::Installed;
@@ -159,22 +158,11 @@ impl Watch {
     }
 
     fn how_it_ended(&self) -> Notice {
-        let end = match self.child {
+        Notice::of_end(match self.child {
             true => children::end_of(self.pid),
-            false => zombie_status(self.pid).and_then(children::end),
-        };
-        match end {
-            Some(End::Killed(signal)) => Notice::Killed(signal),
-            Some(End::Exited(status)) => Notice::Exited(status),
-            // Its parent has taken the status already; nothing is known but that it ended.
-            None => Notice::Exited(0),
-        }
+            false => children::end_of_other(self.pid),
+        })
     }
-}
-
-/// The wait status of a process that its parent has not waited for yet (proc_pid_stat(5), `exit_code`).
-fn zombie_status(pid: i32) -> Option<i32> {
-    Stat::of(pid).ok()?.field(52)
 }
 
 /// The code that is mapped from files: what changes when libraries come and go.
