@@ -202,6 +202,7 @@ const PROGRAMS: &[Target] = &[
     c("vfork_alone", "c/vfork_alone.c", &[]),
     c("vfork_always", "c/vfork_always.c", &[]),
     c("vfork_waits", "c/vfork_waits.c", &[]),
+    c("vfork_without_leader", "c/vfork_waits.c", &["-DLEAVES"]),
     c("plugin_host", "c/plugin_host.c", &["-ldl"]),
     c("thousands", "c/thousands.c", &["-ldl"]),
     c(

@@ -1,6 +1,6 @@
 /*
  * One thread serves requests; another makes children by vfork(2) that take long to end, and meanwhile
- * waits in the kernel where nothing can stop it.
+ * waits in the kernel where nothing can stop it. Built with LEAVES, the thread that ran main has ended.
  *
  * f0 = serve
  * one peak: serve -> step   function
@@ -39,14 +39,29 @@ static void *make_children(void *nothing)
     return nothing;
 }
 
-int main(int argc, char **argv)
+static struct run run;
+
+static void *serve_all(void *nothing)
 {
     pthread_t thread;
-    struct run run = parse_run(argc, argv, 2000);
     if (pthread_create(&thread, NULL, make_children, NULL) != 0)
-        return 2;
+        exit(2);
     int status = run_ops(run, serve);
     ended = 1;
     pthread_join(thread, NULL);
-    return status;
+    exit(status);
+    return nothing;
+}
+
+int main(int argc, char **argv)
+{
+    run = parse_run(argc, argv, 2000);
+#ifdef LEAVES
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, serve_all, NULL) != 0)
+        return 2;
+    pthread_exit(NULL);
+#else
+    serve_all(NULL);
+#endif
 }

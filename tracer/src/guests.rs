@@ -15,7 +15,7 @@ pub fn of(pid: i32, makers: impl IntoIterator<Item = i32>) -> Vec<i32> {
     let of_maker = |maker| {
         let mut children = threads::children(maker);
         let newest = newest(&children, |child| Stat::of(child).ok()?.began());
-        children.retain(|&child| match sys::shares_memory(pid, child) {
+        children.retain(|&child| match sys::shares_memory(maker, child) {
             Some(shares) => shares,
             // The others were made by calls that have ended.
             None => Some(child) == newest && waits_for_guest(pid, maker),
@@ -37,7 +37,13 @@ pub fn is_still(pid: i32, guest: i32) -> bool {
         (Ok(own), Ok(its)) => own == its,
         _ => false,
     };
-    sys::shares_memory(pid, guest).unwrap_or_else(shows_same)
+    share_memory(pid, guest).unwrap_or_else(shows_same)
+}
+
+/// Whether two processes share their memory; `None` where the kernel does not tell. A thread that has ended shares none any more,
+/// and the first one may end before the others.
+pub fn share_memory(pid: i32, other: i32) -> Option<bool> {
+    sys::shares_memory(threads::living(pid)?, other)
 }
 
 /// Whether a system call makes a process that shares its maker's memory. `argument` is the call's first, `memory` the maker's.
@@ -84,6 +90,33 @@ mod tests {
         // In the same tick the order is all that tells.
         assert_eq!(newest(&[5, 6], began), Some(6));
         assert_eq!(newest(&[], began), None);
+    }
+
+    #[test]
+    fn guests_are_known_when_the_first_thread_has_ended() {
+        let mut target = Command::new(program("vfork_without_leader", Opt::O2));
+        let piped = target.arg("1000000").stdout(Stdio::null());
+        let mut target = piped.spawn().unwrap();
+        let pid = target.id() as i32;
+        let children = || {
+            let listed = threads::list(pid).unwrap().into_iter();
+            let mut children: Vec<i32> = listed.flat_map(threads::children).collect();
+            children.retain(|&child| !threads::is_dead(child));
+            children
+        };
+        let (made, found, still) = loop {
+            let made = children();
+            let found = of(pid, threads::list(pid).unwrap());
+            let still = made.iter().all(|&guest| is_still(pid, guest));
+            // The same ones lived all the time.
+            if threads::is_dead(pid) && !made.is_empty() && children() == made {
+                break (made, found, still);
+            }
+        };
+        target.kill().unwrap();
+        target.wait().unwrap();
+        assert_eq!(found, made);
+        assert!(still);
     }
 
     #[test]

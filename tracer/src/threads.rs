@@ -228,13 +228,19 @@ pub(crate) fn is_dead(tid: i32) -> bool {
 /// ended before the others (proc(5): its `root`, `exe` and `mem` are gone then), under that of another thread.
 #[must_use]
 pub fn proc_folder(pid: i32) -> PathBuf {
-    let own = PathBuf::from(format!("/proc/{pid}"));
+    match living(pid) {
+        Some(tid) if tid != pid => PathBuf::from(format!("/proc/{pid}/task/{tid}")),
+        _ => PathBuf::from(format!("/proc/{pid}")),
+    }
+}
+
+/// A thread of a process that has not ended, and so has what belongs to the process: its first one, where that lives.
+pub(crate) fn living(pid: i32) -> Option<i32> {
     if !is_dead(pid) {
-        return own;
+        return Some(pid);
     }
     let others = list(pid).unwrap_or_default();
-    let alive = others.into_iter().find(|&tid| tid != pid && !is_dead(tid));
-    alive.map_or(own, |tid| PathBuf::from(format!("/proc/{pid}/task/{tid}")))
+    others.into_iter().find(|&tid| tid != pid && !is_dead(tid))
 }
 
 /// The one-letter state of a thread: `R` runs, `S` and `D` wait, `t` is stopped by its tracer.

@@ -180,7 +180,7 @@ impl Int3 {
                 guests::are_made_by(&self.memory, number, registers.rdi)
             })
         };
-        sys::shares_memory(self.pid, child.tid()).unwrap_or_else(made)
+        guests::share_memory(self.pid, child.tid()).unwrap_or_else(made)
     }
 
     /// A thread has ended. The notice when the process has ended with it.
@@ -358,9 +358,11 @@ impl Int3 {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
     use std::sync::Arc;
 
     use darc_disasm::{CodePart, FunctionCode};
+    use darc_testprogs::{Opt, program};
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
 
@@ -419,6 +421,38 @@ mod tests {
             Ok(())
         })
         .unwrap();
+    }
+
+    /// What belongs to a process is not to be seen of its first thread when that has ended.
+    #[test]
+    fn a_guest_of_a_process_without_its_first_thread_is_known() {
+        child_signal::block().unwrap();
+        let mut target = Command::new(program("vfork_without_leader", Opt::O2));
+        let piped = target.arg("1000000").stdout(Stdio::null());
+        let mut target = piped.spawn().unwrap();
+        let pid = target.id() as i32;
+        while !threads::is_dead(pid) {
+            std::thread::yield_now();
+        }
+        let mut engine = Int3::attach(pid, Guarding::Unguarded).unwrap();
+        let at_first = engine.borrowers.clone();
+        let mut calls = Calls::default();
+        let guest = loop {
+            let wait = Duration::from_millis(20);
+            engine.poll(wait, &mut calls).unwrap();
+            let makers = threads::list(pid).unwrap().into_iter();
+            let mut made = makers.flat_map(threads::children);
+            // It sleeps: its first stop has been handled.
+            let new =
+                |child: &i32| !at_first.contains(child) && threads::state(*child) == Some('S');
+            if let Some(guest) = made.find(new) {
+                break guest;
+            }
+        };
+        assert!(engine.borrowers.contains(&guest));
+        engine.finish().unwrap();
+        target.kill().unwrap();
+        target.wait().unwrap();
     }
 
     /// A thread of which a stop could not be handled would not report a second time.
