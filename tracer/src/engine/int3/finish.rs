@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
-use crate::event::Event;
+use crate::event::{Event, decode};
 use crate::maps;
+use crate::memory::Memory;
 use crate::stopped::Stopped;
+use crate::sys;
 use crate::threads::{self, SignalMasks};
 
 use super::Int3;
@@ -24,10 +26,11 @@ const BETWEEN: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Int3 {
-    /// Restores text and stacks and detaches from every thread. Of a process that has ended nothing is left to restore.
+    /// Restores text and stacks and detaches from every thread. Of a process that has ended nothing is left to restore, but
+    /// for those that outlive it.
     pub(super) fn let_go(&mut self) -> Result<()> {
         if self.end.is_some() {
-            return Ok(());
+            return self.let_heirs_go();
         }
         let mut restored = self.disarm_all();
         for _ in 1..ATTEMPTS {
@@ -39,11 +42,7 @@ impl Int3 {
             restored = self.disarm_all();
         }
         self.reveal_all();
-        for copy in self.measured_syscalls.keys() {
-            // Threads blocked in a copied system call go on by themselves from now on.
-            let trap = copy.offset(SYSCALL_TRAP as i64);
-            let _ = self.memory.write(trap, &[PASS]);
-        }
+        self.pass_syscalls(&self.memory);
         let since = Instant::now();
         let mut stopped = Vec::new();
         let mut outcome = self.let_borrowers_go();
@@ -58,6 +57,50 @@ impl Int3 {
         }
         self.counters.pauses.push(since.elapsed());
         restored.and(outcome)
+    }
+
+    /// Lets go of those that outlive the process: children that share its memory, and such as it had just made.
+    fn let_heirs_go(&mut self) -> Result<()> {
+        let mut outcome = self.take_reports();
+        if self.borrowers.is_empty() {
+            return outcome;
+        }
+        outcome = outcome.and(self.disarm_all());
+        self.reveal_all();
+        outcome.and(self.let_borrowers_go())
+    }
+
+    /// Takes the reports that nobody has looked at since the process ended.
+    fn take_reports(&mut self) -> Result<()> {
+        let mut outcome = Ok(());
+        while let Ok(Some((tid, status))) = sys::wait_any() {
+            let taken = self.take_report(tid, decode(status));
+            outcome = outcome.and(unless_gone(taken).map(drop));
+        }
+        outcome
+    }
+
+    fn take_report(&mut self, tid: i32, event: Event) -> Result<()> {
+        match event {
+            Event::Exited(_) | Event::Killed(_) => self.forget_thread(tid),
+            Event::Exec => {
+                self.borrowers.remove(&tid);
+                observed(tid, event).detach()?;
+            }
+            _ if self.borrowers.contains(&tid) || self.adopt(tid)? => {
+                self.left_stopped.insert(tid, event);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes the traps out of the measured copies of system calls, in the target's memory or in a copy of it: threads that are
+    /// blocked there, or return there from a signal handler, go on by themselves.
+    pub(super) fn pass_syscalls(&self, memory: &Memory) {
+        for copy in self.measured_syscalls.keys() {
+            let _ = memory.write(copy.offset(SYSCALL_TRAP as i64), &[PASS]);
+        }
     }
 
     /// Lets go of the processes that share the target's memory, which is clean by now: their parents wait for
@@ -329,4 +372,64 @@ fn observed(tid: i32, event: Event) -> Stopped {
         _ => 0,
     };
     Stopped::observed(tid, pending)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    use darc_testprogs::{Opt, program};
+
+    use crate::child_signal;
+    use crate::engine::int3::Guarding;
+    use crate::engine::int3::points::Roles;
+    use crate::engine::{Discard, Engine as _};
+    use crate::guests;
+
+    use super::*;
+
+    /// Killed while it waits for its child, which runs on in its memory.
+    #[test]
+    fn a_guest_that_outlives_the_process_meets_no_breakpoint() {
+        child_signal::block().unwrap();
+        let mut target = Command::new(program("vfork_alone", Opt::O2));
+        let target = target.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut target = target.spawn().unwrap();
+        let pid = target.id() as i32;
+        let mut line = String::new();
+        let mut output = BufReader::new(target.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        sys::send_to_thread(pid, pid, libc::SIGUSR1).unwrap();
+        let guest = loop {
+            if let [guest] = guests::of(pid, [pid])[..] {
+                break guest;
+            }
+        };
+        let mut engine = Int3::attach(pid, Guarding::Unguarded).unwrap();
+        assert!(engine.borrowers.contains(&guest));
+        let mappings = maps::read(pid).unwrap();
+        let code = mappings.iter().find(|mapping| mapping.executable).unwrap();
+        let at = TargetAddr(code.start);
+        let memory = Memory::open(guest).unwrap();
+        let bytes = memory.read_word(at).unwrap();
+        let (points, ledger) = (&mut engine.points, &mut engine.ledger);
+        let armed = points.arm(&memory, ledger, at, &[], Roles::default());
+        armed.unwrap();
+        assert_ne!(memory.read_word(at).unwrap(), bytes);
+        target.kill().unwrap();
+        while engine.end().is_none() {
+            engine.poll(BETWEEN, &mut Discard).unwrap();
+        }
+        engine.finish().unwrap();
+        // Its end has been taken by whoever traced it.
+        target.wait().unwrap_err();
+        assert_eq!(memory.read_word(at).unwrap(), bytes);
+        let tracer = threads::status_field(guest, "TracerPid");
+        assert_eq!(tracer.as_deref(), Some("0"));
+        // With its input ends the guest, too.
+        drop(target.stdin.take());
+        line.clear();
+        assert_eq!(output.read_line(&mut line).unwrap(), 0);
+    }
 }

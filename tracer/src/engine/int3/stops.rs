@@ -145,7 +145,7 @@ impl Int3 {
     }
 
     /// A thread seen for the first time: one of ours, or a child process. False when it was let go.
-    fn adopt(&mut self, tid: i32) -> Result<bool> {
+    pub(super) fn adopt(&mut self, tid: i32) -> Result<bool> {
         if threads::process_of(tid) == Some(self.pid) {
             self.threads.insert(tid, ThreadCalls::new(tid));
             return Ok(true);
