@@ -248,7 +248,7 @@ impl Int3 {
                     .find(|frame| frame.slot == slot)
                     .or_else(|| others().find(|frame| frame.slot == slot))
                     .map(|frame| frame.return_to)
-                    .or_else(|| self.abandoned.get(&slot).copied());
+                    .or_else(|| self.abandoned(slot));
                 match known {
                     Some(to) => {
                         registers.set_rip(TargetAddr(to));

@@ -66,6 +66,7 @@ use departure::Departures;
 use edges::Edges;
 use landing::{LANDING, LANDING_TRAP, PASS, SYSCALL_TRAP};
 use points::{Points, Roles, SyscallCopies};
+use returns::Abandoned;
 use stacks::Stacks;
 use stop_times::StopTimes;
 
@@ -120,7 +121,7 @@ pub struct Int3 {
     continuations: Continuations,
     edges: Edges,
     /// Stack slots that held the landing pad when their frame was given up, and what belongs there.
-    abandoned: HashMap<u64, u64>,
+    abandoned: HashMap<u64, Abandoned>,
     stacks: Stacks,
     generation: u64,
     /// What is read when f0 is entered.

@@ -529,7 +529,7 @@ impl Int3 {
                 .filter(|frame| frame.hidden && frame.slot == slot)
                 .map(|frame| frame.return_to)
                 .next();
-            return borrowed.or_else(|| self.abandoned.get(&slot).copied());
+            return borrowed.or_else(|| self.abandoned(slot));
         }
         let owner = self
             .threads
@@ -549,6 +549,6 @@ impl Int3 {
                 .unwrap_or_default();
             self.abandon(&taken);
         }
-        self.abandoned.remove(&slot)
+        self.take_abandoned(slot)
     }
 }

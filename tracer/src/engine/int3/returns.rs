@@ -8,6 +8,14 @@ use crate::memory::Memory;
 use super::Int3;
 use super::calls::{Frame, FrameKind};
 
+/// What belongs into a slot that held the landing pad when its frame was given up.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Abandoned {
+    pub(super) return_to: u64,
+    /// Where it stands in the ledger, until it has been put back: the slot may still be returned through.
+    debt: Option<u32>,
+}
+
 impl Int3 {
     /// Replaces the return address in a slot by the landing pad and enters the debt.
     pub(super) fn hide(&mut self, slot: u64, return_to: u64) -> Result<Option<u32>> {
@@ -16,6 +24,7 @@ impl Int3 {
             return_to,
             hidden: self.landing.0,
         };
+        self.settle_abandoned(slot);
         let index = self.ledger.enter(debt);
         match self.memory.write_word(TargetAddr(slot), self.landing.0) {
             Ok(()) => {
@@ -35,10 +44,15 @@ impl Int3 {
     /// returned through after all, the target must not suffer from our mistake.
     pub(super) fn abandon(&mut self, frames: &[Frame]) {
         for frame in frames {
+            let mut settled = frame.ledger;
             if frame.hidden {
-                self.abandoned.insert(frame.slot, frame.return_to);
+                let abandoned = self.abandoned.entry(frame.slot).or_default();
+                abandoned.return_to = frame.return_to;
+                if settled.is_some() {
+                    settled = std::mem::replace(&mut abandoned.debt, settled);
+                }
             }
-            if let Some(index) = frame.ledger {
+            if let Some(index) = settled {
                 self.ledger.strike(index);
             }
             if frame.kind == FrameKind::F0 {
@@ -64,10 +78,45 @@ impl Int3 {
 
     /// Frames that were given up may be read, too. They are kept in mind: another thread may be on its way through
     /// one at this moment.
-    fn reveal_abandoned(&self) {
-        for (&slot, &return_to) in &self.abandoned {
-            put_back(&self.memory, self.landing, slot, return_to);
+    fn reveal_abandoned(&mut self) {
+        for (&slot, abandoned) in &mut self.abandoned {
+            put_back(&self.memory, self.landing, slot, abandoned.return_to);
+            if let Some(index) = abandoned.debt.take() {
+                self.ledger.strike(index);
+            }
         }
+    }
+
+    /// Nothing is owed any more in the slot of a frame that was given up: another one uses it.
+    fn settle_abandoned(&mut self, slot: u64) {
+        let abandoned = self.abandoned.get_mut(&slot);
+        if let Some(index) = abandoned.and_then(|abandoned| abandoned.debt.take()) {
+            self.ledger.strike(index);
+        }
+    }
+
+    /// A frame that was given up has been returned through; where it leads.
+    pub(super) fn take_abandoned(&mut self, slot: u64) -> Option<u64> {
+        self.settle_abandoned(slot);
+        self.abandoned
+            .remove(&slot)
+            .map(|abandoned| abandoned.return_to)
+    }
+
+    /// Where a frame that was given up leads.
+    pub(super) fn abandoned(&self, slot: u64) -> Option<u64> {
+        self.abandoned
+            .get(&slot)
+            .map(|abandoned| abandoned.return_to)
+    }
+
+    /// Forgets the frames that were given up: their memory is gone.
+    pub(super) fn forget_abandoned(&mut self) {
+        let debts = self
+            .abandoned
+            .drain()
+            .filter_map(|(_, abandoned)| abandoned.debt);
+        debts.for_each(|index| self.ledger.strike(index));
     }
 
     /// Hides the return addresses again that [`Int3::reveal`] put back, where the frames still stand.
@@ -122,8 +171,9 @@ impl Int3 {
         let frames = self.threads.values().flat_map(|calls| calls.frames());
         // Those that have been put back since the copy was made, too.
         let hidden = frames.map(|frame| (frame.slot, frame.return_to));
-        for (slot, return_to) in hidden.chain(self.abandoned.iter().map(|(&slot, &to)| (slot, to)))
-        {
+        let abandoned = self.abandoned.iter();
+        let abandoned = abandoned.map(|(&slot, abandoned)| (slot, abandoned.return_to));
+        for (slot, return_to) in hidden.chain(abandoned) {
             put_back(copy, self.landing, slot, return_to);
         }
     }
@@ -136,5 +186,59 @@ fn put_back(memory: &Memory, landing: TargetAddr, slot: u64, return_to: u64) {
         .is_ok_and(|word| word == landing.0)
     {
         let _ = memory.write_word(TargetAddr(slot), return_to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::child_signal;
+    use crate::engine::Engine as _;
+    use crate::engine::calibration::of_child;
+    use crate::engine::int3::Guarding;
+    use crate::engine::int3::calls::ThreadCalls;
+    use crate::ledger;
+
+    use super::*;
+
+    /// A thread that returns there when nobody listens any more would stay in the landing pad for ever.
+    #[test]
+    fn a_frame_that_was_given_up_is_owed_while_it_is_hidden() {
+        const PROGRAMS: u64 = 0x1000;
+        child_signal::block().unwrap();
+        // At the same place in the child.
+        let stack = [PROGRAMS; 1];
+        let slot = stack.as_ptr() as u64;
+        let work = || {
+            loop {
+                std::hint::black_box(&stack);
+            }
+        };
+        of_child(work, |pid| {
+            let mut engine = Int3::attach(pid, Guarding::Unguarded)?;
+            engine.landing = TargetAddr(0x2000);
+            let owed = |engine: &Int3| ledger::read(engine.ledger.file()).len();
+            let give_up = |engine: &mut Int3| {
+                let debt = engine.hide(slot, PROGRAMS)?;
+                let mut calls = ThreadCalls::new(pid);
+                calls.enter(FrameKind::Ignored, slot, PROGRAMS, 0);
+                let frame = &mut calls.frames_mut()[0];
+                (frame.hidden, frame.ledger) = (true, debt);
+                engine.abandon(calls.frames());
+                Ok::<_, crate::error::Error>(())
+            };
+            give_up(&mut engine)?;
+            assert_eq!(owed(&engine), 1);
+            // The slot is used again.
+            give_up(&mut engine)?;
+            assert_eq!(owed(&engine), 1);
+            engine.reveal_all();
+            assert_eq!(owed(&engine), 0);
+            assert_eq!(engine.memory.read_word(TargetAddr(slot))?, PROGRAMS);
+            give_up(&mut engine)?;
+            assert_eq!(engine.take_abandoned(slot), Some(PROGRAMS));
+            assert_eq!(owed(&engine), 0);
+            engine.finish()
+        })
+        .unwrap();
     }
 }

@@ -244,7 +244,7 @@ impl Int3 {
             self.forget_thread(thread);
         }
         self.points.forget(&mut self.ledger);
-        self.abandoned.clear();
+        self.forget_abandoned();
         self.arena = None;
         self.continuations.forget();
         self.syscall_copies.clear();
