@@ -117,7 +117,7 @@ fn has_guardian(pid: i32) -> bool {
 }
 
 /// The instruction pointer of the process's main thread, if it is blocked in read(2) (proc(5), `syscall`).
-fn blocked_at(pid: i32) -> Option<u64> {
+pub fn blocked_at(pid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/syscall")).ok()?;
     let fields: Vec<&str> = text.split_ascii_whitespace().collect();
     let [number, .., at] = fields[..] else {
@@ -128,7 +128,7 @@ fn blocked_at(pid: i32) -> Option<u64> {
 }
 
 /// Whether it is blocked in code that is in no file.
-fn is_blocked_in_unnamed_code(pid: i32) -> bool {
+pub fn is_blocked_in_unnamed_code(pid: i32) -> bool {
     let Some(at) = blocked_at(pid) else {
         return false;
     };

@@ -9,8 +9,9 @@ use darc_testprogs::{Opt, ground_truth, program};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::death::{blocked_at, is_blocked_in_unnamed_code};
 use crate::harness::{
-    Running, Target, Task, darc, execute, for_all, measured, not_tested, wait_until,
+    Running, Target, Task, darc, execute, for_all, levels, measured, not_tested, wait_until,
 };
 use crate::report::Report;
 use crate::untouched::{ProcessState, check_text, is_probed};
@@ -300,6 +301,33 @@ fn a_started_program_ignores_what_darc_was_started_to_ignore() {
         assert!(signals.len() >= 5, "{signals:?}");
         assert_eq!(signals, ignoring(&[]));
     });
+}
+
+/// A child that is made while a signal handler interrupts a measured system call returns to the call, with nobody there.
+#[test]
+fn a_child_returns_to_a_system_call() {
+    for &opt in levels() {
+        let mut target = Target::start("asks", opt, &[]);
+        let options = ["--start-ops", "5", "--decision-ops", "5"];
+        let task = Task::new("int3", "serve").options(&options);
+        let (mut darc, _output, _folder) = task.start_attach(target.pid());
+        darc.wait_for_probes(target.pid());
+        wait_until("a measured call that is blocked", || {
+            let there = is_blocked_in_unnamed_code(target.pid());
+            if !there && blocked_at(target.pid()).is_some() {
+                target.poke();
+            }
+            there
+        });
+        target.signal(Signal::SIGUSR1);
+        // The child's.
+        target.poke();
+        assert_eq!(target.line(), "signal 10: child=0\n");
+        darc.signal(Signal::SIGINT);
+        darc.finish();
+        check_text(target.pid());
+        assert!(target.finish().status.success());
+    }
 }
 
 /// A thread that waits for its vfork(2) child cannot be stopped: attaching and leaving goes on without it.

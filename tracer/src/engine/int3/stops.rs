@@ -159,6 +159,8 @@ impl Int3 {
         if let Ok(copy) = Memory::open(tid) {
             self.points.restore_copy(&copy);
             self.reveal_copy(&copy);
+            // Where it was made in a signal handler, that may return to one.
+            self.pass_syscalls(&copy);
         }
         if let Ok(mut registers) = child.registers() {
             // It comes out of the system call that made it, maybe in a copy of the instruction.
