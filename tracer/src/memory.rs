@@ -26,13 +26,9 @@ impl Memory {
     /// # Errors
     /// When `/proc/PID/mem` cannot be opened: the process is gone or the permission is lacking.
     pub fn open(pid: i32) -> Result<Memory> {
-        let open = |path: String| OpenOptions::new().read(true).write(true).open(path);
-        // The entry of a process whose first thread has ended shows nothing; any other thread's does.
-        let file = open(format!("/proc/{pid}/mem")).or_else(|error| {
-            let others = threads::list(pid).unwrap_or_default();
-            let through = |tid| open(format!("/proc/{pid}/task/{tid}/mem")).ok();
-            others.into_iter().find_map(through).ok_or(error)
-        });
+        // Before Linux 6.16 the entry of a thread that has ended can be opened, and is empty.
+        let path = threads::proc_folder(pid).join("mem");
+        let file = OpenOptions::new().read(true).write(true).open(path);
         let file =
             file.map_err(|source| Error::process("open the target's memory", pid, source))?;
         Ok(Memory { pid, file })
@@ -195,14 +191,15 @@ impl darc_disasm::Memory for Memory {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
+    use darc_testprogs::{Opt, program};
+
     use super::*;
 
     #[test]
     fn memory_of_a_process_that_has_ended_is_gone() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("1000")
-            .spawn()
-            .unwrap();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id() as i32;
         let memory = Memory::open(pid).unwrap();
         let nowhere = memory.read_word(TargetAddr(8)).unwrap_err();
@@ -223,6 +220,24 @@ mod tests {
             }
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn memory_outlives_the_first_thread() {
+        let mut target = Command::new(program("dead_leader", Opt::O2));
+        let piped = target.arg("1000000").stdout(Stdio::null());
+        let mut target = piped.spawn().unwrap();
+        let pid = target.id() as i32;
+        while !threads::is_dead(pid) {
+            std::thread::yield_now();
+        }
+        let start = TargetAddr(maps::read(pid).unwrap()[0].start);
+        let mut magic = [0; 4];
+        let read = Memory::open(pid).and_then(|memory| memory.read(start, &mut magic));
+        target.kill().unwrap();
+        target.wait().unwrap();
+        read.unwrap();
+        assert_eq!(&magic, b"\x7fELF");
     }
 
     /// As where writing through `/proc/PID/mem` is refused.
