@@ -3,6 +3,9 @@
 //! The kernel tells who shares memory (kcmp(2)), unless it was built without that or a filter of system calls forbids it. Then it
 //! shows in the call by which a process is made.
 
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+
 use crate::addr::TargetAddr;
 use crate::maps;
 use crate::memory::Memory;
@@ -10,10 +13,28 @@ use crate::proc::Stat;
 use crate::sys;
 use crate::threads;
 
-/// Those that these threads of a process have made.
+/// Those that these threads of a process, or of its guests, have made.
 pub fn of(pid: i32, makers: impl IntoIterator<Item = i32>) -> Vec<i32> {
+    of_listed(pid, makers, threads::children)
+}
+
+/// The same. Where the kernel does not list what a thread has made, all children of its process may be its own.
+fn of_listed(
+    pid: i32,
+    makers: impl IntoIterator<Item = i32>,
+    listed: impl Fn(i32) -> Option<Vec<i32>>,
+) -> Vec<i32> {
+    let descents = OnceCell::new();
+    let of_process = |maker| {
+        let process = threads::process_of(maker);
+        let descents: &Vec<(i32, i32)> = descents.get_or_init(threads::descents);
+        let children = descents
+            .iter()
+            .filter(|&&(_, parent)| Some(parent) == process);
+        children.map(|&(child, _)| child).collect()
+    };
     let of_maker = |maker| {
-        let mut children = threads::children(maker);
+        let mut children: Vec<i32> = listed(maker).unwrap_or_else(|| of_process(maker));
         let newest = newest(&children, |child| Stat::of(child).ok()?.began());
         children.retain(|&child| match sys::shares_memory(maker, child) {
             Some(shares) => shares,
@@ -22,7 +43,8 @@ pub fn of(pid: i32, makers: impl IntoIterator<Item = i32>) -> Vec<i32> {
         });
         children
     };
-    makers.into_iter().flat_map(of_maker).collect()
+    let found: BTreeSet<i32> = makers.into_iter().flat_map(of_maker).collect();
+    found.into_iter().collect()
 }
 
 /// Which of these processes was made last. Those of a thread that has ended are listed behind those of the thread that
@@ -100,7 +122,7 @@ mod tests {
         let pid = target.id() as i32;
         let children = || {
             let listed = threads::list(pid).unwrap().into_iter();
-            let mut children: Vec<i32> = listed.flat_map(threads::children).collect();
+            let mut children: Vec<i32> = listed.filter_map(threads::children).flatten().collect();
             children.retain(|&child| !threads::is_dead(child));
             children
         };
@@ -117,6 +139,26 @@ mod tests {
         target.wait().unwrap();
         assert_eq!(found, made);
         assert!(still);
+    }
+
+    #[test]
+    fn guests_are_known_where_the_kernel_lists_no_children() {
+        let mut target = Command::new(program("vfork_waits", Opt::O2));
+        let piped = target.arg("1000000").stdout(Stdio::null());
+        let mut target = piped.spawn().unwrap();
+        let pid = target.id() as i32;
+        let (known, found) = loop {
+            let makers = || threads::list(pid).unwrap();
+            let known = of(pid, makers());
+            let found = of_listed(pid, makers(), |_| None);
+            // The same ones lived all the time.
+            if !known.is_empty() && of(pid, makers()) == known {
+                break (known, found);
+            }
+        };
+        target.kill().unwrap();
+        target.wait().unwrap();
+        assert_eq!(found, known);
     }
 
     #[test]
@@ -137,7 +179,8 @@ mod tests {
             let done = Event::Other(libc::PTRACE_EVENT_VFORK_DONE);
             // Its child has ended, and is still listed.
             assert_eq!(decode(sys::wait_for(maker).unwrap().1), done);
-            (threads::children(maker).len(), of(pid, [maker]))
+            let listed = threads::children(maker).unwrap();
+            (listed.len(), of(pid, [maker]))
         });
         let found = refused.join().unwrap();
         target.kill().unwrap();

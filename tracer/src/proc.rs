@@ -66,6 +66,12 @@ impl Stat {
         self.fields.get(number.checked_sub(3)?)?.parse().ok()
     }
 
+    /// The process that made it, or that has taken it over since.
+    #[must_use]
+    pub fn parent(&self) -> Option<i32> {
+        self.field(4)
+    }
+
     /// When it began, in clock ticks since boot.
     #[must_use]
     pub fn began(&self) -> Option<u64> {
@@ -136,6 +142,7 @@ mod tests {
             (stat.comm.as_str(), stat.state, stat.flags),
             ("evil) R 1 2 3 (x\n", 'S', 2_129_984)
         );
+        assert_eq!(stat.parent(), Some(1));
         for broken in [
             "",
             "7",

@@ -3,6 +3,7 @@
 //! Source: ptrace(2) PTRACE_SEIZE, proc_pid_status(5).
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::child_signal;
 use crate::children;
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, decode};
-use crate::proc::read_text;
+use crate::proc::{Stat, read_text};
 use crate::stopped::Stopped;
 use crate::sys;
 
@@ -30,12 +31,25 @@ pub fn list(pid: i32) -> Result<Vec<i32>> {
         .collect())
 }
 
-/// The processes that a thread has made and that have not ended (proc_tid_children(5)).
-pub(crate) fn children(tid: i32) -> Vec<i32> {
-    let listed = std::fs::read_to_string(format!("/proc/{tid}/task/{tid}/children"));
-    let listed = listed.unwrap_or_default();
+/// The processes that a thread has made and that have not ended (proc_tid_children(5)); `None` where the kernel was built without
+/// that list (`CONFIG_PROC_CHILDREN`).
+pub(crate) fn children(tid: i32) -> Option<Vec<i32>> {
+    let listed = match std::fs::read_to_string(format!("/proc/{tid}/task/{tid}/children")) {
+        Err(error) if error.kind() == ErrorKind::NotFound && state(tid).is_some() => return None,
+        listed => listed.unwrap_or_default(),
+    };
     let numbers = listed.split_ascii_whitespace();
-    numbers.filter_map(|number| number.parse().ok()).collect()
+    Some(numbers.filter_map(|number| number.parse().ok()).collect())
+}
+
+/// All processes, each with the one that made it, or that has taken it over since.
+pub(crate) fn descents() -> Vec<(i32, i32)> {
+    /// No more are looked at.
+    const MOST: usize = 1 << 16;
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let descent = |pid| Some((pid, Stat::of(pid).ok()?.parent()?));
+    pids.take(MOST).filter_map(descent).collect()
 }
 
 /// Seizes every thread of the process, those included that are made meanwhile.

@@ -443,7 +443,7 @@ mod tests {
             let wait = Duration::from_millis(20);
             engine.poll(wait, &mut calls).unwrap();
             let makers = threads::list(pid).unwrap().into_iter();
-            let mut made = makers.flat_map(threads::children);
+            let mut made = makers.filter_map(threads::children).flatten();
             // It sleeps: its first stop has been handled.
             let new =
                 |child: &i32| !at_first.contains(child) && threads::state(*child) == Some('S');
