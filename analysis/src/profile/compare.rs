@@ -9,6 +9,17 @@ use crate::profile::peaks::{Peak, find_peaks};
 /// From this distance on two profiles are said to differ: a fifth of all ops moved by one bucket.
 pub const EMD_THRESHOLD: f64 = 0.2;
 
+/// Peaks, tails and means may differ by chance up to so many standard deviations,
+const DEVIATIONS: f64 = 3.0;
+/// ... and up to this factor from one run of a program to the next.
+const FACTOR: f64 = 2.0;
+/// Means differ from run to run up to this normalised difference: a half more.
+const MEANS: f64 = 1.0 / 3.0;
+/// The part of the ops that is no tail.
+const BODY: f64 = 0.99;
+/// Within a bucket of resolution 1 latencies vary by this part of their mean.
+const IN_BUCKET: f64 = 0.2;
+
 /// Totals this close (normalised difference) are not looked at further.
 const NEAR_EQUAL: f64 = 0.05;
 
@@ -28,6 +39,9 @@ pub struct Comparison {
     pub total_latency: f64,
     /// What became of the peaks.
     pub peaks: Vec<PeakChange>,
+    /// Whether few ops make another distribution of it, by more than chance: a peak appeared or vanished, or the mean or the
+    /// slowest hundredth is another one. The distance hardly sees them.
+    pub differs_in_few: bool,
 }
 
 /// What became of a peak between two profiles.
@@ -47,22 +61,94 @@ impl Comparison {
     /// # Errors
     /// When the resolutions differ.
     pub fn of(before: &Profile, after: &Profile) -> Result<Self, ProfileError> {
-        let mean = |profile: &Profile| profile.total().0 as f64 / profile.count().max(1) as f64;
+        let peaks = peak_changes(&find_peaks(before), &find_peaks(after));
         Ok(Self {
             emd: earth_movers_distance(before, after)?,
             chi_square: chi_square(before, after)?,
             ops: normalised_difference(before.count() as f64, after.count() as f64),
             mean_latency: normalised_difference(mean(before), mean(after)),
             total_latency: normalised_difference(before.total().0 as f64, after.total().0 as f64),
-            peaks: peak_changes(&find_peaks(before), &find_peaks(after)),
+            differs_in_few: peaks.iter().any(|change| is_certain(before, after, change))
+                || is_another_mean(before, after)
+                || is_another_tail(before, after),
+            peaks,
         })
     }
 
-    /// Whether the distribution is to be called another one. How many ops there are does not matter.
+    /// Whether the distribution is to be called another one. How many ops there are matters only for what may be chance.
     #[must_use]
     pub fn is_changed(&self) -> bool {
-        self.emd >= EMD_THRESHOLD
+        self.emd >= EMD_THRESHOLD || self.differs_in_few
     }
+}
+
+fn mean(profile: &Profile) -> f64 {
+    profile.total().0 as f64 / profile.count().max(1) as f64
+}
+
+/// Whether a peak appeared or vanished by more than chance.
+fn is_certain(before: &Profile, after: &Profile, change: &PeakChange) -> bool {
+    match change {
+        PeakChange::Appeared(peak) | PeakChange::Vanished(peak) => {
+            differ_within(before, after, peak.first_bucket, peak.last_bucket)
+        }
+        PeakChange::Moved(..) => false,
+    }
+}
+
+/// Whether the share of the ops in these buckets is another one: by a factor, and by more than chance.
+fn differ_within(a: &Profile, b: &Profile, first: u32, last: u32) -> bool {
+    let inside = [a, b].map(|profile| profile.range(first, last).ops as f64);
+    let all = [a, b].map(|profile| profile.count() as f64);
+    if all.contains(&0.0) {
+        return false;
+    }
+    let share = [inside[0] / all[0], inside[1] / all[1]];
+    let is_factor = share[0].max(share[1]) >= FACTOR * share[0].min(share[1]);
+    // If nothing has changed, each op of these is one of `a` with this probability.
+    let (together, part) = (inside[0] + inside[1], all[0] / (all[0] + all[1]));
+    let deviation = (together * part * (1.0 - part)).sqrt();
+    is_factor && (inside[0] - together * part).abs() - 0.5 > DEVIATIONS * deviation
+}
+
+/// Whether the slowest hundredth begins more than a doubling elsewhere: within one it may lie at the border of two buckets.
+fn is_another_tail(a: &Profile, b: &Profile) -> bool {
+    let (Some(one), Some(other)) = (tail_bucket(a), tail_bucket(b)) else {
+        return false;
+    };
+    let beyond = one.min(other) + a.resolution().get();
+    one.max(other) > beyond && differ_within(a, b, beyond + 1, a.resolution().buckets() - 1)
+}
+
+/// The bucket that the slowest hundredth of the ops begins in.
+fn tail_bucket(profile: &Profile) -> Option<u32> {
+    let mut seen = 0_u64;
+    let mut buckets = profile.buckets();
+    let found = buckets.find(|(_, content)| {
+        seen = seen.saturating_add(content.ops);
+        seen as f64 >= BODY * profile.count() as f64
+    });
+    found.map(|(bucket, _)| bucket)
+}
+
+/// Whether the mean is another one: by a half, and by more than a few long ops tell.
+fn is_another_mean(a: &Profile, b: &Profile) -> bool {
+    let (one, other) = (mean(a), mean(b));
+    let ops = [a, b].map(|profile| profile.count() as f64);
+    let error = (variance(a, b) * (1.0 / ops[0] + 1.0 / ops[1])).sqrt();
+    normalised_difference(one, other) >= MEANS && (one - other).abs() > DEVIATIONS * error
+}
+
+/// The variance of latencies, of both together: few ops need not have the long ones.
+fn variance(a: &Profile, b: &Profile) -> f64 {
+    let ops = a.count() as f64 + b.count() as f64;
+    let mean = (a.total().0 as f64 + b.total().0 as f64) / ops;
+    let within = IN_BUCKET / f64::from(a.resolution().get());
+    let squares = a.buckets().chain(b.buckets()).map(|(_, content)| {
+        let here = content.total.0 as f64 / content.ops as f64;
+        content.ops as f64 * ((here - mean).powi(2) + (within * here).powi(2))
+    });
+    squares.sum::<f64>() / ops
 }
 
 /// The first phase over a complete set of profiles, one half: whether a pair may be left out, since its
@@ -226,6 +312,61 @@ mod tests {
         assert!(near(comparison.emd, 0.0));
         assert!(!comparison.is_changed());
         assert!(near(normalised_difference(0.0, 0.0), 0.0));
+    }
+
+    /// Each op at 3/2 of its bucket's begin.
+    fn real(counts: &[(u32, u64)]) -> Profile {
+        let mut profile = Profile::new(Resolution::default());
+        for &(bucket, ops) in counts {
+            let total = Ticks(((1_u64 << bucket) + (1_u64 << bucket >> 1)) * ops);
+            profile.add_bucket(bucket, Bucket { ops, total }).unwrap();
+        }
+        profile
+    }
+
+    fn is_changed(before: &[(u32, u64)], after: &[(u32, u64)]) -> bool {
+        let (before, after) = (real(before), real(after));
+        let changed = Comparison::of(&before, &after).unwrap().is_changed();
+        let back = Comparison::of(&after, &before).unwrap().is_changed();
+        assert_eq!(changed, back, "it is the same the other way round");
+        changed
+    }
+
+    #[test]
+    fn few_ops_that_take_much_longer_are_another_distribution() {
+        let before = [(12, 9_000), (13, 1_000)];
+        assert!(is_changed(&before, &[(12, 8_900), (13, 1_000), (22, 100)]));
+        // No peak of its own, and next to no other mean.
+        let before = [(12, 9_700), (13, 280), (14, 20)];
+        let slower_tail = [(12, 9_600), (13, 230), (14, 65), (15, 60), (16, 45)];
+        assert_eq!(find_peaks(&real(&slower_tail)).len(), 1);
+        assert!(is_changed(&before, &slower_tail));
+        // More than ten times the time in a tail of one peak.
+        let tail = [
+            (12, 99_000),
+            (14, 400),
+            (16, 250),
+            (18, 120),
+            (20, 60),
+            (22, 30),
+        ];
+        assert!(is_changed(&[(12, 99_000), (14, 400), (16, 250)], &tail));
+    }
+
+    #[test]
+    fn what_differs_from_run_to_run_is_no_other_distribution() {
+        let before = [(12, 9_000), (13, 1_000)];
+        // The border of two buckets, a few that were preempted, three that make a peak of a hundred.
+        assert!(!is_changed(&before, &[(12, 8_000), (13, 2_000)]));
+        assert!(!is_changed(&before, &[(12, 9_000), (13, 995), (23, 5)]));
+        assert!(!is_changed(&[(12, 97), (16, 3)], &[(12, 100)]));
+        // One in a hundred on both sides, of which one counts as a peak.
+        assert!(!is_changed(
+            &[(12, 99_050), (20, 950)],
+            &[(12, 98_900), (20, 1_100)]
+        ));
+        // Seldom ops need not be among few.
+        assert!(!is_changed(&[(12, 999_900), (26, 100)], &[(12, 1_000)]));
     }
 
     #[test]

@@ -97,3 +97,34 @@ fn functions_below_f0_are_paired_by_their_path_and_rated() {
     assert_eq!((difference.left_out, difference.only_before.len()), (1, 1));
     assert_eq!(difference.failed_on, ["new-peak"]);
 }
+
+#[test]
+fn the_verdict_tells_peaks_that_may_be_chance() {
+    let (mut before, mut after) = (fixture::report(30_000), fixture::report(30_000));
+    let content = |report: &mut Report, counts: &[(u32, u64)]| {
+        let entry = |&(bucket, ops): &(u32, u64)| crate::model::BucketEntry {
+            bucket,
+            ops,
+            total: ops << bucket,
+        };
+        report.profile.buckets = counts.iter().map(entry).collect();
+        report.profile.ops = counts.iter().map(|(_, ops)| ops).sum();
+        report.profile.total = counts.iter().map(|(bucket, ops)| ops << bucket).sum();
+    };
+    content(&mut before, &[(12, 100)]);
+    content(&mut after, &[(12, 97), (16, 3)]);
+    let told = |one: &Report, other: &Report| {
+        let difference = of(&set("a", one), &set("b", other), Method::Emd, &[]).unwrap();
+        let text = text::render(&difference, Style::default());
+        text.lines().last().unwrap().to_owned()
+    };
+    let chance = |what: &str| format!("Verdict: no clear change: {what}, which may be chance");
+    assert_eq!(told(&before, &after), chance("a new peak"));
+    assert_eq!(told(&after, &before), chance("a peak vanished"));
+    assert_eq!(told(&after, &after), "Verdict: no distribution has changed");
+    content(&mut after, &[(12, 990), (22, 10)]);
+    content(&mut before, &[(12, 2_000)]);
+    let verdict = told(&before, &after);
+    assert!(verdict.starts_with("Verdict: changed: put: "), "{verdict}");
+    assert!(verdict.ends_with(", a new peak"), "{verdict}");
+}

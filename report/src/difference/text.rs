@@ -78,7 +78,11 @@ fn verdict(difference: &Difference) -> String {
         if difference.pairs.is_empty() && difference.left_out == 0 {
             return "Verdict: nothing could be compared".to_owned();
         }
-        return "Verdict: no distribution has changed".to_owned();
+        let of_all = difference.pairs.iter().flat_map(|pair| &pair.peaks);
+        return match peaks(of_all) {
+            None => "Verdict: no distribution has changed".to_owned(),
+            Some(peaks) => format!("Verdict: no clear change: {peaks}, which may be chance"),
+        };
     };
     let more = match changed().count() {
         1 => String::new(),
@@ -89,17 +93,41 @@ fn verdict(difference: &Difference) -> String {
         [Some(before), Some(after)] => format!(": mean latency {}", change(before, after)),
         _ => String::new(),
     };
-    let appeared = first.peaks.iter();
-    let appeared = appeared.filter(|peak| peak.change == Change::Appeared);
-    let peaks = match appeared.count() {
-        0 => String::new(),
-        1 => ", a new peak".to_owned(),
-        count => format!(", {count} new peaks"),
+    let p99 = [first.before, first.after].map(|side| Some(side.percentiles?.p99));
+    let p99 = match p99 {
+        [Some(before), Some(after)] if before.max(after) / 2 >= before.min(after) => {
+            format!(", p99 {}", change(before, after))
+        }
+        _ => String::new(),
     };
+    let peaks = peaks(&first.peaks).map_or_else(String::new, |peaks| format!(", {peaks}"));
     format!(
-        "Verdict: changed: {}{more}{mean}{peaks}",
+        "Verdict: changed: {}{more}{mean}{p99}{peaks}",
         control(&first.name)
     )
+}
+
+/// How many peaks appeared and vanished, if any did.
+fn peaks<'a>(of: impl IntoIterator<Item = &'a PeakDifference>) -> Option<String> {
+    let (mut new, mut gone) = (0, 0);
+    for peak in of {
+        match peak.change {
+            Change::Appeared => new += 1,
+            Change::Vanished => gone += 1,
+            Change::Moved => {}
+        }
+    }
+    let told = |count, one: &str, many: &str| match count {
+        0 => None,
+        1 => Some(one.to_owned()),
+        count => Some(format!("{count} {many}")),
+    };
+    let told = [
+        told(new, "a new peak", "new peaks"),
+        told(gone, "a peak vanished", "peaks vanished"),
+    ];
+    let told: Vec<String> = told.into_iter().flatten().collect();
+    (!told.is_empty()).then(|| told.join(", "))
 }
 
 /// By how much a figure has changed: in percent of what it was, as a factor where it is ten times that or more.
