@@ -39,6 +39,9 @@ pub struct Site {
     pub inlined_from: Vec<InlinedFrame>,
 }
 
+/// Who ran instead of a thread that was ready, where no thread did.
+pub const IDLE: &str = "no thread: the processor was idle (a limit of CPU time, or the hypervisor)";
+
 /// Who ran instead, or woke a thread.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Other {

@@ -3,11 +3,12 @@
 
 use darc_analysis::{Hz, Nanos, Resolution, Ticks, least_noticed};
 
+use super::assemble;
 use super::escape::control;
 use super::goroutines;
 use super::model::{
-    Effort, Engine, Frame, Futures, Kind, PeakEntry, Probes, ProfileTable, RootCauseEntry,
-    SkippedSite, StopReason, Survey, Target,
+    Effort, Engine, Frame, Futures, Kind, OtherEntry, PeakEntry, Probes, ProfileTable,
+    RootCauseEntry, SkippedSite, StopReason, Survey, Target,
 };
 use super::names::short;
 use super::recursion;
@@ -441,7 +442,7 @@ fn what(cause: &RootCauseEntry) -> String {
         {
             "the goroutine was ready, but the run-time had others run, or none".to_owned()
         }
-        (Kind::Preemption, _) => "the thread was ready, but another one ran".to_owned(),
+        (Kind::Preemption, _) => format!("the thread was ready, but {}", instead(cause)),
         (Kind::Interrupt, _) => "the CPU served an interrupt".to_owned(),
         (Kind::SoftInterrupt, _) => "the CPU did deferred work of interrupts (softirq)".to_owned(),
         (Kind::PageFault, _) => "pages of the program's memory were brought in".to_owned(),
@@ -464,6 +465,26 @@ fn what(cause: &RootCauseEntry) -> String {
                 system_calls(cause)
             )
         }
+    }
+}
+
+/// What happened while a thread was ready and did not run, as far as that is known of most of the time.
+fn instead(cause: &RootCauseEntry) -> &'static str {
+    let Some(waits) = &cause.waits else {
+        return "did not run";
+    };
+    let (idle, others): (Vec<_>, Vec<_>) = waits
+        .others
+        .iter()
+        .partition(|it| it.name == assemble::IDLE);
+    let time = |of: &[&OtherEntry]| of.iter().map(|it| it.time as f64).sum::<f64>();
+    let half = waits.preempted as f64 / 2.0;
+    match () {
+        () if time(&others) > half => "another one ran",
+        () if time(&idle) > half => {
+            "none ran: the processor was idle (a limit of CPU time, or the hypervisor)"
+        }
+        () => "did not run",
     }
 }
 
@@ -531,7 +552,7 @@ pub(super) fn frame_lines(frame: &Frame) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::model::InlinedEntry;
+    use crate::model::{InlinedEntry, WaitsEntry};
 
     #[test]
     fn of_a_long_command_the_beginning_is_shown() {
@@ -571,6 +592,37 @@ mod tests {
             said.ends_with(", or its system call clone3 does, which cannot be measured apart"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn another_thread_ran_only_where_one_is_known() {
+        let mut cause = fixture::report(1_000).peaks[0].root_causes[0].clone();
+        (cause.kind, cause.stop) = (Kind::Preemption, StopReason::NoCalls);
+        let mut said = |others: &[(&str, u64)]| {
+            let other = |&(name, time): &(&str, u64)| OtherEntry {
+                name: name.to_owned(),
+                time,
+                ..OtherEntry::default()
+            };
+            cause.waits = Some(WaitsEntry {
+                preempted: 100,
+                others: others.iter().map(other).collect(),
+                ..WaitsEntry::default()
+            });
+            what(&cause)
+        };
+        let another = "the thread was ready, but another one ran";
+        let unknown = "the thread was ready, but did not run";
+        let idle = assemble::IDLE;
+        assert_eq!(said(&[("rustc", 30), ("cc", 40), (idle, 30)]), another);
+        assert_eq!(
+            said(&[("rustc", 10), (idle, 80)]),
+            "the thread was ready, but none ran: the processor was idle (a limit of CPU time, or the hypervisor)"
+        );
+        assert_eq!(said(&[]), unknown);
+        assert_eq!(said(&[("rustc", 40)]), unknown);
+        cause.waits = None;
+        assert_eq!(what(&cause), unknown);
     }
 
     #[test]

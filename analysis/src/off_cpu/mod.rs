@@ -34,9 +34,9 @@ pub struct OtherId(pub u32);
 /// Why a thread did not do its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Away {
-    /// It could have gone on, but another one ran.
+    /// It could have gone on, but did not run.
     Preempted {
-        /// Who, where that is known.
+        /// Who did, where that is known.
         by: Option<OtherId>,
     },
     /// It waited.
@@ -121,7 +121,7 @@ pub struct OffCpu {
     pub blocked: Ticks,
     /// in which they could have gone on after that, but did not run,
     pub runnable: Ticks,
-    /// in which another thread ran instead,
+    /// in which they were ready, but did not run,
     pub preempted: Ticks,
     /// in which their CPU served interrupts, or did their deferred work,
     pub interrupted: Ticks,

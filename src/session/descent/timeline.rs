@@ -11,8 +11,8 @@ use darc_analysis::off_cpu::{Away, Interval, OtherId};
 use darc_process::Process;
 use darc_process::modules::Modules;
 use darc_record::{Enqueued, FnodeId, Op, SiteId, Tsc};
-use darc_report::goroutines;
 use darc_report::model::OtherProcess;
+use darc_report::{assemble, goroutines};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::effort::Pacing;
 use darc_tracer::engine::{Absence, Counted, NewTarget, Served, Sink};
@@ -29,6 +29,9 @@ use crate::session::descent::futures::Ops;
 use crate::session::descent::goroutines::Absences;
 use crate::session::descent::investigation::Investigation;
 use crate::session::descent::wakers::Wakers;
+
+/// The thread that a CPU runs when it has none to run: as where the hypervisor, or a limit of CPU time, keeps ours from running.
+const IDLE: i32 = 0;
 
 /// What is known about the threads of the process while it is measured.
 #[derive(Debug)]
@@ -291,10 +294,13 @@ impl SwitchLog {
     ) -> Interval {
         let why = match away.why {
             Why::Preempted(instead) => Away::Preempted {
-                // The idle thread runs instead where the hypervisor, or a limit of CPU time, keeps ours from running.
-                by: instead
-                    .filter(|&tid| tid != 0)
-                    .map(|tid| self.thread(tid, None, None, catalog, process)),
+                by: instead.map(|tid| match tid {
+                    IDLE => catalog.other(Another {
+                        name: assemble::IDLE.to_owned(),
+                        ..Another::default()
+                    }),
+                    tid => self.thread(tid, None, None, catalog, process),
+                }),
             },
             // What it let pass is no other's doing: it is the time of the call.
             Why::Yielded => Away::Blocked {

@@ -47,8 +47,8 @@ pub struct Handler {
 /// Why a thread did not do its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// It could have gone on, but another one ran: the one that did for the longest part of it, where that is known;
-    /// 0 for none.
+    /// It could have gone on, but did not run: the thread that did for the longest part of it, where that is known;
+    /// 0 where the CPU was idle.
     Preempted(Option<i32>),
     /// It let others run (sched_yield(2)).
     Yielded,
