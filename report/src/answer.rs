@@ -63,7 +63,7 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
         Status::RootCauseFound | Status::MaxDepthReached
     );
     if let (true, Some((share, place))) = (is_open && first.share_of_time < SINGLE, most(&causes)) {
-        let largest = cause(first, peak.peak, ftree);
+        let largest = cause(first, peak, ftree);
         return format!(
             "{}: {share} is below {place}; the largest part of it: {largest}",
             status(peak.status)
@@ -78,7 +78,7 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
     let mut parts: Vec<String> = largest
         .chain(others)
         .take(CAUSES)
-        .map(|cause| self::cause(cause, peak.peak, ftree))
+        .map(|cause| self::cause(cause, peak, ftree))
         .collect();
     let more = causes.len().saturating_sub(parts.len());
     if more > 0 {
@@ -114,7 +114,8 @@ fn most(causes: &[RootCauseEntry]) -> Option<(String, String)> {
 }
 
 /// A cause: where it is, and how much of the time it explains.
-fn cause(cause: &RootCauseEntry, peak: u32, ftree: &FtreeNode) -> String {
+fn cause(cause: &RootCauseEntry, of: &PeakEntry, ftree: &FtreeNode) -> String {
+    let peak = of.peak;
     let callees = loops::callees(cause, peak, ftree).into_iter();
     let callees: Vec<String> = callees.map(|called| called.name).collect();
     let (within, place) = located(cause, &callees);
@@ -123,7 +124,10 @@ fn cause(cause: &RootCauseEntry, peak: u32, ftree: &FtreeNode) -> String {
     if let Some(away) = words::blocked(cause) {
         let (share, away) = (share.map(percent), percent(away));
         let share = share.map_or_else(String::new, |share| format!("{share} is "));
-        return format!("{share}in or below {place}, whose thread was blocked for {away} of that");
+        let ready = ready(cause, of);
+        return format!(
+            "{share}in or below {place}, whose thread was blocked for {away} of that{ready}"
+        );
     }
     match (within, share) {
         (Some(within), Some(share)) => {
@@ -133,11 +137,20 @@ fn cause(cause: &RootCauseEntry, peak: u32, ftree: &FtreeNode) -> String {
         }
         (Some(within), None) => format!("{within} {place}{repeated}"),
         (None, Some(share)) => format!(
-            "{place} explains {}{repeated}{}",
+            "{place} explains {}{}{repeated}{}",
             percent(share),
+            ready(cause, of),
             seldom(cause)
         ),
         (None, None) => place + &repeated,
+    }
+}
+
+/// That the thread was kept from running, and did not wait for so long.
+fn ready(cause: &RootCauseEntry, of: &PeakEntry) -> &'static str {
+    match words::was_ready(cause, of) {
+        true => ", most of its wait ready to run but not running",
+        false => "",
     }
 }
 
@@ -313,6 +326,25 @@ mod tests {
         assert!(answer(&peak, &ftree).ends_with(", and 2 more"));
         peak.root_causes[1].share_of_time = 0.2;
         assert!(answer(&peak, &ftree).contains("update"));
+    }
+
+    #[test]
+    fn a_wait_that_was_over_early_is_told_as_one() {
+        let mut peak = fixture::report(1_000).peaks.remove(1);
+        let ftree = fixture::report(1_000).ftree;
+        let waits = |blocked, runnable| crate::model::WaitsEntry {
+            count: 100,
+            blocked,
+            runnable,
+            ..crate::model::WaitsEntry::default()
+        };
+        peak.off_cpu = None;
+        peak.root_causes[0].waits = Some(waits(10, 900));
+        let told = answer(&peak, &ftree);
+        let ready = ", most of its wait ready to run but not running";
+        assert!(told.contains(ready), "{told}");
+        peak.root_causes[0].waits = Some(waits(900, 10));
+        assert!(!answer(&peak, &ftree).contains(ready));
     }
 
     #[test]

@@ -309,7 +309,11 @@ pub(super) fn hops(cause: &RootCauseEntry) -> String {
 
 /// What the end of the path means, and which part of the peak's time that is.
 pub(super) fn in_words(cause: &RootCauseEntry, peak: &PeakEntry) -> String {
-    let what = what(cause) + &often(cause, peak);
+    let ready = match was_ready(cause, peak) {
+        true => ", but for most of its wait the thread was ready to run but not running",
+        false => "",
+    };
+    let what = what(cause) + ready + &often(cause, peak);
     let known = match (cause.known_from, cause.share_of_time) {
         (0, _) => return what,
         (known, share) if share > 0.0 => {
@@ -340,6 +344,20 @@ fn assumed(cause: &RootCauseEntry) -> String {
         ),
         _ => String::new(),
     }
+}
+
+/// Whether the thread waited, but for most of that was ready to run: it is not what was waited for that took so long. Such a
+/// wait has half of the cause's time, as far as it is known how many ops the waits are of.
+pub(super) fn was_ready(cause: &RootCauseEntry, peak: &PeakEntry) -> bool {
+    let Some(waits) = &cause.waits else {
+        return false;
+    };
+    let is_much = peak.off_cpu.as_ref().is_none_or(|all| {
+        let ops = waits.count.max(cause.known_from).min(all.ops).max(1);
+        let mean = all.time as f64 / all.ops.max(1) as f64;
+        waits.runnable as f64 / ops as f64 >= cause.share_of_time * mean / 2.0
+    });
+    waits.runnable > waits.blocked && is_much
 }
 
 /// Less of a peak's time at call sites that were not looked into is not told.
@@ -552,7 +570,7 @@ pub(super) fn frame_lines(frame: &Frame) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::model::{InlinedEntry, WaitsEntry};
+    use crate::model::{InlinedEntry, OffCpuEntry, WaitsEntry};
 
     #[test]
     fn of_a_long_command_the_beginning_is_shown() {
@@ -592,6 +610,37 @@ mod tests {
             said.ends_with(", or its system call clone3 does, which cannot be measured apart"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn who_was_ready_did_not_wait_for_the_system_call() {
+        let mut peak = fixture::report(1_000).peaks.remove(1);
+        peak.off_cpu = Some(OffCpuEntry {
+            ops: 100,
+            time: 100_000,
+            ..OffCpuEntry::default()
+        });
+        let mut cause = peak.root_causes.remove(0);
+        (cause.kind, cause.stop) = (Kind::Syscall, StopReason::SelfTime);
+        (cause.share_of_time, cause.known_from) = (0.6, 20);
+        let mut said = |blocked, runnable| {
+            cause.waits = Some(WaitsEntry {
+                count: 100,
+                blocked,
+                runnable,
+                ..WaitsEntry::default()
+            });
+            in_words(&cause, &peak)
+        };
+        let ready = "but for most of its wait the thread was ready to run but not running";
+        assert!(
+            said(5_000, 50_000).contains(ready),
+            "{}",
+            said(5_000, 50_000)
+        );
+        assert!(!said(50_000, 5_000).contains(ready));
+        assert!(!said(0, 0).contains(ready));
+        assert!(!said(10, 500).contains(ready), "hardly a wait");
     }
 
     #[test]
