@@ -36,7 +36,7 @@ pub(crate) fn around(ftree: &Ftree, peak: u32, spread: &RootCause) -> Option<Roo
         kind: CauseKind::Loop,
         stop: Stop::SelfTime,
         share: share * part,
-        known_from: last.measured_ops,
+        known_from: last.known_from(),
         ..spread.clone()
     })
 }

@@ -141,6 +141,15 @@ impl PeakRecord {
     pub(crate) fn is_chosen(&self) -> bool {
         self.state != PathState::NotChosen
     }
+
+    /// From how many ops it is known what takes the fnode's time. In others it was not called, or took next to nothing. Files of
+    /// earlier versions do not tell these apart.
+    pub(crate) fn known_from(&self) -> u64 {
+        match self.decision_ops {
+            0 => self.measured_ops,
+            ops => ops,
+        }
+    }
 }
 
 impl Stats {

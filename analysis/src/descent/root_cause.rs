@@ -57,7 +57,7 @@ pub struct RootCause {
     /// The part of that time in calls of the path's functions that were not gone on with, from other sites: they are taken to go
     /// where the others go.
     pub assumed: f64,
-    /// The ops that this is known from.
+    /// The ops that this is known from: those that it was called in.
     pub known_from: u64,
     /// Of a function that takes the time itself: the part of that time in which it waited for something, 0 to 1. Nothing
     /// where too little is known of it.
@@ -158,7 +158,6 @@ fn below_decisions(
     let fnode = ftree.fnode(id);
     let path = ftree.path(id);
     let shares = shares(ftree, peak, &path);
-    let above = fnode.parent.map_or(fnode, |parent| ftree.fnode(parent));
     let share = shares.last().copied().unwrap_or(0.0);
     RootCause {
         kind,
@@ -168,7 +167,10 @@ fn below_decisions(
         share,
         assumed: share * (1.0 - gone_on_with(ftree, peak, &path)),
         shares,
-        known_from: above.record(peak).measured_ops,
+        known_from: match fnode.parent {
+            Some(_) => fnode.record(peak).stats.ops,
+            None => fnode.record(peak).known_from(),
+        },
         blocked: None,
         path,
     }
@@ -208,7 +210,7 @@ fn itself(ftree: &Ftree, peak: u32, id: FnodeId) -> RootCause {
         share_of_ops: cause.share_of_ops * often.min(1.0),
         share: cause.share * part,
         assumed: cause.assumed * part,
-        known_from: record.measured_ops,
+        known_from: record.known_from(),
         // In its system call a function may wait, as in vfork(2).
         blocked: blocked(record, kind).filter(|_| unmeasured.is_empty()),
         ..cause
@@ -245,7 +247,7 @@ fn spread(ftree: &Ftree, peak: u32, id: FnodeId) -> RootCause {
     RootCause {
         share: 0.0,
         assumed: 0.0,
-        known_from: ftree.fnode(id).record(peak).measured_ops,
+        known_from: ftree.fnode(id).record(peak).known_from(),
         ..below_decisions(ftree, peak, id, (CauseKind::Function, Stop::Spread))
     }
 }

@@ -102,6 +102,37 @@ fn what_takes_the_time_of_one_cause_is_not_asked_of_ops_with_another() {
     );
 }
 
+/// A function that waits in two of three ops and computes in the third.
+#[test]
+fn ops_in_which_a_cause_was_not_called_tell_nothing_of_it() {
+    let program = Program::default()
+        .function(0, "f0", &[(1, FUTEX), (2, call(1))], |run| {
+            run.work(40);
+            match run.op % 3 {
+                0 => run.call(2, 1),
+                _ => run.call_for(1, FUTEX, 20_000),
+            }
+        })
+        .function(1, "compute", &[(3, call(2))], |run| {
+            run.call(3, 2);
+            run.work(20_000);
+        })
+        .function(2, "check", &[], |run| run.work(5));
+    let mut session = Session::new(program, Params::default());
+    session.run(3_000);
+    let causes = session.analysis.root_causes(1);
+    let ftree = session.analysis.ftree();
+    let f0 = ftree.fnode(FnodeId::ROOT).record(1);
+    let record = |cause: &RootCause| ftree.fnode(*cause.path.last().unwrap()).record(1);
+    let [futex, compute] = &causes[..] else {
+        panic!("{causes:?}");
+    };
+    assert_eq!(futex.known_from, record(futex).stats.ops);
+    assert!(futex.known_from < f0.measured_ops, "{futex:?}");
+    assert_eq!(compute.known_from, record(compute).decision_ops);
+    assert!(compute.known_from < record(compute).measured_ops);
+}
+
 /// f0 makes two calls, of which this one cannot be measured.
 fn with_unmeasured(callee: Callee) -> Analysis {
     let mut analysis = Analysis::new(Params::default());

@@ -77,7 +77,7 @@ pub struct RootCauseEntry {
     /// the others go.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub assumed: f64,
-    /// The ops that this is known from.
+    /// The ops that this is known from: those that it was called in.
     #[serde(default)]
     pub known_from: u64,
     /// The calls of the last function that could not be measured.
