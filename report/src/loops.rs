@@ -7,13 +7,14 @@ use darc_analysis::Hz;
 use crate::escape::control;
 use crate::model::{CalleeKind, FtreeNode, Kind, RootCauseEntry, StopReason};
 use crate::names::short;
+use crate::place::Place;
 use crate::words::{percent, time};
 
-/// All calls of one function that another one makes, in the ops of a peak in which it does.
+/// All calls of one function that another one makes, in the ops of a peak.
 pub(super) struct Called {
     /// The function.
     pub(super) name: String,
-    /// How many in an op.
+    /// How many in an op, on average.
     pub(super) each: f64,
     /// All of them, in cycles.
     time: u64,
@@ -93,7 +94,8 @@ pub(super) fn callees(cause: &RootCauseEntry, peak: u32, ftree: &FtreeNode) -> V
     let (Some(path), Kind::Loop) = (path, cause.kind) else {
         return Vec::new();
     };
-    let mut called = called_by(path[path.len() - 1], peak);
+    let called = called_by(path[path.len() - 1], peak);
+    let mut called: Vec<Called> = called.into_values().collect();
     let sum = |of: &[Called]| of.iter().map(|of| of.time as f64).sum::<f64>();
     let all = sum(&called);
     called.retain(|of| of.each >= FEWEST && of.time as f64 >= MUCH * all);
@@ -113,22 +115,33 @@ pub(super) fn on_path(cause: &RootCauseEntry, peak: u32, ftree: &FtreeNode) -> V
     );
     let path = walk(cause, peak, ftree).filter(|_| is_called);
     let path = path.unwrap_or_default();
-    let in_op = |node: &FtreeNode| {
-        let seen = node.peaks.get(&peak);
-        seen.map_or(1.0, |seen| seen.count as f64 / seen.ops.max(1) as f64)
-    };
     // A page fault is no call: it is where it struck.
-    let end = path.iter().rfind(|node| is_call(node));
-    let at_end = end.map_or(0.0, |end| in_op(end));
-    let steps = path.windows(2).filter_map(|pair| {
-        let least = LOOP * in_op(pair[0]).max(1.0);
-        let mut called = called_by(pair[0], peak).into_iter();
-        called.find(|of| {
-            let is_most = at_end >= of.each / 2.0;
-            of.name == told_name(pair[1]) && of.each >= least && is_most
-        })
+    let end = path.iter().rposition(|node| is_call(node));
+    let at_end = end.map_or(0.0, |end| in_op(&path, end, peak));
+    let steps = path.windows(2).enumerate().filter_map(|(at, pair)| {
+        let least = LOOP * in_op(&path, at, peak);
+        let called = called_by(pair[0], peak).remove(&key(pair[1]))?;
+        let is_loop = called.each >= least.max(FEWEST) && at_end >= called.each / 2.0;
+        is_loop.then_some(called)
     });
     steps.collect()
+}
+
+/// How often a function of a path is called in an op, at this site.
+fn in_op(path: &[&FtreeNode], at: usize, peak: u32) -> f64 {
+    let caller = at.checked_sub(1).map(|above| path[above]);
+    caller.map_or(1.0, |caller| each(path[at], caller, peak))
+}
+
+/// The calls from one site in an op of the peak, on average; none where none was measured.
+fn each(node: &FtreeNode, caller: &FtreeNode, peak: u32) -> f64 {
+    let (Some(seen), Some(of_caller)) = (node.peaks.get(&peak), caller.peaks.get(&peak)) else {
+        return 0.0;
+    };
+    match seen.ops_seen(of_caller) {
+        0 => 0.0,
+        ops => seen.count as f64 / ops as f64,
+    }
 }
 
 /// Fewer calls in an op are not worth a word.
@@ -138,33 +151,34 @@ const MUCH: f64 = 0.2;
 /// So many calls in one of the caller's are a loop, as in the analysis.
 const LOOP: f64 = 10.0;
 
-/// What a function calls, all sites together.
-fn called_by(node: &FtreeNode, peak: u32) -> Vec<Called> {
-    let mut called: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
+/// What a function calls, all sites together. Several functions may have one name.
+fn called_by(node: &FtreeNode, peak: u32) -> BTreeMap<Key<'_>, Called> {
+    let mut called = BTreeMap::new();
     for child in &node.children {
         if let (true, Some(seen)) = (is_call(child), child.peaks.get(&peak)) {
-            let (time, count, ops) = called.entry(&child.name).or_default();
-            *time = time.saturating_add(seen.sum);
-            *count = count.saturating_add(seen.count);
-            *ops = seen.ops.max(*ops);
+            let all = called.entry(key(child)).or_insert_with(|| Called {
+                name: control(&short(&child.name)).into_owned(),
+                each: 0.0,
+                time: 0,
+                count: 0,
+            });
+            all.time = all.time.saturating_add(seen.sum);
+            all.count = all.count.saturating_add(seen.count);
+            all.each += each(child, node, peak);
         }
     }
-    let called = called.into_iter();
-    let told = called.map(|(name, (time, count, ops))| Called {
-        name: control(&short(name)).into_owned(),
-        each: count as f64 / ops.max(1) as f64,
-        time,
-        count,
-    });
-    told.collect()
+    called
+}
+
+/// What tells a function from others that the same one calls.
+type Key<'a> = (&'a str, Option<&'a Place>);
+
+fn key(node: &FtreeNode) -> Key<'_> {
+    (&node.name, node.callee.as_ref())
 }
 
 fn is_call(node: &FtreeNode) -> bool {
     matches!(node.kind, CalleeKind::Function | CalleeKind::Syscall)
-}
-
-fn told_name(node: &FtreeNode) -> String {
-    control(&short(&node.name)).into_owned()
 }
 
 /// The calls of a cause's path, f0 first.
@@ -212,6 +226,40 @@ mod tests {
             children,
             ..fixture::report(1_000).ftree
         }
+    }
+
+    /// A loop over ten sites that take turns: each is called in a tenth of the ops.
+    #[test]
+    fn calls_of_sites_that_take_turns_are_not_added_up_as_if_all_were_in_each_op() {
+        let site = || {
+            let mut site = node("less", 9_000, Vec::new());
+            let seen = site.peaks.get_mut(&1).unwrap();
+            (seen.ops, seen.count) = (2, 60);
+            site
+        };
+        let mut other = site();
+        other.callee = Some(Place {
+            module: "other.so".to_owned(),
+            offset: 1,
+        });
+        let sites = (0..10).map(|_| site()).chain([other]);
+        let mut sort = node("sort", 100_000, sites.collect());
+        let seen = sort.peaks.get_mut(&1).unwrap();
+        (seen.ops, seen.count) = (20, 20);
+        let ftree = node("serve", 0, vec![sort]);
+        let called = called_by(&ftree.children[0], 1).into_values();
+        // In twenty ops `sort` made 600 calls, and 60 of another function of that name.
+        let each: Vec<f64> = called.map(|of| of.each).collect();
+        assert_eq!(each, [30.0, 3.0]);
+        let mut cause = fixture::report(1_000).peaks[0].root_causes[0].clone();
+        cause.kind = Kind::Loop;
+        cause.path = ["serve", "sort"].map(str::to_owned).into();
+        let told = in_loops(&cause, 1, &ftree, None);
+        assert!(
+            told.concat()
+                .starts_with("mostly calls of less, 30 in an op, "),
+            "{told:?}"
+        );
     }
 
     #[test]
