@@ -11,7 +11,7 @@ use crate::model::{
 };
 use crate::outcome::status;
 use crate::recursion;
-use crate::spread::{MOST, SINGLE, is_spread, together};
+use crate::spread::{MOST, SINGLE, away, is_spread, no_single_part, together};
 use crate::words::{self, percent};
 
 /// So many causes of a peak are named in its line.
@@ -51,12 +51,13 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
             share if share > 0.0 => format!(" (largest part {})", percent(share)),
             _ => String::new(),
         };
-        return match most(&causes) {
+        let what = match most(&causes) {
             Some((share, place)) => {
-                format!("no single cause: {share} is spread below {place}{largest}")
+                format!("{share} is below {place}, and no single call there explains much of it")
             }
-            None => format!("no single cause: the time is spread{largest}"),
+            None => no_single_part(peak),
         };
+        return format!("no single cause: {what}{largest}{}", away(peak));
     }
     let is_open = !matches!(
         peak.status,
@@ -87,7 +88,10 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
     let parts = parts.join(", and ");
     match peak.status {
         Status::RootCauseFound | Status::MaxDepthReached => parts,
-        Status::Spread => format!("{}: {parts}; the rest is spread", status(Status::Spread)),
+        Status::Spread => {
+            let (status, away) = (status(Status::Spread), away(peak));
+            format!("{status}: {parts}; the rest is spread{away}")
+        }
         open => format!("{}: {parts}", status(open)),
     }
 }
@@ -297,7 +301,7 @@ mod tests {
         peak.status = Status::Spread;
         assert_eq!(
             answer(&peak, &ftree),
-            "no single cause: 60.0% is spread below join ← plan ← serve (largest part 12.0%)"
+            "no single cause: 60.0% is below join ← plan ← serve, and no single call there explains much of it (largest part 12.0%)"
         );
         // Little is missing to half of it: that is no reason to withhold what has it.
         peak.root_causes = vec![of("serve send", &[1.0, 0.495]), causes[0].clone()];

@@ -1,7 +1,9 @@
 //! Whether the causes of a peak explain its time, in words.
 
 use super::attribution;
-use super::model::{ArgumentEntry, FtreeNode, PeakEntry, RootCauseEntry, Status};
+use super::escape::control;
+use super::model::{ArgumentEntry, FtreeNode, PeakEntry, RootCauseEntry, Status, StopReason};
+use super::names::short;
 use super::recursion;
 use super::words::{path, percent};
 
@@ -104,6 +106,38 @@ pub(super) fn is_spread(peak: &PeakEntry) -> bool {
     }
 }
 
+/// What is known where a peak has no single cause: only what a function itself and each of its calls take was looked at, of the
+/// function that ends the path with most of the time.
+pub(super) fn no_single_part(peak: &PeakEntry) -> String {
+    let ends = peak.root_causes.iter();
+    let ends = ends.filter(|cause| cause.stop == StopReason::Spread);
+    let below = |cause: &RootCauseEntry| cause.frames.last().map_or(0.0, |at| at.share_of_time);
+    let end = ends.max_by(|one, other| below(one).total_cmp(&below(other)));
+    match end.and_then(|cause| cause.path.last()) {
+        Some(name) => format!(
+            "neither {} nor any single call that it makes has much of the time",
+            control(&short(name))
+        ),
+        None => "no part that was found has much of the time".to_owned(),
+    }
+}
+
+/// That threads waited, or that memory was brought in, for much of a peak's time: nothing where they did not.
+pub(super) fn away(peak: &PeakEntry) -> String {
+    let Some(all) = peak.off_cpu.as_ref().filter(|all| all.time > 0) else {
+        return String::new();
+    };
+    let parts = [
+        ("its threads were blocked for", all.blocked),
+        ("page faults took", all.page_faults),
+    ];
+    let shares = parts.map(|(what, part)| (what, part as f64 / all.time as f64));
+    let large = shares.into_iter().filter(|&(_, share)| share >= SINGLE);
+    large
+        .map(|(what, share)| format!("; {what} {} of it", percent(share)))
+        .collect()
+}
+
 /// What is to be said of causes that explain little of a peak's time; nothing where they explain most of it, and where it
 /// is not known what they explain.
 pub(super) fn spread(peak: &PeakEntry, ftree: &FtreeNode) -> Option<String> {
@@ -113,7 +147,9 @@ pub(super) fn spread(peak: &PeakEntry, ftree: &FtreeNode) -> Option<String> {
             .map(|(names, share)| format!("{} {}", path(&names), percent(share)))
             .collect();
         return Some(format!(
-            "no single cause: the time is spread; the largest parts are {}",
+            "no single cause: {}{}; the largest parts are {}",
+            no_single_part(peak),
+            away(peak),
             parts.join(", ")
         ));
     }
@@ -136,6 +172,41 @@ pub(super) fn spread(peak: &PeakEntry, ftree: &FtreeNode) -> Option<String> {
 mod tests {
     use super::*;
     use crate::fixture;
+    use crate::model::OffCpuEntry;
+
+    #[test]
+    fn a_time_that_is_spread_is_told_with_what_was_looked_at() {
+        let mut peak = fixture::report(1_000).peaks.remove(0);
+        peak.status = Status::Spread;
+        peak.off_cpu = None;
+        peak.root_causes.truncate(1);
+        peak.root_causes[0].stop = StopReason::SelfTime;
+        assert_eq!(
+            no_single_part(&peak),
+            "no part that was found has much of the time"
+        );
+        peak.root_causes[0].stop = StopReason::Spread;
+        peak.root_causes[0].path = vec!["serve".to_owned(), "plan".to_owned()];
+        let told = spread(&peak, &fixture::report(1_000).ftree).unwrap();
+        let direct = "no single cause: neither plan nor any single call that it makes has much of the time; the largest parts are";
+        assert!(told.starts_with(direct), "{told}");
+        let mut all = OffCpuEntry {
+            ops: 10,
+            time: 1_000,
+            blocked: 450,
+            page_faults: 290,
+            ..OffCpuEntry::default()
+        };
+        peak.off_cpu = Some(all.clone());
+        assert_eq!(away(&peak), "; its threads were blocked for 45.0% of it");
+        (all.blocked, all.page_faults) = (100, 600);
+        peak.off_cpu = Some(all);
+        let told = spread(&peak, &fixture::report(1_000).ftree).unwrap();
+        assert!(
+            told.contains("; page faults took 60.0% of it; the largest"),
+            "{told}"
+        );
+    }
 
     #[test]
     fn two_functions_of_one_name_are_two_causes() {

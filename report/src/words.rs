@@ -417,7 +417,7 @@ fn what(cause: &RootCauseEntry) -> String {
         ),
         (_, StopReason::Spread) => {
             format!(
-                "the time of {last} is spread: neither it nor anything that it calls has much of it"
+                "the time of {last} is spread: neither it nor any single call that it makes has much of it"
             )
         }
         (_, StopReason::Recursion) => {
