@@ -20,6 +20,8 @@ const CAUSES: usize = 2;
 const LITTLE: f64 = 0.05;
 /// A cause of a smaller part of a peak's calls is one of few of them.
 const SELDOM: f64 = 0.25;
+/// As much of what a cause explains is not to be assumed without a word.
+const MUCH: f64 = 1.0 / 3.0;
 /// So many functions of a path are named, the last ones and f0.
 const NAMES: usize = 4;
 
@@ -137,16 +139,29 @@ fn cause(cause: &RootCauseEntry, of: &PeakEntry, ftree: &FtreeNode) -> String {
         (Some(within), Some(share)) => {
             let mostly = loops::mostly(cause, peak, ftree);
             let mostly = mostly.map_or_else(String::new, |(name, _)| format!(", mostly in {name}"));
-            format!("{} is {within} {place}{repeated}{mostly}", percent(share))
+            let (share, assumed) = (percent(share), assumed(cause));
+            format!("{share} is {within} {place}{assumed}{repeated}{mostly}")
         }
         (Some(within), None) => format!("{within} {place}{repeated}"),
         (None, Some(share)) => format!(
-            "{place} explains {}{}{repeated}{}",
+            "{place} explains {}{}{}{repeated}{}",
             percent(share),
+            assumed(cause),
             ready(cause, of),
             seldom(cause)
         ),
         (None, None) => place + &repeated,
+    }
+}
+
+/// Which part of what a cause explains was not seen there, where that is a third or more: it is taken to be as what was.
+fn assumed(cause: &RootCauseEntry) -> String {
+    match cause.assumed / cause.share_of_time {
+        part if part >= MUCH => format!(
+            ", {} of that at call sites that were not looked into",
+            percent(part.min(1.0))
+        ),
+        _ => String::new(),
     }
 }
 
@@ -349,6 +364,26 @@ mod tests {
         assert!(told.contains(ready), "{told}");
         peak.root_causes[0].waits = Some(waits(900, 10));
         assert!(!answer(&peak, &ftree).contains(ready));
+    }
+
+    #[test]
+    fn what_was_mostly_assumed_is_told_as_that() {
+        let mut peak = fixture::report(1_000).peaks.remove(0);
+        let ftree = fixture::report(1_000).ftree;
+        peak.root_causes.truncate(1);
+        let cause = &mut peak.root_causes[0];
+        (cause.share_of_time, cause.assumed) = (0.9, 0.63);
+        let told = answer(&peak, &ftree);
+        assert!(
+            told.contains(" explains 90.0%, 70.0% of that at call sites that were not looked into"),
+            "{told}"
+        );
+        peak.root_causes[0].assumed = 0.2;
+        assert!(!answer(&peak, &ftree).contains("not looked into"));
+        peak.root_causes[0].assumed = 0.5;
+        peak.root_causes[0].stop = StopReason::MaxDepth;
+        let told = answer(&peak, &ftree);
+        assert!(told.contains(", 55.6% of that at call sites"), "{told}");
     }
 
     #[test]
