@@ -9,7 +9,7 @@ impl Report {
     /// Takes over from the results that the analysis went on with what this run did not see.
     #[must_use]
     pub fn after(mut self, earlier: &Report) -> Report {
-        peaks(&mut self.peaks, &earlier.peaks);
+        self.status = peaks(self.status, &mut self.peaks, &earlier.peaks);
         node(&mut self.ftree, &earlier.ftree);
         self.f0.name = name(&self.f0.name, &earlier.f0.name);
         self.f0.file = self.f0.file.or_else(|| earlier.f0.file.clone());
@@ -23,30 +23,51 @@ impl Report {
         if self.effects.is_empty() {
             self.effects.clone_from(&earlier.effects);
         }
+        let mut is_open = false;
         for focus in &mut self.focus {
             let is_same = |other: &&Focus| {
                 let (one, other) = (&focus.function, &other.function);
                 one.module == other.module && one.offset == other.offset
             };
             if let Some(earlier) = earlier.focus.iter().find(is_same) {
+                let before = focus.status;
                 self::focus(focus, earlier);
+                is_open |= before != focus.status;
             }
+        }
+        if is_open && leaves_open(&self) {
+            self.status = Status::Undecided;
         }
         self
     }
 }
 
+/// Functions below f0 with this part of the time of all of them are to have an answer.
+const MUCH: f64 = 0.2;
+
+/// Whether functions below f0, or behind it, leave the whole undecided.
+fn leaves_open(report: &Report) -> bool {
+    let share = |is_meant: &dyn Fn(&&Focus) -> bool| -> f64 {
+        let meant = report.focus.iter().filter(is_meant);
+        meant.map(|focus| focus.share_of_time).sum()
+    };
+    let undecided = share(&|focus| focus.status == Status::Undecided);
+    let is_much = report.time.is_none() || undecided > MUCH * share(&|_| true);
+    is_much && report.status != Status::InProgress
+}
+
 fn focus(focus: &mut Focus, earlier: &Focus) {
-    peaks(&mut focus.peaks, &earlier.peaks);
+    focus.status = peaks(focus.status, &mut focus.peaks, &earlier.peaks);
     node(&mut focus.ftree, &earlier.ftree);
     if focus.values.is_empty() {
         focus.values.clone_from(&earlier.values);
     }
 }
 
-/// Peaks keep their numbers when an analysis goes on.
-fn peaks(peaks: &mut [PeakEntry], earlier: &[PeakEntry]) {
-    for peak in peaks {
+/// Peaks keep their numbers when an analysis goes on. Where the whole stands then.
+fn peaks(status: Status, peaks: &mut [PeakEntry], earlier: &[PeakEntry]) -> Status {
+    let mut is_open = false;
+    for peak in &mut *peaks {
         let Some(earlier) = earlier.iter().find(|other| other.peak == peak.peak) else {
             continue;
         };
@@ -59,6 +80,7 @@ fn peaks(peaks: &mut [PeakEntry], earlier: &[PeakEntry]) {
             let is_struck = peak.off_cpu.as_ref().is_some_and(|of| of.is_of_struck_ops);
             let known = [Status::RootCauseFound, Status::MaxDepthReached];
             if is_struck && known.contains(&peak.status) {
+                is_open |= peak.status != earlier.status;
                 peak.status = earlier.status;
             }
         }
@@ -68,6 +90,10 @@ fn peaks(peaks: &mut [PeakEntry], earlier: &[PeakEntry]) {
                 root_cause(cause, earlier);
             }
         }
+    }
+    match is_open && status != Status::InProgress {
+        true => Status::of_peaks(peaks),
+        false => status,
     }
 }
 
@@ -153,7 +179,7 @@ fn name(now: &str, earlier: &str) -> String {
 #[cfg(test)]
 mod tests {
     use crate::fixture;
-    use crate::model::{ArgumentEntry, Report, WaitsEntry};
+    use crate::model::{ArgumentEntry, Focus, OffCpuEntry, Report, Status, WaitsEntry};
 
     /// What a run knows that saw the process, and what one knows that saw nothing of it.
     fn seen_and_unseen() -> (Report, Report) {
@@ -186,6 +212,45 @@ mod tests {
         let (seen, unseen) = seen_and_unseen();
         assert_ne!(seen, unseen);
         assert_eq!(unseen.after(&seen), seen);
+    }
+
+    #[test]
+    fn a_peak_that_stays_undecided_leaves_the_whole_undecided() {
+        let mut seen = fixture::report(30_000);
+        let main = &mut seen.peaks[1];
+        main.share_of_time = 0.9;
+        main.status = Status::Undecided;
+        main.off_cpu = Some(OffCpuEntry {
+            ops: 100,
+            is_of_struck_ops: true,
+            ..OffCpuEntry::default()
+        });
+        let mut unseen = seen.clone();
+        unseen.peaks[1].off_cpu = None;
+        unseen.peaks[1].status = Status::RootCauseFound;
+        unseen.status = Status::RootCauseFound;
+        let whole = unseen.clone().after(&seen);
+        assert_eq!(whole.peaks[1].status, Status::Undecided);
+        assert_eq!(whole.status, Status::Undecided);
+        let below = |of: &Report| Focus {
+            path: vec!["main".to_owned(), "put".to_owned()],
+            function: of.f0.clone(),
+            callers: Vec::new(),
+            status: of.status,
+            share_of_time: 0.8,
+            calls: 10,
+            profile: of.profile.clone(),
+            peaks: of.peaks.clone(),
+            values: Vec::new(),
+            ftree: of.ftree.clone(),
+            handover: None,
+        };
+        let (before, now) = (below(&seen), below(&unseen));
+        (seen.peaks, unseen.peaks) = (Vec::new(), Vec::new());
+        (seen.focus, unseen.focus) = (vec![before], vec![now]);
+        let whole = unseen.after(&seen);
+        assert_eq!(whole.focus[0].status, Status::Undecided);
+        assert_eq!(whole.status, Status::Undecided);
     }
 
     #[test]

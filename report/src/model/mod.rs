@@ -165,9 +165,14 @@ impl Status {
                 peak.status = Status::Undecided;
             }
         }
-        if self != Status::InProgress {
-            return self;
+        match self {
+            Status::InProgress => Status::of_peaks(peaks),
+            known => known,
         }
+    }
+
+    /// Where an analysis stands that has ended, by its peaks.
+    pub(crate) fn of_peaks(peaks: &[PeakEntry]) -> Status {
         let time = |is_meant: &dyn Fn(Status) -> bool| -> f64 {
             let meant = peaks.iter().filter(|peak| is_meant(peak.status));
             meant.map(|peak| peak.share_of_time).sum()
