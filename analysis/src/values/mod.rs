@@ -16,6 +16,9 @@ use crate::values::expression::Expression;
 const MOST_EXACT: usize = 64;
 /// With fewer ops on one side a difference may be chance.
 const FEWEST_OPS: u64 = 20;
+/// Values repeat where there are so many ops for each that was seen. Values that come once, as of pointers and counters, are others
+/// in any two peaks.
+const REPEATED: u64 = 3;
 /// This part of the ops of both peaks has to be told apart.
 const TELLS: f64 = 0.9;
 
@@ -43,6 +46,11 @@ impl Counted {
 
     fn is_exact(&self) -> bool {
         self.exact.len() <= MOST_EXACT
+    }
+
+    /// Whether which values there are tells something of the ops: they come again.
+    fn repeats(&self) -> bool {
+        self.exact.len() as u64 <= self.ops / REPEATED
     }
 
     /// The values from the most frequent on, each with its part of the ops; `None` when there are too many.
@@ -91,7 +99,8 @@ impl Counted {
         }
         let all = (self.ops.max(1), other.ops.max(1));
         let sizes = distance(&self.sizes, &other.sizes, all);
-        match self.is_exact() && other.is_exact() {
+        let is_told = self.is_exact() && other.is_exact() && (self.repeats() || other.repeats());
+        match is_told {
             true => sizes.max(distance(&self.exact, &other.exact, all)),
             false => sizes,
         }
@@ -195,6 +204,35 @@ mod tests {
         assert_eq!(telling.one.values().unwrap(), [(1, 1.0)]);
         assert_eq!(telling.other.values(), None);
         assert_eq!(telling.other.range(), (4096, 8191));
+    }
+
+    #[test]
+    fn values_that_come_once_tell_nothing() {
+        let all = Expression::arguments();
+        let of = |from: u64, ops: u64| {
+            let mut values = Values::default();
+            for op in 0..ops {
+                // A pointer to what was allocated for the call, and the number of a request.
+                let pointer = 0x7f00_0000_0000 + (from + op) * 64;
+                values.add(&all, &[pointer, 70_000 + from + op, 0, 0, 0, 0].into());
+            }
+            values
+        };
+        assert_eq!(telling(&all, &of(0, 30), &of(1_000, 60)), None);
+        // One value on the one side, and others of the same size on the other.
+        let mut one = Values::default();
+        (0..30).for_each(|_| one.add(&all, &[5, 5, 0, 0, 0, 0].into()));
+        let mut others = Values::default();
+        (0..3).for_each(|_| {
+            (0..10).for_each(|op| others.add(&all, &[5, 4 + op % 4, 0, 0, 0, 0].into()))
+        });
+        assert_eq!(telling(&all, &one, &others), None, "5 is among the others");
+        let mut others = Values::default();
+        (0..30).for_each(|op| others.add(&all, &[5, [4, 6, 7][op % 3], 0, 0, 0, 0].into()));
+        assert_eq!(
+            telling(&all, &one, &others).unwrap().expression.to_string(),
+            "arg2"
+        );
     }
 
     #[test]
