@@ -225,6 +225,28 @@ mod tests {
     use darc_record::SiteId;
     use darc_record::Tsc;
 
+    /// An op that begins when all others have ended.
+    fn follow(analysis: &mut Analysis, mut op: Op, away: &[Interval]) {
+        let by = 2 * analysis.profile().total().0;
+        let later = |at: Tsc| Tsc(at.0 + by);
+        (op.start, op.end) = (later(op.start), later(op.end));
+        for touched in &mut op.touched {
+            touched.max_start = later(touched.max_start);
+        }
+        let away = away.iter().map(|it| Interval {
+            from: later(it.from),
+            to: later(it.to),
+            why: match it.why {
+                Away::Blocked { woken, by } => Away::Blocked {
+                    woken: woken.map(later),
+                    by,
+                },
+                why => why,
+            },
+        });
+        analysis.op_with(&op, &away.collect::<Vec<_>>());
+    }
+
     /// Preemption in a callee that is investigated is no part of that callee: f0 tells it, with all that struck elsewhere.
     #[test]
     fn preemption_below_f0_is_told_at_f0() {
@@ -249,7 +271,7 @@ mod tests {
             }
             let taken = if fnodes.len() < 2 { 5_000 } else { 30_000 };
             let away = [interval(40_000, 40_000 + taken, BY)];
-            analysis.op_with(&op(100_000, called), &away);
+            follow(&mut analysis, op(100_000, called), &away);
             for request in analysis.requests() {
                 if let Request::Expand(fnode) = request {
                     if fnodes.len() < 2 {
@@ -279,7 +301,7 @@ mod tests {
         let kind = Away::Interrupted(Absence::Interrupt(1));
         for turn in 0..400 {
             let latency = if turn % 5 == 4 { 1_000_000 } else { 1_000 };
-            analysis.op_with(&op(latency, Vec::new()), &[]);
+            follow(&mut analysis, op(latency, Vec::new()), &[]);
         }
         let fast = analysis.peak_of(analysis.bucket(Ticks(1_000)));
         let fast = fast.expect("a peak");
@@ -287,11 +309,15 @@ mod tests {
         analysis.filter = vec![Ticks(1_010)..=Ticks(u64::MAX)];
         for _ in 0..100 {
             let away = [interval(1_100, 1_900, kind)];
-            analysis.op_with(&op(1_020, Vec::new()), &away);
+            follow(&mut analysis, op(1_020, Vec::new()), &away);
         }
         // As much was taken out as if the interrupt had been measured, too.
         analysis.filter.clear();
-        analysis.op_with(&op(990, Vec::new()), &[interval(1_000, 9_000, kind)]);
+        follow(
+            &mut analysis,
+            op(990, Vec::new()),
+            &[interval(1_000, 9_000, kind)],
+        );
         let all = analysis.off_cpu(fast).copied().unwrap_or_default();
         assert_eq!((all.ops, all.interrupted), (before, Ticks(0)));
     }
@@ -311,7 +337,11 @@ mod tests {
             let latency = if far { 1_001_000 } else { 1_000 };
             let away = [interval(1_500, 1_001_500, BY)];
             let away = if far { &away[..] } else { &[] };
-            analysis.op_with(&op(latency, called.into_iter().collect()), away);
+            follow(
+                &mut analysis,
+                op(latency, called.into_iter().collect()),
+                away,
+            );
             for request in analysis.requests() {
                 if let Request::Expand(fnode) = request {
                     if fnode == FnodeId::ROOT {
@@ -363,7 +393,11 @@ mod tests {
             // The estimate is longer than the call.
             let away = [interval(1_000, 50_000, fault)];
             let away = if slow { &away[..] } else { &[] };
-            analysis.op_with(&op(latency, called.into_iter().collect()), away);
+            follow(
+                &mut analysis,
+                op(latency, called.into_iter().collect()),
+                away,
+            );
             for request in analysis.requests() {
                 if let Request::Expand(fnode) = request {
                     if fnode == FnodeId::ROOT {
@@ -397,7 +431,11 @@ mod tests {
             let called = g.map(|g| touched(g, 1_500, 99_000));
             let away = [interval(20_000, 70_000, BY)];
             let away = if turn < 180 { &away[..] } else { &[] };
-            analysis.op_with(&op(100_000, called.into_iter().collect()), away);
+            follow(
+                &mut analysis,
+                op(100_000, called.into_iter().collect()),
+                away,
+            );
             if turn == 2_000 {
                 analysis.seen_enough();
             }
@@ -437,7 +475,7 @@ mod tests {
             let called = below.iter().zip(1..);
             let called = called.map(|(&fnode, depth)| touched(fnode, 1_000 + depth * 10, 99_000));
             let away = [interval(20_000, 70_000, BY)];
-            analysis.op_with(&op(100_000, called.collect()), &away);
+            follow(&mut analysis, op(100_000, called.collect()), &away);
             for request in analysis.requests() {
                 if let Request::Expand(fnode) = request {
                     if below.len() < 2 {
@@ -472,7 +510,11 @@ mod tests {
                 interval(2_000, 12_000, wait),
                 interval(42_000, 100_000, wait),
             ];
-            analysis.op_with(&op(100_000, called.into_iter().collect()), &away);
+            follow(
+                &mut analysis,
+                op(100_000, called.into_iter().collect()),
+                &away,
+            );
             for request in analysis.requests() {
                 if let Request::Expand(fnode) = request {
                     if fnode == FnodeId::ROOT {
@@ -494,7 +536,7 @@ mod tests {
         let mut analysis = Analysis::new(Params::default());
         analysis.expect_absences();
         for _ in 0..1_000 {
-            analysis.op_with(&op(1_000, Vec::new()), &[]);
+            follow(&mut analysis, op(1_000, Vec::new()), &[]);
             for request in analysis.requests() {
                 if let Request::Expand(fnode) = request {
                     analysis.expanded(fnode, Tsc(0));

@@ -1,4 +1,4 @@
-//! Ops of many threads at the same time: the short ones end first, and what they do need not be what the long ones do.
+//! Ops of many threads, or lives of futures, at the same time: the short ones end first, and what they do need not be what the long ones do.
 
 use darc_record::{Op, Ticks, Tsc};
 
@@ -20,7 +20,7 @@ pub(crate) struct SideBySide {
     last: Tsc,
     /// The same of earlier processes.
     before: Ticks,
-    /// Whether there are ops of several threads.
+    /// Whether there are ops of several threads, or some that overlap.
     is_so: bool,
     /// When probes were changed last: nothing is known of the ops that were under way.
     undisturbed_since: Tsc,
@@ -32,8 +32,9 @@ impl SideBySide {
     fn ran(&mut self, op: &Op) {
         let (tid, first) = self.first.get_or_insert((op.tid, op.start));
         *first = (*first).min(op.start);
+        // Lives of futures overlap on one thread, too.
+        self.is_so |= *tid != op.tid || op.start < self.last;
         self.last = self.last.max(op.end);
-        self.is_so |= *tid != op.tid;
     }
 
     /// In how long ops were seen to end.
@@ -44,7 +45,7 @@ impl SideBySide {
 
     pub(super) fn next_process(&mut self) {
         self.before = self.measured();
-        self.first = None;
+        (self.first, self.last) = (None, Tsc(0));
     }
 
     /// For how long before an op's end everything that was measured since then could be seen, by that end.

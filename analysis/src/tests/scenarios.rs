@@ -996,7 +996,7 @@ fn ops_from_before_a_callee_was_told_apart_do_not_decide() {
         }],
     };
     for at in 0..10 {
-        analysis.op(&op(at, FnodeId(99)));
+        analysis.op(&op(at * 1_000, FnodeId(99)));
     }
     assert!(
         analysis
@@ -1004,16 +1004,16 @@ fn ops_from_before_a_callee_was_told_apart_do_not_decide() {
             .contains(&Request::Expand(FnodeId::ROOT))
     );
     let any = analysis.add_child(FnodeId::ROOT, SITE, Callee::Unknown);
-    analysis.expanded(FnodeId::ROOT, Tsc(100));
+    analysis.expanded(FnodeId::ROOT, Tsc(10_000));
     // The reader is late: what it reads first is who was called, and then ops that do not know it.
     let known = analysis.add_child(FnodeId::ROOT, SITE, call(7));
-    analysis.told_apart(FnodeId::ROOT, Tsc(500));
-    for at in 100..140 {
-        analysis.op(&op(at, any));
+    analysis.told_apart(FnodeId::ROOT, Tsc(50_000));
+    for at in 10..50 {
+        analysis.op(&op(at * 1_000, any));
     }
     assert_eq!(analysis.ftree().fnode(any).record(1).maxcount, 0);
-    for at in 500..520 {
-        analysis.op(&op(at, known));
+    for at in 50..70 {
+        analysis.op(&op(at * 1_000, known));
     }
     let maxcount = |fnode| analysis.ftree().fnode(fnode).record(1).maxcount;
     assert_eq!(maxcount(any), 0);

@@ -57,6 +57,16 @@ fn answer(analysis: &mut Analysis, now: u64) {
 
 #[test]
 fn what_short_ops_do_is_not_taken_for_what_long_ones_do() {
+    long_ops_decide(|tid| tid);
+}
+
+/// Lives of futures overlap, all on one thread.
+#[test]
+fn what_short_lives_do_on_one_thread_is_not_taken_for_what_long_ones_do() {
+    long_ops_decide(|_| 1);
+}
+
+fn long_ops_decide(runs_on: impl Fn(i32) -> i32) {
     let mut analysis = Analysis::new(Params::default());
     let mut random = 1;
     let mut under_way: BTreeMap<(u64, i32), Op> = BTreeMap::new();
@@ -66,7 +76,10 @@ fn what_short_ops_do_is_not_taken_for_what_long_ones_do() {
     }
     for _ in 0..20_000 {
         let ((now, tid), op) = under_way.pop_first().expect("all threads work");
-        analysis.op(&op);
+        analysis.op(&Op {
+            tid: runs_on(tid),
+            ..op
+        });
         answer(&mut analysis, now);
         let next = begun(tid, now, &mut random);
         under_way.insert((next.end.0, tid), next);
