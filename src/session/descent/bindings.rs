@@ -111,13 +111,13 @@ mod tests {
         Op {
             arguments: Arguments::default(),
             tid: 1,
-            start: Tsc(at),
-            end: Tsc(at + 1_000),
+            start: Tsc(1_000 * at),
+            end: Tsc(1_000 * at + 1_000),
             latency: Ticks(1_000),
             touched: vec![Touched {
                 fnode,
                 max: Ticks(900),
-                max_start: Tsc(at),
+                max_start: Tsc(1_000 * at),
                 sum: Ticks(900),
                 count: 1,
             }],
@@ -148,14 +148,14 @@ mod tests {
         // The plan has not all of its probes, also where this is known before the answer to the request.
         let root = BTreeSet::from([FnodeId::ROOT]);
         investigation.unbound.planned(root);
-        investigation.account_for_unplaced(Tsc(50));
-        investigation.expanded(FnodeId::ROOT, Tsc(50));
+        investigation.account_for_unplaced(Tsc(50_000));
+        investigation.expanded(FnodeId::ROOT, Tsc(50_000));
         for at in 100..140 {
             investigation.analysis.op(&op(at, child));
         }
         assert_eq!(maxcount(&investigation), 0);
         investigation.unbound.planned(BTreeSet::new());
-        investigation.account_for_unplaced(Tsc(500));
+        investigation.account_for_unplaced(Tsc(500_000));
         for at in (400..440).chain(500..503) {
             investigation.analysis.op(&op(at, child));
         }
