@@ -1,0 +1,57 @@
+//! For how long threads were ready without running while their time was divided: that is in the times of whatever they did then.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use darc_tracer::threads;
+
+/// Where the threads of a process stood when the division began.
+#[derive(Debug)]
+pub(super) struct Readiness {
+    pid: i32,
+    since: Instant,
+    waited: HashMap<i32, Duration>,
+}
+
+impl Readiness {
+    /// Begins now.
+    pub(super) fn begin(pid: i32) -> Readiness {
+        let threads = threads::list(pid).unwrap_or_default().into_iter();
+        let waited = threads.filter_map(|tid| Some((tid, threads::waited(pid, tid)?)));
+        Readiness {
+            pid,
+            since: Instant::now(),
+            waited: waited.collect(),
+        }
+    }
+
+    /// In which part of the time since then these threads were ready and did not run, 0 to 1. Of those that have come or gone
+    /// meanwhile nothing is known; nothing where that is all.
+    pub(super) fn share(&self, tids: impl Iterator<Item = i32>) -> Option<f64> {
+        let passed = self.since.elapsed();
+        let share = |tid: i32| {
+            let before = self.waited.get(&tid)?;
+            let now = threads::waited(self.pid, tid)?;
+            let waited = now.saturating_sub(*before).min(passed);
+            Some(waited.as_secs_f64() / passed.as_secs_f64())
+        };
+        let shares: Vec<f64> = tids.filter_map(share).collect();
+        (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_sleeps_is_not_ready() {
+        let own = std::process::id() as i32;
+        let tid = nix::unistd::gettid().as_raw();
+        let readiness = Readiness::begin(own);
+        std::thread::sleep(Duration::from_millis(20));
+        let share = readiness.share([tid].into_iter());
+        assert!(share.is_none_or(|share| share < 0.5), "{share:?}");
+        assert_eq!(readiness.share([-1].into_iter()), None);
+    }
+}
