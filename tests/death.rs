@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use darc_testprogs::{Opt, program};
 use nix::sys::signal::Signal;
@@ -89,13 +91,19 @@ fn darc_is_killed_while_a_measured_call_is_blocked() {
         let (mut darc, _output, _folder) = task.start_attach(target.pid());
         darc.wait_for_probes(target.pid());
         // One answer after the other, until the question is asked from the copy of the instruction.
+        let mut is_there = false;
         wait_until("a measured call that is blocked", || {
-            let there = is_blocked_in_unnamed_code(target.pid());
-            if !there && blocked_at(target.pid()).is_some() {
+            is_there = is_blocked_in_unnamed_code(target.pid());
+            if !is_there && blocked_at(target.pid()).is_some() {
+                // Beside what breakpoints take on a busy machine a quick answer is no time.
+                thread::sleep(Duration::from_millis(30));
                 target.poke();
             }
-            there
+            is_there || darc.has_ended()
         });
+        if !is_there {
+            panic!("{:#?}", darc.finish());
+        }
         darc.signal(Signal::SIGKILL);
         darc.finish();
         // The code is put back first, and where the call returns to later.

@@ -246,6 +246,11 @@ impl Totals {
         passed < CALLS_A_ROUND.saturating_mul(longest.unwrap_or_default())
     }
 
+    /// The threads that have windows in this round.
+    pub fn threads(&self) -> impl Iterator<Item = i32> + '_ {
+        self.own.keys().copied()
+    }
+
     /// The threads that were on f0's calls when these were looked for, and have no window in this round: each is in one call.
     pub fn silent(&self) -> impl Iterator<Item = i32> + '_ {
         let threads = self.stacks.keys().copied();

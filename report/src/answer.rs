@@ -91,8 +91,7 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
     match peak.status {
         Status::RootCauseFound | Status::MaxDepthReached => parts,
         Status::Spread => {
-            let (status, away) = (status(Status::Spread), away(peak));
-            format!("{status}: {parts}; the rest is spread{away}")
+            format!("{}: {parts}; the rest is spread", status(Status::Spread))
         }
         open => format!("{}: {parts}", status(open)),
     }
@@ -132,7 +131,7 @@ fn cause(cause: &RootCauseEntry, of: &PeakEntry, ftree: &FtreeNode) -> String {
         let share = share.map_or_else(String::new, |share| format!("{share} is "));
         let ready = ready(cause, of);
         return format!(
-            "{share}in or below {place}, whose thread was blocked for {away} of that{ready}"
+            "{share}in or below {place}, whose thread did not run for {away} of that{ready}"
         );
     }
     match (within, share) {

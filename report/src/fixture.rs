@@ -271,6 +271,7 @@ pub fn time() -> TimeTable {
     };
     TimeTable {
         share_of_cpu: None,
+        not_running: None,
         windows: 119,
         total: 1_000_000_000,
         survey: Survey::Complete,

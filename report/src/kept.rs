@@ -91,7 +91,8 @@ fn peaks(status: Status, peaks: &mut [PeakEntry], earlier: &[PeakEntry]) -> Stat
             }
         }
     }
-    match is_open && status != Status::InProgress {
+    // Where more than peaks was undecided it still is.
+    match is_open && !matches!(status, Status::InProgress | Status::Undecided) {
         true => Status::of_peaks(peaks),
         false => status,
     }

@@ -19,18 +19,27 @@ pub(super) fn status(status: Status) -> &'static str {
 /// process was looked at, where darc chose it and there is more.
 pub(super) fn outcome(report: &Report) -> String {
     let words = of_peaks(report.status, report.ended, &report.peaks);
-    let looked_at = report.time.as_ref().and_then(|time| time.share_of_cpu);
-    match looked_at.filter(|&share| share < NEARLY_ALL) {
-        Some(share) => format!(
-            "{words}; the threads that were looked at took {} of the CPU time",
-            percent(share)
-        ),
-        None => words,
-    }
+    let time = report.time.as_ref();
+    let looked_at = time.and_then(|time| time.share_of_cpu);
+    let looked_at = looked_at.filter(|&share| share < NEARLY_ALL);
+    let looked_at = looked_at.map(|share| {
+        let share = percent(share);
+        format!("; the threads that were looked at took {share} of the CPU time")
+    });
+    let not_running = time.and_then(|time| time.not_running);
+    let not_running = not_running.filter(|&share| share >= MUCH);
+    let not_running = not_running.map(|share| {
+        let share = percent(share);
+        format!("; for {share} of the time threads were ready, but did not run")
+    });
+    words + &looked_at.unwrap_or_default() + &not_running.unwrap_or_default()
 }
 
 /// Threads with this part of the CPU time are the process.
 const NEARLY_ALL: f64 = 0.95;
+
+/// For such a part of the time threads wait for a processor, so that what is said of functions is said of that, too.
+const MUCH: f64 = 0.1;
 
 /// The status, as far as peaks tell.
 fn of_peaks(status: Status, ended: Option<Ended>, peaks: &[PeakEntry]) -> String {
@@ -111,5 +120,25 @@ mod tests {
         );
         assert_eq!(said(Some(0.99)), "not decided");
         assert_eq!(said(None), "not decided");
+    }
+
+    #[test]
+    fn time_without_a_processor_is_said_where_it_is_much() {
+        let said = |not_running| {
+            let mut report = fixture::report(1_000);
+            report.status = Status::RootCauseFound;
+            report.peaks.clear();
+            report.time = Some(TimeTable {
+                not_running,
+                ..TimeTable::default()
+            });
+            outcome(&report)
+        };
+        assert_eq!(
+            said(Some(0.456)),
+            "root cause found; for 45.6% of the time threads were ready, but did not run"
+        );
+        assert_eq!(said(Some(0.05)), "root cause found");
+        assert_eq!(said(None), "root cause found");
     }
 }

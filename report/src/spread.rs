@@ -134,7 +134,7 @@ pub(super) fn away(peak: &PeakEntry) -> String {
     let shares = parts.map(|(what, part)| (what, part as f64 / all.time as f64));
     let large = shares.into_iter().filter(|&(_, share)| share >= SINGLE);
     large
-        .map(|(what, share)| format!("; {what} {} of it", percent(share)))
+        .map(|(what, share)| format!("; {what} {} of the peak's time", percent(share)))
         .collect()
 }
 
@@ -198,7 +198,10 @@ mod tests {
             ..OffCpuEntry::default()
         };
         peak.off_cpu = Some(all.clone());
-        assert_eq!(away(&peak), "; its threads were blocked for 45.0% of it");
+        assert_eq!(
+            away(&peak),
+            "; its threads were blocked for 45.0% of the peak's time"
+        );
         (all.blocked, all.page_faults) = (100, 600);
         peak.off_cpu = Some(all);
         let told = spread(&peak, &fixture::report(1_000).ftree).unwrap();

@@ -208,6 +208,9 @@ fn overall(time: &TimeTable, focus: &[Focus]) -> Status {
         || !is_explained
         || (focus.is_empty() && 1.0 - waiting(time) < LEAST_WORK)
         || time.share_of_cpu.is_some_and(|share| share < MOST_CPU)
+        || time
+            .not_running
+            .is_some_and(|share| share > MOST_NOT_RUNNING)
     {
         Status::Undecided
     } else if open + of_work(share(Status::Spread)) > MOST_UNEXPLAINED {
@@ -221,6 +224,9 @@ fn overall(time: &TimeTable, focus: &[Focus]) -> Status {
 
 /// Threads with this part of the CPU time at least stand for the process.
 const MOST_CPU: f64 = 0.5;
+
+/// Where threads were ready and did not run for more of the time, what is said of functions is said of that.
+const MOST_NOT_RUNNING: f64 = 0.5;
 
 /// So much of the time may be in functions that nobody has looked into, or whose analysis has no answer.
 const MOST_UNEXPLAINED: f64 = 0.2;
@@ -488,6 +494,21 @@ mod tests {
             Status::RootCauseFound
         );
         assert_eq!(status(0.9, survey::NO_CALLS), Status::RootCauseFound);
+    }
+
+    #[test]
+    fn time_without_a_processor_is_no_functions_own() {
+        let status = |not_running| {
+            let time = TimeTable {
+                windows: 3,
+                not_running,
+                ..TimeTable::default()
+            };
+            overall(&time, &[])
+        };
+        assert_eq!(status(Some(0.6)), Status::Undecided);
+        assert_eq!(status(Some(0.3)), Status::RootCauseFound);
+        assert_eq!(status(None), Status::RootCauseFound);
     }
 
     #[test]

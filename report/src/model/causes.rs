@@ -42,7 +42,7 @@ pub enum StopReason {
     NoCalls,
     /// The function itself takes the time, or what it calls at sites that could not be measured.
     PartlyMeasured,
-    /// The time is spread: neither the function itself nor anything that it calls has much of it.
+    /// The time is spread: neither the function itself nor any single call that it makes has much of it.
     Spread,
     /// The function calls itself more than once in a call: that recursion takes the time, at all of its depths.
     Recursion,

@@ -137,6 +137,10 @@ pub struct TimeTable {
     /// person named the function, or next to none was taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_of_cpu: Option<f64>,
+    /// In which part of the time its threads were ready and did not run, 0 to 1: that is in the times of the parts, whoever's they are.
+    /// Nothing where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_running: Option<f64>,
     /// The parts, the largest first.
     pub parts: Vec<TimePart>,
 }

@@ -2,7 +2,7 @@
 //!
 //! DARC (SIGMETRICS 2008, section 3.7); the distance is that of OSprof (OSDI 2006, section 3.2).
 
-use darc_analysis::profile::compare::Comparison;
+use darc_analysis::profile::compare::{Comparison, EMD_THRESHOLD};
 use darc_analysis::{Params, PeakChoice};
 use darc_process::{Ending, Libraries, Limits, Process};
 use darc_report::assemble;
@@ -75,7 +75,8 @@ impl Conduct {
             return Ok((ending != Ending::Finished).then_some(ending));
         }
         let comparison = Comparison::of(&stored, profile).class(FailureKind::File)?;
-        if comparison.is_changed() {
+        // Of few new ops beside many stored ones the rest tells little.
+        if comparison.emd >= EMD_THRESHOLD {
             let words = assemble::comparison(&comparison);
             let moved = match words.peaks.is_empty() {
                 true => String::new(),

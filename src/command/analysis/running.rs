@@ -239,8 +239,7 @@ impl Conduct {
             })
             .collect();
         let naming = self.investigation.naming(&self.modules, &self.catalog);
-        let share = self.investigation.share_of_cpu;
-        let mut time = survey::time_table(naming, &totals, extent, share);
+        let mut time = survey::time_table(naming, &totals, extent, &self.investigation);
         let passed_over = self.investigation.passed_over(&self.modules);
         summary::tell_unmeasured(&mut time, &passed_over);
         if time.windows > 0 {

@@ -54,9 +54,8 @@ impl Standing {
             serving,
             totals,
         } = seen;
-        let share = investigation.share_of_cpu;
-        let time =
-            totals.map(|totals| survey::time_table(naming, totals, Survey::Unfinished, share));
+        let time = totals
+            .map(|totals| survey::time_table(naming, totals, Survey::Unfinished, investigation));
         let found = time.as_ref().map(|time| summary::Found {
             time,
             functions: &[],

@@ -82,6 +82,8 @@ pub struct Investigation {
     pub threads: Option<Arc<Chosen>>,
     /// Which part of the process' CPU time those took, where darc chose them and any was taken.
     pub share_of_cpu: Option<f64>,
+    /// In which part of the time its threads were ready and did not run while f0's time was divided.
+    pub not_running: Option<f64>,
     /// What the person should know.
     pub warnings: Vec<String>,
     /// When the descent went on last.
@@ -119,6 +121,7 @@ impl Investigation {
             ops: Ops::default(),
             threads: None,
             share_of_cpu: None,
+            not_running: None,
             warnings: Vec::new(),
             standstill: Standstill::default(),
             unbound: Unbound::default(),

@@ -294,13 +294,17 @@ impl SwitchLog {
     ) -> Interval {
         let why = match away.why {
             Why::Preempted(instead) => Away::Preempted {
-                by: instead.map(|tid| match tid {
-                    IDLE => catalog.other(Another {
+                by: match instead {
+                    // In a container this is any thread of another one.
+                    Some(IDLE) if self.switches.untold() == Some(&NoTracepoints::OtherNumbers) => {
+                        None
+                    }
+                    Some(IDLE) => Some(catalog.other(Another {
                         name: assemble::IDLE.to_owned(),
                         ..Another::default()
-                    }),
-                    tid => self.thread(tid, None, None, catalog, process),
-                }),
+                    })),
+                    instead => instead.map(|tid| self.thread(tid, None, None, catalog, process)),
+                },
             },
             // What it let pass is no other's doing: it is the time of the call.
             Why::Yielded => Away::Blocked {
@@ -545,12 +549,8 @@ fn is_numbered_like_us(pid: i32) -> bool {
     }
 }
 
-/// For how long the threads of a process were ready without running (proc_pid_schedstat, second field).
+/// For how long the threads of a process were ready without running.
 fn waited(pid: i32) -> Duration {
-    let of = |tid: i32| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-        text.split_whitespace().nth(1)?.parse::<u64>().ok()
-    };
-    let threads = threads::list(pid).unwrap_or_default();
-    Duration::from_nanos(threads.into_iter().filter_map(of).sum())
+    let threads = threads::list(pid).unwrap_or_default().into_iter();
+    threads.filter_map(|tid| threads::waited(pid, tid)).sum()
 }

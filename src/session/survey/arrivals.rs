@@ -12,6 +12,7 @@ use darc_report::model::{self, TimePart, TimeTable, Whose};
 use darc_tracer::addr::TargetAddr;
 
 use crate::session::catalog::Naming;
+use crate::session::descent::investigation::Investigation;
 use crate::session::survey::Division;
 use crate::session::survey::waiting::doing;
 
@@ -97,13 +98,13 @@ pub fn is_idle(naming: Naming<'_>, totals: &Totals) -> bool {
     windows > 0 && (work.0 as f64) < time.0 as f64 * IDLE
 }
 
-/// Where the time of a round went, with names, in threads with this part of the CPU time.
+/// Where the time of a round went, with names.
 #[must_use]
 pub fn time_table(
     naming: Naming<'_>,
     totals: &Totals,
     survey: model::Survey,
-    share_of_cpu: Option<f64>,
+    investigation: &Investigation,
 ) -> TimeTable {
     let (windows, total) = totals.so_far();
     let nobody = BTreeSet::new();
@@ -129,7 +130,8 @@ pub fn time_table(
         windows,
         total: total.0,
         survey,
-        share_of_cpu,
+        share_of_cpu: investigation.share_of_cpu,
+        not_running: investigation.not_running,
         parts: totals.shares().into_iter().map(part).collect(),
     }
 }

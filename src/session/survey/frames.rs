@@ -33,7 +33,9 @@ impl Division<'_> {
                     let functions = frames.iter().map(|frame| frame.function);
                     self.seen_to_wait.extend(functions);
                 }
-                if is_waiting(&innermost) || may_wait(&innermost) {
+                // In what a function that waits is made of, too.
+                let mut names = frames.iter().map(|frame| modules.name(frame.function));
+                if may_wait(&innermost) || names.any(|name| is_waiting(&name)) {
                     self.idle.insert(stack.tid);
                 }
             }

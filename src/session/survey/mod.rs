@@ -6,6 +6,7 @@
 mod arrivals;
 mod began;
 mod frames;
+mod readiness;
 pub(super) mod suspicion;
 mod waiting;
 mod windows;
@@ -26,6 +27,7 @@ use crate::session::descent::investigation::Investigation;
 use crate::session::descent::{expansion, planning};
 use crate::session::markers;
 use crate::session::onlooker::{Onlooker, Seen};
+use readiness::Readiness;
 use waiting::doing;
 use windows::Windows;
 
@@ -208,7 +210,10 @@ impl<'a> Survey<'a> {
             onlooker: self.onlooker,
             stuck: self.stuck,
         };
+        let readiness = Readiness::begin(self.pid);
         let outcome = guarded(|| measurement.run(begin, limits));
+        let division = &mut measurement.division;
+        division.investigation.not_running = readiness.share(division.totals.threads());
         let process = &mut measurement.process;
         let outcome = process.finish(outcome);
         let investigation = &mut *measurement.division.investigation;
@@ -258,6 +263,7 @@ impl Measurement<'_, '_> {
                 && (since.elapsed() >= LATE || !self.division.awaits_long_calls(&self.process)))
                 || (windows > 0 && since.elapsed() >= LONGEST_ROUND);
             if complete {
+                self.division.let_silent_be();
                 if !self.division.go_deeper(&mut self.process)? {
                     return Ok(Part::Done(self.division.arrive(&self.process)));
                 }
@@ -345,6 +351,11 @@ impl Division<'_> {
         let naming = self.investigation.naming(process.modules(), self.catalog);
         self.totals
             .is_round_complete(&|share| doing(naming, self.totals, share, &self.seen_to_wait))
+    }
+
+    /// Who was silent for a whole round waits for something else than its end, or is gone.
+    fn let_silent_be(&mut self) {
+        self.idle.extend(self.totals.silent());
     }
 
     /// Whether more of the long calls will be seen when the round goes on: a thread that did not wait for something to do is in one,

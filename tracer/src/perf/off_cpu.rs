@@ -80,6 +80,9 @@ const MOST_HANDLERS: usize = 8;
 /// From the beginning of sched_yield(2) to the switch it takes so long at most: some 20 µs.
 const YIELDS: Ticks = Ticks(50_000);
 
+/// So many switches tell how a thread leaves its CPU.
+const ENOUGH_SWITCHES: u64 = 20;
+
 /// System calls, and page faults, that are kept for each thread.
 const KEPT_CALLS: usize = 1 << 10;
 
@@ -103,6 +106,8 @@ pub(super) struct Thread {
     faults: VecDeque<(Tsc, u64)>,
     /// When it called sched_yield(2) last.
     yields: Option<Tsc>,
+    /// How often it left its CPU by that, and how often it could have gone on and left by another's doing.
+    own_switches: [u64; 2],
     pub(super) life: Life,
 }
 
@@ -190,10 +195,24 @@ impl Thread {
         self.yields = Some(at);
     }
 
-    /// Whether it leaves its CPU by a call of sched_yield(2) that has just begun.
+    /// How it left its CPU, if it did so at that time.
+    pub(super) fn left_at(&self, at: Tsc) -> Option<Left> {
+        let (since, left, _) = self.out?;
+        (since == at).then_some(left)
+    }
+
+    /// Whether it leaves its CPU, though it could go on, by a call of sched_yield(2) that has just begun.
     pub(super) fn is_yielding(&mut self, at: Tsc) -> bool {
         let since = self.yields.take();
-        since.is_some_and(|since| at - since <= YIELDS)
+        let is_own = since.is_some_and(|since| at - since <= YIELDS);
+        self.own_switches[usize::from(!is_own)] += 1;
+        is_own
+    }
+
+    /// Whether it left its CPU so most times, as far as that was asked for.
+    pub(super) fn has_yielded(&self) -> bool {
+        let [own, others] = self.own_switches;
+        own + others >= ENOUGH_SWITCHES && own > others
     }
 
     pub(super) fn faulted(&mut self, at: Tsc, address: u64) {
@@ -389,6 +408,12 @@ mod tests {
         thread.returned(Tsc(9_000), &cpus);
         let all = thread.between(Tsc(0), Tsc(10_000));
         assert_eq!(all[0].why, Why::Yielded);
+        assert!(!thread.has_yielded(), "once of three times");
+        for at in 1..=20 {
+            thread.yields(Tsc(at * 1_000_000));
+            thread.is_yielding(Tsc(at * 1_000_000 + 100));
+        }
+        assert!(thread.has_yielded());
     }
 
     #[test]

@@ -23,6 +23,7 @@ use super::refusal::Refusal;
 use super::services::Services;
 use super::tracepoints::{Context, Event, NoTracepoints, Service, Tracepoints};
 use super::wakings::Wakings;
+use crate::threads;
 use darc_record::Tsc;
 
 /// How much is seen.
@@ -83,7 +84,7 @@ pub struct Switches {
     rests: bool,
 }
 
-/// Who let others run.
+/// Whether is asked who lets others run.
 #[derive(Debug, Default)]
 struct Yields {
     is_asked: bool,
@@ -91,19 +92,15 @@ struct Yields {
     group: Option<Group>,
     /// How many calls were told,
     told: u64,
-    /// how many of the switches of threads that could have gone on were by them, and how many were not.
-    seen: [u64; 2],
+    /// and how many switches of threads that could have gone on were looked at.
+    switches: u64,
 }
 
 impl Yields {
-    /// Whether a switch is a thread's own doing: as it was seen, or later as most were that had been.
-    fn is_one(&mut self, is_seen: bool) -> bool {
-        if self.group.is_some() {
-            self.seen[usize::from(!is_seen)] += 1;
-            return is_seen;
-        }
-        let [own, others] = self.seen;
-        own > others
+    /// Whether there were many, or there are none to speak of: while it is asked, all system calls of the machine take a little longer.
+    fn are_known(&self) -> bool {
+        self.told > ENOUGH_CALLS
+            || (self.switches > ENOUGH_SWITCHES && self.told < self.switches / 10)
     }
 }
 
@@ -121,6 +118,10 @@ const MOST_NAMES: usize = 1 << 16;
 const MOST_STACKS: usize = 1 << 10;
 /// After so many system calls no more arguments are asked for: an event each costs a quarter of a microsecond.
 const ENOUGH_CALLS: u64 = 20_000;
+/// After so many switches it is known whether they are by threads that let others run.
+const ENOUGH_SWITCHES: u64 = 200;
+/// With more threads times processors it is not asked who lets others run.
+const MOST_YIELDING: usize = 1 << 10;
 /// With so many seen no more are asked for: each takes a few microseconds of the waker's time.
 const ENOUGH_STACKS: u64 = 10_000;
 
@@ -229,6 +230,11 @@ impl Switches {
         let Some(event) = tracepoints.call("sched_yield") else {
             return;
         };
+        // While they are opened nothing is read.
+        let threads = threads::list(self.pid).unwrap_or_default().len();
+        if threads * self.collector.cpus() > MOST_YIELDING {
+            return;
+        }
         let mark = self.collector.mark();
         let group = self.collector.begin_group();
         if watch_threads(&mut self.collector, self.pid, &[event]).is_err() {
@@ -244,7 +250,14 @@ impl Switches {
     /// How a thread left its CPU that could have gone on.
     fn how_it_left(&mut self, tid: i32, at: Tsc) -> Left {
         let thread = self.threads.entry(tid).or_default();
-        match self.yields.is_one(thread.is_yielding(at)) {
+        self.yields.switches += 1;
+        let is_own = match (self.yields.group, thread.left_at(at)) {
+            // Of a thread that was made while events were opened there may be two records.
+            (_, Some(left)) => left == Left::Yielded,
+            (Some(_), None) => thread.is_yielding(at),
+            (None, None) => thread.has_yielded(),
+        };
+        match is_own {
             true => Left::Yielded,
             false => Left::Preempted,
         }
@@ -367,7 +380,7 @@ impl Switches {
             self.calls = None;
         }
         if let Some(group) = self.yields.group
-            && (self.yields.told > ENOUGH_CALLS || self.lost > lost)
+            && (self.yields.are_known() || self.lost > lost)
         {
             self.collector.close(group);
             self.yields.group = None;
@@ -424,6 +437,7 @@ impl Switches {
             self.gaps.push_back((since, self.clock.tsc(clock::now())));
             self.collector = collector;
             self.wakings = None;
+            self.yields.group = None;
             self.reach = Reach::Process;
             self.untold = Some(NoTracepoints::TooMany);
             self.forget_who_is_out();

@@ -4,12 +4,14 @@
 mod naming;
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
 
 use darc_analysis::off_cpu::{Interval, touching};
 use darc_analysis::{Absence, Analysis, Callee};
 use darc_process::modules::Modules;
 use darc_record::{FnodeId, Op, Ticks, Tsc};
 use darc_report::model::ArgumentEntry;
+use darc_tracer::maps::{self, Mapping};
 
 use naming::{descriptor, lock, memory, path};
 
@@ -133,12 +135,37 @@ impl Seen {
     }
 }
 
+/// What a process had mapped at a time: with many mappings they take long to read.
+#[derive(Clone, Debug)]
+struct Mapped {
+    at: Instant,
+    mappings: Vec<Mapping>,
+}
+
+impl Mapped {
+    fn of(pid: i32) -> Mapped {
+        Mapped {
+            at: Instant::now(),
+            mappings: maps::read(pid).unwrap_or_default(),
+        }
+    }
+
+    /// Whether it tells of an address still.
+    fn is_of(&self, address: u64) -> bool {
+        const LATELY: Duration = Duration::from_millis(20);
+        let is_there = |mapping: &Mapping| mapping.contains(address);
+        self.at.elapsed() < LATELY && self.mappings.iter().any(is_there)
+    }
+}
+
 /// What was seen.
 #[derive(Clone, Default, Debug)]
 pub struct Arguments {
     seen: HashMap<(FnodeId, u32), Seen>,
     /// By the numbers that peaks had before.
     before: HashMap<(FnodeId, u32), Seen>,
+    /// What was mapped lately.
+    mapped: Option<Mapped>,
     locks: HashMap<u64, String>,
     paths: HashMap<u64, String>,
 }
@@ -226,7 +253,9 @@ impl Arguments {
         for (place, (_, address)) in longest {
             let seen = self.seen.entry((place, peak)).or_default();
             if seen.calls < ENOUGH_FAULTS {
-                seen.add(memory(pid, address, modules));
+                let known = self.mapped.take_if(|known| known.is_of(address));
+                let mapped = self.mapped.insert(known.unwrap_or_else(|| Mapped::of(pid)));
+                seen.add(memory(&mapped.mappings, address, modules));
             }
         }
     }

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use darc_process::modules::{CodeRef, Modules};
 use darc_symbols::{FileAddr, Image, demangle};
-use darc_tracer::{maps, threads};
+use darc_tracer::maps::{self, Mapping};
+use darc_tracer::threads;
 
 /// Of a longer path the beginning is told, in bytes.
 const LONGEST_PATH: u64 = 256;
@@ -97,13 +98,15 @@ fn port(address: &str) -> Option<u16> {
 
 /// The lock at an address: the variable, or what memory it is in.
 pub fn lock(pid: i32, address: u64, modules: &Modules) -> String {
-    variable(address, modules)
-        .unwrap_or_else(|| format!("{address:#x} in {}", mapped(pid, address)))
+    variable(address, modules).unwrap_or_else(|| {
+        let mappings = maps::read(pid).unwrap_or_default();
+        format!("{address:#x} in {}", mapped(&mappings, address))
+    })
 }
 
-/// What memory an address is in, as it is mapped now: which variable, or whose.
-pub fn memory(pid: i32, address: u64, modules: &Modules) -> String {
-    variable(address, modules).unwrap_or_else(|| mapped(pid, address))
+/// What memory an address is in: which variable, or whose.
+pub fn memory(mappings: &[Mapping], address: u64, modules: &Modules) -> String {
+    variable(address, modules).unwrap_or_else(|| mapped(mappings, address))
 }
 
 fn variable(address: u64, modules: &Modules) -> Option<String> {
@@ -131,8 +134,7 @@ fn variable(address: u64, modules: &Modules) -> Option<String> {
     None
 }
 
-fn mapped(pid: i32, address: u64) -> String {
-    let mappings = maps::read(pid).unwrap_or_default();
+fn mapped(mappings: &[Mapping], address: u64) -> String {
     let holder = mappings.iter().find(|mapping| mapping.contains(address));
     let Some(holder) = holder else {
         return "memory that was unmapped since".to_owned();
@@ -195,7 +197,10 @@ mod tests {
         let own = std::process::id() as i32;
         let mut modules = Modules::default();
         modules.refresh(own).unwrap();
-        let named = |address: usize| memory(own, address as u64, &modules);
+        let named = |address: usize| {
+            let mappings = maps::read(own).unwrap();
+            memory(&mappings, address as u64, &modules)
+        };
         assert!(named(std::ptr::from_ref(&WORD).addr()).contains("WORD"));
         // Too much for the heap: it is mapped by itself.
         let alone = vec![1_u8; 1 << 26];

@@ -139,6 +139,8 @@ pub struct Int3 {
     last_stop: Instant,
     /// The thread that was passed a signal that ends the process with a core dump; none once it stopped again.
     dumps_core: Option<i32>,
+    /// How the thread ended that ended last.
+    last_end: Option<Notice>,
     /// How the process ended, once it has.
     end: Option<Notice>,
 }
@@ -227,6 +229,7 @@ impl Int3 {
             libraries_changed: false,
             last_stop: Instant::now(),
             dumps_core: None,
+            last_end: None,
             end: None,
         })
     }

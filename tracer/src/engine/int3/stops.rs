@@ -187,14 +187,20 @@ impl Int3 {
 
     /// A thread has ended. The notice when the process has ended with it.
     pub(super) fn note_end(&mut self, tid: i32, event: Event) -> Option<Notice> {
+        let is_own = !self.borrowers.contains(&tid);
         self.forget_thread(tid);
+        let end = match event {
+            Event::Exited(status) => Some(Notice::Exited(status)),
+            Event::Killed(signal) => Some(Notice::Killed(signal)),
+            _ => None,
+        };
         if tid == self.pid {
-            self.end = match event {
-                Event::Exited(status) => Some(Notice::Exited(status)),
-                Event::Killed(signal) => Some(Notice::Killed(signal)),
-                _ => None,
-            };
+            self.end = end;
             return self.end;
+        }
+        // The last thread ends as the process does.
+        if is_own {
+            self.last_end = end;
         }
         None
     }
@@ -203,7 +209,8 @@ impl Int3 {
     /// ended before the others were.
     pub(super) fn has_ended_unreported(&mut self) -> bool {
         if self.threads.is_empty() && proc::is_ending(self.pid) {
-            self.end = Some(Notice::of_end(children::end_of_other(self.pid)));
+            let told = children::end_of_other(self.pid).map(|end| Notice::of_end(Some(end)));
+            self.end = told.or(self.last_end).or(Some(Notice::of_end(None)));
         }
         self.end.is_some()
     }

@@ -60,12 +60,12 @@ impl Jump {
         let (memory, prices) = (&self.memory, &mut self.prices);
         self.turn = (self.turn + 1) % TURNS;
         let first = self.turn;
-        let mut take = |rings: &mut Rings, index| {
+        let mut take = |rings: &mut Rings, index, most| {
             let used_up = told.used_up(rings, index);
             let (had_records, had_ops) = (records.len(), ops.all());
             let before = records.len();
             // The rest is read the next time.
-            if records.len() < MOST_RECORDS {
+            if records.len() < most {
                 rings.drain(index, |record| records.push(record));
             }
             let is_told = whose(index) == Whose::Chosen;
@@ -96,7 +96,7 @@ impl Jump {
             }
         };
         let used = used.min(rings.count());
-        (0..used).for_each(|index| take(rings, index));
+        (0..used).for_each(|index| take(rings, index, MOST_RECORDS));
         // All at once, and after all were read: whoever has room again has it as long as the others.
         let mut used_up = BTreeSet::new();
         for index in 0..used {
@@ -113,7 +113,12 @@ impl Jump {
             }
         }
         let refilled = sys::tsc();
-        self.recycling.look(installed, &self.memory, rings, take);
+        // These become other threads', and are read to their ends.
+        self.recycling
+            .look(installed, &self.memory, rings, |rings, index| {
+                take(rings, index, usize::MAX);
+            });
+
         told.end_at(read, &used_up);
         self.spent = told.spent(refilled);
         for record in &records {

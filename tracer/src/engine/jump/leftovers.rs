@@ -74,10 +74,9 @@ pub fn find(pid: i32, memory: &Memory) -> Vec<Leftover> {
     let Ok(caller) = RemoteCaller::find(pid, memory, &mappings) else {
         return Vec::new();
     };
-    let found = rings.into_iter();
-    found
+    let rings = rings.into_iter().take(MOST);
+    rings
         .filter_map(|rings| leftover(caller, memory, rings, &mappings))
-        .take(MOST)
         .collect()
 }
 
