@@ -206,7 +206,7 @@ mod tests {
         peak.off_cpu = Some(all);
         let told = spread(&peak, &fixture::report(1_000).ftree).unwrap();
         assert!(
-            told.contains("; page faults took 60.0% of it; the largest"),
+            told.contains("; page faults took 60.0% of the peak's time; the largest"),
             "{told}"
         );
     }

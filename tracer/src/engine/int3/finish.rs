@@ -400,6 +400,8 @@ mod tests {
         let pid = target.id() as i32;
         let mut line = String::new();
         let mut output = BufReader::new(target.stdout.take().unwrap());
+        // Who waits for a child closes its input otherwise.
+        let input = target.stdin.take().unwrap();
         output.read_line(&mut line).unwrap();
         sys::send_to_thread(pid, pid, libc::SIGUSR1).unwrap();
         let guest = loop {
@@ -429,7 +431,7 @@ mod tests {
         let tracer = threads::status_field(guest, "TracerPid");
         assert_eq!(tracer.as_deref(), Some("0"));
         // With its input ends the guest, too.
-        drop(target.stdin.take());
+        drop(input);
         line.clear();
         assert_eq!(output.read_line(&mut line).unwrap(), 0);
     }
