@@ -88,22 +88,8 @@ fn darc_is_killed_while_a_measured_call_is_blocked() {
     for opt in Opt::ALL {
         let mut target = Target::start("asks", opt, &[]);
         let task = Task::new("int3", "serve").options(&["--start-ops", "5", "--decision-ops", "5"]);
-        let (mut darc, _output, _folder) = task.start_attach(target.pid());
-        darc.wait_for_probes(target.pid());
-        // One answer after the other, until the question is asked from the copy of the instruction.
-        let mut is_there = false;
-        wait_until("a measured call that is blocked", || {
-            is_there = is_blocked_in_unnamed_code(target.pid());
-            if !is_there && blocked_at(target.pid()).is_some() {
-                // Beside what breakpoints take on a busy machine a quick answer is no time.
-                thread::sleep(Duration::from_millis(30));
-                target.poke();
-            }
-            is_there || darc.has_ended()
-        });
-        if !is_there {
-            panic!("{:#?}", darc.finish());
-        }
+        let (darc, _output, _folder) = task.start_attach(target.pid());
+        let darc = blocked_in_a_measured_call(&mut target, darc);
         darc.signal(Signal::SIGKILL);
         darc.finish();
         // The code is put back first, and where the call returns to later.
@@ -125,7 +111,7 @@ fn has_guardian(pid: i32) -> bool {
 }
 
 /// The instruction pointer of the process's main thread, if it is blocked in read(2) (proc(5), `syscall`).
-pub fn blocked_at(pid: i32) -> Option<u64> {
+fn blocked_at(pid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/syscall")).ok()?;
     let fields: Vec<&str> = text.split_ascii_whitespace().collect();
     let [number, .., at] = fields[..] else {
@@ -135,8 +121,27 @@ pub fn blocked_at(pid: i32) -> Option<u64> {
         .then(|| u64::from_str_radix(at.trim_start_matches("0x"), 16).ok())?
 }
 
+/// Gives one answer after the other, until the question is asked from the copy of the instruction by which darc measures it.
+pub fn blocked_in_a_measured_call(target: &mut Target, mut darc: Running) -> Running {
+    darc.wait_for_probes(target.pid());
+    let mut is_there = false;
+    wait_until("a measured call that is blocked", || {
+        is_there = is_blocked_in_unnamed_code(target.pid());
+        if !is_there && blocked_at(target.pid()).is_some() {
+            // Beside what breakpoints take on a busy machine a quick answer is no time.
+            thread::sleep(Duration::from_millis(30));
+            target.poke();
+        }
+        is_there || darc.has_ended()
+    });
+    if !is_there {
+        panic!("{:#?}", darc.finish());
+    }
+    darc
+}
+
 /// Whether it is blocked in code that is in no file.
-pub fn is_blocked_in_unnamed_code(pid: i32) -> bool {
+fn is_blocked_in_unnamed_code(pid: i32) -> bool {
     let Some(at) = blocked_at(pid) else {
         return false;
     };

@@ -96,7 +96,7 @@ fn a_plugin_that_comes_and_goes() {
         // A busy machine may let it be gone each time before it is seen.
         measured(|| {
             let analysis = Task::new(engine, "libserve.so:library_serve")
-                .run_like_native(&program("plugin_host", opt), &["reload", "400", "brisk"]);
+                .run_like_native(&program("plugin_host", opt), &["reload", "1600", "brisk"]);
             match analysis.report().ops() {
                 0 => Err(Unfinished(format!("{analysis:#?}"))),
                 _ => Ok(()),

@@ -9,7 +9,7 @@ use darc_testprogs::{Opt, ground_truth, program};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::death::{blocked_at, is_blocked_in_unnamed_code};
+use crate::death::blocked_in_a_measured_call;
 use crate::harness::{
     Running, Target, Task, darc, execute, for_all, levels, measured, not_tested, wait_until,
 };
@@ -310,15 +310,8 @@ fn a_child_returns_to_a_system_call() {
         let mut target = Target::start("asks", opt, &[]);
         let options = ["--start-ops", "5", "--decision-ops", "5"];
         let task = Task::new("int3", "serve").options(&options);
-        let (mut darc, _output, _folder) = task.start_attach(target.pid());
-        darc.wait_for_probes(target.pid());
-        wait_until("a measured call that is blocked", || {
-            let there = is_blocked_in_unnamed_code(target.pid());
-            if !there && blocked_at(target.pid()).is_some() {
-                target.poke();
-            }
-            there
-        });
+        let (darc, _output, _folder) = task.start_attach(target.pid());
+        let darc = blocked_in_a_measured_call(&mut target, darc);
         target.signal(Signal::SIGUSR1);
         // The child's.
         target.poke();
