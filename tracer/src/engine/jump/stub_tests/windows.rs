@@ -2,17 +2,23 @@
 
 use super::*;
 
-#[test]
-fn a_running_function_is_cut_into_windows() {
-    let mut arena = Arena::new();
-    let child = callee(&mut arena);
-    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+/// The first call that a function makes which runs already; the function.
+fn call_of_running(arena: &mut Arena) -> u64 {
+    let child = callee(arena);
+    let p = program(arena, 5, |a| a.call(child).unwrap());
     arena.expand(1, 5, arena.descriptor_at(2));
-    compare(&mut arena, p.f0, |arena| {
+    compare(arena, p.f0, |arena| {
         let mut site = call_site(Kind::Call(Callee::Direct(child)), p.after);
         site.running = Some(arena.descriptor_at(1));
         arena.patch_site(p.site, 5, &site);
     });
+    p.f0
+}
+
+#[test]
+fn a_running_function_is_cut_into_windows() {
+    let mut arena = Arena::new();
+    let f0 = call_of_running(&mut arena);
     let window = arena.control + BLOCKS + block::SHADOW + entry::SIZE;
     assert_eq!(word(window + entry::SLOT), entry::WINDOW_SLOT as i64 as u64);
     assert_eq!(arena.block(block::CURRENT), arena.descriptor_at(1));
@@ -23,7 +29,7 @@ fn a_running_function_is_cut_into_windows() {
         window + entry::ADJUSTED,
         word(window + entry::ADJUSTED) - 2 * WINDOW_CYCLES as u64,
     );
-    let run = trampoline(&mut arena, p.f0);
+    let run = trampoline(&mut arena, f0);
     run(&mut State::arbitrary(FLAGS[0]));
     let [op] = &arena.ops()[..] else {
         panic!("{:?}", arena.ops())
@@ -58,14 +64,7 @@ fn a_running_function_is_cut_into_windows() {
 fn a_window_of_a_thread_that_is_gone_is_no_other_threads() {
     // Here the id of a thread is what stands first behind its thread pointer.
     let mut arena = Arena::with(|around| around.tid_offset = Some(0));
-    let child = callee(&mut arena);
-    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
-    arena.expand(1, 5, arena.descriptor_at(2));
-    compare(&mut arena, p.f0, |arena| {
-        let mut site = call_site(Kind::Call(Callee::Direct(child)), p.after);
-        site.running = Some(arena.descriptor_at(1));
-        arena.patch_site(p.site, 5, &site);
-    });
+    let f0 = call_of_running(&mut arena);
     let blocks = arena.control + BLOCKS;
     let window = blocks + block::SHADOW + entry::SIZE;
     let begun = word(window + entry::START);
@@ -78,7 +77,7 @@ fn a_window_of_a_thread_that_is_gone_is_no_other_threads() {
     let gone = word32(blocks + block::TID) ^ 1;
     set32(blocks + block::TID, gone);
     set(arena.block(block::RING) + ring::STATE, u64::from(gone));
-    let run = trampoline(&mut arena, p.f0);
+    let run = trampoline(&mut arena, f0);
     run(&mut State::arbitrary(FLAGS[0]));
     assert!(arena.ops().is_empty(), "{:?}", arena.ops());
     assert!(word(window + entry::START) > begun, "a window of its own");

@@ -1,0 +1,220 @@
+use super::super::off_cpu::Why;
+use super::super::record::Stamp;
+use super::*;
+
+/// What was dropped came after the last record of that CPU, and before the one that tells of it.
+#[test]
+fn of_times_in_which_records_were_dropped_nothing_is_known() {
+    let own = std::process::id() as i32;
+    let mut switches = match Switches::follow(own) {
+        Ok(switches) => switches,
+        Err(refusal) => {
+            eprintln!("not tested: {refusal}");
+            return;
+        }
+    };
+    // A CPU that is none, so that nothing of the machine comes between.
+    let stamp = |time| Stamp {
+        time,
+        pid: own,
+        tid: own,
+        cpu: u32::MAX,
+    };
+    let now = clock::now();
+    let [before, last, lost, after] = [0, 1, 2, 3].map(|ms| now + ms * 1_000_000);
+    switches.take(Record::In(stamp(before)));
+    switches.take(Record::In(stamp(last)));
+    switches.take(Record::Lost(stamp(lost), 7));
+    switches.take(Record::In(stamp(after)));
+    let clock = Clock::calibrate();
+    let middle = |from: u64, to: u64| clock.tsc(u64::midpoint(from, to));
+    let [known, gap, later] = [
+        middle(before, last),
+        middle(last, lost),
+        middle(lost, after),
+    ];
+    assert!(switches.misses(gap, gap) && switches.misses(known, later));
+    assert!(!switches.misses(known, known) && !switches.misses(later, later));
+}
+
+/// This thread lets another run that is on its processor, too: to the kernel both could have gone on.
+#[test]
+fn who_lets_others_run_is_seen() {
+    use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
+    use nix::unistd::Pid;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    let Some(mut switches) = with_tracepoints() else {
+        return;
+    };
+    switches.ask_for_yields();
+    if switches.yields.group.is_none() {
+        eprintln!("not tested: no tracepoint of sched_yield(2)");
+        return;
+    }
+    let on_one = |cpu| {
+        let mut one = CpuSet::new();
+        one.set(cpu).unwrap();
+        sched_setaffinity(Pid::from_raw(0), &one).unwrap();
+    };
+    let cpu = sched_getcpu().unwrap();
+    on_one(cpu);
+    let stop = AtomicBool::new(false);
+    let tid = nix::unistd::gettid().as_raw();
+    let before = crate::tsc();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            on_one(cpu);
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        });
+        (0..200).for_each(|_| std::thread::yield_now());
+        stop.store(true, Ordering::Relaxed);
+    });
+    let after = crate::tsc();
+    while switches.complete() < after {
+        switches.read();
+    }
+    let away = switches.between(tid, before, after);
+    let is = |wanted: Why| away.iter().filter(|away| away.why == wanted).count();
+    assert!(is(Why::Yielded) > 10, "{away:?}");
+}
+
+/// This thread touches new memory: it is seen which.
+#[test]
+fn what_memory_a_fault_is_of_is_seen() {
+    let Some(mut switches) = with_tracepoints() else {
+        return;
+    };
+    let tid = nix::unistd::gettid().as_raw();
+    let before = crate::tsc();
+    let memory = vec![1_u8; 1 << 22];
+    let after = crate::tsc();
+    while switches.complete() < after {
+        switches.read();
+    }
+    let away = switches.between(tid, before, after);
+    let faults = away
+        .iter()
+        .filter(|away| away.why == Why::Served(Service::PageFault));
+    let touched: Vec<u64> = faults
+        .filter_map(|fault| switches.fault(tid, fault.from, fault.to))
+        .collect();
+    let bounds = memory.as_ptr_range();
+    let bounds = bounds.start.addr() as u64..bounds.end.addr() as u64;
+    let within = touched.iter().filter(|address| bounds.contains(address));
+    assert!(within.count() > 0, "{bounds:x?}: {touched:x?}, {away:?}");
+}
+
+/// This thread sleeps: it is seen to block, for as long as the sleep took on the same clock.
+#[test]
+fn a_sleep_is_seen() {
+    let own = std::process::id() as i32;
+    let mut switches = match Switches::follow(own) {
+        Ok(switches) => switches,
+        Err(refusal) => {
+            eprintln!("not tested: {refusal}");
+            return;
+        }
+    };
+    let tid = nix::unistd::gettid().as_raw();
+    let before = crate::tsc();
+    std::thread::sleep(Duration::from_millis(20));
+    let after = crate::tsc();
+    while switches.complete() < after {
+        switches.read();
+    }
+    let off = switches.between(tid, before, after);
+    let blocked: u64 = off
+        .iter()
+        .filter(|away| matches!(away.why, Why::Blocked(_)))
+        .map(|away| (away.to - away.from).0)
+        .sum();
+    let all = (after - before).0;
+    assert!(
+        blocked > all / 2 && blocked <= all,
+        "{blocked} of {all}: {off:?}"
+    );
+}
+
+fn with_tracepoints() -> Option<Switches> {
+    let switches = Switches::follow(std::process::id() as i32);
+    let switches = switches.ok().filter(|it| it.untold().is_none());
+    if switches.is_none() {
+        eprintln!("not tested: no tracepoints");
+    }
+    switches
+}
+
+#[test]
+fn who_ends_a_wait_is_seen() {
+    if let Some(mut switches) = with_tracepoints() {
+        see_who_ends_a_wait(&mut switches);
+    }
+}
+
+#[test]
+fn who_ends_a_wait_is_seen_where_threads_are_named() {
+    let Some(mut switches) = with_tracepoints() else {
+        return;
+    };
+    let wakings = switches.wakings.as_mut().unwrap();
+    assert!(wakings.name(&switches.collector));
+    see_who_ends_a_wait(&mut switches);
+}
+
+#[test]
+fn a_thread_that_comes_is_seen_to_wait_soon() {
+    let Some(mut switches) = with_tracepoints() else {
+        return;
+    };
+    let wakings = switches.wakings.as_mut().unwrap();
+    assert!(wakings.name(&switches.collector));
+    let another = std::thread::spawn(move || {
+        while switches.wakings.as_ref().unwrap().are_named() {
+            switches.read();
+        }
+        see_who_ends_a_wait(&mut switches);
+    });
+    another.join().unwrap();
+}
+
+/// This thread waits until another one writes into a pipe: that one is the waker, and it is seen where it is.
+fn see_who_ends_a_wait(switches: &mut Switches) {
+    use std::io::{Read, Write};
+
+    let tid = nix::unistd::gettid().as_raw();
+    let (mut read, mut write) = std::io::pipe().unwrap();
+    let before = crate::tsc();
+    let writer = std::thread::spawn(move || {
+        let stat = format!("/proc/self/task/{tid}/stat");
+        while !std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S ")) {
+            std::thread::yield_now();
+        }
+        let fault = vec![1_u8; 1 << 22];
+        write.write_all(&fault[..1]).unwrap();
+        nix::unistd::gettid().as_raw()
+    });
+    read.read_exact(&mut [0]).unwrap();
+    let after = crate::tsc();
+    let writer = writer.join().unwrap();
+    while switches.complete() < after {
+        switches.read();
+    }
+    let waits = switches.between(tid, before, after);
+    let wake = waits.iter().find_map(|away| match away.why {
+        Why::Blocked(Some(wake)) => Some(wake),
+        _ => None,
+    });
+    let wake = wake.unwrap_or_else(|| panic!("nobody woke it: {waits:?}"));
+    let Waker::Thread { pid, tid, stack } = wake.by else {
+        panic!("{wake:?}");
+    };
+    assert_eq!((pid, tid), (std::process::id() as i32, writer));
+    let stack = switches.stack(stack.expect("a stack")).expect("kept");
+    assert!(stack.ip != 0 && stack.sp != 0 && stack.bytes.len() > 64);
+    let faults = switches.between(writer, before, after);
+    let fault = Why::Served(Service::PageFault);
+    assert!(faults.iter().any(|away| away.why == fault), "{faults:?}");
+}
