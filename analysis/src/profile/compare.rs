@@ -6,7 +6,7 @@
 use crate::profile::histogram::{Profile, ProfileError};
 use crate::profile::peaks::{Peak, find_peaks};
 
-/// From this distance on two profiles are said to differ: a fifth of all ops moved by one bucket.
+/// From this distance on two profiles are said to differ: a fifth of all ops moved by a doubling.
 pub const EMD_THRESHOLD: f64 = 0.2;
 
 /// Peaks, tails and means may differ by chance up to so many standard deviations,
@@ -31,7 +31,7 @@ const NEAR_EQUAL: f64 = 0.05;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Comparison {
     /// The Earth Mover's Distance between the normalised histograms: one unit is all ops moved by one
-    /// bucket of resolution 1, whatever the profiles' resolution.
+    /// doubling of the latency, whatever the profiles' resolution.
     pub emd: f64,
     /// Chi-square distance of the normalised histograms, 0 (equal) to 1 (nothing in common).
     pub chi_square: f64,
@@ -43,6 +43,8 @@ pub struct Comparison {
     pub total_latency: f64,
     /// What became of the peaks.
     pub peaks: Vec<PeakChange>,
+    /// Whether a peak appeared, by more than chance.
+    pub has_new_peak: bool,
     /// Whether few ops make another distribution of it, by more than chance: a peak appeared or vanished, or the mean or the
     /// slowest hundredth is another one. The distance hardly sees them.
     pub differs_in_few: bool,
@@ -65,14 +67,17 @@ impl Comparison {
     /// # Errors
     /// When the resolutions differ.
     pub fn of(before: &Profile, after: &Profile) -> Result<Self, ProfileError> {
-        let peaks = peak_changes(&find_peaks(before), &find_peaks(after));
+        let peaks = peak_changes(before, after);
+        let is_new = |change: &&PeakChange| matches!(change, PeakChange::Appeared(_));
+        let is_certain = |change: &PeakChange| is_certain(before, after, change);
         Ok(Self {
+            has_new_peak: peaks.iter().filter(is_new).any(is_certain),
             emd: earth_movers_distance(before, after)?,
             chi_square: chi_square(before, after)?,
             ops: normalised_difference(before.count() as f64, after.count() as f64),
             mean_latency: normalised_difference(mean(before), mean(after)),
             total_latency: normalised_difference(before.total().0 as f64, after.total().0 as f64),
-            differs_in_few: peaks.iter().any(|change| is_certain(before, after, change))
+            differs_in_few: peaks.iter().any(is_certain)
                 || is_another_mean(before, after)
                 || is_another_tail(before, after),
             peaks,
@@ -188,23 +193,36 @@ pub fn normalised_difference(a: f64, b: f64) -> f64 {
     }
 }
 
-/// The least work that turns one normalised histogram into the other. Two empty profiles are equal; an
-/// empty and a full one have no distance, which is given as infinity.
+/// The least work that turns one normalised histogram into the other. The ops of a bucket lie at its mean latency: many that
+/// lie close to the border of two buckets may be on the other side of it in the next run, and have hardly moved. Two empty
+/// profiles are equal; an empty and a full one have no distance, which is given as infinity.
 ///
 /// # Errors
 /// When the resolutions differ.
 pub fn earth_movers_distance(a: &Profile, b: &Profile) -> Result<f64, ProfileError> {
-    let Some(pairs) = shares(a, b)? else {
+    if shares(a, b)?.is_none() {
         return Ok(distance_of_emptiness(a, b, f64::INFINITY));
-    };
-    // On a line the earth that has to cross each border is the difference of what lies left of it.
+    }
+    let mut piles: Vec<(f64, f64)> = piles_of(a).collect();
+    piles.extend(piles_of(b).map(|(place, share)| (place, -share)));
+    piles.sort_by(|one, other| one.0.total_cmp(&other.0));
+    // On a line the earth that has to cross each place is the difference of what lies left of it.
     let mut carried = 0.0;
     let mut work = 0.0;
-    for (a, b) in pairs {
-        carried += a - b;
-        work += f64::abs(carried);
+    for (pile, next) in piles.iter().zip(&piles[1..]) {
+        carried += pile.1;
+        work += f64::abs(carried) * (next.0 - pile.0);
     }
-    Ok(work / f64::from(a.resolution().get()))
+    Ok(work)
+}
+
+/// Where on the logarithmic axis the ops of each bucket lie, in doublings, and which part of all they are.
+fn piles_of(profile: &Profile) -> impl Iterator<Item = (f64, f64)> {
+    let all = profile.count() as f64;
+    profile.buckets().map(move |(_, content)| {
+        let mean = content.total.0 as f64 / content.ops as f64;
+        (mean.max(1.0).log2(), content.ops as f64 / all)
+    })
 }
 
 /// Half of the sum of `(a - b)² / (a + b)` over the buckets of the normalised histograms.
@@ -249,26 +267,54 @@ fn shares<'a>(
     Ok(Some(buckets.map(move |at| (share(a, at), share(b, at)))))
 }
 
-/// Which peaks appeared, vanished or moved. Two peaks are the same one when their ranges meet.
+/// Which peaks appeared, vanished or moved. Each peak of `before` is at most one of `after`, one whose range meets its own:
+/// first those whose mean latencies are closest. What is left over of a hump that only divides in two, or does no
+/// longer, is no change.
 #[must_use]
-pub fn peak_changes(before: &[Peak], after: &[Peak]) -> Vec<PeakChange> {
-    let meet =
-        |a: &Peak, b: &Peak| a.first_bucket <= b.last_bucket && b.first_bucket <= a.last_bucket;
-    let same =
-        |a: &Peak, b: &Peak| (a.first_bucket, a.last_bucket) == (b.first_bucket, b.last_bucket);
-    let mut changes = Vec::new();
-    for old in before {
-        match after.iter().find(|new| meet(old, new)) {
-            None => changes.push(PeakChange::Vanished(*old)),
-            Some(new) if !same(old, new) => changes.push(PeakChange::Moved(*old, *new)),
-            Some(_) => {}
+pub fn peak_changes(before: &Profile, after: &Profile) -> Vec<PeakChange> {
+    let (old, new) = (find_peaks(before), find_peaks(after));
+    let same = counterparts(&old, &new);
+    let is_alone = |peak: &Peak, others: &[Peak]| !others.iter().any(|other| meet(peak, other));
+    let gone = (0..old.len()).filter(|at| !same.iter().any(|pair| pair.0 == *at));
+    let come = (0..new.len()).filter(|at| !same.iter().any(|pair| pair.1 == *at));
+    let gone = gone.map(|at| (PeakChange::Vanished(old[at]), is_alone(&old[at], &new)));
+    let come = come.map(|at| (PeakChange::Appeared(new[at]), is_alone(&new[at], &old)));
+    let moved = same.iter().map(|&(one, other)| (old[one], new[other]));
+    let range = |peak: &Peak| (peak.first_bucket, peak.last_bucket);
+    let moved = moved.filter(|(old, new)| range(old) != range(new));
+    let moved = moved.map(|(old, new)| (PeakChange::Moved(old, new), true));
+    let changes = gone.chain(moved).chain(come);
+    let is_told = |change: &PeakChange, is_alone| is_alone || is_certain(before, after, change);
+    changes
+        .filter(|(change, is_alone)| is_told(change, *is_alone))
+        .map(|(change, _)| change)
+        .collect()
+}
+
+fn meet(a: &Peak, b: &Peak) -> bool {
+    a.first_bucket <= b.last_bucket && b.first_bucket <= a.last_bucket
+}
+
+/// Pairs of peaks that are the same one, by their places among the old and the new.
+fn counterparts(old: &[Peak], new: &[Peak]) -> Vec<(usize, usize)> {
+    let place = |peak: &Peak| {
+        let mean = peak.content.total.0 as f64 / peak.content.ops.max(1) as f64;
+        mean.max(1.0).log2()
+    };
+    let pairs = (0..old.len()).flat_map(|one| (0..new.len()).map(move |other| (one, other)));
+    let mut pairs: Vec<_> = pairs
+        .filter(|&(one, other)| meet(&old[one], &new[other]))
+        .map(|(one, other)| ((place(&old[one]) - place(&new[other])).abs(), one, other))
+        .collect();
+    pairs.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut same: Vec<(usize, usize)> = Vec::new();
+    for (_, one, other) in pairs {
+        if !same.iter().any(|pair| pair.0 == one || pair.1 == other) {
+            same.push((one, other));
         }
     }
-    let appeared = after
-        .iter()
-        .filter(|new| !before.iter().any(|old| meet(old, new)));
-    changes.extend(appeared.map(|new| PeakChange::Appeared(*new)));
-    changes
+    same.sort_unstable();
+    same
 }
 
 #[cfg(test)]
@@ -281,7 +327,7 @@ mod tests {
     fn profile(r: u32, first: u32, counts: &[u64]) -> Profile {
         let mut profile = Profile::new(Resolution::new(r).unwrap());
         for (bucket, &ops) in (first..).zip(counts) {
-            let total = Ticks(ops * 100);
+            let total = Ticks(ops * profile.resolution().bounds(bucket).unwrap().0.0.max(1));
             profile.add_bucket(bucket, Bucket { ops, total }).unwrap();
         }
         profile
@@ -386,6 +432,48 @@ mod tests {
     }
 
     #[test]
+    fn ops_at_a_border_of_buckets_have_hardly_moved() {
+        let around = |mean: f64| {
+            let mut profile = Profile::new(Resolution::default());
+            for op in 0..1_000 {
+                profile.add(Ticks((mean * (0.9 + 0.0002 * f64::from(op))) as u64));
+            }
+            profile
+        };
+        let comparison = Comparison::of(&around(4_000.0), &around(4_200.0)).unwrap();
+        let crossed = comparison.chi_square;
+        assert!(crossed > 0.05, "{crossed}");
+        assert!(comparison.emd < 0.1 && !comparison.is_changed());
+        let twice = Comparison::of(&around(4_000.0), &around(8_000.0)).unwrap();
+        assert!((twice.emd - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_new_peak_beside_one_that_became_narrower_is_new() {
+        let before = real(&[(10, 20), (11, 800), (12, 100), (13, 30), (14, 5)]);
+        let after = real(&[(10, 20), (11, 700), (14, 1), (15, 40), (16, 200)]);
+        let comparison = Comparison::of(&before, &after).unwrap();
+        assert!(comparison.has_new_peak, "{comparison:?}");
+        // By chance, or since a hump is divided that was not.
+        assert!(
+            !Comparison::of(&real(&[(12, 100)]), &real(&[(12, 97), (16, 3)]))
+                .unwrap()
+                .has_new_peak
+        );
+        let whole = real(&[(10, 400), (11, 250), (12, 300)]);
+        let divided = real(&[(10, 440), (11, 100), (12, 410)]);
+        let comparison = Comparison::of(&whole, &divided).unwrap();
+        assert!(!comparison.has_new_peak);
+        assert_eq!(find_peaks(&divided).len(), 2);
+        assert!(
+            !comparison
+                .peaks
+                .iter()
+                .any(|it| matches!(it, PeakChange::Appeared(_)))
+        );
+    }
+
+    #[test]
     fn empty_profiles_have_no_distance_to_others() {
         let empty = profile(1, 8, &[]);
         let full = profile(1, 8, &[3]);
@@ -396,8 +484,8 @@ mod tests {
 
     #[test]
     fn peaks_appear_vanish_and_move() {
-        let before = find_peaks(&profile(1, 8, &[50, 9, 0, 0, 30, 0, 0, 0, 20]));
-        let after = find_peaks(&profile(1, 8, &[50, 9, 0, 0, 0, 0, 0, 0, 20, 20, 0, 0, 9]));
+        let before = profile(1, 8, &[50, 9, 0, 0, 30, 0, 0, 0, 20]);
+        let after = profile(1, 8, &[50, 9, 0, 0, 0, 0, 0, 0, 20, 20, 0, 0, 9]);
         let changes = peak_changes(&before, &after);
         assert!(matches!(
             changes[..],

@@ -77,7 +77,7 @@ impl Method {
 /// A difference that the exit code tells.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Condition {
-    /// Some profile has a peak where it had none.
+    /// Some profile has a peak where it had none, by more than chance.
     NewPeak,
     /// Some pair is rated so high, or higher.
     AtLeast(Method, f64),
@@ -95,10 +95,7 @@ impl std::fmt::Display for Condition {
 impl Condition {
     fn holds(self, comparison: &Comparison) -> bool {
         match self {
-            Condition::NewPeak => {
-                let is_new = |change: &PeakChange| matches!(change, PeakChange::Appeared(_));
-                comparison.peaks.iter().any(is_new)
-            }
+            Condition::NewPeak => comparison.has_new_peak,
             Condition::AtLeast(method, limit) => method.rate(comparison) >= limit,
         }
     }
