@@ -263,6 +263,7 @@ impl Analysis {
         let own = Estimate {
             time: record.own.share(whole, ops),
             ops: Interval::of_ops(record.self_maxcount, ops),
+            variance: record.own.share_of_variance(whole, ops),
         };
         let is_first = |child: &&FnodeId| {
             fnode.measures(self.ftree.fnode(**child), peak)
@@ -277,9 +278,15 @@ impl Analysis {
             let part = &self.ftree.fnode(first).record(peak).part;
             let calls = self.alike(first);
             let calls = calls.map(|at| self.ftree.fnode(at).record(peak).stats.ops);
+            // Time away comes in bursts: some ops are always longer for it.
+            let variance = match self.ftree.fnode(first).callee {
+                Callee::Absence(_) => 0.0,
+                _ => part.share_of_variance(whole, ops),
+            };
             let estimate = Estimate {
                 time: part.share(whole, ops).of_occurrences(calls.sum(), ops),
                 ops: Interval::of_ops(hits, ops),
+                variance,
             };
             (Some(first), estimate)
         });
@@ -301,6 +308,7 @@ impl Analysis {
         Estimate {
             time: own.time.less(elsewhere),
             ops: Interval::EMPTY,
+            variance: 0.0,
         }
     }
 

@@ -3,7 +3,9 @@
 //! A function's time divides among parts: itself, and each function that it calls. A part's share of the time is a ratio
 //! of two sums over ops, with the interval of a ratio estimate (Cochran, Sampling Techniques, 3rd edition 1977, section
 //! 6.4); the part of the ops in which it is a main contributor has Wilson's interval (J. Am. Stat. Assoc. 22, 1927). Both are
-//! 97% intervals, looked at whenever the ops are a quarter more. `docs/method.md` is the whole rule on a page.
+//! 97% intervals, looked at whenever the ops are a quarter more. Its part of the variance (Huang, Mozafari and Wenisch, Statistical
+//! Analysis of Latency Through Semantic Profiling, EuroSys 2017) tells of a seldom part that makes ops longer than the others of
+//! their peak. `docs/method.md` is the whole rule on a page.
 
 use darc_record::Ticks;
 
@@ -18,10 +20,20 @@ const ALWAYS: f64 = 0.2;
 const EXPLAINED: f64 = 0.8;
 /// Where the largest part is below this, the time has no single cause.
 pub(crate) const SINGLE: f64 = 0.3;
+/// What makes this part of the variance makes the differences between ops,
+const MOST_VARIANCE: f64 = 0.5;
+/// ... if these vary by this part of their mean,
+const VARYING: f64 = 0.1;
+/// ... and it has this part of the time,
+const SOME_TIME: f64 = 0.05;
+/// ... and certainly this part of the ops.
+const SOME_OPS: f64 = 0.01;
+/// What may be in so many of the ops is waited for until that is certain.
+const MAY_BE_SOME_OPS: f64 = 0.05;
 /// How far the interval of the largest part may reach beyond [`SINGLE`], on either side.
 const SINGLE_MARGIN: f64 = 0.05;
 /// So many times the mean an op may be long in which a part takes the time that has not occurred yet.
-const UNSEEN: f64 = 2.0;
+const UNSEEN: f64 = 2.5;
 /// So many calls of one function are gone on with where it has all of a peak's time.
 const MOST_SITES: f64 = 12.0;
 /// At most so many times the least number of ops decide.
@@ -56,6 +68,8 @@ pub(crate) struct Estimate {
     pub time: Interval,
     /// The part of the ops in which it is a main contributor.
     pub ops: Interval,
+    /// Its part of the variance of the time; 0 where the ops are alike.
+    pub variance: f64,
 }
 
 /// What is decided about the parts of a time.
@@ -78,7 +92,7 @@ pub(crate) struct Weight {
 
 impl Named {
     /// What is left of several causes of a function's time when each is to matter for the peak: has a tenth of its time or
-    /// of its ops. Where none does, the time of a small part of the peak is spread.
+    /// of its ops, or makes the differences between them. Where none does, the time of a small part of the peak is spread.
     pub(crate) fn of_peak(self, parts: &[Estimate], weight: &Weight) -> Named {
         let Named::Causes(mut named) = self else {
             return self;
@@ -89,7 +103,8 @@ impl Named {
         }
         for (is_cause, part) in named.iter_mut().zip(parts) {
             let (time, ops) = (weight.time * part.time.at, weight.ops * part.ops.at);
-            *is_cause &= time >= LEAST || ops >= LEAST;
+            let is_difference = weight.time >= MOST_VARIANCE && part.makes_differences();
+            *is_cause &= time >= LEAST || ops >= LEAST || is_difference;
         }
         match count(&named) {
             0 => Named::None,
@@ -139,6 +154,18 @@ impl Part {
         let residuals = self.squares - 2.0 * at * self.products + at * at * whole.squares;
         let error = (residuals.max(0.0) * ops / (ops - 1.0).max(1.0)).sqrt() / sum;
         Interval::around(at, at, Z * error)
+    }
+
+    /// Its part of the variance of the whole, which is summed over the same `ops`: the covariance of the two to the variance.
+    /// That of all parts together is 1.
+    pub(crate) fn share_of_variance(&self, whole: &Part, ops: u64) -> f64 {
+        let n = (ops as f64).max(1.0);
+        let (mean, of_whole) = (self.time.0 as f64 / n, whole.time.0 as f64 / n);
+        let variance = whole.squares / n - of_whole * of_whole;
+        match variance > (VARYING * of_whole).powi(2) {
+            true => (self.products / n - mean * of_whole) / variance,
+            false => 0.0,
+        }
     }
 }
 
@@ -216,11 +243,24 @@ impl Interval {
 
 impl Estimate {
     fn is_clear(&self) -> bool {
-        !self.time.is_across(LEAST, ALWAYS) && !self.ops.is_across(LEAST, ALWAYS)
+        !self.time.is_across(LEAST, ALWAYS)
+            && !self.ops.is_across(LEAST, ALWAYS)
+            && !(self.may_make_differences() && self.ops.is_across(SOME_OPS, MAY_BE_SOME_OPS))
     }
 
     fn is_always_named(&self) -> bool {
-        self.time.is_above(LEAST, ALWAYS) || self.ops.is_above(LEAST, ALWAYS)
+        self.time.is_above(LEAST, ALWAYS)
+            || self.ops.is_above(LEAST, ALWAYS)
+            || self.makes_differences()
+    }
+
+    /// Whether some ops are longer than the others for it, seldom as it may be: a group of ops in the hump of others.
+    fn makes_differences(&self) -> bool {
+        self.may_make_differences() && self.time.at >= SOME_TIME && self.ops.low >= SOME_OPS
+    }
+
+    fn may_make_differences(&self) -> bool {
+        self.variance >= MOST_VARIANCE && self.time.high >= SOME_TIME && self.ops.at > 0.0
     }
 
     /// Whether it may be the single cause.
@@ -343,10 +383,16 @@ mod tests {
         let is_clear = |occurred, ops| {
             let time = Interval::EMPTY.of_occurrences(occurred, ops);
             let ops = Interval::of_ops(0, ops);
-            Estimate { time, ops }.is_clear()
+            let variance = 0.0;
+            Estimate {
+                time,
+                ops,
+                variance,
+            }
+            .is_clear()
         };
-        assert!(!is_clear(0, 20) && !is_clear(0, 38));
-        assert!(is_clear(0, 47));
+        assert!(!is_clear(0, 20) && !is_clear(0, 47));
+        assert!(is_clear(0, 58));
         // What was called and took no time is measured.
         assert!(is_clear(1, 20) && is_clear(20, 20));
         let some = Interval::around(0.05, 0.05, 0.0).of_occurrences(1, 20);
@@ -371,6 +417,7 @@ mod tests {
         Estimate {
             time: at(time),
             ops: at(ops),
+            variance: 0.0,
         }
     }
 
@@ -428,6 +475,53 @@ mod tests {
     }
 
     #[test]
+    fn what_makes_some_ops_longer_is_a_cause_however_seldom() {
+        let of = |seldom: u64, long: u64| {
+            let of = |op: u64| {
+                if op % 100 < seldom {
+                    (long, 0)
+                } else {
+                    (0, 100)
+                }
+            };
+            let ops: Vec<(u64, u64)> = (0..200).map(of).collect();
+            let whole = |&(slow, usual): &(u64, u64)| slow + usual;
+            let slow: Vec<(u64, u64)> = ops.iter().map(|op| (op.0, whole(op))).collect();
+            let usual: Vec<(u64, u64)> = ops.iter().map(|op| (op.1, whole(op))).collect();
+            let (slow, whole) = part(&slow);
+            (slow, part(&usual).0, whole)
+        };
+        let parts = |seldom, long| {
+            let (slow, usual, whole) = of(seldom, long);
+            let estimate = |part: &Part, hits| Estimate {
+                time: part.share(&whole, 200),
+                ops: Interval::of_ops(hits, 200),
+                variance: part.share_of_variance(&whole, 200),
+            };
+            [
+                estimate(&usual, 200 - 2 * seldom),
+                estimate(&slow, 2 * seldom),
+            ]
+        };
+        let both = Some(Named::Causes(vec![true, true]));
+        let first = Some(Named::Causes(vec![true, false]));
+        assert_eq!(named(&parts(6, 250), true), both);
+        // As long as the others, or hardly ever.
+        assert_eq!(named(&parts(6, 100), true), first);
+        assert_eq!(named(&parts(1, 600), true), first);
+        let [usual, slow] = parts(6, 250);
+        assert!(slow.variance > 0.9 && usual.variance < 0.1, "{slow:?}");
+        // Of a small part of the peak the differences matter to nobody.
+        let of_peak = |time| {
+            both.clone()
+                .unwrap()
+                .of_peak(&[usual, slow], &Weight { time, ops: time })
+        };
+        assert_eq!(of_peak(0.6), Named::Causes(vec![true, true]));
+        assert_eq!(of_peak(0.3), Named::Causes(vec![true, false]));
+    }
+
+    #[test]
     fn what_is_not_clear_is_waited_for() {
         let unsure = Estimate {
             time: Interval {
@@ -436,6 +530,7 @@ mod tests {
                 high: 0.25,
             },
             ops: Interval::EMPTY,
+            variance: 0.0,
         };
         let parts = [exactly(0.86, 1.0), unsure];
         assert_eq!(named(&parts, false), None);

@@ -110,6 +110,16 @@ fn seldom_and_long(run: &mut Run<'_>) {
     take(run, callee, time);
 }
 
+/// Another callee takes the time of one op of 16, and these are longer, in the same hump.
+fn seldom_in_the_hump(run: &mut Run<'_>) {
+    let (callee, long) = match run.random(0) < 15.0 / 16.0 {
+        true => (1, 1.0),
+        false => (2, 2.5),
+    };
+    let time = long * (0.9 + 0.2 * run.random(1));
+    take(run, callee, time);
+}
+
 /// f0 takes 5 to 500 units itself, as many in each doubling; a callee takes a twentieth.
 fn own_time(run: &mut Run<'_>) {
     let time = 100_f64.powf(run.random(0));
@@ -223,7 +233,7 @@ fn cases() -> Vec<Case> {
             OTHERS,
         ),
         case(
-            "one cause, another one in 5% of the ops",
+            "one cause, another one in 5% of the ops, as long",
             callees(2, rarely_another, takes),
             &["f0/c1"],
             &["f0", "f0/c2"],
@@ -231,6 +241,12 @@ fn cases() -> Vec<Case> {
         case(
             "one cause, another one in 10% of the ops, 20% of the time",
             callees(2, seldom_and_long, takes),
+            BOTH,
+            &["f0"],
+        ),
+        case(
+            "one cause, another one in 6% of the ops, 2.5 times as long",
+            callees(2, seldom_in_the_hump, takes),
             BOTH,
             &["f0"],
         ),
