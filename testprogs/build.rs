@@ -139,6 +139,7 @@ const PROGRAMS: &[Target] = &[
     c("handed_over", "c/handed_over.c", &[]),
     c("inherited_state", "c/inherited_state.c", &[]),
     c("in_turn", "c/in_turn.c", &[]),
+    c("longer_in_hump", "c/longer_in_hump.c", &[]),
     c("interrupted_inside", "c/interrupted_inside.c", &[]),
     c("jump_table", "c/jump_table.c", &[]),
     c("computed_jumps", "c/computed_jumps.c", &[]),

@@ -148,6 +148,7 @@ programs! {
     lazily_bound
     lazily_bound_shadowed
     long_calls_in_loop
+    longer_in_hump
     longjmp_out
     r#loop
     loop_over_fast
