@@ -133,7 +133,7 @@ pub struct TimeTable {
     /// How far the division came.
     #[serde(skip_serializing_if = "Survey::is_complete")]
     pub survey: Survey,
-    /// Which part of the process' CPU time its threads that were looked at took, when darc chose them itself; nothing when a
+    /// Which part of the process' CPU time its threads took that are in the windows, when darc chose them itself; nothing when a
     /// person named the function, or next to none was taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_of_cpu: Option<f64>,

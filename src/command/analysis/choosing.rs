@@ -10,7 +10,7 @@ use darc_symbols::NameSpec;
 
 use super::{Conduct, following};
 use crate::exit::Failure;
-use crate::session::survey;
+use crate::session::survey::{self, Began};
 use crate::target_name::{ThreadName, are_there, chosen_threads, threads_without};
 
 /// Threads that took less CPU time in the second in which they were looked at may do next to nothing.
@@ -82,7 +82,12 @@ impl Conduct {
         let may_be_idle = busiest.cpu < LITTLE;
         let others = began.functions.iter().skip(1).filter(|_| may_be_idle);
         let busy = others.filter(|other| other.cpu >= busiest.cpu.mul_f64(BUSY));
-        self.next_choices = busy.map(|other| other.function).collect();
+        let all = began.cpu();
+        // Goroutines run on any thread.
+        let is_known = all >= LITTLE && !is_go_program(&self.modules);
+        let share = |of: &Began| is_known.then(|| of.cpu.as_secs_f64() / all.as_secs_f64());
+        self.next_choices = busy.map(|other| (other.function, share(other))).collect();
+        self.investigation.share_of_cpu = share(busiest);
         let name = self.modules.name(busiest.function);
         if began.functions.len() > 1 || began.lost.0 > 0 {
             let threads = survey::in_words(&began, &self.modules);
@@ -90,11 +95,6 @@ impl Conduct {
                 "no --f0 was given: {threads}; {name} is divided, --f0 names another function"
             ));
         }
-        let all = began.cpu();
-        let share = busiest.cpu.as_secs_f64() / all.as_secs_f64();
-        // Goroutines run on any thread.
-        let is_known = all >= LITTLE && !is_go_program(&self.modules);
-        self.investigation.share_of_cpu = is_known.then_some(share);
         let function = busiest.function;
         self.began_with = began.of_thread;
         self.divide(pid, function);
@@ -118,9 +118,10 @@ impl Conduct {
     /// Makes the function f0 that the next busiest threads began with, where nobody has named one and the last one does nothing
     /// but wait. False where there is no other.
     pub(super) fn chooses_next(&mut self, pid: i32) -> bool {
-        let Some(next) = self.next_choices.pop_front() else {
+        let Some((next, share)) = self.next_choices.pop_front() else {
             return false;
         };
+        self.investigation.share_of_cpu = share;
         let last = self.investigation.f0.map(|f0| self.modules.name(f0));
         let (last, name) = (last.unwrap_or_default(), self.modules.name(next));
         self.warn(format!(

@@ -78,8 +78,8 @@ pub struct Conduct {
     pub interrupts: Interrupts,
     /// Whether the functions that the threads began with are looked for, since nobody has named one.
     pub chooses_f0: bool,
-    /// What other threads began with that took CPU time: divided where the function that was chosen does nothing.
-    next_choices: VecDeque<CodeRef>,
+    /// What is divided next where that waits, and its part of the CPU time.
+    next_choices: VecDeque<(CodeRef, Option<f64>)>,
     /// What the threads began with, where that was looked for.
     began_with: HashMap<i32, CodeRef>,
     /// What is known of an f0 that runs already.

@@ -215,7 +215,7 @@ fn starts(modules: &Modules, function: CodeRef) -> bool {
 }
 
 /// The CPU time of each thread (proc_pid_schedstat, first field).
-fn cpu_times(pid: i32) -> HashMap<i32, Duration> {
+pub(super) fn cpu_times(pid: i32) -> HashMap<i32, Duration> {
     let time = |tid: i32| {
         let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
         let ns = text.split(' ').next()?.parse().ok()?;

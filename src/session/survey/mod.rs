@@ -32,7 +32,7 @@ use waiting::doing;
 use windows::Windows;
 
 pub use arrivals::{Arrival, is_idle, time_table};
-pub use began::{began, in_words};
+pub use began::{Began, began, in_words};
 pub use darc_analysis::totals::NO_CALLS;
 pub use frames::calls_in_progress;
 
@@ -214,6 +214,11 @@ impl<'a> Survey<'a> {
         let outcome = guarded(|| measurement.run(begin, limits));
         let division = &mut measurement.division;
         division.investigation.not_running = readiness.share(division.totals.threads());
+        // Of who was in one call all the time nothing is in the totals.
+        if let Some(chosen) = &mut division.investigation.share_of_cpu {
+            let share = readiness.share_of_cpu(division.totals.threads());
+            *chosen = share.unwrap_or(*chosen);
+        }
         let process = &mut measurement.process;
         let outcome = process.finish(outcome);
         let investigation = &mut *measurement.division.investigation;

@@ -1,9 +1,15 @@
-//! For how long threads were ready without running while their time was divided: that is in the times of whatever they did then.
+//! What threads were seen to do while their time was divided: for how long they were ready without running, which is in the times of
+//! whatever they did then, and for how long they ran.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use darc_tracer::threads;
+
+use crate::session::survey::began::cpu_times;
+
+/// Who ran for less than this all together did next to nothing.
+const LITTLE: Duration = Duration::from_millis(10);
 
 /// Where the threads of a process stood when the division began.
 #[derive(Debug)]
@@ -11,6 +17,7 @@ pub(super) struct Readiness {
     pid: i32,
     since: Instant,
     waited: HashMap<i32, Duration>,
+    ran: HashMap<i32, Duration>,
 }
 
 impl Readiness {
@@ -22,7 +29,21 @@ impl Readiness {
             pid,
             since: Instant::now(),
             waited: waited.collect(),
+            ran: cpu_times(pid),
         }
+    }
+
+    /// Which part of the CPU time since then these threads took, 0 to 1, of all that there are now. Nothing where that was next to
+    /// none.
+    pub(super) fn share_of_cpu(&self, tids: impl Iterator<Item = i32>) -> Option<f64> {
+        let mut ran = cpu_times(self.pid);
+        for (tid, time) in &mut ran {
+            let before = self.ran.get(tid).copied().unwrap_or_default();
+            *time = time.saturating_sub(before);
+        }
+        let all: Duration = ran.values().sum();
+        let of_these: Duration = tids.filter_map(|tid| ran.get(&tid)).sum();
+        (all >= LITTLE).then(|| of_these.as_secs_f64() / all.as_secs_f64())
     }
 
     /// In which part of the time since then these threads were ready and did not run, 0 to 1. Of those that have come or gone
@@ -72,5 +93,9 @@ mod tests {
         let share = readiness.share([tid].into_iter()).expect("it is known");
         assert!((0.1..=1.0).contains(&share), "{share}");
         assert_eq!(readiness.share([-1].into_iter()), None);
+        let ran = readiness.share_of_cpu([tid].into_iter());
+        let ran = ran.expect("it ran for some 100 ms");
+        assert!((0.01..=1.0).contains(&ran), "{ran}");
+        assert_eq!(readiness.share_of_cpu([-1].into_iter()), Some(0.0));
     }
 }
