@@ -143,14 +143,22 @@ fn cause(cause: &RootCauseEntry, of: &PeakEntry, ftree: &FtreeNode) -> String {
         }
         (Some(within), None) => format!("{within} {place}{repeated}"),
         (None, Some(share)) => format!(
-            "{place} explains {}{}{}{repeated}{}",
+            "{place} explains {}{}{}{}{repeated}{}",
             percent(share),
+            of_the_calls(cause),
             assumed(cause),
             ready(cause, of),
             seldom(cause)
         ),
         (None, None) => place + &repeated,
     }
+}
+
+/// What the calls of a loop explain, where the function's own code has a part in it.
+fn of_the_calls(cause: &RootCauseEntry) -> String {
+    words::mixed(cause).map_or_else(String::new, |part| {
+        format!(" (these calls: {})", percent(part * cause.share_of_time))
+    })
 }
 
 /// Which part of what a cause explains was not seen there, where that is a third or more: it is taken to be as what was.
@@ -230,7 +238,10 @@ pub(super) fn located(
                 [] => String::new(),
                 callees => format!(" of {}", callees.join(" and ")),
             };
-            format!("many calls{of} in {place}")
+            match words::mixed(cause) {
+                Some(_) => format!("{place} with its many calls{of}"),
+                None => format!("many calls{of} in {place}"),
+            }
         }
         _ => place,
     };
@@ -383,6 +394,41 @@ mod tests {
         peak.root_causes[0].stop = StopReason::MaxDepth;
         let told = answer(&peak, &ftree);
         assert!(told.contains(", 55.6% of that at call sites"), "{told}");
+    }
+
+    #[test]
+    fn a_loop_is_told_with_the_functions_own_code_where_that_has_much_of_it() {
+        let peak = fixture::report(1_000).peaks.remove(0);
+        let ftree = fixture::report(1_000).ftree;
+        let mut cause = peak.root_causes[0].clone();
+        (cause.kind, cause.stop, cause.share_of_time) = (Kind::Loop, StopReason::SelfTime, 0.9);
+        cause.path.truncate(1);
+        let told = |in_calls| {
+            let cause = RootCauseEntry {
+                in_calls,
+                ..cause.clone()
+            };
+            (
+                self::cause(&cause, &peak, &ftree),
+                words::in_words(&cause, &peak),
+            )
+        };
+        let (answer, words) = told(Some(0.5));
+        assert!(answer.starts_with("put with its many calls"), "{answer}");
+        assert!(
+            answer.contains(" explains 90.0% (these calls: 45.0%)"),
+            "{answer}"
+        );
+        let both = "put takes the time, 50.0% of it in many calls (a loop) and the rest in its own code: 90.0%";
+        assert!(words.starts_with(both), "{words}");
+        for in_calls in [None, Some(0.9)] {
+            let (answer, words) = told(in_calls);
+            assert!(answer.starts_with("many calls"), "{answer}");
+            assert!(
+                words.starts_with("put takes the time, in many calls (a loop)"),
+                "{words}"
+            );
+        }
     }
 
     #[test]

@@ -357,6 +357,7 @@ fn root_cause(
         assumed: cause.assumed,
         known_from: cause.known_from,
         blocked: cause.blocked,
+        in_calls: cause.in_calls,
         unmeasured: cause
             .path
             .last()

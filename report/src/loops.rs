@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use darc_analysis::Hz;
 
 use crate::escape::control;
-use crate::model::{CalleeKind, FtreeNode, Kind, RootCauseEntry, StopReason};
+use crate::model::{
+    CalleeKind, DescentState, FnodePeak, FtreeNode, Kind, RootCauseEntry, StopReason,
+};
 use crate::names::short;
 use crate::place::Place;
 use crate::words::{percent, time};
@@ -19,6 +21,8 @@ pub(super) struct Called {
     /// All of them, in cycles.
     time: u64,
     count: u64,
+    /// What they took as a part of their caller, in cycles of the ops that decided about it: a loop's short calls are none.
+    part: Option<u64>,
 }
 
 impl Called {
@@ -26,6 +30,24 @@ impl Called {
     fn told(&self, hz: Option<Hz>) -> String {
         let mean = time(hz, self.time / self.count.max(1));
         format!("{}, {:.0} in an op, {mean} each", self.name, self.each)
+    }
+
+    /// The time of those that are the caller's loop, in cycles: nothing where next to all of it is a part of its own.
+    fn repeated(&self, caller: &FnodePeak) -> f64 {
+        let time = self.time as f64;
+        let is_itself = matches!(
+            caller.state,
+            DescentState::DecidedSelf | DescentState::DecidedBoth
+        );
+        let (true, Some(of)) = (is_itself, caller.decision) else {
+            return time;
+        };
+        // Of an earlier portion of the caller's calls it has none.
+        let part = self.part.map_or(time, |part| {
+            part as f64 * caller.measured_time as f64 / of.time.max(1) as f64
+        });
+        let left = time - part;
+        if left >= MUCH * time { left } else { 0.0 }
     }
 }
 
@@ -87,19 +109,21 @@ pub(super) fn mostly(
     Some((control(&short(name)).into_owned(), time / all))
 }
 
-/// What a loop mostly calls: the functions that have a fifth of the time of its calls each and most of it together. Nothing where
+/// What a loop mostly calls: the functions that have a fifth of the time of its repeated calls each and most of it together. Nothing where
 /// the cause is none, and where that is not known.
 pub(super) fn callees(cause: &RootCauseEntry, peak: u32, ftree: &FtreeNode) -> Vec<Called> {
     let path = walk(cause, peak, ftree);
     let (Some(path), Kind::Loop) = (path, cause.kind) else {
         return Vec::new();
     };
-    let called = called_by(path[path.len() - 1], peak);
-    let mut called: Vec<Called> = called.into_values().collect();
-    let sum = |of: &[Called]| of.iter().map(|of| of.time as f64).sum::<f64>();
+    let Some((caller, seen)) = path.last().and_then(|at| Some((at, at.peaks.get(&peak)?))) else {
+        return Vec::new();
+    };
+    let mut called: Vec<Called> = called_by(caller, peak).into_values().collect();
+    let sum = |of: &[Called]| of.iter().map(|of| of.repeated(seen)).sum::<f64>();
     let all = sum(&called);
-    called.retain(|of| of.each >= FEWEST && of.time as f64 >= MUCH * all);
-    called.sort_by_key(|of| std::cmp::Reverse(of.time));
+    called.retain(|of| of.each >= FEWEST && of.repeated(seen) >= (MUCH * all).max(1.0));
+    called.sort_by(|one, other| other.repeated(seen).total_cmp(&one.repeated(seen)));
     match sum(&called) > all / 2.0 {
         true => called,
         false => Vec::new(),
@@ -161,9 +185,13 @@ fn called_by(node: &FtreeNode, peak: u32) -> BTreeMap<Key<'_>, Called> {
                 each: 0.0,
                 time: 0,
                 count: 0,
+                part: None,
             });
             all.time = all.time.saturating_add(seen.sum);
             all.count = all.count.saturating_add(seen.count);
+            if let Some(part) = seen.part {
+                all.part = Some(all.part.unwrap_or(0).saturating_add(part.time));
+            }
             all.each += each(child, node, peak);
         }
     }
@@ -208,7 +236,7 @@ fn goes_on(path: &mut Vec<&FtreeNode>, names: &[String], peak: u32) -> bool {
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::model::FnodePeak;
+    use crate::model::{DecisionSums, PartEntry};
 
     fn node(name: &str, sum: u64, children: Vec<FtreeNode>) -> FtreeNode {
         let seen = FnodePeak {
@@ -260,6 +288,43 @@ mod tests {
                 .starts_with("mostly calls of less, 30 in an op, "),
             "{told:?}"
         );
+    }
+
+    /// A hundred calls of X are the loop; three of Y are a cause of their own, and longer.
+    #[test]
+    fn what_is_a_part_of_its_own_is_not_told_as_calls_of_the_loop() {
+        let called = |name: &str, count, sum, time| {
+            let mut called = node(name, sum, Vec::new());
+            let seen = called.peaks.get_mut(&1).unwrap();
+            (seen.ops, seen.count) = (20, count);
+            seen.part = Some(PartEntry {
+                time,
+                ..PartEntry::default()
+            });
+            called
+        };
+        let callees = vec![
+            called("X", 2_000, 40_000, 400),
+            called("Y", 60, 50_000, 49_000),
+        ];
+        let mut ftree = node("serve", 100_000, callees);
+        let seen = ftree.peaks.get_mut(&1).unwrap();
+        seen.state = DescentState::DecidedBoth;
+        seen.measured_time = 100_000;
+        seen.decision = Some(DecisionSums {
+            time: 100_000,
+            ..DecisionSums::default()
+        });
+        let mut cause = fixture::report(1_000).peaks[0].root_causes[0].clone();
+        (cause.kind, cause.path) = (Kind::Loop, vec!["serve".to_owned()]);
+        let named = |ftree: &FtreeNode| {
+            let callees = super::callees(&cause, 1, ftree).into_iter();
+            callees.map(|called| called.name).collect::<Vec<_>>()
+        };
+        assert_eq!(named(&ftree), ["X"]);
+        // Files of earlier versions do not tell these apart.
+        ftree.peaks.get_mut(&1).unwrap().decision = None;
+        assert_eq!(named(&ftree), ["Y", "X"]);
     }
 
     #[test]

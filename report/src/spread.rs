@@ -50,6 +50,7 @@ fn merged(
         };
         match causes.iter_mut().find(is_known) {
             Some(known) => {
+                known.in_calls = in_calls(known, cause);
                 known.share_of_time = (known.share_of_time + cause.share_of_time).min(1.0);
                 known.assumed = (known.assumed + cause.assumed).min(1.0);
                 known.known_from = known.known_from.max(cause.known_from);
@@ -66,6 +67,14 @@ fn merged(
         }
     }
     causes
+}
+
+/// The part of what two loops explain that is in their calls.
+fn in_calls(one: &RootCauseEntry, other: &RootCauseEntry) -> Option<f64> {
+    let together = one.share_of_time + other.share_of_time;
+    let of = |cause: &RootCauseEntry| cause.in_calls.map(|part| part * cause.share_of_time);
+    let time = of(one)? + of(other)?;
+    Some(if together > 0.0 { time / together } else { 1.0 })
 }
 
 /// Adds what further calls were called with; nothing is known of all where it is not of some.

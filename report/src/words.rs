@@ -394,6 +394,14 @@ pub(super) fn blocked(cause: &RootCauseEntry) -> Option<f64> {
 /// A function that takes the time itself does not wait for longer than this part of it.
 const MOST_BLOCKED: f64 = 0.5;
 
+/// The part of what a loop explains that is in its calls, where enough of it is in the function's own code that both are to be told.
+pub(super) fn mixed(cause: &RootCauseEntry) -> Option<f64> {
+    cause.in_calls.filter(|&part| part < NEARLY_THE_CALLS)
+}
+
+/// A loop whose calls have this part of what it explains is told as if they had all of it.
+const NEARLY_THE_CALLS: f64 = 0.8;
+
 /// So many functions are named that are called where there is no probe, or that were inlined.
 const CALLEES: usize = 5;
 
@@ -450,7 +458,13 @@ fn what(cause: &RootCauseEntry) -> String {
                 "the time is in {last} itself, or in what it calls at {unmeasured}, which could not be measured"
             )
         }
-        (Kind::Loop, _) => format!("{last} takes the time, in many calls (a loop)"),
+        (Kind::Loop, _) => match mixed(cause) {
+            Some(part) => format!(
+                "{last} takes the time, {} of it in many calls (a loop) and the rest in its own code",
+                percent(part)
+            ),
+            None => format!("{last} takes the time, in many calls (a loop)"),
+        },
         (Kind::Syscall, _) => format!("the time is in the system call {last}"),
         (Kind::Preemption, _)
             if cause

@@ -36,6 +36,7 @@ pub(crate) fn around(ftree: &Ftree, peak: u32, spread: &RootCause) -> Option<Roo
         kind: CauseKind::Loop,
         stop: Stop::SelfTime,
         share: share * part,
+        in_calls: Some(1.0),
         known_from: last.known_from(),
         ..spread.clone()
     })
@@ -77,4 +78,30 @@ fn is_in_loop(ftree: &Ftree, peak: u32, caller: FnodeId, callee: FnodeId) -> boo
 fn in_op(ftree: &Ftree, peak: u32, id: FnodeId) -> f64 {
     let stats = &ftree.fnode(id).record(peak).stats;
     stats.count as f64 / stats.ops.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::simulate::{Program, Session, call};
+    use crate::{CauseKind, Params};
+
+    #[test]
+    fn of_a_loop_with_work_of_its_own_it_is_known_what_the_calls_have() {
+        let program = Program::default()
+            .function(0, "f0", &[(1, call(1))], |run| run.call(1, 1))
+            .function(1, "hash", &[(2, call(2))], |run| {
+                for _ in 0..1_000 {
+                    run.work(44);
+                    run.call(2, 2);
+                }
+            })
+            .function(2, "compare", &[], |run| run.work(46));
+        let mut session = Session::new(program, Params::default());
+        session.run(1_000);
+        let causes = session.analysis.root_causes(1);
+        assert_eq!(causes[0].kind, CauseKind::Loop);
+        assert!(causes[0].share > 0.99);
+        let in_calls = causes[0].in_calls.unwrap_or(0.0);
+        assert!((in_calls - 0.51).abs() < 0.01, "{in_calls}");
+    }
 }

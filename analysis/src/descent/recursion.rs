@@ -167,7 +167,7 @@ pub(crate) fn gather(ftree: &Ftree, causes: &mut [RootCause]) {
             let is_end = matches!(cause.stop, Stop::SelfTime | Stop::NoCalls | Stop::Spread);
             if is_own && is_end && first(cause) == Some(at) {
                 (cause.kind, cause.stop) = (CauseKind::Function, Stop::Recursion);
-                cause.blocked = None;
+                (cause.blocked, cause.in_calls) = (None, None);
             }
         }
         let named = causes.iter().filter(|cause| is_within(cause));

@@ -62,6 +62,8 @@ pub struct RootCause {
     /// Of a function that takes the time itself: the part of that time in which it waited for something, 0 to 1. Nothing
     /// where too little is known of it.
     pub blocked: Option<f64>,
+    /// Of a loop: the part of what it explains that is in its calls, 0 to 1. The rest is the function's own code.
+    pub in_calls: Option<f64>,
 }
 
 /// Where the analysis of one peak stands.
@@ -172,6 +174,7 @@ fn below_decisions(
             None => fnode.record(peak).known_from(),
         },
         blocked: None,
+        in_calls: None,
         path,
     }
 }
@@ -213,6 +216,7 @@ fn itself(ftree: &Ftree, peak: u32, id: FnodeId) -> RootCause {
         known_from: record.known_from(),
         // In its system call a function may wait, as in vfork(2).
         blocked: blocked(record, kind).filter(|_| unmeasured.is_empty()),
+        in_calls: (kind == CauseKind::Loop).then(|| in_calls(record)),
         ..cause
     }
 }
@@ -240,6 +244,11 @@ fn is_loop(record: &PeakRecord) -> bool {
         PathState::Decided(Outcome::Itself | Outcome::Both)
     );
     is_named && record.loop_time.0 > record.own.time.0 / 2
+}
+
+/// The part of a function's own time that went into calls that were repeated.
+fn in_calls(record: &PeakRecord) -> f64 {
+    (record.loop_time.0 as f64 / record.own.time.0.max(1) as f64).min(1.0)
 }
 
 /// A function whose time is spread over itself and what it calls: that explains nothing.

@@ -101,6 +101,10 @@ pub struct RootCauseEntry {
     /// is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<f64>,
+    /// Of a loop: the part of what it explains that is in its calls, 0 to 1, where that is known. The rest is the function's own
+    /// code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_calls: Option<f64>,
     /// Of a function that takes the time itself: what was inlined into it, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inlined: Option<InlinedEntry>,
