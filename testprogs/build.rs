@@ -231,6 +231,7 @@ const PROGRAMS: &[Target] = &[
     c("short_callees", "c/short_callees.c", &[]),
     c("slow_producer", "c/slow_producer.c", &[]),
     c("spin_waits", "c/spin_waits.c", &[]),
+    c("wide_tree", "c/wide_tree.c", &[]),
     c("yields_to_holder", "c/yields_to_holder.c", &[]),
     c("two_alike", "c/two_alike.c", &[]),
     c("file_lock", "c/file_lock.c", &[]),

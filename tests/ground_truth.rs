@@ -37,8 +37,8 @@ const LATER: [&str; 2] = ["phases", "seldom"];
 /// What does not hear when its standard input is closed, and so runs for as long as it does by itself.
 const DEAF: [&str; 3] = ["closes_fds", "plugin_host", "sandboxed"];
 
-/// Ops that are shorter than a breakpoint takes, which `int3` says.
-const SHORT: [&str; 1] = ["short_callees"];
+/// Ops that are shorter than a breakpoint takes, which `int3` says, and a thousand calls in an op that are.
+const SHORT: [&str; 2] = ["short_callees", "wide_tree"];
 
 /// The programs that breakpoints are tried on whenever tests run: some of each kind.
 const THIRD: [&str; 31] = [
@@ -199,6 +199,7 @@ programs! {
     virtual_calls
     virtual_forwarders
     visits_variant
+    wide_tree
     yields_to_holder
 }
 

@@ -45,18 +45,18 @@ const LONG: f64 = 0.105;
 /// So many calls of a function in a call of another are no loop.
 const FEW: f64 = 4.0;
 
-/// Divides all of an fnode's calls in an op among the function itself and the callees seen in the op. Calls of `long` or more
-/// are no short ones, however many they are.
+/// Divides all of an fnode's calls in an op among the function itself and the callees seen in the op. Calls that take what `long`
+/// says of their fnode, or more, are no short ones, however many they are.
 pub(crate) fn divide<'a>(
     call: &Touched,
     callees: impl IntoIterator<Item = &'a Touched>,
-    long: Ticks,
+    long: impl Fn(FnodeId) -> Ticks,
 ) -> Shares {
     let mut shares = Shares::default();
     let mut attributed = Ticks(0);
     for callee in callees {
         // No part is longer than the whole, whatever the clocks of two CPUs say.
-        let share = accounted_for(call, callee, long).min(call.sum);
+        let share = accounted_for(call, callee, long(callee.fnode)).min(call.sum);
         attributed = attributed + share;
         shares.repeated = shares.repeated + callee.sum.saturating_sub(share);
         shares.calls = shares.calls.saturating_add(callee.count);
@@ -152,7 +152,7 @@ mod tests {
 
     /// Whatever is long is so beside its caller.
     fn by_length<'a>(call: &Touched, callees: impl IntoIterator<Item = &'a Touched>) -> Shares {
-        divide(call, callees, Ticks(u64::MAX))
+        divide(call, callees, |_| Ticks(u64::MAX))
     }
 
     fn touched(fnode: u32, start: u64, max: u64, sum: u64, count: u64) -> Touched {
@@ -297,7 +297,7 @@ mod tests {
             touched(2, 0, 3_100, 60_000, 20),
             touched(3, 0, 100, 40_000, 400),
         ];
-        let shares = divide(&call, &callees, Ticks(2_048));
+        let shares = divide(&call, &callees, |_| Ticks(2_048));
         assert_eq!(
             shares.callees,
             [(FnodeId(2), Ticks(60_000)), (FnodeId(3), Ticks(100))]

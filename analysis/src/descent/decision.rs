@@ -69,7 +69,8 @@ impl Analysis {
             let rest = &op.touched[*at];
             (call.max, call.sum) = (call.max.max(rest.max), call.sum.max(rest.sum));
         }
-        let by_site = divide(&call, callees, self.noise.long());
+        let long = |at| recursion::long(&self.ftree, at, self.noise.long());
+        let by_site = divide(&call, callees, long);
         let shares = self.by_callee(&by_site, call.sum);
         let noise = self.noise.of_caller();
         let Some((shares, contributors)) = certainly(shares, call.sum, noise) else {

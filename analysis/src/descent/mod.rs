@@ -20,7 +20,7 @@ mod off_cpu;
 pub mod params;
 pub mod peak_record;
 pub mod range;
-mod recursion;
+pub(crate) mod recursion;
 pub mod resume;
 pub mod root_cause;
 mod settle;

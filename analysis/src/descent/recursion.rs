@@ -3,12 +3,13 @@
 //! Each depth has a part of the time, and its calls are twice as many and half as long as those above: a descent through all of
 //! them would take for ever and say the same again and again. So a path ends where a function is met for the third time, and all
 //! of that is one cause. A function that calls itself once (an interpreter that evaluates what another one does), and one that does next to
-//! nothing of its own on the way down (a tree that is walked to its leaves), is gone through as any other. Where its leaves are not
+//! nothing of its own on the way down (a tree that is walked to its leaves), is gone through as any other, also where its calls of
+//! itself become short. Where its leaves are not
 //! come to, because there are too many ways down, most of its time is found to be in the recursion all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use darc_record::FnodeId;
+use darc_record::{FnodeId, Ticks};
 
 use crate::descent::ftree::{Callee, Ftree};
 use crate::descent::peak_record::Stop;
@@ -39,6 +40,19 @@ pub(crate) fn is_deep(ftree: &Ftree, peak: u32, id: FnodeId) -> bool {
     let one = ftree.fnode(path[above]).record(peak).stats;
     let one = one.count as f64 / ops(ftree, peak, path[above]);
     one > 0.0 && each(id) >= BRANCHES * one && in_itself <= 1.0 - OWN
+}
+
+/// From which length on calls through an fnode are no loop of its caller's, where those of others are from `long` on. The depths of
+/// a recursion are none, however many and short its calls are: what takes their time may be further down.
+pub(crate) fn long(ftree: &Ftree, id: FnodeId, long: Ticks) -> Ticks {
+    let fnode = ftree.fnode(id);
+    let above = |at: &FnodeId| ftree.fnode(*at).parent;
+    let mut above = std::iter::successors(fnode.parent, above);
+    let is_met = |at: FnodeId| ftree.fnode(at).callee == fnode.callee;
+    match fnode.callee {
+        Callee::Function(_) if above.any(is_met) => Ticks(0),
+        _ => long,
+    }
 }
 
 /// Where on a path the function at its end is.
@@ -198,8 +212,14 @@ mod tests {
                 run.level = 0;
                 run.call(1, 1);
             })
-            .function(1, "sort", &[(2, call(1)), (3, call(1)), (4, call(2))], sort)
-            .function(2, "read", &[], |run| run.work(90_000));
+            .function(
+                1,
+                "sort",
+                &[(2, call(1)), (3, call(1)), (4, call(2)), (5, call(3))],
+                sort,
+            )
+            .function(2, "read", &[], |run| run.work(90_000))
+            .function(3, "parse", &[], |run| run.work(100));
         let mut session = Session::new(program, Params::default());
         session.run(20_000);
         session
@@ -269,6 +289,29 @@ mod tests {
         );
         let share: f64 = causes.iter().map(|cause| cause.share).sum();
         assert!((0.9..1.02).contains(&share), "{share}");
+    }
+
+    /// The calls of itself are ten in each, and short from the third level on.
+    #[test]
+    fn what_the_leaves_of_a_tree_of_many_short_calls_do_is_gone_to() {
+        let session = after(|run| {
+            run.work(2);
+            run.level += 1;
+            for _ in 0..10 {
+                if run.level < 4 {
+                    run.call(2, 1);
+                }
+            }
+            if run.level == 4 {
+                run.call(5, 3);
+            }
+            run.level -= 1;
+        });
+        let found = session.causes(1);
+        let leaf = "f0/sort/sort/sort/sort/parse".to_owned();
+        assert_eq!(found, [(leaf, CauseKind::Function, Stop::NoCalls)]);
+        let share = session.analysis.root_causes(1)[0].share;
+        assert!((0.9..1.0).contains(&share), "{share}");
     }
 
     #[test]

@@ -202,9 +202,9 @@ pub(crate) mod tests {
 
     pub(crate) fn tree() -> (Ftree, FnodeId, FnodeId) {
         let mut ftree = Ftree::new();
-        let callee = Callee::Function(CalleeId(1));
-        let g = ftree.add_child(FnodeId::ROOT, SiteId(1), callee);
-        let h = ftree.add_child(g, SiteId(2), callee);
+        let callee = |id| Callee::Function(CalleeId(id));
+        let g = ftree.add_child(FnodeId::ROOT, SiteId(1), callee(1));
+        let h = ftree.add_child(g, SiteId(2), callee(2));
         (ftree, g, h)
     }
 

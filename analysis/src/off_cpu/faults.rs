@@ -9,6 +9,7 @@ use darc_record::{FnodeId, Op, Ticks, Touched, Tsc};
 
 use crate::descent::contribute::accounted_for;
 use crate::descent::ftree::{Absence, Ftree};
+use crate::descent::recursion;
 use crate::descent::share::LEAST;
 use crate::off_cpu::Interval;
 use crate::off_cpu::apart::{Apart, call_of, current, is_looked_at};
@@ -39,6 +40,7 @@ fn spread_over_calls(ftree: &Ftree, op: &Op, struck: &mut Struck, long: Ticks) {
         let call = call_of(op, caller);
         let seen = struck.clone();
         let callees = called_in(ftree, op, caller).map(|callee| {
+            let long = recursion::long(ftree, callee.fnode, long);
             let others = accounted_for(&call, callee, long).saturating_sub(callee.max);
             let below = seen
                 .iter()
@@ -106,7 +108,8 @@ pub(crate) fn tell_faults(
             continue;
         }
         let called = called_in(ftree, op, fnode);
-        let called = called.map(|callee| accounted_for(&call, callee, long));
+        let long = |at| recursion::long(ftree, at, long);
+        let called = called.map(|callee| accounted_for(&call, callee, long(callee.fnode)));
         let called = called.fold(Ticks(0), |sum, time| sum + time);
         let sum = sum.min(call.sum.saturating_sub(called));
         let absence = ftree.absence(fnode, Absence::PageFault);
