@@ -192,7 +192,7 @@ fn seldom(cause: &RootCauseEntry) -> String {
 fn repeated(cause: &RootCauseEntry, peak: u32, ftree: &FtreeNode) -> String {
     match loops::on_path(cause, peak, ftree).pop() {
         Some(called) if cause.kind != Kind::Loop => {
-            format!(", in {:.0} calls of {} an op", called.each, called.name)
+            format!(", in {}", called.in_an_op())
         }
         _ => String::new(),
     }

@@ -16,8 +16,12 @@ use crate::words::{percent, time};
 pub(super) struct Called {
     /// The function.
     pub(super) name: String,
-    /// How many in an op, on average.
+    /// How many in an op of those that the caller is called in, on average.
     pub(super) each: f64,
+    /// The part of the ops that are such, 0 to 1; all where it is nearly all.
+    ops: f64,
+    /// The caller, where it is called in some of the ops only.
+    caller: Option<String>,
     /// All of them, in cycles.
     time: u64,
     count: u64,
@@ -29,7 +33,25 @@ impl Called {
     /// `less, 4000 in an op, 66 ns each`
     fn told(&self, hz: Option<Hz>) -> String {
         let mean = time(hz, self.time / self.count.max(1));
-        format!("{}, {:.0} in an op, {mean} each", self.name, self.each)
+        let of = self.of();
+        format!("{}, {:.0} in an op{of}, {mean} each", self.name, self.each)
+    }
+
+    /// `200 calls of less in an op that calls sort`
+    pub(super) fn in_an_op(&self) -> String {
+        let (each, name) = (self.each, &self.name);
+        match &self.caller {
+            Some(_) => format!("{each:.0} calls of {name} in an op{}", self.of()),
+            None => format!("{each:.0} calls of {name} an op"),
+        }
+    }
+
+    /// Of which ops, where not of all.
+    fn of(&self) -> String {
+        let caller = self.caller.iter();
+        caller
+            .map(|caller| format!(" that calls {caller}"))
+            .collect()
     }
 
     /// The time of those that are the caller's loop, in cycles: nothing where next to all of it is a part of its own.
@@ -116,10 +138,10 @@ pub(super) fn callees(cause: &RootCauseEntry, peak: u32, ftree: &FtreeNode) -> V
     let (Some(path), Kind::Loop) = (path, cause.kind) else {
         return Vec::new();
     };
-    let Some((caller, seen)) = path.last().and_then(|at| Some((at, at.peaks.get(&peak)?))) else {
+    let Some((called, seen)) = called_at(&path, path.len() - 1, peak) else {
         return Vec::new();
     };
-    let mut called: Vec<Called> = called_by(caller, peak).into_values().collect();
+    let mut called: Vec<Called> = called.into_values().collect();
     let sum = |of: &[Called]| of.iter().map(|of| of.repeated(seen)).sum::<f64>();
     let all = sum(&called);
     called.retain(|of| of.each >= FEWEST && of.repeated(seen) >= (MUCH * all).max(1.0));
@@ -144,9 +166,11 @@ pub(super) fn on_path(cause: &RootCauseEntry, peak: u32, ftree: &FtreeNode) -> V
     let at_end = end.map_or(0.0, |end| in_op(&path, end, peak));
     let steps = path.windows(2).enumerate().filter_map(|(at, pair)| {
         let least = LOOP * in_op(&path, at, peak);
-        let called = called_by(pair[0], peak).remove(&key(pair[1]))?;
-        let is_loop = called.each >= least.max(FEWEST) && at_end >= called.each / 2.0;
-        is_loop.then_some(called)
+        let (mut called, _) = called_at(&path, at, peak)?;
+        let called = called.remove(&key(pair[1]))?;
+        let in_all = called.each * called.ops;
+        let is_many = called.each >= FEWEST && in_all >= least;
+        (is_many && at_end >= in_all / 2.0).then_some(called)
     });
     steps.collect()
 }
@@ -175,7 +199,39 @@ const MUCH: f64 = 0.2;
 /// So many calls in one of the caller's are a loop, as in the analysis.
 const LOOP: f64 = 10.0;
 
-/// What a function calls, all sites together. Several functions may have one name.
+/// What a function of a path calls, all sites together, and what is known of the function. Several functions may have one name.
+fn called_at<'a>(
+    path: &[&'a FtreeNode],
+    at: usize,
+    peak: u32,
+) -> Option<(BTreeMap<Key<'a>, Called>, &'a FnodePeak)> {
+    let node: &FtreeNode = path.get(at)?;
+    let seen = node.peaks.get(&peak)?;
+    let above = at
+        .checked_sub(1)
+        .and_then(|above| path[above].peaks.get(&peak));
+    let ops = above.map_or(1.0, |above| part_of_ops(seen, above));
+    let mut called = called_by(node, peak);
+    for callee in called.values_mut().filter(|_| ops < NEARLY_ALL) {
+        callee.each /= ops;
+        callee.ops = ops;
+        callee.caller = Some(control(&short(&node.name)).into_owned());
+    }
+    Some((called, seen))
+}
+
+/// The part of the ops in which an fnode was called; all where none was seen.
+fn part_of_ops(seen: &FnodePeak, caller: &FnodePeak) -> f64 {
+    match (seen.ops, seen.ops_seen(caller)) {
+        (0, _) | (_, 0) => 1.0,
+        (ops, all) => (ops as f64 / all as f64).min(1.0),
+    }
+}
+
+/// What is called in this part of the ops is called in all but a few: calls in an op are not told apart there.
+const NEARLY_ALL: f64 = 0.9;
+
+/// What a function calls, all sites together, as if each op called it.
 fn called_by(node: &FtreeNode, peak: u32) -> BTreeMap<Key<'_>, Called> {
     let mut called = BTreeMap::new();
     for child in &node.children {
@@ -183,6 +239,8 @@ fn called_by(node: &FtreeNode, peak: u32) -> BTreeMap<Key<'_>, Called> {
             let all = called.entry(key(child)).or_insert_with(|| Called {
                 name: control(&short(&child.name)).into_owned(),
                 each: 0.0,
+                ops: 1.0,
+                caller: None,
                 time: 0,
                 count: 0,
                 part: None,
@@ -288,6 +346,32 @@ mod tests {
                 .starts_with("mostly calls of less, 30 in an op, "),
             "{told:?}"
         );
+    }
+
+    /// One op in ten makes 200 calls of X, in the only call of `retry`.
+    #[test]
+    fn calls_are_counted_in_the_ops_that_make_them() {
+        let mut called = node("X", 20_000, Vec::new());
+        let seen = called.peaks.get_mut(&1).unwrap();
+        (seen.ops, seen.count) = (2, 400);
+        let mut retry = node("retry", 20_000, vec![called]);
+        let seen = retry.peaks.get_mut(&1).unwrap();
+        (seen.ops, seen.count) = (2, 2);
+        let mut ftree = node("serve", 100_000, vec![retry]);
+        let mut cause = fixture::report(1_000).peaks[0].root_causes[0].clone();
+        cause.kind = Kind::Function;
+        cause.path = ["serve", "retry", "X"].map(str::to_owned).into();
+        let told = |ftree: &FtreeNode| in_loops(&cause, 1, ftree, None);
+        let some = "in calls of X, 200 in an op that calls retry, 50 cycles each";
+        assert_eq!(told(&ftree), [some]);
+        let called = on_path(&cause, 1, &ftree).pop().unwrap();
+        assert_eq!(
+            called.in_an_op(),
+            "200 calls of X in an op that calls retry"
+        );
+        let seen = ftree.children[0].peaks.get_mut(&1).unwrap();
+        (seen.ops, seen.count) = (20, 20);
+        assert_eq!(told(&ftree), ["in calls of X, 20 in an op, 50 cycles each"]);
     }
 
     /// A hundred calls of X are the loop; three of Y are a cause of their own, and longer.
