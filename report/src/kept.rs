@@ -25,9 +25,11 @@ impl Report {
         }
         let mut is_open = false;
         for focus in &mut self.focus {
+            // A function may be analysed for several callers, each by itself.
             let is_same = |other: &&Focus| {
-                let (one, other) = (&focus.function, &other.function);
-                one.module == other.module && one.offset == other.offset
+                let (one, of_other) = (&focus.function, &other.function);
+                (&one.module, one.offset) == (&of_other.module, of_other.offset)
+                    && focus.callers == other.callers
             };
             if let Some(earlier) = earlier.focus.iter().find(is_same) {
                 let before = focus.status;
@@ -181,6 +183,7 @@ fn name(now: &str, earlier: &str) -> String {
 mod tests {
     use crate::fixture;
     use crate::model::{ArgumentEntry, Focus, OffCpuEntry, Report, Status, WaitsEntry};
+    use crate::place::Place;
 
     /// What a run knows that saw the process, and what one knows that saw nothing of it.
     fn seen_and_unseen() -> (Report, Report) {
@@ -252,6 +255,42 @@ mod tests {
         let whole = unseen.after(&seen);
         assert_eq!(whole.focus[0].status, Status::Undecided);
         assert_eq!(whole.status, Status::Undecided);
+    }
+
+    #[test]
+    fn a_function_for_two_callers_keeps_what_was_seen_of_each() {
+        let (mut seen, mut unseen) = seen_and_unseen();
+        let below = |of: &Report, caller, waits: Option<u64>| {
+            let mut peaks = of.peaks.clone();
+            peaks[1].root_causes[0].waits = waits.map(|count| WaitsEntry {
+                count,
+                ..WaitsEntry::default()
+            });
+            Focus {
+                path: vec!["main".to_owned(), "put".to_owned()],
+                function: of.f0.clone(),
+                callers: vec![Place {
+                    module: "store".to_owned(),
+                    offset: caller,
+                }],
+                status: of.status,
+                share_of_time: 0.4,
+                calls: 10,
+                profile: of.profile.clone(),
+                peaks,
+                values: Vec::new(),
+                ftree: of.ftree.clone(),
+                handover: None,
+            }
+        };
+        seen.focus = vec![below(&seen, 1, Some(21)), below(&seen, 2, Some(34))];
+        unseen.focus = vec![below(&unseen, 1, None), below(&unseen, 2, None)];
+        let whole = unseen.after(&seen);
+        let counts = whole.focus.iter().map(|focus| {
+            let waits = &focus.peaks[1].root_causes[0].waits;
+            waits.as_ref().map(|waits| waits.count)
+        });
+        assert_eq!(counts.collect::<Vec<_>>(), [Some(21), Some(34)]);
     }
 
     #[test]
