@@ -1,6 +1,7 @@
 //! The answer in one line for each peak, before all that it rests on.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use darc_analysis::Hz;
 
@@ -10,8 +11,9 @@ use crate::model::{
     ArgumentEntry, FtreeNode, Kind, PeakEntry, ProfileTable, RootCauseEntry, Status, StopReason,
 };
 use crate::outcome::status;
+use crate::place::Place;
 use crate::recursion;
-use crate::spread::{MOST, SINGLE, away, is_spread, no_single_part, together};
+use crate::spread::{MOST, SINGLE, away, is_of_several, is_spread, no_single_part, together};
 use crate::words::{self, percent};
 
 /// So many causes of a peak are named in its line.
@@ -53,8 +55,9 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
             share if share > 0.0 => format!(" (largest part {})", percent(share)),
             _ => String::new(),
         };
-        let what = match most(&causes) {
-            Some((share, place)) => {
+        let what = match most(peak) {
+            Some(most) => {
+                let (share, place) = (percent(most.share_of_time), located(&most, &[]).1);
                 format!("{share} is below {place}, and no single call there explains much of it")
             }
             None => no_single_part(peak),
@@ -65,7 +68,8 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
         peak.status,
         Status::RootCauseFound | Status::MaxDepthReached
     );
-    if let (true, Some((share, place))) = (is_open && first.share_of_time < SINGLE, most(&causes)) {
+    if let (true, Some(most)) = (is_open && first.share_of_time < SINGLE, most(peak)) {
+        let (share, place) = (percent(most.share_of_time), located(&most, &[]).1);
         let largest = cause(first, peak, ftree);
         return format!(
             "{}: {share} is below {place}; the largest part of it: {largest}",
@@ -98,24 +102,52 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
 }
 
 /// Where most of the time is that the causes take together, though none has much of it: the last function on their paths below
-/// which half of the time is, and how much. Nothing where that is f0.
-fn most(causes: &[RootCauseEntry]) -> Option<(String, String)> {
-    let steps = causes.iter().flat_map(|cause| {
-        let frames = cause.frames.iter().enumerate().skip(1);
-        frames.map(move |(at, frame)| (at, frame.share_of_time, cause))
-    });
-    let large = steps.filter(|&(_, share, _)| share >= MOST);
-    let (at, share, cause) = large.max_by(|(one, of_one, _), (other, of_other, _)| {
-        one.cmp(other).then(of_one.total_cmp(of_other))
-    })?;
-    let above = RootCauseEntry {
-        path: cause.path.get(..=at)?.to_vec(),
+/// which half of the time is, with how much that is. Nothing where that is f0.
+fn most(peak: &PeakEntry) -> Option<RootCauseEntry> {
+    let mut places = BTreeMap::new();
+    for cause in &peak.root_causes {
+        for at in 1..cause.frames.len().min(cause.path.len()) {
+            let (_, by_calls) = places
+                .entry(functions(cause, at))
+                .or_insert_with(|| (above(cause, at), BTreeMap::new()));
+            by_calls.insert(calls(cause, at), cause.frames[at].share_of_time);
+        }
+    }
+    let places = places
+        .into_values()
+        .map(|(above, by_calls)| RootCauseEntry {
+            share_of_time: by_calls.values().sum::<f64>().min(1.0),
+            ..above
+        });
+    let large = places.filter(|above| above.share_of_time >= MOST);
+    large.max_by(|one, other| {
+        let by_depth = one.path.len().cmp(&other.path.len());
+        by_depth.then(one.share_of_time.total_cmp(&other.share_of_time))
+    })
+}
+
+/// A path as far as one of its frames.
+fn above(cause: &RootCauseEntry, at: usize) -> RootCauseEntry {
+    RootCauseEntry {
+        path: cause.path[..=at].to_vec(),
         frames: cause.frames[..=at].to_vec(),
         kind: Kind::Function,
         arguments: Vec::new(),
         ..cause.clone()
-    };
-    Some((percent(share), located(&above, &[]).1))
+    }
+}
+
+/// The functions of a path as far as one of its frames.
+fn functions(cause: &RootCauseEntry, at: usize) -> Vec<(&str, Option<&str>, Option<u64>)> {
+    let frames = cause.path.iter().zip(&cause.frames).take(at + 1);
+    let functions = frames.map(|(name, frame)| (&name[..], frame.module.as_deref(), frame.offset));
+    functions.collect()
+}
+
+/// The call sites of a path as far as one of its frames.
+fn calls(cause: &RootCauseEntry, at: usize) -> Vec<Option<&Place>> {
+    let frames = cause.frames.iter().take(at + 1).skip(1);
+    frames.map(|frame| frame.call_site.as_ref()).collect()
 }
 
 /// A cause: where it is, and how much of the time it explains.
@@ -148,7 +180,7 @@ fn cause(cause: &RootCauseEntry, of: &PeakEntry, ftree: &FtreeNode) -> String {
             of_the_calls(cause),
             assumed(cause),
             ready(cause, of),
-            seldom(cause)
+            seldom(cause, of)
         ),
         (None, None) => place + &repeated,
     }
@@ -181,9 +213,16 @@ fn ready(cause: &RootCauseEntry, of: &PeakEntry) -> &'static str {
 }
 
 /// In which part of a peak's calls a cause is one, where that is small: most of them are not explained by it.
-fn seldom(cause: &RootCauseEntry) -> String {
+fn seldom(cause: &RootCauseEntry, of: &PeakEntry) -> String {
+    let at_most = if is_of_several(cause, of) {
+        "at most "
+    } else {
+        ""
+    };
     match cause.share_of_ops {
-        share if share > 0.0 && share < SELDOM => format!(", in {} of the calls", percent(share)),
+        share if share > 0.0 && share < SELDOM => {
+            format!(", in {at_most}{} of the calls", percent(share))
+        }
         _ => String::new(),
     }
 }
@@ -313,8 +352,6 @@ mod tests {
             of("serve plan join cost", &[1.0, 0.8, 0.6, 0.05]),
             of("serve plan scan", &[1.0, 0.8, 0.06]),
         ];
-        let below = |share: &str, place: &str| Some((share.to_owned(), place.to_owned()));
-        assert_eq!(most(&causes), below("60.0%", "join ← plan ← serve"));
         peak.root_causes.clone_from(&causes);
         let ftree = fixture::report(1_000).ftree;
         peak.status = Status::Undecided;
@@ -336,8 +373,24 @@ mod tests {
             "{told}"
         );
         assert!(told.ends_with("; the rest is spread"), "{told}");
-        causes.remove(1);
-        assert_eq!(most(&causes[..1]), None, "f0 has all of it");
+        peak.root_causes = vec![causes.remove(0)];
+        assert_eq!(most(&peak), None, "f0 has all of it");
+        // What goes to one function by two calls is added up, and by one call once.
+        let by = |offset, path: &str| {
+            let mut cause = of(path, &[1.0, 0.48, 0.05]);
+            cause.frames[1].call_site = Some(Place {
+                module: "store".to_owned(),
+                offset,
+            });
+            cause
+        };
+        peak.root_causes = vec![
+            by(1, "serve plan scan"),
+            by(1, "serve plan join"),
+            by(2, "serve plan cost"),
+        ];
+        let found = most(&peak).unwrap();
+        assert_eq!((&found.path[1][..], found.share_of_time), ("plan", 0.96));
     }
 
     #[test]
@@ -433,11 +486,19 @@ mod tests {
 
     #[test]
     fn a_cause_of_few_calls_is_told_as_one() {
-        let mut cause = fixture::report(1_000).peaks.remove(0).root_causes.remove(0);
-        cause.share_of_ops = 0.061;
-        assert_eq!(seldom(&cause), ", in 6.1% of the calls");
-        cause.share_of_ops = 0.9;
-        assert_eq!(seldom(&cause), "");
+        let mut peak = fixture::report(1_000).peaks.remove(0);
+        peak.root_causes.truncate(1);
+        peak.root_causes[0].share_of_ops = 0.061;
+        let told = |peak: &PeakEntry| seldom(&together(peak)[0], peak);
+        assert_eq!(told(&peak), ", in 6.1% of the calls");
+        // From another site, maybe in the same ops.
+        let mut other = peak.root_causes[0].clone();
+        other.share_of_time = 0.01;
+        peak.root_causes.push(other);
+        assert_eq!(told(&peak), ", in at most 12.2% of the calls");
+        peak.root_causes.truncate(1);
+        peak.root_causes[0].share_of_ops = 0.9;
+        assert_eq!(told(&peak), "");
     }
 
     #[test]

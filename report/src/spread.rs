@@ -60,13 +60,29 @@ fn merged(
                     known.share_of_time = share.min(1.0);
                 }
                 add_arguments(&mut known.arguments, &cause.arguments);
-                // In how many ops one of them is a cause is not known.
-                known.share_of_ops = 1.0;
+                known.share_of_ops = in_ops(known.share_of_ops, cause.share_of_ops);
             }
             None => causes.push(cause.clone()),
         }
     }
     causes
+}
+
+/// In which part of the ops one of two causes is one, at most; 0 where that is not known of both.
+fn in_ops(one: f64, other: f64) -> f64 {
+    match one > 0.0 && other > 0.0 {
+        true => (one + other).min(1.0),
+        false => 0.0,
+    }
+}
+
+/// Whether a cause is several of the peak's that were put together.
+pub(super) fn is_of_several(cause: &RootCauseEntry, peak: &PeakEntry) -> bool {
+    let is_same = |one: &&RootCauseEntry| {
+        (one.kind, one.stop) == (cause.kind, cause.stop) && names(one) == names(cause)
+    };
+    let same = peak.root_causes.iter().filter(is_same);
+    same.clone().count() > 1 && !same.clone().any(|one| one == cause)
 }
 
 /// The part of what two loops explain that is in their calls.
@@ -268,7 +284,7 @@ mod tests {
         let told = without_depths(&peak);
         let shares: Vec<f64> = told.iter().map(|cause| cause.share_of_time).collect();
         assert_eq!(shares, [0.5, 0.1, 0.2, 0.1]);
-        assert_eq!((told[0].share_of_ops, told[1].share_of_ops), (1.0, 0.4));
+        assert_eq!((told[0].share_of_ops, told[1].share_of_ops), (0.8, 0.4));
         let answers = together(&peak).into_iter();
         let shares: Vec<f64> = answers.map(|cause| cause.share_of_time).collect();
         assert!(

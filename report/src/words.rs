@@ -12,6 +12,7 @@ use super::model::{
 };
 use super::names::short;
 use super::recursion;
+use super::spread::is_of_several;
 
 /// How many ops were written in full, and what became of the other calls of f0.
 pub(super) fn records(probes: &Probes) -> String {
@@ -368,6 +369,9 @@ fn often(cause: &RootCauseEntry, peak: &PeakEntry) -> String {
     let share = cause.share_of_ops;
     if share <= 0.0 || share >= NEARLY_ALL {
         return String::new();
+    }
+    if is_of_several(cause, peak) {
+        return format!(", in at most {} of the ops", percent(share));
     }
     // Of several calls of one function an op counts for the longest.
     let is_of_path = |other: &RootCauseEntry| {
