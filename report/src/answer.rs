@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use darc_analysis::Hz;
 
+use crate::attribution;
 use crate::escape::control;
 use crate::loops;
 use crate::model::{
@@ -51,17 +52,17 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
         return status(peak.status).to_owned();
     };
     if is_spread(peak) && first.share_of_time < SINGLE {
-        let largest = match first.share_of_time {
-            share if share > 0.0 => format!(" (largest part {})", percent(share)),
-            _ => String::new(),
-        };
-        let what = match most(peak) {
+        let (what, place) = match most(peak) {
             Some(most) => {
                 let (share, place) = (percent(most.share_of_time), located(&most, &[]).1);
-                format!("{share} is below {place}, and no single call there explains much of it")
+                let what = format!(
+                    "{share} is below {place}, and no single call there explains much of it"
+                );
+                (what, most.path)
             }
-            None => no_single_part(peak),
+            None => (no_single_part(peak), Vec::new()),
         };
+        let largest = largest_part(peak, ftree, &place);
         return format!("no single cause: {what}{largest}{}", away(peak));
     }
     let is_open = !matches!(
@@ -98,6 +99,15 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
             format!("{}: {parts}; the rest is spread", status(Status::Spread))
         }
         open => format!("{}: {parts}", status(open)),
+    }
+}
+
+/// The part of the time that the largest part below a place has.
+fn largest_part(peak: &PeakEntry, ftree: &FtreeNode, place: &[String]) -> String {
+    let largest = attribution::largest(ftree, peak, place).into_iter().next();
+    match largest {
+        Some((_, share)) if share > 0.0 => format!(" (largest part {})", percent(share)),
+        _ => String::new(),
     }
 }
 
@@ -319,7 +329,7 @@ fn what_is_open(value: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::model::Frame;
+    use crate::model::{FnodePeak, Frame};
 
     #[test]
     fn a_file_stands_in_the_answer_where_nearly_all_calls_were_of_it() {
@@ -353,7 +363,27 @@ mod tests {
             of("serve plan scan", &[1.0, 0.8, 0.06]),
         ];
         peak.root_causes.clone_from(&causes);
-        let ftree = fixture::report(1_000).ftree;
+        let ftree = tree(
+            peak.peak,
+            ("serve", 1_000),
+            vec![
+                tree(peak.peak, ("parse", 120), Vec::new()),
+                tree(
+                    peak.peak,
+                    ("plan", 800),
+                    vec![
+                        tree(peak.peak, ("scan", 60), Vec::new()),
+                        tree(
+                            peak.peak,
+                            ("join", 600),
+                            [150, 150, 50]
+                                .map(|sum| tree(peak.peak, ("cost", sum), Vec::new()))
+                                .into(),
+                        ),
+                    ],
+                ),
+            ],
+        );
         peak.status = Status::Undecided;
         let told = answer(&peak, &ftree);
         assert!(
@@ -363,7 +393,7 @@ mod tests {
         peak.status = Status::Spread;
         assert_eq!(
             answer(&peak, &ftree),
-            "no single cause: 60.0% is below join ← plan ← serve, and no single call there explains much of it (largest part 12.0%)"
+            "no single cause: 60.0% is below join ← plan ← serve, and no single call there explains much of it (largest part 35.0%)"
         );
         // Little is missing to half of it: that is no reason to withhold what has it.
         peak.root_causes = vec![of("serve send", &[1.0, 0.495]), causes[0].clone()];
@@ -391,6 +421,24 @@ mod tests {
         ];
         let found = most(&peak).unwrap();
         assert_eq!((&found.path[1][..], found.share_of_time), ("plan", 0.96));
+    }
+
+    /// A call that takes so many cycles in the ops of a peak.
+    fn tree(peak: u32, (name, sum): (&str, u64), children: Vec<FtreeNode>) -> FtreeNode {
+        let seen = FnodePeak {
+            measured_ops: 10,
+            measured_time: sum,
+            ops: 10,
+            sum,
+            count: 10,
+            ..FnodePeak::default()
+        };
+        FtreeNode {
+            name: name.to_owned(),
+            peaks: [(peak, seen)].into(),
+            children,
+            ..FtreeNode::default()
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! there. So the time of a peak is exact, and is divided at each fnode in the proportions that were
 //! measured there: own time and callees together are always the whole.
 
+use std::collections::BTreeMap;
+
 use darc_analysis::Hz;
 
 use super::model::{FnodePeak, FtreeNode, PeakEntry, ProfileTable, Report};
@@ -133,21 +135,35 @@ pub(super) fn of_peak<'a>(ftree: &'a FtreeNode, peak: &PeakEntry) -> Call<'a> {
 }
 
 /// The calls with the most time of their own in the ops of a peak, each by the names of its path, with the part of the
-/// peak's time that it is; `most` at most, the largest first.
-pub(super) fn largest(ftree: &FtreeNode, peak: &PeakEntry, most: usize) -> Vec<(Vec<String>, f64)> {
-    let mut found = Vec::new();
+/// peak's time that it is, from all sites; those at and below `place`, the largest first.
+pub(super) fn largest(
+    ftree: &FtreeNode,
+    peak: &PeakEntry,
+    place: &[String],
+) -> Vec<(Vec<String>, f64)> {
+    let mut found: BTreeMap<Vec<String>, f64> = BTreeMap::new();
     let mut below = vec![(Vec::new(), of_peak(ftree, peak))];
     while let Some((mut path, call)) = below.pop() {
         path.push(call.node.name.clone());
-        found.push((path.clone(), call.own as f64 / peak.total.max(1) as f64));
+        if path
+            .iter()
+            .zip(place)
+            .any(|(name, of_place)| name != of_place)
+        {
+            continue;
+        }
+        if path.len() >= place.len() {
+            let own = call.own as f64 / peak.total.max(1) as f64;
+            *found.entry(path.clone()).or_default() += own;
+        }
         below.extend(
             call.callees
                 .into_iter()
                 .map(|callee| (path.clone(), callee)),
         );
     }
+    let mut found: Vec<_> = found.into_iter().collect();
     found.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-    found.truncate(most);
     found
 }
 

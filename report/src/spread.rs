@@ -13,6 +13,8 @@ pub(super) const SINGLE: f64 = 0.3;
 pub(super) const MOST: f64 = 0.5;
 /// So many of the largest parts of the time are named where no part is large.
 const NAMED: usize = 3;
+/// ... and none beside the largest that has less of it.
+const LITTLE: f64 = 0.01;
 
 /// The causes of a peak, the largest first; those whose paths differ in their call sites alone, or in the depth of a recursion, are
 /// one, with all of their shares.
@@ -167,14 +169,24 @@ pub(super) fn away(peak: &PeakEntry) -> String {
 /// is not known what they explain.
 pub(super) fn spread(peak: &PeakEntry, ftree: &FtreeNode) -> Option<String> {
     if is_spread(peak) {
-        let parts = attribution::largest(ftree, peak, NAMED).into_iter();
-        let parts: Vec<String> = parts
-            .map(|(names, share)| format!("{} {}", path(&names), percent(share)))
+        let parts = attribution::largest(ftree, peak, &[]).into_iter();
+        let mut parts = parts.map(|(names, share)| (path(&names), share));
+        let first = parts.next().into_iter();
+        let others = parts.filter(|&(_, share)| share >= LITTLE);
+        let parts: Vec<String> = first
+            .chain(others)
+            .take(NAMED)
+            .map(|(names, share)| format!("{names} {}", percent(share)))
             .collect();
         return Some(format!(
-            "no single cause: {}{}; the largest parts are {}",
+            "no single cause: {}{}; the largest {} {}",
             no_single_part(peak),
             away(peak),
+            if parts.len() == 1 {
+                "part is"
+            } else {
+                "parts are"
+            },
             parts.join(", ")
         ));
     }
@@ -215,6 +227,11 @@ mod tests {
         let told = spread(&peak, &fixture::report(1_000).ftree).unwrap();
         let direct = "no single cause: neither plan nor any single call that it makes has much of the time; the largest parts are";
         assert!(told.starts_with(direct), "{told}");
+        let ftree = fixture::report(1_000).ftree;
+        let parts = attribution::largest(&ftree, &peak, &[]);
+        let large = parts.iter().filter(|(_, share)| *share >= LITTLE).count();
+        assert!(large < NAMED.min(parts.len()), "{parts:?}");
+        assert_eq!(told.matches('%').count(), large, "{told}");
         let mut all = OffCpuEntry {
             ops: 10,
             time: 1_000,
