@@ -43,12 +43,7 @@ const MUCH: f64 = 0.1;
 
 /// The status, as far as peaks tell.
 fn of_peaks(status: Status, ended: Option<Ended>, peaks: &[PeakEntry]) -> String {
-    let is_known = |peak: &&PeakEntry| {
-        matches!(
-            peak.status,
-            Status::RootCauseFound | Status::MaxDepthReached
-        )
-    };
+    let is_known = |peak: &&PeakEntry| peak.status == Status::RootCauseFound;
     let known = peaks.iter().filter(is_known);
     let share: f64 = known.map(|peak| peak.share_of_time).sum();
     let stopped = match ended {
@@ -100,6 +95,19 @@ mod tests {
             of_peaks(Status::RootCauseFound, None, &peaks),
             format!("root cause found; peak {}: not decided", peaks[1].peak)
         );
+    }
+
+    #[test]
+    fn a_path_that_may_not_become_longer_is_no_root_cause() {
+        let mut peaks = fixture::report(1_000).peaks;
+        peaks.truncate(2);
+        peaks[0].status = Status::Undecided;
+        peaks[1].status = Status::MaxDepthReached;
+        let said = of_peaks(Status::Undecided, None, &peaks);
+        assert_eq!(said, "not decided");
+        peaks[1].status = Status::RootCauseFound;
+        let said = of_peaks(Status::Undecided, None, &peaks);
+        assert!(said.starts_with("not decided: peaks with "), "{said}");
     }
 
     #[test]

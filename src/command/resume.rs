@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use darc_analysis::Params;
 use darc_process::modules::Modules;
 use darc_report::Report;
-use darc_report::model::Status;
+use darc_report::model::{Status, StopReason};
 use darc_report::state::{StateError, restore};
 use darc_symbols::{NameSpec, is_called};
 
@@ -115,7 +115,9 @@ fn say_that_nothing_is_open(options: &ResumeOptions, report: &Report) {
         peaks.any(|peak| peak.status == status)
     };
     let mut more = String::new();
-    if has(Status::MaxDepthReached) {
+    let peaks = report.peaks.iter().chain(below.clone());
+    let mut causes = peaks.flat_map(|peak| &peak.root_causes);
+    if causes.any(|cause| cause.stop == StopReason::MaxDepth) {
         more += "; a larger --max-depth goes on where a path became too long";
     }
     if has(Status::NotAnalysed) {

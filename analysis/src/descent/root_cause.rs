@@ -73,7 +73,7 @@ pub enum PeakStatus {
     NotAnalysed,
     /// Some path does not end yet.
     InProgress,
-    /// Every path ends, one at least because it may not become longer.
+    /// Every path ends, one at least because it may not become longer, and together they explain half of the time at least.
     MaxDepthReached,
     /// Every path ends, those with a fifth of the time or more in functions of which it is not known whether they or what they
     /// call take it. Or the ops are those that were struck ([`crate::Analysis::is_of_struck_ops`]).
@@ -89,7 +89,8 @@ pub enum PeakStatus {
 pub enum Status {
     /// Peaks are still looked for, or some path does not end yet.
     InProgress,
-    /// Every path ends, one at least because it may not become longer.
+    /// Every path ends, one at least because it may not become longer, and nearly all of the time is in peaks of which it is known
+    /// where it goes.
     MaxDepthReached,
     /// Every path ends, but of too much of the time it is not known what takes it.
     Undecided,
@@ -385,10 +386,13 @@ pub fn peak_status(ftree: &Ftree, peak: u32) -> PeakStatus {
         PeakStatus::InProgress
     } else if causes.iter().any(is_undecided) && !is_small(&causes) {
         PeakStatus::Undecided
-    } else if any(&|stop| *stop == Stop::MaxDepth) {
-        PeakStatus::MaxDepthReached
     } else {
-        by_explained(&causes)
+        match by_explained(&causes) {
+            PeakStatus::RootCauseFound if any(&|stop| *stop == Stop::MaxDepth) => {
+                PeakStatus::MaxDepthReached
+            }
+            status => status,
+        }
     }
 }
 

@@ -549,6 +549,35 @@ fn the_path_ends_at_the_greatest_depth() {
     }
 }
 
+/// Two fifths of the time are at the end of a path that may not become longer, and the rest is in parts of six hundredths.
+#[test]
+fn a_small_path_that_may_not_become_longer_leaves_the_rest_spread() {
+    const PARTS: [u32; 10] = [10, 11, 12, 13, 14, 15, 16, 17, 18, 19];
+    let sites: Vec<_> = PARTS.map(|id| (id, call(id))).into();
+    let sites: Vec<_> = sites.into_iter().chain([(1, call(1))]).collect();
+    let program = Program::default()
+        .function(0, "f0", &sites, |run| {
+            run.call(1, 1);
+            PARTS.iter().for_each(|&id| run.call(id, id));
+        })
+        .function(1, "a", &[(2, call(2))], |run| run.call(2, 2))
+        .function(2, "b", &[(3, call(3))], |run| run.call(3, 3))
+        .function(3, "c", &[], |run| run.work(40_000));
+    let program = PARTS.iter().fold(program, |program, &id| {
+        program.function(id, "part", &[], |run| run.work(6_000))
+    });
+    let params = Params {
+        max_depth: 3,
+        ..Params::default()
+    };
+    let mut session = Session::new(program, params);
+    session.run(10_000);
+    let (path, _, stop) = session.causes(1).remove(0);
+    assert_eq!((&path[..], stop), ("f0/a/b", Stop::MaxDepth));
+    assert_eq!(session.analysis.peak_status(1), PeakStatus::Spread);
+    assert_eq!(session.analysis.status(), Status::Spread);
+}
+
 #[test]
 fn a_rare_peak_that_appears_late_gets_the_next_number() {
     let program = Program::default()
