@@ -3,7 +3,7 @@
  *
  *   kinds threads     makes two threads in every op, while two others work all the time
  *   kinds processes   makes a child by fork, vfork or posix_spawn
- *   kinds signals     raises a signal, with handlers on an alternate stack, and a timer's signals come in between
+ *   kinds signals     raises a signal and queues another, with handlers on an alternate stack, and a timer's signals come in between
  *   kinds coroutines  runs everything on coroutines' small stacks
  *   kinds libraries   loads and unloads a library
  *   kinds KIND N      ends after N ops, and without N when standard input is at its end
@@ -120,9 +120,31 @@ static void on_signal(int signal)
     errno = saved;
 }
 
+static volatile sig_atomic_t raised;
+static volatile uint64_t queued;
+
+static void on_raised(int signal)
+{
+    raised++;
+    on_signal(signal);
+}
+
+static void on_queued(int signal, siginfo_t *info, void *context)
+{
+    (void)context;
+    queued = (uintptr_t)info->si_value.sival_ptr;
+    on_signal(signal);
+}
+
+/* Each handler runs before the call returns that sends its signal. */
 static uint64_t signals(uint64_t key)
 {
+    union sigval value = {.sival_ptr = (void *)(uintptr_t)mix(key)};
+    sig_atomic_t before = raised;
     raise(SIGUSR1);
+    check((uint64_t)raised, (uint64_t)before + 1);
+    sigqueue(getpid(), SIGRTMIN, value);
+    check(queued, mix(key));
     return key;
 }
 
@@ -215,10 +237,13 @@ int main(int argc, char **argv)
         static char alternate[32 << 10];
         stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
         struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK | SA_RESTART};
+        struct sigaction counts = {.sa_handler = on_raised, .sa_flags = SA_ONSTACK | SA_RESTART};
+        struct sigaction takes = {.sa_sigaction = on_queued, .sa_flags = SA_ONSTACK | SA_RESTART | SA_SIGINFO};
         struct itimerval often = {{0, 1000}, {0, 1000}};
         act = signals;
         sigaltstack(&stack, NULL);
-        sigaction(SIGUSR1, &action, NULL);
+        sigaction(SIGUSR1, &counts, NULL);
+        sigaction(SIGRTMIN, &takes, NULL);
         sigaction(SIGALRM, &action, NULL);
         setitimer(ITIMER_REAL, &often, NULL);
     }

@@ -423,12 +423,16 @@ impl Worker<'_> {
             signal = 0;
             match wait(tid)? {
                 Event::Syscall => reported += 1,
-                Event::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL) => {
-                    return Err(Error::Unsuitable(format!(
-                        "the system call instruction that thread {tid} was to use is gone"
-                    )));
-                }
                 Event::Signal(libc::SIGSTOP) => signal = libc::SIGSTOP,
+                Event::Signal(other) => {
+                    // It comes of what is done here, and is not the program's.
+                    let _ = sys::wait_now(tid);
+                    if [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL].contains(&other) {
+                        return Err(Error::Unsuitable(format!(
+                            "the system call instruction that thread {tid} was to use is gone"
+                        )));
+                    }
+                }
                 _ => {}
             }
         }
@@ -481,7 +485,7 @@ fn interrupt_again(thread: &mut Stopped, signal: i32) -> Result<()> {
     Ok(())
 }
 
-/// Waits for a report.
+/// Waits for a report. A signal that is about to be delivered stays with the thread ([`sys::look_now`]).
 fn wait(tid: i32) -> Result<Event> {
     // Looked for without the signal that reports it, too: each look has the scheduler choose anew who runs on this
     // processor, which may be that thread.
@@ -496,7 +500,7 @@ fn wait(tid: i32) -> Result<Event> {
         if sys::has_ended(tid) || (looks > SOON && threads::is_dead(tid)) {
             return Err(Error::ThreadGone { tid });
         }
-        match sys::wait_now(tid) {
+        match sys::look_now(tid) {
             Ok(Some((_, status))) => match decode(status) {
                 Event::Exited(_) | Event::Killed(_) => {
                     // Since it was asked; of a process that is not told again.

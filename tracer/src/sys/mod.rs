@@ -29,7 +29,7 @@ pub use process::{
 pub use process::{exit_now, refuse_kcmp, send_to_thread};
 pub use ptrace::{
     EVENT_STOP, RawRegisters, cont, cont_to_syscall, detach, end_of_extended_state, event_message,
-    extended_state, handles_calls, has_ended, interrupt, listen, poke, reap, registers,
+    extended_state, handles_calls, has_ended, interrupt, listen, look_now, poke, reap, registers,
     restartable_area, seize, set_registers, set_signal_mask, signal_mask, wait_any, wait_for,
     wait_now,
 };

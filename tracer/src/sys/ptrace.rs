@@ -184,15 +184,40 @@ pub fn wait_now(tid: i32) -> Result<Option<WaitStatus>, Errno> {
     wait(tid, libc::WNOHANG)
 }
 
+/// Looks for a wait status of the given thread without blocking. It is taken, as by [`wait_now`], unless a signal is about to be
+/// delivered: that stays with the thread, and is delivered should this process be killed. Then the same is seen again until the
+/// thread is resumed. SIGTRAP is always taken: it may come of a breakpoint.
+///
+/// The kernel keeps the signal where whoever takes the status clears it (`wait_task_stopped` in its kernel/exit.c).
+pub fn look_now(tid: i32) -> Result<Option<WaitStatus>, Errno> {
+    const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
+    match peek(tid)? {
+        (0, _) => Ok(None),
+        (libc::CLD_TRAPPED, signal) if SIGNALS.contains(&signal) && signal != libc::SIGTRAP => {
+            Ok(Some((tid, signal << 8 | 0x7f)))
+        }
+        _ => wait_now(tid),
+    }
+}
+
 /// Whether the end of the given thread is what [`wait_now`] would take; it is left for others.
 pub fn has_ended(tid: i32) -> bool {
+    let ends = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED];
+    peek(tid).is_ok_and(|(code, _)| ends.contains(&code))
+}
+
+/// What there is to be told of a thread, which stays to be told: `si_code`, zero for nothing, and `si_status` of waitid(2).
+fn peek(tid: i32) -> Result<(i32, i32), Errno> {
     // SAFETY: `siginfo_t` is plain data, for which zero is a valid value.
     let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
     let flags = flags | libc::__WALL | libc::__WNOTHREAD;
     // SAFETY: the kernel writes one `siginfo_t` through the pointer.
-    let outcome = unsafe { libc::waitid(libc::P_PID, tid.cast_unsigned(), &mut found, flags) };
-    outcome == 0 && [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&found.si_code)
+    match unsafe { libc::waitid(libc::P_PID, tid.cast_unsigned(), &mut found, flags) } {
+        // SAFETY: waitid fills in the fields of SIGCHLD, or leaves zeros.
+        0 => Ok((found.si_code, unsafe { found.si_status() })),
+        _ => Err(Errno::last()),
+    }
 }
 
 fn wait(tid: i32, flags: i32) -> Result<Option<WaitStatus>, Errno> {

@@ -303,6 +303,7 @@ pub fn parked<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
     use std::process::{Command, Stdio};
 
     use darc_testprogs::{Opt, program};
@@ -389,6 +390,31 @@ mod tests {
         await_call();
         sys::send_to_thread(guest, guest, libc::SIGCHLD).unwrap();
         assert_eq!(sys::wait_for(guest).unwrap().1, 7 << 8);
+    }
+
+    /// One that stops its thread is delivered to it, whatever becomes of the tracer.
+    #[test]
+    fn a_tracer_that_ends_takes_no_signal_with_it() {
+        let mut target = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = target.id() as i32;
+        let tracer = sys::fork_into(|| {
+            let _ = child_signal::block();
+            sys::seize(pid, 0).unwrap();
+            sys::send_to_thread(pid, pid, libc::SIGUSR1).unwrap();
+            while threads::state(pid) != Some('t') {
+                std::thread::yield_now();
+            }
+            let mut world = World::new(pid);
+            world.stop_sleepers().unwrap();
+            sys::exit_now(world.threads[0].0.pending());
+        });
+        let (_, status) = sys::wait_for(tracer.unwrap()).unwrap();
+        assert_eq!(status, libc::SIGUSR1 << 8, "it was held");
+        while !threads::is_dead(pid) && threads::state(pid) != Some('S') {
+            std::thread::yield_now();
+        }
+        target.kill().unwrap();
+        assert_eq!(target.wait().unwrap().signal(), Some(libc::SIGUSR1));
     }
 
     /// Those that sleep stand still while the others run, and the others are let go first.

@@ -244,7 +244,8 @@ impl World {
         let mut dead = BTreeSet::new();
         for (thread, _) in &self.threads {
             let tid = thread.tid();
-            if let Ok(Some((_, status))) = sys::wait_now(tid)
+            if sys::has_ended(tid)
+                && let Ok(Some((_, status))) = sys::wait_now(tid)
                 && let Event::Exited(_) | Event::Killed(_) = decode(status)
             {
                 dead.insert((tid, status));
@@ -264,14 +265,14 @@ impl World {
         Ok(())
     }
 
-    /// Takes the wait statuses that are there. Each thread is asked for by its number: that takes as long with thousands
+    /// Takes the wait statuses that are there, and leaves to threads the signals that they are about to be delivered. Each thread is asked for by its number: that takes as long with thousands
     /// of threads as with one.
     fn collect(&mut self) -> Result<()> {
         let asleep = self.asleep.iter();
         let tids: Vec<i32> = self.waiting.iter().chain(asleep).copied().collect();
         for tid in tids {
             loop {
-                match sys::wait_now(tid) {
+                match sys::look_now(tid) {
                     Ok(Some((_, status))) => self.take(tid, status)?,
                     Ok(None) => {}
                     // It is no more, or has become another in execve(2).
