@@ -39,8 +39,13 @@ impl Installed {
     pub fn reveal(&self, memory: &Memory) {
         for index in 0..self.used_blocks(memory) as u64 {
             let at = self.around.control + BLOCKS + index * block::SIZE;
-            let inside = |field| {
-                let word = memory.read_word(TargetAddr(at + field)).unwrap_or(0);
+            let mut head = [0; block::REAL_LIMIT as usize];
+            if memory.read(TargetAddr(at), &mut head).is_err() {
+                continue;
+            }
+            let inside = |field: u64| {
+                let bytes = &head[field as usize..][..8];
+                let word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
                 word.wrapping_sub(at).min(block::SHADOW_END)
             };
             let (base, top) = (inside(block::BASE), inside(block::TOP));
