@@ -13,6 +13,7 @@ use crate::sys;
 use super::leftovers::{self, Leftover};
 use super::patches::Patches;
 use super::removal::{self, SyscallEnds};
+use super::shared;
 use super::space::Space;
 use super::world::World;
 use super::{Jump, world};
@@ -162,12 +163,18 @@ pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
         return Ok(Cleared::Nothing);
     }
     let all_gone = patiently(|| {
+        // What takes long to find is found before the stop.
+        let mappings = maps::read(pid)?;
+        let caller = RemoteCaller::find(pid, &memory, &mappings)?;
         // Another tracer may measure it by now, and must not find it stopped again and again.
-        if is_anothers(&leftovers::find(pid, &memory), &memory) {
+        if is_anothers(&leftovers::among(caller, &memory, &mappings), &memory) {
             return Err(taken(pid));
         }
-        let stopped = world::stopped(pid, |world| clear(pid, &memory, world));
-        stopped.map(|(all_gone, _)| all_gone)
+        let descriptors = leftovers::descriptors(pid);
+        let work = |world: &mut World| clear(pid, &memory, world, (caller, &descriptors));
+        let (all_gone, _) = world::stopped_in_turn(pid, work)?;
+        // There is one more where a killed tracer's call came to its end meanwhile.
+        Ok(all_gone && leftovers::descriptors(pid).is_empty())
     })?;
     Ok(match all_gone {
         true => Cleared::Everything,
@@ -202,21 +209,31 @@ pub(super) fn is_anothers(found: &[Leftover], memory: &Memory) -> bool {
     found.iter().any(is_anothers)
 }
 
-/// Removes what is there, while all threads are stopped: a thread in the middle of a killed tracer's system call may have
-/// mapped or unmapped something until then. Returns whether all is gone. Where code cannot be restored, what it leads to stays,
-/// and nothing else does.
+/// Stops the threads that run, too, and removes what is there then: a thread in the middle of a killed tracer's system call may
+/// have mapped or unmapped something until then. Returns whether all is gone. Where code cannot be restored, what it leads to stays,
+/// and nothing else does. `caller` and `descriptors` are those of a moment before.
 ///
 /// Asks once more whose it is: another tracer may have begun since that was asked, and stands still with the target now.
-fn clear(pid: i32, memory: &Memory, world: &mut World) -> Result<bool> {
-    let found = leftovers::find(pid, memory);
+fn clear(
+    pid: i32,
+    memory: &Memory,
+    world: &mut World,
+    (caller, descriptors): (RemoteCaller, &[(i32, u64)]),
+) -> Result<bool> {
+    let early = seen_early(pid, memory, world, caller)?;
+    world.hold()?;
+    let mappings = maps::read(pid)?;
+    let found = leftovers::among(caller, memory, &mappings);
     if is_anothers(&found, memory) {
         return Err(taken(pid));
     }
     // A descriptor that stays open leads to no code.
-    let mut outcome = close_descriptors(pid, memory, world).map(|()| true);
-    let mappings = maps::read(pid)?;
+    let closed = close_descriptors(world, (caller, &mappings), descriptors);
+    let mut outcome = closed.map(|()| true);
     for leftover in found {
-        let removed = remove_leftover(pid, memory, world, leftover, &mappings);
+        let of_early = early.iter().find(|(seen, _)| seen.has_same_code(&leftover));
+        let of_early = of_early.map(|&(_, is_visited)| is_visited);
+        let removed = remove_leftover(pid, memory, world, (leftover, of_early), &mappings);
         outcome = match (outcome, removed) {
             (Ok(others), Ok(gone)) => Ok(others && gone),
             // Nobody is there any more.
@@ -227,12 +244,29 @@ fn clear(pid: i32, memory: &Memory, world: &mut World) -> Result<bool> {
     outcome
 }
 
-/// Removes one of them. Returns whether it is gone.
+/// What there is while threads run, each with whether one of those that sleep may return to it.
+fn seen_early(
+    pid: i32,
+    memory: &Memory,
+    world: &World,
+    caller: RemoteCaller,
+) -> Result<Vec<(Leftover, bool)>> {
+    let (mappings, ends) = (maps::read(pid)?, SyscallEnds::default());
+    let seen = leftovers::among(caller, memory, &mappings).into_iter();
+    let with_visits = seen.map(|leftover| {
+        let installed = &leftover.installed;
+        let is_visited = installed.are_visited(memory, world.threads(), &ends, &mappings);
+        (leftover, is_visited)
+    });
+    Ok(with_visits.collect())
+}
+
+/// Removes one of them. Returns whether it is gone. `of_early` is whether a thread that slept may return to it, if that is known.
 fn remove_leftover(
     pid: i32,
     memory: &Memory,
     world: &mut World,
-    mut leftover: Leftover,
+    (mut leftover, of_early): (Leftover, Option<bool>),
     mappings: &[Mapping],
 ) -> Result<bool> {
     let installed = &mut leftover.installed;
@@ -245,8 +279,12 @@ fn remove_leftover(
         installed.reveal(memory);
     }
     let ends = SyscallEnds::default();
-    let is_visited = installed.may_be_suspended(pid, memory, world.threads(), mappings)
-        || installed.are_visited(memory, world.threads(), &ends, mappings)
+    let is_visited = of_early == Some(true)
+        || installed.may_be_suspended(pid, memory, world.threads(), mappings)
+        || match of_early {
+            Some(_) => installed.are_visited(memory, world.late_threads(), &ends, mappings),
+            None => installed.are_visited(memory, world.threads(), &ends, mappings),
+        }
         || installed.is_slept_in(memory, world, mappings)
         || removal::has_guests(pid);
     Ok(!is_visited && installed.unmap(world, mappings)?)
@@ -262,20 +300,22 @@ fn staying(pid: i32, count: usize, error: Error) -> Error {
     }
 }
 
-/// Closes the target's descriptors of shared memory, each by a thread that has it.
-fn close_descriptors(pid: i32, memory: &Memory, world: &mut World) -> Result<()> {
-    let descriptors = leftovers::descriptors(pid);
-    if descriptors.is_empty() {
-        return Ok(());
-    }
-    let mappings = maps::read(pid)?;
-    let caller = RemoteCaller::find(pid, memory, &mappings)?;
-    for (tid, fd) in descriptors {
+/// Closes the target's descriptors of shared memory, each by a thread that has it. The program may have others under their numbers
+/// by now.
+fn close_descriptors(
+    world: &mut World,
+    (caller, mappings): (RemoteCaller, &[Mapping]),
+    descriptors: &[(i32, u64)],
+) -> Result<()> {
+    for &(tid, fd) in descriptors {
+        if !shared::is_ours(tid, fd) {
+            continue;
+        }
         let has_it = |thread: &&mut Stopped| {
             thread.tid() == tid || sys::shares_descriptors(thread.tid(), tid) == Some(true)
         };
         let workers = world.workers()?.filter(has_it);
-        caller.borrow(workers, &mappings, |worker| {
+        caller.borrow(workers, mappings, |worker| {
             worker.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])
         })?;
     }
@@ -320,11 +360,27 @@ mod tests {
         drop(begin);
         assert_eq!(std::fs::File::from(begun).read(&mut [0]).unwrap(), 1);
         let memory = Memory::open(pid).unwrap();
-        let cleared = world::stopped(pid, |world| clear(pid, &memory, world));
+        let caller = RemoteCaller::find(pid, &memory, &maps::read(pid).unwrap()).unwrap();
+        let cleared =
+            world::stopped_in_turn(pid, |world| clear(pid, &memory, world, (caller, &[])));
         let left = leftovers::find(pid, &memory).len();
         sys::kill_and_reap(tracer.unwrap());
         assert_eq!((cleared.is_err(), left), (true, 1), "{cleared:?}");
         assert_eq!(clear_leftovers(pid).unwrap(), Cleared::Everything);
+        drop(target.stdin.take());
+        assert!(target.wait().unwrap().success());
+    }
+
+    /// What was found before the stop may have been closed, and its number be the program's by now.
+    #[test]
+    fn a_number_that_is_another_files_by_now_stays_open() {
+        let mut target = leftovers::tests::start();
+        let pid = target.id() as i32;
+        let memory = Memory::open(pid).unwrap();
+        let caller = RemoteCaller::find(pid, &memory, &maps::read(pid).unwrap()).unwrap();
+        let work = |world: &mut World| clear(pid, &memory, world, (caller, &[(pid, 1)]));
+        assert!(world::stopped_in_turn(pid, work).unwrap().0);
+        assert!(std::fs::exists(format!("/proc/{pid}/fd/1")).unwrap());
         drop(target.stdin.take());
         assert!(target.wait().unwrap().success());
     }

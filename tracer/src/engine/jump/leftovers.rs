@@ -35,6 +35,15 @@ pub struct Leftover {
     pub is_complete: bool,
 }
 
+impl Leftover {
+    /// Whether it is the same in the same places, so far as threads can come to it.
+    #[must_use]
+    pub fn has_same_code(&self, other: &Leftover) -> bool {
+        let (one, other) = (&self.installed, &other.installed);
+        (one.around.control, &one.code) == (other.around.control, &other.code)
+    }
+}
+
 /// Writes to the first words of the rings how large they and the control data are.
 pub fn announce(words: &SharedWords, blocks: u32, ring_bytes: u64) {
     words.store(ring::BLOCKS as usize, blocks.into());
@@ -64,19 +73,22 @@ pub fn await_last_call(pid: i32) {
 /// Finds what earlier tracers left.
 #[must_use]
 pub fn find(pid: i32, memory: &Memory) -> Vec<Leftover> {
-    let Ok(mappings) = maps::read(pid) else {
-        return Vec::new();
-    };
-    let rings: Vec<&Mapping> = mappings.iter().filter(|it| is_rings(it)).collect();
-    if rings.is_empty() {
+    let mappings = maps::read(pid).unwrap_or_default();
+    if !mappings.iter().any(is_rings) {
         return Vec::new();
     }
-    let Ok(caller) = RemoteCaller::find(pid, memory, &mappings) else {
-        return Vec::new();
-    };
-    let rings = rings.into_iter().take(MOST);
+    match RemoteCaller::find(pid, memory, &mappings) {
+        Ok(caller) => among(caller, memory, &mappings),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// The same among these mappings; `caller` is to remove it.
+#[must_use]
+pub fn among(caller: RemoteCaller, memory: &Memory, mappings: &[Mapping]) -> Vec<Leftover> {
+    let rings = mappings.iter().filter(|it| is_rings(it)).take(MOST);
     rings
-        .filter_map(|rings| leftover(caller, memory, rings, &mappings))
+        .filter_map(|rings| leftover(caller, memory, rings, mappings))
         .collect()
 }
 
