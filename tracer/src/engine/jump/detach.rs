@@ -65,7 +65,8 @@ impl Jump {
         }
     }
 
-    fn remove(&mut self, space: &mut Space) -> Result<()> {
+    /// Restores text and stacks, and gives the mappings back as far as no thread can come to them any more.
+    pub(super) fn remove(&mut self, space: &mut Space) -> Result<()> {
         let pid = self.pid;
         let is_all_gone = patiently(|| match self.try_to_remove(space) {
             // Its text is restored; it may keep some memory.

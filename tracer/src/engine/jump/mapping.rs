@@ -1,5 +1,8 @@
 //! The mappings that every stub needs, made in the target: control data and rings.
 
+use std::fs::File;
+use std::sync::Arc;
+
 use darc_disasm::Registers as _;
 
 use crate::addr::TargetAddr;
@@ -14,6 +17,7 @@ use crate::remote_call::{RemoteCaller, Worker};
 use crate::stopped::Stopped;
 use crate::sys::{self, Presence, SharedWords};
 
+use super::Jump;
 use super::asm::Surroundings;
 use super::installed::{
     ARENA_BYTES, Costs, Installed, MOST_BLOCKS, Room, control_bytes, data_amount, rings_bytes,
@@ -22,6 +26,7 @@ use super::layout::{self, HEADER, LIVE, MAGIC, block, header, ring};
 use super::leftovers;
 use super::ring::Rings;
 use super::shared;
+use super::space::Space;
 use super::world::World;
 
 /// Threads that a process without many may still make until those that ended give their blocks back.
@@ -36,6 +41,38 @@ const FEWEST_GOROUTINES: u32 = 64;
 
 /// Memory of the target that is data: readable and writable.
 const DATA: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+
+impl Jump {
+    /// Maps what the stubs work with.
+    pub(super) fn map_space(&mut self, memory: &Memory, mappings: &[Mapping]) -> Result<Space> {
+        let (pid, costs) = (self.pid, (self.costs, self.room));
+        let caller = RemoteCaller::find(pid, memory, mappings)?;
+        let presence = Presence::new().map_err(|source| Error::Os {
+            operation: "start a thread",
+            source,
+        })?;
+        let caller = (caller, mappings);
+        let (installed, rings, file) =
+            self.while_stopped(|world| map(pid, memory, world, caller, presence, costs))?;
+        let mut space = Space::new(installed, rings, Arc::clone(&self.callees));
+        if limits::promises_no_more_than_there_is() {
+            self.bring_in(&mut space, &file)?;
+        }
+        Ok(space)
+    }
+
+    /// Brings in the pages of new rings, to which nothing leads yet, while the target runs. Rings of which some cannot be had are
+    /// given back, and nobody reads them.
+    fn bring_in(&mut self, space: &mut Space, file: &File) -> Result<()> {
+        let outcome = shared::bring_in(file);
+        if outcome.is_err() {
+            let removed = self.remove(space);
+            space.rings.end_presence();
+            removed?;
+        }
+        outcome
+    }
+}
 
 /// Refuses a target that the processor faults for reading the time stamp counter, which every stub does.
 /// `room` is memory of the target for the answer.
@@ -82,29 +119,25 @@ fn map_control(
     worker.call("madvise", libc::SYS_madvise, wipe).map(drop)
 }
 
-/// Maps control data and rings, which [`Installed::fill`] has to fill. The target's own list of descriptors is as
-/// before afterwards, and so are its mappings where this fails. `presence` tells from the first moment on that a tracer
-/// lives which they belong to.
+/// Maps control data and rings, which [`Installed::fill`] has to fill, and tells the rings' file, whose pages may still be to be
+/// brought in. The target's own list of descriptors is as before afterwards, and so are its mappings where this fails. `presence`
+/// tells from the first moment on that a tracer lives which they belong to.
 ///
 /// # Errors
 /// When the target has no thread pointers, or may not map memory.
-pub fn map(
+fn map(
     pid: i32,
     memory: &Memory,
     world: &mut World,
     (caller, mappings): (RemoteCaller, &[Mapping]),
     presence: Presence,
     (costs, room): (Costs, Room),
-) -> Result<(Installed, Rings)> {
+) -> Result<(Installed, Rings, File)> {
     preflight::check_shadow_stack(pid)?;
     let mut pointers = ThreadPointers::new(pid);
     let by_pointer = room.goroutines.is_none();
     let is_locked = limits::locks_memory(pid);
-    let pages = match limits::promises_no_more_than_there_is() {
-        true => shared::Pages::Now,
-        false => shared::Pages::AsUsed,
-    };
-    let is_scarce = is_locked || pages == shared::Pages::Now;
+    let is_scarce = is_locked || limits::promises_no_more_than_there_is();
     if !by_pointer && is_locked {
         return Err(Error::Unsuitable(format!(
             "process {pid} locks its memory; goroutines need more of it than should be locked"
@@ -147,17 +180,17 @@ pub fn map(
     let tid_offset = pointers.fits.first().copied().filter(|_| by_pointer);
     let len = rings_bytes(blocks, ring_bytes);
     let behind = control_bytes(blocks);
-    let (words, rings) = caller.borrow(world.workers()?, mappings, |worker| {
+    let (words, file, rings) = caller.borrow(world.workers()?, mappings, |worker| {
         let announced = |words: &mut SharedWords| {
             words.store(ring::OWNER as usize + 8, sys::own_number());
             words.tell_presence(ring::OWNER as usize, presence);
             leftovers::announce(words, blocks, ring_bytes);
         };
-        let (words, rings) = shared::make(worker, memory, (len, behind), pages, announced)?;
+        let (words, file, rings) = shared::make(worker, memory, (len, behind), announced)?;
         // Should the program have locked something meanwhile, nothing is lost.
         let is_locked = limits::locked(pid) > locked;
         match map_control(worker, memory, (rings + len, behind), is_locked) {
-            Ok(()) => Ok((words, rings)),
+            Ok(()) => Ok((words, file, rings)),
             Err(error) => {
                 let all = [rings, len + behind, 0, 0, 0, 0];
                 unless_gone(worker.call("munmap", libc::SYS_munmap, all))?;
@@ -183,7 +216,8 @@ pub fn map(
     };
     announce(memory, &around, blocks)?;
     let installed = Installed::new(around, blocks, room, caller);
-    Ok((installed, Rings::new(words, blocks as usize, ring_bytes)))
+    let rings = Rings::new(words, blocks as usize, ring_bytes);
+    Ok((installed, rings, file))
 }
 
 /// For how many threads there is to be room.
@@ -313,10 +347,27 @@ mod tests {
     use nix::sys::resource::{Resource, setrlimit};
 
     use crate::engine::Engine as _;
-    use crate::engine::jump::Jump;
     use crate::maps;
 
     use super::*;
+
+    /// Nothing leads to them, and nobody looks at them.
+    #[test]
+    fn rings_without_memory_are_given_back() {
+        let mut target = leftovers::tests::start();
+        let pid = target.id() as i32;
+        let before = maps::read(pid).unwrap();
+        let code = before.iter().find(|m| m.executable).unwrap();
+        let mut engine = Jump::attach(pid).unwrap();
+        engine.install(&[code.start]).unwrap();
+        let mut space = engine.space.take().unwrap();
+        let refuses = File::open("/dev/null").unwrap();
+        assert!(engine.bring_in(&mut space, &refuses).is_err());
+        assert_eq!(maps::read(pid).unwrap(), before);
+        engine.finish().unwrap();
+        drop(target.stdin.take());
+        assert!(target.wait().unwrap().success());
+    }
 
     /// All that is mapped in it is in use at once.
     #[test]

@@ -60,7 +60,6 @@ use crate::memory::Memory;
 use crate::plan::{Callees, Goroutines, Mark, Plan};
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
-use crate::sys::Presence;
 use darc_record::{FnodeId, Ticks, Tsc};
 
 pub use calibrate::{Calibration, calibrate};
@@ -329,20 +328,6 @@ impl Jump {
             Some(_) => Ground::of_goroutines(self.pid, mappings),
             None => Ground::of(self.pid, mappings),
         }
-    }
-
-    /// Maps what the stubs work with.
-    fn map_space(&mut self, memory: &Memory, mappings: &[Mapping]) -> Result<Space> {
-        let (pid, costs) = (self.pid, (self.costs, self.room));
-        let caller = RemoteCaller::find(pid, memory, mappings)?;
-        let presence = Presence::new().map_err(|source| Error::Os {
-            operation: "start a thread",
-            source,
-        })?;
-        let caller = (caller, mappings);
-        let (installed, rings) =
-            self.while_stopped(|world| mapping::map(pid, memory, world, caller, presence, costs))?;
-        Ok(Space::new(installed, rings, Arc::clone(&self.callees)))
     }
 
     /// How soon the rings are to be looked at again.

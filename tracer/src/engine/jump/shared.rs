@@ -29,22 +29,12 @@ const F_SEAL_EXEC: i32 = 0x20;
 pub const PATH: &str = "/memfd:darc";
 const NAME: &[u8] = b"darc\0";
 
-/// When the memory gets its pages. One that cannot be had when it is touched ends who touches it, by SIGBUS.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pages {
-    /// When it is used.
-    AsUsed,
-    /// At once.
-    Now,
-}
-
 /// Has the target make shared memory of `len` bytes and map it, together with `behind` bytes of address space behind it.
-/// Returns the tracer's side and the address in the target, which has no descriptor of it afterwards. `announce` is called
-/// before it is mapped, and may write to the first page.
+/// Returns the tracer's side, its file, and the address in the target, which has no descriptor of it afterwards. `announce` is
+/// called before it is mapped, and may write to the first page.
 ///
 /// The file has one page until it is mapped: in a process that locks its future memory (`MCL_FUTURE` in mlockall(2)) the kernel
-/// brings in at once what there is, while the target stands still, and the rest when it is used. Where the machine may have none left
-/// by then, all of it is brought in here.
+/// brings in at once what there is, while the target stands still, and the rest when it is used, or by [`bring_in`].
 ///
 /// # Errors
 /// When the target may not map it, or something else took its place: then nothing was changed.
@@ -52,9 +42,8 @@ pub fn make(
     worker: &mut Worker<'_>,
     memory: &Memory,
     (len, behind): (u64, u64),
-    pages: Pages,
     announce: impl FnOnce(&mut SharedWords),
-) -> Result<(SharedWords, u64)> {
+) -> Result<(SharedWords, File, u64)> {
     let fd = worker.with_bytes(memory, NAME, |worker, name| {
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         let arguments = [name, flags, 0, 0, 0, 0];
@@ -68,8 +57,8 @@ pub fn make(
             words.store(ring::MARK as usize, mark);
             let whole = len + behind;
             let at = map(worker, memory, (fd, whole), mark)?;
-            match grow(&file, len, pages) {
-                Ok(()) => Ok((words, at)),
+            match grow(&file, len) {
+                Ok(()) => Ok((words, file, at)),
                 Err(error) => {
                     let all = [at, whole, 0, 0, 0, 0];
                     unless_gone(worker.call("munmap", libc::SYS_munmap, all))?;
@@ -110,13 +99,19 @@ fn begin(file: &File, len: u64) -> Result<SharedWords> {
 }
 
 /// Gives it its size, which nobody can change any more: were it larger already, this fails.
-fn grow(file: &File, len: u64, pages: Pages) -> Result<()> {
+fn grow(file: &File, len: u64) -> Result<()> {
     file.set_len(len).map_err(os)?;
-    if pages == Pages::Now {
-        let filled = fallocate(file, FallocateFlags::empty(), 0, len as i64);
-        filled.map_err(|errno| os(errno.into()))?;
-    }
     seal(file, seals_of_ours())
+}
+
+/// Brings all pages in at once, which takes some time. One that cannot be had when it is touched ends who touches it, by SIGBUS.
+///
+/// # Errors
+/// When there is not so much memory.
+pub fn bring_in(file: &File) -> Result<()> {
+    let len = file.metadata().map_err(os)?.len();
+    let filled = fallocate(file, FallocateFlags::empty(), 0, len.cast_signed());
+    filled.map_err(|errno| os(errno.into()))
 }
 
 fn seal(file: &File, seals: SealFlag) -> Result<()> {
@@ -270,7 +265,7 @@ mod tests {
         assert!(is_ours(&made), "just made");
         let words = begin(&made, 1 << 20).unwrap();
         assert!(is_ours(&made), "has a page");
-        grow(&made, 1 << 20, Pages::AsUsed).unwrap();
+        grow(&made, 1 << 20).unwrap();
         assert!(is_ours(&made), "sealed");
         words.store(ring::OWNER as usize, 7);
         words.store(ring::MAGIC as usize, 7);
@@ -311,20 +306,19 @@ mod tests {
         let memory = File::from(memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING).unwrap());
         begin(&memory, 1 << 20).unwrap();
         memory.set_len(2 << 20).unwrap();
-        assert!(grow(&memory, 1 << 20, Pages::AsUsed).is_err());
+        assert!(grow(&memory, 1 << 20).is_err());
     }
 
     #[test]
     fn pages_are_there_before_they_are_used_where_they_may_be_missing_later() {
         use std::os::unix::fs::MetadataExt as _;
-        let bytes_with = |pages| {
-            let memory = File::from(memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING).unwrap());
-            begin(&memory, 1 << 20).unwrap();
-            grow(&memory, 1 << 20, pages).unwrap();
-            512 * memory.metadata().unwrap().blocks()
-        };
-        assert_eq!(bytes_with(Pages::Now), 1 << 20);
-        assert!(bytes_with(Pages::AsUsed) < 1 << 16);
+        let memory = File::from(memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING).unwrap());
+        begin(&memory, 1 << 20).unwrap();
+        grow(&memory, 1 << 20).unwrap();
+        let bytes = || 512 * memory.metadata().unwrap().blocks();
+        assert!(bytes() < 1 << 16);
+        bring_in(&memory).unwrap();
+        assert_eq!(bytes(), 1 << 20);
     }
 
     #[test]
