@@ -39,7 +39,7 @@ fn of_listed(
         children.retain(|&child| match sys::shares_memory(maker, child) {
             Some(shares) => shares,
             // The others were made by calls that have ended.
-            None => Some(child) == newest && waits_for_guest(pid, maker),
+            None => Some(child) == newest && are_awaited(pid, maker),
         });
         children
     };
@@ -81,8 +81,8 @@ pub fn are_made_by(memory: &Memory, number: i64, argument: u64) -> bool {
 }
 
 /// Whether a thread waits in such a call, which takes as long as the process that it makes is a guest. One that was stopped on
-/// its way out of it shows the same call, and waits no more.
-fn waits_for_guest(pid: i32, maker: i32) -> bool {
+/// its way out of it shows the same call, and waits no more. Takes a few reads, where [`of`] may read about all processes.
+pub fn are_awaited(pid: i32, maker: i32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{maker}/syscall")).unwrap_or_default();
     let mut fields = text.split_ascii_whitespace();
     let number = fields.next().and_then(|number| number.parse().ok());
@@ -147,8 +147,12 @@ mod tests {
         let piped = target.arg("1000000").stdout(Stdio::null());
         let mut target = piped.spawn().unwrap();
         let pid = target.id() as i32;
+        let makers = || threads::list(pid).unwrap();
+        let awaited = || makers().into_iter().filter(|&tid| are_awaited(pid, tid));
+        while of_listed(pid, awaited(), |_| None).is_empty() {
+            std::thread::yield_now();
+        }
         let (known, found) = loop {
-            let makers = || threads::list(pid).unwrap();
             let known = of(pid, makers());
             let found = of_listed(pid, makers(), |_| None);
             // The same ones lived all the time.

@@ -213,12 +213,18 @@ impl World {
 
     /// Whether a thread waits for a guest, and others have stopped already. Alone it is waited for: only it can map memory.
     fn may_be_long(&self, tid: i32) -> bool {
-        !self.threads.is_empty() && !guests::of(self.pid, [tid]).is_empty()
+        !self.threads.is_empty()
+            && guests::are_awaited(self.pid, tid)
+            && !guests::of(self.pid, [tid]).is_empty()
     }
 
     /// Seizes those who run in the target's memory while the thread that made them waits for them, which nothing can stop.
     fn seize_guests(&mut self) -> Result<Vec<i32>> {
-        let guests = guests::of(self.pid, self.asleep.iter().copied());
+        let asleep = self.asleep.iter().copied();
+        let makers: Vec<i32> = asleep
+            .filter(|&tid| guests::are_awaited(self.pid, tid))
+            .collect();
+        let guests = guests::of(self.pid, makers);
         let mut found = Vec::new();
         for guest in guests {
             match threads::seize_others(guest, OPTIONS, &mut self.seized) {
