@@ -1,7 +1,7 @@
 //! `darc profile`: many functions at once, and system calls.
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use darc_testprogs::{Opt, program};
@@ -451,10 +451,16 @@ fn system_calls_can_be_traced() -> bool {
     there
 }
 
+/// The instance of the kernel's tracing that this darc has.
+fn instance(pid: i32) -> Option<PathBuf> {
+    let entries = std::fs::read_dir("/sys/kernel/tracing/instances").ok()?;
+    let is_its = |path: &PathBuf| path.to_string_lossy().contains(&format!("/darc.{pid}."));
+    entries.flatten().map(|entry| entry.path()).find(is_its)
+}
+
 /// No instance of the kernel's tracing is left of this darc.
 fn check_no_instance(pid: i32) {
-    let instance = format!("/sys/kernel/tracing/instances/darc.{pid}");
-    assert!(!Path::new(&instance).exists(), "{instance}");
+    assert_eq!(instance(pid), None);
 }
 
 /// The system calls of a program and of a running process, of all their threads and of no other process.
@@ -500,8 +506,9 @@ fn system_calls_are_profiled() {
     // An instance begins with tracing on, but without events.
     crate::harness::wait_until("the tracing", || {
         let is_on = |file: &str| {
-            let path = format!("/sys/kernel/tracing/instances/darc.{pid}/{file}");
-            std::fs::read_to_string(path).is_ok_and(|on| on.starts_with('1'))
+            let path = instance(pid).map(|folder| folder.join(file));
+            let on = path.and_then(|path| std::fs::read_to_string(path).ok());
+            on.is_some_and(|on| on.starts_with('1'))
         };
         is_on("events/task/task_newtask/enable") && is_on("tracing_on")
     });

@@ -5,6 +5,8 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::proc::Stat;
+
 use super::place::{numbers_are_the_machines, place};
 
 /// Kilobytes of buffer for each CPU: some 60,000 events.
@@ -74,7 +76,7 @@ impl Instance {
         })?;
         let instances = place.join("instances");
         remove_abandoned(&instances);
-        let folder = instances.join(format!("darc.{}", std::process::id()));
+        let folder = instances.join(own_name());
         std::fs::create_dir(&folder).map_err(|error| refuse(&folder, error))?;
         let instance = Instance { folder };
         instance.write("tracing_on", "0")?;
@@ -134,16 +136,35 @@ impl Drop for Instance {
     }
 }
 
+/// The name of this process's instance: its number, and when it began, for numbers come again.
+fn own_name() -> String {
+    let pid = std::process::id();
+    format!("darc.{pid}.{}", began(pid.cast_signed()).unwrap_or(0))
+}
+
+/// When a process began, in clock ticks since boot; `None` when there is none of this number.
+fn began(pid: i32) -> Option<u64> {
+    Stat::of(pid).ok()?.began()
+}
+
 /// Instances of processes that ended without removing them.
 fn remove_abandoned(instances: &Path) {
     let entries = std::fs::read_dir(instances).into_iter().flatten().flatten();
     for entry in entries {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix("darc."));
-        let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+        if entry.file_name().to_str().is_some_and(is_abandoned) {
             let _ = std::fs::remove_dir(entry.path());
         }
+    }
+}
+
+/// Whether an instance of this name is of a process that has ended.
+fn is_abandoned(name: &str) -> bool {
+    let Some((pid, start)) = name.strip_prefix("darc.").and_then(|of| of.split_once('.')) else {
+        return false;
+    };
+    match (pid.parse(), start.parse()) {
+        (Ok(pid), Ok(start)) => began(pid) != Some(start),
+        _ => false,
     }
 }
 
@@ -165,5 +186,21 @@ impl Buffer {
                 Err(_) => return None,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another process may have the number of one that was killed.
+    #[test]
+    fn an_instance_is_of_one_process_alone() {
+        let own = own_name();
+        assert!(!is_abandoned(&own));
+        assert!(is_abandoned(&format!("{own}0")));
+        // No process has this number (proc_sys_kernel(5), pid_max).
+        assert!(is_abandoned("darc.8388608.7"));
+        assert!(!is_abandoned("darc.of.others") && !is_abandoned("others.7.7"));
     }
 }
