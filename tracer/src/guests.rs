@@ -130,8 +130,10 @@ mod tests {
             let made = children();
             let found = of(pid, threads::list(pid).unwrap());
             let still = made.iter().all(|&guest| is_still(pid, guest));
-            // The same ones lived all the time.
-            if threads::is_dead(pid) && !made.is_empty() && children() == made {
+            // The same ones lived all the time, with the memory, and who made them waited already: a child runs before its maker
+            // waits, and gives the memory up before it is dead.
+            let lived = || children() == made && of(pid, threads::list(pid).unwrap()) == found;
+            if threads::is_dead(pid) && !found.is_empty() && lived() {
                 break (made, found, still);
             }
         };

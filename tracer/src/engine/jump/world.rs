@@ -437,30 +437,38 @@ mod tests {
         });
         let pid = child.unwrap();
         nix::unistd::read(&told, &mut [0]).unwrap();
-        // All three in read(2), whose number is 0, and the first one at work.
+        // All three asleep in read(2), whose number is 0, and the first one at work. One that is on its way into the call and has
+        // lost its processor shows the call, too.
         let are_settled = || {
             let tids = threads::list(pid).unwrap().into_iter();
+            let tids = tids.filter(|&tid| threads::state(tid) == Some('S'));
             let calls =
                 tids.filter_map(|tid| std::fs::read_to_string(format!("/proc/{tid}/syscall")).ok());
             calls.filter(|call| call.starts_with("0 ")).count() == 3
                 && threads::state(pid) == Some('R')
         };
-        while !are_settled() {
-            std::thread::yield_now();
-        }
         let is_held = || threads::state(pid) == Some('t');
-        let seen = stopped_in_turn(pid, |world| {
-            let early = (world.threads().count(), is_held());
-            world.hold()?;
-            let all = (world.threads().count(), is_held());
-            let late: Vec<i32> = world.late_threads().map(Stopped::tid).collect();
-            world.free()?;
-            let after = (world.threads().count(), is_held());
-            Ok((early, all, late, after))
+        // Where the machine has no room, one that sleeps may take longer to stop than it is waited for, and is late as well.
+        let mut rounds = (0..100).map(|_| {
+            while !are_settled() {
+                std::thread::yield_now();
+            }
+            let seen = stopped_in_turn(pid, |world| {
+                let early = (world.threads().count(), is_held());
+                world.hold()?;
+                let all = (world.threads().count(), is_held());
+                let late: Vec<i32> = world.late_threads().map(Stopped::tid).collect();
+                world.free()?;
+                let after = (world.threads().count(), is_held());
+                Ok((early, all, late, after))
+            });
+            let ((early, all, late, after), pause) = seen.unwrap();
+            assert_eq!((early.1, all, after), (false, (4, true), early));
+            assert_eq!(early.0 + late.len(), 4);
+            assert!(late.contains(&pid) && !pause.is_zero());
+            early.0
         });
-        let (seen, pause) = seen.unwrap();
-        assert_eq!(seen, ((3, false), (4, true), vec![pid], (3, false)));
-        assert!(!pause.is_zero());
+        assert!(rounds.any(|early| early == 3), "they are stopped early");
         while !are_settled() {
             std::thread::yield_now();
         }
