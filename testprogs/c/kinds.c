@@ -1,6 +1,7 @@
 /*
  * A program of several kinds that are hard to stop. The first argument says what each op does beside its work.
  *
+ *   kinds plain       does nothing else
  *   kinds threads     makes two threads in every op, while two others work all the time
  *   kinds processes   makes a child by fork, vfork or posix_spawn
  *   kinds signals     raises a signal and queues another, with handlers on an alternate stack, and a timer's signals come in between

@@ -65,20 +65,39 @@ impl Guardian {
         })?;
         Ok(Guardian { _life: life })
     }
+
+    /// The same in a copy of this process, for tests: their program has no such subcommand.
+    #[cfg(test)]
+    pub fn copied(memory: &Memory, ledger: &Ledger) -> Guardian {
+        use crate::sys::{exit_now, fork_into, kill_point};
+
+        let (watched, life) = nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
+        let guardian = fork_into(|| {
+            kill_point::set(u64::MAX);
+            nix::unistd::close(life.as_raw_fd()).unwrap();
+            watch_over(memory, ledger.file(), watched.try_clone().unwrap().into());
+            exit_now(0);
+        });
+        kill_point::let_first(life.as_raw_fd(), guardian.unwrap());
+        Guardian { _life: life }
+    }
 }
 
 /// The guardian's whole life: wait until the tracer is gone, then pay what the ledger says.
 ///
 /// # Errors
 /// When the standard input cannot be taken for the target's memory.
-pub fn watch(pid: i32, ledger: &File, mut life: File) -> Result<()> {
-    let memory = Memory::from_stdin(pid)?;
+pub fn watch(pid: i32, ledger: &File, life: File) -> Result<()> {
+    watch_over(&Memory::from_stdin(pid)?, ledger, life);
+    Ok(())
+}
+
+fn watch_over(memory: &Memory, ledger: &File, mut life: File) {
     let mut byte = [0];
     while matches!(life.read(&mut byte), Ok(1..)) {}
     for debt in ledger::read(ledger) {
-        pay(&memory, debt);
+        pay(memory, debt);
     }
-    Ok(())
 }
 
 /// Puts one thing back, unless the target has something else there by now.

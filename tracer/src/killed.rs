@@ -35,7 +35,7 @@ const HANGS_AFTER: Duration = Duration::from_secs(60);
 /// The longest random time until a kill, in microseconds: about as long as a tracer takes.
 const RANDOM_WITHIN: u64 = 40_000;
 
-struct Nobody;
+pub(crate) struct Nobody;
 
 impl Sink for Nobody {
     fn op(&mut self, _: Op) {}
@@ -48,10 +48,10 @@ impl Sink for Nobody {
 }
 
 /// Numbers that look random and are the same each time (Marsaglia, "Xorshift RNGs", 2003).
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -61,7 +61,7 @@ impl Random {
 
 /// The functions that are measured.
 #[derive(Clone)]
-struct Code {
+pub(crate) struct Code {
     serve: Arc<FunctionCode>,
     part: Arc<FunctionCode>,
 }
@@ -85,7 +85,7 @@ impl Code {
     }
 
     /// Measures `serve`, and with `calls` the functions that it calls.
-    fn plan(&self, calls: bool) -> Plan {
+    pub(crate) fn plan(&self, calls: bool) -> Plan {
         let mut plan = Plan {
             f0: Some(Arc::clone(&self.serve)),
             ..Plan::default()
@@ -132,7 +132,7 @@ fn measure(mut engine: Jump, code: &Code) -> Result<()> {
 
 /// When a tracer is killed.
 #[derive(Clone, Copy, Debug)]
-enum Moment {
+pub(crate) enum Moment {
     /// Before its n-th call.
     Call(u64),
     /// After so many microseconds.
@@ -141,7 +141,7 @@ enum Moment {
 }
 
 /// Runs a tracer that does `work`, and kills it. Returns the number of its calls if it came to its end.
-fn trace(moment: Moment, work: impl FnOnce() -> Result<()>) -> Option<u64> {
+pub(crate) fn trace(moment: Moment, work: impl FnOnce() -> Result<()>) -> Option<u64> {
     let (from, to) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
     let tracer = sys::fork_into(|| {
         sys::kill_point::set(match moment {
@@ -174,7 +174,7 @@ fn trace(moment: Moment, work: impl FnOnce() -> Result<()>) -> Option<u64> {
 }
 
 /// Waits for the end of a child.
-fn ended(pid: i32, what: impl std::fmt::Debug) -> i32 {
+pub(crate) fn ended(pid: i32, what: impl std::fmt::Debug) -> i32 {
     let since = Instant::now();
     loop {
         if let Some(status) = sys::reap(pid) {
@@ -186,15 +186,15 @@ fn ended(pid: i32, what: impl std::fmt::Debug) -> i32 {
 }
 
 /// A program of a kind, which works until it is told to end.
-struct Target {
-    child: Child,
+pub(crate) struct Target {
+    pub(crate) child: Child,
     stdout: BufReader<ChildStdout>,
-    code: Code,
+    pub(crate) code: Code,
     maps: Vec<String>,
 }
 
 impl Target {
-    fn start(kind: &str) -> Target {
+    pub(crate) fn start(kind: &str) -> Target {
         let mut child = Command::new(program("kinds", Opt::O2))
             .arg(kind)
             .stdin(Stdio::piped())
@@ -215,7 +215,7 @@ impl Target {
         }
     }
 
-    fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
@@ -260,12 +260,17 @@ impl Target {
     }
 
     /// Ends it, and compares its results with those of a run without any tracer.
-    fn finish(mut self, kind: &str) {
+    fn finish(self, kind: &str) {
+        assert_eq!(self.end(kind), (0, results(kind)), "{kind}");
+    }
+
+    /// Ends it: its wait status, and what it printed since it was ready.
+    pub(crate) fn end(mut self, what: &str) -> (i32, String) {
         drop(self.child.stdin.take());
-        let status = ended(self.pid(), kind);
+        let status = ended(self.pid(), what);
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
-        assert_eq!((status, rest), (0, results(kind)), "{kind}");
+        (status, rest)
     }
 }
 
@@ -276,7 +281,7 @@ impl Drop for Target {
 }
 
 /// What the program prints at its end.
-fn results(kind: &str) -> String {
+pub(crate) fn results(kind: &str) -> String {
     let run = Command::new(program("kinds", Opt::O2))
         .args([kind, "20"])
         .output();

@@ -485,7 +485,7 @@ fn interrupt_again(thread: &mut Stopped, signal: i32) -> Result<()> {
     Ok(())
 }
 
-/// Waits for a report. A signal that is about to be delivered stays with the thread ([`sys::look_now`]).
+/// Waits for a report. A signal that is about to be delivered stays with the thread ([`sys::wait_but_for_signals`]).
 fn wait(tid: i32) -> Result<Event> {
     // Looked for without the signal that reports it, too: each look has the scheduler choose anew who runs on this
     // processor, which may be that thread.
@@ -500,7 +500,7 @@ fn wait(tid: i32) -> Result<Event> {
         if sys::has_ended(tid) || (looks > SOON && threads::is_dead(tid)) {
             return Err(Error::ThreadGone { tid });
         }
-        match sys::look_now(tid) {
+        match sys::wait_but_for_signals(tid) {
             Ok(Some((_, status))) => match decode(status) {
                 Event::Exited(_) | Event::Killed(_) => {
                     // Since it was asked; of a process that is not told again.

@@ -139,8 +139,29 @@ pub fn wait_stopped(tid: i32) -> Result<Option<Event>> {
 /// As [`wait_stopped`], and [`Error::Busy`] when the thread has not reported until then: it waits in the kernel, where nothing
 /// interrupts it.
 pub fn wait_stopped_until(tid: i32, deadline: Option<Instant>) -> Result<Option<Event>> {
+    wait_until(tid, deadline, sys::wait_now)
+}
+
+/// The same, and leaves a stop to be taken by [`sys::take_stop`]: should this process be killed before, the signal that the thread
+/// was stopped at is delivered to it.
+///
+/// # Errors
+/// As [`wait_stopped_until`].
+pub(crate) fn look_stopped_until(tid: i32, deadline: Option<Instant>) -> Result<Option<Event>> {
+    let found = wait_until(tid, deadline, sys::look_now)?;
+    if let Some(Event::Exited(_) | Event::Killed(_)) = found {
+        let _ = sys::wait_now(tid);
+    }
+    Ok(found)
+}
+
+fn wait_until(
+    tid: i32,
+    deadline: Option<Instant>,
+    find: impl Fn(i32) -> std::result::Result<Option<sys::WaitStatus>, Errno>,
+) -> Result<Option<Event>> {
     loop {
-        match sys::wait_now(tid) {
+        match find(tid) {
             Ok(Some((_, status))) => return Ok(Some(decode(status))),
             Ok(None) if is_dead(tid) => return Ok(None),
             Ok(None) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => {

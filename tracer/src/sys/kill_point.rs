@@ -1,14 +1,24 @@
 //! For tests: a process that is killed at the n-th thing that it does to another one.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 static DONE: AtomicU64 = AtomicU64::new(0);
 static DEADLY: AtomicU64 = AtomicU64::new(u64::MAX);
+static LIFELINE: AtomicI32 = AtomicI32::new(-1);
+static HEIR: AtomicI32 = AtomicI32::new(0);
 
 /// Has this process killed before the call of this number, from now on.
 pub fn set(call: u64) {
     DONE.store(0, Ordering::Relaxed);
     DEADLY.store(call, Ordering::Relaxed);
+}
+
+/// Before this process is killed, it closes this descriptor and waits for the end of that child: what it does for a dead process is
+/// done while the threads that this one has stopped stand still.
+pub fn let_first(lifeline: RawFd, heir: i32) {
+    HEIR.store(heir, Ordering::Relaxed);
+    LIFELINE.store(lifeline, Ordering::Relaxed);
 }
 
 /// How many calls there have been.
@@ -19,6 +29,11 @@ pub fn done() -> u64 {
 /// One call of ptrace(2), or a write to the memory of another process.
 pub fn pass() {
     if DONE.fetch_add(1, Ordering::Relaxed) == DEADLY.load(Ordering::Relaxed) {
+        let lifeline = LIFELINE.load(Ordering::Relaxed);
+        if lifeline >= 0 {
+            let _ = nix::unistd::close(lifeline);
+            let _ = super::wait_for(HEIR.load(Ordering::Relaxed));
+        }
         // SAFETY: kill takes plain integers.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }

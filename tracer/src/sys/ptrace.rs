@@ -167,6 +167,40 @@ pub fn wait_any() -> Result<Option<WaitStatus>, Errno> {
     wait(-1, libc::WNOHANG)
 }
 
+/// Finds what [`wait_any`] would take, and leaves it: until it is taken, a signal that a thread was stopped at is delivered to it
+/// should this process be killed (the kernel's `wait_task_stopped`).
+pub fn look_any() -> Result<Option<WaitStatus>, Errno> {
+    look(libc::P_ALL, 0)
+}
+
+/// Finds what [`wait_now`] would take, and leaves it as [`look_any`] does.
+pub fn look_now(tid: i32) -> Result<Option<WaitStatus>, Errno> {
+    look(libc::P_PID, tid.cast_unsigned())
+}
+
+fn look(kind: libc::idtype_t, id: u32) -> Result<Option<WaitStatus>, Errno> {
+    const SEEN: i32 = 0x7f;
+    let found = wait_id(kind, id, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT)?;
+    // SAFETY: these fields are there for every kind of report.
+    let (tid, status) = unsafe { (found.si_pid(), found.si_status()) };
+    let status = match found.si_code {
+        libc::CLD_EXITED => status << 8,
+        libc::CLD_KILLED => status,
+        libc::CLD_DUMPED => status | 0x80,
+        _ => status << 8 | SEEN,
+    };
+    Ok((tid != 0).then_some((tid, status)))
+}
+
+/// Takes a stop of the given thread that has been looked at. The end of a thread is left.
+pub fn take_stop(tid: i32) {
+    let _ = wait_id(
+        libc::P_PID,
+        tid.cast_unsigned(),
+        libc::WSTOPPED | libc::WNOHANG,
+    );
+}
+
 /// Waits until the given thread changes state.
 pub fn wait_for(tid: i32) -> Result<WaitStatus, Errno> {
     loop {
@@ -184,39 +218,38 @@ pub fn wait_now(tid: i32) -> Result<Option<WaitStatus>, Errno> {
     wait(tid, libc::WNOHANG)
 }
 
-/// Looks for a wait status of the given thread without blocking. It is taken, as by [`wait_now`], unless a signal is about to be
-/// delivered: that stays with the thread, and is delivered should this process be killed. Then the same is seen again until the
-/// thread is resumed. SIGTRAP is always taken: it may come of a breakpoint.
-///
-/// The kernel keeps the signal where whoever takes the status clears it (`wait_task_stopped` in its kernel/exit.c).
-pub fn look_now(tid: i32) -> Result<Option<WaitStatus>, Errno> {
+/// Takes a wait status of the given thread without blocking, unless a signal is about to be delivered: that stop is left, as by
+/// [`look_now`], and is seen again until the thread is resumed. SIGTRAP is always taken: it may come of a breakpoint.
+pub fn wait_but_for_signals(tid: i32) -> Result<Option<WaitStatus>, Errno> {
     const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
-    match peek(tid)? {
-        (0, _) => Ok(None),
-        (libc::CLD_TRAPPED, signal) if SIGNALS.contains(&signal) && signal != libc::SIGTRAP => {
-            Ok(Some((tid, signal << 8 | 0x7f)))
-        }
-        _ => wait_now(tid),
+    match look_now(tid)? {
+        Some((_, status)) if libc::WIFSTOPPED(status) => match status >> 8 {
+            signal if SIGNALS.contains(&signal) && signal != libc::SIGTRAP => {
+                Ok(Some((tid, status)))
+            }
+            _ => wait_now(tid),
+        },
+        Some(_) => wait_now(tid),
+        None => Ok(None),
     }
 }
 
 /// Whether the end of the given thread is what [`wait_now`] would take; it is left for others.
 pub fn has_ended(tid: i32) -> bool {
+    let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
     let ends = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED];
-    peek(tid).is_ok_and(|(code, _)| ends.contains(&code))
+    let found = wait_id(libc::P_PID, tid.cast_unsigned(), flags);
+    found.is_ok_and(|found| ends.contains(&found.si_code))
 }
 
-/// What there is to be told of a thread, which stays to be told: `si_code`, zero for nothing, and `si_status` of waitid(2).
-fn peek(tid: i32) -> Result<(i32, i32), Errno> {
+fn wait_id(kind: libc::idtype_t, id: u32, flags: i32) -> Result<libc::siginfo_t, Errno> {
+    let flags = flags | libc::__WALL | libc::__WNOTHREAD;
     // SAFETY: `siginfo_t` is plain data, for which zero is a valid value.
     let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
-    let flags = flags | libc::__WALL | libc::__WNOTHREAD;
     // SAFETY: the kernel writes one `siginfo_t` through the pointer.
-    match unsafe { libc::waitid(libc::P_PID, tid.cast_unsigned(), &mut found, flags) } {
-        // SAFETY: waitid fills in the fields of SIGCHLD, or leaves zeros.
-        0 => Ok((found.si_code, unsafe { found.si_status() })),
-        _ => Err(Errno::last()),
+    match unsafe { libc::waitid(kind, id, &mut found, flags) } {
+        -1 => Err(Errno::last()),
+        _ => Ok(found),
     }
 }
 

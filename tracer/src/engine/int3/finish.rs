@@ -163,7 +163,7 @@ impl Int3 {
         }
         let deadline = Instant::now() + PATIENCE;
         for tid in asked {
-            match threads::wait_stopped_until(tid, Some(deadline)) {
+            match threads::look_stopped_until(tid, Some(deadline)) {
                 Ok(Some(event)) => outcome = outcome.and(self.hold(tid, event, stopped)),
                 Ok(None) => self.forget_thread(tid),
                 Err(Error::Busy(reason)) => {
@@ -274,6 +274,10 @@ impl Int3 {
         }
         registers.hide_interruption();
         thread.set_registers(&registers)?;
+        if thread.pending() == 0 {
+            // Now that it is led out, it need not die of the trap should we be killed.
+            sys::take_stop(thread.tid());
+        }
         Ok(thread)
     }
 
@@ -291,7 +295,7 @@ impl Int3 {
         for _ in 0..MOST {
             thread.resume()?;
             let deadline = Instant::now() + PATIENCE;
-            match threads::wait_stopped_until(tid, Some(deadline))? {
+            match threads::look_stopped_until(tid, Some(deadline))? {
                 Some(event @ (Event::Exited(_) | Event::Killed(_))) => {
                     self.note_end(tid, event);
                     return Err(Error::ThreadGone { tid });

@@ -18,6 +18,8 @@ mod displaced;
 mod edges;
 mod finish;
 mod inside;
+#[cfg(test)]
+mod killed;
 mod landing;
 mod points;
 mod probes;
@@ -92,6 +94,9 @@ pub enum Guarding {
     Guarded,
     /// The target may die with the tracer.
     Unguarded,
+    /// Make one of this process.
+    #[cfg(test)]
+    Copied,
 }
 
 /// The engine; see the module.
@@ -197,6 +202,8 @@ impl Int3 {
         let guardian = match guarding {
             Guarding::Guarded => Some(Guardian::start(pid, &memory, &ledger)?),
             Guarding::Unguarded => None,
+            #[cfg(test)]
+            Guarding::Copied => Some(Guardian::copied(&memory, &ledger)),
         };
         Ok(Int3 {
             pid,
@@ -532,7 +539,7 @@ impl Engine for Int3 {
         }
         loop {
             loop {
-                match sys::wait_any() {
+                match sys::look_any() {
                     Ok(Some((tid, status))) => {
                         let at = sys::tsc();
                         self.last_stop = Instant::now();

@@ -5,7 +5,9 @@ use darc_disasm::{Registers as _, SiteKind, Target};
 use crate::addr::TargetAddr;
 use crate::engine::{Counted, Sink};
 use crate::error::Result;
+use crate::event::Event;
 use crate::stopped::{Registers, Stopped};
+use crate::sys;
 use darc_record::{Arguments, FnodeId, Tsc};
 
 use super::Int3;
@@ -29,6 +31,10 @@ pub(super) struct Trap {
     measured: bool,
     /// Whether a call was being measured.
     timed: bool,
+    /// Debts for slots that the thread has returned by: paid when its registers lead it on.
+    pub(super) paid: Vec<u32>,
+    /// The op that ended.
+    pub(super) completed: Option<Completed>,
 }
 
 impl Int3 {
@@ -43,26 +49,49 @@ impl Int3 {
         let addr = trap.registers.rip().offset(-1);
         match inside {
             Inside::Landing { progress, .. } if progress.trapped => {
-                if !self.returned(&mut trap, sink) {
+                sys::take_stop(trap.tid);
+                if !self.returned(&mut trap) {
                     // Nobody's return: the program jumped to our landing pad by itself.
                     return self.go_on_as_it_is(thread);
                 }
             }
             Inside::Syscall { offset, next, .. } if offset > SYSCALL_TRAP => {
+                sys::take_stop(trap.tid);
                 self.syscall_returned(&mut trap, next);
             }
-            Inside::Elsewhere if self.points.get(addr).is_some() => {
-                let point = self.points.get(addr).cloned().expect("just looked up");
-                self.point(addr, &point, &mut trap, sink)?;
-            }
             Inside::Elsewhere if self.points.was_armed(addr) => {
-                // The thread ran into a breakpoint that has been taken out since.
-                trap.registers.set_rip(addr);
+                return self.met(addr, thread, trap, sink);
             }
             _ => return self.pass_on(thread, trap, inside, sink),
         }
         thread.suppress_signal();
-        self.go_on(thread, trap)
+        let completed = trap.completed.take();
+        let gone_on = self.go_on(thread, trap);
+        self.deliver(completed, sink);
+        gone_on
+    }
+
+    /// A thread ran into one of our breakpoints, which may have been taken out since. First of all it is led back: should we be
+    /// killed, it meets the program's own instruction, and not the rest of it. Only then is the stop taken, and with it
+    /// the signal, of which the thread would die.
+    fn met(
+        &mut self,
+        addr: TargetAddr,
+        mut thread: Stopped,
+        mut trap: Trap,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
+        trap.registers.set_rip(addr);
+        thread.set_registers(&trap.registers)?;
+        sys::take_stop(trap.tid);
+        thread.suppress_signal();
+        let (tid, point) = (trap.tid, self.points.get(addr).cloned());
+        let handled = point.map_or(Ok(()), |point| self.point(addr, &point, &mut trap, sink));
+        let gone_on = handled.and_then(|()| self.go_on(thread, trap));
+        if gone_on.as_ref().is_err_and(|error| !error.is_gone()) {
+            self.left_stopped.insert(tid, Event::Stopped);
+        }
+        gone_on
     }
 
     /// A thread that has stopped: its registers without our code's doing, and when it stopped. Its clock
@@ -78,6 +107,8 @@ impl Int3 {
             registers,
             measured: self.threads.contains_key(&tid),
             timed: paused.is_some(),
+            paid: Vec::new(),
+            completed: None,
         };
         Ok((trap, inside))
     }
@@ -117,6 +148,7 @@ impl Int3 {
             departures.through(&self.memory, trap.tid, &mut trap.registers)?;
         }
         thread.set_registers(&trap.registers)?;
+        self.settle(&trap.paid);
         if self.libraries_changed {
             // Whatever the libraries bring is looked at before any of it runs.
             self.parked = Some(thread);
@@ -478,7 +510,7 @@ impl Int3 {
     }
 
     /// A thread came to the landing pad; false when that is no doing of ours.
-    pub(super) fn returned(&mut self, trap: &mut Trap, sink: &mut dyn Sink) -> bool {
+    pub(super) fn returned(&mut self, trap: &mut Trap) -> bool {
         let slot = trap.registers.rsp().wrapping_sub(8);
         let left = self
             .threads
@@ -488,16 +520,10 @@ impl Int3 {
             let (here, inner): (Vec<Frame>, Vec<Frame>) =
                 ended.into_iter().partition(|frame| frame.slot == slot);
             self.abandon(&inner);
-            for frame in &here {
-                frame
-                    .ledger
-                    .into_iter()
-                    .for_each(|index| self.ledger.strike(index));
-            }
+            trap.paid
+                .extend(here.iter().filter_map(|frame| frame.ledger));
+            trap.completed = op;
             trap.registers.set_rip(TargetAddr(here[0].return_to));
-            if let Some(op) = op {
-                self.deliver(op, sink);
-            }
             return true;
         }
         if let Some(return_to) = self.return_of_another(slot, trap) {
@@ -507,7 +533,16 @@ impl Int3 {
         false
     }
 
-    fn deliver(&mut self, completed: Completed, sink: &mut dyn Sink) {
+    /// Strikes out what was owed for slots that a thread has returned by, now that its registers lead it on. Before that it would come
+    /// back to the landing pad for ever, should we be killed.
+    pub(super) fn settle(&mut self, paid: &[u32]) {
+        paid.iter().for_each(|&index| self.ledger.strike(index));
+    }
+
+    pub(super) fn deliver(&mut self, completed: Option<Completed>, sink: &mut dyn Sink) {
+        let Some(completed) = completed else {
+            return;
+        };
         self.counters.records += 1;
         let threads = self.chosen.as_ref();
         if threads.is_some_and(|threads| !threads.has(completed.op.tid)) {
@@ -522,7 +557,7 @@ impl Int3 {
 
     /// Where a return leads that this thread did not enter: a vfork child using its parent's frame, a
     /// stack that moved to another thread, a frame that was given up.
-    fn return_of_another(&mut self, slot: u64, trap: &Trap) -> Option<u64> {
+    fn return_of_another(&mut self, slot: u64, trap: &mut Trap) -> Option<u64> {
         if !trap.measured {
             let frames = self.threads.values().flat_map(|calls| calls.frames());
             let borrowed = frames
@@ -549,6 +584,8 @@ impl Int3 {
                 .unwrap_or_default();
             self.abandon(&taken);
         }
-        self.take_abandoned(slot)
+        let (return_to, debt) = self.take_abandoned(slot)?;
+        trap.paid.extend(debt);
+        Some(return_to)
     }
 }

@@ -95,12 +95,10 @@ impl Int3 {
         }
     }
 
-    /// A frame that was given up has been returned through; where it leads.
-    pub(super) fn take_abandoned(&mut self, slot: u64) -> Option<u64> {
-        self.settle_abandoned(slot);
-        self.abandoned
-            .remove(&slot)
-            .map(|abandoned| abandoned.return_to)
+    /// A frame that was given up has been returned through: where it leads, and the debt that stands for it.
+    pub(super) fn take_abandoned(&mut self, slot: u64) -> Option<(u64, Option<u32>)> {
+        let abandoned = self.abandoned.remove(&slot)?;
+        Some((abandoned.return_to, abandoned.debt))
     }
 
     /// Where a frame that was given up leads.
@@ -235,7 +233,9 @@ mod tests {
             assert_eq!(owed(&engine), 0);
             assert_eq!(engine.memory.read_word(TargetAddr(slot))?, PROGRAMS);
             give_up(&mut engine)?;
-            assert_eq!(engine.take_abandoned(slot), Some(PROGRAMS));
+            let (return_to, debt) = engine.take_abandoned(slot).unwrap();
+            assert_eq!(return_to, PROGRAMS);
+            engine.settle(&[debt.unwrap()]);
             assert_eq!(owed(&engine), 0);
             engine.finish()
         })

@@ -24,7 +24,7 @@ use super::inside::Inside;
 use super::probes::Trap;
 
 impl Int3 {
-    /// Handles one wait status.
+    /// Handles one wait status, which has been looked at and not been taken.
     pub(super) fn stop(
         &mut self,
         tid: i32,
@@ -32,15 +32,24 @@ impl Int3 {
         noticed: Noticed,
         sink: &mut dyn Sink,
     ) -> Result<Option<Notice>> {
-        if let Event::Exited(_) | Event::Killed(_) = event {
-            return Ok(self.note_end(tid, event));
+        match event {
+            Event::Exited(_) | Event::Killed(_) => {
+                let _ = sys::wait_now(tid);
+                return Ok(self.note_end(tid, event));
+            }
+            // It is the thread's own until that goes on, or has been led out of our code: we may be killed meanwhile.
+            Event::Signal(_) => {}
+            _ => sys::take_stop(tid),
         }
         if self.dumps_core == Some(tid) {
             self.dumps_core = None;
         }
         let handled = self.handle(tid, event, noticed, sink);
-        if handled.as_ref().is_err_and(|error| !error.is_gone()) {
-            self.left_stopped.insert(tid, event);
+        if let Err(error) = &handled {
+            sys::take_stop(tid);
+            if !error.is_gone() {
+                self.left_stopped.entry(tid).or_insert(event);
+            }
         }
         Ok(unless_gone(handled)?.flatten())
     }
@@ -287,7 +296,7 @@ impl Int3 {
         let led_out = match inside {
             Inside::Elsewhere => false,
             Inside::Departing => true,
-            Inside::Landing { .. } => self.returned(&mut trap, sink),
+            Inside::Landing { .. } => self.returned(&mut trap),
             Inside::Syscall {
                 offset: 0, next, ..
             } => {
@@ -308,6 +317,8 @@ impl Int3 {
         };
         if led_out {
             thread.set_registers(&trap.registers)?;
+            self.settle(&trap.paid);
+            self.deliver(trap.completed.take(), sink);
             if faulted {
                 thread.suppress_signal();
                 return self.go_on_as_it_is(thread);

@@ -96,7 +96,7 @@ fn stop(pid: i32, tid: i32, late: &mut Vec<i32>) -> Result<Option<Stopped>> {
     }
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
-        match sys::look_now(tid) {
+        match sys::wait_but_for_signals(tid) {
             Ok(Some((_, status))) => return taken(pid, tid, status),
             Ok(None) => child_signal::wait(LOOK_AGAIN),
             Err(Errno::EINTR) => {}
@@ -112,7 +112,7 @@ fn stop(pid: i32, tid: i32, late: &mut Vec<i32>) -> Result<Option<Stopped>> {
 fn let_go(pid: i32, mut late: Vec<i32>) {
     let since = Instant::now();
     while !late.is_empty() && since.elapsed() < LATE {
-        late.retain(|&tid| match sys::look_now(tid) {
+        late.retain(|&tid| match sys::wait_but_for_signals(tid) {
             Ok(Some((_, status))) => {
                 let thread = taken(pid, tid, status);
                 // That it has ended is known elsewhere.

@@ -278,7 +278,7 @@ impl World {
         let tids: Vec<i32> = self.waiting.iter().chain(asleep).copied().collect();
         for tid in tids {
             loop {
-                match sys::look_now(tid) {
+                match sys::wait_but_for_signals(tid) {
                     Ok(Some((_, status))) => self.take(tid, status)?,
                     Ok(None) => {}
                     // It is no more, or has become another in execve(2).
