@@ -78,7 +78,9 @@ impl Int3 {
             Event::GroupStop(_) => Stopped::observed(tid, 0).listen()?,
             event => {
                 self.pause(tid, noticed, None);
-                if let Event::Spawned(Spawn::Fork | Spawn::Vfork) = event {
+                if let Event::Spawned(spawn) = event
+                    && (spawn != Spawn::Clone || self.has_made_process(tid))
+                {
                     self.clean_child_of(tid)?;
                 }
                 self.go_on_as_it_is(Stopped::observed(tid, 0))?;
@@ -86,6 +88,14 @@ impl Int3 {
         }
         let changed = std::mem::take(&mut self.libraries_changed);
         Ok(changed.then_some(Notice::LibrariesChanged))
+    }
+
+    /// Whether what a thread has made by clone(2) is a process: the kernel reports one whose end is told by another signal than SIGCHLD, or
+    /// by none, as it reports a thread.
+    fn has_made_process(&self, parent: i32) -> bool {
+        let child = sys::event_message(parent).ok();
+        let process = child.and_then(threads::process_of);
+        process.is_some_and(|process| process != self.pid)
     }
 
     /// Takes care of a child that a thread, stopped at its fork, has just made. Now, for the frames that
@@ -391,6 +401,8 @@ mod tests {
     use crate::engine::calibration::of_child;
     use crate::engine::int3::Guarding;
     use crate::engine::int3::calibrate::{Calls, empty};
+    use crate::engine::int3::delivery::Attention;
+    use crate::killed::{Nobody, Target, results};
     use crate::plan::Plan;
 
     use super::*;
@@ -442,6 +454,45 @@ mod tests {
             Ok(())
         })
         .unwrap();
+    }
+
+    /// Its copy of the stack is to be clean before the frames that it has are gone.
+    #[test]
+    fn a_process_that_was_made_like_a_thread_is_let_go_at_once() {
+        child_signal::block().unwrap();
+        let target = Target::start("clones");
+        let pid = target.pid();
+        let mut engine = Int3::attach(pid, Guarding::Unguarded).unwrap();
+        engine.apply(&target.code.plan(true)).unwrap();
+        // One may have been made before there were breakpoints.
+        engine.poll(Duration::from_millis(20), &mut Nobody).unwrap();
+        for _ in 0..200 {
+            let child = next_clone_of(pid, &mut engine);
+            let tracer = threads::status_field(child, "TracerPid");
+            assert!(tracer.is_none_or(|tracer| tracer == "0"));
+        }
+        engine.finish().unwrap();
+        assert_eq!(target.end("clones"), (0, results("clones")));
+    }
+
+    /// Handles the stops of this thread alone, until it has made a child by clone(2).
+    fn next_clone_of(pid: i32, engine: &mut Int3) -> i32 {
+        loop {
+            let Ok(Some((_, status))) = sys::look_now(pid) else {
+                std::thread::yield_now();
+                continue;
+            };
+            let event = decode(status);
+            let child = sys::event_message(pid).unwrap();
+            let noticed = Noticed {
+                at: sys::tsc(),
+                attention: Attention::Awake,
+            };
+            engine.stop(pid, event, noticed, &mut Nobody).unwrap();
+            if event == Event::Spawned(Spawn::Clone) {
+                return child;
+            }
+        }
     }
 
     /// What belongs to a process is not to be seen of its first thread when that has ended.
