@@ -1,5 +1,5 @@
-//! Letting go of the target: first everything is put back while it runs, then each thread is stopped
-//! for an instant and detached.
+//! Letting go of the target: first its code is put back while it runs, then each thread is stopped
+//! for an instant, in which the stacks are put back, and detached.
 
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use super::Int3;
 use super::calls::FrameKind;
 use super::inside::Inside;
 use super::landing::{PASS, SYSCALL_TRAP};
+use super::returns::EVERYWHERE;
 
 /// So often it is tried to take out what cannot be taken out at once,
 const ATTEMPTS: u32 = 5;
@@ -41,7 +42,6 @@ impl Int3 {
             std::thread::sleep(BETWEEN);
             restored = self.disarm_all();
         }
-        self.reveal_all();
         self.pass_syscalls(&self.memory);
         let since = Instant::now();
         let mut stopped = Vec::new();
@@ -49,6 +49,7 @@ impl Int3 {
         outcome = outcome.and(self.stop_everyone(&mut stopped));
         // A thread may have been in the middle of making another one.
         outcome = outcome.and(self.let_borrowers_go());
+        self.reveal_all();
         if outcome.is_ok() {
             outcome = self.unmap_arena(&mut stopped);
         }
@@ -66,7 +67,6 @@ impl Int3 {
             return outcome;
         }
         outcome = outcome.and(self.disarm_all());
-        self.reveal_all();
         self.pass_syscalls(&self.memory);
         outcome.and(self.let_borrowers_go())
     }
@@ -119,6 +119,9 @@ impl Int3 {
         }
         outcome = outcome.and(self.stop_all(others, &mut stopped));
         for (thread, _) in stopped {
+            if let Ok(registers) = thread.registers() {
+                self.reveal_stack(registers.rsp());
+            }
             outcome = outcome.and(unless_gone(thread.detach()).map(drop));
         }
         outcome
@@ -171,6 +174,7 @@ impl Int3 {
                     tracing::debug!(target: "tracer", %reason, "let go later");
                     threads::leave_behind(tid);
                     self.returns_to_arena = true;
+                    self.reveal_frames(tid, &EVERYWHERE);
                     self.forget_thread(tid);
                 }
                 Err(error) => outcome = outcome.and(Err(error)),

@@ -127,6 +127,8 @@ pub struct Int3 {
     edges: Edges,
     /// Stack slots that held the landing pad when their frame was given up, and what belongs there.
     abandoned: HashMap<u64, Abandoned>,
+    /// When there are so many, it is looked which of them still hold it.
+    most_abandoned: usize,
     stacks: Stacks,
     generation: u64,
     /// What is read when f0 is entered.
@@ -223,6 +225,7 @@ impl Int3 {
             continuations: Continuations::default(),
             edges: Edges::default(),
             abandoned: HashMap::new(),
+            most_abandoned: 0,
             stacks: Stacks::default(),
             generation: 0,
             chain: None,

@@ -182,7 +182,7 @@ impl Int3 {
         if trap.measured {
             self.drop_dead(trap.tid, trap.registers.rsp());
             if point.roles.unwinder {
-                self.reveal(trap.tid);
+                self.reveal(trap.tid, trap.registers.rsp());
             }
             if point.roles.catcher {
                 self.caught(trap);

@@ -1,5 +1,7 @@
 //! Hidden return addresses: which stack slots lead to the landing pad, and putting them back.
 
+use std::ops::Range;
+
 use crate::addr::TargetAddr;
 use crate::error::Result;
 use crate::ledger::Debt;
@@ -7,6 +9,12 @@ use crate::memory::Memory;
 
 use super::Int3;
 use super::calls::{Frame, FrameKind};
+
+/// All of the memory.
+pub(super) const EVERYWHERE: Range<u64> = 0..u64::MAX;
+
+/// So many slots of frames that were given up are no matter.
+const MANY: usize = 64;
 
 /// What belongs into a slot that held the landing pad when its frame was given up.
 #[derive(Clone, Copy, Default, Debug)]
@@ -59,32 +67,91 @@ impl Int3 {
                 self.counters.ended_otherwise += 1;
             }
         }
+        self.forget_overwritten();
     }
 
-    /// Puts one thread's return addresses back: somebody is about to read or unwind its stack.
-    pub(super) fn reveal(&mut self, tid: i32) {
+    /// Puts the return addresses back of a thread that is stopped with this stack pointer: somebody is about to read or unwind its
+    /// stack. Frames on it that were given up may be read, too.
+    pub(super) fn reveal(&mut self, tid: i32, rsp: u64) {
+        let stack = self.stacks.around(self.pid, rsp);
+        self.reveal_frames(tid, &EVERYWHERE);
+        self.reveal_abandoned(&stack);
+    }
+
+    /// Puts back every return address on the stack of a process that is stopped there and shares the memory of the one whose
+    /// frames they are.
+    pub(super) fn reveal_stack(&mut self, rsp: u64) {
+        let stack = self.stacks.around(self.pid, rsp);
+        self.reveal_frames_of_all(&stack);
+        self.reveal_abandoned(&stack);
+    }
+
+    /// Puts back what a core dump is to show that a thread, stopped with this stack pointer, is about to cause.
+    pub(super) fn reveal_for_core(&mut self, rsp: u64) {
+        let stack = self.stacks.around(self.pid, rsp);
+        self.reveal_frames_of_all(&EVERYWHERE);
+        self.reveal_abandoned(&stack);
+    }
+
+    /// Puts back every return address of every thread, abandoned ones too. All threads are stopped.
+    pub(super) fn reveal_all(&mut self) {
+        self.reveal_frames_of_all(&EVERYWHERE);
+        self.reveal_abandoned(&EVERYWHERE);
+    }
+
+    fn reveal_frames_of_all(&mut self, within: &Range<u64>) {
+        let tids: Vec<i32> = self.threads.keys().copied().collect();
+        for tid in tids {
+            self.reveal_frames(tid, within);
+        }
+    }
+
+    /// Puts the return addresses of one thread's frames back.
+    pub(super) fn reveal_frames(&mut self, tid: i32, within: &Range<u64>) {
         let Some(calls) = self.threads.get_mut(&tid) else {
             return;
         };
-        for frame in calls.frames_mut().iter_mut().filter(|frame| frame.hidden) {
+        let hidden = |frame: &&mut Frame| frame.hidden && within.contains(&frame.slot);
+        for frame in calls.frames_mut().iter_mut().filter(hidden) {
             put_back(&self.memory, self.landing, frame.slot, frame.return_to);
             frame.hidden = false;
             if let Some(index) = frame.ledger.take() {
                 self.ledger.strike(index);
             }
         }
-        self.reveal_abandoned();
     }
 
-    /// Frames that were given up may be read, too. They are kept in mind: another thread may be on its way through
-    /// one at this moment.
-    fn reveal_abandoned(&mut self) {
+    /// Puts back what belongs into the slots of frames that were given up, where nobody runs who could be about to use one for
+    /// something else: it may look as before when it is read, and be the program's own when it is written. They are kept in
+    /// mind: a thread whose stack is in the same mapping may be on its way through one at this moment.
+    fn reveal_abandoned(&mut self, within: &Range<u64>) {
         for (&slot, abandoned) in &mut self.abandoned {
-            put_back(&self.memory, self.landing, slot, abandoned.return_to);
-            if let Some(index) = abandoned.debt.take() {
-                self.ledger.strike(index);
+            if within.contains(&slot) {
+                put_back(&self.memory, self.landing, slot, abandoned.return_to);
+                if let Some(index) = abandoned.debt.take() {
+                    self.ledger.strike(index);
+                }
             }
         }
+    }
+
+    /// Forgets slots that hold something else by now, when there are many: nobody comes to the landing pad through them any more.
+    fn forget_overwritten(&mut self) {
+        if self.abandoned.len() < self.most_abandoned {
+            return;
+        }
+        let (memory, landing, ledger) = (&self.memory, self.landing, &mut self.ledger);
+        self.abandoned.retain(|&slot, abandoned| {
+            let stands = holds(memory, landing, slot);
+            if !stands {
+                abandoned
+                    .debt
+                    .into_iter()
+                    .for_each(|index| ledger.strike(index));
+            }
+            stands
+        });
+        self.most_abandoned = MANY.max(2 * self.abandoned.len());
     }
 
     /// Nothing is owed any more in the slot of a frame that was given up: another one uses it.
@@ -155,15 +222,6 @@ impl Int3 {
         }
     }
 
-    /// Puts back every return address of every thread, abandoned ones too.
-    pub(super) fn reveal_all(&mut self) {
-        let tids: Vec<i32> = self.threads.keys().copied().collect();
-        for tid in tids {
-            self.reveal(tid);
-        }
-        self.reveal_abandoned();
-    }
-
     /// Puts back the return addresses in a copy of the memory (a forked child's).
     pub(super) fn reveal_copy(&self, copy: &Memory) {
         let frames = self.threads.values().flat_map(|calls| calls.frames());
@@ -179,16 +237,21 @@ impl Int3 {
 
 /// Writes a return address where the landing pad still stands in its place.
 fn put_back(memory: &Memory, landing: TargetAddr, slot: u64, return_to: u64) {
-    if memory
-        .read_word(TargetAddr(slot))
-        .is_ok_and(|word| word == landing.0)
-    {
+    if holds(memory, landing, slot) {
         let _ = memory.write_word(TargetAddr(slot), return_to);
     }
 }
 
+/// Whether a slot leads to the landing pad.
+fn holds(memory: &Memory, landing: TargetAddr, slot: u64) -> bool {
+    let word = memory.read_word(TargetAddr(slot));
+    word.is_ok_and(|word| word == landing.0)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU64;
+
     use crate::child_signal;
     use crate::engine::Engine as _;
     use crate::engine::calibration::of_child;
@@ -198,47 +261,101 @@ mod tests {
 
     use super::*;
 
+    const PROGRAMS: u64 = 0x1000;
+
+    /// Measures, with no frame yet, a child process that does nothing, whose memory is a copy of ours.
+    fn of_idle_child(work: impl FnOnce(&mut Int3) -> Result<()>) {
+        child_signal::block().unwrap();
+        let wait = || loop {
+            std::hint::spin_loop();
+        };
+        let measured = of_child(wait, |pid| {
+            let mut engine = Int3::attach(pid, Guarding::Unguarded)?;
+            engine.landing = TargetAddr(0x2000);
+            work(&mut engine)?;
+            engine.finish()
+        });
+        measured.unwrap();
+    }
+
+    /// Has a frame with this slot given up.
+    fn give_up(engine: &mut Int3, slot: u64) -> Result<()> {
+        let debt = engine.hide(slot, PROGRAMS)?;
+        let mut calls = ThreadCalls::new(engine.pid);
+        calls.enter(FrameKind::Ignored, slot, PROGRAMS, 0);
+        let frame = &mut calls.frames_mut()[0];
+        (frame.hidden, frame.ledger) = (true, debt);
+        engine.abandon(calls.frames());
+        Ok(())
+    }
+
+    fn owed(engine: &Int3) -> usize {
+        ledger::read(engine.ledger.file()).len()
+    }
+
     /// A thread that returns there when nobody listens any more would stay in the landing pad for ever.
     #[test]
     fn a_frame_that_was_given_up_is_owed_while_it_is_hidden() {
-        const PROGRAMS: u64 = 0x1000;
-        child_signal::block().unwrap();
-        // At the same place in the child.
         let stack = [PROGRAMS; 1];
         let slot = stack.as_ptr() as u64;
-        let work = || {
-            loop {
-                std::hint::black_box(&stack);
-            }
-        };
-        of_child(work, |pid| {
-            let mut engine = Int3::attach(pid, Guarding::Unguarded)?;
-            engine.landing = TargetAddr(0x2000);
-            let owed = |engine: &Int3| ledger::read(engine.ledger.file()).len();
-            let give_up = |engine: &mut Int3| {
-                let debt = engine.hide(slot, PROGRAMS)?;
-                let mut calls = ThreadCalls::new(pid);
-                calls.enter(FrameKind::Ignored, slot, PROGRAMS, 0);
-                let frame = &mut calls.frames_mut()[0];
-                (frame.hidden, frame.ledger) = (true, debt);
-                engine.abandon(calls.frames());
-                Ok::<_, crate::error::Error>(())
-            };
-            give_up(&mut engine)?;
-            assert_eq!(owed(&engine), 1);
+        of_idle_child(|engine| {
+            give_up(engine, slot)?;
+            assert_eq!(owed(engine), 1);
             // The slot is used again.
-            give_up(&mut engine)?;
-            assert_eq!(owed(&engine), 1);
+            give_up(engine, slot)?;
+            assert_eq!(owed(engine), 1);
             engine.reveal_all();
-            assert_eq!(owed(&engine), 0);
+            assert_eq!(owed(engine), 0);
             assert_eq!(engine.memory.read_word(TargetAddr(slot))?, PROGRAMS);
-            give_up(&mut engine)?;
+            give_up(engine, slot)?;
             let (return_to, debt) = engine.take_abandoned(slot).unwrap();
             assert_eq!(return_to, PROGRAMS);
             engine.settle(&[debt.unwrap()]);
-            assert_eq!(owed(&engine), 0);
-            engine.finish()
-        })
-        .unwrap();
+            assert_eq!(owed(engine), 0);
+            Ok(())
+        });
+        std::hint::black_box(&stack);
+    }
+
+    /// What runs on another stack may be about to use such a slot for something else.
+    #[test]
+    fn what_was_given_up_on_another_stack_is_left_alone() {
+        /// Beside no stack.
+        static OTHER: AtomicU64 = AtomicU64::new(PROGRAMS);
+        let stack = [PROGRAMS; 1];
+        let slots = [stack.as_ptr() as u64, OTHER.as_ptr() as u64];
+        of_idle_child(|engine| {
+            let word = |engine: &Int3, slot| engine.memory.read_word(TargetAddr(slot));
+            for slot in slots {
+                give_up(engine, slot)?;
+            }
+            engine.reveal(engine.pid, slots[0]);
+            assert_eq!(word(engine, slots[0])?, PROGRAMS);
+            assert_eq!(word(engine, slots[1])?, engine.landing.0);
+            assert_eq!(owed(engine), 1);
+            // In the end nobody runs.
+            let memory = engine.memory.again()?;
+            engine.finish()?;
+            assert_eq!(memory.read_word(TargetAddr(slots[1]))?, PROGRAMS);
+            Ok(())
+        });
+        std::hint::black_box(&stack);
+    }
+
+    /// A program may leave calls by exceptions for years.
+    #[test]
+    fn slots_that_hold_something_else_are_forgotten() {
+        let stack = [PROGRAMS; 8 * MANY];
+        let slots = stack.iter().map(|word| std::ptr::from_ref(word) as u64);
+        of_idle_child(|engine| {
+            for slot in slots {
+                give_up(engine, slot)?;
+                engine.memory.write_word(TargetAddr(slot), 0)?;
+                assert!(engine.abandoned.len() <= MANY);
+                assert_eq!(owed(engine), engine.abandoned.len());
+            }
+            Ok(())
+        });
+        std::hint::black_box(&stack);
     }
 }

@@ -1,5 +1,7 @@
 //! Which stack an address belongs to, as far as the mappings tell.
 
+use std::ops::Range;
+
 use crate::maps;
 
 /// The target's mappings, remembered; read again when an address is in none of them.
@@ -11,19 +13,22 @@ pub struct Stacks {
 impl Stacks {
     /// Whether two addresses lie in one mapping, so that their order tells which frame is older.
     pub fn same(&mut self, pid: i32, rsp: u64, slot: u64) -> bool {
-        let region = match self.find(rsp) {
-            Some(region) => Some(region),
-            None => {
-                let mappings = maps::read(pid).unwrap_or_default();
-                self.regions = mappings
-                    .iter()
-                    .filter(|m| m.writable)
-                    .map(|m| (m.start, m.end))
-                    .collect();
-                self.find(rsp)
-            }
-        };
-        region.is_some_and(|(start, end)| (start..end).contains(&slot))
+        self.around(pid, rsp).contains(&slot)
+    }
+
+    /// The mapping that an address lies in; empty where there is none.
+    pub fn around(&mut self, pid: i32, rsp: u64) -> Range<u64> {
+        let known = self.find(rsp);
+        let region = known.or_else(|| {
+            let mappings = maps::read(pid).unwrap_or_default();
+            self.regions = mappings
+                .iter()
+                .filter(|m| m.writable)
+                .map(|m| (m.start, m.end))
+                .collect();
+            self.find(rsp)
+        });
+        region.map_or(0..0, |(start, end)| start..end)
     }
 
     fn find(&self, addr: u64) -> Option<(u64, u64)> {

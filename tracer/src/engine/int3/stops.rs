@@ -369,8 +369,9 @@ impl Int3 {
             && !threads::is_of_first_process(tid);
         if dumps {
             self.dumps_core = Some(tid);
+            let rsp = thread.registers().map_or(0, |registers| registers.rsp());
             self.disarm_all()?;
-            self.reveal_all();
+            self.reveal_for_core(rsp);
         }
         Ok(())
     }
