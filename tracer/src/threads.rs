@@ -133,13 +133,13 @@ pub fn wait_stopped(tid: i32) -> Result<Option<Event>> {
     wait_stopped_until(tid, None)
 }
 
-/// The same, until then at the latest.
+/// The same, until then at the latest. A signal that it was stopped at stays with the thread ([`sys::wait_but_for_signals`]).
 ///
 /// # Errors
 /// As [`wait_stopped`], and [`Error::Busy`] when the thread has not reported until then: it waits in the kernel, where nothing
 /// interrupts it.
 pub fn wait_stopped_until(tid: i32, deadline: Option<Instant>) -> Result<Option<Event>> {
-    wait_until(tid, deadline, sys::wait_now)
+    wait_until(tid, deadline, sys::wait_but_for_signals)
 }
 
 /// The same, and leaves a stop to be taken by [`sys::take_stop`]: should this process be killed before, the signal that the thread

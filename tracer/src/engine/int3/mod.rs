@@ -419,7 +419,6 @@ impl Int3 {
                     tids.push_back(tid);
                     continue;
                 }
-                Event::Signal(signal) => Stopped::observed(tid, signal),
                 _ => Stopped::observed(tid, 0),
             };
             if thread.hide_interruption()?.are_of_kernel() {

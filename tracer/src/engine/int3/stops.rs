@@ -114,9 +114,22 @@ impl Int3 {
         Ok(())
     }
 
-    /// Waits until an interrupted thread reports, as [`threads::wait_stopped`] does, when nothing is armed yet. It may wait
-    /// for a child that borrows its memory: that one goes on meanwhile.
+    /// Waits until an interrupted thread stands still for that, or has ended, when nothing is armed yet. A signal goes first: should
+    /// we be killed while the thread makes calls of ours, it would be lost.
     pub(super) fn wait_before_arming(&mut self, tid: i32) -> Result<Option<Event>> {
+        loop {
+            match self.wait_for_report(tid)? {
+                Some(Event::Signal(signal)) => {
+                    unless_gone(Stopped::observed(tid, signal).resume())?;
+                }
+                found => return Ok(found),
+            }
+        }
+    }
+
+    /// Waits until an interrupted thread reports, as [`threads::wait_stopped`] does. It may wait for a child that borrows its
+    /// memory: that one goes on meanwhile.
+    fn wait_for_report(&mut self, tid: i32) -> Result<Option<Event>> {
         const LOOK_AGAIN: Duration = Duration::from_millis(1);
         /// One that waits in the kernel for long is not the only one, or it is tried again later.
         const PATIENCE: Duration = Duration::from_secs(1);
@@ -125,7 +138,7 @@ impl Int3 {
             if self.borrowers.is_empty() || deadline <= Instant::now() {
                 return threads::wait_stopped_until(tid, Some(deadline));
             }
-            match sys::wait_now(tid) {
+            match sys::wait_but_for_signals(tid) {
                 Ok(Some((_, status))) => return Ok(Some(decode(status))),
                 Ok(None) if matches!(threads::state(tid), None | Some('Z' | 'X')) => {
                     return Ok(None);
