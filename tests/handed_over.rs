@@ -13,7 +13,9 @@ const PATH: &str = "enqueue=enqueue:arg2;serve=serve:*(arg1+8)";
 
 fn ops(profile: &Value, from: u64, to: u64) -> u64 {
     let buckets = profile["buckets"].as_array().expect("a list").iter();
-    let inside = buckets.filter(|it| (from..=to).contains(&it["bucket"].as_u64().expect("one")));
+    let resolution = profile["resolution"].as_u64().expect("a number");
+    let doubling = |it: &&Value| it["bucket"].as_u64().expect("one") / resolution;
+    let inside = buckets.filter(|it| (from..=to).contains(&doubling(it)));
     inside.map(|it| it["ops"].as_u64().expect("a count")).sum()
 }
 
@@ -43,16 +45,16 @@ fn by_peak(handover: &Value) -> Vec<OfPeak> {
 #[test]
 fn waiting_in_the_queue_and_being_served_are_told_apart() {
     measured(|| {
-        let options = ["--async", PATH, "--start-ops", "60", "--decision-ops", "6"];
+        let options = ["--async", PATH, "--start-ops", "200", "--decision-ops", "6"];
         let task = Task::new("jump", "submit").options(&options);
         let report = task
-            .run_like_native(&program("handed_over", Opt::O2), &["800"])
+            .run_like_native(&program("handed_over", Opt::O2), &["1400"])
             .report();
         let served = &report.0["focus"][0];
         let handover = &served["handover"];
         let ms = report.0["clock"]["hz"].as_f64().unwrap_or(0.0) / 1e3;
         let requests = handover["served"].as_u64().unwrap_or(0);
-        // 2.5 ms is in bucket 22, of one request in ten.
+        // 2.5 ms is in the 22nd doubling, of one request in ten.
         let late = ops(&handover["waits"], 22, 23);
         let causes: Vec<_> = served["peaks"]
             .as_array()

@@ -273,8 +273,8 @@ mod tests {
         let mut named = analysis.clone();
         named.params.range = Some(crate::Range::Between(Ticks(400_000), Ticks(u64::MAX)));
         named.peaks.truncate(1);
-        named.peaks[0].peak.first_bucket = 18;
-        named.peaks[0].peak.last_bucket = 63;
+        named.peaks[0].peak.first_bucket = 36;
+        named.peaks[0].peak.last_bucket = 127;
         assert_eq!(filter(&mut named), [Ticks(1 << 18)..=Ticks(u64::MAX)]);
     }
 

@@ -155,7 +155,7 @@ mod tests {
         }
         let peaks = analysis.peaks();
         assert_eq!(peaks.len(), 1, "{peaks:?}");
-        assert_eq!(peaks[0].first_bucket, 9);
+        assert_eq!(peaks[0].first_bucket, 19);
         assert_eq!(analysis.told_from(), Some(Ticks(32)));
     }
 

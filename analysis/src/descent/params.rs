@@ -59,7 +59,7 @@ impl Default for Params {
             start_ops: 100,
             decision_ops: 20,
             max_depth: 32,
-            resolution: Resolution::default(),
+            resolution: Resolution::HALVES,
             peak: PeakChoice::All,
             range: None,
         }

@@ -55,6 +55,10 @@ impl Resolution {
     /// Above this neighbouring buckets are 4% apart, finer than latencies repeat.
     pub const MAX: u32 = 16;
 
+    /// That in which peaks are found unless another is asked for: neighbours are 41% apart. Groups of calls of which one takes some
+    /// three times as long as the other have a valley between them, which they have not in whole doublings.
+    pub const HALVES: Resolution = Resolution(2);
+
     /// That in which engines count ops that they do not record, and percentiles are told: neighbours are 9% apart.
     pub const FINE: Resolution = Resolution(8);
 

@@ -7,7 +7,8 @@
 //! 1. Humps. Buckets with ops are divided where more than one doubling of latency is empty, and where the
 //!    valley between two tops is *clearly* lower than both: to the eye (a factor that grows with the height
 //!    of the plot, as the same factor is a smaller step on a taller plot) and beyond chance (two standard
-//!    deviations of a count). Everything else, single empty buckets included, belongs to one hump.
+//!    deviations of a count), and both are far from one another or have weight. Everything else, single empty buckets
+//!    included, belongs to one hump.
 //!    The few slowest ops of a hump that have much of its time are a hump of their own, whatever its shape: "why
 //!    are some calls slow" is asked of these, and the ops that decide about the others tell nothing of them.
 //! 2. Peaks. A hump of at least three ops is numbered when it is a fair share of the ops, or of the time,
@@ -21,6 +22,10 @@ const LEAST_DROP: f64 = std::f64::consts::LOG10_2;
 const DROP_PER_HEIGHT: f64 = 0.08;
 /// ... and by this many standard deviations of the difference of two counts.
 const DEVIATIONS: f64 = 2.0;
+/// Tops that are not so many doublings apart are of two humps only where both have weight,
+const CLOSE: usize = 2;
+/// ... and so many ops: a few are a little longer than the others by chance.
+const LEAST_CLOSE: u64 = 10;
 /// Fewer ops than this are outliers, whatever their share.
 const LEAST_OPS: u64 = 3;
 /// From this share of all ops on a hump is numbered.
@@ -120,7 +125,7 @@ pub fn find_humps(profile: &Profile) -> Vec<Hump> {
     let drop = LEAST_DROP.max(DROP_PER_HEIGHT * height(tallest));
     let mut humps: Vec<Hump> = Vec::new();
     for stretch in stretches(profile) {
-        for (first, last) in divide(&stretch, drop) {
+        for (first, last) in divide(&stretch, drop, profile) {
             let part = &stretch[first..=last];
             let (body, tail) = part.split_at(tail_begins(part));
             humps.extend(hump(body));
@@ -183,16 +188,33 @@ struct Top {
     valley_after: Option<usize>,
 }
 
-/// Divides a stretch at its clear valleys; the parts' first and last indices.
-fn divide(stretch: &[(u32, Bucket)], drop: f64) -> Vec<(usize, usize)> {
+/// Divides a stretch at its clear valleys; the parts' first and last indices. What stands close beside a top and has no weight is
+/// its flank: the ops that took a little longer than the others.
+fn divide(stretch: &[(u32, Bucket)], drop: f64, profile: &Profile) -> Vec<(usize, usize)> {
     let ops = |at: usize| stretch[at].1.ops;
+    let close = CLOSE * profile.resolution().get() as usize;
     let mut tops = local_tops(stretch);
     // Take away the shallowest valley that is not clear, until all are.
     loop {
+        let is_flank = |index: usize, valley: usize, right: usize| {
+            let before = index.checked_sub(1).and_then(|at| tops[at].valley_after);
+            let after = tops[index + 1].valley_after;
+            let parts = [
+                before.map_or(0, |at| at + 1)..valley,
+                valley + 1..after.unwrap_or(stretch.len()),
+            ];
+            right - tops[index].at < close
+                && parts.into_iter().any(|part| {
+                    !hump(&stretch[part]).is_some_and(|part| {
+                        part.content.ops >= LEAST_CLOSE && has_weight(&part.content, profile)
+                    })
+                })
+        };
         let shallowest = (0..tops.len())
             .filter_map(|index| Some((index, tops[index].valley_after?, tops.get(index + 1)?.at)))
             .filter(|&(index, valley, right)| {
                 !is_clear(ops(tops[index].at).min(ops(right)), ops(valley), drop)
+                    || is_flank(index, valley, right)
             })
             .min_by(|a, b| {
                 let depth = |&(index, valley, right): &(usize, usize, usize)| {
@@ -514,6 +536,34 @@ mod tests {
         assert_eq!(find_humps(&near).len(), 2, "it is shown all the same");
         let far = profile(8, &[5_000, 3_000, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]);
         assert_eq!(ranges(&far), [(8, 10), (20, 20)]);
+    }
+
+    /// Latencies at half doublings.
+    fn halves(counts: &[u64]) -> Profile {
+        let mut profile = Profile::new(Resolution::HALVES);
+        for (bucket, &ops) in (30..).zip(counts) {
+            let latency = profile.resolution().bounds(bucket).unwrap().0.0;
+            let total = Ticks(ops * latency);
+            profile.add_bucket(bucket, Bucket { ops, total }).unwrap();
+        }
+        profile
+    }
+
+    #[test]
+    fn groups_that_are_a_few_times_as_long_are_apart_where_they_have_weight() {
+        assert_eq!(ranges(&halves(&[9_000, 200, 300])), [(30, 32)]);
+        assert_eq!(ranges(&halves(&[9_000, 40, 300])), [(30, 30), (31, 32)]);
+        assert_eq!(ranges(&halves(&[91, 0, 9])), [(30, 32)]);
+        // A flank of some ops that took a little longer.
+        assert_eq!(ranges(&halves(&[9_000, 10, 60])), [(30, 32)]);
+        assert_eq!(
+            ranges(&halves(&[9_000, 10, 0, 0, 60])),
+            [(30, 31), (34, 34)]
+        );
+        assert_eq!(
+            ranges(&halves(&[20, 2, 9_000, 10, 60, 30, 800])),
+            [(30, 32), (33, 36)]
+        );
     }
 
     #[test]

@@ -589,7 +589,7 @@ fn a_rare_peak_that_appears_late_gets_the_next_number() {
             }
         })
         .function(1, "usual", &[(4, call(4))], |run| {
-            run.work(if run.op % 2 == 0 { 700 } else { 40 });
+            run.work(if run.op % 2 == 0 { 150 } else { 40 });
             run.call(4, 4);
         })
         .function(2, "rare", &[(3, call(3))], |run| run.call(3, 3))
@@ -917,7 +917,7 @@ fn what_contradicts_itself_is_not_gone_on_with() {
         assert!(Analysis::resume(Params::default(), stored(peaks)).is_err());
     }
     let finer = Params {
-        resolution: Resolution::new(2).unwrap(),
+        resolution: Resolution::FINE,
         ..Params::default()
     };
     assert!(Analysis::resume(finer, stored(&[(11, 11)])).is_err());
