@@ -82,7 +82,13 @@ pub fn are_made_by(memory: &Memory, number: i64, argument: u64) -> bool {
 
 /// Whether a thread waits in such a call, which takes as long as the process that it makes is a guest. One that was stopped on
 /// its way out of it shows the same call, and waits no more. Takes a few reads, where [`of`] may read about all processes.
+///
+/// Who has made nobody is asked nothing else: older kernels hold back the answer while a thread replaces the program, which may itself
+/// wait for threads that we hold.
 pub fn are_awaited(pid: i32, maker: i32) -> bool {
+    if threads::children(maker).is_some_and(|children| children.is_empty()) {
+        return false;
+    }
     let text = std::fs::read_to_string(format!("/proc/{maker}/syscall")).unwrap_or_default();
     let mut fields = text.split_ascii_whitespace();
     let number = fields.next().and_then(|number| number.parse().ok());

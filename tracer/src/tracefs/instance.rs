@@ -162,9 +162,24 @@ fn is_abandoned(name: &str) -> bool {
     let Some((pid, start)) = name.strip_prefix("darc.").and_then(|of| of.split_once('.')) else {
         return false;
     };
-    match (pid.parse(), start.parse()) {
-        (Ok(pid), Ok(start)) => began(pid) != Some(start),
-        _ => false,
+    let (Ok(pid), Ok(start)) = (pid.parse::<u32>(), start.parse::<u64>()) else {
+        return false;
+    };
+    match Stat::of(pid.cast_signed()) {
+        // In a time namespace of its own a process sees other times than its maker.
+        Ok(stat) => start != 0 && stat.began() != Some(start) && !has_own_time(pid),
+        Err(_) => !Path::new(&format!("/proc/{pid}")).exists(),
+    }
+}
+
+/// Whether a process counts time otherwise than this one, or it is not known (time_namespaces(7)).
+fn has_own_time(pid: u32) -> bool {
+    let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/time"));
+    match (of("self"), of(&pid.to_string())) {
+        (Ok(own), Ok(its)) => own != its,
+        // Kernels before 5.6 have none.
+        (Err(own), Err(its)) => own.kind() != ErrorKind::NotFound || own.kind() != its.kind(),
+        _ => true,
     }
 }
 

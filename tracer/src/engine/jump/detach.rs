@@ -126,7 +126,7 @@ impl Jump {
             }
             Ok(is_visited)
         })?;
-        if is_visited || removal::has_guests(pid) {
+        if is_visited || (!installed.code.is_empty() && removal::has_guests(pid)) {
             return Ok(false);
         }
         let caller = installed.caller;

@@ -66,9 +66,10 @@ impl Jump {
     fn bring_in(&mut self, space: &mut Space, file: &File) -> Result<()> {
         let outcome = shared::bring_in(file);
         if outcome.is_err() {
-            let removed = self.remove(space);
+            if let Err(error) = self.remove(space) {
+                tracing::warn!(target: "tracer", %error, "the memory that was to be shared stays mapped");
+            }
             space.rings.end_presence();
-            removed?;
         }
         outcome
     }

@@ -97,6 +97,9 @@ impl Installed {
     ///
     /// No other way leads there: return addresses have been put back before this is asked.
     fn is_visited(&self, memory: &Memory, at: Resumption, mappings: &[Mapping]) -> bool {
+        if self.code.is_empty() {
+            return false;
+        }
         if self.is_code(at.pc) {
             return true;
         }
@@ -141,7 +144,7 @@ impl Installed {
     ) -> bool {
         /// The signals that C libraries keep to themselves.
         const INTERNAL: u64 = 0b111 << 31;
-        if self.around.goroutines.is_some() {
+        if self.around.goroutines.is_some() || self.code.is_empty() {
             return false;
         }
         let caught = threads::status_field(pid, "SigCgt");

@@ -110,8 +110,13 @@ fn grow(file: &File, len: u64) -> Result<()> {
 /// When there is not so much memory.
 pub fn bring_in(file: &File) -> Result<()> {
     let len = file.metadata().map_err(os)?.len();
-    let filled = fallocate(file, FallocateFlags::empty(), 0, len.cast_signed());
-    filled.map_err(|errno| os(errno.into()))
+    loop {
+        match fallocate(file, FallocateFlags::empty(), 0, len.cast_signed()) {
+            // By a signal that is for another part of this program.
+            Err(Errno::EINTR) => {}
+            filled => return filled.map_err(|errno| os(errno.into())),
+        }
+    }
 }
 
 fn seal(file: &File, seals: SealFlag) -> Result<()> {
