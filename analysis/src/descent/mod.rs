@@ -289,12 +289,14 @@ impl Analysis {
         bucket
     }
 
-    /// Counts ops that the engine counted but did not deliver, because no peak of interest holds them. `latency` is any
-    /// latency of their common bucket at [`Resolution::FINE`]; `with_calls` says whether calls may have been measured in them.
-    pub fn add_unrecorded(&mut self, latency: Ticks, ops: u64, total: Ticks, with_calls: bool) {
+    /// Counts ops that the engine counted but did not deliver, because no peak of interest holds them: some that are as long as each
+    /// other to an eighth of an octave, and `total` together. They stand where their mean does, for the border of two buckets may
+    /// be among them. `with_calls` says whether calls may have been measured in them.
+    pub fn add_unrecorded(&mut self, ops: u64, total: Ticks, with_calls: bool) {
         if ops == 0 {
             return;
         }
+        let latency = Ticks(total.0 / ops);
         let content = Bucket { ops, total };
         let resolved = self.latency_of_unrecorded(latency, content, with_calls);
         let resolved = self.noise.resolved(resolved);

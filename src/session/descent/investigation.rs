@@ -433,13 +433,11 @@ impl Investigation {
     /// Takes ops of which only the latency is known, as [`Sink::latency_only`](darc_tracer::engine::Sink::latency_only).
     pub fn latency_only(&mut self, counted: Counted) {
         let Counted {
-            latency,
             ops,
             total,
             with_calls,
         } = counted;
-        self.analysis
-            .add_unrecorded(latency, ops, total, with_calls);
+        self.analysis.add_unrecorded(ops, total, with_calls);
     }
 
     /// An indirect site was seen to call something for the first time.

@@ -54,9 +54,7 @@ pub trait Sink {
 /// Ops that were only counted, alike in latency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counted {
-    /// Any latency of their common bucket.
-    pub latency: Ticks,
-    /// How many they are.
+    /// How many they are, alike to an eighth of an octave.
     pub ops: u64,
     /// Their latencies together.
     pub total: Ticks,
@@ -69,7 +67,6 @@ impl Counted {
     #[must_use]
     pub fn of(op: &Op) -> Counted {
         Counted {
-            latency: op.latency,
             ops: 1,
             total: op.latency,
             with_calls: true,

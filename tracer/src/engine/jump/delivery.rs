@@ -73,12 +73,11 @@ impl Jump {
                 told.end_with(&used_up, &records[before..]);
             }
             let measured = !rings.is_spent(index);
-            rings.drain_histogram(index, |bucket, number, total| {
+            rings.drain_histogram(index, |_, number, total| {
                 ops.add_counted(number, total, measured);
                 if is_told {
                     self.told = self.told.saturating_add(number);
                     sink.latency_only(engine::Counted {
-                        latency: Ticks(layout::bucket_start(bucket)),
                         ops: number,
                         total: Ticks(total),
                         // A thread whose ring is new measures until it rests as well.
