@@ -138,10 +138,24 @@ impl Analysis {
         }
     }
 
-    /// Nothing more will be seen. Where the peaks were cut anew and do not all have their answers yet, the peaks and the answers
-    /// of before are taken back. Whether they were.
+    /// Whether peaks with half of the time of all or more have their answers.
+    fn is_half_answered(&self) -> bool {
+        let time = |at: &PeakAnalysis| {
+            let of_peak = self
+                .profile
+                .range(at.peak.first_bucket, at.peak.last_bucket);
+            of_peak.total.0 as f64
+        };
+        let answered = self.peaks.iter().filter(|at| at.open == Some(0));
+        let answered: f64 = answered.map(time).sum();
+        answered >= HALF * self.peaks.iter().map(time).sum::<f64>()
+    }
+
+    /// Nothing more will be seen. Where the peaks were cut anew, and those without an answer have most of the time, the peaks and the
+    /// answers of before are taken back. Whether they were.
     pub fn take_back(&mut self) -> bool {
-        let Some(before) = self.before_cut.take().filter(|_| !self.is_answered()) else {
+        let is_kept = self.is_answered() || self.is_half_answered();
+        let Some(before) = self.before_cut.take().filter(|_| !is_kept) else {
             return false;
         };
         let Analysis {
