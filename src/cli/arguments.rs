@@ -420,7 +420,7 @@ pub(super) struct AnalysisArgs {
     /// The longest root-cause path, f0 included [default: 32]
     #[arg(help_heading = DECISIONS, long, value_name = "N", value_parser = parse_depth)]
     pub(super) max_depth: Option<usize>,
-    /// Buckets per doubling of the latency, 1 to 16 [default: 1]
+    /// Buckets per doubling of the latency, 1 to 16 [default: 2]
     #[arg(help_heading = DECISIONS, long, value_name = "R", value_parser = parse_resolution)]
     pub(super) resolution: Option<Resolution>,
     /// End the analysis after TIME, as in 500ms, 2s, 1m

@@ -46,7 +46,15 @@ pub(crate) fn around(ftree: &Ftree, peak: u32, spread: &RootCause) -> Option<Roo
 pub(crate) fn add(causes: &mut Vec<RootCause>, found: RootCause) {
     let is_same = |known: &&mut RootCause| known.kind == found.kind && known.path == found.path;
     match causes.iter_mut().find(is_same) {
-        Some(known) => known.share = (known.share + found.share).min(1.0),
+        Some(known) => {
+            let all = known.share + found.share;
+            let calls = known.in_calls.zip(found.in_calls);
+            let calls = calls.map(|(one, other)| one * known.share + other * found.share);
+            known.in_calls = calls
+                .map(|calls| calls / all)
+                .filter(|part| part.is_finite());
+            known.share = all.min(1.0);
+        }
         None => causes.push(found),
     }
 }

@@ -103,7 +103,10 @@ impl Named {
         }
         for (is_cause, part) in named.iter_mut().zip(parts) {
             let (time, ops) = (weight.time * part.time.at, weight.ops * part.ops.at);
-            let is_difference = weight.time >= MOST_VARIANCE && part.makes_differences();
+            let is_difference = part.makes_differences()
+                && weight.time >= MOST_VARIANCE
+                && time >= SOME_TIME
+                && weight.ops * part.ops.low >= SOME_OPS;
             *is_cause &= time >= LEAST || ops >= LEAST || is_difference;
         }
         match count(&named) {
@@ -243,9 +246,10 @@ impl Interval {
 
 impl Estimate {
     fn is_clear(&self) -> bool {
-        !self.time.is_across(LEAST, ALWAYS)
-            && !self.ops.is_across(LEAST, ALWAYS)
-            && !(self.may_make_differences() && self.ops.is_across(SOME_OPS, MAY_BE_SOME_OPS))
+        let may_be_cause = self.time.is_across(LEAST, ALWAYS)
+            || self.ops.is_across(LEAST, ALWAYS)
+            || (self.may_make_differences() && self.ops.is_across(SOME_OPS, MAY_BE_SOME_OPS));
+        !may_be_cause
     }
 
     fn is_always_named(&self) -> bool {

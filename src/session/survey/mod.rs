@@ -216,7 +216,9 @@ impl<'a> Survey<'a> {
         division.investigation.not_running = readiness.share(division.totals.threads());
         // Of who was in one call all the time nothing is in the totals.
         if let Some(chosen) = &mut division.investigation.share_of_cpu {
-            let share = readiness.share_of_cpu(division.totals.threads());
+            let mut threads = division.totals.threads().peekable();
+            let is_known = threads.peek().is_some();
+            let share = readiness.share_of_cpu(threads).filter(|_| is_known);
             *chosen = share.unwrap_or(*chosen);
         }
         let process = &mut measurement.process;
