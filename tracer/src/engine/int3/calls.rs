@@ -262,12 +262,9 @@ impl ThreadCalls {
 
     /// The system call that the thread was in has been led out of its copy: nothing is awaited there.
     pub fn forget_syscall(&mut self) {
-        if self
-            .frames
-            .last()
-            .is_some_and(|top| matches!(top.kind, FrameKind::Syscall(_)))
-        {
-            self.frames.pop();
+        let is_syscall = |top: &mut Frame| matches!(top.kind, FrameKind::Syscall(_));
+        if let Some(top) = self.frames.pop_if(is_syscall) {
+            self.current = top.saved;
         }
     }
 
@@ -343,6 +340,19 @@ mod tests {
         };
         assert_eq!(op.touched, [child]);
         assert!(!calls.in_op());
+    }
+
+    /// A signal comes before the call: what the caller calls next is its own call.
+    #[test]
+    fn behind_a_system_call_that_is_not_awaited_the_caller_goes_on() {
+        let mut calls = ThreadCalls::new(7);
+        started(FrameKind::F0, 100, 0, &mut calls);
+        started(FrameKind::Syscall(CHILD), 92, 10, &mut calls);
+        assert_eq!(calls.current(), Some(CHILD));
+        calls.forget_syscall();
+        assert_eq!(calls.current(), Some(FnodeId::ROOT));
+        calls.forget_syscall();
+        assert!(calls.in_op(), "f0's own frame is no system call's");
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Int3 {
                 sys::take_stop(trap.tid);
                 self.syscall_returned(&mut trap, next);
             }
-            Inside::Elsewhere if self.points.was_armed(addr) => {
+            Inside::Elsewhere if self.points.was_armed(addr) && !self.is_programs_own(addr) => {
                 return self.met(addr, thread, trap, sink);
             }
             _ => return self.pass_on(thread, trap, inside, sink),
@@ -69,6 +69,15 @@ impl Int3 {
         let gone_on = self.go_on(thread, trap);
         self.deliver(completed, sink);
         gone_on
+    }
+
+    /// Whether a breakpoint is the program's own: where one of ours was, and other code is by now.
+    fn is_programs_own(&self, addr: TargetAddr) -> bool {
+        const INT3: u8 = 0xcc;
+        let mut byte = [0];
+        self.points.get(addr).is_none()
+            && self.memory.read(addr, &mut byte).is_ok()
+            && byte[0] == INT3
     }
 
     /// A thread ran into one of our breakpoints, which may have been taken out since. First of all it is led back: should we be

@@ -135,14 +135,16 @@ impl Int3 {
         }
     }
 
-    /// Forgets slots that hold something else by now, when there are many: nobody comes to the landing pad through them any more.
+    /// Forgets slots that hold something else by now, when there are many: nobody comes to the landing pad through them any more. Of
+    /// one in which what belongs there was put back somebody may be on the way.
     fn forget_overwritten(&mut self) {
         if self.abandoned.len() < self.most_abandoned {
             return;
         }
         let (memory, landing, ledger) = (&self.memory, self.landing, &mut self.ledger);
         self.abandoned.retain(|&slot, abandoned| {
-            let stands = holds(memory, landing, slot);
+            let stands = holds(memory, landing, slot)
+                || holds(memory, TargetAddr(abandoned.return_to), slot);
             if !stands {
                 abandoned
                     .debt
@@ -242,10 +244,10 @@ fn put_back(memory: &Memory, landing: TargetAddr, slot: u64, return_to: u64) {
     }
 }
 
-/// Whether a slot leads to the landing pad.
-fn holds(memory: &Memory, landing: TargetAddr, slot: u64) -> bool {
-    let word = memory.read_word(TargetAddr(slot));
-    word.is_ok_and(|word| word == landing.0)
+/// Whether a slot holds this address.
+fn holds(memory: &Memory, word: TargetAddr, slot: u64) -> bool {
+    let held = memory.read_word(TargetAddr(slot));
+    held.is_ok_and(|held| held == word.0)
 }
 
 #[cfg(test)]

@@ -77,17 +77,30 @@ impl Int3 {
             }
             Event::GroupStop(_) => Stopped::observed(tid, 0).listen()?,
             event => {
+                let mut thread = Stopped::observed(tid, 0);
+                self.leave_lane(&mut thread)?;
                 self.pause(tid, noticed, None);
                 if let Event::Spawned(spawn) = event
                     && (spawn != Spawn::Clone || self.has_made_process(tid))
                 {
                     self.clean_child_of(tid)?;
                 }
-                self.go_on_as_it_is(Stopped::observed(tid, 0))?;
+                self.go_on_as_it_is(thread)?;
             }
         }
         let changed = std::mem::take(&mut self.libraries_changed);
         Ok(changed.then_some(Notice::LibrariesChanged))
+    }
+
+    /// Has a thread that has not run since it was to go on do that past its lane, which nobody knows it to be in from now on: a
+    /// signal that comes next would return there.
+    fn leave_lane(&self, thread: &mut Stopped) -> Result<()> {
+        let mut registers = thread.registers()?;
+        let departures = self.departures.as_ref();
+        match departures.is_some_and(|of| of.lead_out(thread.tid(), &mut registers)) {
+            true => thread.set_registers(&registers),
+            false => Ok(()),
+        }
     }
 
     /// Whether what a thread has made by clone(2) is a process: the kernel reports one whose end is told by another signal than SIGCHLD, or

@@ -67,6 +67,9 @@ impl Jump {
         let outcome = shared::bring_in(file);
         if outcome.is_err() {
             if let Err(error) = self.remove(space) {
+                if error.is_gone() {
+                    return Err(error);
+                }
                 tracing::warn!(target: "tracer", %error, "the memory that was to be shared stays mapped");
             }
             space.rings.end_presence();
