@@ -159,7 +159,7 @@ fn damaged_files_are_refused() {
         ("events: Cycles", "events: 1ycles"),
         ("fl=(1)", "fl=(9)"),
         ("cfn=(1)\n", "cfn=(1) again\n"),
-        ("summary: 1", "summary: 2"),
+        ("summary: ", "summary: 9"),
         ("calls=", "calls= "),
         ("\n104 ", "\n104 9"),
         ("ob=(1)\n", "obj=(1)\n"),
