@@ -211,11 +211,9 @@ fn tells_what_runs(python: &Path) {
         (&burn["line"], &burn["file"]),
         (&3.into(), &script.to_str().into())
     );
-    assert_eq!(
-        entry("get").expect("get")["total"],
-        python["looks"],
-        "{python:#}"
-    );
+    // Now and then it is between two calls.
+    let get = entry("get").expect("get")["total"].as_f64();
+    assert!(get.expect("a number") > 0.9 * looks, "{python:#}");
     assert_eq!(entry("rest"), None, "{python:#}");
     let finished = target.finish();
     assert!(finished.status.success(), "{finished:#?}");
