@@ -346,6 +346,17 @@ mod tests {
         assert!(session.analysis.take_back());
         assert_eq!(causes(&session), before);
         assert!(session.analysis.is_finished());
+        // Those stay that have half of the time and their answers, whatever is seldom.
+        let seldom = with_two_callees(|run| smeared(run, 0.015));
+        let mut session = Session::new(seldom, Params::default());
+        session.analysis.look_on();
+        session.run(10_000);
+        session.analysis.seen_enough();
+        session.serve();
+        session.run(300);
+        assert!(session.analysis.before_cut.is_some() && !session.analysis.is_answered());
+        assert!(!session.analysis.take_back());
+        assert_eq!(session.analysis.peaks().len(), 2);
         // With answers these stay, also while they are held against later ops.
         let mut session = Session::new(smeared_at_first(), Params::default());
         session.analysis.look_on();

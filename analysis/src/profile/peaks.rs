@@ -14,7 +14,7 @@
 //! 2. Peaks. A hump of at least three ops is numbered when it is a fair share of the ops, or of the time,
 //!    or stands high enough to be noticed beside the tallest. Other humps are shown, not numbered.
 
-use crate::profile::histogram::{Bucket, Profile};
+use crate::profile::histogram::{Bucket, Profile, Resolution};
 
 /// A valley must be lower than the tops beside it by this factor at least: one step of log2.
 const LEAST_DROP: f64 = std::f64::consts::LOG10_2;
@@ -57,9 +57,9 @@ pub struct Hump {
     pub content: Bucket,
     /// How many ops the top holds.
     pub top_ops: u64,
-    /// How many ops two adjacent buckets hold, the most that any two do: where the border between two buckets is in a hump
-    /// is chance.
-    pub pair_ops: u64,
+    /// How many ops lie within a doubling of latency, wherever that begins, the most that do: where the borders of buckets are in a
+    /// hump is chance. So many buckets hold them as a doubling has, and one.
+    pub near_ops: u64,
 }
 
 /// A hump that is numbered and can be analysed.
@@ -117,7 +117,7 @@ pub(crate) fn is_noticed_range(profile: &Profile, first: u32, last: u32) -> bool
         .buckets()
         .filter(|(bucket, _)| (first..=last).contains(bucket))
         .collect();
-    hump(&inside).is_some_and(|hump| is_noticed(&hump, profile, tallest))
+    hump(&inside, profile.resolution()).is_some_and(|hump| is_noticed(&hump, profile, tallest))
 }
 
 /// The humps of a profile, from left to right: every bucket with ops lies in exactly one of them.
@@ -130,8 +130,8 @@ pub fn find_humps(profile: &Profile) -> Vec<Hump> {
         for (first, last) in divide(&stretch, drop, profile) {
             let part = &stretch[first..=last];
             let (body, tail) = part.split_at(tail_begins(part));
-            humps.extend(hump(body));
-            humps.extend(hump(tail));
+            humps.extend(hump(body, profile.resolution()));
+            humps.extend(hump(tail, profile.resolution()));
         }
     }
     humps
@@ -145,21 +145,28 @@ fn height(ops: u64) -> f64 {
 fn is_noticed(hump: &Hump, profile: &Profile, tallest: u64) -> bool {
     hump.content.ops >= LEAST_OPS
         && (has_weight(&hump.content, profile)
-            || height(hump.pair_ops) >= SHARE_OF_HEIGHT * height(tallest))
-}
-
-/// A part's share of the ops of a profile, or of its time if that is more.
-fn share_of(content: &Bucket, profile: &Profile) -> f64 {
-    let share = |part: u64, whole: u64| part as f64 / (whole as f64).max(1.0);
-    let of_ops = share(content.ops, profile.count());
-    of_ops.max(share(content.total.0, profile.total().0))
+            || height(hump.near_ops) >= SHARE_OF_HEIGHT * height(tallest))
 }
 
 /// Whether a part of the profile is a fair share of the ops or of the time.
 pub(crate) fn has_weight(content: &Bucket, profile: &Profile) -> bool {
+    let (of_ops, of_time) = shares(content, profile);
+    of_ops >= SHARE_OF_OPS || of_time >= SHARE_OF_TIME
+}
+
+/// Whether a part of the profile may be a hump beside a close one.
+fn has_weight_beside(content: &Bucket, profile: &Profile) -> bool {
+    let (of_ops, of_time) = shares(content, profile);
+    content.ops >= LEAST_CLOSE && of_ops.max(of_time) >= SHARE_OF_CLOSE
+}
+
+/// Which part of the profile's ops, and of their time, a part of it is.
+fn shares(content: &Bucket, profile: &Profile) -> (f64, f64) {
     let share = |part: u64, whole: u64| part as f64 / (whole as f64).max(1.0);
-    share(content.ops, profile.count()) >= SHARE_OF_OPS
-        || share(content.total.0, profile.total().0) >= SHARE_OF_TIME
+    (
+        share(content.ops, profile.count()),
+        share(content.total.0, profile.total().0),
+    )
 }
 
 /// The profile cut at wide gaps. Each stretch begins and ends with a bucket that holds ops, and has its
@@ -201,30 +208,14 @@ struct Top {
 /// its flank: the ops that took a little longer than the others.
 fn divide(stretch: &[(u32, Bucket)], drop: f64, profile: &Profile) -> Vec<(usize, usize)> {
     let ops = |at: usize| stretch[at].1.ops;
-    let close = CLOSE * profile.resolution().get() as usize;
     let mut tops = local_tops(stretch);
     // Take away the shallowest valley that is not clear, until all are.
     loop {
-        let is_flank = |index: usize, valley: usize, right: usize| {
-            let before = index.checked_sub(1).and_then(|at| tops[at].valley_after);
-            let after = tops[index + 1].valley_after;
-            let parts = [
-                before.map_or(0, |at| at + 1)..valley,
-                valley + 1..after.unwrap_or(stretch.len()),
-            ];
-            right - tops[index].at < close
-                && parts.into_iter().any(|part| {
-                    !hump(&stretch[part]).is_some_and(|part| {
-                        part.content.ops >= LEAST_CLOSE
-                            && share_of(&part.content, profile) >= SHARE_OF_CLOSE
-                    })
-                })
-        };
         let shallowest = (0..tops.len())
             .filter_map(|index| Some((index, tops[index].valley_after?, tops.get(index + 1)?.at)))
             .filter(|&(index, valley, right)| {
                 !is_clear(ops(tops[index].at).min(ops(right)), ops(valley), drop)
-                    || is_flank(index, valley, right)
+                    || is_flank(stretch, &tops, index, profile)
             })
             .min_by(|a, b| {
                 let depth = |&(index, valley, right): &(usize, usize, usize)| {
@@ -266,6 +257,28 @@ fn divide(stretch: &[(u32, Bucket)], drop: f64, profile: &Profile) -> Vec<(usize
     }
     parts.push((first, stretch.len() - 1));
     parts
+}
+
+/// Whether a top and the next one are close, and one of the two has no weight of its own.
+fn is_flank(stretch: &[(u32, Bucket)], tops: &[Top], index: usize, profile: &Profile) -> bool {
+    let [left, right] = [&tops[index], &tops[index + 1]];
+    let (Some(valley), true) = (left.valley_after, right.at - left.at < closest(profile)) else {
+        return false;
+    };
+    let before = index.checked_sub(1).and_then(|at| tops[at].valley_after);
+    let first = before.map_or(0, |at| at + 1);
+    let end = right.valley_after.unwrap_or(stretch.len());
+    let has_weight = |part: &[(u32, Bucket)]| match part {
+        [(first, _), .., (last, _)] => has_weight_beside(&profile.range(*first, *last), profile),
+        [(only, _)] => has_weight_beside(&profile.range(*only, *only), profile),
+        [] => false,
+    };
+    !has_weight(&stretch[first..valley]) || !has_weight(&stretch[valley + 1..end])
+}
+
+/// Tops that are so many buckets apart are not close.
+fn closest(profile: &Profile) -> usize {
+    CLOSE * profile.resolution().get() as usize
 }
 
 /// Where the heavy tail of a part of a stretch begins: behind the lowest valley, and where there is none the longest one. Its end if
@@ -326,40 +339,34 @@ fn local_tops(stretch: &[(u32, Bucket)]) -> Vec<Top> {
 }
 
 /// The hump that a part of a stretch is, without the empty buckets at its ends.
-fn hump(part: &[(u32, Bucket)]) -> Option<Hump> {
-    let mut full = part.iter().filter(|(_, content)| content.ops > 0);
-    let &(first_bucket, content) = full.next()?;
-    let mut hump = Hump {
-        first_bucket,
-        last_bucket: first_bucket,
-        top_bucket: first_bucket,
-        content,
-        top_ops: content.ops,
-        pair_ops: content.ops,
+fn hump(part: &[(u32, Bucket)], resolution: Resolution) -> Option<Hump> {
+    let full: Vec<(u32, Bucket)> = part.iter().copied().filter(|(_, at)| at.ops > 0).collect();
+    let (&(first_bucket, _), &(last_bucket, _)) = (full.first()?, full.last()?);
+    let &(top_bucket, top) = full.iter().rev().max_by_key(|(_, content)| content.ops)?;
+    let content = full.iter().fold(Bucket::default(), |all, (_, at)| Bucket {
+        ops: all.ops.saturating_add(at.ops),
+        total: all.total + at.total,
+    });
+    let near = |at: usize| {
+        let beyond = full[at].0 + resolution.get();
+        let within = full[at..]
+            .iter()
+            .take_while(|&&(bucket, _)| bucket <= beyond);
+        within.fold(0, |ops: u64, (_, at)| ops.saturating_add(at.ops))
     };
-    let mut before = (first_bucket, content.ops);
-    for &(bucket, content) in full {
-        let pair = match before {
-            (at, ops) if at + 1 == bucket => ops.saturating_add(content.ops),
-            _ => content.ops,
-        };
-        hump.pair_ops = hump.pair_ops.max(pair);
-        before = (bucket, content.ops);
-        hump.last_bucket = bucket;
-        hump.content.ops = hump.content.ops.saturating_add(content.ops);
-        hump.content.total = hump.content.total + content.total;
-        if content.ops > hump.top_ops {
-            hump.top_bucket = bucket;
-            hump.top_ops = content.ops;
-        }
-    }
-    Some(hump)
+    Some(Hump {
+        first_bucket,
+        last_bucket,
+        top_bucket,
+        content,
+        top_ops: top.ops,
+        near_ops: (0..full.len()).map(near).max().unwrap_or(0),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::histogram::Resolution;
     use darc_record::Ticks;
     use proptest::prelude::*;
 

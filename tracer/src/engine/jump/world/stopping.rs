@@ -271,7 +271,8 @@ impl World {
         Ok(())
     }
 
-    /// Takes the wait statuses that are there, and leaves to threads the signals that they are about to be delivered. Each thread is asked for by its number: that takes as long with thousands
+    /// Takes the wait statuses that are there, and leaves to threads the signals that are about to be delivered to them.
+    /// Each thread is asked for by its number: that takes as long with thousands
     /// of threads as with one.
     fn collect(&mut self) -> Result<()> {
         let asleep = self.asleep.iter();
