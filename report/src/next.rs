@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn what_is_open_goes_on() {
-        let mut report = alive(fixture::report(330));
+        let mut report = alive(fixture::report(200));
         report.ended = Some(Ended::Duration);
         assert_eq!(
             commands(&report, Some("out.txt")),

@@ -261,6 +261,7 @@ impl Analysis {
         let fnode = self.ftree.fnode(id);
         let record = fnode.record(peak);
         let (whole, ops) = (&record.whole, record.decision_ops);
+        let longest = self.longest_op(peak) * ops as f64 / whole.time.0.max(1) as f64;
         let own = Estimate {
             time: record.own.share(whole, ops),
             ops: Interval::of_ops(record.self_maxcount, ops),
@@ -285,7 +286,9 @@ impl Analysis {
                 _ => part.share_of_variance(whole, ops),
             };
             let estimate = Estimate {
-                time: part.share(whole, ops).of_occurrences(calls.sum(), ops),
+                time: part
+                    .share(whole, ops)
+                    .of_occurrences(calls.sum(), ops, longest),
                 ops: Interval::of_ops(hits, ops),
                 variance,
             };
@@ -293,6 +296,13 @@ impl Analysis {
         });
         let own = (None, self.without_other_batches(id, peak, own));
         std::iter::once(own).chain(callees).collect()
+    }
+
+    /// How long an op of the peak may be at most, in cycles.
+    fn longest_op(&self, peak: u32) -> f64 {
+        let last = self.peaks[peak as usize - 1].peak.last_bucket;
+        let bounds = self.params.resolution.bounds(last);
+        bounds.map_or(f64::INFINITY, |(_, longest)| longest.0 as f64)
     }
 
     /// When the last batch of an fnode's calls is measured, the time of the earlier ones seems to be its own.

@@ -32,7 +32,7 @@ const SOME_OPS: f64 = 0.01;
 const MAY_BE_SOME_OPS: f64 = 0.05;
 /// How far the interval of the largest part may reach beyond [`SINGLE`], on either side.
 const SINGLE_MARGIN: f64 = 0.05;
-/// So many times the mean an op may be long in which a part takes the time that has not occurred yet.
+/// So many times the mean an op may be long in which a part takes the time that has not occurred yet, where its peak may have such.
 const UNSEEN: f64 = 2.5;
 /// So many calls of one function are gone on with where it has all of a peak's time.
 const MOST_SITES: f64 = 12.0;
@@ -200,11 +200,11 @@ impl Interval {
     }
 
     /// The interval of the share of a part that occurred in so many of the ops: it may occur as often as Wilson's interval
-    /// allows, each time as long as it was on average.
-    pub(crate) fn of_occurrences(self, occurred: u64, ops: u64) -> Interval {
+    /// allows, each time as long as it was on average. An op is `longest` times the mean at most.
+    pub(crate) fn of_occurrences(self, occurred: u64, ops: u64, longest: f64) -> Interval {
         let occurred = occurred.min(ops);
         let length = match occurred {
-            0 => UNSEEN,
+            0 => longest.clamp(1.0, UNSEEN),
             _ => self.at * ops as f64 / occurred as f64,
         };
         let may_be = length * Interval::of_ops(occurred, ops).high;
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn what_has_not_occurred_yet_is_not_clearly_none() {
         let is_clear = |occurred, ops| {
-            let time = Interval::EMPTY.of_occurrences(occurred, ops);
+            let time = Interval::EMPTY.of_occurrences(occurred, ops, UNSEEN);
             let ops = Interval::of_ops(0, ops);
             let variance = 0.0;
             Estimate {
@@ -397,9 +397,12 @@ mod tests {
         };
         assert!(!is_clear(0, 20) && !is_clear(0, 47));
         assert!(is_clear(0, 58));
+        // Where all ops are as long as each other, fewer tell.
+        let of_narrow = |ops| Interval::EMPTY.of_occurrences(0, ops, 1.2).high;
+        assert!(of_narrow(20) > ALWAYS && of_narrow(25) < ALWAYS);
         // What was called and took no time is measured.
         assert!(is_clear(1, 20) && is_clear(20, 20));
-        let some = Interval::around(0.05, 0.05, 0.0).of_occurrences(1, 20);
+        let some = Interval::around(0.05, 0.05, 0.0).of_occurrences(1, 20, UNSEEN);
         assert_eq!(some.high, Interval::of_ops(1, 20).high);
     }
 

@@ -243,8 +243,8 @@ mod tests {
     fn a_path_into_a_function_that_is_called_no_more_ends_in_words() {
         let program = Program::default()
             .function(0, "f0", &[(1, call(1)), (2, call(2))], |run| {
-                // The descent chooses after 147 ops.
-                match run.op < 155 {
+                // The descent chooses after 125 ops.
+                match run.op < 130 {
                     true => run.call(1, 1),
                     false => run.call(2, 2),
                 }

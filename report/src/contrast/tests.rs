@@ -112,7 +112,7 @@ fn a_wrapper_and_its_system_call_are_one_row() {
         peak: 1,
         ops: 1,
         total: 1_000,
-        ..fixture::report(330).peaks[0].clone()
+        ..fixture::report(200).peaks[0].clone()
     }];
     let names = |own| -> Vec<String> {
         let system_call = call(CalleeKind::Syscall, own, Vec::new());

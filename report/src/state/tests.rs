@@ -86,7 +86,7 @@ fn every_truncation_and_every_changed_byte_is_noticed() {
 
 #[test]
 fn errors_say_what_is_wrong() {
-    let file = write(&fixture::report(330));
+    let file = write(&fixture::report(200));
     assert_eq!(read_any(b""), Err(StateError::NotDarc));
     assert_eq!(read_any(b"\x7fELF"), Err(StateError::NotDarc));
     assert_eq!(read_any(b"{}"), Err(StateError::NotDarc));
@@ -176,8 +176,8 @@ fn what_cannot_be_is_refused_although_the_checksum_is_right() {
 
 #[test]
 fn figures_that_are_no_figures_are_refused() {
-    let file = write(&fixture::report(330));
-    let json = json::render(&fixture::report(330)).unwrap();
+    let file = write(&fixture::report(200));
+    let json = json::render(&fixture::report(200)).unwrap();
     for (from, to) in [
         ("hz=2000000000", "hz=-1"),
         ("hz=2000000000", "hz=18446744073709551616"),
@@ -252,14 +252,14 @@ fn too_many_different_values_are_read_as_they_were_written() {
             share: 0.9,
             values: [side(1), side(2)],
         }],
-        ..fixture::report(330)
+        ..fixture::report(200)
     };
     assert_eq!(parse(write(&report).as_bytes()).unwrap(), report);
 }
 
 #[test]
 fn that_nothing_was_inlined_is_not_forgotten() {
-    let mut report = fixture::report(330);
+    let mut report = fixture::report(200);
     report.peaks[0].root_causes[0].inlined = Some(InlinedEntry::default());
     assert_eq!(parse(write(&report).as_bytes()).unwrap(), report);
 }
@@ -424,7 +424,7 @@ proptest! {
 
     #[test]
     fn any_tree_and_any_text_survive(tree in tree(), words in prop::collection::vec(name(), 0..4), hz: u64) {
-        let mut report = fixture::report(330);
+        let mut report = fixture::report(200);
         report.ftree.children = vec![tree];
         report.warnings = words.clone();
         report.target.command = words;
@@ -445,7 +445,7 @@ proptest! {
 
     #[test]
     fn damaged_data_under_a_right_checksum_do_not_break_the_reader(at in 0_usize..100_000, with: u8) {
-        let mut file = write(&fixture::report(330)).into_bytes();
+        let mut file = write(&fixture::report(200)).into_bytes();
         let at = at % file.len();
         file[at] = with & 0x7f;
         if let Ok(text) = String::from_utf8(file)

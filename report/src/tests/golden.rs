@@ -124,7 +124,7 @@ fn an_unfinished_analysis_on_a_narrow_page_in_colour() {
         rows: Rows::Main,
         file: Some("out.txt"),
     };
-    let mut report = fixture::report(330);
+    let mut report = fixture::report(200);
     report.target.exit_status = None;
     let text = text::render(&report.ended(Ended::Duration), style);
     golden("unfinished-narrow.txt", &text);
