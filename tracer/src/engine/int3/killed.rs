@@ -80,7 +80,7 @@ fn a_target_survives_its_tracer_or_dies_of_a_trap() {
 }
 
 #[test]
-#[ignore = "two thousand kills take some minutes: cargo test -p darc-tracer --lib int3::killed -- --ignored"]
+#[ignore = "two thousand kills take half a minute: cargo test -p darc-tracer --lib int3::killed -- --ignored"]
 fn soak_two_thousand_kills() {
     campaign(400);
 }
