@@ -147,6 +147,14 @@ fn with_tracepoints() -> Option<Switches> {
     switches
 }
 
+/// The same, where wakings are asked for by the threads' names.
+fn with_named_threads() -> Option<Switches> {
+    let mut switches = with_tracepoints()?;
+    let wakings = switches.wakings.as_mut().unwrap();
+    assert!(wakings.name(&switches.collector));
+    Some(switches)
+}
+
 #[test]
 fn who_ends_a_wait_is_seen() {
     if let Some(mut switches) = with_tracepoints() {
@@ -156,21 +164,17 @@ fn who_ends_a_wait_is_seen() {
 
 #[test]
 fn who_ends_a_wait_is_seen_where_threads_are_named() {
-    let Some(mut switches) = with_tracepoints() else {
+    let Some(mut switches) = with_named_threads() else {
         return;
     };
-    let wakings = switches.wakings.as_mut().unwrap();
-    assert!(wakings.name(&switches.collector));
     see_who_ends_a_wait(&mut switches);
 }
 
 #[test]
 fn a_thread_that_comes_is_seen_to_wait_soon() {
-    let Some(mut switches) = with_tracepoints() else {
+    let Some(mut switches) = with_named_threads() else {
         return;
     };
-    let wakings = switches.wakings.as_mut().unwrap();
-    assert!(wakings.name(&switches.collector));
     let another = std::thread::spawn(move || {
         while switches.wakings.as_ref().unwrap().are_named() {
             switches.read();
