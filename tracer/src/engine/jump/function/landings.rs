@@ -23,6 +23,10 @@ impl Function {
                 continue;
             }
             let Some(landing) = self.view.position(call.next()) else {
+                // Nothing of the function is behind its last call, so that does not return: an exception goes on there.
+                if self.view.ends_at(call.next()) {
+                    self.unreturning.insert(call.addr);
+                }
                 continue;
             };
             if self.is_of_goroutines() && !self.is_fit_for_goroutines(landing) {
@@ -211,6 +215,9 @@ mod tests {
             function.hides_nothing(&call)
         };
         assert!(of(Landings::Noticed) && !of(Landings::Left));
+        // push; call far
+        let last = function(&bytes[..6], Part::Callee, Landings::Noticed);
+        assert!(last.hides_nothing(&last.sites().sites[0]));
     }
 
     #[test]
