@@ -257,8 +257,8 @@ impl SwitchLog {
             let Some((whose, op)) = self.held.pop_front() else {
                 break;
             };
-            let is_seen =
-                pacing.have_measured(op.start, op.end) && !self.switches.misses(op.start, op.end);
+            let is_seen = pacing.have_measured(op.start, op.end)
+                && !self.switches.misses(op.tid, op.start, op.end);
             let off = self.switches.between(op.tid, op.start, op.end);
             if off.iter().any(|off| is_long_beside(off, &op)) {
                 self.switches.ask_for_yields();

@@ -71,8 +71,10 @@ pub struct Away {
     pub why: Why,
 }
 
-/// Intervals that are kept for each thread. An op with more of them loses the oldest.
+/// Intervals that are kept for each thread, and switches for each CPU.
 pub(super) const KEPT: usize = 1 << 14;
+/// Intervals of a thread whose ops have more of them: a page fault is one, so these are a gigabyte's.
+const MOST_KEPT: usize = 1 << 18;
 
 /// Handlers that may interrupt each other. More are those that were left by a jump.
 const MOST_HANDLERS: usize = 8;
@@ -90,10 +92,10 @@ const KEPT_CALLS: usize = 1 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Thread {
     /// In order of time, and none meets another.
-    done: VecDeque<Away>,
+    done: Pieces,
     /// Handlers that have ended, each as a whole, in the order of their ends. What they are for an op depends on that: part of its work if
     /// it began in the handler.
-    handled: VecDeque<Away>,
+    handled: Pieces,
     /// When, how, and from which CPU it left.
     out: Option<(Tsc, Left, u32)>,
     /// The first waking since it left, or the last one before.
@@ -115,7 +117,7 @@ pub(super) struct Thread {
 pub(super) enum Life {
     #[default]
     Runs,
-    Ended,
+    Ended(Tsc),
 }
 
 impl Thread {
@@ -157,7 +159,7 @@ impl Thread {
         let Some((out, left, cpu)) = self.out.take() else {
             return;
         };
-        let last = self.done.back().map_or(Tsc(0), |last| last.to);
+        let last = self.done.kept.back().map_or(Tsc(0), |last| last.to);
         // A thread can be woken while it is on its way out.
         let wake = self.wake.take().filter(|wake| wake.at > last);
         let why = match left {
@@ -173,7 +175,7 @@ impl Thread {
             to: at,
             why,
         };
-        push(&mut self.done, away);
+        self.done.push(away);
     }
 
     pub(super) fn called(&mut self, at: Tsc, number: u32, arguments: [u64; 6]) {
@@ -249,7 +251,7 @@ impl Thread {
                 to: at,
                 why: Why::Handled(handler),
             };
-            push(&mut self.handled, whole);
+            self.handled.push(whole);
         }
     }
 
@@ -273,25 +275,78 @@ impl Thread {
             to: away.to.min(to),
             ..*away
         };
-        let first = self.done.partition_point(|away| away.to <= from);
-        let met = self.done.range(first..).take_while(|away| away.from < to);
-        let mut pieces: VecDeque<Away> = met.map(cut).collect();
-        let first = self.handled.partition_point(|handled| handled.to <= from);
-        let handled = self.handled.range(first..);
+        let met = self.done.ending_after(from);
+        let mut pieces = Pieces {
+            kept: met.take_while(|away| away.from < to).map(cut).collect(),
+            most: usize::MAX,
+            ..Pieces::default()
+        };
+        let handled = self.handled.ending_after(from);
         for whole in handled.filter(|whole| (from..to).contains(&whole.from)) {
             lay_under(&mut pieces, cut(whole), |why| {
                 matches!(why, Why::Blocked(_) | Why::Served(Service::PageFault))
             });
         }
-        pieces.into()
+        pieces.kept.into()
+    }
+
+    /// Whether it is not known any more when it did not do its work since then. From now on more of that is kept.
+    pub(super) fn forgot(&mut self, since: Tsc) -> bool {
+        let mut both = [&mut self.done, &mut self.handled].into_iter();
+        both.any(|pieces| {
+            let is_forgotten = pieces.forgotten > since;
+            if is_forgotten {
+                pieces.most = pieces.most.saturating_mul(4).min(MOST_KEPT);
+            }
+            is_forgotten
+        })
+    }
+}
+
+/// Intervals in order of time, the latest ones.
+#[derive(Debug)]
+struct Pieces {
+    kept: VecDeque<Away>,
+    /// So many are kept.
+    most: usize,
+    /// Until when some were not.
+    forgotten: Tsc,
+}
+
+impl Default for Pieces {
+    fn default() -> Pieces {
+        Pieces {
+            kept: VecDeque::new(),
+            most: KEPT,
+            forgotten: Tsc(0),
+        }
+    }
+}
+
+impl Pieces {
+    fn push(&mut self, away: Away) {
+        if away.to <= away.from {
+            return;
+        }
+        if self.kept.len() >= self.most
+            && let Some(oldest) = self.kept.pop_front()
+        {
+            self.forgotten = oldest.to;
+        }
+        self.kept.push_back(away);
+    }
+
+    fn ending_after(&self, from: Tsc) -> impl Iterator<Item = &Away> {
+        let first = self.kept.partition_point(|away| away.to <= from);
+        self.kept.range(first..)
     }
 }
 
 /// Adds what others were part of, or came after: those stay, but for the ones inside that it `keeps` as its own.
-fn lay_under(pieces: &mut VecDeque<Away>, whole: Away, keeps: impl Fn(&Why) -> bool) {
+fn lay_under(pieces: &mut Pieces, whole: Away, keeps: impl Fn(&Why) -> bool) {
     let mut later = Vec::new();
-    while pieces.back().is_some_and(|last| last.to > whole.from) {
-        later.extend(pieces.pop_back());
+    while pieces.kept.back().is_some_and(|last| last.to > whole.from) {
+        later.extend(pieces.kept.pop_back());
     }
     let mut from = whole.from;
     for away in later.into_iter().rev() {
@@ -300,21 +355,11 @@ fn lay_under(pieces: &mut VecDeque<Away>, whole: Away, keeps: impl Fn(&Why) -> b
             continue;
         }
         let to = away.from.min(whole.to);
-        push(pieces, Away { from, to, ..whole });
-        push(pieces, away);
+        pieces.push(Away { from, to, ..whole });
+        pieces.push(away);
         from = from.max(away.to);
     }
-    push(pieces, Away { from, ..whole });
-}
-
-fn push(pieces: &mut VecDeque<Away>, away: Away) {
-    if away.to <= away.from {
-        return;
-    }
-    if pieces.len() >= KEPT {
-        pieces.pop_front();
-    }
-    pieces.push_back(away);
+    pieces.push(Away { from, ..whole });
 }
 
 /// Who ran on a CPU lately: from when on, which thread.
@@ -423,8 +468,21 @@ mod tests {
             thread.left(Tsc(10 * at + 1), Left::Preempted, 0);
             thread.returned(Tsc(10 * at + 5), &cpus);
         }
-        assert_eq!(thread.done.len(), KEPT);
-        assert_eq!(thread.done[0].from, Tsc(101));
+        assert_eq!(thread.done.kept.len(), KEPT);
+        assert_eq!(thread.done.kept[0].from, Tsc(101));
+        assert!(!thread.forgot(Tsc(95)), "the last one forgotten ended then");
+        assert!(thread.forgot(Tsc(94)));
+        // From then on there is room for the ops of such a thread.
+        for at in 0..2 * KEPT as u64 {
+            let at = 1_000_000 + 10 * at;
+            thread.left(Tsc(at + 1), Left::Preempted, 0);
+            thread.returned(Tsc(at + 5), &cpus);
+        }
+        assert!(!thread.forgot(Tsc(1_000_000)));
+        for _ in 0..10 {
+            assert!(thread.forgot(Tsc(0)));
+        }
+        assert_eq!(thread.done.most, MOST_KEPT);
     }
 
     #[test]
@@ -439,20 +497,20 @@ mod tests {
         let mut thread = Thread::default();
         thread.left(Tsc(10), Left::Preempted, 4);
         thread.returned(Tsc(30), &HashMap::from([(4, runners)]));
-        assert_eq!(thread.done[0].why, Why::Preempted(Some(3)));
+        assert_eq!(thread.done.kept[0].why, Why::Preempted(Some(3)));
     }
 
     #[test]
     fn the_first_waking_ends_a_wait() {
         let (mut waiting, cpus) = (Thread::default(), HashMap::new());
         let mut wait = |wakes: &[Wake]| {
-            let begin = waiting.done.back().map_or(0, |last| last.to.0);
+            let begin = waiting.done.kept.back().map_or(0, |last| last.to.0);
             waiting.left(Tsc(begin + 10), Left::Blocked, 0);
             for &wake in wakes {
                 waiting.woken(wake);
             }
             waiting.returned(Tsc(begin + 100), &cpus);
-            waiting.done.back().map(|away| away.why)
+            waiting.done.kept.back().map(|away| away.why)
         };
         // Of one waking there may be two records, and later ones change nothing.
         let wakes = [
@@ -475,7 +533,7 @@ mod tests {
         let mut wait = |at: u64| {
             waiting.left(Tsc(at), Left::Blocked, 0);
             waiting.returned(Tsc(at + 5), &cpus);
-            waiting.done.back().map(|away| away.why)
+            waiting.done.kept.back().map(|away| away.why)
         };
         assert_eq!(wait(400), Some(Why::Blocked(None)));
     }

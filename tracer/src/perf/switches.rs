@@ -24,7 +24,7 @@ use super::services::Services;
 use super::tracepoints::{Context, Event, NoTracepoints, Service, Tracepoints};
 use super::wakings::Wakings;
 use crate::threads;
-use darc_record::Tsc;
+use darc_record::{Ticks, Tsc};
 
 /// How much is seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +37,8 @@ pub enum Reach {
 
 /// Threads that are remembered after their end.
 const MOST_THREADS: usize = 1 << 12;
+/// For so long ops of a thread that has ended are on their way: a second or more.
+const ON_THEIR_WAY: Ticks = Ticks(1 << 32);
 /// A record may be under way on another CPU while the rings are read, so what is younger (in nanoseconds) is not complete. The
 /// processor of a virtual machine may be taken away in the middle of writing one.
 const UNDER_WAY: u64 = 5_000_000;
@@ -477,12 +479,17 @@ impl Switches {
                 thread.returned(at, &self.cpus);
             }
             Record::Exited(task) if task.pid == self.pid => {
+                let at = self.clock.tsc(task.stamp.time);
                 if let Some(thread) = self.threads.get_mut(&task.tid) {
-                    thread.life = Life::Ended;
+                    thread.life = Life::Ended(at);
                 }
-                // Its ops are on their way yet, so it is forgotten only when there are too many.
+                // Its ops are on their way yet, so it is forgotten only when there are too many, and not at once.
                 if self.threads.len() > MOST_THREADS {
-                    self.threads.retain(|_, thread| thread.life == Life::Runs);
+                    let is_kept = |thread: &Thread| match thread.life {
+                        Life::Runs => true,
+                        Life::Ended(then) => at - then < ON_THEIR_WAY,
+                    };
+                    self.threads.retain(|_, thread| is_kept(thread));
                 }
             }
             Record::Named {
@@ -551,12 +558,15 @@ impl Switches {
         }
     }
 
-    /// Whether records were dropped within these bounds: then it is not known when a thread did not do its work.
+    /// Whether records were dropped within these bounds, or there were more than are kept: then it is not known when the thread did not
+    /// do its work.
     #[must_use]
-    pub fn misses(&self, from: Tsc, to: Tsc) -> bool {
+    pub fn misses(&mut self, tid: i32, from: Tsc, to: Tsc) -> bool {
         // In no order: of a ring that was nearly full it is said before its records are handed out.
         let mut gaps = self.gaps.iter();
+        let thread = self.threads.get_mut(&tid);
         gaps.any(|&(since, until)| from <= until && since <= to)
+            || thread.is_some_and(|thread| thread.forgot(from))
     }
 
     /// The kernel passed a tracepoint.

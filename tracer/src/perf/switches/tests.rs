@@ -33,8 +33,8 @@ fn of_times_in_which_records_were_dropped_nothing_is_known() {
         middle(last, lost),
         middle(lost, after),
     ];
-    assert!(switches.misses(gap, gap) && switches.misses(known, later));
-    assert!(!switches.misses(known, known) && !switches.misses(later, later));
+    assert!(switches.misses(own, gap, gap) && switches.misses(own, known, later));
+    assert!(!switches.misses(own, known, known) && !switches.misses(own, later, later));
 }
 
 /// This thread lets another run that is on its processor, too: to the kernel both could have gone on.
