@@ -188,7 +188,7 @@ pub fn in_words(began: &Beginnings, modules: &Modules) -> String {
 
 /// The outermost function of a stack that does not start programs or threads; nothing where the stack was not followed to
 /// what does.
-fn first(modules: &Modules, frames: &[StackFrame]) -> Option<CodeRef> {
+pub(super) fn first(modules: &Modules, frames: &[StackFrame]) -> Option<CodeRef> {
     let starters = frames.iter().rev();
     let starters = starters
         .take_while(|frame| starts(modules, frame.function))

@@ -13,6 +13,7 @@ use darc_tracer::stacks;
 
 use crate::session::descent::investigation::Investigation;
 use crate::session::survey::Division;
+use crate::session::survey::began::first;
 use crate::session::survey::waiting::{is_waiting, may_wait};
 
 impl Division<'_> {
@@ -200,21 +201,32 @@ pub(super) fn below(
     stacks.collect()
 }
 
-/// Whether f0 is on a stack of the process: by thread, the stack pointer of its outermost call there.
+/// A call of f0 that is in progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InProgress {
+    /// The stack pointer of the outermost one of its thread.
+    pub sp: u64,
+    /// Whether the thread began with f0, so that it is called once.
+    pub is_beginning: bool,
+}
+
+/// Whether f0 is on a stack of the process: by thread, the call of it.
 #[must_use]
 pub fn calls_in_progress(
     pid: i32,
     modules: &Modules,
     investigation: &Investigation,
-) -> BTreeMap<i32, u64> {
+) -> BTreeMap<i32, InProgress> {
     let (Some(f0), Ok((stacks, _))) = (investigation.f0, stacks::snapshot(pid)) else {
         return BTreeMap::new();
     };
     let mut unwinder = Unwinder::new(modules);
     let stacks = investigation.of_chosen_threads(stacks).into_iter();
     let calls = stacks.filter_map(|stack| {
-        let frames = below_f0(unwinder.frames(modules, &stack), f0)?;
-        Some((stack.tid, frames.first()?.sp))
+        let frames = unwinder.frames(modules, &stack);
+        let is_beginning = first(modules, &frames) == Some(f0);
+        let sp = below_f0(frames, f0)?.first()?.sp;
+        Some((stack.tid, InProgress { sp, is_beginning }))
     });
     calls.collect()
 }

@@ -34,7 +34,7 @@ use windows::Windows;
 pub use arrivals::{Arrival, is_idle, time_table};
 pub use began::{Began, began, in_words};
 pub use darc_analysis::totals::NO_CALLS;
-pub use frames::calls_in_progress;
+pub use frames::{InProgress, calls_in_progress};
 
 /// How long the engine may serve the target before the survey looks at its other duties.
 const SLICE: Duration = Duration::from_millis(10);

@@ -6,20 +6,22 @@ use std::time::{Duration, Instant};
 use darc_process::modules::Modules;
 
 use crate::session::descent::investigation::Investigation;
-use crate::session::survey::calls_in_progress;
+use crate::session::survey::{InProgress, calls_in_progress};
 
 /// Without an op for so long the stacks are looked at.
 const FIRST: Duration = Duration::from_millis(400);
 /// A rarely called f0 is looked for less and less often, up to this time.
 const SELDOM: Duration = Duration::from_secs(10);
+/// A call that is in progress for so long does not return. The next call of a loop has the same stack pointer.
+const LONG: Duration = Duration::from_secs(5);
 
 /// Looks at the stacks now and then while no op completes.
 #[derive(Debug)]
 pub struct Suspicion {
     last: Instant,
     wait: Duration,
-    /// The calls of f0 that were in progress at the last look: thread and stack pointer.
-    seen: BTreeMap<i32, u64>,
+    /// The calls of f0 that were in progress at the last look, by thread, and when they were seen first.
+    seen: BTreeMap<i32, (InProgress, Instant)>,
 }
 
 impl Default for Suspicion {
@@ -33,7 +35,7 @@ impl Default for Suspicion {
 }
 
 impl Suspicion {
-    /// Whether one call of f0 was in progress at two looks, and no op completed in between.
+    /// Whether one call of f0 is in progress for long, and no op completed meanwhile. What a thread began with is not called a second time.
     pub fn is_confirmed(
         &mut self,
         pid: i32,
@@ -43,15 +45,22 @@ impl Suspicion {
         if investigation.calls() > 0 || self.last.elapsed() < self.wait {
             return false;
         }
-        let now = calls_in_progress(pid, modules, investigation);
-        let same = now
-            .iter()
-            .any(|(thread, sp)| self.seen.get(thread) == Some(sp));
-        self.wait = match now.is_empty() {
+        let now = Instant::now();
+        let calls = calls_in_progress(pid, modules, investigation).into_iter();
+        let seen: BTreeMap<i32, (InProgress, Instant)> = calls
+            .map(|(thread, call)| match self.seen.get(&thread) {
+                Some(&(known, since)) if known == call => (thread, (call, since)),
+                _ => (thread, (call, now)),
+            })
+            .collect();
+        self.wait = match seen.is_empty() {
             true => (self.wait * 2).min(SELDOM),
             false => FIRST,
         };
-        (self.last, self.seen) = (Instant::now(), now);
-        same
+        (self.last, self.seen) = (now, seen);
+        self.seen.values().any(|&(call, since)| {
+            let least = if call.is_beginning { FIRST } else { LONG };
+            now - since >= least
+        })
     }
 }
