@@ -240,7 +240,7 @@ impl Session {
                 match request {
                     Request::Expand(fnode) => expanded.extend(self.expand(fnode)),
                     Request::FilterChanged(ranges) => self.filter = Some(ranges),
-                    Request::Retire(_) | Request::PeaksRenumbered(_) => {}
+                    Request::Retire(_) => {}
                     Request::Finished => self.finished = true,
                 }
             }

@@ -273,12 +273,11 @@ pub(super) fn located(
         None => format!("{place}{on}"),
     };
     let within = match cause.stop {
-        StopReason::PartlyMeasured | StopReason::Recursion => Some("in or below"),
+        StopReason::PartlyMeasured | StopReason::Recursion | StopReason::StillDescending => {
+            Some("in or below")
+        }
         StopReason::Spread => Some("spread below"),
-        StopReason::StillDescending
-        | StopReason::TooRare
-        | StopReason::MaxDepth
-        | StopReason::NotInstrumentable => Some("below"),
+        StopReason::TooRare | StopReason::MaxDepth | StopReason::NotInstrumentable => Some("below"),
         StopReason::SelfTime | StopReason::NoCalls => None,
     };
     let place = match cause.kind {

@@ -61,9 +61,8 @@ impl Analysis {
         !self.checks.is_empty()
     }
 
-    /// Ends all checks: what was decided stands, and of what was not nothing is begun below.
+    /// Ends all checks: what was decided stands.
     pub fn end_checks(&mut self) {
-        self.forget_early();
         for (id, peak) in self.checks.keys().copied().collect::<Vec<_>>() {
             // The state does not matter: the one of before comes back.
             self.set_state(id, peak, PathState::Ended(Stop::StillDescending));

@@ -1,69 +1,78 @@
 //! Where ops of a peak come slowly, the descent goes on below a function before that is decided.
 //!
 //! Each decision takes twenty ops at least, and each is made with ops that come after the one before. Of a call that is
-//! slow once a second a path of ten functions would take minutes. So a callee that took most of the time in each of the first ops is
-//! looked into at once, in the same ops that its caller's decision waits for. Where that decision is another one, what was
+//! slow once a second a path of ten functions would take minutes. So the callees that took much of the time in the first ops are
+//! looked into at once, in the same ops that their caller's decision waits for. Where that decision is another one, what was
 //! begun below is forgotten.
 
 use darc_record::{FnodeId, Ticks, Tsc};
 
 use crate::descent::Analysis;
-use crate::descent::ftree::{Callee, Expansion};
+use crate::descent::ftree::{Absence, Callee, Expansion};
 use crate::descent::peak_record::PathState;
-use crate::descent::share::{Estimate, LEAST};
-use crate::off_cpu::is_absence;
+use crate::descent::recursion;
+use crate::descent::share::{ALWAYS, Estimate, LEAST};
 
-/// A callee of so many ops in a row is gone on with.
+/// So many ops tell,
 const OPS: u64 = 5;
-/// ... if it has this part of their time at least.
-const PART: f64 = 0.5;
-/// ... and if these took longer: some tens of milliseconds. Others are decided as soon.
+/// ... if these took longer: some tens of milliseconds. Others are decided as soon.
 const SLOWLY: Ticks = Ticks(1 << 27);
+/// The first one tells where it took so long to come: some tenths of a second.
+const SELDOM: Ticks = Ticks(1 << 29);
 
 impl Analysis {
     /// Begins below the functions of a peak whose decision is waited for and may be foreseen, at the end of an op.
     pub(crate) fn begin_early(&mut self, peak: u32, now: Tsc) {
-        let foreseen: Vec<FnodeId> = self
-            .measured
-            .iter()
-            .filter_map(|&fnode| self.foreseen(fnode, peak, now))
+        let measured = self.measured.iter();
+        let waited_for = measured.filter(|&&fnode| self.is_waited_for(fnode, peak, now));
+        let foreseen: Vec<FnodeId> = waited_for
+            .flat_map(|&fnode| self.foreseen(fnode, peak))
+            .flat_map(|first| self.followed(first, peak))
+            .filter(|&at| !self.ftree.fnode(at).record(peak).is_chosen())
+            // That ends a path, which a few ops may not.
+            .filter(|&at| !recursion::is_deep(&self.ftree, peak, at))
             .collect();
-        for first in foreseen {
-            let followed = self.followed(first, peak).into_iter();
-            let new = followed.filter(|&at| !self.ftree.fnode(at).record(peak).is_chosen());
-            for fnode in new.collect::<Vec<_>>() {
-                self.early.insert((fnode, peak));
-                self.begin_path(fnode, peak);
-            }
+        for fnode in foreseen {
+            self.early.insert((fnode, peak));
+            self.begin_path(fnode, peak);
         }
     }
 
-    /// The callee that the decision of a function will most likely be for.
-    fn foreseen(&self, id: FnodeId, peak: u32, now: Tsc) -> Option<FnodeId> {
+    /// Whether the ops that decide about a function come slowly.
+    fn is_waited_for(&self, id: FnodeId, peak: u32, now: Tsc) -> bool {
         let fnode = self.ftree.fnode(id);
         let record = fnode.record(peak);
         let Expansion::Complete(since) = fnode.expansion else {
-            return None;
+            return false;
         };
-        let is_first = record.state == PathState::Collecting
-            && record.decision_ops == OPS
-            && !self.checks.contains_key(&(id, peak));
-        if !is_first || fnode.is_in_batches() || now - since < SLOWLY {
-            return None;
-        }
-        let takes_most = |estimate: &Estimate| estimate.time.at >= PART && estimate.ops.at >= 1.0;
+        let is_slow = match record.decision_ops {
+            0 => false,
+            1..OPS => now - since >= SELDOM,
+            _ => now - since >= SLOWLY,
+        };
+        is_slow
+            && record.state == PathState::Collecting
+            && !self.checks.contains_key(&(id, peak))
+            && !fnode.is_in_batches()
+    }
+
+    /// The callees that the decision of a function may be for.
+    fn foreseen(&self, id: FnodeId, peak: u32) -> Vec<FnodeId> {
         let parts = self.parts(id, peak);
-        // What is told of time away here is not told below, which only the decision says.
-        let is_away = |part: &FnodeId| is_absence(self.ftree.fnode(*part).callee);
-        if parts.iter().any(|(part, estimate)| {
-            part.as_ref().is_some_and(is_away) && estimate.time.at >= LEAST / 2.0
-        }) {
-            return None;
+        let callee = |part: &Option<FnodeId>| part.map(|at| self.ftree.fnode(at).callee);
+        // Page faults that are told here are not told below, which only the decision says.
+        let is_fault = |(part, estimate): &(Option<FnodeId>, Estimate)| {
+            callee(part) == Some(Callee::Absence(Absence::PageFault))
+                && estimate.time.at >= LEAST / 2.0
+        };
+        if parts.iter().any(is_fault) {
+            return Vec::new();
         }
-        let mut parts = parts.into_iter();
-        let found = parts.find_map(|(part, estimate)| part.filter(|_| takes_most(&estimate)))?;
-        let callee = self.ftree.fnode(found).callee;
-        matches!(callee, Callee::Function(_)).then_some(found)
+        let is_long = |(part, estimate): &(Option<FnodeId>, Estimate)| {
+            matches!(callee(part), Some(Callee::Function(_))) && estimate.time.at >= ALWAYS
+        };
+        let found = parts.into_iter().filter(is_long);
+        found.filter_map(|(part, _)| part).collect()
     }
 
     /// A function is decided: what was begun early below it stands where it is `chosen`, and is forgotten elsewhere.
@@ -133,16 +142,41 @@ mod tests {
             session.next_op
         };
         let often = ops_of(|run| run.work(1 << 14));
-        let seldom = ops_of(|run| run.work(1 << 28));
+        let slow = ops_of(|run| run.work(1 << 27));
+        let seldom = ops_of(|run| run.work(1 << 30));
         assert!(often >= 100 + 6 * 20, "{often}");
-        assert!(seldom <= 100 + 6 * 5 + 25, "{seldom}");
+        assert!(slow <= 20 + 6 * 5 + 25, "{slow}");
+        assert!(seldom <= 10 + 6 + 25, "{seldom}");
+    }
+
+    /// Half of the ops go on in `b`, half in `c`, and each of these in a function of its own.
+    #[test]
+    fn causes_in_turn_are_begun_side_by_side() {
+        let program = Program::default()
+            .function(0, "f0", &[(1, call(1))], |run| run.call(1, 1))
+            .function(1, "a", &[(2, call(2)), (3, call(3))], |run| {
+                match run.op % 2 {
+                    0 => run.call(2, 2),
+                    _ => run.call(3, 3),
+                }
+            })
+            .function(2, "b", &[(4, call(4))], |run| run.call(4, 4))
+            .function(3, "c", &[(5, call(5))], |run| run.call(5, 5))
+            .function(4, "d", &[], |run| run.work(1 << 30))
+            .function(5, "e", &[], |run| run.work(1 << 30));
+        let mut session = Session::new(program, Params::default());
+        session.run(1_000);
+        assert_eq!(session.analysis.status(), Status::RootCauseFound);
+        let causes: Vec<String> = session.causes(1).into_iter().map(|it| it.0).collect();
+        assert_eq!(causes, ["f0/a/b/d", "f0/a/c/e"]);
+        assert!(session.next_op <= 10 + 4 + 64, "{}", session.next_op);
     }
 
     #[test]
     fn what_was_not_rightly_foreseen_is_forgotten() {
         let program = Program::default()
             .function(0, "f0", &[(1, call(1)), (2, call(2))], |run| {
-                match (100..106).contains(&run.op) {
+                match run.op < 40 {
                     true => run.call(1, 1),
                     false => run.call(2, 2),
                 }
@@ -155,7 +189,7 @@ mod tests {
             ..Params::default()
         };
         let mut session = Session::new(program, params);
-        session.run(108);
+        session.run(30);
         let a = session.analysis.early.iter().next().copied();
         assert!(a.is_some(), "it was begun early");
         session.run(2_000);

@@ -1,20 +1,44 @@
 //! Peaks that are known, and what becomes of them when they are looked for again.
 
+use darc_record::Ticks;
+
+use crate::descent::params::PeakChoice;
 use crate::descent::{Analysis, PeakAnalysis};
 use crate::profile::peaks::{Peak, is_noticed_range};
 use crate::values::Values;
 
+/// Where ops come slowly this part of `start_ops` is looked at first,
+const FEW: u64 = 10;
+/// ... if these took longer: a second or less.
+const SLOWLY: Ticks = Ticks(1 << 31);
+
 impl Analysis {
+    /// How many ops are looked at first where they come slowly.
+    pub(crate) fn first_look(start_ops: u64) -> u64 {
+        (start_ops / FEW).max(1)
+    }
+
     /// Looks for peaks at `start_ops` ops and whenever their number has doubled: rare slow ops appear
     /// late. Peaks that are known keep their number, for maxcounts belong to it. Each belongs to the hump
     /// that holds most of its ops; a hump of which a peak has only the edge, for a few stray ops stood there
     /// when that was found, is a peak of its own over the rest, with the next number.
+    ///
+    /// Where ops come slowly, the first few are looked at, and the peaks are cut anew whenever there are more, until there are enough.
     pub(crate) fn look_for_peaks(&mut self) {
-        if self.finished || self.profile.count() < self.next_look {
+        let (ops, enough) = (self.profile.count(), self.params.start_ops.max(1));
+        // A number that the person gave, or was asked for, is that of a peak among enough.
+        let are_all = self.params.peak == PeakChoice::All && self.params.range.is_none();
+        let is_slow = || are_all && self.side_by_side.measured() >= SLOWLY;
+        if self.finished || ops < self.next_look || ops < enough && !is_slow() {
             return;
         }
-        while self.next_look <= self.profile.count() && self.next_look < u64::MAX {
-            self.next_look = self.next_look.saturating_mul(2);
+        let are_few = self.next_look <= enough;
+        while self.next_look <= ops && self.next_look < u64::MAX {
+            let next = self.next_look.saturating_mul(2);
+            self.next_look = match self.next_look < enough {
+                true => next.min(enough),
+                false => next,
+            };
         }
         if let Some(range) = self.params.range {
             self.look_in_range(range);
@@ -26,6 +50,9 @@ impl Analysis {
             .iter()
             .map(|at| self.hump_of(&at.peak, &found))
             .collect();
+        if are_few && self.cut_among_few(&found, &of_known) {
+            return;
+        }
         for (hump, found) in found.iter().enumerate() {
             let is_known = |index: &usize| of_known.get(*index) == Some(&Some(hump));
             let known: Vec<usize> = (0..of_known.len()).filter(is_known).collect();
@@ -39,19 +66,42 @@ impl Analysis {
         self.begin_descents();
     }
 
+    /// Cuts the peaks of a few ops anew where two of them turn out to be one, or one to be two. What grows stays. Whether it does.
+    fn cut_among_few(&mut self, found: &[Peak], of_known: &[Option<usize>]) -> bool {
+        let is_in_one = |index: &usize| {
+            let holds = |hump: &&Peak| self.shared(&self.peaks[*index].peak, hump) > 0;
+            found.iter().filter(holds).count() == 1
+        };
+        let known_of = |hump: usize| {
+            let of_hump = |index: &usize| of_known[*index] == Some(hump);
+            let mut known = (0..of_known.len()).filter(of_hump);
+            let first = known.next().filter(is_in_one);
+            first.filter(|_| known.next().is_none())
+        };
+        let kept: Vec<Option<usize>> = (0..found.len()).map(known_of).collect();
+        let is_kept = |index: usize| kept.contains(&Some(index));
+        if found.is_empty() || (0..of_known.len()).all(is_kept) {
+            return false;
+        }
+        self.replace_peaks(found, &kept);
+        true
+    }
+
     /// Which of the humps holds most of a known peak's ops; the left one of equals, none when it is in none.
     pub(crate) fn hump_of(&self, peak: &Peak, found: &[Peak]) -> Option<usize> {
-        let shared = |hump: &Peak| {
-            let first = hump.first_bucket.max(peak.first_bucket);
-            let last = hump.last_bucket.min(peak.last_bucket);
-            match first <= last {
-                true => self.profile.range(first, last).ops,
-                false => 0,
-            }
-        };
-        let shares = found.iter().map(shared).enumerate();
+        let shares = found.iter().map(|hump| self.shared(peak, hump)).enumerate();
         let held = shares.filter(|&(_, ops)| ops > 0);
         held.rev().max_by_key(|&(_, ops)| ops).map(|(hump, _)| hump)
+    }
+
+    /// How many ops are of both.
+    fn shared(&self, one: &Peak, other: &Peak) -> u64 {
+        let first = one.first_bucket.max(other.first_bucket);
+        let last = one.last_bucket.min(other.last_bucket);
+        match first <= last {
+            true => self.profile.range(first, last).ops,
+            false => 0,
+        }
     }
 
     /// A hump that no known peak belongs to is a new one, as far as its buckets are of no peak. A rest that
@@ -158,6 +208,46 @@ mod tests {
         let peaks = analysis.peaks();
         let range = |peak: &Peak| (peak.first_bucket, peak.last_bucket);
         peaks.iter().map(range).collect()
+    }
+
+    /// An op of as many cycles as is said, after a second.
+    fn seldom(ops: &[u64]) -> Vec<(u32, u32)> {
+        let mut analysis = Analysis::new(Params::default());
+        for (at, &latency) in (1..).zip(ops) {
+            let start: u64 = at << 33;
+            analysis.op(&darc_record::Op {
+                tid: 1,
+                start: darc_record::Tsc(start),
+                end: darc_record::Tsc(start + latency),
+                latency: Ticks(latency),
+                arguments: darc_record::Arguments::default(),
+                touched: Vec::new(),
+            });
+        }
+        let peaks = analysis.peaks();
+        let range = |peak: &Peak| (peak.first_bucket, peak.last_bucket);
+        peaks.iter().map(range).collect()
+    }
+
+    #[test]
+    fn few_ops_that_take_long_have_peaks_which_are_cut_anew() {
+        let [short, long, longer] = [1 << 20, 1 << 26, 1 << 29];
+        let first = [
+            short, short, short, short, long, longer, short, longer, long,
+        ];
+        assert_eq!(seldom(&first), []);
+        let ten = [&first[..], &[short]].concat();
+        assert_eq!(seldom(&ten), [(40, 40)]);
+        // Of twenty five are as long as each other, and three longer.
+        let more = [
+            long, longer, long, short, short, short, long, short, short, short,
+        ];
+        let twenty = [&ten[..], &more].concat();
+        assert_eq!(seldom(&twenty), [(40, 40), (52, 52), (58, 58)]);
+        // What comes between them makes them one.
+        let between: Vec<u64> = (0..20).map(|at| long + (longer - long) / 20 * at).collect();
+        let forty = [&twenty[..], &between].concat();
+        assert_eq!(seldom(&forty), [(40, 40), (52, 58)]);
     }
 
     #[test]

@@ -200,7 +200,7 @@ impl Analysis {
     }
 
     /// These are the peaks from now on; each is the known one of that index, or new.
-    fn replace_peaks(&mut self, found: &[Peak], kept: &[Option<usize>]) {
+    pub(crate) fn replace_peaks(&mut self, found: &[Peak], kept: &[Option<usize>]) {
         tracing::debug!(target: "descent", ?found, ?kept, "cut the peaks anew");
         let mut known: Vec<Option<PeakAnalysis>> = self.peaks.drain(..).map(Some).collect();
         let mut now = vec![None; known.len()];
@@ -227,10 +227,14 @@ impl Analysis {
         self.fruitless = fruitless
             .filter_map(|((fnode, peak), ops)| Some(((fnode, renumbered(peak)?), ops)))
             .collect();
+        let early = std::mem::take(&mut self.early).into_iter();
+        self.early = early
+            .filter_map(|(fnode, peak)| Some((fnode, renumbered(peak)?)))
+            .collect();
         if let Some(table) = &mut self.off_cpu {
             table.renumber_peaks(renumbered);
         }
-        self.requests.push_back(Request::PeaksRenumbered(now));
+        self.renumberings.push(now);
         if self.params.peak == PeakChoice::All {
             self.begin_descents();
         }

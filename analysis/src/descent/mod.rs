@@ -66,8 +66,6 @@ pub enum Request {
     FilterChanged(Vec<RangeInclusive<Ticks>>),
     /// No peak needs the probes of these fnodes any more.
     Retire(Vec<FnodeId>),
-    /// Peaks have other numbers from now on: the one that peak `n` has is at index `n - 1`, none where it is no peak any more.
-    PeaksRenumbered(Vec<Option<u32>>),
     /// Every path of every peak has ended: take all instrumentation away.
     Finished,
 }
@@ -87,12 +85,14 @@ pub struct Analysis {
     pub(crate) stored: Option<Profile>,
     /// Peak `n` is at index `n - 1`.
     pub(crate) peaks: Vec<PeakAnalysis>,
-    /// Peaks are looked for again when this many ops have been counted.
+    /// Peaks are looked for again when this many ops have been counted, at `start_ops` at the latest.
     pub(crate) next_look: u64,
     pub(crate) ftree: Ftree,
     /// The fnodes that are measured as parents: whose calls are all probed.
     pub(crate) measured: Vec<FnodeId>,
     pub(crate) requests: VecDeque<Request>,
+    /// See [`Analysis::renumberings`].
+    pub(crate) renumberings: Vec<Vec<Option<u32>>>,
     pub(crate) filter: Vec<RangeInclusive<Ticks>>,
     pub(crate) finished: bool,
     pub(crate) looking: Looking,
@@ -142,10 +142,11 @@ impl Analysis {
             side_by_side: SideBySide::default(),
             stored: None,
             peaks: Vec::new(),
-            next_look: params.start_ops.max(1),
+            next_look: Self::first_look(params.start_ops),
             ftree: Ftree::new(),
             measured: Vec::new(),
             requests: VecDeque::new(),
+            renumberings: Vec::new(),
             filter: Vec::new(),
             finished: false,
             looking: Looking::default(),
@@ -337,6 +338,12 @@ impl Analysis {
     /// What the session is to do, oldest first; each request is handed out once.
     pub fn requests(&mut self) -> Vec<Request> {
         self.requests.drain(..).collect()
+    }
+
+    /// How peaks were given other numbers, oldest first: the one that peak `n` has from then on is at index `n - 1`, none where it is no
+    /// peak any more. Each is handed out once.
+    pub fn renumberings(&mut self) -> Vec<Vec<Option<u32>>> {
+        std::mem::take(&mut self.renumberings)
     }
 
     /// Chooses the peaks to analyse; for [`PeakChoice::Later`] once the person has been asked, or to turn

@@ -169,6 +169,18 @@ impl Analysis {
                 }
             }
         }
+        // What was begun although its caller is not decided.
+        for fnode in self.ftree.fnodes() {
+            let Some(parent) = fnode.parent.map(|at| self.ftree.fnode(at)) else {
+                continue;
+            };
+            let begun = fnode.records().filter(|(_, record)| record.is_chosen());
+            let early = begun.filter(|&(peak, _)| {
+                let above = parent.record(peak);
+                above.state.is_open() && above.batch == 0
+            });
+            self.early.extend(early.map(|(peak, _)| (fnode.id, peak)));
+        }
         // Parents have smaller ids than their children.
         self.requests
             .make_contiguous()

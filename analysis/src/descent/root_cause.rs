@@ -6,6 +6,7 @@ use crate::descent::ftree::{Absence, Callee, Ftree};
 use crate::descent::loops;
 use crate::descent::peak_record::{Outcome, PathState, PeakRecord, Stop};
 use crate::descent::recursion;
+use crate::descent::share::LEAST;
 use crate::off_cpu::is_absence;
 
 /// The causes that are found explain this part of the time at least.
@@ -100,42 +101,80 @@ pub enum Status {
     RootCauseFound,
 }
 
-/// All root-cause paths of a peak, from left to right in the ftree.
+/// How a path ends that is not decided.
+const STILL: (CauseKind, Stop) = (CauseKind::Function, Stop::StillDescending);
+
+/// All root-cause paths of a peak, from left to right in the ftree. What was begun below a function that is not decided is told in its
+/// place, and is not decided either.
 #[must_use]
 pub fn root_causes(ftree: &Ftree, peak: u32) -> Vec<RootCause> {
     let mut causes = Vec::new();
-    let mut below = vec![FnodeId::ROOT];
-    while let Some(id) = below.pop() {
+    let mut below = vec![(FnodeId::ROOT, true)];
+    while let Some((id, is_decided)) = below.pop() {
         let fnode = ftree.fnode(id);
         let record = fnode.record(peak);
+        let mut found = Vec::new();
+        let (mut add_below, mut stays_decided) = (false, is_decided);
         match &record.state {
             PathState::NotChosen => {}
             PathState::Waiting | PathState::Collecting => {
-                let end = (CauseKind::Function, Stop::StillDescending);
-                causes.push(below_decisions(ftree, peak, id, end));
+                stays_decided = false;
+                add_below = true;
+                found.extend(undecided(ftree, peak, id));
             }
             // Earlier versions had such ends.
             PathState::Ended(_) if is_told_at_f0(ftree, id) => {}
             PathState::Ended(stop) => {
                 let end = (kind_of(fnode.callee), stop.clone());
-                causes.push(below_decisions(ftree, peak, id, end));
+                found.push(below_decisions(ftree, peak, id, end));
             }
             PathState::Decided(outcome) => {
+                add_below = true;
                 match outcome {
                     Outcome::Callees => {}
+                    Outcome::Spread if !is_decided => {
+                        found.push(below_decisions(ftree, peak, id, STILL));
+                    }
                     Outcome::Spread => {
                         let spread = spread(ftree, peak, id);
-                        let found = loops::around(ftree, peak, &spread);
-                        loops::add(&mut causes, found.unwrap_or(spread));
+                        let around = loops::around(ftree, peak, &spread);
+                        loops::add(&mut causes, around.unwrap_or(spread));
                     }
-                    Outcome::Itself | Outcome::Both => causes.push(itself(ftree, peak, id)),
+                    Outcome::Itself | Outcome::Both => found.push(itself(ftree, peak, id)),
                 }
-                below.extend(fnode.children.iter().rev());
             }
+        }
+        if !is_decided {
+            for cause in &mut found {
+                (cause.kind, cause.stop) = match cause.kind {
+                    CauseKind::Loop => STILL,
+                    kind => (kind, Stop::StillDescending),
+                };
+                (cause.blocked, cause.in_calls) = (None, None);
+            }
+        }
+        causes.extend(found);
+        if add_below {
+            let children = fnode.children.iter().rev();
+            below.extend(children.map(|&child| (child, stays_decided)));
         }
     }
     recursion::gather(ftree, &mut causes);
     causes
+}
+
+/// What is known of a function that is not decided: of the part of its time that is not where it was gone on with.
+fn undecided(ftree: &Ftree, peak: u32, id: FnodeId) -> Option<RootCause> {
+    let cause = below_decisions(ftree, peak, id, STILL);
+    let begun = ftree.fnode(id).children.iter().copied();
+    let begun = begun.filter(|&child| ftree.fnode(child).record(peak).is_chosen());
+    let below: f64 = begun.map(|child| part_of(ftree, peak, id, child)).sum();
+    let rest = (1.0 - below).max(0.0);
+    (below <= 0.0 || cause.share * rest >= LEAST).then_some(RootCause {
+        share: cause.share * rest,
+        assumed: cause.assumed * rest,
+        ..cause
+    })
 }
 
 fn kind_of(callee: Callee) -> CauseKind {

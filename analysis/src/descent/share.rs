@@ -15,7 +15,7 @@ const Z: f64 = 2.2;
 /// What certainly has more than this is a cause.
 pub(crate) const LEAST: f64 = 0.1;
 /// What certainly has less than this is none, unless the larger ones leave most unexplained.
-const ALWAYS: f64 = 0.2;
+pub(crate) const ALWAYS: f64 = 0.2;
 /// Causes are named until they explain this part together.
 const EXPLAINED: f64 = 0.8;
 /// Where the largest part is below this, the time has no single cause.

@@ -38,7 +38,7 @@ impl SideBySide {
     }
 
     /// In how long ops were seen to end.
-    fn measured(&self) -> Ticks {
+    pub(super) fn measured(&self) -> Ticks {
         let now = self.first.map_or(Ticks(0), |(_, first)| self.last - first);
         Ticks(self.before.0.saturating_add(now.0))
     }

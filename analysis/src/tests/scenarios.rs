@@ -970,7 +970,6 @@ proptest! {
             let mut requests = VecDeque::from(analysis.requests());
             while let Some(request) = requests.pop_front() {
                 match request {
-                    Request::PeaksRenumbered(_) => {}
                     Request::Expand(fnode) if fnode.0 % 5 == 4 => {
                         analysis.cannot_expand(fnode, Stop::NotInstrumentable("no".to_owned()));
                     }

@@ -13,7 +13,7 @@ pub(super) fn write(page: &mut Page, report: &Report) {
     if report.peaks.is_empty() {
         page.blank();
         page.line(&format!(
-            "No peaks yet: they are looked for after {} ops.",
+            "No peaks yet: they are looked for after {} ops, where these take longer than a second after a tenth as many.",
             report.parameters.start_ops
         ));
     }

@@ -391,6 +391,13 @@ impl Investigation {
 }
 
 impl Investigation {
+    /// What is known of calls keeps to its peaks where these were given other numbers.
+    pub(super) fn renumber(&mut self) {
+        for now in self.analysis.renumberings() {
+            self.arguments.renumber_peaks(&now);
+        }
+    }
+
     /// Takes an op of which it is not known when its thread ran: it decides nothing.
     pub fn take_unseen_op(&mut self, op: &Op) {
         self.tell(op);

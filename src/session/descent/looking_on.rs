@@ -10,18 +10,24 @@ const LEAST: Duration = Duration::from_secs(3);
 const MOST: Duration = Duration::from_secs(6);
 /// With so many ops it is enough at once.
 const OPS: u64 = 1_000_000;
+/// For fewer ops than peaks are to be looked for among is waited so long.
+const FEW: Duration = Duration::from_secs(30);
 /// For so long decisions are held against later ops at most.
 const CHECKS: Duration = Duration::from_secs(2);
 
-/// Where no op has come for so long none is waited for.
+/// Where no op has come for so long none is waited for,
 const IDLE: Duration = Duration::from_secs(2);
+/// ... and for so many times as long as it took for one to come before.
+const GAPS: u32 = 4;
 
-/// When ops began to come, when the last one did, and when decisions began to be held against them.
+/// When ops began to come, when the last ones did, and when decisions began to be held against them.
 #[derive(Default, Debug)]
 pub(super) struct LookingOn {
     since: Option<Instant>,
     ops: u64,
     last: Option<Instant>,
+    /// The longest time between two ops.
+    gap: Duration,
     checks: Option<Instant>,
     has_seen_enough: bool,
     /// Whether the log says that the answers are there.
@@ -47,11 +53,13 @@ impl LookingOn {
         if ops == 0 {
             return;
         }
+        let since_last = self.last.map_or(Duration::ZERO, |last| last.elapsed());
         if self.ops != ops {
             self.ops = ops;
             self.last = Some(Instant::now());
+            self.gap = self.gap.max(since_last);
         }
-        let is_idle = self.last.is_some_and(|last| last.elapsed() >= IDLE);
+        let is_idle = since_last >= IDLE.max(GAPS * self.gap);
         let is_answered = analysis.is_answered();
         let passed = self.since.get_or_insert_with(Instant::now).elapsed();
         if self.is_brief && analysis.is_looking_on() && is_answered {
@@ -65,7 +73,8 @@ impl LookingOn {
             investigation.analysis.stop_looking();
             return;
         }
-        let is_long = passed >= LEAST || ops >= OPS;
+        let are_few = ops < analysis.params().start_ops && passed < FEW;
+        let is_long = (passed >= LEAST && !are_few) || ops >= OPS;
         if analysis.is_looking_on() && is_answered && (is_long || !self.is_logged) {
             let is_clear = analysis.is_nearly_all_in_peaks() || passed >= MOST;
             if is_clear && !self.is_logged {
@@ -89,6 +98,7 @@ impl LookingOn {
 impl Investigation {
     /// Nothing more will be seen: an answer that was being replaced stands, and the report says so.
     pub(super) fn take_back(&mut self) {
+        self.renumber();
         if self.analysis.take_back() {
             self.arguments.take_back();
             self.warnings.push(

@@ -88,6 +88,8 @@ pub struct Session<'a> {
     /// Whether those of calls are away until the rest is over, and since when they could not be put back.
     calls_are_away: bool,
     put_back_since: Option<Instant>,
+    /// Since when the target has probes that are needed no more.
+    retired_since: Option<Tsc>,
     timeline: Timeline,
     pacing: Pacing,
     /// When there was a new op, or it began.
@@ -156,6 +158,7 @@ impl<'a> Session<'a> {
             has_probes: false,
             calls_are_away: false,
             put_back_since: None,
+            retired_since: None,
             timeline,
             pacing,
             called: Instant::now(),

@@ -20,19 +20,24 @@ use crate::session::descent::investigation::Investigation;
 use crate::session::descent::planning::{self, Planned, Sources};
 use crate::session::{Session, markers};
 
+/// Probes that are needed no more are taken away after so many times as long as an op takes on average, for all that are under way
+/// then tell nothing,
+const RETIRED: u64 = 10;
+/// ... and after a second or so at most.
+const RETIRED_AT_MOST: u64 = 1 << 32;
+/// A few milliseconds are not waited for.
+const AT_ONCE: u64 = 1 << 23;
+
 /// What was done of what an analysis asked for.
 #[derive(Default)]
 struct CarriedOut {
-    requests: usize,
+    /// Whether the target is to have other probes now.
+    changes: bool,
+    /// Whether it has some that are needed no more.
+    retires: bool,
     expanded: Vec<FnodeId>,
     filter: Option<Vec<RangeInclusive<Ticks>>>,
     finished: bool,
-}
-
-impl CarriedOut {
-    fn is_nothing(&self) -> bool {
-        self.requests == 0
-    }
 }
 
 impl Session<'_> {
@@ -68,7 +73,10 @@ impl Session<'_> {
             Some(serving) => serving.investigation.carry_out(&self.process, self.catalog),
             None => CarriedOut::default(),
         };
-        if of_f0.is_nothing() && of_serving.is_nothing() {
+        if of_f0.retires || of_serving.retires {
+            self.retired_since.get_or_insert(darc_tracer::tsc());
+        }
+        if !of_f0.changes && !of_serving.changes && !self.are_retired() {
             return Ok(false);
         }
         let done = |investigation: &Investigation| investigation.analysis.is_finished();
@@ -94,6 +102,18 @@ impl Session<'_> {
             }
         }
         Ok(false)
+    }
+
+    /// Whether probes that are needed no more are to be taken away.
+    fn are_retired(&self) -> bool {
+        let profile = self.investigation.analysis.profile();
+        let op = profile.total().0 / profile.count().max(1);
+        let wait = match op.saturating_mul(RETIRED).min(RETIRED_AT_MOST) {
+            ..AT_ONCE => 0,
+            wait => wait,
+        };
+        let passed = self.retired_since.map(|since| darc_tracer::tsc() - since);
+        passed.is_some_and(|passed| passed.0 >= wait)
     }
 
     /// The plan of what f0's analysis needs.
@@ -215,6 +235,7 @@ impl Session<'_> {
     /// Brings the target's probes to what the ftrees need.
     pub(super) fn instrument(&mut self) -> Result<(), ProcessError> {
         self.place_probes()?;
+        self.retired_since = None;
         let serving = self.serving.iter_mut().map(|it| &mut it.investigation);
         for own in serving.chain([&mut *self.investigation]) {
             own.analysis.probes_changed(darc_tracer::tsc());
@@ -266,18 +287,18 @@ impl Investigation {
 
     /// Does what the analysis asks for, as far as no probe has to change for it.
     fn carry_out(&mut self, process: &Process<'_>, catalog: &mut Catalog) -> CarriedOut {
+        self.renumber();
         let mut requests = self.unbound.take();
         requests.extend(self.analysis.requests());
         let mut done = CarriedOut::default();
         for request in requests {
-            done.requests += 1;
             match request {
                 Request::Expand(fnode) => match self.expand(fnode, process, catalog) {
-                    Ok(Expansion::Done) => done.expanded.push(fnode),
-                    Ok(Expansion::AfterFirstCall) => {
-                        done.requests -= 1;
-                        self.unbound.expand_later(fnode);
+                    Ok(Expansion::Done) => {
+                        done.changes = true;
+                        done.expanded.push(fnode);
                     }
+                    Ok(Expansion::AfterFirstCall) => self.unbound.expand_later(fnode),
                     Err(reason) => {
                         tracing::debug!(target: "descent", fnode = fnode.0, %reason, "cannot be expanded");
                         let why = darc_analysis::Stop::NotInstrumentable(reason);
@@ -285,9 +306,11 @@ impl Investigation {
                     }
                 },
                 Request::FilterChanged(latencies) => done.filter = Some(latencies),
-                Request::Retire(_) => {}
-                Request::PeaksRenumbered(now) => self.arguments.renumber_peaks(&now),
-                Request::Finished => done.finished = true,
+                Request::Retire(_) => done.retires = true,
+                Request::Finished => {
+                    done.changes = true;
+                    done.finished = true;
+                }
             }
         }
         done

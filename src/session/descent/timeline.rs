@@ -279,6 +279,7 @@ impl SwitchLog {
             }
             let find = |number, from, to| switches.call(op.tid, number, from, to);
             let (pid, faults) = (switches.pid(), faults(switches, &op, &away));
+            own.renumber();
             let arguments = &mut own.arguments;
             arguments.take(&op, &own.analysis, modules, pid, find);
             arguments.take_faults(&op, &own.analysis, modules, pid, &faults);
