@@ -25,6 +25,8 @@ const LITTLE: f64 = 0.05;
 const SELDOM: f64 = 0.25;
 /// As much of what a cause explains is not to be assumed without a word.
 const MUCH: f64 = 1.0 / 3.0;
+/// As many calls decide at least, where nobody says otherwise.
+const FEW: u64 = 20;
 /// So many functions of a path are named, the last ones and f0.
 const NAMES: usize = 4;
 
@@ -181,7 +183,8 @@ fn cause(cause: &RootCauseEntry, of: &PeakEntry, ftree: &FtreeNode) -> String {
             let mostly = loops::mostly(cause, peak, ftree);
             let mostly = mostly.map_or_else(String::new, |(name, _)| format!(", mostly in {name}"));
             let (share, assumed) = (percent(share), assumed(cause));
-            format!("{share} is {within} {place}{assumed}{repeated}{mostly}")
+            let few = few(cause);
+            format!("{share} is {within} {place}{assumed}{repeated}{mostly}{few}")
         }
         (Some(within), None) => format!("{within} {place}{repeated}"),
         (None, Some(share)) => format!(
@@ -210,6 +213,15 @@ fn assumed(cause: &RootCauseEntry) -> String {
             ", {} of that at call sites that were not looked into",
             percent(part.min(1.0))
         ),
+        _ => String::new(),
+    }
+}
+
+/// From how many calls it is known where an undecided path leads, where these are few.
+fn few(cause: &RootCauseEntry) -> String {
+    match (cause.stop, cause.known_from) {
+        (StopReason::StillDescending, 1) => ", known from one call".to_owned(),
+        (StopReason::StillDescending, ops @ 2..FEW) => format!(", known from {ops} calls"),
         _ => String::new(),
     }
 }
