@@ -3,7 +3,7 @@
 //! Each target runs three copies of its op in turn, in slices of 3 ms: one that nothing measures, one
 //! that darc (or perf) is attached to, and one that measures itself in the cheapest way. Only figures
 //! of the same phase are divided by each other (`sampling` has a way of its own). Arguments choose parts: `calls`, `pauses`, `symbols`,
-//! `sampling`, `profile`, `watch`, `stops`;
+//! `sampling`, `profile`, `watch`, `stops`, `coverage`;
 //! the names of ops behind `calls` choose among those, and `no-int3` and `no-uprobes` leave comparisons out; numbers behind
 //! `stops` are those of the target's threads.
 
@@ -12,6 +12,7 @@
 mod calls;
 mod changes;
 mod child;
+mod coverage;
 mod darc;
 mod events;
 mod latency;
@@ -50,6 +51,9 @@ fn main() {
     }
     if wanted("symbols") {
         symbols::run(folder.path());
+    }
+    if wanted("coverage") {
+        coverage::run(folder.path());
     }
     if wanted("sampling") {
         sampling::run(folder.path());

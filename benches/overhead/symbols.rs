@@ -113,6 +113,11 @@ fn mapped(pid: &str, library: &OsStr) -> bool {
     maps.contains(&*library.to_string_lossy())
 }
 
+/// The compiler's own library, if there is one.
+pub fn compilers_library() -> Option<PathBuf> {
+    driver(&sysroot()?.join("lib"))
+}
+
 fn sysroot() -> Option<PathBuf> {
     let output = Command::new("rustc")
         .args(["--print", "sysroot"])

@@ -54,6 +54,8 @@ pub struct FunctionCode {
     entrances: Vec<u64>,
     /// The filling behind each part.
     filling: Vec<Vec<u8>>,
+    /// See [`FunctionCode::with_ends`].
+    ends: Vec<u64>,
 }
 
 /// What compilers align functions to.
@@ -77,6 +79,7 @@ impl FunctionCode {
             filling: vec![Vec::new(); parts.len()],
             parts,
             entrances: Vec::new(),
+            ends: Vec::new(),
         })
     }
 
@@ -106,6 +109,17 @@ impl FunctionCode {
     #[must_use]
     pub fn with_entrances(self, entrances: Vec<u64>) -> Self {
         Self { entrances, ..self }
+    }
+
+    /// The same, where it is certain that no code of the function is behind these ends of its parts.
+    #[must_use]
+    pub fn with_ends(self, ends: Vec<u64>) -> Self {
+        Self { ends, ..self }
+    }
+
+    /// Whether a part ends there, and certainly no code of the function is behind that.
+    pub fn ends_at(&self, addr: u64) -> bool {
+        self.ends.contains(&addr) && !self.contains(addr)
     }
 
     /// Where code of other functions jumps to, beside the entry, as far as that is known.

@@ -156,6 +156,7 @@ fn read(entry: TargetAddr, modules: &Modules, memory: &dyn Memory) -> Result<Fun
     if parts.is_empty() {
         return of_unknown_extent(entry, place, modules, memory);
     }
+    let mut ends = Vec::new();
     let parts = parts
         .into_iter()
         .map(|range| {
@@ -165,6 +166,9 @@ fn read(entry: TargetAddr, modules: &Modules, memory: &dyn Memory) -> Result<Fun
                     addr: range.start,
                 })
                 .ok_or_else(|| format!("{} is not loaded", module.path))?;
+            if image.is_some_and(|image| image.ends_at(range.end)) {
+                ends.push(start.0.wrapping_add(range.len()));
+            }
             let mut bytes = vec![0; range.len() as usize];
             match memory.read(start.0, &mut bytes) {
                 true => Ok(CodePart {
@@ -176,6 +180,7 @@ fn read(entry: TargetAddr, modules: &Modules, memory: &dyn Memory) -> Result<Fun
         })
         .collect::<Result<Vec<_>, String>>()?;
     FunctionCode::new(parts)
+        .map(|code| code.with_ends(ends))
         .ok_or_else(|| "its symbol describes no sensible piece of code".to_owned())
 }
 

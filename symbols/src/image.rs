@@ -69,6 +69,8 @@ pub struct Image {
     slots: OnceLock<Slots>,
     landing_pads: OnceLock<Vec<FileAddr>>,
     uncalled: OnceLock<Vec<AddrRange>>,
+    /// Where entries of the unwind table end, in order.
+    ends: OnceLock<Vec<FileAddr>>,
     /// What the unwind table describes, where that is most of the code.
     described: OnceLock<Option<Ranges>>,
     lines: OnceLock<Option<Mutex<Lines>>>,
@@ -112,6 +114,7 @@ impl Image {
             slots: OnceLock::new(),
             landing_pads: OnceLock::new(),
             uncalled: OnceLock::new(),
+            ends: OnceLock::new(),
             described: OnceLock::new(),
             lines: OnceLock::new(),
             go: OnceLock::new(),
@@ -266,6 +269,17 @@ impl Image {
         let before = after.checked_sub(1).map(|at| uncalled[at]);
         let is_uncalled = before.is_some_and(|range| addr < range.end);
         !is_uncalled
+    }
+
+    /// Whether the unwind table has an entry that ends at an address: nothing of the code before it is behind that.
+    pub fn ends_at(&self, addr: FileAddr) -> bool {
+        let ends = self.ends.get_or_init(|| {
+            let (ranges, _) = unwind::ranges(&self.elf);
+            let mut ends: Vec<FileAddr> = ranges.iter().map(|found| found.range.end).collect();
+            ends.sort_unstable();
+            ends
+        });
+        ends.binary_search(&addr).is_ok()
     }
 
     /// Whether frames of the code at an address are of a kind that is known: the unwind table describes it, or leaves out a

@@ -12,8 +12,10 @@ use crate::descent::peak_record::{Outcome, PathState, Stop};
 use crate::descent::share::{Estimate, LEAST, Named, Part, named};
 use crate::profile::peaks::has_weight;
 
-/// So many times the least number of ops for a decision are compared with those that it was made with.
+/// So many times the least number of ops for a decision are compared with those that it was made with,
 const OPS: u64 = 2;
+/// ... and where no more come this part of it, which shows large differences alone.
+const FEW: u64 = 2;
 
 /// What a decision was made with.
 #[derive(Clone, Debug)]
@@ -61,11 +63,18 @@ impl Analysis {
         !self.checks.is_empty()
     }
 
-    /// Ends all checks: what was decided stands.
+    /// Ends all checks: what was decided stands, unless the ops that came are clearly others.
     pub fn end_checks(&mut self) {
-        for (id, peak) in self.checks.keys().copied().collect::<Vec<_>>() {
-            // The state does not matter: the one of before comes back.
-            self.set_state(id, peak, PathState::Ended(Stop::StillDescending));
+        let few = (self.params.decision_ops / FEW).max(1);
+        let mut open: Vec<(FnodeId, u32)> = self.checks.keys().copied().collect();
+        open.sort_unstable();
+        for (id, peak) in open {
+            let ops = self.ftree.fnode(id).record(peak).decision_ops;
+            match ops >= few && self.differs_since(id, peak) {
+                true => self.end_check(id, peak),
+                // The state does not matter: the one of before comes back.
+                false => self.set_state(id, peak, PathState::Ended(Stop::StillDescending)),
+            }
         }
         self.settle();
     }
@@ -117,11 +126,20 @@ impl Analysis {
 
     /// Ends the check of an fnode that has seen enough ops for it. Whether it has one.
     pub(crate) fn check_at(&mut self, id: FnodeId, peak: u32) -> Option<bool> {
-        let sample = self.checks.get(&(id, peak))?;
+        self.checks.get(&(id, peak))?;
         let least = self.params.decision_ops.max(1).saturating_mul(OPS);
         if self.ftree.fnode(id).record(peak).decision_ops < least {
             return Some(false);
         }
+        self.end_check(id, peak);
+        Some(true)
+    }
+
+    /// Whether the ops since a check began are clearly others than those that decided.
+    fn differs_since(&self, id: FnodeId, peak: u32) -> bool {
+        let Some(sample) = self.checks.get(&(id, peak)) else {
+            return false;
+        };
         let later = self.parts(id, peak);
         let before = |part: &Option<FnodeId>| {
             let mut before = sample.parts.iter();
@@ -132,8 +150,17 @@ impl Analysis {
                 Some(before) => now.time.differs(&before.time),
                 None => now.time.low >= LEAST,
             });
-        let outcome = sample.outcome;
         tracing::debug!(target: "descent", fnode = id.0, peak, ?later, differs, "held against later ops");
+        differs
+    }
+
+    /// Ends a check with the ops that came: where they differ those of both times decide together.
+    fn end_check(&mut self, id: FnodeId, peak: u32) {
+        let differs = self.differs_since(id, peak);
+        let Some(sample) = self.checks.get(&(id, peak)) else {
+            return;
+        };
+        let outcome = sample.outcome;
         // What differs is no less true for having been seen later: both times count alike.
         let ops = self.ftree.fnode(id).record(peak).decision_ops;
         let weight = match differs && sample.ops > ops {
@@ -151,7 +178,6 @@ impl Analysis {
                 self.take(id, peak, &parts, named);
             }
         }
-        Some(true)
     }
 
     /// A check is over without enough ops: what it began with comes back.

@@ -22,9 +22,10 @@ const SELDOM: Ticks = Ticks(1 << 29);
 
 impl Analysis {
     /// Begins below the functions of a peak whose decision is waited for and may be foreseen, at the end of an op.
-    pub(crate) fn begin_early(&mut self, peak: u32, now: Tsc) {
-        let measured = self.measured.iter();
-        let waited_for = measured.filter(|&&fnode| self.is_waited_for(fnode, peak, now));
+    /// It said something of the functions that are `counted`.
+    pub(crate) fn begin_early(&mut self, peak: u32, counted: &[FnodeId], now: Tsc) {
+        let counted = counted.iter();
+        let waited_for = counted.filter(|&&fnode| self.is_waited_for(fnode, peak, now));
         let foreseen: Vec<FnodeId> = waited_for
             .flat_map(|&fnode| self.foreseen(fnode, peak))
             .flat_map(|first| self.followed(first, peak))
@@ -46,9 +47,10 @@ impl Analysis {
             return false;
         };
         let is_slow = match record.decision_ops {
-            0 => false,
             1..OPS => now - since >= SELDOM,
-            _ => now - since >= SLOWLY,
+            // Not after each of them.
+            OPS | 8 | 13 => now - since >= SLOWLY,
+            _ => false,
         };
         is_slow
             && record.state == PathState::Collecting
@@ -68,8 +70,12 @@ impl Analysis {
         if parts.iter().any(is_fault) {
             return Vec::new();
         }
+        // A small part of the peak is not gone on with before it has to be: there may be many.
+        let weight = self.weight(id, peak).time;
         let is_long = |(part, estimate): &(Option<FnodeId>, Estimate)| {
-            matches!(callee(part), Some(Callee::Function(_))) && estimate.time.at >= ALWAYS
+            let share = estimate.time.at;
+            let is_function = matches!(callee(part), Some(Callee::Function(_)));
+            is_function && share >= ALWAYS && share * weight >= LEAST
         };
         let found = parts.into_iter().filter(is_long);
         found.filter_map(|(part, _)| part).collect()
@@ -81,13 +87,6 @@ impl Analysis {
             if self.early.remove(&(child, peak)) && !chosen.contains(&child) {
                 self.forget_path(child, peak);
             }
-        }
-    }
-
-    /// Forgets all that was begun early and is not decided above: a caller that is not gone on with has no path below it.
-    pub(crate) fn forget_early(&mut self) {
-        for (fnode, peak) in std::mem::take(&mut self.early) {
-            self.forget_path(fnode, peak);
         }
     }
 

@@ -32,7 +32,8 @@ impl Analysis {
         if self.finished || ops < self.next_look || ops < enough && !is_slow() {
             return;
         }
-        let are_few = self.next_look <= enough;
+        let are_few =
+            self.next_look <= enough && are_all && !self.is_answered() && !self.is_checking();
         while self.next_look <= ops && self.next_look < u64::MAX {
             let next = self.next_look.saturating_mul(2);
             self.next_look = match self.next_look < enough {

@@ -61,6 +61,20 @@ impl Analysis {
         begun.peek().is_some() && begun.all(|open| open == 0)
     }
 
+    /// Whether every path has ended of all peaks of which there were enough ops for that.
+    #[must_use]
+    pub fn is_answered_but_for_rare(&self) -> bool {
+        let open = self.peaks.iter().filter(|at| at.open.unwrap_or(0) > 0);
+        let is_rare = |at: &PeakAnalysis| {
+            let ops = self
+                .profile
+                .range(at.peak.first_bucket, at.peak.last_bucket)
+                .ops;
+            ops < self.params.decision_ops
+        };
+        self.peaks.iter().any(|at| at.open == Some(0)) && open.into_iter().all(is_rare)
+    }
+
     /// Whether less than a tenth of the time is in ops of no peak.
     #[must_use]
     pub fn is_nearly_all_in_peaks(&self) -> bool {
@@ -119,7 +133,6 @@ impl Analysis {
 
     /// Cuts the profile into peaks anew. Those that are what they were keep what is known of them; the others are new.
     fn cut_anew(&mut self) {
-        self.forget_early();
         let found = self.find_peaks();
         let kept: Vec<Option<usize>> = found
             .iter()

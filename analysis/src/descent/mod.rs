@@ -247,7 +247,7 @@ impl Analysis {
         let Some(reach) = self.reach_of(peak) else {
             return;
         };
-        let mut stalled = Vec::new();
+        let (mut stalled, mut counted) = (Vec::new(), Vec::new());
         for index in 0..self.measured.len() {
             let fnode = self.measured[index];
             if !self.counts_for(fnode, op, reach) {
@@ -262,13 +262,16 @@ impl Analysis {
                 continue;
             }
             let said = call.map_or(Contribution::Silent, |call| self.contribute(op, peak, call));
+            if said == Contribution::Counted {
+                counted.push(fnode);
+            }
             let stall = self.stalls_at(fnode, peak, said);
             stalled.extend(stall.map(|why| (fnode, why)));
         }
         // What is measured changes with it.
         self.stall_paths(peak, stalled);
         self.decide(peak);
-        self.begin_early(peak, op.end);
+        self.begin_early(peak, &counted, op.end);
         if !self.finished && self.peaks[peak as usize - 1].open == Some(0) {
             self.filter_ops();
         }

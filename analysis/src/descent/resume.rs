@@ -104,6 +104,10 @@ impl Analysis {
         analysis.ftree = ftree;
         analysis.ftree.forget_probes();
         analysis.reopen();
+        if analysis.profile.count() >= params.start_ops {
+            // The stored peaks are those of enough ops.
+            analysis.next_look = params.start_ops.saturating_add(1);
+        }
         analysis.look_for_peaks();
         analysis.begin_descents();
         Ok(analysis)

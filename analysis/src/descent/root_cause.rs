@@ -168,7 +168,10 @@ fn undecided(ftree: &Ftree, peak: u32, id: FnodeId) -> Option<RootCause> {
     let cause = below_decisions(ftree, peak, id, STILL);
     let begun = ftree.fnode(id).children.iter().copied();
     let begun = begun.filter(|&child| ftree.fnode(child).record(peak).is_chosen());
-    let below: f64 = begun.map(|child| part_of(ftree, peak, id, child)).sum();
+    let of = |at| part_of(ftree, peak, id, at);
+    let below: f64 = begun
+        .map(|child| with_unfollowed(ftree, peak, child, &of))
+        .sum();
     let rest = (1.0 - below).max(0.0);
     (below <= 0.0 || cause.share * rest >= LEAST).then_some(RootCause {
         share: cause.share * rest,

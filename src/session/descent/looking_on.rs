@@ -12,7 +12,7 @@ const MOST: Duration = Duration::from_secs(6);
 const OPS: u64 = 1_000_000;
 /// For fewer ops than peaks are to be looked for among is waited so long.
 const FEW: Duration = Duration::from_secs(30);
-/// For so long decisions are held against later ops at most.
+/// For so long decisions are held against later ops at most, or until as many came as peaks are to be looked for among.
 const CHECKS: Duration = Duration::from_secs(2);
 
 /// Where no op has come for so long none is waited for,
@@ -28,7 +28,8 @@ pub(super) struct LookingOn {
     last: Option<Instant>,
     /// The longest time between two ops.
     gap: Duration,
-    checks: Option<Instant>,
+    /// With which op that was.
+    checks: Option<(Instant, u64)>,
     has_seen_enough: bool,
     /// Whether the log says that the answers are there.
     is_logged: bool,
@@ -59,7 +60,7 @@ impl LookingOn {
             self.last = Some(Instant::now());
             self.gap = self.gap.max(since_last);
         }
-        let is_idle = since_last >= IDLE.max(GAPS * self.gap);
+        let is_idle = since_last >= IDLE.max(GAPS * self.gap).min(FEW);
         let is_answered = analysis.is_answered();
         let passed = self.since.get_or_insert_with(Instant::now).elapsed();
         if self.is_brief && analysis.is_looking_on() && is_answered {
@@ -75,6 +76,9 @@ impl LookingOn {
         }
         let are_few = ops < analysis.params().start_ops && passed < FEW;
         let is_long = (passed >= LEAST && !are_few) || ops >= OPS;
+        // A few ops that were kept from running for long are not waited for.
+        let is_answered =
+            is_answered || (passed >= MOST && !are_few && analysis.is_answered_but_for_rare());
         if analysis.is_looking_on() && is_answered && (is_long || !self.is_logged) {
             let is_clear = analysis.is_nearly_all_in_peaks() || passed >= MOST;
             if is_clear && !self.is_logged {
@@ -87,8 +91,11 @@ impl LookingOn {
             }
         }
         if analysis.is_checking() {
-            let passed = self.checks.get_or_insert_with(Instant::now).elapsed();
-            if passed >= CHECKS {
+            let (since, first) = *self.checks.get_or_insert_with(|| (Instant::now(), ops));
+            let (passed, came) = (since.elapsed(), ops.saturating_sub(first));
+            let are_enough = came >= investigation.analysis.params().start_ops;
+            let analysis = &mut investigation.analysis;
+            if passed >= CHECKS && (are_enough || passed >= FEW) {
                 analysis.end_checks();
             }
         }

@@ -291,16 +291,28 @@ impl Thread {
     }
 
     /// Whether it is not known any more when it did not do its work since then. From now on more of that is kept.
-    pub(super) fn forgot(&mut self, since: Tsc) -> bool {
+    pub(super) fn forgot(&mut self, since: Tsc) -> Forgotten {
         let mut both = [&mut self.done, &mut self.handled].into_iter();
-        both.any(|pieces| {
-            let is_forgotten = pieces.forgotten > since;
-            if is_forgotten {
-                pieces.most = pieces.most.saturating_mul(4).min(MOST_KEPT);
-            }
-            is_forgotten
-        })
+        let Some(pieces) = both.find(|pieces| pieces.forgotten > since) else {
+            return Forgotten::Nothing;
+        };
+        if pieces.most >= MOST_KEPT {
+            return Forgotten::All;
+        }
+        pieces.most = pieces.most.saturating_mul(4).min(MOST_KEPT);
+        Forgotten::Some
     }
+}
+
+/// What is not known any more of a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Forgotten {
+    /// All is known.
+    Nothing,
+    /// Some is not, but will be of other such times.
+    Some,
+    /// Of no such time all will ever be known.
+    All,
 }
 
 /// Intervals in order of time, the latest ones.
@@ -470,19 +482,19 @@ mod tests {
         }
         assert_eq!(thread.done.kept.len(), KEPT);
         assert_eq!(thread.done.kept[0].from, Tsc(101));
-        assert!(!thread.forgot(Tsc(95)), "the last one forgotten ended then");
-        assert!(thread.forgot(Tsc(94)));
+        // The last one that is forgotten ended then.
+        assert_eq!(thread.forgot(Tsc(95)), Forgotten::Nothing);
+        assert_eq!(thread.forgot(Tsc(94)), Forgotten::Some);
         // From then on there is room for the ops of such a thread.
         for at in 0..2 * KEPT as u64 {
             let at = 1_000_000 + 10 * at;
             thread.left(Tsc(at + 1), Left::Preempted, 0);
             thread.returned(Tsc(at + 5), &cpus);
         }
-        assert!(!thread.forgot(Tsc(1_000_000)));
-        for _ in 0..10 {
-            assert!(thread.forgot(Tsc(0)));
-        }
+        assert_eq!(thread.forgot(Tsc(1_000_000)), Forgotten::Nothing);
+        assert_eq!(thread.forgot(Tsc(0)), Forgotten::Some);
         assert_eq!(thread.done.most, MOST_KEPT);
+        assert_eq!(thread.forgot(Tsc(0)), Forgotten::All);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::attributes::Attributes;
 use super::clock::{self, Clock};
 use super::collector::{Collector, Drained, Group};
 use super::fault_cost;
-use super::off_cpu::{Away, Life, Runners, Thread, Wake, Waker};
+use super::off_cpu::{Away, Forgotten, Life, Runners, Thread, Wake, Waker};
 use super::opening::{
     fault_events, watch_machine, watch_process, watch_threads, watch_tracepoints,
 };
@@ -51,6 +51,8 @@ pub struct Switches {
     reach: Reach,
     clock: Clock,
     threads: HashMap<i32, Thread>,
+    /// Those that have ended are forgotten when there are more.
+    most_threads: usize,
     /// By CPU; empty where only the process is seen.
     cpus: HashMap<u32, Runners>,
     /// Names of threads that ran instead, as far as they were asked for or told of.
@@ -166,6 +168,7 @@ impl Switches {
             reach,
             clock,
             threads: HashMap::new(),
+            most_threads: MOST_THREADS,
             cpus: HashMap::new(),
             names: HashMap::new(),
             tracepoints,
@@ -484,12 +487,13 @@ impl Switches {
                     thread.life = Life::Ended(at);
                 }
                 // Its ops are on their way yet, so it is forgotten only when there are too many, and not at once.
-                if self.threads.len() > MOST_THREADS {
+                if self.threads.len() > self.most_threads {
                     let is_kept = |thread: &Thread| match thread.life {
                         Life::Runs => true,
                         Life::Ended(then) => at - then < ON_THEIR_WAY,
                     };
                     self.threads.retain(|_, thread| is_kept(thread));
+                    self.most_threads = MOST_THREADS.max(2 * self.threads.len());
                 }
             }
             Record::Named {
@@ -564,9 +568,21 @@ impl Switches {
     pub fn misses(&mut self, tid: i32, from: Tsc, to: Tsc) -> bool {
         // In no order: of a ring that was nearly full it is said before its records are handed out.
         let mut gaps = self.gaps.iter();
-        let thread = self.threads.get_mut(&tid);
-        gaps.any(|&(since, until)| from <= until && since <= to)
-            || thread.is_some_and(|thread| thread.forgot(from))
+        if gaps.any(|&(since, until)| from <= until && since <= to) {
+            return true;
+        }
+        let forgotten = self.threads.get_mut(&tid);
+        match forgotten.map(|thread| thread.forgot(from)) {
+            None | Some(Forgotten::Nothing) => false,
+            Some(Forgotten::Some) => true,
+            Some(Forgotten::All) => {
+                // Page faults are most of it.
+                if self.faults.is_some() {
+                    self.tell_less();
+                }
+                true
+            }
+        }
     }
 
     /// The kernel passed a tracepoint.

@@ -156,10 +156,10 @@ impl View {
         matches!(mnemonic, Mnemonic::Int3 | Mnemonic::Ud2)
     }
 
-    /// Whether no code of the function is at an address behind some of it.
+    /// Whether certainly no code of the function is at an address behind some of it.
     #[must_use]
     pub fn ends_at(&self, addr: u64) -> bool {
-        self.code.bytes_at(addr, 1).is_none()
+        self.code.ends_at(addr)
     }
 
     /// Whether control can come to the address again and again without the call before it.

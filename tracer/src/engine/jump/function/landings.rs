@@ -23,7 +23,7 @@ impl Function {
                 continue;
             }
             let Some(landing) = self.view.position(call.next()) else {
-                // Nothing of the function is behind its last call, so that does not return: an exception goes on there.
+                // What is called last does not return where nothing of the function is behind it: an exception goes on there.
                 if self.view.ends_at(call.next()) {
                     self.unreturning.insert(call.addr);
                 }
@@ -216,8 +216,17 @@ mod tests {
         };
         assert!(of(Landings::Noticed) && !of(Landings::Left));
         // push; call far
-        let last = function(&bytes[..6], Part::Callee, Landings::Noticed);
-        assert!(last.hides_nothing(&last.sites().sites[0]));
+        let last = CodePart {
+            start: BASE,
+            bytes: bytes[..6].to_vec(),
+        };
+        let last = FunctionCode::new(vec![last]).unwrap();
+        for ends in [vec![BASE + 6], Vec::new()] {
+            let is_known = !ends.is_empty();
+            let code = Arc::new(last.clone().with_ends(ends));
+            let function = Function::new(code, Part::Callee, Landings::Noticed, &NoMemory);
+            assert_eq!(function.hides_nothing(&function.sites().sites[0]), is_known);
+        }
     }
 
     #[test]
