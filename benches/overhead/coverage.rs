@@ -1,6 +1,6 @@
 //! Which part of the call sites of installed programs can be measured, and of the test programs however they are compiled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -51,38 +51,42 @@ pub fn run(folder: &Path) {
     let installed = FOLDERS
         .iter()
         .flat_map(|folder| installed_in(Path::new(folder)));
-    for path in installed.chain(symbols::compilers_library()) {
+    let installed: BTreeSet<PathBuf> = installed.chain(symbols::compilers_library()).collect();
+    for path in installed {
         match kinds_of(&path) {
             Some(kinds) => row(&path.to_string_lossy(), &kinds),
             None => eprintln!("{}: left out, it cannot be read", path.display()),
         }
     }
     for compiler in COMPILERS {
+        let version = Command::new(compiler)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .status();
+        if version.is_err() {
+            eprintln!("{compiler}: left out, it is not installed");
+            continue;
+        }
         for flags in FLAGS {
             compiled(compiler, flags, folder);
         }
     }
 }
 
-/// The files of a folder with one of the names, links left out.
+/// The files of a folder with one of the names, or what these lead to.
 fn installed_in(folder: &Path) -> Vec<PathBuf> {
-    let is_meant = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_meant = |name: &str| {
         let is_versioned = |rest: &str| {
             rest.chars()
                 .all(|char| char.is_ascii_digit() || ".so".contains(char))
         };
-        let is_named = NAMES
-            .iter()
-            .any(|wanted| name.strip_prefix(wanted).is_some_and(is_versioned));
-        is_named && path.is_file()
+        let mut names = NAMES.iter();
+        names.any(|wanted| name.strip_prefix(wanted).is_some_and(is_versioned))
     };
-    let entries = fs::read_dir(folder).into_iter().flatten();
-    let paths = entries.filter_map(|entry| fs::canonicalize(entry.ok()?.path()).ok());
-    let mut found: Vec<PathBuf> = paths.filter(is_meant).collect();
-    found.sort();
-    found.dedup();
-    found
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let meant = entries.filter(|entry| is_meant(&entry.file_name().to_string_lossy()));
+    let files = meant.filter_map(|entry| fs::canonicalize(entry.path()).ok());
+    files.filter(|path| path.is_file()).collect()
 }
 
 /// All test programs in C, compiled so.
@@ -104,16 +108,9 @@ fn compiled(compiler: &str, flags: &str, folder: &Path) {
             .args(["-lm", "-ldl"])
             .stderr(Stdio::null())
             .status();
-        match status {
-            Err(_) => {
-                eprintln!("{compiler}: left out, it is not installed");
-                return;
-            }
-            Ok(status) if !status.success() => {
-                others += 1;
-                continue;
-            }
-            Ok(_) => {}
+        if !status.is_ok_and(|status| status.success()) {
+            others += 1;
+            continue;
         }
         programs += 1;
         for (kind, share) in kinds_of(&out).unwrap_or_default() {
