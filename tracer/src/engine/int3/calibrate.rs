@@ -15,6 +15,7 @@ use crate::addr::TargetAddr;
 use crate::engine::calibration::{all_accepted, no_progress, of_child, quantile};
 use crate::engine::{Counted, Engine, NewTarget, ProbeCost, Sink};
 use crate::error::Result;
+use crate::memory::Memory;
 use crate::plan::Plan;
 use darc_record::{FnodeId, Op, SiteId, Ticks, Tsc};
 
@@ -121,17 +122,7 @@ fn judge(calls: &Calls, of_caller: Ticks) -> (ProbeCost, Option<String>) {
 
 fn measure(pid: i32, entry: u64) -> Result<(Calls, Delivery, Ticks)> {
     let mut engine = Int3::attach(pid, Guarding::Unguarded)?;
-    let mut bytes = vec![0; 16];
-    engine.memory.read(TargetAddr(entry), &mut bytes)?;
-    let f0 = FunctionCode::new(vec![CodePart {
-        start: entry,
-        bytes,
-    }])
-    .expect("one part that is not empty");
-    let refused = engine.apply(&Plan {
-        f0: Some(Arc::new(f0)),
-        ..Plan::default()
-    })?;
+    let refused = engine.apply(&plan_of(entry, &engine.memory)?)?;
     all_accepted(&refused)?;
     let mut calls = Calls::default();
     let since = Instant::now();
@@ -154,6 +145,20 @@ fn measure(pid: i32, entry: u64) -> Result<(Calls, Delivery, Ticks)> {
     // Where the machine was too busy to tell, the worst that is believed.
     let of_caller = engine.stop_times.accuracy().unwrap_or(ABSURD);
     Ok((calls, delivery, of_caller))
+}
+
+/// Measures the function that begins there.
+pub fn plan_of(entry: u64, memory: &Memory) -> Result<Plan> {
+    let mut bytes = vec![0; 16];
+    memory.read(TargetAddr(entry), &mut bytes)?;
+    let part = CodePart {
+        start: entry,
+        bytes,
+    };
+    Ok(Plan {
+        f0: FunctionCode::new(vec![part]).map(Arc::new),
+        ..Plan::default()
+    })
 }
 
 #[cfg(test)]

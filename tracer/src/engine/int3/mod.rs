@@ -27,6 +27,7 @@ mod returns;
 mod stacks;
 mod stop_times;
 mod stops;
+mod turns;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -58,7 +59,7 @@ use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
 use crate::sys;
 use crate::threads;
-use darc_record::Chain;
+use darc_record::{Chain, Tsc};
 
 pub use calibrate::{Calibration, calibrate};
 use calls::ThreadCalls;
@@ -71,6 +72,7 @@ use points::{Points, Roles, SyscallCopies};
 use returns::Abandoned;
 use stacks::Stacks;
 use stop_times::StopTimes;
+use turns::Turns;
 
 /// The ptrace options under which every thread is seized.
 pub const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
@@ -136,6 +138,7 @@ pub struct Int3 {
     /// How threads go on after a stop; there once the arena is.
     departures: Option<Departures>,
     stop_times: StopTimes,
+    turns: Turns,
     /// Those whose ops are told, where not all are.
     chosen: Option<Arc<Chosen>>,
     cost: ProbeCost,
@@ -161,6 +164,7 @@ impl Int3 {
         let mut engine = Int3::new(pid, guarding)?;
         for tid in threads::seize_all(pid, OPTIONS)? {
             engine.threads.insert(tid, ThreadCalls::new(tid));
+            engine.turns.join([tid]);
         }
         engine.seize_guests()?;
         Ok(engine)
@@ -182,6 +186,7 @@ impl Int3 {
                 }
             }
             self.borrowers.extend(&makers);
+            self.turns.join(makers.iter().copied());
         }
         Ok(())
     }
@@ -194,6 +199,7 @@ impl Int3 {
         let pid = thread.tid();
         let mut engine = Int3::new(pid, guarding)?;
         engine.threads.insert(pid, ThreadCalls::new(pid));
+        engine.turns.join([pid]);
         engine.parked = Some(thread);
         Ok(engine)
     }
@@ -231,6 +237,7 @@ impl Int3 {
             chain: None,
             departures: None,
             stop_times: StopTimes::new(pid),
+            turns: Turns::default(),
             chosen: None,
             cost: ProbeCost::default(),
             ledger,
@@ -482,6 +489,17 @@ impl Int3 {
         Ok(copies)
     }
 
+    /// Finds a stop to be handled, and when it was noticed. It is left, as by [`sys::look_any`].
+    fn next_stop(&mut self) -> std::result::Result<Option<(sys::WaitStatus, Tsc)>, Errno> {
+        let Some(found) = sys::look_any()? else {
+            return Ok(None);
+        };
+        let at = sys::tsc();
+        let chosen = self.turns.choose(found, sys::look_now);
+        let is_found = chosen.0 == found.0;
+        Ok(Some((chosen, if is_found { at } else { sys::tsc() })))
+    }
+
     /// Makes one address stand for what the plan wants there.
     fn arm(&mut self, addr: TargetAddr, mut roles: Roles, expected: &[u8]) -> Result<()> {
         if let Some(site) = &mut roles.site
@@ -541,9 +559,8 @@ impl Engine for Int3 {
         }
         loop {
             loop {
-                match sys::look_any() {
-                    Ok(Some((tid, status))) => {
-                        let at = sys::tsc();
+                match self.next_stop() {
+                    Ok(Some(((tid, status), at))) => {
                         self.last_stop = Instant::now();
                         let noticed = Noticed { at, attention };
                         attention = Attention::Awake;

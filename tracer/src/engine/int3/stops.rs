@@ -37,10 +37,16 @@ impl Int3 {
                 let _ = sys::wait_now(tid);
                 return Ok(self.note_end(tid, event));
             }
+            // What it has made stops for the first time, and has a turn from then on.
+            Event::Spawned(_) => {
+                self.turns.join(sys::event_message(tid));
+                sys::take_stop(tid);
+            }
             // It is the thread's own until that goes on, or has been led out of our code: we may be killed meanwhile.
             Event::Signal(_) => {}
             _ => sys::take_stop(tid),
         }
+        self.turns.join([tid]);
         if self.dumps_core == Some(tid) {
             self.dumps_core = None;
         }
