@@ -195,6 +195,12 @@ const PROGRAMS: &[Target] = &[
     c("timed_calls", "c/timed_calls.c", &[]),
     c("transfers", "c/transfers.c", &[]),
     c("tail_calls", "c/tail_calls.c", &[]),
+    c("steps_itself", "c/steps_itself.c", &["-fcf-protection"]),
+    c(
+        "steps_itself_without_endbr",
+        "c/steps_itself.c",
+        &["-fcf-protection=none"],
+    ),
     c("tail_f0", "c/tail_f0.c", &[]),
     c("thread_churn", "c/thread_churn.c", &[]),
     c("three_loops", "c/three_loops.c", &[]),

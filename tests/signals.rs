@@ -66,6 +66,30 @@ fn the_programs_own_traps() {
     });
 }
 
+/// What a program hears that steps through itself by the trap flag is what it hears without breakpoints.
+#[test]
+fn a_program_that_steps_through_itself() {
+    for name in ["steps_itself", "steps_itself_without_endbr"] {
+        for (f0, opt) in [("serve", Opt::O0), ("serve", Opt::O2), ("by_jump", Opt::O2)] {
+            let analysis = Task::new("int3", f0)
+                .options(&["--start-ops", "40", "--decision-ops", "1000000000"])
+                .run_like_native(&program(name, opt), &[]);
+            let sites = analysis.report().at("/probes/sites").as_u64();
+            assert!(sites.is_some_and(|sites| sites > 0), "{analysis:#?}");
+        }
+    }
+    for opt in Opt::ALL {
+        let target = Target::start("steps_itself", opt, &[]);
+        for _ in 0..4 {
+            let task = Task::new("int3", "serve").options(&["--start-ops", "20", "-d", "200ms"]);
+            let analysis = task.attach(target.pid());
+            assert!([0, 7].contains(&analysis.darc.code()), "{analysis:#?}");
+        }
+        check_text(target.pid());
+        target.finish_like_native(&program("steps_itself", opt), &[]);
+    }
+}
+
 /// A program may forbid itself to read the clock; the fault that our reading raises is not its own.
 #[test]
 fn a_program_that_may_not_read_the_clock() {

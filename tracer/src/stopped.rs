@@ -26,6 +26,13 @@ impl Registers {
         self.0.rip = to.0;
     }
 
+    /// Whether the program has the processor trap behind each instruction (the trap flag).
+    #[must_use]
+    pub fn are_stepping(&self) -> bool {
+        const TRAP_FLAG: u64 = 1 << 8;
+        self.0.eflags & TRAP_FLAG != 0
+    }
+
     /// The stack pointer.
     #[must_use]
     pub fn rsp(&self) -> u64 {
@@ -141,6 +148,22 @@ impl Stopped {
     pub fn is_own_fault(&self) -> bool {
         nix::sys::ptrace::getsiginfo(nix::unistd::Pid::from_raw(self.tid))
             .is_ok_and(|info| info.si_code > 0)
+    }
+
+    /// Whether the signal is the trap behind a single step that the thread has made by its trap flag.
+    #[must_use]
+    pub(crate) fn has_stepped(&self) -> bool {
+        let info = || nix::sys::ptrace::getsiginfo(nix::unistd::Pid::from_raw(self.tid));
+        self.pending == libc::SIGTRAP && info().is_ok_and(|info| info.si_code == libc::TRAP_TRACE)
+    }
+
+    /// Makes the trap that the thread is stopped at one behind a single step, after which `at` is the next instruction.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub(crate) fn owe_step(&self, at: TargetAddr) -> Result<()> {
+        sys::set_step(self.tid, at.0)
+            .map_err(|errno| Error::ptrace("change the signal of", self.tid, errno))
     }
 
     /// Takes a signal back that was about to be delivered.

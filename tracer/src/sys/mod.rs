@@ -30,8 +30,8 @@ pub use process::{exit_now, refuse_kcmp, send_to_thread};
 pub use ptrace::{
     EVENT_STOP, RawRegisters, WaitStatus, cont, cont_to_syscall, detach, end_of_extended_state,
     event_message, extended_state, handles_calls, has_ended, interrupt, listen, look_any, look_now,
-    poke, reap, registers, restartable_area, seize, set_registers, set_signal_mask, signal_mask,
-    take_stop, wait_any, wait_but_for_signals, wait_for, wait_now,
+    poke, reap, registers, restartable_area, seize, set_registers, set_signal_mask, set_step,
+    signal_mask, take_stop, wait_any, wait_but_for_signals, wait_for, wait_now,
 };
 
 /// Reads the cycle counter.

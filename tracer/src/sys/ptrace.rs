@@ -96,6 +96,30 @@ pub fn set_registers(tid: i32, registers: &RawRegisters) -> Result<(), Errno> {
     unsafe { raw(libc::PTRACE_SETREGS, tid, 0, values) }.map(drop)
 }
 
+/// Says of the SIGTRAP that a thread is stopped at that it came of a single step, after which `at` is the next instruction.
+pub fn set_step(tid: i32, at: u64) -> Result<(), Errno> {
+    /// The kernel's `siginfo_t` of a fault (include/uapi/asm-generic/siginfo.h).
+    #[repr(C)]
+    struct Fault {
+        signal: i32,
+        errno: i32,
+        code: i32,
+        addr: u64,
+        rest: [u64; 13],
+    }
+    const { assert!(size_of::<Fault>() == size_of::<libc::siginfo_t>()) };
+    let fault = Fault {
+        signal: libc::SIGTRAP,
+        errno: 0,
+        code: libc::TRAP_TRACE,
+        addr: at,
+        rest: [0; 13],
+    };
+    let value = ptr::from_ref(&fault).cast_mut().cast();
+    // SAFETY: the kernel reads exactly one `siginfo_t`, and writes nothing.
+    unsafe { raw(libc::PTRACE_SETSIGINFO, tid, 0, value) }.map(drop)
+}
+
 /// Reads the extended state of a stopped thread (vector and floating-point registers), as XSAVE lays it out.
 pub fn extended_state(tid: i32) -> Result<Vec<u8>, Errno> {
     const NT_X86_XSTATE: usize = 0x202;

@@ -231,9 +231,10 @@ impl Int3 {
         let mut registers = found;
         let inside = self.inside(thread.tid(), &mut registers)?;
         let trapped = thread.pending() == libc::SIGTRAP;
+        let stepped = thread.has_stepped();
         let trapped_at = registers.rip().offset(-1);
         match inside {
-            Inside::Elsewhere if trapped && self.points.was_armed(trapped_at) => {
+            Inside::Elsewhere if trapped && !stepped && self.points.was_armed(trapped_at) => {
                 registers.set_rip(trapped_at);
                 thread.suppress_signal();
             }
@@ -270,13 +271,16 @@ impl Int3 {
                     0 => next.offset(-2),
                     _ => next,
                 });
-                if trapped && offset > SYSCALL_TRAP {
+                if trapped && (offset > SYSCALL_TRAP || stepped) {
                     thread.suppress_signal();
                 }
                 self.forget_syscall(thread.tid());
             }
         }
         registers.hide_interruption();
+        if stepped && thread.pending() != 0 {
+            thread.owe_step(registers.rip())?;
+        }
         thread.set_registers(&registers)?;
         if thread.pending() == 0 {
             // Now that it is led out, it need not die of the trap should we be killed.

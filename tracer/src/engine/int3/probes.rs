@@ -35,6 +35,16 @@ pub(super) struct Trap {
     pub(super) paid: Vec<u32>,
     /// The op that ended.
     pub(super) completed: Option<Completed>,
+    /// Whether the thread has been led behind an instruction as if it had executed that.
+    emulated: bool,
+}
+
+impl Trap {
+    /// The instruction counts as executed, and `to` comes next.
+    fn led_to(&mut self, to: TargetAddr) {
+        self.registers.set_rip(to);
+        self.emulated = true;
+    }
 }
 
 impl Int3 {
@@ -47,6 +57,7 @@ impl Int3 {
     ) -> Result<()> {
         let (mut trap, inside) = self.look_at(&thread, noticed)?;
         let addr = trap.registers.rip().offset(-1);
+        let stepped = trap.registers.are_stepping() && thread.has_stepped();
         match inside {
             Inside::Landing { progress, .. } if progress.trapped => {
                 sys::take_stop(trap.tid);
@@ -55,11 +66,14 @@ impl Int3 {
                     return self.go_on_as_it_is(thread);
                 }
             }
-            Inside::Syscall { offset, next, .. } if offset > SYSCALL_TRAP => {
+            // A step behind the call is one of ours. The program's own comes behind what follows there.
+            Inside::Syscall { offset, next, .. } if offset > SYSCALL_TRAP || stepped => {
                 sys::take_stop(trap.tid);
                 self.syscall_returned(&mut trap, next);
             }
-            Inside::Elsewhere if self.points.was_armed(addr) && !self.is_programs_own(addr) => {
+            Inside::Elsewhere
+                if !stepped && self.points.was_armed(addr) && !self.is_programs_own(addr) =>
+            {
                 return self.met(addr, thread, trap, sink);
             }
             _ => return self.pass_on(thread, trap, inside, sink),
@@ -93,10 +107,16 @@ impl Int3 {
         trap.registers.set_rip(addr);
         thread.set_registers(&trap.registers)?;
         sys::take_stop(trap.tid);
-        thread.suppress_signal();
         let (tid, point) = (trap.tid, self.points.get(addr).cloned());
         let handled = point.map_or(Ok(()), |point| self.point(addr, &point, &mut trap, sink));
-        let gone_on = handled.and_then(|()| self.go_on(thread, trap));
+        let gone_on = handled.and_then(|()| {
+            match trap.emulated && trap.registers.are_stepping() {
+                // As the processor does behind the instruction.
+                true => thread.owe_step(trap.registers.rip())?,
+                false => thread.suppress_signal(),
+            }
+            self.go_on(thread, trap)
+        });
         if gone_on.as_ref().is_err_and(|error| !error.is_gone()) {
             self.left_stopped.insert(tid, Event::Stopped);
         }
@@ -118,6 +138,7 @@ impl Int3 {
             timed: paused.is_some(),
             paid: Vec::new(),
             completed: None,
+            emulated: false,
         };
         Ok((trap, inside))
     }
@@ -146,7 +167,8 @@ impl Int3 {
         Some(at)
     }
 
-    /// Lets a thread go on with these registers, so that it will be known when it did.
+    /// Lets a thread go on with these registers, so that it will be known when it did. One that steps through itself goes on where
+    /// they point to: it would hear of each instruction of its lane.
     pub(super) fn go_on(&mut self, thread: Stopped, mut trap: Trap) -> Result<()> {
         if self.is_measuring(trap.tid)
             && let Some(departures) = &mut self.departures
@@ -154,10 +176,14 @@ impl Int3 {
             if !trap.timed {
                 self.stop_times.stopped(trap.tid, None);
             }
-            departures.through(&self.memory, trap.tid, &mut trap.registers)?;
+            match trap.registers.are_stepping() {
+                true => departures.past(trap.tid),
+                false => departures.through(&self.memory, trap.tid, &mut trap.registers)?,
+            }
         }
         thread.set_registers(&trap.registers)?;
         self.settle(&trap.paid);
+        self.clean_for_core(&thread)?;
         if self.libraries_changed {
             // Whatever the libraries bring is looked at before any of it runs.
             self.parked = Some(thread);
@@ -206,8 +232,12 @@ impl Int3 {
         }
         // The program may have written the instruction anew, but for its first byte.
         match self.continuation(addr) {
-            Ok(Continuation::Skip(to) | Continuation::Copy { at: to, .. }) => {
-                trap.registers.set_rip(to);
+            Ok(Continuation::Skip(to)) => {
+                trap.led_to(to);
+                Ok(())
+            }
+            Ok(Continuation::Copy { at, .. }) => {
+                trap.registers.set_rip(at);
                 Ok(())
             }
             Ok(Continuation::Call { to, next }) => {
@@ -216,7 +246,7 @@ impl Int3 {
                     return self.execute_natively(addr, trap);
                 }
                 trap.registers.0.rsp = slot;
-                trap.registers.set_rip(to);
+                trap.led_to(to);
                 Ok(())
             }
             Err(_) => self.execute_natively(addr, trap),
@@ -356,7 +386,7 @@ impl Int3 {
                 condition: Some(condition),
                 ..
             } if !condition.holds(trap.registers.rflags()) => {
-                trap.registers.set_rip(next);
+                trap.led_to(next);
                 Ok(())
             }
             SiteKind::TailJump { target, .. } => match self.resolve(target, &trap.registers) {
@@ -368,7 +398,7 @@ impl Int3 {
                     if !inside {
                         self.tail_call(site, target, to, trap, sink)?;
                     }
-                    trap.registers.set_rip(to);
+                    trap.led_to(to);
                     Ok(())
                 }
                 None => self.execute_natively(addr, trap),
@@ -429,7 +459,7 @@ impl Int3 {
             self.await_return(trap.tid, FrameKind::Call(child), slot, next.0, debt);
         }
         trap.registers.0.rsp = slot;
-        trap.registers.set_rip(to);
+        trap.led_to(to);
         Ok(())
     }
 
@@ -498,6 +528,8 @@ impl Int3 {
                 );
                 trap.registers.set_rip(copies.measured);
             }
+            // From the other copy it would hear of an instruction more.
+            None if trap.registers.are_stepping() => trap.registers.set_rip(copies.measured),
             None => trap.registers.set_rip(copies.plain),
         }
         Ok(())

@@ -358,6 +358,9 @@ impl Int3 {
             }
         };
         if led_out {
+            if thread.has_stepped() {
+                thread.owe_step(trap.registers.rip())?;
+            }
             thread.set_registers(&trap.registers)?;
             self.settle(&trap.paid);
             self.deliver(trap.completed.take(), sink);
