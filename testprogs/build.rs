@@ -113,6 +113,7 @@ const PROGRAMS: &[Target] = &[
     c("cold_split", "c/cold_split.c", &[]),
     c("contexts", "c/contexts.c", &[]),
     c("counted_calls", "c/counted_calls.c", &[]),
+    c("crashing_child", "c/crashing_child.c", &[]),
     // The child has nowhere to keep a canary.
     c(
         "no_thread_pointer",

@@ -321,6 +321,18 @@ fn a_core_dump_shows_the_programs_code() {
     }
 }
 
+/// What is taken out for the core dump of a child that runs in the program's memory is put in again when that has ended.
+#[test]
+fn a_child_in_the_programs_memory_crashes() {
+    for opt in Opt::ALL {
+        let analysis = Task::new("int3", "serve")
+            .options(&["--decision-ops", "1000000000"])
+            .run_like_native(&program("crashing_child", opt), &[]);
+        let ops = analysis.report().ops();
+        assert!(ops > 40, "{ops}, of which four were before: {analysis:#?}");
+    }
+}
+
 /// Says what of a core dump looks most like some code.
 fn closest_to(own: &[u8], core: &[u8]) -> String {
     let differing = |bytes: &[u8]| bytes.iter().zip(own).filter(|(a, b)| a != b).count();

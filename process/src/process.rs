@@ -33,7 +33,7 @@ const EXECUTED: &str = "the target executed another program; measuring ended the
 pub enum Event {
     /// Nothing that matters here.
     Nothing,
-    /// Libraries came or went; what is loaded now has been read.
+    /// Libraries came or went, and what is loaded now has been read; or the probes were taken out, and may be put in again.
     CodeChanged,
     /// The measurement is over.
     Ended(Ending),
@@ -328,6 +328,7 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
                     false => Event::Nothing,
                 })
             }
+            Some(Notice::ProbesTakenOut) => Ok(Event::CodeChanged),
             Some(Notice::Exec) => {
                 self.warnings.push(EXECUTED.to_owned());
                 Ok(Event::Ended(Ending::Exec))

@@ -149,6 +149,8 @@ pub struct Int3 {
     last_stop: Instant,
     /// The thread that was passed a signal that ends the process with a core dump; none once it stopped again.
     dumps_core: Option<i32>,
+    /// Whether it has dumped its core, or has not, and the process goes on without its probes.
+    probes_are_out: bool,
     /// How the thread ended that ended last.
     last_end: Option<Notice>,
     /// How the process ended, once it has.
@@ -246,6 +248,7 @@ impl Int3 {
             libraries_changed: false,
             last_stop: Instant::now(),
             dumps_core: None,
+            probes_are_out: false,
             last_end: None,
             end: None,
         })
@@ -530,7 +533,7 @@ impl Engine for Int3 {
 
     fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
         if self.dumps_core.is_some() {
-            // What is armed now would be in the core dump.
+            // What is armed now would be in the core dump. Should the process live, a notice says so.
             return Ok(Vec::new());
         }
         match self.bring_to(plan) {
@@ -559,6 +562,9 @@ impl Engine for Int3 {
         }
         loop {
             loop {
+                if std::mem::take(&mut self.probes_are_out) {
+                    return Ok(Some(Notice::ProbesTakenOut));
+                }
                 match self.next_stop() {
                     Ok(Some(((tid, status), at))) => {
                         self.last_stop = Instant::now();

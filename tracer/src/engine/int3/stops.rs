@@ -48,7 +48,7 @@ impl Int3 {
         }
         self.turns.join([tid]);
         if self.dumps_core == Some(tid) {
-            self.dumps_core = None;
+            self.no_core_is_dumped();
         }
         let handled = self.handle(tid, event, noticed, sink);
         if let Err(error) = &handled {
@@ -269,7 +269,7 @@ impl Int3 {
     pub(super) fn forget_thread(&mut self, tid: i32) {
         if self.borrowers.remove(&tid) && self.dumps_core == Some(tid) {
             // A process of its own that has died of it, with a core dump that is its own.
-            self.dumps_core = None;
+            self.no_core_is_dumped();
         }
         self.stop_times.forget(tid);
         if let Some(departures) = &mut self.departures {
@@ -404,11 +404,19 @@ impl Int3 {
             && !threads::is_of_first_process(tid);
         if dumps {
             self.dumps_core = Some(tid);
+            // Ops that are under way miss what is called from now on.
+            self.generation += 1;
             let rsp = thread.registers().map_or(0, |registers| registers.rsp());
             self.disarm_all()?;
             self.reveal_for_core(rsp);
         }
         Ok(())
+    }
+
+    /// The process lives, and may have its probes again.
+    fn no_core_is_dumped(&mut self) {
+        self.dumps_core = None;
+        self.probes_are_out = true;
     }
 
     /// Puts all text back that can be.
@@ -425,9 +433,7 @@ impl Int3 {
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
-    use std::sync::Arc;
 
-    use darc_disasm::{CodePart, FunctionCode};
     use darc_testprogs::{Opt, program};
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
@@ -436,10 +442,9 @@ mod tests {
     use crate::engine::Engine as _;
     use crate::engine::calibration::of_child;
     use crate::engine::int3::Guarding;
-    use crate::engine::int3::calibrate::{Calls, empty};
+    use crate::engine::int3::calibrate::{Calls, empty, plan_of};
     use crate::engine::int3::delivery::Attention;
     use crate::killed::{Nobody, Target, results};
-    use crate::plan::Plan;
 
     use super::*;
 
@@ -455,7 +460,8 @@ mod tests {
         let entry = TargetAddr(empty as extern "C" fn() as usize as u64);
         of_child(work, |pid| {
             let mut engine = Int3::attach(pid, Guarding::Unguarded)?;
-            let mut bytes = vec![0; 16];
+            let plan = plan_of(entry.0, &engine.memory)?;
+            let mut bytes = [0];
             engine.memory.read(entry, &mut bytes)?;
             let armed = |engine: &Int3| {
                 let mut byte = [0];
@@ -463,15 +469,6 @@ mod tests {
                     .memory
                     .read(entry, &mut byte)
                     .map(|()| byte[0] != bytes[0])
-            };
-            let part = CodePart {
-                start: entry.0,
-                bytes: bytes.clone(),
-            };
-            let f0 = FunctionCode::new(vec![part]).map(Arc::new);
-            let plan = Plan {
-                f0,
-                ..Plan::default()
             };
             engine.apply(&plan)?;
             assert!(armed(&engine)?);
@@ -482,9 +479,12 @@ mod tests {
             // A process that stops for something else did not end.
             kill(Pid::from_raw(pid), Signal::SIGURG).unwrap();
             let mut calls = Calls::default();
-            while engine.dumps_core.is_some() {
-                engine.poll(Duration::from_millis(20), &mut calls)?;
-            }
+            let notice = loop {
+                if let Some(notice) = engine.poll(Duration::from_millis(20), &mut calls)? {
+                    break notice;
+                }
+            };
+            assert_eq!(notice, Notice::ProbesTakenOut);
             engine.apply(&plan)?;
             assert!(armed(&engine)?);
             Ok(())
