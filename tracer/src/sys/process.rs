@@ -297,6 +297,18 @@ pub fn send_to_thread(pid: i32, tid: i32, signal: i32) -> Result<(), Errno> {
     }
 }
 
+/// Has this process take note of a signal, and do nothing about it: it ends calls that wait.
+#[cfg(test)]
+pub fn take_note_of(signal: i32) {
+    extern "C" fn nothing(_: i32) {}
+    // SAFETY: `sigaction` is plain data, for which zero is a valid value; the handler does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
+        libc::sigaction(signal, &action, ptr::null_mut());
+    }
+}
+
 /// Kills and reaps a child of this process.
 pub fn kill_and_reap(pid: i32) {
     // SAFETY: kill takes plain integers; the pid is a child that has not been reaped.

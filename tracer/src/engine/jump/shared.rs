@@ -12,6 +12,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
 use crate::addr::TargetAddr;
@@ -110,11 +111,31 @@ fn grow(file: &File, len: u64) -> Result<()> {
 /// When there is not so much memory.
 pub fn bring_in(file: &File) -> Result<()> {
     let len = file.metadata().map_err(os)?.len();
+    let blocked = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
+    let before = blocked.map_err(|errno| os(errno.into()))?;
+    let filled = in_pieces(len, |at, piece| {
+        let (at, piece) = (at.cast_signed(), piece.cast_signed());
+        fallocate(file, FallocateFlags::empty(), at, piece)
+    });
+    let unblocked = before.thread_set_mask();
+    filled.and(unblocked).map_err(|errno| os(errno.into()))
+}
+
+/// An interruption takes all pages of a call back (`shmem_fallocate` in the kernel's mm/shmem.c; in older kernels any signal is one).
+/// Signals are blocked meanwhile, and SIGSTOP that comes again and again takes back one piece.
+fn in_pieces(
+    len: u64,
+    fill: impl Fn(u64, u64) -> std::result::Result<(), Errno>,
+) -> std::result::Result<(), Errno> {
+    const PIECE: u64 = 1 << 20;
+    let mut at = 0;
     loop {
-        match fallocate(file, FallocateFlags::empty(), 0, len.cast_signed()) {
-            // By a signal that is for another part of this program.
+        let piece = PIECE.min(len - at);
+        match fill(at, piece) {
+            Ok(()) if at + piece == len => return Ok(()),
+            Ok(()) => at += piece,
             Err(Errno::EINTR) => {}
-            filled => return filled.map_err(|errno| os(errno.into())),
+            Err(errno) => return Err(errno),
         }
     }
 }
@@ -226,10 +247,13 @@ fn exchanged(tid: i32) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::ffi::CStr;
     use std::io::{BufRead as _, BufReader};
     use std::os::fd::AsFd;
     use std::process::{Command, Stdio};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+    use std::thread;
 
     use darc_testprogs::{Opt, program};
     use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -324,6 +348,50 @@ mod tests {
         assert!(bytes() < 1 << 16);
         bring_in(&memory).unwrap();
         assert_eq!(bytes(), 1 << 20);
+    }
+
+    /// As by signals that come before more can be filled, and by others.
+    #[test]
+    fn what_is_interrupted_again_and_again_comes_to_an_end() {
+        const BETWEEN: u64 = 2 << 20;
+        let (filled, calls) = (Cell::new(0), Cell::new(0));
+        let fill = |at: u64, len: u64| {
+            assert_eq!(at, filled.get());
+            assert!(calls.replace(calls.get() + 1) < 1000, "it repeats for ever");
+            if len > BETWEEN || calls.get() % 2 == 1 {
+                return Err(Errno::EINTR);
+            }
+            filled.set(at + len);
+            Ok(())
+        };
+        in_pieces((32 << 20) + 4096, fill).unwrap();
+        assert_eq!(filled.get(), (32 << 20) + 4096);
+    }
+
+    /// An interrupted call has brought nothing in.
+    #[test]
+    fn pages_come_in_although_signals_come_all_the_time() {
+        const MOST: u64 = 3_000_000;
+        let signal = libc::SIGUSR2;
+        sys::take_note_of(signal);
+        let memory = File::from(memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING).unwrap());
+        memory.set_len(32 << 20).unwrap();
+        let (pid, tid) = (std::process::id() as i32, nix::unistd::gettid().as_raw());
+        let (sent, is_in) = (AtomicU64::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_in.load(Relaxed) && sent.load(Relaxed) < MOST {
+                    sys::send_to_thread(pid, tid, signal).unwrap();
+                    sent.fetch_add(1, Relaxed);
+                }
+            });
+            while sent.load(Relaxed) == 0 {
+                thread::yield_now();
+            }
+            bring_in(&memory).unwrap();
+            is_in.store(true, Relaxed);
+        });
+        assert!(sent.into_inner() < MOST, "not before the signals had ended");
     }
 
     #[test]
