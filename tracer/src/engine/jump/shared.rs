@@ -108,25 +108,43 @@ fn grow(file: &File, len: u64) -> Result<()> {
 /// Brings all pages in at once, which takes some time. One that cannot be had when it is touched ends who touches it, by SIGBUS.
 ///
 /// # Errors
-/// When there is not so much memory.
+/// When there is not so much memory: then nothing was brought in.
 pub fn bring_in(file: &File) -> Result<()> {
     let len = file.metadata().map_err(os)?.len();
     let blocked = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
     let before = blocked.map_err(|errno| os(errno.into()))?;
-    let filled = in_pieces(len, |at, piece| {
-        let (at, piece) = (at.cast_signed(), piece.cast_signed());
-        fallocate(file, FallocateFlags::empty(), at, piece)
-    });
+    let filled = fill(file, len);
     let unblocked = before.thread_set_mask();
     filled.and(unblocked).map_err(|errno| os(errno.into()))
 }
 
+/// Brings these pages in, or none. The first one is there already, and says whose they are.
+fn fill(file: &File, len: u64) -> std::result::Result<(), Errno> {
+    const FIRST: u64 = sys::PAGE as u64;
+    let allocate =
+        |how, at: u64, len: u64| fallocate(file, how, at.cast_signed(), len.cast_signed());
+    let filled = in_pieces(len, |at, piece| {
+        allocate(FallocateFlags::empty(), at, piece)
+    });
+    filled.map_err(|(at, errno)| {
+        if FIRST < at {
+            let give_back =
+                FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            // Where that fails, they go with the file.
+            let _ = allocate(give_back, FIRST, at - FIRST);
+        }
+        errno
+    })
+}
+
+/// Fills so many bytes. Where that fails: how many are filled, and why not more.
+///
 /// An interruption takes all pages of a call back (`shmem_fallocate` in the kernel's mm/shmem.c; in older kernels any signal is one).
 /// Signals are blocked meanwhile, and SIGSTOP that comes again and again takes back one piece.
 fn in_pieces(
     len: u64,
     fill: impl Fn(u64, u64) -> std::result::Result<(), Errno>,
-) -> std::result::Result<(), Errno> {
+) -> std::result::Result<(), (u64, Errno)> {
     const PIECE: u64 = 1 << 20;
     let mut at = 0;
     loop {
@@ -135,7 +153,7 @@ fn in_pieces(
             Ok(()) if at + piece == len => return Ok(()),
             Ok(()) => at += piece,
             Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
+            Err(errno) => return Err((at, errno)),
         }
     }
 }
@@ -348,6 +366,24 @@ mod tests {
         assert!(bytes() < 1 << 16);
         bring_in(&memory).unwrap();
         assert_eq!(bytes(), 1 << 20);
+    }
+
+    /// As where memory is used up.
+    #[test]
+    fn nothing_stays_of_what_comes_in_halfway() {
+        let memory = File::from(memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING).unwrap());
+        begin(&memory, 2 << 20).unwrap();
+        grow(&memory, 2 << 20).unwrap();
+        let head = || {
+            let mut bytes = [0; sys::PAGE];
+            memory.read_exact_at(&mut bytes, 0).unwrap();
+            (bytes, memory.metadata().unwrap().blocks())
+        };
+        let before = head();
+        // Of what is behind its sealed end nothing can be had.
+        assert_eq!(fill(&memory, 3 << 20), Err(Errno::EPERM));
+        assert!(head() == before);
+        assert_eq!(memory.metadata().unwrap().len(), 2 << 20);
     }
 
     /// As by signals that come before more can be filled, and by others.
