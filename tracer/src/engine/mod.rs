@@ -155,7 +155,7 @@ pub struct Counters {
     pub sampled: u64,
     /// Calls that passed unmeasured because more threads came than there was room for.
     pub unregistered: u64,
-    /// Ops that did not end by returning: unwound, jumped out of, or ended with their thread.
+    /// Ops that did not end by returning: unwound, jumped out of, ended with their thread, or under way when all probes were taken out.
     pub ended_otherwise: u64,
     /// How often a thread was seen on another stack than that of the op in progress.
     pub switched_stacks: u64,

@@ -260,6 +260,23 @@ impl ThreadCalls {
         taken
     }
 
+    /// Gives up the op in progress. Its returns are awaited still, and tell nothing: the thread may be on its way by one. False where
+    /// there is no op.
+    pub fn give_up_op(&mut self) -> bool {
+        let is_f0 = |frame: &Frame| frame.kind == FrameKind::F0;
+        let Some(first) = self.frames.iter().position(is_f0) else {
+            return false;
+        };
+        for frame in &mut self.frames[first..] {
+            frame.saved = None;
+            if !matches!(frame.kind, FrameKind::Syscall(_)) {
+                frame.kind = FrameKind::Ignored;
+            }
+        }
+        self.current = None;
+        true
+    }
+
     /// The system call that the thread was in has been led out of its copy: nothing is awaited there.
     pub fn forget_syscall(&mut self) {
         let is_syscall = |top: &mut Frame| matches!(top.kind, FrameKind::Syscall(_));
@@ -420,6 +437,25 @@ mod tests {
         started(FrameKind::F0, 100, 0, &mut calls);
         assert!(calls.drop_dead(5000, |slot| slot > 4000).is_empty());
         assert!(calls.in_op());
+    }
+
+    #[test]
+    fn an_op_that_was_given_up_is_never_complete() {
+        let mut calls = ThreadCalls::new(1);
+        started(FrameKind::F0, 100, 0, &mut calls);
+        started(FrameKind::Call(CHILD), 92, 10, &mut calls);
+        started(FrameKind::Syscall(TAIL), 80, 20, &mut calls);
+        assert!(calls.give_up_op());
+        assert!(!calls.give_up_op());
+        for slot in [80, 92, 100] {
+            assert_eq!(calls.current(), None);
+            let (ended, op) = calls.leave(slot, Tsc(60), NO_COST).unwrap();
+            assert_eq!((ended.len(), op), (1, None));
+        }
+        started(FrameKind::F0, 100, 100, &mut calls);
+        let (_, op) = calls.leave(100, Tsc(130), NO_COST).unwrap();
+        let op = op.unwrap().op;
+        assert_eq!((op.latency, op.touched.len()), (Ticks(30), 0));
     }
 
     #[test]

@@ -246,15 +246,13 @@ impl Int3 {
                     .get(&thread.tid())
                     .map(|calls| calls.frames())
                     .unwrap_or_default();
-                // The stack may have come from another thread.
-                let others = || self.threads.values().flat_map(|calls| calls.frames());
                 let known = frames
                     .iter()
                     .rev()
                     .find(|frame| frame.slot == slot)
-                    .or_else(|| others().find(|frame| frame.slot == slot))
                     .map(|frame| frame.return_to)
-                    .or_else(|| self.abandoned(slot));
+                    // The stack may have come from another thread.
+                    .or_else(|| self.destination(slot));
                 match known {
                     Some(to) => {
                         registers.set_rip(TargetAddr(to));
@@ -289,12 +287,12 @@ impl Int3 {
         Ok(thread)
     }
 
-    /// Has a thread report the trap of a breakpoint that it ran into: the kernel reports an interrupt first,
-    /// even when it came later, and the trap would meet the program when we are gone.
+    /// Has a thread report the trap of a breakpoint that it ran into, or of a step that it has made in our code: the kernel
+    /// reports an interrupt first, even when it came later, and the trap would meet the program when we are gone.
     fn with_its_trap(&mut self, thread: Stopped) -> Result<Stopped> {
         let tid = thread.tid();
         let owes = || SignalMasks::of(tid).is_some_and(|masks| masks.is_pending(libc::SIGTRAP));
-        if thread.pending() == libc::SIGTRAP || !self.is_behind_breakpoint(&thread)? || !owes() {
+        if thread.pending() == libc::SIGTRAP || !self.may_have_trapped(&thread)? || !owes() {
             return Ok(thread);
         }
         /// It may report other stops first.
@@ -318,14 +316,18 @@ impl Int3 {
         Ok(thread)
     }
 
-    fn is_behind_breakpoint(&self, thread: &Stopped) -> Result<bool> {
+    fn may_have_trapped(&self, thread: &Stopped) -> Result<bool> {
         let mut registers = thread.registers()?;
+        let stepping = registers.are_stepping();
         let trapped_at = registers.rip().offset(-1);
         Ok(match self.inside(thread.tid(), &mut registers)? {
-            Inside::Landing { progress, .. } => progress.trapped,
-            Inside::Syscall { offset, .. } => offset == SYSCALL_TRAP + 1,
+            Inside::Landing { progress, .. } => progress.trapped || stepping,
+            // It was led to the first instruction.
+            Inside::Syscall { offset, .. } => {
+                offset == SYSCALL_TRAP + 1 || (stepping && offset > 0)
+            }
             Inside::Elsewhere => self.points.was_armed(trapped_at),
-            Inside::Departing => false,
+            Inside::Departing => stepping,
         })
     }
 
@@ -395,12 +397,80 @@ mod tests {
     use darc_testprogs::{Opt, program};
 
     use crate::child_signal;
+    use crate::engine::calibration::of_child;
     use crate::engine::int3::Guarding;
+    use crate::engine::int3::calibrate::{empty, plan_of};
     use crate::engine::int3::points::Roles;
     use crate::engine::{Discard, Engine as _};
     use crate::guests;
 
     use super::*;
+
+    /// Leads a thread out that has made a step to `at` in the engine's code and has not reported it: where it goes on, and whether it
+    /// hears of the step.
+    fn led_out_of(at: impl FnOnce(&mut Int3) -> Result<TargetAddr>) -> (TargetAddr, bool) {
+        child_signal::block().unwrap();
+        let waits = || loop {
+            std::hint::spin_loop();
+        };
+        let entry = empty as extern "C" fn() as usize as u64;
+        let measured = of_child(waits, |pid| {
+            let mut engine = Int3::attach(pid, Guarding::Unguarded)?;
+            engine.apply(&plan_of(entry, &engine.memory)?)?;
+            let at = at(&mut engine)?;
+            assert!(threads::interrupt(pid)?);
+            assert_eq!(threads::wait_stopped(pid)?, Some(Event::Stopped));
+            let mut thread = observed(pid, Event::Stopped);
+            // It sends itself what the processor would raise: nobody else may.
+            let mut trap = [0; 128];
+            trap[8..12].copy_from_slice(&libc::TRAP_TRACE.to_le_bytes());
+            trap[16..24].copy_from_slice(&at.0.to_le_bytes());
+            let memory = engine.memory.again()?;
+            let mappings = maps::read(pid)?;
+            let caller = engine.caller.expect("found as the arena was mapped");
+            caller.borrow([&mut thread], &mappings, |worker| {
+                worker.with_bytes(&memory, &trap, |worker, trap| {
+                    let (pid, signal) = (pid as u64, libc::SIGTRAP as u64);
+                    let number = libc::SYS_rt_tgsigqueueinfo;
+                    let arguments = [pid, pid, signal, trap, 0, 0];
+                    worker.call("rt_tgsigqueueinfo", number, arguments)
+                })
+            })?;
+            let mut registers = thread.registers()?;
+            registers.set_rip(at);
+            registers.0.eflags |= 1 << 8;
+            thread.set_registers(&registers)?;
+            assert_eq!(thread.pending(), 0);
+            let slot = registers.rsp().wrapping_sub(8);
+            let calls = engine.threads.get_mut(&pid).unwrap();
+            calls.enter(FrameKind::Ignored, slot, PROGRAMS.0, 0);
+            let thread = engine.clean(thread)?;
+            let masks = SignalMasks::of(pid).unwrap();
+            assert!(!masks.is_pending(libc::SIGTRAP), "it would hear of it");
+            Ok((thread.registers()?.rip(), thread.has_stepped()))
+        });
+        measured.unwrap()
+    }
+
+    /// Where the program goes on.
+    const PROGRAMS: TargetAddr = TargetAddr(0x1000);
+
+    /// It would find the engine's address in it.
+    #[test]
+    fn a_step_to_the_landing_pad_is_one_of_the_program() {
+        let led_out = led_out_of(|engine| Ok(engine.landing));
+        assert_eq!(led_out, (PROGRAMS, true));
+    }
+
+    /// Behind the system call the processor raises none: the program's own comes an instruction later.
+    #[test]
+    fn a_step_in_a_system_call_is_none_of_the_program() {
+        let led_out = led_out_of(|engine| {
+            let copies = engine.syscall_copies(PROGRAMS.offset(-2), PROGRAMS)?;
+            Ok(copies.measured.offset(2))
+        });
+        assert_eq!(led_out, (PROGRAMS, false));
+    }
 
     /// Killed while it waits for its child, which runs on in its memory.
     #[test]

@@ -147,9 +147,9 @@ pub struct Int3 {
     counters: Counters,
     libraries_changed: bool,
     last_stop: Instant,
-    /// The thread that was passed a signal that ends the process with a core dump; none once it stopped again.
-    dumps_core: Option<i32>,
-    /// Whether it has dumped its core, or has not, and the process goes on without its probes.
+    /// Threads that were passed a signal that ends their process with a core dump, and have not stopped again.
+    dumps_core: HashSet<i32>,
+    /// Whether the last of them has dumped its core, or has not, and the process goes on without its probes.
     probes_are_out: bool,
     /// How the thread ended that ended last.
     last_end: Option<Notice>,
@@ -247,7 +247,7 @@ impl Int3 {
             counters: Counters::default(),
             libraries_changed: false,
             last_stop: Instant::now(),
-            dumps_core: None,
+            dumps_core: HashSet::new(),
             probes_are_out: false,
             last_end: None,
             end: None,
@@ -290,7 +290,7 @@ impl Int3 {
             return Ok(Vec::new());
         };
         self.prepare_arena(near)?;
-        if self.dumps_core.is_some() {
+        if !self.dumps_core.is_empty() {
             return Ok(Vec::new());
         }
         let unwanted: Vec<_> = self
@@ -532,7 +532,7 @@ impl Engine for Int3 {
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
-        if self.dumps_core.is_some() {
+        if !self.dumps_core.is_empty() {
             // What is armed now would be in the core dump. Should the process live, a notice says so.
             return Ok(Vec::new());
         }

@@ -567,7 +567,8 @@ impl Int3 {
             trap.registers.set_rip(TargetAddr(here[0].return_to));
             return true;
         }
-        if let Some(return_to) = self.return_of_another(slot, trap) {
+        if let Some((return_to, debt)) = self.return_of_another(slot, trap.measured) {
+            trap.paid.extend(debt);
             trap.registers.set_rip(TargetAddr(return_to));
             return true;
         }
@@ -594,39 +595,5 @@ impl Int3 {
             // Probes came or went while it ran: what its fnodes say is incomplete.
             false => sink.latency_only(Counted::of(&completed.op)),
         }
-    }
-
-    /// Where a return leads that this thread did not enter: a vfork child using its parent's frame, a
-    /// stack that moved to another thread, a frame that was given up.
-    fn return_of_another(&mut self, slot: u64, trap: &mut Trap) -> Option<u64> {
-        if !trap.measured {
-            let frames = self.threads.values().flat_map(|calls| calls.frames());
-            let borrowed = frames
-                .filter(|frame| frame.hidden && frame.slot == slot)
-                .map(|frame| frame.return_to)
-                .next();
-            return borrowed.or_else(|| self.abandoned(slot));
-        }
-        let owner = self
-            .threads
-            .iter()
-            .find(|(_, calls)| {
-                calls
-                    .frames()
-                    .iter()
-                    .any(|frame| frame.hidden && frame.slot == slot)
-            })
-            .map(|(&tid, _)| tid);
-        if let Some(owner) = owner {
-            let taken = self
-                .threads
-                .get_mut(&owner)
-                .map(|calls| calls.take(slot))
-                .unwrap_or_default();
-            self.abandon(&taken);
-        }
-        let (return_to, debt) = self.take_abandoned(slot)?;
-        trap.paid.extend(debt);
-        Some(return_to)
     }
 }

@@ -165,16 +165,63 @@ impl Int3 {
     }
 
     /// A frame that was given up has been returned through: where it leads, and the debt that stands for it.
-    pub(super) fn take_abandoned(&mut self, slot: u64) -> Option<(u64, Option<u32>)> {
+    fn take_abandoned(&mut self, slot: u64) -> Option<(u64, Option<u32>)> {
         let abandoned = self.abandoned.remove(&slot)?;
         Some((abandoned.return_to, abandoned.debt))
     }
 
     /// Where a frame that was given up leads.
-    pub(super) fn abandoned(&self, slot: u64) -> Option<u64> {
+    fn abandoned(&self, slot: u64) -> Option<u64> {
         self.abandoned
             .get(&slot)
             .map(|abandoned| abandoned.return_to)
+    }
+
+    /// A thread that awaits a return by a slot, which is `hidden` at the moment or was put back, and where it leads.
+    fn awaited(&self, slot: u64, hidden: bool) -> Option<(i32, u64)> {
+        let is_wanted = |frame: &&Frame| {
+            let returns = !matches!(frame.kind, FrameKind::Syscall(_));
+            returns && (frame.slot, frame.hidden) == (slot, hidden)
+        };
+        self.threads.iter().find_map(|(&tid, calls)| {
+            let frame = calls.frames().iter().find(is_wanted)?;
+            Some((tid, frame.return_to))
+        })
+    }
+
+    /// Where a return leads by which a thread has come to the landing pad, whoever was to make it. What was put back comes last: it may
+    /// be of a call that has ended since, and matters to who was on the way already.
+    pub(super) fn destination(&self, slot: u64) -> Option<u64> {
+        let awaited = |hidden| self.awaited(slot, hidden).map(|(_, return_to)| return_to);
+        awaited(true)
+            .or_else(|| self.abandoned(slot))
+            .or_else(|| awaited(false))
+    }
+
+    /// The same of a return that this thread did not enter, and the debt that stands for it: a vfork child using its parent's frame,
+    /// which is not measured, a stack that moved to another thread, a frame that was given up.
+    pub(super) fn return_of_another(
+        &mut self,
+        slot: u64,
+        is_measured: bool,
+    ) -> Option<(u64, Option<u32>)> {
+        if !is_measured {
+            return self.destination(slot).map(|return_to| (return_to, None));
+        }
+        if let Some((owner, _)) = self.awaited(slot, true) {
+            self.take_from(owner, slot);
+        }
+        self.take_abandoned(slot).or_else(|| {
+            let (owner, return_to) = self.awaited(slot, false)?;
+            self.take_from(owner, slot);
+            Some((return_to, None))
+        })
+    }
+
+    fn take_from(&mut self, owner: i32, slot: u64) {
+        let calls = self.threads.get_mut(&owner);
+        let taken = calls.map(|calls| calls.take(slot)).unwrap_or_default();
+        self.abandon(&taken);
     }
 
     /// Forgets the frames that were given up: their memory is gone.
@@ -254,12 +301,15 @@ fn holds(memory: &Memory, word: TargetAddr, slot: u64) -> bool {
 mod tests {
     use std::sync::atomic::AtomicU64;
 
+    use darc_record::{FnodeId, Ticks, Tsc};
+
     use crate::child_signal;
     use crate::engine::Engine as _;
     use crate::engine::calibration::of_child;
     use crate::engine::int3::Guarding;
     use crate::engine::int3::calls::ThreadCalls;
     use crate::ledger;
+    use crate::stopped::Stopped;
 
     use super::*;
 
@@ -288,6 +338,22 @@ mod tests {
         let frame = &mut calls.frames_mut()[0];
         (frame.hidden, frame.ledger) = (true, debt);
         engine.abandon(calls.frames());
+        Ok(())
+    }
+
+    /// Has a thread make a call with this slot, which hides where it returns to.
+    fn call(
+        engine: &mut Int3,
+        tid: i32,
+        kind: FrameKind,
+        (slot, return_to): (u64, u64),
+    ) -> Result<()> {
+        let debt = engine.hide(slot, return_to)?;
+        let calls = engine.threads.entry(tid);
+        let calls = calls.or_insert_with(|| ThreadCalls::new(tid));
+        calls.enter(kind, slot, return_to, 0);
+        let frame = calls.frames_mut().last_mut().unwrap();
+        (frame.hidden, frame.ledger) = (true, debt);
         Ok(())
     }
 
@@ -339,6 +405,66 @@ mod tests {
             let memory = engine.memory.again()?;
             engine.finish()?;
             assert_eq!(memory.read_word(TargetAddr(slots[1]))?, PROGRAMS);
+            Ok(())
+        });
+        std::hint::black_box(&stack);
+    }
+
+    /// Whoever came to the landing pad before it was put back does not come there of its own.
+    #[test]
+    fn a_return_that_was_put_back_is_known_to_who_is_on_the_way() {
+        /// No thread has this id.
+        const OTHER: i32 = i32::MAX;
+        let stack = [PROGRAMS; 1];
+        let slot = stack.as_ptr() as u64;
+        of_idle_child(|engine| {
+            let pid = engine.pid;
+            call(engine, pid, FrameKind::Ignored, (slot, PROGRAMS))?;
+            engine.reveal(pid, slot);
+            // A child in the program's memory, on its parent's stack.
+            assert_eq!(
+                engine.return_of_another(slot, false),
+                Some((PROGRAMS, None))
+            );
+            // That call has ended, and its stack is another thread's by now.
+            call(engine, OTHER, FrameKind::Ignored, (slot, PROGRAMS + 1))?;
+            assert_eq!(engine.destination(slot), Some(PROGRAMS + 1));
+            let calls = engine.threads.remove(&OTHER).unwrap();
+            engine.abandon(calls.frames());
+            assert_eq!(engine.destination(slot), Some(PROGRAMS + 1));
+            let (return_to, debt) = engine.return_of_another(slot, true).unwrap();
+            engine.settle(&[debt.unwrap()]);
+            assert_eq!(return_to, PROGRAMS + 1);
+            // A thread that goes on with the stack.
+            assert_eq!(engine.return_of_another(slot, true), Some((PROGRAMS, None)));
+            assert_eq!(engine.return_of_another(slot, true), None);
+            // A system call is not returned from by a slot.
+            let calls = engine.threads.get_mut(&pid).unwrap();
+            calls.enter(FrameKind::Syscall(FnodeId::ROOT), slot, PROGRAMS, 0);
+            assert_eq!(engine.destination(slot), None);
+            Ok(())
+        });
+        std::hint::black_box(&stack);
+    }
+
+    /// Nobody sees its end, and a later call of f0 has its return address in the same place.
+    #[test]
+    fn an_op_that_was_under_way_before_a_core_dump_is_not_timed() {
+        let stack = [PROGRAMS; 1];
+        let slot = stack.as_ptr() as u64;
+        of_idle_child(|engine| {
+            let pid = engine.pid;
+            call(engine, pid, FrameKind::F0, (slot, PROGRAMS))?;
+            engine.clean_for_core(&Stopped::observed(pid, libc::SIGABRT))?;
+            assert_eq!(engine.counters().ended_otherwise, 1);
+            assert_eq!(engine.memory.read_word(TargetAddr(slot))?, PROGRAMS);
+            engine.hide_again(pid);
+            assert_eq!(engine.memory.read_word(TargetAddr(slot))?, engine.landing.0);
+            let calls = engine.threads.get_mut(&pid).unwrap();
+            let (ended, op) = calls.leave(slot, Tsc(1), Ticks(0)).unwrap();
+            assert_eq!((ended[0].return_to, op), (PROGRAMS, None));
+            engine.abandon(&ended);
+            assert_eq!(engine.counters().ended_otherwise, 1);
             Ok(())
         });
         std::hint::black_box(&stack);

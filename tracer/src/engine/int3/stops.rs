@@ -46,10 +46,7 @@ impl Int3 {
             Event::Signal(_) => {}
             _ => sys::take_stop(tid),
         }
-        self.turns.join([tid]);
-        if self.dumps_core == Some(tid) {
-            self.no_core_is_dumped();
-        }
+        self.dumps_no_core(tid);
         let handled = self.handle(tid, event, noticed, sink);
         if let Err(error) = &handled {
             sys::take_stop(tid);
@@ -141,7 +138,12 @@ impl Int3 {
                 Some(Event::Signal(signal)) => {
                     unless_gone(Stopped::observed(tid, signal).resume())?;
                 }
-                found => return Ok(found),
+                found => {
+                    if let Some(Event::Spawned(_)) = found {
+                        self.turns.join(sys::event_message(tid));
+                    }
+                    return Ok(found);
+                }
             }
         }
     }
@@ -171,6 +173,7 @@ impl Int3 {
                     Ok(Some((_, status))) => decode(status),
                     Ok(None) | Err(_) => continue,
                 };
+                self.dumps_no_core(borrower);
                 let stopped = |signal| Stopped::observed(borrower, signal);
                 let handled = match event {
                     Event::Exited(_) | Event::Killed(_) => {
@@ -184,6 +187,7 @@ impl Int3 {
                     Event::GroupStop(_) => stopped(0).listen(),
                     Event::Signal(signal) => stopped(signal).resume(),
                     Event::Spawned(_) => {
+                        self.turns.join(sys::event_message(borrower));
                         self.clean_child_of(borrower)?;
                         stopped(0).resume()
                     }
@@ -267,9 +271,9 @@ impl Int3 {
     }
 
     pub(super) fn forget_thread(&mut self, tid: i32) {
-        if self.borrowers.remove(&tid) && self.dumps_core == Some(tid) {
-            // A process of its own that has died of it, with a core dump that is its own.
-            self.no_core_is_dumped();
+        if self.borrowers.remove(&tid) {
+            // A process of its own, that has died of it with a core dump that is its own.
+            self.dumps_no_core(tid);
         }
         self.stop_times.forget(tid);
         if let Some(departures) = &mut self.departures {
@@ -403,20 +407,21 @@ impl Int3 {
             && SignalMasks::of(tid).is_some_and(|masks| masks.dumps_core(signal))
             && !threads::is_of_first_process(tid);
         if dumps {
-            self.dumps_core = Some(tid);
-            // Ops that are under way miss what is called from now on.
-            self.generation += 1;
+            self.dumps_core.insert(tid);
             let rsp = thread.registers().map_or(0, |registers| registers.rsp());
             self.disarm_all()?;
             self.reveal_for_core(rsp);
+            // Nothing tells when they end.
+            for calls in self.threads.values_mut() {
+                self.counters.ended_otherwise += u64::from(calls.give_up_op());
+            }
         }
         Ok(())
     }
 
-    /// The process lives, and may have its probes again.
-    fn no_core_is_dumped(&mut self) {
-        self.dumps_core = None;
-        self.probes_are_out = true;
+    /// A thread has dumped its core, or has not. Its process lives where nobody else of it dumps one, and may have its probes again.
+    fn dumps_no_core(&mut self, tid: i32) {
+        self.probes_are_out |= self.dumps_core.remove(&tid) && self.dumps_core.is_empty();
     }
 
     /// Puts all text back that can be.
@@ -451,6 +456,8 @@ mod tests {
     /// A core dump takes its time, in which the analysis goes on: what it arms then would be in the dump.
     #[test]
     fn nothing_is_armed_while_a_core_dump_is_written() {
+        /// No thread has this id.
+        const GUEST: i32 = i32::MAX;
         child_signal::block().unwrap();
         let work = || {
             loop {
@@ -474,17 +481,23 @@ mod tests {
             assert!(armed(&engine)?);
             // SIGQUIT is ignored where a shell runs the tests in the background.
             engine.clean_for_core(&Stopped::observed(pid, libc::SIGABRT))?;
+            // A child in its memory does as well.
+            engine.borrowers.insert(GUEST);
+            engine.dumps_core.insert(GUEST);
             engine.apply(&plan)?;
             assert!(!armed(&engine)?);
             // A process that stops for something else did not end.
             kill(Pid::from_raw(pid), Signal::SIGURG).unwrap();
-            let mut calls = Calls::default();
-            let notice = loop {
-                if let Some(notice) = engine.poll(Duration::from_millis(20), &mut calls)? {
-                    break notice;
-                }
-            };
-            assert_eq!(notice, Notice::ProbesTakenOut);
+            let (wait, mut calls) = (Duration::from_millis(20), Calls::default());
+            while engine.dumps_core.contains(&pid) {
+                assert_eq!(engine.poll(wait, &mut calls)?, None);
+            }
+            assert_eq!(engine.poll(Duration::ZERO, &mut calls)?, None);
+            engine.apply(&plan)?;
+            assert!(!armed(&engine)?, "the child's is not written yet");
+            engine.forget_thread(GUEST);
+            let notice = engine.poll(wait, &mut calls)?;
+            assert_eq!(notice, Some(Notice::ProbesTakenOut));
             engine.apply(&plan)?;
             assert!(armed(&engine)?);
             Ok(())

@@ -27,13 +27,14 @@ impl Turns {
         self.threads.extend(threads);
     }
 
-    /// One that has stopped, where the kernel tells of `found` first. `look` finds the stop of another thread; who is traced no
-    /// more has no turn.
+    /// One that has stopped, where the kernel tells of `found` first, which has turns from then on. `look` finds the stop of another
+    /// thread; who is traced no more has no turn.
     pub fn choose(
         &mut self,
         found: WaitStatus,
         look: impl Fn(i32) -> Result<Option<WaitStatus>, Errno>,
     ) -> WaitStatus {
+        self.threads.insert(found.0);
         for _ in 0..ASKED.min(self.threads.len()) {
             let behind = (Excluded(self.last), Unbounded);
             let Some(&next) = self.threads.range(behind).next().or(self.threads.first()) else {
@@ -86,9 +87,9 @@ mod tests {
         turns.join([5, 7, 9]);
         assert_eq!(served(&mut turns, &[9, 5, 7], 6), [5, 7, 9, 5, 7, 9]);
         assert_eq!(served(&mut turns, &[9], 2), [9, 9]);
-        assert_eq!(served(&mut turns, &[3, 5], 3), [5, 5, 5], "3 has none yet");
-        turns.join([3]);
-        assert_eq!(served(&mut turns, &[3, 5], 4), [3, 5, 3, 5]);
+        assert_eq!(served(&mut turns, &[3, 5], 3), [3, 5, 3], "3 has come");
+        turns.join([1]);
+        assert_eq!(served(&mut turns, &[3, 1, 5], 4), [5, 1, 3, 5]);
     }
 
     /// However many there are, asking for them takes about the same time.
