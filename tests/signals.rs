@@ -74,8 +74,13 @@ fn a_program_that_steps_through_itself() {
             let analysis = Task::new("int3", f0)
                 .options(&["--start-ops", "40", "--decision-ops", "1000000000"])
                 .run_like_native(&program(name, opt), &[]);
-            let sites = analysis.report().at("/probes/sites").as_u64();
+            let report = analysis.report();
+            let sites = report.at("/probes/sites").as_u64();
             assert!(sites.is_some_and(|sites| sites > 0), "{analysis:#?}");
+            // In its handler it would lose that.
+            let warnings = report.at("/warnings").to_string();
+            let warned = warnings.matches("catches SIGTRAP").count();
+            assert_eq!(warned, 1, "{analysis:#?}");
         }
     }
     for opt in Opt::ALL {

@@ -28,6 +28,10 @@ use crate::{Ending, Limits, ProcessError, ending};
 /// A warning of measurements that end with [`Ending::Exec`].
 const EXECUTED: &str = "the target executed another program; measuring ended there";
 
+/// A warning of breakpoints in a program that handles their signal: where it is blocked the kernel unblocks it and forgets the handler
+/// (`force_sig_info_to_task` in its kernel/signal.c).
+const CATCHES_TRAPS: &str = "the target catches SIGTRAP: should a thread that blocks it, as in the handler, come to a breakpoint, the kernel resets what the program does about SIGTRAP, and the next one of its own ends it; --engine jump has no breakpoints";
+
 /// What a process did since the last look at it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -270,6 +274,7 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
     /// When it cannot be instrumented at all.
     pub fn apply(&mut self, plan: &Plan) -> Result<Vec<Refused>, ProcessError> {
         self.touched.add(plan, self.modules);
+        self.look_at_traps();
         tracing::debug!(
             target: "process",
             functions = plan.functions.len(),
@@ -285,6 +290,16 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
             tracing::debug!(target: "process", %addr, %reason, "refused a probe");
         }
         Ok(refused)
+    }
+
+    /// Warns of what breakpoints may do to a program with traps of its own.
+    fn look_at_traps(&mut self) {
+        let has_breakpoints = self.engine.kind() == EngineKind::Int3;
+        let catches = |masks: SignalMasks| masks.catches(Signal::SIGTRAP as i32);
+        let is_told = self.warnings.iter().any(|told| told == CATCHES_TRAPS);
+        if has_breakpoints && !is_told && SignalMasks::of(self.pid).is_some_and(catches) {
+            self.warnings.push(CATCHES_TRAPS.to_owned());
+        }
     }
 
     /// Where its threads do not allow it at this moment, it is tried again some times; the target runs on meanwhile.

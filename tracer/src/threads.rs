@@ -333,6 +333,12 @@ impl SignalMasks {
         Self::has(self.pending, signal)
     }
 
+    /// Whether the process has a handler for the signal.
+    #[must_use]
+    pub fn catches(&self, signal: i32) -> bool {
+        Self::has(self.caught, signal)
+    }
+
     /// Whether the process would never learn of the signal when nobody traces it.
     #[must_use]
     pub fn discards(&self, signal: i32) -> bool {
@@ -375,6 +381,7 @@ mod tests {
         };
         assert!(masks.discards(libc::SIGUSR1));
         assert!(masks.discards(libc::SIGWINCH));
+        assert!(masks.catches(libc::SIGCHLD) && !masks.catches(libc::SIGUSR1));
         assert!(!masks.discards(libc::SIGCHLD));
         assert!(!masks.discards(libc::SIGTERM));
         assert!(masks.dumps_core(libc::SIGSEGV));

@@ -181,6 +181,9 @@ pub fn apply(
     let sites = plan.functions.iter().map(|function| function.sites.len());
     investigation.sites = investigation.sites.max(sites.sum());
     let refused = process.apply(plan)?;
+    for warning in process.take_warnings() {
+        investigation.warn(warning);
+    }
     let mut of_sites = BTreeSet::new();
     for Refused { addr, reason } in refused {
         let place = process.modules().place(addr);
