@@ -333,6 +333,12 @@ impl SignalMasks {
         Self::has(self.pending, signal)
     }
 
+    /// Whether the signal is pending, and the thread does not block it.
+    #[must_use]
+    pub fn is_due(&self, signal: i32) -> bool {
+        self.is_pending(signal) && !Self::has(self.blocked, signal)
+    }
+
     /// Whether the process has a handler for the signal.
     #[must_use]
     pub fn catches(&self, signal: i32) -> bool {

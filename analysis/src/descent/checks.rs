@@ -70,7 +70,8 @@ impl Analysis {
         open.sort_unstable();
         for (id, peak) in open {
             let ops = self.ftree.fnode(id).record(peak).decision_ops;
-            match ops >= few && self.differs_since(id, peak) {
+            let differs = self.is_other_since(id, peak) || self.has_bursts(id, peak);
+            match ops >= few && differs {
                 true => self.end_check(id, peak),
                 // The state does not matter: the one of before comes back.
                 false => self.set_state(id, peak, PathState::Ended(Stop::StillDescending)),
@@ -135,8 +136,14 @@ impl Analysis {
         Some(true)
     }
 
+    /// Whether what was a cause is none any more.
+    fn has_bursts(&self, id: FnodeId, peak: u32) -> bool {
+        let sample = self.checks.get(&(id, peak));
+        sample.is_some_and(|sample| !sample.bursts.is_empty())
+    }
+
     /// Whether the ops since a check began are clearly others than those that decided.
-    fn differs_since(&self, id: FnodeId, peak: u32) -> bool {
+    fn is_other_since(&self, id: FnodeId, peak: u32) -> bool {
         let Some(sample) = self.checks.get(&(id, peak)) else {
             return false;
         };
@@ -145,25 +152,25 @@ impl Analysis {
             let mut before = sample.parts.iter();
             before.find(|(known, _)| known == part).map(|it| it.1)
         };
-        let differs = !sample.bursts.is_empty()
-            || later.iter().any(|(part, now)| match before(part) {
-                Some(before) => now.time.differs(&before.time),
-                None => now.time.low >= LEAST,
-            });
-        tracing::debug!(target: "descent", fnode = id.0, peak, ?later, differs, "held against later ops");
-        differs
+        let is_other = later.iter().any(|(part, now)| match before(part) {
+            Some(before) => now.time.differs(&before.time),
+            None => now.time.low >= LEAST,
+        });
+        tracing::debug!(target: "descent", fnode = id.0, peak, ?later, is_other, "held against later ops");
+        is_other
     }
 
     /// Ends a check with the ops that came: where they differ those of both times decide together.
     fn end_check(&mut self, id: FnodeId, peak: u32) {
-        let differs = self.differs_since(id, peak);
+        let is_other = self.is_other_since(id, peak);
+        let differs = is_other || self.has_bursts(id, peak);
         let Some(sample) = self.checks.get(&(id, peak)) else {
             return;
         };
         let outcome = sample.outcome;
         // What differs is no less true for having been seen later: both times count alike.
         let ops = self.ftree.fnode(id).record(peak).decision_ops;
-        let weight = match differs && sample.ops > ops {
+        let weight = match is_other && sample.ops > ops {
             true => ops as f64 / sample.ops as f64,
             false => 1.0,
         };

@@ -244,8 +244,7 @@ impl<'a> Session<'a> {
             self.serving.as_deref_mut(),
         );
         self.settle_lives(Tsc(u64::MAX));
-        self.investigation.analysis.end_checks();
-        self.investigation.take_back();
+        self.investigation.look_back();
         self.compare_code();
         for warning in self.process.take_warnings() {
             self.investigation.warn(warning);

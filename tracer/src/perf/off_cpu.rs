@@ -292,14 +292,18 @@ impl Thread {
 
     /// Whether it is not known any more when it did not do its work since then. From now on more of that is kept.
     pub(super) fn forgot(&mut self, since: Tsc) -> Forgotten {
-        let mut both = [&mut self.done, &mut self.handled].into_iter();
-        let Some(pieces) = both.find(|pieces| pieces.forgotten > since) else {
+        let mut both = [(true, &mut self.done), (false, &mut self.handled)].into_iter();
+        let Some((is_done, pieces)) = both.find(|(_, pieces)| pieces.forgotten > since) else {
             return Forgotten::Nothing;
         };
-        if pieces.most >= MOST_KEPT {
+        // It may not have been full since there is more room.
+        let is_full = pieces.kept.len() >= pieces.most;
+        if is_full && is_done && pieces.most >= MOST_KEPT {
             return Forgotten::All;
         }
-        pieces.most = pieces.most.saturating_mul(4).min(MOST_KEPT);
+        if is_full {
+            pieces.most = pieces.most.saturating_mul(4).min(MOST_KEPT);
+        }
         Forgotten::Some
     }
 }
@@ -492,9 +496,19 @@ mod tests {
             thread.returned(Tsc(at + 5), &cpus);
         }
         assert_eq!(thread.forgot(Tsc(1_000_000)), Forgotten::Nothing);
+        // What was forgotten before there was more room asks for no more.
         assert_eq!(thread.forgot(Tsc(0)), Forgotten::Some);
+        assert_eq!(thread.done.most, 4 * KEPT);
+        for at in 0..2 * MOST_KEPT as u64 {
+            let at = 10_000_000 + 10 * at;
+            thread.left(Tsc(at + 1), Left::Preempted, 0);
+            thread.returned(Tsc(at + 5), &cpus);
+            if thread.done.kept.len() == 4 * KEPT && thread.done.most == 4 * KEPT {
+                assert_eq!(thread.forgot(Tsc(0)), Forgotten::Some);
+            }
+        }
         assert_eq!(thread.done.most, MOST_KEPT);
-        assert_eq!(thread.forgot(Tsc(0)), Forgotten::All);
+        assert_eq!(thread.forgot(Tsc(10_000_000)), Forgotten::All);
     }
 
     #[test]

@@ -291,7 +291,8 @@ impl Int3 {
     /// reports an interrupt first, even when it came later, and the trap would meet the program when we are gone.
     fn with_its_trap(&mut self, thread: Stopped) -> Result<Stopped> {
         let tid = thread.tid();
-        let owes = || SignalMasks::of(tid).is_some_and(|masks| masks.is_pending(libc::SIGTRAP));
+        // One that is blocked was sent by somebody: the kernel unblocks it for a trap.
+        let owes = || SignalMasks::of(tid).is_some_and(|masks| masks.is_due(libc::SIGTRAP));
         if thread.pending() == libc::SIGTRAP || !self.may_have_trapped(&thread)? || !owes() {
             return Ok(thread);
         }
