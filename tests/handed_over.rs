@@ -139,15 +139,17 @@ fn a_stored_analysis_follows_requests_on_and_repeats_no_decision() {
             let handover = &report.0["focus"][0]["handover"];
             handover[what].as_u64().expect("a count")
         };
-        for (what, least) in [("enqueued", 100), ("served", 100)] {
+        // It ends when what was left open is decided.
+        const LEAST: u64 = 50;
+        for what in ["enqueued", "served"] {
             let counts = (count(&first, what), count(&second, what));
-            assert!(counts.1 > counts.0 + least, "{what} {counts:?}");
+            assert!(counts.1 > counts.0 + LEAST, "{what} {counts:?}");
         }
         let by_peak = |report: &Report| {
             let peaks = by_peak(&report.0["focus"][0]["handover"]);
             peaks.iter().map(|of| of.requests).sum::<u64>()
         };
-        assert!(by_peak(&second) > by_peak(&first) + 100, "{:#}", second.0);
+        assert!(by_peak(&second) > by_peak(&first) + LEAST, "{:#}", second.0);
         let (before, after) = (
             decisions(&first.0["focus"][0]["ftree"]),
             decisions(&second.0["focus"][0]["ftree"]),
