@@ -109,6 +109,31 @@ impl Analysis {
         self.settle();
     }
 
+    /// No ops come any more: known peaks that are part of the hump of another one, by all ops, are dropped.
+    pub fn drop_former_peaks(&mut self) {
+        let is_meant = self.looking == Looking::On && !self.params.is_asked_for();
+        if !is_meant || self.stored.is_some() {
+            return;
+        }
+        let found = self.find_peaks();
+        let kept: Vec<Option<usize>> = found
+            .iter()
+            .map(|hump| self.same_as(hump, &found))
+            .collect();
+        // Of a hump that is another one's.
+        let is_former = |index: &usize| {
+            let hump = self.hump_of(&self.peaks[*index].peak, &found);
+            !kept.contains(&Some(*index)) && hump.is_some_and(|hump| kept[hump].is_some())
+        };
+        let all = 0..self.peaks.len();
+        let stay: Vec<usize> = all.filter(|index| !is_former(index)).collect();
+        if !stay.is_empty() && stay.len() < self.peaks.len() {
+            let peaks: Vec<Peak> = stay.iter().map(|&index| self.peaks[index].peak).collect();
+            let kept: Vec<Option<usize>> = stay.into_iter().map(Some).collect();
+            self.replace_peaks(&peaks, &kept);
+        }
+    }
+
     /// All paths have ended: what is done next. Whether that is nothing.
     pub(crate) fn goes_on(&mut self) -> bool {
         if self.looking == Looking::Enough {
@@ -332,9 +357,7 @@ mod tests {
         session.analysis.look_on();
         session.run(3_000);
         assert_eq!(session.analysis.peaks().len(), 2);
-        session.analysis.seen_enough();
-        session.analysis.end_checks();
-        assert!(!session.analysis.take_back());
+        session.analysis.drop_former_peaks();
         assert_eq!(session.analysis.peaks().len(), 1);
         assert_eq!(session.causes(1)[0].0, "f0/fast");
         assert_eq!(session.analysis.status(), Status::RootCauseFound);

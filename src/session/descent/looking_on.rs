@@ -105,9 +105,7 @@ impl LookingOn {
 impl Investigation {
     /// The process is let go: its answers are those of the peaks that all of its ops have, as far as these were looked into.
     pub(super) fn look_back(&mut self) {
-        if self.analysis.is_answered() {
-            self.analysis.seen_enough();
-        }
+        self.analysis.drop_former_peaks();
         self.analysis.end_checks();
         self.take_back();
     }
