@@ -28,7 +28,7 @@ use crate::spec::NameSpec;
 use crate::start;
 use crate::suggest;
 use crate::symtab::{Symbol, SymbolTable, Version};
-use crate::unwind;
+use crate::unwind::{self, UnwindRange};
 
 /// A `PT_LOAD` segment: a part of the file, and the addresses it is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +68,9 @@ pub struct Image {
     functions: OnceLock<FunctionTable>,
     slots: OnceLock<Slots>,
     landing_pads: OnceLock<Vec<FileAddr>>,
+    /// The unwind table, and what could not be read of it.
+    unwind: OnceLock<(Vec<UnwindRange>, Option<String>)>,
     uncalled: OnceLock<Vec<AddrRange>>,
-    /// Where entries of the unwind table end, in order.
-    ends: OnceLock<Vec<FileAddr>>,
     /// What the unwind table describes, where that is most of the code.
     described: OnceLock<Option<Ranges>>,
     lines: OnceLock<Option<Mutex<Lines>>>,
@@ -113,8 +113,8 @@ impl Image {
             functions: OnceLock::new(),
             slots: OnceLock::new(),
             landing_pads: OnceLock::new(),
+            unwind: OnceLock::new(),
             uncalled: OnceLock::new(),
-            ends: OnceLock::new(),
             described: OnceLock::new(),
             lines: OnceLock::new(),
             go: OnceLock::new(),
@@ -246,10 +246,8 @@ impl Image {
 
     /// Where in a range the unwinder goes on after an exception.
     pub fn landing_pads(&self, range: AddrRange) -> &[FileAddr] {
-        let pads = self.landing_pads.get_or_init(|| {
-            let (ranges, _) = unwind::ranges(&self.elf);
-            landing_pads::find(&self.elf, &ranges)
-        });
+        let find = || landing_pads::find(&self.elf, &self.unwind().0);
+        let pads = self.landing_pads.get_or_init(find);
         let from = pads.partition_point(|pad| *pad < range.start);
         let to = pads.partition_point(|pad| *pad < range.end);
         &pads[from..to]
@@ -259,8 +257,7 @@ impl Image {
     /// than a return address is on top of the stack.
     pub fn is_called_at(&self, addr: FileAddr) -> bool {
         let uncalled = self.uncalled.get_or_init(|| {
-            let (ranges, _) = unwind::ranges(&self.elf);
-            let uncalled = ranges.into_iter().map(|found| found.uncalled);
+            let uncalled = self.unwind().0.iter().map(|found| found.uncalled);
             let mut uncalled: Vec<_> = uncalled.filter(|range| !range.is_empty()).collect();
             uncalled.sort_unstable();
             uncalled
@@ -273,13 +270,10 @@ impl Image {
 
     /// Whether the unwind table has an entry that ends at an address: nothing of the code before it is behind that.
     pub fn ends_at(&self, addr: FileAddr) -> bool {
-        let ends = self.ends.get_or_init(|| {
-            let (ranges, _) = unwind::ranges(&self.elf);
-            let mut ends: Vec<FileAddr> = ranges.iter().map(|found| found.range.end).collect();
-            ends.sort_unstable();
-            ends
-        });
-        ends.binary_search(&addr).is_ok()
+        let (ranges, _) = self.unwind();
+        let after = ranges.partition_point(|found| found.range.start < addr);
+        let before = after.checked_sub(1).map(|at| ranges[at].range);
+        before.is_some_and(|before| before.end == addr)
     }
 
     /// Whether frames of the code at an address are of a kind that is known: the unwind table describes it, or leaves out a
@@ -288,19 +282,25 @@ impl Image {
     /// addresses, or keep none (the built-in functions of V8).
     pub fn is_described(&self, addr: FileAddr) -> bool {
         let described = self.described.get_or_init(|| {
-            let (ranges, _) = unwind::ranges(&self.elf);
-            let described = Ranges::new(ranges.into_iter().map(|found| found.range));
+            let ranges = self.unwind().0.iter();
+            let described = Ranges::new(ranges.map(|found| found.range));
             (described.bytes() / 3 > self.elf.code_bytes() / 4).then_some(described)
         });
         let is_in = |described: &Ranges| described.around(addr).is_some();
         described.as_ref().is_none_or(is_in) || self.elf.in_plt(addr)
     }
 
+    fn unwind(&self) -> &(Vec<UnwindRange>, Option<String>) {
+        self.unwind.get_or_init(|| unwind::ranges(&self.elf))
+    }
+
     fn function_table(&self) -> &FunctionTable {
         self.functions.get_or_init(|| {
-            let (ranges, warning) = unwind::ranges(&self.elf);
-            warning.into_iter().for_each(|warning| self.warn(warning));
-            FunctionTable::build(&self.elf, self.symbol_tables(), &ranges)
+            let (ranges, warning) = self.unwind();
+            warning
+                .iter()
+                .for_each(|warning| self.warn(warning.clone()));
+            FunctionTable::build(&self.elf, self.symbol_tables(), ranges)
         })
     }
 
