@@ -11,12 +11,14 @@
 #include "work.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 
 enum { SHORT = 4, LONG = 2, HELD_MS = 60 };
 
 static struct run run;
 static volatile int stopped;
 static pthread_mutex_t rows[LONG];
+static sem_t held[LONG], taken[LONG];
 
 FUNCTION uint64_t serve(uint64_t key)
 {
@@ -30,21 +32,25 @@ static void pause_us(int us)
     nanosleep(&time, NULL);
 }
 
-/* Takes a lock that its holder has just taken anew. */
+/* Takes a lock that its holder has taken before. */
 FUNCTION void lock_row(int row)
 {
     pthread_mutex_lock(&rows[row]);
     pthread_mutex_unlock(&rows[row]);
 }
 
-static void *holder(void *row)
+/* However busy the machine is, the lock is held when it is asked for. */
+static void *holder(void *number)
 {
+    intptr_t row = (intptr_t)number;
     while (!stopped) {
-        pthread_mutex_lock(&rows[(intptr_t)row]);
+        pthread_mutex_lock(&rows[row]);
+        sem_post(&held[row]);
         pause_us(HELD_MS * 1000);
-        pthread_mutex_unlock(&rows[(intptr_t)row]);
-        pause_us(1000);
+        pthread_mutex_unlock(&rows[row]);
+        sem_wait(&taken[row]);
     }
+    sem_post(&held[row]);
     return NULL;
 }
 
@@ -60,8 +66,12 @@ FUNCTION uint64_t serving(void)
 
 FUNCTION uint64_t waiting(int row)
 {
-    while (!stopped)
+    while (!stopped) {
+        sem_wait(&held[row]);
         lock_row(row);
+        sem_post(&taken[row]);
+    }
+    sem_post(&taken[row]);
     return 0;
 }
 
@@ -84,6 +94,8 @@ int main(int argc, char **argv)
     run = parse_run(argc, argv, 2000);
     for (intptr_t row = 0; row < LONG; row++) {
         pthread_mutex_init(&rows[row], NULL);
+        sem_init(&held[row], 0, 0);
+        sem_init(&taken[row], 0, 0);
         if (pthread_create(&holders[row], NULL, holder, (void *)row) != 0)
             return 2;
     }
