@@ -160,6 +160,7 @@ const PROGRAMS: &[Target] = &[
     c("phases", "c/phases.c", &[]),
     c("preempted", "c/preempted.c", &[]),
     c("slow_consumer", "c/slow_consumer.c", &[]),
+    c("long_calls", "c/long_calls.c", &[]),
     c("long_calls_beside", "c/long_calls_beside.c", &[]),
     c("long_calls_in_loop", "c/long_calls_in_loop.c", &[]),
     c("loop_over_fast", "c/loop_over_fast.c", &[]),

@@ -151,6 +151,18 @@ fn what_one_of_many_idle_threads_does_is_analysed() {
     });
 }
 
+/// The next call of a loop has the same stack pointer as the one that was under way.
+#[test]
+fn a_function_whose_calls_are_long_is_not_taken_for_one_that_runs() {
+    let target = Target::start("long_calls", Opt::O2, &[]);
+    let task = Task::new("jump", "serve").options(&["-d", "4s"]);
+    let analysis = task.attach(target.pid());
+    target.finish_like_native(&program("long_calls", Opt::O2), &[]);
+    let report = analysis.report();
+    assert_eq!(report.0.get("time"), None, "{:#}", report.0);
+    assert!(report.ops() > 0, "{:#}", report.0);
+}
+
 /// Threads with short calls complete a round before one long call of others has returned.
 #[test]
 fn long_calls_count_beside_other_threads_short_ones() {

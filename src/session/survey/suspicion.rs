@@ -49,7 +49,12 @@ impl Suspicion {
         let calls = calls_in_progress(pid, modules, investigation).into_iter();
         let seen: BTreeMap<i32, (InProgress, Instant)> = calls
             .map(|(thread, call)| match self.seen.get(&thread) {
-                Some(&(known, since)) if known == call => (thread, (call, since)),
+                // The stack cannot be followed to its end at every moment.
+                Some(&(known, since)) if known.sp == call.sp => {
+                    let is_beginning = known.is_beginning || call.is_beginning;
+                    let sp = call.sp;
+                    (thread, (InProgress { sp, is_beginning }, since))
+                }
                 _ => (thread, (call, now)),
             })
             .collect();
