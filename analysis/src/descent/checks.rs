@@ -278,6 +278,23 @@ mod tests {
     }
 
     #[test]
+    fn a_few_ops_that_are_clearly_others_count() {
+        let mut session = Session::new(phases(), Params::default());
+        session.analysis.look_on();
+        session.run(10_100);
+        session.analysis.seen_enough();
+        session.serve();
+        session.run(15);
+        session.analysis.end_checks();
+        assert_eq!(paths(&session), ["f0/early", "f0/late"]);
+        assert_ne!(session.analysis.status(), Status::RootCauseFound);
+        session.serve();
+        session.run(500);
+        assert!(session.finished);
+        assert_eq!(paths(&session), ["f0/early", "f0/late/below"]);
+    }
+
+    #[test]
     fn a_check_that_does_not_end_changes_nothing() {
         let mut session = Session::new(phases(), Params::default());
         session.analysis.look_on();

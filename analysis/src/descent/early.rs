@@ -107,7 +107,7 @@ impl Analysis {
 #[cfg(test)]
 mod tests {
     use crate::simulate::{Program, Run, Session, call};
-    use crate::{Params, Status};
+    use crate::{Analysis, CauseKind, Params, Status, Stop};
 
     const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
     const BODIES: [fn(&mut Run<'_>); 5] = [
@@ -169,6 +169,36 @@ mod tests {
         let causes: Vec<String> = session.causes(1).into_iter().map(|it| it.0).collect();
         assert_eq!(causes, ["f0/a/b/d", "f0/a/c/e"]);
         assert!(session.next_op <= 10 + 4 + 64, "{}", session.next_op);
+    }
+
+    /// As long as nothing is decided, what is begun is told in its caller's place, and another run goes on with it.
+    #[test]
+    fn what_is_begun_is_told_as_not_decided() {
+        let params = Params {
+            decision_ops: 100,
+            ..Params::default()
+        };
+        let program = || chain(|run| run.work(1 << 30));
+        let mut session = Session::new(program(), params);
+        session.run(30);
+        let deepest = ("f0/a/b/c/d/e/f".to_owned(), CauseKind::Function);
+        let told = |session: &Session| {
+            let causes = session.causes(1).into_iter();
+            causes
+                .map(|(path, kind, stop)| ((path, kind), stop))
+                .collect::<Vec<_>>()
+        };
+        let undecided = Stop::StillDescending;
+        assert_eq!(told(&session), [(deepest.clone(), undecided)]);
+        assert_eq!(session.analysis.status(), Status::InProgress);
+        let begun = session.analysis.early.clone();
+        assert_eq!(begun.len(), 6);
+        let analysis = Analysis::resume(params, session.stored()).unwrap();
+        assert_eq!(analysis.early, begun);
+        let mut session = Session::over(program(), analysis);
+        session.run(1_000);
+        assert_eq!(told(&session), [(deepest, Stop::NoCalls)]);
+        assert!(session.analysis.early.is_empty());
     }
 
     #[test]

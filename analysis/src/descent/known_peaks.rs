@@ -7,15 +7,15 @@ use crate::descent::{Analysis, PeakAnalysis};
 use crate::profile::peaks::{Peak, is_noticed_range};
 use crate::values::Values;
 
-/// Where ops come slowly this part of `start_ops` is looked at first,
-const FEW: u64 = 10;
+/// Where ops come slowly a tenth of `start_ops` is looked at first,
+const TENTH: u64 = 10;
 /// ... if these took longer: a second or less.
-const SLOWLY: Ticks = Ticks(1 << 31);
+const SECOND: Ticks = Ticks(1 << 31);
 
 impl Analysis {
     /// How many ops are looked at first where they come slowly.
     pub(crate) fn first_look(start_ops: u64) -> u64 {
-        (start_ops / FEW).max(1)
+        (start_ops / TENTH).max(1)
     }
 
     /// Looks for peaks at `start_ops` ops and whenever their number has doubled: rare slow ops appear
@@ -28,7 +28,7 @@ impl Analysis {
         let (ops, enough) = (self.profile.count(), self.params.start_ops.max(1));
         // A number that the person gave, or was asked for, is that of a peak among enough.
         let are_all = self.params.peak == PeakChoice::All && self.params.range.is_none();
-        let is_slow = || are_all && self.side_by_side.measured() >= SLOWLY;
+        let is_slow = || are_all && self.side_by_side.measured() >= SECOND;
         if self.finished || ops < self.next_look || ops < enough && !is_slow() {
             return;
         }

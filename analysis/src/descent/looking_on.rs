@@ -64,7 +64,7 @@ impl Analysis {
     /// Whether every path has ended of all peaks of which there were enough ops for that.
     #[must_use]
     pub fn is_answered_but_for_rare(&self) -> bool {
-        let open = self.peaks.iter().filter(|at| at.open.unwrap_or(0) > 0);
+        let mut open = self.peaks.iter().filter(|at| at.open.unwrap_or(0) > 0);
         let is_rare = |at: &PeakAnalysis| {
             let ops = self
                 .profile
@@ -72,7 +72,7 @@ impl Analysis {
                 .ops;
             ops < self.params.decision_ops
         };
-        self.peaks.iter().any(|at| at.open == Some(0)) && open.into_iter().all(is_rare)
+        self.peaks.iter().any(|at| at.open == Some(0)) && open.all(is_rare)
     }
 
     /// Whether less than a tenth of the time is in ops of no peak.
@@ -116,10 +116,7 @@ impl Analysis {
             return;
         }
         let found = self.find_peaks();
-        let kept: Vec<Option<usize>> = found
-            .iter()
-            .map(|hump| self.same_as(hump, &found))
-            .collect();
+        let kept = self.known_among(&found);
         // Of a hump that is another one's.
         let is_former = |index: &usize| {
             let hump = self.hump_of(&self.peaks[*index].peak, &found);
@@ -159,10 +156,7 @@ impl Analysis {
     /// Cuts the profile into peaks anew. Those that are what they were keep what is known of them; the others are new.
     fn cut_anew(&mut self) {
         let found = self.find_peaks();
-        let kept: Vec<Option<usize>> = found
-            .iter()
-            .map(|hump| self.same_as(hump, &found))
-            .collect();
+        let kept = self.known_among(&found);
         let is_same = kept.len() == self.peaks.len()
             && kept
                 .iter()
@@ -211,6 +205,11 @@ impl Analysis {
         self.looking = Looking::Checked;
         self.settle();
         true
+    }
+
+    /// Which known peak each of these is.
+    fn known_among(&self, found: &[Peak]) -> Vec<Option<usize>> {
+        found.iter().map(|hump| self.same_as(hump, found)).collect()
     }
 
     /// Which known peak a hump is.

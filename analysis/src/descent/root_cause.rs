@@ -112,55 +112,56 @@ pub fn root_causes(ftree: &Ftree, peak: u32) -> Vec<RootCause> {
     let mut below = vec![(FnodeId::ROOT, true)];
     while let Some((id, is_decided)) = below.pop() {
         let fnode = ftree.fnode(id);
-        let record = fnode.record(peak);
-        let mut found = Vec::new();
-        let (mut add_below, mut stays_decided) = (false, is_decided);
-        match &record.state {
-            PathState::NotChosen => {}
-            PathState::Waiting | PathState::Collecting => {
-                stays_decided = false;
-                add_below = true;
-                found.extend(undecided(ftree, peak, id));
+        let state = &fnode.record(peak).state;
+        match state {
+            PathState::Decided(Outcome::Spread) if is_decided => {
+                let spread = spread(ftree, peak, id);
+                let around = loops::around(ftree, peak, &spread);
+                loops::add(&mut causes, around.unwrap_or(spread));
             }
-            // Earlier versions had such ends.
-            PathState::Ended(_) if is_told_at_f0(ftree, id) => {}
-            PathState::Ended(stop) => {
-                let end = (kind_of(fnode.callee), stop.clone());
-                found.push(below_decisions(ftree, peak, id, end));
-            }
-            PathState::Decided(outcome) => {
-                add_below = true;
-                match outcome {
-                    Outcome::Callees => {}
-                    Outcome::Spread if !is_decided => {
-                        found.push(below_decisions(ftree, peak, id, STILL));
-                    }
-                    Outcome::Spread => {
-                        let spread = spread(ftree, peak, id);
-                        let around = loops::around(ftree, peak, &spread);
-                        loops::add(&mut causes, around.unwrap_or(spread));
-                    }
-                    Outcome::Itself | Outcome::Both => found.push(itself(ftree, peak, id)),
-                }
-            }
+            _ if is_decided => causes.extend(end_at(ftree, peak, id)),
+            _ => causes.extend(end_at(ftree, peak, id).map(as_undecided)),
         }
-        if !is_decided {
-            for cause in &mut found {
-                (cause.kind, cause.stop) = match cause.kind {
-                    CauseKind::Loop => STILL,
-                    kind => (kind, Stop::StillDescending),
-                };
-                (cause.blocked, cause.in_calls) = (None, None);
-            }
-        }
-        causes.extend(found);
-        if add_below {
+        if state.is_open() || matches!(state, PathState::Decided(_)) {
+            let is_decided = is_decided && !state.is_open();
             let children = fnode.children.iter().rev();
-            below.extend(children.map(|&child| (child, stays_decided)));
+            below.extend(children.map(|&child| (child, is_decided)));
         }
     }
     recursion::gather(ftree, &mut causes);
     causes
+}
+
+/// What a path's last fnode says, if a path ends there.
+fn end_at(ftree: &Ftree, peak: u32, id: FnodeId) -> Option<RootCause> {
+    let fnode = ftree.fnode(id);
+    match &fnode.record(peak).state {
+        PathState::NotChosen | PathState::Decided(Outcome::Callees) => None,
+        PathState::Waiting | PathState::Collecting => undecided(ftree, peak, id),
+        // Earlier versions had such ends.
+        PathState::Ended(_) if is_told_at_f0(ftree, id) => None,
+        PathState::Ended(stop) => {
+            let end = (kind_of(fnode.callee), stop.clone());
+            Some(below_decisions(ftree, peak, id, end))
+        }
+        PathState::Decided(Outcome::Spread) => Some(below_decisions(ftree, peak, id, STILL)),
+        PathState::Decided(Outcome::Itself | Outcome::Both) => Some(itself(ftree, peak, id)),
+    }
+}
+
+/// A cause below a function that is not decided.
+fn as_undecided(cause: RootCause) -> RootCause {
+    let (kind, stop) = match cause.kind {
+        CauseKind::Loop => STILL,
+        kind => (kind, Stop::StillDescending),
+    };
+    RootCause {
+        kind,
+        stop,
+        blocked: None,
+        in_calls: None,
+        ..cause
+    }
 }
 
 /// What is known of a function that is not decided: of the part of its time that is not where it was gone on with.
