@@ -248,7 +248,8 @@ fn calls_before_each_key_are_recorded() {
     assert!(target.finish().status.success());
 }
 
-/// The callees of a function are counted again when its library has been loaded at another address.
+/// The callees of a function are counted again when its library has been loaded at another address, and when it has been loaded
+/// again at the same one.
 #[test]
 fn callees_are_found_again_where_a_library_is_loaded_next() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -264,7 +265,7 @@ fn callees_are_found_again_where_a_library_is_loaded_next() {
     screen.wait_for("the view", &["library_serve"]);
     screen.press("\r");
     screen.wait_for("its callees", &["inside", "lookup"]);
-    for byte in *b"xm" {
+    for byte in *b"xmr" {
         target.poke_with(byte);
         assert_eq!(target.line(), "done\n");
         // Of a library that was just loaded the first calls may be missed.

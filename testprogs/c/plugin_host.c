@@ -13,7 +13,8 @@
  *                           arrives on standard input; then as ever
  *   plugin_host reload [N]  unloads and loads the plugin after every period
  *   plugin_host wait moves  loads the plugin and prints "ready"; for every byte on standard input one period, then
- *                           "done"; where the byte is 'm' the plugin is unloaded before, and loaded elsewhere
+ *                           "done"; where the byte is 'm' the plugin is unloaded before, and loaded elsewhere,
+ *                           where it is 'r' it is loaded again where it was
  */
 #include "work.h"
 
@@ -35,6 +36,18 @@ static void load(void)
     if (plugin == NULL)
         exit(3);
     *(void **)&serve = dlsym(plugin, "library_serve");
+}
+
+/* The plugin comes to lie where it was. */
+static void load_again(void)
+{
+    Dl_info before, after;
+    if (dladdr(*(void **)&serve, &before) == 0)
+        exit(5);
+    dlclose(plugin);
+    load();
+    if (dladdr(*(void **)&serve, &after) == 0 || after.dli_fbase != before.dli_fbase)
+        exit(7);
 }
 
 /* Something else comes to lie where the plugin was. */
@@ -80,6 +93,8 @@ int main(int argc, char **argv)
         while (read(0, &byte, 1) > 0) {
             if (byte == 'm')
                 move_away();
+            if (byte == 'r')
+                load_again();
             uint64_t sum = one_period(op);
             expected = expected == 0 ? sum : expected;
             differs |= sum != expected;

@@ -113,7 +113,8 @@ pub enum NewTarget {
 pub enum Notice {
     /// Libraries were loaded or unloaded.
     LibrariesChanged,
-    /// All probes were taken out, for an end that did not come, and may be put in again: the plan is to be applied anew.
+    /// Probes were taken out, for an end that did not come or with a library that was loaded again since, and may be put in again: the plan
+    /// is to be applied anew.
     ProbesTakenOut,
     /// The process replaced its program; nothing is instrumented any more.
     Exec,

@@ -629,8 +629,7 @@ impl Engine for Jump {
         loop {
             let before = self.counters.records;
             self.drain(sink);
-            let installed = self.space.as_ref().map(|space| &space.installed);
-            let notice = self.watch.look(&self.memory, installed);
+            let notice = self.watch.look(&self.memory, self.space.as_ref());
             match notice {
                 Some(Notice::Exec) => {
                     // It ran on between the last reading and the look.
@@ -647,6 +646,11 @@ impl Engine for Jump {
                     }
                 }
                 Some(Notice::Exited(_) | Notice::Killed(_)) => self.drain(sink),
+                Some(Notice::ProbesTakenOut) => {
+                    if let Some(space) = &mut self.space {
+                        space.patches.forget_taken_out(&self.memory);
+                    }
+                }
                 _ => {}
             }
             let left = wait.saturating_sub(since.elapsed());

@@ -11,6 +11,7 @@ use crate::memory::Memory;
 use super::jumps::Trampoline;
 use super::layout::{HEADER, JOURNAL, JOURNAL_BYTES, header, journal};
 use super::moves::Moves;
+use super::watch::Mapped;
 use super::world::World;
 
 /// A place of the text and what stands there instead.
@@ -161,6 +162,23 @@ impl Patches {
             .values()
             .map(|patch| patch.original.len() as u64);
         lengths.sum()
+    }
+
+    /// Whether code in one of these places is the program's own, though there are patches: a library that was unloaded has been
+    /// loaded again where it was. The first and the last patch of each place are looked at.
+    #[must_use]
+    pub fn are_taken_out(&self, memory: &Memory, code: &[Mapped]) -> bool {
+        code.iter().any(|(place, _)| {
+            let mut within = self.active.range(place.clone()).map(|(_, patch)| patch);
+            let ends = (within.next(), within.next_back());
+            let mut ends = [ends.0, ends.1].into_iter().flatten().peekable();
+            ends.peek().is_some() && ends.all(|patch| stands(memory, patch.at, &patch.original))
+        })
+    }
+
+    /// Forgets the patches in whose places the program's own code stands.
+    pub fn forget_taken_out(&mut self, memory: &Memory) {
+        (self.active).retain(|_, patch| !stands(memory, patch.at, &patch.original));
     }
 
     /// Overwrites what was read from the text with the program's own bytes.
@@ -610,6 +628,37 @@ mod tests {
             assert_eq!(listed(), active);
         }
         drop(space);
+    }
+
+    #[test]
+    fn patches_of_code_that_was_loaded_again_are_forgotten() {
+        // This process plays the target.
+        let memory = Memory::open(std::process::id() as i32).unwrap();
+        let space = [[0_u8; 16]; 4];
+        let start = space.as_ptr() as u64;
+        let places: Vec<Mapped> = (0..4)
+            .map(|place| start + 16 * place)
+            .map(|at| (at..at + 16, maps::FileId::default()))
+            .collect();
+        let mut patches = Patches::default();
+        let write = |at: u64, bytes: &[u8]| memory.write(TargetAddr(at), bytes).unwrap();
+        for at in [start, start + 6, start + 16, start + 32] {
+            write(at, &patch(at).replacement);
+            patches.active.insert(at, patch(at));
+        }
+        assert!(!patches.are_taken_out(&memory, &places));
+        // Somebody has put one of them back, or has written something else there.
+        write(start, &patch(start).original);
+        assert!(!patches.are_taken_out(&memory, &places));
+        write(start + 32, &[9; 5]);
+        assert!(!patches.are_taken_out(&memory, &places));
+        write(start + 6, &patch(start).original);
+        assert!(patches.are_taken_out(&memory, &places));
+        patches.forget_taken_out(&memory);
+        let left: Vec<u64> = patches.addresses().collect();
+        assert_eq!(left, [start + 16, start + 32]);
+        assert!(!patches.are_taken_out(&memory, &places));
+        assert_eq!(space.len(), places.len());
     }
 
     #[test]

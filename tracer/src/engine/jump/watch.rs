@@ -1,5 +1,6 @@
 //! Noticing from outside what an untraced target does: exit, exec, libraries that come and go.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -12,13 +13,13 @@ use crate::maps::{self, FileId};
 use crate::memory::Memory;
 use crate::sys;
 
-use super::installed::Installed;
+use super::space::Space;
 
 /// How often the mappings are read when f0 is not there yet.
 const EXPECTING: Duration = Duration::from_millis(5);
 /// How often they are read otherwise.
 const OTHERWISE: Duration = Duration::from_millis(200);
-/// How often it is looked whether the process is still the same program.
+/// How often it is looked whether the process is still the same program, and its code the one that was patched.
 const SAME_PROGRAM: Duration = Duration::from_millis(20);
 /// The shortest sleep between two looks at the rings.
 const NAP: Duration = Duration::from_millis(1);
@@ -42,6 +43,9 @@ pub enum Haste {
     None,
 }
 
+/// Where code of a file lies.
+pub type Mapped = (Range<u64>, FileId);
+
 /// An observer of one process.
 #[derive(Debug)]
 pub struct Watch {
@@ -50,7 +54,7 @@ pub struct Watch {
     child: bool,
     ended: OwnedFd,
     end: Option<Notice>,
-    code: Vec<(u64, u64, FileId)>,
+    code: Vec<Mapped>,
     expecting: bool,
     looked: Instant,
     checked: Instant,
@@ -107,7 +111,7 @@ impl Watch {
     }
 
     /// Looks whether anything happened to the process, or to what is mapped in it.
-    pub fn look(&mut self, memory: &Memory, installed: Option<&Installed>) -> Option<Notice> {
+    pub fn look(&mut self, memory: &Memory, space: Option<&Space>) -> Option<Notice> {
         if self.end.is_some() {
             return self.end;
         }
@@ -115,7 +119,7 @@ impl Watch {
             self.end = Some(self.how_it_ended());
             return self.end;
         }
-        let gone = || installed.is_some_and(|installed| !installed.is_there(memory));
+        let gone = || space.is_some_and(|space| !space.installed.is_there(memory));
         if self.checked.elapsed() >= SAME_PROGRAM {
             self.checked = Instant::now();
             // A process that is about to end loses its memory first.
@@ -123,6 +127,9 @@ impl Watch {
             if !now.is_empty() {
                 self.code = now;
                 return Some(Notice::Exec);
+            }
+            if space.is_some_and(|space| space.patches.are_taken_out(memory, &self.code)) {
+                return Some(Notice::ProbesTakenOut);
             }
         }
         let every = if self.expecting { EXPECTING } else { OTHERWISE };
@@ -166,11 +173,11 @@ impl Watch {
 }
 
 /// The code that is mapped from files: what changes when libraries come and go.
-fn code(pid: i32) -> Vec<(u64, u64, FileId)> {
+fn code(pid: i32) -> Vec<Mapped> {
     let mappings = maps::read(pid).unwrap_or_default();
     mappings
         .iter()
         .filter(|mapping| mapping.executable && mapping.is_file())
-        .map(|mapping| (mapping.start, mapping.end, mapping.file))
+        .map(|mapping| (mapping.start..mapping.end, mapping.file))
         .collect()
 }
