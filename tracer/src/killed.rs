@@ -324,7 +324,9 @@ fn differing_text(pid: i32) -> usize {
 }
 
 /// The kinds of programs.
-const KINDS: [&str; 5] = ["threads", "processes", "signals", "coroutines", "libraries"];
+const KINDS: [&str; 4] = ["threads", "processes", "coroutines", "libraries"];
+/// One more. What a killed tracer has mapped stays there for long, and each next one tries for half a second to unmap it.
+const SIGNALS: &str = "signals";
 
 /// What was tried.
 #[derive(Default, Debug)]
@@ -398,7 +400,8 @@ fn kill_starters(most: u64) -> Tried {
     let arguments = arguments.map(|argument| argument.to_owned());
     let mut tried = Tried::default();
     let start = |moment| {
-        let (printed, stdout) = nix::unistd::pipe().unwrap();
+        // No program of another test keeps it.
+        let (printed, stdout) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
         let (count, to) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
         // The keeper adopts the program when its tracer is killed, and learns how it ended.
         let keeper = sys::fork_into(|| {
@@ -444,30 +447,58 @@ fn kill_starters(most: u64) -> Tried {
     tried
 }
 
-fn campaign(most: u64) {
-    for kind in KINDS {
-        let tried = kill_tracers_of(kind, most);
-        eprintln!("{kind}: {tried:?}");
-        assert!(tried.kills > most / 2, "{kind}: {tried:?}");
-    }
-    for kind in ["threads", "signals"] {
-        let tried = kill_cleaners_of(kind, most);
-        eprintln!("{kind}, cleared: {tried:?}");
-        assert!(tried.kills > most / 2, "{kind}: {tried:?}");
-    }
+fn kill_all_tracers_of(kind: &str, most: u64) {
+    let tried = kill_tracers_of(kind, most);
+    eprintln!("{kind}: {tried:?}");
+    assert!(tried.kills > most / 2, "{kind}: {tried:?}");
+}
+
+fn kill_all_cleaners_of(kind: &str, most: u64) {
+    let tried = kill_cleaners_of(kind, most);
+    eprintln!("{kind}, cleared: {tried:?}");
+    assert!(tried.kills > most / 2, "{kind}: {tried:?}");
+}
+
+fn kill_all_starters(most: u64) {
     let tried = kill_starters(most);
     eprintln!("started programs: {tried:?}");
 }
 
-/// Some two hundred kills; three hundred where everything is to be tried.
+/// So many kills of each sort: some two hundred in all, and three hundred where everything is to be tried.
+fn most() -> u64 {
+    let tries_all = std::env::var_os("DARC_TEST_ALL").is_some();
+    if tries_all { 25 } else { 15 }
+}
+
 #[test]
 fn a_target_survives_its_tracer() {
-    let tries_all = std::env::var_os("DARC_TEST_ALL").is_some();
-    campaign(if tries_all { 25 } else { 15 });
+    for kind in KINDS {
+        kill_all_tracers_of(kind, most());
+    }
+    kill_all_starters(most());
+}
+
+#[test]
+fn a_target_full_of_signals_survives_its_tracer() {
+    kill_all_tracers_of(SIGNALS, most());
+}
+
+#[test]
+fn a_target_survives_who_clears() {
+    for kind in ["threads", SIGNALS] {
+        kill_all_cleaners_of(kind, most());
+    }
 }
 
 #[test]
 #[ignore = "three thousand kills take some ten minutes: cargo test -p darc-tracer --lib killed -- --ignored"]
 fn soak_thousands_of_kills() {
-    campaign(300);
+    const MOST: u64 = 300;
+    for kind in KINDS.into_iter().chain([SIGNALS]) {
+        kill_all_tracers_of(kind, MOST);
+    }
+    for kind in ["threads", SIGNALS] {
+        kill_all_cleaners_of(kind, MOST);
+    }
+    kill_all_starters(MOST);
 }
