@@ -282,6 +282,7 @@ const PROGRAMS: &[Target] = &[
     cxx("dispatches_results", "cxx/dispatches_results.cpp", &[]),
     cxx("exceptions", "cxx/exceptions.cpp", &[]),
     cxx("mostly_throws", "cxx/mostly_throws.cpp", &[]),
+    cxx("resumed", "cxx/resumed.cpp", &["-std=gnu++20"]),
     cxx("names", "cxx/names.cpp", &["cxx/names_other.cpp"]),
     cxx("pool_future", "cxx/pool_future.cpp", &[]),
     cxx("virtual_calls", "cxx/virtual_calls.cpp", &[]),

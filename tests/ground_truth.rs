@@ -116,7 +116,7 @@ programs! {
     exceptions
     file_lock
     finds_end_again
-    first_use
+    first_use resumed
     flank
     flushes_buffer
     fork_exec
