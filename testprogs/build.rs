@@ -181,6 +181,7 @@ const PROGRAMS: &[Target] = &[
     c("recursion_through_f0", "c/recursion_through_f0.c", &[]),
     c("registers", "c/registers.c", &[]),
     c("sandboxed", "c/sandboxed.c", &[]),
+    c("some_misses", "c/some_misses.c", &[]),
     c("seldom", "c/seldom.c", &[]),
     c("shared_log", "c/shared_log.c", &[]),
     c("short_calls", "c/short_calls.c", &[]),

@@ -116,7 +116,7 @@ programs! {
     exceptions
     file_lock
     finds_end_again
-    first_use resumed
+    first_use resumed some_misses
     flank
     flushes_buffer
     fork_exec

@@ -339,6 +339,7 @@ impl Analysis {
                 max_start,
                 sum: time,
                 count: 1,
+                long: time,
             });
         }
         self.op(&op);

@@ -218,6 +218,7 @@ mod tests {
             fnode: FnodeId(5),
             max: Ticks(60),
             max_start: Tsc(300),
+            long: Ticks(0),
             sum: Ticks(80),
             count: 3,
         };

@@ -117,9 +117,13 @@ impl Run<'_> {
                 max_start: Tsc(start),
                 sum: Ticks(0),
                 count: 0,
+                long: Ticks(0),
             });
             touched.count += 1;
             touched.sum = touched.sum + latency;
+            if latency >= Touched::LONG {
+                touched.long = touched.long + latency;
+            }
             if latency > touched.max {
                 touched.max = latency;
                 touched.max_start = Tsc(start);

@@ -477,6 +477,7 @@ mod tests {
                     fnode,
                     max: Ticks(sum / count),
                     max_start: Tsc(at),
+                    long: Ticks(0),
                     sum: Ticks(sum),
                     count,
                 })

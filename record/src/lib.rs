@@ -66,6 +66,13 @@ pub struct Touched {
     pub sum: Ticks,
     /// How many calls.
     pub count: u64,
+    /// Those of them together that took [`Touched::LONG`] or more; with probes that cost much, a few times that cost.
+    pub long: Ticks,
+}
+
+impl Touched {
+    /// A call that takes so much is long beside those of a loop over short ones: some microseconds.
+    pub const LONG: Ticks = Ticks(1 << 13);
 }
 
 /// What a function was called with.

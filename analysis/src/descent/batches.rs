@@ -201,6 +201,7 @@ mod tests {
                 fnode: child,
                 max: Ticks(times[call as usize]),
                 max_start: Tsc(now * 100_000),
+                long: Ticks(0),
                 sum: Ticks(times[call as usize]),
                 count: 1,
             };

@@ -179,6 +179,7 @@ mod tests {
             fnode,
             max: Ticks(5),
             max_start: Tsc(start),
+            long: Ticks(0),
             sum: Ticks(3 * count),
             count,
         });

@@ -71,7 +71,7 @@ pub(crate) fn divide<'a>(
 }
 
 /// What a callee accounts for of its caller's time: all of it where its calls are long, by themselves or beside the caller's, or
-/// few in each of these, and otherwise the longest call in each.
+/// few in each of these, and otherwise the longest call in each, or those that are long.
 pub(crate) fn accounted_for(call: &Touched, callee: &Touched, long: Ticks) -> Ticks {
     let others = callee.sum.saturating_sub(callee.max);
     let mean = others.0 as f64 / callee.count.saturating_sub(1).max(1) as f64;
@@ -84,7 +84,8 @@ pub(crate) fn accounted_for(call: &Touched, callee: &Touched, long: Ticks) -> Ti
     if is_long || is_few(callers) || (fits && is_few(call.count as f64)) {
         return callee.sum;
     }
-    callee.max + Ticks((mean * (callers - 1.0)) as u64)
+    let longest = callee.max + Ticks((mean * (callers - 1.0)) as u64);
+    longest.max(callee.long)
 }
 
 /// How long the call is in which a moment of an fnode's time falls on average. Calls of which only one is long count as
@@ -162,6 +163,7 @@ mod tests {
             max_start: Tsc(start),
             sum: Ticks(sum),
             count,
+            long: Ticks(0),
         }
     }
 
@@ -303,6 +305,22 @@ mod tests {
             [(FnodeId(2), Ticks(60_000)), (FnodeId(3), Ticks(100))]
         );
         assert_eq!(shares.repeated, Ticks(39_900));
+    }
+
+    #[test]
+    fn long_calls_among_many_short_ones_are_the_callees_time() {
+        // So many calls of 300 ticks, so many of that length, and work of the caller's own.
+        for (short, count, length) in [(4_975, 25, 240_000), (5_000, 2, 7_500_000)] {
+            let (sum, long) = (300 * short + count * length, count * length);
+            let call = touched(1, 0, sum + 100_000, sum + 100_000, 1);
+            let callee = Touched {
+                long: Ticks(long),
+                ..touched(2, 0, length, sum, short + count)
+            };
+            let shares = divide(&call, &[callee], |_| Ticks(2_048));
+            assert_eq!(shares.callees[0].1, Ticks(long));
+            assert_eq!(shares.repeated, Ticks(300 * short));
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::descent::recursion;
 use crate::descent::root_cause::{is_told_at_f0, part_of, shares};
 use crate::descent::share::{self, Estimate, Interval, Named, Weight, is_look, limit, named};
 use crate::descent::{Analysis, Request};
+use crate::off_cpu::apart::long_without;
 
 /// What an op said about an fnode's time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -431,10 +432,14 @@ impl Analysis {
 
 /// A call without this part of its time.
 fn without(call: Touched, time: Ticks) -> Touched {
-    Touched {
+    let left = Touched {
         max: call.max.saturating_sub(time),
         sum: call.sum.saturating_sub(time),
         ..call
+    };
+    Touched {
+        long: long_without(&call, &left),
+        ..left
     }
 }
 

@@ -240,6 +240,7 @@ impl Analysis {
             max_start: op.start,
             sum: op.latency,
             count: 1,
+            long: op.latency,
         };
         let f0 = self.ftree.fnode_mut(FnodeId::ROOT);
         f0.record_mut(peak).stats.add(&root);

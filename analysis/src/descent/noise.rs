@@ -206,6 +206,7 @@ mod tests {
                 fnode: FnodeId(fnode),
                 max: Ticks(of_callee),
                 max_start: Tsc(index),
+                long: Ticks(0),
                 sum: Ticks(of_callee),
                 count: 1,
             };
@@ -244,6 +245,7 @@ mod tests {
             fnode: FnodeId(2),
             max: Ticks(100),
             max_start: Tsc(0),
+            long: Ticks(0),
             sum: Ticks(1_000),
             count: 100,
         });

@@ -278,6 +278,7 @@ mod tests {
                 fnode: FnodeId(2),
                 max: latency,
                 max_start: Tsc(index),
+                long: Ticks(0),
                 sum: latency,
                 count: 1,
             };

@@ -177,6 +177,7 @@ fn waiting_and_working_compete_for_the_peaks_of_lives() {
                 fnode,
                 max: Ticks(59_000),
                 max_start: Tsc(at + 500),
+                long: Ticks(0),
                 sum: Ticks(59_000),
                 count: 1,
             }));

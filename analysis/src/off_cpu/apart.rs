@@ -88,6 +88,7 @@ pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval], long: Ticks) 
     }
     // The longest call of those that were not struck took their mean at least, which is exact for two calls.
     for (before, after) in op.touched.iter().zip(&mut left.op.touched) {
+        after.long = long_without(before, after);
         let others = after.sum.saturating_sub(after.max);
         if after.max < before.max
             && let Some(mean) = others.0.checked_div(after.count.saturating_sub(1))
@@ -105,9 +106,17 @@ pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval], long: Ticks) 
             max_start: first,
             sum,
             count: 1,
+            long: sum,
         });
     }
     left
+}
+
+/// The long calls of an fnode in an op, without what was taken out of the longest one and of all.
+pub(crate) fn long_without(before: &Touched, after: &Touched) -> Ticks {
+    let if_long = |max: Ticks| if max >= Touched::LONG { max } else { Ticks(0) };
+    let taken = if_long(before.max).saturating_sub(if_long(after.max));
+    before.long.saturating_sub(taken).min(after.sum)
 }
 
 /// The other calls than the longest that something so long may have struck in the longest call of an fnode: where they are in the
@@ -145,6 +154,7 @@ pub(crate) fn call_of(op: &Op, fnode: FnodeId) -> Touched {
         max_start: op.start,
         sum: op.latency,
         count: 1,
+        long: op.latency,
     })
 }
 
@@ -179,6 +189,7 @@ pub(crate) mod tests {
             fnode,
             max: Ticks(max),
             max_start: Tsc(start),
+            long: Ticks(0),
             sum: Ticks(max),
             count: 1,
         }

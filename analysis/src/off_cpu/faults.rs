@@ -122,6 +122,7 @@ pub(crate) fn tell_faults(
             max_start: first,
             sum,
             count: 1,
+            long: sum,
         });
     }
 }

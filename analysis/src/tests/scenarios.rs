@@ -145,6 +145,7 @@ fn with_unmeasured(callee: Callee) -> Analysis {
                 fnode,
                 max: Ticks(50),
                 max_start: Tsc(at),
+                long: Ticks(0),
                 sum: Ticks(50),
                 count: 1,
             });
@@ -433,6 +434,36 @@ fn repeated_calls_are_told_once() {
         [("f0", CauseKind::Loop), ("f0/g", CauseKind::Function)]
     );
     assert!((found[0].2 - 0.6).abs() < 0.01 && (found[1].2 - 0.4).abs() < 0.01);
+}
+
+/// 5,000 calls an op, of which 25 take nearly all of the time, in what they alone call.
+#[test]
+fn some_long_calls_among_thousands_are_gone_into() {
+    let program = Program::default()
+        .function(0, "f0", &[(1, call(1))], |run| {
+            run.work(100_000);
+            for step in 0..5_000 {
+                run.level = u64::from(step % 200 == 7);
+                run.call(1, 1);
+            }
+        })
+        .function(1, "get_page", &[(2, call(2))], |run| {
+            run.work(180);
+            if run.level == 1 {
+                run.call(2, 2);
+            }
+        })
+        .function(2, "load", &[], |run| run.work(240_000));
+    let mut session = Session::new(program, Params::default());
+    session.run(1_000);
+    let found = explained(&session);
+    assert_eq!(found[0].0, "f0/get_page/load", "{found:?}");
+    let all = 25.0 * 240_000.0 + 5_000.0 * 180.0 + 100_000.0;
+    assert!(
+        (found[0].2 - 25.0 * 240_000.0 / all).abs() < 0.02,
+        "{found:?}"
+    );
+    assert_eq!(session.analysis.status(), Status::RootCauseFound);
 }
 
 #[test]
@@ -941,6 +972,7 @@ arguments: darc_record::Arguments::default(),
                     fnode: FnodeId(fnode),
                     max: Ticks(max),
                     max_start: Tsc(max_start),
+                    long: Ticks(0),
                     sum: Ticks(sum),
                     count,
                 })
@@ -1019,6 +1051,7 @@ fn ops_from_before_a_callee_was_told_apart_do_not_decide() {
             fnode,
             max: Ticks(900),
             max_start: Tsc(at),
+            long: Ticks(0),
             sum: Ticks(900),
             count: 1,
         }],

@@ -34,6 +34,7 @@ fn begun(tid: i32, at: u64, random: &mut u64) -> Op {
             fnode: callee,
             max: Ticks(latency),
             max_start: Tsc(at),
+            long: Ticks(0),
             sum: Ticks(latency),
             count: 1,
         }],

@@ -118,6 +118,7 @@ mod tests {
                 fnode,
                 max: Ticks(900),
                 max_start: Tsc(1_000 * at),
+                long: Ticks(0),
                 sum: Ticks(900),
                 count: 1,
             }],

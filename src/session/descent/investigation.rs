@@ -483,6 +483,7 @@ mod tests {
             fnode,
             max: Ticks(90_000),
             max_start: start,
+            long: Ticks(0),
             sum: Ticks(90_000),
             count,
         });

@@ -7,6 +7,9 @@
 
 use darc_record::{Arguments, FnodeId, Op, Ticks, Touched, Tsc};
 
+/// What measuring a call takes may be off by less than so many times that.
+const COSTLY: u64 = 4;
+
 /// What a frame stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameKind {
@@ -297,6 +300,8 @@ impl ThreadCalls {
             return;
         };
         let latency = self.latency(frame, end, inside);
+        let is_long = latency >= Touched::LONG.max(Ticks(inside.0.saturating_mul(COSTLY)));
+        let long = if is_long { latency } else { Ticks(0) };
         match self
             .touched
             .iter_mut()
@@ -309,6 +314,7 @@ impl ThreadCalls {
                 }
                 touched.sum = touched.sum + latency;
                 touched.count += 1;
+                touched.long = touched.long + long;
             }
             None => self.touched.push(Touched {
                 fnode,
@@ -316,6 +322,7 @@ impl ThreadCalls {
                 max_start: frame.start,
                 sum: latency,
                 count: 1,
+                long,
             }),
         }
     }
@@ -352,6 +359,7 @@ mod tests {
             fnode: CHILD,
             max: Ticks(30),
             max_start: Tsc(10),
+            long: Ticks(0),
             sum: Ticks(40),
             count: 2,
         };

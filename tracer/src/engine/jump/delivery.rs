@@ -341,6 +341,7 @@ fn deliver(
                 max_start: Tsc(item.max_start),
                 sum: Ticks(item.sum),
                 count: item.count,
+                long: Ticks(item.long.min(item.sum)),
             })
         })
         .collect();

@@ -260,6 +260,8 @@ pub mod node {
     pub const MAX: u64 = 24;
     /// When that began.
     pub const MAX_START: u64 = 32;
+    /// The latencies of long calls.
+    pub const LONG: u64 = 40;
     /// Bytes.
     pub const SIZE: u64 = 64;
 }
@@ -469,9 +471,13 @@ pub mod record {
     /// Absence: how many words that is.
     pub const WAKER_WORDS: u64 = 9;
 
-    /// Item: offset of the accumulator in the block.
+    /// Item: offset of the accumulator in the block (32 bits).
     pub const ITEM_NODE: u64 = 0;
-    /// Item: the four words of the accumulator.
+    /// Item: the latencies of long calls, without their last [`ITEM_LONG_BITS`] bits (32 bits, or all ones for more).
+    pub const ITEM_LONG: u64 = 4;
+    /// How many bits are left out of that.
+    pub const ITEM_LONG_BITS: u32 = 8;
+    /// Item: the first four words of the accumulator.
     pub const ITEM_VALUES: u64 = 8;
     /// Bytes of an item.
     pub const ITEM: u64 = 40;

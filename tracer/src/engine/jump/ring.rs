@@ -20,6 +20,8 @@ pub struct Item {
     pub max: u64,
     /// When that began.
     pub max_start: u64,
+    /// The latencies of long calls.
+    pub long: u64,
 }
 
 /// One record.
@@ -351,7 +353,8 @@ impl Rings {
 }
 
 fn item(word: &impl Fn(u64) -> u64, at: u64) -> Option<Item> {
-    let offset = word(at + record::ITEM_NODE).checked_sub(block::NODES)?;
+    let node_and_long = word(at + record::ITEM_NODE);
+    let offset = (node_and_long & u64::from(u32::MAX)).checked_sub(block::NODES)?;
     let index = offset / node::SIZE;
     if !offset.is_multiple_of(node::SIZE) || index >= FNODES {
         return None;
@@ -363,6 +366,7 @@ fn item(word: &impl Fn(u64) -> u64, at: u64) -> Option<Item> {
         sum: value(1),
         max: value(2),
         max_start: value(3),
+        long: node_and_long >> 32 << record::ITEM_LONG_BITS,
     })
 }
 
@@ -409,7 +413,7 @@ mod tests {
             1,
             4096,
             3 | 5 << 32,
-            block::NODES + 2 * node::SIZE,
+            (block::NODES + 2 * node::SIZE) | 3 << 32,
             5,
             50,
             20,
@@ -425,6 +429,7 @@ mod tests {
             sum: 50,
             max: 20,
             max_start: 110,
+            long: 3 << record::ITEM_LONG_BITS,
         };
         let op = Record::Op {
             tid: 77,

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::ptr;
 
 use darc_disasm::{Gpr, MemoryOperand, Operand, Segment};
+use darc_record::Touched;
 use iced_x86::code_asm::*;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
@@ -481,6 +482,11 @@ const OPS: u64 = FLAGS.len() as u64;
 /// The first word of a record's items.
 const FIRST_ITEM: usize = (record::HEAD / 8) as usize;
 
+/// Where an item's accumulator is in the block.
+fn node_of(item: u64) -> u64 {
+    u64::from(item as u32)
+}
+
 fn check_ops(arena: &Arena, children: &[u64]) {
     let ops = arena.ops();
     assert_eq!(ops.len() as u64, OPS);
@@ -493,11 +499,14 @@ fn check_ops(arena: &Arena, children: &[u64]) {
         assert_eq!(op[6] as i32, nix::unistd::gettid().as_raw());
         assert_eq!(op[5] as u32 as usize, children.len());
         for (item, &child) in op[FIRST_ITEM..].chunks(5).zip(children) {
-            let [at, count, sum, max, max_start] = item else {
+            let [at_and_long, count, sum, max, max_start] = item else {
                 panic!("{item:?}")
             };
-            assert_eq!(*at, block::NODES + child * node::SIZE);
+            assert_eq!(node_of(*at_and_long), block::NODES + child * node::SIZE);
             assert_eq!((*count, *sum), (1, *max));
+            let is_long = *max >= Touched::LONG.0;
+            let long = if is_long { *max } else { 0 };
+            assert_eq!(*at_and_long >> 32, long >> record::ITEM_LONG_BITS);
             assert!(*max > 0 && *max < latency && start < *max_start && *max_start < end);
         }
     }

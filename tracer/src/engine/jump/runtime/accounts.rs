@@ -1,9 +1,13 @@
 //! Routines and sequences that credit calls to their fnodes.
 
+use darc_record::Touched;
 use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{Emitted, Surroundings, field, field32, shadow};
 use crate::engine::jump::layout::{block, entry, node};
+
+/// As an instruction has it.
+const LONG: i32 = Touched::LONG.0 as i32;
 
 pub fn first(a: &mut CodeAssembler, start: &mut CodeLabel) -> Emitted<()> {
     a.set_label(start)?;
@@ -11,6 +15,10 @@ pub fn first(a: &mut CodeAssembler, start: &mut CodeLabel) -> Emitted<()> {
     a.mov(qword_ptr(rax + node::COUNT as i32), 1)?;
     a.mov(qword_ptr(rax + node::SUM as i32), rdi)?;
     a.mov(qword_ptr(rax + node::MAX as i32), rdi)?;
+    a.mov(edx, 0)?;
+    a.cmp(rdi, LONG)?;
+    a.cmovae(rdx, rdi)?;
+    a.mov(qword_ptr(rax + node::LONG as i32), rdx)?;
     a.mov(rdx, shadow(0, entry::START))?;
     a.mov(qword_ptr(rax + node::MAX_START as i32), rdx)?;
     // Each accumulator is entered once an op, so the list cannot overflow.
@@ -34,11 +42,16 @@ pub fn latency(a: &mut CodeAssembler, cost: i32) -> Emitted<()> {
 /// Credits the latency in rdi to the accumulator at rax. The first call of an op goes to `begin`, where
 /// [`first`] does all of it, and comes back to `done`. rax and rdx are lost.
 pub fn credit(a: &mut CodeAssembler, mut done: CodeLabel, begin: CodeLabel) -> Emitted<()> {
+    let mut short = a.create_label();
     a.mov(rdx, field(block::EPOCH))?;
     a.cmp(rdx, qword_ptr(rax + node::EPOCH as i32))?;
     a.jne(begin)?;
     a.inc(qword_ptr(rax + node::COUNT as i32))?;
     a.add(qword_ptr(rax + node::SUM as i32), rdi)?;
+    a.cmp(rdi, LONG)?;
+    a.jb(short)?;
+    a.add(qword_ptr(rax + node::LONG as i32), rdi)?;
+    a.set_label(&mut short)?;
     a.cmp(qword_ptr(rax + node::MAX as i32), rdi)?;
     a.jae(done)?;
     a.mov(qword_ptr(rax + node::MAX as i32), rdi)?;

@@ -78,6 +78,7 @@ pub fn end(
     let [
         mut count,
         mut item,
+        mut fits,
         mut items,
         mut full,
         mut op,
@@ -189,7 +190,14 @@ pub fn end(
     a.test(r11d, r11d)?;
     a.je(items)?;
     a.mov(eax, dword_ptr(rdx))?;
-    a.mov(to_record(record::ITEM_NODE), rax)?;
+    a.mov(to_record32(record::ITEM_NODE), eax)?;
+    a.mov(rbx, qword_ptr(rcx + rax + node::LONG as i32))?;
+    a.shr(rbx, record::ITEM_LONG_BITS)?;
+    a.mov(to_record32(record::ITEM_LONG), ebx)?;
+    a.shr(rbx, 32)?;
+    a.je(fits)?;
+    a.mov(to_record32(record::ITEM_LONG), -1)?;
+    a.set_label(&mut fits)?;
     for (word, offset) in [node::COUNT, node::SUM, node::MAX, node::MAX_START]
         .into_iter()
         .enumerate()

@@ -137,7 +137,7 @@ fn an_indirect_call_is_told_apart_by_its_callee() {
         let run = trampoline(&mut arena, p.f0);
         run(&mut State::arbitrary(0x202));
         let last = arena.ops().pop().unwrap();
-        assert_eq!(last[FIRST_ITEM], block::NODES + 3 * node::SIZE);
+        assert_eq!(node_of(last[FIRST_ITEM]), block::NODES + 3 * node::SIZE);
     }
 }
 
@@ -170,8 +170,8 @@ fn a_tail_call_and_the_call_it_replaces_are_both_measured() {
     let ops = arena.ops();
     assert_eq!(ops.len() as u64, OPS);
     for op in ops {
-        assert_eq!(op[FIRST_ITEM], block::NODES + 3 * node::SIZE);
-        assert_eq!(op[FIRST_ITEM + 5], block::NODES + 2 * node::SIZE);
+        assert_eq!(node_of(op[FIRST_ITEM]), block::NODES + 3 * node::SIZE);
+        assert_eq!(node_of(op[FIRST_ITEM + 5]), block::NODES + 2 * node::SIZE);
         assert!(op[FIRST_ITEM + 3] < op[FIRST_ITEM + 8]);
     }
 }

@@ -203,7 +203,7 @@ fn an_indirect_call_returns_to_its_landing() {
         let run = trampoline(&mut arena, p.f0);
         run(&mut State::arbitrary(FLAGS[0]));
         let last = arena.ops().pop().unwrap();
-        assert_eq!(last[FIRST_ITEM], block::NODES + 3 * node::SIZE);
+        assert_eq!(node_of(last[FIRST_ITEM]), block::NODES + 3 * node::SIZE);
     }
 }
 
@@ -279,8 +279,9 @@ fn a_call_that_is_left_has_lasted_until_the_next_landing_further_out() {
         // inner's call, then middle's, which lasted longer.
         assert_eq!(op[5] as u32, 2);
         let (inner, middle) = (&op[FIRST_ITEM..][..5], &op[FIRST_ITEM + 5..][..5]);
-        assert_eq!(inner[..2], [block::NODES + 3 * node::SIZE, 1]);
-        assert_eq!(middle[..2], [block::NODES + 2 * node::SIZE, 1]);
+        let node_and_count = |item: &[u64]| (node_of(item[0]), item[1]);
+        assert_eq!(node_and_count(inner), (block::NODES + 3 * node::SIZE, 1));
+        assert_eq!(node_and_count(middle), (block::NODES + 2 * node::SIZE, 1));
         assert!(0 < inner[3] && inner[4] > middle[4], "{op:?}");
     }
     assert_eq!(arena.block(block::TOP), arena.block(block::BASE));

@@ -36,7 +36,7 @@ fn a_running_function_is_cut_into_windows() {
     };
     assert_eq!((op[1], op[5] as u32), (begun, 1));
     assert_eq!(
-        (op[FIRST_ITEM + 1], op[FIRST_ITEM]),
+        (op[FIRST_ITEM + 1], node_of(op[FIRST_ITEM])),
         (OPS + 1, block::NODES + 2 * node::SIZE)
     );
     assert_eq!(
