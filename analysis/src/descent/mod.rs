@@ -521,7 +521,7 @@ impl Analysis {
     pub fn peak_status(&self, peak: u32) -> PeakStatus {
         match self.analysis_of(peak).map(|at| at.open) {
             None | Some(None) => PeakStatus::NotAnalysed,
-            Some(Some(_)) => match root_cause::peak_status(&self.ftree, peak) {
+            Some(Some(_)) => match root_cause::peak_status(&self.root_causes(peak)) {
                 PeakStatus::RootCauseFound | PeakStatus::MaxDepthReached
                     if self.is_of_struck_ops(peak) =>
                 {
@@ -535,7 +535,9 @@ impl Analysis {
     /// The root-cause paths of one peak, unfinished ones included.
     #[must_use]
     pub fn root_causes(&self, peak: u32) -> Vec<RootCause> {
-        root_cause::root_causes(&self.ftree, peak)
+        let mut causes = root_cause::root_causes(&self.ftree, peak);
+        self.tell_waits(peak, &mut causes);
+        causes
     }
 
     fn analysis_of(&self, peak: u32) -> Option<&PeakAnalysis> {

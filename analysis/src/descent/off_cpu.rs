@@ -6,7 +6,8 @@ use std::ops::RangeInclusive;
 use darc_record::{FnodeId, Op, Ticks, Touched};
 
 use crate::descent::ftree::{Absence, Callee};
-use crate::descent::root_cause::{CauseKind, root_causes};
+use crate::descent::peak_record::Stop;
+use crate::descent::root_cause::{CauseKind, RootCause, root_causes};
 use crate::descent::share::LEAST;
 use crate::descent::{Analysis, PeakAnalysis};
 use crate::off_cpu::apart::{Apart, apart};
@@ -125,6 +126,20 @@ impl Analysis {
         self.off_cpu.as_ref()?.waits.get(&(fnode, peak))
     }
 
+    /// Tells of functions without calls which part of their time they waited: of their longest calls alone that is known.
+    pub(crate) fn tell_waits(&self, peak: u32, causes: &mut [RootCause]) {
+        let is_without_calls = |cause: &&mut RootCause| {
+            cause.kind == CauseKind::Function && cause.stop == Stop::NoCalls
+        };
+        for cause in causes.iter_mut().filter(is_without_calls) {
+            let last = cause.path.last().copied().unwrap_or(FnodeId::ROOT);
+            let all = self.ftree.fnode(last).record(peak).stats.sum;
+            let waits = self.waits(last, peak);
+            let waits = waits.map(|waits| waits.blocked + waits.runnable);
+            cause.blocked = waits.map(|time| (time.0 as f64 / all.0.max(1) as f64).min(1.0));
+        }
+    }
+
     /// How long the op at hand waited in an fnode itself, as far as its longest call goes; nothing where that is not asked
     /// for.
     pub(crate) fn blocked_in(&self, fnode: FnodeId) -> Option<Ticks> {
@@ -221,7 +236,7 @@ mod tests {
     use super::*;
     use crate::off_cpu::OtherId;
     use crate::off_cpu::apart::tests::{BY, interval, op, touched};
-    use crate::{CalleeId, CauseKind, Params, Request, Status, Stop};
+    use crate::{CalleeId, Params, Request, Status};
     use darc_record::SiteId;
     use darc_record::Tsc;
 
@@ -529,6 +544,44 @@ mod tests {
         let itself = causes.iter().find(|cause| cause.path.len() == 1);
         let blocked = itself.and_then(|cause| cause.blocked).expect("seen");
         assert!((blocked - 0.25).abs() < 0.01, "{causes:?}");
+    }
+
+    /// The kernel tells of the switch to another thread alone, as where page faults are not told.
+    #[test]
+    fn a_function_without_calls_that_waits_does_not_take_its_time() {
+        for (waits_for, is_known) in [(90_000, false), (20_000, true)] {
+            let mut analysis = Analysis::new(Params::default());
+            analysis.expect_absences();
+            let wait = Away::Blocked {
+                woken: None,
+                by: None,
+            };
+            let mut copies = None;
+            for _ in 0..1_000 {
+                let called = copies.map(|at| touched(at, 4_000, 95_000));
+                let away = [interval(5_000, 5_000 + waits_for, wait)];
+                follow(
+                    &mut analysis,
+                    op(100_000, called.into_iter().collect()),
+                    &away,
+                );
+                for request in analysis.requests() {
+                    if let Request::Expand(fnode) = request {
+                        if fnode == FnodeId::ROOT {
+                            let callee = Callee::Function(CalleeId(1));
+                            copies = Some(analysis.add_child(fnode, SiteId(1), callee));
+                        }
+                        analysis.expanded(fnode, Tsc(0));
+                    }
+                }
+            }
+            let cause = &analysis.root_causes(1)[0];
+            assert_eq!((cause.path.len(), &cause.stop), (2, &Stop::NoCalls));
+            let expected = waits_for as f64 / 95_000.0;
+            assert!((cause.blocked.unwrap() - expected).abs() < 0.1, "{cause:?}");
+            let is_found = analysis.status() == Status::RootCauseFound;
+            assert_eq!(is_found, is_known, "{waits_for}");
+        }
     }
 
     #[test]

@@ -420,17 +420,15 @@ pub(crate) fn part_of(ftree: &Ftree, peak: u32, id: FnodeId, callee: FnodeId) ->
     }
 }
 
-/// Where a peak stands whose descent has begun.
-#[must_use]
-pub fn peak_status(ftree: &Ftree, peak: u32) -> PeakStatus {
-    let causes = root_causes(ftree, peak);
+/// Where a peak stands whose descent has begun and has these causes.
+pub(crate) fn peak_status(causes: &[RootCause]) -> PeakStatus {
     let any = |stop: &dyn Fn(&Stop) -> bool| causes.iter().any(|cause| stop(&cause.stop));
     if any(&|stop| *stop == Stop::StillDescending) {
         PeakStatus::InProgress
-    } else if causes.iter().any(is_undecided) && !is_small(&causes) {
+    } else if causes.iter().any(is_undecided) && !is_small(causes) {
         PeakStatus::Undecided
     } else {
-        match by_explained(&causes) {
+        match by_explained(causes) {
             PeakStatus::RootCauseFound if any(&|stop| *stop == Stop::MaxDepth) => {
                 PeakStatus::MaxDepthReached
             }
