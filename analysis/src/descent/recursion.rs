@@ -184,8 +184,13 @@ pub(crate) fn gather(ftree: &Ftree, causes: &mut [RootCause]) {
                 (cause.blocked, cause.in_calls) = (None, None);
             }
         }
-        let named = causes.iter().filter(|cause| is_within(cause));
-        let named: f64 = named.map(|cause| cause.share).sum();
+        // What is spread over others than the recursion's functions is not the recursion's.
+        let known = |cause: &RootCause| match cause.stop {
+            Stop::Spread => cause.shares.last().copied().unwrap_or(0.0),
+            _ => cause.share,
+        };
+        let within = causes.iter().filter(|cause| is_within(cause));
+        let named: f64 = within.map(known).sum();
         // Each may have been measured in other ops.
         if named > whole {
             let within = causes.iter_mut().filter(|cause| is_within(cause));
@@ -312,6 +317,50 @@ mod tests {
         assert_eq!(found, [(leaf, CauseKind::Function, Stop::NoCalls)]);
         let share = session.analysis.root_causes(1)[0].share;
         assert!((0.9..1.0).contains(&share), "{share}");
+    }
+
+    /// A call takes a seventh of its time itself, twice as much in two calls of itself, and the rest in what it calls besides, where it is
+    /// spread.
+    #[test]
+    fn what_is_spread_beside_a_recursion_is_none_of_it() {
+        const SITES: [u32; 12] = [10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21];
+        let sites = SITES.map(|id| (id, call(id)));
+        let program = Program::default()
+            .function(0, "f0", &[(1, call(1))], |run| {
+                run.level = 10_000_000;
+                run.call(1, 1);
+            })
+            .function(
+                1,
+                "eval",
+                &[(2, call(1)), (3, call(1)), (4, call(2))],
+                |run| {
+                    let all = run.level;
+                    run.work(all * 3 / 20);
+                    run.level = all * 3 / 20;
+                    if all >= 10_000 {
+                        run.call(2, 1);
+                        run.call(3, 1);
+                    }
+                    run.level = all * 11 / 240;
+                    run.call(4, 2);
+                    run.level = all;
+                },
+            )
+            .function(2, "sort", &sites, |run| {
+                for id in SITES {
+                    run.call(id, id);
+                }
+            });
+        let program = SITES.iter().fold(program, |program, &id| {
+            program.function(id, "part", &[], |run| run.work(run.level))
+        });
+        let mut session = Session::new(program, Params::default());
+        session.run(20_000);
+        let causes = session.analysis.root_causes(1);
+        let explained: f64 = causes.iter().map(|cause| cause.share).sum();
+        assert!((0.1..0.4).contains(&explained), "{causes:?}");
+        assert_eq!(session.analysis.peak_status(1), PeakStatus::Spread);
     }
 
     #[test]
