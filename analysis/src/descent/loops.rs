@@ -90,8 +90,35 @@ fn in_op(ftree: &Ftree, peak: u32, id: FnodeId) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::simulate::{Program, Session, call};
-    use crate::{CauseKind, Params};
+    use crate::simulate::{Program, Run, Session, call};
+    use crate::{CauseKind, Params, Status};
+
+    /// Its own code has somewhat more of the time than its loop, or somewhat less: the answer is the same.
+    #[test]
+    fn a_loop_beside_a_functions_own_code_is_told_with_it() {
+        let bodies: [fn(&mut Run<'_>); 2] = [|run| hash(run, 470_000), |run| hash(run, 430_000)];
+        for body in bodies {
+            let program = Program::default()
+                .function(0, "f0", &[(1, call(1))], |run| run.call(1, 1))
+                .function(1, "hash", &[(2, call(2)), (3, call(3))], body)
+                .function(2, "compare", &[], |run| run.work(435))
+                .function(3, "finish", &[], |run| run.work(130_000));
+            let mut session = Session::new(program, Params::default());
+            session.run(1_000);
+            let causes = session.analysis.root_causes(1);
+            assert_eq!(causes[0].kind, CauseKind::Loop, "{causes:?}");
+            assert!((causes[0].share - 0.87).abs() < 0.02, "{causes:?}");
+            assert_eq!(session.analysis.status(), Status::RootCauseFound);
+        }
+    }
+
+    fn hash(run: &mut Run<'_>, own: u64) {
+        run.work(own);
+        for _ in 0..1_000 {
+            run.call(2, 2);
+        }
+        run.call(3, 3);
+    }
 
     #[test]
     fn of_a_loop_with_work_of_its_own_it_is_known_what_the_calls_have() {

@@ -11,6 +11,8 @@ use crate::off_cpu::is_absence;
 
 /// The causes that are found explain this part of the time at least.
 pub(crate) const HALF: f64 = 0.5;
+/// So much of a function's own time in calls that it repeats is told.
+const MUCH: f64 = 0.2;
 /// Paths that are undecided leave less than this part of the time unexplained where the others' causes are the peak's: whatever
 /// has as much has a path of its own.
 const SMALL: f64 = 0.2;
@@ -281,13 +283,13 @@ fn blocked(record: &PeakRecord, kind: CauseKind) -> Option<f64> {
     is_known.then(|| record.own_blocked.0 as f64 / seen)
 }
 
-/// Whether most of a function's own time went into calls that were repeated.
+/// Whether much of a function's own time went into calls that were repeated.
 fn is_loop(record: &PeakRecord) -> bool {
     let is_named = matches!(
         record.state,
         PathState::Decided(Outcome::Itself | Outcome::Both)
     );
-    is_named && record.loop_time.0 > record.own.time.0 / 2
+    is_named && record.loop_time.0 as f64 > MUCH * record.own.time.0 as f64
 }
 
 /// The part of a function's own time that went into calls that were repeated.
