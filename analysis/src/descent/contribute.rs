@@ -43,7 +43,7 @@ impl Shares {
 const LONG: f64 = 0.105;
 
 /// So many calls of a function in a call of another are no loop.
-const FEW: f64 = 4.0;
+pub(crate) const FEW: f64 = 4.0;
 
 /// Divides all of an fnode's calls in an op among the function itself and the callees seen in the op. Calls that take what `long`
 /// says of their fnode, or more, are no short ones, however many they are.

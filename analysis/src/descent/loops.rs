@@ -5,6 +5,7 @@
 
 use darc_record::FnodeId;
 
+use crate::descent::contribute::FEW;
 use crate::descent::ftree::Ftree;
 use crate::descent::peak_record::Stop;
 use crate::descent::root_cause::{CauseKind, RootCause, part_of};
@@ -80,6 +81,11 @@ fn is_in_loop(ftree: &Ftree, peak: u32, caller: FnodeId, callee: FnodeId) -> boo
         return false;
     }
     in_op(ftree, peak, callee) >= LOOP * in_op(ftree, peak, caller).max(1.0)
+}
+
+/// Whether a callee is called so few times in a call of its caller that all of them are the callee's time.
+pub(crate) fn is_few(ftree: &Ftree, peak: u32, caller: FnodeId, callee: FnodeId) -> bool {
+    in_op(ftree, peak, callee) <= FEW * in_op(ftree, peak, caller).max(1.0)
 }
 
 /// How many calls of an fnode an op makes that makes any.

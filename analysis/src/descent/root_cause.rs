@@ -338,12 +338,22 @@ fn without_loop(ftree: &Ftree, peak: u32, id: FnodeId, callee: FnodeId) -> f64 {
     if !is_loop(record) || !caller.measures(ftree.fnode(callee), peak) {
         return 1.0;
     }
+    // Calls of the same function from a site where they are few are in no loop.
+    let is_few = |&at: &FnodeId| loops::is_few(ftree, peak, id, at);
+    if is_few(&callee) {
+        return 1.0;
+    }
     let first = ftree.first_alike(callee);
     let alike = caller.children.iter().copied();
     let alike = alike.filter(|&at| ftree.first_alike(at) == first);
-    let all: f64 = alike.map(|at| part_of(ftree, peak, id, at)).sum();
+    let (few, many): (Vec<_>, Vec<_>) = alike.partition(is_few);
+    let together = |sites: Vec<FnodeId>| -> f64 {
+        let parts = sites.into_iter().map(|at| part_of(ftree, peak, id, at));
+        parts.sum()
+    };
     let part = ftree.fnode(first).record(peak).part.time.0 as f64;
     let part = part / record.whole.time.0.max(1) as f64;
+    let (part, all) = ((part - together(few)).max(0.0), together(many));
     if all > part { part / all } else { 1.0 }
 }
 

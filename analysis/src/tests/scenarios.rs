@@ -436,6 +436,40 @@ fn repeated_calls_are_told_once() {
     assert!((found[0].2 - 0.6).abs() < 0.01 && (found[1].2 - 0.4).abs() < 0.01);
 }
 
+/// A loop over short calls at one site, and one long call of the same function at another one.
+#[test]
+fn a_long_call_beside_a_loop_of_the_same_function_has_its_own_share() {
+    let program = Program::default()
+        .function(0, "f0", &[(1, call(1)), (2, call(1))], |run| {
+            run.work(30_000);
+            run.level = 120;
+            for _ in 0..2_000 {
+                run.call(1, 1);
+            }
+            run.level = 1_000;
+            run.call(2, 1);
+        })
+        .function(1, "append", &[(3, call(2))], |run| match run.level {
+            120 => run.work(120),
+            _ => run.call(3, 2),
+        })
+        .function(2, "copy", &[], |run| run.work(180_000));
+    let mut session = Session::new(program, Params::default());
+    session.run(1_000);
+    let found = explained(&session);
+    let of = |path: &str| {
+        let found = found.iter().filter(|cause| cause.0 == path);
+        found.map(|cause| cause.2).sum::<f64>()
+    };
+    let all = 30_000.0 + 2_000.0 * 120.0 + 180_000.0;
+    assert!((of("f0") - 270_000.0 / all).abs() < 0.02, "{found:?}");
+    assert!(
+        (of("f0/append/copy") - 180_000.0 / all).abs() < 0.02,
+        "{found:?}"
+    );
+    assert!(of("f0/append") < 0.02, "{found:?}");
+}
+
 /// 5,000 calls an op, of which 25 take nearly all of the time, in what they alone call.
 #[test]
 fn some_long_calls_among_thousands_are_gone_into() {
