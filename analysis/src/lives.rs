@@ -310,6 +310,7 @@ fn add(known: &mut Touched, by: &Touched) {
     }
     known.sum = known.sum + by.sum;
     known.count = known.count.saturating_add(by.count);
+    known.long = known.long + by.long;
 }
 
 impl Analysis {

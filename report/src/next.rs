@@ -253,7 +253,12 @@ impl Next<'_> {
             .frames
             .last()
             .is_some_and(|frame| frame.file.is_some());
-        if has_lines && cause.kind == Kind::Function && self.report.engine == Engine::Jump {
+        let is_own = match cause.kind {
+            Kind::Function => true,
+            Kind::Loop => cause.in_calls.is_some_and(|part| part < 0.5),
+            _ => false,
+        };
+        if has_lines && is_own && self.report.engine == Engine::Jump {
             return self.again(
                 &format!("-f {name} --blocks after"),
                 "to the loop and the source line",

@@ -85,7 +85,13 @@ pub(crate) fn accounted_for(call: &Touched, callee: &Touched, long: Ticks) -> Ti
         return callee.sum;
     }
     let longest = callee.max + Ticks((mean * (callers - 1.0)) as u64);
-    longest.max(callee.long)
+    // What takes so long may be the probes.
+    let are_clear = long <= Touched::LONG;
+    longest.max(
+        callee
+            .long
+            .min(if are_clear { callee.sum } else { Ticks(0) }),
+    )
 }
 
 /// How long the call is in which a moment of an fnode's time falls on average. Calls of which only one is long count as

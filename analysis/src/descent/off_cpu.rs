@@ -29,6 +29,8 @@ pub(crate) struct OffCpuTable {
     blocked: Vec<(FnodeId, Ticks)>,
     /// The calls of the op at hand before anything was taken out of them; kept to save allocations.
     measured: Vec<Touched>,
+    /// How a function waited is told by what it calls.
+    by_calls: bool,
 }
 
 impl OffCpuTable {
@@ -50,6 +52,11 @@ impl Analysis {
     pub fn expect_absences(&mut self) {
         self.ftree.absence(FnodeId::ROOT, Absence::Preempted);
         self.off_cpu.get_or_insert_default();
+    }
+
+    /// How a function waited is told by what it calls, as of goroutines.
+    pub fn tells_waits_by_calls(&mut self) {
+        self.off_cpu.get_or_insert_default().by_calls = true;
     }
 
     /// Records one op, with the times in which its thread did not do its work, in order. Requests may be waiting
@@ -128,6 +135,9 @@ impl Analysis {
 
     /// Tells of functions without calls which part of their time they waited: of their longest calls alone that is known.
     pub(crate) fn tell_waits(&self, peak: u32, causes: &mut [RootCause]) {
+        if self.off_cpu.as_ref().is_none_or(|table| table.by_calls) {
+            return;
+        }
         let is_without_calls = |cause: &&mut RootCause| {
             cause.kind == CauseKind::Function && cause.stop == Stop::NoCalls
         };

@@ -276,10 +276,11 @@ fn makes_a_thread(callee: Callee) -> bool {
     matches!(callee, Callee::Syscall(Some(CLONE | FORK | VFORK | CLONE3)))
 }
 
-/// The part of a function's own time in which it waited; of a loop that is its callees' doing.
+/// The part of a function's own time in which it waited; of what is mostly a loop that is its callees' doing.
 fn blocked(record: &PeakRecord, kind: CauseKind) -> Option<f64> {
     let (own, seen) = (record.own.time.0 as f64, record.own_seen.0 as f64);
-    let is_known = kind == CauseKind::Function && seen > 0.0 && seen >= HALF * own;
+    let is_its_own = kind == CauseKind::Function || in_calls(record) <= HALF;
+    let is_known = is_its_own && seen > 0.0 && seen >= HALF * own;
     is_known.then(|| record.own_blocked.0 as f64 / seen)
 }
 
@@ -338,11 +339,8 @@ fn without_loop(ftree: &Ftree, peak: u32, id: FnodeId, callee: FnodeId) -> f64 {
     if !is_loop(record) || !caller.measures(ftree.fnode(callee), peak) {
         return 1.0;
     }
-    // Calls of the same function from a site where they are few are in no loop.
+    // Calls of the same function from a site where they are few are in no loop, as far as they were not told there.
     let is_few = |&at: &FnodeId| loops::is_few(ftree, peak, id, at);
-    if is_few(&callee) {
-        return 1.0;
-    }
     let first = ftree.first_alike(callee);
     let alike = caller.children.iter().copied();
     let alike = alike.filter(|&at| ftree.first_alike(at) == first);
@@ -353,7 +351,11 @@ fn without_loop(ftree: &Ftree, peak: u32, id: FnodeId, callee: FnodeId) -> f64 {
     };
     let part = ftree.fnode(first).record(peak).part.time.0 as f64;
     let part = part / record.whole.time.0.max(1) as f64;
-    let (part, all) = ((part - together(few)).max(0.0), together(many));
+    let (few, many) = (together(few), together(many));
+    let (part, all) = match is_few(&callee) {
+        true => (part, few),
+        false => ((part - few).max(0.0), many),
+    };
     if all > part { part / all } else { 1.0 }
 }
 

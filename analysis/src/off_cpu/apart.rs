@@ -73,6 +73,9 @@ pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval], long: Ticks) 
             let time = Ticks((interval.len().0 as f64 * part) as u64);
             let after = &mut left.op.touched[at];
             after.sum = after.sum.saturating_sub(time).max(after.max);
+            if interval.len() >= Touched::LONG {
+                after.long = after.long.saturating_sub(time);
+            }
             struck.push((after.fnode, time));
         }
         struck.retain(|(fnode, _)| *fnode == FnodeId::ROOT || is_looked_at(ftree, *fnode));
@@ -112,11 +115,11 @@ pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval], long: Ticks) 
     left
 }
 
-/// The long calls of an fnode in an op, without what was taken out of the longest one and of all.
+/// The long calls of an fnode in an op, without what was taken out of the longest one.
 pub(crate) fn long_without(before: &Touched, after: &Touched) -> Ticks {
     let if_long = |max: Ticks| if max >= Touched::LONG { max } else { Ticks(0) };
     let taken = if_long(before.max).saturating_sub(if_long(after.max));
-    before.long.saturating_sub(taken).min(after.sum)
+    after.long.saturating_sub(taken).min(after.sum)
 }
 
 /// The other calls than the longest that something so long may have struck in the longest call of an fnode: where they are in the

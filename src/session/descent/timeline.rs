@@ -98,6 +98,7 @@ impl Timeline {
     #[must_use]
     pub fn of_goroutines(investigation: &mut Investigation, catalog: &mut Catalog) -> Timeline {
         investigation.analysis.expect_absences();
+        investigation.analysis.tells_waits_by_calls();
         catalog.name_absence(Kind::Preempted, || goroutines::NOT_RUNNING.to_owned());
         Timeline::Goroutines(Box::default())
     }
