@@ -105,6 +105,29 @@ fn a_plugin_that_comes_and_goes() {
     });
 }
 
+/// f0 is in the program, and the plugin that it calls is unloaded and loaded again in every call or every few: as long as that is
+/// not seen nothing of it has probes. What was not measured then is nobody's own time; nothing need be found.
+#[test]
+fn a_plugin_that_comes_and_goes_inside_of_f0() {
+    for_all(|engine, opt| {
+        for every in ["1", "6"] {
+            let analysis = Task::new(engine, "serve_by_plugin")
+                .run_like_native(&program("plugin_host", opt), &["inside", "300", every]);
+            let report = analysis.report();
+            for cause in report.peaks().iter().flat_map(Report::causes) {
+                let has_ended = ["self", "no-calls"].contains(&cause.stop.as_str());
+                let path: Vec<&str> = cause.path.iter().map(String::as_str).collect();
+                let calls_what_does = matches!(
+                    path[..],
+                    ["serve_by_plugin"] | ["serve_by_plugin", "library_rebuild"]
+                );
+                let is_wrong = cause.kind == "function" && has_ended && calls_what_does;
+                assert!(!is_wrong, "every {every}: {cause:#?} {analysis:#?}");
+            }
+        }
+    });
+}
+
 /// The address of a function, as the symbols of the program's twin tell.
 fn address_of(name: &str, opt: Opt) -> String {
     address_in("two_peaks", name, opt)

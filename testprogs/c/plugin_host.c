@@ -15,6 +15,8 @@
  *   plugin_host wait moves  loads the plugin and prints "ready"; for every byte on standard input one period, then
  *                           "done"; where the byte is 'm' the plugin is unloaded before, and loaded elsewhere,
  *                           where it is 'r' it is loaded again where it was
+ *   plugin_host inside [N] EVERY  N calls of serve_by_plugin, which calls library_rebuild of the plugin; that is unloaded and
+ *                           loaded again before every so many of them
  */
 #include "work.h"
 
@@ -68,8 +70,29 @@ static uint64_t op(uint64_t key)
     return serve(key);
 }
 
+static uint64_t (*rebuild)(uint64_t key);
+static uint64_t calls, every;
+
+/* f0 in the program, and all that takes its time in the plugin. */
+FUNCTION uint64_t serve_by_plugin(uint64_t key)
+{
+    if (calls++ % every == 0) {
+        if (plugin != NULL)
+            dlclose(plugin);
+        load();
+        *(void **)&rebuild = dlsym(plugin, "library_rebuild");
+    }
+    uint64_t found = rebuild(key);
+    NO_TAIL_CALL();
+    return found;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 3 && strcmp(argv[1], "inside") == 0) {
+        every = strtoull(argv[3], NULL, 10);
+        return run_ops(parse_run(2, argv + 1, 0), serve_by_plugin);
+    }
     if (argc > 1 && strcmp(argv[1], "reload") == 0) {
         struct run run = parse_run(argc - 1, argv + 1, 400);
         uint64_t expected = 0;

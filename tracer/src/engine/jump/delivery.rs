@@ -1,7 +1,7 @@
 //! From the rings to the sink: records become ops, new callees become questions.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use crate::addr::TargetAddr;
 use crate::chosen::Chosen;
@@ -35,6 +35,7 @@ impl Jump {
             rings,
             tree,
             installed,
+            patches,
             ..
         } = space;
         let ranges = self.filter.len().max(1);
@@ -118,6 +119,10 @@ impl Jump {
                 take(rings, index, usize::MAX);
             });
 
+        // After all were read: what has ended by now has met the probes that stand now.
+        if !records.is_empty() && patches.are_taken_out(&self.memory, self.watch.code()) {
+            self.whole_since = self.generation + 1;
+        }
         told.end_at(read, &used_up);
         self.spent = told.spent(refilled);
         for record in &records {
@@ -158,8 +163,8 @@ impl Jump {
             match record {
                 Record::Op { latency, end, .. } => {
                     let is_sample = told.has(latency, end);
-                    let serving = (self.serving, self.generation);
-                    deliver(record, tree, serving, is_sample, sink);
+                    let whole = self.whole_since..=self.generation;
+                    deliver(record, tree, (self.serving, whole), is_sample, sink);
                 }
                 Record::Enqueued {
                     tid,
@@ -313,7 +318,7 @@ fn is_served(root: u64, tree: &Tree, serving: Option<FnodeId>) -> bool {
 fn deliver(
     record: Record,
     tree: &Tree,
-    (serving, generation): (Option<FnodeId>, u32),
+    (serving, whole): (Option<FnodeId>, RangeInclusive<u32>),
     is_sample: bool,
     sink: &mut dyn Sink,
 ) {
@@ -345,7 +350,7 @@ fn deliver(
             })
         })
         .collect();
-    let is_of_plan = began == ended && began % 2 == 0 && began <= generation;
+    let is_of_plan = began == ended && began % 2 == 0 && whole.contains(&began);
     let touched = touched.filter(|_| is_of_plan && !tainted && end >= start);
     let served = is_served(root, tree, serving);
     let is_whole = touched.is_some();

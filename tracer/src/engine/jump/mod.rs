@@ -97,6 +97,8 @@ pub struct Jump {
     notices: VecDeque<Notice>,
     /// Even while measuring, odd while the instrumentation changes.
     generation: u32,
+    /// Since which all probes of the plan have been there: a library that is loaded again has lost them until the plan is applied anew.
+    whole_since: u32,
     costs: Costs,
     cost: ProbeCost,
     /// What these costs are of, where probes follow goroutines.
@@ -190,6 +192,7 @@ impl Jump {
             space: None,
             notices: VecDeque::new(),
             generation: 0,
+            whole_since: 0,
             costs: Costs::default(),
             cost: ProbeCost::default(),
             calibrated: None,
@@ -501,7 +504,11 @@ impl Jump {
         self.has_calls = !plan.edges.is_empty() && !plan.sites_are_away;
         self.had_calls |= self.has_calls;
         for at in written {
-            refuse(at, REWRITTEN.to_owned());
+            match self.memory.read(TargetAddr(at), &mut [0]) {
+                Ok(()) => refuse(at, REWRITTEN.to_owned()),
+                // A library that is away for a moment, maybe.
+                Err(_) => self.watch.was_away(),
+            }
         }
         refused.extend(left_out);
         Ok(refused)
@@ -646,7 +653,7 @@ impl Engine for Jump {
                     }
                 }
                 Some(Notice::Exited(_) | Notice::Killed(_)) => self.drain(sink),
-                Some(Notice::ProbesTakenOut) => {
+                Some(Notice::ProbesTakenOut | Notice::LibrariesChanged) => {
                     if let Some(space) = &mut self.space {
                         space.patches.forget_taken_out(&self.memory);
                     }

@@ -224,7 +224,7 @@ impl Patches {
     /// `early` are the threads that are to be moved among those that were stopped before the others.
     ///
     /// Returns the patches that were not made: the program has written that code since it was read, so
-    /// their stubs would run what no longer stands there.
+    /// their stubs would run what no longer stands there. Or nothing is there at the moment.
     ///
     /// # Errors
     /// When the text or the journal cannot be written. What was done is known.

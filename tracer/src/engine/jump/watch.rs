@@ -19,8 +19,11 @@ use super::space::Space;
 const EXPECTING: Duration = Duration::from_millis(5);
 /// How often they are read otherwise.
 const OTHERWISE: Duration = Duration::from_millis(200);
-/// How often it is looked whether the process is still the same program, and its code the one that was patched.
+/// How often it is looked whether the process is still the same program.
 const SAME_PROGRAM: Duration = Duration::from_millis(20);
+/// How often it is looked whether its code is still the one that was patched. Where it was not again and again, as often as the mappings
+/// are read: each time all threads are stopped.
+const SAME_CODE: Duration = Duration::from_millis(20);
 /// The shortest sleep between two looks at the rings.
 const NAP: Duration = Duration::from_millis(1);
 /// The shortest where there is time: each look takes the processor from somebody, and fewer ops are written in full.
@@ -58,6 +61,11 @@ pub struct Watch {
     expecting: bool,
     looked: Instant,
     checked: Instant,
+    /// When it was looked whether the patches stand, and how soon that is looked at again.
+    compared: Instant,
+    compare_after: Duration,
+    /// Code was not there when it was to be patched.
+    was_away: bool,
     nap: Duration,
 }
 
@@ -84,8 +92,16 @@ impl Watch {
             expecting: false,
             looked: now,
             checked: now,
+            compared: now,
+            compare_after: SAME_CODE,
+            was_away: false,
             nap: NAP,
         })
+    }
+
+    /// The code that is mapped from files, as far as that is known.
+    pub fn code(&self) -> &[Mapped] {
+        &self.code
     }
 
     /// Whether a library with f0 in it is waited for.
@@ -128,9 +144,22 @@ impl Watch {
                 self.code = now;
                 return Some(Notice::Exec);
             }
-            if space.is_some_and(|space| space.patches.are_taken_out(memory, &self.code)) {
-                return Some(Notice::ProbesTakenOut);
+        }
+        if let Some(space) = space
+            && self.has_lost_probes(memory, space)
+        {
+            let now = code(self.pid);
+            if gone() {
+                return (!now.is_empty()).then_some(Notice::Exec);
             }
+            let is_same = now == self.code || now.is_empty();
+            return Some(match is_same {
+                true => Notice::ProbesTakenOut,
+                false => {
+                    self.code = now;
+                    Notice::LibrariesChanged
+                }
+            });
         }
         let every = if self.expecting { EXPECTING } else { OTHERWISE };
         if self.looked.elapsed() >= every {
@@ -146,6 +175,28 @@ impl Watch {
             }
         }
         None
+    }
+
+    /// Code that was to be patched was not there: a library comes and goes. The plan is to be applied anew.
+    pub fn was_away(&mut self) {
+        self.was_away = true;
+    }
+
+    /// Whether the plan is to be applied anew though the mappings are the same. A program that loads a library again all the time is
+    /// asked less often.
+    fn has_lost_probes(&mut self, memory: &Memory, space: &Space) -> bool {
+        let since = self.compared.elapsed();
+        if since < self.compare_after {
+            return false;
+        }
+        self.compared = Instant::now();
+        let is_lost =
+            std::mem::take(&mut self.was_away) || space.patches.are_taken_out(memory, &self.code);
+        self.compare_after = match is_lost {
+            true => (2 * self.compare_after).min(OTHERWISE),
+            false => SAME_CODE.max(self.compare_after / 2),
+        };
+        is_lost
     }
 
     /// Sleeps, longer and longer while there are no records; the target's end wakes.
