@@ -7,8 +7,10 @@ use darc_testprogs::{Opt, ground_truth, program};
 
 use crate::formats::annotated;
 use crate::harness::{
-    Target, Task, Unfinished, copy_program, darc, execute, for_all, measured, run_darc, wait_until,
+    Target, Task, Unfinished, copy_program, darc, execute, for_all, measured, not_tested, run_darc,
+    wait_until,
 };
+use crate::report::Report;
 use crate::untouched::{ProcessState, is_probed};
 
 /// Attaches to a working program, and checks that nothing of the process was changed. What is found is judged as the program's
@@ -248,40 +250,80 @@ fn a_program_that_sleeps() {
     });
 }
 
+/// A command in a pid namespace of its own, below that of another one which waits for it.
+fn in_own_pid_namespace() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--pid", "--fork"]);
+    command.arg("--mount-proc");
+    command
+}
+
+/// Whether the command runs here.
+fn succeeds(command: &mut Command) -> bool {
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+/// The process that is the target's only child.
+fn only_child(target: &Target) -> i32 {
+    let children = format!("/proc/{0}/task/{0}/children", target.pid());
+    let children = std::fs::read_to_string(children).expect("it lives");
+    children.trim().parse().expect("one child")
+}
+
+/// Its threads have other numbers outside: the windows are told with the ones, stacks and CPU time with the others.
+#[test]
+fn what_the_threads_of_a_container_run_is_divided() {
+    if !succeeds(in_own_pid_namespace().arg("true")) {
+        not_tested("namespaces cannot be made here");
+        return;
+    }
+    measured(|| {
+        let path = program("four_threads", Opt::O2);
+        let target = Target::start_command(in_own_pid_namespace().arg(path).arg("wait"));
+        let pid = only_child(&target).to_string();
+        let folder = tempfile::tempdir().expect("a folder for temporary files");
+        let output = folder.path().join("out.json");
+        let file = output.to_str().expect("text");
+        let darc = run_darc(&[
+            "attach", &pid, "-q", "-d", "2s", "--format", "json", "-o", file,
+        ]);
+        assert!(target.finish().status.success());
+        let report = Report::read(&output, &darc);
+        assert_eq!(report.at("/f0/name"), "work");
+        let all = || Unfinished(format!("in {:#}", report.0));
+        if report.at("/time/windows") == 0 {
+            return Err(all());
+        }
+        let share = report.at("/time/share_of_cpu").as_f64().ok_or_else(all)?;
+        assert!(share > 0.5, "{:#}", report.0);
+        // For how long its threads were ready and did not run is told by those numbers, too.
+        report.at("/time/not_running").as_f64().ok_or_else(all)?;
+        Ok(())
+    });
+}
+
 /// A process in user, pid and mount namespaces of its own, where its file has another path.
 #[test]
 fn a_process_in_a_container() {
     let own_namespaces = |path: &Path| {
         let folder = path.parent().expect("a folder").display().to_string();
-        let mut command = Command::new("unshare");
-        command.args([
-            "--user",
-            "--map-root-user",
-            "--pid",
-            "--fork",
-            "--mount-proc",
-        ]);
+        let mut command = in_own_pid_namespace();
         // The folder of the program is mounted elsewhere, and hidden where it is outside.
         let script =
             "mount --bind \"$1\" /mnt && mount -t tmpfs none \"$1\" && exec /mnt/two_peaks wait";
         command.args(["sh", "-c", script, "sh", &folder]);
         command
     };
-    let check = |command: &mut Command| {
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        command.output().is_ok_and(|output| output.status.success())
-    };
     for_all(|engine, opt| {
         let path = program("two_peaks", opt);
-        if !check(&mut own_namespaces(&path)) {
-            eprintln!("left out: namespaces cannot be made here");
+        if !succeeds(&mut own_namespaces(&path)) {
+            not_tested("namespaces cannot be made here");
             return;
         }
         measured(|| {
             let target = Target::start_command(&mut own_namespaces(&path));
-            let children = format!("/proc/{0}/task/{0}/children", target.pid());
-            let children = std::fs::read_to_string(children).expect("it lives");
-            let pid = children.trim().parse().expect("one child");
+            let pid = only_child(&target);
             let before = ProcessState::of(pid);
             let analysis = Task::new(engine, "serve").attach(pid);
             assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");

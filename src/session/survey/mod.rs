@@ -6,6 +6,7 @@
 mod arrivals;
 mod began;
 mod frames;
+mod numbers;
 mod readiness;
 pub(super) mod suspicion;
 mod waiting;
@@ -27,6 +28,7 @@ use crate::session::descent::investigation::Investigation;
 use crate::session::descent::{expansion, planning};
 use crate::session::markers;
 use crate::session::onlooker::{Onlooker, Seen};
+use numbers::Numbers;
 use readiness::Readiness;
 use waiting::doing;
 use windows::Windows;
@@ -79,6 +81,8 @@ struct Division<'a> {
     catalog: &'a mut Catalog,
     investigation: &'a mut Investigation,
     totals: &'a mut Totals,
+    /// What the threads of windows are called elsewhere.
+    numbers: Numbers,
     /// The functions on stacks that end in a call that waits for something to do.
     seen_to_wait: BTreeSet<CodeRef>,
     /// The threads that these stacks are of.
@@ -125,6 +129,7 @@ impl<'a> Survey<'a> {
                 catalog,
                 investigation,
                 totals,
+                numbers: Numbers::of(pid),
                 seen_to_wait: BTreeSet::new(),
                 idle: BTreeSet::new(),
             },
@@ -250,6 +255,7 @@ impl Measurement<'_, '_> {
                     modules,
                     catalog: self.division.catalog,
                     totals: self.division.totals,
+                    numbers: &mut self.division.numbers,
                 };
                 engine.poll(SLICE, &mut sink)
             })?;

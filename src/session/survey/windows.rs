@@ -9,17 +9,20 @@ use darc_tracer::engine::{Counted, NewTarget, Sink};
 
 use crate::session::catalog::Catalog;
 use crate::session::descent::investigation::{Learnt, learn};
+use crate::session::survey::numbers::Numbers;
 
 /// Takes windows to the totals.
 pub(super) struct Windows<'a> {
     pub(super) modules: &'a Modules,
     pub(super) catalog: &'a mut Catalog,
     pub(super) totals: &'a mut Totals,
+    pub(super) numbers: &'a mut Numbers,
 }
 
 impl Sink for Windows<'_> {
     fn op(&mut self, op: Op) {
-        self.totals.window(&op);
+        let tid = self.numbers.here(op.tid);
+        self.totals.window(&Op { tid, ..op });
     }
 
     fn latency_only(&mut self, _: Counted) {}
