@@ -151,6 +151,66 @@ fn what_one_of_many_idle_threads_does_is_analysed() {
     });
 }
 
+/// What a running program is found to do when nobody names a function, within so long.
+fn attach_for(target: &Target, time: &str) -> Report {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let output = folder.path().join("out.json");
+    let (pid, file) = (target.pid().to_string(), output.to_str().expect("text"));
+    let darc = run_darc(&[
+        "attach", &pid, "-q", "-d", time, "--format", "json", "-o", file,
+    ]);
+    Report::read(&output, &darc)
+}
+
+/// The functions that were analysed, by their own names without arguments, in that order.
+fn analysed(report: &Report) -> Vec<String> {
+    let all = report.at("/focus").as_array().expect("a list").iter();
+    let name = |below: &Value| {
+        let name = *names(&below["path"]).last().expect("a function");
+        let name = name.split('(').next().expect("the name");
+        name.rsplit("::").next().expect("the name").to_owned()
+    };
+    all.map(name).collect()
+}
+
+/// The library's function hands the wait on to another one by a jump, and is called as often as the handler.
+#[test]
+fn waiting_for_jobs_in_the_cxx_library_is_no_work() {
+    measured(|| {
+        let target = Target::start("pool_waits", Opt::O2, &[]);
+        let report = attach_for(&target, "3s");
+        target.finish_like_native(&program("pool_waits", Opt::O2), &[]);
+        let all = || Unfinished(format!("in {:#}", report.0));
+        if !is_surveyed(&report) {
+            return Err(all());
+        }
+        match &analysed(&report)[..] {
+            [] => Err(all()),
+            [only] if only == "handle" => Ok(()),
+            others => Err(Wrong(format!("{others:?} in {:#}", report.0))),
+        }
+    });
+}
+
+/// Who waits for the lock of a queue, which another one holds who waits for the next job, does nothing either.
+#[test]
+fn waiting_for_jobs_of_a_shared_channel_comes_after_work() {
+    measured(|| {
+        let target = Target::start("shared_receiver", Opt::O2, &[]);
+        let report = attach_for(&target, "3s");
+        target.finish_like_native(&program("shared_receiver", Opt::O2), &[]);
+        let all = || Unfinished(format!("in {:#}", report.0));
+        if !is_surveyed(&report) {
+            return Err(all());
+        }
+        match analysed(&report).first().map(String::as_str) {
+            None => Err(all()),
+            Some("handle" | "parse" | "rebuild") => Ok(()),
+            Some(other) => Err(Wrong(format!("{other} in {:#}", report.0))),
+        }
+    });
+}
+
 /// The next call of a loop has the same stack pointer as the one that was under way.
 #[test]
 fn a_function_whose_calls_are_long_is_not_taken_for_one_that_runs() {

@@ -20,6 +20,8 @@ const ROUND_WINDOWS: u64 = 10;
 const ROUNDS_A_SECOND: u64 = 10;
 /// ... and so many a second of what they do beside waiting for something to do.
 const ROUNDS_A_SECOND_OF_WORK: u64 = 100;
+/// What waits for something to do for a larger part of its time does nothing else.
+const NOTHING_ELSE: f64 = 0.9;
 /// So many of its longest calls fit into a round.
 const CALLS_A_ROUND: u64 = 5;
 /// A callee is worth an analysis of its own when so many ops complete in this time.
@@ -77,6 +79,9 @@ pub enum Doing {
     Work,
     /// It waits for something to do, or for what it needs: reading from a socket may be either.
     MayWait,
+    /// It was seen to wait for something to do in what it calls there, which may do something else as well: that is looked into,
+    /// however often it is called.
+    SeenToWait,
     /// It waits for something to do.
     Waits,
 }
@@ -321,15 +326,72 @@ impl Totals {
         jumped.last().unwrap_or(fnode)
     }
 
-    /// The callees to be gone into before the next round: those that take much of the time in few calls.
+    /// The callees to be gone into before the next round: those that take much of the time in few calls, and those in which threads
+    /// were seen to wait.
     #[must_use]
     pub fn to_expand(&self, doing: &dyn Fn(&Share) -> Doing) -> Vec<FnodeId> {
         let shares = self.worthwhile(doing);
-        let rare = shares.iter().filter(|share| share.of == ShareOf::Rare);
-        rare.flat_map(|share| &share.fnodes)
+        let gone_into = shares.iter().filter(|share| match share.of {
+            ShareOf::Itself => false,
+            ShareOf::Rare => true,
+            ShareOf::Frequent => doing(share) == Doing::SeenToWait,
+        });
+        gone_into
+            .flat_map(|share| &share.fnodes)
             .copied()
             .filter(|fnode| self.may_expand(*fnode))
             .collect()
+    }
+
+    /// What is to be analysed: the worthwhile callees that are called often, the largest first. What was gone into for having been seen
+    /// to wait, and does something else for a tenth of its time or more, stands for what is below it.
+    #[must_use]
+    pub fn to_analyse(&self, doing: &dyn Fn(&Share) -> Doing) -> Vec<Share> {
+        let least = self.work(doing).0 as f64 * WORTHWHILE;
+        let gone_into = self.often_gone_into(doing);
+        let mut found: Vec<Share> = self.worthwhile(doing);
+        found.retain(|share| {
+            let path = self.ftree.path(share.fnodes[0]);
+            let is_below = |above: &Share| above.fnodes.iter().any(|fnode| path.contains(fnode));
+            share.of == ShareOf::Frequent && !gone_into.iter().any(is_below)
+        });
+        let gone_into = gone_into.into_iter();
+        found.extend(gone_into.filter(|share| share.total.time.0 as f64 >= least));
+        found.sort_by_key(|share| std::cmp::Reverse(share.total.time));
+        found
+    }
+
+    /// The callees that are called often and were gone into all the same, as far as they do not only wait. None is below another.
+    fn often_gone_into(&self, doing: &dyn Fn(&Share) -> Doing) -> Vec<Share> {
+        let shares = self.shares();
+        let waits = shares.iter().filter(|share| doing(share) == Doing::Waits);
+        let waits: Vec<&Share> = waits.collect();
+        let waited = |fnodes: &[FnodeId]| -> u64 {
+            let is_below = |share: &&&Share| {
+                let path = self.ftree.path(share.fnodes[0]);
+                fnodes.iter().any(|fnode| path.contains(fnode))
+            };
+            let below = waits.iter().filter(is_below);
+            below.map(|share| share.total.time.0).sum()
+        };
+        let inside = self.inside().into_iter();
+        let inside = inside.filter(|&fnode| fnode != FnodeId::ROOT && !self.is_running(fnode));
+        let mut found = self.grouped(inside);
+        found.retain(|share| {
+            let all = share.total.time.0 as f64;
+            share.of == ShareOf::Frequent && (waited(&share.fnodes) as f64) < all * NOTHING_ELSE
+        });
+        let fnodes: BTreeSet<FnodeId> = found
+            .iter()
+            .flat_map(|share| &share.fnodes)
+            .copied()
+            .collect();
+        found.retain(|share| {
+            let mut above = self.ftree.path(share.fnodes[0]);
+            above.pop();
+            !above.iter().any(|fnode| fnodes.contains(fnode))
+        });
+        found
     }
 
     fn may_expand(&self, fnode: FnodeId) -> bool {
@@ -342,7 +404,7 @@ impl Totals {
     /// Where the time of the round went, the largest part first.
     #[must_use]
     pub fn shares(&self) -> Vec<Share> {
-        let mut groups: BTreeMap<(FnodeId, Callee), Share> = BTreeMap::new();
+        let mut called: Vec<FnodeId> = Vec::new();
         let mut own: BTreeMap<FnodeId, u64> = BTreeMap::new();
         for fnode in self.inside() {
             let all = match self.is_running(fnode) {
@@ -350,65 +412,80 @@ impl Totals {
                 false => self.total(fnode).time.0,
             };
             let children = self.ftree.fnode(fnode).children.iter();
-            let below: u64 = children
-                .filter(|&&child| !self.is_running(child))
-                .map(|&child| self.total(child).time.0)
-                .sum();
+            let children: Vec<FnodeId> = children
+                .copied()
+                .filter(|&child| !self.is_running(child))
+                .collect();
+            let below: u64 = children.iter().map(|&child| self.total(child).time.0).sum();
             own.insert(fnode, all.saturating_sub(below));
-            for &child in &self.ftree.fnode(fnode).children {
-                let total = self.total(child);
-                if self.is_running(child) || self.is_inside(child) || total.calls == 0 {
-                    continue;
-                }
-                let share = groups
-                    .entry((fnode, self.ftree.fnode(child).callee))
-                    .or_insert_with(|| Share {
-                        fnodes: Vec::new(),
-                        of: ShareOf::Rare,
-                        share: 0.0,
-                        total: Total::default(),
-                    });
-                share.fnodes.push(child);
-                share.total.time = share.total.time + total.time;
-                share.total.calls += total.calls;
-                share.total.max = share.total.max.max(total.max);
-            }
+            called.extend(children.iter().filter(|&&child| !self.is_inside(child)));
         }
         // A thread has been in the innermost of its running functions all the time.
         for (inside, time) in self.innermost() {
             *own.entry(inside).or_default() += time.0;
         }
         let itself = own.into_iter().filter(|&(_, time)| time > 0);
-        let mut shares: Vec<Share> = groups
-            .into_values()
-            .chain(itself.map(|(fnode, time)| Share {
-                fnodes: vec![fnode],
-                of: ShareOf::Itself,
-                share: 0.0,
-                total: Total {
-                    time: Ticks(time),
-                    ..Total::default()
-                },
-            }))
-            .collect();
+        let mut shares = self.grouped(called.into_iter());
+        shares.extend(itself.map(|(fnode, time)| Share {
+            fnodes: vec![fnode],
+            of: ShareOf::Itself,
+            share: self.part_of_all(Ticks(time)),
+            total: Total {
+                time: Ticks(time),
+                ..Total::default()
+            },
+        }));
         shares.retain(|share| share.total.time.0 > 0);
-        for share in &mut shares {
-            share.share = share.total.time.0 as f64 / self.time.0.max(1) as f64;
-            if share.of == ShareOf::Rare && self.is_frequent(share.total.calls) {
-                share.of = ShareOf::Frequent;
-            }
-        }
         shares.sort_by_key(|share| std::cmp::Reverse(share.total.time));
         shares
     }
 
-    /// Where many threads are measured their time passes faster than the clock's.
+    /// Fnodes that were called, each callee of a function as one share.
+    fn grouped(&self, fnodes: impl Iterator<Item = FnodeId>) -> Vec<Share> {
+        let mut groups: BTreeMap<(Option<FnodeId>, Callee), Share> = BTreeMap::new();
+        for fnode in fnodes {
+            let total = self.total(fnode);
+            if total.calls == 0 {
+                continue;
+            }
+            let known = self.ftree.fnode(fnode);
+            let share = groups
+                .entry((known.parent, known.callee))
+                .or_insert_with(|| Share {
+                    fnodes: Vec::new(),
+                    of: ShareOf::Rare,
+                    share: 0.0,
+                    total: Total::default(),
+                });
+            share.fnodes.push(fnode);
+            share.total.time = share.total.time + total.time;
+            share.total.calls += total.calls;
+            share.total.max = share.total.max.max(total.max);
+        }
+        let mut shares: Vec<Share> = groups.into_values().collect();
+        for share in &mut shares {
+            share.share = self.part_of_all(share.total.time);
+            if self.is_frequent(share.total.calls) {
+                share.of = ShareOf::Frequent;
+            }
+        }
+        shares
+    }
+
+    fn part_of_all(&self, time: Ticks) -> f64 {
+        time.0 as f64 / self.time.0.max(1) as f64
+    }
+
+    /// Where many threads are measured their time passes faster than the clock's. Windows that are not over yet tell nothing of what
+    /// has passed of them.
     fn is_frequent(&self, calls: u64) -> bool {
+        let known = self.own.keys().filter(|tid| self.stacks.contains_key(tid));
+        let threads = known.count().max(1) as u64;
         let passed = self
             .until
             .0
             .saturating_sub(self.since.0)
-            .min(self.time.0)
+            .min(self.time.0 / threads)
             .max(1);
         let a_second =
             u128::from(calls) * u128::from(self.hz.get()) * u128::from(SECONDS_FOR_START);
@@ -709,6 +786,49 @@ mod tests {
         assert_eq!(
             (shares[0].fnodes[0], shares[0].of),
             (request, ShareOf::Frequent)
+        );
+    }
+
+    /// What waits for the next job is called as often as what handles it.
+    #[test]
+    fn frequent_callees_that_were_seen_to_wait_are_gone_into() {
+        let mut totals = totals();
+        let take = child(&mut totals, FnodeId::ROOT, 1, 1);
+        let poll = child(&mut totals, FnodeId::ROOT, 2, 2);
+        let (wait, wait_too) = (
+            child(&mut totals, take, 3, 3),
+            child(&mut totals, poll, 4, 3),
+        );
+        let handle = child(&mut totals, poll, 5, 4);
+        let doing = |share: &Share| match share.fnodes[0] {
+            fnode if [wait, wait_too].contains(&fnode) => Doing::Waits,
+            fnode if [take, poll].contains(&fnode) => Doing::SeenToWait,
+            _ => Doing::Work,
+        };
+        let round = |totals: &mut Totals| {
+            for at in 0..30 {
+                let below = [(take, 5_000, 50), (wait, 4_990, 50)];
+                let both = [
+                    (poll, 4_600, 50),
+                    (wait_too, 3_600, 50),
+                    (handle, 1_000, 50),
+                ];
+                window(totals, at * 10_000, 10_000, &[&below[..], &both].concat());
+            }
+        };
+        round(&mut totals);
+        assert_eq!(totals.to_expand(&doing), [take, poll]);
+        totals.expanded(take);
+        totals.expanded(poll);
+        totals.next_round(Tsc(0));
+        round(&mut totals);
+        assert!(totals.to_expand(&doing).is_empty());
+        let found = totals.to_analyse(&doing);
+        let found: Vec<_> = found.iter().map(|share| share.fnodes[0]).collect();
+        assert_eq!(
+            found,
+            [poll],
+            "take does nothing else, and handle is a part of poll"
         );
     }
 

@@ -252,7 +252,7 @@ fn unexplained(time: &TimeTable, focus: &[Focus]) -> f64 {
             Whose::Itself => part.is_partly_measured(),
             Whose::Waiting => false,
         };
-        is_open && focus.iter().all(|focus| focus.path != part.path)
+        is_open && !focus.iter().any(|focus| part.path.starts_with(&focus.path))
     };
     time.parts.iter().filter(is_open).map(share).sum()
 }

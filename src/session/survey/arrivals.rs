@@ -35,14 +35,13 @@ pub struct Arrival {
 const MOST_CALLERS: usize = 16;
 
 impl Division<'_> {
-    /// The functions that take much of the time in many calls, the largest share first.
+    /// The functions that take much of the time in many calls, the largest share first; those last in which threads may only wait for
+    /// something to do.
     pub(super) fn arrive(&self, process: &Process<'_>) -> Vec<Arrival> {
         let naming = (self.investigation).naming(process.modules(), self.catalog);
-        let shares = self
-            .totals
-            .worthwhile(&|share| doing(naming, self.totals, share, &self.seen_to_wait));
-        let shares = shares.into_iter();
-        let frequent = shares.filter(|share| share.of == ShareOf::Frequent);
+        let doing = |share: &Share| doing(naming, self.totals, share, &self.seen_to_wait);
+        let mut frequent = self.totals.to_analyse(&doing);
+        frequent.sort_by_key(|share| doing(share) != Doing::Work);
         let mut arrivals = Vec::new();
         for share in frequent {
             let Ok(entry) = self.entry(process, share.fnodes[0]) else {
@@ -92,7 +91,7 @@ pub fn is_idle(naming: Naming<'_>, totals: &Totals) -> bool {
     let work = totals.work(
         &|share| match doing(naming, totals, share, &BTreeSet::new()) {
             Doing::Waits => Doing::Waits,
-            Doing::Work | Doing::MayWait => Doing::Work,
+            Doing::Work | Doing::MayWait | Doing::SeenToWait => Doing::Work,
         },
     );
     windows > 0 && (work.0 as f64) < time.0 as f64 * IDLE

@@ -14,7 +14,7 @@ use darc_tracer::stacks;
 use crate::session::descent::investigation::Investigation;
 use crate::session::survey::Division;
 use crate::session::survey::began::first;
-use crate::session::survey::waiting::{is_waiting, may_wait};
+use crate::session::survey::waiting::{is_waiting_function, may_wait};
 
 impl Division<'_> {
     /// Finds the frames of f0 and of what it has called on the stacks, and makes them running fnodes.
@@ -28,15 +28,16 @@ impl Division<'_> {
         for stack in self.investigation.of_chosen_threads(stacks) {
             if let Some(frames) = below_f0(unwinder.frames(modules, &stack), f0) {
                 self.follow(process, stack.tid, &frames);
-                let innermost = frames.last().map(|frame| modules.name(frame.function));
-                let innermost = innermost.unwrap_or_default();
-                if is_waiting(&innermost) {
-                    let functions = frames.iter().map(|frame| frame.function);
-                    self.seen_to_wait.extend(functions);
+                let function = |frame: &StackFrame| frame.function;
+                let waits = |frame: &StackFrame| is_waiting_function(modules, frame.function);
+                // What a function that waits is made of says nothing of those who call it.
+                let waits = frames.iter().position(waits);
+                if let Some(waits) = waits {
+                    let outwards = frames[..=waits].iter().map(function);
+                    self.seen_to_wait.extend(outwards);
                 }
-                // In what a function that waits is made of, too.
-                let mut names = frames.iter().map(|frame| modules.name(frame.function));
-                if may_wait(&innermost) || names.any(|name| is_waiting(&name)) {
+                let innermost = frames.last().map(|frame| modules.name(frame.function));
+                if waits.is_some() || innermost.is_some_and(|name| may_wait(&name)) {
                     self.idle.insert(stack.tid);
                 }
             }
