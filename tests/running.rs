@@ -211,6 +211,28 @@ fn waiting_for_jobs_of_a_shared_channel_comes_after_work() {
     });
 }
 
+/// The CPU time of a thread that has ended is that of nobody who is there.
+#[test]
+fn what_short_lived_threads_run_is_measured() {
+    measured(|| {
+        let target = Target::start("thread_churn", Opt::O2, &[]);
+        let report = attach_for(&target, "2500ms");
+        target.finish_like_native(&program("thread_churn", Opt::O2), &[]);
+        let all = || Unfinished(format!("in {:#}", report.0));
+        let warnings = report.at("/warnings").to_string();
+        // Whom nobody has seen before its end has a name that is not known.
+        if warnings.contains("of threads that have ended") {
+            return Err(all());
+        }
+        assert_eq!(report.at("/f0/name"), "task", "{:#}", report.0);
+        assert_eq!(report.0.get("time"), None, "{:#}", report.0);
+        match report.ops() {
+            0 => Err(all()),
+            _ => Ok(()),
+        }
+    });
+}
+
 /// The next call of a loop has the same stack pointer as the one that was under way.
 #[test]
 fn a_function_whose_calls_are_long_is_not_taken_for_one_that_runs() {

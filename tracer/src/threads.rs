@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::unistd::Pid;
 
 use crate::child_signal;
 use crate::children;
@@ -59,6 +60,14 @@ pub fn waited(pid: i32, tid: i32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
     let nanos = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(Duration::from_nanos(nanos))
+}
+
+/// The CPU time that all threads of a process have taken since it began, also those that have ended (clock_getcpuclockid(3)); nothing
+/// where the kernel does not tell.
+#[must_use]
+pub fn cpu_time_of_all(pid: i32) -> Option<Duration> {
+    let clock = nix::time::clock_getcpuclockid(Pid::from_raw(pid)).ok()?;
+    clock.now().ok().map(Duration::from)
 }
 
 /// Seizes every thread of the process, those included that are made meanwhile.
@@ -391,5 +400,19 @@ mod tests {
         assert!(!masks.discards(libc::SIGCHLD));
         assert!(!masks.discards(libc::SIGTERM));
         assert!(masks.dumps_core(libc::SIGSEGV));
+    }
+
+    /// A thread takes its CPU time with it where threads are listed.
+    #[test]
+    fn the_cpu_time_of_ended_threads_stays_that_of_the_process() {
+        let own = std::process::id().cast_signed();
+        let before = cpu_time_of_all(own).expect("it runs");
+        let spin = || {
+            let since = Instant::now();
+            while since.elapsed() < Duration::from_millis(60) {}
+        };
+        std::thread::spawn(spin).join().expect("it ends");
+        let took = cpu_time_of_all(own).expect("it runs") - before;
+        assert!(took >= Duration::from_millis(5), "{took:?}");
     }
 }

@@ -18,6 +18,20 @@ const LITTLE: Duration = Duration::from_millis(50);
 /// Threads with this part of the busiest ones' CPU time do something, too.
 const BUSY: f64 = 0.05;
 
+/// Threads with more than this part of the CPU time have ended since: it is such that come and go that take it.
+const ENDED: f64 = 0.5;
+
+/// What was chosen to be f0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Chosen {
+    /// Nothing: somebody has named it, or it is not known what there is.
+    Nothing,
+    /// What runs all the time, to be divided.
+    Divided,
+    /// What threads run that come and go, each of which is a call.
+    Called,
+}
+
 impl Conduct {
     /// Whether f0 is the function that is called once, and an engine measures that can look into it. Of one that cannot
     /// that is said.
@@ -65,9 +79,9 @@ impl Conduct {
     }
 
     /// Makes the function f0 that the busiest threads began with, if nobody has named one, and says so.
-    pub(super) fn chooses(&mut self, pid: i32) -> bool {
+    pub(super) fn chooses(&mut self, pid: i32) -> Chosen {
         if !self.chooses_f0 || self.modules.refresh(pid).is_err() {
-            return false;
+            return Chosen::Nothing;
         }
         let began = survey::began(pid, &self.modules, &self.investigation);
         if began.is_generated {
@@ -76,7 +90,7 @@ impl Conduct {
             ));
         }
         let Some(busiest) = began.functions.first() else {
-            return false;
+            return Chosen::Nothing;
         };
         // Who takes CPU time does something, whatever else its threads wait for.
         let may_be_idle = busiest.cpu < LITTLE;
@@ -89,16 +103,26 @@ impl Conduct {
         self.next_choices = busy.map(|other| (other.function, share(other))).collect();
         self.investigation.share_of_cpu = share(busiest);
         let name = self.modules.name(busiest.function);
-        if began.functions.len() > 1 || began.lost.0 > 0 {
+        // Each of such threads is one call.
+        let is_called = busiest.ended > busiest.cpu.mul_f64(ENDED);
+        let what = match is_called {
+            true => "is measured, of which each thread is a call",
+            false => "is divided",
+        };
+        if began.functions.len() > 1 || began.lost.0 > 0 || !began.ended.is_zero() {
             let threads = survey::in_words(&began, &self.modules);
             self.warn(format!(
-                "no --f0 was given: {threads}; {name} is divided, --f0 names another function"
+                "no --f0 was given: {threads}; {name} {what}, --f0 names another function"
             ));
         }
         let function = busiest.function;
+        if is_called {
+            self.make_f0(function);
+            return Chosen::Called;
+        }
         self.began_with = began.of_thread;
         self.divide(pid, function);
-        true
+        Chosen::Divided
     }
 
     /// Makes a function f0 that threads began with. What others do is not below it, though they may come by the same calls.
@@ -110,6 +134,10 @@ impl Conduct {
             let names = self.common.threads.clone();
             self.investigation.threads = Some(threads_without(pid, names, others));
         }
+        self.make_f0(function);
+    }
+
+    fn make_f0(&mut self, function: CodeRef) {
         let name = self.modules.name(function);
         self.investigation.f0 = Some(function);
         self.investigation.spec = NameSpec::Name { module: None, name };
@@ -131,7 +159,16 @@ impl Conduct {
         true
     }
 
-    pub(super) fn runs_already(&mut self, pid: i32) -> bool {
+    /// Whether f0, which is chosen now if nobody has named it, runs all the time.
+    pub(super) fn is_to_be_divided(&mut self, pid: i32) -> bool {
+        match self.chooses(pid) {
+            Chosen::Divided => true,
+            Chosen::Called => false,
+            Chosen::Nothing => self.runs_already(pid),
+        }
+    }
+
+    fn runs_already(&mut self, pid: i32) -> bool {
         let known =
             self.modules.refresh(pid).is_ok() && self.investigation.find_f0(&self.modules).is_ok();
         known && !survey::calls_in_progress(pid, &self.modules, &self.investigation).is_empty()

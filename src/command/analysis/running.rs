@@ -15,6 +15,7 @@ use darc_symbols::NameSpec;
 use darc_tracer::engine::Engine;
 use darc_tracer::plan::Mark;
 
+use crate::command::analysis::choosing::Chosen;
 use crate::command::analysis::{Conduct, following, onlooker};
 use crate::command::shared::target::tracing_failed;
 use crate::exit::Failure;
@@ -218,7 +219,7 @@ impl Conduct {
         }
         if is_done && self.has_jumped_away(pid, &totals) {
             self.chooses_f0 = true;
-            if self.chooses(pid) {
+            if self.chooses(pid) != Chosen::Nothing {
                 return self.survey(pid, Start::Attached);
             }
         }

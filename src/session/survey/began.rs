@@ -1,6 +1,6 @@
 //! The functions that threads began with: what there is to divide when nobody has named a function.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::thread;
 use std::time::Duration;
@@ -41,10 +41,12 @@ const STARTERS: [&str; 12] = [
 pub struct Began {
     /// The function.
     pub function: CodeRef,
-    /// How many threads.
+    /// How many threads there are.
     pub threads: usize,
     /// The CPU time that they took while darc looked.
     pub cpu: Duration,
+    /// The part of it that others took which have ended since.
+    pub ended: Duration,
 }
 
 /// What the threads of a process began with.
@@ -56,6 +58,8 @@ pub struct Beginnings {
     pub of_thread: HashMap<i32, CodeRef>,
     /// Threads whose stacks could not be followed to where they began, and their CPU time.
     pub lost: (usize, Duration),
+    /// The CPU time of threads that have ended since, where it is not known with what they began.
+    pub ended: Duration,
     /// Whether a thread was in code of no file, which the program makes while it runs.
     pub is_generated: bool,
 }
@@ -65,7 +69,7 @@ impl Beginnings {
     #[must_use]
     pub fn cpu(&self) -> Duration {
         let known: Duration = self.functions.iter().map(|began| began.cpu).sum();
-        known + self.lost.1
+        known + self.lost.1 + self.ended
     }
 }
 
@@ -73,7 +77,7 @@ impl Beginnings {
 #[must_use]
 pub fn began(pid: i32, modules: &Modules, investigation: &Investigation) -> Beginnings {
     let mut of_thread: HashMap<i32, CodeRef> = HashMap::new();
-    let before = cpu_times(pid);
+    let (before, all_before) = (cpu_times(pid), threads::cpu_time_of_all(pid));
     let mut unwinder = Unwinder::new(modules);
     let (makes_code, mut is_generated) = (makes_code(pid), false);
     for look in 0..LOOKS {
@@ -97,26 +101,47 @@ pub fn began(pid: i32, modules: &Modules, investigation: &Investigation) -> Begi
             }
         }
     }
-    let after = cpu_times(pid);
-    let mut groups: BTreeMap<CodeRef, Began> = BTreeMap::new();
-    let mut lost = (0, Duration::ZERO);
+    let (after, all_after) = (cpu_times(pid), threads::cpu_time_of_all(pid));
+    let took = |tid: i32| {
+        let before = before.get(&tid).copied().unwrap_or_default();
+        after[&tid].saturating_sub(before)
+    };
     let is_chosen = |tid| {
         let threads = investigation.threads.as_ref();
         threads.is_none_or(|threads| threads.has(tid))
     };
-    for (tid, to) in after.into_iter().filter(|&(tid, _)| is_chosen(tid)) {
-        let cpu = to.saturating_sub(before.get(&tid).copied().unwrap_or_default());
-        let Some(&function) = of_thread.get(&tid) else {
-            lost = (lost.0 + 1, lost.1 + cpu);
-            continue;
-        };
+    // Of threads that have ended nobody knows what they were called.
+    let all = all_before
+        .zip(all_after)
+        .filter(|_| investigation.threads.is_none());
+    let all = all.map(|(before, after)| after.saturating_sub(before));
+    let mut ended = of_ended(all, after.keys().map(|&tid| took(tid)).sum());
+    let mut groups: BTreeMap<CodeRef, Began> = BTreeMap::new();
+    let mut add = |function: CodeRef, threads, cpu, ended| {
         let group = groups.entry(function).or_insert(Began {
             function,
             threads: 0,
             cpu: Duration::ZERO,
+            ended: Duration::ZERO,
         });
-        group.threads += 1;
+        group.threads += threads;
         group.cpu += cpu;
+        group.ended += ended;
+    };
+    let mut lost = (0, Duration::ZERO);
+    for &tid in after.keys().filter(|&&tid| is_chosen(tid)) {
+        match of_thread.get(&tid) {
+            Some(&function) => add(function, 1, took(tid), Duration::ZERO),
+            None => lost = (lost.0 + 1, lost.1 + took(tid)),
+        }
+    }
+    let seen_to_end = of_thread.iter().filter(|(tid, _)| !after.contains_key(tid));
+    let functions: BTreeSet<CodeRef> = seen_to_end.map(|(_, &function)| function).collect();
+    if functions.len() == 1 {
+        for function in functions {
+            add(function, 0, ended, ended);
+        }
+        ended = Duration::ZERO;
     }
     let mut functions: Vec<Began> = groups.into_values().collect();
     functions.sort_by_key(|began| std::cmp::Reverse((began.cpu, began.threads)));
@@ -124,7 +149,23 @@ pub fn began(pid: i32, modules: &Modules, investigation: &Investigation) -> Begi
         functions,
         of_thread,
         lost,
+        ended,
         is_generated,
+    }
+}
+
+/// What threads took that have ended, of what all took and those did that there are. That of a thread which runs is told some
+/// milliseconds late.
+fn of_ended(all: Option<Duration>, of_living: Duration) -> Duration {
+    /// A smaller part of all is none,
+    const LEAST: f64 = 0.02;
+    /// ... nor is less than this.
+    const LITTLE: Duration = Duration::from_millis(20);
+    let all = all.unwrap_or_default();
+    let ended = all.saturating_sub(of_living);
+    match ended > all.mul_f64(LEAST).max(LITTLE) {
+        true => ended,
+        false => Duration::ZERO,
     }
 }
 
@@ -159,10 +200,16 @@ pub fn in_words(began: &Beginnings, modules: &Modules) -> String {
     let share = |cpu: Duration| percent(cpu.as_secs_f64() / all.as_secs_f64());
     let mut parts = Vec::new();
     for (began, index) in began.functions.iter().zip(0..NAMED) {
-        let subject = match (index, began.threads) {
-            (0, 1) => "1 thread began with".to_owned(),
-            (0, threads) => format!("{threads} threads began with"),
-            (_, threads) => format!("{threads} with"),
+        let threads = match (began.threads, began.ended.is_zero()) {
+            (0, _) => "threads that have ended".to_owned(),
+            (1, true) if index == 0 => "1 thread".to_owned(),
+            (threads, true) if index == 0 => format!("{threads} threads"),
+            (threads, true) => threads.to_string(),
+            (threads, false) => format!("{threads} and others that have ended"),
+        };
+        let subject = match index {
+            0 => format!("{threads} began with"),
+            _ => format!("{threads} with"),
         };
         let cpu = match all.is_zero() {
             true => String::new(),
@@ -182,6 +229,12 @@ pub fn in_words(began: &Beginnings, modules: &Modules) -> String {
     {
         let share = share(cpu);
         parts.push(format!("of {threads} ({share}) it could not be found out"));
+    }
+    if !began.ended.is_zero() {
+        let share = share(began.ended);
+        parts.push(format!(
+            "and of threads that have ended ({share}) it is not known"
+        ));
     }
     parts.join(", ")
 }

@@ -18,6 +18,7 @@ pub(super) struct Readiness {
     since: Instant,
     waited: HashMap<i32, Duration>,
     ran: HashMap<i32, Duration>,
+    all_ran: Option<Duration>,
 }
 
 impl Readiness {
@@ -30,18 +31,22 @@ impl Readiness {
             since: Instant::now(),
             waited: waited.collect(),
             ran: cpu_times(pid),
+            all_ran: threads::cpu_time_of_all(pid),
         }
     }
 
-    /// Which part of the CPU time since then these threads took, 0 to 1, of all that there are now. Nothing where that was next to
-    /// none.
+    /// Which part of the CPU time since then these threads took, 0 to 1, of all that was taken, also by threads that have ended.
+    /// Nothing where that was next to none.
     pub(super) fn share_of_cpu(&self, tids: impl Iterator<Item = i32>) -> Option<f64> {
         let mut ran = cpu_times(self.pid);
         for (tid, time) in &mut ran {
             let before = self.ran.get(tid).copied().unwrap_or_default();
             *time = time.saturating_sub(before);
         }
-        let all: Duration = ran.values().sum();
+        let living: Duration = ran.values().sum();
+        let now = threads::cpu_time_of_all(self.pid);
+        let all = now.zip(self.all_ran);
+        let all = all.map_or(living, |(now, then)| now.saturating_sub(then).max(living));
         let of_these: Duration = tids.filter_map(|tid| ran.get(&tid)).sum();
         (all >= LITTLE).then(|| of_these.as_secs_f64() / all.as_secs_f64())
     }
