@@ -14,6 +14,7 @@ use darc_tracer::maps::{self, Mapping};
 use darc_tracer::{stacks, threads};
 
 use crate::session::descent::investigation::Investigation;
+use crate::session::survey::waiting::has_c_library;
 
 /// So often the stacks are looked at: one that cannot be followed to its end, as through compiled code, may be at another time.
 const LOOKS: u32 = 4;
@@ -253,7 +254,8 @@ pub(super) fn first(modules: &Modules, frames: &[StackFrame]) -> Option<CodeRef>
     }
 }
 
-/// Whether a function starts programs or threads: the C library's, which may have no name, or one of that name.
+/// Whether a function starts programs or threads: the C library's, which may have no name, or one of that name. A name that a program
+/// may use itself is the library's only where that is a part of the program.
 fn starts(modules: &Modules, function: CodeRef) -> bool {
     let module = modules.get(function.module);
     let file = module.path.rsplit('/').next().unwrap_or_default();
@@ -262,9 +264,11 @@ fn starts(modules: &Modules, function: CodeRef) -> bool {
         let place = image.function_at(image.entry());
         place.is_some_and(|entry| FileAddr(entry.addr.0) == function.addr)
     });
-    library.iter().any(|name| file.starts_with(name))
-        || is_entry
-        || STARTERS.contains(&modules.name(function).as_str())
+    if library.iter().any(|name| file.starts_with(name)) || is_entry {
+        return true;
+    }
+    let name = modules.name(function);
+    STARTERS.contains(&name.as_str()) && (name.starts_with('_') || !has_c_library(modules))
 }
 
 /// The CPU time of each thread (proc_pid_schedstat, first field).

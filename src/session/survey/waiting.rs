@@ -90,11 +90,13 @@ pub(super) fn is_waiting_function(modules: &Modules, function: CodeRef) -> bool 
         let image = module.image.as_ref();
         image.is_some_and(|image| image.plt_name(function.addr).is_some())
     };
-    let is_static = || {
-        let mut loaded = modules.loaded().into_iter();
-        !loaded.any(|id| is_c_library(&modules.get(id).path))
-    };
-    is_c_library(&module.path) || is_standard(&name) || is_import() || is_static()
+    is_c_library(&module.path) || is_standard(&name) || is_import() || !has_c_library(modules)
+}
+
+/// Whether the C library is loaded as a file of its own, and not a part of the program.
+pub(super) fn has_c_library(modules: &Modules) -> bool {
+    let mut loaded = modules.loaded().into_iter();
+    loaded.any(|id| is_c_library(&modules.get(id).path))
 }
 
 fn is_c_library(module: &str) -> bool {
