@@ -130,6 +130,7 @@ const PROGRAMS: &[Target] = &[
     c("forks_twice", "c/forks_twice.c", &[]),
     c("forwarders", "c/forwarders.c", &[]),
     c("four_threads", "c/four_threads.c", &[]),
+    c("hot_beside", "c/hot_beside.c", &[]),
     c("made_code", "c/made_code.c", &[]),
     c("named_threads", "c/named_threads.c", &[]),
     c("thread_roles", "c/thread_roles.c", &[]),

@@ -233,6 +233,29 @@ fn what_short_lived_threads_run_is_measured() {
     });
 }
 
+/// What the busiest thread began with makes no calls. Another one has CPU time of its own, and began with a function that is called as
+/// one of a C library's.
+#[test]
+fn the_next_is_divided_where_the_busiest_makes_no_calls() {
+    measured(|| {
+        let target = Target::start("hot_beside", Opt::O2, &[]);
+        let report = attach_for(&target, "3s");
+        target.finish_like_native(&program("hot_beside", Opt::O2), &[]);
+        let warnings = report.at("/warnings").to_string();
+        let all = || Unfinished(format!("in {:#}", report.0));
+        if !warnings.contains("began with hot") {
+            return Err(all());
+        }
+        assert!(warnings.contains("of the CPU time itself"), "{warnings}");
+        assert!(warnings.contains("darc sample -p"), "{warnings}");
+        assert_eq!(report.at("/f0/name"), "start", "{warnings}");
+        match analysed(&report).first().map(String::as_str) {
+            Some("serve") => Ok(()),
+            _ => Err(all()),
+        }
+    });
+}
+
 /// The next call of a loop has the same stack pointer as the one that was under way.
 #[test]
 fn a_function_whose_calls_are_long_is_not_taken_for_one_that_runs() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use darc_process::modules::CodeRef;
 use darc_process::{Libraries, is_go_program};
 use darc_report::model::Engine;
+use darc_report::words::percent;
 use darc_symbols::NameSpec;
 
 use super::{Conduct, following};
@@ -17,6 +18,8 @@ use crate::target_name::{ThreadName, are_there, chosen_threads, threads_without}
 const LITTLE: Duration = Duration::from_millis(50);
 /// Threads with this part of the busiest ones' CPU time do something, too.
 const BUSY: f64 = 0.05;
+/// Threads with this part of it are looked at although of the busiest ones it is known which function takes the time.
+const AS_BUSY: f64 = 0.25;
 
 /// Threads with more than this part of the CPU time have ended since: it is such that come and go that take it.
 const ENDED: f64 = 0.5;
@@ -30,6 +33,29 @@ pub(super) enum Chosen {
     Divided,
     /// What threads run that come and go, each of which is a call.
     Called,
+}
+
+/// What some threads began with, which may be divided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    function: CodeRef,
+    /// The CPU time that they took.
+    cpu: Duration,
+    /// ... as a part of all, where that means something.
+    share: Option<f64>,
+}
+
+/// Why what some threads began with is not all that is looked at.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Passed {
+    /// They do nothing but wait.
+    Waits,
+    /// Each was in one call all the time.
+    NoneReturned,
+    /// It cannot be divided, for this reason.
+    Indivisible(String),
+    /// This function takes this part of the time itself.
+    Itself(String, f64),
 }
 
 impl Conduct {
@@ -92,15 +118,19 @@ impl Conduct {
         let Some(busiest) = began.functions.first() else {
             return Chosen::Nothing;
         };
-        // Who takes CPU time does something, whatever else its threads wait for.
-        let may_be_idle = busiest.cpu < LITTLE;
-        let others = began.functions.iter().skip(1).filter(|_| may_be_idle);
+        let others = began.functions.iter().skip(1);
         let busy = others.filter(|other| other.cpu >= busiest.cpu.mul_f64(BUSY));
         let all = began.cpu();
         // Goroutines run on any thread.
         let is_known = all >= LITTLE && !is_go_program(&self.modules);
         let share = |of: &Began| is_known.then(|| of.cpu.as_secs_f64() / all.as_secs_f64());
-        self.next_choices = busy.map(|other| (other.function, share(other))).collect();
+        let choice = |of: &Began| Choice {
+            function: of.function,
+            cpu: of.cpu,
+            share: share(of),
+        };
+        self.next_choices = busy.map(choice).collect();
+        self.choice = Some(choice(busiest));
         self.investigation.share_of_cpu = share(busiest);
         let name = self.modules.name(busiest.function);
         // Each of such threads is one call.
@@ -143,19 +173,46 @@ impl Conduct {
         self.investigation.spec = NameSpec::Name { module: None, name };
     }
 
-    /// Makes the function f0 that the next busiest threads began with, where nobody has named one and the last one does nothing
-    /// but wait. False where there is no other.
-    pub(super) fn chooses_next(&mut self, pid: i32) -> bool {
-        let Some((next, share)) = self.next_choices.pop_front() else {
+    /// Makes the function f0 that the next busiest threads began with, where nobody has named one and the last one is passed over. What
+    /// was found of that, and what to type, is said. False where there is no other.
+    pub(super) fn chooses_next(&mut self, pid: i32, passed: &Passed) -> bool {
+        let Some(last) = self.choice else {
             return false;
         };
-        self.investigation.share_of_cpu = share;
-        let last = self.investigation.f0.map(|f0| self.modules.name(f0));
-        let (last, name) = (last.unwrap_or_default(), self.modules.name(next));
-        self.warn(format!(
-            "{last} waits, and does next to nothing: {name} is divided instead"
-        ));
-        self.divide(pid, next);
+        let of = last.share.map(|share| format!("{} of", percent(share)));
+        let of = of.unwrap_or_else(|| "some of".to_owned());
+        let name = self.modules.name(last.function);
+        let found = match passed {
+            Passed::Waits => format!("{name} waits, and does next to nothing"),
+            Passed::NoneReturned => format!("no call that {name} makes was seen to return"),
+            Passed::Indivisible(why) => format!(
+                "{name} took {of} the CPU time itself: {why}; darc sample -p {pid} tells where in it"
+            ),
+            Passed::Itself(function, share) => {
+                let share = percent(*share);
+                format!(
+                    "{function} takes {share} of the time of {name} itself; darc sample -p {pid} tells where in it"
+                )
+            }
+        };
+        // Who takes CPU time does something, whatever else its threads wait for.
+        let least = match passed {
+            Passed::Waits if last.cpu < LITTLE => Duration::ZERO,
+            Passed::Itself(..) => last.cpu.mul_f64(AS_BUSY).max(LITTLE),
+            _ => LITTLE,
+        };
+        let is_worth_it = |next: &Choice| next.cpu >= least;
+        let Some(next) = self.next_choices.pop_front().filter(is_worth_it) else {
+            if matches!(passed, Passed::Indivisible(_) | Passed::Itself(..)) {
+                self.warn(found);
+            }
+            return false;
+        };
+        let name = self.modules.name(next.function);
+        self.warn(format!("{found}: {name} is divided instead"));
+        self.investigation.share_of_cpu = next.share;
+        self.choice = Some(next);
+        self.divide(pid, next.function);
         true
     }
 

@@ -26,6 +26,7 @@ use darc_tracer::launch::launch;
 use darc_tracer::plan::Mark;
 use nix::sys::signal::SigSet;
 
+use choosing::Choice;
 use engines::Calibrated;
 pub use publishing::Show;
 use running::{Running, Start};
@@ -78,8 +79,10 @@ pub struct Conduct {
     pub interrupts: Interrupts,
     /// Whether the functions that the threads began with are looked for, since nobody has named one.
     pub chooses_f0: bool,
-    /// What is divided next where that waits, and its part of the CPU time.
-    next_choices: VecDeque<(CodeRef, Option<f64>)>,
+    /// What the threads began with whose time is divided, where darc has chosen it.
+    choice: Option<Choice>,
+    /// What may be divided next, the busiest first.
+    next_choices: VecDeque<Choice>,
     /// What the threads began with, where that was looked for.
     began_with: HashMap<i32, CodeRef>,
     /// What is known of an f0 that runs already.
@@ -203,6 +206,7 @@ impl Conduct {
             check: None,
             trials: None,
             chooses_f0: false,
+            choice: None,
             next_choices: VecDeque::new(),
             began_with: HashMap::new(),
             running: None,

@@ -15,7 +15,7 @@ use darc_symbols::NameSpec;
 use darc_tracer::engine::Engine;
 use darc_tracer::plan::Mark;
 
-use crate::command::analysis::choosing::Chosen;
+use crate::command::analysis::choosing::{Chosen, Passed};
 use crate::command::analysis::{Conduct, following, onlooker};
 use crate::command::shared::target::tracing_failed;
 use crate::exit::Failure;
@@ -210,16 +210,22 @@ impl Conduct {
             Ok(Surveyed::Ended(ending)) => (Ok(ending), model::Survey::Unfinished, Vec::new()),
             Err(error) => (Err(error), model::Survey::Unfinished, Vec::new()),
         };
-        let naming = self.investigation.naming(&self.modules, &self.catalog);
         // Of one that was ended early nothing can be said.
         let is_done = extent == model::Survey::Complete && arrivals.is_empty();
-        let is_idle = is_done && survey::is_idle(naming, &totals);
-        if is_idle && self.time() == Time::Left && self.chooses_next(pid) {
+        let passed = match &ending {
+            Err(ProcessError::Indivisible(why)) => Some(Passed::Indivisible(why.clone())),
+            _ if is_done => self.passed(&totals),
+            _ => None,
+        };
+        if let Some(passed) = passed
+            && self.time() == Time::Left
+            && self.chooses_next(pid, &passed)
+        {
             return self.survey(pid, Start::Attached);
         }
         if is_done && self.has_jumped_away(pid, &totals) {
             self.chooses_f0 = true;
-            if self.chooses(pid) != Chosen::Nothing {
+            if matches!(self.chooses(pid), Chosen::Divided | Chosen::Called) {
                 return self.survey(pid, Start::Attached);
             }
         }
@@ -250,6 +256,20 @@ impl Conduct {
             Ending::Finished => self.analyse_functions(pid, None),
             ending => Ok(ending),
         }
+    }
+
+    /// Why others may be looked at where nothing was found that is called often.
+    fn passed(&self, totals: &Totals) -> Option<Passed> {
+        let naming = self.investigation.naming(&self.modules, &self.catalog);
+        let (windows, _) = totals.so_far();
+        if windows == 0 {
+            return Some(Passed::NoneReturned);
+        }
+        if survey::is_idle(naming, totals) {
+            return Some(Passed::Waits);
+        }
+        let (function, share) = survey::itself(naming, totals)?;
+        Some(Passed::Itself(function, share))
     }
 
     /// Whether main has made place for what does its work, by a jump: nothing of it is on a stack.

@@ -87,14 +87,28 @@ const IDLE: f64 = 0.05;
 #[must_use]
 pub fn is_idle(naming: Naming<'_>, totals: &Totals) -> bool {
     let (windows, time) = totals.so_far();
-    // Who may wait for a disk or a peer is of interest.
-    let work = totals.work(
-        &|share| match doing(naming, totals, share, &BTreeSet::new()) {
-            Doing::Waits => Doing::Waits,
-            Doing::Work | Doing::MayWait | Doing::SeenToWait => Doing::Work,
-        },
-    );
-    windows > 0 && (work.0 as f64) < time.0 as f64 * IDLE
+    windows > 0 && (work(naming, totals) as f64) < time.0 as f64 * IDLE
+}
+
+/// The time in which threads did not wait for something to do. Who may wait for a disk or a peer is of interest.
+fn work(naming: Naming<'_>, totals: &Totals) -> u64 {
+    let doing = |share: &Share| match doing(naming, totals, share, &BTreeSet::new()) {
+        Doing::Waits => Doing::Waits,
+        Doing::Work | Doing::MayWait | Doing::SeenToWait => Doing::Work,
+    };
+    totals.work(&doing).0
+}
+
+/// The function that takes most of what is not waiting itself, and its part of that, if one does.
+#[must_use]
+pub fn itself(naming: Naming<'_>, totals: &Totals) -> Option<(String, f64)> {
+    const MOST: f64 = 0.5;
+    let shares = totals.shares().into_iter();
+    let mut own = shares.filter(|share| share.of == ShareOf::Itself);
+    let largest = own.next()?;
+    let part = largest.total.time.0 as f64 / work(naming, totals).max(1) as f64;
+    let function = path(naming, totals, largest.fnodes[0]).pop()?;
+    (part >= MOST).then(|| (function, part.min(1.0)))
 }
 
 /// Where the time of a round went, with names.

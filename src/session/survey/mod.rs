@@ -33,7 +33,7 @@ use readiness::Readiness;
 use waiting::doing;
 use windows::Windows;
 
-pub use arrivals::{Arrival, is_idle, time_table};
+pub use arrivals::{Arrival, is_idle, itself, time_table};
 pub use began::{Began, began, in_words};
 pub use darc_analysis::totals::NO_CALLS;
 pub use frames::{InProgress, calls_in_progress};
