@@ -131,6 +131,7 @@ const PROGRAMS: &[Target] = &[
     c("forwarders", "c/forwarders.c", &[]),
     c("four_threads", "c/four_threads.c", &[]),
     c("hot_beside", "c/hot_beside.c", &[]),
+    c("loads_again", "c/loads_again.c", &["-ldl"]),
     c("made_code", "c/made_code.c", &[]),
     c("named_threads", "c/named_threads.c", &[]),
     c("thread_roles", "c/thread_roles.c", &[]),

@@ -256,6 +256,20 @@ fn the_next_is_divided_where_the_busiest_makes_no_calls() {
     });
 }
 
+/// Each change of what is loaded was the begin of a new round.
+#[test]
+fn a_program_that_loads_libraries_all_the_time_is_divided() {
+    measured(|| {
+        let target = Target::start("loads_again", Opt::O2, &[]);
+        let report = attach_for(&target, "3s");
+        target.finish_like_native(&program("loads_again", Opt::O2), &[]);
+        match is_surveyed(&report) {
+            true => Ok(()),
+            false => Err(Unfinished(format!("in {:#}", report.0))),
+        }
+    });
+}
+
 /// The next call of a loop has the same stack pointer as the one that was under way.
 #[test]
 fn a_function_whose_calls_are_long_is_not_taken_for_one_that_runs() {

@@ -16,12 +16,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use darc_analysis::totals::Totals;
-use darc_process::modules::{CodeRef, Modules};
+use darc_process::modules::{CodeRef, ModuleId, Modules};
 use darc_process::{Ending, Event, Libraries, Limits, Process, ProcessError, guarded};
-use darc_record::FnodeId;
+use darc_record::{FnodeId, SiteId};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine;
-use darc_tracer::plan::{Plan, Running};
+use darc_tracer::plan::{Edge, Plan, Running};
 
 use crate::session::catalog::Catalog;
 use crate::session::descent::investigation::Investigation;
@@ -50,6 +50,9 @@ const LATE: Duration = Duration::from_millis(500);
 /// A round in which windows complete, but few, ends after this time.
 const LONGEST_ROUND: Duration = Duration::from_secs(2);
 
+/// The survey of one f0 takes no longer: of a program whose code changes all the time no round may be like the one before.
+const LONGEST_SURVEY: Duration = Duration::from_secs(30);
+
 /// So many stacks are told on which nothing returns.
 const STACKS_TOLD: usize = 4;
 
@@ -74,6 +77,8 @@ pub struct Survey<'a> {
     onlooker: Option<&'a dyn Onlooker>,
     /// How long to wait for the first window.
     stuck: Duration,
+    /// When it ends, whatever is known by then.
+    until: Instant,
 }
 
 /// f0's time, as it is divided among what f0 calls.
@@ -83,10 +88,31 @@ struct Division<'a> {
     totals: &'a mut Totals,
     /// What the threads of windows are called elsewhere.
     numbers: Numbers,
+    /// The probes that were set last.
+    placed: Placed,
     /// The functions on stacks that end in a call that waits for something to do.
     seen_to_wait: BTreeSet<CodeRef>,
     /// The threads that these stacks are of.
     idle: BTreeSet<i32>,
+}
+
+/// The part of a plan that tells what windows have in them.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Placed {
+    running: Vec<Running>,
+    edges: Vec<Edge>,
+    sites: Vec<(SiteId, u64)>,
+}
+
+impl Placed {
+    fn of(plan: &Plan) -> Placed {
+        let sites = plan.functions.iter().flat_map(|function| &function.sites);
+        Placed {
+            running: plan.running.clone(),
+            edges: plan.edges.clone(),
+            sites: sites.map(|(id, site)| (*id, site.addr)).collect(),
+        }
+    }
 }
 
 /// Where an engine begins to measure.
@@ -130,12 +156,14 @@ impl<'a> Survey<'a> {
                 investigation,
                 totals,
                 numbers: Numbers::of(pid),
+                placed: Placed::default(),
                 seen_to_wait: BTreeSet::new(),
                 idle: BTreeSet::new(),
             },
             attach,
             onlooker: None,
             stuck: STUCK,
+            until: Instant::now() + LONGEST_SURVEY,
         }
     }
 
@@ -214,6 +242,7 @@ impl<'a> Survey<'a> {
             process: Process::new(self.pid, self.modules, engine, libraries),
             onlooker: self.onlooker,
             stuck: self.stuck,
+            until: self.until,
         };
         let readiness = Readiness::begin(self.pid);
         let outcome = guarded(|| measurement.run(begin, limits));
@@ -243,12 +272,14 @@ struct Measurement<'m, 'a> {
     process: Process<'m>,
     onlooker: Option<&'m dyn Onlooker>,
     stuck: Duration,
+    until: Instant,
 }
 
 impl Measurement<'_, '_> {
     fn run(&mut self, begin: Begin, limits: Limits<'_>) -> Result<Part, ProcessError> {
         self.begin(begin)?;
         let mut since = Instant::now();
+        let mut loaded = self.loaded();
         loop {
             let event = self.process.poll(limits, |engine, modules| {
                 let mut sink = Windows {
@@ -264,30 +295,50 @@ impl Measurement<'_, '_> {
                 Event::CodeChanged if self.process.libraries() == Libraries::Loaded => {
                     let modules = self.process.modules();
                     self.division.investigation.find_f0(modules)?;
+                    let placed = self.division.placed.clone();
                     self.division.instrument(&mut self.process)?;
-                    since = Instant::now();
+                    let before = std::mem::replace(&mut loaded, self.loaded());
+                    // What has come or gone may have nothing to do with what is measured.
+                    let is_elsewhere = loaded != before && placed == self.division.placed;
+                    if !is_elsewhere {
+                        self.division.next_round();
+                        since = Instant::now();
+                    }
                 }
                 Event::CodeChanged => continue,
                 Event::Nothing => {}
             }
             self.show();
             let (windows, _) = self.division.totals.so_far();
+            let late_by = self.until.elapsed();
+            let is_late = !late_by.is_zero();
             let complete = (self.division.is_round_complete(&self.process)
                 && (since.elapsed() >= LATE || !self.division.awaits_long_calls(&self.process)))
-                || (windows > 0 && since.elapsed() >= LONGEST_ROUND);
+                || (windows > 0 && (is_late || since.elapsed() >= LONGEST_ROUND));
             if complete {
                 self.division.let_silent_be();
-                if !self.division.go_deeper(&mut self.process)? {
+                if is_late {
+                    let longest = LONGEST_SURVEY.as_secs();
+                    self.division.investigation.warn(format!(
+                        "dividing the time was ended after {longest} s: not all functions that are called rarely were looked into"
+                    ));
+                }
+                if is_late || !self.division.go_deeper(&mut self.process)? {
                     return Ok(Part::Done(self.division.arrive(&self.process)));
                 }
                 since = Instant::now();
             } else if windows == 0
                 && self.process.libraries() == Libraries::Loaded
-                && since.elapsed() >= self.stuck
+                && (since.elapsed() >= self.stuck || late_by >= PATIENCE)
             {
                 return Ok(Part::Stuck);
             }
         }
+    }
+
+    /// What is loaded where.
+    fn loaded(&self) -> Vec<(u64, u64, ModuleId)> {
+        self.process.modules().ranges().collect()
     }
 
     /// Sets the first probes.
@@ -299,7 +350,9 @@ impl Measurement<'_, '_> {
                 if begin == Begin::OnStack {
                     self.division.find_frames(&self.process, f0);
                 }
-                self.division.instrument(&mut self.process)
+                self.division.instrument(&mut self.process)?;
+                self.division.next_round();
+                Ok(())
             }
             // Of one that is just ending the next poll says how it did.
             Err(error) if is_there && self.process.libraries() == Libraries::Loaded => {
@@ -395,10 +448,11 @@ impl Division<'_> {
             self.expand(process, fnode);
         }
         self.instrument(process)?;
+        self.next_round();
         Ok(true)
     }
 
-    /// Brings the probes to the totals' tree, and begins a round.
+    /// Brings the probes to the totals' tree.
     fn instrument(&mut self, process: &mut Process<'_>) -> Result<(), ProcessError> {
         let running: Vec<FnodeId> = self.totals.running().collect();
         for &fnode in &running {
@@ -429,7 +483,11 @@ impl Division<'_> {
             return Err(ProcessError::Indivisible(why.to_owned()));
         }
         planning::apply(&plan, process, self.investigation, self.catalog)?;
-        self.totals.next_round(darc_tracer::tsc());
+        self.placed = Placed::of(&plan);
         Ok(())
+    }
+
+    fn next_round(&mut self) {
+        self.totals.next_round(darc_tracer::tsc());
     }
 }
