@@ -123,6 +123,7 @@ const PROGRAMS: &[Target] = &[
     c("dead_leader", "c/dead_leader.c", &[]),
     c("equal_callees", "c/equal_callees.c", &[]),
     c("deep_path", "c/deep_path.c", &[]),
+    c("deep_stack", "c/deep_stack.c", &[]),
     c("ends_in_f0", "c/ends_in_f0.c", &[]),
     c("exec_from_thread", "c/exec_from_thread.c", &[]),
     c("fork_exec", "c/fork_exec.c", &[]),

@@ -1,5 +1,7 @@
 //! An f0 that runs already or is called once: its time is divided, and the functions that take it are analysed.
 
+use std::process::Command;
+
 use darc_testprogs::{Opt, program};
 use serde_json::Value;
 
@@ -231,6 +233,33 @@ fn what_short_lived_threads_run_is_measured() {
             _ => Ok(()),
         }
     });
+}
+
+/// Where a thread began is far below the part of its stack that is copied at first.
+#[test]
+fn a_loop_far_down_a_stack_is_found() {
+    measured(|| {
+        let target = Target::start("deep_stack", Opt::O2, &[]);
+        let report = attach_for(&target, "2500ms");
+        target.finish_like_native(&program("deep_stack", Opt::O2), &[]);
+        assert_eq!(report.at("/f0/name"), "main");
+        match analysed(&report).first().map(String::as_str) {
+            Some("serve") => Ok(()),
+            _ => Err(Unfinished(format!("in {:#}", report.0))),
+        }
+    });
+}
+
+/// No call of main will ever be seen, and it is not known what else there is.
+#[test]
+fn a_stack_that_is_too_deep_is_said_to_be() {
+    let path = program("deep_stack", Opt::O2);
+    let target = Target::start_command(Command::new(path).arg("wait").env("DEPTH", "20000"));
+    let darc = run_darc(&["attach", &target.pid().to_string(), "-q", "-o", "/dev/null"]);
+    assert!(target.finish().status.success());
+    let failure = darc.failure(4);
+    assert!(failure.contains("too deep"), "{failure}");
+    assert!(failure.contains("darc sample -p"), "{failure}");
 }
 
 /// What the busiest thread began with makes no calls. Another one has CPU time of its own, and began with a function that is called as

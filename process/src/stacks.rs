@@ -11,8 +11,10 @@ use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 
 use crate::modules::{CodeRef, ModuleId, Modules};
 
-/// A deeper stack is cut: nobody descends so far.
+/// A deeper stack is cut: what is of interest is mostly near its top.
 const MOST_FRAMES: usize = 256;
+/// ... where its beginning is of interest.
+const MOST_OF_DEEP: usize = 4096;
 
 /// One frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +28,15 @@ pub struct StackFrame {
     /// Whether it has called code of no known function, which the program generated: the frame before it in the list is of
     /// something that was called from there.
     pub called_generated: bool,
+}
+
+/// What a stack led to.
+#[derive(Clone, Default, Debug)]
+pub struct Followed {
+    /// The frames, the innermost first.
+    pub frames: Vec<StackFrame>,
+    /// Whether there may be more, of which the copy of the stack was too short or which were too many.
+    pub is_cut: bool,
 }
 
 /// Unwinds stacks of one process.
@@ -59,10 +70,27 @@ impl Unwinder {
     /// The frames of a stack, innermost first, as far as they lead; `modules` are those of [`Unwinder::new`].
     #[must_use]
     pub fn frames(&mut self, modules: &Modules, stack: &Stack) -> Vec<StackFrame> {
+        self.follow(modules, stack, MOST_FRAMES).frames
+    }
+
+    /// As [`Unwinder::frames`], saying whether there may be more.
+    #[must_use]
+    pub fn follow_shallow(&mut self, modules: &Modules, stack: &Stack) -> Followed {
+        self.follow(modules, stack, MOST_FRAMES)
+    }
+
+    /// The same of a stack that is known to be deep.
+    #[must_use]
+    pub fn follow_deep(&mut self, modules: &Modules, stack: &Stack) -> Followed {
+        self.follow(modules, stack, MOST_OF_DEEP)
+    }
+
+    fn follow(&mut self, modules: &Modules, stack: &Stack, most: usize) -> Followed {
         let mut registers = UnwindRegsX86_64::new(stack.rip.0, stack.rsp, stack.rbp);
         let mut address = FrameAddress::from_instruction_pointer(stack.rip.0);
         let (mut frames, mut is_generated) = (Vec::new(), false);
-        for _ in 0..MOST_FRAMES {
+        let mut is_cut = false;
+        for _ in 0..most {
             let function = function(modules, address.address_for_lookup());
             if let Some(function) = function {
                 frames.push(StackFrame {
@@ -75,11 +103,13 @@ impl Unwinder {
             // Frames of generated code have frame pointers, mostly.
             is_generated = function.is_none();
             let before = registers.sp();
+            let mut read = |addr| {
+                is_cut |= stack.is_behind_copy(addr);
+                stack.word(addr).ok_or(())
+            };
             let next =
                 self.unwinder
-                    .unwind_frame(address, &mut registers, &mut self.cache, &mut |addr| {
-                        stack.word(addr).ok_or(())
-                    });
+                    .unwind_frame(address, &mut registers, &mut self.cache, &mut read);
             match next
                 .ok()
                 .flatten()
@@ -87,10 +117,13 @@ impl Unwinder {
             {
                 // Damaged tables must not lead in circles.
                 Some(next) if registers.sp() > before => address = next,
-                _ => break,
+                _ => return Followed { frames, is_cut },
             }
         }
-        frames
+        Followed {
+            frames,
+            is_cut: true,
+        }
     }
 }
 

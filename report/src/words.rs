@@ -190,11 +190,19 @@ pub(super) fn engine(engine: Engine) -> &'static str {
     }
 }
 
-/// Names of a path in one line.
+/// Names of a path in one line. A function that calls itself again and again is named once.
 pub(super) fn path(names: &[String]) -> String {
-    let names = names.iter().map(|name| control(&short(name)).into_owned());
-    let names: Vec<_> = names.collect();
-    names.join(" → ")
+    /// A wrapper and its system call may have one name.
+    const AGAIN_AND_AGAIN: usize = 3;
+    let mut told = Vec::new();
+    for same in names.chunk_by(|one, next| one == next) {
+        let name = control(&short(&same[0])).into_owned();
+        match same.len() {
+            AGAIN_AND_AGAIN.. => told.push(format!("{name} ({} times)", same.len())),
+            times => told.extend(vec![name; times]),
+        }
+    }
+    told.join(" → ")
 }
 
 /// A share for people: two digits, and never "0%" or "100%" for what is not.

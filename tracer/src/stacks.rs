@@ -1,6 +1,7 @@
 //! The stacks of all threads at one moment, for whoever can unwind them: copied while the target is
 //! stopped, looked at while it runs on.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use darc_disasm::{Gpr, Registers as _};
@@ -12,8 +13,12 @@ use crate::memory::Memory;
 
 /// More of a stack is not copied: frames of interest are near its top, and the stop must be short.
 const MOST: usize = 128 << 10;
-/// What is copied at a time, so that the end of the stack's mapping is found.
+/// ... of those that were found to be deep. It takes a millisecond.
+const MOST_OF_DEEP: usize = 4 << 20;
+/// What is copied at first, and where that is too much: so the end of the stack's mapping is found.
 const PAGE: u64 = 4096;
+/// No more is copied at a time.
+const MOST_AT_ONCE: u64 = 256 << 10;
 
 /// One thread's registers and the upper part of its stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,6 +36,14 @@ pub struct Stack {
 }
 
 impl Stack {
+    /// Whether an address is on the part of the stack that was too far away to be copied.
+    #[must_use]
+    pub fn is_behind_copy(&self, addr: u64) -> bool {
+        let end = self.rsp.saturating_add(self.bytes.len() as u64);
+        let behind = end..end.saturating_add(MOST_OF_DEEP as u64);
+        self.bytes.len() >= MOST && behind.contains(&addr.saturating_add(7))
+    }
+
     /// The word at an address of the stack.
     #[must_use]
     pub fn word(&self, addr: u64) -> Option<u64> {
@@ -45,10 +58,26 @@ impl Stack {
 /// # Errors
 /// When the process cannot be stopped or is gone.
 pub fn snapshot(pid: i32) -> Result<(Vec<Stack>, Duration)> {
+    copied(pid, |_| true, MOST)
+}
+
+/// As [`snapshot`], of these threads alone, and more of their stacks.
+///
+/// # Errors
+/// As [`snapshot`].
+pub fn deep(pid: i32, tids: &BTreeSet<i32>) -> Result<(Vec<Stack>, Duration)> {
+    copied(pid, |tid| tids.contains(&tid), MOST_OF_DEEP)
+}
+
+fn copied(
+    pid: i32,
+    is_wanted: impl Fn(i32) -> bool + Sync,
+    most: usize,
+) -> Result<(Vec<Stack>, Duration)> {
     let memory = Memory::open(pid)?;
     world::stopped(pid, |world| {
-        world
-            .threads()
+        let threads = world.threads().filter(|thread| is_wanted(thread.tid()));
+        threads
             .map(|thread| {
                 let registers = thread.registers()?;
                 let rsp = registers.rsp();
@@ -57,24 +86,29 @@ pub fn snapshot(pid: i32) -> Result<(Vec<Stack>, Duration)> {
                     rip: registers.rip(),
                     rsp,
                     rbp: registers.gpr(Gpr::Rbp),
-                    bytes: upper_part(&memory, rsp),
+                    bytes: upper_part(&memory, rsp, most),
                 })
             })
             .collect()
     })
 }
 
-fn upper_part(memory: &Memory, rsp: u64) -> Vec<u8> {
+fn upper_part(memory: &Memory, rsp: u64, most: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
-    while bytes.len() < MOST {
+    let mut at_once = PAGE;
+    while bytes.len() < most {
         let Some(at) = rsp.checked_add(bytes.len() as u64) else {
             break;
         };
-        let mut part = vec![0; (PAGE - at % PAGE) as usize];
-        if memory.read(TargetAddr(at), &mut part).is_err() {
-            break;
+        let mut part = vec![0; (at_once - at % PAGE) as usize];
+        match memory.read(TargetAddr(at), &mut part) {
+            Ok(()) => {
+                bytes.append(&mut part);
+                at_once = (2 * at_once).min(MOST_AT_ONCE);
+            }
+            Err(_) if at_once == PAGE => break,
+            Err(_) => at_once = PAGE,
         }
-        bytes.append(&mut part);
     }
     bytes
 }
@@ -97,5 +131,32 @@ mod tests {
         assert_eq!(stack.word(0x1005), None);
         assert_eq!(stack.word(0xfff), None);
         assert_eq!(stack.word(u64::MAX), None);
+        assert!(!stack.is_behind_copy(0x1005), "it has no more");
+    }
+
+    #[test]
+    fn what_is_too_far_away_is_told_from_what_is_not_there() {
+        let stack = Stack {
+            tid: 1,
+            rip: TargetAddr(0),
+            rsp: 0x1000,
+            rbp: 0,
+            bytes: vec![0; MOST],
+        };
+        let end = 0x1000 + MOST as u64;
+        assert!(!stack.is_behind_copy(end - 8) && stack.is_behind_copy(end - 7));
+        assert!(stack.is_behind_copy(end) && !stack.is_behind_copy(0x10));
+        assert!(!stack.is_behind_copy(u64::MAX));
+    }
+
+    #[test]
+    fn a_stack_is_copied_up_to_its_end() {
+        let own = Memory::open(std::process::id().cast_signed()).unwrap();
+        let here = [7_u8; 5000];
+        let at = here.as_ptr() as u64;
+        let copied = upper_part(&own, at, 1 << 30);
+        assert_eq!(copied[..here.len()], here);
+        assert!(copied.len() < 1 << 30);
+        assert!((at + copied.len() as u64).is_multiple_of(PAGE));
     }
 }

@@ -22,6 +22,9 @@ const MOST_OPS: u64 = 1 << 60;
 /// An experiment's histogram has so many columns at most.
 const MOST_COLUMNS: usize = 1 << 10;
 
+/// A path of the time table begins where a thread did, and a stack that runs may be deep.
+const LONGEST_PATH: usize = 1 << 13;
+
 /// Checks a whole report.
 pub(super) fn report(report: &Report) -> Result<(), StateError> {
     ensure(report.schema == SCHEMA, || {
@@ -40,7 +43,7 @@ pub(super) fn report(report: &Report) -> Result<(), StateError> {
     }
     for part in report.time.iter().flat_map(|table| &table.parts) {
         share("share_of_time", part.share_of_time)?;
-        ensure(part.path.len() <= MAX_DEPTH, || {
+        ensure(part.path.len() <= LONGEST_PATH, || {
             "a path of the time table is too long".to_owned()
         })?;
     }

@@ -12,6 +12,22 @@ fn of_a_long_command_the_beginning_is_shown() {
 }
 
 #[test]
+fn a_function_that_calls_itself_again_and_again_is_named_once() {
+    let told = |names: &[&str]| {
+        path(
+            &names
+                .iter()
+                .map(|&name| name.to_owned())
+                .collect::<Vec<_>>(),
+        )
+    };
+    let wrapped = ["main", "openat", "openat"];
+    assert_eq!(told(&wrapped), "main → openat → openat");
+    let deep = ["main", "descend", "descend", "descend", "serve"];
+    assert_eq!(told(&deep), "main → descend (3 times) → serve");
+}
+
+#[test]
 fn what_became_of_futures_is_said_as_far_as_there_were_any() {
     let none = Futures::default();
     assert_eq!(super::futures(&none), "none was polled");

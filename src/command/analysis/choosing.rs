@@ -10,7 +10,7 @@ use darc_report::words::percent;
 use darc_symbols::NameSpec;
 
 use super::{Conduct, following};
-use crate::exit::Failure;
+use crate::exit::{Failure, FailureKind};
 use crate::session::survey::{self, Began};
 use crate::target_name::{ThreadName, are_there, chosen_threads, threads_without};
 
@@ -27,8 +27,10 @@ const ENDED: f64 = 0.5;
 /// What was chosen to be f0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Chosen {
-    /// Nothing: somebody has named it, or it is not known what there is.
+    /// Nothing: somebody has named it, or the threads do nothing.
     Nothing,
+    /// Nothing: it is not known what the threads began with that take the CPU time.
+    Unknown,
     /// What runs all the time, to be divided.
     Divided,
     /// What threads run that come and go, each of which is a call.
@@ -116,7 +118,10 @@ impl Conduct {
             ));
         }
         let Some(busiest) = began.functions.first() else {
-            return Chosen::Nothing;
+            return match began.lost.1 < LITTLE {
+                true => Chosen::Nothing,
+                false => Chosen::Unknown,
+            };
         };
         let others = began.functions.iter().skip(1);
         let busy = others.filter(|other| other.cpu >= busiest.cpu.mul_f64(BUSY));
@@ -217,11 +222,20 @@ impl Conduct {
     }
 
     /// Whether f0, which is chosen now if nobody has named it, runs all the time.
-    pub(super) fn is_to_be_divided(&mut self, pid: i32) -> bool {
+    ///
+    /// # Errors
+    /// Where nobody has named it and it cannot be found out.
+    pub(super) fn is_to_be_divided(&mut self, pid: i32) -> Result<bool, Failure> {
         match self.chooses(pid) {
-            Chosen::Divided => true,
-            Chosen::Called => false,
-            Chosen::Nothing => self.runs_already(pid),
+            Chosen::Divided => Ok(true),
+            Chosen::Called => Ok(false),
+            Chosen::Nothing => Ok(self.runs_already(pid)),
+            Chosen::Unknown => Err(Failure::message(
+                FailureKind::Name,
+                format!(
+                    "with which functions the threads of process {pid} began that take its CPU time could not be found out: their stacks are too deep, or lead through code without unwind tables; darc sample -p {pid} tells which functions take it, then darc attach -p {pid} --f0 FUNCTION"
+                ),
+            )),
         }
     }
 

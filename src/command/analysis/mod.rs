@@ -281,7 +281,7 @@ impl Conduct {
         if self.running.is_some() {
             return self.analyse_functions(pid, None);
         }
-        if self.is_main() && self.is_to_be_divided(pid) {
+        if self.is_main() && self.is_to_be_divided(pid)? {
             return self.survey(pid, Start::Attached);
         }
         let engine = self.attach_engine(pid)?;

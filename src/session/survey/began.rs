@@ -6,14 +6,15 @@ use std::thread;
 use std::time::Duration;
 
 use darc_process::modules::{CodeRef, Modules};
-use darc_process::stacks::{StackFrame, Unwinder};
+use darc_process::stacks::StackFrame;
 use darc_report::words::percent;
 use darc_symbols::FileAddr;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::maps::{self, Mapping};
-use darc_tracer::{stacks, threads};
+use darc_tracer::threads;
 
 use crate::session::descent::investigation::Investigation;
+use crate::session::survey::stacks::Stacks;
 use crate::session::survey::waiting::has_c_library;
 
 /// So often the stacks are looked at: one that cannot be followed to its end, as through compiled code, may be at another time.
@@ -79,26 +80,22 @@ impl Beginnings {
 pub fn began(pid: i32, modules: &Modules, investigation: &Investigation) -> Beginnings {
     let mut of_thread: HashMap<i32, CodeRef> = HashMap::new();
     let (before, all_before) = (cpu_times(pid), threads::cpu_time_of_all(pid));
-    let mut unwinder = Unwinder::new(modules);
+    let mut stacks = Stacks::new(modules);
     let (makes_code, mut is_generated) = (makes_code(pid), false);
     for look in 0..LOOKS {
         if look > 0 {
             thread::sleep(PAUSE);
         }
-        let Ok((stacks, _)) = stacks::snapshot(pid) else {
+        let is_new = |tid: i32| !of_thread.contains_key(&tid);
+        let Some((stacks, _)) = stacks.read(pid, investigation, is_new) else {
             break;
         };
-        for stack in &investigation.of_chosen_threads(stacks) {
-            let is_known = of_thread.contains_key(&stack.tid);
-            if is_known && is_generated {
-                continue;
-            }
-            let frames = unwinder.frames(modules, stack);
+        for stack in &stacks {
             is_generated |= makes_code
                 && (is_in_made_code(modules, stack.rip)
-                    || frames.iter().any(|frame| frame.called_generated));
-            if !is_known && let Some(function) = first(modules, &frames) {
-                of_thread.insert(stack.tid, function);
+                    || stack.frames.iter().any(|frame| frame.called_generated));
+            if let Some(function) = first(modules, &stack.frames) {
+                of_thread.entry(stack.tid).or_insert(function);
             }
         }
     }

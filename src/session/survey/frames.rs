@@ -6,27 +6,27 @@ use darc_analysis::Callee;
 use darc_process::Process;
 use darc_process::code::Scanned;
 use darc_process::modules::{CodeRef, Modules};
-use darc_process::stacks::{StackFrame, Unwinder};
+use darc_process::stacks::StackFrame;
 use darc_record::FnodeId;
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::stacks;
 
 use crate::session::descent::investigation::Investigation;
 use crate::session::survey::Division;
 use crate::session::survey::began::first;
+use crate::session::survey::stacks::Stacks;
 use crate::session::survey::waiting::{is_waiting_function, may_wait};
 
 impl Division<'_> {
     /// Finds the frames of f0 and of what it has called on the stacks, and makes them running fnodes.
     pub(super) fn find_frames(&mut self, process: &Process<'_>, f0: CodeRef) {
-        let Ok((stacks, pause)) = stacks::snapshot(process.pid()) else {
+        let modules = process.modules();
+        let read = Stacks::new(modules).read(process.pid(), self.investigation, |_| true);
+        let Some((stacks, pause)) = read else {
             return;
         };
         self.investigation.counters.pauses.push(pause);
-        let modules = process.modules();
-        let mut unwinder = Unwinder::new(modules);
-        for stack in self.investigation.of_chosen_threads(stacks) {
-            if let Some(frames) = below_f0(unwinder.frames(modules, &stack), f0) {
+        for stack in stacks {
+            if let Some(frames) = below_f0(stack.frames, f0) {
                 self.follow(process, stack.tid, &frames);
                 let function = |frame: &StackFrame| frame.function;
                 let waits = |frame: &StackFrame| is_waiting_function(modules, frame.function);
@@ -189,17 +189,28 @@ pub(super) fn below(
     modules: &Modules,
     investigation: &Investigation,
 ) -> BTreeSet<String> {
-    let (Some(f0), Ok((stacks, _))) = (investigation.f0, stacks::snapshot(pid)) else {
+    let read = || Stacks::new(modules).read(pid, investigation, |_| true);
+    let (Some(f0), Some((stacks, _))) = (investigation.f0, read()) else {
         return BTreeSet::new();
     };
-    let mut unwinder = Unwinder::new(modules);
-    let stacks = investigation.of_chosen_threads(stacks).into_iter();
-    let stacks = stacks.filter_map(|stack| {
-        let frames = below_f0(unwinder.frames(modules, &stack), f0)?;
+    let stacks = stacks.into_iter().filter_map(|stack| {
+        let frames = below_f0(stack.frames, f0)?;
         let names = frames.iter().map(|frame| modules.name(frame.function));
-        Some(names.collect::<Vec<_>>().join(" → "))
+        Some(in_short(names.collect()))
     });
     stacks.collect()
+}
+
+/// The names of a stack, in words.
+fn in_short(mut names: Vec<String>) -> String {
+    /// So many are told of each end.
+    const TOLD: usize = 8;
+    if names.len() > 2 * TOLD + 1 {
+        let left_out = TOLD..names.len() - TOLD;
+        let more = format!("{} more", left_out.len());
+        names.splice(left_out, [more]);
+    }
+    names.join(" → ")
 }
 
 /// A call of f0 that is in progress.
@@ -218,16 +229,36 @@ pub fn calls_in_progress(
     modules: &Modules,
     investigation: &Investigation,
 ) -> BTreeMap<i32, InProgress> {
-    let (Some(f0), Ok((stacks, _))) = (investigation.f0, stacks::snapshot(pid)) else {
+    let read = || Stacks::new(modules).read(pid, investigation, |_| true);
+    let (Some(f0), Some((stacks, _))) = (investigation.f0, read()) else {
         return BTreeMap::new();
     };
-    let mut unwinder = Unwinder::new(modules);
-    let stacks = investigation.of_chosen_threads(stacks).into_iter();
-    let calls = stacks.filter_map(|stack| {
-        let frames = unwinder.frames(modules, &stack);
+    let calls = stacks.into_iter().filter_map(|stack| {
+        let frames = stack.frames;
         let is_beginning = first(modules, &frames) == Some(f0);
         let sp = below_f0(frames, f0)?.first()?.sp;
         Some((stack.tid, InProgress { sp, is_beginning }))
     });
     calls.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deep_stack_is_told_in_short() {
+        let names = |count: usize| {
+            (0..count)
+                .map(|index| index.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(in_short(names(3)), "0 → 1 → 2");
+        let told = in_short(names(1000));
+        assert!(
+            told.starts_with("0 → 1 →") && told.ends_with("→ 998 → 999"),
+            "{told}"
+        );
+        assert!(told.contains("7 → 984 more → 992"), "{told}");
+    }
 }

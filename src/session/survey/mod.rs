@@ -8,6 +8,7 @@ mod began;
 mod frames;
 mod numbers;
 mod readiness;
+mod stacks;
 pub(super) mod suspicion;
 mod waiting;
 mod windows;
