@@ -179,6 +179,7 @@ const PROGRAMS: &[Target] = &[
     c("proven", "c/proven.c", &[]),
     c("proven_calls", "c/proven_calls.c", &[]),
     c("proven_elsewhere", "c/proven_elsewhere.c", &[]),
+    c("proven_together", "c/proven_together.c", &[]),
     c("halves", "c/halves.c", &[]),
     c("recursion", "c/recursion.c", &[]),
     c("recursion_through_f0", "c/recursion_through_f0.c", &[]),
@@ -458,7 +459,9 @@ impl Toolchain {
                 ])
             }
             Language::C | Language::Cxx => {
-                inputs.extend(["c/work.h", "c/walks.h", "c/circle.h"].map(PathBuf::from));
+                inputs.extend(
+                    ["c/work.h", "c/helper.h", "c/walks.h", "c/circle.h"].map(PathBuf::from),
+                );
                 let (compiler, standard) = match target.language {
                     Language::Cxx => (&self.cxx, "-std=gnu++17"),
                     _ => (&self.c, "-std=gnu11"),

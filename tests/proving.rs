@@ -97,6 +97,12 @@ const CALLS_ELSEWHERE: [Truth; 12] = [
     truth((0, 8250), "logline", "sleep", NOT_ON_PATH),
 ];
 
+/// Calls of one function on several threads, which wait for nobody and for each other.
+const CALLS_TOGETHER: [Truth; 2] = [
+    always((0, 3130), "part", "sleep", PROVEN),
+    always((0, 1000), "turn", "sleep", PROVEN),
+];
+
 /// Peaks are told apart that one doubling holds.
 const FINE: [&str; 2] = ["--resolution", "4"];
 
@@ -253,6 +259,11 @@ fn calls_of_every_kind_are_told_from_what_only_looks_like_one() {
 #[test]
 fn causes_on_other_threads_are_told_from_bystanders() {
     tried("proven_elsewhere", &CALLS_ELSEWHERE);
+}
+
+#[test]
+fn calls_on_several_threads_count_as_they_go_on() {
+    tried("proven_together", &CALLS_TOGETHER);
 }
 
 #[test]

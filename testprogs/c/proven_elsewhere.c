@@ -6,28 +6,12 @@
  * needs 3 ms and right 1.5 ms, so that longer calls of right cost nothing. One takes 8 ms: for relay on another thread, which waits
  * for produce on a third; 1.3 ms of its own meanwhile (encode) cost nothing. Another thread calls logline all the while, for nobody.
  */
-#include "work.h"
-#include <pthread.h>
-
-/* A thread that runs a function whenever it is asked to. */
-struct helper {
-    void (*work)(void);
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    int asked, done;
-};
+#include "helper.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t is_held = PTHREAD_COND_INITIALIZER;
 static int holds;
-
-INLINE void sleep_us(long us)
-{
-    struct timespec time = {.tv_nsec = us * (brisk ? 10 : 1000)};
-    while (nanosleep(&time, &time) != 0)
-        ;
-}
 
 FUNCTION void fetch(void)
 {
@@ -68,52 +52,12 @@ FUNCTION void produce(void)
 
 static struct helper producer;
 
-INLINE void ask(struct helper *helper)
-{
-    pthread_mutex_lock(&helper->mutex);
-    helper->asked = 1;
-    helper->done = 0;
-    pthread_cond_broadcast(&helper->changed);
-    pthread_mutex_unlock(&helper->mutex);
-}
-
-INLINE void wait_for(struct helper *helper)
-{
-    pthread_mutex_lock(&helper->mutex);
-    while (!helper->done)
-        pthread_cond_wait(&helper->changed, &helper->mutex);
-    pthread_mutex_unlock(&helper->mutex);
-}
-
 FUNCTION void relay(void)
 {
     ask(&producer);
     wait_for(&producer);
     NO_TAIL_CALL();
 }
-
-static void *run(void *of)
-{
-    struct helper *helper = of;
-    for (;;) {
-        pthread_mutex_lock(&helper->mutex);
-        while (!helper->asked)
-            pthread_cond_wait(&helper->changed, &helper->mutex);
-        helper->asked = 0;
-        pthread_mutex_unlock(&helper->mutex);
-        helper->work();
-        pthread_mutex_lock(&helper->mutex);
-        helper->done = 1;
-        pthread_cond_broadcast(&helper->changed);
-        pthread_mutex_unlock(&helper->mutex);
-    }
-    return NULL;
-}
-
-#define HELPER(function)                                                                                   \
-    {                                                                                                      \
-        .work = function, .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER          \
-    }
 
 static struct helper fetcher = HELPER(fetch), keeper = HELPER(rebuild), lefter = HELPER(left), righter = HELPER(right),
                      relayer = HELPER(relay), producer = HELPER(produce);
@@ -180,13 +124,6 @@ FUNCTION uint64_t serve(uint64_t key)
         wait_for(&relayer);
     }
     return mix(key);
-}
-
-static void start(void *(*function)(void *), void *argument)
-{
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, function, argument) != 0)
-        abort();
 }
 
 int main(int argc, char **argv)

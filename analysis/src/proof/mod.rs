@@ -145,12 +145,18 @@ impl Slope {
     pub fn verdict(&self) -> Verdict {
         match () {
             () if self.high < NOT_ON_PATH => Verdict::NotOnPath,
-            () if self.low > MORE || self.overran() => Verdict::NotDecided,
+            () if self.is_more() || self.overran() => Verdict::NotDecided,
             () if self.low > 0.0 && self.linear() == Linear::No => Verdict::NotLinear,
             () if self.low >= PROVEN => Verdict::Proven,
             () if self.low > LITTLE && self.high < PARTLY && !self.are_longer() => Verdict::Partly,
             () => Verdict::NotDecided,
         }
+    }
+
+    /// Whether ops become longer by more than their calls.
+    #[must_use]
+    pub fn is_more(&self) -> bool {
+        self.low > MORE
     }
 
     /// Whether delays took so much longer than they were to, and than any are to, that ops which become longer say nothing of

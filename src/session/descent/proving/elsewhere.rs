@@ -1,6 +1,7 @@
 //! Calls of a function on other threads, which the ops of f0 may wait for: what they are is not known from the ftree, so all of
 //! them are measured, and one belongs to an op that it begins in.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use darc_analysis::Ticks;
@@ -43,15 +44,24 @@ struct Call {
     delays: Ticks,
 }
 
-/// The calls that belong to an op.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+/// Which of the calls count that several threads make in an op.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Threads {
+    /// Those of the thread that was delayed most: what others do goes on meanwhile.
+    One,
+    /// Those of all threads: they come after each other.
+    All,
+}
+
+/// The calls that belong to an op. Of several threads that with the largest has most.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Of {
-    /// How many.
-    pub calls: u64,
-    /// Their time until the end of it.
-    pub time: Ticks,
     /// What they were delayed by.
     pub delays: Ticks,
+    /// Their time until the end of it.
+    pub time: Ticks,
+    /// How many.
+    pub calls: u64,
 }
 
 /// The calls that were seen.
@@ -76,21 +86,35 @@ impl Calls {
     }
 
     /// Those that began on another thread in an op. They are sorted.
-    pub fn of(&self, tid: i32, start: Tsc, end: Tsc) -> Of {
+    fn begun(&self, tid: i32, start: Tsc, end: Tsc) -> impl Iterator<Item = &Call> {
         let first = self.0.partition_point(|call| call.start < start);
-        let begun = self.0[first..].iter().take_while(|call| call.start <= end);
-        let elsewhere = begun.filter(|call| call.tid != tid);
-        elsewhere.fold(Of::default(), |of, call| Of {
-            calls: of.calls + 1,
-            time: of.time + (call.end.min(end) - call.start),
-            delays: of.delays + call.delays,
-        })
+        let begun = self.0[first..].iter();
+        begun
+            .take_while(move |call| call.start <= end)
+            .filter(move |call| call.tid != tid)
     }
 
-    /// Whether it is known of which op a call is, given the ops and how many calls are in each.
-    pub fn are_told_apart(&self, ops: impl Iterator<Item = (Tsc, Tsc, u64)> + Clone) -> bool {
-        let pairs: u64 = ops.clone().map(|(_, _, calls)| calls).sum();
-        let mut spans: Vec<(Tsc, Tsc)> = ops.map(|(start, end, _)| (start, end)).collect();
+    /// What counts of those that began on other threads in an op. They are sorted.
+    pub fn of(&self, tid: i32, start: Tsc, end: Tsc, threads: Threads) -> Of {
+        let mut each: BTreeMap<i32, Of> = BTreeMap::new();
+        for call in self.begun(tid, start, end) {
+            let of = each.entry(match threads {
+                Threads::One => call.tid,
+                Threads::All => 0,
+            });
+            let of = of.or_default();
+            of.calls += 1;
+            of.time = of.time + (call.end.min(end) - call.start);
+            of.delays = of.delays + call.delays;
+        }
+        each.into_values().max().unwrap_or_default()
+    }
+
+    /// Whether it is known of which op a call is, given the ops with their threads. They are sorted.
+    pub fn are_told_apart(&self, ops: impl Iterator<Item = (i32, Tsc, Tsc)> + Clone) -> bool {
+        let of = |(tid, start, end)| self.begun(tid, start, end).count() as u64;
+        let pairs: u64 = ops.clone().map(of).sum();
+        let mut spans: Vec<(Tsc, Tsc)> = ops.map(|(_, start, end)| (start, end)).collect();
         spans.sort_unstable();
         let mut latest = Tsc(0);
         let mut open = Vec::new();
@@ -126,24 +150,31 @@ mod tests {
     fn a_call_belongs_to_the_op_that_it_begins_in() {
         let calls = calls(&[(5, 30, 2), (15, 25, 2), (18, 19, 1), (28, 60, 3)]);
         // The first had begun before, the third is of the op's own thread.
-        let of = Of {
-            calls: 2,
-            time: Ticks(22),
-            delays: Ticks(14),
+        let of = |calls, time, delays| Of {
+            delays: Ticks(delays),
+            time: Ticks(time),
+            calls,
         };
-        assert_eq!(calls.of(1, Tsc(10), Tsc(40)), of);
-        assert_eq!(calls.of(1, Tsc(70), Tsc(80)), Of::default());
+        let within = |start, end| {
+            [Threads::One, Threads::All].map(|threads| calls.of(1, Tsc(start), Tsc(end), threads))
+        };
+        assert_eq!(within(10, 40), [of(1, 12, 7), of(2, 22, 14)]);
+        assert_eq!(within(70, 80), [Of::default(); 2]);
+    }
+
+    #[test]
+    fn what_threads_do_side_by_side_counts_once() {
+        let calls = calls(&[(10, 15, 2), (11, 17, 3), (12, 30, 4), (16, 20, 2)]);
+        let of = calls.of(1, Tsc(10), Tsc(40), Threads::One);
+        assert_eq!((of.calls, of.delays, of.time), (2, Ticks(14), Ticks(9)));
     }
 
     #[test]
     fn with_several_ops_at_a_time_nobody_knows_whose_a_call_is() {
         let calls = calls(&[(12, 14, 9), (32, 34, 9)]);
         let told = |ops: &[(u64, u64)]| {
-            let spans = ops.iter().map(|&(start, end)| {
-                let (start, end) = (Tsc(start), Tsc(end));
-                (start, end, calls.of(1, start, end).calls)
-            });
-            calls.are_told_apart(spans)
+            let ops = ops.iter().map(|&(start, end)| (1, Tsc(start), Tsc(end)));
+            calls.are_told_apart(ops)
         };
         assert!(told(&[(10, 20), (30, 40)]));
         assert!(!told(&[(10, 20), (11, 21), (30, 40), (29, 41)]));

@@ -5,7 +5,7 @@ use darc_record::{FnodeId, Op, SiteId, Touched, Tsc};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::{Counted, DELAYS, NewTarget, Served, Sink};
 
-use super::elsewhere;
+use super::elsewhere::{self, Threads};
 
 /// So many ops are kept.
 pub const MOST_OPS: usize = 400_000;
@@ -34,6 +34,19 @@ pub struct Record {
     pub calls: u64,
     /// What these were delayed by, as the clock tells.
     pub added: Ticks,
+}
+
+impl Record {
+    /// Gives calls on other threads to the ops that they are of: whether it is known whose they are.
+    pub fn settle(&mut self, threads: Threads) -> bool {
+        self.elsewhere.sort();
+        for op in &mut self.seen {
+            let of = self.elsewhere.of(op.tid, op.start, op.end, threads);
+            (op.calls, op.cause, op.delays) = (of.calls, of.time, of.delays);
+        }
+        let ops = self.seen.iter().map(|op| (op.tid, op.start, op.end));
+        self.elsewhere.are_told_apart(ops)
+    }
 }
 
 /// What calls in an op were delayed by. It is no longer than the op, whatever the target tells.

@@ -6,10 +6,12 @@ use std::time::Duration;
 use darc_analysis::Ticks;
 use darc_analysis::proof::{
     self, Baseline, Delayed, Design, Dose, LOOKS, Limits as Bounds, Random, Refusal, Slope, Span,
+    Verdict,
 };
 use darc_process::{Ending, Event, Limits, ProcessError};
 use darc_record::Tsc;
 
+use super::elsewhere::Threads;
 use super::seen::{MOST_OPS, Record, Seen, Trying};
 use super::{Calls, Outcome};
 use crate::session::{SLICE, Session};
@@ -54,6 +56,8 @@ pub(super) struct Trial<'s, 'a> {
     /// When the ops begin that are looked at.
     pub(super) since: Tsc,
     record: Record,
+    /// Which calls on other threads count.
+    threads: Threads,
     spans: Vec<Toggled>,
     /// The longest delay that any call had.
     longest: Ticks,
@@ -73,6 +77,7 @@ impl<'s, 'a> Trial<'s, 'a> {
             latencies,
             since: Tsc(0),
             record: Record::default(),
+            threads: Threads::One,
             spans: Vec::new(),
             longest: Ticks(0),
             random: Random(darc_tracer::tsc().0 | 1),
@@ -93,13 +98,18 @@ impl<'s, 'a> Trial<'s, 'a> {
             Ok(design) => design,
             Err(untried) => return Ok(untried),
         };
-        let before = std::mem::take(&mut self.record).seen;
+        let mut before = std::mem::take(&mut self.record);
         let lost = self.lost();
         let (slope, ending) = self.try_delays(&design, limits, bounds, risk)?;
         if let Some(why) = self.doubt(self.lost().saturating_sub(lost)) {
             return Ok((Outcome::NotTestable(why), ending));
         }
-        let gains: Vec<_> = before.iter().map(|op| (op.latency, op.cause)).collect();
+        self.settle_record(&mut before);
+        let gains: Vec<_> = before
+            .seen
+            .iter()
+            .map(|op| (op.latency, op.cause))
+            .collect();
         let reaches = slope.map_or(0.0, |slope| slope.at);
         let outcome = Outcome::Tried {
             delay: design.delay,
@@ -182,8 +192,7 @@ impl<'s, 'a> Trial<'s, 'a> {
             while ending.is_none() && darc_tracer::tsc() < look_at && self.has_room() {
                 ending = self.span(design, bounds.budget, limits)?;
             }
-            self.settle();
-            let slope = proof::slope(&self.sorted(design), &self.latencies, risk * look.risk);
+            let slope = self.slope(design, risk * look.risk);
             let spans = self.spans.len();
             tracing::debug!(target: "prove", ?slope, spans, ops = self.record.seen.len(), "looked");
             let is_over = ending.is_some() || look.at == 1.0;
@@ -287,20 +296,35 @@ impl<'s, 'a> Trial<'s, 'a> {
         (!latencies.is_empty()).then(|| *latencies.select_nth_unstable(middle).1)
     }
 
+    /// The slope so far. What calls on several threads are delayed by counts once, for these work side by side. Where ops become
+    /// longer by more than that, and all of it proves the cause, the calls come after each other.
+    fn slope(&mut self, design: &Design, risk: f64) -> Option<Slope> {
+        let of_one = self.slope_by(Threads::One, design, risk);
+        let is_more = of_one.is_some_and(|slope| slope.is_more());
+        if self.calls.elsewhere.is_none() || !is_more {
+            return of_one;
+        }
+        let of_all = self.slope_by(Threads::All, design, risk);
+        let proves = of_all.filter(|slope| slope.verdict() == Verdict::Proven);
+        proves.or_else(|| self.slope_by(Threads::One, design, risk))
+    }
+
+    fn slope_by(&mut self, threads: Threads, design: &Design, risk: f64) -> Option<Slope> {
+        self.threads = threads;
+        self.settle();
+        proof::slope(&self.sorted(design), &self.latencies, risk)
+    }
+
     /// Gives calls on other threads to the ops that they are of: whether it is known whose they are.
     fn settle(&mut self) -> bool {
-        if self.calls.elsewhere.is_none() {
-            return true;
-        }
-        let Record {
-            seen, elsewhere, ..
-        } = &mut self.record;
-        elsewhere.sort();
-        for op in seen.iter_mut() {
-            let of = elsewhere.of(op.tid, op.start, op.end);
-            (op.calls, op.cause, op.delays) = (of.calls, of.time, of.delays);
-        }
-        elsewhere.are_told_apart(seen.iter().map(|op| (op.start, op.end, op.calls)))
+        let mut record = std::mem::take(&mut self.record);
+        let is_known = self.settle_record(&mut record);
+        self.record = record;
+        is_known
+    }
+
+    fn settle_record(&self, record: &mut Record) -> bool {
+        self.calls.elsewhere.is_none() || record.settle(self.threads)
     }
 
     fn baseline(&self, time: Ticks) -> Baseline {
