@@ -37,7 +37,7 @@ pub const FEWEST_OPS: usize = 30;
 pub const FEWEST_SPANS: usize = 10;
 /// So many resamplings: with them the standard error is known to a twentieth.
 const RESAMPLINGS: usize = 200;
-/// At most so many ops of either kind are looked at; more do not make the interval smaller, for spans differ.
+/// At most so many ops of either kind that may be of the peak are looked at; more do not make the interval smaller, for spans differ.
 const MOST_OPS: usize = 1_000;
 /// The standard error of a mean of so few ops is known only so well: in 400 simulated experiments intervals wider by this
 /// factor held the slope as often as they should.
@@ -263,22 +263,27 @@ struct Both {
 impl Both {
     /// Those that may be of the peak whatever the slope.
     fn of(spans: &[Span], latencies: &RangeInclusive<Ticks>, dose: Dose) -> Both {
-        let total: usize = spans.iter().map(|span| span.ops.len()).sum();
-        // Every n-th op of a span stands for all of them.
-        let step = total.div_ceil(2 * MOST_OPS).max(1);
-        let ops = |span: &Span| {
-            let ops = span.ops.iter().step_by(step).copied();
-            let possible = ops.filter(|op| {
-                let most = SLOPES.end() * op.added.0 as f64;
-                op.latency.0 as f64 + op.added.0 as f64 >= latencies.start().0 as f64
-                    && op.latency.0 as f64 - most <= latencies.end().0 as f64
-            });
-            possible.collect::<Vec<_>>()
+        let is_possible = |op: &&Delayed| {
+            let most = SLOPES.end() * op.added.0 as f64;
+            op.latency.0 as f64 + op.added.0 as f64 >= latencies.start().0 as f64
+                && op.latency.0 as f64 - most <= latencies.end().0 as f64
         };
+        let possible = |span: &Span| span.ops.iter().filter(is_possible).count();
+        let total: usize = spans.iter().map(possible).sum();
+        // Every n-th of them stands for all.
+        let step = total.div_ceil(2 * MOST_OPS).max(1);
         let of = |dose: Dose| {
+            let mut number = 0;
+            let mut stands = |_: &&Delayed| {
+                number += 1;
+                number % step == 0
+            };
             let spans = spans.iter().filter(|span| span.dose == dose);
-            let ops = spans.map(ops).filter(|ops| !ops.is_empty());
-            ops.collect::<Vec<_>>()
+            let ops = spans.map(|span| {
+                let possible = span.ops.iter().filter(is_possible);
+                possible.filter(&mut stands).copied().collect::<Vec<_>>()
+            });
+            ops.filter(|ops| !ops.is_empty()).collect::<Vec<_>>()
         };
         let all = |dose: Dose| {
             let spans = spans.iter().filter(|span| span.dose == dose);

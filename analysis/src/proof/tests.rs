@@ -308,6 +308,10 @@ fn too_few_ops_say_nothing() {
 
 /// Spans of ops of which the part `lower` takes `below`, and the others `base`, one to twenty parts in a thousand more.
 fn two_latencies(below: f64, base: f64, lower: f64, slope: f64) -> Vec<Span> {
+    two_latencies_of(120, below, base, lower, slope)
+}
+
+fn two_latencies_of(spans: usize, below: f64, base: f64, lower: f64, slope: f64) -> Vec<Span> {
     let mut random = Random(77);
     let span = |_| {
         let dose = dose(&mut random);
@@ -326,7 +330,7 @@ fn two_latencies(below: f64, base: f64, lower: f64, slope: f64) -> Vec<Span> {
             ops: (0..12).map(op).collect(),
         }
     };
-    (0..120).map(span).collect()
+    (0..spans).map(span).collect()
 }
 
 #[test]
@@ -335,6 +339,16 @@ fn a_peak_that_is_narrower_than_the_delays_has_its_slope() {
     let found = slope(&spans, &(Ticks(98_000)..=Ticks(105_000)), 0.05).unwrap();
     assert!((found.at - 0.97).abs() < 0.05, "{found:?}");
     assert_eq!(found.verdict(), Verdict::Proven);
+}
+
+#[test]
+fn a_peak_of_few_among_many_ops_has_its_slope() {
+    let spans = two_latencies_of(4_200, 1e5, 1e6, 0.98, 1.0);
+    let ops: usize = spans.iter().map(|span| span.ops.len()).sum();
+    assert!(ops > 50_000, "{ops}");
+    let found = slope(&spans, &(Ticks(900_000)..=Ticks(1_100_000)), 0.05).unwrap();
+    assert_eq!(found.verdict(), Verdict::Proven, "{found:?}");
+    assert!(found.with + found.without > 700, "{found:?}");
 }
 
 #[test]
