@@ -200,8 +200,12 @@ fn sentence(entry: &ProofEntry, cause: &str) -> String {
             moved(measured)
         ),
         (Verdict::NotOnPath, Some(measured)) => format!(
-            "not on the path of these calls: {} more in {cause} does not make them longer; what they wait for goes on meanwhile, or is elsewhere",
-            Nanos(measured.added_ns)
+            "not on the path of these calls: {} more in {cause} {} longer; what they wait for goes on meanwhile, or is elsewhere",
+            Nanos(measured.added_ns),
+            match measured.interval[0] > 0.0 {
+                true => "hardly makes them",
+                false => "does not make them",
+            }
         ),
         (Verdict::NotDecided, Some(measured)) if measured.overran => format!(
             "not decided: delays of {} took {}, as where more is to be done than processors can do; that may be longer than what hides short ones",
@@ -353,6 +357,19 @@ mod tests {
             "{}",
             entry(&late)
         );
+    }
+
+    #[test]
+    fn a_little_is_not_nothing() {
+        let with = |interval| ProofEntry {
+            verdict: Verdict::NotOnPath,
+            measured: proven().measured.map(|it| Measured { interval, ..it }),
+            ..proven()
+        };
+        let little = entry(&with([0.11, 0.19]));
+        assert!(little.contains("hardly makes them longer"), "{little}");
+        let none = entry(&with([-0.04, 0.19]));
+        assert!(none.contains("does not make them longer"), "{none}");
     }
 
     #[test]
