@@ -277,3 +277,26 @@ fn a_call_is_delayed_as_long_as_somebody_wants_it() {
         }
     }
 }
+
+#[test]
+fn who_sleeps_wakes_when_nothing_is_to_be_delayed_any_more() {
+    const DELAY: u64 = 1_000_000_000;
+    const WANTED: u64 = 50_000_000;
+    let mut arena = Arena::new();
+    let clock = darc_record::Hz::new(2_400_000_000).unwrap();
+    arena.around.delays = Some(Delaying::sleeping(clock));
+    let child = callee(&mut arena);
+    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+    arena.expand(1, 5, arena.descriptor_at(2));
+    arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
+    let site = call_site(Kind::Call(Callee::Direct(child)), p.after);
+    arena.patch_site(p.site, 5, &site);
+    set(arena.descriptor_at(2) + descriptor::DELAY, DELAY);
+    let run = trampoline(&mut arena, p.f0);
+    let until = crate::tsc().0 + WANTED;
+    set(arena.descriptor_at(2) + descriptor::UNTIL, until);
+    run(&mut State::arbitrary(0x202));
+    let op = arena.ops().pop().unwrap();
+    let delayed = op[FIRST_ITEM + 2];
+    assert!((1..DELAY / 2).contains(&delayed), "{delayed}");
+}

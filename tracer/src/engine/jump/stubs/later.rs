@@ -170,6 +170,10 @@ fn delay(a: &mut CodeAssembler, how: Delaying, first: u64, back: CodeLabel) -> E
     let [mut look, mut spin, mut over] = std::array::from_fn(|_| a.create_label());
     a.mov(rdi, qword_ptr(rax + descriptor::DELAY as i32))?;
     a.add(rdi, shadow(TOP, entry::START))?;
+    // Who sleeps looks at the clock again only when it wakes.
+    a.mov(rdx, qword_ptr(rax + descriptor::UNTIL as i32))?;
+    a.cmp(rdi, rdx)?;
+    a.cmova(rdi, rdx)?;
     a.jmp(look)?;
     a.set_label(&mut spin)?;
     a.pause()?;
