@@ -55,7 +55,7 @@ fn delays(op: &Op) -> Ticks {
     of_delays.map_or(Ticks(0), |touched| touched.sum.min(op.end - op.start))
 }
 
-/// Takes the ops that began after some moment.
+/// Takes the ops that began after some moment. What delays took, and how many calls there were, is counted of all.
 pub struct Trying<'a> {
     pub cause: &'a [FnodeId],
     pub since: Tsc,
@@ -64,9 +64,6 @@ pub struct Trying<'a> {
 
 impl Sink for Trying<'_> {
     fn op(&mut self, op: Op) {
-        if op.start < self.since {
-            return;
-        }
         let of_cause = |touched: &&Touched| self.cause.contains(&touched.fnode);
         let (mut calls, mut cause) = (0, Ticks(0));
         for touched in op.touched.iter().filter(of_cause) {
@@ -76,7 +73,8 @@ impl Sink for Trying<'_> {
         let (delays, record) = (delays(&op), &mut *self.record);
         record.calls = record.calls.saturating_add(calls);
         record.added = record.added + delays;
-        if record.seen.len() < MOST_OPS {
+        // What began before it ends in this time as what ends after it began in it.
+        if op.start >= self.since && record.seen.len() < MOST_OPS {
             record.seen.push(Seen {
                 tid: op.tid,
                 start: op.start,
@@ -91,13 +89,12 @@ impl Sink for Trying<'_> {
 
     fn served(&mut self, served: Served) {
         let (Served::Whole(op) | Served::Partly(op)) = served;
-        if op.start < self.since {
-            return;
-        }
         let delays = delays(&op);
         self.record.calls += 1;
         self.record.added = self.record.added + delays;
-        self.record.elsewhere.add(&op, delays);
+        if op.start >= self.since {
+            self.record.elsewhere.add(&op, delays);
+        }
     }
 
     fn latency_only(&mut self, _: Counted) {}
