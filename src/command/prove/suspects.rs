@@ -4,6 +4,7 @@ use darc_analysis::{Callee, CauseKind, FnodeId, Stop};
 use darc_process::lookup;
 use darc_process::modules::{CodeRef, Modules};
 use darc_report::Report;
+use darc_report::assemble::Names as _;
 use darc_symbols::{NameSpec, is_called};
 
 use super::entries::name_of;
@@ -16,8 +17,8 @@ use crate::session::descent::proving::{Cause, Suspect};
 const LEAST: f64 = 0.1;
 /// Functions that ended a wait, of each cause.
 const MOST_WAKERS: usize = 2;
-/// The C library's allocator. Inside of these it may hold a lock.
-const ALLOCATOR: [&str; 16] = [
+/// The C library's allocator, and what stops it. Inside of these it may hold a lock.
+const ALLOCATOR: [&str; 23] = [
     "malloc",
     "free",
     "calloc",
@@ -31,6 +32,13 @@ const ALLOCATOR: [&str; 16] = [
     "cfree",
     "malloc_trim",
     "mallinfo",
+    "mallinfo2",
+    "malloc_info",
+    "malloc_stats",
+    "mallopt",
+    "fork",
+    "__fork",
+    "__libc_fork",
     "__libc_malloc",
     "__libc_free",
     "__libc_realloc",
@@ -222,8 +230,11 @@ fn refused(cause: Cause, investigation: &Investigation, naming: Naming<'_>) -> O
         Cause::Probes(_) => None,
         Cause::Call(fnode) => {
             let path = ftree.path(fnode);
-            let callers = path.iter().rev().skip(1).filter(|&&at| at != FnodeId::ROOT);
-            let mut names = callers.map(|&at| name_of(ftree.fnode(at).callee, naming));
+            let named = |&at: &FnodeId| match at {
+                FnodeId::ROOT => naming.f0().name,
+                at => name_of(ftree.fnode(at).callee, naming),
+            };
+            let mut names = path.iter().rev().skip(1).map(named);
             let inside = names.find(|name| is_of_allocator(name))?;
             Some(format!(
                 "it is called inside {inside}, where the allocator may hold a lock that all threads need; --in-allocator tries it all the same"
@@ -251,11 +262,12 @@ mod tests {
 
     #[test]
     fn the_allocator_is_known_by_its_names() {
-        for name in ["malloc", "free", "__libc_malloc", "posix_memalign"] {
+        for name in ["malloc", "free", "__libc_malloc", "malloc_info", "fork"] {
             assert!(is_of_allocator(name), "{name}");
         }
         for name in [
             "my_malloc",
+            "vfork",
             "malloc_of_pool",
             "operator new(unsigned long)",
             "parse",
