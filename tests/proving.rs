@@ -449,6 +449,13 @@ fn what_cannot_be_tested_is_refused_in_one_line() {
         assert_ne!(refused.code(), 0, "{refused:#?}");
         assert!(refused.stderr.contains(said), "{refused:#?}");
     }
+    let of_go = Target::start("go_like", Opt::O2, &[]);
+    let refused = run_darc(&["prove", file, "-p", &of_go.pid().to_string()]);
+    assert!(
+        refused.stderr.contains("goroutines cannot be delayed yet"),
+        "{refused:#?}"
+    );
+    of_go.finish_like_native(&darc_testprogs::program("go_like", Opt::O2), &[]);
     let path = darc_testprogs::program("proven", Opt::O2);
     target.finish_like_native(&path, &[]);
     let gone = run_darc(&["prove", file]);

@@ -7,7 +7,12 @@
 
 __attribute__((section(".go.buildinfo"), used)) static const char build_info[16] = "\xff Go buildinf:";
 
-int main(void)
+FUNCTION uint64_t serve(uint64_t key)
 {
-    return 0;
+    return mix(key);
+}
+
+int main(int argc, char **argv)
+{
+    return run_ops(parse_run(argc, argv, 1), serve);
 }

@@ -12,7 +12,7 @@ use darc_analysis::proof::Limits as Bounds;
 use darc_analysis::{Hz, Nanos, Params};
 use darc_process::clock::Moment;
 use darc_process::modules::Modules;
-use darc_process::{Ending, Level, Libraries, Limits, Process};
+use darc_process::{Ending, Level, Libraries, Limits, Process, is_go_program};
 use darc_report::Report;
 use darc_report::assemble::Names as _;
 use darc_report::model::{EffectEntry, ProofEntry};
@@ -92,6 +92,12 @@ pub fn experiment(
     };
     // Names are in the files that it has loaded.
     modules.refresh(pid).class(FailureKind::Lost)?;
+    if is_go_program(&modules) {
+        return Ok(Err(
+            "calls of goroutines cannot be delayed yet, so nothing can be put to the test in a Go program"
+                .to_owned(),
+        ));
+    }
     let naming = investigation.naming(&modules, &catalog);
     let suspected = match suspects::suspects(of, &investigation, naming, trials) {
         Ok(suspected) => suspected,
