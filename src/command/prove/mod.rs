@@ -208,7 +208,7 @@ fn keep(stored: &mut Report, proofs: Proofs, file: &Path, metadata: &Metadata) {
         true => Format::Json,
         false => Format::Text,
     };
-    let written = match distrust(metadata) {
+    let written = match reason_to_leave(file, metadata) {
         Some(why) => Err(why),
         None => saved::contents(stored, format, Style::default())
             .map_err(|failure| failure.text())
@@ -220,6 +220,14 @@ fn keep(stored: &mut Report, proofs: Proofs, file: &Path, metadata: &Metadata) {
     if let Err(why) = written {
         warning::print(&format!("{file:?} is left as it was: {why}"));
     }
+}
+
+/// Why nothing is added to a file that was read before, if there is a reason: somebody else's file, or other results.
+fn reason_to_leave(file: &Path, as_read: &Metadata) -> Option<String> {
+    let version = |of: &Metadata| (of.dev(), of.ino(), of.mtime(), of.mtime_nsec(), of.len());
+    let is_another = || std::fs::metadata(file).is_ok_and(|now| version(&now) != version(as_read));
+    let written = || "it has been written anew meanwhile".to_owned();
+    distrust(as_read).or_else(|| is_another().then(written))
 }
 
 /// The stored analysis. Only functions that are called have calls that can be made longer.
@@ -293,6 +301,21 @@ fn bounds(trials: &Trials, clock: Hz) -> Bounds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn results_that_came_meanwhile_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, new) = (directory.path().join("a"), directory.path().join("b"));
+        std::fs::write(&file, "darc 1").unwrap();
+        let as_read = std::fs::metadata(&file).unwrap();
+        assert_eq!(reason_to_leave(&file, &as_read), None);
+        std::fs::write(&new, "darc 2").unwrap();
+        std::fs::rename(&new, &file).unwrap();
+        let why = reason_to_leave(&file, &as_read).unwrap();
+        assert!(why.contains("meanwhile"), "{why}");
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(reason_to_leave(&file, &as_read), None);
+    }
 
     #[test]
     fn a_process_runs_what_a_link_to_its_program_is_called() {
