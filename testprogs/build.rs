@@ -179,6 +179,7 @@ const PROGRAMS: &[Target] = &[
     c("proven", "c/proven.c", &[]),
     c("proven_calls", "c/proven_calls.c", &[]),
     c("proven_elsewhere", "c/proven_elsewhere.c", &[]),
+    c("proven_queue", "c/proven_queue.c", &[]),
     c("proven_together", "c/proven_together.c", &[]),
     c("halves", "c/halves.c", &[]),
     c("recursion", "c/recursion.c", &[]),

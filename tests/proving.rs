@@ -266,6 +266,24 @@ fn calls_on_several_threads_count_as_they_go_on() {
     tried("proven_together", &CALLS_TOGETHER);
 }
 
+/// One that is longer keeps all who stand behind it.
+#[test]
+fn calls_that_queue_become_longer_by_more_than_a_delay() {
+    measured(|| {
+        let target = Target::start("proven_queue", Opt::O2, &[]);
+        let analysis = analysed(target.pid(), &FINE);
+        let queued = truth((0, 6500), "critical", "sleep", "not_decided");
+        let said = experiment(&analysis.output, &analysis.report().0, &queued)?;
+        let path = darc_testprogs::program("proven_queue", Opt::O2);
+        target.finish_like_native(&path, &[]);
+        judge(&said, &queued)?;
+        match said["measured"]["interval"][0].as_f64() {
+            Some(low) if low > 1.0 => Ok(()),
+            _ => Err(Unfinished(format!("{said:#}"))),
+        }
+    });
+}
+
 #[test]
 fn what_was_found_at_the_end_of_an_analysis_is_kept_and_drawn() {
     measured(|| {

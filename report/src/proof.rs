@@ -213,7 +213,7 @@ fn sentence(entry: &ProofEntry, cause: &str) -> String {
             Nanos(measured.added_ns)
         ),
         (Verdict::NotDecided, Some(measured)) if measured.interval[0] > 1.0 => format!(
-            "not decided: {}, which is more than what was added: something else makes them late as well, as on a machine without an idle CPU",
+            "not decided: {}, which is more than what was added: something else makes them late as well, as where no CPU is idle, or where calls queue for what this one keeps",
             moved(measured)
         ),
         (Verdict::NotDecided, Some(measured)) => format!(
@@ -353,7 +353,8 @@ mod tests {
             ..proven()
         };
         assert!(
-            entry(&late).contains("not decided: 120 µs more in"),
+            entry(&late).contains("not decided: 120 µs more in")
+                && entry(&late).contains("calls queue for"),
             "{}",
             entry(&late)
         );

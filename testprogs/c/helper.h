@@ -39,7 +39,7 @@ INLINE void wait_for(struct helper *helper)
     pthread_mutex_unlock(&helper->mutex);
 }
 
-static void *run(void *of)
+__attribute__((unused)) static void *run(void *of)
 {
     struct helper *helper = of;
     for (;;) {

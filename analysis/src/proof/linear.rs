@@ -41,10 +41,11 @@ impl Half {
     pub(super) fn of(
         spans: &[Span],
         latencies: &RangeInclusive<Ticks>,
+        most: f64,
         (whole, of_whole): (f64, &[Option<f64>]),
         risk: f64,
     ) -> Option<Half> {
-        let both = Both::of(spans, latencies, Dose::Half);
+        let both = Both::of(spans, latencies, Dose::Half, most);
         if !both.are_enough(FEWEST_SPANS / 2, FEWEST_OPS / 2) || !are_halves(spans) {
             return None;
         }

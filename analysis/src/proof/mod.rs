@@ -46,6 +46,10 @@ const CAUTION: f64 = 1.2;
 const SLOPES: RangeInclusive<f64> = -1.0..=3.0;
 /// How far apart slopes are tried.
 const STEP: f64 = 0.125;
+/// And up to this where there is none in these: where calls queue, each waits for the delays of all before it as well.
+const MOST_SLOPE: f64 = 16.0;
+/// Of those each that is tried is so many times the one before.
+const FACTOR: f64 = 1.125;
 /// How often what is between two of them is halved.
 const HALVINGS: u32 = 7;
 /// With a smaller part than this of them, as far as chance does not explain that, it is not known what the delay does to the
@@ -145,7 +149,9 @@ impl Slope {
     pub fn verdict(&self) -> Verdict {
         match () {
             () if self.high < NOT_ON_PATH => Verdict::NotOnPath,
-            () if self.is_more() || self.overran() => Verdict::NotDecided,
+            () if self.is_more() || self.at > *SLOPES.end() || self.overran() => {
+                Verdict::NotDecided
+            }
             () if self.low > 0.0 && self.linear() == Linear::No => Verdict::NotLinear,
             () if self.low >= PROVEN => Verdict::Proven,
             () if self.low > LITTLE && self.high < PARTLY && !self.are_longer() => Verdict::Partly,
@@ -213,7 +219,18 @@ pub fn risk(causes: usize) -> f64 {
 /// The slope for the ops of a peak, `latencies` without delay. `None` where too little is known.
 #[must_use]
 pub fn slope(spans: &[Span], latencies: &RangeInclusive<Ticks>, risk: f64) -> Option<Slope> {
-    let both = Both::of(spans, latencies, Dose::Whole);
+    let up_to = |most: f64| slope_up_to(most, spans, latencies, risk);
+    let larger = || up_to(MOST_SLOPE).filter(|slope| slope.at > *SLOPES.end());
+    up_to(*SLOPES.end()).or_else(larger)
+}
+
+fn slope_up_to(
+    most: f64,
+    spans: &[Span],
+    latencies: &RangeInclusive<Ticks>,
+    risk: f64,
+) -> Option<Slope> {
+    let both = Both::of(spans, latencies, Dose::Whole, most);
     if !both.are_enough(FEWEST_SPANS, FEWEST_OPS) {
         return None;
     }
@@ -238,7 +255,7 @@ pub fn slope(spans: &[Span], latencies: &RangeInclusive<Ticks>, risk: f64) -> Op
         added: mean(|op| op.added),
         meant: mean(|op| op.meant),
         latency: Ticks(centre(&without, 0.0, latencies)?.latency as u64),
-        half: Half::of(spans, latencies, (at, &slopes), risk),
+        half: Half::of(spans, latencies, most, (at, &slopes), risk),
     })
 }
 
@@ -258,13 +275,24 @@ struct Both {
     with: Vec<Vec<Delayed>>,
     /// How many ops of any latency there are with a delay, for one without.
     ratio: f64,
+    /// The slopes that are tried.
+    tried: Vec<f64>,
+}
+
+/// The slopes that are tried up to one.
+fn tried(most: f64) -> Vec<f64> {
+    let next = |&at: &f64| match at < *SLOPES.end() {
+        true => Some(at + STEP),
+        false => Some(at * FACTOR).filter(|&at| at <= most),
+    };
+    std::iter::successors(Some(*SLOPES.start()), next).collect()
 }
 
 impl Both {
-    /// Those that may be of the peak whatever the slope.
-    fn of(spans: &[Span], latencies: &RangeInclusive<Ticks>, dose: Dose) -> Both {
+    /// Those that may be of the peak whatever the slope is, up to some one.
+    fn of(spans: &[Span], latencies: &RangeInclusive<Ticks>, dose: Dose, most: f64) -> Both {
         let is_possible = |op: &&Delayed| {
-            let most = SLOPES.end() * op.added.0 as f64;
+            let most = most * op.added.0 as f64;
             op.latency.0 as f64 + op.added.0 as f64 >= latencies.start().0 as f64
                 && op.latency.0 as f64 - most <= latencies.end().0 as f64
         };
@@ -293,6 +321,7 @@ impl Both {
             without: of(Dose::Nothing),
             with: of(dose),
             ratio: all(dose) as f64 / all(Dose::Nothing).max(1) as f64,
+            tried: tried(most),
         }
     }
 
@@ -343,9 +372,7 @@ impl Both {
             let found = centre(with, slope, latencies);
             found.filter(|found| found.ops >= fewest)
         };
-        let at = |step: usize| SLOPES.start() + STEP * step as f64;
-        let steps = ((SLOPES.end() - SLOPES.start()) / STEP).round() as usize;
-        let known_at: Vec<Option<Centre>> = (0..=steps).map(|step| known(at(step))).collect();
+        let known_at: Vec<Option<Centre>> = self.tried.iter().map(|&at| known(at)).collect();
         let first = known_at.iter().position(Option::is_some)?;
         let last = known_at.iter().rposition(Option::is_some)?;
         let is_too_small = |step: usize| match known_at[step] {
@@ -354,12 +381,10 @@ impl Both {
         };
         // A step or two around it are a matter of single ops.
         let last_small = (0..=last).rfind(|&step| is_too_small(step));
-        let first_large = (first..=steps).find(|&step| !is_too_small(step))?;
-        let (mut low, mut high) = match last_small {
-            Some(last_small) if last_small > first_large + 2 => return None,
-            Some(last_small) => (at(first_large.saturating_sub(1)), at(last_small + 1)),
-            None => return None,
-        };
+        let first_large = (first..known_at.len()).find(|&step| !is_too_small(step))?;
+        let last_small = last_small.filter(|&step| step <= first_large + 2)?;
+        let mut low = self.tried[first_large.saturating_sub(1)];
+        let mut high = *self.tried.get(last_small + 1)?;
         let middle = |low: f64, high: f64| f64::midpoint(low, high);
         for _ in 0..HALVINGS {
             let slope = middle(low, high);
@@ -367,7 +392,7 @@ impl Both {
                 Some(found) if found.latency > expected.latency => low = slope,
                 Some(_) => high = slope,
                 // Outside of what is known, on the side that is nearer.
-                None if slope < at(first) => low = slope,
+                None if slope < self.tried[first] => low = slope,
                 None => high = slope,
             }
         }

@@ -227,6 +227,18 @@ fn half_of_a_delay_tells_whether_all_of_it_acts_in_proportion() {
 }
 
 #[test]
+fn calls_that_queue_wait_for_the_delays_of_others_too() {
+    for queue in [4.0, 8.0, 14.0] {
+        let found = bent(|delay| queue * delay, 0.05);
+        assert!(
+            (found.low..=found.high).contains(&queue) && found.low > MORE,
+            "{queue}: {found:?}"
+        );
+        assert_eq!(found.verdict(), Verdict::NotDecided);
+    }
+}
+
+#[test]
 fn a_delay_that_reaches_half_of_the_ops_is_half_of_one() {
     for (seed, reached) in (1..=12).zip([0.4, 0.5, 0.6].into_iter().cycle()) {
         let mut random = Random((seed * 0x9e37_79b9) | 1);
