@@ -156,13 +156,39 @@ impl Report {
 /// As long as more than this part of the time has no cause, the root cause is not found.
 const MOST_UNEXPLAINED: f64 = 0.1;
 
+/// Paths that do not end leave less than this part of a peak's time open,
+const LITTLE: f64 = 0.2;
+/// ... and those that do explain this part at least: then what they say is its answer.
+const HALF: f64 = 0.5;
+
+/// Whether it is known where most of a peak's time goes though a path does not end yet. The same is asked of peaks whose paths all end.
+fn is_nearly_decided(peak: &PeakEntry) -> bool {
+    let is_open = |cause: &RootCauseEntry| {
+        use StopReason::{NotInstrumentable, PartlyMeasured, StillDescending, TooRare};
+        let is_open = [StillDescending, TooRare, NotInstrumentable, PartlyMeasured];
+        is_open.contains(&cause.stop) || cause.blocked.is_some_and(|part| part > HALF)
+    };
+    let (mut open, mut known) = (0.0, 0.0);
+    for cause in &peak.root_causes {
+        match is_open(cause) {
+            true => open += cause.share_of_time,
+            false => known += cause.share_of_time,
+        }
+    }
+    let is_struck = peak.off_cpu.as_ref().is_some_and(|of| of.is_of_struck_ops);
+    open < LITTLE && known >= HALF && !is_struck
+}
+
 impl Status {
     /// What becomes of an analysis, and of its peaks, that has ended before it came to its end: where peaks with nearly all of the
-    /// time have their causes, that others have none changes nothing.
+    /// time have their causes, that others have none changes nothing, and so it is of paths of a peak.
     pub(crate) fn at_end(self, peaks: &mut [PeakEntry]) -> Status {
         for peak in &mut *peaks {
             if peak.status == Status::InProgress {
-                peak.status = Status::Undecided;
+                peak.status = match is_nearly_decided(peak) {
+                    true => Status::RootCauseFound,
+                    false => Status::Undecided,
+                };
             }
         }
         match self {
@@ -393,11 +419,40 @@ mod tests {
     use super::*;
     use crate::fixture;
 
+    /// A path with a tenth of the time, of a cause in few of the ops, takes longer than the person had.
+    #[test]
+    fn a_peak_whose_open_paths_have_little_of_its_time_has_its_answer() {
+        let ended = |known: f64, open: f64, blocked| {
+            let mut report = fixture::report(1_000);
+            report.peaks.truncate(1);
+            let peak = &mut report.peaks[0];
+            peak.status = Status::InProgress;
+            peak.off_cpu = None;
+            let one = peak.root_causes[0].clone();
+            let cause = |stop, share_of_time| RootCauseEntry {
+                stop,
+                share_of_time,
+                blocked,
+                ..one.clone()
+            };
+            peak.root_causes = vec![
+                cause(StopReason::SelfTime, known),
+                cause(StopReason::StillDescending, open),
+            ];
+            report.ended(Ended::Duration).peaks[0].status
+        };
+        assert_eq!(ended(0.9, 0.1, None), Status::RootCauseFound);
+        assert_eq!(ended(0.7, 0.25, None), Status::Undecided);
+        assert_eq!(ended(0.4, 0.1, None), Status::Undecided);
+        assert_eq!(ended(0.9, 0.1, Some(0.8)), Status::Undecided);
+    }
+
     #[test]
     fn an_analysis_that_was_ended_has_the_answer_that_its_large_peaks_have() {
         let ended = |peaks: &[(Status, f64)]| {
             let mut report = fixture::report(1_000);
-            let one = report.peaks[0].clone();
+            let mut one = report.peaks[0].clone();
+            one.root_causes.clear();
             let peak = |&(status, share_of_time): &(Status, f64)| PeakEntry {
                 status,
                 share_of_time,
