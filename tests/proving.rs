@@ -100,7 +100,7 @@ const CALLS_ELSEWHERE: [Truth; 12] = [
 /// Calls of one function on several threads, which wait for nobody and for each other.
 const CALLS_TOGETHER: [Truth; 2] = [
     always((0, 3130), "part", "sleep", PROVEN),
-    always((0, 1000), "turn", "sleep", PROVEN),
+    truth((0, 1000), "turn", "sleep", PROVEN),
 ];
 
 /// Peaks are told apart that one doubling holds.
@@ -266,8 +266,9 @@ fn calls_on_several_threads_count_as_they_go_on() {
     tried("proven_together", &CALLS_TOGETHER);
 }
 
-/// One that is longer keeps all who stand behind it.
+/// One that is longer keeps all who stand behind it. What is said of such a slope is tested without a program, too.
 #[test]
+#[ignore = "twelve seconds: cargo test --test integration -- --ignored calls_that_queue"]
 fn calls_that_queue_become_longer_by_more_than_a_delay() {
     measured(|| {
         let target = Target::start("proven_queue", Opt::O2, &[]);

@@ -441,7 +441,19 @@ impl Jump {
         })
     }
 
+    /// Forgets the probes that a library which was loaded again has lost. Ops of this generation may have met none of them: they
+    /// tell their latencies alone. Whether there were any.
+    fn forget_lost_probes(&mut self, space: &mut Space) -> bool {
+        let any = space.patches.forget_taken_out(&self.memory);
+        if any {
+            self.whole_since = self.generation + 1;
+        }
+        any
+    }
+
     fn change(&mut self, space: &mut Space, plan: &Plan) -> Result<Vec<Refused>> {
+        // What is kept must be there; what was lost is written again.
+        self.forget_lost_probes(space);
         let (wanted, mut refused, shared) = self.prepare(space, plan)?;
         let remove: Vec<u64> = space
             .patches
@@ -503,6 +515,10 @@ impl Jump {
         })?;
         self.has_calls = !plan.edges.is_empty() && !plan.sites_are_away;
         self.had_calls |= self.has_calls;
+        // It may have been lost while the others were prepared.
+        if self.forget_lost_probes(space) {
+            self.watch.was_away();
+        }
         for at in written {
             match self.memory.read(TargetAddr(at), &mut [0]) {
                 Ok(()) => refuse(at, REWRITTEN.to_owned()),
@@ -654,8 +670,9 @@ impl Engine for Jump {
                 }
                 Some(Notice::Exited(_) | Notice::Killed(_)) => self.drain(sink),
                 Some(Notice::ProbesTakenOut | Notice::LibrariesChanged) => {
-                    if let Some(space) = &mut self.space {
-                        space.patches.forget_taken_out(&self.memory);
+                    if let Some(mut space) = self.space.take() {
+                        self.forget_lost_probes(&mut space);
+                        self.space = Some(space);
                     }
                 }
                 _ => {}

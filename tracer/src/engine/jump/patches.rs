@@ -176,9 +176,11 @@ impl Patches {
         })
     }
 
-    /// Forgets the patches in whose places the program's own code stands.
-    pub fn forget_taken_out(&mut self, memory: &Memory) {
+    /// Forgets the patches in whose places the program's own code stands. Whether there were any.
+    pub fn forget_taken_out(&mut self, memory: &Memory) -> bool {
+        let before = self.active.len();
         (self.active).retain(|_, patch| !stands(memory, patch.at, &patch.original));
+        self.active.len() < before
     }
 
     /// Overwrites what was read from the text with the program's own bytes.
@@ -654,10 +656,11 @@ mod tests {
         assert!(!patches.are_taken_out(&memory, &places));
         write(start + 6, &patch(start).original);
         assert!(patches.are_taken_out(&memory, &places));
-        patches.forget_taken_out(&memory);
+        assert!(patches.forget_taken_out(&memory));
         let left: Vec<u64> = patches.addresses().collect();
         assert_eq!(left, [start + 16, start + 32]);
         assert!(!patches.are_taken_out(&memory, &places));
+        assert!(!patches.forget_taken_out(&memory));
         assert_eq!(space.len(), places.len());
     }
 
