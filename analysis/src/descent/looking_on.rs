@@ -20,7 +20,8 @@ use crate::values::Values;
 /// No op is as long.
 const NO_OP: RangeInclusive<Ticks> = Ticks(u64::MAX)..=Ticks(u64::MAX);
 /// A known peak stays the peak of a hump that has this part of its ops and of their time: what the others did is no cause of it.
-const NEARLY_ALL: f64 = 0.92;
+const MOST: f64 = 0.8;
+const NEARLY_ALL: f64 = 0.85;
 /// ... if that is this part of the hump's ops.
 const HALF: f64 = 0.5;
 /// ... and of their time: few ops may have most of it, of which nothing is known.
@@ -228,7 +229,7 @@ impl Analysis {
             let shared = shared(peak);
             let is_one = self.hump_of(peak, found).map(|at| found[at].number) == Some(hump.number);
             is_one
-                && is_part(shared.ops, all.ops, NEARLY_ALL)
+                && is_part(shared.ops, all.ops, MOST)
                 && is_part(shared.total.0, all.total.0, NEARLY_ALL)
                 && is_part(shared.ops, hump.content.ops, HALF)
                 && is_part(shared.total.0, hump.content.total.0, MOST_TIME)

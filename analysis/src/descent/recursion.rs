@@ -20,7 +20,7 @@ const TIMES: usize = 3;
 /// A call of a function that branches makes so many calls of itself at least.
 const BRANCHES: f64 = 1.5;
 /// So much of the time of such a call does not pass in calls of itself.
-const OWN: f64 = 0.03;
+const OWN: f64 = 0.06;
 /// The ends of a recursion that could not be followed have so much of its time at least.
 const THIRD: f64 = 1.0 / 3.0;
 

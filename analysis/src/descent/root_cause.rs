@@ -147,7 +147,15 @@ fn end_at(ftree: &Ftree, peak: u32, id: FnodeId) -> Option<RootCause> {
             Some(below_decisions(ftree, peak, id, end))
         }
         PathState::Decided(Outcome::Spread) => Some(below_decisions(ftree, peak, id, STILL)),
-        PathState::Decided(Outcome::Itself | Outcome::Both) => Some(itself(ftree, peak, id)),
+        PathState::Decided(Outcome::Itself) => Some(itself(ftree, peak, id)),
+        PathState::Decided(Outcome::Both) => {
+            // Calls that are gone into in most ops, and seem to be a loop's in a few.
+            let is_little = |cause: &RootCause| {
+                let all = cause.shares.last().copied().unwrap_or(0.0);
+                cause.kind == CauseKind::Loop && cause.share < LEAST * all
+            };
+            Some(itself(ftree, peak, id)).filter(|cause| !is_little(cause))
+        }
     }
 }
 
