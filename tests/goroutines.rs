@@ -192,7 +192,7 @@ fn goroutines_of_a_program_that_is_started_are_measured() {
 /// Whether a report has all of these words. One that has decided everything without them is wrong.
 fn names(report: &str, causes: &[&str]) -> Verdict {
     // What waits is the function that lets others run: it is no unknown.
-    assert!(!report.contains("did not run"), "{report}");
+    assert!(!report.contains("whose thread did not run"), "{report}");
     let missing: Vec<_> = causes.iter().filter(|&it| !report.contains(it)).collect();
     match (missing.is_empty(), report.contains("not decided")) {
         (true, _) => Ok(()),

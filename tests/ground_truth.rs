@@ -116,7 +116,7 @@ programs! {
     exceptions
     file_lock
     finds_end_again
-    first_use resumed some_misses
+    first_use
     flank
     flushes_buffer
     fork_exec
@@ -160,6 +160,7 @@ programs! {
     recursion
     recursion_through_f0
     rehash
+    resumed
     rwlock_writer
     sandboxed
     seldom
@@ -169,6 +170,7 @@ programs! {
     signals
     slow_callee_in_loop
     slow_producer
+    some_misses
     sorted_input
     spin_waits
     stripped_library

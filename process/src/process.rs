@@ -343,7 +343,11 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
                     false => Event::Nothing,
                 })
             }
-            Some(Notice::ProbesTakenOut) => Ok(Event::CodeChanged),
+            Some(Notice::ProbesTakenOut) => {
+                // A library that had been away may be gone for good.
+                self.refresh()?;
+                Ok(Event::CodeChanged)
+            }
             Some(Notice::Exec) => {
                 self.warnings.push(EXECUTED.to_owned());
                 Ok(Event::Ended(Ending::Exec))

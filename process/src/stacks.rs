@@ -70,7 +70,7 @@ impl Unwinder {
     /// The frames of a stack, innermost first, as far as they lead; `modules` are those of [`Unwinder::new`].
     #[must_use]
     pub fn frames(&mut self, modules: &Modules, stack: &Stack) -> Vec<StackFrame> {
-        self.follow(modules, stack, MOST_FRAMES).frames
+        self.follow_shallow(modules, stack).frames
     }
 
     /// As [`Unwinder::frames`], saying whether there may be more.

@@ -66,7 +66,7 @@ pub struct Touched {
     pub sum: Ticks,
     /// How many calls.
     pub count: u64,
-    /// Those of them together that took [`Touched::LONG`] or more; with probes that cost much, a few times that cost.
+    /// Those of them together that took [`Touched::LONG`] or more.
     pub long: Ticks,
 }
 

@@ -85,13 +85,11 @@ pub(crate) fn accounted_for(call: &Touched, callee: &Touched, long: Ticks) -> Ti
         return callee.sum;
     }
     let longest = callee.max + Ticks((mean * (callers - 1.0)) as u64);
-    // What takes so long may be the probes.
-    let are_clear = long <= Touched::LONG;
-    longest.max(
-        callee
-            .long
-            .min(if are_clear { callee.sum } else { Ticks(0) }),
-    )
+    match long <= Touched::LONG {
+        true => longest.max(callee.long),
+        // What takes so long may be the probes.
+        false => longest,
+    }
 }
 
 /// How long the call is in which a moment of an fnode's time falls on average. Calls of which only one is long count as

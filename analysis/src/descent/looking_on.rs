@@ -19,10 +19,11 @@ use crate::values::Values;
 
 /// No op is as long.
 const NO_OP: RangeInclusive<Ticks> = Ticks(u64::MAX)..=Ticks(u64::MAX);
-/// A known peak stays the peak of a hump that has this part of its ops and of their time: what the others did is no cause of it.
+/// A known peak stays the peak of a hump that has this part of its ops,
 const MOST: f64 = 0.8;
+/// ... and this part of their time: what the others did is no cause of it.
 const NEARLY_ALL: f64 = 0.85;
-/// ... if that is this part of the hump's ops.
+/// And only if that is this part of the hump's ops,
 const HALF: f64 = 0.5;
 /// ... and of their time: few ops may have most of it, of which nothing is known.
 const MOST_TIME: f64 = 0.75;

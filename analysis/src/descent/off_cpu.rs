@@ -519,27 +519,15 @@ mod tests {
         assert!((0.95..1.0).contains(&shares), "{causes:?}");
     }
 
-    /// f0 waits itself for a tenth of the op, and for most of it in g, also while only f0 is measured.
-    #[test]
-    fn a_wait_in_a_callee_is_none_of_the_function_itself() {
+    /// Ops of f0 with one long call of g in each, while the thread is away for these times.
+    fn with_a_call(start: u64, length: u64, away: &[Interval]) -> Analysis {
         let mut analysis = Analysis::new(Params::default());
         analysis.expect_absences();
         let mut g = None;
-        let wait = Away::Blocked {
-            woken: None,
-            by: None,
-        };
         for _ in 0..1_000 {
-            let called = g.map(|g| touched(g, 41_000, 60_000));
-            let away = [
-                interval(2_000, 12_000, wait),
-                interval(42_000, 100_000, wait),
-            ];
-            follow(
-                &mut analysis,
-                op(100_000, called.into_iter().collect()),
-                &away,
-            );
+            let called = g.map(|g| touched(g, start, length));
+            let called = called.into_iter().collect();
+            follow(&mut analysis, op(100_000, called), away);
             for request in analysis.requests() {
                 if let Request::Expand(fnode) = request {
                     if fnode == FnodeId::ROOT {
@@ -550,7 +538,22 @@ mod tests {
                 }
             }
         }
-        let causes = analysis.root_causes(1);
+        analysis
+    }
+
+    const WAIT: Away = Away::Blocked {
+        woken: None,
+        by: None,
+    };
+
+    /// f0 waits itself for a tenth of the op, and for most of it in g, also while only f0 is measured.
+    #[test]
+    fn a_wait_in_a_callee_is_none_of_the_function_itself() {
+        let away = [
+            interval(2_000, 12_000, WAIT),
+            interval(42_000, 100_000, WAIT),
+        ];
+        let causes = with_a_call(41_000, 60_000, &away).root_causes(1);
         let itself = causes.iter().find(|cause| cause.path.len() == 1);
         let blocked = itself.and_then(|cause| cause.blocked).expect("seen");
         assert!((blocked - 0.25).abs() < 0.01, "{causes:?}");
@@ -559,39 +562,25 @@ mod tests {
     /// The kernel tells of the switch to another thread alone, as where page faults are not told.
     #[test]
     fn a_function_without_calls_that_waits_does_not_take_its_time() {
-        for (waits_for, is_known) in [(90_000, false), (20_000, true)] {
-            let mut analysis = Analysis::new(Params::default());
-            analysis.expect_absences();
-            let wait = Away::Blocked {
-                woken: None,
-                by: None,
-            };
-            let mut copies = None;
-            for _ in 0..1_000 {
-                let called = copies.map(|at| touched(at, 4_000, 95_000));
-                let away = [interval(5_000, 5_000 + waits_for, wait)];
-                follow(
-                    &mut analysis,
-                    op(100_000, called.into_iter().collect()),
-                    &away,
-                );
-                for request in analysis.requests() {
-                    if let Request::Expand(fnode) = request {
-                        if fnode == FnodeId::ROOT {
-                            let callee = Callee::Function(CalleeId(1));
-                            copies = Some(analysis.add_child(fnode, SiteId(1), callee));
-                        }
-                        analysis.expanded(fnode, Tsc(0));
-                    }
-                }
-            }
+        for (waited, is_known) in [(90_000, false), (20_000, true)] {
+            let away = [interval(5_000, 5_000 + waited, WAIT)];
+            let analysis = with_a_call(4_000, 95_000, &away);
             let cause = &analysis.root_causes(1)[0];
             assert_eq!((cause.path.len(), &cause.stop), (2, &Stop::NoCalls));
-            let expected = waits_for as f64 / 95_000.0;
+            let expected = waited as f64 / 95_000.0;
             assert!((cause.blocked.unwrap() - expected).abs() < 0.1, "{cause:?}");
             let is_found = analysis.status() == Status::RootCauseFound;
-            assert_eq!(is_found, is_known, "{waits_for}");
+            assert_eq!(is_found, is_known, "{waited}");
         }
+    }
+
+    /// Where what a function waits for is told by what it calls, it is no unknown wait.
+    #[test]
+    fn who_is_called_to_wait_is_no_unknown() {
+        let mut analysis = with_a_call(4_000, 95_000, &[interval(5_000, 95_000, WAIT)]);
+        assert_eq!(analysis.status(), Status::Undecided);
+        analysis.tells_waits_by_calls();
+        assert_eq!(analysis.status(), Status::RootCauseFound);
     }
 
     #[test]

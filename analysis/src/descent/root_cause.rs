@@ -10,12 +10,12 @@ use crate::descent::share::LEAST;
 use crate::off_cpu::is_absence;
 
 /// The causes that are found explain this part of the time at least.
-pub(crate) const HALF: f64 = 0.5;
+pub const HALF: f64 = 0.5;
 /// So much of a function's own time in calls that it repeats is told.
 const MUCH: f64 = 0.2;
 /// Paths that are undecided leave less than this part of the time unexplained where the others' causes are the peak's: whatever
 /// has as much has a path of its own.
-const SMALL: f64 = 0.2;
+pub const SMALL: f64 = 0.2;
 
 /// What takes the time at the end of a root-cause path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -226,3 +226,23 @@ fn waiting_and_working_compete_for_the_peaks_of_lives() {
     ];
     assert_eq!(ends, expected);
 }
+
+#[test]
+fn the_calls_of_all_polls_are_added_up() {
+    let of_poll = |max, max_start, long| Touched {
+        fnode: FnodeId(2),
+        max: Ticks(max),
+        max_start: Tsc(max_start),
+        sum: Ticks(max + 100),
+        count: 2,
+        long: Ticks(long),
+    };
+    let mut known = of_poll(9_000, 10, 9_000);
+    super::add(&mut known, &of_poll(20_000, 30, 20_000));
+    let all = Touched {
+        sum: Ticks(29_200),
+        count: 4,
+        ..of_poll(20_000, 30, 29_000)
+    };
+    assert_eq!(known, all);
+}

@@ -251,6 +251,35 @@ pub(crate) mod tests {
         assert_eq!(ftree.fnode(preempted).parent, Some(FnodeId::ROOT));
     }
 
+    /// Of 400 calls some were long: the longest, and others of 30,000 together.
+    #[test]
+    fn time_away_made_no_call_long() {
+        for (from, to, left_of_longest, least, most) in [
+            // In the longest call, of which enough is left to be long, or not.
+            (4_000, 14_000, 10_000, 40_000, 40_000),
+            (4_000, 22_000, 2_000, 30_000, 30_000),
+            // In another one, or in g itself.
+            (40_000, 55_000, 20_000, 35_001, 49_999),
+        ] {
+            let (mut ftree, g, h) = tree();
+            let many = Touched {
+                sum: Ticks(60_000),
+                count: 400,
+                long: Ticks(50_000),
+                ..touched(h, 3_000, 20_000)
+            };
+            let measured = op(100_000, vec![touched(g, 2_000, 90_000), many]);
+            let left = apart_of(&mut ftree, &measured, &[interval(from, to, BY)]);
+            let of_h = left.op.touched.iter().find(|touched| touched.fnode == h);
+            let of_h = of_h.expect("it was called");
+            assert_eq!(of_h.max, Ticks(left_of_longest));
+            assert!(
+                (Ticks(least)..=Ticks(most)).contains(&of_h.long),
+                "{of_h:?}"
+            );
+        }
+    }
+
     #[test]
     fn another_call_is_the_longest_without_the_time_away() {
         let (mut ftree, g, _) = tree();

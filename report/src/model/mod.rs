@@ -10,6 +10,7 @@ mod proofs;
 mod values;
 mod waits;
 
+use darc_analysis::descent::root_cause::{HALF, SMALL};
 use serde::{Deserialize, Serialize};
 
 pub use causes::{
@@ -156,11 +157,6 @@ impl Report {
 /// As long as more than this part of the time has no cause, the root cause is not found.
 const MOST_UNEXPLAINED: f64 = 0.1;
 
-/// Paths that do not end leave less than this part of a peak's time open,
-const LITTLE: f64 = 0.2;
-/// ... and those that do explain this part at least: then what they say is its answer.
-const HALF: f64 = 0.5;
-
 /// Whether it is known where most of a peak's time goes though a path does not end yet. The same is asked of peaks whose paths all end.
 fn is_nearly_decided(peak: &PeakEntry) -> bool {
     let is_open = |cause: &RootCauseEntry| {
@@ -176,7 +172,7 @@ fn is_nearly_decided(peak: &PeakEntry) -> bool {
         }
     }
     let is_struck = peak.off_cpu.as_ref().is_some_and(|of| of.is_of_struck_ops);
-    open < LITTLE && known >= HALF && !is_struck
+    open < SMALL && known >= HALF && !is_struck
 }
 
 impl Status {

@@ -7,9 +7,6 @@
 
 use darc_record::{Arguments, FnodeId, Op, Ticks, Touched, Tsc};
 
-/// What measuring a call takes may be off by less than so many times that.
-const COSTLY: u64 = 4;
-
 /// What a frame stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameKind {
@@ -300,7 +297,7 @@ impl ThreadCalls {
             return;
         };
         let latency = self.latency(frame, end, inside);
-        let is_long = latency >= Touched::LONG.max(Ticks(inside.0.saturating_mul(COSTLY)));
+        let is_long = latency >= Touched::LONG;
         let long = if is_long { latency } else { Ticks(0) };
         match self
             .touched

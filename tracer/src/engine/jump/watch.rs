@@ -149,16 +149,14 @@ impl Watch {
             && self.has_lost_probes(memory, space)
         {
             let now = code(self.pid);
-            if gone() {
-                return (!now.is_empty()).then_some(Notice::Exec);
+            if now.is_empty() {
+                return None;
             }
-            let is_same = now == self.code || now.is_empty();
-            return Some(match is_same {
-                true => Notice::ProbesTakenOut,
-                false => {
-                    self.code = now;
-                    Notice::LibrariesChanged
-                }
+            let before = std::mem::replace(&mut self.code, now);
+            return Some(match (gone(), before == self.code) {
+                (true, _) => Notice::Exec,
+                (false, true) => Notice::ProbesTakenOut,
+                (false, false) => Notice::LibrariesChanged,
             });
         }
         let every = if self.expecting { EXPECTING } else { OTHERWISE };
