@@ -153,8 +153,8 @@ impl Analysis {
     /// How long the op at hand waited in an fnode itself, as far as its longest call goes; nothing where that is not asked
     /// for.
     pub(crate) fn blocked_in(&self, fnode: FnodeId) -> Option<Ticks> {
-        let blocked = self.off_cpu.as_ref()?.blocked.iter();
-        let here = blocked.filter(|(at, _)| *at == fnode);
+        let table = self.off_cpu.as_ref().filter(|table| !table.by_calls)?;
+        let here = table.blocked.iter().filter(|(at, _)| *at == fnode);
         Some(here.fold(Ticks(0), |sum, &(_, time)| sum + time))
     }
 
@@ -519,15 +519,25 @@ mod tests {
         assert!((0.95..1.0).contains(&shares), "{causes:?}");
     }
 
-    /// Ops of f0 with one long call of g in each, while the thread is away for these times.
-    fn with_a_call(start: u64, length: u64, away: &[Interval]) -> Analysis {
+    fn prepared() -> Analysis {
         let mut analysis = Analysis::new(Params::default());
         analysis.expect_absences();
+        analysis
+    }
+
+    fn with_a_call(start: u64, length: u64, away: &[Interval]) -> Analysis {
+        let mut analysis = prepared();
+        call(&mut analysis, start, length, away);
+        analysis
+    }
+
+    /// Ops of f0 with one long call of g in each, while the thread is away for these times.
+    fn call(analysis: &mut Analysis, start: u64, length: u64, away: &[Interval]) {
         let mut g = None;
         for _ in 0..1_000 {
             let called = g.map(|g| touched(g, start, length));
             let called = called.into_iter().collect();
-            follow(&mut analysis, op(100_000, called), away);
+            follow(analysis, op(100_000, called), away);
             for request in analysis.requests() {
                 if let Request::Expand(fnode) = request {
                     if fnode == FnodeId::ROOT {
@@ -538,7 +548,6 @@ mod tests {
                 }
             }
         }
-        analysis
     }
 
     const WAIT: Away = Away::Blocked {
@@ -580,6 +589,19 @@ mod tests {
         let mut analysis = with_a_call(4_000, 95_000, &[interval(5_000, 95_000, WAIT)]);
         assert_eq!(analysis.status(), Status::Undecided);
         analysis.tells_waits_by_calls();
+        assert_eq!(analysis.status(), Status::RootCauseFound);
+    }
+
+    /// ... nor is the wait of a function whose call to wait was inlined.
+    #[test]
+    fn who_was_inlined_to_wait_is_no_unknown() {
+        let away = [interval(10_000, 95_000, WAIT)];
+        let mut analysis = prepared();
+        call(&mut analysis, 4_000, 5_000, &away);
+        assert_eq!(analysis.status(), Status::Undecided);
+        let mut analysis = prepared();
+        analysis.tells_waits_by_calls();
+        call(&mut analysis, 4_000, 5_000, &away);
         assert_eq!(analysis.status(), Status::RootCauseFound);
     }
 
