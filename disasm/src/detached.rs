@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use iced_x86::{Decoder, DecoderOptions};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
 use crate::blocks::{direct_target, falls_through};
 use crate::{FunctionCode, Memory};
@@ -50,6 +50,8 @@ impl Explorer {
         if !self.starts.insert(start) {
             return;
         }
+        // Compilers lay parts of several functions side by side, and what is called last in one does not return.
+        let begins = |addr| code.parts().iter().any(|part| part.start == addr);
         let mut open = vec![(start, start)];
         let most = (self.seen.len() + MOST_INSTRUCTIONS).min(MOST_IN_ALL);
         while let Some((from, addr)) = open.pop() {
@@ -82,8 +84,10 @@ impl Explorer {
             if instruction.is_invalid() {
                 continue;
             }
-            if falls_through(&instruction) {
-                open.push((addr, instruction.next_ip()));
+            let next = instruction.next_ip();
+            let may_return = !is_call(&instruction) || !begins(next);
+            if falls_through(&instruction) && may_return {
+                open.push((addr, next));
             }
             open.extend(direct_target(&instruction).map(|target| (addr, target)));
         }
@@ -107,6 +111,13 @@ impl Explorer {
     pub fn is_part(&self, start: u64) -> bool {
         self.parts.contains(&start)
     }
+}
+
+fn is_call(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::Call | FlowControl::IndirectCall
+    )
 }
 
 /// As many bytes at `addr` as can be read, near the end of readable memory fewer than the buffer
@@ -169,6 +180,25 @@ mod tests {
             assert!(!cfg.is_missing_part(COLD));
             assert_eq!(cfg.branches_into(HOT + 6..HOT + 9), BranchInto::None);
             assert_eq!(call_sites(&hot(), memory).sites.len(), 1);
+        }
+    }
+
+    /// What ends with a call that does not return is followed by the first of the function's own parts away from it.
+    #[test]
+    fn what_lies_in_front_of_a_part_is_none() {
+        // jmp to the other function; ret. And the part: jmp to the ret
+        let hot = part(HOT, &[0xe9, 0xf6, 0x0f, 0, 0, 0xc3]);
+        let cold = part(COLD, &[0xe9, 0x00, 0xf0, 0xff, 0xff]);
+        let code = FunctionCode::new(vec![hot, cold]).unwrap();
+        for (last, is_part) in [
+            // call .+0x100; and five bytes of nop
+            ([0xe8, 0xfb, 0, 0, 0], false),
+            ([0x0f, 0x1f, 0x44, 0, 0], true),
+        ] {
+            let other = FunctionCode::new(vec![part(COLD - 5, &last)]).unwrap();
+            let cfg = Cfg::build(&code, &other);
+            assert_eq!(cfg.is_missing_part(COLD - 5), is_part);
+            assert_eq!(call_sites(&code, &other).sites.is_empty(), is_part);
         }
     }
 
