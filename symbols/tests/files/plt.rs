@@ -77,6 +77,20 @@ fn calls_without_a_stub_have_a_slot() {
     assert_eq!(names, ["getpid", "srand", "rand", "read", "write"]);
 }
 
+/// ... nor is what the program calls so itself a stub.
+#[test]
+fn a_function_that_only_goes_on_elsewhere_is_none() {
+    let source = "#include <unistd.h>\n__attribute__((noinline)) int sync_all(int fd) { return fsync(fd); }\nint main(int c, char **v) { (void)v; return sync_all(c); }";
+    let workshop = Workshop::c("-O2 -pie -fPIE -fno-plt", source);
+    let image = workshop.prog();
+    let wrapper = image.symbol("sync_all").unwrap();
+    assert_eq!(image.plt_name(wrapper), None);
+    assert_eq!(image.name_at(wrapper), "sync_all");
+    workshop.run("strip prog");
+    let stripped = workshop.prog();
+    assert_eq!(stripped.plt_name(wrapper).as_deref(), Some("fsync"));
+}
+
 #[test]
 fn stubs_of_ifuncs_in_static_programs() {
     let source = "#include <string.h>\nint main(int c, char **v) { return memcmp(v[0], v[c - 1], (size_t)c) + (int)strlen(v[0]); }";
