@@ -60,7 +60,7 @@ pub use jit::{JitFunction, JitName, JitSymbols};
 pub use lines::Frame;
 pub use lookup::resolve;
 pub use matching::{Match, MatchRank};
-pub use names::is_called;
+pub use names::{is_called, original};
 pub use refusal::{Candidate, Interpreter, LookupError, NotAFunction};
 pub use root::{Root, opened, place};
 pub use spec::{InvalidSpec, NameSpec};

@@ -17,10 +17,8 @@ use crate::symtab::Version;
 pub enum MatchRank {
     /// The mangled name, the whole demangled name, or the address.
     Exact,
-    /// All but the arguments.
+    /// All but arguments and generics: overloads and templates of one name are several functions.
     WithoutArguments,
-    /// All but arguments and generics.
-    WithoutGenerics,
     /// A version of the symbol that only old programs use (`memcpy@GLIBC_2.2.5`), when there is no other.
     OldVersion,
     /// A clone that the optimizer made (`.isra.0`, `.constprop.0`, `.part.0`), when the function itself is not there.
@@ -121,7 +119,6 @@ fn rank(symbol: &str, name: &str, filter: &Prefilter) -> Option<MatchRank> {
     match rank(symbol) {
         Some(Fit::Exact) => Some(MatchRank::Exact),
         Some(Fit::NoArguments) => Some(MatchRank::WithoutArguments),
-        Some(Fit::NoGenerics) => Some(MatchRank::WithoutGenerics),
         Some(Fit::Tail) => Some(MatchRank::Tail),
         None => (rank(clone_of(symbol)?)? < Fit::Tail).then_some(MatchRank::Clone),
     }

@@ -1,6 +1,7 @@
 //! How a demangled name is composed, and how well a symbol fits a name that a person typed.
 
 use crate::demangle::{demangle, try_demangle};
+use crate::matching::clone_of;
 use crate::symtab::without_version;
 
 /// How well a symbol fits a name, best first.
@@ -8,10 +9,8 @@ use crate::symtab::without_version;
 pub(crate) enum Fit {
     /// The mangled or the whole demangled name.
     Exact,
-    /// All but the arguments.
-    NoArguments,
     /// All but arguments and generics.
-    NoGenerics,
+    NoArguments,
     /// The last components.
     Tail,
 }
@@ -39,7 +38,7 @@ pub(crate) fn fit(raw: &str, demangled: Option<&str>, name: &str) -> Option<Fit>
     if bare == name
         || (without_generics(without_arguments(&name)) == name && bare == without_generics(&name))
     {
-        return Some(Fit::NoGenerics);
+        return Some(Fit::NoArguments);
     }
     let tail = |candidate: &str| {
         candidate
@@ -116,6 +115,13 @@ fn squeeze(name: &str) -> String {
 
 fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == '$'
+}
+
+/// The name of the function that a symbol is of, demangled and without arguments; of a clone that the optimizer made, the name of
+/// the function that it was made of.
+pub fn original(raw: &str) -> String {
+    let name = demangle(clone_of(raw).unwrap_or(raw));
+    without_arguments(&name).to_owned()
 }
 
 /// `ns::f(int) const` → `ns::f`. The parentheses of `operator()` and of an anonymous namespace are no arguments.
@@ -287,6 +293,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_symbol_is_of_has_no_arguments() {
+        for (raw, name) in [
+            ("serve", "serve"),
+            ("serve.part.0", "serve"),
+            ("_ZN12_GLOBAL__N_15serveEi", "(anonymous namespace)::serve"),
+            (
+                "_ZN12_GLOBAL__N_15serveEi.isra.0",
+                "(anonymous namespace)::serve",
+            ),
+            ("_ZN2ns5Class6methodIiEEvi", "ns::Class::method<int>"),
+        ] {
+            assert_eq!(original(raw), name);
+        }
+    }
+
+    #[test]
     fn fits_are_ranked() {
         let raw = "_ZN2ns5Class6methodIiEEvi";
         let demangled = demangle(raw);
@@ -296,7 +318,7 @@ mod tests {
             ("ns::Class::method<int>(int)", Some(Fit::Exact)),
             ("ns::Class::method<int>( int )", Some(Fit::Exact)),
             ("ns::Class::method<int>", Some(Fit::NoArguments)),
-            ("ns::Class::method", Some(Fit::NoGenerics)),
+            ("ns::Class::method", Some(Fit::NoArguments)),
             ("Class::method", Some(Fit::Tail)),
             ("method", Some(Fit::Tail)),
             ("ethod", None),

@@ -1,6 +1,7 @@
 //! What of f0 is not measured although it is f0's code: clones that the optimizer made, copies in other functions.
 
 use darc_process::modules::Modules;
+use darc_symbols::{Function, original};
 
 use crate::session::descent::investigation::Investigation;
 
@@ -16,6 +17,8 @@ pub fn warn(investigation: &mut Investigation, modules: &Modules) {
     let Some(image) = &modules.get(f0.module).image else {
         return;
     };
+    let raw = image.function_at(f0.addr).and_then(Function::raw_name);
+    let original = raw.map_or_else(|| name.clone(), original);
     let mut warnings = Vec::new();
     let clones: Vec<String> = image
         .clones(f0.addr)
@@ -29,16 +32,20 @@ pub fn warn(investigation: &mut Investigation, modules: &Modules) {
             count(clones.len(), "clone")
         ));
     }
+    if raw.is_some_and(|raw| raw.contains(".part.")) {
+        warnings.push(format!(
+            "{name} is a part of {original}, whose beginning was inlined where it is called: calls that end there are not measured"
+        ));
+    }
     if image.functions().len() <= MOST_FUNCTIONS {
-        let plain = name.split('(').next().unwrap_or(&name);
-        let copies = image.inlined_into(plain);
+        let copies = image.inlined_into(&original);
         if let Some(first) = copies.first() {
             let place = match (&first.file, first.line) {
                 (Some(file), Some(line)) => format!(" ({file}:{line})"),
                 _ => String::new(),
             };
             warnings.push(format!(
-                "{name} was also inlined at {}, first into {}{place}; there is no call to measure there",
+                "{original} was also inlined at {}, first into {}{place}; there is no call to measure there",
                 count(copies.len(), "place"),
                 first.caller
             ));

@@ -91,6 +91,29 @@ fn cxx_names_with_and_without_arguments() {
     }
 }
 
+/// Who calls one by its name calls the other as well.
+#[test]
+fn overloads_and_templates_of_one_name_are_ambiguous() {
+    let workshop = Workshop::cxx(
+        "-O1",
+        r#"
+        #include <string>
+        struct Cache {
+            __attribute__((noinline)) int put(int x) { return x + 1; }
+            template <class T> __attribute__((noinline)) int put(const T &x) { return int(x.size()); }
+        };
+        int main(int c, char **v) { return Cache().put(c) + Cache().put(std::string(v[0])); }
+        "#,
+    );
+    let image = workshop.prog();
+    let error = resolve_in(&image, "Cache::put").unwrap_err();
+    assert!(
+        matches!(&error, LookupError::Ambiguous { candidates, .. } if candidates.len() == 2),
+        "{error:?}"
+    );
+    assert_eq!(function_named(&image, "Cache::put(int)"), "Cache::put(int)");
+}
+
 #[test]
 fn statics_of_one_name_are_ambiguous_and_shown_with_their_place() {
     let workshop = Workshop::new();
