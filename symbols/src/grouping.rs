@@ -135,7 +135,7 @@ fn merge_duplicates(mut found: Vec<Found>) -> Vec<Found> {
 }
 
 /// Which of several symbols at one address people know it by: typed, visible to others, for new programs, with few
-/// underscores in front (`read`, not `__libc_read`), short.
+/// underscores in front (`read`, not `__libc_read`), not weak (`memcmp`, not `bcmp`), short.
 fn preference(symbol: &Found) -> impl Ord + use<> {
     let name = symbol.name.as_str();
     let underscores = name.len() - name.trim_start_matches('_').len();
@@ -144,6 +144,7 @@ fn preference(symbol: &Found) -> impl Ord + use<> {
         symbol.is_local(),
         symbol.name.version,
         underscores,
+        symbol.bind == elf::STB_WEAK,
         name.len(),
     )
 }

@@ -522,7 +522,11 @@ impl Image {
         };
         let names: Vec<&str> = function.names().collect();
         let is_clone = |other: &&Function| {
-            let mut symbols = other.names().filter_map(matching::clone_of);
+            let is_clone = |name: &&str| matching::renamed(name).is_none();
+            let mut symbols = other
+                .names()
+                .filter(is_clone)
+                .filter_map(matching::clone_of);
             other.addr != function.addr && symbols.any(|original| names.contains(&original))
         };
         self.functions().iter().filter(is_clone).collect()

@@ -116,12 +116,21 @@ fn rank(symbol: &str, name: &str, filter: &Prefilter) -> Option<MatchRank> {
         return None;
     }
     let rank = |raw: &str| names::fit(raw, try_demangle(raw).as_deref(), name);
-    match rank(symbol) {
+    match rank(symbol).or_else(|| rank(renamed(symbol)?)) {
         Some(Fit::Exact) => Some(MatchRank::Exact),
         Some(Fit::NoArguments) => Some(MatchRank::WithoutArguments),
         Some(Fit::Tail) => Some(MatchRank::Tail),
         None => (rank(clone_of(symbol)?)? < Fit::Tail).then_some(MatchRank::Clone),
     }
+}
+
+/// What a symbol was called before it was renamed for link-time optimisation, where that of another file may have the same name:
+/// `foo.lto_priv.0` → `foo`. It is no clone.
+pub(crate) fn renamed(symbol: &str) -> Option<&str> {
+    let suffixes = [".lto_priv.", ".llvm."].into_iter();
+    let mut cuts = suffixes.filter_map(|suffix| symbol.rsplit_once(suffix));
+    let is_number = |end: &str| end.bytes().all(|byte| byte.is_ascii_digit());
+    cuts.find_map(|(front, end)| is_number(end).then_some(front))
 }
 
 /// The function that a symbol is a clone of, by its suffix: `foo.constprop.0.isra.0` → `foo`.

@@ -286,3 +286,19 @@ fn a_file_without_section_headers() {
     assert_eq!(image.plt_name(stub).as_deref(), Some("write"));
     assert_eq!(image.warnings(), Vec::<String>::new());
 }
+
+#[test]
+fn weak_names_come_last() {
+    let source = r#"
+        int compare(int x) { return x + 1; }
+        int __compare(int) __attribute__((alias("compare")));
+        int cmp(int) __attribute__((weak, alias("compare")));
+        int __libc_get(int x) { return x + 2; }
+        int get(int) __attribute__((weak, alias("__libc_get")));
+        int main(int c, char **v) { (void)v; return compare(c) + get(c); }
+    "#;
+    let image = Workshop::c("-O1", source).prog();
+    for (alias, known) in [("cmp", "compare"), ("__libc_get", "get")] {
+        assert_eq!(image.name_at(image.symbol(alias).unwrap()), known);
+    }
+}

@@ -158,6 +158,8 @@ fn clones_stand_in_for_a_function_that_is_gone() {
     let source = r#"
         __asm__(".text\n.type gone.constprop.0,@function\ngone.constprop.0: nop\nret\n.size gone.constprop.0,.-gone.constprop.0\n"
                 ".type both.isra.0,@function\nboth.isra.0: nop\nret\n.size both.isra.0,.-both.isra.0\n"
+                ".type local,@function\nlocal: nop\nret\n.size local,.-local\n"
+                ".type local.lto_priv.0,@function\nlocal.lto_priv.0: nop\nret\n.size local.lto_priv.0,.-local.lto_priv.0\n"
                 ".globl both\n.type both,@function\nboth: nop\nret\n.size both,.-both\n"
                 ".type many.part.0,@function\nmany.part.0: nop\nret\n.size many.part.0,.-many.part.0\n"
                 ".type many.constprop.1,@function\nmany.constprop.1: nop\nret\n.size many.constprop.1,.-many.constprop.1\n");
@@ -165,6 +167,11 @@ fn clones_stand_in_for_a_function_that_is_gone() {
     "#;
     let workshop = Workshop::c("-O1", source);
     let image = workshop.prog();
+    // Renamed, for a function of another file has this name: neither is a clone of the other.
+    let is_ambiguous = |name| matches!(resolve_in(&image, name), Err(LookupError::Ambiguous { candidates, .. }) if candidates.len() == 2);
+    assert!(is_ambiguous("local"));
+    let local = image.symbol("local").unwrap();
+    assert!(image.clones(local).is_empty());
     assert_eq!(function_named(&image, "gone"), "gone.constprop.0");
     assert_eq!(function_named(&image, "both"), "both");
     assert_eq!(function_named(&image, "both.isra.0"), "both.isra.0");
