@@ -181,7 +181,9 @@ impl Status {
     pub(crate) fn at_end(self, peaks: &mut [PeakEntry]) -> Status {
         for peak in &mut *peaks {
             if peak.status == Status::InProgress {
+                let is_deep = |cause: &RootCauseEntry| cause.stop == StopReason::MaxDepth;
                 peak.status = match is_nearly_decided(peak) {
+                    true if peak.root_causes.iter().any(is_deep) => Status::MaxDepthReached,
                     true => Status::RootCauseFound,
                     false => Status::Undecided,
                 };
@@ -418,7 +420,7 @@ mod tests {
     /// A path with a tenth of the time, of a cause in few of the ops, takes longer than the person had.
     #[test]
     fn a_peak_whose_open_paths_have_little_of_its_time_has_its_answer() {
-        let ended = |known: f64, open: f64, blocked| {
+        let stopped = |stop, known: f64, open: f64, blocked| {
             let mut report = fixture::report(1_000);
             report.peaks.truncate(1);
             let peak = &mut report.peaks[0];
@@ -431,16 +433,16 @@ mod tests {
                 blocked,
                 ..one.clone()
             };
-            peak.root_causes = vec![
-                cause(StopReason::SelfTime, known),
-                cause(StopReason::StillDescending, open),
-            ];
+            peak.root_causes = vec![cause(stop, known), cause(StopReason::StillDescending, open)];
             report.ended(Ended::Duration).peaks[0].status
         };
+        let ended = |known, open, blocked| stopped(StopReason::SelfTime, known, open, blocked);
         assert_eq!(ended(0.9, 0.1, None), Status::RootCauseFound);
         assert_eq!(ended(0.7, 0.25, None), Status::Undecided);
         assert_eq!(ended(0.4, 0.1, None), Status::Undecided);
         assert_eq!(ended(0.9, 0.1, Some(0.8)), Status::Undecided);
+        let deep = stopped(StopReason::MaxDepth, 0.9, 0.1, None);
+        assert_eq!(deep, Status::MaxDepthReached);
     }
 
     #[test]
