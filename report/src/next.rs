@@ -93,7 +93,7 @@ impl Next<'_> {
         let alone = deeper.or(alone);
         let below = largest.and_then(|below| {
             let own = self.of_own_time(&name, &below.peaks);
-            own.or_else(|| self.goes_on_where_open(below.status))
+            own.or_else(|| self.goes_on_where_open(below.status, &below.peaks))
         });
         alone.into_iter().chain(below).collect()
     }
@@ -113,7 +113,7 @@ impl Next<'_> {
         let steps = [
             self.deeper(peaks),
             self.of_unmeasured(&name, main, profile),
-            self.goes_on_where_open(self.report.status),
+            self.goes_on_where_open(self.report.status, peaks),
             self.of_values(&name),
             self.of_own_time(&name, peaks),
             self.proof(&name, main),
@@ -160,8 +160,16 @@ impl Next<'_> {
         sampled.into_iter().chain(longer).collect()
     }
 
-    fn goes_on_where_open(&self, status: Status) -> Option<Step> {
-        is_open(status).then(|| self.goes_on()).flatten()
+    /// More calls decide nothing where every path has ended, whatever is not known then.
+    fn goes_on_where_open(&self, status: Status, peaks: &[PeakEntry]) -> Option<Step> {
+        let mut causes = peaks.iter().flat_map(|peak| &peak.root_causes);
+        let goes_on = |cause: &RootCauseEntry| {
+            use StopReason::{StillDescending, TooRare};
+            matches!(cause.stop, StillDescending | TooRare)
+        };
+        (is_open(status) && causes.any(goes_on))
+            .then(|| self.goes_on())
+            .flatten()
     }
 
     /// The function with a name of its own that has most of the time of the slow calls, where no cause was found below.
@@ -478,6 +486,25 @@ mod tests {
         assert!(jump(&report));
         report.engine = Engine::Int3;
         assert!(!jump(&report));
+    }
+
+    #[test]
+    fn nothing_goes_on_where_every_path_has_ended() {
+        let mut report = alive(fixture::report(200));
+        report.status = Status::Undecided;
+        let resumes = |report: &Report| {
+            let commands = commands(report, Some("out.txt"));
+            commands.iter().any(|command| command.contains("resume"))
+        };
+        assert!(resumes(&report));
+        for peak in &mut report.peaks {
+            for cause in &mut peak.root_causes {
+                cause.stop = StopReason::PartlyMeasured;
+            }
+        }
+        assert!(!resumes(&report));
+        report.peaks[0].root_causes[0].stop = StopReason::TooRare;
+        assert!(resumes(&report));
     }
 
     #[test]
