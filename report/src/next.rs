@@ -1,10 +1,14 @@
 //! What to type next: one or two commands that go on from what a report says.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use crate::escape::control;
 use crate::model::{
-    Ended, Engine, Focus, Kind, PeakEntry, PeakValues, ProfileTable, Report, RootCauseEntry,
-    Status, StopReason, Target, ValueContrast, Whose,
+    Ended, Engine, Focus, Function, Kind, PeakEntry, PeakValues, ProfileTable, Report,
+    RootCauseEntry, Status, StopReason, Target, ValueContrast, Whose,
 };
+use crate::place::Place;
 
 /// So many commands are shown.
 const MOST: usize = 2;
@@ -77,10 +81,10 @@ impl Next<'_> {
         let parts = time.iter().flat_map(|table| &table.parts);
         let mut callees = parts.filter(|part| part.whose == Whose::Callee && part.path.len() > 1);
         let name = match largest {
-            Some(below) => Some(&below.function.name),
-            None => callees.next().and_then(|part| part.path.last()),
+            Some(below) => self.meaning(&below.function),
+            None => callees.next().and_then(|part| quoted(part.path.last()?)),
         };
-        let Some(name) = name.and_then(|name| quoted(name)) else {
+        let Some(name) = name else {
             return self.looks_longer();
         };
         let alone = self.again(
@@ -101,7 +105,7 @@ impl Next<'_> {
     /// Of a function that returns.
     fn of_analysis(&self) -> Vec<Step> {
         let Report { profile, peaks, .. } = self.report;
-        let Some(name) = quoted(&self.report.f0.name) else {
+        let Some(name) = self.meaning(&self.report.f0) else {
             return Vec::new();
         };
         if profile.ops == 0 {
@@ -122,6 +126,33 @@ impl Next<'_> {
         match steps.is_empty() {
             true => self.over_time(&name).into_iter().collect(),
             false => steps,
+        }
+    }
+
+    /// What to type for a function, so that no other of its name is meant: its library, or its place where the report has several.
+    fn meaning(&self, function: &Function) -> Option<String> {
+        let Function {
+            name,
+            module,
+            offset,
+            ..
+        } = function;
+        let file = Path::new(module).file_name().and_then(OsStr::to_str);
+        // Others are no files, as code that was made at run time.
+        let file = file.filter(|_| module.starts_with('/'));
+        let mut left = vec![&self.report.ftree];
+        left.extend(self.report.focus.iter().map(|below| &below.ftree));
+        let mut is_ambiguous = false;
+        while let Some(node) = left.pop() {
+            let is_other = |place: &Place| (&place.module, place.offset) != (module, *offset);
+            is_ambiguous |= node.name == *name && node.callee.as_ref().is_some_and(is_other);
+            left.extend(&node.children);
+        }
+        let is_own = self.report.target.exe == *module;
+        match file {
+            Some(file) if is_ambiguous => quoted(&format!("{file}+{offset:#x}")),
+            Some(file) if !is_own => quoted(&format!("{file}:{name}")),
+            _ => quoted(name),
         }
     }
 
@@ -186,7 +217,12 @@ impl Next<'_> {
             false => one,
         });
         let found = largest.filter(|frame| frame.share_of_time >= MOST_OF_IT)?;
-        let name = quoted(&found.name)?;
+        let name = self.meaning(&Function {
+            name: found.name.clone(),
+            module: found.module.clone().unwrap_or_default(),
+            offset: found.offset.unwrap_or_default(),
+            ..Function::default()
+        })?;
         self.again(
             &format!("-f {name}"),
             "most of the time of slow calls is in it",
@@ -210,7 +246,7 @@ impl Next<'_> {
                 tells: "runs the program again, and goes on",
             }),
             (None, _) => {
-                let name = quoted(&self.report.f0.name)?;
+                let name = self.meaning(&self.report.f0)?;
                 self.again(&format!("-f {name} -d 60s"), "the same, for longer")
             }
         }
@@ -426,10 +462,10 @@ mod tests {
             ]
         );
         let mut waiting = report.focus[0].clone();
-        waiting.function.name = "lock".to_owned();
+        waiting.function.name = "park".to_owned();
         waiting.share_of_time = 0.9;
         report.focus.push(waiting);
-        assert_eq!(commands(&report, None)[0], "darc attach 4711 -f lock");
+        assert_eq!(commands(&report, None)[0], "darc attach 4711 -f park");
         report.focus[1].peaks[0].off_cpu = Some(OffCpuEntry {
             time: 100,
             blocked: 80,
@@ -437,7 +473,7 @@ mod tests {
         });
         assert_eq!(commands(&report, None)[0], "darc attach 4711 -f put");
         report.focus[1].share_of_time = 1.9;
-        assert_eq!(commands(&report, None)[0], "darc attach 4711 -f lock");
+        assert_eq!(commands(&report, None)[0], "darc attach 4711 -f park");
         report.focus.clear();
         assert_eq!(commands(&report, None), ["darc attach 4711 -f put"]);
         report.time.as_mut().expect("divided").parts.clear();
@@ -464,13 +500,27 @@ mod tests {
     }
 
     #[test]
+    fn a_function_is_named_so_that_no_other_is_meant() {
+        let mut report = alive(fixture::report(30_000));
+        let proof = |report: &Report| commands(report, None)[0].clone();
+        assert_eq!(proof(&report), "darc attach 4711 -f put --prove");
+        report.f0.module = "/usr/lib/libput.so.2".to_owned();
+        report.ftree.callee = None;
+        let in_library = "darc attach 4711 -f libput.so.2:put --prove";
+        assert_eq!(proof(&report), in_library);
+        report.ftree.children[0].name = "put".to_owned();
+        let at_place = "darc attach 4711 -f libput.so.2+0x1000 --prove";
+        assert_eq!(proof(&report), at_place);
+    }
+
+    #[test]
     fn what_is_open_goes_on() {
         let mut report = alive(fixture::report(200));
         report.ended = Some(Ended::Duration);
         assert_eq!(
             commands(&report, Some("out.txt")),
             [
-                "darc attach 4711 -f lock",
+                "darc attach 4711 -f liblock.so.1:lock",
                 "darc resume out.txt -p 4711 -d 60s"
             ]
         );
