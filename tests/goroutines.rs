@@ -251,6 +251,7 @@ fn what_is_ready_and_does_not_run_is_told_apart() {
         let task = Task::new("jump", "main.receive").options(&["-d", "8s"]);
         let report = task.attach(pid).report();
         end(target);
+        assert_eq!(report.0["target"]["goroutines"], true);
         let mut told = 0;
         // It waits for a millisecond to receive, and is ready for three, or the other way round to send.
         for (function, ready) in [("chanrecv1", 0.75), ("chansend1", 0.25)] {
@@ -376,5 +377,7 @@ fn what_of_go_is_not_known_is_refused() {
     let finished = execute(&mut darc(&["attach", "-o", "/dev/null", "-p", &pid]));
     let line = finished.failure(4);
     assert!(line.contains("darc sample -p"), "{line}");
+    let report = attach(&target, &["-d", "300ms", "--blocks", "after"]);
+    assert!(report.contains("--blocks is set aside"), "{report}");
     end(target);
 }

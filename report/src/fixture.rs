@@ -148,6 +148,7 @@ pub fn of(session: &Session) -> Report {
             build_id: Some("00ff".to_owned()),
             exit_status: Some(0),
             threads: Vec::new(),
+            goroutines: false,
         },
         f0: names.f0(),
         clock: Clock {

@@ -280,6 +280,9 @@ impl Next<'_> {
 
     /// What would tell more of an argument that tells peaks apart.
     fn of_values(&self, name: &str) -> Option<Step> {
+        if self.report.target.goroutines {
+            return None;
+        }
         let contrasts = self.report.values.iter();
         let expression = contrasts.filter_map(sharper).next()?;
         let expression = quoted(&expression)?;
@@ -291,7 +294,8 @@ impl Next<'_> {
 
     /// Where in a function the CPU time goes that it takes itself.
     fn of_own_time(&self, name: &str, peaks: &[PeakEntry]) -> Option<Step> {
-        let peak = main(peaks).filter(|_| self.report.futures.is_none())?;
+        let is_apt = self.report.futures.is_none() && !self.report.target.goroutines;
+        let peak = main(peaks).filter(|_| is_apt)?;
         let cause = peak.root_causes.first().filter(|cause| runs(cause))?;
         let has_lines = cause
             .frames
@@ -327,7 +331,8 @@ impl Next<'_> {
             && is_known
             && cause.path.len() > 1
             && self.report.proofs.is_empty()
-            && self.report.futures.is_none();
+            && self.report.futures.is_none()
+            && !self.report.target.goroutines;
         let pid = self.pid.filter(|_| is_apt)?;
         let command = match &self.file {
             Some(file) => format!("darc prove {file}"),
@@ -345,6 +350,7 @@ impl Next<'_> {
             |pid| format!("darc watch -p {pid} {name}"),
             "its latencies over time",
         );
+        let watched = watched.filter(|_| !self.report.target.goroutines);
         let shown = self.file.as_ref().map(|file| Step {
             command: format!("darc report {file} --open"),
             tells: "as a page, with flame graphs",
@@ -569,6 +575,28 @@ mod tests {
             commands(&report, None)[0],
             "darc sample -p 4711 --f0 put --during-peak 1"
         );
+    }
+
+    #[test]
+    fn goroutines_are_not_asked_for_what_is_of_threads() {
+        let mut report = alive(fixture::report(30_000));
+        report.target.goroutines = true;
+        let shown = ["darc report out.txt --open"];
+        assert_eq!(commands(&report, Some("out.txt")), shown, "no proof");
+        report.peaks.retain(|peak| peak.peak == 1);
+        assert_eq!(commands(&report, Some("out.txt")), shown, "no lines");
+        let values = |lowest| PeakValues {
+            peak: 1,
+            values: Vec::new(),
+            lowest,
+            highest: u64::MAX,
+        };
+        report.values = vec![ValueContrast {
+            expression: "arg1".to_owned(),
+            share: 1.0,
+            values: [values(FIRST_ADDRESS), values(FIRST_ADDRESS)],
+        }];
+        assert_eq!(commands(&report, None), [""; 0], "no values, no watch");
     }
 
     #[test]

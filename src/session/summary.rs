@@ -11,6 +11,7 @@ use darc_report::model::{
     ProbeCost, Probes, Report, SCHEMA, SkippedSite, Status, Survey, Target, TimePart, TimeTable,
     UNMEASURED, Whose,
 };
+use darc_symbols::Image;
 use darc_tracer::effort::Spent;
 use darc_tracer::engine::Counters;
 
@@ -46,6 +47,9 @@ pub fn target(modules: &Modules, pid: i32, command: Vec<String>) -> Target {
         command,
         exit_status: None,
         threads: Vec::new(),
+        goroutines: program
+            .and_then(|module| module.image.as_ref())
+            .is_some_and(Image::is_go),
     }
 }
 

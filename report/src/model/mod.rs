@@ -237,6 +237,9 @@ pub struct Target {
     /// The ids, names or patterns of the threads whose ops were measured; all where there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<String>,
+    /// Whether it is a Go program, in which goroutines are measured in place of threads.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub goroutines: bool,
 }
 
 /// A function.

@@ -65,6 +65,9 @@ pub enum Stdout {
 /// What a person should know of an analysis of a Go program.
 const GOROUTINES: &str = "a Go program: goroutines are measured, and what they wait for is seen by their calls (runtime.gopark and what leads there); where the kernel has another thread run, that is the function's own time, and so are calls that leave no room for a probe";
 
+/// What they should know who want the functions of one narrowed.
+const NO_BLOCKS: &str = "--blocks is set aside: it is not for Go programs, whose functions are not narrowed to loops and lines yet";
+
 /// An analysis that is being conducted: what it needs from start to report.
 pub struct Conduct {
     /// The files whose code processes run, of all processes.
@@ -482,7 +485,10 @@ impl Conduct {
             // The kernel tells of threads, each of which runs many goroutines.
             self.investigation.preemption = Preemption::Counted;
             self.investigation.looks_on = false;
-            self.investigation.blocks = Blocks::Left;
+            if self.investigation.blocks != Blocks::Left {
+                self.investigation.blocks = Blocks::Left;
+                self.investigation.warn(NO_BLOCKS.to_owned());
+            }
             self.investigation.warn(GOROUTINES.to_owned());
         }
         Session::new(
