@@ -3,9 +3,11 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use darc_analysis::{Hz, Resolution, Ticks};
+
 use crate::escape::control;
 use crate::model::{
-    Ended, Engine, Focus, Function, Kind, PeakEntry, PeakValues, ProfileTable, Report,
+    Ended, Engine, Focus, Function, Kind, PeakEntry, PeakValues, ProfileTable, RangeEntry, Report,
     RootCauseEntry, Status, StopReason, Target, ValueContrast, Whose,
 };
 use crate::place::Place;
@@ -87,10 +89,7 @@ impl Next<'_> {
         let Some(name) = name else {
             return self.looks_longer();
         };
-        let alone = self.again(
-            &format!("-f {name}"),
-            "its calls alone: more of them, from everywhere",
-        );
+        let alone = self.again(&name, "", "its calls alone: more of them, from everywhere");
         let deeper = largest
             .filter(|below| is_open(below.status))
             .and_then(|below| self.deeper(&below.peaks));
@@ -150,20 +149,47 @@ impl Next<'_> {
         }
         let is_own = self.report.target.exe == *module;
         match file {
-            Some(file) if is_ambiguous => quoted(&format!("{file}+{offset:#x}")),
+            Some(file) if is_ambiguous || name.contains("+0x") => {
+                quoted(&format!("{file}+{offset:#x}"))
+            }
             Some(file) if !is_own => quoted(&format!("{file}:{name}")),
             _ => quoted(name),
         }
     }
 
-    /// `darc attach 42 OPTIONS`, or `darc run OPTIONS -- CMD` of a program that has ended; nothing where that would not be the
-    /// same program.
-    fn again(&self, options: &str, tells: &'static str) -> Option<Step> {
+    /// `darc attach 42 -f NAME OPTIONS`, or `darc run -f NAME OPTIONS -- CMD` of a program that has ended; nothing where that would
+    /// not be the same program.
+    fn again(&self, name: &str, options: &str, tells: &'static str) -> Option<Step> {
+        let as_before = self.as_before(name)?;
+        let options = format!("-f {name}{options}{as_before}");
         let command = match self.pid {
             Some(pid) => format!("darc attach {pid} {options}"),
             None => format!("darc run {options} -- {}", self.program()?),
         };
         Some(Step { command, tells })
+    }
+
+    /// The options by which the same calls of a function are measured in the same way. A range is one of f0's latencies.
+    fn as_before(&self, name: &str) -> Option<String> {
+        let Report {
+            target, parameters, ..
+        } = self.report;
+        let mut options = String::new();
+        for thread in &target.threads {
+            // Another process has threads with other ids.
+            let is_there = self.pid.is_some() || thread.parse::<i32>().is_err();
+            let thread = quoted(thread).filter(|_| is_there)?;
+            options += &format!(" --thread {thread}");
+        }
+        if let Some(range) = &parameters.range
+            && self.meaning(&self.report.f0).as_deref() == Some(name)
+        {
+            options += &of_range(range, self.report.clock.hz)?;
+        }
+        if self.report.engine == Engine::Int3 {
+            options += " --engine int3";
+        }
+        Some(options)
     }
 
     /// The command that started the program, for a shell.
@@ -223,10 +249,7 @@ impl Next<'_> {
             offset: found.offset.unwrap_or_default(),
             ..Function::default()
         })?;
-        self.again(
-            &format!("-f {name}"),
-            "most of the time of slow calls is in it",
-        )
+        self.again(&name, "", "most of the time of slow calls is in it")
     }
 
     /// The analysis goes on where it ended, or begins again with more time.
@@ -247,7 +270,7 @@ impl Next<'_> {
             }),
             (None, _) => {
                 let name = self.meaning(&self.report.f0)?;
-                self.again(&format!("-f {name} -d 60s"), "the same, for longer")
+                self.again(&name, " -d 60s", "the same, for longer")
             }
         }
     }
@@ -261,17 +284,16 @@ impl Next<'_> {
                 StopReason::PartlyMeasured | StopReason::NotInstrumentable
             )
         };
-        let clock = darc_analysis::Hz::new(self.report.clock.hz)?;
-        let mean = clock.nanos(darc_analysis::Ticks(
-            profile.total.checked_div(profile.ops)?,
-        ));
+        let clock = Hz::new(self.report.clock.hz)?;
+        let mean = clock.nanos(Ticks(profile.total.checked_div(profile.ops)?));
         let is_apt = self.report.engine == Engine::Jump
             && mean.0 >= LONG_OP
             && peak.root_causes.first().is_some_and(is_unmeasured);
         is_apt
             .then(|| {
                 self.again(
-                    &format!("-f {name} --engine int3"),
+                    name,
+                    " --engine int3",
                     "measures the calls that were skipped, at a price",
                 )
             })
@@ -287,7 +309,8 @@ impl Next<'_> {
         let expression = contrasts.filter_map(sharper).next()?;
         let expression = quoted(&expression)?;
         self.again(
-            &format!("-f {name} --value {expression}"),
+            name,
+            &format!(" --value {expression}"),
             "whether this tells slow calls apart",
         )
     }
@@ -307,10 +330,15 @@ impl Next<'_> {
             _ => false,
         };
         if has_lines && is_own && self.report.engine == Engine::Jump {
-            return self.again(
-                &format!("-f {name} --blocks after"),
-                "to the loop and the source line",
-            );
+            return self.again(name, " --blocks after", "to the loop and the source line");
+        }
+        let is_default = self.report.profile.resolution == Resolution::HALVES.get();
+        if !is_default
+            || self.report.parameters.range.is_some()
+            || !self.report.target.threads.is_empty()
+        {
+            // Peaks have these numbers among all calls, at the resolution that is the default.
+            return None;
         }
         let peak = peak.peak;
         self.in_process(
@@ -333,15 +361,15 @@ impl Next<'_> {
             && self.report.proofs.is_empty()
             && self.report.futures.is_none()
             && !self.report.target.goroutines;
-        let pid = self.pid.filter(|_| is_apt)?;
-        let command = match &self.file {
-            Some(file) => format!("darc prove {file}"),
-            None => format!("darc attach {pid} -f {name} --prove"),
-        };
-        Some(Step {
-            command,
-            tells: "an experiment: is it the cause?",
-        })
+        self.pid.filter(|_| is_apt)?;
+        let tells = "an experiment: is it the cause?";
+        match &self.file {
+            Some(file) => Some(Step {
+                command: format!("darc prove {file}"),
+                tells,
+            }),
+            None => self.again(name, " --prove", tells),
+        }
     }
 
     /// Where there is nothing else to ask.
@@ -393,6 +421,31 @@ fn runs(cause: &RootCauseEntry) -> bool {
         && matches!(cause.kind, Kind::Function | Kind::Loop)
         && cause.narrowed.is_none()
         && cause.blocked.is_none_or(|part| part < 0.5)
+}
+
+/// The option that names these ops.
+fn of_range(range: &RangeEntry, hz: u64) -> Option<String> {
+    if let Some(millionths) = range.above {
+        return Some(format!(" --above p{}", f64::from(millionths) / 10_000.0));
+    }
+    let hz = Hz::new(hz)?;
+    let time = |cycles| {
+        let nanos = hz.nanos(Ticks(cycles)).0.round() as u64;
+        let units = [
+            ("s", 1_000_000_000),
+            ("ms", 1_000_000),
+            ("us", 1_000),
+            ("ns", 1),
+        ];
+        let mut units = units.into_iter();
+        let (unit, length) = units.find(|(_, length)| nanos.is_multiple_of(*length))?;
+        (nanos > 0).then(|| format!("{}{unit}", nanos / length))
+    };
+    let from = time(range.from)?;
+    match range.to {
+        u64::MAX => Some(format!(" --slower-than {from}")),
+        to => Some(format!(" --between {from}..{}", time(to)?)),
+    }
 }
 
 /// An expression that may tell peaks apart better than this argument: what an address points to, or what is left of it when it
@@ -536,7 +589,7 @@ mod tests {
         assert_eq!(commands(&report, None)[0], "darc attach 4711 -f put -d 60s");
         let main = report.peaks.iter_mut().find(|peak| peak.peak == 2);
         main.expect("it waits").root_causes[0].stop = StopReason::PartlyMeasured;
-        let jump = |report: &Report| commands(report, None)[0].contains("int3");
+        let jump = |report: &Report| commands(report, None)[0].ends_with("-f put --engine int3");
         assert!(!jump(&report), "its calls are too short for breakpoints");
         report.profile.total *= 100;
         assert!(jump(&report));
@@ -571,10 +624,39 @@ mod tests {
         assert_eq!(commands(&report, None)[0], blocks);
         let cause = &mut report.peaks[0].root_causes[0];
         cause.frames.last_mut().expect("its own").file = None;
+        report.profile.resolution = Resolution::HALVES.get();
         assert_eq!(
             commands(&report, None)[0],
             "darc sample -p 4711 --f0 put --during-peak 1"
         );
+    }
+
+    #[test]
+    fn the_same_calls_are_asked_for() {
+        let mut report = alive(fixture::report(30_000));
+        let proof = |report: &Report| commands(report, None)[0].clone();
+        report.target.threads = vec!["worker*".to_owned(), "17".to_owned()];
+        let named = "darc attach 4711 -f put --prove --thread 'worker*' --thread 17";
+        assert_eq!(proof(&report), named);
+        report.target.threads.clear();
+        report.engine = Engine::Int3;
+        for (from, to, above, option) in [
+            (2_000_000, u64::MAX, None, "--slower-than 1ms"),
+            (3_001, 4_000_000_000, None, "--between 1501ns..2s"),
+            (0, 0, Some(999_000), "--above p99.9"),
+        ] {
+            report.parameters.range = Some(RangeEntry { from, to, above });
+            let named = format!("darc attach 4711 -f put --prove {option} --engine int3");
+            assert_eq!(proof(&report), named);
+        }
+        report.peaks.retain(|peak| peak.peak == 1);
+        report.profile.resolution = Resolution::HALVES.get();
+        let sampled = |report: &Report| proof(report).starts_with("darc sample");
+        assert!(!sampled(&report), "the peak has another number there");
+        report.parameters.range = None;
+        assert!(sampled(&report));
+        report.profile.resolution = 8;
+        assert!(!sampled(&report));
     }
 
     #[test]
