@@ -160,6 +160,7 @@ impl Command {
                     file,
                     target: resume_target(pid, command, &config)?,
                     f0: config.f0.clone(),
+                    engine: analysis.engine(&config),
                     check: match (strict, check_profile) {
                         (true, _) => Some(ProfileCheck::Strict),
                         (false, true) => Some(ProfileCheck::Warn),
@@ -567,6 +568,10 @@ impl AnalysisArgs {
             .map_or_else(|| Ok(Config::default()), Config::read)
     }
 
+    fn engine(&self, config: &Config) -> Option<EngineChoice> {
+        self.engine.map(EngineChoice::from).or(config.engine)
+    }
+
     fn into_common(self, config: &Config) -> Common {
         let slower = self.slower_than.map(|time| NamedRange::Between(time, None));
         let range = slower.or(self.above).or(self.between);
@@ -583,6 +588,7 @@ impl AnalysisArgs {
                 self.peak
             },
         };
+        let engine = self.engine(config).unwrap_or_default();
         let output = self.output.or_else(|| config.output.clone());
         let format = self
             .format
@@ -593,11 +599,7 @@ impl AnalysisArgs {
         Common {
             output: output.unwrap_or_else(|| PathBuf::from(format.default_output())),
             format,
-            engine: self
-                .engine
-                .map(EngineChoice::from)
-                .or(config.engine)
-                .unwrap_or_default(),
+            engine,
             params: given.or(config.params),
             range,
             threads: self.thread,

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use darc_analysis::Params;
 use darc_process::modules::Modules;
 use darc_report::Report;
-use darc_report::model::{Status, StopReason};
+use darc_report::model::{Engine, Status, StopReason};
 use darc_report::state::{StateError, restore};
 use darc_symbols::{NameSpec, is_called};
 
@@ -17,7 +17,7 @@ use crate::command::shared::target::checked;
 use crate::command::shared::target::shown;
 use crate::exit::{ExitStatus, Failure, FailureKind};
 use crate::input::distrust;
-use crate::options::{Blocks, ResumeOptions, ResumeTarget, Verbosity};
+use crate::options::{Blocks, EngineChoice, ResumeOptions, ResumeTarget, Verbosity};
 use crate::output::print;
 use crate::session::asynchronous::Serving;
 use crate::session::catalog::Catalog;
@@ -51,6 +51,10 @@ pub fn execute(mut options: ResumeOptions) -> Result<ExitStatus, Failure> {
         ));
     }
     options.common.threads = threads;
+    options.common.engine = options.engine.unwrap_or(match report.engine {
+        Engine::Int3 => EngineChoice::Int3,
+        Engine::Jump => EngineChoice::Jump,
+    });
     let params = restore::params(&report).map_err(|error| refuse(error.to_string()))?;
     let params = options.common.params.over(params);
     let (mut modules, mut catalog) = (Modules::default(), Catalog::default());

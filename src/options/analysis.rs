@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Common, ListingFormat};
+use super::{Common, EngineChoice, ListingFormat};
 
 /// `darc run`: start a program and analyse a function of it.
 #[derive(Clone, PartialEq, Debug)]
@@ -66,6 +66,8 @@ pub struct ResumeOptions {
     pub target: ResumeTarget,
     /// The function that the configuration names; the one in the results is analysed.
     pub f0: Option<String>,
+    /// The engine, where one was named; that of the results otherwise.
+    pub engine: Option<EngineChoice>,
     /// Whether a fresh profile is compared with the stored one first.
     pub check: Option<ProfileCheck>,
     /// What all analyses have.
