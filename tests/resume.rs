@@ -3,6 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use darc_testprogs::{Opt, ground_truth, program};
 
@@ -124,7 +125,13 @@ fn the_file_knows_its_command() {
             .arg("--")
             .arg(program("two_peaks", Opt::O2))
             .arg("160");
-        assert_eq!(execute(&mut command).code(), 0);
+        // Where new files are everybody's, its own are not: what others can write is not run.
+        let mut of_all = Command::new("sh");
+        of_all
+            .args(["-c", "umask 0; exec \"$@\"", "sh"])
+            .arg(command.get_program())
+            .args(command.get_args());
+        assert_eq!(execute(&mut of_all).code(), 0);
         let text = fs::read_to_string(&file).expect("text");
         assert!(
             text.contains("serve") && text.contains("two_peaks"),

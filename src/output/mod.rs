@@ -137,7 +137,8 @@ impl Sink {
                 return Ok(Sink::Direct(file));
             }
             let mode = file.metadata()?.permissions().mode();
-            permissions = Some(Permissions::from_mode(mode & 0o777));
+            // As it was, but for nobody else to write.
+            permissions = Some(Permissions::from_mode(mode & 0o755));
         }
         let nameless = place.nameless().ok();
         if nameless.is_none() {
@@ -285,7 +286,10 @@ fn partial(place: &Place, nameless: Option<&File>) -> io::Result<NamedTempFile<F
             place::name(file, path)?;
             file.try_clone()
         }
-        None => OpenOptions::new().write(true).create_new(true).open(path),
+        None => {
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).mode(place::NEW).open(path)
+        }
     })
 }
 
@@ -389,7 +393,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out.txt");
         fs::write(&path, EARLIER_RESULTS).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o660)).unwrap();
 
         let abandoned = Output::open(&path).unwrap();
         drop(abandoned);

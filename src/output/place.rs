@@ -17,8 +17,9 @@ use nix::unistd::linkat;
 
 /// As many links as the kernel follows in one path.
 const MOST_LINKS: u32 = 40;
-/// What a new file may be, before the mask of the process (umask(2)).
-const NEW: u32 = 0o666;
+/// What a new file may be, before the mask of the process (umask(2)). What others can write is not gone on with: it names a
+/// command.
+pub const NEW: u32 = 0o644;
 
 /// A name in a folder.
 #[derive(Debug)]
@@ -176,6 +177,7 @@ impl Place {
         OpenOptions::new()
             .write(true)
             .create_new(true)
+            .mode(NEW)
             .open(self.path())
     }
 
