@@ -152,6 +152,25 @@ fn the_file_knows_its_command() {
 }
 
 #[test]
+fn a_resume_is_offered_only_where_it_can_be_typed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, is_offered) in [("my out.txt", true), ("out.html", false)] {
+        let mut command = darc(&["run", "--f0", "serve", "-o"]);
+        command
+            .arg(folder.path().join(name))
+            .arg("--")
+            .arg(program("two_peaks", Opt::O2))
+            .arg("160");
+        let finished = execute(&mut command);
+        assert_eq!(finished.code(), 0, "{finished:#?}");
+        let said = finished.stderr.contains("go on with: darc resume");
+        assert_eq!(said, is_offered, "{finished:#?}");
+        let quoted = finished.stderr.contains("go on with: darc resume '");
+        assert_eq!(quoted, is_offered, "{finished:#?}");
+    }
+}
+
+#[test]
 fn a_file_that_others_can_write_is_not_run() {
     use std::os::unix::fs::PermissionsExt;
     let first = cut_short(engines()[0], Opt::O2);

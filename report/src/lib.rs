@@ -46,6 +46,7 @@ pub mod words;
 use std::path::Path;
 
 pub use model::Report;
+pub use next::quoted;
 pub use place::Place;
 
 /// How a report is written.

@@ -481,7 +481,8 @@ fn is_told(alike: &[u64], others: &[u64], divisor: u64) -> bool {
 }
 
 /// A word for a shell; nothing where it has characters that nobody can type, or would be taken for an option.
-fn quoted(word: &str) -> Option<String> {
+#[must_use]
+pub fn quoted(word: &str) -> Option<String> {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || "_./:@%+=,-".contains(char);
     if word.is_empty() || word.starts_with('-') || control(word).replace("\\\\", "\\") != word {
         return None;

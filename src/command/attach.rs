@@ -74,13 +74,8 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
     let mut target = conduct.target(pid, command);
     target.exit_status = ending.shell_status();
     if target.exit_status.is_some() && !conduct.is_finished() {
-        let file = conduct.output_path();
-        conduct.warn(match conduct.investigation.polls() {
-            Some(_) => "the target ended before the analysis".to_owned(),
-            None => {
-                format!("the target ended before the analysis; go on with: darc resume {file}")
-            }
-        });
+        let going_on = conduct.going_on();
+        conduct.warn(format!("the target ended before the analysis{going_on}"));
     }
     if !conduct.saw_ops() {
         let remedy = match conduct.engine.model() {

@@ -117,11 +117,12 @@ fn explain_early_end(conduct: &mut Conduct) {
     if conduct.is_finished() {
         return;
     }
-    let file = conduct.output_path();
     let polls = conduct.investigation.polls();
     let warning = match conduct.saw_ops() {
-        true if polls.is_some() => "the program ended before the analysis".to_owned(),
-        true => format!("the program ended before the analysis; go on with: darc resume {file}"),
+        true => format!(
+            "the program ended before the analysis{}",
+            conduct.going_on()
+        ),
         false if polls.is_some_and(|polls| polls > 0) => {
             "no future that f0 polls returned before the program ended, so there is no profile"
                 .to_owned()

@@ -288,7 +288,11 @@ fn partial(place: &Place, nameless: Option<&File>) -> io::Result<NamedTempFile<F
         }
         None => {
             let mut options = OpenOptions::new();
-            options.write(true).create_new(true).mode(place::NEW).open(path)
+            options
+                .write(true)
+                .create_new(true)
+                .mode(place::NEW)
+                .open(path)
         }
     })
 }

@@ -19,6 +19,7 @@ use darc_process::{
     Ending, Level, Libraries, Limits, Process, ProcessError, goroutines_of, is_go_program,
 };
 use darc_report::model::{self, Report, Target};
+use darc_report::quoted;
 use darc_symbols::NameSpec;
 use darc_tracer::effort::BUDGET;
 use darc_tracer::engine::Engine;
@@ -502,10 +503,14 @@ impl Conduct {
         .run(limits)
     }
 
-    /// Where the results go, as the person named it.
+    /// How to go on, behind what has ended the analysis too early; nothing where the results cannot be read again, or are of futures.
     #[must_use]
-    pub fn output_path(&self) -> String {
-        self.common.output.display().to_string()
+    pub fn going_on(&self) -> String {
+        let is_stored = self.common.format.is_complete() && self.investigation.polls().is_none();
+        let file = self.common.output.to_str().filter(|_| is_stored);
+        file.and_then(quoted).map_or_else(String::new, |file| {
+            format!("; go on with: darc resume {file}")
+        })
     }
 
     /// Tells the person what is being done.
