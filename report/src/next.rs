@@ -259,7 +259,9 @@ impl Next<'_> {
             Some(Ended::Duration) => " -d 60s",
             _ => "",
         };
-        match (&self.file, self.pid) {
+        // Lives of futures cannot be gone on with.
+        let file = self.file.as_ref().filter(|_| self.report.futures.is_none());
+        match (file, self.pid) {
             (Some(file), Some(pid)) => Some(Step {
                 command: format!("darc resume {file} -p {pid}{longer}"),
                 tells,
@@ -497,7 +499,7 @@ pub fn quoted(word: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::model::{OffCpuEntry, ValueShare};
+    use crate::model::{Futures, OffCpuEntry, ValueShare};
     use crate::tests::golden;
 
     fn commands(report: &Report, file: Option<&str>) -> Vec<String> {
@@ -615,6 +617,10 @@ mod tests {
         assert!(!resumes(&report));
         report.peaks[0].root_causes[0].stop = StopReason::TooRare;
         assert!(resumes(&report));
+        report.futures = Some(Futures::default());
+        assert!(!resumes(&report), "it would be refused");
+        let longer = "darc attach 4711 -f put -d 60s".to_owned();
+        assert!(commands(&report, Some("out.txt")).contains(&longer));
     }
 
     #[test]
