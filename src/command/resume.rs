@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 
 use darc_analysis::Params;
+use darc_process::clock::Moment;
 use darc_process::modules::Modules;
 use darc_report::Report;
+use darc_report::difference::clocks_differ;
 use darc_report::model::{Engine, Status, StopReason};
 use darc_report::state::{StateError, restore};
 use darc_symbols::{NameSpec, is_called};
@@ -67,6 +69,10 @@ pub fn execute(mut options: ResumeOptions) -> Result<ExitStatus, Failure> {
     if !is_open && !asks_more {
         say_that_nothing_is_open(&options, &report);
         return Ok(ExitStatus::Done);
+    }
+    let here = Moment::now().rate().get();
+    if let Some(why) = another_clock(report.clock.hz, here) {
+        return Err(refuse(why));
     }
     let another = options.f0.and_then(|f0| another_f0(&f0, &report.f0.name));
     let mut notes: Vec<String> = another.into_iter().collect();
@@ -146,6 +152,15 @@ fn stored(
     Ok((investigation, running, serving))
 }
 
+/// Why ops of this machine do not count together with those in a file: both are counted by their cycles.
+fn another_clock(stored: u64, here: u64) -> Option<String> {
+    clocks_differ(stored, here).map(|differ| {
+        format!(
+            "it is of another machine: {differ}; go on there, or start a new analysis with darc run or attach"
+        )
+    })
+}
+
 /// What is said when the configuration names another f0 than the results have.
 fn another_f0(configured: &str, stored: &str) -> Option<String> {
     let Ok(NameSpec::Name { name, .. }) = NameSpec::parse(configured) else {
@@ -182,6 +197,13 @@ fn recorded_command(report: &Report) -> Result<Vec<OsString>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ops_of_two_clocks_do_not_count_together() {
+        assert_eq!(another_clock(2_500_000_000, 2_501_000_000), None);
+        let words = another_clock(2_000_000_000, 2_900_000_000).unwrap();
+        assert!(words.contains("2.00 and 2.90 GHz"), "{words}");
+    }
 
     #[test]
     fn only_another_f0_is_spoken_of() {

@@ -302,6 +302,15 @@ fn side(set: &Set<'_>) -> Side {
     }
 }
 
+/// That two clocks do not count the same cycles in a second, where they do not.
+#[must_use]
+pub fn clocks_differ(before: u64, after: u64) -> Option<String> {
+    let hz = [before as f64, after as f64];
+    let [before, after] = hz.map(|hz| hz / 1e9);
+    (compare::normalised_difference(hz[0], hz[1]) > CLOCK_TOLERANCE)
+        .then(|| format!("the clocks differ ({before:.2} and {after:.2} GHz)"))
+}
+
 fn warnings(before: &Set<'_>, after: &Set<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
     if before.f0 != after.f0 {
@@ -310,11 +319,9 @@ fn warnings(before: &Set<'_>, after: &Set<'_>) -> Vec<String> {
             before.f0, after.f0
         ));
     }
-    let hz = [before.hz as f64, after.hz as f64];
-    if compare::normalised_difference(hz[0], hz[1]) > CLOCK_TOLERANCE {
-        let [before, after] = hz.map(|hz| hz / 1e9);
+    if let Some(differ) = clocks_differ(before.hz, after.hz) {
         warnings.push(format!(
-            "the clocks differ ({before:.2} and {after:.2} GHz): buckets are cycles, so equal times may lie in different buckets"
+            "{differ}: buckets are cycles, so equal times may lie in different buckets"
         ));
     }
     if before.has_lives != after.has_lives {
