@@ -32,8 +32,9 @@ impl Analysis {
         if self.finished || ops < self.next_look || ops < enough && !is_slow() {
             return;
         }
-        let are_few =
-            self.next_look <= enough && are_all && !self.is_answered() && !self.is_checking();
+        // What is known of stored peaks, in the file too, keeps to their numbers.
+        let is_known = self.stored.is_some() || self.is_answered() || self.is_checking();
+        let are_few = self.next_look <= enough && are_all && !is_known;
         while self.next_look <= ops && self.next_look < u64::MAX {
             let next = self.next_look.saturating_mul(2);
             self.next_look = match self.next_look < enough {
@@ -213,8 +214,12 @@ mod tests {
 
     /// An op of as many cycles as is said, after a second.
     fn seldom(ops: &[u64]) -> Vec<(u32, u32)> {
-        let mut analysis = Analysis::new(Params::default());
-        for (at, &latency) in (1..).zip(ops) {
+        seldom_after(&mut Analysis::new(Params::default()), ops)
+    }
+
+    /// The same for ops that come after others.
+    fn seldom_after(analysis: &mut Analysis, ops: &[u64]) -> Vec<(u32, u32)> {
+        for (at, &latency) in (analysis.profile.count() + 1..).zip(ops) {
             let start: u64 = at << 33;
             analysis.op(&darc_record::Op {
                 tid: 1,
@@ -249,6 +254,25 @@ mod tests {
         let between: Vec<u64> = (0..20).map(|at| long + (longer - long) / 20 * at).collect();
         let forty = [&twenty[..], &between].concat();
         assert_eq!(seldom(&forty), [(40, 40), (52, 58)]);
+    }
+
+    #[test]
+    fn stored_peaks_keep_their_numbers_among_few_ops() {
+        let [short, long, longer] = [1 << 20, 1 << 26, 1 << 29];
+        let ten = [
+            short, short, short, long, longer, short, longer, long, short, short,
+        ];
+        let more = [
+            long, longer, long, short, short, short, long, short, short, short,
+        ];
+        let between: Vec<u64> = (0..20).map(|at| long + (longer - long) / 20 * at).collect();
+        let mut analysis = Analysis::new(Params::default());
+        let known = seldom_after(&mut analysis, &[ten, more].concat());
+        assert_eq!(known, [(40, 40), (52, 52), (58, 58)]);
+        assert_eq!(seldom_after(&mut analysis.clone(), &between).len(), 2);
+        analysis.stored = Some(analysis.profile.clone());
+        let grown = [(40, 40), (52, 57), (58, 58)];
+        assert_eq!(seldom_after(&mut analysis, &between), grown);
     }
 
     #[test]
