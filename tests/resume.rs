@@ -219,6 +219,36 @@ fn another_build_is_refused() {
 }
 
 /// Ops that became much faster since: the distribution is another one, and that is reported.
+/// The calls below f0 are elsewhere in another build of a library.
+#[test]
+fn another_build_of_a_library_is_refused() {
+    let path = program("lazily_bound", Opt::O2);
+    let first = Task::new("jump", "handle").run(&path, &["160"]);
+    let mut stored = first.report().0;
+    let modules = stored["modules"].as_array_mut().expect("a list");
+    let is_library = |module: &&mut serde_json::Value| {
+        let path = module["path"].as_str().expect("text");
+        path.ends_with("libserve.so")
+    };
+    let library = modules.iter_mut().find(is_library).expect("it is loaded");
+    library["build_id"] = "00ff".into();
+    // So a call by its address is stored.
+    let place = format!("{}+0x1000", library["path"].as_str().expect("text"));
+    let calls = stored["ftree"]["children"].as_array_mut();
+    let mut calls = calls.expect("a list").iter_mut();
+    let call = calls.find(|call| call["name"] == "library_lookup");
+    call.expect("it is measured")["callee"] = place.into();
+    fs::write(&first.output, stored.to_string()).expect("room");
+    let output = first.folder.path().join("again.json");
+    let resumed = resume(
+        &first.output,
+        &output,
+        &["--", path.to_str().expect("text"), "160"],
+    );
+    let line = resumed.failure(5);
+    assert!(line.contains("libserve.so (00ff)"), "{line}");
+}
+
 #[test]
 fn a_changed_distribution_is_reported() {
     for engine in engines() {

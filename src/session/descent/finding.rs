@@ -1,6 +1,6 @@
 //! Finding f0 among what is loaded, whenever libraries come or go.
 
-use darc_process::modules::CodeRef;
+use darc_process::modules::{CodeRef, Module};
 use darc_process::{Changes, Libraries, ProcessError, entry_points, return_address};
 use darc_symbols::{LookupError, NameSpec};
 use darc_tracer::engine::EngineKind;
@@ -61,6 +61,7 @@ impl Session<'_> {
         let Some(addr) = modules.locate(f0) else {
             return self.explain_missing(f0);
         };
+        self.check_builds()?;
         let scanned = self.process.scan(addr).map_err(|reason| {
             ProcessError::Unsuitable(format!("f0 cannot be instrumented: {reason}"))
         })?;
@@ -85,6 +86,21 @@ impl Session<'_> {
         self.decide_ops(f0, &scanned.code)
     }
 
+    /// Refuses to go on in a process that has other builds of the files with the stored calls, which are elsewhere there.
+    fn check_builds(&self) -> Result<(), ProcessError> {
+        let modules = self.process.modules();
+        let loaded = modules.loaded();
+        let missing = self.investigation.stored_in.iter();
+        let missing = missing.filter(|stored| !loaded.contains(stored));
+        for wanted in missing.map(|&stored| modules.get(stored)) {
+            let mut there = loaded.iter().map(|&id| modules.get(id));
+            if let Some(other) = there.find(|module| module.path == wanted.path) {
+                return Err(other_build(wanted, other));
+            }
+        }
+        Ok(())
+    }
+
     /// f0 is known from an earlier run, but its file is not loaded (yet).
     fn explain_missing(&mut self, f0: CodeRef) -> Result<(), ProcessError> {
         let modules = self.process.modules();
@@ -99,16 +115,7 @@ impl Session<'_> {
             .find(|&&id| same_file(&modules.get(id).path))
             .or(program);
         if let Some(&other) = other {
-            let build =
-                |id: &Option<String>| id.clone().unwrap_or_else(|| "without build-id".to_owned());
-            let other = modules.get(other);
-            return Err(ProcessError::OtherBuild(format!(
-                "the stored analysis is of {} ({}), the target has {} ({}); run the same build, or start a new analysis with darc run or attach",
-                wanted.path,
-                build(&wanted.build_id),
-                other.path,
-                build(&other.build_id)
-            )));
+            return Err(other_build(wanted, modules.get(other)));
         }
         match self.process.libraries() {
             Libraries::NotLoadedYet => Ok(()),
@@ -122,4 +129,15 @@ impl Session<'_> {
             }
         }
     }
+}
+
+fn other_build(wanted: &Module, other: &Module) -> ProcessError {
+    let build = |id: &Option<String>| id.clone().unwrap_or_else(|| "without build-id".to_owned());
+    ProcessError::OtherBuild(format!(
+        "the stored analysis is of {} ({}), the target has {} ({}); run the same build, or start a new analysis with darc run or attach",
+        wanted.path,
+        build(&wanted.build_id),
+        other.path,
+        build(&other.build_id)
+    ))
 }

@@ -1,7 +1,7 @@
 //! One question ("why are some calls of this function slow?") and all that is known about its answer,
 //! whatever number of processes it takes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -46,6 +46,8 @@ pub struct Investigation {
     pub end_at: Option<NameSpec>,
     /// The program that a stored analysis is of.
     pub program: Option<ModuleId>,
+    /// The files with the calls of a stored analysis.
+    pub stored_in: BTreeSet<ModuleId>,
     /// Call sites without a probe, each with the reason.
     pub skipped: BTreeMap<CodeRef, String>,
     /// How many call sites functions have, by their entries.
@@ -103,6 +105,7 @@ impl Investigation {
             callers: Vec::new(),
             end_at: None,
             program: None,
+            stored_in: BTreeSet::new(),
             skipped: BTreeMap::new(),
             call_sites: BTreeMap::new(),
             sites: 0,
@@ -156,9 +159,14 @@ impl Investigation {
             offset: report.f0.offset,
         };
         let f0 = (!f0.module.is_empty()).then(|| code(modules, &f0));
+        let mut stored_in = BTreeSet::new();
         let mut ids = StoredIds {
             catalog,
-            code: |place: &Place| code(modules, place),
+            code: |place: &Place| {
+                let at = code(modules, place);
+                stored_in.insert(at.module);
+                at
+            },
         };
         let analysis = darc_report::state::restore::restore(report, params, &mut ids)?;
         let build = report.target.build_id.clone();
@@ -168,6 +176,7 @@ impl Investigation {
             analysis,
             f0,
             program,
+            stored_in,
             ..Investigation::new(
                 NameSpec::Name {
                     module: None,
