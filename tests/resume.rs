@@ -218,7 +218,6 @@ fn another_build_is_refused() {
     }
 }
 
-/// Ops that became much faster since: the distribution is another one, and that is reported.
 /// The calls below f0 are elsewhere in another build of a library.
 #[test]
 fn another_build_of_a_library_is_refused() {
@@ -249,6 +248,27 @@ fn another_build_of_a_library_is_refused() {
     assert!(line.contains("libserve.so (00ff)"), "{line}");
 }
 
+/// The file of f0 is known before that of the program.
+#[test]
+fn the_program_is_no_library() {
+    let path = program("lazily_bound", Opt::O2);
+    let open = ["--start-ops", "1000000"];
+    let first = Task::new("jump", "library_lookup").options(&open);
+    let first = first.run(&path, &["160"]);
+    let resumed = resume(
+        &first.output,
+        &first.output,
+        &["--", path.to_str().expect("text"), "160"],
+    );
+    let report = Report::read(&first.output, &resumed);
+    let exe = report.at("/target/exe").as_str();
+    assert!(
+        exe.is_some_and(|exe| exe.ends_with("lazily_bound")),
+        "{exe:?}"
+    );
+}
+
+/// Ops that became much faster since: the distribution is another one, and that is reported.
 #[test]
 fn a_changed_distribution_is_reported() {
     for engine in engines() {

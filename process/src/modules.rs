@@ -54,6 +54,8 @@ pub struct Modules {
     by_key: HashMap<String, ModuleId>,
     /// Executable ranges of the current process, sorted: start, end, module.
     ranges: Vec<(u64, u64, ModuleId)>,
+    /// The first of them in the current process, or in the last one.
+    program: Option<ModuleId>,
     bias: HashMap<ModuleId, u64>,
     /// Mappings that have been looked at, so that a refresh opens only new files.
     seen: HashMap<(String, FileId), ModuleId>,
@@ -152,6 +154,7 @@ impl Modules {
             self.forget_uses();
         }
         self.ranges = ranges;
+        self.program = self.loaded().first().copied().or(self.program);
         Ok(new)
     }
 
@@ -285,6 +288,12 @@ impl Modules {
             }
         }
         ids
+    }
+
+    /// The program that the process runs, or ran last.
+    #[must_use]
+    pub fn program(&self) -> Option<&Module> {
+        self.program.map(|program| self.get(program))
     }
 
     /// The executable ranges of the current process: start, end, module.

@@ -35,7 +35,7 @@ pub struct Found<'a> {
 /// The process for a report, which has not ended. Where its program was not seen its path is the command's.
 #[must_use]
 pub fn target(modules: &Modules, pid: i32, command: Vec<String>) -> Target {
-    let program = modules.known().first();
+    let program = modules.program();
     let named = || command.first().cloned();
     Target {
         pid: Some(pid),
