@@ -98,6 +98,7 @@ const PROGRAMS: &[Target] = &[
         &["-Wl,--no-as-needed", "-lgcc_s"],
     ),
     c("asks", "c/asks.c", &[]),
+    c("asks_by_socket", "c/asks_by_socket.c", &[]),
     c("blocked_calls", "c/blocked_calls.c", &[]),
     c("btree", "c/btree.c", &[]),
     c("argument_value", "c/argument_value.c", &[]),

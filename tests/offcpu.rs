@@ -178,6 +178,19 @@ fn who_ends_a_wait_is_told() {
     }
 }
 
+/// A thread that answers over a connection to the same machine is who ends the wait, and not the deferred work by which what it sent
+/// arrives.
+#[test]
+fn who_answers_on_the_same_machine_is_told() {
+    if !tells_more() {
+        return;
+    }
+    let task = Task::new("jump", "query");
+    task.answers_are(&program("asks_by_socket", Opt::O2), |report| {
+        woken_in_far_peak(report, "worker", "serve")
+    });
+}
+
 /// Two processes share a lock: who gives it back is another process, which its name does not say.
 #[test]
 fn a_waker_in_another_process_is_told_as_such() {

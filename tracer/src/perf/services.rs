@@ -131,6 +131,14 @@ impl Services {
         Some(self.interrupts.get(&cpu)?.last()?.service)
     }
 
+    /// Whether a CPU is doing, the innermost, what the thread on it has set off itself.
+    #[must_use]
+    pub fn is_own(&self, cpu: u32) -> bool {
+        let open = self.interrupts.get(&cpu);
+        open.and_then(|open| open.last())
+            .is_some_and(|innermost| innermost.is_own)
+    }
+
     /// Records were lost.
     pub fn forget(&mut self) {
         self.interrupts.clear();
@@ -204,9 +212,11 @@ mod tests {
         // At the end of a call that sends, twice; an interrupt in it is none of the call's.
         services.begin(Tsc(1_100_000), 0, 5, RECEIVE);
         assert_eq!(services.begin(Tsc(1_105_000), 0, 5, DISK), None);
+        assert!(!services.is_own(0));
         let disk = services.end(Tsc(1_106_000), 0, 5, DISK);
         assert_eq!(disk, piece(5, DISK, 1_105_000, 1_106_000));
         assert_eq!(services.on(0), Some(RECEIVE));
+        assert!(services.is_own(0) && !services.is_own(1));
         assert_eq!(services.end(Tsc(1_110_000), 0, 5, RECEIVE), None);
         services.begin(Tsc(1_112_000), 0, 5, RECEIVE);
         assert_eq!(services.end(Tsc(1_115_000), 0, 5, RECEIVE), None);

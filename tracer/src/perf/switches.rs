@@ -614,14 +614,20 @@ impl Switches {
                 let is_known = !self.other_programs.contains(&point.stamp.pid);
                 let stack = point.program.filter(|_| is_known);
                 let stack = stack.map(|stack| self.keep(stack));
-                let by = match by {
+                let is_its_doing = match by {
                     // The idle thread does nothing of its own.
-                    Context::Thread if tid != 0 => Waker::Thread {
+                    _ if tid == 0 => false,
+                    Context::Thread => true,
+                    // What it sends to the same machine arrives at the end of its system call.
+                    Context::Interrupt => self.services.is_own(cpu) && !self.serves_others(tid),
+                };
+                let by = match is_its_doing {
+                    true => Waker::Thread {
                         pid: point.stamp.pid,
                         tid,
                         stack,
                     },
-                    _ => Waker::Interrupt(self.services.on(cpu)),
+                    false => Waker::Interrupt(self.services.on(cpu)),
                 };
                 if let Some(thread) = self.threads.get_mut(&woken) {
                     thread.woken(Wake { at, by });
@@ -672,6 +678,11 @@ impl Switches {
         {
             self.threads.entry(piece.tid).or_default().served(piece);
         }
+    }
+
+    /// Whether the kernel has a thread only to do the deferred work of interrupts that came too fast (kernel/softirq.c).
+    fn serves_others(&mut self, tid: i32) -> bool {
+        self.name(tid).starts_with("ksoftirqd/")
     }
 
     fn is_another_program(&mut self, pid: i32) {

@@ -138,6 +138,51 @@ fn a_sleep_is_seen() {
     );
 }
 
+/// Another thread answers over a connection to the same machine: that one is the waker, and no deferred work.
+#[test]
+fn who_answers_over_a_connection_to_the_same_machine_is_the_waker() {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    const QUESTIONS: usize = 40;
+    let Some(mut switches) = with_tracepoints() else {
+        return;
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut there, _) = listener.accept().unwrap();
+    let answers = std::thread::spawn(move || {
+        let mut question = [0];
+        while there.read_exact(&mut question).is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+            there.write_all(&question).unwrap();
+        }
+        nix::unistd::gettid().as_raw()
+    });
+    let tid = nix::unistd::gettid().as_raw();
+    let before = crate::tsc();
+    for _ in 0..QUESTIONS {
+        here.write_all(&[1]).unwrap();
+        here.read_exact(&mut [0]).unwrap();
+    }
+    let after = crate::tsc();
+    drop(here);
+    let answers = answers.join().unwrap();
+    while switches.complete() < after {
+        switches.read();
+    }
+    let waits = switches.between(tid, before, after);
+    let wakers = waits.iter().filter_map(|away| match away.why {
+        Why::Blocked(Some(wake)) => Some(wake.by),
+        _ => None,
+    });
+    let wakers: Vec<Waker> = wakers.collect();
+    let with_stack = |waker: &&Waker| matches!(waker, Waker::Thread { tid, stack: Some(_), .. } if *tid == answers);
+    // An interrupt may come in between, after which what is sent is its deferred work.
+    let seen = wakers.iter().filter(with_stack).count();
+    assert!(seen > QUESTIONS / 2, "{answers}: {wakers:?}");
+}
+
 fn with_tracepoints() -> Option<Switches> {
     let switches = Switches::follow(std::process::id() as i32);
     let switches = switches.ok().filter(|it| it.untold().is_none());
