@@ -239,6 +239,28 @@ fn page_faults_are_a_cause_of_the_far_peak() {
     }
 }
 
+/// A write that raises a signal ends in its handler, and not when memory is touched that is new, much later: what runs in between is
+/// the program.
+#[test]
+fn a_fault_that_raises_a_signal_takes_no_time_of_what_follows() {
+    if !tells_more() {
+        return;
+    }
+    let task = Task::new("jump", "collect");
+    task.answers_are(&program("write_barrier", Opt::O2), |report| {
+        far_cause(report)?;
+        let causes = far_causes(report);
+        if causes.iter().any(|cause| cause["kind"] == "page-fault") {
+            return Err(Wrong(format!("{:#}", report.0)));
+        }
+        let is_right = |cause: &Value| cause["path"] == json!(["collect", "compute"]);
+        match causes.iter().any(is_right) {
+            true => Ok(()),
+            false => Err(Unfinished(format!("{:#}", report.0))),
+        }
+    });
+}
+
 /// A signal's handler is no work of the function that it interrupts.
 #[test]
 fn a_signal_handler_is_the_cause_of_the_far_peak() {

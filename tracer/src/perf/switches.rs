@@ -636,6 +636,8 @@ impl Switches {
             }
             Event::Handler { .. } | Event::HandlerEnded if point.stamp.pid != self.pid => None,
             Event::Handler { signal, function } => {
+                // A page fault that could not be served ends in a signal, and without a record.
+                self.services.forget_thread(tid);
                 match self.handler_ends {
                     None => self.ask_for_handler_ends(),
                     Some(since) if at >= since => {
