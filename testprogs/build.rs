@@ -146,6 +146,7 @@ const PROGRAMS: &[Target] = &[
     c("in_turn", "c/in_turn.c", &[]),
     c("longer_in_hump", "c/longer_in_hump.c", &[]),
     c("interrupted_inside", "c/interrupted_inside.c", &[]),
+    c("is_stopped", "c/is_stopped.c", &[]),
     c("jump_table", "c/jump_table.c", &[]),
     c("computed_jumps", "c/computed_jumps.c", &[]),
     c("jumps_out", "c/jumps_out.c", &[]),

@@ -239,6 +239,24 @@ fn page_faults_are_a_cause_of_the_far_peak() {
     }
 }
 
+/// A function that is stopped by a signal takes no time meanwhile, and is not said to.
+#[test]
+fn a_function_that_is_stopped_does_not_take_the_time() {
+    if !permitted() {
+        return;
+    }
+    let task = Task::new("jump", "serve");
+    task.answers_are(&program("is_stopped", Opt::O2), |report| {
+        let cause = far_cause(report)?;
+        let is_serve = cause["kind"] == "function" && cause["path"] == json!(["serve"]);
+        match cause["blocked"].as_f64() {
+            Some(blocked) if is_serve && blocked > 0.5 => Ok(()),
+            _ if is_serve => Err(Wrong(format!("{cause:#}"))),
+            _ => Err(Unfinished(format!("{cause:#}"))),
+        }
+    });
+}
+
 /// A write that raises a signal ends in its handler, and not when memory is touched that is new, much later: what runs in between is
 /// the program.
 #[test]

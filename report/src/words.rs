@@ -337,7 +337,7 @@ pub(super) fn in_words(cause: &RootCauseEntry, peak: &PeakEntry) -> String {
     };
     match blocked(cause) {
         Some(share) => format!(
-            "{known}, but its thread did not run for {} of that, in a call or a page fault that was not measured",
+            "{known}, but its thread did not run for {} of that, in a call or a page fault that was not measured, or while it was stopped",
             percent(share)
         ),
         None => known,

@@ -17,12 +17,16 @@ use crate::off_cpu::{Away, Interval, OffCpu, Waits, is_absence};
 const LEAST_OWN: f64 = 0.3;
 /// So many ops of a peak tell which part of its time is time away.
 const ENOUGH: u64 = 200;
+/// A peak's functions take no more of its time than its threads ran, and so much: one is known from other ops than the other.
+const MUCH: f64 = 0.2;
 
 /// What the kernel told.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct OffCpuTable {
     /// How the fnodes of each peak waited.
     waits: HashMap<(FnodeId, u32), Waits>,
+    /// How long the calls were together that these are of: the longest of each op.
+    longest: HashMap<(FnodeId, u32), Ticks>,
     /// All ops of each peak.
     peaks: HashMap<u32, OffCpu>,
     /// How long the op at hand waited in which fnode.
@@ -39,6 +43,10 @@ impl OffCpuTable {
         let waits = std::mem::take(&mut self.waits).into_iter();
         self.waits = waits
             .filter_map(|((fnode, peak), waits)| Some(((fnode, now(peak)?), waits)))
+            .collect();
+        let longest = std::mem::take(&mut self.longest).into_iter();
+        self.longest = longest
+            .filter_map(|((fnode, peak), time)| Some(((fnode, now(peak)?), time)))
             .collect();
         let peaks = std::mem::take(&mut self.peaks).into_iter();
         self.peaks = peaks
@@ -84,6 +92,11 @@ impl Analysis {
         };
         if tells_of_peak {
             table.peaks.entry(peak).or_default().add_op(latency, away);
+        }
+        let calls = op.touched.iter().map(|call| (call.fnode, call.max));
+        for (fnode, time) in calls.chain([(FnodeId::ROOT, op.latency)]) {
+            let longest = table.longest.entry((fnode, peak)).or_default();
+            *longest = *longest + time;
         }
         for (fnode, interval) in waits {
             let waits = table.waits.entry((fnode, peak)).or_default();
@@ -133,20 +146,57 @@ impl Analysis {
         self.off_cpu.as_ref()?.waits.get(&(fnode, peak))
     }
 
-    /// Tells of functions without calls which part of their time they waited: of their longest calls alone that is known.
+    /// Tells of functions that take the time themselves which part of it they waited. Of those without calls it is known for their
+    /// longest calls; of others where nothing was called twice; and of all of them together by how long the peak's threads ran.
     pub(crate) fn tell_waits(&self, peak: u32, causes: &mut [RootCause]) {
-        if self.off_cpu.as_ref().is_none_or(|table| table.by_calls) {
+        let Some(table) = self.off_cpu.as_ref().filter(|table| !table.by_calls) else {
             return;
-        }
+        };
         let is_without_calls = |cause: &&mut RootCause| {
             cause.kind == CauseKind::Function && cause.stop == Stop::NoCalls
         };
         for cause in causes.iter_mut().filter(is_without_calls) {
-            let last = cause.path.last().copied().unwrap_or(FnodeId::ROOT);
-            let all = self.ftree.fnode(last).record(peak).stats.sum;
-            let waits = self.waits(last, peak);
+            let last = (cause.path.last().copied().unwrap_or(FnodeId::ROOT), peak);
+            let of = table
+                .longest
+                .get(&last)
+                .map_or(1.0, |of| of.0.max(1) as f64);
+            let waits = table.waits.get(&last);
             let waits = waits.map(|waits| waits.blocked + waits.runnable);
-            cause.blocked = waits.map(|time| (time.0 as f64 / all.0.max(1) as f64).min(1.0));
+            cause.blocked = waits.map(|time| (time.0 as f64 / of).min(1.0));
+        }
+        self.tell_waits_beyond(peak, causes);
+    }
+
+    /// Tells of functions of which nothing else is known how they waited: what all take beyond the time in which the threads ran.
+    fn tell_waits_beyond(&self, peak: u32, causes: &mut [RootCause]) {
+        let enough = self.params.decision_ops;
+        let Some(all) = self.off_cpu(peak).filter(|all| all.ops >= enough) else {
+            return;
+        };
+        let waited = (all.blocked + all.runnable).0 as f64 / all.time.0.max(1) as f64;
+        let ran = |cause: &RootCause| self.own_share(cause) * (1.0 - cause.blocked.unwrap_or(0.0));
+        let beyond = causes.iter().map(ran).sum::<f64>() - (1.0 - waited);
+        let is_unknown =
+            |cause: &&mut RootCause| cause.blocked.is_none() && self.own_share(cause) > 0.0;
+        let unknown: Vec<&mut RootCause> = causes.iter_mut().filter(is_unknown).collect();
+        let together: f64 = unknown.iter().map(|cause| self.own_share(cause)).sum();
+        if beyond > MUCH {
+            for cause in unknown {
+                cause.blocked = Some((beyond / together).min(1.0));
+            }
+        }
+    }
+
+    /// The part of a peak's time that a cause says is a function's own, and no part of a call in which it may wait.
+    fn own_share(&self, cause: &RootCause) -> f64 {
+        let last = cause.path.last().copied().unwrap_or(FnodeId::ROOT);
+        let is_own = matches!(cause.stop, Stop::SelfTime | Stop::NoCalls)
+            && self.ftree.sites(last).unmeasured.is_empty();
+        match cause.kind {
+            CauseKind::Function if is_own => cause.share,
+            CauseKind::Loop if is_own => cause.share * (1.0 - cause.in_calls.unwrap_or(1.0)),
+            _ => 0.0,
         }
     }
 
@@ -526,16 +576,20 @@ mod tests {
     }
 
     fn with_a_call(start: u64, length: u64, away: &[Interval]) -> Analysis {
+        with_calls(|g| touched(g, start, length), away)
+    }
+
+    fn with_calls(calls: impl Fn(FnodeId) -> Touched, away: &[Interval]) -> Analysis {
         let mut analysis = prepared();
-        call(&mut analysis, start, length, away);
+        call(&mut analysis, calls, away);
         analysis
     }
 
-    /// Ops of f0 with one long call of g in each, while the thread is away for these times.
-    fn call(analysis: &mut Analysis, start: u64, length: u64, away: &[Interval]) {
+    /// Ops of f0 with such calls of g in each, while the thread is away for these times.
+    fn call(analysis: &mut Analysis, calls: impl Fn(FnodeId) -> Touched, away: &[Interval]) {
         let mut g = None;
         for _ in 0..1_000 {
-            let called = g.map(|g| touched(g, start, length));
+            let called = g.map(&calls);
             let called = called.into_iter().collect();
             follow(analysis, op(100_000, called), away);
             for request in analysis.requests() {
@@ -583,6 +637,45 @@ mod tests {
         }
     }
 
+    /// As many as three calls that wait, of which the longest is known alone: the others are as that is.
+    #[test]
+    fn a_function_that_waits_in_each_of_its_calls_does_not_take_its_time() {
+        let three = |g| Touched {
+            sum: Ticks(90_000),
+            count: 3,
+            ..touched(g, 5_000, 30_000)
+        };
+        for (waited, is_known) in [(27_000, false), (5_000, true)] {
+            let call = |begin| interval(begin, begin + waited, WAIT);
+            let away = [call(6_000), call(37_000), call(68_000)];
+            let analysis = with_calls(three, &away);
+            let cause = &analysis.root_causes(1)[0];
+            assert_eq!((cause.path.len(), &cause.stop), (2, &Stop::NoCalls));
+            let expected = waited as f64 / 30_000.0;
+            assert!((cause.blocked.unwrap() - expected).abs() < 0.1, "{cause:?}");
+            let is_found = analysis.status() == Status::RootCauseFound;
+            assert_eq!(is_found, is_known, "{waited}");
+        }
+    }
+
+    /// f0 calls g twice, and takes most of the time itself, in which its thread ran or did not: nothing tells of its waits apart.
+    #[test]
+    fn a_function_that_takes_longer_than_its_thread_ran_does_not_take_its_time() {
+        let twice = |g| Touched {
+            sum: Ticks(4_000),
+            count: 2,
+            ..touched(g, 2_000, 2_000)
+        };
+        for (waited, is_known) in [(80_000, false), (30_000, true)] {
+            let analysis = with_calls(twice, &[interval(10_000, 10_000 + waited, WAIT)]);
+            let cause = &analysis.root_causes(1)[0];
+            assert_eq!((cause.path.len(), cause.kind), (1, CauseKind::Function));
+            let is_found = analysis.status() == Status::RootCauseFound;
+            assert_eq!(is_found, is_known, "{waited}: {cause:?}");
+            assert_eq!(cause.blocked.is_some_and(|part| part > 0.75), !is_known);
+        }
+    }
+
     /// Where what a function waits for is told by what it calls, it is no unknown wait.
     #[test]
     fn who_is_called_to_wait_is_no_unknown() {
@@ -597,11 +690,11 @@ mod tests {
     fn who_was_inlined_to_wait_is_no_unknown() {
         let away = [interval(10_000, 95_000, WAIT)];
         let mut analysis = prepared();
-        call(&mut analysis, 4_000, 5_000, &away);
+        call(&mut analysis, |g| touched(g, 4_000, 5_000), &away);
         assert_eq!(analysis.status(), Status::Undecided);
         let mut analysis = prepared();
         analysis.tells_waits_by_calls();
-        call(&mut analysis, 4_000, 5_000, &away);
+        call(&mut analysis, |g| touched(g, 4_000, 5_000), &away);
         assert_eq!(analysis.status(), Status::RootCauseFound);
     }
 
