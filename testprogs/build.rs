@@ -160,6 +160,7 @@ const PROGRAMS: &[Target] = &[
     ),
     c("loop", "c/loop.c", &[]),
     c("page_faults", "c/page_faults.c", &[]),
+    c("waits_for_page", "c/waits_for_page.c", &[]),
     c("write_barrier", "c/write_barrier.c", &[]),
     c("signal_handler", "c/signal_handler.c", &[]),
     c("paper_reads", "c/paper_reads.c", &[]),

@@ -239,6 +239,34 @@ fn page_faults_are_a_cause_of_the_far_peak() {
     }
 }
 
+/// A page fault that waits says for what, as other waits do.
+#[test]
+fn what_a_page_fault_waits_for_is_told() {
+    if !tells_more() {
+        return;
+    }
+    let task = Task::new("jump", "look_up");
+    task.answers_are(&program("waits_for_page", Opt::O2), |report| {
+        far_cause(report)?;
+        let mut causes = far_causes(report).iter();
+        let fault = causes.find(|cause| cause["kind"] == "page-fault");
+        let waits = fault.map(|cause| &cause["waits"]);
+        let waits = waits.ok_or_else(|| Unfinished(format!("{:#}", report.0)))?;
+        let number = |field: &str| waits[field].as_u64().unwrap_or(0);
+        if number("blocked") * 2 < number("preempted") {
+            return Err(Wrong(format!("{waits:#}")));
+        }
+        let waker = &waits["others"][0];
+        let doing = waker["doing"][0]["functions"].as_array();
+        let is_there = doing.is_some_and(|doing| doing.contains(&json!("bring_in")));
+        match waker["name"] == "pager" {
+            true if is_there => Ok(()),
+            true => Err(Unfinished(format!("{waits:#}"))),
+            false => Err(Wrong(format!("{waits:#}"))),
+        }
+    });
+}
+
 /// A function that is stopped by a signal takes no time meanwhile, and is not said to.
 #[test]
 fn a_function_that_is_stopped_does_not_take_the_time() {

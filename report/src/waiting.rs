@@ -22,7 +22,7 @@ pub(super) fn waiting(hz: Option<Hz>, waits: &WaitsEntry) -> Vec<String> {
         count => format!(" {count} times"),
     };
     let off = waits.blocked.saturating_add(waits.runnable);
-    if off > 0 {
+    if off > 0 && waits.preempted == 0 {
         let mut line = format!(
             "blocked{times} for {} together in the longest such call of each op that was looked at",
             time(hz, waits.blocked)
@@ -36,8 +36,16 @@ pub(super) fn waiting(hz: Option<Hz>, waits: &WaitsEntry) -> Vec<String> {
         lines.push(line);
     }
     if waits.preempted > 0 {
+        // Of page faults.
+        let blocked = match off {
+            0 => String::new(),
+            _ => format!(
+                ", blocked for {} of that",
+                percent(off as f64 / waits.preempted as f64)
+            ),
+        };
         lines.push(format!(
-            "{} together{times} in the ops that were looked at",
+            "{} together{times} in the ops that were looked at{blocked}",
             time(hz, waits.preempted)
         ));
     }

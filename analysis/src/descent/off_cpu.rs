@@ -107,6 +107,12 @@ impl Analysis {
                     waits.met(by, interval.len());
                 }
                 Away::Interrupted(_) => waits.preempted = waits.preempted + interval.len(),
+                Away::Faulted { blocked, by } => {
+                    let blocked = blocked.min(interval.len());
+                    waits.preempted = waits.preempted + interval.len();
+                    waits.blocked = waits.blocked + blocked;
+                    waits.met(by.filter(|_| blocked > Ticks(0)), blocked);
+                }
                 Away::Blocked { by, .. } => {
                     let (blocked, runnable) = interval.halves();
                     waits.blocked = waits.blocked + blocked;
@@ -122,7 +128,7 @@ impl Analysis {
     fn tells_of_time_away(&self, op: &Op, away: &[Interval]) -> bool {
         let is_clear = self.bucket_of(op) == self.bucket(op.latency);
         // How long page faults are is an estimate.
-        let is_known = |interval: &&Interval| interval.why != Away::Interrupted(Absence::PageFault);
+        let is_known = |interval: &&Interval| !matches!(interval.why, Away::Faulted { .. });
         let together = away.iter().filter(is_known).map(Interval::len);
         let together = together.fold(Ticks(0), |sum, len| sum + len);
         let of_peak = |at: &&PeakAnalysis| at.peak.contains(self.bucket_of(op));
@@ -460,7 +466,10 @@ mod tests {
         let mut analysis = Analysis::new(Params::default());
         analysis.expect_absences();
         let mut g = None;
-        let fault = Away::Interrupted(Absence::PageFault);
+        let fault = Away::Faulted {
+            blocked: Ticks(30_000),
+            by: Some(OtherId(7)),
+        };
         for turn in 0..5_000 {
             let slow = turn % 5 == 4;
             let (took, latency) = if slow { (48_500, 50_000) } else { (900, 1_000) };
@@ -491,6 +500,13 @@ mod tests {
         };
         assert_eq!(ends(peaks[0].number), [(CauseKind::Function, 2)]);
         assert_eq!(ends(peaks[1].number), [(CauseKind::PageFault, 3)]);
+        // What they waited for is told with them.
+        let causes = analysis.root_causes(peaks[1].number);
+        let last = *causes[0].path.last().expect("a path");
+        let waits = analysis.waits(last, peaks[1].number).expect("seen");
+        assert_eq!(waits.blocked, Ticks(30_000 * waits.count));
+        assert_eq!(waits.preempted, Ticks(49_000 * waits.count));
+        assert_eq!(waits.others[&OtherId(7)], (waits.count, waits.blocked));
         let cause = &analysis.root_causes(peaks[1].number)[0];
         assert!((0.9..=1.0).contains(&cause.share), "{cause:?}");
     }

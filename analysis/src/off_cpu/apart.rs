@@ -48,7 +48,7 @@ pub(crate) fn apart(ftree: &mut Ftree, op: &Op, away: &[Interval], long: Ticks) 
     for interval in away {
         let kind = match interval.why {
             Away::Preempted { .. } => Absence::Preempted,
-            Away::Interrupted(Absence::PageFault) => {
+            Away::Faulted { .. } => {
                 faults.push((touching(ftree, op, interval), *interval));
                 continue;
             }
@@ -185,6 +185,11 @@ pub(crate) mod tests {
 
     pub(crate) const BY: Away = Away::Preempted {
         by: Some(OtherId(7)),
+    };
+
+    pub(crate) const FAULT: Away = Away::Faulted {
+        blocked: Ticks(0),
+        by: None,
     };
 
     pub(crate) fn touched(fnode: FnodeId, start: u64, max: u64) -> Touched {

@@ -130,8 +130,7 @@ pub(crate) fn tell_faults(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::off_cpu::Away;
-    use crate::off_cpu::apart::tests::{apart_of, interval, op, touched, tree};
+    use crate::off_cpu::apart::tests::{FAULT, apart_of, interval, op, touched, tree};
 
     /// The page fault of the function's first instruction, which seems to begin before the call and to be longer.
     #[test]
@@ -141,7 +140,7 @@ mod tests {
             10_000,
             vec![touched(g, 2_000, 8_000), touched(h, 3_000, 6_000)],
         );
-        let fault = interval(2_900, 9_100, Away::Interrupted(Absence::PageFault));
+        let fault = interval(2_900, 9_100, FAULT);
         let left = apart_of(&mut ftree, &measured, &[fault]);
         let there = ftree.known_absence(h, Absence::PageFault).expect("in h");
         assert_eq!(left.waits, [(there, fault)]);
@@ -165,7 +164,7 @@ mod tests {
             let measured = op(10_000, vec![touched(g, 2_000, 8_000), all]);
             let fault = |call| {
                 let at = 3_005 + each * call;
-                interval(at, at + each - 10, Away::Interrupted(Absence::PageFault))
+                interval(at, at + each - 10, FAULT)
             };
             let faults: Vec<_> = (0..calls).map(fault).collect();
             let left = apart_of(&mut ftree, &measured, &faults);

@@ -48,6 +48,13 @@ pub enum Away {
     },
     /// Its CPU served an interrupt, or it ran the handler of a signal.
     Interrupted(Absence),
+    /// Memory that it touched was brought in.
+    Faulted {
+        /// The part of that in which it waited for something.
+        blocked: Ticks,
+        /// Who ended the longest of these waits, where that is known.
+        by: Option<OtherId>,
+    },
 }
 
 /// A time in which a thread did not do its work.
@@ -90,11 +97,11 @@ impl Interval {
 pub struct Waits {
     /// How often it waited, or was struck.
     pub count: u64,
-    /// Waiting for something.
+    /// Waiting for something; of page faults that is part of what they took.
     pub blocked: Ticks,
     /// Woken, but not running yet.
     pub runnable: Ticks,
-    /// Preempted or interrupted.
+    /// Preempted or interrupted, or in page faults.
     pub preempted: Ticks,
     /// Who ran instead (for an absence) or woke the thread: how often, and the time of it.
     pub others: BTreeMap<OtherId, (u64, Ticks)>,
@@ -176,7 +183,7 @@ impl OffCpu {
         let len = interval.len();
         let part = match interval.why {
             Away::Preempted { .. } => &mut self.preempted,
-            Away::Interrupted(Absence::PageFault) => &mut self.faulting,
+            Away::Faulted { .. } => &mut self.faulting,
             Away::Interrupted(Absence::Signal(_)) => &mut self.handling,
             Away::Interrupted(_) => &mut self.interrupted,
             Away::Blocked { .. } => {

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 pub struct WaitsEntry {
     /// How often.
     pub count: u64,
-    /// Waiting for something, in cycles.
+    /// Waiting for something, in cycles; of page faults that is part of `preempted`.
     pub blocked: u64,
     /// Able to run, but not running, in cycles.
     pub runnable: u64,
-    /// Preempted or interrupted, in cycles.
+    /// Preempted or interrupted, or in page faults, in cycles.
     pub preempted: u64,
     /// Who ran instead, or woke the thread; the longest time first.
     pub others: Vec<OtherEntry>,

@@ -315,19 +315,11 @@ impl SwitchLog {
             },
             Why::Blocked(wake) => Away::Blocked {
                 woken: wake.map(|wake| wake.at),
-                by: wake.map(|wake| match wake.by {
-                    Waker::Thread { pid, tid, stack } => {
-                        let of = (pid != self.switches.pid()).then(|| self.other_process(pid));
-                        self.thread(tid, of, stack, catalog, process)
-                    }
-                    Waker::Interrupt(service) => catalog.other(Another {
-                        name: match service {
-                            Some(service) => self.service(service),
-                            None => "an interrupt".to_owned(),
-                        },
-                        ..Another::default()
-                    }),
-                }),
+                by: wake.map(|wake| self.waker(wake.by, catalog, process)),
+            },
+            Why::Faulted(waited) => Away::Faulted {
+                blocked: waited.blocked,
+                by: waited.by.map(|by| self.waker(by, catalog, process)),
             },
             Why::Served(service) => {
                 let absence = absence(service);
@@ -344,6 +336,22 @@ impl SwitchLog {
             from: away.from,
             to: away.to,
             why,
+        }
+    }
+
+    fn waker(&mut self, waker: Waker, catalog: &mut Catalog, process: &Process<'_>) -> OtherId {
+        match waker {
+            Waker::Thread { pid, tid, stack } => {
+                let of = (pid != self.switches.pid()).then(|| self.other_process(pid));
+                self.thread(tid, of, stack, catalog, process)
+            }
+            Waker::Interrupt(service) => catalog.other(Another {
+                name: match service {
+                    Some(service) => self.service(service),
+                    None => "an interrupt".to_owned(),
+                },
+                ..Another::default()
+            }),
         }
     }
 
@@ -401,7 +409,7 @@ fn is_long_beside(off: &off_cpu::Away, op: &Op) -> bool {
 
 /// The page faults in an op, with what was touched.
 fn faults(switches: &Switches, op: &Op, away: &[Interval]) -> Vec<(Interval, u64)> {
-    let is_fault = |it: &&Interval| it.why == Away::Interrupted(Kind::PageFault);
+    let is_fault = |it: &&Interval| matches!(it.why, Away::Faulted { .. });
     let faults = away.iter().filter(is_fault);
     let with_address = faults.filter_map(|&fault| {
         let address = switches.fault(op.tid, fault.from, fault.to)?;

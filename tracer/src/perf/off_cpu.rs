@@ -44,6 +44,26 @@ pub struct Handler {
     since: Tsc,
 }
 
+/// What a thread waited for in a page fault.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Waited {
+    /// All its waits together, each until somebody ended it.
+    pub blocked: Ticks,
+    /// Who ended the longest, where that is known.
+    pub by: Option<Waker>,
+    longest: Ticks,
+}
+
+impl Waited {
+    fn add(&mut self, wait: &Away, wake: Option<Wake>) {
+        let time = wake.map_or(wait.to, |wake| wake.at) - wait.from;
+        self.blocked = self.blocked + time;
+        if time >= self.longest {
+            (self.longest, self.by) = (time, wake.map(|wake| wake.by));
+        }
+    }
+}
+
 /// Why a thread did not do its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
@@ -56,6 +76,8 @@ pub enum Why {
     Blocked(Option<Wake>),
     /// Its CPU did something else.
     Served(Service),
+    /// Memory that it touched was brought in.
+    Faulted(Waited),
     /// It ran the handler of a signal.
     Handled(Handler),
 }
@@ -260,11 +282,19 @@ impl Thread {
         let whole = Away {
             from: piece.from,
             to: piece.to,
-            why: Why::Served(piece.service),
+            why: match piece.service {
+                Service::PageFault => Why::Faulted(Waited::default()),
+                service => Why::Served(service),
+            },
         };
-        let is_fault = piece.service == Service::PageFault;
-        lay_under(&mut self.done, whole, |why| {
-            is_fault && matches!(why, Why::Blocked(_))
+        lay_under(&mut self.done, whole, |why, inside| {
+            match (why, inside.why) {
+                (Why::Faulted(waited), Why::Blocked(wake)) => {
+                    waited.add(inside, wake);
+                    true
+                }
+                _ => false,
+            }
         });
     }
 
@@ -283,8 +313,8 @@ impl Thread {
         };
         let handled = self.handled.ending_after(from);
         for whole in handled.filter(|whole| (from..to).contains(&whole.from)) {
-            lay_under(&mut pieces, cut(whole), |why| {
-                matches!(why, Why::Blocked(_) | Why::Served(Service::PageFault))
+            lay_under(&mut pieces, cut(whole), |_, inside| {
+                matches!(inside.why, Why::Blocked(_) | Why::Faulted(_))
             });
         }
         pieces.kept.into()
@@ -358,24 +388,25 @@ impl Pieces {
     }
 }
 
-/// Adds what others were part of, or came after: those stay, but for the ones inside that it `keeps` as its own.
-fn lay_under(pieces: &mut Pieces, whole: Away, keeps: impl Fn(&Why) -> bool) {
+/// Adds what others were part of, or came after: those stay, but for the ones inside that its piece `takes` as its own.
+fn lay_under(pieces: &mut Pieces, whole: Away, takes: impl Fn(&mut Why, &Away) -> bool) {
     let mut later = Vec::new();
     while pieces.kept.back().is_some_and(|last| last.to > whole.from) {
         later.extend(pieces.kept.pop_back());
     }
-    let mut from = whole.from;
+    let mut piece = whole;
     for away in later.into_iter().rev() {
         let is_inside = whole.from <= away.from && away.from < whole.to;
-        if is_inside && keeps(&away.why) {
+        if is_inside && takes(&mut piece.why, &away) {
             continue;
         }
         let to = away.from.min(whole.to);
-        pieces.push(Away { from, to, ..whole });
+        pieces.push(Away { to, ..piece });
         pieces.push(away);
-        from = from.max(away.to);
+        let from = piece.from.max(away.to);
+        piece = Away { from, ..whole };
     }
-    pieces.push(Away { from, ..whole });
+    pieces.push(piece);
 }
 
 /// Who ran on a CPU lately: from when on, which thread.
@@ -570,13 +601,23 @@ mod tests {
         let timer = Service::LocalInterrupt(236);
         thread.served(piece(timer, 20, 25));
         thread.left(Tsc(30), Left::Blocked, 0);
+        thread.returned(Tsc(40), &cpus);
+        thread.left(Tsc(50), Left::Blocked, 0);
+        let waker = self::thread(78, 7, Some(3));
+        thread.woken(waker);
         thread.returned(Tsc(80), &cpus);
         thread.served(piece(Service::PageFault, 10, 90));
-        let fault = Why::Served(Service::PageFault);
+        // What it waited for is told once: who ended the longer wait, and how long both were until then.
+        let fault = Why::Faulted(Waited::default());
+        let waited = Why::Faulted(Waited {
+            blocked: Ticks(38),
+            by: Some(waker.by),
+            longest: Ticks(28),
+        });
         let found = thread.between(Tsc(0), Tsc(100));
         let whys: Vec<Why> = found.iter().map(|away| away.why).collect();
         assert_eq!(times(&thread), [(10, 20), (20, 25), (25, 90)]);
-        assert_eq!(whys, [fault, Why::Served(timer), fault]);
+        assert_eq!(whys, [fault, Why::Served(timer), waited]);
         // An interrupt that came in while it was being told of.
         thread.served(piece(timer, 95, 97));
         assert_eq!(times(&thread).len(), 4);
