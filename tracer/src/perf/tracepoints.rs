@@ -365,6 +365,7 @@ fn kernel_name(name: &str) -> &str {
         "stat" => "newstat",
         "lstat" => "newlstat",
         "fstat" => "newfstat",
+        "sendfile" => "sendfile64",
         name => name,
     }
 }

@@ -20,6 +20,8 @@ use naming::{descriptor, lock, memory, path};
 enum Meaning {
     /// The first one is a file descriptor.
     Descriptor,
+    /// Those with these indices are file descriptors: what is moved comes from the first one.
+    Transfer([usize; 2]),
     /// The first one is the address of a lock.
     Lock,
     /// The one with this index is the address of a path.
@@ -39,7 +41,7 @@ const ENOUGH_FAULTS: u64 = 50;
 
 /// The system calls whose arguments are asked for (their manual pages, section 2).
 fn meaning(name: &str) -> Option<Meaning> {
-    const DESCRIPTORS: [&str; 35] = [
+    const DESCRIPTORS: [&str; 33] = [
         "accept",
         "accept4",
         "connect",
@@ -66,11 +68,9 @@ fn meaning(name: &str) -> Option<Meaning> {
         "recvfrom",
         "recvmmsg",
         "recvmsg",
-        "sendfile",
         "sendmmsg",
         "sendmsg",
         "sendto",
-        "splice",
         "sync_file_range",
         "syncfs",
         "write",
@@ -99,6 +99,9 @@ fn meaning(name: &str) -> Option<Meaning> {
     ];
     match name {
         "futex" | "futex_wait" => Some(Meaning::Lock),
+        "sendfile" => Some(Meaning::Transfer([1, 0])),
+        "tee" => Some(Meaning::Transfer([0, 1])),
+        "copy_file_range" | "splice" => Some(Meaning::Transfer([0, 2])),
         name if PATHS.contains(&name) => Some(Meaning::Path(0)),
         name if PATHS_AT.contains(&name) => Some(Meaning::Path(1)),
         name if DESCRIPTORS.contains(&name) => Some(Meaning::Descriptor),
@@ -214,6 +217,10 @@ impl Arguments {
             };
             let value = match meaning {
                 Meaning::Descriptor => descriptor(pid, called_with[0]),
+                Meaning::Transfer(ends) => {
+                    let [from, to] = ends.map(|end| descriptor(pid, called_with[end]));
+                    format!("{from} to {to}")
+                }
                 Meaning::Lock => {
                     let at = called_with[0];
                     named(&mut self.locks, at, &|| lock(pid, at, modules))
@@ -306,6 +313,9 @@ mod tests {
         assert_eq!(of(0), Some("read"));
         assert_eq!(of(4), Some("stat"));
         assert_eq!(of(35), None, "nanosleep");
+        assert_eq!(of(40), Some("sendfile"));
+        assert_eq!(meaning("sendfile"), Some(Meaning::Transfer([1, 0])));
+        assert_eq!(meaning("splice"), Some(Meaning::Transfer([0, 2])));
         assert_eq!(telling(Callee::Unknown), None);
     }
 }
