@@ -110,6 +110,45 @@ const ENOUGH_SWITCHES: u64 = 20;
 /// System calls, and page faults, that are kept for each thread.
 const KEPT_CALLS: usize = 1 << 10;
 
+/// What a thread did lately: when, and with what.
+#[derive(Debug)]
+struct Recent<T> {
+    kept: VecDeque<(Tsc, T)>,
+    /// The latest that is not kept any more.
+    forgotten: Option<Tsc>,
+}
+
+impl<T> Default for Recent<T> {
+    fn default() -> Recent<T> {
+        Recent {
+            kept: VecDeque::new(),
+            forgotten: None,
+        }
+    }
+}
+
+impl<T> Recent<T> {
+    fn push(&mut self, at: Tsc, what: T) {
+        if self.kept.len() >= KEPT_CALLS {
+            self.forgotten = self.kept.pop_front().map(|(at, _)| at);
+        }
+        self.kept.push_back((at, what));
+    }
+
+    /// What it did within a time; nothing where not all of that is known any more.
+    fn within(&self, from: Tsc, to: Tsc) -> impl Iterator<Item = &T> {
+        let is_known = self.forgotten.is_none_or(|forgotten| forgotten < from);
+        let first = match is_known {
+            true => self.kept.partition_point(|&(at, _)| at < from),
+            false => self.kept.len(),
+        };
+        let later = self.kept.range(first..);
+        later
+            .take_while(move |&&(at, _)| at < to)
+            .map(|(_, what)| what)
+    }
+}
+
 /// One thread's times off its work.
 #[derive(Debug, Default)]
 pub(super) struct Thread {
@@ -124,10 +163,10 @@ pub(super) struct Thread {
     wake: Option<Wake>,
     /// The handlers that it runs, the innermost last.
     handlers: Vec<Handler>,
-    /// System calls that were asked for: when, which, with what.
-    calls: VecDeque<(Tsc, u32, [u64; 6])>,
-    /// Page faults: when they began, and at which address.
-    faults: VecDeque<(Tsc, u64)>,
+    /// System calls that were asked for: which, with what.
+    calls: Recent<(u32, [u64; 6])>,
+    /// Page faults: at which address.
+    faults: Recent<u64>,
     /// When it called sched_yield(2) last.
     yields: Option<Tsc>,
     /// How often it left its CPU by that, and how often it could have gone on and left by another's doing.
@@ -201,18 +240,14 @@ impl Thread {
     }
 
     pub(super) fn called(&mut self, at: Tsc, number: u32, arguments: [u64; 6]) {
-        if self.calls.len() >= KEPT_CALLS {
-            self.calls.pop_front();
-        }
-        self.calls.push_back((at, number, arguments));
+        self.calls.push(at, (number, arguments));
     }
 
     /// What a system call that began in a time was called with; the first one.
     pub(super) fn call(&self, number: u32, from: Tsc, to: Tsc) -> Option<[u64; 6]> {
-        let first = self.calls.partition_point(|&(at, ..)| at < from);
-        let mut within = self.calls.range(first..).take_while(|&&(at, ..)| at < to);
-        let found = within.find(|&&(_, of, _)| of == number);
-        found.map(|&(_, _, arguments)| arguments)
+        let mut within = self.calls.within(from, to);
+        let found = within.find(|&&(of, _)| of == number);
+        found.map(|&(_, arguments)| arguments)
     }
 
     pub(super) fn yields(&mut self, at: Tsc) {
@@ -240,17 +275,12 @@ impl Thread {
     }
 
     pub(super) fn faulted(&mut self, at: Tsc, address: u64) {
-        if self.faults.len() >= KEPT_CALLS {
-            self.faults.pop_front();
-        }
-        self.faults.push_back((at, address));
+        self.faults.push(at, address);
     }
 
     /// Where a page fault was that began in a time; the first one.
     pub(super) fn fault(&self, from: Tsc, to: Tsc) -> Option<u64> {
-        let first = self.faults.partition_point(|&(at, _)| at < from);
-        let &(at, address) = self.faults.get(first)?;
-        (at < to).then_some(address)
+        self.faults.within(from, to).next().copied()
     }
 
     /// It is to run the handler of a signal.
@@ -506,6 +536,24 @@ mod tests {
             thread.is_yielding(Tsc(at * 1_000_000 + 100));
         }
         assert!(thread.has_yielded());
+    }
+
+    #[test]
+    fn a_call_that_is_forgotten_is_not_taken_for_a_later_one() {
+        let mut thread = Thread::default();
+        for call in 0..KEPT_CALLS as u64 + 2 {
+            thread.called(Tsc(10 * call), 202, [call; 6]);
+            thread.faulted(Tsc(10 * call), 100 + call);
+        }
+        // The first two are forgotten.
+        let (from, to) = (Tsc(10), Tsc(50));
+        assert_eq!(thread.call(202, from, to), None);
+        assert_eq!(thread.fault(from, to), None);
+        let from = Tsc(11);
+        assert_eq!(thread.call(202, from, to), Some([2; 6]));
+        assert_eq!(thread.call(0, from, to), None);
+        assert_eq!(thread.fault(from, to), Some(102));
+        assert_eq!(thread.fault(from, Tsc(20)), None);
     }
 
     #[test]

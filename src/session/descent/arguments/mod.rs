@@ -204,7 +204,11 @@ impl Arguments {
                 continue;
             }
             let from = Tsc(touched.max_start.0.saturating_sub(LEEWAY));
-            let to = Tsc((from.0).saturating_add((touched.max + Ticks(2 * LEEWAY)).0));
+            let to = touched
+                .max_start
+                .0
+                .saturating_add(touched.max.0.max(LEEWAY));
+            let to = Tsc(to);
             let Some(called_with) = find(number, from, to) else {
                 continue;
             };
