@@ -80,12 +80,14 @@ impl<'a> Fields<'a> {
     }
 
     fn task(&mut self, stamp: Stamp) -> Option<Task> {
-        let (pid, parent, tid) = (self.id()?, self.id()?, self.id()?);
+        let (pid, parent) = (self.id()?, self.id()?);
+        let (tid, maker) = (self.id()?, self.id()?);
         Some(Task {
             stamp,
             pid,
             parent,
             tid,
+            maker,
         })
     }
 
@@ -298,6 +300,25 @@ mod tests {
         assert_eq!(
             parse_all(&bytes, Layout::Position(Chains::Left)),
             (expected, 0)
+        );
+    }
+
+    #[test]
+    fn a_new_thread_says_who_made_it() {
+        // The fields and a time, before what ends each record.
+        let mut body = words32(&[70, 71, 72, 73]);
+        body.extend(99_u64.to_le_bytes());
+        let bytes = record(7, 0, &with_trailer(body));
+        let task = Task {
+            stamp: STAMP,
+            pid: 70,
+            parent: 71,
+            tid: 72,
+            maker: 73,
+        };
+        assert_eq!(
+            parse_all(&bytes, Layout::Position(Chains::Left)),
+            (vec![Record::Forked(task)], 0)
         );
     }
 

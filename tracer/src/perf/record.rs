@@ -97,6 +97,8 @@ pub struct Task {
     pub parent: i32,
     /// The thread.
     pub tid: i32,
+    /// The thread that made it.
+    pub maker: i32,
 }
 
 /// One record.

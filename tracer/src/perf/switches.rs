@@ -513,7 +513,7 @@ impl Switches {
             }
             Record::Forked(task) => {
                 // A thread id that is used again has its maker's name at first.
-                let name = self.names.get(&task.parent).cloned();
+                let name = self.names.get(&task.maker).cloned();
                 match name {
                     Some(name) if self.names.len() < MOST_NAMES => {
                         self.names.insert(task.tid, name);

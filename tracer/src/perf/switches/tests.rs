@@ -1,5 +1,5 @@
 use super::super::off_cpu::Why;
-use super::super::record::Stamp;
+use super::super::record::{Stamp, Task};
 use super::*;
 
 /// What was dropped came after the last record of that CPU, and before the one that tells of it.
@@ -35,6 +35,39 @@ fn of_times_in_which_records_were_dropped_nothing_is_known() {
     ];
     assert!(switches.misses(own, gap, gap) && switches.misses(own, known, later));
     assert!(!switches.misses(own, known, known) && !switches.misses(own, later, later));
+}
+
+/// A thread that a worker makes is called as the worker is, not as the process.
+#[test]
+fn a_new_thread_has_the_name_of_its_maker() {
+    let own = std::process::id() as i32;
+    let mut switches = match Switches::follow(own) {
+        Ok(switches) => switches,
+        Err(refusal) => {
+            eprintln!("not tested: {refusal}");
+            return;
+        }
+    };
+    let stamp = Stamp::default();
+    // More than the kernel allows.
+    let (process, worker, new) = (1 << 25, (1 << 25) + 1, (1 << 25) + 2);
+    for (tid, name) in [(process, "server"), (worker, "worker")] {
+        switches.take(Record::Named {
+            stamp,
+            pid: process,
+            tid,
+            name: name.into(),
+            naming: Naming::Asked,
+        });
+    }
+    switches.take(Record::Forked(Task {
+        stamp,
+        pid: process,
+        parent: process,
+        tid: new,
+        maker: worker,
+    }));
+    assert_eq!(switches.name(new), "worker");
 }
 
 /// This thread lets another run that is on its processor, too: to the kernel both could have gone on.
