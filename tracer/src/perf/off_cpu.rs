@@ -216,7 +216,7 @@ impl Thread {
         }
     }
 
-    pub(super) fn returned(&mut self, at: Tsc, cpus: &HashMap<u32, Runners>) {
+    pub(super) fn returned(&mut self, at: Tsc, onto: u32, cpus: &HashMap<u32, Runners>) {
         let Some((out, left, cpu)) = self.out.take() else {
             return;
         };
@@ -224,7 +224,11 @@ impl Thread {
         // A thread can be woken while it is on its way out.
         let wake = self.wake.take().filter(|wake| wake.at > last);
         let why = match left {
-            Left::Preempted => Why::Preempted(cpus.get(&cpu).and_then(|on| on.longest(out, at))),
+            Left::Preempted => {
+                let longest = |cpu| cpus.get(&cpu).and_then(|on: &Runners| on.longest(out, at));
+                // When it was moved to another CPU is not known.
+                Why::Preempted(longest(cpu).filter(|&tid| longest(onto) == Some(tid)))
+            }
             Left::Yielded => Why::Yielded,
             Left::Blocked => Why::Blocked(wake.map(|wake| Wake {
                 at: wake.at.max(out).min(at),
@@ -497,12 +501,12 @@ mod tests {
     #[test]
     fn intervals_are_cut_to_what_is_asked_for() {
         let (mut thread, cpus) = (Thread::default(), HashMap::new());
-        thread.returned(Tsc(5), &cpus);
+        thread.returned(Tsc(5), 0, &cpus);
         assert_eq!(times(&thread), [], "it was never seen to leave");
         thread.left(Tsc(10), Left::Preempted, 0);
-        thread.returned(Tsc(20), &cpus);
+        thread.returned(Tsc(20), 0, &cpus);
         thread.left(Tsc(30), Left::Blocked, 0);
-        thread.returned(Tsc(50), &cpus);
+        thread.returned(Tsc(50), 0, &cpus);
         thread.left(Tsc(60), Left::Blocked, 0);
         let between = |from, to| -> Vec<(u64, u64)> {
             let found = thread.between(Tsc(from), Tsc(to));
@@ -513,8 +517,8 @@ mod tests {
         assert_eq!(between(20, 30), []);
         // A record that comes twice, as inherited events make it.
         thread.left(Tsc(60), Left::Blocked, 0);
-        thread.returned(Tsc(70), &cpus);
-        thread.returned(Tsc(70), &cpus);
+        thread.returned(Tsc(70), 0, &cpus);
+        thread.returned(Tsc(70), 0, &cpus);
         assert_eq!(times(&thread).len(), 3);
     }
 
@@ -527,7 +531,7 @@ mod tests {
         thread.yields(Tsc(10_000));
         assert!(!thread.is_yielding(Tsc(1_000_000)), "nobody else was there");
         thread.left(Tsc(3_000), Left::Yielded, 0);
-        thread.returned(Tsc(9_000), &cpus);
+        thread.returned(Tsc(9_000), 0, &cpus);
         let all = thread.between(Tsc(0), Tsc(10_000));
         assert_eq!(all[0].why, Why::Yielded);
         assert!(!thread.has_yielded(), "once of three times");
@@ -561,7 +565,7 @@ mod tests {
         let (mut thread, cpus) = (Thread::default(), HashMap::new());
         for at in 0..KEPT as u64 + 10 {
             thread.left(Tsc(10 * at + 1), Left::Preempted, 0);
-            thread.returned(Tsc(10 * at + 5), &cpus);
+            thread.returned(Tsc(10 * at + 5), 0, &cpus);
         }
         assert_eq!(thread.done.kept.len(), KEPT);
         assert_eq!(thread.done.kept[0].from, Tsc(101));
@@ -572,7 +576,7 @@ mod tests {
         for at in 0..2 * KEPT as u64 {
             let at = 1_000_000 + 10 * at;
             thread.left(Tsc(at + 1), Left::Preempted, 0);
-            thread.returned(Tsc(at + 5), &cpus);
+            thread.returned(Tsc(at + 5), 0, &cpus);
         }
         assert_eq!(thread.forgot(Tsc(1_000_000)), Forgotten::Nothing);
         // What was forgotten before there was more room asks for no more.
@@ -581,7 +585,7 @@ mod tests {
         for at in 0..2 * MOST_KEPT as u64 {
             let at = 10_000_000 + 10 * at;
             thread.left(Tsc(at + 1), Left::Preempted, 0);
-            thread.returned(Tsc(at + 5), &cpus);
+            thread.returned(Tsc(at + 5), 0, &cpus);
             if thread.done.kept.len() == 4 * KEPT && thread.done.most == 4 * KEPT {
                 assert_eq!(thread.forgot(Tsc(0)), Forgotten::Some);
             }
@@ -600,9 +604,17 @@ mod tests {
         assert_eq!(runners.longest(Tsc(10), Tsc(30)), Some(3));
         assert_eq!(runners.longest(Tsc(60), Tsc(70)), None);
         let mut thread = Thread::default();
-        thread.left(Tsc(10), Left::Preempted, 4);
-        thread.returned(Tsc(30), &HashMap::from([(4, runners)]));
-        assert_eq!(thread.done.kept[0].why, Why::Preempted(Some(3)));
+        let (mut same, mut other) = (Runners::default(), Runners::default());
+        same.runs(Tsc(15), 3);
+        other.runs(Tsc(15), 8);
+        let cpus = HashMap::from([(4, runners), (5, same), (6, other)]);
+        // It comes back where it was, and on CPUs on which the same thread ran, or another one, or nobody is known to have.
+        for (onto, by) in [(4, Some(3)), (5, Some(3)), (6, None), (7, None)] {
+            thread.left(Tsc(10), Left::Preempted, 4);
+            thread.returned(Tsc(30), onto, &cpus);
+            assert_eq!(thread.done.kept[0].why, Why::Preempted(by), "{onto}");
+            thread = Thread::default();
+        }
     }
 
     #[test]
@@ -614,7 +626,7 @@ mod tests {
             for &wake in wakes {
                 waiting.woken(wake);
             }
-            waiting.returned(Tsc(begin + 100), &cpus);
+            waiting.returned(Tsc(begin + 100), 0, &cpus);
             waiting.done.kept.back().map(|away| away.why)
         };
         // Of one waking there may be two records, and later ones change nothing.
@@ -637,7 +649,7 @@ mod tests {
         waiting.woken(thread(250, 9, None));
         let mut wait = |at: u64| {
             waiting.left(Tsc(at), Left::Blocked, 0);
-            waiting.returned(Tsc(at + 5), &cpus);
+            waiting.returned(Tsc(at + 5), 0, &cpus);
             waiting.done.kept.back().map(|away| away.why)
         };
         assert_eq!(wait(400), Some(Why::Blocked(None)));
@@ -649,11 +661,11 @@ mod tests {
         let timer = Service::LocalInterrupt(236);
         thread.served(piece(timer, 20, 25));
         thread.left(Tsc(30), Left::Blocked, 0);
-        thread.returned(Tsc(40), &cpus);
+        thread.returned(Tsc(40), 0, &cpus);
         thread.left(Tsc(50), Left::Blocked, 0);
         let waker = self::thread(78, 7, Some(3));
         thread.woken(waker);
-        thread.returned(Tsc(80), &cpus);
+        thread.returned(Tsc(80), 0, &cpus);
         thread.served(piece(Service::PageFault, 10, 90));
         // What it waited for is told once: who ended the longer wait, and how long both were until then.
         let fault = Why::Faulted(Waited::default());
@@ -690,12 +702,12 @@ mod tests {
         thread.signalled(Tsc(10), 14, 0x1000);
         thread.served(piece(Service::PageFault, 12, 14));
         thread.left(Tsc(20), Left::Blocked, 0);
-        thread.returned(Tsc(40), &cpus);
+        thread.returned(Tsc(40), 0, &cpus);
         // Another signal in it, and another thread.
         thread.signalled(Tsc(50), 15, 0x2000);
         thread.handler_ended(Tsc(60));
         thread.left(Tsc(70), Left::Preempted, 0);
-        thread.returned(Tsc(80), &cpus);
+        thread.returned(Tsc(80), 0, &cpus);
         thread.handler_ended(Tsc(90));
         let own = |from, to| (from, to, Some(14));
         let all = [
@@ -711,7 +723,7 @@ mod tests {
         assert_eq!(whys(&thread, 15, 85), other);
         // Of what came later all is told.
         thread.left(Tsc(95), Left::Blocked, 0);
-        thread.returned(Tsc(97), &cpus);
+        thread.returned(Tsc(97), 0, &cpus);
         assert_eq!(whys(&thread, 65, 100), [(70, 80, None), (95, 97, None)]);
         assert_eq!(whys(&thread, 0, 100)[5], (95, 97, None));
     }

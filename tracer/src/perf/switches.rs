@@ -479,7 +479,7 @@ impl Switches {
             Record::In(stamp) if stamp.pid == self.pid => {
                 let at = self.clock.tsc(stamp.time);
                 let thread = self.threads.entry(stamp.tid).or_default();
-                thread.returned(at, &self.cpus);
+                thread.returned(at, stamp.cpu, &self.cpus);
             }
             Record::Exited(task) if task.pid == self.pid => {
                 let at = self.clock.tsc(task.stamp.time);
