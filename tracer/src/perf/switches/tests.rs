@@ -285,7 +285,8 @@ fn see_who_ends_a_wait(switches: &mut Switches) {
         switches.read();
     }
     let waits = switches.between(tid, before, after);
-    let wake = waits.iter().find_map(|away| match away.why {
+    // The threads of other tests may hold the address space before.
+    let wake = waits.iter().rev().find_map(|away| match away.why {
         Why::Blocked(Some(wake)) => Some(wake),
         _ => None,
     });
