@@ -46,6 +46,8 @@ pub struct Catalog {
     others: Vec<Another>,
     other_ids: HashMap<Another, OtherId>,
     absences: HashMap<Absence, String>,
+    /// The function that handles each signal; none where there are several.
+    handlers: HashMap<u32, Option<u64>>,
 }
 
 /// Who ran instead, or woke a thread.
@@ -115,6 +117,24 @@ impl Catalog {
     /// Remembers what time away is called; the first name stays.
     pub fn name_absence(&mut self, absence: Absence, name: impl FnOnce() -> String) {
         self.absences.entry(absence).or_insert_with(name);
+    }
+
+    /// Remembers what the handler of a signal is called: by its function until the signal has another one.
+    pub fn name_handler(
+        &mut self,
+        signal: u32,
+        function: u64,
+        one: impl FnOnce() -> String,
+        several: impl FnOnce() -> String,
+    ) {
+        let name = match self.handlers.get(&signal) {
+            None => one(),
+            Some(Some(known)) if *known != function => several(),
+            Some(_) => return,
+        };
+        let only = (!self.handlers.contains_key(&signal)).then_some(function);
+        self.handlers.insert(signal, only);
+        self.absences.insert(Absence::Signal(signal), name);
     }
 
     /// Where a site is, and what it may call.
@@ -250,5 +270,25 @@ impl Names for Naming<'_> {
                 |number| format!("syscall_{number}"),
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_with_several_handlers_has_the_name_of_none() {
+        let mut catalog = Catalog::default();
+        let mut name = |signal, function| {
+            let one = || format!("{function:x}");
+            catalog.name_handler(signal, function, one, || "several".to_owned());
+            catalog.absences[&Absence::Signal(signal)].clone()
+        };
+        assert_eq!(name(14, 0xa), "a");
+        assert_eq!(name(14, 0xa), "a");
+        assert_eq!(name(15, 0xb), "b");
+        assert_eq!(name(14, 0xb), "several");
+        assert_eq!(name(14, 0xa), "several");
     }
 }

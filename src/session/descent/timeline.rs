@@ -328,7 +328,12 @@ impl SwitchLog {
             }
             Why::Handled(handler) => {
                 let absence = Kind::Signal(handler.signal);
-                catalog.name_absence(absence, || handled(&handler, process.modules()));
+                catalog.name_handler(
+                    handler.signal,
+                    handler.function,
+                    || handled(&handler, process.modules()),
+                    || format!("({}: several handlers)", signal(&handler)),
+                );
                 Away::Interrupted(absence)
             }
         };
@@ -418,13 +423,17 @@ fn faults(switches: &Switches, op: &Op, away: &[Interval]) -> Vec<(Interval, u64
     with_address.collect()
 }
 
-/// The handler of a signal, in words.
-fn handled(handler: &off_cpu::Handler, modules: &Modules) -> String {
+fn signal(handler: &off_cpu::Handler) -> String {
     let signal = i32::try_from(handler.signal).ok();
-    let signal = match signal.and_then(|signal| Signal::try_from(signal).ok()) {
+    match signal.and_then(|signal| Signal::try_from(signal).ok()) {
         Some(signal) => signal.as_str().to_owned(),
         None => format!("signal {}", handler.signal),
-    };
+    }
+}
+
+/// The handler of a signal, in words.
+fn handled(handler: &off_cpu::Handler, modules: &Modules) -> String {
+    let signal = signal(handler);
     match modules.place(TargetAddr(handler.function)) {
         Some(place) => format!("({signal}: {})", modules.name(place)),
         None => format!("({signal})"),
