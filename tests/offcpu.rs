@@ -1,11 +1,15 @@
 //! Time away from the CPU: preemption as the cause of a peak, and how a thread waited.
 
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+
 use darc_testprogs::{Opt, program};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Miss, Task, Unfinished, Verdict, Wrong, darc, execute, for_all, levels, measured, not_tested,
-    run_darc,
+    Miss, Target, Task, Unfinished, Verdict, Wrong, darc, execute, for_all, levels, measured,
+    not_tested, run_darc,
 };
 use crate::report::Report;
 
@@ -97,6 +101,55 @@ fn preemption_is_taken_out_of_what_it_struck() {
             false => Err(Unfinished(format!("{:#}", report.0))),
         }
     });
+}
+
+/// A program that its control group holds back every tenth of a second: that is said, whoever ran meanwhile.
+#[test]
+fn a_limit_of_cpu_time_is_told_beside_preemption() {
+    if !permitted() {
+        return;
+    }
+    let target = Target::start("two_peaks", Opt::O2, &[]);
+    let name = format!("darc-test-{}", target.pid());
+    // In the first version of the interface, and in the second. Where the folder is no control group, it has no such file.
+    let limits = [
+        ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "30000"),
+        ("/sys/fs/cgroup", "cpu.max", "30000 100000"),
+    ];
+    let groups = limits.map(|(hierarchy, limit, value)| {
+        let group = Path::new(hierarchy).join(&name);
+        let write = |file: &str, text: &str| {
+            let file = OpenOptions::new().write(true).open(group.join(file));
+            file.is_ok_and(|mut file| write!(file, "{text}").is_ok())
+        };
+        let is_limited = fs::create_dir(&group).is_ok()
+            && write(limit, value)
+            && write("cgroup.procs", &target.pid().to_string());
+        (group, is_limited)
+    });
+    let task = Task::new("jump", "serve");
+    measured(|| {
+        if !groups.iter().any(|(_, is_limited)| *is_limited) {
+            not_tested("no control group with a limit can be made here");
+            return Ok(());
+        }
+        let report = task.attach(target.pid()).report();
+        let mut causes = report.peaks().iter().flat_map(|peak| {
+            let causes = peak["root_causes"].as_array();
+            causes.into_iter().flatten()
+        });
+        if !causes.any(|cause| cause["kind"] == "preemption") {
+            return Err(Unfinished(format!("{:#}", report.0)));
+        }
+        match report.at("/warnings").to_string().contains("(cpu.max)") {
+            true => Ok(()),
+            false => Err(Wrong(format!("{:#}", report.0))),
+        }
+    });
+    target.finish_like_native(&program("two_peaks", Opt::O2), &[]);
+    for (group, _) in groups {
+        let _ = fs::remove_dir(group);
+    }
 }
 
 /// The thread that ended the waits at the end of the far peak's path, by name, and whether it was seen in a function.

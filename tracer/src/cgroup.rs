@@ -1,10 +1,12 @@
-//! How much memory a process may still use before its control group is full, where the kernel kills one of the group.
+//! How much memory a process may still use before its control group is full, where the kernel kills one of the group; and how
+//! often the group was held back as it had used up its CPU time.
 //!
-//! Source: the kernel's admin-guide/cgroup-v2.rst (`memory.max`, `memory.current`, `memory.stat`) and
-//! admin-guide/cgroup-v1/memory.rst (`memory.limit_in_bytes`, `memory.usage_in_bytes`).
+//! Source: the kernel's admin-guide/cgroup-v2.rst (`memory.max`, `memory.current`, `memory.stat`, `cpu.stat`),
+//! admin-guide/cgroup-v1/memory.rst (`memory.limit_in_bytes`, `memory.usage_in_bytes`) and scheduler/sched-bwc.rst.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use procfs::process::{MountInfo, Process};
 
@@ -35,40 +37,95 @@ const VERSIONS: [Files; 2] = [
 
 impl Files {
     /// Whether a group with these controllers is of this version.
-    fn is_in(&self, controllers: &[String]) -> bool {
+    fn is_in(&self, controllers: &[String], controller: &str) -> bool {
         match self.file_system {
             "cgroup2" => controllers.is_empty(),
-            _ => controllers.iter().any(|name| name == "memory"),
+            _ => controllers.iter().any(|name| name == controller),
         }
     }
 
-    /// Whether groups of this version are shown there.
-    fn is_at(&self, mount: &MountInfo) -> bool {
-        let has_memory =
-            self.file_system == "cgroup2" || mount.super_options.contains_key("memory");
-        mount.fs_type == self.file_system && has_memory
+    /// Whether groups of this version with a controller are shown there.
+    fn is_at(&self, mount: &MountInfo, controller: &str) -> bool {
+        let has_it = self.file_system == "cgroup2" || mount.super_options.contains_key(controller);
+        mount.fs_type == self.file_system && has_it
     }
 }
 
 /// The bytes that are left in the group of the process, and in those around it; nothing where no limit is known.
-pub fn memory_left(pid: i32) -> Option<u64> {
-    let groups = Process::new(pid).ok()?.cgroups().ok()?;
-    let mounts = Process::myself().ok()?.mountinfo().ok()?;
-    let mut least = None;
-    for files in &VERSIONS {
-        let group = groups
-            .0
-            .iter()
-            .find(|group| files.is_in(&group.controllers));
-        let Some(group) = group else { continue };
-        // Each mount may show another part of the groups.
-        for mount in mounts.iter().filter(|mount| files.is_at(mount)) {
-            let folder = folder(&group.pathname, mount);
-            let left = folder.and_then(|folder| left(&folder, &mount.mount_point, files));
-            least = least.into_iter().chain(left).min();
+pub(crate) fn memory_left(pid: i32) -> Option<u64> {
+    let folders = folders(pid, "memory")?.into_iter();
+    folders
+        .filter_map(|(folder, files)| left_in(&folder, files))
+        .min()
+}
+
+/// How a process was kept from running by limits of CPU time.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct HeldBack {
+    /// How often its group, or one around it, had used up the time of a period.
+    pub times: u64,
+    /// For how long, on all CPUs together.
+    pub time: Duration,
+}
+
+impl HeldBack {
+    /// Since its group was made; nothing where no limit is known.
+    #[must_use]
+    pub fn of(pid: i32) -> HeldBack {
+        let folders = folders(pid, "cpu").unwrap_or_default().into_iter();
+        let texts =
+            folders.filter_map(|(folder, _)| fs::read_to_string(folder.join("cpu.stat")).ok());
+        texts.fold(HeldBack::default(), |sum, text| {
+            let one = HeldBack::read(&text);
+            HeldBack {
+                times: sum.times.saturating_add(one.times),
+                time: sum.time.saturating_add(one.time),
+            }
+        })
+    }
+
+    /// What came since then.
+    #[must_use]
+    pub fn since(self, then: HeldBack) -> HeldBack {
+        HeldBack {
+            times: self.times.saturating_sub(then.times),
+            time: self.time.saturating_sub(then.time),
         }
     }
-    least
+
+    fn read(text: &str) -> HeldBack {
+        let mut found = HeldBack::default();
+        for (name, number) in text.lines().filter_map(|line| line.split_once(' ')) {
+            let number = number.trim().parse().unwrap_or(0);
+            match name {
+                "nr_throttled" => found.times = number,
+                "throttled_usec" => found.time = Duration::from_micros(number),
+                "throttled_time" => found.time = Duration::from_nanos(number),
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
+/// The groups of a process that have a controller, and those around them.
+fn folders(pid: i32, controller: &str) -> Option<Vec<(PathBuf, &'static Files)>> {
+    let groups = Process::new(pid).ok()?.cgroups().ok()?;
+    let mounts = Process::myself().ok()?.mountinfo().ok()?;
+    let mut found = Vec::new();
+    for files in &VERSIONS {
+        let mut groups = groups.0.iter();
+        let group = groups.find(|group| files.is_in(&group.controllers, controller));
+        let Some(group) = group else { continue };
+        // Each mount may show another part of the groups.
+        for mount in mounts.iter().filter(|mount| files.is_at(mount, controller)) {
+            if let Some(folder) = folder(&group.pathname, mount) {
+                let around = around(&folder, &mount.mount_point);
+                found.extend(around.map(|folder| (folder.to_owned(), files)));
+            }
+        }
+    }
+    Some(found)
 }
 
 /// Where a group is, under a mount that may show only a part of all groups. A group outside of that part is not found.
@@ -80,12 +137,11 @@ fn folder(group: &str, mount: &MountInfo) -> Option<PathBuf> {
     is_inside.then(|| mount.mount_point.join(below))
 }
 
-/// The least that is left in a group and in those around it, up to the mount.
-fn left(group: &Path, mount: &Path, files: &Files) -> Option<u64> {
-    let around = group
+/// A group and those around it, up to the mount.
+fn around<'a>(group: &'a Path, mount: &'a Path) -> impl Iterator<Item = &'a Path> {
+    group
         .ancestors()
-        .take_while(|folder| folder.starts_with(mount));
-    around.filter_map(|folder| left_in(folder, files)).min()
+        .take_while(move |folder| folder.starts_with(mount))
 }
 
 fn left_in(folder: &Path, files: &Files) -> Option<u64> {
@@ -124,8 +180,8 @@ pub(crate) mod tests {
                 let group = groups
                     .0
                     .iter()
-                    .find(|group| files.is_in(&group.controllers))?;
-                let mount = mounts.iter().find(|mount| files.is_at(mount))?;
+                    .find(|group| files.is_in(&group.controllers, "memory"))?;
+                let mount = mounts.iter().find(|mount| files.is_at(mount, "memory"))?;
                 let folder = folder(&group.pathname, mount)?;
                 let folder = folder.join(format!("darc-test-{}", std::process::id()));
                 fs::create_dir(&folder).ok()?;
@@ -168,6 +224,10 @@ pub(crate) mod tests {
             fs::write(folder.join("memory.stat"), stat).unwrap();
         };
         let [two, one] = &VERSIONS;
+        let left = |group: &Path, mount: &Path, files| {
+            let around = around(group, mount);
+            around.filter_map(|folder| left_in(folder, files)).min()
+        };
         write(&group, "max\n", "5\n", "0");
         assert_eq!(left(&group, &mount, two), None);
         write(&mount.join("shop"), "1000\n", "900\n", "300");
@@ -178,5 +238,19 @@ pub(crate) mod tests {
         assert_eq!(left(&group, &mount, two), Some(0));
         assert_eq!(left(&group, &mount, one), None);
         fs::remove_dir_all(&mount).unwrap();
+    }
+
+    #[test]
+    fn what_held_a_group_back_is_read_in_both_versions() {
+        let two = "usage_usec 7\nnr_periods 9\nnr_throttled 3\nthrottled_usec 1500\n";
+        let one = "nr_periods 9\nnr_throttled 3\nthrottled_time 1500000\n";
+        let expected = HeldBack {
+            times: 3,
+            time: Duration::from_micros(1500),
+        };
+        assert_eq!(HeldBack::read(two), expected);
+        assert_eq!(HeldBack::read(one), expected);
+        assert_eq!(HeldBack::read("usage_usec 7\nbad\n"), HeldBack::default());
+        assert_eq!(expected.since(expected), HeldBack::default());
     }
 }

@@ -5,7 +5,7 @@
 
 pub mod addr;
 mod arena;
-mod cgroup;
+pub mod cgroup;
 pub mod child_signal;
 pub mod children;
 pub mod chosen;

@@ -6,14 +6,15 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use darc_analysis::Absence as Kind;
 use darc_analysis::off_cpu::{Away, Interval, OtherId};
+use darc_analysis::{Absence as Kind, Analysis, CauseKind, RootCause};
 use darc_process::Process;
 use darc_process::modules::Modules;
 use darc_record::{Enqueued, FnodeId, Op, SiteId, Tsc};
 use darc_report::model::OtherProcess;
 use darc_report::{assemble, goroutines};
 use darc_tracer::addr::TargetAddr;
+use darc_tracer::cgroup::HeldBack;
 use darc_tracer::effort::Pacing;
 use darc_tracer::engine::{Absence, Counted, NewTarget, Served, Sink};
 use darc_tracer::perf::off_cpu::{self, Waker, Why};
@@ -64,6 +65,8 @@ pub struct SwitchLog {
     /// The system calls whose arguments were asked for.
     asked: BTreeSet<&'static str>,
     held: VecDeque<(Whose, Op)>,
+    /// What limits of CPU time had done when the session began.
+    held_back: HeldBack,
 }
 
 impl Timeline {
@@ -81,6 +84,7 @@ impl Timeline {
                         wakers: Wakers::default(),
                         asked: BTreeSet::new(),
                         held: VecDeque::new(),
+                        held_back: HeldBack::of(pid),
                     }));
                 }
                 Err(refusal) => refusal.to_string(),
@@ -201,6 +205,10 @@ impl Timeline {
                     serving,
                 );
                 warn_of_untold(&known.switches, investigation);
+                let held_back = HeldBack::of(process.pid()).since(known.held_back);
+                investigation
+                    .warnings
+                    .extend(limited(held_back, &investigation.analysis));
                 let lost = known.switches.lost();
                 if lost > 0 {
                     investigation.warnings.push(format!(
@@ -224,6 +232,22 @@ impl Timeline {
             }
         }
     }
+}
+
+/// That a limit of CPU time is what kept threads from running, where preemption is a cause: to the kernel's records of switches it looks as
+/// if others had taken their place.
+fn limited(held_back: HeldBack, analysis: &Analysis) -> Option<String> {
+    let is_preemption = |cause: &RootCause| cause.kind == CauseKind::Preemption;
+    let peaks = analysis.peaks();
+    let mut peaks = peaks.iter();
+    let is_cause = peaks.any(|peak| analysis.root_causes(peak.number).iter().any(is_preemption));
+    (is_cause && held_back.times > 0).then(|| {
+        format!(
+            "the control group of the process was held back by a limit of CPU time (cpu.max) {} times, for {:.2} s together: where preemption is a cause, who ran instead need not be the reason",
+            held_back.times,
+            held_back.time.as_secs_f64()
+        )
+    })
 }
 
 /// Says once what the kernel's tracepoints do not tell, and why.
