@@ -141,7 +141,11 @@ fn a_limit_of_cpu_time_is_told_beside_preemption() {
         if !causes.any(|cause| cause["kind"] == "preemption") {
             return Err(Unfinished(format!("{:#}", report.0)));
         }
-        match report.at("/warnings").to_string().contains("(cpu.max)") {
+        match report
+            .at("/warnings")
+            .to_string()
+            .contains("a limit of CPU time on")
+        {
             true => Ok(()),
             false => Err(Wrong(format!("{:#}", report.0))),
         }

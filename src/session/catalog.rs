@@ -127,14 +127,21 @@ impl Catalog {
         one: impl FnOnce() -> String,
         several: impl FnOnce() -> String,
     ) {
-        let name = match self.handlers.get(&signal) {
-            None => one(),
-            Some(Some(known)) if *known != function => several(),
+        let key = Absence::Signal(signal);
+        let (name, only) = match self.handlers.get(&signal) {
+            None => {
+                let name = one();
+                match self.absences.get(&key) {
+                    // As the results that are gone on with call it.
+                    Some(stored) if *stored != name => (several(), None),
+                    _ => (name, Some(function)),
+                }
+            }
+            Some(Some(known)) if *known != function => (several(), None),
             Some(_) => return,
         };
-        let only = (!self.handlers.contains_key(&signal)).then_some(function);
         self.handlers.insert(signal, only);
-        self.absences.insert(Absence::Signal(signal), name);
+        self.absences.insert(key, name);
     }
 
     /// Where a site is, and what it may call.

@@ -4,7 +4,9 @@
 //! Source: the kernel's admin-guide/cgroup-v2.rst (`memory.max`, `memory.current`, `memory.stat`, `cpu.stat`),
 //! admin-guide/cgroup-v1/memory.rst (`memory.limit_in_bytes`, `memory.usage_in_bytes`) and scheduler/sched-bwc.rst.
 
+use std::collections::HashSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -59,40 +61,54 @@ pub(crate) fn memory_left(pid: i32) -> Option<u64> {
         .min()
 }
 
-/// How a process was kept from running by limits of CPU time.
+/// How processes of some control groups were kept from running by limits of CPU time.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct HeldBack {
-    /// How often its group, or one around it, had used up the time of a period.
+    /// How often a group had used up the time of a period.
     pub times: u64,
     /// For how long, on all CPUs together.
     pub time: Duration,
 }
 
-impl HeldBack {
-    /// Since its group was made; nothing where no limit is known.
+/// The control groups whose limits of CPU time a process is under.
+#[derive(Debug, Default)]
+pub struct CpuLimits(Vec<(PathBuf, HeldBack)>);
+
+impl CpuLimits {
+    /// Those that it is under now; none where nothing is known.
     #[must_use]
-    pub fn of(pid: i32) -> HeldBack {
+    pub fn of(pid: i32) -> CpuLimits {
         let folders = folders(pid, "cpu").unwrap_or_default().into_iter();
-        let texts =
-            folders.filter_map(|(folder, _)| fs::read_to_string(folder.join("cpu.stat")).ok());
-        texts.fold(HeldBack::default(), |sum, text| {
-            let one = HeldBack::read(&text);
-            HeldBack {
-                times: sum.times.saturating_add(one.times),
-                time: sum.time.saturating_add(one.time),
-            }
-        })
+        // One group may be shown in several places.
+        let mut seen = HashSet::new();
+        let files = folders.filter_map(|(folder, _)| {
+            let at = fs::metadata(&folder).ok()?;
+            let is_new = seen.insert((at.dev(), at.ino()));
+            is_new.then(|| folder.join("cpu.stat"))
+        });
+        let then = |file: PathBuf| Some((HeldBack::read(&fs::read_to_string(&file).ok()?), file));
+        CpuLimits(
+            files
+                .filter_map(then)
+                .map(|(then, file)| (file, then))
+                .collect(),
+        )
     }
 
-    /// What came since then.
+    /// How they have held their processes back since then.
     #[must_use]
-    pub fn since(self, then: HeldBack) -> HeldBack {
-        HeldBack {
-            times: self.times.saturating_sub(then.times),
-            time: self.time.saturating_sub(then.time),
+    pub fn held_back(&self) -> HeldBack {
+        let mut sum = HeldBack::default();
+        for (file, then) in &self.0 {
+            let now = fs::read_to_string(file).map_or(*then, |text| HeldBack::read(&text));
+            sum.times += now.times.saturating_sub(then.times);
+            sum.time += now.time.saturating_sub(then.time);
         }
+        sum
     }
+}
 
+impl HeldBack {
     fn read(text: &str) -> HeldBack {
         let mut found = HeldBack::default();
         for (name, number) in text.lines().filter_map(|line| line.split_once(' ')) {
@@ -251,6 +267,5 @@ pub(crate) mod tests {
         assert_eq!(HeldBack::read(two), expected);
         assert_eq!(HeldBack::read(one), expected);
         assert_eq!(HeldBack::read("usage_usec 7\nbad\n"), HeldBack::default());
-        assert_eq!(expected.since(expected), HeldBack::default());
     }
 }

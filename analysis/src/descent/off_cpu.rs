@@ -17,7 +17,8 @@ use crate::off_cpu::{Away, Interval, OffCpu, Waits, is_absence};
 const LEAST_OWN: f64 = 0.3;
 /// So many ops of a peak tell which part of its time is time away.
 const ENOUGH: u64 = 200;
-/// A peak's functions take no more of its time than its threads ran, and so much: one is known from other ops than the other.
+/// Functions cannot take more of a peak's time than its threads ran. The two are known from different ops, and may differ by so
+/// much.
 const MUCH: f64 = 0.2;
 
 /// What the kernel told.
@@ -163,33 +164,42 @@ impl Analysis {
         };
         for cause in causes.iter_mut().filter(is_without_calls) {
             let last = (cause.path.last().copied().unwrap_or(FnodeId::ROOT), peak);
-            let of = table
-                .longest
-                .get(&last)
-                .map_or(1.0, |of| of.0.max(1) as f64);
+            let Some(of) = table.longest.get(&last) else {
+                continue;
+            };
             let waits = table.waits.get(&last);
-            let waits = waits.map(|waits| waits.blocked + waits.runnable);
-            cause.blocked = waits.map(|time| (time.0 as f64 / of).min(1.0));
+            let waited = waits.map_or(Ticks(0), |waits| waits.blocked + waits.runnable);
+            cause.blocked = Some((waited.0 as f64 / of.0.max(1) as f64).min(1.0));
         }
         self.tell_waits_beyond(peak, causes);
     }
 
-    /// Tells of functions of which nothing else is known how they waited: what all take beyond the time in which the threads ran.
+    /// Tells of functions of which nothing else is known how they waited: the least that each did, as all take more than the time in
+    /// which the threads ran.
     fn tell_waits_beyond(&self, peak: u32, causes: &mut [RootCause]) {
         let enough = self.params.decision_ops;
         let Some(all) = self.off_cpu(peak).filter(|all| all.ops >= enough) else {
             return;
         };
         let waited = (all.blocked + all.runnable).0 as f64 / all.time.0.max(1) as f64;
-        let ran = |cause: &RootCause| self.own_share(cause) * (1.0 - cause.blocked.unwrap_or(0.0));
-        let beyond = causes.iter().map(ran).sum::<f64>() - (1.0 - waited);
+        let ran = |cause: &RootCause| {
+            let ran = cause.share * (1.0 - cause.blocked.unwrap_or(0.0));
+            ran.min(self.own_share(cause))
+        };
+        let beyond = causes.iter().map(ran).sum::<f64>() - (1.0 - waited) - MUCH;
+        // Of an analysis that goes on the shares are also of earlier ops.
+        if causes.iter().any(|cause| cause.known_from > all.ops) {
+            return;
+        }
         let is_unknown =
             |cause: &&mut RootCause| cause.blocked.is_none() && self.own_share(cause) > 0.0;
         let unknown: Vec<&mut RootCause> = causes.iter_mut().filter(is_unknown).collect();
         let together: f64 = unknown.iter().map(|cause| self.own_share(cause)).sum();
-        if beyond > MUCH {
-            for cause in unknown {
-                cause.blocked = Some((beyond / together).min(1.0));
+        for cause in unknown {
+            let own = self.own_share(cause);
+            let least = (beyond - (together - own)).min(own);
+            if least > 0.0 {
+                cause.blocked = Some(least / cause.share);
             }
         }
     }
@@ -688,8 +698,24 @@ mod tests {
             assert_eq!((cause.path.len(), cause.kind), (1, CauseKind::Function));
             let is_found = analysis.status() == Status::RootCauseFound;
             assert_eq!(is_found, is_known, "{waited}: {cause:?}");
-            assert_eq!(cause.blocked.is_some_and(|part| part > 0.75), !is_known);
+            assert_eq!(cause.blocked.is_some_and(|part| part > 0.5), !is_known);
         }
+    }
+
+    /// g does not wait, so that it is f0 that did, whose waits are not known apart.
+    #[test]
+    fn a_function_that_ran_has_no_part_in_the_waits_of_others() {
+        let twice = |g| Touched {
+            sum: Ticks(24_000),
+            count: 2,
+            ..touched(g, 2_000, 12_000)
+        };
+        let analysis = with_calls(twice, &[interval(30_000, 94_000, WAIT)]);
+        let causes = analysis.root_causes(1);
+        let of = |depth| causes.iter().find(|cause| cause.path.len() == depth);
+        assert_eq!(of(2).unwrap().blocked, Some(0.0), "{causes:?}");
+        assert!(of(1).unwrap().blocked.unwrap() > 0.5, "{causes:?}");
+        assert_eq!(analysis.status(), Status::Undecided);
     }
 
     /// Where what a function waits for is told by what it calls, it is no unknown wait.

@@ -14,7 +14,7 @@ use darc_record::{Enqueued, FnodeId, Op, SiteId, Tsc};
 use darc_report::model::OtherProcess;
 use darc_report::{assemble, goroutines};
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::cgroup::HeldBack;
+use darc_tracer::cgroup::{CpuLimits, HeldBack};
 use darc_tracer::effort::Pacing;
 use darc_tracer::engine::{Absence, Counted, NewTarget, Served, Sink};
 use darc_tracer::perf::off_cpu::{self, Waker, Why};
@@ -66,7 +66,7 @@ pub struct SwitchLog {
     asked: BTreeSet<&'static str>,
     held: VecDeque<(Whose, Op)>,
     /// What limits of CPU time had done when the session began.
-    held_back: HeldBack,
+    limits: CpuLimits,
 }
 
 impl Timeline {
@@ -84,7 +84,7 @@ impl Timeline {
                         wakers: Wakers::default(),
                         asked: BTreeSet::new(),
                         held: VecDeque::new(),
-                        held_back: HeldBack::of(pid),
+                        limits: CpuLimits::of(pid),
                     }));
                 }
                 Err(refusal) => refusal.to_string(),
@@ -205,7 +205,7 @@ impl Timeline {
                     serving,
                 );
                 warn_of_untold(&known.switches, investigation);
-                let held_back = HeldBack::of(process.pid()).since(known.held_back);
+                let held_back = known.limits.held_back();
                 investigation
                     .warnings
                     .extend(limited(held_back, &investigation.analysis));
@@ -243,7 +243,7 @@ fn limited(held_back: HeldBack, analysis: &Analysis) -> Option<String> {
     let is_cause = peaks.any(|peak| analysis.root_causes(peak.number).iter().any(is_preemption));
     (is_cause && held_back.times > 0).then(|| {
         format!(
-            "the control group of the process was held back by a limit of CPU time (cpu.max) {} times, for {:.2} s together: where preemption is a cause, who ran instead need not be the reason",
+            "a limit of CPU time on the process's control group, or on one around it (cpu.max, cpu.cfs_quota_us), struck {} times, for {:.2} s on all processors together: where preemption is a cause, who ran instead need not be the reason",
             held_back.times,
             held_back.time.as_secs_f64()
         )

@@ -225,9 +225,10 @@ impl Thread {
         let wake = self.wake.take().filter(|wake| wake.at > last);
         let why = match left {
             Left::Preempted => {
-                let longest = |cpu| cpus.get(&cpu).and_then(|on: &Runners| on.longest(out, at));
+                let longest = cpus.get(&cpu).and_then(|on| on.longest(out, at));
+                let there = || cpus.get(&onto)?.longest_of_all(out, at);
                 // When it was moved to another CPU is not known.
-                Why::Preempted(longest(cpu).filter(|&tid| longest(onto) == Some(tid)))
+                Why::Preempted(longest.filter(|&tid| cpu == onto || there() == Some(tid)))
             }
             Left::Yielded => Why::Yielded,
             Left::Blocked => Why::Blocked(wake.map(|wake| Wake {
@@ -455,15 +456,29 @@ impl Runners {
         self.0.push_back((at, tid));
     }
 
-    /// Who ran for the longest part of a time.
+    /// Who ran for the longest part of a time, of those who came within it.
     fn longest(&self, from: Tsc, to: Tsc) -> Option<i32> {
+        self.longest_of(self.later(from), from, to)
+    }
+
+    /// Who ran for the longest part of a time, also if it ran there before.
+    fn longest_of_all(&self, from: Tsc, to: Tsc) -> Option<i32> {
+        self.longest_of(self.later(from).saturating_sub(1), from, to)
+    }
+
+    /// The first who came at a time or later.
+    fn later(&self, from: Tsc) -> usize {
+        self.0.partition_point(|&(at, _)| at < from)
+    }
+
+    fn longest_of(&self, first: usize, from: Tsc, to: Tsc) -> Option<i32> {
         let mut sums: HashMap<i32, u64> = HashMap::new();
-        let first = self.0.partition_point(|&(at, _)| at < from);
         let mut runners = self.0.range(first..).peekable();
         while let Some(&(at, tid)) = runners.next() {
             if at >= to {
                 break;
             }
+            let at = at.max(from);
             let until = runners.peek().map_or(to, |&&(next, _)| next.min(to));
             *sums.entry(tid).or_default() += (until - at).0;
         }
@@ -605,7 +620,7 @@ mod tests {
         assert_eq!(runners.longest(Tsc(60), Tsc(70)), None);
         let mut thread = Thread::default();
         let (mut same, mut other) = (Runners::default(), Runners::default());
-        same.runs(Tsc(15), 3);
+        same.runs(Tsc(5), 3);
         other.runs(Tsc(15), 8);
         let cpus = HashMap::from([(4, runners), (5, same), (6, other)]);
         // It comes back where it was, and on CPUs on which the same thread ran, or another one, or nobody is known to have.

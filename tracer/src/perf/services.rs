@@ -43,6 +43,8 @@ const AT_ONCE: Ticks = Ticks(10_000);
 
 /// The vector of a CPU's own timer (`LOCAL_TIMER_VECTOR` in arch/x86/include/asm/irq_vectors.h).
 const TIMER: Service = Service::LocalInterrupt(0xec);
+/// What delivers packets (NET_RX_SOFTIRQ, include/linux/interrupt.h).
+const RECEIVE: Service = Service::SoftInterrupt(3);
 
 /// What is under way on each CPU, and in each thread.
 #[derive(Debug, Default)]
@@ -119,7 +121,8 @@ impl Services {
         let piece = ended.until(at);
         if let Some(outer) = open.last_mut() {
             outer.since = at;
-        } else if !ended.is_own {
+        }
+        if !ended.is_own {
             self.ended.insert(cpu, at);
         }
         piece
@@ -131,12 +134,12 @@ impl Services {
         Some(self.interrupts.get(&cpu)?.last()?.service)
     }
 
-    /// Whether a CPU is doing, the innermost, what the thread on it has set off itself.
+    /// Whether a CPU is delivering, the innermost, what the thread on it has sent itself.
     #[must_use]
-    pub fn is_own(&self, cpu: u32) -> bool {
+    pub fn delivers_own(&self, cpu: u32) -> bool {
         let open = self.interrupts.get(&cpu);
-        open.and_then(|open| open.last())
-            .is_some_and(|innermost| innermost.is_own)
+        let innermost = open.and_then(|open| open.last());
+        innermost.is_some_and(|it| it.is_own && it.service == RECEIVE)
     }
 
     /// Records were lost.
@@ -171,7 +174,6 @@ mod tests {
 
     const SOFT: Service = Service::SoftInterrupt(1);
     const DISK: Service = Service::Interrupt(36);
-    const RECEIVE: Service = Service::SoftInterrupt(3);
 
     fn piece(tid: i32, service: Service, from: u64, to: u64) -> Option<Piece> {
         Some(Piece {
@@ -212,14 +214,22 @@ mod tests {
         // At the end of a call that sends, twice; an interrupt in it is none of the call's.
         services.begin(Tsc(1_100_000), 0, 5, RECEIVE);
         assert_eq!(services.begin(Tsc(1_105_000), 0, 5, DISK), None);
-        assert!(!services.is_own(0));
+        assert!(!services.delivers_own(0));
         let disk = services.end(Tsc(1_106_000), 0, 5, DISK);
         assert_eq!(disk, piece(5, DISK, 1_105_000, 1_106_000));
         assert_eq!(services.on(0), Some(RECEIVE));
-        assert!(services.is_own(0) && !services.is_own(1));
+        assert!(services.delivers_own(0) && !services.delivers_own(1));
         assert_eq!(services.end(Tsc(1_110_000), 0, 5, RECEIVE), None);
+        // The interrupt may have brought what is done next.
         services.begin(Tsc(1_112_000), 0, 5, RECEIVE);
-        assert_eq!(services.end(Tsc(1_115_000), 0, 5, RECEIVE), None);
+        let told = services.end(Tsc(1_115_000), 0, 5, RECEIVE);
+        assert_eq!(told, piece(5, RECEIVE, 1_112_000, 1_115_000));
+        services.begin(Tsc(1_126_000), 0, 5, SOFT);
+        assert!(!services.delivers_own(0));
+        assert_eq!(services.end(Tsc(1_127_000), 0, 5, SOFT), None);
+        services.begin(Tsc(1_128_000), 0, 5, RECEIVE);
+        assert!(services.delivers_own(0));
+        assert_eq!(services.end(Tsc(1_129_000), 0, 5, RECEIVE), None);
     }
 
     #[test]

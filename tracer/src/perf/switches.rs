@@ -619,7 +619,11 @@ impl Switches {
                     _ if tid == 0 => false,
                     Context::Thread => true,
                     // What it sends to the same machine arrives at the end of its system call.
-                    Context::Interrupt => self.services.is_own(cpu) && !self.serves_others(tid),
+                    Context::Interrupt => {
+                        let (pid, own) = (point.stamp.pid, self.pid);
+                        let serves_others = pid == tid && pid != own && self.serves_others(tid);
+                        self.services.delivers_own(cpu) && !serves_others
+                    }
                 };
                 let by = match is_its_doing {
                     true => Waker::Thread {
