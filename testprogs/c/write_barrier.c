@@ -34,7 +34,8 @@ FUNCTION uint64_t collect(uint64_t key)
 {
     *(volatile char *)kept = (char)key;
     uint64_t result = compute(key);
-    if (read(zeros, fresh, SIZE) != SIZE)
+    /* The kernel ends it early where a thread is stopped. */
+    if (read(zeros, fresh, SIZE) <= 0)
         exit(2);
     return result + 1;
 }
