@@ -125,7 +125,7 @@ fn look(modules: &Modules, place: CodeRef) -> Option<Used> {
             looked_at = Some(used);
             continue;
         }
-        match image.plt_name(at.addr) {
+        match image.jumps_to_import(at.addr) {
             Some(name) => open.extend(exported(modules, &name)),
             None => open.extend(jumped_to(modules, at.module, image, at.addr)),
         }
@@ -170,14 +170,12 @@ fn is_used_by_name(modules: &Modules, name: &str) -> Option<Used> {
     }
 }
 
-/// The names of the function that begins there; that of an import for its stub.
+/// The names of the function that begins there, and that of the import that it does nothing but jump to.
 fn names(image: &Image, addr: FileAddr) -> Vec<String> {
-    if let Some(name) = image.plt_name(addr) {
-        return vec![name];
-    }
     let function = image.function_at(addr).filter(|it| it.addr == addr);
     let names = function.into_iter().flat_map(|it| it.names());
-    names.map(str::to_owned).collect()
+    let names = names.map(str::to_owned);
+    names.chain(image.jumps_to_import(addr)).collect()
 }
 
 /// Where jumps lead out of the function that begins there.

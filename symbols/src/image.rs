@@ -307,10 +307,15 @@ impl Image {
     /// The name of the imported function that the PLT stub at (or around) an address jumps to. A function of the program that
     /// does nothing else is no stub.
     pub fn plt_name(&self, addr: FileAddr) -> Option<String> {
-        let stub = self.slots().stub(&self.elf, addr)?;
         let is_named = |function: &Function| function.addr == addr && function.raw_name().is_some();
         let is_function = !self.elf.in_plt(addr) && self.function_at(addr).is_some_and(is_named);
-        (!is_function).then(|| self.slot_name(stub)).flatten()
+        (!is_function).then(|| self.jumps_to_import(addr)).flatten()
+    }
+
+    /// The name of the imported function that the code at (or around) an address does nothing but jump to: a PLT stub, or a function
+    /// of the program.
+    pub fn jumps_to_import(&self, addr: FileAddr) -> Option<String> {
+        self.slot_name(self.slots().stub(&self.elf, addr)?)
     }
 
     /// The name of the function whose address the dynamic linker puts into a slot of the global offset table, as used by
