@@ -298,4 +298,15 @@ mod tests {
         assert_eq!(name(14, 0xb), "several");
         assert_eq!(name(14, 0xa), "several");
     }
+
+    #[test]
+    fn the_handlers_of_results_that_are_gone_on_with_count() {
+        for (stored, name) in [("a", "a"), ("b", "several"), ("several", "several")] {
+            let mut catalog = Catalog::default();
+            let signal = Absence::Signal(14);
+            catalog.name_absence(signal, || stored.to_owned());
+            catalog.name_handler(14, 0xa, || "a".to_owned(), || "several".to_owned());
+            assert_eq!(catalog.absences[&signal], name);
+        }
+    }
 }

@@ -81,18 +81,13 @@ impl CpuLimits {
         let folders = folders(pid, "cpu").unwrap_or_default().into_iter();
         // One group may be shown in several places.
         let mut seen = HashSet::new();
-        let files = folders.filter_map(|(folder, _)| {
-            let at = fs::metadata(&folder).ok()?;
+        let then = folders.filter_map(|(folder, _)| {
+            let (at, file) = (fs::metadata(&folder).ok()?, folder.join("cpu.stat"));
+            let text = fs::read_to_string(&file).ok()?;
             let is_new = seen.insert((at.dev(), at.ino()));
-            is_new.then(|| folder.join("cpu.stat"))
+            is_new.then(|| (file, HeldBack::read(&text)))
         });
-        let then = |file: PathBuf| Some((HeldBack::read(&fs::read_to_string(&file).ok()?), file));
-        CpuLimits(
-            files
-                .filter_map(then)
-                .map(|(then, file)| (file, then))
-                .collect(),
-        )
+        CpuLimits(then.collect())
     }
 
     /// How they have held their processes back since then.
@@ -267,5 +262,23 @@ pub(crate) mod tests {
         assert_eq!(HeldBack::read(two), expected);
         assert_eq!(HeldBack::read(one), expected);
         assert_eq!(HeldBack::read("usage_usec 7\nbad\n"), HeldBack::default());
+    }
+
+    /// Also when the process has ended, or its group is gone.
+    #[test]
+    fn what_came_since_is_told_of_the_same_groups() {
+        let folder = std::env::temp_dir().join(format!("darc-cpu-limits-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("cpu.stat");
+        let then = HeldBack::read("nr_throttled 3\nthrottled_usec 1500\n");
+        fs::write(&file, "nr_throttled 5\nthrottled_usec 2500\n").unwrap();
+        let limits = CpuLimits(vec![(file, then), (folder.join("gone"), then)]);
+        let expected = HeldBack {
+            times: 2,
+            time: Duration::from_millis(1),
+        };
+        assert_eq!(limits.held_back(), expected);
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(limits.held_back(), HeldBack::default());
     }
 }

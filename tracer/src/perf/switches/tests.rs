@@ -6,12 +6,8 @@ use super::*;
 #[test]
 fn of_times_in_which_records_were_dropped_nothing_is_known() {
     let own = std::process::id() as i32;
-    let mut switches = match Switches::follow(own) {
-        Ok(switches) => switches,
-        Err(refusal) => {
-            eprintln!("not tested: {refusal}");
-            return;
-        }
+    let Some(mut switches) = followed() else {
+        return;
     };
     // A CPU that is none, so that nothing of the machine comes between.
     let stamp = |time| Stamp {
@@ -40,13 +36,8 @@ fn of_times_in_which_records_were_dropped_nothing_is_known() {
 /// A thread that a worker makes is called as the worker is, not as the process.
 #[test]
 fn a_new_thread_has_the_name_of_its_maker() {
-    let own = std::process::id() as i32;
-    let mut switches = match Switches::follow(own) {
-        Ok(switches) => switches,
-        Err(refusal) => {
-            eprintln!("not tested: {refusal}");
-            return;
-        }
+    let Some(mut switches) = followed() else {
+        return;
     };
     let stamp = Stamp::default();
     // More than the kernel allows.
@@ -143,13 +134,8 @@ fn what_memory_a_fault_is_of_is_seen() {
 /// This thread sleeps: it is seen to block, for as long as the sleep took on the same clock.
 #[test]
 fn a_sleep_is_seen() {
-    let own = std::process::id() as i32;
-    let mut switches = match Switches::follow(own) {
-        Ok(switches) => switches,
-        Err(refusal) => {
-            eprintln!("not tested: {refusal}");
-            return;
-        }
+    let Some(mut switches) = followed() else {
+        return;
     };
     let tid = nix::unistd::gettid().as_raw();
     let before = crate::tsc();
@@ -216,6 +202,13 @@ fn who_answers_over_a_connection_to_the_same_machine_is_the_waker() {
     let with_stack = |waker: &&Waker| matches!(waker, Waker::Thread { tid, stack: Some(_), .. } if *tid == answers);
     let seen = wakers.iter().filter(with_stack).count();
     assert!(seen > QUESTIONS / 2, "{answers}: {wakers:?}");
+}
+
+fn followed() -> Option<Switches> {
+    let switches = Switches::follow(std::process::id() as i32);
+    switches
+        .inspect_err(|refusal| eprintln!("not tested: {refusal}"))
+        .ok()
 }
 
 fn with_tracepoints() -> Option<Switches> {
