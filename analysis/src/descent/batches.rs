@@ -136,6 +136,7 @@ impl Analysis {
         record.batch = batch;
         record.self_maxcount = 0;
         record.decision_ops = 0;
+        record.longest_bucket = 0;
         (record.whole, record.own) = (Part::NOTHING, Part::NOTHING);
         record.loop_time = Ticks(0);
         (record.own_seen, record.own_blocked) = (Ticks(0), Ticks(0));

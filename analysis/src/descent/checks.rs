@@ -31,8 +31,10 @@ pub(crate) struct Sample {
     /// For each callee its part, and which maxcount belonged to other decisions.
     callees: Vec<(FnodeId, Part, u64)>,
     parts: Vec<(Option<FnodeId>, Estimate)>,
-    /// Causes that are none, with the state that they had.
-    bursts: Vec<(FnodeId, PathState)>,
+    /// What is no cause unless later ops have it, too, with the state that it had.
+    doubtful: Vec<(FnodeId, PathState)>,
+    /// Whether the longest ops were missing.
+    lacked_long_ops: bool,
 }
 
 impl Analysis {
@@ -70,7 +72,7 @@ impl Analysis {
         open.sort_unstable();
         for (id, peak) in open {
             let ops = self.ftree.fnode(id).record(peak).decision_ops;
-            let differs = self.is_other_since(id, peak) || self.has_bursts(id, peak);
+            let differs = self.is_other_since(id, peak) || self.was_doubtful(id, peak);
             match ops >= few && differs {
                 true => self.end_check(id, peak),
                 // The state does not matter: the one of before comes back.
@@ -85,7 +87,8 @@ impl Analysis {
             return;
         };
         let parts = self.parts(id, peak);
-        let bursts = self.forget_bursts(id, peak);
+        let lacked_long_ops = self.lacks_long_ops(id, peak);
+        let doubtful = self.leave_doubtful(id, peak, &parts);
         let mut callees = Vec::new();
         for child in self.ftree.fnode(id).children.clone() {
             let record = self.ftree.fnode_mut(child).record_mut(peak);
@@ -104,42 +107,61 @@ impl Analysis {
             own_blocked: std::mem::take(&mut record.own_blocked),
             callees,
             parts,
-            bursts,
+            doubtful,
+            lacked_long_ops,
         };
         self.checks.insert((id, peak), sample);
         self.begin_path(id, peak);
     }
 
-    /// Time away that is hardly any in all ops is no cause any more: what was one, and its state.
-    fn forget_bursts(&mut self, id: FnodeId, peak: u32) -> Vec<(FnodeId, PathState)> {
-        let children = self.ftree.fnode(id).children.clone().into_iter();
-        let bursts = children.filter(|&child| {
-            self.ftree.fnode(child).record(peak).is_chosen() && self.is_small_in_all(child, peak)
+    /// Time away that is hardly any in all ops is no cause any more, and what made few ops longer than the others is to do so again: these
+    /// causes, and their states.
+    fn leave_doubtful(
+        &mut self,
+        id: FnodeId,
+        peak: u32,
+        parts: &[(Option<FnodeId>, Estimate)],
+    ) -> Vec<(FnodeId, PathState)> {
+        let is_small = |child: FnodeId| {
+            let first = Some(self.ftree.first_alike(child));
+            let mut parts = parts.iter();
+            parts.any(|(part, estimate)| *part == first && estimate.is_small_difference())
+        };
+        let children = self.ftree.fnode(id).children.iter().copied();
+        let doubtful = children.filter(|&child| {
+            self.ftree.fnode(child).record(peak).is_chosen()
+                && (self.is_small_in_all(child, peak) || is_small(child))
         });
-        let bursts: Vec<FnodeId> = bursts.collect();
-        let forget = |child: FnodeId| {
+        let doubtful: Vec<FnodeId> = doubtful.collect();
+        let leave = |child: FnodeId| {
             let state = self.ftree.fnode(child).record(peak).state.clone();
             self.set_state(child, peak, PathState::NotChosen);
             (child, state)
         };
-        bursts.into_iter().map(forget).collect()
+        doubtful.into_iter().map(leave).collect()
     }
 
     /// Ends the check of an fnode that has seen enough ops for it. Whether it has one.
     pub(crate) fn check_at(&mut self, id: FnodeId, peak: u32) -> Option<bool> {
-        self.checks.get(&(id, peak))?;
+        let sample = self.checks.get(&(id, peak))?;
         let least = self.params.decision_ops.max(1).saturating_mul(OPS);
-        if self.ftree.fnode(id).record(peak).decision_ops < least {
+        // What few ops say is asked of as many others.
+        let least = match sample.doubtful.is_empty() {
+            true => least,
+            false => least.max(sample.ops),
+        };
+        let is_short = self.ftree.fnode(id).record(peak).decision_ops < least;
+        if is_short || self.waits_for_long_ops(id, peak) {
             return Some(false);
         }
         self.end_check(id, peak);
         Some(true)
     }
 
-    /// Whether what was a cause is none any more.
-    fn has_bursts(&self, id: FnodeId, peak: u32) -> bool {
+    /// Whether it is known already that the ops of a decision were not enough for it.
+    fn was_doubtful(&self, id: FnodeId, peak: u32) -> bool {
         let sample = self.checks.get(&(id, peak));
-        sample.is_some_and(|sample| !sample.bursts.is_empty())
+        sample.is_some_and(|sample| !sample.doubtful.is_empty() || sample.lacked_long_ops)
     }
 
     /// Whether the ops since a check began are clearly others than those that decided.
@@ -163,41 +185,55 @@ impl Analysis {
     /// Ends a check with the ops that came: where they differ those of both times decide together.
     fn end_check(&mut self, id: FnodeId, peak: u32) {
         let is_other = self.is_other_since(id, peak);
-        let differs = is_other || self.has_bursts(id, peak);
+        let differs = is_other || self.was_doubtful(id, peak);
         let Some(sample) = self.checks.get(&(id, peak)) else {
             return;
         };
-        let outcome = sample.outcome;
         // What differs is no less true for having been seen later: both times count alike.
         let ops = self.ftree.fnode(id).record(peak).decision_ops;
         let weight = match is_other && sample.ops > ops {
             true => ops as f64 / sample.ops as f64,
             false => 1.0,
         };
-        self.pool(id, peak, weight);
+        let Some((doubtful, outcome)) = self.pool(id, peak, weight) else {
+            return;
+        };
         match differs {
             false => self.set_state(id, peak, PathState::Decided(outcome)),
-            true => {
-                let parts = self.parts(id, peak);
-                let estimates: Vec<Estimate> = parts.iter().map(|it| it.1).collect();
-                let named = named(&estimates, true).unwrap_or(Named::None);
-                let named = named.of_peak(&estimates, &self.weight(id, peak));
-                self.take(id, peak, &parts, named);
+            true => self.decide_again(id, peak, doubtful),
+        }
+    }
+
+    /// Decides with the ops of both times. What was doubtful and is a cause all the same goes on where it was.
+    fn decide_again(&mut self, id: FnodeId, peak: u32, doubtful: Vec<(FnodeId, PathState)>) {
+        let parts = self.parts(id, peak);
+        let estimates: Vec<Estimate> = parts.iter().map(|it| it.1).collect();
+        let named = named(&estimates, true).unwrap_or(Named::None);
+        let named = named.of_peak(&estimates, &self.weight(id, peak));
+        if let Named::Causes(causes) = &named {
+            let causes = parts.iter().zip(causes).filter(|&(_, &is_cause)| is_cause);
+            let causes: Vec<Option<FnodeId>> = causes.map(|((part, _), _)| *part).collect();
+            for (child, state) in doubtful {
+                let is_cause = causes.contains(&Some(self.ftree.first_alike(child)));
+                if is_cause && !self.is_small_in_all(child, peak) {
+                    self.set_state(child, peak, state);
+                }
             }
         }
+        self.take(id, peak, &parts, named);
     }
 
     /// A check is over without enough ops: what it began with comes back.
     pub(crate) fn undo_check(&mut self, id: FnodeId, peak: u32) -> Option<Outcome> {
-        let (bursts, outcome) = self.pool(id, peak, 1.0)?;
-        for (child, state) in bursts {
+        let (doubtful, outcome) = self.pool(id, peak, 1.0)?;
+        for (child, state) in doubtful {
             self.set_state(child, peak, state);
         }
         Some(outcome)
     }
 
-    /// Adds what a decision was made with to what was seen since, by a weight; the check is over. What was no cause any more, and
-    /// what was decided.
+    /// Adds what a decision was made with to what was seen since, by a weight; the check is over. What was doubtful, and what was
+    /// decided.
     fn pool(
         &mut self,
         id: FnodeId,
@@ -223,13 +259,13 @@ impl Analysis {
         record.loop_time = record.loop_time + Ticks(of(sample.loop_time.0));
         record.own_seen = record.own_seen + Ticks(of(sample.own_seen.0));
         record.own_blocked = record.own_blocked + Ticks(of(sample.own_blocked.0));
-        Some((sample.bursts, sample.outcome))
+        Some((sample.doubtful, sample.outcome))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::simulate::{Program, Session, call};
+    use crate::simulate::{Program, Run, Session, call};
     use crate::{Params, Status};
 
     /// One callee takes the time of the first 10,000 ops, another one that of all others.
@@ -275,6 +311,68 @@ mod tests {
         assert!(session.finished);
         assert_eq!(paths(&session), ["f0/early"]);
         assert!(session.analysis.root_causes(1)[0].known_from >= known + 40);
+    }
+
+    fn with_usual_and_seldom(f0: fn(&mut Run<'_>)) -> Session {
+        let takes = |run: &mut Run<'_>| run.work(run.level);
+        let program = Program::default()
+            .function(0, "f0", &[(1, call(1)), (2, call(2))], f0)
+            .function(1, "usual", &[], takes)
+            .function(2, "seldom", &[], takes);
+        let mut session = Session::new(program, Params::default());
+        session.analysis.look_on();
+        session
+    }
+
+    #[test]
+    fn ops_that_were_too_long_to_be_among_the_first_are_looked_at() {
+        // The longer the fewer, and without a gap; the longest, which come later, are so for another callee.
+        let f0 = |run: &mut Run<'_>| {
+            let doublings = 3.0 * run.random(1).powi(10);
+            let is_early = run.op < 200;
+            let time = 1_000.0
+                * 2_f64.powf(if is_early {
+                    doublings.min(1.99)
+                } else {
+                    doublings
+                });
+            let usual = if time > 4_000.0 { 1_000.0 } else { time };
+            run.level = usual as u64;
+            run.call(1, 1);
+            run.level = (time - usual) as u64;
+            run.call(2, 2);
+        };
+        let mut session = with_usual_and_seldom(f0);
+        session.run(20_000);
+        assert_eq!(paths(&session), ["f0/usual"]);
+        session.analysis.seen_enough();
+        session.serve();
+        session.run(2_000);
+        assert!(session.finished);
+        assert_eq!(session.analysis.peaks().len(), 1);
+        assert_eq!(paths(&session), ["f0/usual", "f0/seldom"]);
+    }
+
+    #[test]
+    fn what_struck_the_first_ops_alone_is_no_cause() {
+        let f0 = |run: &mut Run<'_>| {
+            let is_struck = matches!(run.op, 10 | 30 | 60 | 90 | 105 | 125 | 140);
+            run.level = 1_000;
+            run.call(1, 1);
+            run.level = if is_struck { 1_300 } else { 10 };
+            run.call(2, 2);
+        };
+        let mut session = with_usual_and_seldom(f0);
+        session.run(20_000);
+        let before = paths(&session);
+        session.analysis.seen_enough();
+        session.serve();
+        session.run(2_000);
+        assert!(session.finished);
+        assert_eq!(
+            (before.len(), paths(&session)),
+            (2, vec!["f0/usual".to_owned()])
+        );
     }
 
     #[test]

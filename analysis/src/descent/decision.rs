@@ -11,6 +11,9 @@ use crate::descent::share::{self, Estimate, Interval, Named, Weight, is_look, li
 use crate::descent::{Analysis, Request};
 use crate::off_cpu::apart::long_without;
 
+/// So many ops of a peak are no chance.
+const SOME: u64 = 3;
+
 /// What an op said about an fnode's time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Contribution {
@@ -169,6 +172,9 @@ impl Analysis {
         let estimates: Vec<Estimate> = parts.iter().map(|(_, estimate)| *estimate).collect();
         let record = self.ftree.fnode(id).record(peak);
         let at_last = record.decision_ops >= limit(self.params.decision_ops);
+        if !at_last && self.waits_for_long_ops(id, peak) {
+            return false;
+        }
         let named = match record.whole.time {
             // With nothing measurable anywhere there is nothing to descend into.
             Ticks(0) => Named::Causes(vec![true]),
@@ -191,6 +197,24 @@ impl Analysis {
         );
         self.take(id, peak, &parts, named);
         true
+    }
+
+    /// Whether an fnode's decision is put off until long ops come.
+    pub(crate) fn waits_for_long_ops(&self, id: FnodeId, peak: u32) -> bool {
+        let waits = self.params.decision_ops.saturating_mul(share::LONG_OPS);
+        self.ftree.fnode(id).record(peak).decision_ops < waits && self.lacks_long_ops(id, peak)
+    }
+
+    /// Whether ops of the peak that are longer than all that were looked at have much of its time: what takes it in these is not known.
+    pub(crate) fn lacks_long_ops(&self, id: FnodeId, peak: u32) -> bool {
+        let seen = self.ftree.fnode(id).record(peak).longest_bucket;
+        let of = &self.peaks[peak as usize - 1].peak;
+        if seen >= of.last_bucket {
+            return false;
+        }
+        let all = self.profile.range(of.first_bucket, of.last_bucket);
+        let longer = self.profile.range(seen + 1, of.last_bucket);
+        longer.ops >= SOME && longer.total.0 as f64 >= share::SOME_TIME * all.total.0 as f64
     }
 
     /// Which part of the peak's time and of its ops a function has, with all calls of it that its caller makes: each may have

@@ -262,6 +262,8 @@ impl Analysis {
             if self.ftree.fnode(fnode).record(peak).state != PathState::Collecting {
                 continue;
             }
+            let record = self.ftree.fnode_mut(fnode).record_mut(peak);
+            record.longest_bucket = record.longest_bucket.max(bucket);
             let said = call.map_or(Contribution::Silent, |call| self.contribute(op, peak, call));
             if said == Contribution::Counted {
                 counted.push(fnode);

@@ -86,6 +86,8 @@ pub struct PeakRecord {
     pub measured_ops: u64,
     /// The fnode's own latency in those ops, all calls together.
     pub measured_time: Ticks,
+    /// The bucket of the longest op that was looked at for the fnode's own decision, whether it counts for that or not.
+    pub longest_bucket: u32,
     /// The fnode's longest calls in the ops that `decision_ops` counts.
     pub whole: Part,
     /// What the function itself took of them.
@@ -118,6 +120,7 @@ pub(crate) static NO_RECORD: PeakRecord = PeakRecord {
     decision_ops: 0,
     measured_ops: 0,
     measured_time: Ticks(0),
+    longest_bucket: 0,
     whole: Part::NOTHING,
     own: Part::NOTHING,
     loop_time: Ticks(0),

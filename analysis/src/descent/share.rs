@@ -25,7 +25,7 @@ const MOST_VARIANCE: f64 = 0.5;
 /// ... if these vary by this part of their mean,
 const VARYING: f64 = 0.1;
 /// ... and it has this part of the time,
-const SOME_TIME: f64 = 0.05;
+pub(crate) const SOME_TIME: f64 = 0.05;
 /// ... and certainly this part of the ops.
 const SOME_OPS: f64 = 0.01;
 /// What may be in so many of the ops is waited for until that is certain.
@@ -38,6 +38,9 @@ const UNSEEN: f64 = 2.5;
 const MOST_SITES: f64 = 12.0;
 /// At most so many times the least number of ops decide.
 const MOST_OPS: u64 = 20;
+/// So many times the least number of ops are waited for where long ones are missing: among a hundred of them there is one of what is
+/// 5% of the ops.
+pub(crate) const LONG_OPS: u64 = 5;
 
 /// The time of one part of a function, summed over ops.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -98,7 +101,8 @@ impl Named {
             return self;
         };
         let count = |named: &[bool]| named.iter().filter(|&&is_cause| is_cause).count();
-        if count(&named) <= 1 {
+        let is_one = count(&named) <= 1;
+        if is_one && parts.iter().any(Estimate::is_single) {
             return Named::Causes(named);
         }
         for (is_cause, part) in named.iter_mut().zip(parts) {
@@ -263,6 +267,11 @@ impl Estimate {
         self.may_make_differences() && self.time.at >= SOME_TIME && self.ops.low >= SOME_OPS
     }
 
+    /// Whether it is a cause for that alone, with little of the time and of the ops: what struck some ops by chance looks like it.
+    pub(crate) fn is_small_difference(&self) -> bool {
+        self.makes_differences() && self.time.at < LEAST && self.ops.at < LEAST
+    }
+
     fn may_make_differences(&self) -> bool {
         self.variance >= MOST_VARIANCE && self.time.high >= SOME_TIME && self.ops.at > 0.0
     }
@@ -301,8 +310,11 @@ pub(crate) fn named(parts: &[Estimate], at_last: bool) -> Option<Named> {
     if !at_last && parts.iter().any(is_open) {
         return None;
     }
+    let differences: Vec<bool> = parts.iter().map(Estimate::makes_differences).collect();
     Some(match parts.iter().any(Estimate::is_single) {
         true => Named::Causes(causes(parts)),
+        // What ops have in common is spread; why some are longer is known all the same.
+        false if differences.contains(&true) => Named::Causes(differences),
         false => Named::None,
     })
 }
@@ -526,6 +538,21 @@ mod tests {
         };
         assert_eq!(of_peak(0.6), Named::Causes(vec![true, true]));
         assert_eq!(of_peak(0.3), Named::Causes(vec![true, false]));
+    }
+
+    #[test]
+    fn what_makes_ops_longer_is_told_where_the_rest_is_spread() {
+        let mut parts = vec![exactly(0.1, 0.0); 9];
+        parts.push(Estimate {
+            variance: 0.9,
+            ..exactly(0.09, 0.09)
+        });
+        let last = Named::Causes((0..10).map(|part| part == 9).collect());
+        assert_eq!(named(&parts, true), Some(last.clone()));
+        // Of a peak, not of a small part of it.
+        let of = |time| last.clone().of_peak(&parts, &Weight { time, ops: time });
+        assert_eq!(of(1.0), last);
+        assert_eq!(of(0.3), Named::None);
     }
 
     #[test]

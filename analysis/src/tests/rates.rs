@@ -120,6 +120,14 @@ fn seldom_in_the_hump(run: &mut Run<'_>) {
     take(run, callee, time);
 }
 
+/// A callee is asked in every op; in one of 16 it does not have the answer, and the op takes 2.5 times as long.
+fn always_asked(run: &mut Run<'_>) {
+    let is_missed = run.random(0) < 1.0 / 16.0;
+    let usual = 0.98 * (0.9 + 0.2 * run.random(1));
+    take(run, 1, usual);
+    take(run, 2, if is_missed { 1.5 } else { 0.02 });
+}
+
 /// f0 takes 5 to 500 units itself, as many in each doubling; a callee takes a twentieth.
 fn own_time(run: &mut Run<'_>) {
     let time = 100_f64.powf(run.random(0));
@@ -251,6 +259,12 @@ fn cases() -> Vec<Case> {
             &["f0"],
         ),
         case(
+            "one cause, another one asked in all ops, in 6% of them for long",
+            callees(2, always_asked, takes),
+            BOTH,
+            &["f0"],
+        ),
+        case(
             "own time over two decades, a callee of 5%",
             callees(1, own_time, takes),
             &["f0"],
@@ -358,6 +372,7 @@ fn rates_hold() {
     let percent = |part: f64| format!("{:.1}%", part * 100.0);
     println!("| program | all causes named | one named that is none | same answer twice | ops |");
     println!("| --- | --- | --- | --- | --- |");
+    let mut bad = Vec::new();
     for case in cases() {
         let of = rates(&case);
         let (complete, wrong, same) = (percent(of.complete), percent(of.wrong), percent(of.same));
@@ -365,12 +380,11 @@ fn rates_hold() {
             "| {} | {complete} | {wrong} | {same} | {} |",
             case.name, of.ops
         );
-        assert!(
-            of.complete >= 0.95 && of.same >= 0.95 && of.wrong <= 0.01,
-            "{}",
-            case.name
-        );
+        if of.complete < 0.95 || of.same < 0.95 || of.wrong > 0.01 {
+            bad.push(case.name);
+        }
     }
+    assert!(bad.is_empty(), "{bad:#?}");
 }
 
 /// Seldom peaks: of one op in so many.

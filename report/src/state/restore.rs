@@ -179,6 +179,8 @@ fn record(node: &FtreeNode, peak: u32) -> PeakRecord {
         measured_ops: stored.measured_ops,
         measured_time: Ticks(stored.measured_time),
         missed_ops: stored.missed_ops,
+        // What was not stored is not waited for.
+        longest_bucket: u32::MAX,
         whole: Part {
             time: Ticks(sums.time),
             squares: sums.squares,
