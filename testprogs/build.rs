@@ -194,6 +194,7 @@ const PROGRAMS: &[Target] = &[
     c("seldom", "c/seldom.c", &[]),
     c("shared_log", "c/shared_log.c", &[]),
     c("short_calls", "c/short_calls.c", &[]),
+    c("short_misses", "c/short_misses.c", &[]),
     c("short_threads", "c/short_threads.c", &[]),
     c("signal_stack", "c/signal_stack.c", &[]),
     c("signal_switches", "c/signal_switches.c", &[]),

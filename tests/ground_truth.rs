@@ -167,6 +167,7 @@ programs! {
     shared_library
     short_callees
     short_calls
+    short_misses
     signals
     slow_callee_in_loop
     slow_producer

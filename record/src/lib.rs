@@ -71,8 +71,8 @@ pub struct Touched {
 }
 
 impl Touched {
-    /// A call that takes so much is long beside those of a loop over short ones: some microseconds.
-    pub const LONG: Ticks = Ticks(1 << 13);
+    /// A call that takes so much is long beside those of a loop over short ones: some microsecond.
+    pub const LONG: Ticks = Ticks(1 << 11);
 }
 
 /// What a function was called with.
