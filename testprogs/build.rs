@@ -143,6 +143,7 @@ const PROGRAMS: &[Target] = &[
     c("ignored_signals", "c/ignored_signals.c", &[]),
     c("handed_over", "c/handed_over.c", &[]),
     c("inherited_state", "c/inherited_state.c", &[]),
+    c("in_runs", "c/in_runs.c", &[]),
     c("in_turn", "c/in_turn.c", &[]),
     c("longer_in_hump", "c/longer_in_hump.c", &[]),
     c("interrupted_inside", "c/interrupted_inside.c", &[]),

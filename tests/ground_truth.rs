@@ -32,7 +32,7 @@ fn is_for_breakpoints(name: &str) -> bool {
 const LEFT: [&str; 4] = ["catches", "caught_everywhere", "jumps_out", "panics"];
 
 /// What is seen only after the first answers, with which `int3` ends: these run for as long as they do by themselves.
-const LATER: [&str; 2] = ["phases", "seldom"];
+const LATER: [&str; 3] = ["in_runs", "phases", "seldom"];
 
 /// What does not hear when its standard input is closed, and so runs for as long as it does by itself.
 const DEAF: [&str; 3] = ["closes_fds", "plugin_host", "sandboxed"];
@@ -129,6 +129,7 @@ programs! {
     group_commit
     halves
     hash_chains
+    in_runs
     in_turn
     jump_table
     jumps_out
