@@ -156,6 +156,7 @@ pub(super) fn away(peak: &PeakEntry) -> String {
     };
     let parts = [
         ("its threads were blocked for", all.blocked),
+        ("its threads were ready but did not run for", all.runnable),
         ("page faults took", all.page_faults),
     ];
     let shares = parts.map(|(what, part)| (what, part as f64 / all.time as f64));
