@@ -65,8 +65,7 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
             None => (no_single_part(peak), Vec::new()),
         };
         let largest = largest_part(peak, ftree, &place);
-        let longer = longer_for(&causes, peak);
-        return format!("no single cause: {what}{largest}{}{longer}", away(peak));
+        return format!("no single cause: {what}{largest}{}", away(peak));
     }
     let is_open = !matches!(
         peak.status,
@@ -102,27 +101,6 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
             format!("{}: {parts}; the rest is spread", status(Status::Spread))
         }
         open => format!("{}: {parts}", status(open)),
-    }
-}
-
-/// What makes some calls of a peak longer whose time is spread.
-fn longer_for(causes: &[RootCauseEntry], of: &PeakEntry) -> String {
-    let is_spread = causes.iter().any(|cause| cause.stop == StopReason::Spread);
-    let makes = |cause: &&RootCauseEntry| {
-        let often = cause.share_of_ops;
-        cause.stop != StopReason::Spread && often > 0.0 && often < SELDOM
-    };
-    match causes
-        .iter()
-        .find(makes)
-        .filter(|_| is_spread || of.status == Status::Spread)
-    {
-        Some(cause) => format!(
-            "; {} of the calls are longer for {}",
-            percent(cause.share_of_ops),
-            located(cause, &[]).1
-        ),
-        None => String::new(),
     }
 }
 

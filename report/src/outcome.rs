@@ -63,6 +63,10 @@ fn of_peaks(status: Status, ended: Option<Ended>, peaks: &[PeakEntry]) -> String
             percent(share)
         ),
         Status::Undecided => format!("{stopped}{words}"),
+        Status::Spread if share > 0.0 => format!(
+            "{words} of all of it; peaks with {} of the time have a root cause",
+            percent(share)
+        ),
         Status::RootCauseFound | Status::MaxDepthReached => words.to_owned() + &still_open(peaks),
         _ => words.to_owned(),
     }
@@ -108,6 +112,21 @@ mod tests {
         peaks[1].status = Status::RootCauseFound;
         let said = of_peaks(Status::Undecided, None, &peaks);
         assert!(said.starts_with("not decided: peaks with "), "{said}");
+    }
+
+    #[test]
+    fn where_some_of_the_time_is_spread_it_is_said_which_has_a_cause() {
+        let mut peaks = fixture::report(1_000).peaks;
+        peaks.truncate(2);
+        peaks[0].status = Status::Spread;
+        peaks[1].status = Status::RootCauseFound;
+        let said = of_peaks(Status::Spread, None, &peaks);
+        assert!(
+            said.starts_with("no single cause of all of it; peaks with "),
+            "{said}"
+        );
+        peaks[1].status = Status::Spread;
+        assert_eq!(of_peaks(Status::Spread, None, &peaks), "no single cause");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use darc_record::{FnodeId, Ticks};
 use crate::descent::Analysis;
 use crate::descent::ftree::Expansion;
 use crate::descent::peak_record::{Outcome, PathState, Stop};
-use crate::descent::share::{Estimate, LEAST, Named, Part, named};
+use crate::descent::share::{Estimate, LEAST, Named, Part, limit, named};
 use crate::profile::peaks::has_weight;
 
 /// So many times the least number of ops for a decision are compared with those that it was made with,
@@ -33,8 +33,8 @@ pub(crate) struct Sample {
     parts: Vec<(Option<FnodeId>, Estimate)>,
     /// What is no cause unless later ops have it, too, with the state that it had.
     doubtful: Vec<(FnodeId, PathState)>,
-    /// Whether the longest ops were missing.
-    lacked_long_ops: bool,
+    /// Whether the longest ops were missing, or the function itself is a cause for few ops alone.
+    is_weak: bool,
 }
 
 impl Analysis {
@@ -86,8 +86,17 @@ impl Analysis {
         let PathState::Decided(outcome) = self.ftree.fnode(id).record(peak).state else {
             return;
         };
+        // Below what has just been left.
+        let path = self.ftree.path(id);
+        let is_left = |at: &FnodeId| !self.ftree.fnode(*at).record(peak).is_chosen();
+        if path.iter().any(is_left) {
+            return;
+        }
         let parts = self.parts(id, peak);
-        let lacked_long_ops = self.lacks_long_ops(id, peak);
+        let mut own = parts.iter().filter(|(part, _)| part.is_none());
+        let is_little = own.any(|(_, estimate)| estimate.is_small_difference());
+        let is_itself = matches!(outcome, Outcome::Itself | Outcome::Both);
+        let is_weak = self.lacks_long_ops(id, peak) || (is_itself && is_little);
         let doubtful = self.leave_doubtful(id, peak, &parts);
         let mut callees = Vec::new();
         for child in self.ftree.fnode(id).children.clone() {
@@ -108,7 +117,7 @@ impl Analysis {
             callees,
             parts,
             doubtful,
-            lacked_long_ops,
+            is_weak,
         };
         self.checks.insert((id, peak), sample);
         self.begin_path(id, peak);
@@ -142,16 +151,16 @@ impl Analysis {
     }
 
     /// Ends the check of an fnode that has seen enough ops for it. Whether it has one.
-    pub(crate) fn check_at(&mut self, id: FnodeId, peak: u32) -> Option<bool> {
+    pub(crate) fn check_at(&mut self, id: FnodeId, peak: u32, may_wait: bool) -> Option<bool> {
         let sample = self.checks.get(&(id, peak))?;
         let least = self.params.decision_ops.max(1).saturating_mul(OPS);
         // What few ops say is asked of as many others.
         let least = match sample.doubtful.is_empty() {
             true => least,
-            false => least.max(sample.ops),
+            false => least.max(sample.ops.min(limit(self.params.decision_ops))),
         };
         let is_short = self.ftree.fnode(id).record(peak).decision_ops < least;
-        if is_short || self.waits_for_long_ops(id, peak) {
+        if is_short || (may_wait && self.waits_for_long_ops(id, peak)) {
             return Some(false);
         }
         self.end_check(id, peak);
@@ -161,7 +170,7 @@ impl Analysis {
     /// Whether it is known already that the ops of a decision were not enough for it.
     fn was_doubtful(&self, id: FnodeId, peak: u32) -> bool {
         let sample = self.checks.get(&(id, peak));
-        sample.is_some_and(|sample| !sample.doubtful.is_empty() || sample.lacked_long_ops)
+        sample.is_some_and(|sample| !sample.doubtful.is_empty() || sample.is_weak)
     }
 
     /// Whether the ops since a check began are clearly others than those that decided.
@@ -351,6 +360,26 @@ mod tests {
         assert!(session.finished);
         assert_eq!(session.analysis.peaks().len(), 1);
         assert_eq!(paths(&session), ["f0/usual", "f0/seldom"]);
+    }
+
+    #[test]
+    fn long_ops_that_never_come_again_are_not_waited_for_for_ever() {
+        // Among the first hundred, before anything was measured.
+        let f0 = |run: &mut Run<'_>| {
+            run.level = if run.op < 100 && run.op % 16 == 0 {
+                2_500
+            } else {
+                1_000
+            };
+            run.call(1, 1);
+        };
+        let mut session = with_usual_and_seldom(f0);
+        session.run(160);
+        assert!(!session.analysis.is_answered());
+        session.analysis.decide_without_long_ops();
+        session.serve();
+        assert_eq!(paths(&session), ["f0/usual"]);
+        assert!(session.analysis.is_answered());
     }
 
     #[test]

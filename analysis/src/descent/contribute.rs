@@ -41,6 +41,10 @@ impl Shares {
 /// Calls with this part of their caller's time or more are long. Ten equal ones are not, by however little the clock says that
 /// they differ; nine are.
 const LONG: f64 = 0.105;
+/// Long calls that have this part of the time are long also where a short one may seem so,
+const HALF: f64 = 0.5;
+/// ... unless these seem to be this long.
+const INEXACT: Ticks = Ticks(1 << 13);
 
 /// So many calls of a function in a call of another are no loop.
 pub(crate) const FEW: f64 = 4.0;
@@ -85,9 +89,11 @@ pub(crate) fn accounted_for(call: &Touched, callee: &Touched, long: Ticks) -> Ti
         return callee.sum;
     }
     let longest = callee.max + Ticks((mean * (callers - 1.0)) as u64);
-    match long <= Touched::LONG {
+    // What takes so long may be the probes, in some calls.
+    let is_exact = long <= Touched::LONG;
+    let are_most = callee.long.0 as f64 >= HALF * callee.sum.0 as f64;
+    match is_exact || (long <= INEXACT && are_most) {
         true => longest.max(callee.long),
-        // What takes so long may be the probes.
         false => longest,
     }
 }

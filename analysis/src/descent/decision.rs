@@ -156,23 +156,44 @@ impl Analysis {
         });
         let mut is_decided = false;
         for fnode in due.collect::<Vec<_>>() {
-            is_decided |= self.decide_at(fnode, peak);
+            is_decided |= self.decide_at(fnode, peak, true);
         }
         if is_decided {
             self.settle();
         }
     }
 
-    /// One decision: the function itself, callees, or both. Whether there were enough ops for it.
-    fn decide_at(&mut self, id: FnodeId, peak: u32) -> bool {
-        if let Some(is_over) = self.check_at(id, peak) {
+    /// No ops come any more: what waits for long ones alone is decided without.
+    pub fn decide_without_long_ops(&mut self) {
+        let least = self.params.decision_ops.max(1);
+        loop {
+            let waiting = self.ftree.fnodes().flat_map(|fnode| {
+                let records = fnode.records().filter(|(_, record)| {
+                    record.state == PathState::Collecting && record.decision_ops >= least
+                });
+                records.map(|(peak, _)| (fnode.id, peak))
+            });
+            let waiting: Vec<(FnodeId, u32)> = waiting.collect();
+            let is_decided = waiting.into_iter().fold(false, |any, (id, peak)| {
+                self.decide_at(id, peak, false) || any
+            });
+            if !is_decided {
+                return self.settle();
+            }
+        }
+    }
+
+    /// One decision: the function itself, callees, or both. Whether there were enough ops for it; long ones may be waited
+    /// for.
+    fn decide_at(&mut self, id: FnodeId, peak: u32, may_wait: bool) -> bool {
+        if let Some(is_over) = self.check_at(id, peak, may_wait) {
             return is_over;
         }
         let parts = self.parts(id, peak);
         let estimates: Vec<Estimate> = parts.iter().map(|(_, estimate)| *estimate).collect();
         let record = self.ftree.fnode(id).record(peak);
         let at_last = record.decision_ops >= limit(self.params.decision_ops);
-        if !at_last && self.waits_for_long_ops(id, peak) {
+        if may_wait && !at_last && self.waits_for_long_ops(id, peak) {
             return false;
         }
         let named = match record.whole.time {
@@ -202,7 +223,8 @@ impl Analysis {
     /// Whether an fnode's decision is put off until long ops come.
     pub(crate) fn waits_for_long_ops(&self, id: FnodeId, peak: u32) -> bool {
         let waits = self.params.decision_ops.saturating_mul(share::LONG_OPS);
-        self.ftree.fnode(id).record(peak).decision_ops < waits && self.lacks_long_ops(id, peak)
+        let has_few = self.ftree.fnode(id).record(peak).decision_ops < waits;
+        has_few && self.lacks_long_ops(id, peak)
     }
 
     /// Whether ops of the peak that are longer than all that were looked at have much of its time: what takes it in these is not known.

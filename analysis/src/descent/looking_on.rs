@@ -92,6 +92,7 @@ impl Analysis {
             self.looking = Looking::Checked;
             self.settle();
         }
+        self.decide_without_long_ops();
         let open = |fnode: &&Fnode| fnode.records().any(|(_, record)| record.state.is_open());
         let open = self.ftree.fnodes().filter(open);
         for fnode in open.map(|fnode| fnode.id).collect::<Vec<_>>() {

@@ -217,6 +217,7 @@ impl Analysis {
         let Some(peak) = peak else {
             return;
         };
+        self.look_at(peak, bucket);
         self.peaks[peak as usize - 1]
             .values
             .add(&self.expressions, &op.arguments);
@@ -262,8 +263,6 @@ impl Analysis {
             if self.ftree.fnode(fnode).record(peak).state != PathState::Collecting {
                 continue;
             }
-            let record = self.ftree.fnode_mut(fnode).record_mut(peak);
-            record.longest_bucket = record.longest_bucket.max(bucket);
             let said = call.map_or(Contribution::Silent, |call| self.contribute(op, peak, call));
             if said == Contribution::Counted {
                 counted.push(fnode);
@@ -282,7 +281,20 @@ impl Analysis {
 
     /// Counts an op of which it is not known who took its time.
     pub fn add_unseen(&mut self, op: &Op) {
-        self.count(op);
+        let bucket = self.count(op);
+        if let Some(peak) = self.peak_of(bucket) {
+            self.look_at(peak, bucket);
+        }
+    }
+
+    /// An op of this bucket was looked at, whether it tells what takes its time or not.
+    fn look_at(&mut self, peak: u32, bucket: u32) {
+        for index in 0..self.measured.len() {
+            let record = self.ftree.fnode_mut(self.measured[index]).record_mut(peak);
+            if record.state == PathState::Collecting {
+                record.longest_bucket = record.longest_bucket.max(bucket);
+            }
+        }
     }
 
     /// Adds an op to the profile; its bucket there.

@@ -86,7 +86,7 @@ pub struct PeakRecord {
     pub measured_ops: u64,
     /// The fnode's own latency in those ops, all calls together.
     pub measured_time: Ticks,
-    /// The bucket of the longest op that was looked at for the fnode's own decision, whether it counts for that or not.
+    /// The bucket of the longest op that was looked at while its own decision was waited for, whether it counts for that or not.
     pub longest_bucket: u32,
     /// The fnode's longest calls in the ops that `decision_ops` counts.
     pub whole: Part,

@@ -101,8 +101,7 @@ impl Named {
             return self;
         };
         let count = |named: &[bool]| named.iter().filter(|&&is_cause| is_cause).count();
-        let is_one = count(&named) <= 1;
-        if is_one && parts.iter().any(Estimate::is_single) {
+        if count(&named) <= 1 {
             return Named::Causes(named);
         }
         for (is_cause, part) in named.iter_mut().zip(parts) {
@@ -310,11 +309,8 @@ pub(crate) fn named(parts: &[Estimate], at_last: bool) -> Option<Named> {
     if !at_last && parts.iter().any(is_open) {
         return None;
     }
-    let differences: Vec<bool> = parts.iter().map(Estimate::makes_differences).collect();
     Some(match parts.iter().any(Estimate::is_single) {
         true => Named::Causes(causes(parts)),
-        // What ops have in common is spread; why some are longer is known all the same.
-        false if differences.contains(&true) => Named::Causes(differences),
         false => Named::None,
     })
 }
@@ -538,21 +534,6 @@ mod tests {
         };
         assert_eq!(of_peak(0.6), Named::Causes(vec![true, true]));
         assert_eq!(of_peak(0.3), Named::Causes(vec![true, false]));
-    }
-
-    #[test]
-    fn what_makes_ops_longer_is_told_where_the_rest_is_spread() {
-        let mut parts = vec![exactly(0.1, 0.0); 9];
-        parts.push(Estimate {
-            variance: 0.9,
-            ..exactly(0.09, 0.09)
-        });
-        let last = Named::Causes((0..10).map(|part| part == 9).collect());
-        assert_eq!(named(&parts, true), Some(last.clone()));
-        // Of a peak, not of a small part of it.
-        let of = |time| last.clone().of_peak(&parts, &Weight { time, ops: time });
-        assert_eq!(of(1.0), last);
-        assert_eq!(of(0.3), Named::None);
     }
 
     #[test]

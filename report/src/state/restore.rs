@@ -180,7 +180,7 @@ fn record(node: &FtreeNode, peak: u32) -> PeakRecord {
         measured_time: Ticks(stored.measured_time),
         missed_ops: stored.missed_ops,
         // What was not stored is not waited for.
-        longest_bucket: u32::MAX,
+        longest_bucket: if stored.decision_ops > 0 { u32::MAX } else { 0 },
         whole: Part {
             time: Ticks(sums.time),
             squares: sums.squares,

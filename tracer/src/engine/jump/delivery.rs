@@ -159,10 +159,14 @@ impl Jump {
         }
         self.counters.records += records.len() as u64;
         records.sort_by_key(turn);
+        let mut evenly = match self.sampling {
+            Sampling::All => Evenly::all(),
+            Sampling::Enough => Evenly::of(&records, &told),
+        };
         for record in records {
             match record {
                 Record::Op { latency, end, .. } => {
-                    let is_sample = told.has(latency, end);
+                    let is_sample = told.has(latency, end) && evenly.takes(told.range(latency));
                     let whole = self.whole_since..=self.generation;
                     deliver(record, tree, (self.serving, whole), is_sample, sink);
                 }
@@ -294,6 +298,47 @@ impl Told {
     fn has(&self, latency: u64, end: u64) -> bool {
         let told = self.range(latency).map(|at| &self.ranges[at].1);
         told.is_none_or(|told| (told.start..=told.end).contains(&end))
+    }
+}
+
+/// Which ops of one reading decide. Those that follow one another are often alike, as a program does much of one thing and then of
+/// another: a few of each range are taken, spread over the time of the reading, so that a decision has ops of several readings.
+#[derive(Debug)]
+struct Evenly {
+    /// For each range how many ops there are, and how many of them have had their turn.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Evenly {
+    /// So many are taken of a range.
+    const TAKEN: u64 = 8;
+
+    fn all() -> Evenly {
+        Evenly { ranges: Vec::new() }
+    }
+
+    /// Of these records, in the order in which they are delivered.
+    fn of(records: &[Record], told: &Told) -> Evenly {
+        let mut ranges = vec![(0, 0); told.ranges.len()];
+        for record in records {
+            if let Record::Op { latency, end, .. } = record
+                && told.has(*latency, *end)
+                && let Some(range) = told.range(*latency)
+            {
+                ranges[range].0 += 1;
+            }
+        }
+        Evenly { ranges }
+    }
+
+    /// Whether the next op of a range is taken.
+    fn takes(&mut self, range: Option<usize>) -> bool {
+        let Some((all, turn)) = range.and_then(|at| self.ranges.get_mut(at)) else {
+            return true;
+        };
+        let before = *turn * Self::TAKEN / (*all).max(1);
+        *turn += 1;
+        *all <= Self::TAKEN || *turn * Self::TAKEN / *all > before
     }
 }
 

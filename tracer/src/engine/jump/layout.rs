@@ -403,9 +403,8 @@ pub mod ring {
     pub const MAGIC: u64 = 168;
     /// For each latency range how many more records may be written; refilled by the reader.
     pub const BUDGETS: u64 = 0x200;
-    /// The budget of a thread that has just come, and of each refill. Ops that follow one another are often alike, so that a decision is
-    /// to have those of several.
-    pub const BUDGET: u64 = 8;
+    /// The budget of a thread that has just come. Each is enough for some decisions.
+    pub const BUDGET: u64 = 64;
     /// Latencies of ops without a record: pairs of number and sum for every bucket.
     pub const HISTOGRAM: u64 = 0x1c00;
     /// Number of buckets: eight an octave.
