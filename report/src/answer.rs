@@ -18,7 +18,7 @@ use crate::spread::{MOST, SINGLE, away, is_of_several, is_spread, no_single_part
 use crate::words::{self, percent};
 
 /// So many causes of a peak are named in its line.
-const CAUSES: usize = 2;
+const CAUSES: usize = 3;
 /// ... and none beside the largest that explains less of the time.
 const LITTLE: f64 = 0.05;
 /// A cause of a smaller part of a peak's calls is one of few of them.
