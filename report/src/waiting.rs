@@ -4,7 +4,7 @@ use darc_analysis::Hz;
 
 use super::escape::control;
 use super::model::{
-    Kind, OffCpuEntry, OtherEntry, PeakEntry, RootCauseEntry, WaitPlace, WaitsEntry,
+    ArgumentEntry, Kind, OffCpuEntry, OtherEntry, PeakEntry, RootCauseEntry, WaitPlace, WaitsEntry,
 };
 use super::words::{path, percent, time};
 
@@ -12,6 +12,8 @@ use super::words::{path, percent, time};
 const NAMED: usize = 3;
 /// Waiting that takes less than this part of a peak's time is not shown beside its root causes.
 const LEAST: f64 = 0.05;
+/// What is in less than one of so many calls is one of many.
+const MANY: u64 = 10;
 
 /// How the thread waited at the end of a path, or what kept it from its work; a line each.
 pub(super) fn waiting(hz: Option<Hz>, waits: &WaitsEntry) -> Vec<String> {
@@ -73,14 +75,27 @@ pub(super) fn waiting(hz: Option<Hz>, waits: &WaitsEntry) -> Vec<String> {
     lines
 }
 
-/// What the system call at the end of a path was called with, or what memory its page faults are of; a line each.
+/// What the system call at the end of a path was called with, or what memory its page faults are of; a line each. Where each is one of
+/// many, as with files that are written one after the other, the first one is an example.
 pub(super) fn arguments(cause: &RootCauseEntry) -> Vec<String> {
-    let arguments = cause.arguments.iter();
+    let is_of_many = |argument: &ArgumentEntry| argument.count.saturating_mul(MANY) < argument.of;
+    if cause.arguments.len() > 1
+        && let Some(first) = cause.arguments.first().filter(|first| is_of_many(first))
+    {
+        return vec![format!(
+            "on many, as {} ({} of {} that were looked at)",
+            control(&first.value),
+            first.count,
+            first.of
+        )];
+    }
     let looked_at = match cause.kind {
         Kind::PageFault => "page faults",
         _ => "calls",
     };
-    arguments
+    cause
+        .arguments
+        .iter()
         .map(|argument| {
             format!(
                 "on {} ({} of {} {looked_at} that were looked at)",
@@ -170,4 +185,25 @@ pub(super) fn elsewhere(peak: &PeakEntry) -> Vec<&WaitPlace> {
         .filter(|place| place.waits.blocked.saturating_add(place.waits.runnable) > least)
         .filter(|place| !is_end(place) && !is_above(place))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn one_file_of_many_is_an_example() {
+        let mut cause = fixture::report(1_000).peaks[0].root_causes[0].clone();
+        let of = |value: &str, count| ArgumentEntry {
+            value: value.to_owned(),
+            count,
+            of: 80,
+        };
+        cause.arguments = vec![of("fd 3, /log/25", 1), of("fd 3, /log/26", 1)];
+        let example = "on many, as fd 3, /log/25 (1 of 80 that were looked at)";
+        assert_eq!(arguments(&cause), [example]);
+        cause.arguments[0].count = 8;
+        assert_eq!(arguments(&cause).len(), 2);
+    }
 }
