@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::harness::Finished;
+use crate::harness::{Finished, check_behind};
 
 /// The results of an analysis.
 pub struct Report(pub Value);
@@ -29,7 +29,7 @@ impl Report {
         let report =
             Report(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")));
         report.check_consistency();
-        crate::formats::check_all(&text);
+        check_behind(move || crate::formats::check_all(&text));
         report
     }
 

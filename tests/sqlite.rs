@@ -6,9 +6,7 @@ use darc_testprogs::program;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use tempfile::TempDir;
 
-use crate::harness::{
-    Target, Task, Unfinished, Verdict, Wrong, for_all, measured, measured_and_judged,
-};
+use crate::harness::{Target, Task, Unfinished, Verdict, Wrong, for_all, measured_and_judged};
 use crate::report::{Cause, Report, is_path};
 
 /// A folder on a file system that writes to a disk: in memory, fsync costs nothing.
@@ -78,7 +76,7 @@ fn what_is_in_the_database_is_as_ever() {
 #[test]
 fn a_working_database_is_attached_to() {
     for_all(|engine, opt| {
-        measured(|| {
+        let measure = || {
             let folder = folder_on_disk();
             let database = folder.path().join("test.db");
             let target = Target::start("sqlite_inserts", opt, &[database.to_str().expect("text")]);
@@ -88,11 +86,11 @@ fn a_working_database_is_attached_to() {
             assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
             crate::untouched::check_released(target.pid());
             crate::untouched::check_text(target.pid());
-            let judged = judge(&analysis.report());
             assert!(target.finish().status.success());
             let size = fs::metadata(&database).expect("the database").len();
             assert!(size > 0);
-            judged
-        })
+            analysis
+        };
+        measured_and_judged(measure, |analysis| judge(&analysis.report()));
     });
 }

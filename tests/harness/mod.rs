@@ -18,7 +18,8 @@ pub use process::{
 };
 pub use target::Target;
 pub use verdict::{
-    Miss, Unfinished, Verdict, Wrong, measured, measured_and_judged, measured_once, under,
+    Miss, Unfinished, Verdict, Wrong, check_behind, measured, measured_and_judged, measured_once,
+    under,
 };
 
 /// Says what cannot be tried here, where a person sees it: what goes through `eprintln!` is shown of failed tests only.

@@ -41,7 +41,11 @@ fn counts() -> MutexGuard<'static, Counts> {
 thread_local! {
     /// Under which circumstances this test measures now, where it does so under several.
     static CIRCUMSTANCES: RefCell<String> = const { RefCell::new(String::new()) };
+    /// While this test is the one that measures: what it checks behind that.
+    static PUT_OFF: RefCell<Option<Vec<Check>>> = const { RefCell::new(None) };
 }
+
+type Check = Box<dyn FnOnce()>;
 
 /// Checks something under these circumstances: a failure names them.
 pub fn under(circumstances: String, check: impl FnOnce()) {
@@ -91,18 +95,46 @@ fn repeatedly(measure: impl Fn() -> Verdict) {
 
 /// As [`measured`], where others may measure while what came of it is judged.
 pub fn measured_and_judged<T>(measure: impl Fn() -> T, judge: impl Fn(T) -> Verdict) {
-    repeatedly(|| {
-        let turn = turns::the_one_that_measures();
-        let came_of_it = measure();
-        drop(turn);
-        judge(came_of_it)
-    });
+    repeatedly(|| judge(alone(&measure)));
 }
 
 /// Measures once, while no other test does.
 pub fn measured_once(measure: impl Fn() -> Verdict) -> Verdict {
+    alone(measure)
+}
+
+/// Checks something that takes long: at once, or when this test is no longer the one that measures.
+pub fn check_behind(check: impl FnOnce() + 'static) {
+    let at_once = PUT_OFF.with_borrow_mut(|put_off| match put_off {
+        Some(checks) => {
+            checks.push(Box::new(check));
+            None
+        }
+        None => Some(check),
+    });
+    if let Some(check) = at_once {
+        check();
+    }
+}
+
+/// Does this while no other test measures.
+fn alone<T>(measure: impl FnOnce() -> T) -> T {
+    let _behind = Behind;
     let _turn = turns::the_one_that_measures();
+    PUT_OFF.set(Some(Vec::new()));
     measure()
+}
+
+/// Behind a measurement: makes the checks that were put off.
+struct Behind;
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        let checks = PUT_OFF.take();
+        if !thread::panicking() {
+            checks.into_iter().flatten().for_each(|check| check());
+        }
+    }
 }
 
 fn until_right(measure: impl Fn() -> Verdict) {
