@@ -3,6 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use darc_testprogs::{Opt, program};
 use serde_json::{Value, json};
@@ -15,23 +16,24 @@ use crate::report::Report;
 
 /// Whether the kernel tells this user of every switch of the machine; a container may forbid it.
 fn permitted() -> bool {
-    let tried = run_darc(&["sample", "-a", "-d", "1ms"]);
-    let permitted = tried.code() == 0;
-    if !permitted {
-        not_tested(&tried.stderr);
-    }
-    permitted
+    static REFUSED: LazyLock<Option<String>> = LazyLock::new(|| {
+        let tried = run_darc(&["sample", "-a", "-d", "1ms"]);
+        (tried.code() != 0).then_some(tried.stderr)
+    });
+    REFUSED.iter().for_each(not_tested);
+    REFUSED.is_none()
 }
 
 /// Whether it tells of interrupts and wakings, too.
 pub fn tells_more() -> bool {
-    let said = run_darc(&["doctor"]).stdout;
-    let tracepoints = said.lines().find(|line| line.contains("tracepoints"));
-    let tells = tracepoints.is_some_and(|line| line.starts_with("ok"));
-    if !tells {
-        not_tested(format!("{tracepoints:?}"));
-    }
-    permitted() && tells
+    static REFUSED: LazyLock<Option<String>> = LazyLock::new(|| {
+        let said = run_darc(&["doctor"]).stdout;
+        let tracepoints = said.lines().find(|line| line.contains("tracepoints"));
+        let tells = tracepoints.is_some_and(|line| line.starts_with("ok"));
+        (!tells).then(|| format!("{tracepoints:?}"))
+    });
+    REFUSED.iter().for_each(not_tested);
+    permitted() && REFUSED.is_none()
 }
 
 /// The causes of the far peak, which takes most of the time.

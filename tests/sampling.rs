@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 
 use darc_testprogs::{Opt, program};
 use nix::sys::signal::Signal;
@@ -15,12 +16,12 @@ use crate::harness::{
 
 /// Whether the kernel lets this user sample; a container may forbid it.
 fn permitted() -> bool {
-    let tried = run_darc(&["sample", "--", "/bin/true"]);
-    let permitted = tried.code() != 3;
-    if !permitted {
-        not_tested(&tried.stderr);
-    }
-    permitted
+    static REFUSED: LazyLock<Option<String>> = LazyLock::new(|| {
+        let tried = run_darc(&["sample", "--", "/bin/true"]);
+        (tried.code() == 3).then_some(tried.stderr)
+    });
+    REFUSED.iter().for_each(not_tested);
+    REFUSED.is_none()
 }
 
 /// Samples a program of known behaviour until it ends.
