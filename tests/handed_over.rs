@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::harness::{
-    Target, Task, Unfinished, Wrong, darc, execute, measured, run_darc, wait_until,
+    Target, Task, Unfinished, Wrong, darc, execute, measured, native, run_darc, wait_until,
 };
 use crate::report::Report;
 
@@ -44,12 +44,12 @@ fn by_peak(handover: &Value) -> Vec<OfPeak> {
 
 #[test]
 fn waiting_in_the_queue_and_being_served_are_told_apart() {
+    let path = program("handed_over", Opt::O2);
+    let native = native(&path, &["1400"]);
     measured(|| {
         let options = ["--async", PATH, "--start-ops", "200", "--decision-ops", "6"];
         let task = Task::new("jump", "submit").options(&options);
-        let report = task
-            .run_like_native(&program("handed_over", Opt::O2), &["1400"])
-            .report();
+        let report = task.run_like(&native, &path, &["1400"]).report();
         let served = &report.0["focus"][0];
         let handover = &served["handover"];
         let ms = report.0["clock"]["hz"].as_f64().unwrap_or(0.0) / 1e3;
@@ -195,13 +195,13 @@ fn requests_are_told_while_the_analysis_runs() {
 
 #[test]
 fn f0_may_be_the_function_that_enqueues() {
+    let program = program("slow_consumer", Opt::O2);
+    let native = native(&program, &["800"]);
     measured(|| {
         let path = "enqueue=submit:arg1;serve=digest:arg1";
         let options = ["--async", path, "--start-ops", "60", "--decision-ops", "6"];
         let task = Task::new("jump", "submit").options(&options);
-        let report = task
-            .run_like_native(&program("slow_consumer", Opt::O2), &["800"])
-            .report();
+        let report = task.run_like(&native, &program, &["800"]).report();
         let ms = report.0["clock"]["hz"].as_f64().unwrap_or(0.0) / 1e3;
         let served = &report.0["focus"][0];
         let handover = &served["handover"];
@@ -272,12 +272,12 @@ fn a_path_to_another_thread_needs_another_function_that_serves_and_the_jump_engi
 
 #[test]
 fn what_an_argument_points_to_tells_the_peaks_apart() {
+    let path = program("handed_over", Opt::O2);
+    let native = native(&path, &["600"]);
     measured(|| {
         let options = ["--value", "*arg1", "--decision-ops", "40"];
         let task = Task::new("jump", "wait_for").options(&options);
-        let report = task
-            .run_like_native(&program("handed_over", Opt::O2), &["600"])
-            .report();
+        let report = task.run_like(&native, &path, &["600"]).report();
         let values = report.0["values"].as_array().cloned().unwrap_or_default();
         let is_slow = |side: &Value| {
             let first = side["values"][0]["value"].as_u64();

@@ -5,7 +5,7 @@ use std::process::Command;
 use darc_testprogs::{Opt, ground_truth, program};
 use serde_json::Value;
 
-use crate::harness::{Target, Task, Unfinished, Wrong, for_all, measured};
+use crate::harness::{Target, Task, Unfinished, Wrong, for_all, measured, native};
 use crate::report::Report;
 use crate::untouched::ProcessState;
 
@@ -13,11 +13,11 @@ use crate::untouched::ProcessState;
 #[test]
 fn a_library_is_named() {
     for_all(|engine, opt| {
+        let path = program("shared_library", opt);
+        let native = native::<&str>(&path, &[]);
         measured(|| {
             let task = Task::new(engine, "libserve.so:library_serve");
-            let report = task
-                .run_like_native(&program("shared_library", opt), &[])
-                .report();
+            let report = task.run_like(&native, &path, &[]).report();
             let judged = report.judge(ground_truth("shared_library"));
             assert!(
                 report
@@ -94,10 +94,12 @@ fn a_library_that_never_comes() {
 #[test]
 fn a_plugin_that_comes_and_goes() {
     for_all(|engine, opt| {
+        let (path, args) = (program("plugin_host", opt), ["reload", "1600", "brisk"]);
+        let native = native(&path, &args);
         // A busy machine may let it be gone each time before it is seen.
         measured(|| {
-            let analysis = Task::new(engine, "libserve.so:library_serve")
-                .run_like_native(&program("plugin_host", opt), &["reload", "1600", "brisk"]);
+            let task = Task::new(engine, "libserve.so:library_serve");
+            let analysis = task.run_like(&native, &path, &args);
             match analysis.report().ops() {
                 0 => Err(Unfinished(format!("{analysis:#?}"))),
                 _ => Ok(()),
@@ -160,10 +162,11 @@ fn a_stripped_program() {
     for_all(|engine, opt| {
         let f0 = address_of("serve", opt);
         let expected = [vec!["serve", "lookup"], vec!["serve", "rebuild", "rehash"]];
+        let path = program("two_peaks_stripped", opt);
+        let native = native::<&str>(&path, &[]);
         measured(|| {
-            let report = Task::new(engine, &f0)
-                .run_like_native(&program("two_peaks_stripped", opt), &[])
-                .report();
+            let task = Task::new(engine, &f0);
+            let report = task.run_like(&native, &path, &[]).report();
             let expected = expected.each_ref().map(|path| {
                 let names = path.iter();
                 let names =

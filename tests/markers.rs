@@ -3,7 +3,7 @@
 use darc_testprogs::{Opt, program};
 use nix::sys::signal::Signal;
 
-use crate::harness::{Target, Task, Unfinished, engines, measured, run_darc, wait_until};
+use crate::harness::{Target, Task, Unfinished, engines, measured, native, run_darc, wait_until};
 use crate::report::Report;
 
 const MARKS: [&str; 4] = ["--begin-at", "darc_begin", "--end-at", "darc_end"];
@@ -17,9 +17,10 @@ fn paths(report: &Report) -> Vec<String> {
 fn the_program_says_what_is_of_interest() {
     for opt in Opt::ALL {
         let path = program("marks", opt);
+        let native = native(&path, &["2000"]);
         measured(|| {
             let task = Task::new("jump", "serve").options(&MARKS);
-            let analysis = task.run_like_native(&path, &["2000"]);
+            let analysis = task.run_like(&native, &path, &["2000"]);
             let report = analysis.report();
             let mut names = Vec::new();
             collect(report.at("/ftree"), &mut names);

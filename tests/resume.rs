@@ -8,7 +8,7 @@ use std::process::Command;
 use darc_testprogs::{Opt, ground_truth, program};
 
 use crate::harness::{
-    Analysis, Target, Task, Unfinished, Wrong, darc, engines, execute, for_all, measured,
+    Analysis, Target, Task, Unfinished, Wrong, darc, engines, execute, for_all, measured, native,
 };
 use crate::report::Report;
 use crate::untouched::ProcessState;
@@ -350,9 +350,11 @@ fn a_changed_distribution_is_noticed_before_the_analysis_goes_on() {
 /// Every path has ended: the program is not run, and no file is written.
 #[test]
 fn nothing_is_run_where_nothing_is_open() {
+    let path = program("two_peaks", Opt::O2);
+    let native = native::<&str>(&path, &[]);
     measured(|| {
         let task = Task::new("jump", "serve");
-        let first = task.run_like_native(&program("two_peaks", Opt::O2), &[]);
+        let first = task.run_like(&native, &path, &[]);
         if first.report().status() != "root-cause-found" {
             return Err(Unfinished(format!("{:#}", first.report().0)));
         }
@@ -369,9 +371,11 @@ fn nothing_is_run_where_nothing_is_open() {
 /// What ended at the greatest depth goes on when more is allowed; what the first run saw of it is still there.
 #[test]
 fn a_larger_depth_reopens_what_became_too_long() {
+    let path = program("deep_path", Opt::O2);
+    let native = native::<&str>(&path, &[]);
     measured(|| {
         let task = Task::new("jump", "level00").options(&["--max-depth", "8"]);
-        let first = task.run_like_native(&program("deep_path", Opt::O2), &[]);
+        let first = task.run_like(&native, &path, &[]);
         let of_first = first.report();
         // A small peak may be open where the whole is explained: its analysis would go on.
         let is_open = |peak: &serde_json::Value| peak["status"] == "undecided";

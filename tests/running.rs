@@ -427,8 +427,9 @@ fn a_function_that_does_not_return_is_noticed() {
 fn where_the_time_of_btree_goes() {
     for &opt in levels() {
         let path = program("btree", opt);
+        let native = native(&path, &["12000000"]);
         measured(|| {
-            let analysis = Task::new("jump", "main").run_like_native(&path, &["12000000"]);
+            let analysis = Task::new("jump", "main").run_like(&native, &path, &["12000000"]);
             let report = analysis.report();
             for name in ["insert", "lookup"] {
                 let all = || Unfinished(format!("{name} in {:#}", report.0));

@@ -2,20 +2,22 @@
 
 use darc_testprogs::{Opt, ground_truth, program};
 
-use crate::harness::{Analysis, Target, Task, Unfinished, engines, for_all, measured};
+use crate::harness::{Analysis, Target, Task, Unfinished, engines, for_all, measured, native};
 use crate::untouched::ProcessState;
 
 /// All registers, flags, vector registers and the red zone are as f0 and its caller left them.
 #[test]
 fn registers_are_preserved() {
     for_all(|engine, opt| {
+        let path = program("registers", opt);
+        let native = native::<&str>(&path, &[]);
         for f0 in ["pass_through", "call_with_pattern", "leaf"] {
             for options in [
                 &["--decision-ops", "1000000000"][..],
                 &["--start-ops", "20", "--decision-ops", "5"],
             ] {
                 let task = Task::new(engine, f0).options(options);
-                let analysis = task.run_like_native(&program("registers", opt), &[]);
+                let analysis = task.run_like(&native, &path, &[]);
                 assert!(
                     analysis.darc.stdout.contains("registers=ok\n"),
                     "{analysis:#?}"
@@ -162,7 +164,7 @@ fn arguments_taken_off_the_stack() {
         "hands_on",
     ];
     let path = program("odd_jumps", Opt::O2);
-    let native = crate::harness::native(&path, &["2000"]);
+    let native = native(&path, &["2000"]);
     let refused = Task::new("int3", "takes_argument").run(&path, &["2000"]);
     let line = refused.darc.failure(3);
     assert!(line.contains("off the stack"), "{line}");
@@ -195,9 +197,9 @@ fn each_is_measured_or_refused(
     check: impl Fn(&str, &str, &Analysis),
 ) {
     for_all(|engine, opt| {
+        let path = program(name, opt);
+        let native = native(&path, &["2000"]);
         for f0 in functions {
-            let path = program(name, opt);
-            let native = crate::harness::native(&path, &["2000"]);
             let analysis = Task::new(engine, f0)
                 .options(&["--decision-ops", "50"])
                 .run(&path, &["2000"]);
@@ -234,7 +236,7 @@ fn a_sandboxed_program() {
 fn a_program_that_handles_its_system_calls() {
     for_all(|engine, opt| {
         let path = program("dispatches_calls", opt);
-        if crate::harness::native(&path, &["1"]).code() == 77 {
+        if native(&path, &["1"]).code() == 77 {
             eprintln!("left out: the kernel does not know that");
             return;
         }
@@ -253,11 +255,12 @@ fn a_program_that_handles_its_system_calls() {
 fn stdout_is_the_programs() {
     for_all(|engine, opt| {
         let path = program("two_peaks", opt);
-        let quiet = Task::new(engine, "serve")
-            .options(&["-q"])
-            .run_like_native(&path, &["100"]);
+        let native = native(&path, &["100"]);
+        let task = Task::new(engine, "serve");
+        let quiet = task.clone().options(&["-q"]);
+        let quiet = quiet.run_like(&native, &path, &["100"]);
         assert_eq!(quiet.darc.stderr, "", "{quiet:#?}");
-        let shown = Task::new(engine, "serve").run_like_native(&path, &["100"]);
+        let shown = task.run_like(&native, &path, &["100"]);
         assert!(shown.darc.stderr.contains("serve"), "{shown:#?}");
     });
 }
@@ -275,7 +278,7 @@ fn odd_mappings() {
             ("shared", Some("mapped shared")),
             ("crowded", Some("memory")),
         ] {
-            let native = crate::harness::native(&path, &["200", mode]);
+            let native = native(&path, &["200", mode]);
             if native.code() == 77 {
                 eprintln!("left out: the system does not allow {mode}");
                 continue;
@@ -339,9 +342,10 @@ fn a_program_that_writes_its_own_code() {
         let path = program("rewrites_itself", opt);
         let stay = ["--decision-ops", "1000000000", "-d", "200ms"];
         let task = Task::new(engine, "serve").options(&stay);
+        let native = native(&path, &["20000"]);
         // How many ops are seen before the program overwrites the probe is a matter of luck.
         measured(|| {
-            let analysis = task.run_like_native(&path, &["20000"]);
+            let analysis = task.run_like(&native, &path, &["20000"]);
             match analysis.report().ops() {
                 0 => Err(Unfinished(format!("{analysis:#?}"))),
                 _ => Ok(()),

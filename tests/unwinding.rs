@@ -2,7 +2,7 @@
 
 use darc_testprogs::{Opt, program};
 
-use crate::harness::{Target, Task, darc, execute, for_all};
+use crate::harness::{Target, Task, darc, execute, for_all, native};
 use crate::untouched::{check_released, check_text};
 
 /// Coroutines that all have the same stack, each a copy of its part while it does not run (greenlets): nothing of ours is in the copies.
@@ -30,13 +30,14 @@ fn copied_stacks() {
 /// in mid-work. What it computes must be the same.
 fn check(name: &str, f0: &str, ops: &str) {
     for_all(|engine, opt| {
+        let (path, args) = (program(name, opt), [ops, "brisk"]);
+        let native = native(&path, &args);
         let stay = ["--decision-ops", "1000000000"];
-        let analysis = Task::new(engine, f0)
-            .options(&stay)
-            .run_like_native(&program(name, opt), &[ops, "brisk"]);
+        let task = Task::new(engine, f0).options(&stay);
+        let analysis = task.run_like(&native, &path, &args);
         assert!(analysis.report().ops() > 0, "{analysis:#?}");
         // As the analysis goes: sites of callees come and go while the stack is unwound.
-        Task::new(engine, f0).run_like_native(&program(name, opt), &[ops, "brisk"]);
+        Task::new(engine, f0).run_like(&native, &path, &args);
         let target = Target::start(name, opt, &["brisk"]);
         for _ in 0..2 {
             let task = Task::new(engine, f0).options(&["-d", "500ms"]);
@@ -46,7 +47,7 @@ fn check(name: &str, f0: &str, ops: &str) {
             check_released(target.pid());
             check_text(target.pid());
         }
-        target.finish_like_native(&program(name, opt), &["brisk"]);
+        target.finish_like_native(&path, &["brisk"]);
     });
 }
 

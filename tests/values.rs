@@ -2,14 +2,15 @@
 
 use darc_testprogs::program;
 
-use crate::harness::{Task, Unfinished, Wrong, for_all, measured, run_darc};
+use crate::harness::{Task, Unfinished, Wrong, for_all, measured, native, run_darc};
 
 #[test]
 fn the_argument_that_makes_ops_slow_is_named() {
     for_all(|engine, opt| {
+        let path = program("argument_value", opt);
+        let native = native(&path, &["1000"]);
         measured(|| {
-            let path = program("argument_value", opt);
-            let analysis = Task::new(engine, "reply").run_like_native(&path, &["1000"]);
+            let analysis = Task::new(engine, "reply").run_like(&native, &path, &["1000"]);
             let report = analysis.report();
             let all = || format!("{:#}", report.0);
             let found = report.0["values"].as_array().cloned().unwrap_or_default();
@@ -34,9 +35,10 @@ fn the_argument_that_makes_ops_slow_is_named() {
 #[test]
 fn an_expression_takes_the_place_of_the_arguments() {
     let path = program("argument_value", darc_testprogs::Opt::O2);
+    let native = native(&path, &["1000"]);
     measured(|| {
         let task = Task::new("jump", "reply").options(&["--value", "arg2>>16"]);
-        let report = task.run_like_native(&path, &["1000"]).report();
+        let report = task.run_like(&native, &path, &["1000"]).report();
         let found = &report.0["values"][0];
         match found["expression"] == "arg2>>16"
             && found["values"][0]["values"][0]["value"] == 0

@@ -105,7 +105,11 @@ impl<'a> Task<'a> {
 
     /// `darc run`, and the same program without darc: both must have the same output and end.
     pub fn run_like_native(&self, program: &Path, args: &[&str]) -> Analysis {
-        let native = native(program, args);
+        self.run_like(&native(program, args), program, args)
+    }
+
+    /// The same, of a program that has run without darc: before a measurement, so that others need not wait for that.
+    pub fn run_like(&self, native: &Finished, program: &Path, args: &[&str]) -> Analysis {
         let analysis = self.run(program, args);
         assert_eq!(
             analysis.darc.stdout, native.stdout,
