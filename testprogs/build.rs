@@ -1,4 +1,5 @@
-//! Compiles every target program at -O0 and at -O2, each with debug information, into `OUT_DIR`.
+//! Compiles every target program at -O2, and at -O0 those that tests always want so, each with debug information, into `OUT_DIR`.
+//! With `DARC_TEST_ALL` that is all of them.
 //!
 //! Works like a small `make`: a program is compiled again only when its command or one of its
 //! sources is newer than the result, and as many compilers run at once as cargo allows jobs.
@@ -24,6 +25,17 @@ struct Target {
     source: &'static str,
     output: &'static str,
     arguments: &'static [&'static str],
+    /// Whether tests want it without optimisation, too, when not everything is tried.
+    at_o0: bool,
+}
+
+impl Target {
+    const fn at_o0_too(self) -> Target {
+        Target {
+            at_o0: true,
+            ..self
+        }
+    }
 }
 
 const fn c(
@@ -36,6 +48,7 @@ const fn c(
         source,
         output,
         arguments,
+        at_o0: false,
     }
 }
 
@@ -49,6 +62,7 @@ const fn cxx(
         source,
         output,
         arguments,
+        at_o0: false,
     }
 }
 
@@ -58,6 +72,7 @@ const fn rust(output: &'static str, source: &'static str) -> Target {
         source,
         output,
         arguments: &[],
+        at_o0: false,
     }
 }
 
@@ -71,6 +86,7 @@ const fn stripped(
         source,
         output,
         arguments,
+        at_o0: false,
     }
 }
 
@@ -96,25 +112,26 @@ const PROGRAMS: &[Target] = &[
         "interrupted",
         "c/interrupted.c",
         &["-Wl,--no-as-needed", "-lgcc_s"],
-    ),
-    c("asks", "c/asks.c", &[]),
+    )
+    .at_o0_too(),
+    c("asks", "c/asks.c", &[]).at_o0_too(),
     c("asks_by_socket", "c/asks_by_socket.c", &[]),
     c("blocked_calls", "c/blocked_calls.c", &[]),
-    c("btree", "c/btree.c", &[]),
+    c("btree", "c/btree.c", &[]).at_o0_too(),
     c("argument_value", "c/argument_value.c", &[]),
     c("event_loop", "c/event_loop.c", &[]),
     c("event_loop_jumped_to", "c/event_loop.c", &["-DMAIN_JUMPS"]),
-    c("marks", "c/marks.c", &[]),
+    c("marks", "c/marks.c", &[]).at_o0_too(),
     c("cached_and_slow_read", "c/cached_and_slow_read.c", &[]),
-    c("call", "c/call.c", &[]),
+    c("call", "c/call.c", &[]).at_o0_too(),
     c("called_often", "c/called_often.c", &[]),
     c("call_path_filter", "c/call_path_filter.c", &[]),
     c("closes_fds", "c/closes_fds.c", &[]),
     c("cold_jumps_back", "c/cold_jumps_back.c", &[]),
     c("cold_split", "c/cold_split.c", &[]),
-    c("contexts", "c/contexts.c", &[]),
-    c("counted_calls", "c/counted_calls.c", &[]),
-    c("crashing_child", "c/crashing_child.c", &[]),
+    c("contexts", "c/contexts.c", &[]).at_o0_too(),
+    c("counted_calls", "c/counted_calls.c", &[]).at_o0_too(),
+    c("crashing_child", "c/crashing_child.c", &[]).at_o0_too(),
     // The child has nowhere to keep a canary.
     c(
         "no_thread_pointer",
@@ -125,9 +142,9 @@ const PROGRAMS: &[Target] = &[
     c("equal_callees", "c/equal_callees.c", &[]),
     c("deep_path", "c/deep_path.c", &[]),
     c("deep_stack", "c/deep_stack.c", &[]),
-    c("ends_in_f0", "c/ends_in_f0.c", &[]),
+    c("ends_in_f0", "c/ends_in_f0.c", &[]).at_o0_too(),
     c("exec_from_thread", "c/exec_from_thread.c", &[]),
-    c("fork_exec", "c/fork_exec.c", &[]),
+    c("fork_exec", "c/fork_exec.c", &[]).at_o0_too(),
     c("flusher", "c/flusher.c", &[]),
     c("forks_twice", "c/forks_twice.c", &[]),
     c("forwarders", "c/forwarders.c", &[]),
@@ -148,18 +165,18 @@ const PROGRAMS: &[Target] = &[
     c("longer_in_hump", "c/longer_in_hump.c", &[]),
     c("interrupted_inside", "c/interrupted_inside.c", &[]),
     c("is_stopped", "c/is_stopped.c", &[]),
-    c("jump_table", "c/jump_table.c", &[]),
+    c("jump_table", "c/jump_table.c", &[]).at_o0_too(),
     c("computed_jumps", "c/computed_jumps.c", &[]),
     c("jumps_out", "c/jumps_out.c", &[]),
     c("kinds", "c/kinds.c", &["-ldl"]),
-    c("longjmp_out", "c/longjmp_out.c", &[]),
+    c("longjmp_out", "c/longjmp_out.c", &[]).at_o0_too(),
     c("looks_at_caller", "c/looks_at_caller.c", &["-ldl"]),
     c(
         "looks_at_caller_no_plt",
         "c/looks_at_caller.c",
         &["-ldl", "-fno-plt"],
     ),
-    c("loop", "c/loop.c", &[]),
+    c("loop", "c/loop.c", &[]).at_o0_too(),
     c("page_faults", "c/page_faults.c", &[]),
     c("waits_for_page", "c/waits_for_page.c", &[]),
     c("write_barrier", "c/write_barrier.c", &[]),
@@ -175,12 +192,12 @@ const PROGRAMS: &[Target] = &[
     c("many_calls", "c/many_calls.c", &[]),
     c("many_sites", "c/many_sites.c", &[]),
     c("mutex_contention", "c/mutex_contention.c", &[]),
-    c("mutual_recursion", "c/mutual_recursion.c", &[]),
-    c("no_clock", "c/no_clock.c", &[]),
-    c("odd_entries", "c/odd_entries.c", &[]),
+    c("mutual_recursion", "c/mutual_recursion.c", &[]).at_o0_too(),
+    c("no_clock", "c/no_clock.c", &[]).at_o0_too(),
+    c("odd_entries", "c/odd_entries.c", &[]).at_o0_too(),
     c("odd_jumps", "c/odd_jumps.c", &[]),
     c("own_lock", "c/own_lock.c", &[]),
-    c("own_int3", "c/own_int3.c", &[]),
+    c("own_int3", "c/own_int3.c", &[]).at_o0_too(),
     c("proven", "c/proven.c", &[]),
     c("proven_calls", "c/proven_calls.c", &[]),
     c("proven_elsewhere", "c/proven_elsewhere.c", &[]),
@@ -189,42 +206,43 @@ const PROGRAMS: &[Target] = &[
     c("halves", "c/halves.c", &[]),
     c("recursion", "c/recursion.c", &[]),
     c("recursion_through_f0", "c/recursion_through_f0.c", &[]),
-    c("registers", "c/registers.c", &[]),
+    c("registers", "c/registers.c", &[]).at_o0_too(),
     c("sandboxed", "c/sandboxed.c", &[]),
     c("some_misses", "c/some_misses.c", &[]),
     c("seldom", "c/seldom.c", &[]),
     c("shared_log", "c/shared_log.c", &[]),
-    c("short_calls", "c/short_calls.c", &[]),
+    c("short_calls", "c/short_calls.c", &[]).at_o0_too(),
     c("short_misses", "c/short_misses.c", &[]),
     c("short_threads", "c/short_threads.c", &[]),
-    c("signal_stack", "c/signal_stack.c", &[]),
+    c("signal_stack", "c/signal_stack.c", &[]).at_o0_too(),
     c("signal_switches", "c/signal_switches.c", &[]),
-    c("signal_storm", "c/signal_storm.c", &[]),
+    c("signal_storm", "c/signal_storm.c", &[]).at_o0_too(),
     c("signals", "c/signals.c", &[]),
     c("slow_callee_in_loop", "c/slow_callee_in_loop.c", &[]),
     c("split_stack", "c/split_stack.c", &["-fsplit-stack"]),
-    c("stack_overflow", "c/stack_overflow.c", &[]),
+    c("stack_overflow", "c/stack_overflow.c", &[]).at_o0_too(),
     c("squats_names", "c/squats_names.c", &[]),
     c("swaps_descriptors", "c/swaps_descriptors.c", &[]),
     c("timed_calls", "c/timed_calls.c", &[]),
     c("transfers", "c/transfers.c", &[]),
-    c("tail_calls", "c/tail_calls.c", &[]),
-    c("steps_itself", "c/steps_itself.c", &["-fcf-protection"]),
+    c("tail_calls", "c/tail_calls.c", &[]).at_o0_too(),
+    c("steps_itself", "c/steps_itself.c", &["-fcf-protection"]).at_o0_too(),
     c(
         "steps_itself_without_endbr",
         "c/steps_itself.c",
         &["-fcf-protection=none"],
-    ),
+    )
+    .at_o0_too(),
     c("tail_f0", "c/tail_f0.c", &[]),
-    c("thread_churn", "c/thread_churn.c", &[]),
-    c("three_loops", "c/three_loops.c", &[]),
-    c("two_peaks", "c/two_peaks.c", &[]),
+    c("thread_churn", "c/thread_churn.c", &[]).at_o0_too(),
+    c("three_loops", "c/three_loops.c", &[]).at_o0_too(),
+    c("two_peaks", "c/two_peaks.c", &[]).at_o0_too(),
     c("restarts", "c/restarts.c", &[]),
     c("vfork_alone", "c/vfork_alone.c", &[]),
     c("vfork_always", "c/vfork_always.c", &[]),
     c("vfork_waits", "c/vfork_waits.c", &[]),
     c("vfork_without_leader", "c/vfork_waits.c", &["-DLEAVES"]),
-    c("plugin_host", "c/plugin_host.c", &["-ldl"]),
+    c("plugin_host", "c/plugin_host.c", &["-ldl"]).at_o0_too(),
     c("thousands", "c/thousands.c", &["-ldl"]),
     c(
         "sqlite_inserts",
@@ -277,14 +295,15 @@ const PROGRAMS: &[Target] = &[
         "two_peaks_static",
         "c/two_peaks.c",
         &["-static", "-no-pie", "-fno-pie"],
-    ),
+    )
+    .at_o0_too(),
     c(
         "two_peaks_static_pie",
         "c/two_peaks.c",
         &["-static-pie", "-fPIE"],
     ),
     c("two_peaks_dwarf4", "c/two_peaks.c", &["-gdwarf-4"]),
-    cxx("cancellation", "cxx/cancellation.cpp", &[]),
+    cxx("cancellation", "cxx/cancellation.cpp", &[]).at_o0_too(),
     cxx("catches", "cxx/catches.cpp", &[]),
     cxx(
         "caught_everywhere",
@@ -292,13 +311,13 @@ const PROGRAMS: &[Target] = &[
         &["-fno-partial-inlining"],
     ),
     cxx("dispatches_results", "cxx/dispatches_results.cpp", &[]),
-    cxx("exceptions", "cxx/exceptions.cpp", &[]),
+    cxx("exceptions", "cxx/exceptions.cpp", &[]).at_o0_too(),
     cxx("mostly_throws", "cxx/mostly_throws.cpp", &[]),
     cxx("resumed", "cxx/resumed.cpp", &["-std=gnu++20"]),
-    cxx("names", "cxx/names.cpp", &["cxx/names_other.cpp"]),
+    cxx("names", "cxx/names.cpp", &["cxx/names_other.cpp"]).at_o0_too(),
     cxx("pool_waits", "cxx/pool_waits.cpp", &[]),
     cxx("pool_future", "cxx/pool_future.cpp", &[]),
-    cxx("virtual_calls", "cxx/virtual_calls.cpp", &[]),
+    cxx("virtual_calls", "cxx/virtual_calls.cpp", &[]).at_o0_too(),
     cxx("virtual_forwarders", "cxx/virtual_forwarders.cpp", &[]),
     cxx("visits_variant", "cxx/visits_variant.cpp", &[]),
     cxx("drops_tree", "cxx/drops_tree.cpp", &[]),
@@ -307,13 +326,13 @@ const PROGRAMS: &[Target] = &[
     rust("asks_by_channel", "rust/asks_by_channel.rs"),
     rust("boxed_forwarders", "rust/boxed_forwarders.rs"),
     rust("futures", "rust/futures.rs"),
-    rust("closures", "rust/closures.rs"),
+    rust("closures", "rust/closures.rs").at_o0_too(),
     rust("panics", "rust/panics.rs"),
     rust("busy_map", "rust/busy_map.rs"),
     rust("shared_receiver", "rust/shared_receiver.rs"),
     rust("full_channel", "rust/full_channel.rs"),
     c("libhidden.so", "c/libhidden.c", &["-shared", "-fPIC", "-s"]),
-    c("libserve.so", "c/libserve.c", &["-shared", "-fPIC"]),
+    c("libserve.so", "c/libserve.c", &["-shared", "-fPIC"]).at_o0_too(),
     c(
         "libends.so",
         "c/libends.c",
@@ -363,7 +382,7 @@ const DERIVED: &[Target] = &[
         "c/ends_in_library.c",
         &["-lends", "-Wl,-rpath,$ORIGIN"],
     ),
-    stripped("two_peaks_stripped", "two_peaks", &["--strip-all"]),
+    stripped("two_peaks_stripped", "two_peaks", &["--strip-all"]).at_o0_too(),
     stripped("futures_without_debug", "futures", &["--strip-debug"]),
     stripped(
         "cold_jumps_back_stripped",
@@ -393,18 +412,28 @@ fn main() {
         return;
     }
     let toolchain = Toolchain::detect();
+    let tries_all = tries_all();
     for stage in [PROGRAMS, DERIVED] {
-        let jobs: Vec<Job> = LEVELS
-            .iter()
-            .zip(&folders)
-            .flat_map(|(level, folder)| {
-                stage
-                    .iter()
-                    .map(|target| toolchain.job(target, folder, level))
-            })
-            .collect();
+        let mut jobs = Vec::new();
+        for (level, folder) in LEVELS.iter().zip(&folders) {
+            let (wanted, others): (Vec<_>, Vec<_>) = stage
+                .iter()
+                .partition(|target| *level != "O0" || target.at_o0 || tries_all);
+            jobs.extend(wanted.iter().map(|it| toolchain.job(it, folder, level)));
+            // A test that wants one of these fails here, too, where it was made before.
+            for target in others {
+                let _ = fs::remove_file(folder.join(target.output));
+            }
+        }
         run_all(&jobs);
     }
+}
+
+/// Whether everything is to be tried that takes long.
+fn tries_all() -> bool {
+    const VARIABLE: &str = "DARC_TEST_ALL";
+    println!("cargo::rerun-if-env-changed={VARIABLE}");
+    env::var_os(VARIABLE).is_some()
 }
 
 /// Whether this is for clippy, which has a folder of its own: it looks at no program.

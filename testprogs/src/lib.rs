@@ -34,13 +34,13 @@ impl Opt {
 /// Where the program (or shared library, with its `.so`) of that name is.
 ///
 /// # Panics
-/// When there is no such program.
+/// When there is no such program, or it is not compiled at that level (`at_o0_too` in build.rs).
 #[must_use]
 pub fn program(name: &str, opt: Opt) -> PathBuf {
     let path = Path::new(env!("OUT_DIR")).join(opt.folder()).join(name);
     assert!(
         path.is_file(),
-        "no target program {name} at {}",
+        "no target program {name} at {}, see testprogs/build.rs",
         path.display()
     );
     path
