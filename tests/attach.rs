@@ -201,9 +201,10 @@ fn a_deleted_program() {
 /// The terminal report of `attach` is text; a stored result can be shown again in both formats.
 #[test]
 fn results_can_be_shown_again() {
-    let target = Target::start("two_peaks", Opt::O2, &[]);
     measured(|| {
+        let target = Target::start("two_peaks", Opt::O2, &[]);
         let analysis = Task::new("int3", "serve").attach(target.pid());
+        drop(target);
         let file = analysis.output.to_str().expect("text");
         let shown = run_darc(&["report", file]);
         assert_eq!(shown.code(), 0, "{shown:#?}");

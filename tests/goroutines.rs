@@ -143,9 +143,10 @@ fn what_goroutines_wait_for_and_compute_is_found() {
         let Some(program) = program(folder.path(), options) else {
             return;
         };
-        let target = start(&program);
         measured(|| {
+            let target = start(&program);
             let report = answers(&target, "main.handle", "8s");
+            end(target);
             names(
                 &report,
                 &[
@@ -155,7 +156,6 @@ fn what_goroutines_wait_for_and_compute_is_found() {
                 ],
             )
         });
-        end(target);
     }
 }
 
@@ -209,15 +209,18 @@ fn what_a_goroutine_waits_for_is_told() {
     let Some(program) = built(folder.path(), "waits", source, &[]) else {
         return;
     };
-    let target = start(&program);
     for (f0, causes) in [
         ("main.receive", ["chanrecv", "to receive from a channel"]),
         ("main.guarded", ["lockSlow", "for a lock (sync.Mutex)"]),
         ("main.through", ["(*sleeper).wait", "until a time"]),
     ] {
-        measured(|| names(&answers(&target, f0, "8s"), &causes));
+        measured(|| {
+            let target = start(&program);
+            let report = answers(&target, f0, "8s");
+            end(target);
+            names(&report, &causes)
+        });
     }
-    end(target);
 }
 
 /// The waits of a path of these functions: how long they took, and for how long the goroutine was ready then.

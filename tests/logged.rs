@@ -8,14 +8,15 @@ use crate::harness::{Target, Task, Unfinished, darc, execute, measured};
 
 #[test]
 fn the_log_tells_the_descent() {
-    let target = Target::start("two_peaks", Opt::O2, &[]);
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     for engine in crate::harness::engines() {
         let path = folder.path().join(engine);
         let log = path.to_str().expect("text");
         let task = Task::new(engine, "serve").options(&["-vv", "--log", log]);
         measured(|| {
+            let target = Target::start("two_peaks", Opt::O2, &[]);
             let analysis = task.attach(target.pid());
+            drop(target);
             assert_eq!(analysis.darc.code(), 0, "{:#?}", analysis.darc);
             assert!(!analysis.darc.stderr.contains("DEBUG"), "{analysis:#?}");
             let text = fs::read_to_string(&path).expect("it was written");

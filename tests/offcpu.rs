@@ -120,33 +120,18 @@ fn a_limit_of_cpu_time_is_told_beside_preemption() {
     if !permitted() {
         return;
     }
-    // Behind the target, when this test fails, too.
-    let groups;
-    let target = Target::start("two_peaks", Opt::O2, &[]);
-    let name = format!("darc-test-{}", target.pid());
-    // In the first version of the interface, and in the second. Where the folder is no control group, it has no such file.
-    let limits = [
-        ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "30000"),
-        ("/sys/fs/cgroup", "cpu.max", "30000 100000"),
-    ];
-    groups = limits.map(|(hierarchy, limit, value)| {
-        let group = Path::new(hierarchy).join(&name);
-        let write = |file: &str, text: &str| {
-            let file = OpenOptions::new().write(true).open(group.join(file));
-            file.is_ok_and(|mut file| write!(file, "{text}").is_ok())
-        };
-        let is_limited = fs::create_dir(&group).is_ok()
-            && write(limit, value)
-            && write("cgroup.procs", &target.pid().to_string());
-        (Group(group), is_limited)
-    });
     let task = Task::new("jump", "serve");
     measured(|| {
+        // Behind the target, when this test fails, too.
+        let groups;
+        let target = Target::start("two_peaks", Opt::O2, &[]);
+        groups = limited(target.pid());
         if !groups.iter().any(|(_, is_limited)| *is_limited) {
             not_tested("no control group with a limit can be made here");
             return Ok(());
         }
         let report = task.attach(target.pid()).report();
+        target.finish_like_native(&program("two_peaks", Opt::O2), &[]);
         let mut causes = report.peaks().iter().flat_map(|peak| {
             let causes = peak["root_causes"].as_array();
             causes.into_iter().flatten()
@@ -163,7 +148,27 @@ fn a_limit_of_cpu_time_is_told_beside_preemption() {
             false => Err(Wrong(format!("{:#}", report.0))),
         }
     });
-    target.finish_like_native(&program("two_peaks", Opt::O2), &[]);
+}
+
+/// Puts a process into control groups with a limit: in the first version of the interface, and in the second. Says where it is
+/// limited now. A folder that is no control group has no such file.
+fn limited(pid: i32) -> [(Group, bool); 2] {
+    let name = format!("darc-test-{pid}");
+    let limits = [
+        ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "30000"),
+        ("/sys/fs/cgroup", "cpu.max", "30000 100000"),
+    ];
+    limits.map(|(hierarchy, limit, value)| {
+        let group = Path::new(hierarchy).join(&name);
+        let write = |file: &str, text: &str| {
+            let file = OpenOptions::new().write(true).open(group.join(file));
+            file.is_ok_and(|mut file| write!(file, "{text}").is_ok())
+        };
+        let is_limited = fs::create_dir(&group).is_ok()
+            && write(limit, value)
+            && write("cgroup.procs", &pid.to_string());
+        (Group(group), is_limited)
+    })
 }
 
 /// The thread that ended the waits at the end of the far peak's path, by name, and whether it was seen in a function.

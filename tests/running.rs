@@ -479,9 +479,9 @@ fn what_is_missing_is_found_when_the_program_runs_again() {
 /// Who interrupts it before it has found out which functions take the time is not told that all is answered.
 #[test]
 fn a_survey_that_is_interrupted_is_made_anew() {
-    let target = Target::start("event_loop", Opt::O2, &[]);
-    let pid = target.pid().to_string();
     measured(|| {
+        let target = Target::start("event_loop", Opt::O2, &[]);
+        let pid = target.pid().to_string();
         let (mut darc, output, folder) = Task::new("jump", "main").start_attach(target.pid());
         darc.wait_for_probes(target.pid());
         wait_until("windows in the status, or the end", || {
@@ -509,7 +509,7 @@ fn a_survey_that_is_interrupted_is_made_anew() {
         assert_eq!(resumed.code(), 0, "{resumed:#?}");
         let after = Report::read(&again, &resumed);
         assert!(is_surveyed(&after), "{:#}", after.0);
+        target.finish_like_native(&program("event_loop", Opt::O2), &[]);
         judge_event_loop(&after, &["main", "serve"])
     });
-    target.finish_like_native(&program("event_loop", Opt::O2), &[]);
 }

@@ -58,16 +58,18 @@ fn threads_of_one_name() {
 /// Of a function that runs all the time, too, and of a thread by its id.
 #[test]
 fn a_thread_by_its_id() {
-    let target = Target::start("named_threads", Opt::O2, &[]);
-    let tasks = fs::read_dir(format!("/proc/{}/task", target.pid())).expect("it lives");
-    let mut tasks = tasks.map(|task| task.expect("an entry").path());
-    let is_slow = |task: &PathBuf| fs::read(task.join("comm")).is_ok_and(|name| name == b"slow\n");
-    let slow = tasks.find(is_slow).expect("a thread of that name");
-    let id = slow.file_name().and_then(OsStr::to_str).expect("a number");
     measured(|| {
+        let target = Target::start("named_threads", Opt::O2, &[]);
+        let tasks = fs::read_dir(format!("/proc/{}/task", target.pid())).expect("it lives");
+        let mut tasks = tasks.map(|task| task.expect("an entry").path());
+        let is_slow =
+            |task: &PathBuf| fs::read(task.join("comm")).is_ok_and(|name| name == b"slow\n");
+        let slow = tasks.find(is_slow).expect("a thread of that name");
+        let id = slow.file_name().and_then(OsStr::to_str).expect("a number");
         let task = Task::new("jump", "work").options(&["--thread", id]);
         let analysis = task.attach(target.pid());
         let report = analysis.report();
+        target.finish_like_native(&program("named_threads", Opt::O2), &[]);
         let below = |name: &str| report.0["time"].to_string().contains(name);
         match (below("read_disk"), below("compute")) {
             (true, false) => Ok(()),
@@ -75,6 +77,7 @@ fn a_thread_by_its_id() {
             (false, _) => Err(Unfinished(format!("{:#}", report.0))),
         }
     });
+    let target = Target::start("named_threads", Opt::O2, &[]);
     let task = Task::new("jump", "serve").options(&["--thread", "quic"]);
     let refused = task.attach(target.pid());
     let message = refused.darc.failure(4);
