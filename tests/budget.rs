@@ -57,39 +57,44 @@ fn used(pid: i32) -> Option<(f64, f64)> {
 #[test]
 fn what_stops_take_is_in_the_account() {
     const THREADS: &str = "400";
-    let mut program = Command::new(program("bench_stops", Opt::O2));
-    let target = Running::start(program.arg(THREADS).stdin(Stdio::piped()));
-    let pid = target.pid();
-    let count = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-    wait_until("its threads", || count().to_string() == THREADS);
-    let folder = tempfile::tempdir().expect("a folder for temporary files");
-    let output = folder.path().join("out.json");
-    let options =
-        "attach -f many_sites --budget 1% --decision-ops 100000000 -d 4s -q --format json";
-    let mut command = darc(&options.split(' ').collect::<Vec<_>>());
-    let analysis = Running::start(command.args(["-p", &pid.to_string(), "-o"]).arg(&output));
-    let (mut all, mut own) = (0.0, 0.0);
-    wait_until("its end", || {
-        let used = used(analysis.pid());
-        (all, own) = used.unwrap_or((all, own));
-        // What has ended and was not waited for has no name of its program any more.
-        fs::read_link(format!("/proc/{}/exe", analysis.pid())).is_err()
+    measured(|| {
+        let mut program = Command::new(program("bench_stops", Opt::O2));
+        let target = Running::start(program.arg(THREADS).stdin(Stdio::piped()));
+        let pid = target.pid();
+        let count = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+        wait_until("its threads", || count().to_string() == THREADS);
+        let folder = tempfile::tempdir().expect("a folder for temporary files");
+        let output = folder.path().join("out.json");
+        let options =
+            "attach -f many_sites --budget 1% --decision-ops 100000000 -d 4s -q --format json";
+        let mut command = darc(&options.split(' ').collect::<Vec<_>>());
+        let analysis = Running::start(command.args(["-p", &pid.to_string(), "-o"]).arg(&output));
+        let (mut all, mut own) = (0.0, 0.0);
+        wait_until("its end", || {
+            let used = used(analysis.pid());
+            (all, own) = used.unwrap_or((all, own));
+            // What has ended and was not waited for has no name of its program any more.
+            fs::read_link(format!("/proc/{}/exe", analysis.pid())).is_err()
+        });
+        let report = Report::read(&output, &analysis.finish());
+        target.signal(Signal::SIGKILL);
+        let of = |key: &str| {
+            report.0["probes"]["effort"][key]
+                .as_f64()
+                .expect("a number")
+        };
+        let said = format!(
+            "{all} s, {own} s of the first thread: {:#}",
+            report.0["probes"]["effort"]
+        );
+        // The kernel tells hundredths of a second, of each.
+        assert!(of("reading") + 0.03 >= all - own, "{said}");
+        match of("rested") > 0.0 {
+            true => Ok(()),
+            // It is over its credit by that, and rests, unless it came to little on a busy machine.
+            false => Err(Unfinished(said)),
+        }
     });
-    let report = Report::read(&output, &analysis.finish());
-    target.signal(Signal::SIGKILL);
-    let of = |key: &str| {
-        report.0["probes"]["effort"][key]
-            .as_f64()
-            .expect("a number")
-    };
-    let said = format!(
-        "{all} s, {own} s of the first thread: {:#}",
-        report.0["probes"]["effort"]
-    );
-    // The kernel tells hundredths of a second, of each.
-    assert!(of("reading") + 0.03 >= all - own, "{said}");
-    // It is over its credit by that, and rests.
-    assert!(of("rested") > 0.0, "{said}");
 }
 
 /// Calls that pass unmeasured take time as well: in rests a loop of short ones has no probes, and has them again afterwards.
