@@ -54,55 +54,50 @@ fn far_cause(report: &Report) -> Result<&Value, Miss> {
 
 /// Two processes that never wait, pinned to one CPU.
 #[test]
-fn preemption_is_the_cause_of_the_far_peak() {
+fn preemption_is_the_cause_of_the_far_peak_and_in_no_function() {
     if !permitted() {
         return;
     }
     for &opt in levels() {
         let task = Task::new("jump", "serve");
         task.results_are_in_the_end(&program("preempted", opt), |report| {
-            let cause = far_cause(report)?;
-            if cause["kind"] != "preemption" {
-                return Err(Wrong(format!("{:#}", report.0)));
-            }
-            assert_eq!(cause["path"][0], "serve");
-            let others = cause["waits"]["others"].as_array().expect("a list");
-            match others.first() {
-                Some(other) if other["name"] == "rival" => Ok(()),
-                _ => Err(Unfinished(format!("{cause:#}"))),
-            }
+            preemption_is_the_cause(report)?;
+            preemption_is_taken_out(report)
         });
     }
 }
 
-/// What preemption took is in no function: the time of `compute` is its own in both peaks.
-#[test]
-fn preemption_is_taken_out_of_what_it_struck() {
-    if !permitted() {
-        return;
+fn preemption_is_the_cause(report: &Report) -> Verdict {
+    let cause = far_cause(report)?;
+    if cause["kind"] != "preemption" {
+        return Err(Wrong(format!("{:#}", report.0)));
     }
-    let task = Task::new("jump", "serve");
-    task.results_are_in_the_end(&program("preempted", Opt::O2), |report| {
-        if far_cause(report)?["kind"] != "preemption" {
-            return Err(Unfinished(format!("{:#}", report.0)));
-        }
-        let children = report.at("/ftree/children").as_array().expect("a list");
-        let find = |name: &str| children.iter().find(|child| child["name"] == name);
-        let number = |value: &Value| value.as_u64().expect("a number");
-        // The clock's interrupts strike in a second of work for certain.
-        if find("(interrupt 236 local_timer)").is_none() && tells_more() {
-            return Err(Unfinished(format!("{:#}", report.0)));
-        }
-        let (compute, away) = (find("compute"), find("(preemption)"));
-        let (Some(compute), Some(away)) = (compute, away) else {
-            return Err(Unfinished(format!("{:#}", report.0)));
-        };
-        // Far ops are dozens of times longer than the work in them.
-        match number(&compute["mean"]) * 4 < number(&away["max"]) {
-            true => Ok(()),
-            false => Err(Unfinished(format!("{:#}", report.0))),
-        }
-    });
+    assert_eq!(cause["path"][0], "serve");
+    let others = cause["waits"]["others"].as_array().expect("a list");
+    match others.first() {
+        Some(other) if other["name"] == "rival" => Ok(()),
+        _ => Err(Unfinished(format!("{cause:#}"))),
+    }
+}
+
+/// The time of `compute` is its own in both peaks.
+fn preemption_is_taken_out(report: &Report) -> Verdict {
+    let children = report.at("/ftree/children").as_array().expect("a list");
+    let find = |name: &str| children.iter().find(|child| child["name"] == name);
+    let number = |value: &Value| value.as_u64().expect("a number");
+    // The clock's interrupts strike in a second of work for certain.
+    if find("(interrupt 236 local_timer)").is_none() && tells_more() {
+        return Err(Unfinished(format!("{:#}", report.0)));
+    }
+    let (compute, away) = (find("compute"), find("(preemption)"));
+    let (Some(compute), Some(away)) = (compute, away) else {
+        return Err(Unfinished(format!("{:#}", report.0)));
+    };
+    // Far ops are dozens of times longer than the work in them.
+    match number(&compute["mean"]) * 4 < number(&away["max"]) {
+        true => Ok(()),
+        false => Err(Unfinished(format!("{:#}", report.0))),
+    }
 }
 
 /// A control group, which is removed when the process in it has ended: dropped behind that.
