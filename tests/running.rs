@@ -8,8 +8,8 @@ use serde_json::Value;
 use nix::sys::signal::Signal;
 
 use crate::harness::{
-    Analysis, Target, Task, Unfinished, Verdict, Wrong, levels, measured, native, run_darc,
-    wait_until,
+    Analysis, Target, Task, Unfinished, Verdict, Wrong, darc, execute, levels, measured, native,
+    run_darc, wait_until,
 };
 use crate::report::Report;
 
@@ -130,14 +130,8 @@ fn threads_with_little_of_the_cpu_time_are_not_the_process() {
 fn what_one_of_many_idle_threads_does_is_analysed() {
     measured(|| {
         let target = Target::start("thread_roles", Opt::O2, &[]);
-        let folder = tempfile::tempdir().expect("a folder for temporary files");
-        let output = folder.path().join("out.json");
-        let (pid, file) = (target.pid().to_string(), output.to_str().expect("text"));
-        let darc = run_darc(&[
-            "attach", &pid, "-q", "-d", "3s", "--format", "json", "-o", file,
-        ]);
+        let report = attach_for(&target, "3s");
         target.finish_like_native(&program("thread_roles", Opt::O2), &[]);
-        let report = Report::read(&output, &darc);
         assert_eq!(report.at("/f0/name"), "begin");
         for below in report.at("/focus").as_array().expect("a list") {
             let path = names(&below["path"]);
@@ -153,14 +147,13 @@ fn what_one_of_many_idle_threads_does_is_analysed() {
     });
 }
 
-/// What a running program is found to do when nobody names a function, within so long.
+/// What a running program is found to do when nobody names a function, until there are answers, but within so long.
 fn attach_for(target: &Target, time: &str) -> Report {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let output = folder.path().join("out.json");
     let (pid, file) = (target.pid().to_string(), output.to_str().expect("text"));
-    let darc = run_darc(&[
-        "attach", &pid, "-q", "-d", time, "--format", "json", "-o", file,
-    ]);
+    let options = ["-q", "-d", time, "--end-with-answers", "--format", "json"];
+    let darc = execute(darc(&["attach", &pid, "-o", file]).args(options));
     Report::read(&output, &darc)
 }
 
@@ -340,14 +333,8 @@ fn long_calls_count_beside_other_threads_short_ones() {
 fn what_other_threads_do_in_the_same_calls_is_left_out() {
     measured(|| {
         let target = Target::start("shared_evaluation", Opt::O2, &[]);
-        let folder = tempfile::tempdir().expect("a folder for temporary files");
-        let output = folder.path().join("out.json");
-        let (pid, file) = (target.pid().to_string(), output.to_str().expect("text"));
-        let darc = run_darc(&[
-            "attach", &pid, "-q", "-d", "3s", "--format", "json", "-o", file,
-        ]);
+        let report = attach_for(&target, "3s");
         target.finish_like_native(&program("shared_evaluation", Opt::O2), &[]);
-        let report = Report::read(&output, &darc);
         assert_eq!(report.at("/f0/name"), "calculate");
         let all = || Unfinished(format!("in {:#}", report.0));
         let step = focus(&report, &["calculate", "evaluate", "step"]).ok_or_else(all)?;
