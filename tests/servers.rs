@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -55,6 +56,9 @@ fn listens(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
 
+/// Between two questions to a server: it would take a processor from other tests to ask without rest.
+const PAUSE: Duration = Duration::from_micros(400);
+
 /// Somebody who asks a server all the time.
 struct Client {
     ends: Arc<AtomicBool>,
@@ -62,13 +66,14 @@ struct Client {
 }
 
 impl Client {
-    /// Repeats this until it is dropped.
-    fn start(mut ask: impl FnMut() + Send + 'static) -> Client {
+    /// Repeats this until it is dropped, with a pause in between.
+    fn start(pause: Duration, mut ask: impl FnMut() + Send + 'static) -> Client {
         let ends = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&ends);
         let thread = thread::spawn(move || {
             while !seen.load(Ordering::Relaxed) {
                 ask();
+                thread::sleep(pause);
             }
         });
         Client {
@@ -79,7 +84,7 @@ impl Client {
 
     /// Asks for a page again and again, by a connection each.
     fn of_pages(port: u16) -> Client {
-        Client::start(move || {
+        Client::start(PAUSE, move || {
             let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
                 return;
             };
@@ -92,7 +97,7 @@ impl Client {
     fn of_requests(port: u16, request: &'static [u8]) -> Client {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
         let mut answer = vec![0; 1 << 16];
-        Client::start(move || {
+        Client::start(PAUSE, move || {
             let _ = stream.write_all(request);
             let _ = stream.read(&mut answer);
         })
@@ -426,7 +431,7 @@ fn git() {
         .expect("installed");
     let mut paths = hashing.stdin.take().expect("piped");
     let line = format!("{}\n", file.display());
-    let client = Client::start(move || {
+    let client = Client::start(Duration::ZERO, move || {
         let _ = paths.write_all(line.as_bytes());
     });
     let pid = i32::try_from(hashing.id()).expect("a process id");
@@ -568,7 +573,7 @@ fn mosquitto() {
     let server = Program::listening(port, &path, &["-p", &port.to_string()]);
     // CONNECT as "a", then PINGREQ (MQTT 3.1.1, 3.1 and 3.12), one connection each.
     let asks = b"\x10\x0d\0\x04MQTT\x04\x02\0\x3c\0\x01a\xc0\0";
-    let _client = Client::start(move || {
+    let _client = Client::start(PAUSE, move || {
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
             return;
         };
