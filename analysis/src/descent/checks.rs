@@ -366,7 +366,7 @@ mod tests {
     fn long_ops_that_never_come_again_are_not_waited_for_for_ever() {
         // Among the first hundred, before anything was measured.
         let f0 = |run: &mut Run<'_>| {
-            run.level = if run.op < 100 && run.op % 16 == 0 {
+            run.level = if run.op < 100 && run.op.is_multiple_of(16) {
                 2_500
             } else {
                 1_000
