@@ -186,6 +186,10 @@ impl Analysis {
     /// One decision: the function itself, callees, or both. Whether there were enough ops for it; long ones may be waited
     /// for.
     fn decide_at(&mut self, id: FnodeId, peak: u32, may_wait: bool) -> bool {
+        // What had been begun below another function is forgotten with the decision of that.
+        if self.ftree.fnode(id).record(peak).state != PathState::Collecting {
+            return false;
+        }
         if let Some(is_over) = self.check_at(id, peak, may_wait) {
             return is_over;
         }

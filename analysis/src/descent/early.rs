@@ -227,4 +227,30 @@ mod tests {
         assert_eq!(causes, ["f0/b"]);
         assert!(session.analysis.early.is_empty());
     }
+
+    #[test]
+    fn what_is_forgotten_when_the_time_is_over_is_not_decided() {
+        let f0 = |run: &mut Run<'_>| {
+            // Long ops that do not come again are waited for.
+            let long = if matches!(run.op, 2 | 5 | 8) { 2 } else { 1 };
+            let of_a = if run.op < 16 { 10 } else { 1 };
+            run.level = of_a;
+            run.call(1, 1);
+            run.level = 32 * long - of_a;
+            run.call(2, 2);
+        };
+        let program = Program::default()
+            .function(0, "f0", &[(1, call(1)), (2, call(2))], f0)
+            .function(1, "a", &[(3, call(3))], |run| run.call(3, 3))
+            .function(2, "b", &[], |run| run.work(run.level << 25))
+            .function(3, "c", &[], |run| run.work(run.level << 25));
+        let mut session = Session::new(program, Params::default());
+        session.run(90);
+        assert!(!session.analysis.is_answered());
+        assert!(session.analysis.early.iter().any(|&(_, peak)| peak == 1));
+        session.analysis.decide_without_long_ops();
+        session.serve();
+        let causes: Vec<String> = session.causes(1).into_iter().map(|it| it.0).collect();
+        assert_eq!(causes, ["f0/b"]);
+    }
 }

@@ -217,7 +217,7 @@ impl Analysis {
         let Some(peak) = peak else {
             return;
         };
-        self.look_at(peak, bucket);
+        self.look_at(op, peak, bucket);
         self.peaks[peak as usize - 1]
             .values
             .add(&self.expressions, &op.arguments);
@@ -281,17 +281,17 @@ impl Analysis {
 
     /// Counts an op of which it is not known who took its time.
     pub fn add_unseen(&mut self, op: &Op) {
-        let bucket = self.count(op);
-        if let Some(peak) = self.peak_of(bucket) {
-            self.look_at(peak, bucket);
-        }
+        self.count(op);
     }
 
     /// An op of this bucket was looked at, whether it tells what takes its time or not.
-    fn look_at(&mut self, peak: u32, bucket: u32) {
+    fn look_at(&mut self, op: &Op, peak: u32, bucket: u32) {
         for index in 0..self.measured.len() {
-            let record = self.ftree.fnode_mut(self.measured[index]).record_mut(peak);
-            if record.state == PathState::Collecting {
+            let fnode = self.ftree.fnode_mut(self.measured[index]);
+            let is_meant =
+                matches!(fnode.expansion, Expansion::Complete(since) if op.start >= since);
+            let record = fnode.record_mut(peak);
+            if is_meant && record.state == PathState::Collecting {
                 record.longest_bucket = record.longest_bucket.max(bucket);
             }
         }

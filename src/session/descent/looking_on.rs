@@ -70,6 +70,7 @@ impl LookingOn {
             return;
         }
         if is_idle && (self.has_seen_enough || (analysis.is_looking_on() && is_answered)) {
+            investigation.analysis.decide_without_long_ops();
             investigation.take_back();
             investigation.analysis.stop_looking();
             return;

@@ -545,7 +545,10 @@ impl Sink for Holding<'_> {
         if let Timeline::Goroutines(absences) = self.timeline {
             absences.of(&op, self.modules, self.catalog);
         }
-        self.partly(op);
+        // Others of its thread wait for their records meanwhile: it comes before its turn.
+        self.op_ended(&op);
+        self.pacing.expect(&op);
+        self.investigation.analysis.add_unseen(&op);
     }
 
     fn partly(&mut self, op: Op) {

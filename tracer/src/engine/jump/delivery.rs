@@ -159,15 +159,26 @@ impl Jump {
         }
         self.counters.records += records.len() as u64;
         records.sort_by_key(turn);
-        let mut evenly = match self.sampling {
-            Sampling::All => Evenly::all(),
-            Sampling::Enough => Evenly::of(&records, &told),
+        let whole = self.whole_since..=self.generation;
+        let mut drawn = match self.sampling {
+            Sampling::All => Drawn::all(),
+            Sampling::Enough => {
+                let tell = records.iter().filter(|record| is_whole(record, &whole));
+                let ops = tell.filter_map(|record| match record {
+                    Record::Op { latency, end, .. } => Some((*latency, *end)),
+                    _ => None,
+                });
+                Drawn::of(ops, &told)
+            }
         };
         for record in records {
             match record {
                 Record::Op { latency, end, .. } => {
-                    let is_sample = told.has(latency, end) && evenly.takes(told.range(latency));
-                    let whole = self.whole_since..=self.generation;
+                    // What decides nothing takes nobody's turn.
+                    let is_sample = is_whole(&record, &whole)
+                        && told.has(latency, end)
+                        && drawn.takes(told.range(latency), end);
+                    let whole = whole.clone();
                     deliver(record, tree, (self.serving, whole), is_sample, sink);
                 }
                 Record::Enqueued {
@@ -301,44 +312,62 @@ impl Told {
     }
 }
 
+/// Whether all of an op is known, under one of these plans.
+fn is_whole(record: &Record, plans: &RangeInclusive<u32>) -> bool {
+    match record {
+        Record::Op {
+            start,
+            end,
+            generations: (began, ended),
+            tainted,
+            ..
+        } => {
+            let is_of_plan = began == ended && began % 2 == 0 && plans.contains(began);
+            is_of_plan && !tainted && end >= start
+        }
+        _ => false,
+    }
+}
+
 /// Which ops of one reading decide. Those that follow one another are often alike, as a program does much of one thing and then of
-/// another: a few of each range are taken, spread over the time of the reading, so that a decision has ops of several readings.
+/// another, and so are those at fixed distances: some of each range are drawn, so that a decision has ops of several readings
+/// (selection sampling: Knuth, The Art of Computer Programming, volume 2, 3.4.2, algorithm S).
 #[derive(Debug)]
-struct Evenly {
-    /// For each range how many ops there are, and how many of them have had their turn.
+struct Drawn {
+    /// For each range how many ops are to come, and how many of them are to be taken.
     ranges: Vec<(u64, u64)>,
 }
 
-impl Evenly {
+impl Drawn {
     /// So many are taken of a range.
     const TAKEN: u64 = 8;
 
-    fn all() -> Evenly {
-        Evenly { ranges: Vec::new() }
+    fn all() -> Drawn {
+        Drawn { ranges: Vec::new() }
     }
 
-    /// Of these records, in the order in which they are delivered.
-    fn of(records: &[Record], told: &Told) -> Evenly {
-        let mut ranges = vec![(0, 0); told.ranges.len()];
-        for record in records {
-            if let Record::Op { latency, end, .. } = record
-                && told.has(*latency, *end)
-                && let Some(range) = told.range(*latency)
-            {
+    /// Of these ops: their latencies and when they ended.
+    fn of(ops: impl Iterator<Item = (u64, u64)>, told: &Told) -> Drawn {
+        let mut ranges = vec![(0, Self::TAKEN); told.ranges.len()];
+        for (latency, end) in ops.filter(|&(latency, end)| told.has(latency, end)) {
+            if let Some(range) = told.range(latency) {
                 ranges[range].0 += 1;
             }
         }
-        Evenly { ranges }
+        Drawn { ranges }
     }
 
-    /// Whether the next op of a range is taken.
-    fn takes(&mut self, range: Option<usize>) -> bool {
-        let Some((all, turn)) = range.and_then(|at| self.ranges.get_mut(at)) else {
+    /// Whether the next op of a range is taken, which ended then.
+    fn takes(&mut self, range: Option<usize>, end: u64) -> bool {
+        let Some((left, wanted)) = range.and_then(|at| self.ranges.get_mut(at)) else {
             return true;
         };
-        let before = *turn * Self::TAKEN / (*all).max(1);
-        *turn += 1;
-        *all <= Self::TAKEN || *turn * Self::TAKEN / *all > before
+        // The last digits of a time are as good as dice, when all are mixed with them.
+        let dice = u128::from((end ^ end >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let is_taken = dice * u128::from(*left) < u128::from(*wanted) << 64;
+        *left = left.saturating_sub(1);
+        *wanted = wanted.saturating_sub(u64::from(is_taken));
+        is_taken
     }
 }
 
@@ -367,16 +396,16 @@ fn deliver(
     is_sample: bool,
     sink: &mut dyn Sink,
 ) {
+    let is_of_plan = is_whole(&record, &whole);
     let Record::Op {
         tid,
         start,
         end,
         latency,
-        generations: (began, ended),
-        tainted,
         arguments,
         root,
         items,
+        ..
     } = record
     else {
         return;
@@ -395,8 +424,7 @@ fn deliver(
             })
         })
         .collect();
-    let is_of_plan = began == ended && began % 2 == 0 && whole.contains(&began);
-    let touched = touched.filter(|_| is_of_plan && !tainted && end >= start);
+    let touched = touched.filter(|_| is_of_plan);
     let served = is_served(root, tree, serving);
     let is_whole = touched.is_some();
     let op = Op {
@@ -486,6 +514,32 @@ mod tests {
         sorted.sort_by_key(turn);
         let [first, last, between, _] = records;
         assert_eq!(sorted, [target, first, between, last]);
+    }
+
+    #[test]
+    fn eight_of_many_ops_are_drawn_at_no_fixed_distance() {
+        let told = Told::of(&[(50, 99), (100, 199)], &[]);
+        let taken = |ops: u64, base: u64| -> Vec<u64> {
+            let ends = (0..ops).map(|at| base + at * 2_600_000);
+            let mut drawn = Drawn::of(ends.clone().map(|end| (100, end)), &told);
+            let is_taken = ends.map(|end| drawn.takes(told.range(100), end));
+            let taken = is_taken.zip(0..).filter(|&(is_taken, _)| is_taken);
+            taken.map(|(_, at)| at).collect()
+        };
+        assert_eq!(taken(8, 1), (0..8).collect::<Vec<u64>>());
+        let readings = (0..200).map(|reading| taken(64, 123_456_789 * (reading + 1)));
+        let drawn: Vec<Vec<u64>> = readings.collect();
+        assert!(drawn.iter().all(|taken| taken.len() == 8));
+        // Of two things that come in turn both are met, mostly.
+        let met = drawn.iter().flatten().filter(|&&at| at % 2 == 0).count();
+        assert!((600..1_000).contains(&met), "{met} of 1600");
+        let one = |taken: &&Vec<u64>| taken.iter().all(|at| at % 2 == taken[0] % 2);
+        assert!(drawn.iter().filter(one).count() < 20);
+        // Each place has its turn.
+        for place in 0..64 {
+            let met = drawn.iter().flatten().filter(|&&at| at == place).count();
+            assert!((5..60).contains(&met), "{place}: {met} of 25");
+        }
     }
 
     #[test]
