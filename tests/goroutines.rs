@@ -223,6 +223,29 @@ fn what_a_goroutine_waits_for_is_told() {
     }
 }
 
+/// What notes for the collector that a pointer is written is a part of the function that writes it.
+#[test]
+fn write_barriers_end_a_path_with_an_answer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = include_str!("programs/endings.go");
+    let Some(program) = built(folder.path(), "endings", source, &[]) else {
+        return;
+    };
+    for (what, causes) in [
+        (
+            "keep",
+            ["main.store ← main.keep", "main.store takes the time itself"],
+        ),
+    ] {
+        measured(|| {
+            let target = start_with(&program, &[what]);
+            let report = answers(&target, &format!("main.{what}"), "8s");
+            end(target);
+            names(&report, &causes)
+        });
+    }
+}
+
 /// The waits of a path of these functions: how long they took, and for how long the goroutine was ready then.
 fn waits(report: &Report, path: &[&str]) -> Option<(f64, f64, String)> {
     let causes = report.peaks().iter().flat_map(|peak| {

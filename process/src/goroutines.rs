@@ -63,6 +63,9 @@ const CHECKS: [&str; 3] = [
     "runtime.panicBounds",
 ];
 
+/// What notes the pointers that a function writes while the collector marks.
+const WRITE_BARRIERS: &str = "runtime.gcWriteBarrier";
+
 /// Functions below which are other goroutines, or the run-time on stacks of its own.
 const OPAQUE: [&str; 5] = [
     "runtime.gopark",
@@ -105,8 +108,8 @@ const SIGNALS: &str = "runtime.sig";
 pub struct Known {
     /// For the engine.
     pub callees: Callees,
-    /// Code that is a part of whoever calls it, in order: it copies or clears some words, says that a check has failed, or runs
-    /// another goroutine.
+    /// Code that is a part of whoever calls it, in order: it copies or clears some words, notes a pointer that was written, says
+    /// that a check has failed, or runs another goroutine.
     own: Vec<Range<u64>>,
     /// Entries of functions that are not looked into, in order.
     opaque: Vec<u64>,
@@ -137,8 +140,9 @@ impl Known {
             if SYSTEM_STACK.contains(&name.as_str()) {
                 known.system_stack = Some(code.start);
             }
-            let is_switch = name == "runtime.mcall";
-            if is_one_of(&CHECKS) && is_assembly || name.starts_with("runtime.duff") || is_switch {
+            let is_small = is_assembly && (is_one_of(&CHECKS) || name.starts_with(WRITE_BARRIERS))
+                || name.starts_with("runtime.duff");
+            if is_small || name == "runtime.mcall" {
                 known.own.push(code);
                 continue;
             }
@@ -242,7 +246,7 @@ mod tests {
         assert_eq!(known.callees.compiled, [48, 64, 128, 160, 176]);
         assert_eq!(known.callees.unreturning, [64, 160]);
         let own = [0, 79, 80, 95, 111, 127, 128].map(|addr| known.is_of_caller(addr));
-        assert_eq!(own, [false, false, true, true, true, true, false]);
+        assert_eq!(own, [true, false, true, true, true, true, false]);
         assert!(known.is_opaque(128) && !known.is_opaque(48));
     }
 

@@ -1,0 +1,67 @@
+// Functions whose time ends at the edge of what Go compiles: where the collector's write barriers are, and in a system call.
+// They work until the input ends.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+)
+
+type node struct{ next, other *node }
+
+//go:noinline
+func keep(n *node) int {
+	return store(n) + 1
+}
+
+// Some two milliseconds, with pointers to the heap that are written now and then.
+//
+//go:noinline
+func store(n *node) int {
+	x := uint64(1)
+	for i := 0; i < 1200000; i++ {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		if x&0xffff == 0 {
+			n.next, n.other = n.other, n.next
+		}
+	}
+	return int(x)
+}
+
+// Much at once, so that most of the time is in the kernel.
+//
+//go:noinline
+func save(file *os.File, bytes []byte) int {
+	n, _ := file.WriteAt(bytes, 0)
+	return n
+}
+
+func forever(do func()) {
+	go func() {
+		for {
+			do()
+		}
+	}()
+}
+
+func main() {
+	switch os.Args[1] {
+	case "keep":
+		n := &node{&node{}, &node{}}
+		forever(func() { keep(n) })
+	case "save":
+		file, err := os.CreateTemp("", "endings")
+		if err != nil {
+			panic(err)
+		}
+		os.Remove(file.Name())
+		bytes := make([]byte, 8<<20)
+		forever(func() { save(file, bytes) })
+	}
+	fmt.Println("ready")
+	io.Copy(io.Discard, os.Stdin)
+	fmt.Println("wrong 0")
+}
