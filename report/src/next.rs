@@ -289,6 +289,7 @@ impl Next<'_> {
         let clock = Hz::new(self.report.clock.hz)?;
         let mean = clock.nanos(Ticks(profile.total.checked_div(profile.ops)?));
         let is_apt = self.report.engine == Engine::Jump
+            && !self.report.target.goroutines
             && mean.0 >= LONG_OP
             && peak.root_causes.first().is_some_and(is_unmeasured);
         is_apt
@@ -670,6 +671,14 @@ mod tests {
     fn goroutines_are_not_asked_for_what_is_of_threads() {
         let mut report = alive(fixture::report(30_000));
         report.target.goroutines = true;
+        report.profile.total *= 100;
+        let before = report.peaks.clone();
+        for peak in &mut report.peaks {
+            peak.root_causes[0].stop = StopReason::PartlyMeasured;
+        }
+        let said = commands(&report, None);
+        assert!(!said.iter().any(|it| it.contains("int3")), "{said:?}");
+        report.peaks = before;
         let shown = ["darc report out.txt --open"];
         assert_eq!(commands(&report, Some("out.txt")), shown, "no proof");
         report.peaks.retain(|peak| peak.peak == 1);
