@@ -223,9 +223,9 @@ fn what_a_goroutine_waits_for_is_told() {
     }
 }
 
-/// What notes for the collector that a pointer is written is a part of the function that writes it.
+/// What a function does beside its own code is no reason not to say that it takes the time, nor is where a system call is made.
 #[test]
-fn write_barriers_end_a_path_with_an_answer() {
+fn write_barriers_and_system_calls_end_a_path_with_an_answer() {
     let folder = tempfile::tempdir().expect("a folder");
     let source = include_str!("programs/endings.go");
     let Some(program) = built(folder.path(), "endings", source, &[]) else {
@@ -235,6 +235,10 @@ fn write_barriers_end_a_path_with_an_answer() {
         (
             "keep",
             ["main.store ← main.keep", "main.store takes the time itself"],
+        ),
+        (
+            "save",
+            ["Syscall6 ← syscall.RawSyscall6", "it is in a system call"],
         ),
     ] {
         measured(|| {

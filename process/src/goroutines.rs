@@ -75,6 +75,20 @@ const OPAQUE: [&str; 5] = [
     "runtime.systemstack",
 ];
 
+/// Functions in assembly that make a system call, or go on in the function that does.
+const SYSTEM_CALLS: [&str; 10] = [
+    "runtime/internal/syscall.Syscall6",
+    "internal/runtime/syscall.Syscall6",
+    "internal/runtime/syscall/linux.Syscall6",
+    "syscall.rawSyscallNoError",
+    "golang.org/x/sys/unix.Syscall",
+    "golang.org/x/sys/unix.Syscall6",
+    "golang.org/x/sys/unix.SyscallNoError",
+    "golang.org/x/sys/unix.RawSyscall",
+    "golang.org/x/sys/unix.RawSyscall6",
+    "golang.org/x/sys/unix.RawSyscallNoError",
+];
+
 /// By it a goroutine stops and goes on: it waits, is ready, runs.
 const STATUSES: &str = "runtime.casgstatus";
 
@@ -131,7 +145,8 @@ impl Known {
         ) in functions
         {
             let is_one_of = |names: &[&str]| names.iter().any(|it| name.starts_with(it));
-            if OPAQUE.contains(&name.as_str()) {
+            let is_system_call = is_assembly && SYSTEM_CALLS.contains(&name.as_str());
+            if OPAQUE.contains(&name.as_str()) || is_system_call {
                 known.opaque.push(code.start);
             }
             if name == STATUSES {
@@ -231,6 +246,8 @@ mod tests {
             ("runtime.sigtrampgo", false),
             ("runtime.block", false),
             ("runtime.blockevent", false),
+            ("internal/runtime/syscall/linux.Syscall6", true),
+            ("main.Syscall6", true),
         ];
         let function = |(at, (name, is_assembly)): (u64, (&str, bool))| {
             let code = 16 * at..16 * at + 16;
@@ -242,12 +259,13 @@ mod tests {
             (function, code)
         };
         let known = Known::of((0..).zip(functions).map(function));
-        assert_eq!(known.callees.ordinary, [16, 32]);
+        assert_eq!(known.callees.ordinary, [16, 32, 192, 208]);
         assert_eq!(known.callees.compiled, [48, 64, 128, 160, 176]);
         assert_eq!(known.callees.unreturning, [64, 160]);
         let own = [0, 79, 80, 95, 111, 127, 128].map(|addr| known.is_of_caller(addr));
         assert_eq!(own, [true, false, true, true, true, true, false]);
-        assert!(known.is_opaque(128) && !known.is_opaque(48));
+        let opaque = [48, 128, 192, 208].map(|entry| known.is_opaque(entry));
+        assert_eq!(opaque, [false, true, true, false]);
     }
 
     #[test]

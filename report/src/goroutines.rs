@@ -92,8 +92,35 @@ pub fn waiting(path: &[String]) -> Option<String> {
                     .to_owned(),
             )
         }
+        last if makes_system_call(last) => {
+            Some("it is in a system call, in which it may wait".to_owned())
+        }
         _ => None,
     }
+}
+
+/// Whether a function is one in assembly by which Go's packages make system calls.
+fn makes_system_call(name: &str) -> bool {
+    const PACKAGES: [&str; 5] = [
+        "runtime/internal/syscall",
+        "internal/runtime/syscall",
+        "internal/runtime/syscall/linux",
+        "syscall",
+        "golang.org/x/sys/unix",
+    ];
+    const FUNCTIONS: [&str; 7] = [
+        "Syscall",
+        "Syscall6",
+        "SyscallNoError",
+        "RawSyscall",
+        "RawSyscall6",
+        "RawSyscallNoError",
+        "rawSyscallNoError",
+    ];
+    let parts = name.rsplit_once('.');
+    parts.is_some_and(|(package, function)| {
+        PACKAGES.contains(&package) && FUNCTIONS.contains(&function)
+    })
 }
 
 /// The words for the first beginning of a name that leads to the end of a path.
@@ -159,9 +186,27 @@ mod tests {
                 "it began a garbage collection",
             ),
             (&["main.f", "runtime.systemstack"], "the run-time worked"),
+            (
+                &[
+                    "syscall.Fsync",
+                    "syscall.Syscall",
+                    "syscall.RawSyscall6",
+                    "internal/runtime/syscall.Syscall6",
+                ],
+                "in a system call",
+            ),
+            (
+                &[
+                    "golang.org/x/sys/unix.Fsync",
+                    "golang.org/x/sys/unix.Syscall.abi0",
+                ],
+                "in a system call",
+            ),
         ] {
             assert!(said(path).contains(words), "{path:?}: {}", said(path));
         }
-        assert_eq!(said(&["main.f", "main.gopark"]), "");
+        for stranger in ["main.gopark", "main.Syscall6", "syscall.Fsync"] {
+            assert_eq!(said(&["main.f", stranger]), "");
+        }
     }
 }
