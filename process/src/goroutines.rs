@@ -67,9 +67,12 @@ const CHECKS: [&str; 3] = [
 const WRITE_BARRIERS: &str = "runtime.gcWriteBarrier";
 
 /// Functions below which are other goroutines, or the run-time on stacks of its own.
-const OPAQUE: [&str; 5] = [
+const OPAQUE: [&str; 8] = [
     "runtime.gopark",
     "runtime.Gosched",
+    "runtime.goschedguarded",
+    "runtime.goyield",
+    "runtime.coroswitch",
     "runtime.morestack",
     "runtime.morestack_noctxt",
     "runtime.systemstack",
@@ -248,6 +251,8 @@ mod tests {
             ("runtime.blockevent", false),
             ("internal/runtime/syscall/linux.Syscall6", true),
             ("main.Syscall6", true),
+            ("runtime.coroswitch", false),
+            ("runtime.goyield", false),
         ];
         let function = |(at, (name, is_assembly)): (u64, (&str, bool))| {
             let code = 16 * at..16 * at + 16;
@@ -260,12 +265,12 @@ mod tests {
         };
         let known = Known::of((0..).zip(functions).map(function));
         assert_eq!(known.callees.ordinary, [16, 32, 192, 208]);
-        assert_eq!(known.callees.compiled, [48, 64, 128, 160, 176]);
+        assert_eq!(known.callees.compiled, [48, 64, 128, 160, 176, 224, 240]);
         assert_eq!(known.callees.unreturning, [64, 160]);
         let own = [0, 79, 80, 95, 111, 127, 128].map(|addr| known.is_of_caller(addr));
         assert_eq!(own, [true, false, true, true, true, true, false]);
-        let opaque = [48, 128, 192, 208].map(|entry| known.is_opaque(entry));
-        assert_eq!(opaque, [false, true, true, false]);
+        let opaque = [48, 128, 192, 208, 224, 240].map(|entry| known.is_opaque(entry));
+        assert_eq!(opaque, [false, true, true, false, true, true]);
     }
 
     #[test]

@@ -85,6 +85,11 @@ pub fn waiting(path: &[String]) -> Option<String> {
             Some("its stack grew, or the run-time stopped it there".to_owned())
         }
         "runtime.Gosched" => Some("the goroutine let others run (runtime.Gosched)".to_owned()),
+        "runtime.goyield" | "runtime.goschedguarded" => Some(yielding(above).to_owned()),
+        "runtime.coroswitch" => Some(
+            "the other side of a coroutine ran, which is a goroutine of its own (iter.Pull)"
+                .to_owned(),
+        ),
         "runtime.systemstack" => {
             let what = leading(&WORKS, above);
             Some(
@@ -96,6 +101,16 @@ pub fn waiting(path: &[String]) -> Option<String> {
             Some("it is in a system call, in which it may wait".to_owned())
         }
         _ => None,
+    }
+}
+
+/// What it means that the run-time lets others run in a goroutine's place.
+fn yielding(above: &[String]) -> &'static str {
+    match above.iter().any(|name| name == "runtime.semrelease1") {
+        true => {
+            "it handed its lock to a goroutine that had waited for long, which ran in its place"
+        }
+        false => "the run-time let other goroutines run in its place",
     }
 }
 
@@ -201,6 +216,15 @@ mod tests {
                     "golang.org/x/sys/unix.Syscall.abi0",
                 ],
                 "in a system call",
+            ),
+            (&["iter.Pull.func2", "runtime.coroswitch"], "a coroutine"),
+            (
+                &[
+                    "sync.(*Mutex).unlockSlow",
+                    "runtime.semrelease1",
+                    "runtime.goyield",
+                ],
+                "it handed its lock",
             ),
         ] {
             assert!(said(path).contains(words), "{path:?}: {}", said(path));
