@@ -4,8 +4,9 @@
 pub const NOT_RUNNING: &str = "(goroutine ready, not running)";
 
 /// What goroutines wait for, by the beginnings of the names of functions above the one in which they do, and in which words.
-/// The first that fits counts: those further down are what others are made of.
-const WAITS: [(&str, &str); 16] = [
+/// The first that fits counts: those further down are what others are made of. None calls code of the program, so that no two
+/// of which neither is made of the other are on a path.
+const WAITS: [(&str, &str); 19] = [
     ("runtime.gcParkAssist", GARBAGE),
     ("runtime.gcAssistAlloc", GARBAGE),
     ("runtime.gcStart", GARBAGE),
@@ -19,12 +20,19 @@ const WAITS: [(&str, &str); 16] = [
     ("sync.(*Cond)", "for a condition (sync.Cond)"),
     ("sync.runtime_notifyListWait", "for a condition (sync.Cond)"),
     ("sync.runtime_Semacquire", "for a lock or a group of sync"),
+    ("poll.(*fdMutex)", SAME_FILE),
+    (
+        "poll.(*FD).Close",
+        "for others that use the file or connection, which it closes",
+    ),
+    ("poll.runtime_Semacquire", SAME_FILE),
     ("poll.runtime_pollWait", POLLER),
     ("runtime.netpollblock", POLLER),
     ("runtime.semacquire", "for a semaphore of the run-time"),
 ];
 
 const GARBAGE: &str = "for garbage collection, which it had to help or to begin";
+const SAME_FILE: &str = "for another goroutine that reads or writes the same file or connection";
 const POLLER: &str = "for the network, a pipe or the like (the poller)";
 
 /// What the run-time does on the thread's own stack, in the same way.
@@ -182,6 +190,24 @@ mod tests {
                     "runtime.gopark",
                 ],
                 "for the network",
+            ),
+            (
+                &[
+                    "internal/poll.(*FD).Write",
+                    "internal/poll.(*fdMutex).rwlock",
+                    "internal/poll.runtime_Semacquire",
+                    "runtime.semacquire1",
+                    "runtime.gopark",
+                ],
+                "for another goroutine that reads or writes the same file",
+            ),
+            (
+                &[
+                    "sync.(*RWMutex).Lock",
+                    "sync.(*Mutex).Lock",
+                    "runtime.gopark",
+                ],
+                "for a lock (sync.RWMutex)",
             ),
             (&["main.f", "runtime.gopark"], "the goroutine waited, and"),
             (
