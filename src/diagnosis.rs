@@ -55,8 +55,8 @@ pub struct Program {
     pub lines: bool,
     /// In hexadecimal.
     pub build_id: Option<String>,
-    /// Whether it is a Go program.
-    pub go: bool,
+    /// Of a Go program: whether it can be measured, else why not.
+    pub go: Option<Result<(), String>>,
     /// What was damaged or missing.
     pub warnings: Vec<String>,
 }
@@ -344,14 +344,7 @@ fn tracepoints(facts: &Facts) -> Check {
 fn program(program: &Program) -> Vec<Check> {
     let path = control(&program.path);
     let mut checks = Vec::new();
-    if program.go {
-        checks.push(check(
-            "program",
-            Verdict::Missing,
-            format!("{path}: a Go program; its runtime walks and moves stacks, so that calls cannot be measured"),
-            None,
-        ));
-    }
+    checks.extend(program.go.as_ref().map(|found| go(&path, found)));
     let functions = program.functions;
     checks.push(if program.symbols {
         check("symbols", Verdict::Works, format!("{path}: {functions} functions, with the full symbol table"), None)
@@ -387,6 +380,30 @@ fn program(program: &Program) -> Vec<Check> {
         checks.push(check("damage", Verdict::Limited, control(warning), None));
     }
     checks
+}
+
+/// Whether a Go program can be measured.
+fn go(path: &str, found: &Result<(), String>) -> Check {
+    const NAME: &str = "program";
+    match found {
+        Ok(()) => check(
+            NAME,
+            Verdict::Works,
+            format!(
+                "{path}: a Go program of a known version; darc attach and darc run measure it with --f0 FUNCTION"
+            ),
+            None,
+        ),
+        Err(why) => check(
+            NAME,
+            Verdict::Missing,
+            format!(
+                "{path}: a Go program whose calls cannot be measured: {}",
+                control(why)
+            ),
+            Some("darc sample tells which functions take its time"),
+        ),
+    }
 }
 
 /// Calls that no probe can be put at are taken for their caller's own time.

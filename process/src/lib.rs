@@ -14,7 +14,7 @@ pub mod coverage;
 mod ending;
 pub mod entry_points;
 pub mod futures;
-mod goroutines;
+pub mod goroutines;
 mod hooks;
 pub mod jit;
 mod limits;

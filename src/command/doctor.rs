@@ -5,6 +5,7 @@ use std::path::Path;
 
 use darc_process::clock::{self, Moment};
 use darc_process::coverage::{self, Share, Sites};
+use darc_process::goroutines;
 use darc_symbols::Image;
 use darc_tracer::child_signal;
 use darc_tracer::engine::int3;
@@ -122,7 +123,7 @@ fn program(path: &Path, image: &Image) -> Program {
         symbols: !image.is_stripped(),
         lines: image.has_lines(),
         build_id: image.build_id().map(ToString::to_string),
-        go: image.is_go(),
+        go: image.is_go().then(|| goroutines::of(image).map(|_| ())),
         warnings: image.warnings(),
     }
 }

@@ -22,7 +22,7 @@ fn good() -> Facts {
             symbols: true,
             lines: true,
             build_id: Some("00ff".to_owned()),
-            go: false,
+            go: None,
             warnings: Vec::new(),
         }),
         sites: Vec::new(),
@@ -35,6 +35,24 @@ fn verdict(facts: &Facts, name: &str) -> Verdict {
         .find(|check| check.name == name)
         .unwrap()
         .verdict
+}
+
+#[test]
+fn a_go_program_is_judged_by_what_is_known_of_it() {
+    let judged = |found: Result<(), String>| {
+        let program = Program {
+            go: Some(found),
+            ..good().program.expect("one")
+        };
+        Facts {
+            program: Some(program),
+            ..good()
+        }
+    };
+    assert_eq!(verdict(&judged(Ok(())), "program"), Verdict::Works);
+    let unknown = judged(Err("go1.18 is not known".to_owned()));
+    assert_eq!(verdict(&unknown, "program"), Verdict::Missing);
+    assert!(render(&judge(&unknown)).contains("go1.18 is not known"));
 }
 
 #[test]
