@@ -250,6 +250,20 @@ fn write_barriers_and_system_calls_end_a_path_with_an_answer() {
     }
 }
 
+/// One call in eight panics: the others' peaks are not all that there is to know.
+#[test]
+fn how_many_calls_ended_by_a_panic_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = program(folder.path(), &[]) else {
+        return;
+    };
+    let target = start(&program);
+    let report = attach_to(&target, "main.parse", &["-d", "500ms"]);
+    end(target);
+    let words = "ended by a panic or runtime.Goexit: they are not in the profile";
+    assert!(report.contains(words), "{report}");
+}
+
 /// The waits of a path of these functions: how long they took, and for how long the goroutine was ready then.
 fn waits(report: &Report, path: &[&str]) -> Option<(f64, f64, String)> {
     let causes = report.peaks().iter().flat_map(|peak| {

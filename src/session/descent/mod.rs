@@ -2,6 +2,7 @@
 
 mod arguments;
 pub(super) mod bindings;
+mod caveats;
 mod copies;
 pub(super) mod expansion;
 mod finding;
@@ -229,6 +230,7 @@ impl<'a> Session<'a> {
         if !matches!(outcome, Ok(Ending::Exited(_) | Ending::Killed(_))) {
             self.watch.restoring(self.investigation);
         }
+        let goroutines = self.process.follows_goroutines();
         let outcome = match outcome {
             Err(error @ ProcessError::Unsuitable(_)) if self.others != Others::None => {
                 self.process.spare();
@@ -268,11 +270,19 @@ impl<'a> Session<'a> {
                 "calls of f0 run side by side, and the short ones end first: before four times what long ones take has passed they decide nothing; let it measure longer".to_owned(),
             );
         }
+        let measured = self.investigation.analysis.profile().count();
         if counters.unregistered > 0 {
-            self.investigation.warnings.push(format!(
-                "{} calls of f0 passed unmeasured: threads came faster than there was room for them",
-                counters.unregistered
-            ));
+            let passed = counters.unregistered;
+            self.investigation.warnings.push(match goroutines {
+                true => caveats::unfollowed(passed, measured),
+                false => format!(
+                    "{passed} calls of f0 passed unmeasured: threads came faster than there was room for them"
+                ),
+            });
+        }
+        if goroutines {
+            let ended = caveats::ended_otherwise(counters.ended_otherwise, measured);
+            self.investigation.warnings.extend(ended);
         }
         if counters.switched_stacks > 0 && !self.process.hooks().copies_stacks {
             self.investigation.warn(SWITCHED_STACKS.to_owned());
