@@ -264,6 +264,30 @@ fn how_many_calls_ended_by_a_panic_is_told() {
     assert!(report.contains(words), "{report}");
 }
 
+/// Of a function that goes on as long as its program, and of one whose code is in the one that interfaces call.
+#[test]
+fn what_to_name_in_place_of_what_does_not_return_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = include_str!("programs/endings.go");
+    // No debugging information says what was inlined.
+    let Some(program) = built(folder.path(), "endings", source, &["-ldflags=-w"]) else {
+        return;
+    };
+    for (what, words) in [
+        ("work", "name a function that it calls: --f0 main.keep"),
+        ("value.get", "name that, --f0 'main.(*value).get'"),
+    ] {
+        let target = start_with(&program, &[what]);
+        let (pid, f0) = (target.id().to_string(), format!("main.{what}"));
+        let command = ["attach", "-d", "300ms", "-o", "/dev/null", "--f0", &f0];
+        let finished = execute(darc(&command).args(["-p", &pid]));
+        end(target);
+        assert_eq!(finished.code(), 7, "{finished:#?}");
+        let said = finished.stdout.split_whitespace().collect::<Vec<_>>();
+        assert!(said.join(" ").contains(words), "{finished:#?}");
+    }
+}
+
 /// The waits of a path of these functions: how long they took, and for how long the goroutine was ready then.
 fn waits(report: &Report, path: &[&str]) -> Option<(f64, f64, String)> {
     let causes = report.peaks().iter().flat_map(|peak| {

@@ -210,10 +210,16 @@ impl Next<'_> {
             |pid| format!("darc sample -p {pid}"),
             "which functions use its CPU time",
         );
-        let longer = self.in_process(
-            |pid| format!("darc attach {pid} -d 60s"),
-            "what its busiest threads run",
-        );
+        let longer = match self.report.target.goroutines {
+            true => self.in_process(
+                |pid| format!("darc list -p {pid} 'main.*'"),
+                "which functions of its own it has",
+            ),
+            false => self.in_process(
+                |pid| format!("darc attach {pid} -d 60s"),
+                "what its busiest threads run",
+            ),
+        };
         sampled.into_iter().chain(longer).collect()
     }
 
@@ -695,6 +701,9 @@ mod tests {
             values: [values(FIRST_ADDRESS), values(FIRST_ADDRESS)],
         }];
         assert_eq!(commands(&report, None), [""; 0], "no values, no watch");
+        report.profile.ops = 0;
+        let said = commands(&report, None);
+        assert!(said[1].starts_with("darc list"), "{said:?}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-// Functions whose time ends at the edge of what Go compiles: where the collector's write barriers are, and in a system call.
+// Functions whose time ends at the edge of what Go compiles: where the collector's write barriers are, and in a system call; and
+// functions of which no call is seen to return, for it goes on, or was put into another one.
 // They work until the input ends.
 package main
 
@@ -6,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 )
 
 type node struct{ next, other *node }
@@ -39,6 +41,27 @@ func save(file *os.File, bytes []byte) int {
 	return n
 }
 
+//go:noinline
+func work(n *node, some []byte) {
+	for round := range rounds {
+		some[uint(round)%100] = byte(keep(n))
+	}
+}
+
+var rounds = make(chan int)
+
+type getter interface{ get() int }
+
+type value struct{ first, second int }
+
+func (v value) get() int {
+	time.Sleep(time.Millisecond)
+	return v.first
+}
+
+//go:noinline
+func through(g getter) int { return g.get() + 1 }
+
 func forever(do func()) {
 	go func() {
 		for {
@@ -52,6 +75,11 @@ func main() {
 	case "keep":
 		n := &node{&node{}, &node{}}
 		forever(func() { keep(n) })
+	case "work":
+		forever(func() { rounds <- 1 })
+		go work(&node{&node{}, &node{}}, make([]byte, 200))
+	case "value.get":
+		forever(func() { through(value{len(os.Args), 2}) })
 	case "save":
 		file, err := os.CreateTemp("", "endings")
 		if err != nil {

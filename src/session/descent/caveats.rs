@@ -1,5 +1,15 @@
-//! What is said of calls of a Go function that were not measured.
+//! What is said of calls of a Go function that were not measured, and of one of which none was.
 
+use darc_disasm::{SiteKind, Target};
+use darc_process::Process;
+use darc_process::modules::Modules;
+use darc_tracer::addr::TargetAddr;
+
+use crate::session::descent::goroutines::is_of_run_time;
+use crate::session::descent::investigation::Investigation;
+
+/// So many functions are proposed.
+const MOST_NAMES: usize = 3;
 /// From this part of all calls on it matters that some were not measured.
 const MANY: f64 = 0.1;
 /// From this part of all calls on it is said that some did not return.
@@ -29,6 +39,81 @@ pub fn ended_otherwise(ended: u64, measured: u64) -> Option<String> {
     })
 }
 
+/// What to measure in place of an f0 of which no call has returned; nothing where one has, or where that is not known.
+#[must_use]
+pub fn unreturned(process: &Process<'_>, investigation: &Investigation) -> Option<String> {
+    let f0 = investigation.f0?;
+    if investigation.calls() > 0 {
+        return None;
+    }
+    let modules = process.modules();
+    let name = modules.name(f0);
+    let image = modules.get(f0.module).image.as_ref()?;
+    let is_there = |wrapper: &String| {
+        let mut names = image.functions().iter().flat_map(|it| it.names());
+        names.any(|name| name == wrapper)
+    };
+    if let Some(wrapper) = wrapper(&name).filter(is_there) {
+        return Some(format!(
+            "no call of {name} returned: calls through an interface may be calls of {wrapper}, into which the compiler puts its code; name that, {}",
+            option(&wrapper)?
+        ));
+    }
+    let callees = callees(process, investigation);
+    (!callees.is_empty()).then(|| {
+        format!(
+            "no call of {name} returned: where it runs as long as the program does, name a function that it calls: {}",
+            callees.join(" or ")
+        )
+    })
+}
+
+/// Options that name functions that f0 calls, the program's own.
+#[must_use]
+pub fn callees(process: &Process<'_>, investigation: &Investigation) -> Vec<String> {
+    let modules = process.modules();
+    let entry = investigation.f0.and_then(|f0| modules.locate(f0));
+    let scanned = entry.and_then(|entry| process.scan(entry).ok());
+    let sites = scanned.iter().flat_map(|scanned| &scanned.sites);
+    let targets = sites.filter_map(|site| match site.kind {
+        SiteKind::Call(Target::Direct(to)) => Some(TargetAddr(to)),
+        _ => None,
+    });
+    let others = targets.filter(|&to| Some(to) != entry);
+    let mut options: Vec<String> = Vec::new();
+    for option in others.filter_map(|to| own(modules, to)) {
+        if !options.contains(&option) && options.len() < MOST_NAMES {
+            options.push(option);
+        }
+    }
+    options
+}
+
+/// The option that names the function at an address, unless it is the run-time's.
+fn own(modules: &Modules, at: TargetAddr) -> Option<String> {
+    let name = modules.name(modules.place(at)?);
+    (!is_of_run_time(&name)).then(|| option(&name)).flatten()
+}
+
+/// `--f0` with a name, for a shell.
+fn option(name: &str) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/".contains(c);
+    match name.chars().all(is_plain) {
+        true => Some(format!("--f0 {name}")),
+        false if name.contains('\'') => None,
+        false => Some(format!("--f0 '{name}'")),
+    }
+}
+
+/// The method that the compiler makes of one of a value, `main.T.Get`, for a pointer to it: `main.(*T).Get`.
+fn wrapper(name: &str) -> Option<String> {
+    let last = name.rfind('/').map_or(0, |at| at + 1);
+    let mut parts = name[last..].split('.');
+    let (package, receiver, method) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_method = parts.next().is_none() && !receiver.starts_with('(');
+    is_method.then(|| format!("{}{package}.(*{receiver}).{method}", &name[..last]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,5 +125,20 @@ mod tests {
         assert_eq!(ended_otherwise(1, 99), None);
         assert!(ended_otherwise(2, 98).is_some_and(|said| said.contains("may be the slow ones")));
         assert_eq!(ended_otherwise(0, 0), None);
+    }
+
+    #[test]
+    fn methods_of_values_have_wrappers() {
+        assert_eq!(wrapper("main.T.Get").as_deref(), Some("main.(*T).Get"));
+        assert_eq!(
+            wrapper("example.org/a.b/c.T.Get").as_deref(),
+            Some("example.org/a.b/c.(*T).Get")
+        );
+        for other in ["main.f", "main.(*T).Get", "main.f.func1.2", ""] {
+            assert_eq!(wrapper(other), None, "{other}");
+        }
+        assert_eq!(option("main.f").as_deref(), Some("--f0 main.f"));
+        assert_eq!(option("main.(*T).f").as_deref(), Some("--f0 'main.(*T).f'"));
+        assert_eq!(option("main.'f"), None);
     }
 }

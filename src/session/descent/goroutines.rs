@@ -184,7 +184,9 @@ fn who(names: &[String]) -> &'static str {
     }
 }
 
-fn is_of_run_time(name: &str) -> bool {
+/// Whether a function is the run-time's own, by its name.
+#[must_use]
+pub fn is_of_run_time(name: &str) -> bool {
     name.starts_with("runtime.") || name.starts_with("internal/runtime/")
 }
 

@@ -231,6 +231,9 @@ impl<'a> Session<'a> {
             self.watch.restoring(self.investigation);
         }
         let goroutines = self.process.follows_goroutines();
+        let unreturned = (goroutines && outcome.is_ok())
+            .then(|| caveats::unreturned(&self.process, self.investigation))
+            .flatten();
         let outcome = match outcome {
             Err(error @ ProcessError::Unsuitable(_)) if self.others != Others::None => {
                 self.process.spare();
@@ -282,7 +285,9 @@ impl<'a> Session<'a> {
         }
         if goroutines {
             let ended = caveats::ended_otherwise(counters.ended_otherwise, measured);
-            self.investigation.warnings.extend(ended);
+            for warning in ended.into_iter().chain(unreturned) {
+                self.investigation.warn(warning);
+            }
         }
         if counters.switched_stacks > 0 && !self.process.hooks().copies_stacks {
             self.investigation.warn(SWITCHED_STACKS.to_owned());
@@ -359,7 +364,7 @@ impl<'a> Session<'a> {
                     .suspicion
                     .is_confirmed(pid, modules, self.investigation)
                 {
-                    return Ok(Ending::Running);
+                    return self.is_running();
                 }
             }
             let count = self.investigation.analysis.profile().count();
@@ -367,6 +372,20 @@ impl<'a> Session<'a> {
                 return Ok(Ending::Finished);
             }
         }
+    }
+
+    /// F0 does not return. What of a Go program runs all the time is not divided.
+    fn is_running(&self) -> Result<Ending, ProcessError> {
+        if !self.process.follows_goroutines() {
+            return Ok(Ending::Running);
+        }
+        let callees = match caveats::callees(&self.process, self.investigation) {
+            none if none.is_empty() => String::new(),
+            some => format!(": {}", some.join(" or ")),
+        };
+        Err(ProcessError::Unsuitable(format!(
+            "f0 does not return, and functions of Go programs that run all the time are not measured; try a function that it calls{callees}"
+        )))
     }
 
     /// Lets the target run on for a while, and takes the ops to the analyses.

@@ -13,6 +13,7 @@ use darc_tracer::engine::{EngineKind, Refused};
 use darc_tracer::plan::{Edge, Plan, PlannedFunction};
 
 use crate::session::catalog::{Catalog, Reach};
+use crate::session::descent::caveats;
 use crate::session::descent::expansion::{Passage, passage};
 use crate::session::descent::goroutines::NOT_TOLD;
 use crate::session::descent::investigation::Investigation;
@@ -191,10 +192,11 @@ pub fn apply(
         match indispensable(plan, addr, process.modules()) {
             Some(name) => {
                 let next = match process.engine().kind() {
-                    EngineKind::Jump if !process.follows_goroutines() && !plan.copies_stacks => {
-                        "try --engine int3, or a function that calls it"
+                    _ if process.follows_goroutines() => beside(&reason, process, investigation),
+                    EngineKind::Jump if !plan.copies_stacks => {
+                        "try --engine int3, or a function that calls it".to_owned()
                     }
-                    _ => "try a function that calls it",
+                    _ => "try a function that calls it".to_owned(),
                 };
                 return Err(ProcessError::Unsuitable(format!(
                     "{name} cannot be instrumented: {reason}; {next}"
@@ -212,6 +214,17 @@ pub fn apply(
         }
     }
     Ok(of_sites)
+}
+
+/// What to try in place of a Go function that is refused for a reason.
+fn beside(reason: &str, process: &Process<'_>, investigation: &Investigation) -> String {
+    if !reason.ends_with("does not return") {
+        return "try a function that calls it".to_owned();
+    }
+    match caveats::callees(process, investigation) {
+        none if none.is_empty() => "try a function that it calls".to_owned(),
+        some => format!("try a function that it calls: {}", some.join(" or ")),
+    }
 }
 
 /// The name of the function that begins at `addr`, if the plan comes to nothing without it.
