@@ -348,6 +348,11 @@ fn what_is_ready_and_does_not_run_is_told_apart() {
             ["(goroutine ready, not running)", "the goroutine was ready"],
         ),
         (
+            // It has waited some hundred times before.
+            "gather",
+            ["(goroutine ready, not running)", "the goroutine was ready"],
+        ),
+        (
             // The compiler has put the code of the call into it.
             "give",
             [

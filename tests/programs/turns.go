@@ -1,5 +1,5 @@
 // Goroutines that are ready and do not run, for one processor has them all: receive is answered by one that then goes on
-// computing three times as long as it had been waited for, compute takes turns with one that never waits, and give lets another
+// computing three times as long as it had been waited for, compute and gather take turns with one that never waits, and give lets another
 // one run of its own will.
 package main
 
@@ -62,6 +62,19 @@ func give(n int) int {
 	return n
 }
 
+// Waits more often than there are records of, and takes turns with one that never waits then.
+//
+//go:noinline
+func gather(n int) int {
+	for i := 0; i < 200; i++ {
+		n += <-answered
+	}
+	for i := 0; i < 6; i++ {
+		n += scramble(n)
+	}
+	return n
+}
+
 func forever(do func(n int)) {
 	go func() {
 		for n := 0; ; n++ {
@@ -76,6 +89,11 @@ func main() {
 	case "receive":
 		forever(func(int) { answer() })
 		forever(func(n int) { receive(n) })
+	case "gather":
+		forever(func(n int) { answered <- n })
+		forever(func(int) { spin(time.Second) })
+		forever(func(int) { spin(time.Second) })
+		forever(func(n int) { gather(n) })
 	case "compute":
 		forever(func(int) { spin(time.Second) })
 		forever(func(n int) { compute(n) })

@@ -18,7 +18,7 @@ pub const NOT_TOLD: &str =
 pub const STATUSES: &str = "runtime.casgstatus";
 
 /// So many times of a goroutine are kept until its op is there: more than one op has.
-const KEPT: usize = 128;
+const KEPT: usize = 192;
 /// No more goroutines are followed at a time, by far. The target may write any number.
 const MOST_GOROUTINES: usize = 1 << 13;
 /// Wakers are known by so many stacks.
@@ -50,7 +50,7 @@ pub struct Absences {
     known: HashMap<i32, VecDeque<Absence>>,
     /// What the stacks say that were met.
     stacks: HashMap<Vec<TargetAddr>, Stack>,
-    /// How many there were.
+    /// How many there were in which one was ready all along.
     told: u64,
 }
 
@@ -66,7 +66,7 @@ struct Stack {
 impl Absences {
     /// Keeps one until its op is there.
     pub fn add(&mut self, absence: Absence) {
-        self.told += 1;
+        self.told += u64::from(absence.ready == absence.left);
         if self.known.len() > MOST_GOROUTINES {
             self.known.clear();
         }
@@ -129,7 +129,7 @@ impl Absences {
     pub fn caveat(&self, untold: u64) -> Option<String> {
         let all = self.told.saturating_add(untold);
         (untold > 0).then(|| {
-            format!("of {all} times at which goroutines did not run in an op {untold} are not told of: that is the time of the functions in which they were")
+            format!("of {all} times at which goroutines were ready in an op and did not run {untold} are not told of: ops of which that is a tenth decide nothing, and in others it is the time of the functions in which they were")
         })
     }
 }

@@ -160,7 +160,7 @@ pub struct Counters {
     pub ended_otherwise: u64,
     /// How often a thread was seen on another stack than that of the op in progress.
     pub switched_stacks: u64,
-    /// Times in which a goroutine did not run in an op, which are not told of ([`Sink::absence`]).
+    /// Times in which a goroutine was ready all along and did not run in an op, which are not told of ([`Sink::absence`]).
     pub untold_absences: u64,
     /// What measuring took of the machine, where an account is kept of that.
     pub spent: Spent,

@@ -225,10 +225,14 @@ pub mod block {
     pub const LEFT: u64 = 0xe0;
     /// When it could go on; zero while it waits.
     pub const READY: u64 = 0xe8;
-    /// How many records the op has of such times (32 bits),
+    /// How many records the op has of times in which it was ready all along (32 bits),
     pub const ABSENCES: u64 = 0xf0;
-    /// and at most.
+    /// of those in which it waited first, which its calls tell of, too (32 bits),
+    pub const WAITS: u64 = 0xf4;
+    /// and at most of each.
     pub const MOST_ABSENCES: u32 = 64;
+    /// How long it was ready all along without running, and there is no record.
+    pub const UNTOLD_READY: u64 = 0xf8;
     /// The return addresses on the stack of who let it go on, the innermost first; zero behind the last.
     pub const WAKER: u64 = 0x100;
     /// Where that stack begins.
@@ -386,7 +390,7 @@ pub mod ring {
     /// Set by the thread when all budgets are used up, so that of the ops that begin now only the latency is
     /// needed; cleared by the reader when it refills them.
     pub const SPENT: u64 = 0xf8;
-    /// Times in which a goroutine did not run in an op, for which there was no room.
+    /// Times in which a goroutine was ready all along and did not run in an op, for which there was no room.
     pub const UNTOLD: u64 = 0x100;
     /// How often the thread was seen on another stack than that of the frames that are awaited.
     pub const SWITCHED: u64 = 0x108;

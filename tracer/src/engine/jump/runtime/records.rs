@@ -277,7 +277,7 @@ pub fn enqueued(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -
 }
 
 /// Writes that the goroutine did not run from rsi to now, and could have from rdi on. Nothing where its ring is half full: ops
-/// come first.
+/// come first. Where it could have all along that is added up.
 pub fn absence(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
     let [mut full, mut done] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
@@ -306,7 +306,12 @@ pub fn absence(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) ->
     a.set_label(&mut done)?;
     a.ret()?;
     a.set_label(&mut full)?;
+    a.cmp(rsi, rdi)?;
+    a.jne(done)?;
     a.inc(qword_ptr(r10 + ring::UNTOLD as i32))?;
+    tsc(a)?;
+    a.sub(rax, rsi)?;
+    a.add(field(block::UNTOLD_READY), rax)?;
     a.ret()
 }
 

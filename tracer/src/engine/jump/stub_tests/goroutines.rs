@@ -380,4 +380,55 @@ fn absences_are_told_in_ops_alone_and_so_many() {
     }
     assert_eq!(arena.ops().len(), 1 + block::MOST_ABSENCES as usize);
     assert_eq!(word(arena.rings + ring::UNTOLD), 3);
+    assert!(arena.block(block::UNTOLD_READY) > 0);
+}
+
+/// What a goroutine waits for is told by its calls, too: many waits leave room for what nothing else tells.
+#[test]
+fn waits_do_not_use_up_the_records_of_what_is_ready() {
+    let (mut arena, calls) = arena();
+    let function = statuses(&mut arena);
+    let (goroutine, waker) = (Goroutine::new(7), Waker::new());
+    goroutine.run(&mut arena, calls.near, 1);
+    for _ in 0..block::MOST_ABSENCES + 3 {
+        for (from, to) in [(RUNNING, WAITING), (WAITING, RUNNABLE), (RUNNABLE, RUNNING)] {
+            waker.change(&mut arena, function, &goroutine, from, to);
+        }
+    }
+    assert_eq!(arena.ops().len(), block::MOST_ABSENCES as usize);
+    waker.change(&mut arena, function, &goroutine, RUNNING, RUNNABLE);
+    waker.change(&mut arena, function, &goroutine, RUNNABLE, RUNNING);
+    assert_eq!(arena.ops().len(), 1 + block::MOST_ABSENCES as usize);
+    assert_eq!(word(arena.rings + ring::UNTOLD), 0);
+    assert_eq!(arena.block(block::UNTOLD_READY), 0);
+}
+
+/// An op of which a tenth is not told decides nothing; its latency counts.
+#[test]
+fn an_op_that_was_ready_for_long_unseen_decides_nothing() {
+    const UNSEEN: u64 = block::UNSEEN as u64;
+    for (untold, tainted) in [(0, 0), (1, 0), (1 << 40, UNSEEN)] {
+        let (mut arena, calls) = arena();
+        let goroutine = Goroutine::new(7);
+        // Where the op has been left it goes on to its end.
+        let end = calls.f0 + 17;
+        let on = arena.assemble(|a| {
+            let mut from_there = a.create_label();
+            a.call(from_there).unwrap();
+            a.ret().unwrap();
+            a.set_label(&mut from_there).unwrap();
+            a.sub(rsp, FRAME).unwrap();
+            a.jmp(end).unwrap();
+        });
+        goroutine.run(&mut arena, calls.near, 1);
+        set(arena.control + BLOCKS + block::UNTOLD_READY, untold);
+        goroutine.run(&mut arena, on, 0);
+        let [op] = &arena.ops()[..] else {
+            panic!("one op: {:?}", arena.ops());
+        };
+        assert_eq!(op[5] >> 32, tainted, "{untold}");
+        // It is of one op alone.
+        goroutine.run(&mut arena, calls.near, 3);
+        assert_eq!(arena.ops()[1][5] >> 32, 0);
+    }
 }

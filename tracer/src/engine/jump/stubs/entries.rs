@@ -154,6 +154,8 @@ pub fn begin_op(b: &mut Builder<'_>, ops: &Ops, root: u64, pass: CodeLabel) -> E
     b.a.inc(field(block::EPOCH))?;
     if around.goroutines.is_some() {
         b.a.mov(field32(block::ABSENCES), 0)?;
+        b.a.mov(field32(block::WAITS), 0)?;
+        b.a.mov(field(block::UNTOLD_READY), 0)?;
         b.a.mov(field(block::LEFT), 0)?;
         b.a.mov(field(block::READY), 0)?;
     }

@@ -11,7 +11,8 @@ use iced_x86::Instruction;
 use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{
-    Emitted, FLAGS, Surroundings, TOP, field, hash, restore, save, shadow, stack_end, top, tsc,
+    Emitted, FLAGS, Surroundings, TOP, field, field32, hash, restore, save, shadow, stack_end, top,
+    tsc,
 };
 use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{
@@ -210,6 +211,8 @@ pub fn statuses(
         mut start,
         mut ready,
         mut runs,
+        mut waited,
+        mut tell,
         mut forgotten,
         mut at_once,
         mut told,
@@ -266,12 +269,19 @@ pub fn statuses(
     a.je(out)?;
     a.test(dword_ptr(r12 + block::TAINTED as i32), block::BARE as i32)?;
     a.jne(out)?;
-    a.cmp(
-        dword_ptr(r12 + block::ABSENCES as i32),
-        block::MOST_ABSENCES as i32,
-    )?;
+    let most = block::MOST_ABSENCES as i32;
+    a.cmp(rsi, rdi)?;
+    a.jne(waited)?;
+    a.cmp(dword_ptr(r12 + block::ABSENCES as i32), most)?;
     a.jae(forgotten)?;
     a.inc(dword_ptr(r12 + block::ABSENCES as i32))?;
+    a.jmp(tell)?;
+    // Without a record it is in the time of its call.
+    a.set_label(&mut waited)?;
+    a.cmp(dword_ptr(r12 + block::WAITS as i32), most)?;
+    a.jae(out)?;
+    a.inc(dword_ptr(r12 + block::WAITS as i32))?;
+    a.set_label(&mut tell)?;
     a.mov(in_block(block::STACK_POINTER), rsp)?;
     a.lea(rsp, in_block(block::PRIVATE_STACK))?;
     a.push(rax)?;
@@ -283,6 +293,9 @@ pub fn statuses(
     a.mov(rsp, in_block(block::STACK_POINTER))?;
     a.jmp(out)?;
     a.set_label(&mut forgotten)?;
+    now(a)?;
+    a.sub(rdx, rdi)?;
+    a.add(in_block(block::UNTOLD_READY), rdx)?;
     a.mov(rdx, in_block(block::RING))?;
     a.inc(qword_ptr(rdx + ring::UNTOLD as i32))?;
     a.set_label(&mut out)?;
@@ -392,6 +405,7 @@ pub fn end_op(b: &mut Builder<'_>, instruction: Instruction, depth: i32) -> Emit
     b.a.cmp(dword_ptr(rax + place::KIND as i32), place::CALL as i32)?;
     b.a.je(leave)?;
     b.a.sub(rsi, entry::SIZE as i32)?;
+    look_at_untold(&mut b.a)?;
     b.a.call(runtime.end)?;
     b.a.set_label(&mut leave)?;
     end(&mut b.a)?;
@@ -404,6 +418,20 @@ pub fn end_op(b: &mut Builder<'_>, instruction: Instruction, depth: i32) -> Emit
         other: leave,
     });
     Ok(())
+}
+
+/// An op that ends at rdi, whose entry is at rsi, decides nothing where a tenth of it is time in which it was ready without running, and
+/// of which there is no record.
+fn look_at_untold(a: &mut CodeAssembler) -> Emitted<()> {
+    let mut little = a.create_label();
+    a.mov(rax, rdi)?;
+    a.sub(rax, shadow(0, entry::START))?;
+    a.imul_3(rdx, field(block::UNTOLD_READY), 10)?;
+    a.cmp(rdx, rax)?;
+    a.jbe(little)?;
+    a.or(field32(block::TAINTED), block::UNSEEN as i32)?;
+    a.set_label(&mut little)?;
+    a.nop()
 }
 
 /// Appends a call that returns to its landing. `return_address` says where the text's own call has left its own. An indirect
