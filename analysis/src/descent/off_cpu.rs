@@ -21,6 +21,9 @@ const ENOUGH: u64 = 200;
 /// much.
 const MUCH: f64 = 0.2;
 
+/// Where threads were kept from running for this part of the time in which they would have run, nobody knows whose time that is.
+const MUCH_KEPT: f64 = 1.0 / 3.0;
+
 /// What the kernel told.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct OffCpuTable {
@@ -36,6 +39,8 @@ pub(crate) struct OffCpuTable {
     measured: Vec<Touched>,
     /// How a function waited is told by what it calls.
     by_calls: bool,
+    /// The part of the time in which threads would have run for which they were kept from it, where only that is known.
+    kept: f64,
 }
 
 impl OffCpuTable {
@@ -66,6 +71,33 @@ impl Analysis {
     /// How a function waited is told by what it calls, as of goroutines.
     pub fn tells_waits_by_calls(&mut self) {
         self.off_cpu.get_or_insert_default().by_calls = true;
+    }
+
+    /// For this part of the time in which they would have run, threads were kept from it, and when that was is not known.
+    pub fn kept_from_running(&mut self, part: f64) {
+        self.off_cpu.get_or_insert_default().kept = part;
+    }
+
+    /// Whether a peak is of time that functions take themselves, much of which may be time in which threads were kept from running.
+    pub(crate) fn is_kept(&self, peak: u32) -> bool {
+        let table = self.off_cpu.as_ref();
+        let Some(table) = table.filter(|table| table.kept >= MUCH_KEPT) else {
+            return false;
+        };
+        let waits = |fnode: FnodeId| {
+            let waits = table.waits.get(&(fnode, peak));
+            let of = table
+                .longest
+                .get(&(fnode, peak))
+                .map_or(1, |of| of.0.max(1));
+            waits.is_some_and(|it| (it.blocked + it.runnable).0 as f64 > 0.5 * of as f64)
+        };
+        let causes = self.root_causes(peak);
+        let own = causes.iter().filter(|cause| {
+            let is_own = matches!(cause.kind, CauseKind::Function | CauseKind::Loop);
+            is_own && !cause.path.last().is_some_and(|&last| waits(last))
+        });
+        own.map(|cause| cause.share).sum::<f64>() >= LEAST_OWN
     }
 
     /// Records one op, with the times in which its thread did not do its work, in order. Requests may be waiting

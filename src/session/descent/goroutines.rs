@@ -2,14 +2,18 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 use darc_analysis::off_cpu::{Away, Interval, OtherId};
 use darc_process::modules::{CodeRef, Modules};
 use darc_record::Op;
 use darc_tracer::addr::TargetAddr;
+use darc_tracer::cgroup::{CpuLimits, HeldBack};
 use darc_tracer::engine::Absence;
+use darc_tracer::threads;
 
 use crate::session::catalog::{Another, Catalog};
+use crate::session::descent::timeline::waited;
 
 /// What a person is told where the times are not known.
 pub const NOT_TOLD: &str =
@@ -43,15 +47,62 @@ const YIELDS: [&str; 3] = [
 /// By these the run-time lets goroutines go on that others do not know of.
 const OF_RUN_TIME: [&str; 2] = ["runtime.injectglist", "runtime.startTheWorldWithSema"];
 
+/// From this part of the time in which threads would have run on it is told that they were kept from it.
+const KEPT_FROM_RUNNING: f64 = 0.1;
+
 /// The times in which goroutines did not run.
 #[derive(Debug, Default)]
 pub struct Absences {
+    /// What the kernel knew of the process's threads when the session began.
+    before: Before,
     /// Of each goroutine, in order.
     known: HashMap<i32, VecDeque<Absence>>,
     /// What the stacks say that were met.
     stacks: HashMap<Vec<TargetAddr>, Stack>,
     /// How many there were in which one was ready all along.
     told: u64,
+}
+
+/// What the kernel knew of a process's threads when a session began.
+#[derive(Debug, Default)]
+struct Before {
+    /// For how long they had been ready without running,
+    waited: Duration,
+    /// and had run.
+    ran: Duration,
+    limits: CpuLimits,
+}
+
+/// How the kernel kept threads from running.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Kept {
+    /// For how long they were ready together, and did not run.
+    time: Duration,
+    /// The part that this is of the time in which they would have run.
+    pub part: f64,
+    held_back: HeldBack,
+}
+
+impl Kept {
+    /// A warning where it is much.
+    #[must_use]
+    pub fn caveat(&self) -> Option<String> {
+        let HeldBack { times, time } = self.held_back;
+        let limit = match times {
+            0 => String::new(),
+            _ => format!(
+                " (a limit of CPU time on its control group, cpu.max, struck {times} times, for {:.2} s on all processors together)",
+                time.as_secs_f64()
+            ),
+        };
+        (times > 0 || self.part >= KEPT_FROM_RUNNING).then(|| {
+            format!(
+                "the kernel kept threads of the process from running for {:.2} s together{limit}, {:.0}% of the time in which they would have run: it is a part of the functions in which they were, and from a third on these decide nothing",
+                self.time.as_secs_f64(),
+                100.0 * self.part
+            )
+        })
+    }
 }
 
 /// What the stack of who lets a goroutine stop or go on says.
@@ -64,6 +115,33 @@ struct Stack {
 }
 
 impl Absences {
+    /// Of a process from now on.
+    #[must_use]
+    pub fn of_process(pid: i32) -> Absences {
+        let before = Before {
+            waited: waited(pid),
+            ran: threads::cpu_time_of_all(pid).unwrap_or_default(),
+            limits: CpuLimits::of(pid),
+        };
+        Absences {
+            before,
+            ..Absences::default()
+        }
+    }
+
+    /// How threads were kept from running since then; nothing where that is not known.
+    #[must_use]
+    pub fn kept(&self, pid: i32) -> Option<Kept> {
+        let time = waited(pid).checked_sub(self.before.waited)?;
+        let ran = threads::cpu_time_of_all(pid)?.checked_sub(self.before.ran)?;
+        let would_have_run = (time + ran).as_secs_f64();
+        (would_have_run > 0.0).then(|| Kept {
+            time,
+            part: time.as_secs_f64() / would_have_run,
+            held_back: self.before.limits.held_back(),
+        })
+    }
+
     /// Keeps one until its op is there.
     pub fn add(&mut self, absence: Absence) {
         self.told += u64::from(absence.ready == absence.left);
@@ -237,6 +315,23 @@ mod tests {
         ));
         assert_eq!(let_run.why, Away::Preempted { by: None });
         assert!(absences.of(&op, &modules, &mut catalog).is_empty());
+    }
+
+    #[test]
+    fn what_the_kernel_keeps_from_running_is_told_where_it_is_much() {
+        let kept = |part, times| Kept {
+            time: Duration::from_millis(1_500),
+            part,
+            held_back: HeldBack {
+                times,
+                time: Duration::from_secs(2),
+            },
+        };
+        assert_eq!(kept(0.05, 0).caveat(), None);
+        let said = kept(0.25, 0).caveat().expect("it is much");
+        assert!(said.contains("1.50 s together, 25%"), "{said}");
+        let said = kept(0.05, 7).caveat().expect("there is a limit");
+        assert!(said.contains("struck 7 times, for 2.00 s"), "{said}");
     }
 
     #[test]

@@ -127,7 +127,9 @@ impl<'a> Session<'a> {
             investigation.analysis.cost_is_estimated();
         }
         let timeline = match (kind, investigation.preemption) {
-            _ if process.tells_of_goroutines() => Timeline::of_goroutines(investigation, catalog),
+            _ if process.tells_of_goroutines() => {
+                Timeline::of_goroutines(process.pid(), investigation, catalog)
+            }
             _ if process.follows_goroutines() => {
                 investigation.warn(format!("{NOT_TOLD}: {STATUSES} was not found"));
                 Timeline::Unused

@@ -100,11 +100,15 @@ impl Timeline {
 
     /// Begins to follow goroutines.
     #[must_use]
-    pub fn of_goroutines(investigation: &mut Investigation, catalog: &mut Catalog) -> Timeline {
+    pub fn of_goroutines(
+        pid: i32,
+        investigation: &mut Investigation,
+        catalog: &mut Catalog,
+    ) -> Timeline {
         investigation.analysis.expect_absences();
         investigation.analysis.tells_waits_by_calls();
         catalog.name_absence(Kind::Preempted, || goroutines::NOT_RUNNING.to_owned());
-        Timeline::Goroutines(Box::default())
+        Timeline::Goroutines(Box::new(Absences::of_process(pid)))
     }
 
     /// Reads the kernel's records, and hands on the ops of which all is known.
@@ -219,6 +223,10 @@ impl Timeline {
             Timeline::Goroutines(absences) => {
                 let untold = process.engine().counters().untold_absences;
                 investigation.warnings.extend(absences.caveat(untold));
+                if let Some(kept) = absences.kept(process.pid()) {
+                    investigation.analysis.kept_from_running(kept.part);
+                    investigation.warnings.extend(kept.caveat());
+                }
             }
             Timeline::Unused => {}
             Timeline::Sums { waited: before } => {
@@ -596,7 +604,8 @@ fn is_numbered_like_us(pid: i32) -> bool {
 }
 
 /// For how long the threads of a process were ready without running.
-fn waited(pid: i32) -> Duration {
+#[must_use]
+pub fn waited(pid: i32) -> Duration {
     let threads = threads::list(pid).unwrap_or_default().into_iter();
     threads.filter_map(|tid| threads::waited(pid, tid)).sum()
 }

@@ -425,6 +425,23 @@ fn who_was_inlined_to_wait_is_no_unknown() {
     assert_eq!(analysis.status(), Status::RootCauseFound);
 }
 
+/// Where threads were kept from running for much of the time, a function's own time is not known; what it waits for is.
+#[test]
+fn own_time_is_not_known_where_threads_were_kept_from_running() {
+    let statuses = |away: &[Interval]| {
+        let mut analysis = with_a_call(4_000, 95_000, away);
+        analysis.tells_waits_by_calls();
+        [0.0, 0.2, 0.4].map(|part| {
+            analysis.kept_from_running(part);
+            analysis.status()
+        })
+    };
+    use Status::{RootCauseFound, Undecided};
+    assert_eq!(statuses(&[]), [RootCauseFound, RootCauseFound, Undecided]);
+    let waits = [interval(5_000, 95_000, WAIT)];
+    assert_eq!(statuses(&waits), [RootCauseFound; 3]);
+}
+
 #[test]
 fn a_function_without_calls_says_so_all_the_same() {
     let mut analysis = Analysis::new(Params::default());
