@@ -44,6 +44,8 @@ const YIELDS: [&str; 3] = [
     "runtime.goschedguarded_m",
     "runtime.goyield_m",
 ];
+/// It looks at the network where no processor has done so for 10 ms.
+const MONITOR: &str = "runtime.sysmon";
 /// By these the run-time lets goroutines go on that others do not know of.
 const OF_RUN_TIME: [&str; 2] = ["runtime.injectglist", "runtime.startTheWorldWithSema"];
 
@@ -255,6 +257,9 @@ fn who(names: &[String]) -> &'static str {
     let is_timer = |name: &String| OF_TIMERS.contains(&name.as_str());
     let is_its_own = |name: &String| OF_RUN_TIME.contains(&name.as_str());
     match names {
+        names if names.iter().any(|name| name == MONITOR) => {
+            "the run-time's monitor, for no processor had looked for up to 10 ms"
+        }
         names if names.iter().any(is_its_own) => "the run-time",
         names if names.iter().any(is_timer) => "a timer",
         names if names.iter().all(|name| is_of_run_time(name)) => "the run-time",
@@ -356,6 +361,8 @@ mod tests {
             ]),
             "the run-time"
         );
+        let late = who(&["runtime.injectglist", "runtime.sysmon", "runtime.mstart1"]);
+        assert!(late.contains("up to 10 ms"));
     }
 
     #[test]
