@@ -62,6 +62,31 @@ pub fn waited(pid: i32, tid: i32) -> Option<Duration> {
     Some(Duration::from_nanos(nanos))
 }
 
+/// What the kernel's scheduler knows of a thread since it began.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Turns {
+    /// For how long it has run,
+    pub ran: Duration,
+    /// and was ready without running.
+    pub waited: Duration,
+    /// How often it was given a processor.
+    pub count: u64,
+}
+
+/// The turns of one thread (`/proc/PID/task/TID/schedstat`); nothing where it is gone or the kernel does not tell.
+#[must_use]
+pub fn turns(pid: i32, tid: i32) -> Option<Turns> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    let mut fields = text.split_ascii_whitespace().map(str::parse);
+    let mut field = || fields.next()?.ok();
+    let (ran, waited) = (field()?, field()?);
+    Some(Turns {
+        ran: Duration::from_nanos(ran),
+        waited: Duration::from_nanos(waited),
+        count: field()?,
+    })
+}
+
 /// The CPU time that all threads of a process have taken since it began, also those that have ended (clock_getcpuclockid(3)); nothing
 /// where the kernel does not tell.
 #[must_use]
@@ -406,6 +431,10 @@ mod tests {
     #[test]
     fn the_cpu_time_of_ended_threads_stays_that_of_the_process() {
         let own = std::process::id().cast_signed();
+        let known = turns(own, own).map(|turns| (turns.waited, turns.count > 0));
+        assert_eq!(known.map(|(_, has_run)| has_run), Some(true));
+        assert!(known.map(|(waited, _)| waited) <= waited(own, own));
+        assert_eq!(turns(own, 0), None);
         let before = cpu_time_of_all(own).expect("it runs");
         let spin = || {
             let since = Instant::now();

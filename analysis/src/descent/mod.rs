@@ -537,7 +537,7 @@ impl Analysis {
             None | Some(None) => PeakStatus::NotAnalysed,
             Some(Some(_)) => match root_cause::peak_status(&self.root_causes(peak)) {
                 PeakStatus::RootCauseFound | PeakStatus::MaxDepthReached
-                    if self.is_of_struck_ops(peak) || self.is_kept(peak) =>
+                    if self.is_of_struck_ops(peak) || self.kept_from_deciding(peak).is_some() =>
                 {
                     PeakStatus::Undecided
                 }

@@ -1,6 +1,6 @@
 //! Ops with the times in which their thread did not do its work.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
 use darc_record::{FnodeId, Op, Ticks, Touched};
@@ -11,7 +11,7 @@ use crate::descent::root_cause::{CauseKind, RootCause, root_causes};
 use crate::descent::share::LEAST;
 use crate::descent::{Analysis, PeakAnalysis};
 use crate::off_cpu::apart::{Apart, apart};
-use crate::off_cpu::{Away, Interval, OffCpu, Waits, is_absence};
+use crate::off_cpu::{Away, Interval, Kept, OffCpu, Waits, is_absence};
 
 /// The part of a peak's time that is to be explained by functions, for what strikes them to matter.
 const LEAST_OWN: f64 = 0.3;
@@ -21,8 +21,13 @@ const ENOUGH: u64 = 200;
 /// much.
 const MUCH: f64 = 0.2;
 
-/// Where threads were kept from running for this part of the time in which they would have run, nobody knows whose time that is.
+/// Where threads were kept from running for this part of the time in which they would have run, and of the own time of a peak's
+/// functions, nobody knows whose time that is.
 const MUCH_KEPT: f64 = 1.0 / 3.0;
+/// As much of a peak's own time may have been it where a person is to be told.
+const MAY_BE_KEPT: f64 = 0.5;
+/// A thread that was kept from running for a smaller part of an op than this did not make it long.
+const NOTICEABLE: f64 = 0.1;
 
 /// What the kernel told.
 #[derive(Clone, Default, Debug)]
@@ -39,8 +44,10 @@ pub(crate) struct OffCpuTable {
     measured: Vec<Touched>,
     /// How a function waited is told by what it calls.
     by_calls: bool,
-    /// The part of the time in which threads would have run for which they were kept from it, where only that is known.
-    kept: f64,
+    /// How threads were kept from running, where only that is known.
+    kept: Kept,
+    /// Functions of which it is known that they do not run in their time: they make a system call, or let others run.
+    others: BTreeSet<FnodeId>,
 }
 
 impl OffCpuTable {
@@ -73,16 +80,48 @@ impl Analysis {
         self.off_cpu.get_or_insert_default().by_calls = true;
     }
 
-    /// For this part of the time in which they would have run, threads were kept from it, and when that was is not known.
-    pub fn kept_from_running(&mut self, part: f64) {
-        self.off_cpu.get_or_insert_default().kept = part;
+    /// Threads were kept from running so, and when that was is not known. The time of `others` is none in which they would have run.
+    pub fn kept_from_running(&mut self, kept: Kept, others: BTreeSet<FnodeId>) {
+        let table = self.off_cpu.get_or_insert_default();
+        (table.kept, table.others) = (kept, others);
     }
 
-    /// Whether a peak is of time that functions take themselves, much of which may be time in which threads were kept from running.
-    pub(crate) fn is_kept(&self, peak: u32) -> bool {
-        let table = self.off_cpu.as_ref();
-        let Some(table) = table.filter(|table| table.kept >= MUCH_KEPT) else {
+    /// Whether a peak is of time that functions take themselves, much of which may be time in which threads were kept from running: the
+    /// part of all time for which they were, where that is so.
+    #[must_use]
+    pub fn kept_from_deciding(&self, peak: u32) -> Option<f64> {
+        let kept = self.off_cpu.as_ref()?.kept;
+        let is_much = kept.part >= MUCH_KEPT && self.may_be_of(kept, peak, MUCH_KEPT);
+        is_much.then_some(kept.part)
+    }
+
+    /// Whether there is a peak of whose own time much may be time in which threads were kept from running, though that was little
+    /// of all time.
+    #[must_use]
+    pub fn may_be_kept_from_running(&self) -> bool {
+        let kept = self.off_cpu.as_ref().map(|table| table.kept);
+        let peaks = self.peaks();
+        let mut peaks = peaks.iter();
+        kept.is_some_and(|kept| peaks.any(|peak| self.may_be_of(kept, peak.number, MAY_BE_KEPT)))
+    }
+
+    /// Whether so large a part of the own time of a peak's functions may be time in which threads were kept from running, and one such
+    /// time is noticeable in an op of the peak.
+    fn may_be_of(&self, kept: Kept, peak: u32, part: f64) -> bool {
+        let content = self.peaks().into_iter().find(|at| at.number == peak);
+        let Some(content) = content.map(|at| at.content).filter(|all| all.ops > 0) else {
             return false;
+        };
+        let (own, total) = (self.own_part(peak), content.total.0 as f64);
+        own >= LEAST_OWN
+            && kept.time.0 as f64 >= part * own * total
+            && kept.turn.0 as f64 >= NOTICEABLE * total / content.ops as f64
+    }
+
+    /// The part of a peak's time that functions are said to take themselves, and did not wait in as far as is known.
+    fn own_part(&self, peak: u32) -> f64 {
+        let Some(table) = &self.off_cpu else {
+            return 0.0;
         };
         let waits = |fnode: FnodeId| {
             let waits = table.waits.get(&(fnode, peak));
@@ -95,9 +134,10 @@ impl Analysis {
         let causes = self.root_causes(peak);
         let own = causes.iter().filter(|cause| {
             let is_own = matches!(cause.kind, CauseKind::Function | CauseKind::Loop);
-            is_own && !cause.path.last().is_some_and(|&last| waits(last))
+            let last = cause.path.last();
+            is_own && !last.is_some_and(|&last| table.others.contains(&last) || waits(last))
         });
-        own.map(|cause| cause.share).sum::<f64>() >= LEAST_OWN
+        own.map(|cause| cause.share).sum()
     }
 
     /// Records one op, with the times in which its thread did not do its work, in order. Requests may be waiting

@@ -80,7 +80,7 @@ pub enum PeakStatus {
     MaxDepthReached,
     /// Every path ends, those with a fifth of the time or more in functions of which it is not known whether they or what they
     /// call take it. Or the ops are those that were struck ([`crate::Analysis::is_of_struck_ops`]), or threads were kept from running
-    /// for much of the time ([`crate::Analysis::kept_from_running`]).
+    /// for much of their time ([`crate::Analysis::kept_from_running`]).
     Undecided,
     /// Every path ends, but most of the time is spread.
     Spread,

@@ -117,6 +117,17 @@ impl Waits {
     }
 }
 
+/// How threads were kept from running, all of them together, where it is not known when.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Kept {
+    /// The part of the time in which they would have run, 0 to 1.
+    pub part: f64,
+    /// For how long together.
+    pub time: Ticks,
+    /// For how long each time that one of them was ready, on average.
+    pub turn: Ticks,
+}
+
 /// Where the threads of all ops of one peak were.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct OffCpu {

@@ -1,19 +1,21 @@
 //! When goroutines did not run in their ops: they waited and were let go on, or were ready all the time.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-use darc_analysis::off_cpu::{Away, Interval, OtherId};
+use darc_analysis::off_cpu::{self, Away, Interval, OtherId};
+use darc_analysis::{Analysis, Callee, FnodeId, Hz, Nanos};
+use darc_process::Process;
+use darc_process::clock::Moment;
 use darc_process::modules::{CodeRef, Modules};
 use darc_record::Op;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::cgroup::{CpuLimits, HeldBack};
 use darc_tracer::engine::Absence;
-use darc_tracer::threads;
+use darc_tracer::threads::{self, Turns};
 
 use crate::session::catalog::{Another, Catalog};
-use crate::session::descent::timeline::waited;
 
 /// What a person is told where the times are not known.
 pub const NOT_TOLD: &str =
@@ -57,6 +59,8 @@ const KEPT_FROM_RUNNING: f64 = 0.1;
 pub struct Absences {
     /// What the kernel knew of the process's threads when the session began.
     before: Before,
+    /// When that was.
+    began: Option<Moment>,
     /// Of each goroutine, in order.
     known: HashMap<i32, VecDeque<Absence>>,
     /// What the stacks say that were met.
@@ -68,11 +72,20 @@ pub struct Absences {
 /// What the kernel knew of a process's threads when a session began.
 #[derive(Debug, Default)]
 struct Before {
-    /// For how long they had been ready without running,
-    waited: Duration,
-    /// and had run.
-    ran: Duration,
+    /// Of all together.
+    turns: Turns,
     limits: CpuLimits,
+}
+
+/// The turns of a process's threads together.
+fn turns(pid: i32) -> Turns {
+    let threads = threads::list(pid).unwrap_or_default().into_iter();
+    let turns = threads.filter_map(|tid| threads::turns(pid, tid));
+    turns.fold(Turns::default(), |all, one| Turns {
+        ran: all.ran + one.ran,
+        waited: all.waited + one.waited,
+        count: all.count + one.count,
+    })
 }
 
 /// How the kernel kept threads from running.
@@ -80,15 +93,28 @@ struct Before {
 pub struct Kept {
     /// For how long they were ready together, and did not run.
     time: Duration,
+    /// For how long each time that one of them was given a processor.
+    turn: Duration,
     /// The part that this is of the time in which they would have run.
-    pub part: f64,
+    part: f64,
     held_back: HeldBack,
 }
 
 impl Kept {
-    /// A warning where it is much.
+    /// In cycles.
     #[must_use]
-    pub fn caveat(&self) -> Option<String> {
+    pub fn in_ticks(&self, hz: Hz) -> off_cpu::Kept {
+        let ticks = |time: Duration| hz.ticks(Nanos(time.as_secs_f64() * 1e9));
+        off_cpu::Kept {
+            part: self.part,
+            time: ticks(self.time),
+            turn: ticks(self.turn),
+        }
+    }
+
+    /// A warning where it is much, or `may_be` most of what a peak's functions are said to take themselves.
+    #[must_use]
+    pub fn caveat(&self, may_be: bool) -> Option<String> {
         let HeldBack { times, time } = self.held_back;
         let limit = match times {
             0 => String::new(),
@@ -97,7 +123,7 @@ impl Kept {
                 time.as_secs_f64()
             ),
         };
-        (times > 0 || self.part >= KEPT_FROM_RUNNING).then(|| {
+        (times > 0 || may_be || self.part >= KEPT_FROM_RUNNING).then(|| {
             format!(
                 "the kernel kept threads of the process from running for {:.2} s together{limit}, {:.0}% of the time in which they would have run: it is a part of the functions in which they were, and from a third on these decide nothing",
                 self.time.as_secs_f64(),
@@ -121,12 +147,12 @@ impl Absences {
     #[must_use]
     pub fn of_process(pid: i32) -> Absences {
         let before = Before {
-            waited: waited(pid),
-            ran: threads::cpu_time_of_all(pid).unwrap_or_default(),
+            turns: turns(pid),
             limits: CpuLimits::of(pid),
         };
         Absences {
             before,
+            began: Some(Moment::now()),
             ..Absences::default()
         }
     }
@@ -134,14 +160,23 @@ impl Absences {
     /// How threads were kept from running since then; nothing where that is not known.
     #[must_use]
     pub fn kept(&self, pid: i32) -> Option<Kept> {
-        let time = waited(pid).checked_sub(self.before.waited)?;
-        let ran = threads::cpu_time_of_all(pid)?.checked_sub(self.before.ran)?;
+        let (before, now) = (self.before.turns, turns(pid));
+        let time = now.waited.checked_sub(before.waited)?;
+        let ran = now.ran.checked_sub(before.ran)?;
+        let count = now.count.saturating_sub(before.count);
         let would_have_run = (time + ran).as_secs_f64();
         (would_have_run > 0.0).then(|| Kept {
             time,
+            turn: time.div_f64(count.max(1) as f64),
             part: time.as_secs_f64() / would_have_run,
             held_back: self.before.limits.held_back(),
         })
+    }
+
+    /// The rate of the counter that ops are measured by.
+    #[must_use]
+    pub fn rate(&self) -> Option<Hz> {
+        self.began.as_ref().map(Moment::rate)
     }
 
     /// Keeps one until its op is there.
@@ -212,6 +247,20 @@ impl Absences {
             format!("of {all} times at which goroutines were ready in an op and did not run {untold} are not told of: ops of which that is a tenth decide nothing, and in others it is the time of the functions in which they were")
         })
     }
+}
+
+/// The fnodes at whose ends a goroutine does not run, or the kernel works for it.
+#[must_use]
+pub fn others(analysis: &Analysis, process: &Process<'_>, catalog: &Catalog) -> BTreeSet<FnodeId> {
+    let fnodes = analysis.ftree().fnodes();
+    let others = fnodes.filter(|fnode| {
+        let Callee::Function(callee) = fnode.callee else {
+            return false;
+        };
+        let entry = process.modules().locate(catalog.callee_at(callee));
+        entry.is_some_and(|entry| process.is_opaque(entry))
+    });
+    others.map(|fnode| fnode.id).collect()
 }
 
 /// What these return addresses say.
@@ -326,16 +375,18 @@ mod tests {
     fn what_the_kernel_keeps_from_running_is_told_where_it_is_much() {
         let kept = |part, times| Kept {
             time: Duration::from_millis(1_500),
+            turn: Duration::from_millis(3),
             part,
             held_back: HeldBack {
                 times,
                 time: Duration::from_secs(2),
             },
         };
-        assert_eq!(kept(0.05, 0).caveat(), None);
-        let said = kept(0.25, 0).caveat().expect("it is much");
+        assert_eq!(kept(0.05, 0).caveat(false), None);
+        assert!(kept(0.05, 0).caveat(true).is_some());
+        let said = kept(0.25, 0).caveat(false).expect("it is much");
         assert!(said.contains("1.50 s together, 25%"), "{said}");
-        let said = kept(0.05, 7).caveat().expect("there is a limit");
+        let said = kept(0.05, 7).caveat(false).expect("there is a limit");
         assert!(said.contains("struck 7 times, for 2.00 s"), "{said}");
     }
 

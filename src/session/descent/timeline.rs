@@ -27,7 +27,7 @@ use crate::session::asynchronous::{Serving, Settle};
 use crate::session::catalog::{Another, Catalog};
 use crate::session::descent::arguments::telling;
 use crate::session::descent::futures::Ops;
-use crate::session::descent::goroutines::Absences;
+use crate::session::descent::goroutines::{Absences, others};
 use crate::session::descent::investigation::Investigation;
 use crate::session::descent::wakers::Wakers;
 
@@ -224,8 +224,13 @@ impl Timeline {
                 let untold = process.engine().counters().untold_absences;
                 investigation.warnings.extend(absences.caveat(untold));
                 if let Some(kept) = absences.kept(process.pid()) {
-                    investigation.analysis.kept_from_running(kept.part);
-                    investigation.warnings.extend(kept.caveat());
+                    let analysis = &mut investigation.analysis;
+                    if let Some(hz) = absences.rate() {
+                        let others = others(analysis, process, catalog);
+                        analysis.kept_from_running(kept.in_ticks(hz), others);
+                    }
+                    let may_be = analysis.may_be_kept_from_running();
+                    investigation.warnings.extend(kept.caveat(may_be));
                 }
             }
             Timeline::Unused => {}

@@ -425,21 +425,44 @@ fn who_was_inlined_to_wait_is_no_unknown() {
     assert_eq!(analysis.status(), Status::RootCauseFound);
 }
 
-/// Where threads were kept from running for much of the time, a function's own time is not known; what it waits for is.
+/// Where threads were kept from running for much of the time, a function's own time is not known; what it waits for is. So it is where
+/// that was too little to matter in these ops, and where the function lets others run.
 #[test]
 fn own_time_is_not_known_where_threads_were_kept_from_running() {
-    let statuses = |away: &[Interval]| {
+    // 1,000 ops of 100,000 each.
+    let kept = |part, time, turn| Kept {
+        part,
+        time: Ticks(time),
+        turn: Ticks(turn),
+    };
+    let much = kept(0.4, 80_000_000, 50_000);
+    let cases = [
+        Kept::default(),
+        kept(0.2, 80_000_000, 50_000),
+        kept(0.4, 80_000_000, 5_000),
+        kept(0.4, 20_000_000, 50_000),
+        much,
+    ];
+    let told = |away: &[Interval]| {
         let mut analysis = with_a_call(4_000, 95_000, away);
         analysis.tells_waits_by_calls();
-        [0.0, 0.2, 0.4].map(|part| {
-            analysis.kept_from_running(part);
-            analysis.status()
+        cases.map(|kept| {
+            analysis.kept_from_running(kept, BTreeSet::new());
+            (analysis.status(), analysis.may_be_kept_from_running())
         })
     };
     use Status::{RootCauseFound, Undecided};
-    assert_eq!(statuses(&[]), [RootCauseFound, RootCauseFound, Undecided]);
+    let found = (RootCauseFound, false);
+    let may_be = (RootCauseFound, true);
+    assert_eq!(told(&[]), [found, may_be, found, found, (Undecided, true)]);
     let waits = [interval(5_000, 95_000, WAIT)];
-    assert_eq!(statuses(&waits), [RootCauseFound; 3]);
+    assert_eq!(told(&waits), [found; 5]);
+    let mut analysis = with_a_call(4_000, 95_000, &[]);
+    let causes = analysis.root_causes(1).into_iter();
+    let ends = causes.filter_map(|cause| cause.path.last().copied());
+    analysis.kept_from_running(much, ends.collect());
+    assert_eq!(analysis.kept_from_deciding(1), None);
+    assert_eq!(analysis.status(), RootCauseFound);
 }
 
 #[test]
