@@ -24,7 +24,7 @@ pub const NOT_TOLD: &str =
 pub const STATUSES: &str = "runtime.casgstatus";
 
 /// So many times of a goroutine are kept until its op is there: more than one op has.
-const KEPT: usize = 192;
+const KEPT: usize = 768;
 /// No more goroutines are followed at a time, by far. The target may write any number.
 const MOST_GOROUTINES: usize = 1 << 13;
 /// Wakers are known by so many stacks.
@@ -244,7 +244,7 @@ impl Absences {
     pub fn caveat(&self, untold: u64) -> Option<String> {
         let all = self.told.saturating_add(untold);
         (untold > 0).then(|| {
-            format!("of {all} times at which goroutines were ready in an op and did not run {untold} are not told of: ops of which that is a tenth decide nothing, and in others it is the time of the functions in which they were")
+            format!("of {all} times at which goroutines were ready in an op and did not run {untold} are not told of: ops of which that is a third decide nothing, and in others it is the time of the functions in which they were")
         })
     }
 }

@@ -230,7 +230,7 @@ pub mod block {
     /// of those in which it waited first, which its calls tell of, too (32 bits),
     pub const WAITS: u64 = 0xf4;
     /// and at most of each.
-    pub const MOST_ABSENCES: u32 = 64;
+    pub const MOST_ABSENCES: u32 = 256;
     /// How long it was ready all along without running, and there is no record.
     pub const UNTOLD_READY: u64 = 0xf8;
     /// The return addresses on the stack of who let it go on, the innermost first; zero behind the last.

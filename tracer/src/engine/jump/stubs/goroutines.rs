@@ -420,13 +420,13 @@ pub fn end_op(b: &mut Builder<'_>, instruction: Instruction, depth: i32) -> Emit
     Ok(())
 }
 
-/// An op that ends at rdi, whose entry is at rsi, decides nothing where a tenth of it is time in which it was ready without running, and
+/// An op that ends at rdi, whose entry is at rsi, decides nothing where a third of it is time in which it was ready without running, and
 /// of which there is no record.
 fn look_at_untold(a: &mut CodeAssembler) -> Emitted<()> {
     let mut little = a.create_label();
     a.mov(rax, rdi)?;
     a.sub(rax, shadow(0, entry::START))?;
-    a.imul_3(rdx, field(block::UNTOLD_READY), 10)?;
+    a.imul_3(rdx, field(block::UNTOLD_READY), 3)?;
     a.cmp(rdx, rax)?;
     a.jbe(little)?;
     a.or(field32(block::TAINTED), block::UNSEEN as i32)?;
