@@ -277,6 +277,7 @@ pub fn peaks(analysis: &Analysis, names: &dyn Names) -> Vec<PeakEntry> {
                 PeakStatus::RootCauseFound => Status::RootCauseFound,
             },
             root_causes: root_causes(analysis, peak.number, names),
+            kept_from_running: analysis.kept_from_deciding(peak.number),
             example: analysis
                 .example(peak.number)
                 .map(|op| example(analysis, op, names)),

@@ -80,8 +80,10 @@ fn peaks(status: Status, peaks: &mut [PeakEntry], earlier: &[PeakEntry]) -> Stat
         if ops(peak) < ops(earlier) {
             peak.off_cpu.clone_from(&earlier.off_cpu);
             let is_struck = peak.off_cpu.as_ref().is_some_and(|of| of.is_of_struck_ops);
+            let is_kept = earlier.kept_from_running.is_some();
+            peak.kept_from_running = peak.kept_from_running.or(earlier.kept_from_running);
             let known = [Status::RootCauseFound, Status::MaxDepthReached];
-            if is_struck && known.contains(&peak.status) {
+            if (is_struck || is_kept) && known.contains(&peak.status) {
                 is_open |= peak.status != earlier.status;
                 peak.status = earlier.status;
             }

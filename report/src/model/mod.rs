@@ -172,7 +172,7 @@ fn is_nearly_decided(peak: &PeakEntry) -> bool {
         }
     }
     let is_struck = peak.off_cpu.as_ref().is_some_and(|of| of.is_of_struck_ops);
-    open < SMALL && known >= HALF && !is_struck
+    open < SMALL && known >= HALF && !is_struck && peak.kept_from_running.is_none()
 }
 
 impl Status {
@@ -423,10 +423,11 @@ mod tests {
     /// A path with a tenth of the time, of a cause in few of the ops, takes longer than the person had.
     #[test]
     fn a_peak_whose_open_paths_have_little_of_its_time_has_its_answer() {
-        let stopped = |stop, known: f64, open: f64, blocked| {
+        let stopped_of = |stop, known: f64, open: f64, blocked, kept| {
             let mut report = fixture::report(1_000);
             report.peaks.truncate(1);
             let peak = &mut report.peaks[0];
+            peak.kept_from_running = kept;
             peak.status = Status::InProgress;
             peak.off_cpu = None;
             let one = peak.root_causes[0].clone();
@@ -439,6 +440,8 @@ mod tests {
             peak.root_causes = vec![cause(stop, known), cause(StopReason::StillDescending, open)];
             report.ended(Ended::Duration).peaks[0].status
         };
+        let stopped = |stop, known, open, blocked| stopped_of(stop, known, open, blocked, None);
+        let kept = |part| stopped_of(StopReason::SelfTime, 0.9, 0.1, None, part);
         let ended = |known, open, blocked| stopped(StopReason::SelfTime, known, open, blocked);
         assert_eq!(ended(0.9, 0.1, None), Status::RootCauseFound);
         assert_eq!(ended(0.7, 0.25, None), Status::Undecided);
@@ -446,6 +449,8 @@ mod tests {
         assert_eq!(ended(0.9, 0.1, Some(0.8)), Status::Undecided);
         let deep = stopped(StopReason::MaxDepth, 0.9, 0.1, None);
         assert_eq!(deep, Status::MaxDepthReached);
+        assert_eq!(kept(None), Status::RootCauseFound);
+        assert_eq!(kept(Some(0.5)), Status::Undecided);
     }
 
     #[test]

@@ -30,6 +30,10 @@ pub struct PeakEntry {
     /// The paths to what takes the time.
     #[serde(default)]
     pub root_causes: Vec<RootCauseEntry>,
+    /// Where its functions are said to take the time themselves, and much of that may be time in which the kernel kept threads of the process
+    /// from running: the part of the time in which these would have run for which it did, 0 to 1. Such a peak is not decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_from_running: Option<f64>,
     /// One of its ops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub example: Option<ExampleOp>,

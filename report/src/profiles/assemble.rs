@@ -38,6 +38,7 @@ pub fn entries(peaks: &[PeakRange]) -> Vec<PeakEntry> {
         share_of_time: peak.share_of_time,
         status: Status::NotAnalysed,
         root_causes: Vec::new(),
+        kept_from_running: None,
         example: None,
         off_cpu: None,
     };

@@ -334,6 +334,10 @@ fn analysis(
         })?;
         share("share_of_ops", peak.share_of_ops)?;
         share("share_of_time", peak.share_of_time)?;
+        share(
+            "kept_from_running",
+            peak.kept_from_running.unwrap_or_default(),
+        )?;
         for cause in &peak.root_causes {
             share("share_of_time", cause.share_of_time)?;
             for frame in &cause.frames {
