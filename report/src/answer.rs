@@ -100,8 +100,19 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
         Status::Spread => {
             format!("{}: {parts}; the rest is spread", status(Status::Spread))
         }
-        open => format!("{}: {parts}", status(open)),
+        open => format!("{}{}: {parts}", status(open), as_far_as_known(peak)),
     }
+}
+
+/// Why a peak is not decided though all of its paths end: the kernel kept threads from running.
+fn as_far_as_known(peak: &PeakEntry) -> String {
+    let kept = peak.kept_from_running.map(|part| {
+        format!(
+            " (the kernel kept threads from running for {} of the time); as far as is known",
+            percent(part)
+        )
+    });
+    kept.unwrap_or_default()
 }
 
 /// The part of the time that the largest part below a place has.
@@ -467,6 +478,18 @@ mod tests {
         assert!(answer(&peak, &ftree).ends_with(", and 2 more"));
         peak.root_causes[1].share_of_time = 0.2;
         assert!(answer(&peak, &ftree).contains("update"));
+    }
+
+    #[test]
+    fn what_is_not_decided_for_time_without_a_processor_says_so() {
+        let mut peak = fixture::report(1_000).peaks.remove(0);
+        let ftree = fixture::report(1_000).ftree;
+        peak.status = Status::Undecided;
+        assert!(!answer(&peak, &ftree).contains("as far as is known"));
+        peak.kept_from_running = Some(0.97);
+        let told = answer(&peak, &ftree);
+        let reason = "not decided (the kernel kept threads from running for 97.0% of the time); as far as is known: ";
+        assert!(told.starts_with(reason), "{told}");
     }
 
     #[test]

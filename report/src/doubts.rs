@@ -3,7 +3,7 @@
 use darc_analysis::{Hz, Nanos, Ticks};
 
 use crate::model::{CalleeKind, FtreeNode, Kind, PeakEntry, RootCauseEntry, StopReason};
-use crate::words::time;
+use crate::words::{percent, time};
 
 /// By how much a measured call may make its surroundings longer beside what is taken out, in nanoseconds: a reading of the
 /// clock waits for memory accesses that began before the one ahead of it, which nothing in the program need wait for. As
@@ -14,8 +14,22 @@ const SHORT_OP: f64 = 5_000.0;
 
 /// What speaks against the causes of a peak, or makes their shares others.
 pub(crate) fn doubts(peak: &PeakEntry, ftree: &FtreeNode, hz: Option<Hz>) -> Vec<String> {
-    let doubts = [too_short(peak, ftree, hz), unlike(peak, ftree, hz)];
+    let doubts = [
+        kept(peak),
+        too_short(peak, ftree, hz),
+        unlike(peak, ftree, hz),
+    ];
     doubts.into_iter().flatten().collect()
+}
+
+/// That threads did not run for much of the time, in whatever function they were then.
+fn kept(peak: &PeakEntry) -> Option<String> {
+    let part = peak.kept_from_running?;
+    Some(format!(
+        "as far as is known: the kernel kept threads from running for {} of the time in which they would have run, and much of what functions \
+         take themselves here may be that",
+        percent(part)
+    ))
 }
 
 /// The ops that tell are as long as others of their peak, or differ by no more than this.
@@ -117,6 +131,15 @@ mod tests {
         report.peaks[0].root_causes[0].share_of_time = 0.01;
         report.peaks[0].total = 1_000_000;
         assert_eq!(said(&report), None, "the op is long");
+    }
+
+    #[test]
+    fn it_is_said_that_threads_were_kept_from_running() {
+        let mut peak = fixture::report(4000).peaks.remove(0);
+        assert_eq!(kept(&peak), None);
+        peak.kept_from_running = Some(0.4);
+        let doubts = doubts(&peak, &FtreeNode::default(), None);
+        assert!(doubts[0].contains("for 40.0% of the time"), "{doubts:?}");
     }
 
     #[test]

@@ -237,7 +237,9 @@ impl Next<'_> {
 
     /// The function with a name of its own that has most of the time of the slow calls, where no cause was found below.
     fn deeper(&self, peaks: &[PeakEntry]) -> Option<Step> {
-        let peak = main(peaks).filter(|peak| is_open(peak.status))?;
+        // Where threads were kept from running, that is all that is not known.
+        let is_apt = |peak: &&PeakEntry| is_open(peak.status) && peak.kept_from_running.is_none();
+        let peak = main(peaks).filter(is_apt)?;
         let causes = peak.root_causes.iter();
         let below = causes.flat_map(|cause| cause.frames.iter().skip(1));
         let named = below.filter(|frame| {
@@ -593,6 +595,12 @@ mod tests {
                 "darc resume out.txt -p 4711 -d 60s"
             ]
         );
+        let mut kept = report.clone();
+        for peak in &mut kept.peaks {
+            peak.kept_from_running = Some(0.4);
+        }
+        let next = commands(&kept, Some("out.txt"));
+        assert_eq!(next[0], "darc resume out.txt -p 4711 -d 60s");
         for peak in &mut report.peaks {
             peak.root_causes[0].frames.truncate(1);
         }

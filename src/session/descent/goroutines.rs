@@ -112,9 +112,20 @@ impl Kept {
         }
     }
 
-    /// A warning where it is much, or `may_be` most of what a peak's functions are said to take themselves.
+    /// A warning where it is much, or may be much of what is said of an analysis that knows of it.
     #[must_use]
-    pub fn caveat(&self, may_be: bool) -> Option<String> {
+    pub fn caveat(&self, analysis: &Analysis) -> Option<String> {
+        let peaks = analysis.peaks();
+        let mut peaks = peaks.iter();
+        let matters = match peaks.any(|peak| analysis.kept_from_deciding(peak.number).is_some()) {
+            true => Matters::Much,
+            false if analysis.may_be_kept_from_running() => Matters::Maybe,
+            false => Matters::Little,
+        };
+        self.in_words(matters)
+    }
+
+    fn in_words(&self, matters: Matters) -> Option<String> {
         let HeldBack { times, time } = self.held_back;
         let limit = match times {
             0 => String::new(),
@@ -123,14 +134,30 @@ impl Kept {
                 time.as_secs_f64()
             ),
         };
-        (times > 0 || may_be || self.part >= KEPT_FROM_RUNNING).then(|| {
+        let so = match matters {
+            Matters::Little => "",
+            Matters::Maybe => ", and may be much of the own time of those in a peak",
+            Matters::Much => ", so that peaks of their own time are not decided",
+        };
+        let is_told = times > 0 || matters != Matters::Little || self.part >= KEPT_FROM_RUNNING;
+        is_told.then(|| {
             format!(
-                "the kernel kept threads of the process from running for {:.2} s together{limit}, {:.0}% of the time in which they would have run: it is a part of the functions in which they were, and from a third on these decide nothing",
+                "the kernel kept threads of the process from running for {:.2} s together{limit}, {:.0}% of the time in which they would have run: it is a part of the functions in which they were{so}",
                 self.time.as_secs_f64(),
                 100.0 * self.part
             )
         })
     }
+}
+
+/// What it means for peaks that threads were kept from running.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Matters {
+    Little,
+    /// It may be much of one's own time.
+    Maybe,
+    /// One is not decided for it.
+    Much,
 }
 
 /// What the stack of who lets a goroutine stop or go on says.
@@ -382,11 +409,26 @@ mod tests {
                 time: Duration::from_secs(2),
             },
         };
-        assert_eq!(kept(0.05, 0).caveat(false), None);
-        assert!(kept(0.05, 0).caveat(true).is_some());
-        let said = kept(0.25, 0).caveat(false).expect("it is much");
-        assert!(said.contains("1.50 s together, 25%"), "{said}");
-        let said = kept(0.05, 7).caveat(false).expect("there is a limit");
+        use Matters::{Little, Maybe, Much};
+        assert_eq!(kept(0.05, 0).in_words(Little), None);
+        let said = kept(0.05, 0)
+            .in_words(Maybe)
+            .expect("it may be all of a peak");
+        assert!(
+            said.ends_with("may be much of the own time of those in a peak"),
+            "{said}"
+        );
+        let said = kept(0.4, 0).in_words(Little).expect("it is much");
+        assert!(
+            said.contains("1.50 s together, 40%") && !said.contains("decided"),
+            "{said}"
+        );
+        let said = kept(0.4, 0).in_words(Much).expect("it is much");
+        assert!(
+            said.ends_with("so that peaks of their own time are not decided"),
+            "{said}"
+        );
+        let said = kept(0.05, 7).in_words(Little).expect("there is a limit");
         assert!(said.contains("struck 7 times, for 2.00 s"), "{said}");
     }
 

@@ -229,8 +229,8 @@ impl Timeline {
                         let others = others(analysis, process, catalog);
                         analysis.kept_from_running(kept.in_ticks(hz), others);
                     }
-                    let may_be = analysis.may_be_kept_from_running();
-                    investigation.warnings.extend(kept.caveat(may_be));
+                    let caveat = kept.caveat(analysis);
+                    investigation.warnings.extend(caveat);
                 }
             }
             Timeline::Unused => {}
