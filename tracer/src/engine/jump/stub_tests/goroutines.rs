@@ -44,6 +44,8 @@ impl Goroutine {
 /// An f0, and two functions that call it.
 struct Calls {
     callee: u64,
+    /// Where the address is of what the callee does when it is called with 2.
+    does: u64,
     f0: u64,
     near: u64,
     deep: u64,
@@ -60,8 +62,14 @@ enum Way {
 impl Calls {
     /// The f0 calls a function that leaves it and its caller when it is called with 1.
     fn new(arena: &mut Arena, way: Way) -> Calls {
+        let does = arena.assemble(|a| a.dq(&[0]).unwrap());
         let leaves = arena.assemble(|a| {
-            let mut out = a.create_label();
+            let [mut out, mut other] = std::array::from_fn(|_| a.create_label());
+            a.cmp(rax, 2).unwrap();
+            a.jne(other).unwrap();
+            a.mov(r10, does).unwrap();
+            a.jmp(qword_ptr(r10)).unwrap();
+            a.set_label(&mut other).unwrap();
             a.cmp(rax, 1).unwrap();
             a.je(out).unwrap();
             a.add(rax, 5).unwrap();
@@ -100,6 +108,7 @@ impl Calls {
         arena.expand(1, 5, arena.descriptor_at(2));
         let calls = Calls {
             callee: leaves,
+            does,
             f0,
             near,
             deep,
@@ -113,6 +122,19 @@ impl Calls {
         };
         calls.patch(arena, callee);
         calls
+    }
+
+    /// Goes on to the end of an op that has been left.
+    fn to_the_end(&self, arena: &mut Arena) -> u64 {
+        let end = self.f0 + 17;
+        arena.assemble(|a| {
+            let mut from_there = a.create_label();
+            a.call(from_there).unwrap();
+            a.ret().unwrap();
+            a.set_label(&mut from_there).unwrap();
+            a.sub(rsp, FRAME).unwrap();
+            a.jmp(end).unwrap();
+        })
     }
 
     fn patch(&self, arena: &mut Arena, callee: Callee) {
@@ -428,16 +450,7 @@ fn an_op_that_was_ready_for_long_unseen_decides_nothing() {
     for (untold, tainted) in [(0, 0), (LONG / 4, 0), (LONG / 2, UNSEEN)] {
         let (mut arena, calls) = arena();
         let goroutine = Goroutine::new(7);
-        // Where the op has been left it goes on to its end.
-        let end = calls.f0 + 17;
-        let on = arena.assemble(|a| {
-            let mut from_there = a.create_label();
-            a.call(from_there).unwrap();
-            a.ret().unwrap();
-            a.set_label(&mut from_there).unwrap();
-            a.sub(rsp, FRAME).unwrap();
-            a.jmp(end).unwrap();
-        });
+        let on = calls.to_the_end(&mut arena);
         goroutine.run(&mut arena, calls.near, 1);
         let began = arena.block(block::BASE) + entry::START;
         set(began, word(began) - LONG);
@@ -451,4 +464,39 @@ fn an_op_that_was_ready_for_long_unseen_decides_nothing() {
         goroutine.run(&mut arena, calls.near, 3);
         assert_eq!(arena.ops()[1][5] >> 32, 0);
     }
+}
+
+/// A call of f0 within one has no begin that is known: it says nothing of what is untold in the op around it.
+#[test]
+fn a_nested_call_leaves_the_op_around_it_as_it_is() {
+    const LONG: u64 = 1 << 40;
+    let (mut arena, calls) = arena();
+    arena.expand(2, 6, arena.descriptor_at(3));
+    let goroutine = Goroutine::new(7);
+    goroutine.run(&mut arena, calls.near, 3);
+    let began = arena.block(block::BASE) + entry::START;
+    // What was there last has left its begin in the entry of the nested call.
+    let nested = arena.block(block::BASE) + 2 * entry::SIZE;
+    set(nested + entry::START, word(began));
+    let untold = arena.control + BLOCKS + block::UNTOLD_READY;
+    let nests = arena.assemble(|a| {
+        a.sub(rsp, 0x208).unwrap();
+        a.mov(r10, began).unwrap();
+        a.mov(r11, LONG).unwrap();
+        a.sub(qword_ptr(r10), r11).unwrap();
+        a.mov(r10, untold).unwrap();
+        a.shr(r11, 3).unwrap();
+        a.mov(qword_ptr(r10), r11).unwrap();
+        a.mov(eax, 3).unwrap();
+        a.call(calls.f0).unwrap();
+        a.add(rsp, 0x208).unwrap();
+        a.ret().unwrap();
+    });
+    set(calls.does, nests);
+    goroutine.run(&mut arena, calls.near, 2);
+    let [_, op] = &arena.ops()[..] else {
+        panic!("two ops: {:?}", arena.ops());
+    };
+    assert!(op[2] - op[1] >= LONG, "{op:?}");
+    assert_eq!(op[5] >> 32, 0);
 }
