@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use darc_analysis::off_cpu::{self, Away, Interval, OtherId};
 use darc_analysis::{Analysis, Callee, FnodeId, Hz, Nanos};
@@ -54,12 +54,15 @@ const OF_RUN_TIME: [&str; 2] = ["runtime.injectglist", "runtime.startTheWorldWit
 /// From this part of the time in which threads would have run on it is told that they were kept from it.
 const KEPT_FROM_RUNNING: f64 = 0.1;
 
+/// So often the kernel is asked how threads were kept from running.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+
 /// The times in which goroutines did not run.
 #[derive(Debug, Default)]
 pub struct Absences {
-    /// What the kernel knew of the process's threads when the session began.
-    before: Before,
-    /// When that was.
+    /// What the kernel knows of the process's threads.
+    watched: Watched,
+    /// When the session began.
     began: Option<Moment>,
     /// Of each goroutine, in order.
     known: HashMap<i32, VecDeque<Absence>>,
@@ -69,23 +72,73 @@ pub struct Absences {
     told: u64,
 }
 
-/// What the kernel knew of a process's threads when a session began.
+/// What the kernel tells of the turns of a process's threads.
 #[derive(Debug, Default)]
-struct Before {
-    /// Of all together.
-    turns: Turns,
+struct Watched {
+    /// What it told when the session began, by thread,
+    before: HashMap<i32, Turns>,
+    /// and last: also of those that have ended since.
+    last: HashMap<i32, Turns>,
+    /// Of threads that have ended, and whose ids others have since.
+    gone: Turns,
+    /// When that was.
+    looked: Option<Instant>,
     limits: CpuLimits,
 }
 
-/// The turns of a process's threads together.
-fn turns(pid: i32) -> Turns {
+impl Watched {
+    fn begin(pid: i32) -> Watched {
+        let before = told_of_turns(pid);
+        Watched {
+            last: before.clone(),
+            before,
+            looked: Some(Instant::now()),
+            limits: CpuLimits::of(pid),
+            ..Watched::default()
+        }
+    }
+
+    /// Takes what the kernel tells of threads now; of a process that has ended that is nothing.
+    fn take(&mut self, told: HashMap<i32, Turns>) {
+        for (tid, turns) in told {
+            let last = self.last.insert(tid, turns).unwrap_or_default();
+            if turns.ran < last.ran || turns.count < last.count {
+                // Another thread has its id.
+                let before = self.before.remove(&tid).unwrap_or_default();
+                self.gone = sum(self.gone, since(last, before));
+            }
+        }
+    }
+
+    /// The turns of all threads together, since the session began.
+    fn turns(&self) -> Turns {
+        let before = |tid| self.before.get(tid).copied().unwrap_or_default();
+        let turns = self.last.iter();
+        let turns = turns.map(|(tid, &last)| since(last, before(tid)));
+        turns.fold(self.gone, sum)
+    }
+}
+
+fn told_of_turns(pid: i32) -> HashMap<i32, Turns> {
     let threads = threads::list(pid).unwrap_or_default().into_iter();
-    let turns = threads.filter_map(|tid| threads::turns(pid, tid));
-    turns.fold(Turns::default(), |all, one| Turns {
-        ran: all.ran + one.ran,
-        waited: all.waited + one.waited,
-        count: all.count + one.count,
-    })
+    let told = threads.filter_map(|tid| Some((tid, threads::turns(pid, tid)?)));
+    told.collect()
+}
+
+fn sum(one: Turns, other: Turns) -> Turns {
+    Turns {
+        ran: one.ran + other.ran,
+        waited: one.waited + other.waited,
+        count: one.count + other.count,
+    }
+}
+
+fn since(last: Turns, before: Turns) -> Turns {
+    Turns {
+        ran: last.ran.saturating_sub(before.ran),
+        waited: last.waited.saturating_sub(before.waited),
+        count: last.count.saturating_sub(before.count),
+    }
 }
 
 /// How the kernel kept threads from running.
@@ -127,6 +180,12 @@ impl Kept {
 
     fn in_words(&self, matters: Matters) -> Option<String> {
         let HeldBack { times, time } = self.held_back;
+        if times > 0 && self.time.is_zero() {
+            return Some(format!(
+                "a limit of CPU time on the process's control group (cpu.max) struck {times} times, for {:.2} s on all processors together: it is a part of the functions in which its threads were, and of which is not known",
+                time.as_secs_f64()
+            ));
+        }
         let limit = match times {
             0 => String::new(),
             _ => format!(
@@ -173,31 +232,41 @@ impl Absences {
     /// Of a process from now on.
     #[must_use]
     pub fn of_process(pid: i32) -> Absences {
-        let before = Before {
-            turns: turns(pid),
-            limits: CpuLimits::of(pid),
-        };
         Absences {
-            before,
+            watched: Watched::begin(pid),
             began: Some(Moment::now()),
             ..Absences::default()
         }
     }
 
-    /// How threads were kept from running since then; nothing where that is not known.
+    /// Looks now and then for how long threads were kept from running: when the process has ended it is too late.
+    pub fn look(&mut self, pid: i32) {
+        let looked = self.watched.looked;
+        if looked.is_none_or(|at| at.elapsed() >= BETWEEN_LOOKS) {
+            self.look_again(pid);
+        }
+    }
+
+    /// Looks for the last time.
+    pub fn look_again(&mut self, pid: i32) {
+        self.watched.take(told_of_turns(pid));
+        self.watched.looked = Some(Instant::now());
+    }
+
+    /// How threads were kept from running since the session began, as far as that is known.
     #[must_use]
-    pub fn kept(&self, pid: i32) -> Option<Kept> {
-        let (before, now) = (self.before.turns, turns(pid));
-        let time = now.waited.checked_sub(before.waited)?;
-        let ran = now.ran.checked_sub(before.ran)?;
-        let count = now.count.saturating_sub(before.count);
-        let would_have_run = (time + ran).as_secs_f64();
-        (would_have_run > 0.0).then(|| Kept {
-            time,
-            turn: time.div_f64(count.max(1) as f64),
-            part: time.as_secs_f64() / would_have_run,
-            held_back: self.before.limits.held_back(),
-        })
+    pub fn kept(&self) -> Kept {
+        let Turns { ran, waited, count } = self.watched.turns();
+        let would_have_run = (waited + ran).as_secs_f64();
+        Kept {
+            time: waited,
+            turn: waited.div_f64(count.max(1) as f64),
+            part: match would_have_run > 0.0 {
+                true => waited.as_secs_f64() / would_have_run,
+                false => 0.0,
+            },
+            held_back: self.watched.limits.held_back(),
+        }
     }
 
     /// The rate of the counter that ops are measured by.
@@ -399,6 +468,32 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_have_ended_were_kept_from_running_all_the_same() {
+        let turns = |ran, waited, count| Turns {
+            ran: Duration::from_millis(ran),
+            waited: Duration::from_millis(waited),
+            count,
+        };
+        let first = HashMap::from([(1, turns(100, 50, 10))]);
+        let mut watched = Watched {
+            before: first.clone(),
+            last: first,
+            ..Watched::default()
+        };
+        watched.take(HashMap::from([
+            (1, turns(110, 70, 12)),
+            (2, turns(5, 5, 1)),
+        ]));
+        assert_eq!(watched.turns(), turns(15, 25, 3));
+        // The first has ended, and another one has the id of the second.
+        watched.take(HashMap::from([(2, turns(1, 2, 1))]));
+        assert_eq!(watched.turns(), turns(16, 27, 4));
+        // The process has ended.
+        watched.take(HashMap::new());
+        assert_eq!(watched.turns(), turns(16, 27, 4));
+    }
+
+    #[test]
     fn what_the_kernel_keeps_from_running_is_told_where_it_is_much() {
         let kept = |part, times| Kept {
             time: Duration::from_millis(1_500),
@@ -430,6 +525,15 @@ mod tests {
         );
         let said = kept(0.05, 7).in_words(Little).expect("there is a limit");
         assert!(said.contains("struck 7 times, for 2.00 s"), "{said}");
+        let unknown = Kept {
+            time: Duration::ZERO,
+            ..kept(0.0, 7)
+        };
+        let said = unknown.in_words(Little).expect("there is a limit");
+        assert!(
+            said.contains("struck 7 times") && !said.contains("0%"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -128,6 +128,9 @@ impl Timeline {
             let complete = known.switches.complete();
             known.deliver(complete, pacing, process, catalog, investigation, serving);
         }
+        if let Timeline::Goroutines(absences) = self {
+            absences.look(process.pid());
+        }
     }
 
     /// Whether the kernel's records may be read a few times more seldom without losing any.
@@ -223,15 +226,15 @@ impl Timeline {
             Timeline::Goroutines(absences) => {
                 let untold = process.engine().counters().untold_absences;
                 investigation.warnings.extend(absences.caveat(untold));
-                if let Some(kept) = absences.kept(process.pid()) {
-                    let analysis = &mut investigation.analysis;
-                    if let Some(hz) = absences.rate() {
-                        let others = others(analysis, process, catalog);
-                        analysis.kept_from_running(kept.in_ticks(hz), others);
-                    }
-                    let caveat = kept.caveat(analysis);
-                    investigation.warnings.extend(caveat);
+                absences.look_again(process.pid());
+                let kept = absences.kept();
+                let analysis = &mut investigation.analysis;
+                if let Some(hz) = absences.rate() {
+                    let others = others(analysis, process, catalog);
+                    analysis.kept_from_running(kept.in_ticks(hz), others);
                 }
+                let caveat = kept.caveat(analysis);
+                investigation.warnings.extend(caveat);
             }
             Timeline::Unused => {}
             Timeline::Sums { waited: before } => {
