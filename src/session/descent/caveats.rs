@@ -2,7 +2,6 @@
 
 use darc_disasm::{SiteKind, Target};
 use darc_process::Process;
-use darc_process::modules::Modules;
 use darc_tracer::addr::TargetAddr;
 
 use crate::session::descent::goroutines::is_of_run_time;
@@ -14,6 +13,60 @@ const MOST_NAMES: usize = 3;
 const MANY: f64 = 0.1;
 /// From this part of all calls on it is said that some did not return.
 const SOME: f64 = 0.01;
+
+/// The first elements of the paths of Go's own packages.
+const STANDARD: [&str; 50] = [
+    "archive",
+    "bufio",
+    "bytes",
+    "cmp",
+    "compress",
+    "container",
+    "context",
+    "crypto",
+    "database",
+    "debug",
+    "embed",
+    "encoding",
+    "errors",
+    "expvar",
+    "flag",
+    "fmt",
+    "go",
+    "hash",
+    "html",
+    "image",
+    "index",
+    "internal",
+    "io",
+    "iter",
+    "log",
+    "maps",
+    "math",
+    "mime",
+    "net",
+    "os",
+    "path",
+    "plugin",
+    "reflect",
+    "regexp",
+    "runtime",
+    "slices",
+    "sort",
+    "strconv",
+    "strings",
+    "structs",
+    "sync",
+    "syscall",
+    "testing",
+    "text",
+    "time",
+    "unicode",
+    "unique",
+    "unsafe",
+    "vendor",
+    "weak",
+];
 
 /// Of calls that passed, as there was no room for their goroutines.
 #[must_use]
@@ -80,8 +133,21 @@ pub fn callees(process: &Process<'_>, investigation: &Investigation) -> Vec<Stri
         _ => None,
     });
     let others = targets.filter(|&to| Some(to) != entry);
+    let names = others.filter_map(|to| Some(modules.name(modules.place(to)?)));
+    let f0 = investigation.f0.map(|f0| modules.name(f0));
+    proposed(&f0.unwrap_or_default(), names.collect())
+}
+
+/// Options that name some of these functions: those of f0's own package first, then others of the program's, in their order.
+fn proposed(f0: &str, mut names: Vec<String>) -> Vec<String> {
+    let is_own = |name: &str| package(name) == package(f0);
+    names.retain(|name| {
+        let is_made = name.starts_with("type:") || name.starts_with("go:");
+        !is_of_run_time(name) && !is_made && (is_own(name) || !is_of_standard_library(name))
+    });
+    names.sort_by_key(|name| !is_own(name));
     let mut options: Vec<String> = Vec::new();
-    for option in others.filter_map(|to| own(modules, to)) {
+    for option in names.iter().filter_map(|name| option(name)) {
         if !options.contains(&option) && options.len() < MOST_NAMES {
             options.push(option);
         }
@@ -89,10 +155,20 @@ pub fn callees(process: &Process<'_>, investigation: &Investigation) -> Vec<Stri
     options
 }
 
-/// The option that names the function at an address, unless it is the run-time's.
-fn own(modules: &Modules, at: TargetAddr) -> Option<String> {
-    let name = modules.name(modules.place(at)?);
-    (!is_of_run_time(&name)).then(|| option(&name)).flatten()
+/// The package of a function, by its name: `example.org/a/b` of `example.org/a/b.(*T).Get`.
+fn package(name: &str) -> &str {
+    // Type arguments have packages, too.
+    let plain = name.split('[').next().unwrap_or_default();
+    let last = plain.rfind('/').map_or(0, |at| at + 1);
+    let end = plain[last..].find('.').map_or(plain.len(), |at| last + at);
+    &plain[..end]
+}
+
+/// Whether a function is of a package that comes with Go: no other has these names, and those of others have a dot in the first
+/// element of their path mostly.
+fn is_of_standard_library(name: &str) -> bool {
+    let first = package(name).split('/').next().unwrap_or_default();
+    STANDARD.contains(&first)
 }
 
 /// `--f0` with a name, for a shell.
@@ -125,6 +201,32 @@ mod tests {
         assert_eq!(ended_otherwise(1, 99), None);
         assert!(ended_otherwise(2, 98).is_some_and(|said| said.contains("may be the slow ones")));
         assert_eq!(ended_otherwise(0, 0), None);
+    }
+
+    #[test]
+    fn functions_of_the_program_are_proposed() {
+        let names =
+            |names: &[&str]| -> Vec<String> { names.iter().map(|&name| name.to_owned()).collect() };
+        let called = names(&[
+            "strings.Split",
+            "example.org/x/y.(*T[go.shape.int]).Do",
+            "net/http.(*Server).Serve",
+            "type:.eq.main.T",
+            "runtime.gopark",
+            "main.parse",
+            "own/part.F[example.org/a.B]",
+        ]);
+        let (parse, other) = (
+            "--f0 main.parse",
+            "--f0 'example.org/x/y.(*T[go.shape.int]).Do'",
+        );
+        let generic = "--f0 'own/part.F[example.org/a.B]'";
+        assert_eq!(
+            proposed("main.work", called.clone()),
+            [parse, other, generic]
+        );
+        let of_http = proposed("net/http.(*Server).ListenAndServe", called);
+        assert_eq!(of_http[0], "--f0 'net/http.(*Server).Serve'");
     }
 
     #[test]
