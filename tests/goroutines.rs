@@ -279,7 +279,7 @@ fn what_to_name_in_place_of_what_does_not_return_is_told() {
     ] {
         let target = start_with(&program, &[what]);
         let (pid, f0) = (target.id().to_string(), format!("main.{what}"));
-        let command = ["attach", "-d", "300ms", "-o", "/dev/null", "--f0", &f0];
+        let command = ["attach", "-d", "1500ms", "-o", "/dev/null", "--f0", &f0];
         let finished = execute(darc(&command).args(["-p", &pid]));
         end(target);
         assert_eq!(finished.code(), 7, "{finished:#?}");

@@ -35,7 +35,7 @@ use crate::options::{Blocks, Preemption};
 use crate::session::asynchronous::Serving;
 use crate::session::catalog::Catalog;
 use crate::session::onlooker::{Onlooker, Seen};
-use crate::session::survey::suspicion::Suspicion;
+use crate::session::survey::suspicion::{self, Suspicion};
 use crate::session::{LONG_SLICE, SLICE};
 use crate::terminal::live::Progress;
 use goroutines::{NOT_TOLD, STATUSES};
@@ -360,11 +360,12 @@ impl<'a> Session<'a> {
                 serving.investigation.look_for_stalls();
             }
             self.show();
-            if self.is_f0_loaded() && self.process.engine().leaves_target_untraced() {
+            if self.may_be_running(limits) {
                 let (pid, modules) = (self.process.pid(), self.process.modules());
+                let goroutines = self.process.follows_goroutines();
                 if self
                     .suspicion
-                    .is_confirmed(pid, modules, self.investigation)
+                    .is_confirmed(pid, modules, self.investigation, goroutines)
                 {
                     return self.is_running();
                 }
@@ -374,6 +375,12 @@ impl<'a> Session<'a> {
                 return Ok(Ending::Finished);
             }
         }
+    }
+
+    /// Whether it is asked if f0 does not return. Where a person says for how long to measure, a long call of a goroutine may end in that time.
+    fn may_be_running(&self, limits: Limits<'_>) -> bool {
+        let ends = limits.deadline.is_some() && self.process.follows_goroutines();
+        !ends && self.is_f0_loaded() && self.process.engine().leaves_target_untraced()
     }
 
     /// F0 does not return. What of a Go program runs all the time is not divided.
@@ -386,7 +393,8 @@ impl<'a> Session<'a> {
             some => format!(": {}", some.join(" or ")),
         };
         Err(ProcessError::Unsuitable(format!(
-            "f0 does not return, and functions of Go programs that run all the time are not measured; try a function that it calls{callees}"
+            "f0 has not returned for {} s, and functions of Go programs that run all the time are not measured; try a function that it calls{callees}; or, where its calls are as long as that, say for how long to measure (-d 60s)",
+            suspicion::LONG.as_secs()
         )))
     }
 

@@ -13,7 +13,7 @@ const FIRST: Duration = Duration::from_millis(400);
 /// A rarely called f0 is looked for less and less often, up to this time.
 const SELDOM: Duration = Duration::from_secs(10);
 /// A call that is in progress for so long does not return. The next call of a loop has the same stack pointer.
-const LONG: Duration = Duration::from_secs(5);
+pub const LONG: Duration = Duration::from_secs(5);
 
 /// Looks at the stacks now and then while no op completes.
 #[derive(Debug)]
@@ -35,12 +35,14 @@ impl Default for Suspicion {
 }
 
 impl Suspicion {
-    /// Whether one call of f0 is in progress for long, and no op completed meanwhile. What a thread began with is not called a second time.
+    /// Whether one call of f0 is in progress for long, and no op completed meanwhile. What a thread began with is not called a second time;
+    /// a goroutine is no thread.
     pub fn is_confirmed(
         &mut self,
         pid: i32,
         modules: &Modules,
         investigation: &Investigation,
+        of_goroutines: bool,
     ) -> bool {
         if investigation.calls() > 0 || self.last.elapsed() < self.wait {
             return false;
@@ -63,9 +65,32 @@ impl Suspicion {
             false => FIRST,
         };
         (self.last, self.seen) = (now, seen);
-        self.seen.values().any(|&(call, since)| {
-            let least = if call.is_beginning { FIRST } else { LONG };
-            now - since >= least
-        })
+        let mut seen = self.seen.values();
+        seen.any(|&(call, since)| now - since >= least(call, of_goroutines))
+    }
+}
+
+/// For how long a call is in progress that does not return.
+fn least(call: InProgress, of_goroutines: bool) -> Duration {
+    match call.is_beginning && !of_goroutines {
+        true => FIRST,
+        false => LONG,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A goroutine may be begun with f0 for each request.
+    #[test]
+    fn what_goroutines_begin_with_may_return() {
+        let call = |is_beginning| InProgress {
+            sp: 0,
+            is_beginning,
+        };
+        assert_eq!(least(call(true), false), FIRST);
+        assert_eq!(least(call(true), true), LONG);
+        assert_eq!(least(call(false), false), LONG);
     }
 }
