@@ -349,7 +349,7 @@ impl Drawn {
     /// Of these ops: their latencies and when they ended.
     fn of(ops: impl Iterator<Item = (u64, u64)>, told: &Told) -> Drawn {
         let mut ranges = vec![(0, Self::TAKEN); told.ranges.len()];
-        for (latency, end) in ops.filter(|&(latency, end)| told.has(latency, end)) {
+        for (latency, _) in ops.filter(|&(latency, end)| told.has(latency, end)) {
             if let Some(range) = told.range(latency) {
                 ranges[range].0 += 1;
             }
