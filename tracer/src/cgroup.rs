@@ -264,7 +264,7 @@ pub(crate) mod tests {
         assert_eq!(HeldBack::read("usage_usec 7\nbad\n"), HeldBack::default());
     }
 
-    /// Also when the process has ended, or its group is gone.
+    /// Also when the process has ended. Of a group that is gone nothing is known.
     #[test]
     fn what_came_since_is_told_of_the_same_groups() {
         let folder = std::env::temp_dir().join(format!("darc-cpu-limits-{}", std::process::id()));

@@ -53,13 +53,10 @@ pub(crate) fn descents() -> Vec<(i32, i32)> {
     pids.take(MOST).filter_map(descent).collect()
 }
 
-/// For how long a thread was ready without running, since it began (`/proc/PID/task/TID/schedstat`, second field); nothing
-/// where the kernel does not tell.
+/// For how long a thread was ready without running, since it began; nothing where the kernel does not tell.
 #[must_use]
 pub fn waited(pid: i32, tid: i32) -> Option<Duration> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-    let nanos = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    Some(Duration::from_nanos(nanos))
+    turns(pid, tid).map(|turns| turns.waited)
 }
 
 /// What the kernel's scheduler knows of a thread since it began.

@@ -612,8 +612,7 @@ fn is_numbered_like_us(pid: i32) -> bool {
 }
 
 /// For how long the threads of a process were ready without running.
-#[must_use]
-pub fn waited(pid: i32) -> Duration {
+fn waited(pid: i32) -> Duration {
     let threads = threads::list(pid).unwrap_or_default().into_iter();
     threads.filter_map(|tid| threads::waited(pid, tid)).sum()
 }
