@@ -97,16 +97,11 @@ pub fn the_one_that_measures() -> Arc<Turn> {
     let mut turns = wait_while(turns, |turns| turns.somebody_measures);
     turns.somebody_measures = true;
     drop(turns);
-    // Who waits elsewhere on this machine comes first: it is woken when the file is free, and would find it taken again.
-    thread::sleep(FOR_OTHERS);
     let machine = File::create(std::env::temp_dir().join("darc-measurement.lock")).ok();
     let machine = machine.and_then(|file| Flock::lock(file, FlockArg::LockExclusive).ok());
     schedule(libc::SCHED_RR, TARGETS);
     Turn::begin(true, machine, had_one)
 }
-
-/// Long enough for another run of the tests to take its turn.
-const FOR_OTHERS: Duration = Duration::from_millis(2);
 
 /// The real-time priority of what is measured.
 const TARGETS: i32 = 1;
