@@ -27,6 +27,21 @@ fn follow(analysis: &mut Analysis, mut op: Op, away: &[Interval]) {
     analysis.op_with(&op, &away.collect::<Vec<_>>());
 }
 
+/// Measures what is asked for, of a program whose f0 calls g and nothing else: g, where that was f0's calls.
+fn serve(analysis: &mut Analysis) -> Option<FnodeId> {
+    let mut g = None;
+    for request in analysis.requests() {
+        if let Request::Expand(fnode) = request {
+            if fnode == FnodeId::ROOT {
+                let callee = Callee::Function(CalleeId(1));
+                g = Some(analysis.add_child(fnode, SiteId(1), callee));
+            }
+            analysis.expanded(fnode, Tsc(0));
+        }
+    }
+    g
+}
+
 /// Preemption in a callee that is investigated is no part of that callee: f0 tells it, with all that struck elsewhere.
 #[test]
 fn preemption_below_f0_is_told_at_f0() {
@@ -122,15 +137,7 @@ fn preemption_is_the_cause_of_a_far_peak() {
             op(latency, called.into_iter().collect()),
             away,
         );
-        for request in analysis.requests() {
-            if let Request::Expand(fnode) = request {
-                if fnode == FnodeId::ROOT {
-                    let callee = Callee::Function(CalleeId(1));
-                    g = Some(analysis.add_child(fnode, SiteId(1), callee));
-                }
-                analysis.expanded(fnode, Tsc(0));
-            }
-        }
+        g = serve(&mut analysis).or(g);
     }
     assert_eq!(analysis.status(), Status::RootCauseFound);
     let ends = |peak| -> Vec<(CauseKind, usize)> {
@@ -181,15 +188,7 @@ fn page_faults_have_a_place() {
             op(latency, called.into_iter().collect()),
             away,
         );
-        for request in analysis.requests() {
-            if let Request::Expand(fnode) = request {
-                if fnode == FnodeId::ROOT {
-                    let callee = Callee::Function(CalleeId(1));
-                    g = Some(analysis.add_child(fnode, SiteId(1), callee));
-                }
-                analysis.expanded(fnode, Tsc(0));
-            }
-        }
+        g = serve(&mut analysis).or(g);
     }
     assert_eq!(analysis.status(), Status::RootCauseFound);
     let peaks = analysis.peaks();
@@ -303,15 +302,7 @@ fn call(analysis: &mut Analysis, calls: impl Fn(FnodeId) -> Touched, away: &[Int
         let called = g.map(&calls);
         let called = called.into_iter().collect();
         follow(analysis, op(100_000, called), away);
-        for request in analysis.requests() {
-            if let Request::Expand(fnode) = request {
-                if fnode == FnodeId::ROOT {
-                    let callee = Callee::Function(CalleeId(1));
-                    g = Some(analysis.add_child(fnode, SiteId(1), callee));
-                }
-                analysis.expanded(fnode, Tsc(0));
-            }
-        }
+        g = serve(analysis).or(g);
     }
 }
 
