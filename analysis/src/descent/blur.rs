@@ -7,9 +7,10 @@
 
 use std::collections::HashMap;
 
-use darc_record::{FnodeId, Op, Ticks};
+use darc_record::{FnodeId, Op, Ticks, Touched};
 
 use crate::descent::Analysis;
+use crate::descent::share::LEAST;
 use crate::profile::histogram::{Bucket, Profile, Resolution};
 
 /// An op's latency is known well when no more than this part of it was taken out.
@@ -112,28 +113,76 @@ impl Analysis {
         self.noise.resolved(latency)
     }
 
-    /// Whether an op that counts elsewhere than its latency says tells nothing of who took its time: too much was taken out of its
-    /// own part of it.
-    pub(crate) fn tells_nothing(&self, op: &Op) -> bool {
-        let is_elsewhere = self.bucket_of(op) != self.bucket(op.latency);
-        let of_f0 = |fnode: FnodeId| {
-            let parent = self.ftree.get(fnode).and_then(|fnode| fnode.parent);
-            parent == Some(FnodeId::ROOT)
-        };
-        let called = op.touched.iter().filter(|touched| of_f0(touched.fnode));
-        let called = called.fold(Ticks(0), |sum, touched| sum + touched.sum);
-        is_elsewhere && (self.is_unresolved(op) || called > op.latency + self.noise.of(op))
+    /// An op that counts in this bucket, where another latency is meant than its own: too much was taken out of it. That is given
+    /// back to it, and to what it called, by how many calls were made in each. None where what was taken out of f0's own part
+    /// is more than there was, or where ops as short as it are known well, too.
+    pub(crate) fn given_back(&self, op: &Op, bucket: u32) -> Option<Op> {
+        let here = self
+            .blur
+            .clear
+            .bucket(self.blur.clear.resolution().bucket(op.latency));
+        let is_clear = bucket == self.bucket(op.latency) || here.ops >= FEW;
+        if is_clear || self.is_unresolved(op) {
+            return None;
+        }
+        let back = self.latency_of(op).saturating_sub(op.latency).0 as f64;
+        let all: u64 = op
+            .touched
+            .iter()
+            .fold(0, |sum, at| sum.saturating_add(at.count));
+        let within = self.calls_within(op);
+        let parent = |at: FnodeId| self.ftree.get(at).and_then(|fnode| fnode.parent);
+        let times = op.touched.iter().map(|at| (at.fnode, at.sum));
+        let times: HashMap<FnodeId, Ticks> = times.collect();
+        let mut left = op.clone();
+        left.latency = op.latency + Ticks(back as u64);
+        let mut called = Ticks(0);
+        for touched in &mut left.touched {
+            let caller = parent(touched.fnode);
+            let of_caller = caller
+                .and_then(|at| times.get(&at))
+                .copied()
+                .unwrap_or(op.latency);
+            // A probe takes time in the call and before it, of which the call has its share.
+            let share = (touched.sum.0 as f64 / of_caller.0.max(1) as f64).min(1.0);
+            let made = within.get(&touched.fnode).copied().unwrap_or(0) as f64;
+            let more = back * (made + touched.count as f64 * share) / all.max(1) as f64;
+            touched.sum = touched.sum + Ticks(more as u64);
+            // Of that each call has the same.
+            let more = Ticks((more / touched.count.max(1) as f64) as u64);
+            touched.max = (touched.max + more).min(touched.sum);
+            let is_long = touched.count == 1 && touched.max >= Touched::LONG;
+            touched.long = if is_long { touched.max } else { touched.long };
+            if caller == Some(FnodeId::ROOT) {
+                called = called + touched.sum;
+            }
+        }
+        let most = left.latency.0 as f64 * (1.0 + LEAST) + self.noise.of(op).0 as f64;
+        (called.0 as f64 <= most).then_some(left)
     }
 
-    /// Learns from a recorded op.
-    pub(crate) fn learn_of_clear(&mut self, op: &Op) {
+    /// How many calls were made in those of each function.
+    fn calls_within(&self, op: &Op) -> HashMap<FnodeId, u64> {
+        let mut within: HashMap<FnodeId, u64> = HashMap::new();
+        let parent = |at: &FnodeId| self.ftree.get(*at).and_then(|fnode| fnode.parent);
+        for touched in &op.touched {
+            for caller in std::iter::successors(parent(&touched.fnode), parent) {
+                let calls = within.entry(caller).or_default();
+                *calls = calls.saturating_add(touched.count);
+            }
+        }
+        within
+    }
+
+    /// Learns from a recorded op, which is so long without the kernel's records.
+    pub(crate) fn learn_of_clear(&mut self, op: &Op, without_records: Ticks) {
         if !self.blur.is_estimated {
             return;
         }
         let taken = taken_out(op);
         self.blur.remember(op.latency, taken);
         if !is_blurred(op.latency, taken) {
-            self.blur.clear.add(op.latency);
+            self.blur.clear.add(without_records);
         }
     }
 
@@ -165,7 +214,7 @@ impl Analysis {
 
 #[cfg(test)]
 mod tests {
-    use darc_record::{Arguments, Touched, Tsc};
+    use darc_record::{Arguments, Tsc};
 
     use super::*;
     use crate::{Params, Request, Status};
@@ -240,6 +289,89 @@ mod tests {
         assert!(peaks.iter().any(|peak| peak.content.ops < 990), "{peaks:?}");
     }
 
+    /// 300 of 400 thousand cycles were taken out too many: of f0's call of `a`, and of 10,000 calls in that.
+    #[test]
+    fn what_was_taken_out_too_much_is_given_back_to_where_calls_were() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.cost_is_estimated();
+        let callee = |id| crate::Callee::Function(crate::CalleeId(id));
+        let mut child =
+            |parent, id| analysis.add_child(parent, darc_record::SiteId(id), callee(id));
+        let (a, c) = (child(FnodeId::ROOT, 1), child(FnodeId::ROOT, 2));
+        let b = child(a, 3);
+        for _ in 0..FEW {
+            analysis.blur.clear.add(Ticks(400_000));
+        }
+        let call = |fnode, sum: u64, count: u64| Touched {
+            fnode,
+            max: Ticks(sum / count),
+            max_start: Tsc(0),
+            long: Ticks(0),
+            sum: Ticks(sum),
+            count,
+        };
+        let measured = |of_a| Op {
+            end: Tsc(500_000),
+            touched: vec![
+                call(a, of_a, 1),
+                call(b, 40_000, 10_000),
+                call(c, 10_000, 1),
+            ],
+            ..op(0, 100_000, &[], 0)
+        };
+        let given_back = |one: &Op| analysis.given_back(one, analysis.bucket_of(one));
+        let left = given_back(&measured(80_000)).expect("it tells");
+        assert_eq!(left.latency, Ticks(400_000));
+        let sums: Vec<u64> = left.touched.iter().map(|at| at.sum.0).collect();
+        let near = |sum: u64, known: u64| sum.abs_diff(known) < 200;
+        // Half of what `a` takes, as was measured.
+        assert!(near(sums[0], 380_000) && near(sums[1], 190_000), "{sums:?}");
+        assert!(near(sums[2], 10_000), "{sums:?}");
+        assert_eq!(given_back(&measured(150_000)), None, "more than there was");
+        // What is where it counts stays what it is.
+        let clear = op(0, 400_000, &[(a, 1)], 0);
+        assert_eq!(given_back(&clear), None);
+    }
+
+    /// Half of a peak's ops make thousands of calls, of which too much is taken out.
+    #[test]
+    fn ops_of_which_too_much_was_taken_out_have_their_share() {
+        let mut analysis = Analysis::new(Params::default());
+        analysis.cost_is_estimated();
+        let mut children: Vec<FnodeId> = Vec::new();
+        for number in 0..4_000 {
+            let calls = |times| children.get(number as usize % 2).map(|&at| (at, times));
+            let mut one = match number % 2 {
+                0 => op(number, 400_000, calls(10_000).as_slice(), 30),
+                _ => op(number, 400_000, calls(1).as_slice(), 0),
+            };
+            for touched in &mut one.touched {
+                // All of it is in the callee.
+                touched.sum = one.latency;
+                touched.max = Ticks(one.latency.0 / touched.count);
+            }
+            analysis.op(&one);
+            for request in analysis.requests() {
+                if let Request::Expand(fnode) = request {
+                    let callee = |id| crate::Callee::Function(crate::CalleeId(id));
+                    let mut child =
+                        |id| analysis.add_child(fnode, darc_record::SiteId(id), callee(id));
+                    if fnode == FnodeId::ROOT {
+                        children = vec![child(1), child(2)];
+                    }
+                    analysis.expanded(fnode, Tsc(10_000_000 * number + 1));
+                }
+            }
+        }
+        let causes = analysis.root_causes(1);
+        let shares: Vec<f64> = causes.iter().map(|cause| cause.share).collect();
+        let is_half = |share: &f64| (0.4..0.6).contains(share);
+        assert!(
+            shares.len() == 2 && shares.iter().all(is_half),
+            "{causes:?}"
+        );
+    }
+
     #[test]
     fn a_few_ops_that_are_known_well_do_not_tell_where_others_are() {
         let mut blur = Blur::new(crate::Resolution::default());
@@ -306,7 +438,8 @@ mod tests {
         let mut analysis = Analysis::new(Params::default());
         analysis.cost_is_estimated();
         analysis.add_unrecorded(10, Ticks(4_000_000), false);
-        analysis.learn_of_clear(&op(1, 400_000, &[(FnodeId(2), 10_000)], 30));
+        let one = op(1, 400_000, &[(FnodeId(2), 10_000)], 30);
+        analysis.learn_of_clear(&one, one.latency);
         analysis.add_unrecorded(10, Ticks(1_000_000), true);
         let known: Vec<_> = analysis.profile().buckets().collect();
         assert_eq!(known.len(), 1, "{known:?}");

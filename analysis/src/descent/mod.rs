@@ -114,6 +114,19 @@ pub struct Analysis {
     expressions: Vec<Expression>,
     /// What the kernel told of time away; nothing when nobody asked.
     pub(crate) off_cpu: Option<off_cpu::OffCpuTable>,
+    /// How long the kernel's records of a page fault take.
+    fault_records: Ticks,
+}
+
+/// Where an op counts.
+#[derive(Debug)]
+pub(crate) struct CountedOp {
+    /// The bucket of the profile.
+    bucket: u32,
+    /// Whether that is the one of its latency.
+    is_clear: bool,
+    /// The op as it counts there, where too much was taken out of it.
+    given_back: Option<Op>,
 }
 
 #[derive(Clone, Debug)]
@@ -160,6 +173,7 @@ impl Analysis {
             fruitless: HashMap::new(),
             expressions: Expression::arguments(),
             off_cpu: None,
+            fault_records: Ticks(0),
         }
     }
 
@@ -201,8 +215,24 @@ impl Analysis {
 
     /// Records one op. Requests may be waiting afterwards.
     pub fn op(&mut self, op: &Op) {
+        let place = self.counted(op, op.latency);
+        self.learn_from(place.given_back.as_ref().unwrap_or(op), &place);
+    }
+
+    /// Counts an op: where, and as what. It is so long without the kernel's records.
+    pub(crate) fn counted(&mut self, op: &Op, without_records: Ticks) -> CountedOp {
         self.ran_beside(op);
-        let bucket = self.count(op);
+        let bucket = self.count(op, without_records);
+        CountedOp {
+            bucket,
+            is_clear: bucket == self.bucket(op.latency),
+            given_back: self.given_back(op, bucket),
+        }
+    }
+
+    /// Learns from an op that counts there.
+    pub(crate) fn learn_from(&mut self, op: &Op, place: &CountedOp) {
+        let bucket = place.bucket;
         let peak = self.peak_of(bucket);
         tracing::trace!(
             target: "descent::op",
@@ -228,7 +258,7 @@ impl Analysis {
         {
             *example = Some(op.clone());
         }
-        if self.tells_nothing(op) {
+        if !place.is_clear && place.given_back.is_none() {
             return;
         }
         if self.is_unresolved(op) {
@@ -281,7 +311,7 @@ impl Analysis {
 
     /// Counts an op of which it is not known who took its time.
     pub fn add_unseen(&mut self, op: &Op) {
-        self.count(op);
+        self.count(op, op.latency);
     }
 
     /// An op of this bucket was looked at, whether it tells what takes its time or not.
@@ -298,9 +328,9 @@ impl Analysis {
     }
 
     /// Adds an op to the profile; its bucket there.
-    fn count(&mut self, op: &Op) -> u32 {
+    fn count(&mut self, op: &Op, without_records: Ticks) -> u32 {
         let latency = self.latency_of(op);
-        self.learn_of_clear(op);
+        self.learn_of_clear(op, without_records);
         let bucket = self.profile.add(latency);
         self.fine.add(latency);
         self.longest = self.longest.max(latency);

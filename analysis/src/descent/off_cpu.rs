@@ -11,6 +11,7 @@ use crate::descent::root_cause::{CauseKind, RootCause, root_causes};
 use crate::descent::share::LEAST;
 use crate::descent::{Analysis, PeakAnalysis};
 use crate::off_cpu::apart::{Apart, apart};
+use crate::off_cpu::records::without_records;
 use crate::off_cpu::{Away, Interval, Kept, OffCpu, Waits, is_absence};
 
 /// The part of a peak's time that is to be explained by functions, for what strikes them to matter.
@@ -140,13 +141,30 @@ impl Analysis {
         own.map(|cause| cause.share).sum()
     }
 
+    /// The kernel's records of a page fault take so long.
+    pub fn faults_are_recorded(&mut self, each: Ticks) {
+        self.fault_records = each;
+    }
+
     /// Records one op, with the times in which its thread did not do its work, in order. Requests may be waiting
     /// afterwards.
     pub fn op_with(&mut self, op: &Op, away: &[Interval]) {
+        let cut = without_records(&self.ftree, op, away, self.fault_records);
+        let place = self.counted(op, cut.as_ref().map_or(op.latency, |left| left.op.latency));
         if self.off_cpu.is_none() {
-            self.op(op);
+            self.learn_from(place.given_back.as_ref().unwrap_or(op), &place);
             return;
         }
+        let tells_of_peak = place.is_clear && self.tells_of_time_away(op, away);
+        let cut = match &place.given_back {
+            Some(op) => without_records(&self.ftree, op, away, self.fault_records),
+            None => cut,
+        };
+        let op = place.given_back.as_ref().unwrap_or(op);
+        let (op, away) = match &cut {
+            Some(left) => (&left.op, &left.away[..]),
+            None => (op, away),
+        };
         let latency = op.latency;
         self.as_measured(&op.touched);
         let Apart { op, waits } = apart(&mut self.ftree, op, away, self.noise.long());
@@ -157,10 +175,9 @@ impl Analysis {
                 .blocked
                 .extend(blocked.map(|(fnode, interval)| (*fnode, interval.len())));
         }
-        self.op(&op);
+        self.learn_from(&op, &place);
         self.as_measured(&[]);
-        let tells_of_peak = self.tells_of_time_away(&op, away);
-        let (Some(peak), Some(table)) = (self.peak_of_op(&op), &mut self.off_cpu) else {
+        let (Some(peak), Some(table)) = (self.peak_of(place.bucket), &mut self.off_cpu) else {
             return;
         };
         if tells_of_peak {
@@ -196,10 +213,9 @@ impl Analysis {
         }
     }
 
-    /// Whether an op is one of all of its peak, and its latency is known: where the ops of another peak are asked for, those of
+    /// Whether an op is one of all of its peak: where the ops of another peak are asked for, those of
     /// this one that are like them come along, which time away has made long.
     fn tells_of_time_away(&self, op: &Op, away: &[Interval]) -> bool {
-        let is_clear = self.bucket_of(op) == self.bucket(op.latency);
         // How long page faults are is an estimate.
         let is_known = |interval: &&Interval| !matches!(interval.why, Away::Faulted { .. });
         let together = away.iter().filter(is_known).map(Interval::len);
@@ -216,7 +232,7 @@ impl Analysis {
             };
             self.filter.iter().any(is_part)
         });
-        is_clear && !comes_along && together <= op.latency
+        !comes_along && together <= op.latency
     }
 
     /// How the longest calls of an fnode waited in the ops of a peak; nothing where that was not seen.

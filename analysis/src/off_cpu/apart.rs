@@ -124,7 +124,12 @@ pub(crate) fn long_without(before: &Touched, after: &Touched) -> Ticks {
 
 /// The other calls than the longest that something so long may have struck in the longest call of an fnode: where they are in the
 /// op, and how likely each is when all moments are alike.
-fn in_other_calls(ftree: &Ftree, op: &Op, deepest: FnodeId, len: Ticks) -> Vec<(usize, f64)> {
+pub(crate) fn in_other_calls(
+    ftree: &Ftree,
+    op: &Op,
+    deepest: FnodeId,
+    len: Ticks,
+) -> Vec<(usize, f64)> {
     let parent = |touched: &Touched| ftree.get(touched.fnode).and_then(|fnode| fnode.parent);
     let others = |touched: &Touched| touched.sum.saturating_sub(touched.max).0 as f64;
     let whole = call_of(op, deepest).sum.0 as f64;

@@ -9,6 +9,7 @@
 
 pub(crate) mod apart;
 mod faults;
+pub(crate) mod records;
 
 use std::collections::BTreeMap;
 

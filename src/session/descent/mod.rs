@@ -181,9 +181,7 @@ impl<'a> Session<'a> {
             if self.process.engine().kind() == EngineKind::Jump {
                 own.analysis.cost_is_estimated();
             }
-            if let Timeline::Switches(_) = self.timeline {
-                own.analysis.expect_absences();
-            }
+            self.timeline.is_followed_by(&mut own.analysis);
         }
         self.serving = serving;
         self

@@ -77,7 +77,7 @@ impl Timeline {
             false => "the process is in another pid namespace than darc".to_owned(),
             true => match Switches::follow(pid) {
                 Ok(switches) => {
-                    investigation.analysis.expect_absences();
+                    expect_absences(&switches, &mut investigation.analysis);
                     warn_of_untold(&switches, investigation);
                     return Timeline::Switches(Box::new(SwitchLog {
                         switches,
@@ -95,6 +95,13 @@ impl Timeline {
         ));
         Timeline::Sums {
             waited: waited(pid),
+        }
+    }
+
+    /// Has an analysis expect what the kernel tells, if it does.
+    pub fn is_followed_by(&self, analysis: &mut Analysis) {
+        if let Timeline::Switches(known) = self {
+            expect_absences(&known.switches, analysis);
         }
     }
 
@@ -443,6 +450,11 @@ impl SwitchLog {
             Service::PageFault => "page fault".to_owned(),
         }
     }
+}
+
+fn expect_absences(switches: &Switches, analysis: &mut Analysis) {
+    analysis.expect_absences();
+    analysis.faults_are_recorded(switches.fault_records());
 }
 
 /// Whether it looks as if another thread had taken much of an op.

@@ -1,5 +1,5 @@
-//! What a page fault takes beyond what the kernel's two records enclose: the processor's way in and out, and the
-//! records themselves. Measured on darc's own pages.
+//! What a page fault takes beyond what the kernel's two records enclose, which is the processor's way in and out and a part of the
+//! records; and what the records take. Measured on darc's own pages.
 
 use std::fs::File;
 
@@ -18,13 +18,21 @@ use super::refusal::Refusal;
 use super::services::Services;
 use super::tracepoints::{Event, Service, Tracepoints};
 
-/// Pages that are used for the first time.
+/// Pages that are used for the first time, without records and with them.
 const PAGES: usize = 128;
 /// Fewer faults than this say nothing.
 const FEWEST: usize = PAGES / 2;
 
-/// Cycles that a fault of a thread with these events takes more than its records say: the median of some faults of the
-/// calling thread. `None` when too few of them were told.
+/// What page faults of a thread take that is recorded, in cycles.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct FaultCost {
+    /// More than their records say,
+    pub(super) untold: Ticks,
+    /// and more than without them.
+    pub(super) records: Ticks,
+}
+
+/// What faults of a thread with these events take: medians of some of the calling thread's. `None` when too few of them were told.
 ///
 /// # Errors
 /// When the kernel refuses the events.
@@ -32,31 +40,32 @@ pub(super) fn measure(
     tracepoints: &mut Tracepoints,
     events: &[Attributes],
     clock: &Clock,
-) -> Result<Option<Ticks>, Refusal> {
+) -> Result<Option<FaultCost>, Refusal> {
     let mut collector = Collector::new(Attributes::switches())?;
     let own = gettid().as_raw();
     for &event in events {
         collector.add_thread_event(own, event)?;
     }
     let memory = unused_memory().map_err(|source| Refusal::Os { source })?;
-    collector.enable();
     let touch = |page: usize| {
         let before = sys::tsc();
         memory.store(page * sys::PAGE, 1);
         (sys::tsc() - before).0
     };
-    let touched: Vec<u64> = (0..PAGES).map(touch).collect();
+    let bare = median((0..PAGES).map(touch).collect());
+    collector.enable();
+    let recorded = median((PAGES..2 * PAGES).map(touch).collect());
     collector.disable();
     let told = told(&collector.read_rest().records, tracepoints, clock);
-    Ok(match told.len() {
-        FEWEST.. => Some(Ticks(median(touched).saturating_sub(median(told)))),
-        _ => None,
-    })
+    Ok((told.len() >= FEWEST).then(|| FaultCost {
+        untold: Ticks(recorded.saturating_sub(median(told))),
+        records: Ticks(recorded.saturating_sub(bare)),
+    }))
 }
 
 fn unused_memory() -> Result<SharedWords, Errno> {
     let file = File::from(memfd_create(c"darc-faults", MFdFlags::MFD_CLOEXEC)?);
-    let len = PAGES * sys::PAGE;
+    let len = 2 * PAGES * sys::PAGE;
     file.set_len(len as u64)
         .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()))?;
     SharedWords::map(&file, len)
@@ -98,7 +107,10 @@ mod tests {
         };
         let events = super::super::opening::fault_events(&tracepoints);
         match measure(&mut tracepoints, &events, &Clock::calibrate()) {
-            Ok(untold) => assert!(untold.is_none_or(|untold| untold.0 > 0), "{untold:?}"),
+            Ok(cost) => {
+                let is_known = |cost: FaultCost| cost.untold > Ticks(0);
+                assert!(cost.is_none_or(is_known), "{cost:?}");
+            }
             Err(refusal) => eprintln!("not tested: {refusal}"),
         }
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::attributes::Attributes;
 use super::clock::{self, Clock};
 use super::collector::{Collector, Drained, Group};
-use super::fault_cost;
+use super::fault_cost::{self, FaultCost};
 use super::off_cpu::{Away, Forgotten, Life, Runners, Thread, Wake, Waker};
 use super::opening::{
     fault_events, watch_machine, watch_process, watch_threads, watch_tracepoints,
@@ -69,6 +69,7 @@ pub struct Switches {
     /// What is not told any more.
     untold: Option<NoTracepoints>,
     services: Services,
+    fault_records: Ticks,
     /// Of threads of the process that woke another, with a number each; the oldest go.
     stacks: VecDeque<UserStack>,
     /// How many went.
@@ -153,13 +154,14 @@ impl Switches {
         }
         let wakings_are_other = tracepoints.is_ok() && wakings.is_none();
         let clock = Clock::calibrate();
-        let untold_of_faults = match &mut tracepoints {
+        let fault_cost = match &mut tracepoints {
             Ok(known) => {
                 let events = fault_events(known);
-                // Without it page faults seem shorter than they are.
-                fault_cost::measure(known, &events, &clock).ok().flatten()
+                // Without it page faults seem shorter than they are, and ops with many of them are longer.
+                let cost = fault_cost::measure(known, &events, &clock);
+                cost.ok().flatten().unwrap_or_default()
             }
-            Err(_) => None,
+            Err(_) => FaultCost::default(),
         };
         collector.enable();
         Ok(Switches {
@@ -178,7 +180,8 @@ impl Switches {
             yields: Yields::default(),
             handler_ends: None,
             untold: wakings_are_other.then_some(NoTracepoints::OtherNumbers),
-            services: Services::new(untold_of_faults.unwrap_or_default()),
+            services: Services::new(fault_cost.untold),
+            fault_records: fault_cost.records,
             stacks: VecDeque::new(),
             stacks_gone: 0,
             other_programs: HashSet::new(),
@@ -190,6 +193,12 @@ impl Switches {
             price: Duration::ZERO,
             rests: false,
         })
+    }
+
+    /// How much longer a page fault takes that is recorded.
+    #[must_use]
+    pub fn fault_records(&self) -> Ticks {
+        self.fault_records
     }
 
     /// Why interrupts, page faults and the ends of waits are not told (any more), if they are not.
