@@ -8,7 +8,7 @@
 use darc_record::{FnodeId, Ticks, Tsc};
 
 use crate::descent::Analysis;
-use crate::descent::ftree::{Absence, Callee, Expansion};
+use crate::descent::ftree::{Absence, Callee, Expansion, Fnode};
 use crate::descent::peak_record::PathState;
 use crate::descent::recursion;
 use crate::descent::share::{ALWAYS, Estimate, LEAST};
@@ -19,6 +19,16 @@ const OPS: u64 = 5;
 const SLOWLY: Ticks = Ticks(1 << 27);
 /// The first one tells where it took so long to come: some tenths of a second.
 const SELDOM: Ticks = Ticks(1 << 29);
+
+/// So many functions of a peak are gone on with at a time before it has to be.
+const MOST: usize = 64;
+
+/// A function that the ops of a new peak may go on in.
+pub(crate) struct Foreseen {
+    pub(crate) fnode: FnodeId,
+    /// The least part of an op's time that it had where it was a cause.
+    pub(crate) least_part: Option<u32>,
+}
 
 impl Analysis {
     /// Begins below the functions of a peak whose decision is waited for and may be foreseen, at the end of an op.
@@ -32,10 +42,29 @@ impl Analysis {
             .filter(|&at| !self.ftree.fnode(at).record(peak).is_chosen())
             // That ends a path, which a few ops may not.
             .filter(|&at| !recursion::is_deep(&self.ftree, peak, at))
+            .take(MOST.saturating_sub(self.early.iter().filter(|at| at.1 == peak).count()))
             .collect();
         for fnode in foreseen {
             self.early.insert((fnode, peak));
             self.begin_path(fnode, peak);
+        }
+    }
+
+    /// Begins below a new peak's f0 what ops like its own went on in: these functions, callers first.
+    pub(crate) fn begin_foreseen(&mut self, peak: u32, functions: Vec<Foreseen>) {
+        for Foreseen {
+            fnode: id,
+            least_part,
+        } in functions
+        {
+            let caller = self.ftree.fnode(id).parent.map(|at| self.ftree.fnode(at));
+            let is_decided_in_the_same_ops =
+                |caller: &Fnode| caller.record(peak).state.is_open() && !caller.is_in_batches();
+            if caller.is_some_and(is_decided_in_the_same_ops) {
+                self.ftree.fnode_mut(id).record_mut(peak).least_part = least_part;
+                self.early.insert((id, peak));
+                self.begin_path(id, peak);
+            }
         }
     }
 
@@ -49,7 +78,7 @@ impl Analysis {
         let is_slow = match record.decision_ops {
             1..OPS => now - since >= SELDOM,
             // Not after each of them.
-            OPS | 8 | 13 => now - since >= SLOWLY,
+            OPS | 8 | 13 | 20 | 31 | 47 => now - since >= SLOWLY,
             _ => false,
         };
         is_slow
@@ -70,12 +99,14 @@ impl Analysis {
         if parts.iter().any(is_fault) {
             return Vec::new();
         }
-        // A small part of the peak is not gone on with before it has to be: there may be many.
-        let weight = self.weight(id, peak).time;
+        // A small part of the peak is not gone on with before it has to be, for there may be many: what would be no cause of the
+        // peak, neither by time nor by ops.
+        let weight = self.weight(id, peak);
         let is_long = |(part, estimate): &(Option<FnodeId>, Estimate)| {
             let share = estimate.time.at;
             let is_function = matches!(callee(part), Some(Callee::Function(_)));
-            is_function && share >= ALWAYS && share * weight >= LEAST
+            let is_much = share * weight.time >= LEAST || estimate.ops.at * weight.ops >= LEAST;
+            is_function && share >= ALWAYS && is_much
         };
         let found = parts.into_iter().filter(is_long);
         found.filter_map(|(part, _)| part).collect()
@@ -106,6 +137,8 @@ impl Analysis {
 
 #[cfg(test)]
 mod tests {
+    use darc_record::Ticks;
+
     use crate::simulate::{Program, Run, Session, call};
     use crate::{Analysis, CauseKind, Params, Status, Stop};
 
@@ -169,6 +202,34 @@ mod tests {
         let causes: Vec<String> = session.causes(1).into_iter().map(|it| it.0).collect();
         assert_eq!(causes, ["f0/a/b/d", "f0/a/c/e"]);
         assert!(session.next_op <= 10 + 4 + 64, "{}", session.next_op);
+    }
+
+    /// A third of the ops go on in `a`, and are that much shorter that these have less than a tenth of the time.
+    #[test]
+    fn what_many_ops_do_is_begun_early_though_it_takes_little_of_the_time() {
+        let program = Program::default()
+            .function(0, "f0", &[(1, call(1)), (2, call(2))], |run| {
+                match run.op % 3 {
+                    0 => run.call(1, 1),
+                    _ => run.call(2, 2),
+                }
+            })
+            .function(1, "a", &[(3, call(3))], |run| run.call(3, 3))
+            .function(3, "b", &[(4, call(4))], |run| run.call(4, 4))
+            .function(4, "c", &[(5, call(5))], |run| run.call(5, 5))
+            .function(5, "d", &[], |run| run.work(4 << 26))
+            .function(2, "e", &[], |run| run.work(20 << 26));
+        let params = Params {
+            range: Some(crate::Range::Between(Ticks(0), Ticks(u64::MAX))),
+            ..Params::default()
+        };
+        let mut session = Session::new(program, params);
+        session.run(1_000);
+        assert_eq!(session.analysis.status(), Status::RootCauseFound);
+        let mut causes: Vec<String> = session.causes(1).into_iter().map(|it| it.0).collect();
+        causes.sort();
+        assert_eq!(causes, ["f0/a/b/c/d", "f0/e"]);
+        assert!(session.next_op <= 240, "{}", session.next_op);
     }
 
     /// As long as nothing is decided, what is begun is told in its caller's place, and another run goes on with it.

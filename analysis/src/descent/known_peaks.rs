@@ -4,6 +4,7 @@ use darc_record::Ticks;
 
 use crate::descent::params::PeakChoice;
 use crate::descent::{Analysis, PeakAnalysis};
+use crate::profile::histogram::Bucket;
 use crate::profile::peaks::{Peak, is_noticed_range};
 use crate::values::Values;
 
@@ -71,7 +72,7 @@ impl Analysis {
     /// Cuts the peaks of a few ops anew where two of them turn out to be one, or one to be two. What grows stays. Whether it does.
     fn cut_among_few(&mut self, found: &[Peak], of_known: &[Option<usize>]) -> bool {
         let is_in_one = |index: &usize| {
-            let holds = |hump: &&Peak| self.shared(&self.peaks[*index].peak, hump) > 0;
+            let holds = |hump: &&Peak| self.shared(&self.peaks[*index].peak, hump).ops > 0;
             found.iter().filter(holds).count() == 1
         };
         let known_of = |hump: usize| {
@@ -91,18 +92,19 @@ impl Analysis {
 
     /// Which of the humps holds most of a known peak's ops; the left one of equals, none when it is in none.
     pub(crate) fn hump_of(&self, peak: &Peak, found: &[Peak]) -> Option<usize> {
-        let shares = found.iter().map(|hump| self.shared(peak, hump)).enumerate();
+        let shares = found.iter().map(|hump| self.shared(peak, hump).ops);
+        let shares = shares.enumerate();
         let held = shares.filter(|&(_, ops)| ops > 0);
         held.rev().max_by_key(|&(_, ops)| ops).map(|(hump, _)| hump)
     }
 
-    /// How many ops are of both.
-    fn shared(&self, one: &Peak, other: &Peak) -> u64 {
+    /// The ops that are of both.
+    pub(crate) fn shared(&self, one: &Peak, other: &Peak) -> Bucket {
         let first = one.first_bucket.max(other.first_bucket);
         let last = one.last_bucket.min(other.last_bucket);
         match first <= last {
-            true => self.profile.range(first, last).ops,
-            false => 0,
+            true => self.profile.range(first, last),
+            false => Bucket::default(),
         }
     }
 

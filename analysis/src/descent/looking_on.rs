@@ -7,13 +7,14 @@
 
 use std::ops::RangeInclusive;
 
-use darc_record::Ticks;
+use darc_record::{FnodeId, Ticks};
 
-use crate::descent::ftree::Fnode;
+use crate::descent::early::Foreseen;
+use crate::descent::ftree::{Callee, Fnode};
 use crate::descent::params::PeakChoice;
+use crate::descent::peak_record::PathState;
 use crate::descent::stall::Stall;
 use crate::descent::{Analysis, MOST_UNEXPLAINED, PeakAnalysis, Request};
-use crate::profile::histogram::Bucket;
 use crate::profile::peaks::Peak;
 use crate::values::Values;
 
@@ -110,6 +111,23 @@ impl Analysis {
             self.cut_anew();
         }
         self.settle();
+    }
+
+    /// The peaks that were cut anew have had their time: what is open of them ends undecided, and the decisions are held against later
+    /// ops. Nothing else is lost by that.
+    pub fn end_descents(&mut self) {
+        let open: Vec<(FnodeId, u32)> = (self.ftree.fnodes())
+            .flat_map(|fnode| {
+                fnode
+                    .records()
+                    .map(|(peak, record)| (fnode.id, peak, record))
+            })
+            .filter(|(_, _, record)| record.state.is_open())
+            .map(|(id, peak, _)| (id, peak))
+            .collect();
+        for (id, peak) in open {
+            self.stall_paths(peak, vec![(id, Stall::NoOps)]);
+        }
     }
 
     /// No ops come any more: known peaks that are part of the hump of another one, by all ops, are dropped.
@@ -217,18 +235,10 @@ impl Analysis {
 
     /// Which known peak a hump is.
     fn same_as(&self, hump: &Peak, found: &[Peak]) -> Option<usize> {
-        let shared = |peak: &Peak| {
-            let first = hump.first_bucket.max(peak.first_bucket);
-            let last = hump.last_bucket.min(peak.last_bucket);
-            match first <= last {
-                true => self.profile.range(first, last),
-                false => Bucket::default(),
-            }
-        };
         let is_part = |part: u64, of: u64, least: f64| part as f64 >= least * of as f64;
         let is_same = |peak: &Peak| {
             let all = self.profile.range(peak.first_bucket, peak.last_bucket);
-            let shared = shared(peak);
+            let shared = self.shared(hump, peak);
             let is_one = self.hump_of(peak, found).map(|at| found[at].number) == Some(hump.number);
             is_one
                 && is_part(shared.ops, all.ops, MOST)
@@ -242,6 +252,7 @@ impl Analysis {
     /// These are the peaks from now on; each is the known one of that index, or new.
     pub(crate) fn replace_peaks(&mut self, found: &[Peak], kept: &[Option<usize>]) {
         tracing::debug!(target: "descent", ?found, ?kept, "cut the peaks anew");
+        let former: Vec<Peak> = self.peaks.iter().map(|at| at.peak).collect();
         let mut known: Vec<Option<PeakAnalysis>> = self.peaks.drain(..).map(Some).collect();
         let mut now = vec![None; known.len()];
         for ((hump, kept), number) in found.iter().zip(kept).zip(1..) {
@@ -261,6 +272,11 @@ impl Analysis {
                 },
             });
         }
+        let humps = found.iter().zip(kept).zip(1..);
+        let new = humps.filter(|((_, kept), _)| kept.is_none());
+        let foreseen: Vec<(u32, Vec<Foreseen>)> = new
+            .map(|((hump, _), number)| (number, self.chosen_in_most_of(hump, &former)))
+            .collect();
         let renumbered = |peak: u32| now.get((peak as usize).checked_sub(1)?).copied().flatten();
         self.ftree.renumber_peaks(&now);
         let fruitless = std::mem::take(&mut self.fruitless).into_iter();
@@ -277,7 +293,30 @@ impl Analysis {
         self.renumberings.push(now);
         if self.params.peak == PeakChoice::All {
             self.begin_descents();
+            for (peak, functions) in foreseen {
+                self.begin_foreseen(peak, functions);
+            }
+            self.settle();
         }
+    }
+
+    /// The functions on the paths of the former peak that most ops of a hump were of, callers first.
+    fn chosen_in_most_of(&self, hump: &Peak, former: &[Peak]) -> Vec<Foreseen> {
+        let shared = |peak: &Peak| self.shared(hump, peak).ops;
+        let is_most = |peak: &&Peak| shared(peak) as f64 >= HALF * hump.content.ops as f64;
+        let Some(most) = former.iter().find(is_most) else {
+            return Vec::new();
+        };
+        let functions = self.ftree.fnodes().filter(|fnode| {
+            let state = &fnode.record(most.number).state;
+            let goes_on = state.is_open() || matches!(state, PathState::Decided(_));
+            goes_on && matches!(fnode.callee, Callee::Function(_)) && !fnode.is_in_batches()
+        });
+        let foreseen = |fnode: &Fnode| Foreseen {
+            fnode: fnode.id,
+            least_part: fnode.record(most.number).least_part,
+        };
+        functions.map(foreseen).collect()
     }
 }
 
@@ -334,6 +373,39 @@ mod tests {
         };
         let all: Vec<_> = peaks.iter().map(|peak| causes(peak.number)).collect();
         assert_eq!(all, [["f0/fast"], ["f0/slow"]], "{peaks:?}");
+    }
+
+    /// The slow ones go on in five functions more.
+    #[test]
+    fn peaks_that_come_apart_begin_with_what_they_were_known_to_go_on_in() {
+        let program = (2..=6).fold(smeared_at_first(), |program, id| {
+            let name = ["slow", "b", "c", "d", "e"][id as usize - 2];
+            let calls = [(id + 1, call(id + 1))];
+            match id {
+                2 => program.function(id, name, &calls, |run| run.call(3, 3)),
+                3 => program.function(id, name, &calls, |run| run.call(4, 4)),
+                4 => program.function(id, name, &calls, |run| run.call(5, 5)),
+                5 => program.function(id, name, &calls, |run| run.call(6, 6)),
+                _ => program.function(id, name, &[], |run| run.work(run.level)),
+            }
+        });
+        let mut session = Session::new(program, Params::default());
+        session.analysis.look_on();
+        session.run(20_000);
+        assert!(session.analysis.is_looking_on());
+        session.analysis.seen_enough();
+        session.serve();
+        let first = session.next_op;
+        while !session.analysis.is_checking() && !session.finished {
+            session.run(1);
+        }
+        let peaks = session.analysis.peaks();
+        let slow = peaks.last().expect("two").number;
+        let causes: Vec<String> = session.causes(slow).into_iter().map(|it| it.0).collect();
+        assert_eq!(causes, ["f0/slow/b/c/d/e"], "{peaks:?}");
+        assert!(session.analysis.early.is_empty());
+        let ops = session.next_op - first;
+        assert!(ops <= 300, "{ops}");
     }
 
     /// The few have most of the time that was the one peak's.
