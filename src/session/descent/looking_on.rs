@@ -15,6 +15,9 @@ const FEW: Duration = Duration::from_secs(30);
 /// For so long decisions are held against later ops at most, or until as many came as peaks are to be looked for among.
 const CHECKS: Duration = Duration::from_secs(2);
 
+/// Peaks that were cut anew have as long as the first answers took, and this at least.
+const ANEW: Duration = Duration::from_secs(10);
+
 /// Where no op has come for so long none is waited for,
 const IDLE: Duration = Duration::from_secs(2);
 /// ... and for so many times as long as it took for one to come before.
@@ -30,7 +33,8 @@ pub(super) struct LookingOn {
     gap: Duration,
     /// With which op that was.
     checks: Option<(Instant, u64)>,
-    has_seen_enough: bool,
+    /// When there was enough to see, or when decisions had been held against later ops.
+    enough: Option<Duration>,
     /// Whether the log says that the answers are there.
     is_logged: bool,
     /// Ends with the first answers that much of the time is in.
@@ -63,16 +67,28 @@ impl LookingOn {
         let is_idle = since_last >= IDLE.max(GAPS * self.gap).min(FEW);
         let is_answered = analysis.is_answered();
         let passed = self.since.get_or_insert_with(Instant::now).elapsed();
-        if self.is_brief && analysis.is_looking_on() && is_answered {
+        let is_told = is_answered || (passed >= MOST && analysis.is_answered_but_for_rare());
+        if self.is_brief && analysis.is_looking_on() && is_told {
             if is_idle || passed >= MOST || analysis.is_nearly_all_in_peaks() {
                 analysis.stop_looking();
             }
             return;
         }
-        if is_idle && (self.has_seen_enough || (analysis.is_looking_on() && is_answered)) {
+        let is_over = match self.enough {
+            Some(_) => is_idle,
+            None => is_idle && analysis.is_looking_on() && is_answered,
+        };
+        if is_over {
             investigation.analysis.decide_without_long_ops();
             investigation.take_back();
             investigation.analysis.stop_looking();
+            return;
+        }
+        let is_late = |at: Duration| passed >= at + at.clamp(ANEW, FEW);
+        if self.enough.is_some_and(is_late) && !is_answered && !analysis.is_checking() {
+            analysis.decide_without_long_ops();
+            investigation.take_back();
+            investigation.analysis.end_descents();
             return;
         }
         let are_few = ops < analysis.params().start_ops && passed < FEW;
@@ -87,18 +103,20 @@ impl LookingOn {
                 tracing::debug!(target: "descent", ops, "answered, and looks on");
             }
             if is_clear && is_long {
-                self.has_seen_enough = true;
+                self.enough = Some(passed);
                 analysis.seen_enough();
             }
         }
         if analysis.is_checking() {
             let (since, first) = *self.checks.get_or_insert_with(|| (Instant::now(), ops));
-            let (passed, came) = (since.elapsed(), ops.saturating_sub(first));
+            let (checked, came) = (since.elapsed(), ops.saturating_sub(first));
             let are_enough = came >= investigation.analysis.params().start_ops;
             let analysis = &mut investigation.analysis;
-            if passed >= CHECKS && (are_enough || passed >= FEW) {
+            if checked >= CHECKS && (are_enough || checked >= FEW) {
                 analysis.end_checks();
             }
+            // What they begin has its time from their end on, which may come with any op.
+            self.enough = Some(passed);
         }
     }
 }
