@@ -14,9 +14,9 @@ use crate::windows::Windows;
 /// The share unless another is asked for.
 pub const BUDGET: f64 = 0.03;
 /// For so long an analysis may spend at once what it could spend in that time: most have ended before that is used up.
-const ADVANCE: Duration = Duration::from_secs(30);
+const ADVANCE: Duration = Duration::from_secs(60);
 /// From this part of the credit on it is read in batches: an analysis that has not ended by then takes its time.
-const AT_LEISURE: f64 = 0.12;
+const AT_LEISURE: f64 = 0.06;
 /// What is left before another window begins.
 const RESERVE: Duration = Duration::from_millis(5);
 /// After so long a rest there is another window, whatever was spent: reading takes time in rests, too.
@@ -38,7 +38,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// This share of a processor, and what it allows in half a minute as the credit.
+    /// This share of a processor, and what it allows in a minute as the credit.
     #[must_use]
     pub fn of(share: f64) -> Limits {
         Limits {
@@ -326,10 +326,10 @@ mod tests {
     #[test]
     fn a_credit_is_given_once_and_a_share_for_ever() {
         let limits = Limits::of(0.01);
-        let half = Duration::from_millis(150);
+        let half = Duration::from_millis(300);
         assert_eq!(limits.allowed(Duration::ZERO, 0.5), half);
         let minute = limits.allowed(Duration::from_secs(60), 1.0);
-        assert_eq!(minute, Duration::from_millis(900));
+        assert_eq!(minute, Duration::from_millis(1_200));
     }
 
     #[test]
@@ -407,6 +407,6 @@ mod tests {
         pacing.began.0 -= Duration::from_secs(100_000);
         pacing.account();
         let left = |more| pacing.has_left(Duration::from_millis(more), 1.0);
-        assert!(left(290) && !left(310));
+        assert!(left(590) && !left(610));
     }
 }
