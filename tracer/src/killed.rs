@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::FileExt as _;
+use std::panic::{self, AssertUnwindSafe};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -481,6 +482,40 @@ fn a_target_survives_its_tracer() {
 #[test]
 fn a_target_full_of_signals_survives_its_tracer() {
     kill_all_tracers_of(SIGNALS, most());
+}
+
+/// A tracer that panics, at any call of a change of probes, restores the code and lets go.
+#[test]
+fn a_tracer_that_panics_lets_go() {
+    const MOST: u64 = 10_000;
+    let mut target = Target::start("threads");
+    let (pid, code) = (target.pid(), target.code.clone());
+    let has_panicked = |call| -> Result<bool> {
+        let mut engine = Jump::attach(pid)?;
+        engine.apply(&code.plan(false))?;
+        sys::kill_point::panic_at(call);
+        let change = panic::catch_unwind(AssertUnwindSafe(|| engine.apply(&code.plan(true))));
+        sys::kill_point::set(u64::MAX);
+        engine.finish()?;
+        Ok(change.is_err())
+    };
+    let panicked = (0..MOST).take_while(|call| {
+        let tracer = sys::fork_into(|| {
+            child_signal::block().unwrap();
+            panic::set_hook(Box::new(|_| {}));
+            sys::exit_now(has_panicked(*call).map_or(2, i32::from));
+        });
+        let what = format!("panicked at call {call}");
+        let status = ended(tracer.unwrap(), &what);
+        target.check_free(&what);
+        assert_eq!(differing_text(pid), 0, "{what}: bytes of code differ");
+        // What the call had mapped and could not make known.
+        target.clean(&what);
+        assert!([0, 1 << 8].contains(&status), "{what}: {status:#x}");
+        status != 0
+    });
+    assert!(panicked.count() > 10);
+    target.finish("threads");
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! For tests: a process that is killed at the n-th thing that it does to another one.
+//! For tests: a process that is killed, or panics, at the n-th thing that it does to another one.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 static DONE: AtomicU64 = AtomicU64::new(0);
 static DEADLY: AtomicU64 = AtomicU64::new(u64::MAX);
+static PANICS: AtomicBool = AtomicBool::new(false);
 static LIFELINE: AtomicI32 = AtomicI32::new(-1);
 static HEIR: AtomicI32 = AtomicI32::new(0);
 
@@ -12,6 +13,12 @@ static HEIR: AtomicI32 = AtomicI32::new(0);
 pub fn set(call: u64) {
     DONE.store(0, Ordering::Relaxed);
     DEADLY.store(call, Ordering::Relaxed);
+}
+
+/// Has it panic there instead.
+pub fn panic_at(call: u64) {
+    PANICS.store(true, Ordering::Relaxed);
+    set(call);
 }
 
 /// Before this process is killed, it closes this descriptor and waits for the end of that child: what it does for a dead process is
@@ -29,6 +36,7 @@ pub fn done() -> u64 {
 /// One call of ptrace(2), or a write to the memory of another process.
 pub fn pass() {
     if DONE.fetch_add(1, Ordering::Relaxed) == DEADLY.load(Ordering::Relaxed) {
+        assert!(!PANICS.load(Ordering::Relaxed), "a test of panics");
         let lifeline = LIFELINE.load(Ordering::Relaxed);
         if lifeline >= 0 {
             let _ = nix::unistd::close(lifeline);

@@ -112,11 +112,15 @@ fn wait(pid: i32, is_wanted: &dyn Fn() -> bool) -> Result<i32> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{self, AssertUnwindSafe};
+
     use nix::sys::signal::{SigSet, Signal, kill};
     use nix::unistd::Pid;
 
-    use crate::launch;
+    use crate::engine::Engine as _;
+    use crate::{launch, maps};
 
+    use super::super::Jump;
     use super::*;
 
     /// Who stops a program that is being started finds it stopped, until it is continued.
@@ -148,6 +152,28 @@ mod tests {
         kill(target, Signal::SIGKILL).unwrap();
         drop(thread);
         let _ = sys::wait_for(pid);
+    }
+
+    /// It is the thread that is needed to restore everything.
+    #[test]
+    fn a_program_that_was_started_is_let_go_after_a_panic() {
+        let command = ["sleep".into(), "1000".into()];
+        let thread = launch::launch(&command, &SigSet::empty(), OPTIONS).unwrap();
+        let pid = thread.tid();
+        let mut engine = Jump::launched(thread, false, &|| true).unwrap();
+        let code = maps::read(pid).unwrap().into_iter().find(|m| m.executable);
+        engine.install(&[code.unwrap().start]).unwrap();
+        let change =
+            AssertUnwindSafe(|| engine.while_stopped::<()>(|_| panic!("a test of panics")));
+        assert!(panic::catch_unwind(change).is_err());
+        engine.finish().unwrap();
+        let left = super::super::clear_leftovers(pid).unwrap();
+        assert_eq!(left, super::super::Cleared::Nothing);
+        while threads::state(pid) != Some('S') {
+            assert!(!threads::is_dead(pid), "it did not run on");
+            std::thread::yield_now();
+        }
+        sys::kill_and_reap(pid);
     }
 
     /// Who ends darc need not wait for a program that waits.

@@ -43,6 +43,7 @@ mod watch;
 pub(crate) mod world;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -241,7 +242,7 @@ impl Jump {
         if let Some(thread) = self.parked.take() {
             let (thread, outcome) = world::parked(thread, work);
             self.parked = Some(thread);
-            return outcome;
+            return outcome.unwrap_or_else(|panic| panic::resume_unwind(panic));
         }
         let (value, pause) = world::stopped_in_turn(self.pid, work)?;
         self.counters.pauses.push(pause);
@@ -281,48 +282,55 @@ impl Jump {
         let memory = self.memory.again()?;
         let mappings = maps::read(pid)?;
         let ground = self.ground(&mappings);
-        let (mut space, is_new) = match self.space.take() {
-            Some(space) => (space, false),
-            None => (self.map_space(&memory, &mappings)?, true),
-        };
-        if is_new && detach::is_anothers(&leftovers::find(pid, &memory), &memory) {
-            // It looked at the same moment. Whoever comes later sees the earlier one, or both see each other.
-            self.space = Some(space);
-            return Err(detach::taken(pid));
-        }
-        let caller = space.installed.caller;
-        let outcome = self.with_worker(caller, &mappings, |world| {
-            if !space.installed.is_there(&memory) {
-                // Another program runs by now, in which nothing must be mapped.
-                return Err(Error::ThreadGone { tid: pid });
+        if self.space.is_none() {
+            self.space = Some(self.map_space(&memory, &mappings)?);
+            if detach::is_anothers(&leftovers::find(pid, &memory), &memory) {
+                // It looked at the same moment. Whoever comes later sees the earlier one, or both see each other.
+                return Err(detach::taken(pid));
             }
-            for addr in missing {
-                if !has_room(&mut space, addr) {
-                    // Without it the places near `addr` are refused, each with this reason.
-                    let installed = &mut space.installed;
-                    installed.uncrowd(addr);
-                    match installed.add_arena(pid, &memory, world, (&mappings, &ground), addr) {
-                        Err(busy @ Error::Busy(_)) => return Err(busy),
-                        Err(error) if !error.is_gone() => {
-                            tracing::debug!(target: "tracer", %error, addr, "no arena");
-                            installed.crowded.push((addr, error.to_string()));
+        }
+        let outcome = self.with_space(|engine, space| {
+            let caller = space.installed.caller;
+            let outcome = engine.with_worker(caller, &mappings, |world| {
+                if !space.installed.is_there(&memory) {
+                    // Another program runs by now, in which nothing must be mapped.
+                    return Err(Error::ThreadGone { tid: pid });
+                }
+                for addr in missing {
+                    if !has_room(space, addr) {
+                        // Without it the places near `addr` are refused, each with this reason.
+                        let installed = &mut space.installed;
+                        installed.uncrowd(addr);
+                        match installed.add_arena(pid, &memory, world, (&mappings, &ground), addr) {
+                            Err(busy @ Error::Busy(_)) => return Err(busy),
+                            Err(error) if !error.is_gone() => {
+                                tracing::debug!(target: "tracer", %error, addr, "no arena");
+                                installed.crowded.push((addr, error.to_string()));
+                            }
+                            _ => {}
                         }
-                        _ => {}
                     }
                 }
-            }
-            match space.installed.is_filled() {
-                // The target could run meanwhile, but a library that comes and goes would be gone before the probes are set.
-                true => space.installed.fill(&memory),
-                false => Ok(()),
-            }
+                match space.installed.is_filled() {
+                    // The target could run meanwhile, but a library that comes and goes would be gone before the probes are set.
+                    true => space.installed.fill(&memory),
+                    false => Ok(()),
+                }
+            });
+            // The first time nothing is awaited: nobody need stand still.
+            outcome.and_then(|()| space.installed.fill(&memory))
         });
-        // The first time nothing is awaited: nobody need stand still.
-        let outcome = outcome.and_then(|()| space.installed.fill(&memory));
-        // Whatever came of it: what is mapped must be known, to be removed.
-        self.space = Some(space);
-        outcome?;
+        outcome.transpose()?;
         self.write_filter()
+    }
+
+    /// Does something with what is in the target, if anything is. Whatever comes of it, a panic included: what is there must be
+    /// known, to be removed.
+    fn with_space<T>(&mut self, work: impl FnOnce(&mut Jump, &mut Space) -> T) -> Option<T> {
+        let mut space = self.space.take()?;
+        let outcome = panic::catch_unwind(AssertUnwindSafe(|| work(self, &mut space)));
+        self.space = Some(space);
+        Some(outcome.unwrap_or_else(|panic| panic::resume_unwind(panic)))
     }
 
     /// Where memory may be mapped, with these mappings.
@@ -356,12 +364,8 @@ impl Jump {
 
     /// Brings the target to the plan; the process is known to have the needed mappings.
     fn instrument(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
-        let Some(mut space) = self.space.take() else {
-            return Ok(Vec::new());
-        };
-        let outcome = self.change(&mut space, plan);
-        self.space = Some(space);
-        outcome
+        self.with_space(|engine, space| engine.change(space, plan))
+            .unwrap_or_else(|| Ok(Vec::new()))
     }
 
     /// Prepares what the plan wants, with all memory that it needs.
@@ -670,10 +674,7 @@ impl Engine for Jump {
                 }
                 Some(Notice::Exited(_) | Notice::Killed(_)) => self.drain(sink),
                 Some(Notice::ProbesTakenOut | Notice::LibrariesChanged) => {
-                    if let Some(mut space) = self.space.take() {
-                        self.forget_lost_probes(&mut space);
-                        self.space = Some(space);
-                    }
+                    self.with_space(Jump::forget_lost_probes);
                 }
                 _ => {}
             }

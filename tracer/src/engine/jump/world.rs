@@ -15,6 +15,7 @@ mod stopping;
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::panic::{self, AssertUnwindSafe};
 use std::time::{Duration, Instant};
 
 use crate::child_signal;
@@ -281,22 +282,19 @@ fn in_a_thread<T: Send>(round: impl FnOnce() -> Result<T> + Send) -> Result<T> {
             })?;
         let (outcome, used) = tracer
             .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            .unwrap_or_else(|panic| panic::resume_unwind(panic));
         effort::note(used);
         outcome
     })
 }
 
-/// Does `work` in a program that was started stopped and has one thread.
-///
-/// # Errors
-/// Those of `work`.
+/// Does `work` in a program that was started stopped and has one thread, which stays stopped if it panics, too.
 pub fn parked<T>(
     thread: Stopped,
-    work: impl FnOnce(&mut World) -> Result<T>,
-) -> (Stopped, Result<T>) {
+    work: impl FnOnce(&mut World) -> T,
+) -> (Stopped, std::thread::Result<T>) {
     let mut world = World::of_one(thread, Held::Running);
-    let outcome = work(&mut world);
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| work(&mut world)));
     let (thread, _) = world.threads.pop().expect("put there, and never let go");
     (thread, outcome)
 }

@@ -62,21 +62,20 @@ impl Jump {
 
     /// Removes all but the last few probes.
     pub(super) fn remove_most(&mut self) -> Result<()> {
-        let Some(mut space) = self.space.take() else {
-            return Ok(());
-        };
-        // From here on nothing is counted, so that it does not matter which probe goes first.
-        let _ = space.installed.set_generation(&self.memory, 0);
-        let all: Vec<u64> = space.patches.addresses().collect();
-        let outcome = match all.len() > AT_ONCE && !self.is_lost() {
-            true => self.change_in_rounds(&mut space, &all[..all.len() - AT_ONCE], Vec::new()),
-            false => Ok(()),
-        };
-        self.space = Some(space);
+        let outcome = self.with_space(|engine, space| {
+            // From here on nothing is counted, so that it does not matter which probe goes first.
+            let _ = space.installed.set_generation(&engine.memory, 0);
+            let all: Vec<u64> = space.patches.addresses().collect();
+            match all.len() > AT_ONCE && !engine.is_lost() {
+                true => engine.change_in_rounds(space, &all[..all.len() - AT_ONCE], Vec::new()),
+                false => Ok(()),
+            }
+        });
         match outcome {
             // What is left is removed with the rest, or there is nothing any more.
-            Err(error) if error.is_gone() => Ok(()),
-            outcome => outcome,
+            None => Ok(()),
+            Some(Err(error)) if error.is_gone() => Ok(()),
+            Some(outcome) => outcome,
         }
     }
 
