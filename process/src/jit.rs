@@ -2,12 +2,14 @@
 //!
 //! `/tmp/perf-PID.map` is looked for in the process's own file system, under its number in its own pid namespace; a jitdump
 //! is one that the process has mapped. The first may be anybody's: `/tmp` is everybody's folder. It is read only when it
-//! is a file of the process's own user, or of root, that this user may read, and no link. Source: perf's rules, tools/perf/util/map.c and jitdump.c.
+//! is a file of the process's own user, or of root, that this user may read, and no link. How much is read of all
+//! files is bounded. Source: perf's rules, tools/perf/util/map.c and jitdump.c.
 
 use std::fs::File;
-use std::io::{Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use darc_symbols::JitSymbols;
@@ -17,6 +19,11 @@ use darc_tracer::threads;
 use darc_tracer::users::User;
 
 use crate::target_files;
+
+/// Bytes that may still be read of such files, of all processes and times together.
+static LEFT_TO_READ: AtomicU64 = AtomicU64::new(8 << 30);
+/// More jitdumps of one process are not opened: each part of a run-time has one at most.
+const MOST_DUMPS: usize = 16;
 
 /// The files of one process, open: they can be read when it has ended.
 #[derive(Debug, Default)]
@@ -36,6 +43,7 @@ impl JitFiles {
                 .iter()
                 .filter(|it| is_dump(it))
                 .filter_map(|it| dump(pid, it))
+                .take(MOST_DUMPS)
                 .collect(),
         }
     }
@@ -55,20 +63,27 @@ impl JitFiles {
     /// Reads them from their beginnings. What cannot be read is left out, with a warning.
     #[must_use]
     pub fn read(&self) -> (JitSymbols, Vec<String>) {
+        self.read_within(&LEFT_TO_READ)
+    }
+
+    fn read_within(&self, left: &AtomicU64) -> (JitSymbols, Vec<String>) {
         let mut symbols = JitSymbols::default();
         let mut warnings = Vec::new();
-        let rewound = |mut file: &File| file.seek(SeekFrom::Start(0));
         for file in &self.maps {
-            let read = rewound(file).and_then(|_| symbols.add_perf_map(file));
-            if let Err(error) = read {
+            if let Err(error) = within(left, file, |part| symbols.add_perf_map(part)) {
                 warnings.push(format!("perf map of the process: {error}; read in part"));
             }
         }
         for file in &self.dumps {
-            let read = rewound(file).and_then(|_| symbols.add_dump(file));
-            if let Err(error) = read {
+            if let Err(error) = within(left, file, |part| symbols.add_dump(part)) {
                 warnings.push(format!("jitdump of the process: {error}; read in part"));
             }
+        }
+        if left.load(Ordering::Relaxed) == 0 {
+            warnings.push(
+                "perf maps and jitdumps are read no further, for they are too large together: some code has no names"
+                    .to_owned(),
+            );
         }
         if symbols.was_cut() {
             warnings.push(format!(
@@ -78,6 +93,22 @@ impl JitFiles {
         }
         (symbols, warnings)
     }
+}
+
+/// Reads a file from its beginning, as far as that many bytes are left.
+fn within(
+    left: &AtomicU64,
+    mut file: &File,
+    read: impl FnOnce(&mut dyn Read) -> io::Result<()>,
+) -> io::Result<()> {
+    file.seek(SeekFrom::Start(0))?;
+    let most = left.load(Ordering::Relaxed);
+    let mut part = file.take(most);
+    let outcome = read(&mut part);
+    let used = most - part.limit();
+    let taken = |left: u64| Some(left.saturating_sub(used));
+    let _ = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
+    outcome
 }
 
 /// Files are read at most so often: they grow while they are read.
@@ -165,7 +196,12 @@ impl State {
         if length != self.length {
             self.reads += 1;
             self.length = length;
-            (self.symbols, self.warnings) = self.files.read();
+            let (symbols, warnings) = self.files.read();
+            self.warnings = warnings;
+            // What cannot be read to its end any more has fewer names than are known.
+            if LEFT_TO_READ.load(Ordering::Relaxed) > 0 || self.reads == 1 {
+                self.symbols = symbols;
+            }
         }
     }
 }
@@ -199,6 +235,7 @@ fn dump(pid: i32, mapping: &Mapping) -> Option<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::symlink;
 
     use super::*;
@@ -210,6 +247,27 @@ mod tests {
         fn drop(&mut self) {
             let _ = std::fs::remove_file(&self.0);
         }
+    }
+
+    #[test]
+    fn what_is_read_is_bounded_in_all() {
+        let map = |text: &str| {
+            let file = tempfile::tempfile().unwrap();
+            std::fs::write(format!("/proc/self/fd/{}", file.as_raw_fd()), text).unwrap();
+            file
+        };
+        let files = JitFiles {
+            maps: vec![map("1000 10 one\n2000 10 two\n"), map("3000 10 three\n")],
+            dumps: Vec::new(),
+        };
+        let read = |most| {
+            let left = AtomicU64::new(most);
+            let (symbols, warnings) = files.read_within(&left);
+            (symbols.len(), warnings.len(), left.into_inner())
+        };
+        assert_eq!(read(100), (3, 0, 62));
+        assert_eq!(read(30), (2, 1, 0));
+        assert_eq!(read(12), (1, 1, 0));
     }
 
     #[test]

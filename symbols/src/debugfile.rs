@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::addr::BuildId;
 use crate::demangle::escape;
@@ -13,8 +14,9 @@ use crate::elf::Elf;
 use crate::error::Error;
 use crate::root::Root;
 
-/// The checksum of a larger file is not computed; its build-id must do.
-const MAX_CHECKSUMMED: u64 = 4 << 30;
+/// Bytes of which checksums may still be computed, of all files together: some ten seconds. A program may name a large file in
+/// each of thousands of libraries. Of what is beyond the build-id must do.
+static LEFT_TO_CHECKSUM: AtomicU64 = AtomicU64::new(4 << 30);
 
 /// Where to look for separate debug files.
 #[derive(Clone, Debug)]
@@ -134,6 +136,17 @@ pub(crate) fn find(elf: &Elf, search: &DebugSearch, warn: &mut dyn FnMut(String)
                     shown(&path)
                 ));
             }
+            (ours, theirs) if !may_be_read(found.size(), &LEFT_TO_CHECKSUM) => {
+                // The checksum would tell no more than whether it is damaged.
+                if theirs.is_some() && *ours == theirs {
+                    return Some(found);
+                }
+                // The same words for all, which are told once.
+                warn(
+                    "not all debug files that are named by .gnu_debuglink are used: they are too large to be compared with their checksums, 4 GiB together"
+                        .to_owned(),
+                );
+            }
             _ if checksum_of(&found) != Some(checksum) => {
                 warn(format!(
                     "{}: checksum differs from the one in .gnu_debuglink, ignored",
@@ -217,11 +230,15 @@ pub(crate) fn find_supplement(
     found
 }
 
+/// Whether so many bytes are left, of which they are taken.
+fn may_be_read(bytes: u64, left: &AtomicU64) -> bool {
+    let taken = |left: u64| left.checked_sub(bytes);
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken)
+        .is_ok()
+}
+
 fn checksum_of(elf: &Elf) -> Option<u32> {
     const PART: u64 = 1 << 20;
-    if elf.size() > MAX_CHECKSUMMED {
-        return None;
-    }
     let table = crc32_table();
     let mut crc = !0;
     for start in (0..elf.size()).step_by(PART as usize) {
@@ -261,6 +278,13 @@ mod tests {
     #[test]
     fn crc_check_value() {
         assert_eq!(!crc32(&crc32_table(), !0, b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn what_is_checksummed_is_bounded_in_all() {
+        let left = AtomicU64::new(100);
+        let may = [60, 50, 40, 1].map(|bytes| may_be_read(bytes, &left));
+        assert_eq!(may, [true, false, true, false]);
     }
 
     #[test]
