@@ -2,7 +2,8 @@
 //!
 //! darc may run as root, and the process may be anybody's. So paths are followed within the process's own root
 //! ([`Root`]), only regular files are opened, what is mapped is compared with what was opened, and source is read
-//! with the rights of the process's own user.
+//! with the rights of the process's own user, from no file that the kernel makes: of such a file its own code decides who
+//! may read it, often by what root may do beside reading any file (capabilities(7)).
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -13,9 +14,28 @@ use darc_symbols::{Error, Root};
 use darc_tracer::maps::FileId;
 use darc_tracer::threads;
 use darc_tracer::users::User;
+use nix::sys::statfs::{self, FsType, fstatfs};
 
 /// A larger source file is not read.
 const MAX_SOURCE: u64 = 16 << 20;
+
+/// The file systems whose files the kernel makes when they are read (statfs(2); Linux, include/uapi/linux/magic.h).
+const OF_KERNEL: [FsType; 13] = [
+    statfs::PROC_SUPER_MAGIC,
+    statfs::SYSFS_MAGIC,
+    statfs::TRACEFS_MAGIC,
+    statfs::DEBUGFS_MAGIC,
+    statfs::SECURITYFS_MAGIC,
+    statfs::SELINUX_MAGIC,
+    statfs::SMACK_MAGIC,
+    statfs::CGROUP_SUPER_MAGIC,
+    statfs::CGROUP2_SUPER_MAGIC,
+    statfs::RDTGROUP_SUPER_MAGIC,
+    statfs::BPF_FS_MAGIC,
+    // Settings of kernel modules, and what the firmware keeps.
+    FsType(0x6265_6570),
+    FsType(0xde5e_81e4),
+];
 
 /// The root of a process's file system.
 #[must_use]
@@ -88,6 +108,9 @@ impl Sources {
         }
         let open = || self.root.open(path);
         let file = self.user.as_ref()?.acting(open).ok()?.ok()?;
+        if OF_KERNEL.contains(&fstatfs(&file).ok()?.filesystem_type()) {
+            return None;
+        }
         let mut bytes = Vec::new();
         file.take(MAX_SOURCE).read_to_end(&mut bytes).ok()?;
         let text = String::from_utf8_lossy(&bytes);
@@ -152,6 +175,9 @@ mod tests {
         assert_eq!(sources.lines(file.path()).unwrap(), ["one", "two"]);
         assert_eq!(sources.lines(folder), None);
         assert_eq!(sources.lines(Path::new("relative")), None);
+        for made in ["/proc/self/maps", "/proc/kallsyms", "/sys/power/state"] {
+            assert_eq!(sources.lines(Path::new(made)), None, "{made}");
+        }
         let unknown = Sources {
             user: None,
             ..sources
