@@ -267,7 +267,7 @@ fn exchanged(tid: i32) -> Error {
 mod tests {
     use std::cell::Cell;
     use std::ffi::CStr;
-    use std::io::{BufRead as _, BufReader};
+    use std::io::{BufRead as _, BufReader, Write as _};
     use std::os::fd::AsFd;
     use std::process::{Command, Stdio};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -464,6 +464,8 @@ mod tests {
     #[test]
     fn no_file_is_changed_that_takes_the_place_of_the_memory() {
         const ROUNDS: usize = 200;
+        /// So many, until it was quick enough once.
+        const MOST: usize = 20 * ROUNDS;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         let content = b"it stays as it is";
@@ -483,17 +485,21 @@ mod tests {
         let code = maps::read(pid).unwrap().into_iter().find(|m| m.executable);
         let near = code.unwrap().start;
         let before = maps::read(pid).unwrap();
-        let mut refused = 0;
-        for round in 0..ROUNDS {
+        let (mut refused, mut round) = (0, 0);
+        while round < ROUNDS || (refused == 0 && round < MOST) {
+            round += 1;
             let mut engine = Jump::attach(pid).unwrap();
             refused += usize::from(engine.install(&[near]).is_err());
             engine.finish().unwrap();
             let unchanged = std::fs::read(&file).is_ok_and(|now| now == content);
             assert!(unchanged, "round {round}");
         }
-        // It may have to wait for a CPU each time.
+        // With few CPUs, which others use, it may have to wait for one each time.
+        let processors = thread::available_parallelism().unwrap().get();
+        assert!(refused > 0 || processors < 4, "it was never quick enough");
         if refused == 0 {
-            eprintln!("not tested: it was never quick enough");
+            // Where the output of tests that pass is not shown, either.
+            let _ = writeln!(std::io::stderr(), "not tested: it was never quick enough");
         }
         assert_eq!(maps::read(pid).unwrap(), before);
         drop(target.stdin.take());
