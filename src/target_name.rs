@@ -8,7 +8,7 @@ use std::{fmt, fs};
 use darc_report::Report;
 use darc_report::escape::control;
 use darc_tracer::chosen::{self, Chosen};
-use darc_tracer::threads;
+use darc_tracer::{proc, threads};
 
 use crate::exit::{Failure, FailureKind};
 use crate::listing::Pattern;
@@ -316,8 +316,8 @@ fn described(pid: &i32) -> String {
 
 /// The command line, which some servers overwrite with a title ("nginx: worker process").
 fn title(pid: i32) -> String {
-    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words = String::from_utf8_lossy(&bytes).replace('\0', " ");
+    let arguments = proc::arguments(pid);
+    let words = String::from_utf8_lossy(&arguments).replace('\0', " ");
     words.trim_end().to_owned()
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Source: proc_pid_stat(5).
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::str::FromStr;
 
 /// Reads a file; what is no UTF-8 is replaced.
@@ -11,6 +12,21 @@ use std::str::FromStr;
 /// When it cannot be read: `ENOENT` and `ESRCH` when the process is gone.
 pub fn read_text(path: &str) -> io::Result<String> {
     std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// What is behind so many bytes of a command line is left out: a process may say that any memory of its is that.
+const MOST_ARGUMENTS: u64 = 1 << 20;
+
+/// The command that a process was started with, or what it has written there instead: arguments, each with a zero byte at its
+/// end. Nothing of one that is gone, or may not be seen.
+#[must_use]
+pub fn arguments(pid: i32) -> Vec<u8> {
+    let mut arguments = Vec::new();
+    if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
+        // What was read before it failed may be shown.
+        let _ = file.take(MOST_ARGUMENTS).read_to_end(&mut arguments);
+    }
+    arguments
 }
 
 /// What one line says of a process or a thread.
@@ -118,6 +134,23 @@ pub fn is_ending(pid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_long_arguments_the_beginning_is_read() {
+        let (long, begin) = ("x".repeat(100_000), b"sh\0-c\0");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "read line"]).args([&long; 12]);
+        let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = child.id() as i32;
+        // It may not have executed the shell yet.
+        while !arguments(pid).starts_with(begin) {
+            std::thread::yield_now();
+        }
+        assert_eq!(arguments(pid).len() as u64, MOST_ARGUMENTS);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(arguments(pid), []);
+    }
 
     #[test]
     fn a_process_that_has_ended_is_told_from_one_that_runs() {

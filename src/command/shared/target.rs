@@ -66,7 +66,7 @@ pub fn shown(command: &[OsString]) -> Vec<String> {
 
 /// The command that the process was started with.
 pub fn command_line(pid: i32) -> Vec<String> {
-    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let bytes = darc_tracer::proc::arguments(pid);
     let text = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
     match text.is_empty() {
         true => Vec::new(),
