@@ -388,4 +388,10 @@ fn results_that_were_not_put_in_place_are_named() {
     assert!(cleanup(&["-o", output.to_str().expect("text")]));
     assert!(!cleanup(&[]));
     target.finish_like_native(&program("two_peaks", Opt::O2), &["brisk"]);
+    // The target has ended, as it often has when somebody comes to clean up.
+    let output = output.to_str().expect("text");
+    let refused = run_darc(&["cleanup", "-p", &pid, "-o", output]);
+    assert_ne!(refused.code(), 0, "{refused:#?}");
+    let named = refused.stdout.contains(&partial.display().to_string());
+    assert!(named, "{refused:#?}");
 }

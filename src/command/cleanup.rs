@@ -18,7 +18,18 @@ use crate::terminal::warning::{self, one_line};
 /// # Errors
 /// When the process cannot be traced or restored.
 pub fn execute(options: &CleanupOptions) -> Result<ExitStatus, Failure> {
-    let pid = checked(options.pid, |note| warning::print(&note.to_string()))?;
+    // They are there whatever has become of the process.
+    let partial = partial_results(options.output.as_deref());
+    let cleared = clear(options.pid);
+    let said = cleared.as_deref().unwrap_or_default();
+    let told = to_stdout(format!("{said}{partial}")).class(FailureKind::File);
+    cleared?;
+    told.map(|()| ExitStatus::Done)
+}
+
+/// Clears a process; what came of it, as it is told.
+fn clear(pid: i32) -> Result<String, Failure> {
+    let pid = checked(pid, |note| warning::print(&note.to_string()))?;
     let _claim = claim(pid)?;
     let cleared = clear_leftovers(pid).class(FailureKind::Target)?;
     let said = match cleared {
@@ -28,17 +39,19 @@ pub fn execute(options: &CleanupOptions) -> Result<ExitStatus, Failure> {
         }
         Cleared::Everything => "its code is the file's again, and all memory was given back",
     };
-    let mut lines = format!("process {pid}: {said}\n");
-    for path in left_behind(folder(options.output.as_deref())) {
+    Ok(format!("process {pid}: {said}\n"))
+}
+
+/// What killed darcs have left where results were to go, a line each.
+fn partial_results(output: Option<&Path>) -> String {
+    let left = left_behind(folder(output)).into_iter().map(|path| {
         let line = format!(
             "{}: results that a killed darc did not put in place; remove it, or look at it with darc report",
             path.display()
         );
-        lines.push_str(&one_line(&line));
-        lines.push('\n');
-    }
-    to_stdout(&lines).class(FailureKind::File)?;
-    Ok(ExitStatus::Done)
+        one_line(&line) + "\n"
+    });
+    left.collect()
 }
 
 /// Where results were to go.
