@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::event::{Event, decode};
 use crate::proc::Stat;
 use crate::sys;
+pub use crate::sys::die_with_us;
 
 /// Processes and their statuses, few at any time.
 static TAKEN: Mutex<Vec<(i32, i32)>> = Mutex::new(Vec::new());

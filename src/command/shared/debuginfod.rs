@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use darc_process::modules::Modules;
 use darc_process::{Interrupts as _, Level};
 use darc_symbols::BuildId;
+use darc_tracer::children;
 
 use crate::terminal::interrupts::Interrupts;
 
@@ -62,12 +63,15 @@ fn nameless(modules: &Modules) -> Vec<(String, BuildId)> {
 }
 
 fn client(id: &BuildId) -> io::Result<Child> {
-    Command::new(CLIENT)
+    let mut client = Command::new(CLIENT);
+    client
         .args(["debuginfo", &id.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
+        .stderr(Stdio::null());
+    // A killed darc leaves nobody behind who goes on fetching.
+    children::die_with_us(&mut client);
+    client.spawn()
 }
 
 /// Waits for a client: whether it has ended by itself. That a server has no such file is no error.

@@ -21,7 +21,7 @@ pub use perf::{
 };
 pub use presence::{Presence, is_present, own_number};
 pub use process::{
-    Argv, close_unattended, descriptor_of, die_with_parent, fork_into, kill_and_reap,
+    Argv, close_unattended, descriptor_of, die_with_parent, die_with_us, fork_into, kill_and_reap,
     limit_processor_time, pidfd, restore_sigpipe, run_as_others, run_first, set_groups_of_thread,
     shares_descriptors, shares_memory, tells_thread_pointer, wait_child_signal,
 };

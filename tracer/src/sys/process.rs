@@ -3,6 +3,8 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::ptr;
 
 use nix::errno::Errno;
@@ -360,9 +362,48 @@ pub fn set_groups_of_thread(groups: &[u32]) -> Result<(), Errno> {
     }
 }
 
+/// Has the program that a command starts end with the thread that starts it ([`die_with_parent`]).
+pub fn die_with_us(command: &mut Command) {
+    let own = std::process::id() as i32;
+    let ask = move || {
+        die_with_parent(own);
+        Ok(())
+    };
+    // SAFETY: the closure only makes system calls.
+    unsafe { command.pre_exec(ask) };
+}
+
 #[cfg(test)]
 mod tests {
+    use std::process::Stdio;
+
     use super::*;
+
+    #[test]
+    fn a_program_ends_with_who_started_it() {
+        let (from, to) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
+        let parent = fork_into(|| {
+            let mut command = Command::new("sleep");
+            command
+                .arg("1000")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            die_with_us(&mut command);
+            let started = command.spawn().map_or(0, |child| child.id());
+            let _ = nix::unistd::write(&to, &started.to_le_bytes());
+            exit_now(0);
+        });
+        let _ = wait_for(parent.unwrap());
+        let mut started = [0; 4];
+        assert_eq!(nix::unistd::read(&from, &mut started), Ok(4));
+        let started = i32::from_le_bytes(started);
+        assert!(started > 0, "it was not started");
+        let since = std::time::Instant::now();
+        while !crate::threads::is_dead(started) {
+            assert!(since.elapsed().as_secs() < 60, "it lives");
+            std::thread::yield_now();
+        }
+    }
 
     /// A child that comes to run only when its parent has ended already.
     #[test]
