@@ -9,7 +9,7 @@
 //! the engine has in the process itself does ([`darc_tracer::engine::jump::clear_leftovers`]).
 //! Source: unix(7), proc_net_unix(5).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -237,13 +237,21 @@ pub struct Answerer {
     pub stream: UnixStream,
 }
 
+/// Who can be asked.
+#[derive(Debug)]
+pub struct Answerers {
+    /// Root's and this user's own come first: a stranger may be all who measure the stranger's processes.
+    pub heard: Vec<Answerer>,
+    /// The processes with names that too many others want something of: who has such a name, and may have a say, is not known.
+    pub unheard: BTreeSet<i32>,
+}
+
 /// Connections to those who measure a process or look at it; of every process where none is named. Those who have no say
-/// about it are left out, and those of whom too many others want something. Root's and this user's own come first: a
-/// stranger may be all who measure the stranger's processes.
+/// about it are left out.
 ///
 /// # Errors
 /// When the list of names cannot be read, or there is no such process.
-pub fn answerers(pid: Option<i32>) -> darc_tracer::Result<Vec<Answerer>> {
+pub fn answerers(pid: Option<i32>) -> darc_tracer::Result<Answerers> {
     let wanted = pid.map(Identity::of).transpose()?;
     let names = names().map_err(os)?.into_iter();
     let names = names.filter(|name| wanted.is_none_or(|wanted| name.process == wanted));
@@ -257,12 +265,19 @@ pub fn answerers(pid: Option<i32>) -> darc_tracer::Result<Vec<Answerer>> {
     };
     let deadline = Instant::now() + PATIENCE;
     let (mut own, mut others) = (Vec::new(), Vec::new());
+    let mut unheard = BTreeSet::new();
     for name in names {
         let Some(&pid) = numbers.get(&name.process) else {
             continue;
         };
-        let Ok((stream, peer)) = name.connect(deadline) else {
-            continue;
+        let (stream, peer) = match name.connect(deadline) {
+            Ok(connected) => connected,
+            Err(error) => {
+                if error.kind() == io::ErrorKind::WouldBlock {
+                    unheard.insert(pid);
+                }
+                continue;
+            }
         };
         let trusted = Trusted::about(pid);
         let (list, room) = match trusted.is_own(&peer) {
@@ -274,12 +289,17 @@ pub fn answerers(pid: Option<i32>) -> darc_tracer::Result<Vec<Answerer>> {
         }
     }
     own.append(&mut others);
-    Ok(own)
+    Ok(Answerers {
+        heard: own,
+        unheard,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use std::process::{Child, Command};
+
+    use nix::sys::socket::Backlog;
 
     use super::*;
 
@@ -304,7 +324,7 @@ mod tests {
     }
 
     fn is_listed(pid: i32) -> bool {
-        let all = answerers(None).unwrap();
+        let all = answerers(None).unwrap().heard;
         all.iter().any(|answerer| answerer.pid == pid)
     }
 
@@ -319,7 +339,7 @@ mod tests {
         // Tests beside this one ask every claim.
         assert!(is_listed(pid));
         let asked = answerers(Some(pid)).unwrap();
-        assert_eq!(asked.len(), 1);
+        assert_eq!((asked.heard.len(), asked.unheard.len()), (1, 0));
         while claim.asked().is_some() {}
         let me = std::process::id() as i32;
         let second = Claim::on(pid).unwrap();
@@ -341,15 +361,35 @@ mod tests {
         let beside = Claim::beside(pid).unwrap();
         let another = Claim::beside(pid).unwrap();
         assert!(is_listed(pid));
-        let askers = answerers(Some(pid)).unwrap();
+        let askers = answerers(Some(pid)).unwrap().heard;
         assert_eq!(askers.len(), 2);
         let asked = beside.asked().is_some() && another.asked().is_some();
         assert!(asked);
         let Claimed::Ours(claim) = Claim::on(pid).unwrap() else {
             panic!("it is in the way");
         };
-        let askers = answerers(Some(pid)).unwrap();
+        let askers = answerers(Some(pid)).unwrap().heard;
         assert_eq!((askers.len(), claim.asked().is_some()), (3, true));
+    }
+
+    /// Others have filled its list of those who wait to be heard.
+    #[test]
+    fn who_cannot_be_heard_is_told() {
+        let process = Sleeper::start();
+        let pid = process.pid();
+        let claim = Claim::beside(pid).unwrap();
+        nix::sys::socket::listen(&claim.bound, Backlog::new(1).unwrap()).unwrap();
+        let identity = Identity::of(pid).unwrap();
+        let name = names().unwrap().into_iter();
+        let name = name.into_iter().find(|name| name.process == identity);
+        let (name, now) = (name.unwrap(), Instant::now());
+        let others: Vec<_> = std::iter::from_fn(|| name.connect(now).ok()).collect();
+        let asked = answerers(Some(pid)).unwrap();
+        assert_eq!((asked.heard.len(), asked.unheard), (0, [pid].into()));
+        assert!(!others.is_empty());
+        nix::sys::socket::listen(&claim.bound, Backlog::new(100).unwrap()).unwrap();
+        while claim.asked().is_some() {}
+        assert_eq!(answerers(Some(pid)).unwrap().heard.len(), 1);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use darc_process::claim::{self, Answerer};
+use darc_process::claim::{self, Answerer, Answerers};
 use darc_report as report;
 use darc_report::state::{self, Stored};
 
@@ -23,15 +23,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// When no darc measures, or it does not answer.
 pub fn execute(options: StatusOptions) -> Result<ExitStatus, Failure> {
     let deadline = Instant::now() + PATIENCE;
-    let answerers = claim::answerers(options.pid).map_err(|error| match options.pid {
-        Some(pid) if error.is_gone() => refuse(pid, "there is no such process"),
-        Some(pid) => refuse(pid, &error.to_string()),
-        None => Failure::new(FailureKind::Other, error),
-    })?;
-    let asked: Vec<i32> = answerers.iter().map(|answerer| answerer.pid).collect();
+    let Answerers { heard, unheard } =
+        claim::answerers(options.pid).map_err(|error| match options.pid {
+            Some(pid) if error.is_gone() => refuse(pid, "there is no such process"),
+            Some(pid) => refuse(pid, &error.to_string()),
+            None => Failure::new(FailureKind::Other, error),
+        })?;
+    let asked: Vec<i32> = heard.iter().map(|answerer| answerer.pid).collect();
     let mut failed = None;
     let mut shown = Vec::new();
-    for answerer in answerers {
+    for answerer in heard {
         let pid = answerer.pid;
         match answer(answerer, deadline, &options) {
             Ok(()) => shown.push(pid),
@@ -40,9 +41,18 @@ pub fn execute(options: StatusOptions) -> Result<ExitStatus, Failure> {
             Err(failure) => failed = Some(failure),
         }
     }
+    let unheard = unheard.into_iter().filter(|pid| !shown.contains(pid));
+    let unheard: Vec<i32> = unheard.collect();
+    if !shown.is_empty() && !unheard.is_empty() {
+        warning::print(&cannot_be_heard(&unheard));
+    }
     match (options.pid, failed) {
         _ if !shown.is_empty() => Ok(ExitStatus::Done),
         (Some(_), Some(failure)) => Err(failure),
+        _ if !unheard.is_empty() => Err(Failure::message(
+            FailureKind::Target,
+            cannot_be_heard(&unheard),
+        )),
         (Some(pid), None) => Err(refuse(
             pid,
             "no darc measures it; darc status alone lists all",
@@ -56,6 +66,24 @@ pub fn execute(options: StatusOptions) -> Result<ExitStatus, Failure> {
             "status: no darc has answered; ask as the user who runs it, or as root",
         )),
     }
+}
+
+/// What is said of processes with names whose owners hear nobody more.
+fn cannot_be_heard(pids: &[i32]) -> String {
+    const MOST: usize = 5;
+    let named: Vec<String> = pids.iter().take(MOST).map(i32::to_string).collect();
+    let more = match pids.len().saturating_sub(MOST) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let processes = match pids {
+        [_] => "process",
+        _ => "processes",
+    };
+    format!(
+        "{processes} {}{more}: somebody who says to measure it, or to look at it, cannot be heard, for too many others ask; try again",
+        named.join(", ")
+    )
 }
 
 fn refuse(pid: i32, why: &str) -> Failure {

@@ -60,9 +60,10 @@ int main(int argc, char **argv)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     strncpy(address.sun_path + 1, argv[2], sizeof address.sun_path - 2);
     socklen_t length = offsetof(struct sockaddr_un, sun_path) + 1 + strlen(argv[2]);
-    while (full) {
+    int has_room = full;
+    while (has_room) {
         int waits = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
-        full = connect(waits, (struct sockaddr *)&address, length) == 0;
+        has_room = connect(waits, (struct sockaddr *)&address, length) == 0;
     }
     puts("ready");
     fflush(stdout);

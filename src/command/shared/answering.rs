@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use darc_process::claim::Claim;
 use darc_report::profiles::ProfileSet;
@@ -18,13 +18,18 @@ use crate::terminal::keys::Keys;
 /// Who reads slower than this gets a part.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// So many of those who ask are looked at at once: strangers may ask again and again.
-const MOST_ASKERS: usize = 64;
+/// Those who ask are looked at for so long at once: strangers may ask again and again, and who may know waits behind them.
+const LOOKING: Duration = Duration::from_millis(1);
 
 /// Somebody who asks, and may know. Never waits.
 pub fn asker(claim: &Claim) -> Option<UnixStream> {
-    let askers = std::iter::from_fn(|| claim.asked());
-    askers.take(MOST_ASKERS).find(is_trusted)
+    first(|| claim.asked(), is_trusted)
+}
+
+fn first<T>(next: impl Fn() -> Option<T>, is_meant: impl Fn(&T) -> bool) -> Option<T> {
+    let since = Instant::now();
+    let is_time = || since.elapsed() < LOOKING;
+    std::iter::from_fn(|| is_time().then(&next)?).find(is_meant)
 }
 
 /// The same user, or root.
@@ -82,5 +87,21 @@ impl Answers {
         if self.pressed.take() {
             crate::output::print(std::io::stderr(), &text(set));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_behind_a_thousand_strangers_is_heard() {
+        let last = Cell::new(0);
+        let next = || {
+            last.set(last.get() + 1);
+            Some(last.get())
+        };
+        assert_eq!(first(next, |&asker| asker > 1000), Some(1001));
+        assert_eq!(first(next, |_| false), None);
     }
 }
