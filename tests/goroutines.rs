@@ -371,6 +371,27 @@ fn what_is_ready_and_does_not_run_is_told_apart() {
     }
 }
 
+/// Most of the calls are of goroutines that have got the descriptors of those for which there was no room.
+#[test]
+fn goroutines_behind_a_crowd_are_followed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = include_str!("programs/crowd.go");
+    let Some(program) = built(folder.path(), "crowd", source, &[]) else {
+        return;
+    };
+    let target = start(&program);
+    let report = attach_to(&target, "main.step", &["-d", "4s"]);
+    end(target);
+    let number = |text: Option<&str>| text.and_then(|it| it.parse::<u64>().ok());
+    let passed = report.split_once(" calls of f0 passed");
+    let passed = passed.and_then(|(before, _)| before.rsplit(' ').next());
+    let passed = number(passed).unwrap_or_else(|| panic!("there was no crowd: {report}"));
+    let measured = report.split_once(" ops ").map(|(_, rest)| rest);
+    let measured = measured.and_then(|it| it.split(',').next());
+    let measured = number(measured).expect("a number");
+    assert!(passed < measured, "{passed}, {measured} measured");
+}
+
 #[test]
 fn goroutines_survive_that_probes_come_and_go() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -77,7 +77,7 @@ pub fn unfollowed(passed: u64, measured: u64) -> String {
         false => "",
     };
     format!(
-        "{passed} calls of f0 passed unmeasured: of goroutines that exist at the same time 1,024 are followed, fewer where memory is limited{so}"
+        "{passed} calls of f0 passed unmeasured: 1,024 goroutines are followed at a time, each from its first call of f0 until it ends, fewer where memory is limited{so}"
     )
 }
 

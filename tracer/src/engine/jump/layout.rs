@@ -9,7 +9,7 @@
 //! in every call therefore begins at different offsets in its pages, also where that looks untidy.
 
 /// Recognises the control mapping of an earlier tracer; the last byte is the layout's version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x0a");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x0b");
 
 // The control mapping, offsets in bytes.
 
@@ -25,7 +25,7 @@ pub const TABLE: u64 = 0x2000;
 ///
 /// The stack pointer is known at once, while the table above has its place from a multiplication of a word
 /// in memory; and nothing else in a stub can be done before the block is known.
-pub const STACKS: u64 = TABLE + TABLE_BYTES;
+pub const STACKS: u64 = TABLE + TABLE_BYTES + TABLE_MORE;
 /// How many bytes of stack have one entry, as a power of two.
 pub const STACKS_SHIFT: u32 = 16;
 /// The fnodes, [`descriptor`] each.
@@ -50,10 +50,14 @@ pub const BLOCKS: u64 = (CODE + 16 * MOST_CODE as u64).next_multiple_of(0x1000);
 pub const TABLE_ENTRIES: u64 = 4096;
 /// Bytes of that table.
 pub const TABLE_BYTES: u64 = TABLE_ENTRIES * 16;
+/// Bytes of more entries behind it: of goroutines the search for one goes on there, and not at the beginning.
+pub const TABLE_MORE: u64 = 0x1000;
 /// The key of a table entry that was given back.
 pub const TABLE_DELETED: u64 = 2;
 /// How many goroutines can have a block: the table from descriptors to blocks is never full.
 pub const GOROUTINES: u32 = 1024;
+/// Beyond all ids of threads (the kernel's `PID_MAX_LIMIT`, 2^22): blocks of goroutines have numbers from here on.
+pub const NO_THREAD: i32 = 1 << 23;
 /// How many entries are looked at before a thread counts as unknown.
 pub const PROBES: u32 = 64;
 /// The multiplier of the hash (2^32 divided by the golden ratio; Knuth volume 3, 6.4).
@@ -99,6 +103,10 @@ pub mod header {
         }
     }
 
+    /// Blocks that goroutines have left when they ended: one bit each.
+    pub const LEFT: u64 = 0x200;
+    /// Bytes of that; a power of two, by which it is aligned.
+    pub const LEFT_BYTES: u64 = super::GOROUTINES as u64 / 8;
     /// The latency ranges of interest: [`super::filter`] entries, ended by one for all latencies.
     pub const FILTER: u64 = 0x340;
     /// How many ranges there can be, that for all included.
@@ -532,6 +540,10 @@ mod tests {
             assert!(header::FILTER + filter::SIZE * header::FILTERS as u64 <= TABLE - HEADER);
             assert!(ring::BUDGETS + 8 * header::FILTERS as u64 <= ring::HISTOGRAM);
             assert!(block::TOUCH + 4 * FNODES <= block::SHADOW);
+            assert!(header::LEFT_BYTES.is_power_of_two());
+            assert!(header::LEFT.is_multiple_of(header::LEFT_BYTES));
+            assert!(header::LEFT + header::LEFT_BYTES <= header::FILTER);
+            assert!(PROBES as u64 * 16 <= TABLE_MORE);
             assert!(BLOCKS.is_multiple_of(4096) && block::SIZE.is_multiple_of(4096));
             assert!(ring::HISTOGRAM + 16 * ring::BUCKETS <= ring::DATA);
             assert!(ring::SIZE.is_multiple_of(4096) && ring::DATA_BYTES.is_power_of_two());

@@ -4,7 +4,8 @@
 //! itself. Where thread pointers do not come again, the blocks would run out: the reader gives back those
 //! whose thread is gone. Both change the state of a block by comparing and exchanging it, so that it goes to
 //! one of them only; and only blocks are given back in which no return is awaited, so that a thread that
-//! finds one a moment too early has nothing to do with it.
+//! finds one a moment too early has nothing to do with it. Goroutines give theirs back by themselves, when they end
+//! (`stubs/goroutines.rs`).
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};

@@ -291,11 +291,17 @@ impl Arena {
     }
 
     fn ops(&self) -> Vec<Vec<u64>> {
-        let end = word(self.rings + ring::HEAD);
+        self.ops_of(0)
+    }
+
+    /// The records in the ring of a block.
+    fn ops_of(&self, index: u64) -> Vec<Vec<u64>> {
+        let ring = self.rings + index * ring::SIZE;
+        let end = word(ring + ring::HEAD);
         let mut at = 0;
         let mut records = Vec::new();
         while at < end {
-            let record = self.rings + ring::DATA + at;
+            let record = ring + ring::DATA + at;
             let len = word32(record);
             records.push(
                 (0..u64::from(len) / 8)

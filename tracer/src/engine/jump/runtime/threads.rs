@@ -4,8 +4,8 @@ use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{Emitted, Surroundings, field, field32, shadow};
 use crate::engine::jump::layout::{
-    BLOCKS, HEADER, LIVE, PROBES, STACKS, STACKS_SHIFT, TABLE, TABLE_BYTES, TABLE_DELETED, block,
-    entry, header, place, ring,
+    BLOCKS, HEADER, LIVE, NO_THREAD, PROBES, STACKS, STACKS_SHIFT, TABLE, TABLE_BYTES,
+    TABLE_DELETED, block, entry, header, place, ring,
 };
 
 use super::{Labels, none};
@@ -39,9 +39,6 @@ pub fn lookup(a: &mut CodeAssembler, start: &mut CodeLabel, around: &Surrounding
     a.ret()
 }
 
-/// Beyond all ids of threads (the kernel's `PID_MAX_LIMIT`, 2^22): blocks of goroutines have numbers from here on.
-const NO_THREAD: i32 = 1 << 23;
-
 /// A signal handler that comes in between may give the thread a second block, which is never used.
 pub fn register(
     a: &mut CodeAssembler,
@@ -63,6 +60,7 @@ pub fn register(
         mut search,
         mut occupied,
         mut freed,
+        mut refilled,
     ] = std::array::from_fn(|_| a.create_label());
     // A goroutine has got its block in the stub, which has no other stack.
     a.set_label(adopt)?;
@@ -99,6 +97,7 @@ pub fn register(
     a.imul_3(r9, r10, block::SIZE as i32)?;
     a.mov(rcx, around.control + BLOCKS)?;
     a.add(rcx, r9)?;
+    a.mov(r11, field(block::THREAD))?;
     a.mov(field(block::THREAD), rax)?;
     a.mov(r9, none(around))?;
     a.mov(field(block::CURRENT), r9)?;
@@ -115,6 +114,11 @@ pub fn register(
     a.mov(r10, around.rings)?;
     a.add(r9, r10)?;
     a.mov(field(block::RING), r9)?;
+    if around.goroutines.is_some() {
+        // The budgets go on of one that has ended: there may be any number of short ones.
+        a.test(r11, r11)?;
+        a.jne(refilled)?;
+    }
     a.mov(r10d, header::FILTERS as i32)?;
     a.set_label(&mut budget)?;
     a.mov(
@@ -123,6 +127,7 @@ pub fn register(
     )?;
     a.dec(r10d)?;
     a.jne(budget)?;
+    a.set_label(&mut refilled)?;
     match (around.tid_offset, around.goroutines) {
         // No thread has such an id.
         (_, Some(_)) => {
@@ -160,7 +165,9 @@ pub fn register(
     a.pop(rax)?;
     a.je(won)?;
     a.add(edx, 16)?;
-    a.and(edx, (TABLE_BYTES - 1) as i32)?;
+    if around.goroutines.is_none() {
+        a.and(edx, (TABLE_BYTES - 1) as i32)?;
+    }
     a.dec(r11d)?;
     a.jne(insert)?;
     // The table is crowded; the block is lost, for another thread has counted on by now.

@@ -18,8 +18,8 @@ const FRAME: i32 = 0x128;
 /// r14.
 const DESCRIPTOR: usize = 13;
 
-/// A goroutine that runs on this thread's stack.
-struct Goroutine(Box<[u64; 32]>);
+/// A goroutine that runs on this thread's stack: its descriptor, and another stack for it.
+struct Goroutine(Box<[u64; 32]>, Box<[u64; 4]>);
 
 impl Goroutine {
     fn new(number: u64) -> Goroutine {
@@ -27,7 +27,18 @@ impl Goroutine {
         // Any address will do that is above all frames.
         words[1] = std::ptr::from_ref(&words) as u64 + (1 << 20);
         words[NUMBER as usize / 8] = number;
-        Goroutine(words)
+        Goroutine(words, Box::default())
+    }
+
+    /// It stops in the op of the first block, on another stack: so many words from where the op returns, to what is there.
+    fn stop_in_op(&mut self, arena: &Arena, words: i64, return_to: Option<u64>) {
+        let began = arena.block(block::BASE);
+        let own = word(began + entry::RETURN_TO);
+        self.1[2] = return_to.unwrap_or(own);
+        let lowest = self.1.as_ptr() as u64;
+        self.0[0] = lowest;
+        self.0[1] = (lowest + 16).wrapping_sub(word(began + entry::SLOT));
+        self.0[7] = (lowest + 16).wrapping_add_signed(8 * words);
     }
 
     /// Runs a program with a first argument: the registers afterwards.
@@ -347,14 +358,169 @@ impl Waker {
 const RUNNABLE: u64 = 1;
 const RUNNING: u64 = 2;
 const WAITING: u64 = 4;
+const DEAD: u64 = 6;
+
+/// What it has not come back from is counted, and its block is the next one's who needs one, whoever gets its descriptor.
+#[test]
+fn a_goroutine_that_ends_leaves_its_block() {
+    let (mut arena, calls) = arena();
+    let function = statuses(&mut arena);
+    let (mut goroutine, other, waker) = (Goroutine::new(7), Goroutine::new(8), Waker::new());
+    goroutine.run(&mut arena, calls.near, 1);
+    for of in [&goroutine, &other] {
+        waker.change(function, of, RUNNING, DEAD);
+        assert_eq!(ended_otherwise(&arena), 1);
+        assert_eq!(arena.block(block::TOP), arena.block(block::BASE));
+    }
+    let blocks = || word32(arena.control + HEADER + header::NEXT_BLOCK);
+    let goes_on = |arena: &mut Arena, of: &Goroutine| {
+        of.run(arena, calls.near, 3);
+        let in_rings = [0, 1].map(|index| arena.ops_of(index).len());
+        (
+            in_rings,
+            word32(arena.control + HEADER + header::NEXT_BLOCK),
+        )
+    };
+    assert_eq!(blocks(), 1);
+    assert_eq!(goes_on(&mut arena, &other), ([1, 0], 1));
+    goroutine.0[NUMBER as usize / 8] = 9;
+    assert_eq!(goes_on(&mut arena, &goroutine), ([1, 1], 2));
+    waker.change(function, &other, RUNNING, DEAD);
+    waker.change(function, &goroutine, RUNNING, DEAD);
+    assert_eq!(goes_on(&mut arena, &goroutine), ([2, 1], 2));
+    assert_eq!(ended_otherwise(&arena), 1);
+}
+
+/// The ops of both blocks, those that are only counted as well.
+fn all_ops(arena: &Arena) -> u64 {
+    let counted = |index| word(arena.rings + index * ring::SIZE + ring::COUNTED);
+    let ops = |index| arena.ops_of(index).len() as u64 + counted(index);
+    ops(0) + ops(1)
+}
+
+/// More than the table has entries: there is room for the next one, and the search for one without a block ends.
+#[test]
+fn any_number_of_goroutines_are_followed_one_after_the_other() {
+    const COUNT: u64 = 20_000;
+    let (mut arena, calls) = arena();
+    let function = statuses(&mut arena);
+    let run = trampoline(&mut arena, calls.near);
+    let waker = Waker::new();
+    let call = |goroutine: &Goroutine| {
+        let mut state = State::arbitrary(FLAGS[0]);
+        state.registers[0] = 3;
+        state.registers[DESCRIPTOR] = goroutine.0.as_ptr() as u64;
+        run(&mut state);
+        assert_eq!(state.registers[0], 8);
+    };
+    let unfollowed = |arena: &Arena| word(arena.rings + ring::UNREGISTERED);
+    let goroutines: Vec<_> = (1..=COUNT).map(Goroutine::new).collect();
+    for goroutine in &goroutines {
+        call(goroutine);
+        waker.change(function, goroutine, RUNNING, DEAD);
+    }
+    assert_eq!((all_ops(&arena), unfollowed(&arena)), (COUNT, 0));
+    // The budget is one for all.
+    assert!(arena.ops().len() as u64 <= ring::BUDGET);
+    assert_eq!(word32(arena.control + HEADER + header::NEXT_BLOCK), 1);
+    // As many as there are blocks are followed at a time.
+    for goroutine in &goroutines[..3] {
+        call(goroutine);
+    }
+    assert_eq!((all_ops(&arena), unfollowed(&arena)), (COUNT + 2, 1));
+    waker.change(function, &goroutines[0], RUNNING, DEAD);
+    call(&goroutines[2]);
+    assert_eq!((all_ops(&arena), unfollowed(&arena)), (COUNT + 3, 1));
+}
+
+/// Threads take blocks from one another, of which there are fewer than goroutines: a block is one's own.
+#[test]
+fn goroutines_on_several_threads_get_blocks_of_their_own() {
+    const ROUNDS: u64 = 20_000;
+    const THREADS: u64 = 4;
+    let (mut arena, calls) = arena();
+    let function = statuses(&mut arena);
+    let run = trampoline(&mut arena, calls.near);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let waker = Waker::new();
+                let mut goroutines: Vec<_> = (0..50).map(|_| Goroutine::new(0)).collect();
+                for round in 0..ROUNDS {
+                    let goroutine = &mut goroutines[round as usize % 50];
+                    goroutine.0[NUMBER as usize / 8] = 1 + thread + THREADS * round;
+                    let mut state = State::arbitrary(FLAGS[0]);
+                    state.registers[0] = 3;
+                    state.registers[DESCRIPTOR] = goroutine.0.as_ptr() as u64;
+                    let before = state.registers;
+                    run(&mut state);
+                    assert_eq!(state.registers[0], 8);
+                    for kept in [1, 2, 3, 4, 6, 7, 8, 9, 10, 14] {
+                        assert_eq!(state.registers[kept], before[kept], "{kept}");
+                    }
+                    waker.change(function, goroutine, RUNNING, DEAD);
+                }
+            });
+        }
+    });
+    let unfollowed = word(arena.rings + ring::UNREGISTERED);
+    assert_eq!(all_ops(&arena) + unfollowed, THREADS * ROUNDS);
+    assert_eq!(ended_otherwise(&arena), 0);
+}
+
+/// A goroutine that has come back from a panic waits outside of its op.
+#[test]
+fn an_op_that_a_panic_ended_is_given_up_when_its_goroutine_stops() {
+    for (words, return_to, is_left) in
+        [(-1, None, false), (1, None, true), (-1, Some(0x1234), true)]
+    {
+        for to in [WAITING, RUNNABLE] {
+            let (mut arena, calls) = arena();
+            let function = statuses(&mut arena);
+            let (mut goroutine, waker) = (Goroutine::new(7), Waker::new());
+            goroutine.run(&mut arena, calls.near, 1);
+            goroutine.stop_in_op(&arena, words, return_to);
+            waker.change(function, &goroutine, RUNNING, to);
+            assert_eq!(ended_otherwise(&arena), u64::from(is_left));
+            waker.change(function, &goroutine, WAITING, RUNNABLE);
+            waker.change(function, &goroutine, RUNNABLE, RUNNING);
+            assert_eq!(arena.ops().len(), usize::from(!is_left));
+        }
+    }
+}
+
+/// One whose own thread changes its status on its own stack may have an old stack pointer in its descriptor.
+#[test]
+fn an_op_whose_goroutine_works_for_the_collector_goes_on() {
+    let (mut arena, calls) = arena();
+    let function = statuses(&mut arena);
+    let mut goroutine = Goroutine::new(7);
+    goroutine.run(&mut arena, calls.near, 1);
+    let mut state = State::arbitrary(FLAGS[0]);
+    state.registers[0] = goroutine.0.as_ptr() as u64;
+    (state.registers[1], state.registers[3]) = (WAITING, RUNNING);
+    state.registers[DESCRIPTOR] = state.registers[0];
+    // Its stack is this thread's.
+    let began = arena.block(block::BASE);
+    let above = [word(began + entry::RETURN_TO), 0];
+    let at = above.as_ptr() as u64;
+    goroutine.0[0] = at - (1 << 20);
+    goroutine.0[1] = at.wrapping_sub(word(began + entry::SLOT));
+    // And this is from its last system call.
+    goroutine.0[7] = at + 8;
+    function(&mut state);
+    assert_eq!(ended_otherwise(&arena), 0);
+    assert_ne!(above[0], 0);
+}
 
 /// An op that waits is told of, with who let it go on; one that is ready at once, too.
 #[test]
 fn what_keeps_a_goroutine_from_running_is_told() {
     let (mut arena, calls) = arena();
     let function = statuses(&mut arena);
-    let (goroutine, stranger, waker) = (Goroutine::new(7), Goroutine::new(8), Waker::new());
+    let (mut goroutine, stranger, waker) = (Goroutine::new(7), Goroutine::new(8), Waker::new());
     goroutine.run(&mut arena, calls.near, 1);
+    goroutine.stop_in_op(&arena, -1, None);
     for of in [&goroutine, &stranger] {
         for (from, to) in [
             (RUNNING, WAITING),
@@ -389,18 +555,19 @@ fn what_keeps_a_goroutine_from_running_is_told() {
 fn absences_are_told_in_ops_alone_and_so_many() {
     let (mut arena, calls) = arena();
     let function = statuses(&mut arena);
-    let (goroutine, waker) = (Goroutine::new(7), Waker::new());
+    let (mut goroutine, waker) = (Goroutine::new(7), Waker::new());
     goroutine.run(&mut arena, calls.near, 3);
     assert_eq!(arena.ops().len(), 1);
-    let wait = || {
-        waker.change(function, &goroutine, RUNNING, RUNNABLE);
-        waker.change(function, &goroutine, RUNNABLE, RUNNING);
+    let wait = |goroutine: &Goroutine| {
+        waker.change(function, goroutine, RUNNING, RUNNABLE);
+        waker.change(function, goroutine, RUNNABLE, RUNNING);
     };
-    wait();
+    wait(&goroutine);
     assert_eq!(arena.ops().len(), 1);
     goroutine.run(&mut arena, calls.near, 1);
+    goroutine.stop_in_op(&arena, -1, None);
     for _ in 0..block::MOST_ABSENCES + 3 {
-        wait();
+        wait(&goroutine);
     }
     assert_eq!(arena.ops().len(), 1 + block::MOST_ABSENCES as usize);
     assert_eq!(word(arena.rings + ring::UNTOLD), 3);
@@ -412,8 +579,9 @@ fn absences_are_told_in_ops_alone_and_so_many() {
 fn waits_do_not_use_up_the_records_of_what_is_ready() {
     let (mut arena, calls) = arena();
     let function = statuses(&mut arena);
-    let (goroutine, waker) = (Goroutine::new(7), Waker::new());
+    let (mut goroutine, waker) = (Goroutine::new(7), Waker::new());
     goroutine.run(&mut arena, calls.near, 1);
+    goroutine.stop_in_op(&arena, -1, None);
     for _ in 0..block::MOST_ABSENCES + 3 {
         for (from, to) in [(RUNNING, WAITING), (WAITING, RUNNABLE), (RUNNABLE, RUNNING)] {
             waker.change(function, &goroutine, from, to);
@@ -432,8 +600,9 @@ fn waits_do_not_use_up_the_records_of_what_is_ready() {
 fn a_hundred_turns_of_an_op_are_told() {
     let (mut arena, calls) = arena();
     let function = statuses(&mut arena);
-    let (goroutine, waker) = (Goroutine::new(7), Waker::new());
+    let (mut goroutine, waker) = (Goroutine::new(7), Waker::new());
     goroutine.run(&mut arena, calls.near, 1);
+    goroutine.stop_in_op(&arena, -1, None);
     for _ in 0..100 {
         waker.change(function, &goroutine, RUNNING, RUNNABLE);
         waker.change(function, &goroutine, RUNNABLE, RUNNING);

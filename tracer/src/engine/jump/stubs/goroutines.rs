@@ -16,8 +16,8 @@ use crate::engine::jump::asm::{
 };
 use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{
-    BLOCKS, DESCRIPTORS, GOROUTINES, HASH, HASH_SHIFT, HEADER, LIVE, TABLE, TABLE_BYTES, block,
-    entry, header, place, record, ring,
+    BLOCKS, DESCRIPTORS, GOROUTINES, HASH, HASH_SHIFT, HEADER, LIVE, NO_THREAD, PROBES, TABLE,
+    TABLE_BYTES, TABLE_DELETED, block, entry, header, place, record, ring,
 };
 use crate::engine::jump::runtime::{Runtime, nested};
 use crate::plan::Goroutines;
@@ -36,6 +36,20 @@ fn find(a: &mut CodeAssembler, control: u64, unknown: CodeLabel) -> Emitted<()> 
 /// As [`find`], of the goroutine whose descriptor is in a register.
 fn find_of(
     a: &mut CodeAssembler,
+    descriptor: (AsmRegister64, AsmRegister32),
+    control: u64,
+    unknown: CodeLabel,
+) -> Emitted<()> {
+    find_entry(a, descriptor, control, unknown)?;
+    a.mov(r12, qword_ptr(r12 + 8))
+}
+
+/// r12 becomes the address of the entry that leads to the goroutine's block.
+///
+/// One of another goroutine may come or go meanwhile: entries are taken back by a key that is no descriptor, so that none
+/// that is behind it gets lost.
+fn find_entry(
+    a: &mut CodeAssembler,
     (descriptor, half): (AsmRegister64, AsmRegister32),
     control: u64,
     unknown: CodeLabel,
@@ -45,20 +59,23 @@ fn find_of(
     a.imul_3(r13d, half, HASH)?;
     a.shr(r13d, HASH_SHIFT)?;
     a.shl(r13d, 4)?;
+    a.add(r12, r13)?;
+    a.mov(r13d, PROBES)?;
     a.set_label(&mut again)?;
-    a.cmp(qword_ptr(r12 + r13), descriptor)?;
+    a.cmp(qword_ptr(r12), descriptor)?;
     a.je(found)?;
-    a.cmp(qword_ptr(r12 + r13), 0)?;
+    a.cmp(qword_ptr(r12), 0)?;
     a.je(unknown)?;
-    a.add(r13d, 16)?;
-    a.and(r13d, (TABLE_BYTES - 1) as i32)?;
-    a.jmp(again)?;
+    a.add(r12, 16)?;
+    a.dec(r13d)?;
+    a.jne(again)?;
+    a.jmp(unknown)?;
     a.set_label(&mut found)?;
-    a.mov(r12, qword_ptr(r12 + r13 + 8))
+    a.nop()
 }
 
-// The search above ends: the table has free entries, and none is longer looked for than a new one's place was.
-const _: () = assert!((GOROUTINES as u64) * 32 <= TABLE_BYTES);
+// A place for a new goroutine is found near by: most entries are free.
+const _: () = assert!((GOROUTINES as u64) * 64 <= TABLE_BYTES);
 
 /// From here on the stub has the block's stack, and all registers are kept: rcx is the block, rsi its first free entry.
 fn begin(a: &mut CodeAssembler) -> Emitted<()> {
@@ -158,18 +175,35 @@ pub fn f0(
 fn adopt(b: &mut Builder<'_>, known: CodeLabel, pass: CodeLabel, out: CodeLabel) -> Emitted<()> {
     let (control, rings) = (b.around.control, b.around.rings);
     let adopt = b.runtime.adopt;
-    let mut full = b.label();
+    let [mut full, mut again, mut next, mut taken] = std::array::from_fn(|_| b.label());
     let a = &mut b.a;
     // A forked child registers nobody: the ring is not its own.
     a.mov(r12, control + LIVE)?;
     a.cmp(dword_ptr(r12), 0)?;
     a.je(out)?;
+    // First one that a goroutine has left: whoever clears its bit has it.
+    let last = header::LEFT_BYTES as i32 - 1;
+    a.mov(r12, control + HEADER + header::LEFT)?;
+    a.set_label(&mut again)?;
+    a.bsf(r13, qword_ptr(r12))?;
+    a.je(next)?;
+    a.lock().btr(qword_ptr(r12), r13)?;
+    a.jae(again)?;
+    a.and(r12d, last)?;
+    a.shl(r12d, 3)?;
+    a.add(r13d, r12d)?;
+    a.jmp(taken)?;
+    a.set_label(&mut next)?;
+    a.add(r12, 8)?;
+    a.test(r12d, last)?;
+    a.jne(again)?;
     a.mov(r12, control + HEADER)?;
     a.mov(r13d, 1)?;
     a.lock()
         .xadd(dword_ptr(r12 + header::NEXT_BLOCK as i32), r13d)?;
     a.cmp(r13d, dword_ptr(r12 + header::BLOCKS as i32))?;
     a.jae(full)?;
+    a.set_label(&mut taken)?;
     a.imul_3(r13, r13, block::SIZE as i32)?;
     a.mov(r12, control + BLOCKS)?;
     a.add(r12, r13)?;
@@ -194,7 +228,8 @@ fn adopt(b: &mut Builder<'_>, known: CodeLabel, pass: CodeLabel, out: CodeLabel)
 }
 
 /// Emits the stub of the function by which goroutines change their status: (rax descriptor, ebx old status, ecx new status).
-/// When one stops and is ready again is kept in its block, and when it runs again in an op that is written to its ring.
+/// When one stops and is ready again is kept in its block, and when it runs again in an op that is written to its ring. One
+/// that ends leaves its block to others: from here on it runs nothing of its own, and whoever gets its descriptor is known to nobody.
 ///
 /// Its return address is `depth` bytes above the stack pointer. It is where no argument is in another register, and has what else there is but rbp, r14 and r15. A goroutine's block is
 /// nobody else's meanwhile: one that stops or goes on is the thread's own that changes its status, and one that waits is his who
@@ -216,6 +251,7 @@ pub fn statuses(
         mut forgotten,
         mut at_once,
         mut told,
+        mut dead,
         mut out,
     ] = std::array::from_fn(|_| b.label());
     let a = &mut b.a;
@@ -227,12 +263,28 @@ pub fn statuses(
     a.je(runs)?;
     a.cmp(ecx, status::RUNNABLE)?;
     a.je(ready)?;
+    a.cmp(ecx, status::DEAD)?;
+    a.je(dead)?;
     a.cmp(ecx, status::WAITING)?;
     a.jne(out)?;
     find_of(a, (rax, eax), around.control, out)?;
     now(a)?;
     a.mov(in_block(block::LEFT), rdx)?;
     a.mov(in_block(block::READY), 0)?;
+    give_up_what_was_left(a, runtime)?;
+    a.jmp(out)?;
+
+    a.set_label(&mut dead)?;
+    find_entry(a, (rax, eax), around.control, out)?;
+    a.mov(r8, r12)?;
+    a.mov(r12, qword_ptr(r12 + 8))?;
+    give_up(a, runtime)?;
+    a.mov(edx, dword_ptr(r12 + block::TID as i32))?;
+    a.sub(edx, NO_THREAD)?;
+    a.mov(qword_ptr(r8), TABLE_DELETED as i32)?;
+    // Last: from now on the block may be another's.
+    a.mov(r8, around.control + HEADER + header::LEFT)?;
+    a.lock().bts(qword_ptr(r8), rdx)?;
     a.jmp(out)?;
 
     a.set_label(&mut ready)?;
@@ -248,6 +300,11 @@ pub fn statuses(
     a.set_label(&mut at_once)?;
     a.mov(in_block(block::LEFT), rdx)?;
     a.set_label(&mut told)?;
+    let mut before = a.create_label();
+    a.cmp(ebx, status::RUNNING)?;
+    a.jne(before)?;
+    give_up_what_was_left(a, runtime)?;
+    a.set_label(&mut before)?;
     waker(a, depth, around)?;
     a.jmp(out)?;
 
@@ -310,6 +367,50 @@ mod status {
     pub const RUNNING: i32 = 2;
     pub const SYSCALL: i32 = 3;
     pub const WAITING: i32 = 4;
+    pub const DEAD: i32 = 6;
+}
+
+/// Ends all that the goroutine of the block at r12 awaits. rdx is lost.
+fn give_up(a: &mut CodeAssembler, runtime: &Runtime) -> Emitted<()> {
+    a.mov(in_block(block::STACK_POINTER), rsp)?;
+    a.lea(rsp, in_block(block::PRIVATE_STACK))?;
+    a.push(rax)?;
+    a.push(rcx)?;
+    a.mov(rcx, r12)?;
+    a.call(runtime.renew)?;
+    a.pop(rcx)?;
+    a.pop(rax)?;
+    a.mov(rsp, in_block(block::STACK_POINTER))
+}
+
+/// Where the goroutine that stops, whose descriptor is in rax, is no longer in the op that its block has, a panic has ended
+/// that. Loses rdx, rsi and rdi.
+fn give_up_what_was_left(a: &mut CodeAssembler, runtime: &Runtime) -> Emitted<()> {
+    /// Where a descriptor has the stack pointer of a goroutine that a thread has left for a stack of its own (`runtime.g`'s `sched`), in
+    /// all versions since Go 1.5.
+    const STACK_POINTER: i32 = 56;
+    let [mut own, mut left, mut done] = std::array::from_fn(|_| a.create_label());
+    a.mov(rdx, in_block(block::BASE))?;
+    a.cmp(rdx, in_block(block::TOP))?;
+    a.je(done)?;
+    a.mov(rdi, rsp)?;
+    a.cmp(rax, r14)?;
+    a.je(own)?;
+    a.mov(rdi, qword_ptr(rax + STACK_POINTER))?;
+    a.set_label(&mut own)?;
+    a.mov(rsi, qword_ptr(rdx + entry::SLOT as i32))?;
+    a.add(rsi, qword_ptr(rax + 8))?;
+    a.cmp(rsi, rdi)?;
+    a.jb(left)?;
+    a.cmp(rsi, qword_ptr(rax))?;
+    a.jb(left)?;
+    a.mov(rdx, qword_ptr(rdx + entry::RETURN_TO as i32))?;
+    a.cmp(rdx, qword_ptr(rsi))?;
+    a.je(done)?;
+    a.set_label(&mut left)?;
+    give_up(a, runtime)?;
+    a.set_label(&mut done)?;
+    a.nop()
 }
 
 /// A field of the block that r12 points to.
