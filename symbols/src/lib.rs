@@ -20,6 +20,7 @@ mod error;
 mod functions;
 mod futures;
 mod go;
+mod go_names;
 mod grouping;
 mod identifiers;
 mod image;

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::addr::FileAddr;
 use crate::demangle::{demangle, is_mangled, try_demangle};
 use crate::functions::{Function, FunctionKind};
+use crate::go_names;
 use crate::image::Image;
 use crate::lines::Statement;
 use crate::names::{self, Fit};
@@ -95,9 +96,20 @@ fn matched(function: &Function, rank: MatchRank) -> Match<'_> {
 
 fn named<'a>(image: &'a Image, name: &str) -> Vec<Match<'a>> {
     let filter = Prefilter::new(name);
+    let of_go = image.is_go().then(|| go_names::needle(name));
+    let rank = |symbol: &str| {
+        let of_go = of_go
+            .as_ref()
+            .filter(|needle| symbol.contains(needle.as_str()));
+        let fit = of_go.and_then(|_| go_names::fit(symbol, name));
+        match fit {
+            Some(fit) => Some(of_fit(fit)),
+            None => rank(symbol, name, &filter),
+        }
+    };
     let best = |function: &'a Function| {
         let ranked = function.symbols().filter_map(|(symbol, version)| {
-            let rank = rank(symbol, name, &filter)?;
+            let rank = rank(symbol)?;
             let old = version == Version::Old && rank < MatchRank::OldVersion;
             Some((if old { MatchRank::OldVersion } else { rank }, symbol))
         });
@@ -117,10 +129,16 @@ fn rank(symbol: &str, name: &str, filter: &Prefilter) -> Option<MatchRank> {
     }
     let rank = |raw: &str| names::fit(raw, try_demangle(raw).as_deref(), name);
     match rank(symbol).or_else(|| rank(renamed(symbol)?)) {
-        Some(Fit::Exact) => Some(MatchRank::Exact),
-        Some(Fit::NoArguments) => Some(MatchRank::WithoutArguments),
-        Some(Fit::Tail) => Some(MatchRank::Tail),
+        Some(fit) => Some(of_fit(fit)),
         None => (rank(clone_of(symbol)?)? < Fit::Tail).then_some(MatchRank::Clone),
+    }
+}
+
+fn of_fit(fit: Fit) -> MatchRank {
+    match fit {
+        Fit::Exact => MatchRank::Exact,
+        Fit::NoArguments => MatchRank::WithoutArguments,
+        Fit::Tail => MatchRank::Tail,
     }
 }
 

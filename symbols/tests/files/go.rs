@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use darc_symbols::{Image, SymbolSource};
+use darc_symbols::{Image, LookupError, SymbolSource};
 
-use crate::harness::Workshop;
+use crate::harness::{Workshop, resolve_in};
 
 const SOURCE: &str = r#"
 package main
@@ -120,4 +120,35 @@ fn a_stripped_program_is_known_as_well_as_another() {
             .iter()
             .all(|f| f.source == SymbolSource::Symtab)
     );
+}
+
+#[test]
+fn functions_are_found_by_the_names_that_people_type() {
+    let workshop = Workshop::new();
+    for options in [&[][..], &["-ldflags=-s -w"]] {
+        let Some(image) = build(&workshop, "named", options) else {
+            return;
+        };
+        for (typed, symbol) in [
+            ("Server.handle", "main.(*Server).handle"),
+            ("(*Server).handle", "main.(*Server).handle"),
+            ("main.Server.handle", "main.(*Server).handle"),
+            ("(*Server).handle.func1", "main.(*Server).handle.func1"),
+        ] {
+            let addr = resolve_in(&image, typed).unwrap();
+            assert_eq!(Some(addr), image.symbol(symbol), "{typed}");
+        }
+        // There is one for numbers and one for text.
+        for typed in ["main.largest", "largest", "main.largest[...]"] {
+            let Err(LookupError::Ambiguous { candidates, .. }) = resolve_in(&image, typed) else {
+                panic!("{typed}");
+            };
+            assert_eq!(candidates.len(), 2, "{typed}: {candidates:?}");
+        }
+        // Before version 1.21 Go's own table has no type arguments.
+        let mut names = image.functions().iter().flat_map(|it| it.names());
+        let is_told = names.any(|name| name.starts_with("main.largest[go."));
+        let found = resolve_in(&image, "main.largest[int]");
+        assert_eq!(found.is_ok(), is_told, "{found:?}");
+    }
 }
