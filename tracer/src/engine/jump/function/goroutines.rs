@@ -205,7 +205,7 @@ fn makes_frame(i: &Instruction) -> Option<i32> {
     let on_stack = i.memory_base() == Register::RSP && i.memory_index() == Register::None;
     match i.mnemonic() {
         Mnemonic::Push if is_rbp(0) => Some(8),
-        Mnemonic::Sub if i.op0_register() == Register::RSP => positive(i),
+        Mnemonic::Sub | Mnemonic::Add => rises(i).filter(|&by| by < 0).map(|by| -by),
         Mnemonic::Mov if is_rbp(0) && i.op1_register() == Register::RSP => Some(0),
         Mnemonic::Mov if i.op0_kind() == OpKind::Memory && on_stack && is_rbp(1) => Some(0),
         Mnemonic::Lea if is_rbp(0) && on_stack => Some(0),
@@ -221,21 +221,26 @@ fn unmakes_frame(i: &Instruction) -> Option<i32> {
     let on_stack = i.memory_base() == Register::RSP && i.memory_index() == Register::None;
     match i.mnemonic() {
         Mnemonic::Pop if is_rbp => Some(8),
-        Mnemonic::Add if i.op0_register() == Register::RSP => positive(i),
+        Mnemonic::Add | Mnemonic::Sub => rises(i).filter(|&by| by > 0),
         Mnemonic::Mov if is_rbp && i.op1_kind() == OpKind::Memory && on_stack => Some(0),
         Mnemonic::Nop => Some(0),
         _ => None,
     }
 }
 
-/// The immediate of an `add` or a `sub`. A subtraction of -128 is an addition.
-fn positive(i: &Instruction) -> Option<i32> {
+/// How many bytes the stack pointer goes up by an `add` or a `sub`. To add -128 is shorter than to subtract 128.
+fn rises(i: &Instruction) -> Option<i32> {
     let immediate = match i.op1_kind() {
         OpKind::Immediate8to64 => i.immediate8to64(),
         OpKind::Immediate32to64 => i.immediate32to64(),
         _ => return None,
     };
-    i32::try_from(immediate).ok()
+    let by = i32::try_from(immediate).ok()?;
+    match i.mnemonic() {
+        _ if i.op0_register() != Register::RSP => None,
+        Mnemonic::Add => Some(by),
+        _ => by.checked_neg(),
+    }
 }
 
 /// Where an f0 that is not [`strange`] begins and ends. `is_target` tells whether something jumps to an address.
@@ -404,6 +409,21 @@ mod tests {
         assert_eq!(stack_check(&code), Some(5));
         let spots = spots(&code, |_| false).unwrap();
         assert_eq!(spots.beginning, Some(Spot { at: 6, depth: 8 }));
+    }
+
+    #[test]
+    fn a_frame_of_128_bytes_is_made_by_an_addition() {
+        // add $-128,%rsp; mov %rbp,0x78(%rsp); nop; mov 0x78(%rsp),%rbp; sub $-128,%rsp; ret
+        let bytes = [
+            &CHECK[..],
+            &[0x48, 0x83, 0xc4, 0x80, 0x48, 0x89, 0x6c, 0x24, 0x78],
+            &[0x31, 0xc0, 0x48, 0x8b, 0x6c, 0x24, 0x78],
+            &[0x48, 0x83, 0xec, 0x80, 0xc3],
+        ];
+        let spots = spots(&code(&bytes.concat()), |_| false).unwrap();
+        let expected = Spot { at: 3, depth: 128 };
+        assert_eq!(spots.beginning, Some(expected));
+        assert_eq!(spots.ends, [Spot { at: 5, depth: 128 }]);
     }
 
     #[test]
