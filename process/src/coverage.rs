@@ -14,6 +14,7 @@ use darc_tracer::maps::{self, FileId, Mapping};
 
 use crate::code;
 use crate::modules::{CodeRef, ModuleId, Modules};
+use crate::process::{goroutines_of, known_functions};
 
 /// What kind of call it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -112,8 +113,12 @@ impl Sites {
         total
     }
 
-    fn count(&mut self, judged: Judged) {
+    /// What is called in a part of its caller (`of_caller`) is no call for people.
+    fn count(&mut self, judged: Judged, of_caller: impl Fn(u64) -> bool) {
         for (site, reason) in judged.sites {
+            if matches!(site.kind, SiteKind::Call(Target::Direct(to)) if of_caller(to)) {
+                continue;
+            }
             self.count_one(CallKind::of(&site), reason);
         }
         for skipped in judged.skipped {
@@ -160,8 +165,7 @@ pub fn of_file(image: Image) -> Sites {
     for module in modules.loaded() {
         if let Some(image) = &modules.get(module).image {
             let memory = InFile { image, bias };
-            let coverage = || Coverage::new(ground.clone());
-            sites = of_module(&modules, module, &memory, &coverage);
+            sites = of_module(&modules, module, &memory, &ground);
         }
     }
     sites
@@ -175,14 +179,13 @@ pub fn of_process(pid: i32, modules: &Modules) -> darc_tracer::Result<Vec<Sites>
     let mappings = maps::read(pid)?;
     let ground = Ground::of(pid, &mappings);
     let memory = OfProcess(darc_tracer::memory::Memory::open(pid)?);
-    let coverage = || Coverage::new(ground.clone());
     let files = modules.loaded().into_iter();
     let files = files.filter(|&module| {
         let known = modules.get(module);
         known.image.is_some() && !known.path.starts_with('[')
     });
     Ok(files
-        .map(|module| of_module(modules, module, &memory, &coverage))
+        .map(|module| of_module(modules, module, &memory, &ground))
         .collect())
 }
 
@@ -191,8 +194,18 @@ fn of_module(
     modules: &Modules,
     module: ModuleId,
     memory: &(dyn Memory + Sync),
-    coverage: &(dyn Fn() -> Coverage + Sync),
+    ground: &Ground,
 ) -> Sites {
+    let of_go = goroutines_of(modules).filter(|_| modules.loaded().first() == Some(&module));
+    let of_go = of_go.map(|goroutines| (goroutines, known_functions(modules)));
+    let callees = of_go.as_ref().map(|(_, it)| Arc::new(it.callees.clone()));
+    let is_of_caller = |to| of_go.as_ref().is_some_and(|(_, it)| it.is_of_caller(to));
+    let coverage = || match (&of_go, &callees) {
+        (&Some((goroutines, _)), Some(callees)) => {
+            Coverage::of_goroutines(ground.clone(), goroutines, Arc::clone(callees))
+        }
+        _ => Coverage::new(ground.clone()),
+    };
     let known = modules.get(module);
     let functions = known.image.iter().flat_map(Image::functions);
     let functions = functions.filter(|function| function.kind == FunctionKind::Code);
@@ -211,7 +224,7 @@ fn of_module(
                 continue;
             };
             match code::with_surroundings(entry, modules, memory) {
-                Ok(code) => found.count(coverage.judge(&Arc::new(code), memory)),
+                Ok(code) => found.count(coverage.judge(&Arc::new(code), memory), is_of_caller),
                 Err(_) => found.unread += 1,
             }
         }

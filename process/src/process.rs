@@ -424,7 +424,7 @@ pub fn goroutines_of(modules: &Modules) -> Option<Goroutines> {
 }
 
 /// What is known of the functions of a Go program.
-fn known_functions(modules: &Modules) -> Known {
+pub fn known_functions(modules: &Modules) -> Known {
     let Some(&module) = modules.loaded().first() else {
         return Known::default();
     };

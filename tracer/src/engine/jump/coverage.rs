@@ -7,9 +7,10 @@ use std::sync::Arc;
 use darc_disasm::{CallSite, FunctionCode, Memory, SkippedSite};
 
 use crate::ground::Ground;
+use crate::plan::{Callees, Goroutines};
 
 use super::asm::Surroundings;
-use super::function::{Function, Hiding, Landings, Part};
+use super::function::{Function, Hiding, Landings, Part, goroutines};
 use super::installed::ARENA_BYTES;
 use super::jumps::{Diversion, Jumps, NO_PAGE};
 use super::prepare::Reason;
@@ -31,6 +32,9 @@ pub struct Judged {
 #[derive(Debug)]
 pub struct Coverage {
     ground: Ground,
+    around: Surroundings,
+    /// What is known of the functions of a program of goroutines.
+    callees: Arc<Callees>,
     /// The routines of the arenas by the arenas' addresses.
     runtimes: BTreeMap<u64, Runtime>,
 }
@@ -58,24 +62,52 @@ impl Coverage {
     pub fn new(ground: Ground) -> Coverage {
         Coverage {
             ground,
+            around: SURROUNDINGS,
+            callees: Arc::default(),
             runtimes: BTreeMap::new(),
+        }
+    }
+
+    /// As [`Coverage::new`], in a program of goroutines of whose functions this is known.
+    #[must_use]
+    pub fn of_goroutines(ground: Ground, known: Goroutines, callees: Arc<Callees>) -> Coverage {
+        let around = Surroundings {
+            goroutines: Some(known),
+            ..SURROUNDINGS
+        };
+        Coverage {
+            around,
+            callees,
+            ..Coverage::new(ground)
         }
     }
 
     /// Judges the call sites of a function. `memory` has its code, jump tables, and what is behind it.
     pub fn judge(&mut self, code: &Arc<FunctionCode>, memory: &dyn Memory) -> Judged {
-        // A call is measured with and without a landing.
-        let landings = Landings::Left;
-        let function = Function::new(Arc::clone(code), Part::Callee, landings, memory);
+        let landings = match self.around.goroutines {
+            Some(_) => Landings::OfGoroutines {
+                is_compiled: self.callees.compiled.binary_search(&code.entry()).is_ok(),
+            },
+            // A call is measured with and without a landing.
+            None => Landings::Left,
+        };
+        let mut function = Function::new(Arc::clone(code), Part::Callee, landings, memory);
         let mut groups: HashMap<u64, std::result::Result<(), Reason>> = HashMap::new();
         let mut wanted = BTreeMap::new();
         let mut tree = Tree::new(SURROUNDINGS.control);
-        let found: Vec<_> = function
-            .sites()
-            .sites
-            .iter()
-            .map(|site| (*site, function.groups_of_site(site, Hiding::Allowed)))
-            .collect();
+        let sites = function.sites().sites.clone();
+        let of_site = |site| {
+            if self.around.goroutines.is_some() {
+                let is_checked = |to| {
+                    let mut bytes = [0; goroutines::CHECK];
+                    memory.read(to, &mut bytes) && goroutines::is_checked(&bytes, to)
+                };
+                function.ordinary(&site, &self.callees, is_checked)?;
+            }
+            function.groups_of_site(&site, Hiding::Allowed)
+        };
+        let groups_of = sites.iter().copied().map(of_site).collect::<Vec<_>>();
+        let found: Vec<_> = sites.into_iter().zip(groups_of).collect();
         for &at in found
             .iter()
             .flat_map(|(_, of_site)| of_site.iter().flatten())
@@ -123,7 +155,7 @@ impl Coverage {
         let runtime = match self.runtimes.entry(arena) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(vacant) => {
-                let (_, runtime) = runtime::emit(arena, &SURROUNDINGS).map_err(immovable)?;
+                let (_, runtime) = runtime::emit(arena, &self.around).map_err(immovable)?;
                 vacant.insert(runtime)
             }
         };
@@ -131,7 +163,7 @@ impl Coverage {
         // Of a direct call nothing is moved.
         let only = |item: &Item| matches!(item, Item::Site(site) if matches!(site.kind, Kind::Call(Callee::Direct(_))));
         if !region.items.iter().all(only) {
-            let stub = stubs::region(to, &region, &SURROUNDINGS, runtime).map_err(immovable)?;
+            let stub = stubs::region(to, &region, &self.around, runtime).map_err(immovable)?;
             to = stub.entry;
         }
         Ok(Diversion {
@@ -170,6 +202,10 @@ mod tests {
     }
 
     fn judged(bytes: &[u8]) -> Judged {
+        judged_by(Coverage::new, bytes)
+    }
+
+    fn judged_by(rules: impl Fn(Ground) -> Coverage, bytes: &[u8]) -> Judged {
         let mut page = bytes.to_vec();
         page.resize(4096, 0x90);
         let part = CodePart {
@@ -179,7 +215,7 @@ mod tests {
         let code = Arc::new(FunctionCode::new(vec![part]).unwrap());
         let maps = b"555555554000-555555555000 r-xp 00000000 08:01 1 /bin/program\n";
         let ground = Ground::new(&maps::parse(maps), 8 << 20, None, 1000);
-        Coverage::new(ground).judge(&code, &Page(page))
+        rules(ground).judge(&code, &Page(page))
     }
 
     #[test]
@@ -207,5 +243,46 @@ mod tests {
             panic!("{judged:?}");
         };
         assert_eq!(*reason, Some(NoRoom::Split.to_string()));
+    }
+
+    #[test]
+    fn in_a_program_of_goroutines_its_rules_hold() {
+        // call ahead, twice, each before a mov 8(%rsp),%rax; call ahead; ret
+        let mov = [0x48, 0x8b, 0x44, 0x24, 0x08];
+        let bytes = [
+            &[0xe8, 0, 1, 0, 0][..],
+            &mov,
+            &[0xe8, 0, 1, 0, 0],
+            &mov,
+            &[0xe8, 0xf1, 0, 0, 0, 0xc3],
+        ];
+        let bytes = bytes.concat();
+        let callees = Arc::new(Callees {
+            compiled: vec![AT, AT + 0x105, AT + 0x10a],
+            ..Callees::default()
+        });
+        let known = Goroutines {
+            number: 152,
+            current: 192,
+        };
+        let of_goroutines = |ground| Coverage::of_goroutines(ground, known, Arc::clone(&callees));
+        let reasons = |judged: Judged| {
+            let sites = judged.sites.into_iter();
+            sites.map(|(_, reason)| reason).collect::<Vec<_>>()
+        };
+        assert_eq!(reasons(judged(&bytes)), [None, None, None]);
+        let [known, own, no_room] = &reasons(judged_by(of_goroutines, &bytes))[..] else {
+            panic!("three");
+        };
+        assert_eq!(*known, None);
+        assert!(
+            own.as_ref()
+                .is_some_and(|it| it.contains("a calling convention of its own"))
+        );
+        assert!(
+            no_room
+                .as_ref()
+                .is_some_and(|it| it.contains("there is no room"))
+        );
     }
 }

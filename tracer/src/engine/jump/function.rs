@@ -15,6 +15,7 @@ use iced_x86::{FlowControl, Instruction, Mnemonic, Register};
 use crate::addr::TargetAddr;
 use crate::engine::TAKES_ARGUMENTS;
 use crate::memory::Memory;
+use crate::plan::Callees;
 
 use super::flags::Flags;
 use super::ops::Ops;
@@ -414,8 +415,40 @@ impl Function {
         places
     }
 
+    /// Whether a call in a program of goroutines expects no more than the calling convention says. Of one that does not return that
+    /// is noted. `is_checked` tells whether a function begins with a stack check.
+    ///
+    /// # Errors
+    /// Why it cannot be measured.
+    pub fn ordinary(
+        &mut self,
+        call: &CallSite,
+        callees: &Callees,
+        is_checked: impl Fn(u64) -> bool,
+    ) -> std::result::Result<(), &'static str> {
+        let has = |entries: &[u64], to| entries.binary_search(&to).is_ok();
+        let is_ordinary = match call.kind {
+            SiteKind::Call(Target::Direct(to)) => {
+                if has(&callees.unreturning, to) {
+                    self.expect_no_return(call);
+                }
+                has(&callees.compiled, to)
+                    || has(&callees.ordinary, to)
+                    || self.is_plain_call(call)
+                    || is_checked(to)
+            }
+            // Values of functions, and methods of interfaces, are of the convention.
+            SiteKind::Call(Target::Indirect(_)) => true,
+            _ => false,
+        };
+        match is_ordinary {
+            true => Ok(()),
+            false => Err("what it calls has a calling convention of its own"),
+        }
+    }
+
     /// Says that a call never returns, in a program of goroutines.
-    pub fn expect_no_return(&mut self, call: &CallSite) {
+    fn expect_no_return(&mut self, call: &CallSite) {
         // What is behind it is reached otherwise, and may need the registers that a landing does not keep.
         if self.lands(call) {
             self.landings.remove(&call.next());

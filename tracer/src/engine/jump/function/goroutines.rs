@@ -8,7 +8,9 @@
 //! `src/runtime/preempt.go`.
 
 use darc_disasm::Gpr;
-use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
+};
 
 use super::super::spans::JUMP;
 
@@ -82,6 +84,14 @@ pub fn stack_check(code: &[Instruction]) -> Option<usize> {
         }
         _ => None,
     }
+}
+
+/// As [`stack_check`], of the bytes at a function's entry.
+#[must_use]
+pub fn is_checked(bytes: &[u8; CHECK], entry: u64) -> bool {
+    let decoder = Decoder::with_ip(64, bytes, entry, DecoderOptions::NONE);
+    let code: Vec<Instruction> = decoder.into_iter().take(6).collect();
+    stack_check(&code).is_some()
 }
 
 fn is_near(i: &Instruction) -> bool {
@@ -350,8 +360,6 @@ fn best(code: &[Instruction], candidates: &[Spot]) -> Option<Spot> {
 
 #[cfg(test)]
 mod tests {
-    use iced_x86::{Decoder, DecoderOptions};
-
     use super::*;
 
     fn code(bytes: &[u8]) -> Vec<Instruction> {

@@ -4,8 +4,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use darc_disasm::{CallSite, SiteKind, Target};
-use iced_x86::{Decoder, DecoderOptions, Instruction};
+use darc_disasm::CallSite;
 
 use crate::addr::TargetAddr;
 use crate::engine::Refused;
@@ -92,9 +91,7 @@ fn is_checked(memory: &Memory, entry: u64) -> bool {
     if memory.read(TargetAddr(entry), &mut bytes).is_err() {
         return false;
     }
-    let decoder = Decoder::with_ip(64, &bytes, entry, DecoderOptions::NONE);
-    let code: Vec<Instruction> = decoder.into_iter().take(6).collect();
-    function::goroutines::stack_check(&code).is_some()
+    function::goroutines::is_checked(&bytes, entry)
 }
 
 /// Why nothing is hidden in the stacks of some programs.
@@ -299,27 +296,6 @@ impl Space {
         Ok(())
     }
 
-    /// Whether a call in a program of goroutines expects no more than the calling convention says. Of one that does not return that
-    /// is noted.
-    fn is_ordinary(&mut self, entry: u64, call: &CallSite, memory: &Memory) -> bool {
-        let has = |entries: &[u64], to| entries.binary_search(&to).is_ok();
-        let function = self.functions.get_mut(&entry).expect("looked at above");
-        match call.kind {
-            SiteKind::Call(Target::Direct(to)) => {
-                if has(&self.callees.unreturning, to) {
-                    function.expect_no_return(call);
-                }
-                has(&self.callees.compiled, to)
-                    || has(&self.callees.ordinary, to)
-                    || function.is_plain_call(call)
-                    || is_checked(memory, to)
-            }
-            // Values of functions, and methods of interfaces, are of the convention.
-            SiteKind::Call(Target::Indirect(_)) => true,
-            _ => false,
-        }
-    }
-
     fn want_site(
         &mut self,
         entry: u64,
@@ -327,11 +303,13 @@ impl Space {
         hiding: Hiding,
         wanted: &mut Wanted<'_>,
     ) -> Result<()> {
-        let goroutines = self.installed.around.goroutines.is_some();
-        if goroutines && !self.is_ordinary(entry, call, wanted.memory) {
-            let reason = "what it calls has a calling convention of its own";
-            wanted.refuse(call.addr, reason.to_owned());
-            return Ok(());
+        if self.installed.around.goroutines.is_some() {
+            let function = self.functions.get_mut(&entry).expect("looked at above");
+            let is_checked = |to| is_checked(wanted.memory, to);
+            if let Err(reason) = function.ordinary(call, &self.callees, is_checked) {
+                wanted.refuse(call.addr, reason.to_owned());
+                return Ok(());
+            }
         }
         let hiding = match wanted.copies_stacks {
             true => Hiding::Forbidden,
