@@ -57,6 +57,8 @@ pub struct Program {
     pub build_id: Option<String>,
     /// Of a Go program: whether it can be measured, else why not.
     pub go: Option<Result<(), String>>,
+    /// Whether Go's own table of functions tells names and lines.
+    pub go_table: bool,
     /// What was damaged or missing.
     pub warnings: Vec<String>,
 }
@@ -358,6 +360,9 @@ fn program(program: &Program) -> Vec<Check> {
     });
     checks.push(if program.lines {
         check("source lines", Verdict::Works, format!("{path}: has debugging information"), None)
+    } else if program.go_table {
+        let finding = format!("{path}: no debugging information; names and lines are those of Go's own table (.gopclntab), what was inlined is not known");
+        check("source lines", Verdict::Works, finding, None)
     } else {
         let remedy = if program.build_id.is_some() {
             "build with -g (Rust: debug = \"line-tables-only\"), or put the debug file of this build-id below /usr/lib/debug/.build-id"

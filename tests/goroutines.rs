@@ -288,6 +288,24 @@ fn what_to_name_in_place_of_what_does_not_return_is_told() {
     }
 }
 
+/// By the rules that hold for goroutines. Names and lines are there without debugging information.
+#[test]
+fn what_can_be_measured_of_a_program_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = program(folder.path(), &["-ldflags=-s -w"]) else {
+        return;
+    };
+    let finished = execute(darc(&["doctor"]).arg(&program));
+    let said = &finished.stdout;
+    for words in [
+        "a calling convention of its own",
+        "where it returns to there is no room for a jump",
+        "names and lines are those of Go's own table (.gopclntab)",
+    ] {
+        assert!(said.contains(words), "{finished:#?}");
+    }
+}
+
 /// The waits of a path of these functions: how long they took, and for how long the goroutine was ready then.
 fn waits(report: &Report, path: &[&str]) -> Option<(f64, f64, String)> {
     let causes = report.peaks().iter().flat_map(|peak| {

@@ -124,6 +124,7 @@ fn program(path: &Path, image: &Image) -> Program {
         lines: image.has_lines(),
         build_id: image.build_id().map(ToString::to_string),
         go: image.is_go().then(|| goroutines::of(image).map(|_| ())),
+        go_table: image.go_functions().next().is_some(),
         warnings: image.warnings(),
     }
 }

@@ -23,6 +23,7 @@ fn good() -> Facts {
             lines: true,
             build_id: Some("00ff".to_owned()),
             go: None,
+            go_table: false,
             warnings: Vec::new(),
         }),
         sites: Vec::new(),
@@ -53,6 +54,24 @@ fn a_go_program_is_judged_by_what_is_known_of_it() {
     let unknown = judged(Err("go1.18 is not known".to_owned()));
     assert_eq!(verdict(&unknown, "program"), Verdict::Missing);
     assert!(render(&judge(&unknown)).contains("go1.18 is not known"));
+}
+
+#[test]
+fn a_stripped_go_program_has_lines() {
+    let stripped = |go_table| {
+        let program = Program {
+            lines: false,
+            go_table,
+            ..good().program.expect("one")
+        };
+        Facts {
+            program: Some(program),
+            ..good()
+        }
+    };
+    assert_eq!(verdict(&stripped(false), "source lines"), Verdict::Limited);
+    assert_eq!(verdict(&stripped(true), "source lines"), Verdict::Works);
+    assert!(render(&judge(&stripped(true))).contains(".gopclntab"));
 }
 
 #[test]
