@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::harness::{Task, Unfinished, Verdict, Wrong, darc, execute, measured};
@@ -286,6 +288,44 @@ fn what_to_name_in_place_of_what_does_not_return_is_told() {
         let said = finished.stdout.split_whitespace().collect::<Vec<_>>();
         assert!(said.join(" ").contains(words), "{finished:#?}");
     }
+}
+
+/// A goroutine that waits in it is on no thread's stack.
+#[test]
+fn a_function_that_waits_as_long_as_its_program_runs_is_not_waited_for_in_silence() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = include_str!("programs/endings.go");
+    let Some(program) = built(folder.path(), "endings", source, &[]) else {
+        return;
+    };
+    let target = start_with(&program, &["serve"]);
+    let pid = target.id().to_string();
+    let of_main = ["attach", "-o", "/dev/null", "--f0", "main.main", "-p", &pid];
+    let finished = execute(&mut darc(&of_main));
+    let line = finished.failure(3);
+    assert!(line.contains("has not returned for 5 s"), "{line}");
+    let of_serve = [
+        "attach",
+        "-o",
+        "/dev/null",
+        "--f0",
+        "main.serve",
+        "-p",
+        &pid,
+    ];
+    let mut command = darc(&of_serve);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut waits = command.spawn().expect("darc");
+    let said = BufReader::new(waits.stderr.take().expect("piped")).lines();
+    let mut said = said.map_while(Result::ok);
+    let told = said.find(|line| line.contains("no call of main.serve returned"));
+    let told = told.expect("it says so while it waits");
+    assert!(told.contains("--f0 main.keep"), "{told}");
+    let darc = i32::try_from(waits.id()).expect("a process id");
+    kill(Pid::from_raw(darc), Signal::SIGINT).expect("ours");
+    said.for_each(drop);
+    waits.wait().expect("ours");
+    end(target);
 }
 
 /// By the rules that hold for goroutines. Names and lines are there without debugging information.

@@ -1,6 +1,6 @@
 // Functions whose time ends at the edge of what Go compiles: where the collector's write barriers are, and in a system call; and
 // functions of which no call is seen to return, for it goes on, or was put into another one.
-// They work until the input ends.
+// They work until the input ends, for which `main` waits without a thread.
 package main
 
 import (
@@ -50,6 +50,17 @@ func work(n *node, some []byte) {
 
 var rounds = make(chan int)
 
+// It waits for as long as the program runs.
+//
+//go:noinline
+func serve(requests chan int) int {
+	sum := 0
+	for n := range requests {
+		sum += keep(&node{}) + n
+	}
+	return sum
+}
+
 type getter interface{ get() int }
 
 type value struct{ first, second int }
@@ -80,6 +91,8 @@ func main() {
 		go work(&node{&node{}, &node{}}, make([]byte, 200))
 	case "value.get":
 		forever(func() { through(value{len(os.Args), 2}) })
+	case "serve":
+		go serve(make(chan int))
 	case "save":
 		file, err := os.CreateTemp("", "endings")
 		if err != nil {
@@ -90,6 +103,11 @@ func main() {
 		forever(func() { save(file, bytes) })
 	}
 	fmt.Println("ready")
-	io.Copy(io.Discard, os.Stdin)
+	ended := make(chan int)
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		close(ended)
+	}()
+	<-ended
 	fmt.Println("wrong 0")
 }

@@ -112,13 +112,20 @@ pub fn unreturned(process: &Process<'_>, investigation: &Investigation) -> Optio
             option(&wrapper)?
         ));
     }
-    let callees = callees(process, investigation);
-    (!callees.is_empty()).then(|| {
-        format!(
-            "no call of {name} returned: where it runs as long as the program does, name a function that it calls: {}",
-            callees.join(" or ")
-        )
-    })
+    let callees = match callees(process, investigation) {
+        none if none.is_empty() => String::new(),
+        some => format!(": {}", some.join(" or ")),
+    };
+    Some(format!(
+        "no call of {name} returned: where it runs or waits as long as the program does, name a function that it calls{callees}"
+    ))
+}
+
+/// Whether f0 is the function that a program begins with: it is called once, and the program ends with it.
+#[must_use]
+pub fn is_main(process: &Process<'_>, investigation: &Investigation) -> bool {
+    let f0 = investigation.f0.map(|f0| process.modules().name(f0));
+    f0.is_some_and(|name| name == "main.main")
 }
 
 /// Options that name functions that f0 calls, the program's own.

@@ -367,6 +367,14 @@ impl<'a> Session<'a> {
                 {
                     return self.is_running();
                 }
+                if goroutines && self.suspicion.is_due(self.investigation) {
+                    if caveats::is_main(&self.process, self.investigation) {
+                        return self.is_running();
+                    }
+                    if let Some(said) = caveats::unreturned(&self.process, self.investigation) {
+                        self.investigation.warn(said);
+                    }
+                }
             }
             let count = self.investigation.analysis.profile().count();
             if self.enough.is_some_and(|enough| count >= enough) {

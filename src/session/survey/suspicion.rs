@@ -18,6 +18,7 @@ pub const LONG: Duration = Duration::from_secs(5);
 /// Looks at the stacks now and then while no op completes.
 #[derive(Debug)]
 pub struct Suspicion {
+    began: Instant,
     last: Instant,
     wait: Duration,
     /// The calls of f0 that were in progress at the last look, by thread, and when they were seen first.
@@ -27,6 +28,7 @@ pub struct Suspicion {
 impl Default for Suspicion {
     fn default() -> Suspicion {
         Suspicion {
+            began: Instant::now(),
             last: Instant::now(),
             wait: FIRST,
             seen: BTreeMap::new(),
@@ -35,6 +37,12 @@ impl Default for Suspicion {
 }
 
 impl Suspicion {
+    /// Whether no call of f0 has returned for long. A goroutine that waits in one is on no thread's stack.
+    #[must_use]
+    pub fn is_due(&self, investigation: &Investigation) -> bool {
+        investigation.calls() == 0 && self.began.elapsed() >= LONG
+    }
+
     /// Whether one call of f0 is in progress for long, and no op completed meanwhile. What a thread began with is not called a second time;
     /// a goroutine is no thread.
     pub fn is_confirmed(
