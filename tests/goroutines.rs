@@ -225,6 +225,26 @@ fn what_a_goroutine_waits_for_is_told() {
     }
 }
 
+/// Of some versions there is no room for a jump behind the call by which the run-time waits for the pipe: that call is named.
+#[test]
+fn that_a_goroutine_waits_for_a_pipe_is_told() {
+    const UNMEASURED: &str = "(internal/poll.(*pollDesc).wait), which could not be measured";
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = include_str!("programs/waits.go");
+    let Some(program) = built(folder.path(), "waits", source, &[]) else {
+        return;
+    };
+    measured(|| {
+        let target = start(&program);
+        let report = answers(&target, "main.read", "8s");
+        end(target);
+        match report.contains(UNMEASURED) && report.contains("woken by the run-time") {
+            true => Ok(()),
+            false => names(&report, &["(*FD).Read", "a pipe or the like"]),
+        }
+    });
+}
+
 /// What a function does beside its own code is no reason not to say that it takes the time, nor is where a system call is made.
 #[test]
 fn write_barriers_and_system_calls_end_a_path_with_an_answer() {

@@ -67,8 +67,10 @@ const CHECKS: [&str; 3] = [
 const WRITE_BARRIERS: &str = "runtime.gcWriteBarrier";
 
 /// Functions below which are other goroutines, or the run-time on stacks of its own.
-const OPAQUE: [&str; 8] = [
+const OPAQUE: [&str; 9] = [
     "runtime.gopark",
+    // All that it does is to wait, by a call behind which there is no room for a jump.
+    "internal/poll.runtime_pollWait",
     "runtime.Gosched",
     "runtime.goschedguarded",
     "runtime.goyield",

@@ -89,6 +89,9 @@ pub fn waiting(path: &[String]) -> Option<String> {
                 "the goroutine waited{what}, and then for its turn to run"
             ))
         }
+        "internal/poll.runtime_pollWait" => Some(format!(
+            "the goroutine waited {POLLER}, and then for its turn to run"
+        )),
         "runtime.morestack" | "runtime.morestack_noctxt" => {
             Some("its stack grew, or the run-time stopped it there".to_owned())
         }
@@ -188,6 +191,13 @@ mod tests {
                     "internal/poll.runtime_pollWait",
                     "runtime.netpollblock",
                     "runtime.gopark",
+                ],
+                "for the network",
+            ),
+            (
+                &[
+                    "internal/poll.(*pollDesc).wait",
+                    "internal/poll.runtime_pollWait",
                 ],
                 "for the network",
             ),
