@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::harness::{Task, Unfinished, Verdict, Wrong, darc, execute, measured};
+use crate::harness::{Task, Unfinished, Verdict, Wrong, darc, execute, measured, not_tested};
 use crate::report::Report;
 
 /// How often it is attached and let go.
@@ -52,7 +52,9 @@ fn built_of(
         .iter()
         .any(|known| version.contains(&format!("go1.{known}.")))
     {
-        eprintln!("left out: there is no Go tool chain of a known version ({version:?})");
+        not_tested(format!(
+            "{name}: there is no Go tool chain of a known version ({version:?})"
+        ));
         return None;
     }
     let (program, sources) = (folder.join(name), folder.join(format!("{name}.sources")));

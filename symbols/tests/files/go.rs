@@ -1,5 +1,6 @@
 //! Programs that the Go tool chain built: stripped ones are known as well as others.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -43,7 +44,9 @@ fn go() -> Option<PathBuf> {
     let works = Command::new(&go).arg("version").output();
     let works = works.is_ok_and(|output| output.status.success());
     if !works {
-        eprintln!("left out: there is no Go tool chain; name one with DARC_TEST_GO");
+        // Not by a macro: those are captured.
+        let said = b"not tested: there is no Go tool chain; name one with DARC_TEST_GO\n";
+        let _ = std::io::stderr().write_all(said);
     }
     works.then_some(go)
 }
