@@ -215,7 +215,7 @@ fn makes_frame(i: &Instruction) -> Option<i32> {
     let on_stack = i.memory_base() == Register::RSP && i.memory_index() == Register::None;
     match i.mnemonic() {
         Mnemonic::Push if is_rbp(0) => Some(8),
-        Mnemonic::Sub | Mnemonic::Add => rises(i).filter(|&by| by < 0).map(|by| -by),
+        Mnemonic::Sub | Mnemonic::Add => rises(i).filter(|&by| by < 0).and_then(i32::checked_neg),
         Mnemonic::Mov if is_rbp(0) && i.op1_register() == Register::RSP => Some(0),
         Mnemonic::Mov if i.op0_kind() == OpKind::Memory && on_stack && is_rbp(1) => Some(0),
         Mnemonic::Lea if is_rbp(0) && on_stack => Some(0),
@@ -297,7 +297,10 @@ fn begins(
             break;
         };
         candidates.push(Spot { at, depth });
-        depth += grown;
+        let Some(deeper) = depth.checked_add(grown) else {
+            break;
+        };
+        depth = deeper;
     }
     let beginning =
         best(code, &candidates).ok_or("behind its stack check there is no room for a jump")?;
@@ -332,7 +335,8 @@ fn epilogue(
     while depth < frame || candidates.is_empty() {
         at = at.checked_sub(1)?;
         let i = &code[at];
-        depth += unmakes_frame(i).filter(|_| i.next_ip() == code[at + 1].ip())?;
+        let grown = unmakes_frame(i).filter(|_| i.next_ip() == code[at + 1].ip())?;
+        depth = i32::checked_add(depth, grown)?;
         candidates.push(Spot { at, depth });
         if is_target(i.ip()) {
             break;
@@ -417,6 +421,18 @@ mod tests {
         assert_eq!(stack_check(&code), Some(5));
         let spots = spots(&code, |_| false).unwrap();
         assert_eq!(spots.beginning, Some(Spot { at: 6, depth: 8 }));
+    }
+
+    #[test]
+    fn frames_that_no_stack_holds_are_survived() {
+        // add $-0x80000000,%rsp, and sub $0x7fffffff,%rsp twice; each undone as often, and ret
+        let lowest = [0x48, 0x81, 0xc4, 0, 0, 0, 0x80];
+        let largest = [0x48, 0x81, 0xec, 0xff, 0xff, 0xff, 0x7f];
+        let undone = [0x48, 0x81, 0xc4, 0xff, 0xff, 0xff, 0x7f];
+        for made in [lowest, largest] {
+            let bytes = [&CHECK[..], &made, &made, &undone, &undone, &[0xc3]];
+            let _ = spots(&code(&bytes.concat()), |_| false);
+        }
     }
 
     #[test]
