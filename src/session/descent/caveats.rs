@@ -92,9 +92,13 @@ pub fn ended_otherwise(ended: u64, measured: u64) -> Option<String> {
     })
 }
 
-/// What to measure in place of an f0 of which no call has returned; nothing where one has, or where that is not known.
+/// What to measure in place of an f0 of which no call has returned (`until` in words when); nothing where one has, or where that is not known.
 #[must_use]
-pub fn unreturned(process: &Process<'_>, investigation: &Investigation) -> Option<String> {
+pub fn unreturned(
+    process: &Process<'_>,
+    investigation: &Investigation,
+    until: &str,
+) -> Option<String> {
     let f0 = investigation.f0?;
     if investigation.calls() > 0 {
         return None;
@@ -108,7 +112,7 @@ pub fn unreturned(process: &Process<'_>, investigation: &Investigation) -> Optio
     };
     if let Some(wrapper) = wrapper(&name).filter(is_there) {
         return Some(format!(
-            "no call of {name} returned: calls through an interface may be calls of {wrapper}, into which the compiler puts its code; name that, {}",
+            "no call of {name} returned{until}: calls through an interface may be calls of {wrapper}, into which the compiler puts its code; name that, {}",
             option(&wrapper)?
         ));
     }
@@ -117,7 +121,7 @@ pub fn unreturned(process: &Process<'_>, investigation: &Investigation) -> Optio
         some => format!(": {}", some.join(" or ")),
     };
     Some(format!(
-        "no call of {name} returned: where it runs or waits as long as the program does, name a function that it calls{callees}"
+        "no call of {name} returned{until}: where it runs or waits as long as the program does, name a function that it calls{callees}"
     ))
 }
 

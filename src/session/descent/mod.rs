@@ -82,6 +82,8 @@ pub struct Session<'a> {
     watch: Watch<'a>,
     question: Question,
     suspicion: Suspicion,
+    /// Whether it was said that no call of f0 has returned.
+    is_unreturned_told: bool,
     looking_on: LookingOn,
     f0_ends: Ends,
     /// Whether probes were put in.
@@ -156,6 +158,7 @@ impl<'a> Session<'a> {
             watch: Watch::new(progress),
             question: Question::default(),
             suspicion: Suspicion::default(),
+            is_unreturned_told: false,
             looking_on: LookingOn::default(),
             f0_ends: Ends::default(),
             has_probes: false,
@@ -231,8 +234,8 @@ impl<'a> Session<'a> {
             self.watch.restoring(self.investigation);
         }
         let goroutines = self.process.follows_goroutines();
-        let unreturned = (goroutines && outcome.is_ok())
-            .then(|| caveats::unreturned(&self.process, self.investigation))
+        let unreturned = (goroutines && outcome.is_ok() && !self.is_unreturned_told)
+            .then(|| caveats::unreturned(&self.process, self.investigation, ""))
             .flatten();
         let outcome = match outcome {
             Err(error @ ProcessError::Unsuitable(_)) if self.others != Others::None => {
@@ -367,13 +370,16 @@ impl<'a> Session<'a> {
                 {
                     return self.is_running();
                 }
-                if goroutines && self.suspicion.is_due(self.investigation) {
+                let is_told = self.is_unreturned_told;
+                if goroutines && !is_told && self.suspicion.is_due(self.investigation) {
                     if caveats::is_main(&self.process, self.investigation) {
                         return self.is_running();
                     }
-                    if let Some(said) = caveats::unreturned(&self.process, self.investigation) {
-                        self.investigation.warn(said);
-                    }
+                    // It stays true when calls return later.
+                    let until = " in the first seconds";
+                    let said = caveats::unreturned(&self.process, self.investigation, until);
+                    self.investigation.warnings.extend(said);
+                    self.is_unreturned_told = true;
                 }
             }
             let count = self.investigation.analysis.profile().count();
