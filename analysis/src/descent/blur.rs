@@ -29,7 +29,7 @@ const REMEMBERED: u64 = 256;
 pub(crate) struct Blur {
     /// Whether what is taken out is an estimate that may be too much.
     is_estimated: bool,
-    /// The ops whose latencies are known well.
+    /// The ops whose latencies are known well, without the kernel's records of their page faults.
     clear: Profile,
     /// By bucket: of how many recorded ops it is known how much was taken out, and how much that was together.
     taken: HashMap<u32, (u64, Ticks)>,

@@ -323,7 +323,7 @@ impl Analysis {
 #[cfg(test)]
 mod tests {
     use crate::simulate::{Program, Run, Session, call};
-    use crate::{Params, Status};
+    use crate::{Params, Status, Stop};
 
     /// A hundred ops smear two humps into one; later they are apart, and have a cause each. So many of the ops are slow then.
     fn smeared(run: &mut Run<'_>, slow: f64) {
@@ -406,6 +406,29 @@ mod tests {
         assert!(session.analysis.early.is_empty());
         let ops = session.next_op - first;
         assert!(ops <= 300, "{ops}");
+    }
+
+    /// What is not known of the peaks that were cut anew when their time is over is not told as known, and nothing is waited for.
+    #[test]
+    fn a_descent_that_takes_too_long_ends_undecided() {
+        let mut session = Session::new(smeared_at_first(), Params::default());
+        session.analysis.look_on();
+        session.run(20_000);
+        session.analysis.seen_enough();
+        session.serve();
+        assert!(!session.analysis.is_answered());
+        session.analysis.end_descents();
+        assert!(session.analysis.is_answered());
+        session.serve();
+        session.run(20_000);
+        assert!(session.finished);
+        assert_eq!(session.analysis.status(), Status::Undecided);
+        let slow = session.analysis.peaks().last().expect("two").number;
+        let causes = session.causes(slow);
+        assert!(
+            causes.iter().all(|(_, _, stop)| *stop == Stop::TooRare),
+            "{causes:?}"
+        );
     }
 
     /// The few have most of the time that was the one peak's.

@@ -1,8 +1,8 @@
 //! What the kernel's records of page faults took, cut out of the op in which they were made.
 //!
 //! A page that is new is there within a microsecond or two, and the two records of it take as long. An op that touches many pages would
-//! be twice as long as it is without darc, and of another peak. So the time of the records is cut out of the op's time line: what is behind them
-//! comes so much earlier.
+//! weigh twice as much in a decision as it does without darc. So the time of the records is cut out of the op's time line: what is behind
+//! them comes so much earlier. The op is of a peak by the latency that it had, for of those that are only counted nothing else is known.
 
 use std::collections::BTreeMap;
 

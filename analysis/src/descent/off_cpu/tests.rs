@@ -209,6 +209,39 @@ fn page_faults_have_a_place() {
     assert!((0.9..=1.0).contains(&cause.share), "{cause:?}");
 }
 
+/// Half of the ops call g, half of whose time is the records of a page fault, and the others take the time themselves.
+#[test]
+fn records_of_page_faults_are_nobodys_time() {
+    let mut analysis = Analysis::new(Params::default());
+    analysis.expect_absences();
+    analysis.faults_are_recorded(Ticks(50_000));
+    let mut g = None;
+    let fault = Away::Faulted {
+        blocked: Ticks(0),
+        by: None,
+    };
+    for turn in 0..2_000 {
+        let faults = turn % 2 == 0;
+        let called = g.filter(|_| faults).map(|g| touched(g, 1_000, 100_000));
+        let away = [interval(1_500, 100_500, fault)];
+        let away = if faults { &away[..] } else { &[] };
+        follow(
+            &mut analysis,
+            op(100_000, called.into_iter().collect()),
+            away,
+        );
+        g = serve(&mut analysis).or(g);
+    }
+    let causes = analysis.root_causes(1);
+    let share = |length: usize| -> f64 {
+        let of_length = causes.iter().filter(|cause| cause.path.len() >= length);
+        of_length.map(|cause| cause.share).sum()
+    };
+    // 50 of 150 thousand cycles, where it were 100 of 200.
+    assert!((0.28..0.38).contains(&share(2)), "{causes:?}");
+    assert!(share(1) > 0.9, "{causes:?}");
+}
+
 /// Another thread runs for half of each of the first ops, and never again.
 #[test]
 fn a_burst_of_preemption_is_no_cause_in_the_end() {
