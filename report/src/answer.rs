@@ -6,14 +6,16 @@ use std::collections::BTreeMap;
 use darc_analysis::Hz;
 
 use crate::attribution;
+use crate::ends::{End, by_end, by_whom};
 use crate::escape::control;
 use crate::loops;
 use crate::model::{
     ArgumentEntry, FtreeNode, Kind, PeakEntry, ProfileTable, RootCauseEntry, Status, StopReason,
 };
+use crate::names::short;
 use crate::outcome::status;
 use crate::place::Place;
-use crate::recursion;
+use crate::recursion::{self, Step};
 use crate::spread::{MOST, SINGLE, away, is_of_several, is_spread, no_single_part, together};
 use crate::words::{self, percent};
 
@@ -49,11 +51,12 @@ pub(super) fn line(
 
 /// What a peak's calls spend their time on.
 fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
-    let causes = together(peak);
-    let Some(first) = causes.first() else {
+    let ends = by_end(together(peak));
+    let Some(first) = ends.first() else {
         return status(peak.status).to_owned();
     };
-    if is_spread(peak) && first.share_of_time < SINGLE {
+    let is_single = first.cause.share_of_time >= SINGLE;
+    if is_spread(peak) && !is_single {
         let (what, place) = match most(peak) {
             Some(most) => {
                 let (share, place) = (percent(most.share_of_time), located(&most, &[]).1);
@@ -71,26 +74,27 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
         peak.status,
         Status::RootCauseFound | Status::MaxDepthReached
     );
-    if let (true, Some(most)) = (is_open && first.share_of_time < SINGLE, most(peak)) {
+    if let (true, Some(most)) = (is_open && !is_single, most(peak)) {
         let (share, place) = (percent(most.share_of_time), located(&most, &[]).1);
-        let largest = cause(first, peak, ftree);
+        let largest = end(first, peak, ftree);
         return format!(
             "{}: {share} is below {place}; the largest part of it: {largest}",
             status(peak.status)
         );
     }
     // Of what is spread below a small part nothing more is known than that.
-    let is_known = |cause: &&RootCauseEntry| cause.stop != StopReason::Spread;
-    let is_any = causes.iter().any(|cause| is_known(&cause));
-    let mut told = causes.iter().filter(|cause| !is_any || is_known(cause));
+    let is_known = |end: &&End| end.cause.stop != StopReason::Spread;
+    let is_any = ends.iter().any(|end| is_known(&end));
+    let mut told = ends.iter().filter(|end| !is_any || is_known(end));
     let largest = told.next().into_iter();
-    let others = told.filter(|cause| cause.known_from == 0 || cause.share_of_time >= LITTLE);
+    let is_much = |cause: &RootCauseEntry| cause.known_from == 0 || cause.share_of_time >= LITTLE;
+    let others = told.filter(|end| is_much(&end.cause));
     let mut parts: Vec<String> = largest
         .chain(others)
         .take(CAUSES)
-        .map(|cause| self::cause(cause, peak, ftree))
+        .map(|end| self::end(end, peak, ftree))
         .collect();
-    let more = causes.len().saturating_sub(parts.len());
+    let more = ends.len().saturating_sub(parts.len());
     if more > 0 {
         parts.push(format!("{more} more"));
     }
@@ -171,6 +175,21 @@ fn functions(cause: &RootCauseEntry, at: usize) -> Vec<(&str, Option<&str>, Opti
 fn calls(cause: &RootCauseEntry, at: usize) -> Vec<Option<&Place>> {
     let frames = cause.frames.iter().take(at + 1).skip(1);
     frames.map(|frame| frame.call_site.as_ref()).collect()
+}
+
+/// A cause, of one path or of several.
+fn end(end: &End, of: &PeakEntry, ftree: &FtreeNode) -> String {
+    if end.by.is_empty() {
+        return cause(&end.cause, of, ftree);
+    }
+    let (_, place) = located(&end.cause, &[]);
+    format!(
+        "{place} explains {}{}{}{}",
+        percent(end.cause.share_of_time),
+        assumed(&end.cause),
+        ready(&end.cause, of),
+        by_whom(end, &short(&ftree.name))
+    )
 }
 
 /// A cause: where it is, and how much of the time it explains.
@@ -281,9 +300,20 @@ pub(super) fn located(
     cause: &RootCauseEntry,
     callees: &[String],
 ) -> (Option<&'static str>, String) {
-    let names = recursion::steps(cause).into_iter();
-    let mut names: Vec<Cow<'_, str>> = names.map(|step| step.shown().into()).collect();
-    // A wrapper and its system call are one to who reads.
+    let mut steps = recursion::steps(cause);
+    // A wrapper and its system call are one to who reads, in whichever file the wrapper is.
+    let is_call = |step: &Step<'_>| {
+        cause.kind == Kind::Syscall && cause.path.last().is_some_and(|call| call == step.name)
+    };
+    steps.dedup_by(|next, step| is_call(next) && is_call(step));
+    let names = steps.iter().enumerate().map(|(at, step)| {
+        let is_last = at + 1 == steps.len();
+        match is_last && is_call(step) {
+            true => control(&short(step.name)).into_owned().into(),
+            false => step.shown().into(),
+        }
+    });
+    let mut names: Vec<Cow<'_, str>> = names.collect();
     names.dedup();
     names.reverse();
     let place = self::place(&names);
@@ -581,6 +611,27 @@ mod tests {
         peak.root_causes.truncate(1);
         peak.root_causes[0].share_of_ops = 0.9;
         assert_eq!(told(&peak), "");
+    }
+
+    #[test]
+    fn a_wrapper_that_has_a_stub_is_one_with_its_system_call() {
+        let mut cause = fixture::report(1_000).peaks[0].root_causes[0].clone();
+        let frame = |offset| Frame {
+            which: Some(format!("store+{offset:#x}")),
+            offset: Some(offset),
+            ..Frame::default()
+        };
+        cause.kind = Kind::Syscall;
+        cause.arguments.clear();
+        cause.path = ["save", "put", "fsync", "fsync", "fsync"]
+            .map(str::to_owned)
+            .into();
+        cause.frames = [1, 2, 3, 4].map(frame).into();
+        cause.frames.push(Frame::default());
+        for frame in &mut cause.frames[..2] {
+            frame.which = None;
+        }
+        assert_eq!(located(&cause, &[]).1, "fsync ← put ← save");
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod chrome;
 mod contrast;
 pub mod difference;
 mod doubts;
+mod ends;
 pub mod escape;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;

@@ -51,23 +51,26 @@ fn merged(
             (known.kind, known.stop) == (cause.kind, cause.stop) && is_same(known, cause)
         };
         match causes.iter_mut().find(is_known) {
-            Some(known) => {
-                known.in_calls = in_calls(known, cause);
-                known.share_of_time = (known.share_of_time + cause.share_of_time).min(1.0);
-                known.assumed = (known.assumed + cause.assumed).min(1.0);
-                known.known_from = known.known_from.max(cause.known_from);
-                let last = known.frames.last_mut().zip(cause.frames.last());
-                if let Some((known, of_cause)) = last {
-                    let share = known.share_of_time + of_cause.share_of_time;
-                    known.share_of_time = share.min(1.0);
-                }
-                add_arguments(&mut known.arguments, &cause.arguments);
-                known.share_of_ops = in_ops(known.share_of_ops, cause.share_of_ops);
-            }
+            Some(known) => add(known, cause),
             None => causes.push(cause.clone()),
         }
     }
     causes
+}
+
+/// Puts a cause to one of the same end: what they explain is added up.
+pub(super) fn add(known: &mut RootCauseEntry, cause: &RootCauseEntry) {
+    known.in_calls = in_calls(known, cause);
+    known.share_of_time = (known.share_of_time + cause.share_of_time).min(1.0);
+    known.assumed = (known.assumed + cause.assumed).min(1.0);
+    known.known_from = known.known_from.max(cause.known_from);
+    let last = known.frames.last_mut().zip(cause.frames.last());
+    if let Some((known, of_cause)) = last {
+        let share = known.share_of_time + of_cause.share_of_time;
+        known.share_of_time = share.min(1.0);
+    }
+    add_arguments(&mut known.arguments, &cause.arguments);
+    known.share_of_ops = in_ops(known.share_of_ops, cause.share_of_ops);
 }
 
 /// In which part of the ops one of two causes is one, at most; 0 where that is not known of both.
