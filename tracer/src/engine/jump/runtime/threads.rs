@@ -196,6 +196,8 @@ pub fn register(
     a.inc(r10d)?;
     a.cmp(r10d, r11d)?;
     a.jb(search)?;
+    // None is free any more: others were faster. Nothing is equal.
+    a.test(rsp, rsp)?;
     a.set_label(&mut freed)?;
     a.pop(rdx)?;
     a.pop(rax)?;

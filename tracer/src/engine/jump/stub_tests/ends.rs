@@ -85,6 +85,35 @@ fn only_blocks_that_exist_are_asked_for_a_return_address() {
     assert_eq!(ask(), 0);
 }
 
+/// Several threads may look for the one block that was given back.
+#[test]
+fn who_finds_no_free_block_gets_none() {
+    const KEY: u64 = 0x7f00_1230;
+    let mut arena = Arena::new();
+    let register = arena.runtime.register;
+    let at = arena.assemble(|a| {
+        a.mov(rax, KEY).unwrap();
+        a.xor(edx, edx).unwrap();
+        a.call(register).unwrap();
+        a.mov(rax, rcx).unwrap();
+        a.ret().unwrap();
+    });
+    // SAFETY: the code just emitted has this signature and keeps what the ABI wants kept.
+    let ask = unsafe { std::mem::transmute::<u64, extern "C" fn() -> u64>(at) };
+    let state = |index| arena.rings + index * ring::SIZE + ring::STATE;
+    (0..BLOCK_COUNT).for_each(|index| set(state(index), 1));
+    set32(
+        arena.control + HEADER + header::NEXT_BLOCK,
+        BLOCK_COUNT as u32,
+    );
+    set(arena.rings + ring::FREE_BLOCKS, 1);
+    assert_eq!(ask(), 0);
+    assert_eq!(word(arena.rings + ring::UNREGISTERED), 1);
+    set(state(1), ring::FREE);
+    assert_eq!(ask(), arena.control + BLOCKS + block::SIZE);
+    assert_eq!(word(arena.rings + ring::FREE_BLOCKS), 0);
+}
+
 /// What a thread has left that has ended is put back when another takes over its block.
 #[test]
 fn a_new_thread_drops_no_hidden_return_address() {
