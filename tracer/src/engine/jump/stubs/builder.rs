@@ -519,6 +519,11 @@ impl<'a> Builder<'a> {
             zero: matched,
             other: lost,
         });
+        if let Kind::Tail(..) = site.kind {
+            // While the entry is awaited: a signal handler may use its room as soon as it is not.
+            self.a.mov(rax, shadow(TOP, entry::RETURN_TO))?;
+            self.a.mov(qword_ptr(rsp + slot), rax)?;
+        }
         let running = site
             .running
             .filter(|_| !matches!(site.kind, Kind::Tail(..)));

@@ -227,8 +227,6 @@ fn tail_jump(
     b.a.lea(rsp, qword_ptr(rsp - 8))?;
     save(&mut b.a, flags.returning)?;
     b.way_out(site, SAVED, lost, lost)?;
-    b.a.mov(rax, shadow(0, entry::RETURN_TO))?;
-    b.a.mov(qword_ptr(rsp + SAVED), rax)?;
     // The replaced frame returns by the same slot. Where that is f0 without a hidden return address,
     // nothing else will notice.
     b.a.lea(rdx, qword_ptr(rsp + SAVED))?;
