@@ -108,9 +108,23 @@ pub struct Jumps {
     placed: BTreeMap<u64, Placed>,
     /// Where stubs have trampolines: stub and address.
     trampolines: BTreeSet<(u64, u64)>,
-    /// Whose the trampolines are, by address: the instruction that leads there, and the trampoline's length.
-    owners: BTreeMap<u64, (u64, u64)>,
+    /// Whose the trampolines are, by address.
+    owners: BTreeMap<u64, Owner>,
+    /// Those that were made for an earlier stub, as they are now. Each patch that needs one writes it: the one that took it over
+    /// may never have been made.
+    taken_over: BTreeMap<u64, Trampoline>,
     new: Vec<Trampoline>,
+}
+
+/// Whose a trampoline is.
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    /// The instruction that leads there.
+    of: u64,
+    /// How. A thread may stand at the trampoline while it is taken over, with the stack of that.
+    arrival: Arrival,
+    /// The trampoline's length.
+    len: u64,
 }
 
 /// What came of placing.
@@ -191,6 +205,7 @@ impl Jumps {
         let pages = &self.pages;
         self.trampolines.retain(|&(_, at)| pages.has(at));
         self.owners.retain(|&at, _| pages.has(at));
+        self.taken_over.retain(|&at, _| pages.has(at));
         self.new.retain(|trampoline| pages.has(trampoline.at));
     }
 
@@ -373,16 +388,22 @@ impl Jumps {
         wanted: &Range<u64>,
         take: Take,
     ) -> Option<Led> {
-        let Diversion { at: of, to, .. } = *diversion;
+        let Diversion {
+            at: of,
+            to,
+            arrival,
+            ..
+        } = *diversion;
         let known = self.trampolines.range((to, wanted.start)..(to, wanted.end));
         let mut known = known.map(|&(_, at)| at).filter(|&at| self.pages.has(at));
         if let Some(at) = known.next() {
-            let taken_over = None;
+            let taken_over = self.taken_over.get(&at).cloned();
             return Some(Led { at, taken_over });
         }
         let len = length(wanted, to);
+        let owner = Owner { of, arrival, len };
         let new = self.pages.reserve(wanted, len, take);
-        let at = new.or_else(|| self.own(of, wanted, len))?;
+        let at = new.or_else(|| self.own(owner, wanted))?;
         let bytes = match len {
             JUMP => {
                 let distance = to.wrapping_sub(at + JUMP) as u32;
@@ -397,19 +418,23 @@ impl Jumps {
         let trampoline = Trampoline { at, bytes, of };
         let taken_over = match new {
             Some(_) => {
-                self.owners.insert(at, (of, len));
+                self.owners.insert(at, owner);
                 self.new.push(trampoline);
                 None
             }
-            None => Some(trampoline),
+            None => {
+                self.taken_over.insert(at, trampoline.clone());
+                Some(trampoline)
+            }
         };
         Some(Led { at, taken_over })
     }
 
-    /// A trampoline at one of the addresses that an earlier jump of the same instruction leads to, of `len` bytes at least.
-    fn own(&self, of: u64, wanted: &Range<u64>, len: u64) -> Option<u64> {
+    /// A trampoline at one of the addresses that an earlier jump of the same instruction leads to, as long at least.
+    fn own(&self, by: Owner, wanted: &Range<u64>) -> Option<u64> {
         let mut owners = self.owners.range(wanted.clone());
-        let own = owners.find(|&(_, &(owner, has))| owner == of && has >= len);
+        let own = owners
+            .find(|(_, had)| (had.of, had.arrival) == (by.of, by.arrival) && had.len >= by.len);
         own.map(|(&at, _)| at)
     }
 }

@@ -272,6 +272,132 @@ fn the_only_trampoline_that_a_byte_can_lead_to_is_taken_over() {
             second[&TEXT].to
         );
     }
+    // The patch with which it would have been written may never have been made.
+    assert!(jumps.place(&BTreeMap::new(), &text).patches.is_empty());
+    let after = jumps.place(&second, &text);
+    assert!(after.patches[&TEXT].trampoline.is_some());
+}
+
+#[test]
+fn a_punned_jump_leaves_what_is_behind_it() {
+    // jmp *%rax; nopw %cs:0(%rax,%rax): the bytes behind it lead 242 MiB ahead
+    let text = text(&[0xff, 0xe0, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0]);
+    let (_, outcome) = placed(&text, &diversions(&text, &[0..2]));
+    let patch = &outcome.patches[&TEXT];
+    assert_eq!((patch.replacement.len(), patch.replacement[0]), (2, 0xe9));
+    assert_eq!(patch.behind, [0x66, 0x2e, 0x0f]);
+}
+
+#[test]
+fn every_last_byte_of_a_punned_jump_is_followed() {
+    // Three bytes of text before one that takes all its values.
+    for last in 0..=0xff {
+        let text = text(&[0xff, 0xe0, 0x90, 0x00, last, 0, 0, 0, 0]);
+        assert_eq!(check(&text, &diversions(&text, &[0..2])), 0, "{last:x}");
+        let text = super::tests::text(&[0xc3, 0x11, 0x22, 0x33, last, 0x12, 0, 0, 0]);
+        assert_eq!(check(&text, &diversions(&text, &[0..1])), 0, "{last:x}");
+    }
+}
+
+#[test]
+fn a_punned_jump_ends_with_its_code() {
+    let text = text(&[0x90, 0x90, 0x90, 0xff, 0xe0, 0x90, 0x00, 0x10, 0]);
+    let mut jumps = Jumps::default();
+    let mut ground = Ground::new(&[], 8 << 20, None, MANY);
+    ground.add_code(TEXT..TEXT + 7);
+    jumps.pages.set_ground(ground);
+    let wanted = diversions(&text, &[3..5]);
+    assert_eq!(jumps.place(&wanted, &text).refused, [TEXT + 3]);
+}
+
+#[test]
+fn the_jump_behind_a_punned_one_makes_way() {
+    // A program near the beginning of memory, where nothing can be led backwards.
+    let low = Text {
+        start: 0x40_1000,
+        bytes: vec![0x90; 64],
+    };
+    for len in 1..5 {
+        // Two punned jumps, each before a longer one.
+        let ends = [len, len + 6, 32 + len, 32 + len + 6];
+        let extents = [0..ends[0], ends[0]..ends[1], 32..ends[2], ends[2]..ends[3]];
+        let mut wanted = diversions(&low, &extents);
+        for (n, diversion) in (0..).zip(wanted.values_mut()) {
+            diversion.to = low.start + (8 << 20) + 64 * n;
+        }
+        let (mut jumps, outcome) = placed(&low, &wanted);
+        assert_eq!(outcome.refused, [0; 0], "{len}");
+        let made = jumps.new_trampolines();
+        for diversion in wanted.values() {
+            assert_eq!(led_to(&low, &outcome, &made, diversion), diversion.to);
+        }
+        // They share their memory.
+        assert!(
+            jumps.pages.unmapped().len() <= 2,
+            "{len}: {:x?}",
+            jumps.pages.unmapped()
+        );
+    }
+}
+
+#[test]
+fn a_jump_is_placed_anew_when_what_is_behind_it_changes() {
+    let text = text(&[0xff, 0xd0, 0x48, 0x89, 0xc7, 0x48, 0x89, 0xde, 0xc3]);
+    let both = diversions(&text, &[0..2, 2..8]);
+    let mut alone = both.clone();
+    alone.remove(&(TEXT + 2));
+    let mut jumps = Jumps::default();
+    jumps.pages.set_ground(ground(&text));
+    let first = jumps.place(&alone, &text);
+    let second = jumps.place(&both, &text);
+    let third = jumps.place(&alone, &text);
+    assert_eq!(first.patches, third.patches);
+    assert_ne!(first.patches[&TEXT], second.patches[&TEXT]);
+    assert_eq!(first.patches[&TEXT].behind, &text.bytes[2..5]);
+    let made = jumps.new_trampolines();
+    for (outcome, wanted) in [(&first, &alone), (&second, &both)] {
+        for diversion in wanted.values() {
+            assert_eq!(led_to(&text, outcome, &made, diversion), diversion.to);
+        }
+    }
+}
+
+#[test]
+fn the_only_trampoline_that_a_byte_can_lead_to_is_taken_over() {
+    // ret, and what is behind it prescribes one address.
+    let text = text(&[0xc3, 0x11, 0x22, 0x33, 0x12]);
+    let first = diversions(&text, &[0..1]);
+    let mut second = first.clone();
+    second.get_mut(&TEXT).unwrap().to += 64;
+    let (mut jumps, before) = placed(&text, &first);
+    let made = jumps.new_trampolines();
+    assert_eq!(
+        led_to(&text, &before, &made, &first[&TEXT]),
+        first[&TEXT].to
+    );
+    for _ in 0..2 {
+        let after = jumps.place(&second, &text);
+        assert_eq!(after.refused, [0; 0]);
+        assert!(jumps.new_trampolines().is_empty());
+        let patch = &after.patches[&TEXT];
+        // It is not the same, so that it is made anew.
+        assert_ne!(patch, &before.patches[&TEXT]);
+        let over = patch.trampoline.clone().expect("it was taken over");
+        assert_eq!(over.at, made[0].at);
+        assert_eq!(
+            led_to(&text, &after, &[over], &second[&TEXT]),
+            second[&TEXT].to
+        );
+    }
+    // The patch with which it would have been written may never have been made.
+    assert!(jumps.place(&BTreeMap::new(), &text).patches.is_empty());
+    let after = jumps.place(&second, &text);
+    assert!(after.patches[&TEXT].trampoline.is_some());
+    // A thread may stand there with another stack.
+    let mut other = first.clone();
+    let diversion = other.get_mut(&TEXT).unwrap();
+    (diversion.to, diversion.arrival) = (diversion.to + 128, Arrival::BehindFirst(8));
+    assert_eq!(jumps.place(&other, &text).refused, [TEXT]);
 }
 
 #[test]
