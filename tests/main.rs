@@ -32,6 +32,7 @@ mod logged;
 mod markers;
 mod narrowed;
 mod offcpu;
+mod other_tools;
 mod packaged;
 mod processes;
 mod profiling;

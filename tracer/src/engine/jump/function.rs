@@ -326,6 +326,19 @@ impl Function {
                 .any(|call| matches!(call.kind, SiteKind::TailJump { .. }))
     }
 
+    /// The position at which control is diverted for its entry, outside of programs of goroutines.
+    fn entry_position(&self) -> Option<usize> {
+        let behind = self.view.behind_first().map(|(behind, _)| behind);
+        behind.or_else(|| self.view.entry())
+    }
+
+    /// By how much the first instruction has lowered the stack pointer, where a group begins behind it.
+    fn lowered(&self, group: &Group) -> Option<i32> {
+        let (behind, lowered) = self.view.behind_first()?;
+        let begins = group.purpose == Purpose::Entry && group.span.range.start == behind;
+        begins.then_some(lowered)
+    }
+
     /// Whether a return of f0 would not be noticed.
     fn misses_returns(&self) -> bool {
         let returns = self.view.instructions().iter().filter(|i| is_return(i));
@@ -370,7 +383,7 @@ impl Function {
             places.extend(returns.map(|(at, _)| (at, Purpose::Ret)));
         }
         if self.part != Part::Callee
-            && let Some(entry) = self.view.entry()
+            && let Some(entry) = self.entry_position()
         {
             places.insert(entry, Purpose::Entry);
         }
@@ -539,7 +552,7 @@ impl Function {
         let entry = match (&self.spots, self.is_of_goroutines()) {
             (Err(reason), _) => return Err((*reason).to_owned()),
             (Ok(spots), true) => spots.beginning.map(|spot| spot.at),
-            (Ok(_), false) => self.view.entry(),
+            (Ok(_), false) => self.entry_position(),
         };
         if self.hides() && self.code.takes_arguments() {
             return Err(TAKES_ARGUMENTS.to_owned());
@@ -564,8 +577,11 @@ impl Function {
 
     /// What the group at an address displaces.
     pub fn region(&self, at: u64, tree: &mut Tree) -> Option<(Region, Purpose)> {
-        let Group { span, purpose } = self.group(at)?;
-        let displaced = &self.view.instructions()[span.range.clone()];
+        let group = self.group(at)?;
+        let Group { span, purpose } = group;
+        let lowered = self.lowered(group);
+        let start = span.range.start - usize::from(lowered.is_some());
+        let displaced = &self.view.instructions()[start..span.range.end];
         let next = displaced.last()?.next_ip();
         let ends = self.end == F0End::PatchedReturns;
         let mut items = Vec::new();
@@ -590,9 +606,10 @@ impl Function {
         if span.syscall_behind {
             items.push(Item::Site(self.site(self.calls.get(&next)?, tree)));
         }
-        let arrival = match self.arrives_by_call(span, *purpose) {
-            true => Arrival::Call,
-            false => Arrival::Jump,
+        let arrival = match lowered {
+            _ if self.arrives_by_call(span, *purpose) => Arrival::Call,
+            Some(lowered) => Arrival::BehindFirst(lowered),
+            None => Arrival::Jump,
         };
         let region = Region {
             items,
@@ -703,6 +720,37 @@ mod tests {
     use iced_x86::{Decoder, DecoderOptions};
 
     use super::*;
+
+    /// Where control is diverted for the entry of an f0, as an offset, and by how much the stack was lowered there.
+    fn begins(bytes: &[u8]) -> (u64, Option<i32>) {
+        const BASE: u64 = 0x1000;
+        let part = darc_disasm::CodePart {
+            start: BASE,
+            bytes: bytes.to_vec(),
+        };
+        let code = Arc::new(FunctionCode::new(vec![part]).unwrap());
+        let function = Function::new(code, Part::F0, Landings::Noticed, &NoMemory);
+        let at = *function.entry_groups().unwrap().last().unwrap();
+        let lowered = function.lowered(function.group(at).unwrap());
+        (at - BASE, lowered)
+    }
+
+    #[test]
+    fn an_f0_begins_behind_what_only_lowers_the_stack() {
+        // push rbp; mov rbp,rsp; push r15; ...; pop r15; pop rbp; ret
+        let pushes = b"\x55\x48\x89\xe5\x41\x57\x41\x5f\x5d\xc3";
+        assert_eq!(begins(pushes), (1, Some(8)));
+        // sub rsp,0x18; mov [rsp],rdi; lea rax,[rdi+8]; add rsp,0x18; ret
+        let frame = b"\x48\x83\xec\x18\x48\x89\x3c\x24\x48\x8d\x47\x08\x48\x83\xc4\x18\xc3";
+        assert_eq!(begins(frame), (4, Some(0x18)));
+        // mov rax,rdi; lea rax,[rax+8]; ret
+        assert_eq!(begins(b"\x48\x89\xf8\x48\x8d\x40\x08\xc3"), (0, None));
+        // push rbx; lea rdi,[rdi-1]; test rdi,rdi; jne to the lea; pop rbx; ret: a loop begins there
+        let in_loop = b"\x53\x48\x8d\x7f\xff\x48\x85\xff\x75\xf7\x5b\xc3";
+        assert_eq!(begins(in_loop).1, None);
+        // push rbx; ret: there is no room behind it
+        assert_eq!(begins(b"\x53\x5b\xc3").1, None);
+    }
 
     #[test]
     fn what_moves_the_stack_is_known() {

@@ -60,7 +60,7 @@ impl Diversion {
 
     fn opcode(&self) -> u8 {
         match self.arrival {
-            Arrival::Jump => JMP,
+            Arrival::Jump | Arrival::BehindFirst(_) => JMP,
             Arrival::Call => CALL,
         }
     }
@@ -68,7 +68,7 @@ impl Diversion {
     /// What comes before the opcode: a call ends where the program's call ends, which it returns behind.
     fn prefixes(&self) -> Vec<u8> {
         match self.arrival {
-            Arrival::Jump => Vec::new(),
+            Arrival::Jump | Arrival::BehindFirst(_) => Vec::new(),
             Arrival::Call => vec![PREFIXES[0]; self.original.len().saturating_sub(JUMP as usize)],
         }
     }
@@ -250,7 +250,7 @@ impl Jumps {
         first: &Diversion,
         text: &dyn Memory,
     ) -> Option<Placed> {
-        if diversion.arrival == Arrival::Jump {
+        if diversion.arrival != Arrival::Call {
             return self.anywhere(first, text);
         }
         let prefixes = diversion.prefixes();

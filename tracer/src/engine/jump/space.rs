@@ -142,6 +142,12 @@ impl Space {
         Ok((!wanted.is_outdated).then_some(wanted.diversions))
     }
 
+    /// Where the patch begins that diverts control at a function's entry.
+    pub fn entry_patch(&self, entry: u64) -> Option<u64> {
+        let groups = self.functions.get(&entry)?.entry_groups().ok()?;
+        groups.last().copied()
+    }
+
     /// Maps pages for trampolines. Those that cannot be had are not asked for again.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use darc_disasm::{
     BranchInto, Cfg, Frames, FunctionCode, Memory, Sites, UnknownBranch, call_sites_in,
 };
-use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind};
+use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use super::layout::journal;
 
@@ -210,6 +210,27 @@ impl View {
         let first = self.position(self.cfg.entry())?;
         let mark = self.instructions()[first].mnemonic() == Mnemonic::Endbr64;
         Some(first + usize::from(mark && self.falls_into(first + 1)))
+    }
+
+    /// The position behind the function's first instruction, and by how much that lowers the stack pointer, where it does nothing
+    /// else than that or push a register: there control can be diverted, too.
+    ///
+    /// Another tool's breakpoint at the first byte is then beside the jump. With the jump there the kernel would go on behind the
+    /// instruction that a uprobe stands for, in the middle of the jump (`default_post_xol_op` and `push_emulate_op` in its
+    /// arch/x86/kernel/uprobes.c).
+    #[must_use]
+    pub fn behind_first(&self) -> Option<(usize, i32)> {
+        let first = self.entry()?;
+        let lowered = lowers_stack(&self.instructions()[first])?;
+        let behind = first + 1;
+        let next = self.instructions().get(behind)?.ip();
+        let is_apart = !self.alone
+            && self.falls_into(behind)
+            && !self.is_target(next)
+            && !self.is_entered(&(first..behind + 1));
+        let fits = |span: Span| span.range.start == behind && self.len(&span) >= JUMP;
+        let has_room = is_apart && self.span(behind, None).is_ok_and(fits);
+        has_room.then_some((behind, lowered))
     }
 
     /// Whether a span diverts control at the instruction at a position.
@@ -443,6 +464,20 @@ impl View {
     fn is_unknown(&self) -> bool {
         !self.cfg.unknown().is_empty()
     }
+}
+
+/// By how much an instruction lowers the stack pointer, where that and the push of a register are all that it does.
+fn lowers_stack(i: &Instruction) -> Option<i32> {
+    /// More is no frame, but a way to test how much stack there is.
+    const MOST: u64 = 1 << 16;
+    let amount = match i.code() {
+        Code::Push_r64 if i.op0_register() != Register::RSP => 8,
+        Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 if i.op0_register() == Register::RSP => {
+            i.immediate(1)
+        }
+        _ => return None,
+    };
+    (amount <= MOST).then_some(amount as i32)
 }
 
 /// Whether it is a call, which returns to what is behind it.

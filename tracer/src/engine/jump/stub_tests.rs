@@ -206,7 +206,7 @@ impl Arena {
         self.frames.push((extent, stub.frames));
         // A call ends where what it replaces ends.
         let (opcode, filling, from) = match arrival {
-            stubs::Arrival::Jump => (0xe9, 0x90, 0),
+            stubs::Arrival::Jump | stubs::Arrival::BehindFirst(_) => (0xe9, 0x90, 0),
             stubs::Arrival::Call => (0xe8, 0x2e, len - 5),
         };
         let mut bytes = vec![filling; len];
@@ -243,12 +243,39 @@ impl Arena {
     }
 
     fn patch_entry(&mut self, entry: u64, displaced: usize, end: F0End, flags: Flags) {
+        self.patch_f0_at(entry, entry, displaced, end, flags, stubs::Arrival::Jump);
+    }
+
+    /// The entry of an f0, behind its first instruction, which takes `first` bytes and lowers the stack pointer.
+    fn patch_f0_behind(
+        &mut self,
+        entry: u64,
+        first: usize,
+        lowers: i32,
+        displaced: usize,
+        end: F0End,
+    ) {
+        let arrival = stubs::Arrival::BehindFirst(lowers);
+        let at = entry + first as u64;
+        self.patch_f0_at(entry, at, displaced - first, end, Flags::Matter, arrival);
+    }
+
+    fn patch_f0_at(
+        &mut self,
+        entry: u64,
+        at: u64,
+        len: usize,
+        end: F0End,
+        flags: Flags,
+        arrival: stubs::Arrival,
+    ) {
+        let next = at + len as u64;
         let entry_code = Region {
-            items: self.entry_items(entry, displaced, end),
-            next: entry + displaced as u64,
-            arrival: stubs::Arrival::Jump,
+            items: self.entry_items(entry, (next - entry) as usize, end),
+            next,
+            arrival,
         };
-        self.patch(entry, displaced, |at, around, runtime| {
+        self.patch_arriving(at, len, arrival, |at, around, runtime| {
             let f0 = stubs::F0 {
                 end,
                 ops: &Ops::default(),

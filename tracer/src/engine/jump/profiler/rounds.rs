@@ -13,8 +13,6 @@ use super::super::space::Space;
 
 /// So many patches are written while the target is stopped once: some tenths of a millisecond.
 const AT_ONCE: usize = 128;
-/// Bytes of `endbr64`, behind which a patch at an entry may begin.
-const LANDING_MARK: u64 = 4;
 
 /// Patches in the order in which they are written.
 fn in_order(mut patches: Vec<Patch>, entries: &HashSet<u64>) -> Vec<Patch> {
@@ -47,11 +45,9 @@ impl Jump {
         if plan.counted.is_empty() || add.len() + remove.len() <= AT_ONCE {
             return Ok((remove, add));
         }
-        let entries: HashSet<u64> = plan
-            .counted
-            .iter()
-            .map(|function| function.code.entry())
-            .flat_map(|entry| [entry, entry + LANDING_MARK])
+        let counted = plan.counted.iter();
+        let entries: HashSet<u64> = counted
+            .filter_map(|function| space.entry_patch(function.code.entry()))
             .collect();
         let mut add = in_order(add, &entries);
         let last = add.split_off(add.len() - add.len().min(AT_ONCE));

@@ -53,6 +53,60 @@ fn an_f0_that_is_displaced_as_a_whole_begins_and_ends() {
 }
 
 #[test]
+fn an_f0_begins_behind_the_push_that_it_begins_with() {
+    for end in [F0End::HiddenReturn, F0End::PatchedReturns] {
+        let mut arena = Arena::new();
+        let child = callee(&mut arena);
+        let p = program(&mut arena, 5, |a| a.call(child).unwrap());
+        // push %rbx; sub $32,%rsp; mov %r12,(%rsp)
+        begins_behind(arena, child, &p, (1, 8, 9), end);
+    }
+}
+
+#[test]
+fn an_f0_begins_behind_the_frame_that_it_begins_with() {
+    for end in [F0End::HiddenReturn, F0End::PatchedReturns] {
+        let mut arena = Arena::new();
+        let child = callee(&mut arena);
+        let f0 = arena.assemble(|a| {
+            a.sub(rsp, 40).unwrap();
+            a.mov(qword_ptr(rsp), r12).unwrap();
+            a.lea(rdi, qword_ptr(rdi + 3)).unwrap();
+            a.nop().unwrap();
+            a.call(child).unwrap();
+            a.adc(rax, rdi).unwrap();
+            a.lea(rsp, qword_ptr(rsp + 40)).unwrap();
+            a.nop().unwrap();
+            a.ret().unwrap();
+        });
+        let (site, after) = (f0 + 13, f0 + 18);
+        // sub $40,%rsp; mov %r12,(%rsp); lea 3(%rdi),%rdi
+        begins_behind(arena, child, &Program { f0, site, after }, (4, 40, 12), end);
+    }
+}
+
+/// Patches an f0 behind its first instruction, of so many bytes, which lowers the stack pointer by so much; so many bytes are copied.
+fn begins_behind(
+    mut arena: Arena,
+    child: u64,
+    p: &Program,
+    (first, lowers, displaced): (usize, i32, usize),
+    end: F0End,
+) {
+    let tail = arena.instructions(p.after, 10);
+    arena.expand(1, 5, arena.descriptor_at(2));
+    compare(&mut arena, p.f0, |arena| {
+        arena.patch_f0_behind(p.f0, first, lowers, displaced, end);
+        let site = call_site(Kind::Call(Callee::Direct(child)), p.after);
+        arena.patch_site(p.site, 5, &site);
+        if end == F0End::PatchedReturns {
+            arena.patch_region(p.after + 3, 7, &tail[1..3], Item::Ret(tail[3]));
+        }
+    });
+    check_ops(&arena, &[2]);
+}
+
+#[test]
 fn only_blocks_that_exist_are_asked_for_a_return_address() {
     const SLOT: u64 = 0x1230;
     let mut arena = Arena::new();

@@ -98,6 +98,14 @@ impl<'a> Builder<'a> {
         self.arrival = arrival;
     }
 
+    /// Has the stack be as it is at the function's entry.
+    pub fn enters(&mut self, region: &Region) -> Emitted<()> {
+        match region.arrival {
+            Arrival::BehindFirst(lowered) => self.a.lea(rsp, qword_ptr(rsp + lowered)),
+            Arrival::Jump | Arrival::Call => Ok(()),
+        }
+    }
+
     /// Appends the copy of what a patch displaces, and the way back to the rest.
     pub fn region(&mut self, region: &Region) -> Emitted<()> {
         self.arrives(region.arrival);
@@ -272,6 +280,7 @@ impl<'a> Builder<'a> {
             depth: match self.arrival {
                 Arrival::Jump => 0,
                 Arrival::Call => -8,
+                Arrival::BehindFirst(lowered) => -lowered,
             },
             ..Anchor::copy(entry, self.from)
         }];

@@ -55,6 +55,7 @@ pub fn counted(
         parent: 0,
     });
     b.a.set_label(&mut start)?;
+    b.enters(region)?;
     save(&mut b.a, Flags::Matter)?;
     b.a.lea(rdi, qword_ptr(rsp + SAVED))?;
     b.a.lea(rdx, ptr(place))?;

@@ -23,6 +23,7 @@ pub fn enqueue(
     let mut b = Builder::new(region.start(), around, runtime)?;
     let [mut start, mut pass] = std::array::from_fn(|_| b.label());
     b.a.set_label(&mut start)?;
+    b.enters(region)?;
     save(&mut b.a, Flags::Matter)?;
     b.block(pass)?;
     // The oldest entry is the op, if there is one.

@@ -70,6 +70,7 @@ pub fn f0(
         parent: 0,
     });
     b.a.set_label(&mut start)?;
+    b.enters(region)?;
     save(&mut b.a, flags)?;
     b.find_own(pass)?;
     top(&mut b.a)?;
@@ -371,6 +372,7 @@ pub fn unwinding(
     let mut b = Builder::new(hooked.start(), around, runtime)?;
     let [mut start, mut pass] = std::array::from_fn(|_| b.label());
     b.a.set_label(&mut start)?;
+    b.enters(hooked)?;
     save(&mut b.a, Flags::Matter)?;
     b.block(pass)?;
     b.a.lea(rdi, qword_ptr(rsp + SAVED))?;

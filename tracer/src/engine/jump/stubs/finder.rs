@@ -25,8 +25,9 @@ pub fn finder(at: u64, region: &Region, around: &Surroundings, runtime: &Runtime
         mut found,
         mut pass,
     ] = std::array::from_fn(|_| b.label());
+    b.a.set_label(&mut start)?;
+    b.enters(region)?;
     let a = &mut b.a;
-    a.set_label(&mut start)?;
     save(a, Flags::Matter)?;
     a.mov(rcx, around.control + CODE)?;
     a.mov(

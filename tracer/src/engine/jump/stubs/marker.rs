@@ -23,6 +23,7 @@ pub fn marker(
     let mut b = Builder::new(region.start(), around, runtime)?;
     let mut start = b.label();
     b.a.set_label(&mut start)?;
+    b.enters(region)?;
     save(&mut b.a, Flags::Matter)?;
     b.a.mov(rax, around.control + HEADER + header::mark(mark))?;
     b.a.lock().inc(qword_ptr(rax))?;

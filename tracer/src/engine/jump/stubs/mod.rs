@@ -121,6 +121,9 @@ pub enum Arrival {
     /// By a call that ends where the last of what is displaced does, a call of the program: its return address is on the
     /// stack already.
     Call,
+    /// By a jump behind the first of what is copied, which lowers the stack pointer by so many bytes: the stub raises it again,
+    /// and where it runs the copy that is lowered anew.
+    BehindFirst(i32),
 }
 
 /// One instruction that a patch displaces, or what is to be noticed before it.
@@ -202,7 +205,7 @@ pub fn region(at: u64, region: &Region, around: &Surroundings, runtime: &Runtime
         // By far the most frequent case.
         b.a.set_label(&mut start)?;
         let return_address = match region.arrival {
-            Arrival::Jump => ReturnAddress::Missing,
+            Arrival::Jump | Arrival::BehindFirst(_) => ReturnAddress::Missing,
             Arrival::Call => ReturnAddress::Pushed,
         };
         b.arrives(region.arrival);
