@@ -78,8 +78,9 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
         let (share, place) = (percent(most.share_of_time), located(&most, &[]).1);
         let largest = end(first, peak, ftree);
         return format!(
-            "{}: {share} is below {place}; the largest part of it: {largest}",
-            status(peak.status)
+            "{}: {share} is below {place}; the largest part of it: {largest}{}",
+            status(peak.status),
+            away(peak)
         );
     }
     // Of what is spread below a small part nothing more is known than that.
@@ -104,7 +105,10 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
         Status::Spread => {
             format!("{}: {parts}; the rest is spread", status(Status::Spread))
         }
-        open => format!("{}{}: {parts}", status(open), as_far_as_known(peak)),
+        open => {
+            let known = as_far_as_known(peak);
+            format!("{}{known}: {parts}{}", status(open), away(peak))
+        }
     }
 }
 

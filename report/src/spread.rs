@@ -152,20 +152,28 @@ pub(super) fn no_single_part(peak: &PeakEntry) -> String {
     }
 }
 
-/// That threads waited, or that memory was brought in, for much of a peak's time: nothing where they did not.
+/// That threads waited, did not run, or that memory was brought in, for much of a peak's time, as far as that was looked at: nothing
+/// where they did not.
 pub(super) fn away(peak: &PeakEntry) -> String {
     let Some(all) = peak.off_cpu.as_ref().filter(|all| all.time > 0) else {
         return String::new();
     };
+    let of = match peak.status {
+        Status::InProgress | Status::Undecided => {
+            format!("the time of {} of its calls", all.ops)
+        }
+        _ => "the peak's time".to_owned(),
+    };
     let parts = [
         ("its threads were blocked for", all.blocked),
         ("its threads were ready but did not run for", all.runnable),
+        ("others ran in place of its threads for", all.preempted),
         ("page faults took", all.page_faults),
     ];
     let shares = parts.map(|(what, part)| (what, part as f64 / all.time as f64));
     let large = shares.into_iter().filter(|&(_, share)| share >= SINGLE);
     large
-        .map(|(what, share)| format!("; {what} {} of the peak's time", percent(share)))
+        .map(|(what, share)| format!("; {what} {} of {of}", percent(share)))
         .collect()
 }
 
@@ -248,6 +256,14 @@ mod tests {
             away(&peak),
             "; its threads were blocked for 45.0% of the peak's time"
         );
+        (all.blocked, all.preempted) = (0, 850);
+        peak.off_cpu = Some(all.clone());
+        peak.status = Status::Undecided;
+        assert_eq!(
+            away(&peak),
+            "; others ran in place of its threads for 85.0% of the time of 10 of its calls"
+        );
+        (peak.status, all.preempted) = (Status::Spread, 0);
         (all.blocked, all.page_faults) = (100, 600);
         peak.off_cpu = Some(all);
         let told = spread(&peak, &fixture::report(1_000).ftree).unwrap();

@@ -361,10 +361,13 @@ pub(super) fn was_ready(cause: &RootCauseEntry, peak: &PeakEntry) -> bool {
     let Some(waits) = &cause.waits else {
         return false;
     };
+    let share = cause.share_of_time;
     let is_much = peak.off_cpu.as_ref().is_none_or(|all| {
         let ops = waits.count.max(cause.known_from).min(all.ops).max(1);
         let mean = all.time as f64 / all.ops.max(1) as f64;
-        waits.runnable as f64 / ops as f64 >= cause.share_of_time * mean / 2.0
+        // Though all else was nothing but that, the cause had so much of it.
+        let of_cause = all.runnable as f64 / all.time.max(1) as f64 - (1.0 - share);
+        waits.runnable as f64 / ops as f64 >= share * mean / 2.0 || of_cause >= share / 2.0
     });
     waits.runnable > waits.blocked && is_much
 }

@@ -87,6 +87,19 @@ fn who_was_ready_did_not_wait_for_the_system_call() {
     assert!(!said(50_000, 5_000).contains(ready));
     assert!(!said(0, 0).contains(ready));
     assert!(!said(10, 500).contains(ready), "hardly a wait");
+    // Of how many ops these few are is not known, but all of the peak's time was so.
+    for (of_all, is_told) in [(650, false), (750, true)] {
+        let mut peak = peak.clone();
+        peak.off_cpu.as_mut().unwrap().runnable = of_all * 100;
+        let mut cause = cause.clone();
+        cause.waits = Some(WaitsEntry {
+            count: 100,
+            blocked: 10,
+            runnable: 500,
+            ..WaitsEntry::default()
+        });
+        assert_eq!(was_ready(&cause, &peak), is_told, "{of_all}");
+    }
 }
 
 #[test]
