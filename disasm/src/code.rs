@@ -147,6 +147,21 @@ impl FunctionCode {
         self.parts.iter().find(|p| p.contains(addr))
     }
 
+    /// Whether it is this code with a breakpoint (`int3`) in place of the first byte.
+    #[must_use]
+    pub fn is_but_for_breakpoint(&self, of: &FunctionCode) -> bool {
+        const INT3: u8 = 0xcc;
+        let (Some(own), Some(first)) = (self.parts.first(), of.parts.first()) else {
+            return false;
+        };
+        if own.bytes[0] != INT3 || own.bytes[1..] != first.bytes[1..] {
+            return false;
+        }
+        let mut without = self.clone();
+        without.parts[0].bytes[0] = first.bytes[0];
+        without == *of
+    }
+
     /// `len` bytes from `addr`, when all of them lie in one part.
     pub fn bytes_at(&self, addr: u64, len: usize) -> Option<&[u8]> {
         let part = self.part_of(addr)?;
@@ -227,6 +242,22 @@ mod tests {
             start,
             bytes: bytes.to_vec(),
         }
+    }
+
+    #[test]
+    fn a_breakpoint_at_its_first_byte_is_told_from_other_code() {
+        let code = |bytes: &[u8]| {
+            let part = CodePart {
+                start: 0x1000,
+                bytes: bytes.to_vec(),
+            };
+            FunctionCode::new(vec![part]).unwrap()
+        };
+        let own = code(&[0x55, 0x48, 0x89, 0xe5, 0xc3]);
+        assert!(code(&[0xcc, 0x48, 0x89, 0xe5, 0xc3]).is_but_for_breakpoint(&own));
+        assert!(!own.is_but_for_breakpoint(&own));
+        assert!(!code(&[0xcc, 0x48, 0x89, 0xe6, 0xc3]).is_but_for_breakpoint(&own));
+        assert!(!code(&[0xcc, 0x48]).is_but_for_breakpoint(&own));
     }
 
     #[test]

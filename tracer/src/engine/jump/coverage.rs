@@ -169,6 +169,7 @@ impl Coverage {
         Ok(Diversion {
             at,
             original,
+            before: Vec::new(),
             to,
             arrival: region.arrival,
             moved: Vec::new(),

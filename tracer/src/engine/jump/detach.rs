@@ -405,6 +405,7 @@ mod tests {
         let patch = |&at: &u64| Patch {
             at,
             original: vec![0; 5],
+            before: Vec::new(),
             replacement: vec![0xe9; 5],
             behind: Vec::new(),
             trampoline: None,

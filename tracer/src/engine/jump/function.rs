@@ -211,10 +211,10 @@ impl Function {
         self.view.sites()
     }
 
-    /// Whether it is about the same code.
+    /// Whether it is about the same code. Somebody may have set a breakpoint at its entry since, beside the probe there.
     #[must_use]
     pub fn is_of(&self, code: &FunctionCode) -> bool {
-        *self.code == *code
+        *self.code == *code || code.is_but_for_breakpoint(&self.code)
     }
 
     /// Says by which descriptor the stubs know the frame of it that was on a stack before they came.
@@ -334,9 +334,11 @@ impl Function {
 
     /// By how much the first instruction has lowered the stack pointer, where a group begins behind it.
     fn lowered(&self, group: &Group) -> Option<i32> {
+        if group.purpose != Purpose::Entry {
+            return None;
+        }
         let (behind, lowered) = self.view.behind_first()?;
-        let begins = group.purpose == Purpose::Entry && group.span.range.start == behind;
-        begins.then_some(lowered)
+        (group.span.range.start == behind).then_some(lowered)
     }
 
     /// Whether a return of f0 would not be noticed.
@@ -573,6 +575,17 @@ impl Function {
     pub fn bytes(&self, at: u64) -> Option<Vec<u8>> {
         let (_, bytes) = self.view.bytes(&self.group(at)?.span)?;
         Some(bytes)
+    }
+
+    /// The bytes before it that are copied with it.
+    #[must_use]
+    pub fn bytes_before(&self, at: u64) -> Vec<u8> {
+        let group = self.group(at).filter(|group| self.lowered(group).is_some());
+        let first = group.and_then(|group| {
+            let first = &self.view.instructions()[group.span.range.start - 1];
+            self.code.bytes_at(first.ip(), first.len())
+        });
+        first.unwrap_or_default().to_vec()
     }
 
     /// What the group at an address displaces.

@@ -27,6 +27,8 @@ pub struct Diversion {
     pub at: u64,
     /// The program's own bytes.
     pub original: Vec<u8>,
+    /// What stands before them, as far as that is copied, too.
+    pub before: Vec<u8>,
     /// The stub.
     pub to: u64,
     /// How it is come to.
@@ -187,6 +189,7 @@ impl Jumps {
             let patch = Patch {
                 at: placed.diversion.at,
                 original: placed.diversion.original,
+                before: placed.diversion.before,
                 replacement: placed.bytes,
                 behind: placed.tail,
                 trampoline: placed.taken_over,

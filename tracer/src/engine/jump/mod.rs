@@ -472,9 +472,11 @@ impl Jump {
         };
         let new_f0 = plan.f0.clone().filter(|f0| !entered(f0));
         let unmeasured = refused.iter().map(|refused| refused.addr.0).collect();
+        let entries = space.entries();
         let mut refuse = |at: u64, reason| {
             let f0 = new_f0.as_ref().filter(|f0| f0.bytes_at(at, 1).is_some());
-            let addr = TargetAddr(f0.map_or(at, |f0| f0.entry()));
+            let entry = f0.map(|f0| f0.entry()).or(entries.get(&at).copied());
+            let addr = TargetAddr(entry.unwrap_or(at));
             refused.push(Refused { addr, reason });
         };
         let mut add: Vec<Patch> = wanted

@@ -21,6 +21,8 @@ pub struct Patch {
     pub at: u64,
     /// The program's own bytes.
     pub original: Vec<u8>,
+    /// What must stand before them, for it was copied with them: but for a breakpoint of somebody's at its first byte.
+    pub before: Vec<u8>,
     /// A jump, or its first bytes, and what fills the rest.
     pub replacement: Vec<u8>,
     /// What must stand behind them, for it is a part of the jump.
@@ -64,6 +66,7 @@ impl Patch {
         (len <= journal::MAX_LEN).then(|| Patch {
             at: u64::from_le_bytes(entry[journal::AT..][..8].try_into().expect("eight bytes")),
             original: bytes(journal::ORIGINAL),
+            before: Vec::new(),
             replacement: bytes(journal::REPLACEMENT),
             behind: Vec::new(),
             trampoline: None,
@@ -268,7 +271,7 @@ impl Patches {
         }
         let (mut add, written): (Vec<Patch>, Vec<Patch>) = add
             .into_iter()
-            .partition(|patch| stands(memory, patch.at, &patch.original));
+            .partition(|patch| stands(memory, patch.at, &patch.original) && follows(memory, patch));
         let mut written: Vec<u64> = written.into_iter().map(|patch| patch.at).collect();
         if add.is_empty() && remove.is_empty() {
             return Ok(written);
@@ -371,10 +374,23 @@ impl Patches {
     }
 }
 
+/// A breakpoint.
+const INT3: u8 = 0xcc;
+
 /// Whether these bytes are what stands at an address now.
 fn stands(memory: &Memory, at: u64, bytes: &[u8]) -> bool {
     let mut now = vec![0; bytes.len()];
     memory.read(TargetAddr(at), &mut now).is_ok() && now == bytes
+}
+
+/// Whether what is copied with a patch stands before it.
+fn follows(memory: &Memory, patch: &Patch) -> bool {
+    let Some((_, rest)) = patch.before.split_first() else {
+        return true;
+    };
+    let at = patch.at - patch.before.len() as u64;
+    let first = stands(memory, at, &patch.before[..1]) || stands(memory, at, &[INT3]);
+    first && stands(memory, at + 1, rest)
 }
 
 /// Writes a patch, or nothing of it.
@@ -405,7 +421,6 @@ impl Standing {
         /// Of a jump and of a call: `jmp rel32`, `call rel32`. Their prefixes are other bytes.
         const OPCODES: [u8; 2] = [0xe9, 0xe8];
         const DISTANCE: usize = 4;
-        const INT3: u8 = 0xcc;
         let (own, ours) = (&patch.original, &patch.replacement);
         let sides = || now.iter().zip(own.iter().zip(ours));
         if now == own {

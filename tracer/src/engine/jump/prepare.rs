@@ -186,6 +186,7 @@ impl Stubs<'_> {
             diversion: Diversion {
                 at,
                 original,
+                before: function.bytes_before(at),
                 to: stub.entry,
                 arrival: region.arrival,
                 moved: stub.moved,

@@ -142,6 +142,15 @@ impl Space {
         Ok((!wanted.is_outdated).then_some(wanted.diversions))
     }
 
+    /// The functions that are entered by probes, by where the patches of their entries begin.
+    pub fn entries(&self) -> BTreeMap<u64, u64> {
+        let entered = self.functions.iter();
+        let entered = entered.filter(|(_, function)| !function.plays(Part::Callee));
+        entered
+            .filter_map(|(&entry, _)| Some((self.entry_patch(entry)?, entry)))
+            .collect()
+    }
+
     /// Where the patch begins that diverts control at a function's entry.
     pub fn entry_patch(&self, entry: u64) -> Option<u64> {
         let groups = self.functions.get(&entry)?.entry_groups().ok()?;

@@ -221,7 +221,9 @@ impl View {
     #[must_use]
     pub fn behind_first(&self) -> Option<(usize, i32)> {
         let first = self.entry()?;
-        let lowered = lowers_stack(&self.instructions()[first])?;
+        // In a longer one there is room for the jump.
+        let lowers = Some(&self.instructions()[first]).filter(|first| (first.len() as u64) < JUMP);
+        let lowered = lowers_stack(lowers?)?;
         let behind = first + 1;
         let next = self.instructions().get(behind)?.ip();
         let is_apart = !self.alone
@@ -477,7 +479,7 @@ fn lowers_stack(i: &Instruction) -> Option<i32> {
         }
         _ => return None,
     };
-    (amount <= MOST).then_some(amount as i32)
+    (amount <= MOST && amount % 8 == 0).then_some(amount as i32)
 }
 
 /// Whether it is a call, which returns to what is behind it.

@@ -42,6 +42,7 @@ fn diversions(text: &Text, extents: &[Range<usize>]) -> BTreeMap<u64, Diversion>
         let diversion = Diversion {
             at,
             original: text.bytes[extent.clone()].to_vec(),
+            before: Vec::new(),
             to: STUBS + n * 64,
             arrival: match n % 2 == 1 && (5..16).contains(&extent.len()) {
                 true => Arrival::Call,

@@ -9,6 +9,7 @@ fn patch(at: u64) -> Patch {
     Patch {
         at,
         original: vec![1, 2, 3, 4, 5],
+        before: Vec::new(),
         replacement: vec![0xe9, 0, 0x10, 0, 0],
         behind: Vec::new(),
         trampoline: None,
@@ -22,6 +23,29 @@ fn the_journal_keeps_both_sides() {
     let patch = patch(0x1000);
     assert_eq!(patch.end(), 0x1005);
     assert_eq!(Patch::from_journal(&patch.to_journal()), Some(patch));
+}
+
+#[test]
+fn what_is_copied_with_a_patch_stands_before_it() {
+    // This process plays the target.
+    let memory = Memory::open(std::process::id() as i32).unwrap();
+    let text = vec![0x48_u8, 0x83, 0xec, 0x18, 1, 2, 3, 4, 5];
+    let patch = |before: &[u8]| Patch {
+        before: before.to_vec(),
+        ..patch(text.as_ptr() as u64 + 4)
+    };
+    assert!(follows(&memory, &patch(&[])));
+    assert!(follows(&memory, &patch(&[0x48, 0x83, 0xec, 0x18])));
+    assert!(
+        !follows(&memory, &patch(&[0x48, 0x83, 0xec, 0x28])),
+        "rewritten"
+    );
+    let text = vec![INT3, 0x83, 0xec, 0x18, 1, 2, 3, 4, 5];
+    let patch = Patch {
+        before: vec![0x48, 0x83, 0xec, 0x18],
+        ..self::patch(text.as_ptr() as u64 + 4)
+    };
+    assert!(follows(&memory, &patch), "somebody's breakpoint");
 }
 
 #[test]
