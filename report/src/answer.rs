@@ -13,6 +13,7 @@ use crate::model::{
     ArgumentEntry, FtreeNode, Kind, PeakEntry, ProfileTable, RootCauseEntry, Status, StopReason,
 };
 use crate::names::short;
+use crate::oftener;
 use crate::outcome::status;
 use crate::place::Place;
 use crate::recursion::{self, Step};
@@ -36,6 +37,7 @@ const NAMES: usize = 4;
 pub(super) fn line(
     hz: Option<Hz>,
     peak: &PeakEntry,
+    peaks: &[PeakEntry],
     profile: &ProfileTable,
     ftree: &FtreeNode,
 ) -> String {
@@ -46,11 +48,11 @@ pub(super) fn line(
         percent(peak.share_of_ops),
         percent(peak.share_of_time)
     );
-    format!("{head} → {}", answer(peak, ftree))
+    format!("{head} → {}", answer(peak, peaks, ftree))
 }
 
 /// What a peak's calls spend their time on.
-fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
+fn answer(peak: &PeakEntry, peaks: &[PeakEntry], ftree: &FtreeNode) -> String {
     let ends = by_end(together(peak));
     let Some(first) = ends.first() else {
         return status(peak.status).to_owned();
@@ -93,7 +95,7 @@ fn answer(peak: &PeakEntry, ftree: &FtreeNode) -> String {
     let mut parts: Vec<String> = largest
         .chain(others)
         .take(CAUSES)
-        .map(|end| self::end(end, peak, ftree))
+        .map(|end| self::end(end, peak, ftree) + &oftener(end, peak, peaks, ftree))
         .collect();
     let more = ends.len().saturating_sub(parts.len());
     if more > 0 {
@@ -179,6 +181,16 @@ fn functions(cause: &RootCauseEntry, at: usize) -> Vec<(&str, Option<&str>, Opti
 fn calls(cause: &RootCauseEntry, at: usize) -> Vec<Option<&Place>> {
     let frames = cause.frames.iter().take(at + 1).skip(1);
     frames.map(|frame| frame.call_site.as_ref()).collect()
+}
+
+/// What a cause's path calls more often than usual calls do, where the line does not say yet how often.
+fn oftener(end: &End, of: &PeakEntry, peaks: &[PeakEntry], ftree: &FtreeNode) -> String {
+    let cause = &end.cause;
+    let is_told = cause.kind != Kind::Loop && !repeated(cause, of.peak, ftree).is_empty();
+    match is_told || !end.by.is_empty() {
+        true => String::new(),
+        false => oftener::told(cause, of, peaks, ftree),
+    }
 }
 
 /// A cause, of one path or of several.
@@ -441,19 +453,19 @@ mod tests {
             ],
         );
         peak.status = Status::Undecided;
-        let told = answer(&peak, &ftree);
+        let told = answer(&peak, &[], &ftree);
         assert!(
             told.starts_with("not decided: 60.0% is below join ← plan ← serve; "),
             "{told}"
         );
         peak.status = Status::Spread;
         assert_eq!(
-            answer(&peak, &ftree),
+            answer(&peak, &[], &ftree),
             "no single cause: 60.0% is below join ← plan ← serve, and no single call there explains much of it (largest part 35.0%)"
         );
         // Little is missing to half of it: that is no reason to withhold what has it.
         peak.root_causes = vec![of("serve send", &[1.0, 0.495]), causes[0].clone()];
-        let told = answer(&peak, &ftree);
+        let told = answer(&peak, &[], &ftree);
         assert!(
             told.starts_with("no single cause: send ← serve explains 49.5%"),
             "{told}"
@@ -509,9 +521,9 @@ mod tests {
         };
         let ftree = fixture::report(1_000).ftree;
         peak.root_causes = vec![of("sync", 0.6), of("update", 0.007), of("scan", 0.003)];
-        assert!(answer(&peak, &ftree).ends_with(", and 2 more"));
+        assert!(answer(&peak, &[], &ftree).ends_with(", and 2 more"));
         peak.root_causes[1].share_of_time = 0.2;
-        assert!(answer(&peak, &ftree).contains("update"));
+        assert!(answer(&peak, &[], &ftree).contains("update"));
     }
 
     #[test]
@@ -519,9 +531,9 @@ mod tests {
         let mut peak = fixture::report(1_000).peaks.remove(0);
         let ftree = fixture::report(1_000).ftree;
         peak.status = Status::Undecided;
-        assert!(!answer(&peak, &ftree).contains("as far as is known"));
+        assert!(!answer(&peak, &[], &ftree).contains("as far as is known"));
         peak.kept_from_running = Some(0.97);
-        let told = answer(&peak, &ftree);
+        let told = answer(&peak, &[], &ftree);
         let reason = "not decided (the kernel kept threads from running for 97.0% of the time); as far as is known: ";
         assert!(told.starts_with(reason), "{told}");
     }
@@ -538,11 +550,11 @@ mod tests {
         };
         peak.off_cpu = None;
         peak.root_causes[0].waits = Some(waits(10, 900));
-        let told = answer(&peak, &ftree);
+        let told = answer(&peak, &[], &ftree);
         let ready = ", most of its wait ready to run but not running";
         assert!(told.contains(ready), "{told}");
         peak.root_causes[0].waits = Some(waits(900, 10));
-        assert!(!answer(&peak, &ftree).contains(ready));
+        assert!(!answer(&peak, &[], &ftree).contains(ready));
     }
 
     #[test]
@@ -552,16 +564,16 @@ mod tests {
         peak.root_causes.truncate(1);
         let cause = &mut peak.root_causes[0];
         (cause.share_of_time, cause.assumed) = (0.9, 0.63);
-        let told = answer(&peak, &ftree);
+        let told = answer(&peak, &[], &ftree);
         assert!(
             told.contains(" explains 90.0%, 70.0% of that at call sites that were not looked into"),
             "{told}"
         );
         peak.root_causes[0].assumed = 0.2;
-        assert!(!answer(&peak, &ftree).contains("not looked into"));
+        assert!(!answer(&peak, &[], &ftree).contains("not looked into"));
         peak.root_causes[0].assumed = 0.5;
         peak.root_causes[0].stop = StopReason::MaxDepth;
-        let told = answer(&peak, &ftree);
+        let told = answer(&peak, &[], &ftree);
         assert!(told.contains(", 55.6% of that at call sites"), "{told}");
     }
 

@@ -27,6 +27,7 @@ pub mod model;
 mod names;
 mod next;
 mod off_cpu;
+mod oftener;
 mod outcome;
 pub mod place;
 pub mod pprof;

@@ -242,7 +242,7 @@ impl Page {
         }
         self.raw("<ul class=\"answers\">\n");
         for peak in peaks {
-            let line = answer::line(self.hz, peak, profile, ftree);
+            let line = answer::line(self.hz, peak, peaks, profile, ftree);
             self.raw("<li>").words(line).raw("</li>\n");
         }
         self.raw("</ul>\n");

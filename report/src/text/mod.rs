@@ -137,7 +137,7 @@ fn answers(page: &mut Page, peaks: &[PeakEntry], profile: &ProfileTable, ftree: 
     }
     page.blank();
     for peak in peaks {
-        let line = answer::line(page.hz, peak, profile, ftree);
+        let line = answer::line(page.hz, peak, peaks, profile, ftree);
         page.sentence(0, &line);
     }
 }
