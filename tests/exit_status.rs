@@ -12,8 +12,8 @@ use tempfile::TempDir;
 
 use crate::harness::{Finished, Running, darc, engines, execute, wait_until};
 
-/// A program that is compiled for one test.
-fn compiled(folder: &TempDir, source: &str, options: &[&str]) -> PathBuf {
+/// A C program that is compiled for one test.
+pub fn compiled(folder: &TempDir, source: &str, options: &[&str]) -> PathBuf {
     let (code, built) = (folder.path().join("a.c"), folder.path().join("a"));
     fs::write(&code, source).expect("there is room");
     let mut cc = Command::new("cc");

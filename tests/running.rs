@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use nix::sys::signal::Signal;
 
+use crate::exit_status::compiled;
 use crate::harness::{
     Analysis, Target, Task, Unfinished, Verdict, Wrong, darc, execute, levels, measured, native,
     run_darc, wait_until,
@@ -252,6 +253,34 @@ fn a_stack_that_is_too_deep_is_said_to_be() {
     assert!(target.finish().status.success());
     let failure = darc.failure(4);
     assert!(failure.contains("too deep"), "{failure}");
+    assert!(failure.contains("darc sample -p"), "{failure}");
+}
+
+/// As of a stripped static server that waits: main is called where nobody sees it, and no call of it will ever begin.
+#[test]
+fn a_stack_without_unwind_tables_is_said_to_be_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = "#include <stdio.h>
+        __attribute__((noinline)) static int waits(void) {
+            char room[200];
+            if (!fgets(room, sizeof room, stdin)) return 0;
+            return room[0];
+        }
+        int main(void) { puts(\"ready\"); fflush(stdout); int sum = 0; while (!feof(stdin)) sum += waits(); return sum & 0; }";
+    let options = ["-fomit-frame-pointer", "-fno-asynchronous-unwind-tables"];
+    let path = compiled(&folder, source, &options);
+    let target = Target::start_command(&mut Command::new(path));
+    let darc = run_darc(&[
+        "attach",
+        &target.pid().to_string(),
+        "-d",
+        "5s",
+        "-o",
+        "/dev/null",
+    ]);
+    assert!(target.finish().status.success());
+    let failure = darc.failure(4);
+    assert!(failure.contains("unwind tables"), "{failure}");
     assert!(failure.contains("darc sample -p"), "{failure}");
 }
 

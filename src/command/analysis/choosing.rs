@@ -29,7 +29,7 @@ const ENDED: f64 = 0.5;
 pub(super) enum Chosen {
     /// Nothing: somebody has named it, or the threads do nothing.
     Nothing,
-    /// Nothing: it is not known what the threads began with that take the CPU time.
+    /// Nothing: it is not known what the threads began with.
     Unknown,
     /// What runs all the time, to be divided.
     Divided,
@@ -118,9 +118,11 @@ impl Conduct {
             ));
         }
         let Some(busiest) = began.functions.first() else {
-            return match began.lost.1 < LITTLE {
-                true => Chosen::Nothing,
-                false => Chosen::Unknown,
+            // Threads that do nothing wait in main, which may be called where it is not.
+            return match began.lost {
+                (0, _) => Chosen::Nothing,
+                (_, cpu) if cpu < LITTLE && self.runs_already(pid) => Chosen::Nothing,
+                _ => Chosen::Unknown,
             };
         };
         let others = began.functions.iter().skip(1);
@@ -233,7 +235,7 @@ impl Conduct {
             Chosen::Unknown => Err(Failure::message(
                 FailureKind::Name,
                 format!(
-                    "with which functions the threads of process {pid} began that take its CPU time could not be found out: their stacks are too deep, or lead through code without unwind tables; darc sample -p {pid} tells which functions take it, then darc attach -p {pid} --f0 FUNCTION"
+                    "with which functions the threads of process {pid} began could not be found out: their stacks are too deep, or lead through code without unwind tables; darc sample -p {pid} tells which functions take its CPU time, then darc attach -p {pid} --f0 FUNCTION"
                 ),
             )),
         }

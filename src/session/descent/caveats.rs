@@ -6,6 +6,7 @@ use darc_tracer::addr::TargetAddr;
 
 use crate::session::descent::goroutines::is_of_run_time;
 use crate::session::descent::investigation::Investigation;
+use crate::session::survey::suspicion;
 
 /// So many functions are proposed.
 const MOST_NAMES: usize = 3;
@@ -90,6 +91,15 @@ pub fn ended_otherwise(ended: u64, measured: u64) -> Option<String> {
             "{ended} calls of f0 ended by a panic or runtime.Goexit: they are not in the profile, and may be the slow ones"
         )
     })
+}
+
+/// Of an f0 of which no call has returned for some seconds, and none is on a stack.
+#[must_use]
+pub fn uncalled(f0: &str, pid: i32) -> String {
+    format!(
+        "no call of {f0} has returned in the first {} s: it may not be called now, or its callers have it inlined or call a copy of it; Ctrl-C ends the wait; darc attach {pid}, without --f0, finds what is called",
+        suspicion::LONG.as_secs()
+    )
 }
 
 /// What to measure in place of an f0 of which no call has returned (`until` in words when); nothing where one has, or where that is not known.

@@ -82,7 +82,7 @@ pub struct Session<'a> {
     watch: Watch<'a>,
     question: Question,
     suspicion: Suspicion,
-    /// Whether it was said that no call of f0 has returned.
+    /// Whether it was said that no call of f0 was seen, or none that has returned.
     is_unreturned_told: bool,
     looking_on: LookingOn,
     f0_ends: Ends,
@@ -382,6 +382,7 @@ impl<'a> Session<'a> {
                     self.is_unreturned_told = true;
                 }
             }
+            self.tell_of_the_wait();
             let count = self.investigation.analysis.profile().count();
             if self.enough.is_some_and(|enough| count >= enough) {
                 return Ok(Ending::Finished);
@@ -393,6 +394,21 @@ impl<'a> Session<'a> {
     fn may_be_running(&self, limits: Limits<'_>) -> bool {
         let ends = limits.deadline.is_some() && self.process.follows_goroutines();
         !ends && self.is_f0_loaded() && self.process.engine().leaves_target_untraced()
+    }
+
+    /// Says once that no call of f0 is seen, where it is the only function that is analysed.
+    fn tell_of_the_wait(&mut self) {
+        let is_alone = self.others == Others::None && !self.process.follows_goroutines();
+        let is_apt = is_alone && !self.is_unreturned_told && self.is_f0_loaded();
+        if is_apt && self.suspicion.is_uncalled(self.investigation) {
+            let f0 = self
+                .investigation
+                .f0
+                .map(|f0| self.process.modules().name(f0));
+            let f0 = f0.unwrap_or_else(|| self.investigation.spec.to_string());
+            self.watch.tell(&caveats::uncalled(&f0, self.process.pid()));
+            self.is_unreturned_told = true;
+        }
     }
 
     /// F0 does not return. What of a Go program runs all the time is not divided.

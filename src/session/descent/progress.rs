@@ -56,6 +56,11 @@ impl<'a> Watch<'a> {
         self.progress.come_back();
     }
 
+    /// Tells the person something that the report need not repeat.
+    pub fn tell(&mut self, text: &str) {
+        self.progress.warn(text);
+    }
+
     /// Shows that the target is being restored.
     pub fn restoring(&mut self, investigation: &Investigation) {
         self.progress.update(&Snapshot {

@@ -43,6 +43,12 @@ impl Suspicion {
         investigation.calls() == 0 && self.began.elapsed() >= LONG
     }
 
+    /// Whether no call of f0 has returned for long, and none is on a stack as far as stacks are read.
+    #[must_use]
+    pub fn is_uncalled(&self, investigation: &Investigation) -> bool {
+        self.is_due(investigation) && self.seen.is_empty()
+    }
+
     /// Whether one call of f0 is in progress for long, and no op completed meanwhile. What a thread began with is not called a second time;
     /// a goroutine is no thread.
     pub fn is_confirmed(
@@ -88,7 +94,29 @@ fn least(call: InProgress, of_goroutines: bool) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use darc_analysis::Params;
+    use darc_symbols::NameSpec;
+
     use super::*;
+
+    #[test]
+    fn a_function_is_called_on_a_stack_too() {
+        let spec = NameSpec::Name {
+            module: None,
+            name: "serve".to_owned(),
+        };
+        let investigation = Investigation::new(spec, Params::default());
+        let mut suspicion = Suspicion::default();
+        assert!(!suspicion.is_uncalled(&investigation), "it may be soon");
+        suspicion.began -= LONG;
+        assert!(suspicion.is_uncalled(&investigation));
+        let call = InProgress {
+            sp: 0,
+            is_beginning: false,
+        };
+        suspicion.seen.insert(1, (call, Instant::now()));
+        assert!(!suspicion.is_uncalled(&investigation));
+    }
 
     /// A goroutine may be begun with f0 for each request.
     #[test]
