@@ -15,7 +15,7 @@ Exit codes:
   3    the target cannot be analysed: no such process, no permission, unsupported
   4    a function's or program's name was not found, or fits several
   5    a file cannot be read or written, or is damaged
-  6    the target was lost in the middle of the analysis
+  6    the target was lost in the middle of the analysis, as by a signal that ended it
   7    no op of f0 completed, or no call of a profiled function began: nothing to report
   8    compare: a condition of --fail-on holds; resume --strict: the profile has changed
   101  an internal error; please report the line that was shown
@@ -170,6 +170,8 @@ pub enum ExitStatus {
     TargetKilled(i32),
     /// Darc was told to leave at once by this signal.
     LeftAtOnce(i32),
+    /// A signal ended the target, which darc had not started, in the middle of the analysis.
+    Lost,
     /// No op of f0 completed.
     NoOps,
     /// What was compared differs in a way that the person named.
@@ -182,6 +184,7 @@ impl ExitStatus {
     pub fn code(self) -> u8 {
         match self {
             ExitStatus::Done => 0,
+            ExitStatus::Lost => FailureKind::Lost.code(),
             ExitStatus::NoOps => 7,
             ExitStatus::Differs => 8,
             ExitStatus::TargetExited(code) => code,

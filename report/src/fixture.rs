@@ -147,6 +147,7 @@ pub fn of(session: &Session) -> Report {
             exe: EXE.to_owned(),
             build_id: Some("00ff".to_owned()),
             exit_status: Some(0),
+            attached: false,
             threads: Vec::new(),
             goroutines: false,
         },

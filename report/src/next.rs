@@ -162,8 +162,8 @@ impl Next<'_> {
     fn again(&self, name: &str, options: &str, tells: &'static str) -> Option<Step> {
         let as_before = self.as_before(name)?;
         let options = format!("-f {name}{options}{as_before}");
-        let command = match self.pid {
-            Some(pid) => format!("darc attach {pid} {options}"),
+        let command = match self.process() {
+            Some(process) => format!("darc attach {process} {options}"),
             None => format!("darc run {options} -- {}", self.program()?),
         };
         Some(Step { command, tells })
@@ -192,8 +192,20 @@ impl Next<'_> {
         Some(options)
     }
 
-    /// The command that started the program, for a shell.
+    /// The process, or the program of one that darc had attached to and that has ended: another one may run by then.
+    fn process(&self) -> Option<String> {
+        match self.pid {
+            Some(pid) => Some(pid.to_string()),
+            None if self.report.target.attached => self.report.target.program(),
+            None => None,
+        }
+    }
+
+    /// The command that started the program, for a shell. Nobody knows whether that of one which ran already would.
     fn program(&self) -> Option<String> {
+        if self.report.target.attached {
+            return None;
+        }
         let words = self.report.target.command.iter().map(|word| quoted(word));
         let words = words.collect::<Option<Vec<_>>>()?.join(" ");
         (!words.is_empty() && words.chars().count() <= LONGEST).then_some(words)
@@ -269,11 +281,15 @@ impl Next<'_> {
         };
         // Lives of futures cannot be gone on with.
         let file = self.file.as_ref().filter(|_| self.report.futures.is_none());
-        match (file, self.pid) {
-            (Some(file), Some(pid)) => Some(Step {
-                command: format!("darc resume {file} -p {pid}{longer}"),
-                tells,
+        match (file, self.process()) {
+            (Some(file), Some(process)) => Some(Step {
+                command: format!("darc resume {file} -p {process}{longer}"),
+                tells: match self.pid {
+                    Some(_) => tells,
+                    None => "goes on when it runs again",
+                },
             }),
+            (Some(_), None) if self.report.target.attached => None,
             (Some(file), None) => Some(Step {
                 command: format!("darc resume {file}"),
                 tells: "runs the program again, and goes on",
@@ -613,6 +629,27 @@ mod tests {
         assert!(jump(&report));
         report.engine = Engine::Int3;
         assert!(!jump(&report));
+    }
+
+    #[test]
+    fn what_ran_already_is_not_started() {
+        let mut report = alive(fixture::report(200));
+        report.target.exit_status = Some(139);
+        report.ended = Some(Ended::Target);
+        let started = commands(&report, Some("out.txt"));
+        assert_eq!(started, ["darc resume out.txt"]);
+        report.target.attached = true;
+        report.target.exe = "/srv/my store".to_owned();
+        assert_eq!(
+            commands(&report, Some("out.txt")),
+            [
+                "darc attach 'my store' -f liblock.so.1:lock",
+                "darc resume out.txt -p 'my store'"
+            ]
+        );
+        report.target.exe = "/srv/4711".to_owned();
+        let shown = ["darc report out.txt --open"];
+        assert_eq!(commands(&report, Some("out.txt")), shown);
     }
 
     #[test]

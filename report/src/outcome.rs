@@ -1,7 +1,7 @@
 //! What came of an analysis, in a line.
 
 use super::model::{Ended, PeakEntry, Report, Status};
-use super::words::percent;
+use super::words::{self, percent};
 
 /// A status in words.
 pub(super) fn status(status: Status) -> &'static str {
@@ -18,7 +18,14 @@ pub(super) fn status(status: Status) -> &'static str {
 /// The status of an analysis: how much of the time has a cause, and why no more has, where it is not all; and which part of a
 /// process was looked at, where darc chose it and there is more.
 pub(super) fn outcome(report: &Report) -> String {
-    let words = of_peaks(report.status, report.ended, &report.peaks);
+    let by_signal = report.target.exit_status.map(words::by_signal);
+    let words = match (report.ended, by_signal) {
+        (Some(Ended::Target), Some(by_signal)) => {
+            let ended = format!("the target ended{by_signal}; ");
+            said(report.status, &ended, &report.peaks)
+        }
+        _ => of_peaks(report.status, report.ended, &report.peaks),
+    };
     let time = report.time.as_ref();
     let looked_at = time.and_then(|time| time.share_of_cpu);
     let looked_at = looked_at.filter(|&share| share < NEARLY_ALL);
@@ -43,9 +50,6 @@ const MUCH: f64 = 0.1;
 
 /// The status, as far as peaks tell.
 fn of_peaks(status: Status, ended: Option<Ended>, peaks: &[PeakEntry]) -> String {
-    let is_known = |peak: &&PeakEntry| peak.status == Status::RootCauseFound;
-    let known = peaks.iter().filter(is_known);
-    let share: f64 = known.map(|peak| peak.share_of_time).sum();
     let stopped = match ended {
         None | Some(Ended::Finished) => "",
         Some(Ended::Duration) => "stopped by --duration; ",
@@ -56,6 +60,14 @@ fn of_peaks(status: Status, ended: Option<Ended>, peaks: &[PeakEntry]) -> String
         Some(Ended::Target) => "the target ended; ",
         Some(Ended::Failed) => "measuring ended early; ",
     };
+    said(status, stopped, peaks)
+}
+
+/// ... behind what ended the analysis.
+fn said(status: Status, stopped: &str, peaks: &[PeakEntry]) -> String {
+    let is_known = |peak: &&PeakEntry| peak.status == Status::RootCauseFound;
+    let known = peaks.iter().filter(is_known);
+    let share: f64 = known.map(|peak| peak.share_of_time).sum();
     let words = self::status(status);
     match status {
         Status::Undecided if share > 0.0 => format!(
@@ -99,6 +111,18 @@ mod tests {
             of_peaks(Status::RootCauseFound, None, &peaks),
             format!("root cause found; peak {}: not decided", peaks[1].peak)
         );
+    }
+
+    #[test]
+    fn the_signal_is_told_that_ended_the_target() {
+        let mut report = fixture::report(200).ended(Ended::Target);
+        report.target.exit_status = Some(139);
+        let said = outcome(&report);
+        let so = "the target ended, as by signal 11 (SIGSEGV); not decided";
+        assert!(said.starts_with(so), "{said}");
+        report.target.exit_status = Some(1);
+        let said = outcome(&report);
+        assert!(said.starts_with("the target ended; "), "{said}");
     }
 
     #[test]

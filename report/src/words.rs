@@ -292,13 +292,40 @@ pub(super) fn target(target: &Target) -> String {
         text.push_str(&format!(" (pid {pid})"));
     }
     if let Some(status) = target.exit_status {
-        text.push_str(&format!(", ended with {status}"));
+        text.push_str(&format!(", ended with {status}{}", by_signal(status)));
     }
     if !target.threads.is_empty() {
         let threads: Vec<_> = target.threads.iter().map(|name| control(name)).collect();
         text.push_str(&format!(", only threads {}", threads.join(", ")));
     }
     text
+}
+
+/// Which signal ended a process that ended so, as far as that is how shells tell it.
+pub(super) fn by_signal(status: i32) -> String {
+    /// Those that programs end by.
+    const NAMES: [(i32, &str); 15] = [
+        (1, "SIGHUP"),
+        (2, "SIGINT"),
+        (3, "SIGQUIT"),
+        (4, "SIGILL"),
+        (5, "SIGTRAP"),
+        (6, "SIGABRT"),
+        (7, "SIGBUS"),
+        (8, "SIGFPE"),
+        (9, "SIGKILL"),
+        (11, "SIGSEGV"),
+        (13, "SIGPIPE"),
+        (14, "SIGALRM"),
+        (15, "SIGTERM"),
+        (24, "SIGXCPU"),
+        (31, "SIGSYS"),
+    ];
+    let signal = status.saturating_sub(128);
+    let named = NAMES.into_iter().find(|(number, _)| *number == signal);
+    named.map_or_else(String::new, |(number, name)| {
+        format!(", as by signal {number} ({name})")
+    })
 }
 
 /// The path of a cause in one line, with the part of the peak's time that passed in each function.

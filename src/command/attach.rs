@@ -1,7 +1,8 @@
 //! `darc attach`: analyse a function of a running process.
 
 use darc_analysis::Params;
-use darc_report::model::Engine;
+use darc_process::Ending;
+use darc_report::model::{Engine, Target};
 use darc_tracer::effort::BUDGET;
 use nix::sys::signal::Signal;
 
@@ -51,6 +52,14 @@ fn take_part(part: Part, common: &mut Common) -> Result<(), Failure> {
     Ok(())
 }
 
+/// That darc has not started it.
+fn attached(target: Target) -> Target {
+    Target {
+        attached: true,
+        ..target
+    }
+}
+
 /// Attaches, analyses, reports.
 ///
 /// # Errors
@@ -63,7 +72,7 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
         Err(failure) => {
             match conduct.evidence() != before {
                 true => {
-                    let target = conduct.target(pid, command);
+                    let target = attached(conduct.target(pid, command));
                     conduct.keep_results(&failure, before, target);
                 }
                 false => conduct.warn_of_files(),
@@ -71,11 +80,15 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
             return Err(failure);
         }
     };
-    let mut target = conduct.target(pid, command);
+    let mut target = attached(conduct.target(pid, command));
     target.exit_status = ending.shell_status();
     if target.exit_status.is_some() && !conduct.is_finished() {
-        let going_on = conduct.going_on();
-        conduct.warn(format!("the target ended before the analysis{going_on}"));
+        let going_on = conduct.going_on(&target);
+        let how = match ending {
+            Ending::Killed(signal) => format!("signal {signal} ended the target"),
+            _ => "the target ended".to_owned(),
+        };
+        conduct.warn(format!("{how} before the analysis was done{going_on}"));
     }
     if !conduct.saw_ops() {
         let remedy = match conduct.engine.model() {

@@ -125,7 +125,7 @@ impl Part {
             ));
         }
         let code = ended.and_then(|status| status.code());
-        let good = [ExitStatus::Done, ExitStatus::NoOps].map(ExitStatus::code);
+        let good = [ExitStatus::Done, ExitStatus::NoOps, ExitStatus::Lost].map(ExitStatus::code);
         // Interrupted twice it has saved what there was.
         code.is_some_and(|code| code > 128 || good.map(i32::from).contains(&code))
     }

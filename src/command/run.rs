@@ -2,7 +2,7 @@
 
 use darc_analysis::Params;
 use darc_process::{Ending, Interrupts as _, Level};
-use darc_report::model::Ended;
+use darc_report::model::{Ended, Target};
 use darc_tracer::proc::is_ending;
 
 use crate::command::analysis::{Conduct, Show, Stdout, following};
@@ -72,7 +72,7 @@ fn one_run(
     let how = ending.map_or(Ended::Failed, started::ended);
     if let Some(status) = ending.and_then(started::passed_on) {
         target.exit_status = ending.and_then(Ending::shell_status);
-        explain_early_end(conduct);
+        explain_early_end(conduct, &target);
         conduct.keep(target, how, Show::Report);
         return Ok((status, GoOn::Yes));
     }
@@ -113,7 +113,7 @@ fn say_what_it_became(conduct: &mut Conduct, pid: i32) {
 }
 
 /// The program ended before the analysis did: says what can be done about it.
-fn explain_early_end(conduct: &mut Conduct) {
+fn explain_early_end(conduct: &mut Conduct, target: &Target) {
     if conduct.is_finished() {
         return;
     }
@@ -121,7 +121,7 @@ fn explain_early_end(conduct: &mut Conduct) {
     let warning = match conduct.saw_ops() {
         true => format!(
             "the program ended before the analysis{}",
-            conduct.going_on()
+            conduct.going_on(target)
         ),
         false if polls.is_some_and(|polls| polls > 0) => {
             "no future that f0 polls returned before the program ended, so there is no profile"

@@ -46,6 +46,7 @@ pub fn target(modules: &Modules, pid: i32, command: Vec<String>) -> Target {
         build_id: program.and_then(|module| module.build_id.clone()),
         command,
         exit_status: None,
+        attached: false,
         threads: Vec::new(),
         goroutines: program
             .and_then(|module| module.image.as_ref())

@@ -13,6 +13,8 @@ mod waits;
 use darc_analysis::descent::root_cause::{HALF, SMALL};
 use serde::{Deserialize, Serialize};
 
+use crate::next::quoted;
+
 pub use causes::{
     Frame, InlinedEntry, InlinedFrame, Kind, NarrowedEntry, NarrowedStep, PartKind, RootCauseEntry,
     StopReason, UnmeasuredEntry,
@@ -234,12 +236,25 @@ pub struct Target {
     pub build_id: Option<String>,
     /// Its exit status, when it has ended: the code, or 128 plus the signal.
     pub exit_status: Option<i32>,
+    /// Whether it ran already, so that the command may not be how it is started.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub attached: bool,
     /// The ids, names or patterns of the threads whose ops were measured; all where there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<String>,
     /// Whether it is a Go program, in which goroutines are measured in place of threads.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub goroutines: bool,
+}
+
+impl Target {
+    /// The name by which a process of the same program is found, for a shell; nothing where that may be taken for an id.
+    #[must_use]
+    pub fn program(&self) -> Option<String> {
+        let name = std::path::Path::new(&self.exe).file_name()?.to_str()?;
+        let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
+        quoted(name).filter(|_| !is_number)
+    }
 }
 
 /// A function.

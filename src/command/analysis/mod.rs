@@ -504,12 +504,20 @@ impl Conduct {
     }
 
     /// How to go on, behind what has ended the analysis too early; nothing where the results cannot be read again, or are of futures.
+    /// What darc had attached to, and not started, is to run again by then.
     #[must_use]
-    pub fn going_on(&self) -> String {
+    pub fn going_on(&self, target: &Target) -> String {
         let is_stored = self.common.format.is_complete() && self.investigation.polls().is_none();
         let file = self.common.output.to_str().filter(|_| is_stored);
-        file.and_then(quoted).map_or_else(String::new, |file| {
-            format!("; go on with: darc resume {file}")
+        let again = match target.attached {
+            true => target
+                .program()
+                .map(|program| format!(" -p {program}, when it runs again")),
+            false => Some(String::new()),
+        };
+        let file = file.and_then(quoted).zip(again);
+        file.map_or_else(String::new, |(file, again)| {
+            format!("; go on with: darc resume {file}{again}")
         })
     }
 
@@ -561,12 +569,13 @@ impl Conduct {
         is_finished(&self.investigation, self.running.as_ref(), serving)
     }
 
-    /// How darc itself ends after a session in which the target lives on.
+    /// How darc itself ends after a session in a target that it has not started, or that lives on.
     #[must_use]
     pub fn exit_status(&self, ending: Ending) -> ExitStatus {
         match ending {
             Ending::Interrupted(Level::LeaveAtOnce(signal)) => ExitStatus::LeftAtOnce(signal),
             Ending::Changed => ExitStatus::Differs,
+            Ending::Killed(_) if !self.is_finished() => ExitStatus::Lost,
             _ if !self.saw_ops() => ExitStatus::NoOps,
             _ => ExitStatus::Done,
         }
