@@ -1,6 +1,6 @@
 //! The table of what the ops of each peak do, as many peaks beside one another as fit.
 
-use super::{Names, Page};
+use super::Page;
 use crate::contrast::{self, Cell, Row};
 use crate::escape::control;
 use crate::model::{FtreeNode, PeakEntry, ValueContrast};
@@ -36,20 +36,16 @@ fn table(page: &mut Page, ftree: &FtreeNode, peaks: &[PeakEntry]) {
     let names: Vec<String> = table.rows.iter().map(name).collect();
     let indents = table.rows.iter().map(|row| 2 * row.depth);
     let named: Vec<(usize, &String)> = indents.zip(&names).collect();
-    let room = page.width.saturating_sub(2 + LEAST_NAME);
+    let room = page.columns().saturating_sub(2 + LEAST_NAME);
     let per_table = (room / CELL).max(1);
     for (at, columns) in numbers.chunks(per_table).enumerate() {
         let first = at * per_table;
-        let name_width = page.width.saturating_sub(2 + columns.len() * CELL);
+        let name_width = page.columns().saturating_sub(2 + columns.len() * CELL);
         let lengths = named
             .iter()
             .map(|(indent, name)| indent + name.chars().count());
         let longest = lengths.max().unwrap_or(0);
-        let name_width = match page.names {
-            Names::Whole => longest,
-            Names::Fitted => name_width.min(longest),
-        };
-        let name_width = name_width.max(LEAST_NAME);
+        let name_width = page.room(name_width).min(longest).max(LEAST_NAME);
         page.blank();
         page.heading("What the ops of each peak do (per op; * = on a root-cause path)");
         let mut titles = format!("  {:name_width$}", "");

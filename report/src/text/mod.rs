@@ -44,7 +44,7 @@ pub struct Style<'a> {
 /// What becomes of names that are wider than their column.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Names {
-    /// They stay whole: in files and pipes.
+    /// They stay whole as far as a wide line has room for them: in files and pipes.
     #[default]
     Whole,
     /// They are made to fit: on terminals.
@@ -230,15 +230,35 @@ impl Page {
     }
 }
 
+/// Tables in files and pipes are no wider, but where all is wanted.
+const WIDEST: usize = 160;
+
 /// What stands between the names of a path.
 const ARROW: &str = " → ";
 
 impl Page {
-    /// A name, or a path of names, in so many columns, if names are to fit: without types and parameters, then without the namespaces
+    /// How many columns a table has.
+    fn columns(&self) -> usize {
+        match (self.names, self.rows) {
+            (Names::Whole, Rows::Main) => self.width.min(WIDEST),
+            _ => self.width,
+        }
+    }
+
+    /// How many columns names have in it, for which so many are left.
+    fn room(&self, left: usize) -> usize {
+        match (self.names, self.rows) {
+            (Names::Fitted, _) => left,
+            (Names::Whole, Rows::Main) => left + WIDEST.saturating_sub(self.width),
+            (Names::Whole, Rows::All) => usize::MAX,
+        }
+    }
+
+    /// A name, or a path of names, in so many columns: without types and parameters, then without the namespaces
     /// or crates that they begin with; what is too long still loses its middle.
     fn fitted(&self, text: &str, width: usize) -> String {
         let fits = |text: &str| text.chars().count() <= width;
-        if self.names == Names::Whole || fits(text) {
+        if fits(text) {
             return text.to_owned();
         }
         let each = |shorter: fn(&str) -> String| -> String {
@@ -284,8 +304,16 @@ mod tests {
             Page::new(0, style)
         };
         let name = "darc::command::demo::write_log";
-        assert_eq!(page(Names::Whole).fitted(name, 20), name);
+        let whole = page(Names::Whole);
+        assert_eq!(whole.room(20), 80, "60 columns are left of 160");
+        assert_eq!(whole.fitted(name, whole.room(20)), name);
+        let style = Style {
+            width: usize::MAX,
+            ..Style::default()
+        };
+        assert_eq!(Page::new(0, style).columns(), 160, "of a pipe");
         let page = page(Names::Fitted);
+        assert_eq!(page.room(20), 20);
         assert_eq!(page.fitted(name, 30), name);
         assert_eq!(page.fitted(name, 20), "write_log");
         assert_eq!(page.fitted(name, 7), "wri…log");

@@ -63,7 +63,7 @@ fn table(page: &mut Page, set: &ProfileSet) {
         "  {:>12}  {:>8}  {:>6}  {:>8}  {:>8}  {:>9}  function",
         "calls", "total", "share", "mean", "max", "concurr."
     ));
-    let room = page.width.saturating_sub(65).max(20);
+    let room = page.columns().saturating_sub(65).max(20);
     for entry in &set.profiles {
         let (ops, total) = (entry.profile.ops, entry.profile.total);
         let mean = total
@@ -79,7 +79,7 @@ fn table(page: &mut Page, set: &ProfileSet) {
             page.time(total),
             percent(total as f64 / all.max(1) as f64),
             entry.concurrency,
-            page.fitted(&control(&entry.function.name), room)
+            page.fitted(&control(&entry.function.name), page.room(room))
         );
         page.line(&row);
     }
@@ -107,7 +107,7 @@ fn one(page: &mut Page, entry: &FunctionProfile, set: &ProfileSet) {
         histogram::buckets(page, &entry.profile, &assemble::entries(&entry.peaks));
     }
     // Left of the picture stand latencies.
-    let width = page.width.saturating_sub(20).clamp(10, 100);
+    let width = page.columns().saturating_sub(20).clamp(10, 100);
     if let Some(heat) = Heat::of(entry, &set.segments, width) {
         heat_map(page, &heat, entry.profile.resolution);
     }

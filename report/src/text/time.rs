@@ -55,12 +55,12 @@ fn line(page: &mut Page, part: &TimePart) {
     let mean = time(part.time.checked_div(part.calls));
     let max = time((part.calls > 0).then_some(part.max));
     let remark = remark(part);
-    let room = page.width.saturating_sub(53 + remark.len());
+    let room = page.columns().saturating_sub(53 + remark.len());
     page.line(&format!(
         "  {:>7}{:>10}{calls:>12}{mean:>10}{max:>10}  {}{remark}",
         percent(part.share_of_time),
         page.time(part.time),
-        page.fitted(&path(&part.path), room)
+        page.fitted(&path(&part.path), page.room(room))
     ));
 }
 
