@@ -139,6 +139,11 @@ impl Conduct {
         self.next_choices = busy.map(choice).collect();
         self.choice = Some(choice(busiest));
         self.investigation.share_of_cpu = share(busiest);
+        if began.is_generated {
+            self.investigation
+                .unfollowed
+                .clone_from(&began.lost_threads);
+        }
         let name = self.modules.name(busiest.function);
         // Each of such threads is one call.
         let is_called = busiest.ended > busiest.cpu.mul_f64(ENDED);

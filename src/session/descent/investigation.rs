@@ -1,7 +1,7 @@
 //! One question ("why are some calls of this function slow?") and all that is known about its answer,
 //! whatever number of processes it takes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -84,6 +84,8 @@ pub struct Investigation {
     pub threads: Option<Arc<Chosen>>,
     /// Which part of the process' CPU time those took, where darc chose them and any was taken.
     pub share_of_cpu: Option<f64>,
+    /// Threads that run code of no file and whose stacks lead nowhere: what they do below f0 is not seen.
+    pub unfollowed: HashSet<i32>,
     /// In which part of the time its threads were ready and did not run while f0's time was divided.
     pub not_running: Option<f64>,
     /// What the person should know.
@@ -124,6 +126,7 @@ impl Investigation {
             ops: Ops::default(),
             threads: None,
             share_of_cpu: None,
+            unfollowed: HashSet::new(),
             not_running: None,
             warnings: Vec::new(),
             standstill: Standstill::default(),

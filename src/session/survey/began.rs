@@ -1,6 +1,6 @@
 //! The functions that threads began with: what there is to divide when nobody has named a function.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::thread;
 use std::time::Duration;
@@ -60,6 +60,8 @@ pub struct Beginnings {
     pub of_thread: HashMap<i32, CodeRef>,
     /// Threads whose stacks could not be followed to where they began, and their CPU time.
     pub lost: (usize, Duration),
+    /// The ids of these threads.
+    pub lost_threads: HashSet<i32>,
     /// The CPU time of threads that have ended since, where it is not known with what they began.
     pub ended: Duration,
     /// Whether a thread was in code of no file, which the program makes while it runs.
@@ -126,11 +128,14 @@ pub fn began(pid: i32, modules: &Modules, investigation: &Investigation) -> Begi
         group.cpu += cpu;
         group.ended += ended;
     };
-    let mut lost = (0, Duration::ZERO);
+    let (mut lost, mut lost_threads) = ((0, Duration::ZERO), HashSet::new());
     for &tid in after.keys().filter(|&&tid| is_chosen(tid)) {
         match of_thread.get(&tid) {
             Some(&function) => add(function, 1, took(tid), Duration::ZERO),
-            None => lost = (lost.0 + 1, lost.1 + took(tid)),
+            None => {
+                lost = (lost.0 + 1, lost.1 + took(tid));
+                lost_threads.insert(tid);
+            }
         }
     }
     let seen_to_end = of_thread.iter().filter(|(tid, _)| !after.contains_key(tid));
@@ -147,6 +152,7 @@ pub fn began(pid: i32, modules: &Modules, investigation: &Investigation) -> Begi
         functions,
         of_thread,
         lost,
+        lost_threads,
         ended,
         is_generated,
     }

@@ -250,8 +250,14 @@ impl<'a> Survey<'a> {
         let division = &mut measurement.division;
         division.investigation.not_running = readiness.share(division.totals.threads());
         // Of who was in one call all the time nothing is in the totals.
-        if let Some(chosen) = &mut division.investigation.share_of_cpu {
-            let mut threads = division.totals.threads().peekable();
+        let Investigation {
+            share_of_cpu,
+            unfollowed,
+            ..
+        } = &mut *division.investigation;
+        if let Some(chosen) = share_of_cpu {
+            let threads = division.totals.threads();
+            let mut threads = threads.filter(|tid| !unfollowed.contains(tid)).peekable();
             let is_known = threads.peek().is_some();
             let share = readiness.share_of_cpu(threads).filter(|_| is_known);
             *chosen = share.unwrap_or(*chosen);
