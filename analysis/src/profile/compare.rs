@@ -96,7 +96,8 @@ fn mean(profile: &Profile) -> f64 {
 }
 
 /// Whether a peak appeared or vanished by more than chance.
-fn is_certain(before: &Profile, after: &Profile, change: &PeakChange) -> bool {
+#[must_use]
+pub fn is_certain(before: &Profile, after: &Profile, change: &PeakChange) -> bool {
     match change {
         PeakChange::Appeared(peak) | PeakChange::Vanished(peak) => differ_within(
             (before, after),

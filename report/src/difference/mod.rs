@@ -212,7 +212,7 @@ pub enum Change {
 }
 
 /// A peak that is not as it was.
-#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+#[derive(Clone, PartialEq, Serialize, Debug)]
 pub struct PeakDifference {
     /// What became of it.
     pub change: Change,
@@ -220,18 +220,24 @@ pub struct PeakDifference {
     pub before: Option<[u32; 2]>,
     /// First and last bucket after.
     pub after: Option<[u32; 2]>,
+    /// Whether it has so few ops that it may have appeared or vanished by chance.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub may_be_chance: bool,
     /// What takes the time of its ops, in words, where that was found out: of the later result, or of the
     /// earlier one when the peak vanished.
     pub root_causes: Vec<Cause>,
 }
 
 /// A root cause in words.
-#[derive(Clone, PartialEq, Eq, Serialize, Debug)]
+#[derive(Clone, PartialEq, Serialize, Debug)]
 pub struct Cause {
     /// The functions' names, f0 first.
     pub path: Vec<String>,
     /// What takes the time, escaped for a terminal.
     pub words: String,
+    /// The part of the peak's time that it explains; 0 where that is not known.
+    #[serde(skip)]
+    pub(super) share_of_time: f64,
 }
 
 /// Compares two results.
@@ -382,16 +388,15 @@ fn pair(before: &Member<'_>, after: &Member<'_>, comparison: &Comparison, method
         peaks: comparison
             .peaks
             .iter()
-            .map(|change| peak_difference(change, before.peaks, after.peaks))
+            .map(|change| peak_difference(change, before, after))
             .collect(),
     }
 }
 
-fn peak_difference(
-    change: &PeakChange,
-    before: &[PeakEntry],
-    after: &[PeakEntry],
-) -> PeakDifference {
+fn peak_difference(change: &PeakChange, before: &Member<'_>, after: &Member<'_>) -> PeakDifference {
+    let is_moved = matches!(change, PeakChange::Moved(..));
+    let is_certain = is_moved || compare::is_certain(&before.profile, &after.profile, change);
+    let (before, after) = (before.peaks, after.peaks);
     let range = |peak: &Peak| Some([peak.first_bucket, peak.last_bucket]);
     let (change, before_range, after_range, causes) = match change {
         PeakChange::Appeared(new) => (Change::Appeared, None, range(new), causes(new, after)),
@@ -402,6 +407,7 @@ fn peak_difference(
         change,
         before: before_range,
         after: after_range,
+        may_be_chance: !is_certain,
         root_causes: causes,
     }
 }
@@ -425,6 +431,7 @@ fn causes(peak: &Peak, analysed: &[PeakEntry]) -> Vec<Cause> {
         .map(|(cause, entry)| Cause {
             path: cause.path.clone(),
             words: words::in_words(cause, entry),
+            share_of_time: cause.share_of_time,
         })
         .collect()
 }

@@ -98,19 +98,21 @@ fn functions_below_f0_are_paired_by_their_path_and_rated() {
     assert_eq!(difference.failed_on, ["new-peak"]);
 }
 
+/// Gives the report's profile these ops.
+fn content(report: &mut Report, counts: &[(u32, u64)]) {
+    let entry = |&(bucket, ops): &(u32, u64)| crate::model::BucketEntry {
+        bucket,
+        ops,
+        total: ops << bucket,
+    };
+    report.profile.buckets = counts.iter().map(entry).collect();
+    report.profile.ops = counts.iter().map(|(_, ops)| ops).sum();
+    report.profile.total = counts.iter().map(|(bucket, ops)| ops << bucket).sum();
+}
+
 #[test]
 fn the_verdict_tells_peaks_that_may_be_chance() {
     let (mut before, mut after) = (fixture::report(30_000), fixture::report(30_000));
-    let content = |report: &mut Report, counts: &[(u32, u64)]| {
-        let entry = |&(bucket, ops): &(u32, u64)| crate::model::BucketEntry {
-            bucket,
-            ops,
-            total: ops << bucket,
-        };
-        report.profile.buckets = counts.iter().map(entry).collect();
-        report.profile.ops = counts.iter().map(|(_, ops)| ops).sum();
-        report.profile.total = counts.iter().map(|(bucket, ops)| ops << bucket).sum();
-    };
     content(&mut before, &[(12, 100)]);
     content(&mut after, &[(12, 97), (16, 3)]);
     let told = |one: &Report, other: &Report| {
@@ -127,4 +129,36 @@ fn the_verdict_tells_peaks_that_may_be_chance() {
     let verdict = told(&before, &after);
     assert!(verdict.starts_with("Verdict: changed: put: "), "{verdict}");
     assert!(verdict.ends_with(", a new peak"), "{verdict}");
+}
+
+#[test]
+fn a_few_calls_are_no_new_peak_of_a_distribution_that_has_changed() {
+    let with = |counts: &[(u32, u64)]| {
+        let mut report = fixture::report(30_000);
+        content(&mut report, counts);
+        report
+    };
+    let before = with(&[(12, 500), (13, 500)]);
+    let mut after = with(&[(12, 100), (13, 896), (20, 4)]);
+    after.peaks[1].first_bucket = 20;
+    after.peaks[1].last_bucket = 20;
+    let small = crate::model::RootCauseEntry {
+        share_of_time: 0.01,
+        path: vec!["small".to_owned()],
+        ..after.peaks[1].root_causes[0].clone()
+    };
+    after.peaks[1].root_causes = [vec![small; 5], after.peaks[1].root_causes.clone()].concat();
+    let sets = (set("a", &before), set("b", &after));
+    let difference = of(&sets.0, &sets.1, Method::Emd, &[Condition::NewPeak]).unwrap();
+    assert!(difference.failed_on.is_empty());
+    assert!(difference.pairs[0].changed);
+    let text = text::render(&difference, Style::default());
+    let verdict = text.lines().last().unwrap();
+    assert!(verdict.starts_with("Verdict: changed: put: "), "{verdict}");
+    assert!(!verdict.contains("new peak"), "{verdict}");
+    let chance = ", of 0 calls before and 4 after, which may be chance";
+    assert!(text.contains(chance), "{text}");
+    let first = format!("{chance}\n    put → lock → futex\n");
+    assert!(text.contains(&first), "{text}");
+    assert!(text.contains("… and 3 more paths"), "{text}");
 }

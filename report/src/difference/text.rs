@@ -2,13 +2,16 @@
 
 use darc_analysis::{Hz, Resolution};
 
-use super::{Change, Difference, Method, Pair, PeakDifference, Totals, hz};
+use super::{BucketPair, Cause, Change, Difference, Method, Pair, PeakDifference, Totals, hz};
 use crate::escape::control;
 use crate::text::{Color, Style};
 use crate::words::{path, percent, time};
 
 /// So many pairs are shown with their histograms, the others by their rating.
 const MOST_WHOLE: usize = 10;
+
+/// So many causes of a peak are told.
+const MOST_CAUSES: usize = 3;
 
 /// The whole comparison, ending with a newline.
 #[must_use]
@@ -100,14 +103,16 @@ fn verdict(difference: &Difference) -> String {
         }
         _ => String::new(),
     };
-    let peaks = peaks(&first.peaks).map_or_else(String::new, |peaks| format!(", {peaks}"));
+    // By the test that --fail-on has.
+    let certain = first.peaks.iter().filter(|peak| !peak.may_be_chance);
+    let peaks = peaks(certain).map_or_else(String::new, |peaks| format!(", {peaks}"));
     format!(
         "Verdict: changed: {}{more}{mean}{p99}{peaks}",
         control(&first.name)
     )
 }
 
-/// How many peaks appeared and vanished, if any did.
+/// How many of the peaks appeared and vanished, if any did.
 fn peaks<'a>(of: impl IntoIterator<Item = &'a PeakDifference>) -> Option<String> {
     let (mut new, mut gone) = (0, 0);
     for peak in of {
@@ -215,7 +220,7 @@ impl Page<'_> {
         self.line(&format!("  {:<48}{:>12.3}", "chi-square", pair.chi_square));
         self.buckets(pair);
         for peak in &pair.peaks {
-            self.peak(peak, pair.resolution);
+            self.peak(peak, pair);
         }
         if pair.peaks.is_empty() {
             self.line("  peaks: as before");
@@ -267,19 +272,40 @@ impl Page<'_> {
         }
     }
 
-    fn peak(&mut self, peak: &PeakDifference, resolution: u32) {
+    fn peak(&mut self, peak: &PeakDifference, pair: &Pair) {
         let range = |range: Option<[u32; 2]>| {
-            range.map_or_else(String::new, |range| self.range(range, resolution))
+            range.map_or_else(String::new, |range| self.range(range, pair.resolution))
         };
         let (before, after) = (range(peak.before), range(peak.after));
+        let chance = match (peak.may_be_chance, peak.before.or(peak.after)) {
+            (true, Some([first, last])) => {
+                let within = |entry: &&BucketPair| (first..=last).contains(&entry.bucket);
+                let entries = pair.buckets.iter().filter(within);
+                let [old, new] = entries.fold([0, 0], |[old, new], entry| {
+                    [old + entry.before, new + entry.after]
+                });
+                format!(", of {old} calls before and {new} after, which may be chance")
+            }
+            _ => String::new(),
+        };
         self.line(&match peak.change {
-            Change::Appeared => format!("  a peak appeared: {after}"),
-            Change::Vanished => format!("  a peak vanished: {before}"),
+            Change::Appeared => format!("  a peak appeared: {after}{chance}"),
+            Change::Vanished => format!("  a peak vanished: {before}{chance}"),
             Change::Moved => format!("  a peak moved: {before}, now {after}"),
         });
-        for cause in &peak.root_causes {
+        let mut causes: Vec<&Cause> = peak.root_causes.iter().collect();
+        causes.sort_by(|one, other| other.share_of_time.total_cmp(&one.share_of_time));
+        let (told, rest) = causes.split_at(causes.len().min(MOST_CAUSES));
+        for cause in told {
             self.line(&format!("    {}", path(&cause.path)));
             self.line(&format!("      {}", cause.words));
+        }
+        if !rest.is_empty() {
+            let paths = match rest.len() {
+                1 => "one more path".to_owned(),
+                more => format!("{more} more paths"),
+            };
+            self.line(&format!("    … and {paths}: darc report --all"));
         }
     }
 }
