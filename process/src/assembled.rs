@@ -7,6 +7,11 @@ use darc_symbols::{DebugSearch, Image};
 
 /// What the linker makes of a text, with these options; called `/a`.
 pub fn image(text: &str, options: &[&str]) -> Image {
+    image_at("/a", text, options)
+}
+
+/// ... called as a person may name it.
+pub fn image_at(path: &str, text: &str, options: &[&str]) -> Image {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("a.s"), text).expect("room");
     let built = Command::new("cc")
@@ -17,5 +22,5 @@ pub fn image(text: &str, options: &[&str]) -> Image {
     assert!(built.expect("a compiler").success(), "{text}");
     let bytes = std::fs::read(folder.path().join("a")).expect("it was built");
     let search = DebugSearch::nowhere();
-    Image::from_bytes(bytes, Path::new("/a"), &search).expect("it is an ELF file")
+    Image::from_bytes(bytes, Path::new(path), &search).expect("it is an ELF file")
 }

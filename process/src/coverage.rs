@@ -324,6 +324,8 @@ mod tests {
         assert_eq!(share(CallKind::Tail), found(2, 2));
         assert_eq!(share(CallKind::System), found(0, 1));
         assert_eq!(sites.total(), found(4, 5));
+        let near = of_file(assembled::image_at("./a", text, &["-static"]));
+        assert_eq!(near.kinds, sites.kinds, "the path is relative");
         let reasons: Vec<_> = sites.reasons.values().collect();
         assert_eq!(reasons, [&1]);
     }

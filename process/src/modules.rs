@@ -70,7 +70,10 @@ impl Modules {
     #[must_use]
     pub fn of_file(image: Image, bias: u64) -> Modules {
         let mut modules = Modules::default();
-        let path = image.path().to_string_lossy().into_owned();
+        // A path that is not absolute is of no file, for a process.
+        let path = std::path::absolute(image.path());
+        let path = path.unwrap_or_else(|_| image.path().to_owned());
+        let path = path.to_string_lossy().into_owned();
         let segments = image.segments().iter().filter(|segment| segment.executable);
         let ranges = segments.map(|segment| {
             let start = segment.addr.0.wrapping_add(bias);
