@@ -111,7 +111,11 @@ impl Next<'_> {
         let Some(name) = name else {
             return self.looks_longer();
         };
-        let alone = self.again(&name, "", "its calls alone: more of them, from everywhere");
+        let is_few = self.pid.is_none() && largest.is_some_and(|below| below.peaks.is_empty());
+        let alone = match is_few {
+            true => self.among_few(&name),
+            false => self.again(&name, "", "its calls alone: more of them, from everywhere"),
+        };
         let deeper = largest
             .filter(|below| is_open(below.status))
             .and_then(|below| self.deeper(&below.peaks));
@@ -134,7 +138,8 @@ impl Next<'_> {
             return self.looks_longer();
         }
         let Some(main) = main(peaks) else {
-            return self.goes_on().into_iter().collect();
+            let few = self.pid.is_none().then(|| self.among_few(&name));
+            return self.goes_on().into_iter().chain(few.flatten()).collect();
         };
         let steps = [
             self.of_closed(&name, peaks),
@@ -230,7 +235,7 @@ impl Next<'_> {
         if self.report.target.attached {
             return None;
         }
-        let words = self.report.target.command.iter().map(|word| quoted(word));
+        let words = self.report.target.command.iter().map(|word| shell(word));
         let words = words.collect::<Option<Vec<_>>>()?.join(" ");
         (!words.is_empty() && words.chars().count() <= LONGEST).then_some(words)
     }
@@ -304,6 +309,12 @@ impl Next<'_> {
             ..Function::default()
         })?;
         self.again(&name, "", "most of the time of slow calls is in it")
+    }
+
+    /// A program that has ended has no more calls.
+    fn among_few(&self, name: &str) -> Option<Step> {
+        let tells = "looks for peaks among fewer calls";
+        self.again(name, " --start-ops 10", tells)
     }
 
     /// The analysis goes on where it ended, or begins again with more time.
@@ -565,8 +576,13 @@ fn is_told(alike: &[u64], others: &[u64], divisor: u64) -> bool {
 /// A word for a shell; nothing where it has characters that nobody can type, or would be taken for an option.
 #[must_use]
 pub fn quoted(word: &str) -> Option<String> {
+    shell(word).filter(|_| !word.starts_with('-'))
+}
+
+/// ... which may look like an option.
+fn shell(word: &str) -> Option<String> {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || "_./:@%+=,-".contains(char);
-    if word.is_empty() || word.starts_with('-') || control(word).replace("\\\\", "\\") != word {
+    if word.is_empty() || control(word).replace("\\\\", "\\") != word {
         return None;
     }
     match word.chars().all(is_plain) {

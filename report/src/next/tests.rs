@@ -74,6 +74,23 @@ fn what_cannot_be_looked_into_is_sampled() {
 }
 
 #[test]
+fn fewer_calls_of_a_short_program_do() {
+    let mut report = alive(fixture::report(30));
+    assert!(report.peaks.is_empty());
+    report.target.exit_status = Some(0);
+    let words = ["git", "log", "--format=%H", "-n", "it's"];
+    report.target.command = words.map(str::to_owned).to_vec();
+    let few = "darc run -f put --start-ops 10 -- git log --format=%H -n 'it'\\''s'";
+    let gone_on = ["darc resume out.txt", few];
+    assert_eq!(commands(&report, Some("out.txt")), gone_on);
+    let mut divided = golden::running();
+    divided.ended = Some(Ended::Target);
+    divided.target = report.target.clone();
+    divided.focus[0].peaks.clear();
+    assert_eq!(commands(&divided, None), [few]);
+}
+
+#[test]
 fn a_found_cause_is_put_to_the_test() {
     let mut report = alive(fixture::report(30_000));
     assert_eq!(main(&report.peaks).map(|peak| peak.peak), Some(2));

@@ -14,12 +14,17 @@ use crate::words::{self, frame_lines, hops, in_words, path, percent};
 pub(super) fn write(page: &mut Page, report: &Report) {
     if report.peaks.is_empty() {
         page.blank();
-        page.line(&format!(
-            "No peaks yet: they are looked for after {} ops, where these take longer than a second after a tenth as many.",
-            report.parameters.start_ops
-        ));
+        page.line(&no_peaks(report));
     }
     peaks(page, &report.peaks, &report.profile, &report.ftree);
+}
+
+/// That there are too few ops for peaks.
+pub(super) fn no_peaks(report: &Report) -> String {
+    format!(
+        "No peaks yet: they are looked for after {} ops (--start-ops), where these take longer than a second after a tenth as many.",
+        report.parameters.start_ops
+    )
 }
 
 /// The blocks of several peaks of one profile.

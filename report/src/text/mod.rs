@@ -114,6 +114,10 @@ pub fn render(report: &Report, style: Style<'_>) -> String {
         answers(&mut page, &focus.peaks, &focus.profile, &focus.ftree);
         page.blank();
         histogram::buckets(&mut page, &focus.profile, &focus.peaks);
+        if focus.peaks.is_empty() {
+            page.blank();
+            page.line(&causes::no_peaks(report));
+        }
         causes::peaks(&mut page, &focus.peaks, &focus.profile, &focus.ftree);
         contrast::write(&mut page, &focus.ftree, &focus.peaks, &focus.values);
     }
