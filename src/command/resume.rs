@@ -130,6 +130,9 @@ fn say_that_nothing_is_open(options: &ResumeOptions, report: &Report) {
     if causes.any(|cause| cause.stop == StopReason::MaxDepth) {
         more += "; a larger --max-depth goes on where a path became too long";
     }
+    if has(Status::Undecided) {
+        more += "; of what is not decided every path has ended, and more calls would tell no more: darc attach or darc run begins anew";
+    }
     if has(Status::NotAnalysed) {
         more += "; --peak all goes on with the peaks that were left alone";
     }
