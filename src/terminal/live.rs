@@ -139,6 +139,11 @@ impl Progress {
         }
     }
 
+    /// That the person knows of a warning.
+    pub fn was_told(&mut self, message: &str) {
+        self.warned.insert(message.to_owned());
+    }
+
     /// Writes whole lines above the progress.
     pub fn print(&self, text: &str) {
         self.pause(|| {

@@ -153,9 +153,10 @@ impl Conduct {
         };
         if began.functions.len() > 1 || began.lost.0 > 0 || !began.ended.is_zero() {
             let threads = survey::in_words(&began, &self.modules);
-            self.warn(format!(
-                "no --f0 was given: {threads}; {name} {what}, --f0 names another function"
-            ));
+            self.note(
+                &format!("no --f0 was given: {name} {what}"),
+                format!("no --f0 was given: {threads}; {name} {what}, --f0 names another function"),
+            );
         }
         let function = busiest.function;
         if is_called {

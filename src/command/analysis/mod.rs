@@ -535,6 +535,13 @@ impl Conduct {
         self.investigation.warn(warning);
     }
 
+    /// Tells the person in short what the report has at length.
+    fn note(&mut self, short: &str, warning: String) {
+        self.say(short);
+        self.progress.was_told(&warning);
+        self.investigation.warn(warning);
+    }
+
     /// Whether any op completed.
     #[must_use]
     pub fn saw_ops(&self) -> bool {
