@@ -1,6 +1,7 @@
 //! What came of an analysis, in a line.
 
 use super::model::{Ended, PeakEntry, Report, Status};
+use super::spread::told_status;
 use super::words::{self, percent};
 
 /// A status in words.
@@ -65,7 +66,7 @@ fn of_peaks(status: Status, ended: Option<Ended>, peaks: &[PeakEntry]) -> String
 
 /// ... behind what ended the analysis.
 fn said(status: Status, stopped: &str, peaks: &[PeakEntry]) -> String {
-    let is_known = |peak: &&PeakEntry| peak.status == Status::RootCauseFound;
+    let is_known = |peak: &&PeakEntry| told_status(peak) == Status::RootCauseFound;
     let known = peaks.iter().filter(is_known);
     let share: f64 = known.map(|peak| peak.share_of_time).sum();
     let words = self::status(status);
@@ -86,13 +87,14 @@ fn said(status: Status, stopped: &str, peaks: &[PeakEntry]) -> String {
 
 /// The peaks without a root cause, which have little of the time.
 fn still_open(peaks: &[PeakEntry]) -> String {
-    let open = peaks.iter().filter(|peak| {
+    let told = peaks.iter().map(|peak| (peak.peak, told_status(peak)));
+    let open = told.filter(|(_, status)| {
         matches!(
-            peak.status,
+            status,
             Status::Undecided | Status::Spread | Status::InProgress
         )
     });
-    let open = open.map(|peak| format!("; peak {}: {}", peak.peak, self::status(peak.status)));
+    let open = open.map(|(peak, status)| format!("; peak {peak}: {}", self::status(status)));
     open.collect()
 }
 

@@ -123,7 +123,8 @@ fn shares(peak: &PeakEntry) -> Vec<f64> {
     known.map(|cause| cause.share_of_time).collect()
 }
 
-/// Whether a peak has no single cause: that was decided, or what was found explains little, one by one and together.
+/// Whether a peak has no single cause: that was decided, or what was found explains little, the largest and as many as are named
+/// together.
 pub(super) fn is_spread(peak: &PeakEntry) -> bool {
     match peak.status {
         Status::Spread => true,
@@ -131,8 +132,17 @@ pub(super) fn is_spread(peak: &PeakEntry) -> bool {
         Status::RootCauseFound | Status::MaxDepthReached => {
             let shares = shares(peak);
             let largest = shares.first().copied();
-            largest.is_some_and(|largest| largest < SINGLE) && shares.iter().sum::<f64>() < MOST
+            let named: f64 = shares.iter().take(NAMED).sum();
+            largest.is_some_and(|largest| largest < SINGLE) && named < MOST
         }
+    }
+}
+
+/// What is told of a peak: no single cause where none of many is large.
+pub(super) fn told_status(peak: &PeakEntry) -> Status {
+    match is_spread(peak) {
+        true => Status::Spread,
+        false => peak.status,
     }
 }
 
@@ -271,6 +281,30 @@ mod tests {
             told.contains("; page faults took 60.0% of the peak's time; the largest"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn many_small_causes_are_no_single_one() {
+        let mut peak = fixture::report(1_000).peaks.remove(0);
+        let one = peak.root_causes.remove(0);
+        let mut with = |shares: &[f64]| {
+            let causes = shares.iter().enumerate().map(|(at, &share_of_time)| {
+                let path = vec!["serve".to_owned(), format!("part{at}")];
+                RootCauseEntry {
+                    path,
+                    share_of_time,
+                    known_from: 100,
+                    frames: Vec::new(),
+                    ..one.clone()
+                }
+            });
+            peak.status = Status::RootCauseFound;
+            peak.root_causes = causes.collect();
+            is_spread(&peak)
+        };
+        assert!(with(&[0.268, 0.04, 0.04, 0.04, 0.04, 0.04, 0.04, 0.04]));
+        assert!(!with(&[0.25; 4]) && !with(&[0.2; 5]));
+        assert!(!with(&[0.35, 0.04, 0.04]));
     }
 
     #[test]

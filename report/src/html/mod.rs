@@ -20,7 +20,7 @@ use crate::loops::in_loops;
 use crate::markup::Markup;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, ValueContrast};
 use crate::next;
-use crate::spread::{spread, without_depths};
+use crate::spread::{spread, told_status, without_depths};
 use crate::telling::in_words;
 use crate::text::Style;
 use crate::{answer, outcome, svg, waiting, words};
@@ -368,7 +368,7 @@ impl Page {
             self.raw(", ").text(range);
         }
         self.raw(": ")
-            .raw(outcome::status(peak.status))
+            .raw(outcome::status(told_status(peak)))
             .raw("</summary>\n<p>")
             .number(peak.ops)
             .raw(" ops: ");

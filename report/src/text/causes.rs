@@ -7,7 +7,7 @@ use crate::model::{
     FtreeNode, PeakEntry, ProfileTable, Report, RootCauseEntry, Status, StopReason,
 };
 use crate::outcome::status;
-use crate::spread::{spread, without_depths};
+use crate::spread::{spread, told_status, without_depths};
 use crate::waiting::{arguments, away, elsewhere, waiting};
 use crate::words::{self, frame_lines, hops, in_words, path, percent};
 
@@ -41,7 +41,7 @@ pub(super) fn peaks(
         page.heading(&format!(
             "Peak {}{range}: {}",
             peak.peak,
-            status(peak.status)
+            status(told_status(peak))
         ));
         page.line(&format!(
             "  {} ops: {} of all, {} of the time",
