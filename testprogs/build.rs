@@ -314,6 +314,12 @@ const PROGRAMS: &[Target] = &[
     cxx("exceptions", "cxx/exceptions.cpp", &[]).at_o0_too(),
     cxx("mostly_throws", "cxx/mostly_throws.cpp", &[]),
     cxx("resumed", "cxx/resumed.cpp", &["-std=gnu++20"]),
+    cxx("coroutines", "cxx/coroutines.cpp", &["-std=gnu++20"]).at_o0_too(),
+    cxx(
+        "coroutines_without_debug",
+        "cxx/coroutines.cpp",
+        &["-std=gnu++20", "-g0"],
+    ),
     cxx("names", "cxx/names.cpp", &["cxx/names_other.cpp"]).at_o0_too(),
     cxx("pool_waits", "cxx/pool_waits.cpp", &[]),
     cxx("pool_future", "cxx/pool_future.cpp", &[]),

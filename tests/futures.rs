@@ -16,12 +16,17 @@ const FUTURES: u64 = 1600;
 /// The name of what waits at a marked line of the program.
 fn await_at(mark: &str) -> String {
     let source = include_str!("../testprogs/rust/futures.rs");
-    let mark = format!("// {mark}");
-    let line = source.lines().position(|line| line.ends_with(&mark));
-    format!("await futures.rs:{}", line.expect("a marked line") + 1)
+    format!("await futures.rs:{}", marked(source, mark))
 }
 
-fn number(report: &Report, pointer: &str) -> u64 {
+/// The line, from 1 on, that ends with a mark.
+pub fn marked(source: &str, mark: &str) -> usize {
+    let mark = format!("// {mark}");
+    let line = source.lines().position(|line| line.ends_with(&mark));
+    line.expect("a marked line") + 1
+}
+
+pub fn number(report: &Report, pointer: &str) -> u64 {
     report.at(pointer).as_u64().expect("a count")
 }
 
@@ -85,7 +90,15 @@ fn causes(peak: &Value) -> Vec<(String, f64)> {
 /// What each kind of future takes its time for, and nothing else, is told.
 fn kinds_are_told_apart(report: &Report) -> Verdict {
     let (first, second) = (await_at("FIRST"), await_at("SECOND"));
-    let known = ["futures::prepare", &first, "futures::parse", &second];
+    told_apart(
+        report,
+        ["futures::prepare", &first, "futures::parse", &second],
+    )
+}
+
+/// That these take the time of each kind, the last one that of the slowest.
+pub fn told_apart(report: &Report, known: [&str; 4]) -> Verdict {
+    let second = known[3];
     let hz = number(report, "/clock/hz") as f64;
     let mut seen = Vec::new();
     for peak in report.peaks() {

@@ -16,6 +16,7 @@ mod bad_input;
 mod bad_results;
 mod budget;
 mod claims;
+mod coroutines;
 mod death;
 mod documents;
 mod exit_status;

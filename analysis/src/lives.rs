@@ -5,6 +5,8 @@
 //! two polls it waits at the `.await` that its state stands for. A future keeps its address from its first poll on
 //! (`Pin`), but another one may have the address after its end. Whatever does not fit together is counted and told of, and is no op.
 //!
+//! Coroutines of C++ have lives of resumes in the same way, but less is known of each (`coroutines`).
+//!
 //! Polls come in the order in which the threads' records are read, so they are held until all that ended before a moment are known,
 //! and are then taken in the order in which they began: polls of one future never overlap.
 
@@ -14,6 +16,8 @@ use darc_record::{Arguments, FnodeId, Op, Ticks, Touched, Tsc};
 
 use crate::Analysis;
 use crate::descent::ftree::Absence;
+
+mod coroutines;
 
 /// So many futures are followed at one time. When there are more, those are forgotten that were polled longest ago.
 const MOST: usize = 1 << 16;
@@ -36,7 +40,7 @@ const RETURNED: u32 = 1;
 pub struct Poll {
     /// Where the future is.
     pub future: u64,
-    /// Its state when the poll began and when it ended.
+    /// Its state when the poll began and when it ended; of a coroutine what `coroutines` says.
     pub states: (u32, u32),
     /// The call of f0.
     pub op: Op,
@@ -44,9 +48,21 @@ pub struct Poll {
     pub is_whole: bool,
 }
 
+/// Whose lives they are.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Of {
+    /// Of futures of an async function of Rust, which are polled.
+    #[default]
+    Futures,
+    /// Of coroutines of C++, which are resumed.
+    Coroutines,
+}
+
 /// What became of futures beside those that are ops.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Fates {
+    /// What they are.
+    pub of: Of,
     /// Polls that were seen.
     pub polls: u64,
     /// Gone when another one began at their place in memory: dropped while they waited (cancelled), or left by a panic.
@@ -66,6 +82,7 @@ impl Fates {
     #[must_use]
     pub fn and(&self, other: &Fates) -> Fates {
         Fates {
+            of: self.of,
             polls: self.polls.saturating_add(other.polls),
             dropped: self.dropped.saturating_add(other.dropped),
             begun_before: self.begun_before.saturating_add(other.begun_before),
@@ -96,6 +113,8 @@ struct Open {
     state: u32,
     /// When the last poll ended.
     since: Tsc,
+    /// When it began.
+    begun: Tsc,
 }
 
 /// A time in which polls may have gone unseen.
@@ -114,15 +133,21 @@ pub struct Lives {
     open: HashMap<u64, Open>,
     /// In order.
     gaps: Vec<Gap>,
+    /// Of coroutines: whether one was seen to be destroyed when it had ended.
+    are_destroyed: bool,
     fates: Fates,
 }
 
 impl Lives {
     /// Of futures that wait in these states; none is known yet.
     #[must_use]
-    pub fn new(waits: BTreeSet<u32>) -> Lives {
+    pub fn new(of: Of, waits: BTreeSet<u32>) -> Lives {
         Lives {
             waits,
+            fates: Fates {
+                of,
+                ..Fates::default()
+            },
             ..Lives::default()
         }
     }
@@ -148,7 +173,10 @@ impl Lives {
         self.held = held;
         ripe.sort_by_key(|poll| poll.op.start);
         ripe.into_iter()
-            .filter_map(|poll| self.poll(poll))
+            .filter_map(|poll| match self.fates.of {
+                Of::Futures => self.poll(poll),
+                Of::Coroutines => self.resume(poll),
+            })
             .collect()
     }
 
@@ -210,6 +238,7 @@ impl Lives {
             life,
             state: after,
             since: poll.op.end,
+            begun: poll.op.start,
         };
         self.open.insert(poll.future, open);
         None

@@ -21,6 +21,7 @@ mod tables;
 mod text;
 mod thunks;
 mod values;
+mod written;
 
 pub use blocks::{Block, BranchInto, Cfg, UnknownBranch};
 pub use calls::{
@@ -32,10 +33,11 @@ pub use extent::function_at;
 pub use field::field_of_argument;
 pub use frame::Frames;
 pub use iced_x86::Instruction;
-pub use jumps::{direct_jumps, jumps_through};
+pub use jumps::{direct_jumps, direct_transfers, jumps_through, may_go_by_table};
 pub use loops::{Dominators, Loop, Loops};
 pub use operand::{Gpr, MemoryOperand, Operand, Registers, Segment};
 pub use plt::got_slot;
 pub use relocate::{Immovable, Relocated, relocate};
 pub use tables::JumpTable;
 pub use text::{Line, text};
+pub use written::{Written, constants_written};

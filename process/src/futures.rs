@@ -1,33 +1,90 @@
 //! Functions that poll the futures of Rust's async functions: by which names they are meant, and where the futures have their
 //! states.
 
-use darc_disasm::{FunctionCode, field_of_argument};
-use darc_record::Field;
-use darc_symbols::{Body, Candidate, Image, LookupError, NameSpec, StateMachine};
+use std::path::Path;
 
+use darc_disasm::field_of_argument;
+use darc_record::{Field, Second};
+use darc_symbols::{Await, Body, Candidate, Image, LookupError, NameSpec};
+
+use crate::code::Scanned;
+use crate::coroutines;
 use crate::lookup;
 use crate::modules::{CodeRef, Modules};
 
 /// What the compiler calls the body of an async function, by the older mangling of names and the newer one.
 const BODIES: [&str; 2] = ["::{{closure}}", "::{closure#0}"];
 
-/// What is known of a function that polls futures.
+/// What is known of a function that polls futures, or resumes coroutines.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Polls {
-    /// The states.
-    pub machine: StateMachine,
+    /// Which of both.
+    pub of: Polled,
     /// Where a poll finds the state of its future.
     pub field: Field,
+    /// Where they wait.
+    pub waits: Vec<Wait>,
 }
 
-/// What the function polls; nothing where it is none that polls the futures of an async function or block, as far as is known.
+/// What is polled, or resumed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Polled {
+    /// Futures of an async function of Rust.
+    Futures,
+    /// Coroutines of C++.
+    Coroutines,
+}
+
+/// A place at which a future waits.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wait {
+    /// The state while it does.
+    pub state: u32,
+    /// What it is called in paths.
+    pub name: String,
+}
+
+/// Why the states cannot be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unread {
+    /// Whose.
+    pub of: Polled,
+    /// For people.
+    pub why: String,
+}
+
+impl Polls {
+    pub(crate) fn of_coroutines(field: Field, waits: Vec<Wait>) -> Polls {
+        Polls {
+            of: Polled::Coroutines,
+            field,
+            waits,
+        }
+    }
+}
+
+/// What the function polls; nothing where it is none that polls the futures of an async function or block, or resumes coroutines, as far
+/// as is known.
 ///
 /// # Errors
-/// Why the states of such futures cannot be read, for people.
+/// Why the states of such futures or coroutines cannot be read.
 pub fn polls(
     modules: &Modules,
     function: CodeRef,
-    code: &FunctionCode,
+    scanned: &Scanned,
+) -> Result<Option<Polls>, Unread> {
+    if let Some(resumed) = coroutines::resumed(modules, function, scanned) {
+        let of = Polled::Coroutines;
+        return resumed.map(Some).map_err(|why| Unread { of, why });
+    }
+    let of = Polled::Futures;
+    polled(modules, function, scanned).map_err(|why| Unread { of, why })
+}
+
+fn polled(
+    modules: &Modules,
+    function: CodeRef,
+    scanned: &Scanned,
 ) -> Result<Option<Polls>, String> {
     let name = modules.name(function);
     let Some(image) = image(modules, function).filter(|_| is_closure(&name)) else {
@@ -48,7 +105,7 @@ pub fn polls(
                 .to_owned(),
         );
     };
-    let argument = field_of_argument(code, machine.state_at, machine.state_size);
+    let argument = field_of_argument(&scanned.code, machine.state_at, machine.state_size);
     let offset = i32::try_from(machine.state_at).ok();
     let Some((argument, offset)) = argument.zip(offset) else {
         return Err(
@@ -60,11 +117,29 @@ pub fn polls(
         argument,
         offset,
         size: machine.state_size as u8,
+        second: Second::AtEnd,
     };
-    Ok(Some(Polls { machine, field }))
+    Ok(Some(Polls {
+        of: Polled::Futures,
+        field,
+        waits: machine.awaits.iter().filter_map(wait).collect(),
+    }))
 }
 
-/// The function that a name means as f0: of an async function the one that polls its futures.
+fn wait(found: &Await) -> Option<Wait> {
+    let file = found
+        .file
+        .as_deref()
+        .and_then(|file| Path::new(file).file_name());
+    let file = file.map_or_else(|| "?".into(), |name| name.to_string_lossy());
+    Some(Wait {
+        state: u32::try_from(found.state).ok()?,
+        name: format!("await {file}:{}", found.line),
+    })
+}
+
+/// The function that a name means as f0: of an async function the one that polls its futures, of a coroutine the one that goes on with
+/// its body.
 ///
 /// Where the name is that of a function, it is that function, unless it is the async one itself, which does nothing but make
 /// futures; an optimised program may not have that. Async blocks have no names, so that none is meant by that of the function around.
@@ -75,7 +150,7 @@ pub fn resolve(modules: &Modules, spec: &NameSpec) -> Result<CodeRef, LookupErro
     let NameSpec::Name { module, name } = spec else {
         return lookup::resolve(modules, spec);
     };
-    let found = lookup::resolve(modules, spec);
+    let found = coroutines::meant(modules, lookup::resolve(modules, spec));
     let asynchronous = |module: Option<&str>, name: &str| {
         let mut several = None;
         for body in bodies(modules, module, name) {

@@ -10,6 +10,7 @@ pub mod called;
 pub mod claim;
 pub mod clock;
 pub mod code;
+pub mod coroutines;
 pub mod coverage;
 mod ending;
 pub mod entry_points;

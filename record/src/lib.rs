@@ -84,7 +84,7 @@ pub struct Arguments {
     /// The word at the end of the [`Chain`] that the plan has for the function; `None` where one
     /// of the addresses cannot be read. Means nothing when there is no chain.
     pub read: Option<u64>,
-    /// What the plan's [`Field`] held when the call began, and when it ended. Means nothing when there is none.
+    /// What the plan's [`Field`] held when the call began, and what [`Second`] says. Means nothing when there is none.
     pub field: (u32, u32),
 }
 
@@ -97,6 +97,27 @@ pub struct Field {
     pub offset: i32,
     /// Its bytes: 1, 2 or 4.
     pub size: u8,
+    /// What is noted beside it.
+    pub second: Second,
+}
+
+impl Field {
+    /// In the place of [`Second::Head`]: within the call f0 was called again, of which nothing else is told.
+    pub const NESTED: u32 = u32::MAX;
+}
+
+/// What is noted of a call beside what a [`Field`] holds as it begins.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Second {
+    /// What the field holds when the call ends: nobody else changes it, or takes it away, until then.
+    AtEnd,
+    /// The first four bytes of what the argument points to, when the call begins. Nothing is read at its end, when that may be
+    /// anybody's. Calls within the call are told of ([`Field::NESTED`]), but those with the same argument while the field holds an
+    /// even number above this one: they go on with the same.
+    Head {
+        /// That number.
+        new: u16,
+    },
 }
 
 impl From<[u64; 6]> for Arguments {

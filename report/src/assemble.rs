@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use darc_analysis::lives::Fates;
+use darc_analysis::lives::{Fates, Of};
 use darc_analysis::off_cpu::{OtherId, is_absence};
 use darc_analysis::profile::compare::{Comparison, PeakChange};
 use darc_analysis::profile::histogram::Bucket;
@@ -116,6 +116,7 @@ pub fn absence(absence: Absence) -> String {
 #[must_use]
 pub fn futures(fates: &Fates) -> Futures {
     Futures {
+        coroutines: fates.of == Of::Coroutines,
         polls: fates.polls,
         dropped: fates.dropped,
         begun_before: fates.begun_before,

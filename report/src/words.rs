@@ -30,15 +30,32 @@ pub(super) fn records(probes: &Probes) -> String {
     )
 }
 
-/// What an op is where it is the life of a future.
-pub(super) const LIFE: &str =
-    "the life of a future, from its first poll to the one in which it returns";
+/// What an op is where it is the life of a future or coroutine.
+pub(super) fn life(futures: &Futures) -> &'static str {
+    match futures.coroutines {
+        false => "the life of a future, from its first poll to the one in which it returns",
+        true => {
+            "the life of a coroutine, from the begin of its first resume to the end of the last one"
+        }
+    }
+}
+
 /// What the time at an await is.
-pub(super) const BETWEEN_POLLS: &str = "time at an await is all time between two polls: the wait, and then the future's turn to be polled";
+pub(super) fn between_polls(futures: &Futures) -> &'static str {
+    match futures.coroutines {
+        false => {
+            "time at an await is all time between two polls: the wait, and then the future's turn to be polled"
+        }
+        true => {
+            "time at a co_await is all time between two resumes: what it waits for, and then its turn to be resumed"
+        }
+    }
+}
 
 /// What became of futures beside those that are ops.
 pub(super) fn futures(futures: &Futures) -> String {
     let &Futures {
+        coroutines,
         polls,
         dropped,
         begun_before,
@@ -46,15 +63,28 @@ pub(super) fn futures(futures: &Futures) -> String {
         forgotten,
         under_way,
     } = futures;
-    let parts = [
-        (polls, "polls"),
-        (
-            dropped,
+    let [calls, cut_off, headless, unseen, none] = match coroutines {
+        false => [
+            "polls",
             "futures dropped while they waited, or left by a panic",
-        ),
-        (begun_before, "whose first poll was not seen"),
+            "whose first poll was not seen",
+            "of which polls may have gone unseen",
+            "none was polled",
+        ],
+        true => [
+            "resumes, with those that began or destroyed one",
+            "coroutines destroyed while they waited, or left by an exception",
+            "whose begin was not seen",
+            "of which resumes may have gone unseen",
+            "none was resumed",
+        ],
+    };
+    let parts = [
+        (polls, calls),
+        (dropped, cut_off),
+        (begun_before, headless),
         (under_way, "under way at the end, or gone"),
-        (lost, "of which polls may have gone unseen"),
+        (lost, unseen),
         (
             forgotten,
             "forgotten: there were too many, and those that had waited longest are missing here",
@@ -65,7 +95,7 @@ pub(super) fn futures(futures: &Futures) -> String {
         .map(|(count, what)| format!("{count} {what}"))
         .collect();
     match seen.is_empty() {
-        true => "none was polled".to_owned(),
+        true => none.to_owned(),
         false => seen.join(", "),
     }
 }
@@ -523,9 +553,7 @@ fn what(cause: &RootCauseEntry) -> String {
         (Kind::Signal, _) => {
             "the handler of a signal ran (with it as --f0 its own causes are found)".to_owned()
         }
-        (Kind::Await, _) => {
-            "the future waited there, and then for its turn to be polled".to_owned()
-        }
+        (Kind::Await, _) => "it waited there, and then for its turn to go on".to_owned(),
         (Kind::Function, StopReason::NoCalls) => {
             format!(
                 "{last} takes the time itself{}; it makes no calls",

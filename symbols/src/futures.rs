@@ -5,6 +5,8 @@
 //! `DebuginfoKind` of coroutines on targets with DWARF): 0 before the first poll, 1 after the end, 2 after a panic, and from 3 on one
 //! for each `.await`, declared at its line.
 
+pub(crate) mod coroutines;
+
 use gimli::{AttributeValue, DwTag, UnitRef, UnitSectionOffset};
 
 use crate::addr::FileAddr;

@@ -14,6 +14,7 @@ use crate::dwarf::QueryError;
 use crate::elf::Elf;
 use crate::error::Error;
 use crate::functions::{Function, FunctionTable, SymbolSource};
+use crate::futures::coroutines::{self, CoroutineFrame};
 use crate::futures::{self, Body};
 use crate::go::{self, GoFunction, GoTable};
 use crate::inlined::{self, InlinedCopy};
@@ -561,6 +562,13 @@ impl Image {
     /// nothing where the debugging information does not tell.
     pub fn body(&self, addr: FileAddr) -> Option<Body> {
         self.with_lines(|lines| futures::body(&lines.info, addr))
+            .flatten()
+    }
+
+    /// The frame of the coroutine of C++ that the function at an address gets; nothing where the debugging information does not tell
+    /// it in a known way.
+    pub fn coroutine(&self, addr: FileAddr) -> Option<CoroutineFrame> {
+        self.with_lines(|lines| coroutines::frame(&lines.info, addr))
             .flatten()
     }
 

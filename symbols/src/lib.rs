@@ -53,6 +53,7 @@ pub use debugfile::DebugSearch;
 pub use demangle::{demangle, escape};
 pub use error::{Error, Unsupported};
 pub use functions::{Function, FunctionKind, SymbolSource};
+pub use futures::coroutines::CoroutineFrame;
 pub use futures::{Await, Body, StateMachine};
 pub use go::GoFunction;
 pub use image::{Image, ImageKind, Segment};

@@ -91,6 +91,8 @@ pub enum Ends {
     ByReturns,
     /// By a hidden return address, with nothing patched but its entry: code that is not among its own jumps into it.
     Hidden,
+    /// At its `ret`s, and where it jumps away: what it jumps to is no part of an op. Where these cannot be patched it is no f0.
+    ByLeaving,
 }
 
 /// What the program says by calling a marker.
@@ -170,7 +172,7 @@ pub struct Plan {
     pub callers: Vec<TargetAddr>,
     /// What is read when f0 is entered.
     pub chain: Option<Chain>,
-    /// What is noted when a call of f0 begins and when it ends. Then each op is recorded, for what it is a part of is told by this
+    /// What is noted of a call of f0. Then each op is recorded, for what it is a part of is told by this
     /// alone. It is the same in all plans with an f0, and without goroutines and asynchronous paths.
     pub field: Option<Field>,
     /// The asynchronous path that begins in f0.

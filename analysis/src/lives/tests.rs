@@ -21,7 +21,7 @@ fn poll(future: u64, states: (u32, u32), start: u64, end: u64) -> Poll {
 }
 
 fn waiting() -> Lives {
-    Lives::new(BTreeSet::from([3, 4, 5]))
+    Lives::new(Of::Futures, BTreeSet::from([3, 4, 5]))
 }
 
 fn settled(lives: &mut Lives, polls: &[Poll]) -> Vec<Life> {

@@ -158,9 +158,18 @@ impl Page {
         if let Some(futures) = &report.futures {
             self.field(
                 "an op",
-                &format!("{}; {}", words::LIFE, words::BETWEEN_POLLS),
+                &format!(
+                    "{}; {}",
+                    words::life(futures),
+                    words::between_polls(futures)
+                ),
             );
-            self.field("futures", &words::futures(futures));
+            let of = if futures.coroutines {
+                "coroutines"
+            } else {
+                "futures"
+            };
+            self.field(of, &words::futures(futures));
         }
         self.field("engine", words::engine(report.engine));
         self.field("status", &outcome::outcome(report));

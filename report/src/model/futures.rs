@@ -1,4 +1,4 @@
-//! What became of the futures that f0 polls.
+//! What became of the futures that f0 polls, or the coroutines that it resumes.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Futures {
+    /// They are coroutines of C++, and polls are resumes.
+    pub coroutines: bool,
     /// Polls of all of them, ops or not.
     pub polls: u64,
     /// Gone when another one began at their place in memory: dropped while they waited (cancelled), or left by a panic.

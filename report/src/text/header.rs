@@ -19,9 +19,14 @@ pub(super) fn write(page: &mut Page, report: &Report) {
         page.field("defined at", &place);
     }
     if let Some(futures) = &report.futures {
-        page.field("an op", words::LIFE);
-        page.sentence(14, words::BETWEEN_POLLS);
-        page.sentence(2, &format!("futures     {}", words::futures(futures)));
+        page.field("an op", words::life(futures));
+        page.sentence(14, words::between_polls(futures));
+        let of = if futures.coroutines {
+            "coroutines"
+        } else {
+            "futures"
+        };
+        page.sentence(2, &format!("{of:<10}  {}", words::futures(futures)));
     }
     page.field("engine", words::engine(report.engine));
     let outcome = outcome::outcome(report);

@@ -40,6 +40,15 @@ fn what_became_of_futures_is_said_as_far_as_there_were_any() {
         super::futures(&some),
         "7 polls, 2 futures dropped while they waited, or left by a panic"
     );
+    let some = Futures {
+        coroutines: true,
+        lost: 1,
+        ..none
+    };
+    assert_eq!(
+        super::futures(&some),
+        "1 of which resumes may have gone unseen"
+    );
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl Session<'_> {
                 "f0 cannot be instrumented by a jump: {reason}; --engine int3 can"
             ))
         })?;
-        self.decide_ops(f0, &scanned.code)
+        self.decide_ops(f0, &scanned)
     }
 
     /// Refuses to go on in a process that has other builds of the files with the stored calls, which are elsewhere there.

@@ -1,16 +1,18 @@
-//! Ops that are lives of futures: where f0 polls the futures of an async function, its calls are put together to lives.
+//! Ops that are lives of futures: where f0 polls the futures of an async function, or resumes coroutines, its calls are put together to
+//! lives.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use darc_analysis::Absence;
-use darc_analysis::lives::{Fates, Lives, Poll};
-use darc_disasm::FunctionCode;
+use darc_analysis::lives::{Fates, Lives, Of, Poll};
 use darc_process::ProcessError;
-use darc_process::futures::{self, Polls};
+use darc_process::code::Scanned;
+use darc_process::coroutines;
+use darc_process::futures::{self, Polled, Polls, Unread};
 use darc_process::modules::CodeRef;
 use darc_record::{Field, Op, Tsc};
 use darc_tracer::engine::{Counters, Engine, EngineKind};
+use darc_tracer::plan::Ends;
 
 use crate::options::{Blocks, Preemption};
 use crate::session::Session;
@@ -58,7 +60,7 @@ impl Ops {
 }
 
 /// What the person should know of ops that are lives.
-const LIVES: &str = "an op is the life of a future: preemption, interrupts and page faults are not told apart in it, --blocks has nothing to narrow, and all polls are recorded, whatever --budget says";
+const LIVES: &str = "an op is a life of several calls of f0: preemption, interrupts and page faults are not told apart in it, --blocks has nothing to narrow, and all polls are recorded, whatever --budget says";
 
 impl Followed {
     /// What became of futures beside those that are ops.
@@ -109,27 +111,40 @@ impl Session<'_> {
     pub(super) fn decide_ops(
         &mut self,
         f0: CodeRef,
-        code: &FunctionCode,
+        scanned: &Scanned,
     ) -> Result<(), ProcessError> {
         let before = match &self.investigation.ops {
             Ops::LivesWherePossible => None,
             Ops::LivesAgain(before) => Some(*before),
-            Ops::Calls | Ops::Lives(_) => return Ok(()),
+            Ops::Lives(followed) => {
+                self.f0_ends = ends_of(followed.fates().of, self.f0_ends);
+                return Ok(());
+            }
+            Ops::Calls => return Ok(()),
         };
         self.investigation.ops = Ops::Calls;
-        let found = futures::polls(self.process.modules(), f0, code);
+        let modules = self.process.modules();
+        let found = futures::polls(modules, f0, scanned);
         let found = found.and_then(|polls| match polls {
-            Some(_) => self.may_follow_lives().map(|()| polls),
+            Some(polls) => match self.may_follow_lives(polls.of) {
+                Ok(()) => Ok(Some(polls)),
+                Err(why) => Err(Unread { of: polls.of, why }),
+            },
             None => Ok(None),
         });
         match (found, before) {
             (Ok(Some(polls)), _) => self.follow_lives(&polls, before.unwrap_or_default()),
+            (Ok(None), None) if coroutines::is_ramp(modules, f0) => {
+                let name = modules.name(f0);
+                self.investigation.warn(format!(
+                    "{name} is a coroutine, and f0 the function that makes one: what the coroutine does later is no part of an op; --f0 '{name}' means that"
+                ));
+            }
             (Ok(None), None) => {}
-            (Err(why), None) => self.investigation.warn(format!(
-                "an op is one poll of a future where f0 is an async function's, not the life of a future: {why}"
-            )),
+            (Err(unread), None) => self.investigation.warn(is_one_poll(&unread)),
             (found, Some(_)) => {
-                let why = found.err().unwrap_or_else(|| "f0 is another function".to_owned());
+                let why = found.err().map(|unread| unread.why);
+                let why = why.unwrap_or_else(|| "f0 is another function".to_owned());
                 return Err(ProcessError::Unsuitable(format!(
                     "ops were lives of futures until now, and cannot be in this process: {why}"
                 )));
@@ -139,8 +154,10 @@ impl Session<'_> {
     }
 
     /// Whether the engine and what else was asked for allow that.
-    fn may_follow_lives(&self) -> Result<(), String> {
-        let obstacle = if self.process.engine().kind() == EngineKind::Int3 {
+    fn may_follow_lives(&self, of: Polled) -> Result<(), String> {
+        let obstacle = if of == Polled::Coroutines && self.f0_ends != Ends::ByReturns {
+            "code of other functions jumps into it"
+        } else if self.process.engine().kind() == EngineKind::Int3 {
             "breakpoints do not tell its states; leave out --engine int3"
         } else if self.serving.is_some() {
             "--async is for single calls; leave it out"
@@ -160,10 +177,15 @@ impl Session<'_> {
         let places = places(polls, self.catalog);
         let own = &mut *self.investigation;
         own.analysis.expect_awaits(places.values().copied());
+        let of = match polls.of {
+            Polled::Futures => Of::Futures,
+            Polled::Coroutines => Of::Coroutines,
+        };
+        self.f0_ends = ends_of(of, self.f0_ends);
         own.warn(LIVES.to_owned());
         own.ops = Ops::Lives(Box::new(Followed {
             field: polls.field,
-            lives: Lives::new(places.keys().copied().collect()),
+            lives: Lives::new(of, places.keys().copied().collect()),
             places,
             before,
             unseen: 0,
@@ -193,21 +215,35 @@ impl Session<'_> {
     }
 }
 
-/// For each state in which a future waits the first one of the same line. What these are called is noted.
+/// For each state in which a future waits the first one of the same name. What these are called is noted.
 fn places(polls: &Polls, catalog: &mut Catalog) -> BTreeMap<u32, u32> {
-    let mut first: BTreeMap<(Option<&str>, u32), u32> = BTreeMap::new();
+    let mut first: BTreeMap<&str, u32> = BTreeMap::new();
     let mut places = BTreeMap::new();
-    for wait in &polls.machine.awaits {
-        let Ok(state) = u32::try_from(wait.state) else {
-            continue;
-        };
-        let file = wait.file.as_deref();
-        let place = *first.entry((file, wait.line)).or_insert(state);
-        places.insert(state, place);
-        let file = file.and_then(|file| Path::new(file).file_name());
-        let file = file.map_or_else(|| "?".into(), |name| name.to_string_lossy());
-        let name = format!("await {file}:{}", wait.line);
-        catalog.name_absence(Absence::Awaiting(place), || name);
+    for wait in &polls.waits {
+        let place = *first.entry(&wait.name).or_insert(wait.state);
+        places.insert(wait.state, place);
+        catalog.name_absence(Absence::Awaiting(place), || wait.name.clone());
     }
     places
+}
+
+/// How the ends of f0's calls are noticed, where it would otherwise be in this way: what a resume passes control to at its end is
+/// somebody else's.
+fn ends_of(of: Of, otherwise: Ends) -> Ends {
+    match of {
+        Of::Futures => otherwise,
+        Of::Coroutines => Ends::ByLeaving,
+    }
+}
+
+/// What an op is where lives cannot be followed.
+fn is_one_poll(Unread { of, why }: &Unread) -> String {
+    match of {
+        Polled::Futures => format!(
+            "an op is one poll of a future where f0 is an async function's, not the life of a future: {why}"
+        ),
+        Polled::Coroutines => format!(
+            "an op is one resume of a coroutine, with all that it passes control to at its end, not the life of a coroutine: {why}"
+        ),
+    }
 }

@@ -79,6 +79,8 @@ pub struct Function {
     groups: Vec<Group>,
     refused: HashMap<u64, Reason>,
     end: F0End,
+    /// Whether the jumps by which it leaves end it as well.
+    is_left: bool,
     part: Part,
     /// The descriptor of the frame of it that is on a stack already.
     running: Option<u64>,
@@ -184,6 +186,7 @@ impl Function {
             groups: Vec::new(),
             refused: HashMap::new(),
             end: F0End::HiddenReturn,
+            is_left: false,
             part,
             running: None,
             ops: Ops::default(),
@@ -250,14 +253,46 @@ impl Function {
         self.running
     }
 
-    /// Gives up noticing the ends of f0 at its `ret`s. False when that had not been tried.
+    /// Gives up noticing the ends of f0 at its `ret`s. False when that had not been tried, or nothing else would do.
     pub fn hide_returns(&mut self) -> bool {
-        let patched = self.end == F0End::PatchedReturns && !self.is_of_goroutines();
+        let must_be = self.is_left || self.is_of_goroutines();
+        let patched = self.end == F0End::PatchedReturns && !must_be;
         if patched {
             self.end = F0End::HiddenReturn;
             self.divide();
         }
         patched
+    }
+
+    /// Has f0 end where it jumps away, too, and at no hidden return address. False when it did before.
+    pub fn end_by_leaving(&mut self) -> bool {
+        if self.is_left {
+            return false;
+        }
+        self.is_left = true;
+        self.end = F0End::PatchedReturns;
+        self.divide();
+        let entry = self.code.entry();
+        if !self.returns_plainly() {
+            let reason = "not all places where it ends can be told";
+            self.refused.insert(entry, reason.to_owned());
+        } else if self.misses_returns() {
+            let reason = "at one of the places where it ends there is no room for a jump";
+            self.refused.insert(entry, reason.to_owned());
+        }
+        true
+    }
+
+    /// Whether f0 ends at an instruction.
+    fn ends_at(&self, instruction: &Instruction) -> bool {
+        let call = self.calls.get(&instruction.ip());
+        self.end == F0End::PatchedReturns
+            && (is_return(instruction) || call.is_some_and(|call| self.leaves_by(call)))
+    }
+
+    /// Whether a site is none, but an end of f0.
+    fn leaves_by(&self, call: &CallSite) -> bool {
+        self.is_left && matches!(call.kind, SiteKind::TailJump { .. })
     }
 
     /// Whether its calls' ends are noticed by hidden return addresses.
@@ -320,10 +355,11 @@ impl Function {
             && !self.view.is_target(instructions[first].ip())
             && instructions.iter().all(|i| !i.is_invalid())
             && instructions.iter().any(is_return)
-            && !self
-                .calls
-                .values()
-                .any(|call| matches!(call.kind, SiteKind::TailJump { .. }))
+            && !self.calls.values().any(|call| match call.kind {
+                // Where it goes on if the jump is not taken it has not ended.
+                SiteKind::TailJump { condition, .. } => !self.is_left || condition.is_some(),
+                _ => false,
+            })
     }
 
     /// The position at which control is diverted for its entry, outside of programs of goroutines.
@@ -343,7 +379,8 @@ impl Function {
 
     /// Whether a return of f0 would not be noticed.
     fn misses_returns(&self) -> bool {
-        let returns = self.view.instructions().iter().filter(|i| is_return(i));
+        let ends = self.view.instructions().iter();
+        let returns = ends.filter(|i| self.ends_at(i));
         let mut addresses = returns.map(Instruction::ip);
         addresses.any(|addr| self.refused.contains_key(&addr))
     }
@@ -376,14 +413,13 @@ impl Function {
             return self.places_of_goroutines();
         }
         let mut places = BTreeMap::new();
-        let measured = self.calls.values().filter(|call| strange(call).is_none());
+        let calls = self.calls.values();
+        let measured = calls.filter(|call| strange(call).is_none() && !self.leaves_by(call));
         let sites = measured.filter_map(|call| self.view.position(call.addr));
         places.extend(sites.map(|at| (at, Purpose::Sites)));
-        if self.end == F0End::PatchedReturns {
-            let instructions = self.view.instructions().iter().enumerate();
-            let returns = instructions.filter(|(_, i)| is_return(i));
-            places.extend(returns.map(|(at, _)| (at, Purpose::Ret)));
-        }
+        let instructions = self.view.instructions().iter().enumerate();
+        let ends = instructions.filter(|(_, i)| self.ends_at(i));
+        places.extend(ends.map(|(at, _)| (at, Purpose::Ret)));
         if self.part != Part::Callee
             && let Some(entry) = self.entry_position()
         {
@@ -559,6 +595,10 @@ impl Function {
         if self.hides() && self.code.takes_arguments() {
             return Err(TAKES_ARGUMENTS.to_owned());
         }
+        // Wherever control is diverted for it.
+        if let Some(reason) = self.refused.get(&self.code.entry()) {
+            return Err(reason.clone());
+        }
         let entry = entry.ok_or_else(none)?;
         let entry = self.group_at(self.view.instructions()[entry].ip())?;
         let returns = self
@@ -596,7 +636,6 @@ impl Function {
         let start = span.range.start - usize::from(lowered.is_some());
         let displaced = &self.view.instructions()[start..span.range.end];
         let next = displaced.last()?.next_ip();
-        let ends = self.end == F0End::PatchedReturns;
         let mut items = Vec::new();
         for instruction in displaced {
             if self.landings.contains_key(&instruction.ip()) {
@@ -606,13 +645,14 @@ impl Function {
                     flags: Flags::default(),
                 }));
             }
-            items.push(match self.calls.get(&instruction.ip()) {
+            let call = self.calls.get(&instruction.ip());
+            items.push(match call.filter(|call| !self.leaves_by(call)) {
                 Some(call) => Item::Site(self.site(call, tree)),
                 None if self.is_of_goroutines() => match self.end_at(instruction) {
                     Some(depth) => Item::End(*instruction, depth),
                     None => Item::Plain(*instruction),
                 },
-                None if ends && is_return(instruction) => Item::Ret(*instruction),
+                None if self.ends_at(instruction) => Item::Ret(*instruction),
                 None => Item::Plain(*instruction),
             });
         }
@@ -763,6 +803,49 @@ mod tests {
         assert_eq!(begins(in_loop).1, None);
         // push rbx; ret: there is no room behind it
         assert_eq!(begins(b"\x53\x5b\xc3").1, None);
+    }
+
+    /// movzwl 0x24(%rdi),%eax; test %eax,%eax; je to the last; then these; mov $6,%ecx; ret.
+    fn resumed(middle: &[u8]) -> Function {
+        let mut bytes = vec![0x0f, 0xb7, 0x47, 0x24, 0x85, 0xc0, 0x0f, 0x84];
+        bytes.extend((middle.len() as u32).to_le_bytes());
+        bytes.extend(middle);
+        bytes.extend([0xb9, 6, 0, 0, 0, 0xc3]);
+        let part = darc_disasm::CodePart {
+            start: 0x1000,
+            bytes,
+        };
+        let code = Arc::new(FunctionCode::new(vec![part]).unwrap());
+        Function::new(code, Part::F0, Landings::Noticed, &NoMemory)
+    }
+
+    #[test]
+    fn f0_may_end_where_it_jumps_away() {
+        // mov (%rdi),%rax; mov %rdi,%rdx; jmp *%rax
+        let mut function = resumed(&[0x48, 0x8b, 0x07, 0x48, 0x89, 0xfa, 0xff, 0xe0]);
+        assert!(function.hides());
+        assert!(function.end_by_leaving());
+        assert!(!function.end_by_leaving());
+        assert!(!function.hides());
+        let groups = function.entry_groups().unwrap();
+        assert_eq!(groups.len(), 3, "{groups:x?}");
+        let mut tree = Tree::new(0);
+        for &at in &groups[..2] {
+            let (region, purpose) = function.region(at, &mut tree).unwrap();
+            assert_eq!(purpose, Purpose::Ret);
+            assert!(matches!(region.items.last(), Some(Item::Ret(_))));
+        }
+    }
+
+    #[test]
+    fn f0_that_may_stay_where_it_jumps_away_is_none() {
+        // je to elsewhere; mov %rdi,%rdx
+        let mut function = resumed(&[0x0f, 0x84, 0, 0x10, 0, 0, 0x48, 0x89, 0xfa]);
+        assert!(function.end_by_leaving());
+        assert!(function.entry_groups().is_err());
+        // A hidden return address would tell of the end of what it has jumped to.
+        assert!(!function.hide_returns());
+        assert!(function.entry_groups().is_err());
     }
 
     #[test]

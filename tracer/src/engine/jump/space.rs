@@ -261,12 +261,17 @@ impl Space {
         self.functions.insert(entry, function);
     }
 
-    /// Leaves a function's `ret`s alone where that was asked for.
+    /// Leaves a function's `ret`s alone where that was asked for, or takes its jumps away for others.
     fn notice_ends(&mut self, entry: u64, ends: Ends) {
-        if ends == Ends::Hidden
-            && let Some(function) = self.functions.get_mut(&entry)
-            && function.hide_returns()
-        {
+        let Some(function) = self.functions.get_mut(&entry) else {
+            return;
+        };
+        let has_changed = match ends {
+            Ends::ByReturns => false,
+            Ends::Hidden => function.hide_returns(),
+            Ends::ByLeaving => function.end_by_leaving(),
+        };
+        if has_changed {
             self.prepared.retain(|&(function, _), _| function != entry);
         }
     }

@@ -158,6 +158,7 @@ fn a_field_is_noted_when_an_op_begins_and_when_it_ends() {
                 argument: 0,
                 offset: 5,
                 size,
+                second: darc_record::Second::AtEnd,
             });
             let writes = arena.assemble(|a| {
                 a.mov(rdx, place).unwrap();
@@ -185,5 +186,130 @@ fn a_field_is_noted_when_an_op_begins_and_when_it_ends() {
                 assert_eq!(noted, (0x7654_3203 & mask, 0x7654_3205 & mask), "{end:?}");
             }
         }
+    }
+}
+
+/// As for coroutines, one of which goes on in another at its end: f0 jumps to what calls it again, once.
+#[test]
+fn a_jump_out_of_f0_ends_the_op_and_nothing_is_read_there() {
+    let place = Box::leak(Box::new([0_u64; 64]));
+    let place = place.as_mut_ptr() as u64;
+    for is_direct in [true, false] {
+        let mut arena = Arena::new();
+        arena.around.field = Some(HEAD);
+        let writes = arena.assemble(|a| {
+            a.mov(rdx, place).unwrap();
+            a.mov(dword_ptr(rdx), 0x1111_1111).unwrap();
+            a.mov(word_ptr(rdx + 0x24), 8).unwrap();
+            a.ret().unwrap();
+        });
+        let again = arena.assemble(|a| {
+            let mut over = a.create_label();
+            a.xor(dword_ptr(rdx + 16), 1).unwrap();
+            a.je(over).unwrap();
+            a.mov(dword_ptr(rdx), 0x7654_3210).unwrap();
+            a.mov(word_ptr(rdx + 0x24), 6).unwrap();
+            a.jmp(qword_ptr(rdx + 24)).unwrap();
+            a.set_label(&mut over).unwrap();
+            a.ret().unwrap();
+        });
+        // Too far for a short jump.
+        arena.place(&[0x90; 256]);
+        let f0 = arena.assemble(|a| {
+            a.push(rbx).unwrap();
+            a.lea(rbx, qword_ptr(rdi + 3)).unwrap();
+            a.call(writes).unwrap();
+            a.pop(rbx).unwrap();
+            match is_direct {
+                true => a.jmp(again).unwrap(),
+                false => a.jmp(qword_ptr(rdi + 0x100)).unwrap(),
+            }
+            a.nop().unwrap();
+        });
+        set(place + 24, f0);
+        set(place + 0x100, again);
+        let outer = arena.assemble(|a| {
+            a.mov(rdi, place).unwrap();
+            a.mov(dword_ptr(rdi), 0x7654_3210).unwrap();
+            a.mov(word_ptr(rdi + 0x24), 4).unwrap();
+            a.jmp(f0).unwrap();
+        });
+        let end = arena.instructions(f0 + 10, 8);
+        compare(&mut arena, outer, |arena| {
+            arena.patch_f0(f0, 5, F0End::PatchedReturns);
+            let len = end[..2].iter().map(Instruction::len).sum();
+            arena.patch_region(f0 + 10, len, &end[..1], Item::Ret(end[1]));
+        });
+        let records = arena.ops();
+        assert_eq!(records.len() as u64, 2 * OPS);
+        for (record, index) in records.iter().zip([4, 6].into_iter().cycle()) {
+            let field = record[(record::FIELD / 8) as usize];
+            assert_eq!((field as u32, field >> 32), (index, 0x7654_3210));
+        }
+        assert_eq!(arena.block(block::TOP), arena.block(block::BASE));
+        assert_eq!(word(arena.rings + ring::ENDED_OTHERWISE), 0);
+    }
+}
+
+/// Where a coroutine's number is, for these tests.
+const HEAD: darc_record::Field = darc_record::Field {
+    argument: 0,
+    offset: 0x24,
+    size: 2,
+    second: darc_record::Second::Head { new: 2 },
+};
+
+/// It is not said where the same goes on in it: with the same argument, and an even number that is none of a beginning.
+#[test]
+fn an_op_within_which_f0_was_called_again_says_so() {
+    let place = Box::leak(Box::new([0_u64; 64]));
+    let place = place.as_mut_ptr() as u64;
+    for (number, other, is_told) in [
+        (4, 0, false),
+        (4, 8, true),
+        (5, 0, true),
+        (2, 0, true),
+        (0, 0, true),
+    ] {
+        let mut arena = Arena::new();
+        arena.around.field = Some(HEAD);
+        let inner = arena.assemble(|a| {
+            let mut over = a.create_label();
+            a.mov(rdx, place).unwrap();
+            a.xor(dword_ptr(rdx + 16), 1).unwrap();
+            a.je(over).unwrap();
+            a.mov(word_ptr(rdi + 0x24), number).unwrap();
+            a.push(rdi).unwrap();
+            a.add(rdi, other).unwrap();
+            a.call(qword_ptr(rdx + 24)).unwrap();
+            a.pop(rdi).unwrap();
+            a.set_label(&mut over).unwrap();
+            a.ret().unwrap();
+        });
+        let p = program(&mut arena, 5, |a| a.call(inner).unwrap());
+        set(place + 24, p.f0);
+        let outer = arena.assemble(|a| {
+            a.mov(rdi, place).unwrap();
+            a.mov(word_ptr(rdi + 0x24), 4).unwrap();
+            a.jmp(p.f0).unwrap();
+        });
+        let tail = arena.instructions(p.after, 10);
+        compare(&mut arena, outer, |arena| {
+            arena.patch_f0(p.f0, 5, F0End::PatchedReturns);
+            arena.patch_region(p.after + 3, 7, &tail[1..3], Item::Ret(tail[3]));
+        });
+        let records = arena.ops();
+        assert_eq!(records.len() as u64, OPS);
+        for record in records {
+            let field = record[(record::FIELD / 8) as usize];
+            let second = (field >> 32) as u32;
+            assert_eq!(field as u32, 4);
+            assert_eq!(
+                second == darc_record::Field::NESTED,
+                is_told,
+                "{number} {other}"
+            );
+        }
+        assert_eq!(arena.block(block::TOP), arena.block(block::BASE));
     }
 }

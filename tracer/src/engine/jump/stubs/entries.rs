@@ -1,6 +1,6 @@
 //! The code at a function's entry, and at the returns of f0.
 
-use darc_record::Field;
+use darc_record::{Field, Second};
 use iced_x86::Instruction;
 use iced_x86::code_asm::*;
 
@@ -23,7 +23,7 @@ use super::{Region, Stub};
 pub enum F0End {
     /// Its return address is replaced.
     HiddenReturn,
-    /// Its `ret` instructions are patched, all of them; see [`ret`].
+    /// Its `ret` instructions are patched, all of them, and the jumps by which it leaves where these end it, too; see [`ret`].
     PatchedReturns,
 }
 
@@ -112,6 +112,8 @@ pub fn f0(
     b.a.call(runtime.nested)?;
     b.a.cmp(eax, nested::OP)?;
     b.a.je(begin)?;
+    note_nested(&mut b)?;
+    b.a.cmp(eax, nested::OP)?;
     b.a.jb(pass)?;
     b.a.set_label(&mut ignore)?;
     b.a.mov(rdx, field(block::CURRENT))?;
@@ -194,8 +196,8 @@ pub fn begin_op(b: &mut Builder<'_>, ops: &Ops, root: u64, pass: CodeLabel) -> E
     Ok(())
 }
 
-/// Where in the block a field is noted when an op ends.
-const FIELD_AT_END: u64 = block::FIELD + 4;
+/// Where in the block it is noted what else there is beside the field as an op begins.
+const SECOND: u64 = block::FIELD + 4;
 
 /// Keeps what a field holds, in the block; rax is what the argument is, and is lost.
 ///
@@ -220,13 +222,43 @@ fn note_begin(b: &mut Builder<'_>, noted: Field) -> Emitted<()> {
     b.a.mov(rax, qword_ptr(rsp + 8 * noted.argument as i32))?;
     b.a.mov(field(block::ARGUMENTS + 8 * noted.argument as u64), rax)?;
     b.a.mov(shadow(TOP, entry::END), rax)?;
-    note_field(b, noted, block::FIELD)
+    note_field(b, noted, block::FIELD)?;
+    if let Second::Head { .. } = noted.second {
+        // What has the field has a beginning.
+        b.a.mov(rax, field(block::ARGUMENTS + 8 * noted.argument as u64))?;
+        b.a.mov(eax, dword_ptr(rax))?;
+        b.a.mov(field32(SECOND), eax)?;
+    }
+    Ok(())
+}
+
+/// Keeps that f0 is called within an op, where that is to be told; rdx is lost. f0 reads the field before anything else in every call.
+fn note_nested(b: &mut Builder<'_>) -> Emitted<()> {
+    let Some(noted) = b.around.field else {
+        return Ok(());
+    };
+    let Second::Head { new } = noted.second else {
+        return Ok(());
+    };
+    let [mut tell, mut same] = std::array::from_fn(|_| b.label());
+    b.a.mov(rdx, qword_ptr(rsp + 8 * noted.argument as i32))?;
+    b.a.cmp(rdx, field(block::ARGUMENTS + 8 * noted.argument as u64))?;
+    b.a.jne(tell)?;
+    b.a.movzx(edx, word_ptr(rdx + noted.offset))?;
+    b.a.test(edx, 1)?;
+    b.a.jne(tell)?;
+    b.a.cmp(edx, i32::from(new))?;
+    b.a.ja(same)?;
+    b.a.set_label(&mut tell)?;
+    b.a.mov(field32(SECOND), Field::NESTED as i32)?;
+    b.a.set_label(&mut same)?;
+    b.a.nop()
 }
 
 /// Keeps what the field of the surroundings holds as an op ends, the entry of which is at rsi; rax is lost. Nested calls of f0 are
 /// no ops: their entries keep nothing.
 pub(super) fn note_end(b: &mut Builder<'_>) -> Emitted<()> {
-    let Some(noted) = b.around.field else {
+    let Some(noted) = b.around.field.filter(|it| it.second == Second::AtEnd) else {
         return Ok(());
     };
     let mut other = b.label();
@@ -238,7 +270,7 @@ pub(super) fn note_end(b: &mut Builder<'_>) -> Emitted<()> {
     b.a.cmp(dword_ptr(rax + place::KIND as i32), place::F0 as i32)?;
     b.a.jne(other)?;
     b.a.mov(rax, shadow(0, entry::END))?;
-    note_field(b, noted, FIELD_AT_END)?;
+    note_field(b, noted, SECOND)?;
     b.a.set_label(&mut other)?;
     b.a.nop()
 }
@@ -318,7 +350,7 @@ fn hidden_return(b: &mut Builder<'_>, inside: CodeLabel) -> Emitted<()> {
     return_from_anywhere(b, leave)
 }
 
-/// Appends a `ret` of f0 that ends the op.
+/// Appends a `ret` of f0 that ends the op, or a jump out of it that does.
 pub fn ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
     let [mut matched, search, mut leave] = std::array::from_fn(|_| b.label());
     let runtime = b.runtime;
