@@ -102,7 +102,7 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
         conduct.warn(match conduct.investigation.polls() {
             None | Some(0) => format!("no call of f0 completed while darc was watching{remedy}"),
             Some(polls) => format!(
-                "nothing that f0 polls or resumes was seen from its begin to its end, in {polls} calls of f0: they live longer than darc was watching; give it more time (-d)"
+                "no life of what f0 polls or resumes was seen from its begin to its end, in {polls} calls of f0: they live longer than darc was watching (give it more time: -d), or go on within calls of f0 for others"
             ),
         });
     }

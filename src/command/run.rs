@@ -124,7 +124,7 @@ fn explain_early_end(conduct: &mut Conduct, target: &Target) {
             conduct.going_on(target)
         ),
         false if polls.is_some_and(|polls| polls > 0) => {
-            "nothing that f0 polls or resumes ended by returning before the program did, so there is no profile"
+            "no life of what f0 polls or resumes was seen from its begin to its end, so there is no profile"
                 .to_owned()
         }
         false if following::names_main(&conduct.investigation.spec) => format!(
