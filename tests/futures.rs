@@ -87,6 +87,12 @@ fn causes(peak: &Value) -> Vec<(String, f64)> {
     named.collect()
 }
 
+/// What takes more than half of a peak's time.
+pub fn cause_of(peak: &Value) -> Option<String> {
+    let mut causes = causes(peak).into_iter();
+    causes.find_map(|(cause, share)| (share > 0.5).then_some(cause))
+}
+
 /// What each kind of future takes its time for, and nothing else, is told.
 fn kinds_are_told_apart(report: &Report) -> Verdict {
     let (first, second) = (await_at("FIRST"), await_at("SECOND"));

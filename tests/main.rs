@@ -33,6 +33,7 @@ mod logged;
 mod markers;
 mod narrowed;
 mod offcpu;
+mod on_tokio;
 mod other_tools;
 mod packaged;
 mod processes;
