@@ -91,7 +91,7 @@ pub enum Ends {
     ByReturns,
     /// By a hidden return address, with nothing patched but its entry: code that is not among its own jumps into it.
     Hidden,
-    /// At its `ret`s, and where it jumps away: what it jumps to is no part of an op. Where these cannot be patched it is no f0.
+    /// Where it jumps through a pointer, too: what it jumps to there is no part of an op. Where these cannot be patched it is no f0.
     ByLeaving,
 }
 

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use darc_disasm::{
-    CallSite, Condition, FunctionCode, NoMemory, Operand, SiteKind, Sites, SkipReason, SkippedSite,
-    Target,
+    CallSite, Condition, FunctionCode, NoMemory, Operand, Segment, SiteKind, Sites, SkipReason,
+    SkippedSite, Target,
 };
 use iced_x86::{FlowControl, Instruction, Mnemonic, Register};
 
@@ -62,6 +62,17 @@ fn is_return(instruction: &Instruction) -> bool {
     instruction.flow_control() == FlowControl::Return
 }
 
+/// Whether a jump may go where the first word of what it passes on says, as to a coroutine: not where a fixed place says, nor one further
+/// on, as for a virtual function.
+fn may_be_first_word(operand: Operand) -> bool {
+    match operand {
+        Operand::Register(_) => true,
+        Operand::Memory(at) => {
+            (at.segment, at.index, at.displacement) == (Segment::None, None, 0) && at.base.is_some()
+        }
+    }
+}
+
 /// Whether calls of this number must be left alone.
 #[must_use]
 pub fn returns_strangely(number: u64) -> bool {
@@ -79,7 +90,7 @@ pub struct Function {
     groups: Vec<Group>,
     refused: HashMap<u64, Reason>,
     end: F0End,
-    /// Whether the jumps by which it leaves end it as well.
+    /// Whether its jumps through pointers end it as well.
     is_left: bool,
     part: Part,
     /// The descriptor of the frame of it that is on a stack already.
@@ -199,7 +210,7 @@ impl Function {
         } else if part == Part::F0 && function.returns_plainly() {
             function.end = F0End::PatchedReturns;
             function.divide();
-            if function.misses_returns() {
+            if function.misses_ends() {
                 function.hide_returns();
             }
         } else {
@@ -264,7 +275,7 @@ impl Function {
         patched
     }
 
-    /// Has f0 end where it jumps away, too, and at no hidden return address. False when it did before.
+    /// Has f0 end where it jumps through a pointer, too. False when it did before.
     pub fn end_by_leaving(&mut self) -> bool {
         if self.is_left {
             return false;
@@ -272,27 +283,43 @@ impl Function {
         self.is_left = true;
         self.end = F0End::PatchedReturns;
         self.divide();
-        let entry = self.code.entry();
-        if !self.returns_plainly() {
-            let reason = "not all places where it ends can be told";
-            self.refused.insert(entry, reason.to_owned());
-        } else if self.misses_returns() {
-            let reason = "at one of the places where it ends there is no room for a jump";
-            self.refused.insert(entry, reason.to_owned());
+        if !self.returns_plainly() || self.misses_ends() {
+            self.end = F0End::HiddenReturn;
+            self.divide();
         }
         true
+    }
+
+    /// Why not all of its ends are noticed, if it ends where it jumps away, too.
+    fn leaves_unnoticed(&self) -> Option<&'static str> {
+        if !self.is_left {
+            None
+        } else if self.leaves_untold() {
+            Some("not all places where it ends can be told")
+        } else if self.misses_ends() {
+            Some("at one of the places where it ends there is no room for a jump")
+        } else {
+            None
+        }
     }
 
     /// Whether f0 ends at an instruction.
     fn ends_at(&self, instruction: &Instruction) -> bool {
         let call = self.calls.get(&instruction.ip());
-        self.end == F0End::PatchedReturns
-            && (is_return(instruction) || call.is_some_and(|call| self.leaves_by(call)))
+        let returns = self.end == F0End::PatchedReturns && is_return(instruction);
+        returns || call.is_some_and(|call| self.leaves_by(call))
     }
 
-    /// Whether a site is none, but an end of f0.
+    /// Whether a site is none, but an end of f0. What it jumps to by its name is a function that returns to f0's caller.
     fn leaves_by(&self, call: &CallSite) -> bool {
-        self.is_left && matches!(call.kind, SiteKind::TailJump { .. })
+        let SiteKind::TailJump {
+            target: Target::Indirect(operand),
+            ..
+        } = call.kind
+        else {
+            return false;
+        };
+        self.is_left && may_be_first_word(operand)
     }
 
     /// Whether its calls' ends are noticed by hidden return addresses.
@@ -339,8 +366,21 @@ impl Function {
             return false;
         };
         // A jump to the entry is no new call, which only a hidden return address tells. The same
-        // holds for what leaves by a jump, to a part of it that is not known, too: it returns elsewhere. What a subroutine
-        // inside returns to it may have written itself.
+        // holds for what leaves by a jump: it returns elsewhere.
+        !self.leaves_untold()
+            && !self.view.is_target(entry)
+            && !self.view.is_target(instructions[first].ip())
+            && instructions.iter().all(|i| !i.is_invalid())
+            && instructions.iter().any(is_return)
+            && !self
+                .calls
+                .values()
+                .any(|call| matches!(call.kind, SiteKind::TailJump { .. }) && !self.leaves_by(call))
+    }
+
+    /// Whether it may leave otherwise than is known: to a part of it that is not, too. What a subroutine inside returns to it may have
+    /// written itself.
+    fn leaves_untold(&self) -> bool {
         let leaves = |skipped: &SkippedSite| {
             matches!(
                 skipped.reason,
@@ -350,16 +390,7 @@ impl Function {
                     | SkipReason::LocalCall
             )
         };
-        !self.view.sites().skipped.iter().any(leaves)
-            && !self.view.is_target(entry)
-            && !self.view.is_target(instructions[first].ip())
-            && instructions.iter().all(|i| !i.is_invalid())
-            && instructions.iter().any(is_return)
-            && !self.calls.values().any(|call| match call.kind {
-                // Where it goes on if the jump is not taken it has not ended.
-                SiteKind::TailJump { condition, .. } => !self.is_left || condition.is_some(),
-                _ => false,
-            })
+        self.view.sites().skipped.iter().any(leaves)
     }
 
     /// The position at which control is diverted for its entry, outside of programs of goroutines.
@@ -377,8 +408,8 @@ impl Function {
         (group.span.range.start == behind).then_some(lowered)
     }
 
-    /// Whether a return of f0 would not be noticed.
-    fn misses_returns(&self) -> bool {
+    /// Whether one of the instructions at which f0 ends would not be noticed.
+    fn misses_ends(&self) -> bool {
         let ends = self.view.instructions().iter();
         let returns = ends.filter(|i| self.ends_at(i));
         let mut addresses = returns.map(Instruction::ip);
@@ -594,6 +625,9 @@ impl Function {
         };
         if self.hides() && self.code.takes_arguments() {
             return Err(TAKES_ARGUMENTS.to_owned());
+        }
+        if let Some(reason) = self.leaves_unnoticed() {
+            return Err(reason.to_owned());
         }
         // Wherever control is diverted for it.
         if let Some(reason) = self.refused.get(&self.code.entry()) {
@@ -837,13 +871,29 @@ mod tests {
         }
     }
 
+    /// It returns to f0's caller in f0's place.
     #[test]
-    fn f0_that_may_stay_where_it_jumps_away_is_none() {
-        // je to elsewhere; mov %rdi,%rdx
-        let mut function = resumed(&[0x0f, 0x84, 0, 0x10, 0, 0, 0x48, 0x89, 0xfa]);
+    fn what_f0_jumps_to_by_name_is_a_part_of_the_op() {
+        // je to elsewhere; mov (%rdi),%rax; mov %rdi,%rdx; jmp *%rax
+        let middle = b"\x0f\x84\0\x10\0\0\x48\x8b\x07\x48\x89\xfa\xff\xe0";
+        let mut function = resumed(middle);
         assert!(function.end_by_leaving());
+        assert!(function.hides());
+        let groups = function.entry_groups().unwrap();
+        assert_eq!(groups.len(), 2, "{groups:x?}");
+        let (region, purpose) = function.region(groups[0], &mut Tree::new(0)).unwrap();
+        assert_eq!(purpose, Purpose::Ret);
+        assert!(matches!(region.items.last(), Some(Item::Ret(_))));
+    }
+
+    /// Whatever else makes it be divided anew.
+    #[test]
+    fn f0_that_may_leave_unnoticed_is_none() {
+        // jrcxz to elsewhere
+        let mut function = resumed(&[0xe3, 0x70, 0x48, 0x89, 0xfa]);
+        assert!(function.end_by_leaving());
+        function.divide();
         assert!(function.entry_groups().is_err());
-        // A hidden return address would tell of the end of what it has jumped to.
         assert!(!function.hide_returns());
         assert!(function.entry_groups().is_err());
     }

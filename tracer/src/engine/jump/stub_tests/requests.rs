@@ -194,7 +194,12 @@ fn a_field_is_noted_when_an_op_begins_and_when_it_ends() {
 fn a_jump_out_of_f0_ends_the_op_and_nothing_is_read_there() {
     let place = Box::leak(Box::new([0_u64; 64]));
     let place = place.as_mut_ptr() as u64;
-    for is_direct in [true, false] {
+    for (is_direct, noticed) in [
+        (true, F0End::PatchedReturns),
+        (false, F0End::PatchedReturns),
+        (true, F0End::HiddenReturn),
+        (false, F0End::HiddenReturn),
+    ] {
         let mut arena = Arena::new();
         arena.around.field = Some(HEAD);
         let writes = arena.assemble(|a| {
@@ -236,7 +241,7 @@ fn a_jump_out_of_f0_ends_the_op_and_nothing_is_read_there() {
         });
         let end = arena.instructions(f0 + 10, 8);
         compare(&mut arena, outer, |arena| {
-            arena.patch_f0(f0, 5, F0End::PatchedReturns);
+            arena.patch_f0(f0, 5, noticed);
             let len = end[..2].iter().map(Instruction::len).sum();
             arena.patch_region(f0 + 10, len, &end[..1], Item::Ret(end[1]));
         });

@@ -1,8 +1,8 @@
 //! The code at a function's entry, and at the returns of f0.
 
 use darc_record::{Field, Second};
-use iced_x86::Instruction;
 use iced_x86::code_asm::*;
+use iced_x86::{FlowControl, Instruction};
 
 use crate::engine::jump::asm::{
     Emitted, RAX, SAVED, Surroundings, TOP, field, field32, restore, save, shadow, top, tsc,
@@ -368,7 +368,18 @@ pub fn ret(b: &mut Builder<'_>, ret: Instruction) -> Emitted<()> {
     b.a.cmp(dword_ptr(rax + place::KIND as i32), place::CALL as i32)?;
     b.a.je(leave)?;
     b.a.cmp(qword_ptr(rax + place::HIDDEN as i32), 0)?;
-    b.a.jne(leave)?;
+    match ret.flow_control() {
+        // It is noticed behind it.
+        FlowControl::Return => b.a.jne(leave)?,
+        // What it jumps to returns to f0's caller.
+        _ => {
+            let mut plain = b.label();
+            b.a.je(plain)?;
+            b.a.mov(rax, shadow(TOP, entry::RETURN_TO))?;
+            b.a.mov(qword_ptr(rsp + SAVED), rax)?;
+            b.a.set_label(&mut plain)?;
+        }
+    }
     b.a.sub(rsi, entry::SIZE as i32)?;
     note_end(b)?;
     b.a.call(runtime.end)?;
