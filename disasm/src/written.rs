@@ -15,9 +15,17 @@ pub struct Written {
     pub value: u16,
     /// Where the instruction is that writes it.
     pub addr: u64,
-    /// The addresses of all instructions which run whenever this one does, in order: nothing is jumped to between them.
-    pub around: Vec<u64>,
+    /// The addresses of the next instructions before it which run whenever this one does, the nearest first: nothing is jumped to between
+    /// them.
+    pub before: Vec<u64>,
+    /// As these, behind it, itself first.
+    pub behind: Vec<u64>,
 }
+
+/// So many instructions are looked at on each side of one, at most.
+const NEAR: usize = 64;
+/// So many constants are told, at most: a stranger's function may be nothing else.
+const MOST: usize = 4096;
 
 /// The constants that a function writes into the two bytes that are `offset` behind where a register points to. A constant that comes
 /// from elsewhere than the same straight line of code is none.
@@ -27,14 +35,20 @@ pub fn constants_written(code: &FunctionCode, offset: u64) -> Vec<Written> {
     let mut written = Vec::new();
     for line in straight_lines(&instructions) {
         for (at, instruction) in line.iter().enumerate() {
+            if written.len() == MOST {
+                return written;
+            }
             if !writes_there(instruction, offset) {
                 continue;
             }
-            if let Some(value) = constant(&line[..at], instruction) {
+            let before = &line[at.saturating_sub(NEAR)..at];
+            if let Some(value) = constant(before, instruction) {
+                let behind = line[at..].iter().take(NEAR);
                 written.push(Written {
                     value,
                     addr: instruction.ip(),
-                    around: line.iter().map(Instruction::ip).collect(),
+                    before: before.iter().rev().map(Instruction::ip).collect(),
+                    behind: behind.map(Instruction::ip).collect(),
                 });
             }
         }
@@ -75,6 +89,16 @@ fn writes_there(instruction: &Instruction, offset: u64) -> bool {
         && instruction.memory_displacement64() == offset
 }
 
+/// What a called function leaves as it is (System V ABI for AMD64, 3.2.1).
+const KEPT: [Register; 6] = [
+    Register::RBX,
+    Register::RBP,
+    Register::R12,
+    Register::R13,
+    Register::R14,
+    Register::R15,
+];
+
 /// What an instruction writes that comes after these.
 fn constant(before: &[Instruction], instruction: &Instruction) -> Option<u16> {
     if instruction.op1_kind() == OpKind::Immediate16 {
@@ -86,6 +110,12 @@ fn constant(before: &[Instruction], instruction: &Instruction) -> Option<u16> {
     let register = instruction.op1_register().full_register();
     let mut factory = InstructionInfoFactory::new();
     let writes = |i: &Instruction, factory: &mut InstructionInfoFactory| {
+        if matches!(
+            i.flow_control(),
+            FlowControl::Call | FlowControl::IndirectCall
+        ) {
+            return !KEPT.contains(&register);
+        }
         let info = factory.info(i);
         info.used_registers().iter().any(|used| {
             used.register().full_register() == register
@@ -119,7 +149,8 @@ mod tests {
         };
         let code = FunctionCode::new(vec![part]).unwrap();
         let written = constants_written(&code, 0x24).into_iter();
-        written.map(|it| (it.value, it.around.len())).collect()
+        let around = |it: &Written| it.before.len() + it.behind.len();
+        written.map(|it| (it.value, around(&it))).collect()
     }
 
     use iced_x86::IcedError;
@@ -151,8 +182,33 @@ mod tests {
             a.mov(word_ptr(rbx + 0x26), 8)?;
             a.mov(dword_ptr(rbx + 0x24), 8)?;
             a.mov(word_ptr(rsp + 0x24), 8)?;
+            a.mov(edx, 6)?;
+            a.call(rbp)?;
+            a.mov(word_ptr(rbx + 0x24), dx)?;
             a.jmp(there)
         });
         assert_eq!(written, []);
+    }
+
+    #[test]
+    fn what_a_call_keeps_is_the_same_constant() {
+        let written = found(|a| {
+            a.mov(r12d, 6)?;
+            a.call(rbp)?;
+            a.mov(word_ptr(rbx + 0x24), r12w)
+        });
+        assert_eq!(written, [(6, 3)]);
+    }
+
+    #[test]
+    fn no_more_is_told_than_somebody_may_need() {
+        let written = found(|a| {
+            for _ in 0..2 * MOST {
+                a.mov(word_ptr(rbx + 0x24), 4)?;
+            }
+            Ok(())
+        });
+        assert_eq!(written.len(), MOST);
+        assert!(written.iter().all(|&(_, around)| around <= 2 * NEAR));
     }
 }

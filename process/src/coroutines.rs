@@ -9,7 +9,10 @@ use darc_disasm::{
     may_go_by_table,
 };
 use darc_record::{Field, Second};
-use darc_symbols::{Candidate, CoroutineFrame, FileAddr, Image, LookupError, NameSpec, demangle};
+use darc_symbols::{
+    Candidate, CoroutineFrame, FileAddr, Function, Image, LookupError, NameSpec, as_compiled,
+    demangle,
+};
 
 use crate::code::Scanned;
 use crate::futures::{Polls, Wait};
@@ -76,23 +79,32 @@ fn among(modules: &Modules, candidates: &[Candidate]) -> Option<CodeRef> {
 /// The function that goes on with the body of a coroutine with this ramp.
 fn goes_on(modules: &Modules, ramp: CodeRef) -> Option<CodeRef> {
     let image = image(modules, ramp)?;
-    let names = image.function_at(ramp.addr)?;
-    let names = names.names().filter(|name| name.starts_with("_Z"));
-    let addr = names.into_iter().find_map(|name| body_of(image, name))?;
+    let function = image.function_at(ramp.addr)?;
+    let names = function.names().map(as_compiled);
+    let names = names.filter(|name| name.starts_with("_Z"));
+    let addr = names
+        .into_iter()
+        .find_map(|name| body_of(image, function, name))?;
     Some(CodeRef { addr, ..ramp })
 }
 
-fn body_of(image: &Image, ramp: &str) -> Option<FileAddr> {
+/// The body of a ramp that has this name. Coroutines of several files may have the same: then it is the one that the ramp calls.
+fn body_of(image: &Image, ramp: &Function, name: &str) -> Option<FileAddr> {
     let by_gcc = ACTORS.map(|end| {
         let frame = &end[..end.len() - ".actor".len()];
-        format!("{}{ramp}{end}", ramp.len() + frame.len())
+        format!("{}{name}{end}", name.len() + frame.len())
     });
-    let by_clang = format!("{ramp}{RESUME}");
+    let by_clang = format!("{name}{RESUME}");
     let is_body =
         |name: &str| name == by_clang || by_gcc.iter().any(|end| name.ends_with(end.as_str()));
-    let mut functions = image.functions().iter();
-    let found = functions.find(|function| function.names().any(is_body));
-    found.map(|function| function.addr)
+    let is_body = |function: &&Function| function.names().map(as_compiled).any(is_body);
+    let bodies = image.functions().iter().filter(is_body);
+    let bodies: Vec<FileAddr> = bodies.map(|function| function.addr).collect();
+    let is_called = |body: &&FileAddr| enters(image, ramp, **body);
+    match bodies[..] {
+        [body] => Some(body),
+        _ => bodies.iter().find(is_called).copied(),
+    }
 }
 
 /// Whether a function does nothing but make coroutines.
@@ -108,7 +120,8 @@ pub(crate) fn resumed(
     scanned: &Scanned,
 ) -> Option<Result<Polls, String>> {
     let image = image(modules, function)?;
-    let names: Vec<&str> = image.function_at(function.addr)?.names().collect();
+    let names = image.function_at(function.addr)?.names();
+    let names: Vec<&str> = names.map(as_compiled).collect();
     let by_gcc = names.iter().find_map(|name| {
         let mut ends = ACTORS.iter();
         ends.find_map(|end| name.strip_suffix(end).map(|of| (of, *end)))
@@ -136,7 +149,7 @@ fn by_frame(
     let frame = image.and_then(|image| image.coroutine(function.addr));
     let (Some(image), Some(frame)) = (image, frame) else {
         return Err(
-            "debugging information (-g, of gcc 12 or later) that says where its frame has what is not there"
+            "debugging information (-g, of gcc 12 or later) that says where its frame has what is not there, or has another form"
                 .to_owned(),
         );
     };
@@ -163,19 +176,44 @@ fn by_frame(
     };
     let base = modules.locate(function).map_or(0, |at| at.0);
     let to_file = base.wrapping_sub(function.addr.0);
+    if jumps_to_body(image, scanned, to_file) {
+        return Err("it jumps to the body of a certain other coroutine".to_owned());
+    }
     let waits = waits(image, code, &frame, to_file);
     Ok(Polls::of_coroutines(field, waits))
 }
 
-/// Whether the function of a name calls another one, or jumps there.
+/// Whether a function of a name calls another one, or jumps there. Those of several files may have the same.
 fn is_entered_by(image: &Image, name: &str, entered: FileAddr) -> bool {
     let mut functions = image.functions().iter();
-    let found = functions.find(|function| function.names().any(|it| it == name));
-    let Some((function, size)) = found.and_then(|it| Some((it, it.size?))) else {
-        return false;
-    };
-    let bytes = image.bytes_at(function.addr, size).unwrap_or_default();
+    functions.any(|function| {
+        function.names().any(|it| as_compiled(it) == name) && enters(image, function, entered)
+    })
+}
+
+/// Whether a function calls another one, or jumps there.
+fn enters(image: &Image, function: &Function, entered: FileAddr) -> bool {
+    let bytes = function
+        .size
+        .and_then(|size| image.bytes_at(function.addr, size));
+    let bytes = bytes.unwrap_or_default();
     direct_transfers(&bytes, function.addr.0).any(|(_, to)| to == entered.0)
+}
+
+/// Whether it passes control to a coroutine without the pointer by which such are resumed.
+fn jumps_to_body(image: &Image, scanned: &Scanned, to_file: u64) -> bool {
+    let is_body = |name: &str| ACTORS.iter().any(|end| as_compiled(name).ends_with(end));
+    let is_one = |addr: u64| {
+        let function = image.function_at(FileAddr(addr.wrapping_sub(to_file)));
+        function.is_some_and(|function| function.names().any(is_body))
+    };
+    scanned.sites.iter().any(|site| match site.kind {
+        SiteKind::TailJump {
+            target: Target::Direct(to),
+            ..
+        } => is_one(to),
+        _ => false,
+    })
 }
 
 /// Whether what looks like a way out may be one to elsewhere in it.
@@ -195,26 +233,38 @@ fn waits(image: &Image, code: &FunctionCode, frame: &CoroutineFrame, to_file: u6
     let written = constants_written(code, frame.index_at).into_iter();
     for written in written.filter(|it| it.value > 0 && it.value % 2 == 0) {
         let to_file = |addr: &u64| FileAddr(addr.wrapping_sub(to_file));
-        let around: Vec<FileAddr> = written.around.iter().map(to_file).collect();
+        let near = [&written.behind, &written.before];
+        let near = near.map(|near| near.iter().map(to_file).collect());
         let line = match written.value {
             BEGINNING => None,
-            _ => line(image, frame, to_file(&written.addr), &around),
+            _ => line(image, frame, to_file(&written.addr), &near),
         };
-        let number = written.value / 2 - 1;
+        let state = u32::from(written.value);
         let name = match line {
             _ if written.value == BEGINNING => "initial_suspend".to_owned(),
             Some((file, line)) => format!("co_await {file}:{line}"),
-            None => format!("co_await number {number}"),
+            None => numbered(state),
         };
-        let state = u32::from(written.value);
         match waits.iter_mut().find(|it| it.state == state) {
             None => waits.push(Wait { state, name }),
             // The compiler has written the code of it twice, and says different things of it.
-            Some(known) if known.name != name => known.name = format!("co_await number {number}"),
+            Some(known) if known.name != name => known.name = numbered(state),
             Some(_) => {}
         }
     }
+    // It waits somewhere, wherever.
+    if waits.is_empty() {
+        let state = u32::from(BEGINNING) + 2;
+        let name = numbered(state);
+        waits.push(Wait { state, name });
+    }
     waits
+}
+
+/// What a place is called of which no more is known than the number that the frame has: counted in the order of the source, from 1 on.
+#[must_use]
+pub fn numbered(state: u32) -> String {
+    format!("co_await number {}", (state / 2).saturating_sub(1))
 }
 
 /// Where a `co_await` is in the source: where its awaiter is asked to suspend, else what stands for the line of its code. gcc gives
@@ -223,7 +273,7 @@ fn line(
     image: &Image,
     frame: &CoroutineFrame,
     written: FileAddr,
-    around: &[FileAddr],
+    [behind, before]: &[Vec<FileAddr>; 2],
 ) -> Option<(String, u32)> {
     const ASKED: &str = "await_suspend";
     let of_function = |addr: FileAddr| {
@@ -236,21 +286,26 @@ fn line(
         let file = own.file?.rsplit('/').next()?.to_owned();
         Some(((file, own.line?), inlined))
     };
-    let asks = |addr: FileAddr| {
+    let is_asked = |name: &str| name.contains(ASKED);
+    let asks_inline = |addr: FileAddr| {
         let (place, inlined) = of_function(addr)?;
-        let is_asked = |name: &str| name.contains(ASKED);
+        inlined.is_some_and(|name| is_asked(&name)).then_some(place)
+    };
+    let calls = |addr: FileAddr| {
         let called = image.bytes_at(addr, 5).unwrap_or_default();
         let called = direct_transfers(&called, addr.0).next();
         let called = called.filter(|&(from, _)| from == addr.0);
         let called = called.and_then(|(_, to)| image.function_at(FileAddr(to)));
-        let is_there = inlined.is_some_and(|name| is_asked(&name))
-            || called
-                .is_some_and(|function| function.names().any(|name| is_asked(&demangle(name))));
-        is_there.then_some(place)
+        let is_there =
+            called.is_some_and(|function| function.names().any(|name| is_asked(&demangle(name))));
+        is_there.then(|| of_function(addr).map(|(place, _)| place))?
     };
     let own = || of_function(written).map(|(place, _)| place);
     let proves = |place: &(String, u32)| !frame.lines.contains(&Some(place.1));
-    let asked = around.iter().find_map(|&addr| asks(addr));
+    // It is asked when the number is there; the compiler may have moved some of what is inlined.
+    let mut next = behind.iter();
+    let asked = next.find_map(|&addr| asks_inline(addr).or_else(|| calls(addr)));
+    let asked = asked.or_else(|| before.iter().find_map(|&addr| asks_inline(addr)));
     asked.or_else(|| own().filter(proves))
 }
 

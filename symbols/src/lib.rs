@@ -61,7 +61,7 @@ pub use inlined::InlinedCopy;
 pub use jit::{JitFunction, JitName, JitSymbols};
 pub use lines::Frame;
 pub use lookup::resolve;
-pub use matching::{Match, MatchRank};
+pub use matching::{Match, MatchRank, as_compiled};
 pub use names::{is_called, original};
 pub use refusal::{Candidate, Interpreter, LookupError, NotAFunction};
 pub use root::{Root, opened, place};

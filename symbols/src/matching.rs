@@ -169,6 +169,14 @@ pub(crate) fn clone_of(symbol: &str) -> Option<&str> {
     (cut > 0).then(|| &symbol[..cut])
 }
 
+/// What a symbol was called before link-time optimisation renamed it, or the optimizer made a clone of the whole function; that of a part of
+/// one (`.cold`, `.part`) is itself.
+#[must_use]
+pub fn as_compiled(symbol: &str) -> &str {
+    let is_part = [".cold", ".part."].iter().any(|part| symbol.contains(part));
+    clone_of(symbol).filter(|_| !is_part).unwrap_or(symbol)
+}
+
 /// Tells in a few nanoseconds that a symbol cannot match, so that a library with 300,000 mangled names is searched without
 /// demangling them. Both manglings write an identifier as its length and itself.
 struct Prefilter {
@@ -366,6 +374,14 @@ mod tests {
         assert_eq!(clone_of("foo.part.0.cold"), Some("foo"));
         assert_eq!(clone_of("foo"), None);
         assert_eq!(clone_of(".cold"), None);
+        for (symbol, as_written) in [
+            ("_Z5servev.Frame.actor.lto_priv.0", "_Z5servev.Frame.actor"),
+            ("_ZL5servem.isra.0", "_ZL5servem"),
+            ("_ZL5servem.constprop.0.cold", "_ZL5servem.constprop.0.cold"),
+            ("_ZL5servem", "_ZL5servem"),
+        ] {
+            assert_eq!(as_compiled(symbol), as_written);
+        }
     }
 
     #[test]
