@@ -208,7 +208,7 @@ fn results_of_lives_are_not_gone_on_with() {
     for subcommand in ["resume", "prove"] {
         let tried = execute(&mut darc(&[subcommand, results, "-p", &pid]));
         assert_ne!(tried.code(), 0, "{tried:#?}");
-        assert!(tried.stderr.contains("lives of futures"), "{tried:#?}");
+        assert!(tried.stderr.contains("its ops are lives"), "{tried:#?}");
     }
     assert_eq!(target.finish().code(), 0);
 }

@@ -127,19 +127,21 @@ struct Gap {
 /// All futures of f0.
 #[derive(Clone, Default, Debug)]
 pub struct Lives {
-    /// The states in which they wait.
+    /// The states in which futures wait. The places at which coroutines do need not be known.
     waits: BTreeSet<u32>,
     held: Vec<Poll>,
     open: HashMap<u64, Open>,
     /// In order.
     gaps: Vec<Gap>,
+    /// Of coroutines: until when all was known the last time.
+    complete: Tsc,
     /// Of coroutines: whether one was seen to be destroyed when it had ended.
     are_destroyed: bool,
     fates: Fates,
 }
 
 impl Lives {
-    /// Of futures that wait in these states; none is known yet.
+    /// Of futures that wait in these states, or of coroutines, whatever these are; none is known yet.
     #[must_use]
     pub fn new(of: Of, waits: BTreeSet<u32>) -> Lives {
         Lives {
@@ -167,10 +169,17 @@ impl Lives {
     /// The lives that have ended, in the order of their last polls, as far as polls are known that ended at `complete` or before: all
     /// of these have been taken.
     pub fn settle(&mut self, complete: Tsc) -> Vec<Life> {
+        let ended = match self.fates.of {
+            Of::Futures => complete,
+            Of::Coroutines => self.complete_for_coroutines(complete),
+        };
         let held = std::mem::take(&mut self.held);
         let (mut ripe, held): (Vec<Poll>, Vec<Poll>) =
-            held.into_iter().partition(|poll| poll.op.end <= complete);
+            held.into_iter().partition(|poll| poll.op.end <= ended);
         self.held = held;
+        if self.fates.of == Of::Coroutines {
+            self.hold_back(&mut ripe);
+        }
         ripe.sort_by_key(|poll| poll.op.start);
         ripe.into_iter()
             .filter_map(|poll| match self.fates.of {

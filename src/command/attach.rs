@@ -1,6 +1,7 @@
 //! `darc attach`: analyse a function of a running process.
 
 use darc_analysis::Params;
+use darc_analysis::lives::Fates;
 use darc_process::Ending;
 use darc_report::model::{Engine, Target};
 use darc_tracer::effort::BUDGET;
@@ -99,13 +100,29 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
                 "; of one that runs already, --engine jump says where its time goes".to_owned()
             }
         };
-        conduct.warn(match conduct.investigation.polls() {
-            None | Some(0) => format!("no call of f0 completed while darc was watching{remedy}"),
-            Some(polls) => format!(
-                "no life of what f0 polls or resumes was seen from its begin to its end, in {polls} calls of f0: they live longer than darc was watching (give it more time: -d), or go on within calls of f0 for others"
-            ),
+        conduct.warn(match conduct.investigation.fates() {
+            Some(fates) if fates.polls > 0 => no_life(&fates),
+            _ => format!("no call of f0 completed while darc was watching{remedy}"),
         });
     }
     conduct.publish(target, started::ended(ending), Show::Report)?;
     Ok(conduct.exit_status(ending))
+}
+
+/// Why no life is an op, of all that was polled or resumed.
+fn no_life(fates: &Fates) -> String {
+    let why = match fates {
+        Fates { lost: 1.., .. } => {
+            "those that were seen to begin cannot be put together: calls of f0 may have gone unseen, or were within calls of f0 for others"
+        }
+        Fates { under_way: 1.., .. } => {
+            "those that began did not end while darc was watching; give it more time (-d)"
+        }
+        Fates { dropped: 1.., .. } => "those that began were dropped before their end",
+        _ => "all of them had begun before, or where that is not seen",
+    };
+    let polls = fates.polls;
+    format!(
+        "no life of what f0 polls or resumes was seen from its begin to its end, in {polls} calls of f0: {why}"
+    )
 }

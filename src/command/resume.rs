@@ -42,7 +42,7 @@ pub fn execute(mut options: ResumeOptions) -> Result<ExitStatus, Failure> {
         |why: String| Failure::message(FailureKind::File, format!("{:?}: {why}", options.file));
     if report.futures.is_some() {
         return Err(refuse(
-            "its ops are lives of futures, of which none can be gone on with; start a new analysis with darc run or attach"
+            "its ops are lives (of futures or coroutines), of which none can be gone on with; start a new analysis with darc run or attach"
                 .to_owned(),
         ));
     }

@@ -78,7 +78,7 @@ pub fn experiment(
 ) -> Result<Result<(Proofs, Ending), String>, Failure> {
     if of.futures.is_some() {
         return Ok(Err(
-            "its ops are lives of futures; experiments are for functions whose ops are calls"
+            "its ops are lives (of futures or coroutines); experiments are for functions whose ops are calls"
                 .to_owned(),
         ));
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use darc_analysis::Absence;
-use darc_analysis::lives::{Fates, Lives, Of, Poll};
+use darc_analysis::lives::{Fates, Life, Lives, Of, Poll};
 use darc_process::ProcessError;
 use darc_process::code::Scanned;
 use darc_process::coroutines;
@@ -92,9 +92,15 @@ impl Followed {
             dropped,
             sampled,
             unregistered,
+            ended_otherwise,
             ..
         } = engine.counters();
         let unseen = dropped.wrapping_add(sampled).wrapping_add(unregistered);
+        // A future that is left by a panic is not polled again.
+        let unseen = match self.lives.fates().of {
+            Of::Futures => unseen,
+            Of::Coroutines => unseen.wrapping_add(ended_otherwise),
+        };
         if unseen != self.unseen {
             self.lives.unseen(self.looked, darc_tracer::tsc());
             self.unseen = unseen;
@@ -146,7 +152,7 @@ impl Session<'_> {
                 let why = found.err().map(|unread| unread.why);
                 let why = why.unwrap_or_else(|| "f0 is another function".to_owned());
                 return Err(ProcessError::Unsuitable(format!(
-                    "ops were lives of futures until now, and cannot be in this process: {why}"
+                    "ops were lives until now, and cannot be in this process: {why}"
                 )));
             }
         }
@@ -209,7 +215,11 @@ impl Session<'_> {
         followed.look(self.process.engine());
         let places = followed.places.clone();
         let place = |state| places.get(&state).copied().unwrap_or(state);
+        let of = followed.fates().of;
         for life in followed.lives.settle(complete) {
+            if of == Of::Coroutines {
+                name_others(&life, &places, self.catalog);
+            }
             self.investigation.take_life(&life, place);
         }
     }
@@ -227,8 +237,16 @@ fn places(polls: &Polls, catalog: &mut Catalog) -> BTreeMap<u32, u32> {
     places
 }
 
-/// How the ends of f0's calls are noticed, where it would otherwise be in this way: what a resume passes control to at its end is
-/// somebody else's.
+/// Names the places at which a coroutine waited that were not found in its code.
+fn name_others(life: &Life, places: &BTreeMap<u32, u32>, catalog: &mut Catalog) {
+    let states = life.awaits.keys();
+    for &state in states.filter(|state| !places.contains_key(state)) {
+        catalog.name_absence(Absence::Awaiting(state), || coroutines::numbered(state));
+    }
+}
+
+/// How the ends of f0's calls are noticed, where it would otherwise be in this way: another coroutine that a resume passes control to at
+/// its end, through a pointer, is no part of it. A function that it calls last is.
 fn ends_of(of: Of, otherwise: Ends) -> Ends {
     match of {
         Of::Futures => otherwise,
@@ -243,7 +261,7 @@ fn is_one_poll(Unread { of, why }: &Unread) -> String {
             "an op is one poll of a future where f0 is an async function's, not the life of a future: {why}"
         ),
         Polled::Coroutines => format!(
-            "an op is one resume of a coroutine, with all that it passes control to at its end, not the life of a coroutine: {why}"
+            "an op is one resume of a coroutine, with all that it passes control to at its end, or one time that f0 begins or destroys one, not the life of a coroutine: {why}"
         ),
     }
 }

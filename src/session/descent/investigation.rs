@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use darc_analysis::lives::Life;
+use darc_analysis::lives::{Fates, Life};
 use darc_analysis::off_cpu::Interval;
 use darc_analysis::{Absence, Analysis, Callee, CalleeId, FnodeId, Ftree, Params, SiteId, Stall};
 use darc_process::modules::{ANONYMOUS, CodeRef, ModuleId, Modules};
@@ -426,9 +426,15 @@ impl Investigation {
     /// How many polls were seen, where ops are lives of futures.
     #[must_use]
     pub fn polls(&self) -> Option<u64> {
+        self.fates().map(|fates| fates.polls)
+    }
+
+    /// What became of futures beside those that are ops, where ops are their lives.
+    #[must_use]
+    pub fn fates(&self) -> Option<Fates> {
         match &self.ops {
-            Ops::Lives(followed) => Some(followed.fates().polls),
-            Ops::LivesAgain(fates) => Some(fates.polls),
+            Ops::Lives(followed) => Some(followed.fates()),
+            Ops::LivesAgain(fates) => Some(*fates),
             Ops::Calls | Ops::LivesWherePossible => None,
         }
     }
