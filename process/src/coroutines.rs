@@ -53,13 +53,24 @@ pub(crate) fn meant(
     }
 }
 
+/// What a function is shown as, without what says that link-time optimisation renamed it or that it is a clone of the whole function.
+fn shown(mut name: &str) -> &str {
+    const RENAMED: [&str; 4] = [".lto_priv.", ".llvm.", ".isra.", ".constprop."];
+    while let Some((front, end)) = name.rsplit_once(" [clone ")
+        && RENAMED.iter().any(|renamed| end.starts_with(renamed))
+    {
+        name = front;
+    }
+    name
+}
+
 /// The one coroutine that all of these functions are of.
 fn among(modules: &Modules, candidates: &[Candidate]) -> Option<CodeRef> {
-    let is_made = |it: &&Candidate| SHOWN.iter().any(|end| it.name.ends_with(end));
+    let is_made = |it: &&Candidate| SHOWN.iter().any(|end| shown(&it.name).ends_with(end));
     let (made, ramps): (Vec<&Candidate>, Vec<&Candidate>) = candidates.iter().partition(is_made);
     let mut bodies = made
         .iter()
-        .filter(|it| GOES_ON.iter().any(|end| it.name.ends_with(end)));
+        .filter(|it| GOES_ON.iter().any(|end| shown(&it.name).ends_with(end)));
     let (body, other) = (bodies.next()?, bodies.next());
     if other.is_some() || ramps.len() > 1 {
         return None;
@@ -311,4 +322,23 @@ fn line(
 
 fn image(modules: &Modules, function: CodeRef) -> Option<&Image> {
     modules.get(function.module).image.as_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_renamed_a_function_is_not_a_part_of_what_it_is() {
+        let body = "serve(serve(int)::_Z5servei.Frame*) [clone .actor]";
+        for end in [
+            "",
+            " [clone .lto_priv.0]",
+            " [clone .isra.0] [clone .lto_priv.12]",
+        ] {
+            assert_eq!(shown(&format!("{body}{end}")), body);
+        }
+        let cold = format!("{body} [clone .cold]");
+        assert_eq!(shown(&cold), cold);
+    }
 }
