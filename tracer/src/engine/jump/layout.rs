@@ -94,6 +94,9 @@ pub mod header {
     /// How often each [`Mark`] was called: two words.
     const MARKS: u64 = 48;
 
+    /// Which signals the program handles, one bit each, the first for signal 1: who blocks one of them may be in its handler.
+    pub const HANDLED: u64 = 64;
+
     /// Where calls of a marker are counted.
     #[must_use]
     pub fn mark(mark: Mark) -> u64 {
@@ -320,6 +323,10 @@ pub mod place {
     /// For counted calls at sites: one more than the slot that the caller is counted in; zero for any caller
     /// (32 bits).
     pub const PARENT: u64 = 28;
+    /// For measured calls: how far below the slot of its caller that of a call is, signed, or [`NOT_KNOWN`] (32 bits).
+    pub const DISTANCE: u64 = 28;
+    /// It is not always the same.
+    pub const NOT_KNOWN: i32 = i32::MIN;
     /// A measured call, tail call or system call.
     pub const CALL: u32 = 0;
     /// The call of f0 that is the op.

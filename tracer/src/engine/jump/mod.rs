@@ -61,6 +61,7 @@ use crate::memory::Memory;
 use crate::plan::{Callees, Goroutines, Mark, Plan};
 use crate::remote_call::RemoteCaller;
 use crate::stopped::Stopped;
+use crate::threads::{self, SignalMasks};
 use darc_record::{FnodeId, Ticks, Tsc};
 
 pub use calibrate::{Calibration, calibrate};
@@ -698,7 +699,12 @@ impl Engine for Jump {
         let Some(space) = self.space.as_mut().filter(|_| self.room.delays.is_some()) else {
             return Ok(());
         };
-        match space.tree.delay(&self.memory, fnode, by, until) {
+        // Of who cannot be asked all signals count as handled.
+        let masks = threads::living(self.pid).and_then(SignalMasks::of);
+        let handled = masks.map_or(u64::MAX, |masks| masks.caught);
+        let at = TargetAddr(space.installed.around.control + HEADER + header::HANDLED);
+        let told = self.memory.write_word(at, handled);
+        match told.and_then(|()| space.tree.delay(&self.memory, fnode, by, until)) {
             // The poll that follows says how the target ended.
             Err(error) if error.is_gone() || self.is_lost() => Ok(()),
             outcome => outcome,

@@ -24,6 +24,7 @@ mod budgets;
 mod calls;
 mod cost;
 mod counted;
+mod delays;
 mod ends;
 mod frames;
 mod goroutines;

@@ -1,7 +1,6 @@
 //! Calls of every kind, and ends of f0: nothing is disturbed, and all is measured.
 
 use super::*;
-use crate::engine::jump::asm::Delaying;
 
 #[test]
 fn a_direct_call_is_measured_and_nothing_is_disturbed() {
@@ -231,72 +230,4 @@ fn a_system_call_is_measured_and_the_red_zone_kept() {
         arena.patch_region(load.ip(), load.len(), &[load], Item::Site(site));
     });
     check_ops(&arena, &[2]);
-}
-
-#[test]
-fn a_call_is_delayed_as_long_as_somebody_wants_it() {
-    const DELAY: u64 = 3_000_000;
-    let slept = Delaying::sleeping(darc_record::Hz::new(2_400_000_000).unwrap());
-    // What the function pushes, and the return address.
-    let (near, far) = (Some(48), Some(56));
-    for (delaying, until, distance, delayed) in [
-        (Delaying::Spinning, 0, None, false),
-        (Delaying::Spinning, u64::MAX, None, true),
-        (Delaying::Spinning, u64::MAX, near, true),
-        // What is further away is called by a signal handler.
-        (Delaying::Spinning, u64::MAX, far, false),
-        (slept, 0, None, false),
-        (slept, u64::MAX, near, true),
-        (slept, u64::MAX, far, false),
-    ] {
-        let mut arena = Arena::new();
-        arena.around.delays = Some(delaying);
-        let child = callee(&mut arena);
-        let p = program(&mut arena, 5, |a| a.call(child).unwrap());
-        arena.expand(1, 5, arena.descriptor_at(2));
-        let patch = |arena: &mut Arena| {
-            arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
-            let mut site = call_site(Kind::Call(Callee::Direct(child)), p.after);
-            site.distance = distance;
-            arena.patch_site(p.site, 5, &site);
-        };
-        set(arena.descriptor_at(2) + descriptor::UNTIL, until);
-        set(arena.descriptor_at(2) + descriptor::DELAY, DELAY);
-        compare(&mut arena, p.f0, patch);
-        // How long it was delayed, and the call.
-        let is_near = distance != far;
-        check_ops(&arena, if is_near { &[node::DELAYS, 2] } else { &[2] });
-        for op in arena.ops() {
-            let sums = op[FIRST_ITEM..].chunks(5).map(|item| item[2]);
-            for sum in sums {
-                assert!(
-                    delayed == (sum >= DELAY),
-                    "{delaying:?} {until} {distance:?}: {sum}"
-                );
-            }
-        }
-    }
-}
-
-#[test]
-fn who_sleeps_wakes_when_nothing_is_to_be_delayed_any_more() {
-    const DELAY: u64 = 1_000_000_000;
-    const WANTED: u64 = 50_000_000;
-    let mut arena = Arena::new();
-    let clock = darc_record::Hz::new(2_400_000_000).unwrap();
-    arena.around.delays = Some(Delaying::sleeping(clock));
-    let child = callee(&mut arena);
-    let p = program(&mut arena, 5, |a| a.call(child).unwrap());
-    arena.expand(1, 5, arena.descriptor_at(2));
-    arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
-    let site = call_site(Kind::Call(Callee::Direct(child)), p.after);
-    arena.patch_site(p.site, 5, &site);
-    set(arena.descriptor_at(2) + descriptor::DELAY, DELAY);
-    let run = trampoline(&mut arena, p.f0);
-    let until = crate::tsc().0 + WANTED;
-    set(arena.descriptor_at(2) + descriptor::UNTIL, until);
-    run(&mut State::arbitrary(0x202));
-    let op = arena.ops().pop().unwrap();
-    let delayed = op[FIRST_ITEM + 2];
-    assert!((1..DELAY / 2).contains(&delayed), "{delayed}");
 }

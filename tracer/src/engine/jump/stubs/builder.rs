@@ -66,8 +66,8 @@ pub struct PlaceData {
     pub kind: u32,
     pub function: u32,
     pub local: u32,
-    /// For counted calls at sites: see [`place::PARENT`].
-    pub parent: u32,
+    /// [`place::PARENT`] of counted calls at sites, [`place::DISTANCE`] of measured ones.
+    pub above: u32,
 }
 
 impl<'a> Builder<'a> {
@@ -253,7 +253,7 @@ impl<'a> Builder<'a> {
                 data.return_to,
                 0,
                 u64::from(data.kind) | u64::from(data.function) << 32,
-                u64::from(data.local) | u64::from(data.parent) << 32,
+                u64::from(data.local) | u64::from(data.above) << 32,
             ];
             self.a.dq(&words)?;
         }
@@ -416,8 +416,8 @@ impl<'a> Builder<'a> {
     }
 
     /// Delays the call in the entry before rsi, if that is asked for; all that a stub saves is lost. The clock has been started
-    /// just before. With a `distance`, only where its caller's frame is just above it: what a signal handler calls is not delayed.
-    pub fn delay(&mut self, distance: Option<i32>) -> Emitted<()> {
+    /// just before.
+    pub fn delay(&mut self) -> Emitted<()> {
         let Some(how) = self.around.delays else {
             return Ok(());
         };
@@ -428,12 +428,7 @@ impl<'a> Builder<'a> {
         a.jne(at)?;
         a.set_label(&mut back)?;
         a.nop()?;
-        self.later.push(Later::Delay {
-            at,
-            how,
-            distance,
-            back,
-        });
+        self.later.push(Later::Delay { at, how, back });
         Ok(())
     }
 
@@ -490,7 +485,7 @@ impl<'a> Builder<'a> {
             },
         )?;
         self.start()?;
-        self.delay(site.distance)?;
+        self.delay()?;
         self.later.push(Later::Call {
             at: stale,
             routine,

@@ -52,7 +52,7 @@ pub fn counted(
         kind: place::COUNTED,
         function: counter.slot,
         local: counter.offset,
-        parent: 0,
+        above: 0,
     });
     b.a.set_label(&mut start)?;
     b.enters(region)?;

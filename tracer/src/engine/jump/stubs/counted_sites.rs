@@ -24,7 +24,7 @@ pub fn counted_call(
         kind: place::COUNTED,
         function: counted.counter.slot,
         local: counted.counter.offset,
-        parent: counted.parent.map_or(0, |parent| parent + 1),
+        above: counted.parent.map_or(0, |parent| parent + 1),
     });
     let room = match callee {
         Callee::Direct(_) => 0,

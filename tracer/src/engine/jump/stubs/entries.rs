@@ -60,14 +60,14 @@ pub fn f0(
         kind: place::IGNORED,
         function: 0,
         local: 0,
-        parent: 0,
+        above: 0,
     });
     let op = b.place(PlaceData {
         return_to: 0,
         kind: ops.tree.kind(),
         function: 0,
         local: 0,
-        parent: 0,
+        above: 0,
     });
     b.a.set_label(&mut start)?;
     b.enters(region)?;
@@ -92,7 +92,7 @@ pub fn f0(
     }
     b.start()?;
     if let OpsOf::Serving(_) = ops.tree {
-        b.delay(None)?;
+        b.delay()?;
     }
     b.a.set_label(&mut go)?;
     restore(&mut b.a, flags)?;

@@ -117,7 +117,7 @@ pub fn f0(
         kind,
         function: 0,
         local: 0,
-        parent: 0,
+        above: 0,
     };
     let ignored = b.place(of_kind(place::IGNORED));
     let op = b.place(of_kind(f0.ops.tree.kind()));

@@ -5,7 +5,7 @@ use iced_x86::code_asm::*;
 use crate::engine::jump::asm::{
     Delaying, Emitted, Nap, TOP, field, has_pointer, hash, shadow, tsc,
 };
-use crate::engine::jump::layout::{block, descriptor, entry, node};
+use crate::engine::jump::layout::{HEADER, block, descriptor, entry, header, node, place};
 use crate::engine::jump::runtime::{DEEPEST_STACK, credit};
 
 use super::builder::Builder;
@@ -45,12 +45,11 @@ pub enum Later {
         descriptor: u64,
         back: CodeLabel,
     },
-    /// The call in the entry before rsi is to be delayed; rax is the callee's descriptor, and all that a stub saves is lost.
+    /// The call in the entry before rsi is to be delayed, unless a signal handler makes it; rax is the callee's descriptor, and
+    /// all that a stub saves is lost.
     Delay {
         at: CodeLabel,
         how: Delaying,
-        /// Only where the caller's slot is so many bytes above its own.
-        distance: Option<i32>,
         back: CodeLabel,
     },
     /// What is awaited is further out than the slot in rdx, perhaps on another stack.
@@ -124,19 +123,9 @@ impl Builder<'_> {
                 a.call(self.runtime.cut)?;
                 a.jmp(back)
             }
-            Later::Delay {
-                mut at,
-                how,
-                distance,
-                back,
-            } => {
+            Later::Delay { mut at, how, back } => {
                 a.set_label(&mut at)?;
-                if let Some(distance) = distance {
-                    a.mov(rdx, shadow(2 * TOP, entry::SLOT))?;
-                    a.sub(rdx, shadow(TOP, entry::SLOT))?;
-                    a.cmp(rdx, distance)?;
-                    a.jne(back)?;
-                }
+                outside_handlers(a, self.around.control, back)?;
                 delay(a, how, self.runtime.first, back)
             }
             Later::Below { mut at, pass } => {
@@ -162,6 +151,62 @@ impl Builder<'_> {
             }
         }
     }
+}
+
+/// Makes for `inside` where a signal handler makes, or may make, the call in the entry before rsi: where the frame of one of its
+/// callers is not just below that of the next, up to the op's own; or, where that is not known, as of what has no callers here,
+/// where the thread blocks a signal that the program handles, as the kernel does while the handler runs. Keeps all but rdx, rdi
+/// and the flags.
+fn outside_handlers(a: &mut CodeAssembler, control: u64, inside: CodeLabel) -> Emitted<()> {
+    let [mut next, mut first, mut ask, mut outside] = std::array::from_fn(|_| a.create_label());
+    let of = |field: u64| qword_ptr(rdi + (TOP + field as i32));
+    a.mov(rdi, rsi)?;
+    a.set_label(&mut next)?;
+    a.mov(rdx, of(entry::PLACE))?;
+    a.cmp(dword_ptr(rdx + place::KIND as i32), place::CALL as i32)?;
+    a.jne(first)?;
+    a.movsxd(rdx, dword_ptr(rdx + place::DISTANCE as i32))?;
+    a.cmp(edx, place::NOT_KNOWN)?;
+    a.je(ask)?;
+    a.add(rdx, of(entry::SLOT))?;
+    a.lea(rdi, qword_ptr(rdi + TOP))?;
+    a.cmp(rdx, of(entry::SLOT))?;
+    a.je(next)?;
+    a.jmp(inside)?;
+    a.set_label(&mut first)?;
+    a.cmp(dword_ptr(rdx + place::KIND as i32), place::SERVED as i32)?;
+    a.jne(outside)?;
+    a.set_label(&mut ask)?;
+    blocks_handled(a, control, inside)?;
+    a.set_label(&mut outside)?;
+    a.nop()
+}
+
+/// Makes for `yes` where the thread blocks a signal that the program handles, or does not tell. Keeps all but rdx, rdi and the
+/// flags.
+fn blocks_handled(a: &mut CodeAssembler, control: u64, yes: CodeLabel) -> Emitted<()> {
+    /// Bytes of the kernel's set of signals.
+    const SET: i32 = 8;
+    let kept = [rax, rcx, rsi, r10, r11];
+    for register in kept {
+        a.push(register)?;
+    }
+    // Changes nothing: there is no new set, only room for that in force.
+    a.push(-1)?;
+    a.mov(eax, libc::SYS_rt_sigprocmask as i32)?;
+    a.mov(edi, libc::SIG_BLOCK)?;
+    a.xor(esi, esi)?;
+    a.mov(rdx, rsp)?;
+    a.mov(r10d, SET)?;
+    a.syscall()?;
+    // Where the call has failed this is still all of them.
+    a.pop(rdx)?;
+    for register in kept.into_iter().rev() {
+        a.pop(register)?;
+    }
+    a.mov(rdi, control + HEADER + header::HANDLED)?;
+    a.test(qword_ptr(rdi), rdx)?;
+    a.jne(yes)
 }
 
 /// Waits as the descriptor at rax says, the callee's of the entry before rsi; rcx is the block. Credits what passed since that

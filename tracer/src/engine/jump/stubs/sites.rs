@@ -58,7 +58,7 @@ pub fn site_place(b: &mut Builder<'_>, site: &Site, return_to: u64) -> CodeLabel
         kind: place::CALL,
         function: site.function,
         local: site.local,
-        parent: 0,
+        above: site.distance.unwrap_or(place::NOT_KNOWN) as u32,
     })
 }
 
