@@ -1,5 +1,6 @@
 //! `darc prove`: put the causes that an analysis has found to the test.
 
+mod allocator;
 mod entries;
 mod suspects;
 

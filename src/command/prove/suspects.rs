@@ -4,9 +4,9 @@ use darc_analysis::{Callee, CauseKind, FnodeId, Stop};
 use darc_process::lookup;
 use darc_process::modules::{CodeRef, Modules};
 use darc_report::Report;
-use darc_report::assemble::Names as _;
 use darc_symbols::{NameSpec, is_called};
 
+use super::allocator::{is_of_c_library, refused};
 use super::entries::name_of;
 use crate::options::Trials;
 use crate::session::catalog::Naming;
@@ -17,35 +17,6 @@ use crate::session::descent::proving::{Cause, Suspect};
 const LEAST: f64 = 0.1;
 /// Functions that ended a wait, of each cause.
 const MOST_WAKERS: usize = 2;
-/// The C library's allocator, and what stops it. Inside of these it may hold a lock.
-const ALLOCATOR: [&str; 23] = [
-    "malloc",
-    "free",
-    "calloc",
-    "realloc",
-    "reallocarray",
-    "memalign",
-    "aligned_alloc",
-    "posix_memalign",
-    "valloc",
-    "pvalloc",
-    "cfree",
-    "malloc_trim",
-    "mallinfo",
-    "mallinfo2",
-    "malloc_info",
-    "malloc_stats",
-    "mallopt",
-    "fork",
-    "__fork",
-    "__libc_fork",
-    "__libc_malloc",
-    "__libc_free",
-    "__libc_realloc",
-];
-/// How the files of the C library and its loader are called.
-const C_LIBRARY: [&str; 5] = ["libc.so", "libc-", "libpthread", "ld-linux", "ld-musl"];
-
 /// Why nothing is known of calls on other threads where not all calls of f0 are measured.
 const OF_SOME_THREADS: &str = "the results are of the threads that --thread has named: whether a call on another thread was for one of theirs is not known";
 
@@ -221,58 +192,4 @@ fn paths(investigation: &Investigation, found: Vec<Suspect>) -> Vec<Suspect> {
         }
     }
     longest.into_iter().map(|(path, _)| path).collect()
-}
-
-/// Why a delay might keep a lock that all threads need.
-fn refused(cause: Cause, investigation: &Investigation, naming: Naming<'_>) -> Option<String> {
-    let ftree = investigation.analysis.ftree();
-    match cause {
-        Cause::Probes(_) => None,
-        Cause::Call(fnode) => {
-            let path = ftree.path(fnode);
-            let named = |&at: &FnodeId| match at {
-                FnodeId::ROOT => naming.f0().name,
-                at => name_of(ftree.fnode(at).callee, naming),
-            };
-            let mut names = path.iter().rev().skip(1).map(named);
-            let inside = names.find(|name| is_of_allocator(name))?;
-            Some(format!(
-                "it is called inside {inside}, where the allocator may hold a lock that all threads need; --in-allocator tries it all the same"
-            ))
-        }
-        Cause::Elsewhere(function) => is_of_c_library(function, naming.modules).then(|| {
-            "it is a function of the C library, whose allocator may call it with a lock that all threads need; --in-allocator tries it all the same".to_owned()
-        }),
-    }
-}
-
-fn is_of_allocator(name: &str) -> bool {
-    ALLOCATOR.iter().any(|it| is_called(name, it))
-}
-
-fn is_of_c_library(function: CodeRef, modules: &Modules) -> bool {
-    let path = &modules.get(function.module).path;
-    let file = path.rsplit('/').next().unwrap_or_default();
-    C_LIBRARY.iter().any(|name| file.starts_with(name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_allocator_is_known_by_its_names() {
-        for name in ["malloc", "free", "__libc_malloc", "malloc_info", "fork"] {
-            assert!(is_of_allocator(name), "{name}");
-        }
-        for name in [
-            "my_malloc",
-            "vfork",
-            "malloc_of_pool",
-            "operator new(unsigned long)",
-            "parse",
-        ] {
-            assert!(!is_of_allocator(name), "{name}");
-        }
-    }
 }
