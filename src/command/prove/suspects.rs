@@ -120,23 +120,47 @@ fn wakers(of: &Report, peak: u32, modules: &Modules) -> Vec<CodeRef> {
     let entry = of.peaks.iter().filter(|entry| entry.peak == peak);
     let causes = entry.flat_map(|entry| &entry.root_causes);
     let causes = causes.filter(|cause| cause.share_of_time >= LEAST);
-    let others = causes.flat_map(|cause| cause.waits.iter().flat_map(|waits| &waits.others));
-    let stacks = others.filter_map(|other| other.doing.first());
-    // The outermost function of a thread does not return, so that it has no calls.
-    let functions = stacks.filter_map(|doing| {
-        let inner = doing.functions.iter().rev().filter_map(|name| {
-            let name = name.clone();
-            lookup::resolve(modules, &NameSpec::Name { module: None, name }).ok()
-        });
-        inner.clone().find(|&at| !is_of_c_library(at, modules))
-    });
     let mut wakers: Vec<CodeRef> = Vec::new();
-    for function in functions.take(MOST_WAKERS) {
-        if !wakers.contains(&function) {
-            wakers.push(function);
+    for cause in causes {
+        let others = cause.waits.iter().flat_map(|waits| &waits.others);
+        let stacks = others.filter_map(|other| other.doing.first());
+        let functions = stacks.filter_map(|doing| innermost(&doing.functions, modules));
+        for function in distinct(functions, MOST_WAKERS) {
+            if !wakers.contains(&function) {
+                wakers.push(function);
+            }
         }
     }
     wakers
+}
+
+/// The first so many that differ.
+fn distinct(functions: impl Iterator<Item = CodeRef>, most: usize) -> Vec<CodeRef> {
+    let mut found: Vec<CodeRef> = Vec::new();
+    for function in functions {
+        if found.len() < most && !found.contains(&function) {
+            found.push(function);
+        }
+    }
+    found
+}
+
+/// The innermost function of a stack that is not the C library's, given the names, the outermost first.
+fn innermost(names: &[String], modules: &Modules) -> Option<CodeRef> {
+    let functions = names.iter().rev().filter_map(|name| told(name, modules));
+    functions
+        .into_iter()
+        .find(|&at| !is_of_c_library(at, modules))
+}
+
+/// The function of a name that a report has: as it is, or, of one that nothing names, its file and address.
+fn told(name: &str, modules: &Modules) -> Option<CodeRef> {
+    let as_it_is = NameSpec::Name {
+        module: None,
+        name: name.to_owned(),
+    };
+    let found = lookup::resolve(modules, &as_it_is).ok();
+    found.or_else(|| lookup::resolve(modules, &NameSpec::parse(name).ok()?).ok())
 }
 
 /// The calls of a function, one for each caller: all of a caller's calls of it are tested together. A function of which the
@@ -192,4 +216,36 @@ fn paths(investigation: &Investigation, found: Vec<Suspect>) -> Vec<Suspect> {
         }
     }
     longest.into_iter().map(|(path, _)| path).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_that_nothing_names_are_found_by_file_and_address() {
+        let mut modules = Modules::default();
+        modules.refresh(std::process::id() as i32).unwrap();
+        let nameless = modules.loaded().into_iter().find_map(|module| {
+            let image = modules.get(module).image.as_ref()?;
+            let mut functions = image.functions().iter();
+            let addr = functions.find(|it| it.raw_name().is_none())?.addr;
+            Some(CodeRef { module, addr })
+        });
+        let at = nameless.expect("libraries have functions without a symbol");
+        let name = modules.name(at);
+        assert!(name.contains("+0x"), "{name}");
+        assert_eq!(told(&name, &modules), Some(at), "{name}");
+        assert_eq!(told("no_such_function", &modules), None);
+    }
+
+    #[test]
+    fn a_function_that_ends_many_waits_leaves_room_for_another() {
+        let at = |addr| CodeRef {
+            module: darc_process::modules::ModuleId(0),
+            addr: darc_symbols::FileAddr(addr),
+        };
+        let found = distinct([1, 1, 1, 2, 3].map(at).into_iter(), MOST_WAKERS);
+        assert_eq!(found, [1, 2].map(at));
+    }
 }
