@@ -67,7 +67,12 @@ impl Conduct {
         };
         self.say("the analysis has ended; its causes are put to the test");
         match prove::experiment(report, pid, trials, &self.interrupts) {
-            Ok(Ok((mut proofs, _))) => {
+            Ok(Ok((mut proofs, ending))) => {
+                if let Err(failure) = ending {
+                    let why = failure.text();
+                    let warning = format!("not all causes were put to the test: {why}");
+                    proofs.warnings.push(warning);
+                }
                 proofs.warnings.retain(|it| !report.warnings.contains(it));
                 report.warnings.append(&mut proofs.warnings);
                 report.add(proofs);

@@ -57,7 +57,7 @@ pub fn execute(options: ProveOptions) -> Result<ExitStatus, Failure> {
         experiment(&stored, pid, &options.trials, &interrupts)?.map_err(refuse)?;
     publish(&proofs, options.format)?;
     keep(&mut stored, proofs, &options.file, &metadata);
-    Ok(match ending {
+    Ok(match ending? {
         Ending::Interrupted(Level::LeaveAtOnce(signal)) => ExitStatus::LeftAtOnce(signal),
         _ => ExitStatus::Done,
     })
@@ -67,16 +67,19 @@ fn refusal(file: &Path, why: &str) -> Failure {
     Failure::message(FailureKind::File, format!("{file:?}: {why}"))
 }
 
+/// What came of experiments, and how they ended: what was known before one failed is told all the same.
+pub type Experiments = (Proofs, Result<Ending, Failure>);
+
 /// Puts the causes of an analysis to the test in a process. Why there is nothing to test, where that is so.
 ///
 /// # Errors
-/// When the process cannot be traced or measured; it runs on.
+/// When the process cannot be traced or measured, and nothing was tested; it runs on.
 pub fn experiment(
     of: &Report,
     pid: i32,
     trials: &Trials,
     interrupts: &Interrupts,
-) -> Result<Result<(Proofs, Ending), String>, Failure> {
+) -> Result<Result<Experiments, String>, Failure> {
     if of.futures.is_some() {
         return Ok(Err(
             "its ops are lives (of futures or coroutines); experiments are for functions whose ops are calls"
@@ -134,7 +137,7 @@ pub fn experiment(
         .map(|suspected| suspected.suspect)
         .collect();
     let mut proofs = Vec::new();
-    let ending = Session::new(
+    let ended = Session::new(
         Process::new(pid, &mut modules, Box::new(engine), Libraries::Loaded),
         &mut catalog,
         &mut investigation,
@@ -142,9 +145,14 @@ pub fn experiment(
     )
     .prove(limits, &tested, &bounds(trials, since.rate()), |proof| {
         proofs.push(proof);
-    })?;
+    });
+    let ending = match ended {
+        Err(error) if proofs.is_empty() => return Err(error.into()),
+        ended => ended.map_err(Failure::from),
+    };
+    let failed = ending.as_ref().err().map(Failure::text);
     let naming = investigation.naming(&modules, &catalog);
-    let (causes, effects) = entries(&suspected, proofs, |proof| {
+    let (causes, effects) = entries(&suspected, proofs, failed, |proof| {
         entries::of(
             proof,
             &investigation,
@@ -165,26 +173,29 @@ pub fn experiment(
     Ok(Ok((proofs, ending)))
 }
 
-/// What is said of each, in the order in which they were named.
+/// What is said of each, in the order in which they were named; `failed` is why those behind the last proof have none.
 fn entries(
     suspected: &[Suspected],
     proofs: Vec<Proof>,
+    failed: Option<String>,
     of: impl Fn(&Proof) -> entries::Told,
 ) -> (Vec<ProofEntry>, Vec<EffectEntry>) {
     let mut proofs = proofs.into_iter();
+    let why = failed.unwrap_or_default();
+    let untested = |suspect, why: &str| Proof {
+        suspect,
+        outcome: Outcome::NotTestable(why.to_owned()),
+    };
     let (mut causes, mut effects) = (Vec::new(), Vec::new());
     for suspected in suspected {
+        let suspect = suspected.suspect;
         let proof = match &suspected.refused {
-            Some(why) => Some(Proof {
-                suspect: suspected.suspect,
-                outcome: Outcome::NotTestable(why.clone()),
-            }),
-            None => proofs.next(),
+            Some(why) => untested(suspect, why),
+            None => proofs.next().unwrap_or_else(|| untested(suspect, &why)),
         };
-        match proof.as_ref().map(&of) {
-            Some(entries::Told::Cause(entry)) => causes.push(entry),
-            Some(entries::Told::Effect(entry)) => effects.push(entry),
-            None => {}
+        match of(&proof) {
+            entries::Told::Cause(entry) => causes.push(entry),
+            entries::Told::Effect(entry) => effects.push(entry),
         }
     }
     (causes, effects)
@@ -301,7 +312,54 @@ fn bounds(trials: &Trials, clock: Hz) -> Bounds {
 
 #[cfg(test)]
 mod tests {
+    use darc_process::modules::{CodeRef, ModuleId};
+    use darc_report::model::Verdict;
+    use darc_symbols::FileAddr;
+
     use super::*;
+    use crate::session::descent::proving::{Cause, Suspect};
+
+    #[test]
+    fn what_was_known_before_an_experiment_failed_is_told() {
+        let of = |peak| Suspect {
+            peak,
+            cause: Cause::Elsewhere(CodeRef {
+                module: ModuleId(0),
+                addr: FileAddr(0x1000),
+            }),
+        };
+        let suspected = [(1, None), (2, Some("refused")), (3, None)].map(|(peak, why)| Suspected {
+            suspect: of(peak),
+            refused: why.map(str::to_owned),
+        });
+        let known = Proof {
+            suspect: of(1),
+            outcome: Outcome::NotTestable("known".to_owned()),
+        };
+        let failed = Some("it failed".to_owned());
+        let (told, _) = entries(&suspected, vec![known], failed, |proof| {
+            let reason = match &proof.outcome {
+                Outcome::NotTestable(why) => Some(why.clone()),
+                _ => None,
+            };
+            entries::Told::Cause(ProofEntry {
+                peak: proof.suspect.peak,
+                path: Vec::new(),
+                elsewhere: true,
+                verdict: Verdict::NotTested,
+                reason,
+                measured: None,
+                gain: Vec::new(),
+                latencies: None,
+            })
+        });
+        let told: Vec<_> = told
+            .iter()
+            .map(|it| (it.peak, it.reason.as_deref()))
+            .collect();
+        let [known, refused, failed] = ["known", "refused", "it failed"].map(Some);
+        assert_eq!(told, [(1, known), (2, refused), (3, failed)]);
+    }
 
     #[test]
     fn results_that_came_meanwhile_stay() {
