@@ -56,7 +56,7 @@ pub fn suspects(
         }
     };
     let found = match trials.self_check {
-        true => paths(investigation, found),
+        true => paths(investigation, found)?,
         false => found,
     };
     let are_chosen = !of.target.threads.is_empty();
@@ -197,7 +197,7 @@ fn named(
 }
 
 /// The probes on the longest of the paths to each peak's causes.
-fn paths(investigation: &Investigation, found: Vec<Suspect>) -> Vec<Suspect> {
+fn paths(investigation: &Investigation, found: Vec<Suspect>) -> Result<Vec<Suspect>, String> {
     let ftree = investigation.analysis.ftree();
     let mut longest: Vec<(Suspect, usize)> = Vec::new();
     for suspect in found {
@@ -215,7 +215,13 @@ fn paths(investigation: &Investigation, found: Vec<Suspect>) -> Vec<Suspect> {
             None => longest.push((path, length)),
         }
     }
-    longest.into_iter().map(|(path, _)| path).collect()
+    match longest.is_empty() {
+        true => Err(
+            "no cause is a call of f0's own thread, so there is no path whose probes could be tested"
+                .to_owned(),
+        ),
+        false => Ok(longest.into_iter().map(|(path, _)| path).collect()),
+    }
 }
 
 #[cfg(test)]
