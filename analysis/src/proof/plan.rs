@@ -21,8 +21,8 @@ const LEAST: f64 = 0.1;
 /// A span is so many times as long as an op of the peak, so that most ops are in one span alone. In longer ones more are, but
 /// there are fewer of them, and how much those differ tells how far the answer is known.
 const OPS_A_SPAN: u64 = 6;
-/// And so many times as long as nearly all of them with their delays.
-const LONGEST_A_SPAN: u64 = 3;
+/// And so many times as long as nearly all of them with their delays: at either end ops of such a time are left out.
+const LONGEST_A_SPAN: u64 = 4;
 /// The shortest span, in parts of a second: changing the delay takes some microseconds.
 const SHORTEST: u64 = 50;
 /// The longest, in seconds: so long delays may go on at most when nobody is there any more to end them.
@@ -150,12 +150,12 @@ pub fn design(baseline: &Baseline, limits: &Limits) -> Result<Design, Refusal> {
 }
 
 impl Design {
-    /// Whether an op with so many calls of the cause that begins so long before the end of a span is compared: whether it was
-    /// delayed makes no difference to that.
+    /// Whether an op with so many calls of the cause is compared that begins so long after the beginning of a span and so long
+    /// before its end: whether it was delayed makes no difference to that, and the ops that began in the span before are over.
     #[must_use]
-    pub fn fits(&self, calls: u64, left: Ticks) -> bool {
+    pub fn fits(&self, calls: u64, since: Ticks, left: Ticks) -> bool {
         let delays = Ticks(calls.saturating_mul(self.delay.0));
-        self.longest + delays <= left
+        self.longest + delays <= since.min(left)
     }
 
     /// What calls are delayed by in the next span, and how long that is.

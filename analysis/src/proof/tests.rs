@@ -490,6 +490,37 @@ fn what_cannot_tell_is_refused_before_it_begins() {
     assert_eq!(design(&costly, &limits()), Err(Refusal::Budget));
 }
 
+/// Six times as many ops in a second, or six times as many seconds, are enough where sixty with a delay are needed.
+#[test]
+fn how_many_ops_are_needed_is_said_before_it_begins() {
+    let of = |ops, seconds: u64| {
+        let baseline = Baseline {
+            ops,
+            all_calls: ops,
+            ..BASELINE
+        };
+        let limits = Limits {
+            time: Ticks(seconds * 1_000_000_000),
+            ..limits()
+        };
+        design(&baseline, &limits)
+    };
+    let (expected, needed) = (20, 60);
+    assert_eq!(of(5, 10), Err(Refusal::TooFew { expected, needed }));
+    assert!(of(30, 10).is_ok() && of(5, 60).is_ok());
+}
+
+/// What began in a span's first moments may still wait for what was delayed in the one before.
+#[test]
+fn ops_near_either_end_of_a_span_are_left_out() {
+    let design = design(&BASELINE, &limits()).unwrap();
+    let needed = design.longest + design.delay + design.delay;
+    let less = needed.saturating_sub(Ticks(1));
+    assert!(design.fits(2, needed, needed));
+    assert!(!design.fits(2, less, needed) && !design.fits(2, needed, less));
+    assert!(design.span >= needed + needed);
+}
+
 #[test]
 fn the_gain_is_what_the_cause_takes_on_the_path() {
     let ops: Vec<_> = (0..100)

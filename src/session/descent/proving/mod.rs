@@ -157,13 +157,13 @@ impl Session<'_> {
             let why = "there is no such peak".to_owned();
             return Ok((Outcome::NotTestable(why), None));
         };
-        let mut test = Trial::new(self, calls, latencies);
+        let mut test = Trial::new(self, calls, latencies, bounds.clock);
         if let Cause::Probes(_) = suspect.cause {
             return test.probes(limits, bounds, risk);
         }
         let outcome = test.run(limits, bounds, risk);
         // Also after a failure: the stubs look at the clock, but nobody need wait for it.
-        test.end_delays(bounds)?;
+        test.end_delays()?;
         outcome
     }
 

@@ -3,11 +3,11 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use darc_analysis::Ticks;
 use darc_analysis::proof::{
-    self, Baseline, Delayed, Design, Dose, LOOKS, Limits as Bounds, Random, Refusal, Slope, Span,
-    Verdict,
+    self, Baseline, Delayed, Design, Dose, LOOKS, Limits as Bounds, Random, Refusal,
+    Slope, Span, Verdict,
 };
+use darc_analysis::{Hz, Ticks};
 use darc_process::{Ending, Event, Limits, ProcessError};
 use darc_record::Tsc;
 
@@ -53,6 +53,7 @@ pub(super) struct Trial<'s, 'a> {
     pub(super) calls: Calls,
     /// Those of the peak's ops.
     pub(super) latencies: RangeInclusive<Ticks>,
+    clock: Hz,
     /// When the ops begin that are looked at.
     pub(super) since: Tsc,
     record: Record,
@@ -65,16 +66,18 @@ pub(super) struct Trial<'s, 'a> {
 }
 
 impl<'s, 'a> Trial<'s, 'a> {
-    /// What is measured and delayed; the latencies of the peak.
+    /// What is measured and delayed; the latencies of the peak; cycles a second.
     pub fn new(
         session: &'s mut Session<'a>,
         calls: Calls,
         latencies: RangeInclusive<Ticks>,
+        clock: Hz,
     ) -> Trial<'s, 'a> {
         Trial {
             session,
             calls,
             latencies,
+            clock,
             since: Tsc(0),
             record: Record::default(),
             threads: Threads::One,
@@ -209,14 +212,21 @@ impl<'s, 'a> Trial<'s, 'a> {
         end: Tsc,
         limits: Limits<'_>,
     ) -> Result<Option<Ending>, ProcessError> {
-        while darc_tracer::tsc() < end {
+        loop {
+            let left = end.0.saturating_sub(darc_tracer::tsc().0);
+            if left == 0 {
+                return Ok(None);
+            }
+            // A span that is to be as short as a slice lasts no longer than it.
+            let left = Duration::from_nanos(self.clock.nanos(Ticks(left)).0 as u64);
+            let slice = SLICE.min(left);
             let mut sink = Trying {
                 cause: &self.calls.cause,
                 since: self.since,
                 record: &mut self.record,
             };
             let process = &mut self.session.process;
-            let event = process.poll(limits, |engine, _| engine.poll(SLICE, &mut sink))?;
+            let event = process.poll(limits, |engine, _| engine.poll(slice, &mut sink))?;
             match event {
                 Event::Ended(ending) => return Ok(Some(ending)),
                 Event::CodeChanged => {
@@ -226,7 +236,6 @@ impl<'s, 'a> Trial<'s, 'a> {
                 Event::Nothing => {}
             }
         }
-        Ok(None)
     }
 
     /// One span. While delays have taken more than they may, it is one without.
@@ -259,9 +268,9 @@ impl<'s, 'a> Trial<'s, 'a> {
     ///
     /// # Errors
     /// As [`Trial::delay`].
-    pub fn end_delays(&mut self, bounds: &Bounds) -> Result<(), ProcessError> {
+    pub fn end_delays(&mut self) -> Result<(), ProcessError> {
         self.delay(Ticks(0), Tsc(0))?;
-        let longest = bounds.clock.nanos(self.longest).0;
+        let longest = self.clock.nanos(self.longest).0;
         std::thread::sleep(Duration::from_nanos(longest as u64));
         Ok(())
     }
@@ -375,7 +384,8 @@ impl<'s, 'a> Trial<'s, 'a> {
                 continue;
             };
             let span = self.spans[index];
-            if span.drawn && op.end <= span.end && design.fits(op.calls, span.end - op.start) {
+            let (since, left) = (op.start - span.start, span.end - op.start);
+            if span.drawn && op.end <= span.end && design.fits(op.calls, since, left) {
                 let meant = design.of(span.dose).0.saturating_mul(op.calls);
                 sorted[index].ops.push(Delayed {
                     latency: op.latency,
