@@ -12,6 +12,7 @@
 //!
 //! `docs/prove.md` is the whole of it on a page.
 
+mod centre;
 mod gain;
 mod histograms;
 mod linear;
@@ -24,6 +25,7 @@ use std::ops::RangeInclusive;
 
 use darc_record::Ticks;
 
+use centre::{Centre, centre, of_peak};
 pub use gain::{Gain, gain};
 pub use histograms::{Histograms, histograms};
 pub use linear::{Half, Linear};
@@ -55,8 +57,6 @@ const HALVINGS: u32 = 7;
 /// With a smaller part than this of them, as far as chance does not explain that, it is not known what the delay does to the
 /// others.
 const LEAST_INSIDE: f64 = 0.9;
-/// The part of a peak's ops at either end that a mean leaves out.
-const TRIMMED: f64 = 0.1;
 /// At a slope with which a smaller part than this of the expected ops is in the peak, the means say nothing.
 const MOST_OUTSIDE: f64 = 0.5;
 /// With an upper bound below this the calls are not on the path: at most a fifth of their time is.
@@ -114,9 +114,9 @@ pub struct Slope {
     pub low: f64,
     /// Not more.
     pub high: f64,
-    /// Ops without a delay that it is known from.
+    /// Ops of the peak without a delay that it is known from.
     pub without: u64,
-    /// Ops with a delay.
+    /// Ops of the peak with a delay, less their part of which they would be of it.
     pub with: u64,
     /// The mean of what was added to an op with a delay.
     pub added: Ticks,
@@ -242,16 +242,20 @@ fn slope_up_to(
     let slopes = both.resampled_slopes(latencies);
     let freedom = both.without.len().min(both.with.len()) - 1;
     let reach = reach(slopes.iter().flatten().copied(), freedom, risk)?;
+    let [none, delayed] = [&without, &with].map(|ops| of_peak(ops, at, latencies));
+    if none.len().min(delayed.len()) < FEWEST_OPS {
+        return None;
+    }
     let mean = |of: fn(&Delayed) -> Ticks| {
-        let all = with.iter().fold(Ticks(0), |all, op| all + of(op));
-        Ticks(all.0 / with.len() as u64)
+        let all = delayed.iter().fold(Ticks(0), |all, op| all + of(op));
+        Ticks(all.0 / delayed.len() as u64)
     };
     Some(Slope {
         at,
         low: at - reach,
         high: at + reach,
-        without: without.len() as u64,
-        with: with.len() as u64,
+        without: none.len() as u64,
+        with: delayed.len() as u64,
         added: mean(|op| op.added),
         meant: mean(|op| op.meant),
         latency: Ticks(centre(&without, 0.0, latencies)?.latency as u64),
@@ -411,34 +415,4 @@ impl Both {
 fn resampled(spans: &[Vec<Delayed>], random: &mut Random) -> Vec<Delayed> {
     let drawn = (0..spans.len()).map(|_| &spans[random.below(spans.len())]);
     drawn.flatten().copied().collect()
-}
-
-/// The mean latency of the ops of a peak without the outermost, and how many they are.
-#[derive(Clone, Copy)]
-struct Centre {
-    latency: f64,
-    ops: usize,
-}
-
-/// That of ops each less its part of the delay; `None` where none is of the peak.
-fn centre(ops: &[Delayed], slope: f64, latencies: &RangeInclusive<Ticks>) -> Option<Centre> {
-    let (first, last) = (latencies.start().0 as f64, latencies.end().0 as f64);
-    let less = ops
-        .iter()
-        .map(|op| op.latency.0 as f64 - slope * op.added.0 as f64);
-    let mut of_peak: Vec<f64> = less
-        .filter(|latency| (first..=last).contains(latency))
-        .collect();
-    let ops = of_peak.len();
-    let beyond = (TRIMMED * ops as f64) as usize;
-    let kept = ops.checked_sub(2 * beyond).filter(|&kept| kept > 0)?;
-    if beyond > 0 {
-        of_peak.select_nth_unstable_by(beyond, f64::total_cmp);
-        of_peak[beyond..].select_nth_unstable_by(kept - 1, f64::total_cmp);
-    }
-    let sum: f64 = of_peak[beyond..beyond + kept].iter().sum();
-    Some(Centre {
-        latency: sum / kept as f64,
-        ops,
-    })
 }

@@ -363,6 +363,17 @@ fn a_peak_of_few_among_many_ops_has_its_slope() {
     assert!(found.with + found.without > 700, "{found:?}");
 }
 
+/// Of twenty ops three are of a peak above, of which delayed ones would be of this one with a larger slope.
+#[test]
+fn neighbours_are_not_counted() {
+    let spans = two_latencies(1.4e5, 1e5, 0.15, 1.0);
+    let delayed = spans.iter().filter(|span| span.dose == Dose::Whole);
+    let delayed = delayed.flat_map(|span| &span.ops).count() as f64;
+    let found = slope(&spans, &(Ticks(95_000)..=Ticks(130_000)), 0.05).unwrap();
+    let part = found.with as f64 / delayed;
+    assert!((0.8..0.9).contains(&part), "{part}: {found:?}");
+}
+
 #[test]
 fn a_larger_peak_just_below_makes_no_wrong_slope() {
     for truth in [0.0, 0.8, 0.97] {
