@@ -66,29 +66,43 @@ pub struct Of {
 
 /// The calls that were seen.
 #[derive(Default)]
-pub struct Calls(Vec<Call>);
+pub struct Calls {
+    kept: Vec<Call>,
+    left_out: u64,
+}
 
 impl Calls {
     pub fn add(&mut self, op: &Op, delays: Ticks) {
-        if self.0.len() < MOST {
-            self.0.push(Call {
+        match self.has_room() {
+            false => self.left_out += 1,
+            true => self.kept.push(Call {
                 start: op.start,
                 end: op.end,
                 tid: op.tid,
                 delays,
-            });
+            }),
         }
+    }
+
+    /// Whether more are kept.
+    pub fn has_room(&self) -> bool {
+        self.kept.len() < MOST
+    }
+
+    /// How many came when there was no room for them any more.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
     }
 
     /// Threads are looked at one after the other.
     pub fn sort(&mut self) {
-        self.0.sort_unstable_by_key(|call| call.start);
+        self.kept.sort_unstable_by_key(|call| call.start);
     }
 
     /// Those that began on another thread in an op. They are sorted.
     fn begun(&self, tid: i32, start: Tsc, end: Tsc) -> impl Iterator<Item = &Call> {
-        let first = self.0.partition_point(|call| call.start < start);
-        let begun = self.0[first..].iter();
+        let first = self.kept.partition_point(|call| call.start < start);
+        let begun = self.kept[first..].iter();
         begun
             .take_while(move |call| call.start <= end)
             .filter(move |call| call.tid != tid)
@@ -124,7 +138,7 @@ impl Calls {
                 latest = end;
             }
         }
-        let inside = self.0.iter().filter(|call| {
+        let inside = self.kept.iter().filter(|call| {
             let at = open.partition_point(|&(_, end)| end < call.start);
             open.get(at).is_some_and(|&(start, _)| start <= call.start)
         });
@@ -143,7 +157,10 @@ mod tests {
             tid,
             delays: Ticks(7),
         };
-        Calls(of.iter().map(call).collect())
+        Calls {
+            kept: of.iter().map(call).collect(),
+            left_out: 0,
+        }
     }
 
     #[test]

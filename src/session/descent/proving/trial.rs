@@ -104,7 +104,8 @@ impl<'s, 'a> Trial<'s, 'a> {
         let mut before = std::mem::take(&mut self.record);
         let lost = self.lost();
         let (slope, ending) = self.try_delays(&design, limits, bounds, risk)?;
-        if let Some(why) = self.doubt(self.lost().saturating_sub(lost)) {
+        let lost = self.lost().saturating_sub(lost);
+        if let Some(why) = self.doubt(lost.saturating_add(self.record.elsewhere.left_out())) {
             return Ok((Outcome::NotTestable(why), ending));
         }
         self.settle_record(&mut before);
@@ -293,7 +294,7 @@ impl<'s, 'a> Trial<'s, 'a> {
 
     /// Whether more are kept.
     pub(super) fn has_room(&self) -> bool {
-        self.record.seen.len() < MOST_OPS
+        self.record.seen.len() < MOST_OPS && self.record.elsewhere.has_room()
     }
 
     /// The median latency of the peak's ops.
