@@ -125,7 +125,7 @@ pub fn told(entry: &ProofEntry) -> Vec<String> {
     said.chain(doubt(entry)).collect()
 }
 
-/// What a delay that works does not tell of calls that wait for others.
+/// What a delay does not tell: one that works, of calls that wait for others; any, of a lock that the function takes itself.
 fn doubt(entry: &ProofEntry) -> Option<String> {
     let reaches = matches!(entry.verdict, Verdict::Proven | Verdict::Partly);
     let worked = entry.measured.as_ref().is_some_and(|it| !it.slept);
@@ -133,10 +133,16 @@ fn doubt(entry: &ProofEntry) -> Option<String> {
         .path
         .last()
         .is_some_and(|it| WAITS.contains(&it.as_str()));
-    (reaches && worked && waits && !entry.elsewhere).then(|| {
-        "it waits for others, whom a thread that works in its place may keep from a processor; --delay-by sleep tells whether that is all"
-            .to_owned()
-    })
+    let said = match entry.elsewhere {
+        false if reaches && worked && waits => {
+            "it waits for others, whom a thread that works in its place may keep from a processor; --delay-by sleep tells whether that is all"
+        }
+        true if entry.verdict == Verdict::NotOnPath => {
+            "delays come before its calls: a lock that it takes itself was kept no longer; --cause with what it calls meanwhile tests that"
+        }
+        _ => return None,
+    };
+    Some(said.to_owned())
 }
 
 /// What darc's own probes do.

@@ -81,7 +81,10 @@ pub struct Design {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Refusal {
     /// The ops of the peak do not call the cause, in the call path that was found.
-    NotCalled,
+    NotCalled {
+        /// Calls of it in other ops, or on other threads in none.
+        others: u64,
+    },
     /// So many ops are expected in the spans with a delay, and so many are needed.
     TooFew {
         /// Expected.
@@ -103,7 +106,9 @@ pub enum Refusal {
 /// When it could not tell.
 pub fn design(baseline: &Baseline, limits: &Limits) -> Result<Design, Refusal> {
     if baseline.ops == 0 {
-        return Err(Refusal::NotCalled);
+        return Err(Refusal::NotCalled {
+            others: baseline.all_calls,
+        });
     }
     let calls = baseline.calls.max(1.0);
     let latency = baseline.latency.0.max(1) as f64;

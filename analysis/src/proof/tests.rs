@@ -493,7 +493,8 @@ fn what_cannot_tell_is_refused_before_it_begins() {
         Err(Refusal::TooFew { .. })
     ));
     let none = Baseline { ops: 0, ..BASELINE };
-    assert_eq!(design(&none, &limits()), Err(Refusal::NotCalled));
+    let others = BASELINE.all_calls;
+    assert_eq!(design(&none, &limits()), Err(Refusal::NotCalled { others }));
     let costly = Baseline {
         all_calls: 1_000_000_000,
         ..BASELINE

@@ -13,9 +13,6 @@ use crate::session::catalog::Naming;
 use crate::session::descent::investigation::Investigation;
 use crate::session::descent::proving::{Cause, Outcome, Proof};
 
-/// Said of a function on other threads.
-const NOT_CALLED_ELSEWHERE: &str = "no call of it began in calls of this peak, as of a function that runs all the time; --cause names one that it calls";
-
 /// The name of what a call reaches.
 pub fn name_of(callee: Callee, naming: Naming<'_>) -> String {
     match callee {
@@ -112,10 +109,7 @@ fn cause(proof: &Proof, entry: ProofEntry, (clock, by): (Hz, DelayBy)) -> ProofE
         },
         Outcome::Effect { .. } => entry,
         Outcome::Refused(refusal) => ProofEntry {
-            reason: Some(match (refusal, entry.elsewhere) {
-                (Refusal::NotCalled, true) => NOT_CALLED_ELSEWHERE.to_owned(),
-                _ => in_words(refusal),
-            }),
+            reason: Some(in_words(refusal, entry.elsewhere)),
             ..entry
         },
         Outcome::Tried {
@@ -193,9 +187,16 @@ fn verdict(verdict: proof::Verdict) -> Verdict {
     }
 }
 
-fn in_words(refusal: &Refusal) -> String {
+fn in_words(refusal: &Refusal, elsewhere: bool) -> String {
     match refusal {
-        Refusal::NotCalled => {
+        Refusal::NotCalled { others: 0 } if elsewhere => {
+            "no call of it has begun and ended; --time looks longer, and of a function that runs all the time --cause names one that it calls"
+                .to_owned()
+        }
+        Refusal::NotCalled { others } if elsewhere => format!(
+            "calls of it began and ended, {others} of them, but none of them began on another thread in a call of this peak"
+        ),
+        Refusal::NotCalled { .. } => {
             "no call of it was seen in calls of this peak; --time looks longer".to_owned()
         }
         Refusal::TooFew { expected, needed } => format!(
@@ -212,5 +213,17 @@ fn in_words(refusal: &Refusal) -> String {
         Refusal::Budget => {
             "it is called so often that a delay within --budget would not be seen".to_owned()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_called_at_other_times_does_not_run_all_the_time() {
+        let said = |others| in_words(&Refusal::NotCalled { others }, true);
+        assert!(said(0).contains("runs all the time"), "{}", said(0));
+        assert!(!said(7).contains("runs all the time") && said(7).contains("7 of them"));
     }
 }

@@ -155,7 +155,7 @@ impl<'s, 'a> Trial<'s, 'a> {
         bounds: &Bounds,
     ) -> Result<Result<Design, (Outcome, Option<Ending>)>, ProcessError> {
         let time = Ticks(bounds.time.0 / BASELINE);
-        let mut outcome = Outcome::Refused(Refusal::NotCalled);
+        let mut outcome = Outcome::Refused(Refusal::NotCalled { others: 0 });
         for _ in 0..MOST_BASELINES {
             self.record = Record::default();
             self.since = darc_tracer::tsc();
