@@ -358,17 +358,47 @@ fn who_ended_a_wait_is_put_to_the_test() {
 }
 
 #[test]
-fn what_the_allocator_may_call_with_a_lock_is_left_alone() {
-    let target = Target::start("proven_elsewhere", Opt::O2, &[]);
+fn what_allocator_and_signal_handlers_call_is_left_alone() {
+    measured(|| {
+        let target = Target::start("proven_elsewhere", Opt::O2, &[]);
+        let analysis = analysed(target.pid(), &FINE);
+        let file = analysis.output.to_str().unwrap();
+        let refused = run_darc(&["prove", file, "--cause", "nanosleep"]);
+        assert_eq!(refused.code(), 0, "{refused:#?}");
+        assert!(
+            refused.stdout.contains("--in-allocator tries it"),
+            "{refused:#?}"
+        );
+        let report = analysis.report().0;
+        let peak = peak_with(&report, (0, 3110)).map(|peak| peak.to_string());
+        let arguments = ["--cause", "noted", "--budget", "20%", "--time", "4s"];
+        let handled = peak
+            .map(|peak| run_darc(&[&["prove", file, "--peak", &peak], &arguments[..]].concat()));
+        let path = darc_testprogs::program("proven_elsewhere", Opt::O2);
+        target.finish_like_native(&path, &[]);
+        let Some(handled) = handled else {
+            return Err(Unfinished(format!("no peak: {report:#}")));
+        };
+        assert_eq!(handled.code(), 0, "{handled:#?}");
+        match &handled.stdout {
+            said if said.contains("its calls are made in handlers of signals") => Ok(()),
+            said if said.contains("delays took") => Err(Wrong(said.clone())),
+            said => Err(Unfinished(said.clone())),
+        }
+    });
+}
+
+/// In a static program nothing tells which functions the allocator calls.
+#[test]
+fn in_a_static_program_functions_on_other_threads_are_left_alone() {
+    let target = Target::start("two_peaks_static", Opt::O2, &[]);
     let analysis = analysed(target.pid(), &[]);
     let file = analysis.output.to_str().unwrap();
-    let refused = run_darc(&["prove", file, "--cause", "nanosleep"]);
+    let refused = run_darc(&["prove", file, "--cause", "main"]);
     assert_eq!(refused.code(), 0, "{refused:#?}");
-    assert!(
-        refused.stdout.contains("--in-allocator tries it"),
-        "{refused:#?}"
-    );
-    let path = darc_testprogs::program("proven_elsewhere", Opt::O2);
+    let said = "the C library is inside of the program";
+    assert!(refused.stdout.contains(said), "{refused:#?}");
+    let path = darc_testprogs::program("two_peaks_static", Opt::O2);
     target.finish_like_native(&path, &[]);
 }
 

@@ -4,9 +4,11 @@
  * One of four takes 0.4 ms: the worker's fetch, which sleeps for 0.3 ms; what waits for it (reply) costs nothing. One takes 1.1 ms:
  * the keeper's rebuild, which has the lock that the op wants (guarded). One takes 3 ms: for two workers at a time, of which left
  * needs 3 ms and right 1.5 ms, so that longer calls of right cost nothing. One takes 8 ms: for relay on another thread, which waits
- * for produce on a third; 1.3 ms of its own meanwhile (encode) cost nothing. Another thread calls logline all the while, for nobody.
+ * for produce on a third; 1.3 ms of its own meanwhile (encode) cost nothing. Another thread calls logline all the while, for nobody,
+ * and in the handler of a signal noted.
  */
 #include "helper.h"
+#include <signal.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
@@ -68,10 +70,23 @@ FUNCTION void logline(void)
     spin_us(20);
 }
 
+FUNCTION void noted(void)
+{
+    spin_us(5);
+}
+
+static void handler(int signal)
+{
+    (void)signal;
+    noted();
+    NO_TAIL_CALL();
+}
+
 static void *logs(void *nothing)
 {
     for (;;) {
         logline();
+        raise(SIGUSR1);
         sleep_us(700);
     }
     return nothing;
@@ -129,6 +144,7 @@ FUNCTION uint64_t serve(uint64_t key)
 int main(int argc, char **argv)
 {
     struct run of = parse_run(argc, argv, 1000);
+    signal(SIGUSR1, handler);
     struct helper *helpers[] = {&fetcher, &keeper, &lefter, &righter, &relayer, &producer};
     for (size_t i = 0; i < sizeof(helpers) / sizeof(*helpers); i++)
         start(run, helpers[i]);

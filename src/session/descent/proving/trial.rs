@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use darc_analysis::proof::{
-    self, Baseline, Delayed, Design, Dose, LOOKS, Limits as Bounds, Random, Refusal,
+    self, Baseline, Delayed, Design, Dose, FEWEST_OPS, LOOKS, Limits as Bounds, Random, Refusal,
     Slope, Span, Verdict,
 };
 use darc_analysis::{Hz, Ticks};
@@ -22,6 +22,8 @@ const BASELINE: u64 = 10;
 const MOST_BASELINES: u32 = 3;
 /// Said where ops cannot be told apart.
 const AT_A_TIME: &str = "several calls of f0 run at a time, so which of them a call on another thread is for is not known";
+/// Said where the stubs have delayed none of the calls.
+const NOT_DELAYED: &str = "its calls are made in handlers of signals, or while such signals are blocked, as they are in a handler: those are not delayed";
 /// Where more than this part of the records was lost, what is left of them tells nothing.
 const MOST_LOST: f64 = 0.01;
 /// The part of a peak's ops that is nearly all.
@@ -144,7 +146,15 @@ impl<'s, 'a> Trial<'s, 'a> {
                 "{lost} records were lost beside the {kept} that were read, for they came faster than that: which calls were delayed is not known"
             ));
         }
-        (!self.settle()).then(|| AT_A_TIME.to_owned())
+        if !self.settle() {
+            return Some(AT_A_TIME.to_owned());
+        }
+        self.delays_nothing().then(|| NOT_DELAYED.to_owned())
+    }
+
+    /// Whether the stubs have delayed none of many calls, not even by nothing.
+    fn delays_nothing(&self) -> bool {
+        self.record.calls >= FEWEST_OPS as u64 && self.record.added == Ticks(0)
     }
 
     /// Looks at ops without delays until these tell how to delay calls, or what there is to say instead. What is refused is
@@ -199,7 +209,7 @@ impl<'s, 'a> Trial<'s, 'a> {
             let slope = self.slope(design, risk * look.risk);
             let spans = self.spans.len();
             tracing::debug!(target: "prove", ?slope, spans, ops = self.record.seen.len(), "looked");
-            let is_over = ending.is_some() || look.at == 1.0;
+            let is_over = ending.is_some() || look.at == 1.0 || self.delays_nothing();
             if is_over || slope.is_some_and(|slope| slope.is_decided()) {
                 return Ok((slope, ending));
             }
