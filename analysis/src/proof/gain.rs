@@ -13,32 +13,48 @@ pub struct Gain {
     pub now: Ticks,
     /// And without the cause's time, as far as that is on the path.
     pub without: Ticks,
+    /// The same at the ends of the slope's interval, the smaller one first.
+    pub bounds: [Ticks; 2],
+}
+
+/// The part of a change of the cause's time that reaches an op.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Reach {
+    /// The estimate.
+    pub at: f64,
+    /// Not less.
+    pub low: f64,
+    /// Not more.
+    pub high: f64,
 }
 
 /// With fewer ops above it a percentile is not told.
 const FEWEST_ABOVE: f64 = 10.0;
 
 /// The gain at some percentiles, if the slope is that of the ops with these latencies, and the others stay as they are. Each
-/// op is its latency, and the time of the cause in it; `slope` is the part of a change of the cause's time that reaches the
-/// op. That it is the same for a change as large as all of its time is an assumption.
+/// op is its latency, and the time of the cause in it. That the slope is the same for a change as large as all of its time is an
+/// assumption.
 #[must_use]
 pub fn gain(
     ops: &[(Ticks, Ticks)],
     latencies: &RangeInclusive<Ticks>,
-    slope: f64,
+    slope: Reach,
     parts: &[f64],
 ) -> Vec<Gain> {
-    let slope = slope.clamp(0.0, 1.0);
     let sorted = |of: &dyn Fn(&(Ticks, Ticks)) -> Ticks| {
         let mut latencies: Vec<Ticks> = ops.iter().map(of).collect();
         latencies.sort_unstable();
         latencies
     };
     let now = sorted(&|op| op.0);
-    let without = sorted(&|&(latency, cause)| match latencies.contains(&latency) {
-        true => latency.saturating_sub(Ticks((slope * cause.0 as f64).round() as u64)),
-        false => latency,
-    });
+    let without = |slope: f64| {
+        let slope = slope.clamp(0.0, 1.0);
+        sorted(&|&(latency, cause)| match latencies.contains(&latency) {
+            true => latency.saturating_sub(Ticks((slope * cause.0 as f64).round() as u64)),
+            false => latency,
+        })
+    };
+    let [shortest, without, longest] = [slope.high, slope.at, slope.low].map(without);
     let at = |part: f64| ((part * ops.len() as f64) as usize).min(ops.len() - 1);
     let told = parts
         .iter()
@@ -47,6 +63,7 @@ pub fn gain(
         part,
         now: now[at(part)],
         without: without[at(part)],
+        bounds: [shortest[at(part)], longest[at(part)]],
     });
     gains.collect()
 }

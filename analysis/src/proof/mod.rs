@@ -26,7 +26,7 @@ use std::ops::RangeInclusive;
 use darc_record::Ticks;
 
 use centre::{Centre, centre, of_peak};
-pub use gain::{Gain, gain};
+pub use gain::{Gain, Reach, gain};
 pub use histograms::{Histograms, histograms};
 pub use linear::{Half, Linear};
 pub use plan::{Baseline, Design, Limits, Refusal, design};
@@ -181,6 +181,16 @@ impl Slope {
     #[must_use]
     pub fn linear(&self) -> Linear {
         self.half.map_or(Linear::NotKnown, |half| half.linear())
+    }
+
+    /// The slope with its interval, of a change of the cause's time.
+    #[must_use]
+    pub fn reach(&self) -> Reach {
+        Reach {
+            at: self.at,
+            low: self.low,
+            high: self.high,
+        }
     }
 
     /// Whether more ops would hardly say more.

@@ -544,16 +544,38 @@ fn the_gain_is_what_the_cause_takes_on_the_path() {
         })
         .collect();
     let all = Ticks(0)..=Ticks(5_000);
+    let exactly = |at| Reach {
+        at,
+        low: at,
+        high: at,
+    };
     // Above the 99th percentile there is one op, which says nothing.
-    let gains = gain(&ops, &all, 1.0, &[0.5, 0.9, 0.99]);
+    let gains = gain(&ops, &all, exactly(1.0), &[0.5, 0.9, 0.99]);
     assert_eq!(gains.len(), 2);
     assert_eq!(gains[0].now, Ticks(1_050));
     assert_eq!(
         (gains[1].now, gains[1].without),
         (Ticks(1_090), Ticks(1_085))
     );
-    assert_eq!(gain(&ops, &all, 0.0, &[0.9])[0].without, Ticks(1_090));
+    assert_eq!(
+        gain(&ops, &all, exactly(0.0), &[0.9])[0].without,
+        Ticks(1_090)
+    );
     let others = Ticks(0)..=Ticks(500);
-    assert_eq!(gain(&ops, &others, 1.0, &[0.9])[0].without, Ticks(1_090));
-    assert_eq!(gain(&[], &all, 1.0, &[0.99]), vec![]);
+    assert_eq!(
+        gain(&ops, &others, exactly(1.0), &[0.9])[0].without,
+        Ticks(1_090)
+    );
+    assert_eq!(gain(&[], &all, exactly(1.0), &[0.99]), vec![]);
+    let slope = Reach {
+        at: 0.5,
+        low: -0.1,
+        high: 1.2,
+    };
+    let alike: Vec<_> = (0..100).map(|_| (Ticks(1_000), Ticks(800))).collect();
+    let found = gain(&alike, &all, slope, &[0.5])[0].clone();
+    assert_eq!(
+        (found.without, found.bounds),
+        (Ticks(600), [200, 1_000].map(Ticks))
+    );
 }

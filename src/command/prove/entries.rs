@@ -161,6 +161,7 @@ fn cause(proof: &Proof, entry: ProofEntry, (clock, by): (Hz, DelayBy)) -> ProofE
                     percentile: (gain.part * 1e4).round() / 1e2,
                     now_ns: ns(gain.now),
                     without_ns: ns(gain.without),
+                    without_interval_ns: Some(gain.bounds.map(ns)),
                 })
                 .collect(),
             ..entry

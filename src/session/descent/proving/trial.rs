@@ -120,7 +120,9 @@ impl<'s, 'a> Trial<'s, 'a> {
         let outcome = Outcome::Tried {
             delay: design.delay,
             slope,
-            gain: proof::gain(&gains, &self.latencies, reaches, &PARTS),
+            gain: slope.map_or(Vec::new(), |slope| {
+                proof::gain(&gains, &self.latencies, slope.reach(), &PARTS)
+            }),
             histograms: proof::histograms(&self.sorted(&design), &self.latencies, reaches),
             added: self.record.added,
             time: darc_tracer::tsc() - self.since,
