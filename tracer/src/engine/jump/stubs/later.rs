@@ -162,6 +162,9 @@ fn outside_handlers(a: &mut CodeAssembler, control: u64, inside: CodeLabel) -> E
     let of = |field: u64| qword_ptr(rdi + (TOP + field as i32));
     a.mov(rdi, rsi)?;
     a.set_label(&mut next)?;
+    // Below the op there is nothing to look at.
+    a.cmp(rdi, field(block::BASE))?;
+    a.jbe(inside)?;
     a.mov(rdx, of(entry::PLACE))?;
     a.cmp(dword_ptr(rdx + place::KIND as i32), place::CALL as i32)?;
     a.jne(first)?;
