@@ -127,6 +127,24 @@ fn peak_with(report: &Value, (worked, waited): (u32, u32)) -> Option<u64> {
     peak["peak"].as_u64()
 }
 
+/// The same until each kind of ops has a peak where it belongs: on a busy machine some take longer. The third has to do.
+fn analysed_whole(pid: i32, truths: &[Truth]) -> Analysis {
+    let is_whole = |analysis: &Analysis| {
+        let report = analysis.report().0;
+        truths
+            .iter()
+            .all(|truth| peak_with(&report, truth.us).is_some())
+    };
+    let mut analysis = analysed(pid, &FINE);
+    for _ in 0..2 {
+        if is_whole(&analysis) {
+            break;
+        }
+        analysis = analysed(pid, &FINE);
+    }
+    analysis
+}
+
 /// What an experiment says of a function of a peak.
 fn proof(results: &Path, peak: u64, truth: &Truth) -> Value {
     let peak = peak.to_string();
@@ -163,19 +181,44 @@ fn judge(said: &Value, truth: &Truth) -> Verdict {
     }
 }
 
-/// Whether the interval of the slope holds the true one.
-fn holds(said: &Value, truth: &Truth) -> bool {
-    let slope = match truth.answer {
+/// The slope that is true.
+fn slope(truth: &Truth) -> f64 {
+    match truth.answer {
         PROVEN => 1.0,
         PARTLY => 0.5,
         _ => 0.0,
-    };
+    }
+}
+
+/// The interval of the slope that was found.
+fn interval(said: &Value) -> Option<(f64, f64)> {
     let bound = |at: usize| said["measured"]["interval"][at].as_f64();
-    bound(0).is_some_and(|low| low <= slope) && bound(1).is_some_and(|high| slope <= high)
+    Some((bound(0)?, bound(1)?))
+}
+
+/// Whether the interval of the slope holds the true one, where there is one.
+fn holds(said: &Value, truth: &Truth) -> Option<bool> {
+    let (low, high) = interval(said)?;
+    Some((low..=high).contains(&slope(truth)))
+}
+
+/// What longer calls do, as the interval has it: that of a cause excludes nothing, and neither that nor a bystander's misses the
+/// true slope by more than its own half. One of twenty may miss it by less; many experiments tell whether it is more.
+fn check_interval(said: &Value, truth: &Truth) -> Verdict {
+    let Some((low, high)) = interval(said) else {
+        return Ok(());
+    };
+    let half = (high - low) / 2.0;
+    let is_near = (low - half..=high + half).contains(&slope(truth));
+    let is_something = low > 0.0 || truth.answer == NOT_ON_PATH;
+    match is_near && is_something {
+        true => Ok(()),
+        false => Err(Wrong(format!("{}: {said:#}", truth.cause))),
+    }
 }
 
 /// Tries what is true of a program. `DARC_PROOFS=20` tries all of it twenty times whatever the answers are, prints how many
-/// were right and how many intervals held the true slope, and fails when more than one of twenty was wrong.
+/// were right and how many intervals held the true slope, and fails when more than one of twenty was wrong or did not.
 fn tried(program: &str, truths: &[Truth]) {
     let path = darc_testprogs::program(program, Opt::O2);
     let times = std::env::var("DARC_PROOFS").ok();
@@ -189,7 +232,9 @@ fn tried(program: &str, truths: &[Truth]) {
         let analysis = analysed(target.pid(), &FINE);
         let report = &analysis.report().0;
         for truth in truths.iter().filter(|truth| truth.always) {
-            judge(&experiment(&analysis.output, report, truth)?, truth)?;
+            let said = experiment(&analysis.output, report, truth)?;
+            judge(&said, truth)?;
+            check_interval(&said, truth)?;
         }
         before.check_unchanged(target.pid());
         target.finish_like_native(&path, &[]);
@@ -199,22 +244,25 @@ fn tried(program: &str, truths: &[Truth]) {
 
 fn tried_often(program: &str, truths: &[Truth], times: usize) {
     let target = Target::start(program, Opt::O2, &[]);
-    let analysis = analysed(target.pid(), &FINE);
+    let analysis = analysed_whole(target.pid(), truths);
     let report = &analysis.report().0;
     let mut wrong_often = Vec::new();
+    let (mut intervals, mut all_held) = (0, 0);
     println!("{program}: of {times} runs    right  undecided  wrong  interval holds");
     for truth in truths {
         let (mut right, mut unfinished, mut wrong, mut held) = (0, 0, 0, 0);
         for _ in 0..times {
             let judged = experiment(&analysis.output, report, truth).and_then(|said| {
-                held += usize::from(holds(&said, truth));
+                let is_held = holds(&said, truth);
+                held += usize::from(is_held == Some(true));
+                intervals += usize::from(is_held.is_some());
                 let of = &said["measured"];
                 let (slope, interval) = (&of["slope"], &of["interval"]);
                 let half = (&of["linear"], &of["half_slope"]);
                 let delays = (&of["meant_ns"], &of["added_ns"]);
                 println!(
-                    "{}: {} {slope} {interval} {half:?} {delays:?}",
-                    truth.cause, said["verdict"]
+                    "{}: {} {slope} {interval} {half:?} {delays:?} {}",
+                    truth.cause, said["verdict"], said["reason"]
                 );
                 judge(&said, truth)
             });
@@ -237,13 +285,18 @@ fn tried_often(program: &str, truths: &[Truth], times: usize) {
         println!(
             "{us:>12?} µs {cause:<9} {by:<6} {answer:<12} {right:>5}  {unfinished:>9}  {wrong:>5}  {held:>14}"
         );
+        all_held += held;
         if 20 * wrong > times {
             wrong_often.push(cause);
         }
     }
+    println!("{program}: {all_held} of {intervals} intervals hold the true slope");
     let path = darc_testprogs::program(program, Opt::O2);
     target.finish_like_native(&path, &[]);
     assert!(wrong_often.is_empty(), "{wrong_often:?}");
+    // One miss is no evidence, however few there are.
+    let missed = intervals - all_held;
+    assert!(missed <= 1.max(intervals / 20), "{missed} of {intervals}");
 }
 
 #[test]
@@ -285,6 +338,47 @@ fn calls_that_queue_become_longer_by_more_than_a_delay() {
     });
 }
 
+/// Delays take no more of the time than they may.
+fn check_budget(file: &str) -> Verdict {
+    let options = ["--cause", "parse", "--peak", "1", "--budget", "1%"];
+    let others = ["--time", "2s", "--format", "json"];
+    let proven = run_darc(&[&["prove", file], &options[..], &others].concat());
+    assert_eq!(proven.code(), 0, "{proven:#?}");
+    let proofs: Value = serde_json::from_str(&proven.stdout).unwrap();
+    let said = &proofs["causes"][0]["measured"];
+    let of = |key: &str| said[key].as_f64();
+    let measured = of("added_share").zip(of("added_ns")).zip(of("meant_ns"));
+    let Some(((share, added), meant)) = measured else {
+        return Err(Unfinished(format!("{proofs:#}")));
+    };
+    // A call may lose its processor while it is delayed: what that takes nobody has asked for.
+    match share {
+        _ if share <= 0.015 => Ok(()),
+        _ if added > 1.2 * meant => Err(Unfinished(format!("{said:#}"))),
+        _ => Err(Wrong(format!("{said:#}"))),
+    }
+}
+
+/// What probes do to calls that take 40 µs, of which three are measured: these are longer, and what is told of them is not.
+fn check_effect(effect: &Value) -> Verdict {
+    let bounds = |of: &str| {
+        let bound = |at: usize| effect[of]["interval_ns"][at].as_f64();
+        bound(0).zip(bound(1))
+    };
+    let (Some(ops), Some(told)) = (bounds("ops"), bounds("told")) else {
+        return Err(Unfinished(format!("{effect:#}")));
+    };
+    let is_longer = ops.1 > 0.0 && ops.0 < 2_000.0;
+    let is_same = told.0 < 1_000.0 && told.1 > -1_000.0;
+    let is_near = effect["told"]["ns"]
+        .as_f64()
+        .is_some_and(|ns| ns.abs() < 2_000.0);
+    match is_longer && is_same && is_near {
+        true => Ok(()),
+        false => Err(Wrong(format!("{effect:#}"))),
+    }
+}
+
 #[test]
 fn what_was_found_at_the_end_of_an_analysis_is_kept_and_drawn() {
     measured(|| {
@@ -302,6 +396,7 @@ fn what_was_found_at_the_end_of_an_analysis_is_kept_and_drawn() {
         }
         let checked = run_darc(&["prove", file, "--self-check", "--peak", "1", "--time", "3s"]);
         assert_eq!(checked.code(), 0, "{checked:#?}");
+        let budget = check_budget(file);
         before.check_unchanged(target.pid());
         target.finish_like_native(&darc_testprogs::program("proven", Opt::O2), &[]);
         let shown = |format| {
@@ -317,14 +412,9 @@ fn what_was_found_at_the_end_of_an_analysis_is_kept_and_drawn() {
         );
         assert!(shown("text").contains("\nExperiments\n"));
         let report: Value = serde_json::from_str(&shown("json")).unwrap();
-        let Some(effect) = report["effects"][0]["told"]["ns"].as_f64() else {
-            return Err(Unfinished(format!("{:#}", report["effects"])));
-        };
-        // Of calls that take 40 µs, of which three are measured.
-        match effect.abs() < 4_000.0 {
-            true => Ok(()),
-            false => Err(Wrong(format!("{:#}", report["effects"]))),
-        }
+        println!("{}", report["effects"][0]);
+        check_effect(&report["effects"][0])?;
+        budget
     });
 }
 
@@ -453,9 +543,12 @@ fn killed_while_delaying(target: &mut Target, results: &Path, by: &str, cause: &
     let after = units(target, by);
     let cleaned = run_darc(&["cleanup", "-p", &target.pid().to_string()]);
     assert_eq!(cleaned.code(), 0, "{cleaned:#?}");
-    let told = format!("{by}: {before} ns, then {rest:?}, then {after}");
+    let later: Vec<u64> = (0..9).map(|_| unit(target, by)).collect();
+    let told = format!("{by}: {before} ns, then {rest:?}, then {after}, {later:?}");
     match seen && !is_delayed(after) {
         true => Ok(()),
+        // Other work makes some stretches longer. A delay that goes on makes all of them longer.
+        false if later.iter().all(|&took| is_delayed(took)) => Err(Wrong(told)),
         false => Err(Unfinished(told)),
     }
 }
