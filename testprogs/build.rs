@@ -208,6 +208,7 @@ const PROGRAMS: &[Target] = &[
     c("recursion_through_f0", "c/recursion_through_f0.c", &[]),
     c("registers", "c/registers.c", &[]).at_o0_too(),
     c("sandboxed", "c/sandboxed.c", &[]),
+    c("sandboxed_thread", "c/sandboxed.c", &["-DTHREAD"]),
     c("some_misses", "c/some_misses.c", &[]),
     c("seldom", "c/seldom.c", &[]),
     c("shared_log", "c/shared_log.c", &[]),

@@ -492,6 +492,26 @@ fn in_a_static_program_functions_on_other_threads_are_left_alone() {
     target.finish_like_native(&path, &[]);
 }
 
+/// One thread has no filter, so memory can be mapped; delays are of the other, which would be killed for their system calls.
+#[test]
+fn a_thread_whose_system_calls_are_filtered_is_not_delayed() {
+    let target = Target::start("sandboxed_thread", Opt::O2, &[]);
+    let analysis = analysed(target.pid(), &[]);
+    let file = analysis.output.to_str().unwrap();
+    for by in ["spin", "sleep"] {
+        let options = ["--cause", "rebuild", "--delay-by", by, "--time", "2s"];
+        let refused = run_darc(&[&["prove", file], &options[..]].concat());
+        assert_eq!(refused.code(), 0, "{refused:#?}");
+        assert!(
+            refused.stdout.contains("not tested: thread ")
+                && refused.stdout.contains("seccomp filter"),
+            "{refused:#?}"
+        );
+    }
+    let path = darc_testprogs::program("sandboxed_thread", Opt::O2);
+    target.finish_like_native(&path, &[]);
+}
+
 /// What the next stretch of work took that begins from now on, in nanoseconds: processor time, or all of it.
 fn unit(target: &mut Target, by: &str) -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();

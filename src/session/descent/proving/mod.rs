@@ -17,6 +17,7 @@ use darc_process::modules::CodeRef;
 use darc_process::{Ending, Libraries, Limits, ProcessError};
 use darc_record::{FnodeId, SiteId};
 use darc_tracer::plan::Asynchronous;
+use darc_tracer::threads;
 
 use super::bindings::Expansion;
 use super::planning;
@@ -145,6 +146,10 @@ impl Session<'_> {
         bounds: &Bounds,
         risk: f64,
     ) -> Result<(Outcome, Option<Ending>), ProcessError> {
+        let delays = !matches!(suspect.cause, Cause::Probes(_));
+        if let Some(why) = self.may_not_delay().filter(|_| delays) {
+            return Ok((Outcome::NotTestable(why), None));
+        }
         let calls = match suspect.cause {
             Cause::Call(fnode) | Cause::Probes(fnode) => self.measure_path_to(fnode)?,
             Cause::Elsewhere(function) => self.measure_elsewhere(function)?,
@@ -165,6 +170,15 @@ impl Session<'_> {
         // Also after a failure: the stubs look at the clock, but nobody need wait for it.
         test.end_delays()?;
         outcome
+    }
+
+    /// Why no call is delayed, if there is a reason: a thread that is delayed makes system calls that are not its own.
+    fn may_not_delay(&self) -> Option<String> {
+        let threads = threads::list(self.process.pid()).unwrap_or_default();
+        let filtered = threads.into_iter().find(|&tid| threads::is_filtered(tid))?;
+        Some(format!(
+            "thread {filtered} runs under a seccomp filter, which might kill the program for the system calls that delays make"
+        ))
     }
 
     /// Has the calls of a function measured for their own sake. Why they cannot be, where that is so.
