@@ -6,6 +6,7 @@
 mod effect;
 mod elsewhere;
 mod seen;
+mod sorting;
 mod trial;
 
 use std::collections::BTreeSet;

@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use darc_analysis::proof::{
-    self, Baseline, Delayed, Design, Dose, FEWEST_OPS, LOOKS, Limits as Bounds, Random, Refusal,
-    Slope, Span, Verdict,
+    self, Baseline, Design, Dose, FEWEST_OPS, LOOKS, Limits as Bounds, Random, Refusal, Slope,
+    Span, Verdict,
 };
 use darc_analysis::{Hz, Ticks};
 use darc_process::{Ending, Event, Limits, ProcessError};
@@ -13,6 +13,7 @@ use darc_record::Tsc;
 
 use super::elsewhere::Threads;
 use super::seen::{MOST_OPS, Record, Seen, Trying};
+use super::sorting::{self, Toggled};
 use super::{Calls, Outcome};
 use crate::session::{SLICE, Session};
 
@@ -30,23 +31,6 @@ const MOST_LOST: f64 = 0.01;
 const NEARLY_ALL: f64 = 0.98;
 /// The percentiles whose gain is told.
 const PARTS: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
-
-/// A span of time, and what calls were delayed by in it.
-#[derive(Clone, Copy)]
-struct Toggled {
-    start: Tsc,
-    end: Tsc,
-    dose: Dose,
-    /// Whether the dose was drawn: while delays have taken more than they may there is none, which is no matter of chance, for
-    /// delays take longer where the machine is busy.
-    drawn: bool,
-}
-
-/// The span that a moment is in.
-fn span_at(spans: &[Toggled], at: Tsc) -> Option<usize> {
-    let index = spans.partition_point(|span| span.end < at);
-    (spans.get(index)?.start <= at).then_some(index)
-}
 
 /// A test in progress.
 pub(super) struct Trial<'s, 'a> {
@@ -265,16 +249,16 @@ impl<'s, 'a> Trial<'s, 'a> {
         if !drawn {
             dose = Dose::Nothing;
         }
-        let end = Tsc(now.0 + length.0);
-        // To be delayed by nothing costs what any delay costs beside what it is to last: ops of both kinds of spans have that.
-        self.delay(design.of(dose).max(Ticks(1)), end)?;
-        self.spans.push(Toggled {
-            start: darc_tracer::tsc(),
-            end,
+        let mut span = Toggled {
+            start: now,
+            end: Tsc(now.0 + length.0),
             dose,
             drawn,
-        });
-        self.until(end, limits)
+        };
+        self.delay(span.delay(design), span.end)?;
+        span.start = darc_tracer::tsc();
+        self.spans.push(span);
+        self.until(span.end, limits)
     }
 
     /// Ends all delays, and waits for who sleeps: memory in which a thread is cannot be given back.
@@ -372,47 +356,9 @@ impl<'s, 'a> Trial<'s, 'a> {
         }
     }
 
-    /// What it takes to delay a call by nothing: calls in both kinds of spans take that.
-    fn by_nothing(&self) -> Ticks {
-        let without = self.record.seen.iter().filter(|op| {
-            let span = span_at(&self.spans, op.start).map(|index| self.spans[index]);
-            op.calls > 0 && span.is_some_and(|span| span.dose == Dose::Nothing)
-        });
-        let mut each: Vec<u64> = without.map(|op| op.delays.0 / op.calls).collect();
-        let middle = each.len() / 2;
-        let median = (!each.is_empty()).then(|| *each.select_nth_unstable(middle).1);
-        Ticks(median.unwrap_or_default())
-    }
-
-    /// The spans with the ops that belong to them; those whose dose was not drawn have none.
+    /// The spans with the ops that belong to them.
     fn sorted(&self, design: &Design) -> Vec<Span> {
-        let empty = |span: &Toggled| Span {
-            dose: span.dose,
-            ops: Vec::new(),
-        };
-        let mut sorted: Vec<Span> = self.spans.iter().map(empty).collect();
-        let nothing = self.by_nothing();
-        for op in self.record.seen.iter().filter(|op| op.calls > 0) {
-            let Some(index) = span_at(&self.spans, op.start) else {
-                continue;
-            };
-            let span = self.spans[index];
-            let (since, left) = (op.start - span.start, span.end - op.start);
-            if span.drawn && op.end <= span.end && design.fits(op.calls, since, left) {
-                let meant = design.of(span.dose).0.saturating_mul(op.calls);
-                sorted[index].ops.push(Delayed {
-                    latency: op.latency,
-                    added: match span.dose {
-                        Dose::Nothing => Ticks(0),
-                        _ => op
-                            .delays
-                            .saturating_sub(Ticks(op.calls.saturating_mul(nothing.0))),
-                    },
-                    meant: Ticks(meant),
-                });
-            }
-        }
-        sorted
+        sorting::sorted(&self.record.seen, &self.spans, design)
     }
 }
 
