@@ -257,8 +257,9 @@ fn slope_up_to(
         return None;
     }
     let mean = |of: fn(&Delayed) -> Ticks| {
-        let all = delayed.iter().fold(Ticks(0), |all, op| all + of(op));
-        Ticks(all.0 / delayed.len() as u64)
+        let called = delayed.iter().filter(|op| op.meant > Ticks(0));
+        let (all, ops) = called.fold((0, 0), |(all, ops), op| (all + of(op).0, ops + 1));
+        Ticks(all / u64::max(ops, 1))
     };
     Some(Slope {
         at,

@@ -75,6 +75,8 @@ pub struct Design {
     pub span: Ticks,
     /// The latency that nearly all ops are below without a delay.
     pub longest: Ticks,
+    /// More calls than nearly any op has: twice the mean.
+    pub calls: u64,
 }
 
 /// Why no delay can tell within the limits.
@@ -150,6 +152,7 @@ pub fn design(baseline: &Baseline, limits: &Limits) -> Result<Design, Refusal> {
             part,
             span,
             longest: baseline.longest,
+            calls: (2.0 * calls).ceil() as u64,
         }),
     }
 }

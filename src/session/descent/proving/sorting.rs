@@ -29,20 +29,25 @@ impl Toggled {
 }
 
 /// The spans with the ops that belong to them; those whose dose was not drawn have none.
-pub fn sorted(seen: &[Seen], spans: &[Toggled], design: &Design) -> Vec<Span> {
+///
+/// On a path from f0 whether an op calls the cause is its own matter, and those that do not are left out. Whether a call on
+/// another thread begins in an op depends on how long the op is and on how often that thread makes calls, which delays change:
+/// there all ops count, and how many calls one has decides nothing.
+pub fn sorted(seen: &[Seen], spans: &[Toggled], design: &Design, elsewhere: bool) -> Vec<Span> {
     let empty = |span: &Toggled| Span {
         dose: span.dose,
         ops: Vec::new(),
     };
     let mut sorted: Vec<Span> = spans.iter().map(empty).collect();
     let nothing = by_nothing(seen, spans);
-    for op in seen.iter().filter(|op| op.calls > 0) {
+    for op in seen.iter().filter(|op| elsewhere || op.calls > 0) {
         let Some(index) = span_at(spans, op.start) else {
             continue;
         };
         let span = spans[index];
         let (since, left) = (op.start - span.start, span.end - op.start);
-        if span.drawn && op.end <= span.end && design.fits(op.calls, since, left) {
+        let calls = if elsewhere { design.calls } else { op.calls };
+        if span.drawn && op.end <= span.end && design.fits(calls, since, left) {
             let meant = design.of(span.dose).0.saturating_mul(op.calls);
             let for_nothing = Ticks(op.calls.saturating_mul(nothing.0));
             sorted[index].ops.push(Delayed {
@@ -78,8 +83,11 @@ fn by_nothing(seen: &[Seen], spans: &[Toggled]) -> Ticks {
 
 #[cfg(test)]
 mod tests {
-    use darc_analysis::proof::Random;
+    use darc_analysis::proof::{Random, slope};
+    use darc_record::{Arguments, Op};
 
+    use super::super::elsewhere::{Calls, Threads};
+    use super::super::seen::Record;
     use super::*;
 
     const UNIT: u64 = 1_000_000;
@@ -89,7 +97,43 @@ mod tests {
         part: 0.5,
         span: Ticks(SPAN),
         longest: Ticks(4 * UNIT),
+        calls: 8,
     };
+
+    fn spans(count: u64, random: &mut Random) -> Vec<Toggled> {
+        let span = |index: u64| Toggled {
+            start: Tsc(index * SPAN + 1),
+            end: Tsc((index + 1) * SPAN),
+            dose: match random.part() < 0.5 {
+                true => Dose::Whole,
+                false => Dose::Nothing,
+            },
+            drawn: true,
+        };
+        (0..count).map(span).collect()
+    }
+
+    /// Calls on a thread that nobody waits for, which makes one after the other.
+    fn bystander(spans: &[Toggled], random: &mut Random) -> Calls {
+        let mut calls = Calls::default();
+        let (mut at, end) = (0, spans[spans.len() - 1].end.0);
+        while at < end {
+            let whole = span_at(spans, Tsc(at)).is_some_and(|at| spans[at].dose == Dose::Whole);
+            let delay = if whole { DESIGN.delay } else { Ticks(0) };
+            let op = Op {
+                tid: 2,
+                start: Tsc(at),
+                end: Tsc(at + delay.0 + UNIT / 10),
+                latency: delay,
+                arguments: Arguments::default(),
+                touched: Vec::new(),
+            };
+            calls.add(&op, delay);
+            let period = 0.9 + 0.2 * random.part();
+            at += delay.0 + (period * UNIT as f64) as u64;
+        }
+        calls
+    }
 
     /// Ops of one unit and of four by turns.
     fn ops(until: u64, random: &mut Random) -> Vec<Seen> {
@@ -109,6 +153,24 @@ mod tests {
             at += latency + UNIT / 100;
         }
         seen
+    }
+
+    /// Delays make its calls seldom, so that fewer begin in short ops: those that are left are longer, and nothing made them so.
+    #[test]
+    fn delays_of_a_bystander_choose_no_ops() {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        // All ops are looked at: of more every n-th is, which would be one kind of them.
+        let spans = spans(80, &mut random);
+        let mut record = Record {
+            seen: ops(80 * SPAN, &mut random),
+            elsewhere: bystander(&spans, &mut random),
+            ..Record::default()
+        };
+        assert!(record.settle(Threads::One));
+        let sorted = sorted(&record.seen, &spans, &DESIGN, true);
+        let found = slope(&sorted, &(Ticks(UNIT / 2)..=Ticks(6 * UNIT)), 0.05).unwrap();
+        assert!(found.at.abs() < 0.1, "{found:?}");
+        assert!((found.low..=found.high).contains(&0.0), "{found:?}");
     }
 
     #[test]

@@ -358,7 +358,8 @@ impl<'s, 'a> Trial<'s, 'a> {
 
     /// The spans with the ops that belong to them.
     fn sorted(&self, design: &Design) -> Vec<Span> {
-        sorting::sorted(&self.record.seen, &self.spans, design)
+        let elsewhere = self.calls.elsewhere.is_some();
+        sorting::sorted(&self.record.seen, &self.spans, design, elsewhere)
     }
 }
 
