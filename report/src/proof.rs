@@ -205,16 +205,13 @@ fn sentence(entry: &ProofEntry, cause: &str) -> String {
             measured.half_slope.unwrap_or_default()
         ),
         (Verdict::Partly, Some(measured)) => format!(
-            "partly on the path: {}; the rest passes while something else is waited for",
+            "partly on the path: {}; whether some of them wait for all of it, and others for none, was not measured",
             moved(measured)
         ),
         (Verdict::NotOnPath, Some(measured)) => format!(
-            "not on the path of these calls: {} more in {cause} {} longer; what they wait for goes on meanwhile, or is elsewhere",
+            "not on the path of these calls: {} more in {cause} makes them longer by {:.0}% of that at most",
             Nanos(measured.added_ns),
-            match measured.interval[0] > 0.0 {
-                true => "hardly makes them",
-                false => "does not make them",
-            }
+            (100.0 * measured.interval[1].max(0.0)).ceil()
         ),
         (Verdict::NotDecided, Some(measured)) if measured.overran => format!(
             "not decided: delays of {} took {}, as where more is to be done than processors can do; that may be longer than what hides short ones",
@@ -265,14 +262,17 @@ fn linear(entry: &ProofEntry, measured: &Measured) -> Option<String> {
     })
 }
 
-/// What would be gained, where that is known and something.
+/// What would be gained, where that is known and something: what is partly on the path may be so in none of the calls at a
+/// percentile.
 fn gain(entry: &ProofEntry, cause: &str) -> Option<String> {
-    if !matches!(entry.verdict, Verdict::Proven | Verdict::Partly) {
+    if entry.verdict != Verdict::Proven {
         return None;
     }
     let shorter = |gain: &&GainEntry| gain.without_ns < gain.now_ns * (1.0 - SAME);
     let gains = entry.gain.iter().filter(shorter).map(|gain| {
         let interval = gain.without_interval_ns.map(|bounds| bounds.map(Nanos));
+        // One without a width says more than is known.
+        let interval = interval.filter(|[low, high]| low.to_string() != high.to_string());
         let interval = interval.map_or(String::new(), |[low, high]| {
             format!(" (95%: {low} to {high})")
         });

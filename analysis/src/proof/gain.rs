@@ -4,6 +4,8 @@ use std::ops::RangeInclusive;
 
 use darc_record::Ticks;
 
+use super::statistics::normal_quantile;
+
 /// Latencies of f0's ops as they are, and as they would be if the cause took no time and nothing else took its place.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Gain {
@@ -13,7 +15,8 @@ pub struct Gain {
     pub now: Ticks,
     /// And without the cause's time, as far as that is on the path.
     pub without: Ticks,
-    /// The same at the ends of the slope's interval, the smaller one first.
+    /// The same at the ends of the slope's interval, the smaller one first, and there of the percentile's own: so few ops tell it
+    /// only so well.
     pub bounds: [Ticks; 2],
 }
 
@@ -28,12 +31,15 @@ pub struct Reach {
     pub high: f64,
 }
 
+/// The risk that a percentile of all ops is outside of the interval that the seen ones tell.
+const RISK: f64 = 0.01;
 /// With fewer ops above it a percentile is not told.
 const FEWEST_ABOVE: f64 = 10.0;
 
 /// The gain at some percentiles, if the slope is that of the ops with these latencies, and the others stay as they are. Each
 /// op is its latency, and the time of the cause in it. That the slope is the same for a change as large as all of its time is an
-/// assumption.
+/// assumption. How far off a percentile is follows from how many of so many independent ops are below it, which is binomial, and
+/// so nearly normal (David and Nagaraja, Order Statistics, 2003, section 7.1).
 #[must_use]
 pub fn gain(
     ops: &[(Ticks, Ticks)],
@@ -55,15 +61,20 @@ pub fn gain(
         })
     };
     let [shortest, without, longest] = [slope.high, slope.at, slope.low].map(without);
-    let at = |part: f64| ((part * ops.len() as f64) as usize).min(ops.len() - 1);
+    let count = ops.len() as f64;
+    let at = |part: f64| ((part * count) as usize).min(ops.len() - 1);
+    let beside = |part: f64, way: f64| {
+        let off = normal_quantile(RISK / 2.0) * (count * part * (1.0 - part)).sqrt();
+        at((part * count + way * off).max(0.0) / count)
+    };
     let told = parts
         .iter()
-        .filter(|&part| ((1.0 - part) * ops.len() as f64).round() >= FEWEST_ABOVE);
+        .filter(|&part| ((1.0 - part) * count).round() >= FEWEST_ABOVE);
     let gains = told.map(|&part| Gain {
         part,
         now: now[at(part)],
         without: without[at(part)],
-        bounds: [shortest[at(part)], longest[at(part)]],
+        bounds: [shortest[beside(part, -1.0)], longest[beside(part, 1.0)]],
     });
     gains.collect()
 }

@@ -10,7 +10,7 @@ pub fn deviation(values: &[f64]) -> Option<f64> {
 
 /// What a normal variable exceeds with this probability, at most one half (Abramowitz and Stegun, Handbook of Mathematical
 /// Functions, 26.2.23; wrong by 0.00045 at most).
-fn normal_quantile(probability: f64) -> f64 {
+pub fn normal_quantile(probability: f64) -> f64 {
     let t = (-2.0 * probability.ln()).sqrt();
     let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
     let below = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));

@@ -557,6 +557,8 @@ fn the_gain_is_what_the_cause_takes_on_the_path() {
         (gains[1].now, gains[1].without),
         (Ticks(1_090), Ticks(1_085))
     );
+    // A slope that is known exactly leaves what a hundred ops do not tell of a percentile.
+    assert_eq!(gains[0].bounds, [1_032, 1_057].map(Ticks));
     assert_eq!(
         gain(&ops, &all, exactly(0.0), &[0.9])[0].without,
         Ticks(1_090)

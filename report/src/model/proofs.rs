@@ -95,7 +95,7 @@ pub struct GainEntry {
     pub now_ns: f64,
     /// If the cause took no time and nothing took its place, in nanoseconds.
     pub without_ns: f64,
-    /// The same at the ends of the slope's interval; missing in results of before.
+    /// Its interval; missing in results of before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_interval_ns: Option<[f64; 2]>,
 }

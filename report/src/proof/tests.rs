@@ -82,16 +82,48 @@ fn more_than_what_was_added_proves_nothing() {
 }
 
 #[test]
-fn a_little_is_not_nothing() {
+fn a_small_part_is_told_as_such() {
     let with = |interval| ProofEntry {
         verdict: Verdict::NotOnPath,
         measured: proven().measured.map(|it| Measured { interval, ..it }),
         ..proven()
     };
-    let little = entry(&with([0.11, 0.19]));
-    assert!(little.contains("hardly makes them longer"), "{little}");
-    let none = entry(&with([-0.04, 0.19]));
-    assert!(none.contains("does not make them longer"), "{none}");
+    let little = entry(&with([-0.04, 0.182]));
+    assert!(
+        little.contains("makes them longer by 19% of that at most"),
+        "{little}"
+    );
+    let less = entry(&with([-0.14, -0.02]));
+    assert!(less.contains("by 0% of that at most"), "{less}");
+}
+
+/// Half of these calls may wait for all of it: a percentile may be that of the others.
+#[test]
+fn of_what_is_partly_on_the_path_no_gain_is_told() {
+    let partly = ProofEntry {
+        verdict: Verdict::Partly,
+        ..proven()
+    };
+    let text = entry(&partly);
+    assert!(
+        text.contains("partly on the path: 120 µs more in"),
+        "{text}"
+    );
+    assert!(
+        text.contains("was not measured") && !text.contains("would be"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_gain_has_no_interval_without_a_width() {
+    let mut entry = proven();
+    entry.gain[1].without_interval_ns = Some([1.9e6, 1.9e6]);
+    let text = self::entry(&entry);
+    assert!(
+        text.contains("p99.9 would be 1.9 ms instead of 14 ms"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub enum Outcome {
         delay: Ticks,
         /// The part of a delay that reached the ops; `None` where too few ops came.
         slope: Option<Slope>,
-        /// What would be gained without the cause.
+        /// What would be gained without the cause, where it is proven.
         gain: Vec<Gain>,
         /// The latencies of the ops that were compared.
         histograms: Option<Histograms>,

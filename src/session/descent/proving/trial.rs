@@ -101,10 +101,12 @@ impl<'s, 'a> Trial<'s, 'a> {
             .map(|op| (op.latency, op.cause))
             .collect();
         let reaches = slope.map_or(0.0, |slope| slope.at);
+        // Half of what delays do may be all in some ops and nothing in those at a percentile.
+        let proven = slope.filter(|slope| slope.verdict() == Verdict::Proven);
         let outcome = Outcome::Tried {
             delay: design.delay,
             slope,
-            gain: slope.map_or(Vec::new(), |slope| {
+            gain: proven.map_or(Vec::new(), |slope| {
                 proof::gain(&gains, &self.latencies, slope.reach(), &PARTS)
             }),
             histograms: proof::histograms(&self.sorted(&design), &self.latencies, reaches),
