@@ -56,7 +56,7 @@ pub enum Threads {
 /// The calls that belong to an op. Of several threads that with the largest has most.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Of {
-    /// What they were delayed by.
+    /// What they were delayed by until the end of it.
     pub delays: Ticks,
     /// Their time until the end of it.
     pub time: Ticks,
@@ -118,8 +118,10 @@ impl Calls {
             });
             let of = of.or_default();
             of.calls += 1;
-            of.time = of.time + (call.end.min(end) - call.start);
-            of.delays = of.delays + call.delays;
+            let time = call.end.min(end) - call.start;
+            of.time = of.time + time;
+            // A delay comes first: what the op does not last for cannot have reached it.
+            of.delays = of.delays + call.delays.min(time);
         }
         each.into_values().max().unwrap_or_default()
     }
@@ -177,13 +179,15 @@ mod tests {
         };
         assert_eq!(within(10, 40), [of(1, 12, 7), of(2, 22, 14)]);
         assert_eq!(within(70, 80), [Of::default(); 2]);
+        // Of the last call's delay the op has seen but little.
+        assert_eq!(within(27, 30), [of(1, 2, 2); 2]);
     }
 
     #[test]
     fn what_threads_do_side_by_side_counts_once() {
         let calls = calls(&[(10, 15, 2), (11, 17, 3), (12, 30, 4), (16, 20, 2)]);
         let of = calls.of(1, Tsc(10), Tsc(40), Threads::One);
-        assert_eq!((of.calls, of.delays, of.time), (2, Ticks(14), Ticks(9)));
+        assert_eq!((of.calls, of.delays, of.time), (2, Ticks(9), Ticks(9)));
     }
 
     #[test]
