@@ -31,8 +31,8 @@ pub trait Sink {
         self.op(op);
     }
 
-    /// One op of which only the latency, its thread and its time are known; counts as in
-    /// [`Sink::latency_only`].
+    /// One op of which only the latency, its thread and its time are known, and what its calls were delayed by ([`DELAYS`]);
+    /// counts as in [`Sink::latency_only`].
     fn partly(&mut self, op: Op) {
         self.latency_only(Counted::of(&op));
     }

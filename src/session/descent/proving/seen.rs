@@ -97,6 +97,11 @@ impl Sink for Trying<'_> {
         }
     }
 
+    /// It is compared with nothing, but what its calls were delayed by was taken out of the budget.
+    fn partly(&mut self, op: Op) {
+        self.record.added = self.record.added + delays(&op);
+    }
+
     fn latency_only(&mut self, _: Counted) {}
 
     fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {

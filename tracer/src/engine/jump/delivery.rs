@@ -16,7 +16,7 @@ use super::installed::Installed;
 use super::layout::{self, place, targets};
 use super::owners::Whose;
 use super::price::{self, While};
-use super::ring::{Record, Rings};
+use super::ring::{Item, Record, Rings};
 use super::space::Space;
 use super::tree::{Place, Tree};
 use super::{Jump, Sampling};
@@ -411,29 +411,22 @@ fn deliver(
         return;
     };
     let latency = Ticks(latency.min(end.wrapping_sub(start)));
-    let touched: Option<Vec<Touched>> = items
-        .iter()
-        .map(|item| {
-            Some(Touched {
-                fnode: tree.touched(item.index)?,
-                max: Ticks(item.max),
-                max_start: Tsc(item.max_start),
-                sum: Ticks(item.sum),
-                count: item.count,
-                long: Ticks(item.long.min(item.sum)),
-            })
-        })
-        .collect();
+    let touched: Option<Vec<Touched>> = items.iter().map(|item| touched(item, tree)).collect();
     let touched = touched.filter(|_| is_of_plan);
     let served = is_served(root, tree, serving);
     let is_whole = touched.is_some();
+    let touched = touched.unwrap_or_else(|| {
+        // What calls were delayed by took time whatever else is known.
+        let known = items.iter().filter_map(|item| self::touched(item, tree));
+        known.filter(|it| it.fnode == engine::DELAYS).collect()
+    });
     let op = Op {
         tid,
         start: Tsc(start),
         end: Tsc(end),
         latency,
         arguments,
-        touched: touched.unwrap_or_default(),
+        touched,
     };
     match (served, is_whole) {
         (false, true) if is_sample => sink.op(op),
@@ -442,6 +435,18 @@ fn deliver(
         (true, true) => sink.served(Served::Whole(op)),
         (true, false) => sink.served(Served::Partly(op)),
     }
+}
+
+/// What an op tells of an fnode, where that is known.
+fn touched(item: &Item, tree: &Tree) -> Option<Touched> {
+    Some(Touched {
+        fnode: tree.touched(item.index)?,
+        max: Ticks(item.max),
+        max_start: Tsc(item.max_start),
+        sum: Ticks(item.sum),
+        count: item.count,
+        long: Ticks(item.long.min(item.sum)),
+    })
 }
 
 /// Asks the sink what calls of a new callee are; the word that the stubs are to find.
@@ -486,6 +491,7 @@ fn new_target(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use darc_record::SiteId;
 
     fn op_of(tid: i32, end: u64) -> Record {
         Record::Op {
@@ -514,6 +520,49 @@ mod tests {
         sorted.sort_by_key(turn);
         let [first, last, between, _] = records;
         assert_eq!(sorted, [target, first, between, last]);
+    }
+
+    /// Takes what is known of ops in part.
+    #[derive(Default)]
+    struct Parts(Vec<Vec<FnodeId>>);
+
+    impl Sink for Parts {
+        fn op(&mut self, _: Op) {}
+
+        fn latency_only(&mut self, _: engine::Counted) {}
+
+        fn partly(&mut self, op: Op) {
+            self.0.push(op.touched.iter().map(|it| it.fnode).collect());
+        }
+
+        fn new_target(&mut self, _: FnodeId, _: SiteId, _: TargetAddr) -> NewTarget {
+            NewTarget::AnyTarget
+        }
+    }
+
+    #[test]
+    fn of_an_op_that_is_known_in_part_delays_are_told() {
+        let mut tree = Tree::new(0);
+        let fnode = FnodeId(77);
+        tree.descriptor(fnode).unwrap();
+        // Nothing is there, but that it was asked for is noted.
+        let own = Memory::open(std::process::id().cast_signed()).unwrap();
+        let _ = tree.delay(&own, fnode, Ticks(1), Tsc(1));
+        let item = |index| Item {
+            index,
+            count: 1,
+            sum: 5,
+            max: 5,
+            max_start: 1,
+            long: 0,
+        };
+        let mut record = op_of(1, 200);
+        if let Record::Op { items, tainted, .. } = &mut record {
+            (*items, *tainted) = (vec![item(0), item(2)], true);
+        }
+        let mut parts = Parts::default();
+        deliver(record, &tree, (None, 0..=8), true, &mut parts);
+        assert_eq!(parts.0, [vec![engine::DELAYS]]);
     }
 
     #[test]
