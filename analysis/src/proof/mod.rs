@@ -44,6 +44,8 @@ const MOST_OPS: usize = 1_000;
 /// The standard error of a mean of so few ops is known only so well: in 400 simulated experiments intervals wider by this
 /// factor held the slope as often as they should.
 const CAUTION: f64 = 1.2;
+/// The part of the risk that is for what half of a delay does.
+const RISK_OF_HALF: f64 = 0.2;
 /// What slopes are looked for in. One cannot be negative; estimates can.
 const SLOPES: RangeInclusive<f64> = -1.0..=3.0;
 /// How far apart slopes are tried.
@@ -251,7 +253,8 @@ fn slope_up_to(
         .filter(|&at| both.are_all(&without, &with, latencies, at))?;
     let slopes = both.resampled_slopes(latencies);
     let freedom = both.without.len().min(both.with.len()) - 1;
-    let reach = reach(slopes.iter().flatten().copied(), freedom, risk)?;
+    let of_half = RISK_OF_HALF * risk;
+    let reach = reach(slopes.iter().flatten().copied(), freedom, risk - of_half)?;
     let [none, delayed] = [&without, &with].map(|ops| of_peak(ops, at, latencies));
     if none.len().min(delayed.len()) < FEWEST_OPS {
         return None;
@@ -270,7 +273,7 @@ fn slope_up_to(
         added: mean(|op| op.added),
         meant: mean(|op| op.meant),
         latency: Ticks(centre(&without, 0.0, latencies)?.latency as u64),
-        half: Half::of(spans, latencies, most, (at, &slopes), risk),
+        half: Half::of(spans, latencies, most, (at, &slopes), of_half),
     })
 }
 

@@ -14,7 +14,8 @@ const SPREADS: f64 = 2.0;
 const LEAST_PART: f64 = 0.02;
 /// Calls are delayed in at most this part of the spans: as many ops with a delay as without tell most.
 const MOST: f64 = 0.5;
-/// In this part of those, by half of the delay. Of 6,400 simulated experiments 6,169 are decided so, and 6,258 without it.
+/// In this part of those, by half of the delay. Of 6,400 simulated experiments 6,169 were decided so, and 6,258 without it,
+/// when it had no part of the risk.
 const HALVES: f64 = 0.2;
 /// With delays in less than this part of the spans they would be compared with too few.
 const LEAST: f64 = 0.1;

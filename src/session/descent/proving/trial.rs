@@ -307,6 +307,11 @@ impl<'s, 'a> Trial<'s, 'a> {
     /// The slope so far. What calls on several threads are delayed by counts once, for these work side by side. Where ops become
     /// longer by more than that, and all of it proves the cause, the calls come after each other.
     fn slope(&mut self, design: &Design, risk: f64) -> Option<Slope> {
+        // The better of two answers has the risk of both.
+        let risk = match self.calls.elsewhere {
+            Some(_) => risk / 2.0,
+            None => risk,
+        };
         let of_one = self.slope_by(Threads::One, design, risk);
         let is_more = of_one.is_some_and(|slope| slope.is_more());
         if self.calls.elsewhere.is_none() || !is_more {
