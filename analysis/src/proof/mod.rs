@@ -63,8 +63,9 @@ const LEAST_INSIDE: f64 = 0.9;
 const MOST_OUTSIDE: f64 = 0.5;
 /// With an upper bound below this the calls are not on the path: at most a fifth of their time is.
 const NOT_ON_PATH: f64 = 0.2;
-/// With a lower bound of this at least they are.
-const PROVEN: f64 = 0.5;
+/// With a lower bound of this at least they are: more than half of their time is, by a margin, for one of half may be of what
+/// half of the ops wait for.
+const PROVEN: f64 = 0.55;
 /// With a lower bound above this ops become longer by more than their calls: something else does that as well, as a thread that
 /// works for longer waits for a processor for longer, and it is not known what the calls themselves do.
 const MORE: f64 = 1.05;

@@ -403,6 +403,8 @@ fn a_verdict_follows_from_the_interval() {
         half: None,
     };
     assert_eq!(slope(0.9, 1.0, 1.1).verdict(), Verdict::Proven);
+    // What half of the ops wait for must not be taken for a cause by a hair.
+    assert_eq!(slope(0.51, 1.0, 1.7).verdict(), Verdict::NotDecided);
     assert_eq!(slope(0.2, 0.3, 0.4).verdict(), Verdict::Partly);
     assert_eq!(slope(0.01, 0.1, 0.23).verdict(), Verdict::NotDecided);
     assert_eq!(slope(0.1, 0.9, 1.4).verdict(), Verdict::NotDecided);
