@@ -230,7 +230,8 @@ fn cause(cause: &RootCauseEntry, of: &PeakEntry, ftree: &FtreeNode) -> String {
             let mostly = mostly.map_or_else(String::new, |(name, _)| format!(", mostly in {name}"));
             let (share, assumed) = (percent(share), assumed(cause));
             let few = few(cause);
-            format!("{share} is {within} {place}{assumed}{repeated}{mostly}{few}")
+            let unmeasured = unmeasured(cause);
+            format!("{share} is {within} {place}{unmeasured}{assumed}{repeated}{mostly}{few}")
         }
         (Some(within), None) => format!("{within} {place}{repeated}"),
         (None, Some(share)) => format!(
@@ -259,6 +260,21 @@ fn assumed(cause: &RootCauseEntry) -> String {
             ", {} of that at call sites that were not looked into",
             percent(part.min(1.0))
         ),
+        _ => String::new(),
+    }
+}
+
+/// Which calls of the last function could not be measured, where the time may be in these.
+fn unmeasured(cause: &RootCauseEntry) -> String {
+    match (&cause.unmeasured, cause.stop) {
+        (Some(calls), StopReason::PartlyMeasured) if calls.sites > 0 => {
+            let of = match &calls.callees[..] {
+                [one] => format!(" ({})", control(&short(one))),
+                _ => String::new(),
+            };
+            let (sites, all) = (calls.sites, calls.of_sites);
+            format!(", of whose {all} call sites {sites}{of} could not be measured")
+        }
         _ => String::new(),
     }
 }
@@ -610,6 +626,24 @@ mod tests {
                 "{words}"
             );
         }
+    }
+
+    #[test]
+    fn a_call_that_could_not_be_measured_is_named() {
+        let peak = fixture::report(1_000).peaks.remove(0);
+        let ftree = fixture::report(1_000).ftree;
+        let mut cause = peak.root_causes[0].clone();
+        cause.stop = StopReason::PartlyMeasured;
+        cause.unmeasured = Some(crate::model::UnmeasuredEntry {
+            sites: 1,
+            of_sites: 4,
+            callees: vec!["encode".to_owned()],
+        });
+        let told = self::cause(&cause, &peak, &ftree);
+        let named = ", of whose 4 call sites 1 (encode) could not be measured";
+        assert!(told.contains(named), "{told}");
+        cause.unmeasured = None;
+        assert!(!self::cause(&cause, &peak, &ftree).contains("measured"));
     }
 
     #[test]
