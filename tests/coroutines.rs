@@ -5,7 +5,7 @@ use std::process::Command;
 
 use darc_testprogs::{Opt, program};
 
-use crate::futures::{marked, number, told_apart};
+use crate::futures::{marked, number, of_a_run, told_apart};
 use crate::harness::{Target, Task, Verdict, darc, execute, levels, measured, not_tested};
 use crate::report::Report;
 
@@ -84,14 +84,7 @@ fn the_awaits_and_functions_that_take_the_time_are_told() {
     for &opt in levels() {
         measured(|| {
             let target = Target::start("coroutines", opt, &["owned"]);
-            let analysis = Task::new("jump", F0)
-                .options(&["-d", "20s"])
-                .attach(target.pid());
-            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-            let verdict = kinds_are_told_apart(&analysis.report());
-            let ended = target.finish();
-            assert_eq!(ended.code(), 0, "{ended:#?}");
-            verdict
+            of_a_run(target, F0, kinds_are_told_apart)
         });
     }
 }

@@ -141,16 +141,20 @@ fn the_awaits_and_functions_that_take_the_time_are_told() {
     for &opt in levels() {
         measured(|| {
             let target = Target::start("futures", opt, &[]);
-            let analysis = Task::new("jump", F0)
-                .options(&["-d", "20s"])
-                .attach(target.pid());
-            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-            let verdict = kinds_are_told_apart(&analysis.report());
-            let ended = target.finish();
-            assert_eq!(ended.code(), 0, "{ended:#?}");
-            verdict
+            of_a_run(target, F0, kinds_are_told_apart)
         });
     }
+}
+
+/// The verdict on the report of a program to which was attached, and which ends well.
+pub fn of_a_run(target: Target, f0: &str, judge: impl Fn(&Report) -> Verdict) -> Verdict {
+    let task = Task::new("jump", f0).options(&["-d", "20s"]);
+    let analysis = task.attach(target.pid());
+    assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
+    let verdict = judge(&analysis.report());
+    let ended = target.finish();
+    assert_eq!(ended.code(), 0, "{ended:#?}");
+    verdict
 }
 
 /// The report of a run, with this f0.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::futures::{cause_of, marked, number, told_apart};
+use crate::futures::{cause_of, marked, number, of_a_run, told_apart};
 use crate::harness::{Target, Task, Unfinished, Verdict, measured, not_tested, tries_all};
 use crate::report::Report;
 
@@ -47,13 +47,7 @@ fn awaits_on_a_run_time_of_several_threads_are_told() {
         Ok(program) => {
             every_future_is_counted_and_every_life_is_timed(&program);
             let target = Target::start_at(&program, &[]);
-            let task = Task::new("jump", F0).options(&["-d", "20s"]);
-            let analysis = task.attach(target.pid());
-            assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-            let verdict = kinds_are_told_apart(&analysis.report());
-            let ended = target.finish();
-            assert_eq!(ended.code(), 0, "{ended:#?}");
-            verdict
+            of_a_run(target, F0, kinds_are_told_apart)
         }
         Err(why) => {
             not_tested(format!("futures on tokio, which cannot be built: {why}"));
