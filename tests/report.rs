@@ -33,6 +33,11 @@ impl Report {
         report
     }
 
+    /// What `darc status` printed.
+    pub fn of(status: &Finished) -> Report {
+        Report(serde_json::from_str(&status.stdout).expect("one document"))
+    }
+
     /// The value at a JSON pointer.
     pub fn at(&self, pointer: &str) -> &Value {
         self.0

@@ -21,7 +21,7 @@ fn an_analysis_that_runs_says_where_it_stands() {
     wait_until("ops in the status", || {
         let status = run_darc(&["status", "-p", &pid, "--format", "json"]);
         assert_eq!(status.code(), 0, "{status:#?}");
-        let report = Report(serde_json::from_str(&status.stdout).expect("one document"));
+        let report = Report::of(&status);
         let ops = report.ops();
         said = Some(report);
         ops > 200

@@ -83,7 +83,8 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
     };
     let mut target = attached(conduct.target(pid, command));
     target.exit_status = ending.shell_status();
-    if target.exit_status.is_some() && !conduct.is_finished() {
+    let has_ended = target.exit_status.is_some();
+    if has_ended && !conduct.is_finished() {
         let going_on = conduct.going_on(&target);
         let how = match ending {
             Ending::Killed(signal) => format!("signal {signal} ended the target"),
@@ -93,6 +94,8 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
     }
     if !conduct.saw_ops() {
         let remedy = match conduct.engine.model() {
+            // Nothing can be learnt from it any more.
+            _ if has_ended => String::new(),
             Engine::Jump => {
                 format!("; darc sample -p {pid} tells which functions take its time, for --f0")
             }
