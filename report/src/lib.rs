@@ -6,6 +6,7 @@
 mod answer;
 pub mod assemble;
 mod attribution;
+mod by_share;
 pub mod callgrind;
 mod chrome;
 mod contrast;
@@ -25,6 +26,7 @@ mod loops;
 mod markup;
 pub mod model;
 mod names;
+mod narrowed;
 mod next;
 mod off_cpu;
 mod oftener;

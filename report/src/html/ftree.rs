@@ -1,11 +1,13 @@
 //! The tree of calls, which opens node by node.
 
+use std::cmp::Reverse;
+
 use super::Page;
 use crate::model::{CalleeKind, FtreeNode};
 use crate::words;
 
 impl Page {
-    /// A node of the ftree; open where the root-cause paths go.
+    /// A node of the ftree, those with most time first; open where the root-cause paths go.
     pub(super) fn node(&mut self, node: &FtreeNode) {
         let children = !node.children.is_empty();
         self.raw("<li>");
@@ -59,7 +61,9 @@ impl Page {
         self.raw("</span>");
         if children {
             self.raw("</summary>\n<ul>\n");
-            for child in &node.children {
+            let mut children: Vec<&FtreeNode> = node.children.iter().collect();
+            children.sort_by_key(|child| Reverse(child.count.saturating_mul(child.mean)));
+            for child in children {
                 self.node(child);
             }
             self.raw("</ul></details>");

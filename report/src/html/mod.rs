@@ -4,6 +4,7 @@
 //! paper, and in light or dark. A content security policy forbids what the page does not need, should
 //! a name ever become markup.
 
+mod causes;
 mod contrast;
 mod flame;
 mod ftree;
@@ -14,16 +15,13 @@ mod time;
 use darc_analysis::{Hz, Resolution};
 
 use crate::contrast::{Rows, tree};
-use crate::doubts;
 use crate::escape::control;
-use crate::loops::in_loops;
 use crate::markup::Markup;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, ValueContrast};
 use crate::next;
-use crate::spread::{spread, told_status, without_depths};
 use crate::telling::in_words;
 use crate::text::Style;
-use crate::{answer, outcome, svg, waiting, words};
+use crate::{answer, outcome, svg, words};
 
 pub(super) const POLICY: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">";
 
@@ -368,90 +366,6 @@ impl Page {
         self.raw("</span>");
     }
 
-    /// What is known of a peak, in an element that stays open.
-    fn peak(&mut self, peak: &PeakEntry, resolution: u32, ftree: &FtreeNode) {
-        self.raw("<details open><summary>");
-        self.badge(Some(peak.peak));
-        self.raw(" Peak ").number(peak.peak);
-        if let Some(range) = words::range(self.hz, peak, resolution) {
-            self.raw(", ").text(range);
-        }
-        self.raw(": ")
-            .raw(outcome::status(told_status(peak)))
-            .raw("</summary>\n<p>")
-            .number(peak.ops)
-            .raw(" ops: ");
-        self.text(words::percent(peak.share_of_ops))
-            .raw(" of all, ");
-        self.text(words::percent(peak.share_of_time))
-            .raw(" of the time");
-        if let Some(away) = waiting::away(peak) {
-            self.raw("<br>").words(away);
-        }
-        for doubt in doubts::doubts(peak, ftree, self.hz) {
-            self.raw("<br>").words(doubt);
-        }
-        self.raw("</p>\n");
-        for cause in &without_depths(peak) {
-            self.raw("<p class=\"cause-text\"><strong>")
-                .words(words::in_words(cause, peak))
-                .raw("</strong>");
-            for calls in in_loops(cause, peak.peak, ftree, self.hz) {
-                self.raw("<br>").words(calls);
-            }
-            for line in waiting::arguments(cause) {
-                self.raw("<br>").words(line);
-            }
-            let hz = self.hz;
-            for line in cause
-                .waits
-                .iter()
-                .flat_map(|waits| waiting::waiting(hz, waits))
-            {
-                self.raw("<br>").words(line);
-            }
-            self.raw("</p>\n<ol class=\"path\">\n");
-            for frame in &cause.frames {
-                self.raw("<li>");
-                for (number, line) in words::frame_lines(frame).into_iter().enumerate() {
-                    match line.split_once("  ").filter(|_| number == 0) {
-                        Some((name, place)) => {
-                            self.raw("<code>")
-                                .words(name)
-                                .raw("</code> <span class=\"place\">")
-                                .words(place)
-                                .raw("</span>");
-                        }
-                        None if number == 0 => {
-                            self.raw("<code>").words(line).raw("</code>");
-                        }
-                        None => {
-                            self.raw("<br><span class=\"place\">")
-                                .words(line.trim_start())
-                                .raw("</span>");
-                        }
-                    }
-                }
-                self.raw("</li>\n");
-            }
-            self.raw("</ol>\n");
-        }
-        if let Some(spread) = spread(peak, ftree) {
-            self.raw("<p class=\"cause-text\"><strong>")
-                .words(spread)
-                .raw("</strong></p>\n");
-        }
-        for place in waiting::elsewhere(peak) {
-            self.raw("<p class=\"cause-text\"><strong>also waited: ")
-                .words(words::path(&place.path))
-                .raw("</strong>");
-            for line in waiting::waiting(self.hz, &place.waits) {
-                self.raw("<br>").words(line);
-            }
-            self.raw("</p>\n");
-        }
-    }
-
     /// What to type next.
     fn next(&mut self, report: &Report, file: Option<&str>) {
         let steps = next::steps(report, file);
@@ -553,6 +467,20 @@ mod tests {
         }
         let served = crate::tests::golden::handed_over();
         assert_eq!(is_balanced(&render(&served, Style::default())), Ok(()));
+    }
+
+    #[test]
+    fn small_causes_are_folded() {
+        let mut report = fixture::report(30_000);
+        let causes = &mut report.peaks[0].root_causes;
+        let mut small = causes[0].clone();
+        small.share_of_time = 0.004;
+        small.known_from = 9;
+        causes.insert(0, small);
+        let text = render(&report, Style::default());
+        let folded = "<details><summary>one more path with 0.40%</summary>\n<p";
+        assert_eq!(text.matches(folded).count(), 1, "{text}");
+        assert_eq!(is_balanced(&text), Ok(()));
     }
 
     #[test]

@@ -9,7 +9,6 @@ mod contrast;
 mod handover;
 mod header;
 mod histogram;
-mod narrowed;
 mod probes;
 pub mod profiles;
 mod time;

@@ -5,7 +5,7 @@ use crate::model::{NarrowedEntry, NarrowedStep, PartKind};
 use crate::words::percent;
 
 /// A line for how it was found, and one for each part.
-pub(super) fn lines(narrowed: &NarrowedEntry) -> Vec<String> {
+pub fn lines(narrowed: &NarrowedEntry) -> Vec<String> {
     let elsewhere = match narrowed.elsewhere {
         0 => String::new(),
         elsewhere => format!(", {elsewhere} more outside of it"),
