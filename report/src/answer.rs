@@ -17,7 +17,7 @@ use crate::oftener;
 use crate::outcome::status;
 use crate::place::Place;
 use crate::recursion::{self, Step};
-use crate::spread::{MOST, SINGLE, away, is_of_several, is_spread, no_single_part, together};
+use crate::spread::{MOST, SINGLE, away, is_of_several, no_single_part, together};
 use crate::words::{self, percent};
 
 /// So many causes of a peak are named in its line.
@@ -58,7 +58,7 @@ fn answer(peak: &PeakEntry, peaks: &[PeakEntry], ftree: &FtreeNode) -> String {
         return status(peak.status).to_owned();
     };
     let is_single = first.cause.share_of_time >= SINGLE;
-    if is_spread(peak) && !is_single {
+    if peak.status == Status::Spread && !is_single {
         let (what, place) = match most(peak) {
             Some(most) => {
                 let (share, place) = (percent(most.share_of_time), located(&most, &[]).1);

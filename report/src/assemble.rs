@@ -24,6 +24,7 @@ use super::model::{
 use super::off_cpu::{off_cpu, waits_entry};
 use super::place::Place;
 use super::recursion;
+use super::spread::of_found;
 use super::words;
 
 /// A call site as it is shown.
@@ -151,15 +152,19 @@ pub fn parameters(params: &Params) -> Parameters {
     }
 }
 
-/// The analysis' status.
+/// Where the analysis stands that has these peaks: where many small causes make up much of the time, there is no single one.
 #[must_use]
-pub fn status(analysis: &Analysis) -> Status {
-    match analysis.status() {
-        darc_analysis::Status::InProgress => Status::InProgress,
-        darc_analysis::Status::Undecided => Status::Undecided,
-        darc_analysis::Status::Spread => Status::Spread,
+pub fn status(analysis: &Analysis, peaks: &[PeakEntry]) -> Status {
+    let found = match analysis.status() {
+        darc_analysis::Status::InProgress => return Status::InProgress,
+        darc_analysis::Status::Undecided => return Status::Undecided,
+        darc_analysis::Status::Spread => return Status::Spread,
         darc_analysis::Status::MaxDepthReached => Status::MaxDepthReached,
         darc_analysis::Status::RootCauseFound => Status::RootCauseFound,
+    };
+    match Status::of_peaks(peaks) {
+        Status::Spread => Status::Spread,
+        _ => found,
     }
 }
 
@@ -256,37 +261,37 @@ pub fn comparison(comparison: &Comparison) -> ProfileComparison {
 pub fn peaks(analysis: &Analysis, names: &dyn Names) -> Vec<PeakEntry> {
     let all = analysis.profile();
     let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
-    analysis
-        .peaks()
-        .into_iter()
-        .map(|peak| PeakEntry {
-            peak: peak.number,
-            first_bucket: peak.first_bucket,
-            last_bucket: peak.last_bucket,
-            begins_untold: analysis.told_from().is_some()
-                && peak.contains(analysis.bucket(Ticks(0))),
-            ops: peak.content.ops,
-            total: peak.content.total.0,
-            share_of_ops: share(peak.content.ops, all.count()),
-            share_of_time: share(peak.content.total.0, all.total().0),
-            status: match analysis.peak_status(peak.number) {
-                PeakStatus::NotAnalysed => Status::NotAnalysed,
-                PeakStatus::InProgress => Status::InProgress,
-                PeakStatus::Undecided => Status::Undecided,
-                PeakStatus::Spread => Status::Spread,
-                PeakStatus::MaxDepthReached => Status::MaxDepthReached,
-                PeakStatus::RootCauseFound => Status::RootCauseFound,
-            },
-            root_causes: root_causes(analysis, peak.number, names),
-            kept_from_running: analysis.kept_from_deciding(peak.number),
-            example: analysis
-                .example(peak.number)
-                .map(|op| example(analysis, op, names)),
-            off_cpu: analysis
-                .off_cpu(peak.number)
-                .map(|all| off_cpu(analysis, peak.number, all, names)),
-        })
-        .collect()
+    let entries = analysis.peaks().into_iter().map(|peak| PeakEntry {
+        peak: peak.number,
+        first_bucket: peak.first_bucket,
+        last_bucket: peak.last_bucket,
+        begins_untold: analysis.told_from().is_some() && peak.contains(analysis.bucket(Ticks(0))),
+        ops: peak.content.ops,
+        total: peak.content.total.0,
+        share_of_ops: share(peak.content.ops, all.count()),
+        share_of_time: share(peak.content.total.0, all.total().0),
+        status: match analysis.peak_status(peak.number) {
+            PeakStatus::NotAnalysed => Status::NotAnalysed,
+            PeakStatus::InProgress => Status::InProgress,
+            PeakStatus::Undecided => Status::Undecided,
+            PeakStatus::Spread => Status::Spread,
+            PeakStatus::MaxDepthReached => Status::MaxDepthReached,
+            PeakStatus::RootCauseFound => Status::RootCauseFound,
+        },
+        root_causes: root_causes(analysis, peak.number, names),
+        kept_from_running: analysis.kept_from_deciding(peak.number),
+        example: analysis
+            .example(peak.number)
+            .map(|op| example(analysis, op, names)),
+        off_cpu: analysis
+            .off_cpu(peak.number)
+            .map(|all| off_cpu(analysis, peak.number, all, names)),
+    });
+    let mut entries: Vec<PeakEntry> = entries.collect();
+    for entry in &mut entries {
+        entry.status = of_found(entry);
+    }
+    entries
 }
 
 fn example(analysis: &Analysis, op: &Op, names: &dyn Names) -> ExampleOp {

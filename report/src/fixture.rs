@@ -131,11 +131,12 @@ pub fn of(session: &Session) -> Report {
     let analysis = &session.analysis;
     let names = Map(&session.program);
     let comparison = Comparison::of(analysis.profile(), analysis.profile()).unwrap();
+    let peaks = assemble::peaks(analysis, &names);
     Report {
         schema: SCHEMA,
         darc: "0.1.0".to_owned(),
         engine: Engine::Jump,
-        status: assemble::status(analysis),
+        status: assemble::status(analysis, &peaks),
         ended: None,
         target: Target {
             pid: Some(4711),
@@ -169,7 +170,7 @@ pub fn of(session: &Session) -> Report {
         ],
         profile: assemble::latencies(analysis),
         comparison: Some(assemble::comparison(&comparison)),
-        peaks: assemble::peaks(analysis, &names),
+        peaks,
         values: assemble::values(analysis),
         ftree: assemble::ftree(analysis, &names),
         time: None,

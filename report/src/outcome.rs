@@ -1,7 +1,6 @@
 //! What came of an analysis, in a line.
 
 use super::model::{Ended, PeakEntry, Report, Status};
-use super::spread::told_status;
 use super::words::{self, percent};
 
 /// A status in words.
@@ -66,7 +65,7 @@ fn of_peaks(status: Status, ended: Option<Ended>, peaks: &[PeakEntry]) -> String
 
 /// ... behind what ended the analysis.
 fn said(status: Status, stopped: &str, peaks: &[PeakEntry]) -> String {
-    let is_known = |peak: &&PeakEntry| told_status(peak) == Status::RootCauseFound;
+    let is_known = |peak: &&PeakEntry| peak.status == Status::RootCauseFound;
     let known = peaks.iter().filter(is_known);
     let share: f64 = known.map(|peak| peak.share_of_time).sum();
     let words = self::status(status);
@@ -87,14 +86,9 @@ fn said(status: Status, stopped: &str, peaks: &[PeakEntry]) -> String {
 
 /// The peaks without a root cause, which have little of the time.
 fn still_open(peaks: &[PeakEntry]) -> String {
-    let told = peaks.iter().map(|peak| (peak.peak, told_status(peak)));
-    let open = told.filter(|(_, status)| {
-        matches!(
-            status,
-            Status::Undecided | Status::Spread | Status::InProgress
-        )
-    });
-    let open = open.map(|(peak, status)| format!("; peak {peak}: {}", self::status(status)));
+    let is_open = [Status::Undecided, Status::Spread, Status::InProgress];
+    let open = peaks.iter().filter(|peak| is_open.contains(&peak.status));
+    let open = open.map(|peak| format!("; peak {}: {}", peak.peak, status(peak.status)));
     open.collect()
 }
 

@@ -1,6 +1,7 @@
 //! Whether the causes of a peak explain its time, in words.
 
 use super::attribution;
+use super::ends::by_end;
 use super::escape::control;
 use super::model::{ArgumentEntry, FtreeNode, PeakEntry, RootCauseEntry, Status, StopReason};
 use super::names::short;
@@ -123,24 +124,20 @@ fn shares(peak: &PeakEntry) -> Vec<f64> {
     known.map(|cause| cause.share_of_time).collect()
 }
 
-/// Whether a peak has no single cause: that was decided, or what was found explains little, the largest and as many as are named
-/// together.
-pub(super) fn is_spread(peak: &PeakEntry) -> bool {
-    match peak.status {
-        Status::Spread => true,
-        Status::InProgress | Status::Undecided | Status::NotAnalysed => false,
-        Status::RootCauseFound | Status::MaxDepthReached => {
-            let shares = shares(peak);
-            let largest = shares.first().copied();
-            let named: f64 = shares.iter().take(NAMED).sum();
-            largest.is_some_and(|largest| largest < SINGLE) && named < MOST
-        }
+/// Where a peak stands: it has no single cause where all were found and explain little, the largest and as many as are named together.
+pub(super) fn of_found(peak: &PeakEntry) -> Status {
+    if !matches!(
+        peak.status,
+        Status::RootCauseFound | Status::MaxDepthReached
+    ) {
+        return peak.status;
     }
-}
-
-/// What is told of a peak: no single cause where none of many is large.
-pub(super) fn told_status(peak: &PeakEntry) -> Status {
-    match is_spread(peak) {
+    let ends = by_end(together(peak)).into_iter();
+    let known = ends.filter(|end| end.cause.known_from > 0);
+    let shares: Vec<f64> = known.map(|end| end.cause.share_of_time).collect();
+    let largest = shares.first().copied();
+    let named: f64 = shares.iter().take(NAMED).sum();
+    match largest.is_some_and(|largest| largest < SINGLE) && named < MOST {
         true => Status::Spread,
         false => peak.status,
     }
@@ -190,7 +187,7 @@ pub(super) fn away(peak: &PeakEntry) -> String {
 /// What is to be said of causes that explain little of a peak's time; nothing where they explain most of it, and where it
 /// is not known what they explain.
 pub(super) fn spread(peak: &PeakEntry, ftree: &FtreeNode) -> Option<String> {
-    if is_spread(peak) {
+    if peak.status == Status::Spread {
         let parts = attribution::largest(ftree, peak, &[]).into_iter();
         let mut parts = parts.map(|(names, share)| (path(&names), share));
         let first = parts.next().into_iter();
@@ -287,9 +284,10 @@ mod tests {
     fn many_small_causes_are_no_single_one() {
         let mut peak = fixture::report(1_000).peaks.remove(0);
         let one = peak.root_causes.remove(0);
-        let mut with = |shares: &[f64]| {
+        let mut with = |shares: &[f64], end: Option<&str>| {
             let causes = shares.iter().enumerate().map(|(at, &share_of_time)| {
-                let path = vec!["serve".to_owned(), format!("part{at}")];
+                let path = ["serve".to_owned(), format!("part{at}")].into_iter();
+                let path = path.chain(end.map(str::to_owned)).collect();
                 RootCauseEntry {
                     path,
                     share_of_time,
@@ -300,11 +298,16 @@ mod tests {
             });
             peak.status = Status::RootCauseFound;
             peak.root_causes = causes.collect();
-            is_spread(&peak)
+            of_found(&peak) == Status::Spread
         };
-        assert!(with(&[0.268, 0.04, 0.04, 0.04, 0.04, 0.04, 0.04, 0.04]));
-        assert!(!with(&[0.25; 4]) && !with(&[0.2; 5]));
-        assert!(!with(&[0.35, 0.04, 0.04]));
+        assert!(with(
+            &[0.268, 0.04, 0.04, 0.04, 0.04, 0.04, 0.04, 0.04],
+            None
+        ));
+        assert!(!with(&[0.25; 4], None) && !with(&[0.2; 5], None));
+        assert!(!with(&[0.35, 0.04, 0.04], None));
+        assert!(with(&[0.12; 8], None));
+        assert!(!with(&[0.12; 8], Some("write")), "all of them end there");
     }
 
     #[test]

@@ -81,13 +81,14 @@ pub fn report(
         Some(_) => focus.map(Focus::ended).collect(),
         None => focus.collect(),
     };
+    let peaks = peaks(investigation, naming);
     let report = Report {
         schema: SCHEMA,
         darc: env!("CARGO_PKG_VERSION").to_owned(),
         engine,
         status: match &found {
             Some(found) => overall(found.time, &focus),
-            None => with_serving(assemble::status(analysis), &focus),
+            None => with_serving(assemble::status(analysis, &peaks), &focus),
         },
         ended: None,
         target,
@@ -118,7 +119,7 @@ pub fn report(
             .collect(),
         profile: assemble::latencies(analysis),
         comparison: analysis.comparison().as_ref().map(assemble::comparison),
-        peaks: peaks(investigation, naming),
+        peaks,
         values: assemble::values(analysis),
         ftree: assemble::ftree(analysis, &naming),
         time: found.map(|found| found.time.clone()),
@@ -284,6 +285,7 @@ const LEAST_WORK: f64 = 0.05;
 /// `naming` is for the ids of that analysis.
 fn focus(naming: Naming<'_>, arrival: &Arrival, investigation: &Investigation) -> Focus {
     let analysis = &investigation.analysis;
+    let peaks = peaks(investigation, naming);
     Focus {
         path: arrival.path.clone(),
         function: naming.function_at(arrival.function),
@@ -292,11 +294,11 @@ fn focus(naming: Naming<'_>, arrival: &Arrival, investigation: &Investigation) -
             .iter()
             .map(|&caller| naming.place(caller))
             .collect(),
-        status: assemble::status(analysis),
+        status: assemble::status(analysis, &peaks),
         share_of_time: arrival.share,
         calls: arrival.calls,
         profile: assemble::latencies(analysis),
-        peaks: peaks(investigation, naming),
+        peaks,
         values: assemble::values(analysis),
         ftree: assemble::ftree(analysis, &naming),
         handover: None,

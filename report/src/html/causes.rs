@@ -5,7 +5,7 @@ use crate::by_share::{by_share, in_short};
 use crate::doubts;
 use crate::loops::in_loops;
 use crate::model::{Frame, FtreeNode, PeakEntry, RootCauseEntry};
-use crate::spread::{spread, told_status, without_depths};
+use crate::spread::{spread, without_depths};
 use crate::{narrowed, outcome, waiting, words};
 
 impl Page {
@@ -18,7 +18,7 @@ impl Page {
             self.raw(", ").text(range);
         }
         self.raw(": ")
-            .raw(outcome::status(told_status(peak)))
+            .raw(outcome::status(peak.status))
             .raw("</summary>\n<p>")
             .number(peak.ops)
             .raw(" ops: ");

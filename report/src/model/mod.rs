@@ -14,6 +14,7 @@ use darc_analysis::descent::root_cause::{HALF, SMALL};
 use serde::{Deserialize, Serialize};
 
 use crate::next::quoted;
+use crate::spread::of_found;
 
 pub use causes::{
     Frame, InlinedEntry, InlinedFrame, Kind, NarrowedEntry, NarrowedStep, PartKind, RootCauseEntry,
@@ -189,6 +190,7 @@ impl Status {
                     true => Status::RootCauseFound,
                     false => Status::Undecided,
                 };
+                peak.status = of_found(peak);
             }
         }
         match self {

@@ -7,7 +7,7 @@ use crate::loops::in_loops;
 use crate::model::{FtreeNode, PeakEntry, ProfileTable, Report, RootCauseEntry, Status};
 use crate::narrowed;
 use crate::outcome::status;
-use crate::spread::{spread, told_status, without_depths};
+use crate::spread::{spread, without_depths};
 use crate::waiting::{arguments, away, elsewhere, waiting};
 use crate::words::{self, frame_lines, hops, in_words, path, percent};
 
@@ -41,7 +41,7 @@ pub(super) fn peaks(
         page.heading(&format!(
             "Peak {}{range}: {}",
             peak.peak,
-            status(told_status(peak))
+            status(peak.status)
         ));
         page.line(&format!(
             "  {} ops: {} of all, {} of the time",
