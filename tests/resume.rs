@@ -201,6 +201,28 @@ fn a_running_process_is_attached_to() {
     });
 }
 
+/// What darc had attached to is gone on with where it still runs, and is never started.
+#[test]
+fn a_process_that_ran_already_is_never_started() {
+    let target = Target::start("two_peaks", Opt::O2, &[]);
+    let task = Task::new("jump", "serve").options(&["--decision-ops", "1000000000", "-d", "50ms"]);
+    let first = task.attach(target.pid());
+    let output = first.folder.path().join("again.json");
+    let again = ["-d", "50ms"];
+    let resumed = resume(&first.output, &output, &again);
+    assert_eq!(resumed.code(), 0, "{resumed:#?}");
+    let going_on = format!("going on in process {}", target.pid());
+    assert!(resumed.stderr.contains(&going_on), "{resumed:#?}");
+    let ops = |file: &Path, of| Report::read(file, of).ops();
+    let before = ops(&first.output, &first.darc);
+    assert!(ops(&output, &resumed) > before, "both times count");
+    target.finish_like_native(&program("two_peaks", Opt::O2), &[]);
+    let refused = resume(&first.output, &output, &again);
+    let line = refused.failure(5);
+    assert!(line.contains("name one with -p"), "{line}");
+    assert_eq!(refused.stdout, "", "nothing was run");
+}
+
 /// Another build of the program: its build-id differs, and that is an error.
 #[test]
 fn another_build_is_refused() {

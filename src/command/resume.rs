@@ -81,6 +81,15 @@ pub fn execute(mut options: ResumeOptions) -> Result<ExitStatus, Failure> {
             Subject::Process(checked(pid, |note| notes.push(note.to_string()))?)
         }
         ResumeTarget::Command(command) => Subject::Given(command),
+        // It was no program of darc's to run.
+        ResumeTarget::FromFile if report.target.attached => {
+            let pid = file::process(&report, &metadata).map_err(|why| {
+                refuse(format!(
+                    "{why}, or give the command of a program to run after --"
+                ))
+            })?;
+            Subject::Process(checked(pid, |note| notes.push(note.to_string()))?)
+        }
         ResumeTarget::FromFile => {
             let command = recorded_command(&report).map_err(refuse)?;
             if let Some(why) = distrust(&metadata) {
@@ -105,7 +114,10 @@ pub fn execute(mut options: ResumeOptions) -> Result<ExitStatus, Failure> {
         conduct.warn(note);
     }
     match subject {
-        Subject::Process(pid) => attach::conduct_attach(&mut conduct, pid),
+        Subject::Process(pid) => {
+            conduct.say(&format!("going on in process {pid}"));
+            attach::conduct_attach(&mut conduct, pid)
+        }
         Subject::Given(command) => run::conduct_runs(&mut conduct, &command, 1),
         Subject::Recorded(command) => {
             conduct.say(&format!("running {}", shown(&command).join(" ")));
