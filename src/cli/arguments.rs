@@ -95,7 +95,8 @@ pub(super) enum Command {
     Resume {
         /// A results file of darc
         file: PathBuf,
-        /// Analyse this process; without it, without CMD and without either in --config the command in FILE is run
+        /// Analyse this process; without it, without CMD and without either in --config what FILE names is analysed: the
+        /// command of `darc run`, the process of `darc attach`
         #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true,
               conflicts_with = "command")]
         pid: Option<ProcessName>,

@@ -14,7 +14,7 @@ Examples:
 
 pub(super) const RESUME: &str = "\
 Examples:
-  darc resume out.txt                                run the recorded command again, go on
+  darc resume out.txt                                run the same command, or attach to the same process
   darc resume out.txt -p 4242                        go on in this process";
 
 pub(super) const PROFILE: &str = "\
