@@ -93,6 +93,28 @@ fn several_processes_at_once() {
     other.finish_like_native(&program("cold_split", Opt::O2), &[]);
 }
 
+/// One of several processes dies by a signal: the others' results stand, and the exit code says it.
+#[test]
+fn one_of_several_processes_is_killed() {
+    let [one, two] = [(); 2].map(|()| Target::start("two_peaks", Opt::O2, &[]));
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut attach = darc(&["attach", "--f0", "serve", "--decision-ops", "1000000000"]);
+    attach.args([&one, &two].map(|target| target.pid().to_string()));
+    let attach = Running::start(attach.current_dir(folder.path()));
+    wait_until("probes", || {
+        [&one, &two].iter().all(|target| is_probed(target.pid()))
+    });
+    two.signal(Signal::SIGSEGV);
+    let results = folder.path().join(format!("out-{}.txt", two.pid()));
+    wait_until("results of the process that died", || results.exists());
+    attach.signal(Signal::SIGINT);
+    let attached = attach.finish();
+    assert_eq!(attached.code(), 6, "{attached:#?}");
+    let peaks = format!("\nProcess {}: ", one.pid());
+    assert!(attached.stdout.contains(&peaks), "{attached:#?}");
+    one.finish_like_native(&program("two_peaks", Opt::O2), &[]);
+}
+
 /// The process of a container is found by a part of its control group's path.
 #[test]
 fn a_process_of_a_control_group() {

@@ -60,14 +60,17 @@ pub fn execute(options: &AttachAllOptions) -> Result<ExitStatus, Failure> {
     let mut parts = begun?;
     let level = wait(&mut parts, &interrupts)?;
     let mut reports = Vec::new();
+    let mut is_lost = false;
     for part in &mut parts {
         if let Some(shown) = part.shown.take() {
             let _ = shown.join();
         }
         let file = options.common.file_of(part.pid);
-        if !part.has_results() || version(&file) == part.before {
+        let with_results = part.ended_with_results();
+        if with_results.is_none() || version(&file) == part.before {
             continue;
         }
+        is_lost |= with_results == Some(ExitStatus::Lost.code());
         match read(&file) {
             Ok(report) => reports.push(report),
             Err(failure) => warning::print(&failure.text()),
@@ -83,6 +86,7 @@ pub fn execute(options: &AttachAllOptions) -> Result<ExitStatus, Failure> {
                 count - reports.len()
             ),
         )),
+        _ if is_lost => Ok(ExitStatus::Lost),
         _ if reports.iter().all(is_empty) => Ok(ExitStatus::NoOps),
         _ => Ok(ExitStatus::Done),
     }
@@ -115,8 +119,8 @@ fn is_empty(report: &Report) -> bool {
 }
 
 impl Part {
-    /// Whether it ended as one does that has written results; how it ended otherwise is said.
-    fn has_results(&mut self) -> bool {
+    /// Its exit code, where it ended as one does that has written results; how it ended otherwise is said.
+    fn ended_with_results(&mut self) -> Option<u8> {
         let ended = self.darc.try_wait().ok().flatten();
         if let Some(signal) = ended.and_then(|status| status.signal()) {
             let pid = self.pid;
@@ -125,9 +129,10 @@ impl Part {
             ));
         }
         let code = ended.and_then(|status| status.code());
+        let code = u8::try_from(code?).ok()?;
         let good = [ExitStatus::Done, ExitStatus::NoOps, ExitStatus::Lost].map(ExitStatus::code);
         // Interrupted twice it has saved what there was.
-        code.is_some_and(|code| code > 128 || good.map(i32::from).contains(&code))
+        (code > 128 || good.contains(&code)).then_some(code)
     }
 }
 
