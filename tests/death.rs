@@ -43,9 +43,12 @@ fn the_target_is_killed() {
             let finished = darc.finish();
             let code = finished.code();
             assert!([0, 3, 6, 7].contains(&code), "{name}: {finished:#?}");
-            // With results, a signal is the reason.
+            // With results, a signal is the reason; and of what is gone nothing but that is said.
             if code == 3 || (code == 6 && finished.stdout.is_empty()) {
-                finished.failure(code);
+                let line = finished.failure(code);
+                let gone = ["no process ", " has already exited", " ended "];
+                let is_gone = gone.iter().any(|words| line.contains(words));
+                assert!(is_gone, "{name}: {line}");
             }
         }
     });

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::command::analysis::{Conduct, Show, Stdout};
 use crate::command::shared::started;
-use crate::command::shared::target::{checked, command_line};
+use crate::command::shared::target::{checked, command_line, unless_gone};
 use crate::exit::{Classify as _, ExitStatus, Failure, FailureKind};
 use crate::options::{AttachOptions, Common, DEFAULT_F0, EngineChoice, Part, Trials};
 
@@ -25,7 +25,8 @@ pub fn execute(mut options: AttachOptions) -> Result<ExitStatus, Failure> {
     let pid = checked(options.pid, |note| notes.push(note.to_string()))?;
     let params = options.common.params.over(Params::default());
     let f0 = options.f0.as_deref().unwrap_or(DEFAULT_F0);
-    let mut conduct = Conduct::prepare(f0, params, options.common, Stdout::Ours, Some(pid))?;
+    let mut conduct = Conduct::prepare(f0, params, options.common, Stdout::Ours, Some(pid))
+        .map_err(|failure| unless_gone(failure, pid))?;
     conduct.chooses_f0 = options.f0.is_none();
     conduct.trials = options.prove.then(Trials::default);
     for note in notes {
@@ -78,7 +79,7 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
                 }
                 false => conduct.warn_of_files(),
             }
-            return Err(failure);
+            return Err(unless_gone(failure, pid));
         }
     };
     let mut target = attached(conduct.target(pid, command));

@@ -38,10 +38,7 @@ pub fn claim(pid: i32) -> Result<Claim, Failure> {
 /// A failed attach, with the reason that the kernel's bare number does not tell.
 pub fn tracing_failed(error: &darc_tracer::Error, pid: i32) -> Failure {
     if error.is_gone() {
-        return Failure::message(
-            FailureKind::Lost,
-            format!("process {pid} ended while darc attached to it"),
-        );
+        return gone(pid);
     }
     match error {
         darc_tracer::Error::Ptrace {
@@ -53,6 +50,22 @@ pub fn tracing_failed(error: &darc_tracer::Error, pid: i32) -> Failure {
         ),
         _ => Failure::message(FailureKind::Target, error),
     }
+}
+
+/// The failure of an attach: of a process that has ended nothing else is to be said.
+pub fn unless_gone(failure: Failure, pid: i32) -> Failure {
+    let follows = matches!(failure.kind(), FailureKind::Target | FailureKind::Name);
+    match follows && darc_tracer::proc::is_ending(pid) {
+        true => gone(pid),
+        false => failure,
+    }
+}
+
+fn gone(pid: i32) -> Failure {
+    Failure::message(
+        FailureKind::Lost,
+        format!("process {pid} ended while darc attached to it"),
+    )
 }
 
 /// A path or argument as it is shown.
