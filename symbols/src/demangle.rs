@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 
-use crate::mangling;
+use crate::{go_names, mangling};
 
 /// Longer names are not demangled: substitutions may multiply them.
 const MAX_RAW: usize = 16 << 10;
@@ -27,9 +27,9 @@ impl Write for Bounded {
 }
 
 /// The name as it was written in the source: Itanium C++ and both Rust manglings, without Rust's hash and
-/// C++'s return types. A name that is not mangled, or cannot be demangled, is returned as it is.
+/// C++'s return types; generic functions of Go as people write them. Any other name is returned as it is.
 pub fn demangle(raw: &str) -> String {
-    try_demangle(raw).unwrap_or_else(|| raw.to_owned())
+    try_demangle(raw).unwrap_or_else(|| go_names::shown(raw))
 }
 
 /// As [`demangle`]; `None` when the name is not a mangled one.
