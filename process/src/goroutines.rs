@@ -38,7 +38,7 @@ pub fn of(image: &Image) -> Result<Goroutines, String> {
     let calls_c = image.interpreter().is_some() || image.symbol("crosscall2").is_some();
     match calls_c {
         true => Err(format!(
-            "of {version}, but linked dynamically or with C code (cgo)"
+            "of {version}, but linked dynamically or with C code (cgo): one built with CGO_ENABLED=0, and not as a PIE, can be measured"
         )),
         false => Ok(Goroutines { number, current }),
     }
