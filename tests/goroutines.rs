@@ -12,6 +12,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::harness::{Task, Unfinished, Verdict, Wrong, darc, execute, measured, not_tested};
+use crate::offcpu::permitted;
 use crate::report::Report;
 
 /// How often it is attached and let go.
@@ -466,6 +467,32 @@ fn what_is_ready_and_does_not_run_is_told_apart() {
             names(&report, &causes)
         });
     }
+}
+
+/// Another process has the processor for half of the time, for 20 ms each.
+#[test]
+fn that_the_kernel_ran_another_thread_is_told_apart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = include_str!("programs/turns.go");
+    let Some(program) = built(folder.path(), "turns", source, &[]) else {
+        return;
+    };
+    if !permitted() {
+        return;
+    }
+    measured(|| {
+        let target = start_with(&program, &["pinned"]);
+        let report = answers(&target, "main.compute", "10s");
+        end(target);
+        names(
+            &report,
+            &[
+                "(goroutine ready, not running)",
+                "the kernel ran another thread",
+                "instead ran exe",
+            ],
+        )
+    });
 }
 
 /// Most of the calls are of goroutines that have got the descriptors of those for which there was no room.

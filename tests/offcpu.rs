@@ -15,7 +15,7 @@ use crate::harness::{
 use crate::report::Report;
 
 /// Whether the kernel tells this user of every switch of the machine; a container may forbid it.
-fn permitted() -> bool {
+pub fn permitted() -> bool {
     static REFUSED: LazyLock<Option<String>> = LazyLock::new(|| {
         let tried = run_darc(&["sample", "-a", "-d", "1ms"]);
         (tried.code() != 0).then_some(tried.stderr)

@@ -84,7 +84,8 @@ pub struct Arguments {
     /// The word at the end of the [`Chain`] that the plan has for the function; `None` where one
     /// of the addresses cannot be read. Means nothing when there is no chain.
     pub read: Option<u64>,
-    /// What the plan's [`Field`] held when the call began, and what [`Second`] says. Means nothing when there is none.
+    /// What the plan's [`Field`] held when the call began, and what [`Second`] says. Means nothing when there is none; of a goroutine
+    /// the thread that the call began on, zero where that is not known, and how often it went on after it had not run.
     pub field: (u32, u32),
 }
 

@@ -1,5 +1,7 @@
 //! What it means that a path ends where a goroutine does not go on, or where Go's run-time works for itself.
 
+use super::words::Instead;
+
 /// What time is called in which a goroutine was ready and did not run.
 pub const NOT_RUNNING: &str = "(goroutine ready, not running)";
 
@@ -76,6 +78,22 @@ const WORKS: [(&str, &str); 11] = [
     ("runtime.newproc", "it made a goroutine"),
     ("runtime.goready", "it let another goroutine go on"),
 ];
+
+/// Whose doing it was that a goroutine was ready and did not run.
+#[must_use]
+pub(crate) fn not_running(instead: Instead) -> &'static str {
+    match instead {
+        Instead::Another => {
+            "the goroutine was ready and had its turn, but the kernel ran another thread in place of the one that it was on"
+        }
+        Instead::Nothing => {
+            "the goroutine was ready and had its turn, but its thread did not run, and the processor was idle (a limit of CPU time, or the hypervisor)"
+        }
+        Instead::Unknown => {
+            "the goroutine was ready, but the run-time had others run, or none, as while it has stopped the world"
+        }
+    }
+}
 
 /// What takes the time of a path that ends in such a function.
 #[must_use]

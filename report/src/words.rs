@@ -544,9 +544,18 @@ fn what(cause: &RootCauseEntry) -> String {
                 .last()
                 .is_some_and(|it| it == goroutines::NOT_RUNNING) =>
         {
-            "the goroutine was ready, but the run-time had others run, or none".to_owned()
+            goroutines::not_running(instead(cause)).to_owned()
         }
-        (Kind::Preemption, _) => format!("the thread was ready, but {}", instead(cause)),
+        (Kind::Preemption, _) => {
+            let instead = match instead(cause) {
+                Instead::Another => "another one ran",
+                Instead::Nothing => {
+                    "none ran: the processor was idle (a limit of CPU time, or the hypervisor)"
+                }
+                Instead::Unknown => "did not run",
+            };
+            format!("the thread was ready, but {instead}")
+        }
         (Kind::Interrupt, _) => "the CPU served an interrupt".to_owned(),
         (Kind::SoftInterrupt, _) => "the CPU did deferred work of interrupts (softirq)".to_owned(),
         (Kind::PageFault, _) => "pages of the program's memory were brought in".to_owned(),
@@ -570,10 +579,20 @@ fn what(cause: &RootCauseEntry) -> String {
     }
 }
 
-/// What happened while a thread was ready and did not run, as far as that is known of most of the time.
-fn instead(cause: &RootCauseEntry) -> &'static str {
+/// What happened while a thread was ready and did not run, where that is known of most of the time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Instead {
+    /// The kernel had another one run,
+    Another,
+    /// or none.
+    Nothing,
+    /// It is not known, or was not the kernel's doing.
+    Unknown,
+}
+
+fn instead(cause: &RootCauseEntry) -> Instead {
     let Some(waits) = &cause.waits else {
-        return "did not run";
+        return Instead::Unknown;
     };
     let (idle, others): (Vec<_>, Vec<_>) = waits
         .others
@@ -582,11 +601,9 @@ fn instead(cause: &RootCauseEntry) -> &'static str {
     let time = |of: &[&OtherEntry]| of.iter().map(|it| it.time as f64).sum::<f64>();
     let half = waits.preempted as f64 / 2.0;
     match () {
-        () if time(&others) > half => "another one ran",
-        () if time(&idle) > half => {
-            "none ran: the processor was idle (a limit of CPU time, or the hypervisor)"
-        }
-        () => "did not run",
+        () if time(&others) > half => Instead::Another,
+        () if time(&idle) > half => Instead::Nothing,
+        () => Instead::Unknown,
     }
 }
 

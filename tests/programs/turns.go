@@ -1,14 +1,17 @@
-// Goroutines that are ready and do not run, for one processor has them all: receive is answered by one that then goes on
+// Goroutines that are ready and do not run, for the run-time has one processor: receive is answered by one that then goes on
 // computing three times as long as it had been waited for, compute and gather take turns with one that never waits, and give lets another
-// one run of its own will.
+// one run of its own will. Pinned it computes on a processor that another process has now and then.
 package main
 
 import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"runtime"
+	"syscall"
 	"time"
+	"unsafe"
 )
 
 var (
@@ -83,9 +86,41 @@ func forever(do func(n int)) {
 	}()
 }
 
+// Goes on as another program would, on one of the processors.
+func pin(argument string) {
+	runtime.LockOSThread()
+	var allowed, one [128]uint64
+	at := uintptr(unsafe.Pointer(&allowed))
+	syscall.RawSyscall(syscall.SYS_SCHED_GETAFFINITY, 0, unsafe.Sizeof(allowed), at)
+	for word, bits := range allowed {
+		if bits != 0 {
+			one[word] = bits & -bits
+			break
+		}
+	}
+	at = uintptr(unsafe.Pointer(&one))
+	syscall.RawSyscall(syscall.SYS_SCHED_SETAFFINITY, 0, unsafe.Sizeof(one), at)
+	panic(syscall.Exec("/proc/self/exe", []string{os.Args[0], argument}, os.Environ()))
+}
+
 func main() {
 	runtime.GOMAXPROCS(1)
 	switch os.Args[1] {
+	case "pinned":
+		pin("beside")
+	case "beside":
+		runtime.LockOSThread()
+		rival := exec.Command("/proc/self/exe", "rival")
+		rival.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if err := rival.Start(); err != nil {
+			panic(err)
+		}
+		forever(func(n int) { compute(n) })
+	case "rival":
+		for {
+			spin(20 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond)
+		}
 	case "receive":
 		forever(func(int) { answer() })
 		forever(func(n int) { receive(n) })

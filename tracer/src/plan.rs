@@ -142,6 +142,16 @@ pub struct Goroutines {
     pub current: u32,
 }
 
+impl Goroutines {
+    /// Where in a thread's descriptor the kernel's number of the thread is, in bytes: so far before [`Goroutines::current`] in all known
+    /// versions (`procid` in `type m struct`). `None` where the latter is not known.
+    #[must_use]
+    pub fn thread_id(&self) -> Option<i32> {
+        let at = self.current.checked_sub(120)?;
+        i32::try_from(at).ok()
+    }
+}
+
 /// What is known of a program of goroutines beside: functions, by their entries, in order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Callees {

@@ -64,7 +64,7 @@ pub enum Stdout {
 }
 
 /// What a person should know of an analysis of a Go program.
-const GOROUTINES: &str = "a Go program: goroutines are measured, and what they wait for is seen by their calls (runtime.gopark and what leads there); where the kernel has another thread run, that is the function's own time, and so are calls that leave no room for a probe";
+const GOROUTINES: &str = "a Go program: goroutines are measured, and what they wait for is seen by their calls (runtime.gopark and what leads there); calls that leave no room for a probe are the function's own time";
 
 /// What they should know who want the functions of one narrowed.
 const NO_BLOCKS: &str = "--blocks is set aside: it is not for Go programs, whose functions are not narrowed to loops and lines yet";

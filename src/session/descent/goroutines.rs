@@ -2,20 +2,21 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
-use std::time::{Duration, Instant};
 
-use darc_analysis::off_cpu::{self, Away, Interval, OtherId};
-use darc_analysis::{Analysis, Callee, FnodeId, Hz, Nanos};
+use darc_analysis::off_cpu::{Away, Interval, OtherId};
+use darc_analysis::{Analysis, Callee, FnodeId};
 use darc_process::Process;
-use darc_process::clock::Moment;
 use darc_process::modules::{CodeRef, Modules};
 use darc_record::Op;
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::cgroup::{CpuLimits, HeldBack};
+use darc_tracer::effort::Pacing;
 use darc_tracer::engine::Absence;
-use darc_tracer::threads::{self, Turns};
+use darc_tracer::perf::switches::Switches;
 
 use crate::session::catalog::{Another, Catalog};
+use crate::session::descent::investigation::Investigation;
+use crate::session::descent::kept::Watched;
+use crate::session::descent::turns::{Threads, Turn};
 
 /// What a person is told where the times are not known.
 pub const NOT_TOLD: &str =
@@ -51,172 +52,32 @@ const MONITOR: &str = "runtime.sysmon";
 /// By these the run-time lets goroutines go on that others do not know of.
 const OF_RUN_TIME: [&str; 2] = ["runtime.injectglist", "runtime.startTheWorldWithSema"];
 
-/// From this part of the time in which threads would have run on it is told that they were kept from it.
-const KEPT_FROM_RUNNING: f64 = 0.1;
+/// How the kernel let threads run.
+#[derive(Debug)]
+enum Kernel {
+    /// It tells of every switch.
+    Tells(Box<Threads>),
+    /// It does not, to this user.
+    Sums(Box<Watched>),
+}
 
-/// So often the kernel is asked how threads were kept from running.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+impl Default for Kernel {
+    fn default() -> Kernel {
+        Kernel::Sums(Box::default())
+    }
+}
 
 /// The times in which goroutines did not run.
 #[derive(Debug, Default)]
 pub struct Absences {
-    /// What the kernel knows of the process's threads.
-    watched: Watched,
-    /// When the session began.
-    began: Option<Moment>,
+    /// How the kernel let the process's threads run.
+    kernel: Kernel,
     /// Of each goroutine, in order.
     known: HashMap<i32, VecDeque<Absence>>,
     /// What the stacks say that were met.
     stacks: HashMap<Vec<TargetAddr>, Stack>,
     /// How many there were in which one was ready all along.
     told: u64,
-}
-
-/// What the kernel tells of the turns of a process's threads.
-#[derive(Debug, Default)]
-struct Watched {
-    /// What it told when the session began, by thread,
-    before: HashMap<i32, Turns>,
-    /// and last: also of those that have ended since.
-    last: HashMap<i32, Turns>,
-    /// Of threads that have ended, and whose ids others have since.
-    gone: Turns,
-    /// When that was.
-    looked: Option<Instant>,
-    limits: CpuLimits,
-}
-
-impl Watched {
-    fn begin(pid: i32) -> Watched {
-        let before = told_of_turns(pid);
-        Watched {
-            last: before.clone(),
-            before,
-            looked: Some(Instant::now()),
-            limits: CpuLimits::of(pid),
-            ..Watched::default()
-        }
-    }
-
-    /// Takes what the kernel tells of threads now; of a process that has ended that is nothing.
-    fn take(&mut self, told: HashMap<i32, Turns>) {
-        for (tid, turns) in told {
-            let last = self.last.insert(tid, turns).unwrap_or_default();
-            if turns.ran < last.ran || turns.count < last.count {
-                // Another thread has its id.
-                let before = self.before.remove(&tid).unwrap_or_default();
-                self.gone = sum(self.gone, since(last, before));
-            }
-        }
-    }
-
-    /// The turns of all threads together, since the session began.
-    fn turns(&self) -> Turns {
-        let before = |tid| self.before.get(tid).copied().unwrap_or_default();
-        let turns = self.last.iter();
-        let turns = turns.map(|(tid, &last)| since(last, before(tid)));
-        turns.fold(self.gone, sum)
-    }
-}
-
-fn told_of_turns(pid: i32) -> HashMap<i32, Turns> {
-    let threads = threads::list(pid).unwrap_or_default().into_iter();
-    let told = threads.filter_map(|tid| Some((tid, threads::turns(pid, tid)?)));
-    told.collect()
-}
-
-fn sum(one: Turns, other: Turns) -> Turns {
-    Turns {
-        ran: one.ran + other.ran,
-        waited: one.waited + other.waited,
-        count: one.count + other.count,
-    }
-}
-
-fn since(last: Turns, before: Turns) -> Turns {
-    Turns {
-        ran: last.ran.saturating_sub(before.ran),
-        waited: last.waited.saturating_sub(before.waited),
-        count: last.count.saturating_sub(before.count),
-    }
-}
-
-/// How the kernel kept threads from running.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Kept {
-    /// For how long they were ready together, and did not run.
-    time: Duration,
-    /// For how long each time that one of them was given a processor.
-    turn: Duration,
-    /// The part that this is of the time in which they would have run.
-    part: f64,
-    held_back: HeldBack,
-}
-
-impl Kept {
-    /// In cycles.
-    #[must_use]
-    pub fn in_ticks(&self, hz: Hz) -> off_cpu::Kept {
-        let ticks = |time: Duration| hz.ticks(Nanos(time.as_secs_f64() * 1e9));
-        off_cpu::Kept {
-            part: self.part,
-            time: ticks(self.time),
-            turn: ticks(self.turn),
-        }
-    }
-
-    /// A warning where it is much, or may be much of what is said of an analysis that knows of it.
-    #[must_use]
-    pub fn caveat(&self, analysis: &Analysis) -> Option<String> {
-        let peaks = analysis.peaks();
-        let mut peaks = peaks.iter();
-        let matters = match peaks.any(|peak| analysis.kept_from_deciding(peak.number).is_some()) {
-            true => Matters::Much,
-            false if analysis.may_be_kept_from_running() => Matters::Maybe,
-            false => Matters::Little,
-        };
-        self.in_words(matters)
-    }
-
-    fn in_words(&self, matters: Matters) -> Option<String> {
-        let HeldBack { times, time } = self.held_back;
-        if times > 0 && self.time.is_zero() {
-            return Some(format!(
-                "a limit of CPU time on the process's control group (cpu.max) struck {times} times, for {:.2} s on all processors together: it is a part of the functions in which its threads were, and of which is not known",
-                time.as_secs_f64()
-            ));
-        }
-        let limit = match times {
-            0 => String::new(),
-            _ => format!(
-                " (a limit of CPU time on its control group, cpu.max, struck {times} times, for {:.2} s on all processors together)",
-                time.as_secs_f64()
-            ),
-        };
-        let so = match matters {
-            Matters::Little => "",
-            Matters::Maybe => ", and may be much of the own time of those in a peak",
-            Matters::Much => ", so that peaks of their own time are not decided",
-        };
-        let is_told = times > 0 || matters != Matters::Little || self.part >= KEPT_FROM_RUNNING;
-        is_told.then(|| {
-            format!(
-                "the kernel kept threads of the process from running for {:.2} s together{limit}, {:.0}% of the time in which they would have run: it is a part of the functions in which they were{so}",
-                self.time.as_secs_f64(),
-                100.0 * self.part
-            )
-        })
-    }
-}
-
-/// What it means for peaks that threads were kept from running.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Matters {
-    Little,
-    /// It may be much of one's own time.
-    Maybe,
-    /// One is not decided for it.
-    Much,
 }
 
 /// What the stack of who lets a goroutine stop or go on says.
@@ -229,50 +90,18 @@ struct Stack {
 }
 
 impl Absences {
-    /// Of a process from now on.
+    /// Of a process from now on; why the kernel does not tell when it runs other threads, where it does not.
     #[must_use]
-    pub fn of_process(pid: i32) -> Absences {
-        Absences {
-            watched: Watched::begin(pid),
-            began: Some(Moment::now()),
+    pub fn of_process(pid: i32) -> (Absences, Option<String>) {
+        let (kernel, refused) = match Threads::follow(pid) {
+            Ok(threads) => (Kernel::Tells(Box::new(threads)), None),
+            Err(why) => (Kernel::Sums(Box::new(Watched::begin(pid))), Some(why)),
+        };
+        let absences = Absences {
+            kernel,
             ..Absences::default()
-        }
-    }
-
-    /// Looks now and then for how long threads were kept from running: when the process has ended it is too late.
-    pub fn look(&mut self, pid: i32) {
-        let looked = self.watched.looked;
-        if looked.is_none_or(|at| at.elapsed() >= BETWEEN_LOOKS) {
-            self.look_again(pid);
-        }
-    }
-
-    /// Looks for the last time.
-    pub fn look_again(&mut self, pid: i32) {
-        self.watched.take(told_of_turns(pid));
-        self.watched.looked = Some(Instant::now());
-    }
-
-    /// How threads were kept from running since the session began, as far as that is known.
-    #[must_use]
-    pub fn kept(&self) -> Kept {
-        let Turns { ran, waited, count } = self.watched.turns();
-        let would_have_run = (waited + ran).as_secs_f64();
-        Kept {
-            time: waited,
-            turn: waited.div_f64(count.max(1) as f64),
-            part: match would_have_run > 0.0 {
-                true => waited.as_secs_f64() / would_have_run,
-                false => 0.0,
-            },
-            held_back: self.watched.limits.held_back(),
-        }
-    }
-
-    /// The rate of the counter that ops are measured by.
-    #[must_use]
-    pub fn rate(&self) -> Option<Hz> {
-        self.began.as_ref().map(Moment::rate)
+        };
+        (absences, refused)
     }
 
     /// Keeps one until its op is there.
@@ -288,24 +117,90 @@ impl Absences {
         known.push_back(absence);
     }
 
-    /// Those in an op, in order; what was before it is forgotten.
-    pub fn of(&mut self, op: &Op, modules: &Modules, catalog: &mut Catalog) -> Vec<Interval> {
-        let known = self.known.remove(&op.tid).unwrap_or_default();
+    /// Those of an op's goroutine; what was before it is forgotten.
+    pub fn of(&mut self, op: &Op) -> VecDeque<Absence> {
+        self.known.remove(&op.tid).unwrap_or_default()
+    }
+
+    /// The op with the times in it at which its goroutine did not run, in order; nothing where these are not all known yet.
+    pub fn take(
+        &mut self,
+        op: Op,
+        modules: &Modules,
+        catalog: &mut Catalog,
+    ) -> Option<(Op, Vec<Interval>)> {
+        let known = self.of(&op);
+        let within = |absence: &&Absence| op.start <= absence.left && absence.back <= op.end;
+        let known: Vec<&Absence> = known.iter().filter(within).collect();
+        let turns = turns(&op, &known);
         // One in which it called something has another begin than is known.
         let ran = |absence: &Absence| {
             let mut touched = op.touched.iter();
             touched.any(|it| absence.left < it.max_start && it.max_start < absence.back)
         };
-        let within =
-            |absence: &Absence| op.start <= absence.left && absence.back <= op.end && !ran(absence);
-        let known = known.into_iter().filter(within);
-        known
+        let known = known.into_iter().filter(|absence| !ran(absence));
+        let away: Vec<Interval> = known
             .map(|absence| Interval {
                 from: absence.left,
                 to: absence.back,
-                why: self.why(&absence, modules, catalog),
+                why: self.why(absence, modules, catalog),
             })
-            .collect()
+            .collect();
+        match &mut self.kernel {
+            Kernel::Tells(threads) => {
+                threads.hold(op, away, turns);
+                None
+            }
+            Kernel::Sums(_) => Some((op, away)),
+        }
+    }
+
+    /// The kernel's records of switches, where it tells of them.
+    pub fn switches(&mut self) -> Option<&mut Switches> {
+        match &mut self.kernel {
+            Kernel::Tells(threads) => Some(threads.switches()),
+            Kernel::Sums(_) => None,
+        }
+    }
+
+    /// Hands on the ops of which all is known by now.
+    pub fn advance(
+        &mut self,
+        pacing: &Pacing,
+        process: &Process<'_>,
+        catalog: &mut Catalog,
+        investigation: &mut Investigation,
+    ) {
+        match &mut self.kernel {
+            Kernel::Tells(threads) => threads.advance(pacing, catalog, investigation),
+            Kernel::Sums(watched) => watched.look(process.pid()),
+        }
+    }
+
+    /// Hands on all others: nothing more will come.
+    pub fn finish(
+        &mut self,
+        pacing: &Pacing,
+        process: &Process<'_>,
+        catalog: &mut Catalog,
+        investigation: &mut Investigation,
+    ) {
+        let untold = process.engine().counters().untold_absences;
+        investigation.warnings.extend(self.caveat(untold));
+        match &mut self.kernel {
+            Kernel::Tells(threads) => threads.finish(pacing, catalog, investigation),
+            Kernel::Sums(watched) => {
+                watched.look_again(process.pid());
+                let kept = watched.kept();
+                let analysis = &mut investigation.analysis;
+                if let Some(hz) = watched.rate() {
+                    let others = others(analysis, process, catalog);
+                    analysis.kept_from_running(kept.in_ticks(hz), others);
+                }
+                let caveat = kept.caveat(analysis);
+                investigation.warnings.extend(caveat);
+            }
+        }
     }
 
     fn why(&mut self, absence: &Absence, modules: &Modules, catalog: &mut Catalog) -> Away {
@@ -345,9 +240,33 @@ impl Absences {
     }
 }
 
+/// On which threads the op's goroutine ran, and when, in order; nothing where that is not known of all of its time.
+fn turns(op: &Op, absences: &[&Absence]) -> Vec<Turn> {
+    let (mut thread, went_on) = op.arguments.field;
+    let mut from = op.start;
+    let mut turns = Vec::new();
+    for absence in absences {
+        turns.push(Turn {
+            thread,
+            from,
+            to: absence.left,
+        });
+        (thread, from) = (absence.thread as u32, absence.back);
+    }
+    turns.push(Turn {
+        thread,
+        from,
+        to: op.end,
+    });
+    let are_known = turns.iter().all(|turn| turn.thread != 0);
+    match are_known && absences.len() == went_on as usize {
+        true => turns,
+        false => Vec::new(),
+    }
+}
+
 /// The fnodes at whose ends a goroutine does not run, or the kernel works for it.
-#[must_use]
-pub fn others(analysis: &Analysis, process: &Process<'_>, catalog: &Catalog) -> BTreeSet<FnodeId> {
+fn others(analysis: &Analysis, process: &Process<'_>, catalog: &Catalog) -> BTreeSet<FnodeId> {
     let fnodes = analysis.ftree().fnodes();
     let others = fnodes.filter(|fnode| {
         let Callee::Function(callee) = fnode.callee else {
@@ -421,40 +340,48 @@ pub fn is_of_run_time(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use darc_process::modules::Modules;
-    use darc_record::{Ticks, Tsc};
+    use darc_record::{Arguments, Ticks, Tsc};
 
     use super::*;
 
-    fn absence(tid: i32, [left, ready, back]: [u64; 3]) -> Absence {
+    fn absence(tid: i32, [left, ready, back]: [u64; 3], thread: i32) -> Absence {
         Absence {
             tid,
             left: Tsc(left),
             ready: Tsc(ready),
             back: Tsc(back),
+            thread,
             waker: Vec::new(),
+        }
+    }
+
+    fn op(field: (u32, u32)) -> Op {
+        Op {
+            tid: 1,
+            start: Tsc(100),
+            end: Tsc(200),
+            latency: Ticks(100),
+            arguments: Arguments {
+                field,
+                ..Arguments::default()
+            },
+            touched: Vec::new(),
         }
     }
 
     #[test]
     fn absences_are_those_of_the_goroutines_op() {
         let mut absences = Absences::default();
-        absences.add(absence(1, [50, 60, 70]));
-        absences.add(absence(1, [110, 120, 130]));
-        absences.add(absence(2, [110, 120, 130]));
-        absences.add(absence(1, [140, 140, 150]));
-        let op = Op {
-            tid: 1,
-            start: Tsc(100),
-            end: Tsc(200),
-            latency: Ticks(100),
-            arguments: Default::default(),
-            touched: Vec::new(),
-        };
+        absences.add(absence(1, [50, 60, 70], 0));
+        absences.add(absence(1, [110, 120, 130], 0));
+        absences.add(absence(2, [110, 120, 130], 0));
+        absences.add(absence(1, [140, 140, 150], 0));
         let modules = Modules::default();
         let mut catalog = Catalog::default();
-        let found = absences.of(&op, &modules, &mut catalog);
-        let [waited, let_run] = &found[..] else {
-            panic!("two: {found:?}");
+        let mut found = || absences.take(op((0, 2)), &modules, &mut catalog);
+        let (_, away) = found().expect("the kernel tells nothing");
+        let [waited, let_run] = &away[..] else {
+            panic!("two: {away:?}");
         };
         assert!(matches!(
             waited.why,
@@ -464,76 +391,23 @@ mod tests {
             }
         ));
         assert_eq!(let_run.why, Away::Preempted { by: None });
-        assert!(absences.of(&op, &modules, &mut catalog).is_empty());
+        assert!(found().is_some_and(|(_, away)| away.is_empty()));
     }
 
     #[test]
-    fn threads_that_have_ended_were_kept_from_running_all_the_same() {
-        let turns = |ran, waited, count| Turns {
-            ran: Duration::from_millis(ran),
-            waited: Duration::from_millis(waited),
-            count,
+    fn on_which_threads_an_op_ran_is_known_where_all_times_are_in_which_it_did_not() {
+        let waited = absence(1, [110, 120, 130], 12);
+        let turn = |thread, from, to| Turn {
+            thread,
+            from: Tsc(from),
+            to: Tsc(to),
         };
-        let first = HashMap::from([(1, turns(100, 50, 10))]);
-        let mut watched = Watched {
-            before: first.clone(),
-            last: first,
-            ..Watched::default()
-        };
-        watched.take(HashMap::from([
-            (1, turns(110, 70, 12)),
-            (2, turns(5, 5, 1)),
-        ]));
-        assert_eq!(watched.turns(), turns(15, 25, 3));
-        // The first has ended, and another one has the id of the second.
-        watched.take(HashMap::from([(2, turns(1, 2, 1))]));
-        assert_eq!(watched.turns(), turns(16, 27, 4));
-        // The process has ended.
-        watched.take(HashMap::new());
-        assert_eq!(watched.turns(), turns(16, 27, 4));
-    }
-
-    #[test]
-    fn what_the_kernel_keeps_from_running_is_told_where_it_is_much() {
-        let kept = |part, times| Kept {
-            time: Duration::from_millis(1_500),
-            turn: Duration::from_millis(3),
-            part,
-            held_back: HeldBack {
-                times,
-                time: Duration::from_secs(2),
-            },
-        };
-        use Matters::{Little, Maybe, Much};
-        assert_eq!(kept(0.05, 0).in_words(Little), None);
-        let said = kept(0.05, 0)
-            .in_words(Maybe)
-            .expect("it may be all of a peak");
-        assert!(
-            said.ends_with("may be much of the own time of those in a peak"),
-            "{said}"
-        );
-        let said = kept(0.4, 0).in_words(Little).expect("it is much");
-        assert!(
-            said.contains("1.50 s together, 40%") && !said.contains("decided"),
-            "{said}"
-        );
-        let said = kept(0.4, 0).in_words(Much).expect("it is much");
-        assert!(
-            said.ends_with("so that peaks of their own time are not decided"),
-            "{said}"
-        );
-        let said = kept(0.05, 7).in_words(Little).expect("there is a limit");
-        assert!(said.contains("struck 7 times, for 2.00 s"), "{said}");
-        let unknown = Kept {
-            time: Duration::ZERO,
-            ..kept(0.0, 7)
-        };
-        let said = unknown.in_words(Little).expect("there is a limit");
-        assert!(
-            said.contains("struck 7 times") && !said.contains("0%"),
-            "{said}"
-        );
+        let both = [turn(11, 100, 110), turn(12, 130, 200)];
+        assert_eq!(turns(&op((11, 1)), &[&waited]), both);
+        assert_eq!(turns(&op((11, 0)), &[]), [turn(11, 100, 200)]);
+        // Another one is not told; its thread is not known.
+        assert_eq!(turns(&op((11, 2)), &[&waited]), []);
+        assert_eq!(turns(&op((0, 0)), &[]), []);
     }
 
     #[test]

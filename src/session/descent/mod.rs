@@ -9,6 +9,7 @@ mod finding;
 pub mod futures;
 mod goroutines;
 pub mod investigation;
+mod kept;
 pub mod localise;
 mod looking_on;
 pub(super) mod planning;
@@ -18,6 +19,7 @@ mod question;
 mod requests;
 mod standstill;
 mod timeline;
+mod turns;
 mod wakers;
 
 use std::time::{Duration, Instant};
@@ -505,7 +507,7 @@ impl<'a> Session<'a> {
     }
 
     /// For how long the engine is left alone.
-    fn slice(&self, limits: Limits<'_>) -> Duration {
+    fn slice(&mut self, limits: Limits<'_>) -> Duration {
         let waits = self.called.elapsed() >= LONG || self.pacing.is_resting();
         if !waits || !self.is_f0_loaded() || !self.timeline.has_room() {
             return SLICE;

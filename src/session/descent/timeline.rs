@@ -27,7 +27,7 @@ use crate::session::asynchronous::{Serving, Settle};
 use crate::session::catalog::{Another, Catalog};
 use crate::session::descent::arguments::telling;
 use crate::session::descent::futures::Ops;
-use crate::session::descent::goroutines::{Absences, others};
+use crate::session::descent::goroutines::Absences;
 use crate::session::descent::investigation::Investigation;
 use crate::session::descent::wakers::Wakers;
 
@@ -90,9 +90,7 @@ impl Timeline {
                 Err(refusal) => refusal.to_string(),
             },
         };
-        investigation.warn(format!(
-            "preemption is not told from a function's own time: {refused}"
-        ));
+        investigation.warn(untold_preemption(&refused));
         Timeline::Sums {
             waited: waited(pid),
         }
@@ -115,7 +113,11 @@ impl Timeline {
         investigation.analysis.expect_absences();
         investigation.analysis.tells_waits_by_calls();
         catalog.name_absence(Kind::Preempted, || goroutines::NOT_RUNNING.to_owned());
-        Timeline::Goroutines(Box::new(Absences::of_process(pid)))
+        let (absences, refused) = Absences::of_process(pid);
+        if let Some(why) = refused {
+            investigation.warn(untold_preemption(&why));
+        }
+        Timeline::Goroutines(Box::new(absences))
     }
 
     /// Reads the kernel's records, and hands on the ops of which all is known.
@@ -136,35 +138,41 @@ impl Timeline {
             known.deliver(complete, pacing, process, catalog, investigation, serving);
         }
         if let Timeline::Goroutines(absences) = self {
-            absences.look(process.pid());
+            absences.advance(pacing, process, catalog, investigation);
+        }
+    }
+
+    /// The kernel's records, where it tells of every switch.
+    fn switches(&mut self) -> Option<&mut Switches> {
+        match self {
+            Timeline::Switches(known) => Some(&mut known.switches),
+            Timeline::Goroutines(absences) => absences.switches(),
+            Timeline::Sums { .. } | Timeline::Unused => None,
         }
     }
 
     /// Whether the kernel's records may be read a few times more seldom without losing any.
     #[must_use]
-    pub fn has_room(&self) -> bool {
-        !matches!(self, Timeline::Switches(known) if !known.switches.has_room())
+    pub fn has_room(&mut self) -> bool {
+        self.switches().is_none_or(|switches| switches.has_room())
     }
 
     /// What the kernel's records took since the last time.
     pub fn take_price(&mut self) -> Duration {
-        match self {
-            Timeline::Switches(known) => known.switches.take_price(),
-            Timeline::Goroutines(_) | Timeline::Sums { .. } | Timeline::Unused => Duration::ZERO,
-        }
+        self.switches().map_or(Duration::ZERO, Switches::take_price)
     }
 
     /// Has the kernel record nothing from now on.
     pub fn rest(&mut self) {
-        if let Timeline::Switches(known) = self {
-            known.switches.rest();
+        if let Some(switches) = self.switches() {
+            switches.rest();
         }
     }
 
     /// Has it record again.
     pub fn go_on(&mut self) {
-        if let Timeline::Switches(known) = self {
-            known.switches.go_on();
+        if let Some(switches) = self.switches() {
+            switches.go_on();
         }
     }
 
@@ -223,25 +231,11 @@ impl Timeline {
                 investigation
                     .warnings
                     .extend(limited(held_back, &investigation.analysis));
-                let lost = known.switches.lost();
-                if lost > 0 {
-                    investigation.warnings.push(format!(
-                        "the kernel dropped {lost} records of context switches and page faults, which came faster than they could be read: ops of these times decide nothing"
-                    ));
-                }
+                let lost = dropped(known.switches.lost());
+                investigation.warnings.extend(lost);
             }
             Timeline::Goroutines(absences) => {
-                let untold = process.engine().counters().untold_absences;
-                investigation.warnings.extend(absences.caveat(untold));
-                absences.look_again(process.pid());
-                let kept = absences.kept();
-                let analysis = &mut investigation.analysis;
-                if let Some(hz) = absences.rate() {
-                    let others = others(analysis, process, catalog);
-                    analysis.kept_from_running(kept.in_ticks(hz), others);
-                }
-                let caveat = kept.caveat(analysis);
-                investigation.warnings.extend(caveat);
+                absences.finish(pacing, process, catalog, investigation);
             }
             Timeline::Unused => {}
             Timeline::Sums { waited: before } => {
@@ -259,7 +253,7 @@ impl Timeline {
 
 /// That a limit of CPU time is what kept threads from running, where preemption is a cause: to the kernel's records of switches it looks as
 /// if others had taken their place.
-fn limited(held_back: HeldBack, analysis: &Analysis) -> Option<String> {
+pub(super) fn limited(held_back: HeldBack, analysis: &Analysis) -> Option<String> {
     let is_preemption = |cause: &RootCause| cause.kind == CauseKind::Preemption;
     let peaks = analysis.peaks();
     let mut peaks = peaks.iter();
@@ -271,6 +265,41 @@ fn limited(held_back: HeldBack, analysis: &Analysis) -> Option<String> {
             held_back.time.as_secs_f64()
         )
     })
+}
+
+fn untold_preemption(why: &str) -> String {
+    format!("preemption is not told from a function's own time: {why}")
+}
+
+/// That ops decide nothing of which records are missing.
+pub(super) fn dropped(lost: u64) -> Option<String> {
+    (lost > 0).then(|| {
+        format!(
+            "the kernel dropped {lost} records of context switches and page faults, which came faster than they could be read: ops of these times decide nothing"
+        )
+    })
+}
+
+/// Who had the processor that a thread was ready for, as far as that is told.
+pub(super) fn ran_instead(
+    switches: &mut Switches,
+    instead: Option<i32>,
+    catalog: &mut Catalog,
+) -> Option<OtherId> {
+    let another = match instead? {
+        // In a container this is any thread of another one.
+        IDLE if switches.untold() == Some(&NoTracepoints::OtherNumbers) => return None,
+        IDLE => Another {
+            name: assemble::IDLE.to_owned(),
+            ..Another::default()
+        },
+        tid => Another {
+            name: switches.name(tid),
+            tid: Some(tid),
+            ..Another::default()
+        },
+    };
+    Some(catalog.other(another))
 }
 
 /// Says once what the kernel's tracepoints do not tell, and why.
@@ -343,17 +372,7 @@ impl SwitchLog {
     ) -> Interval {
         let why = match away.why {
             Why::Preempted(instead) => Away::Preempted {
-                by: match instead {
-                    // In a container this is any thread of another one.
-                    Some(IDLE) if self.switches.untold() == Some(&NoTracepoints::OtherNumbers) => {
-                        None
-                    }
-                    Some(IDLE) => Some(catalog.other(Another {
-                        name: assemble::IDLE.to_owned(),
-                        ..Another::default()
-                    })),
-                    instead => instead.map(|tid| self.thread(tid, None, None, catalog, process)),
-                },
+                by: ran_instead(&mut self.switches, instead, catalog),
             },
             // What it let pass is no other's doing: it is the time of the call.
             Why::Yielded => Away::Blocked {
@@ -544,8 +563,9 @@ impl Sink for Holding<'_> {
                 known.held.push_back((Whose::F0, op));
             }
             Timeline::Goroutines(absences) => {
-                let away = absences.of(&op, self.modules, self.catalog);
-                self.investigation.take_op(&op, &away);
+                if let Some((op, away)) = absences.take(op, self.modules, self.catalog) {
+                    self.investigation.take_op(&op, &away);
+                }
             }
             Timeline::Sums { .. } | Timeline::Unused => self.investigation.take_op(&op, &[]),
         }
@@ -571,7 +591,7 @@ impl Sink for Holding<'_> {
             return;
         }
         if let Timeline::Goroutines(absences) = self.timeline {
-            absences.of(&op, self.modules, self.catalog);
+            absences.of(&op);
         }
         // Others of its thread wait for their records meanwhile: it comes before its turn.
         self.op_ended(&op);
@@ -615,7 +635,7 @@ impl Sink for Holding<'_> {
 }
 
 /// Whether threads have the same numbers for the process and for darc.
-fn is_numbered_like_us(pid: i32) -> bool {
+pub(super) fn is_numbered_like_us(pid: i32) -> bool {
     let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     match (namespace("self"), namespace(&pid.to_string())) {
         (Some(ours), Some(theirs)) => ours == theirs,

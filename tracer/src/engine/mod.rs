@@ -197,6 +197,8 @@ pub struct Absence {
     pub ready: Tsc,
     /// and did.
     pub back: Tsc,
+    /// On which thread it did, zero where that is not known.
+    pub thread: i32,
     /// Return addresses on the stack of who let it go on, the innermost first; none where it did not wait.
     pub waker: Vec<TargetAddr>,
 }

@@ -23,7 +23,7 @@ use super::refusal::Refusal;
 use super::services::Services;
 use super::tracepoints::{Context, Event, NoTracepoints, Service, Tracepoints};
 use super::wakings::Wakings;
-use crate::threads;
+use crate::{threads, tracefs};
 use darc_record::{Ticks, Tsc};
 
 /// How much is seen.
@@ -136,11 +136,29 @@ impl Switches {
     /// # Errors
     /// When the kernel refuses. Tracepoints may be refused alone: [`Switches::untold`].
     pub fn follow(pid: i32) -> Result<Switches, Refusal> {
+        Switches::with(pid, Tracepoints::find())
+    }
+
+    /// Begins to follow when threads are given processors, and nothing else.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn follow_turns(pid: i32) -> Result<Switches, Refusal> {
+        let untold = match tracefs::numbers_are_the_machines() {
+            true => NoTracepoints::NotAsked,
+            false => NoTracepoints::OtherNumbers,
+        };
+        Switches::with(pid, Err(untold))
+    }
+
+    fn with(
+        pid: i32,
+        mut tracepoints: Result<Tracepoints, NoTracepoints>,
+    ) -> Result<Switches, Refusal> {
         let (mut collector, reach) = match watch_machine() {
             Ok(collector) => (collector, Reach::Machine),
             Err(_) => (watch_process(Attributes::switches(), pid)?, Reach::Process),
         };
-        let mut tracepoints = Tracepoints::find();
         let (mut faults, mut wakings) = (None, None);
         if let Ok(known) = &tracepoints {
             let mark = collector.mark();

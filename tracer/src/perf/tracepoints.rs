@@ -103,6 +103,9 @@ pub enum NoTracepoints {
     /// Perf events on them are refused.
     #[error(transparent)]
     Events(#[from] Refusal),
+    /// Only turns are of use.
+    #[error("nobody asks for them")]
+    NotAsked,
     /// They came faster than they could be read.
     #[error("the machine's events came faster than they could be read")]
     TooMany,

@@ -151,6 +151,24 @@ pub fn tsc(a: &mut CodeAssembler) -> Emitted<()> {
     a.or(rax, rdx)
 }
 
+/// Where a goroutine's descriptor has that of its thread (`runtime.g`), in all versions since Go 1.5.
+pub const THREAD: i32 = 48;
+
+/// rax becomes the kernel's number of the thread that this goroutine runs on, zero where that is not known.
+pub fn thread(a: &mut CodeAssembler, around: &Surroundings) -> Emitted<()> {
+    let known = around.goroutines.as_ref();
+    let Some(number) = known.and_then(Goroutines::thread_id) else {
+        return a.xor(eax, eax);
+    };
+    let mut unknown = a.create_label();
+    a.mov(rax, qword_ptr(r14 + THREAD))?;
+    a.test(rax, rax)?;
+    a.je(unknown)?;
+    a.mov(eax, dword_ptr(rax + number))?;
+    a.set_label(&mut unknown)?;
+    a.nop()
+}
+
 /// Finds the thread's block: rcx. At `miss` rax is the thread pointer; see [`hash`]. In a forked child it goes by `forked`,
 /// which comes back to `live`; see [`has_pointer`].
 pub fn acquire(

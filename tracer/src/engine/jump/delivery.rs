@@ -201,12 +201,14 @@ impl Jump {
                     left,
                     ready,
                     back,
+                    thread,
                     waker,
                 } => sink.absence(Absence {
                     tid,
                     left: Tsc(left),
                     ready: Tsc(ready),
                     back: Tsc(back),
+                    thread,
                     waker: waker.into_iter().map(TargetAddr).collect(),
                 }),
                 Record::Target {

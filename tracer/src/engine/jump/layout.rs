@@ -225,7 +225,8 @@ pub mod block {
     /// Whether all of the chain could be read (32 bits).
     pub const READ_WELL: u64 = 0xb8;
 
-    /// What the field of the surroundings held when the op began, and when it ended (32 bits each).
+    /// What the field of the surroundings held when the op began, and when it ended (32 bits each). Of a goroutine's block: on which
+    /// thread the op began, zero where that is not known, and how often its goroutine has gone on since (32 bits each).
     pub const FIELD: u64 = 0xd0;
 
     /// Of a goroutine's block: its stack pointer while it is in a stub, which runs on a stack of its own.
@@ -480,7 +481,8 @@ pub mod record {
     pub const READ_WELL: u64 = 112;
     /// Op: the descriptor of the root of its ftree. Enqueued: that of the fnode that was current.
     pub const FNODE: u64 = 120;
-    /// Op: what the field held when it began, and when it ended (32 bits each).
+    /// Op: what the field held when it began, and when it ended (32 bits each). A goroutine's: as
+    /// [`block::FIELD`](super::block::FIELD).
     pub const FIELD: u64 = 128;
 
     /// Absence: when the goroutine could go on; [`START`] and [`END`] are when it stopped and did go on.
@@ -489,6 +491,8 @@ pub mod record {
     pub const WAKER: u64 = 56;
     /// Absence: how many words that is.
     pub const WAKER_WORDS: u64 = 9;
+    /// Absence: the thread that it goes on on, zero where that is not known (32 bits).
+    pub const THREAD: u64 = 128;
 
     /// Item: offset of the accumulator in the block (32 bits).
     pub const ITEM_NODE: u64 = 0;

@@ -69,6 +69,8 @@ pub enum Record {
         ready: u64,
         /// and did.
         back: u64,
+        /// On which thread it did, zero where that is not known.
+        thread: i32,
         /// Return addresses on the stack of who let it go on, the innermost first.
         waker: Vec<u64>,
     },
@@ -229,6 +231,7 @@ impl Rings {
                 left: word(record::START),
                 ready: word(record::READY),
                 back: word(record::END),
+                thread: halves(record::THREAD).0 as i32,
                 waker: (0..record::WAKER_WORDS)
                     .map(|index| word(record::WAKER + 8 * index))
                     .take_while(|&addr| addr != 0)

@@ -207,7 +207,7 @@ pub fn emit(at: u64, around: &Surroundings) -> Emitted<(Vec<u8>, Runtime)> {
     let [mut enqueued, mut read] = std::array::from_fn(|_| a.create_label());
     records::enqueued(&mut a, &mut enqueued, &labels)?;
     let mut absence = a.create_label();
-    records::absence(&mut a, &mut absence, &labels)?;
+    records::absence(&mut a, &mut absence, around, &labels)?;
     reads::read(&mut a, &mut read, around)?;
     threads::anywhere(&mut a, &mut anywhere, around)?;
     let threads = counted::Threads { register, renew };

@@ -2,7 +2,7 @@
 
 use iced_x86::code_asm::*;
 
-use crate::engine::jump::asm::{Emitted, Surroundings, field, field32, shadow, tsc};
+use crate::engine::jump::asm::{Emitted, Surroundings, field, field32, shadow, thread, tsc};
 use crate::engine::jump::layout::{
     HEADER, LIVE, block, entry, filter, header, node, place, record, ring, targets,
 };
@@ -278,7 +278,12 @@ pub fn enqueued(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -
 
 /// Writes that the goroutine did not run from rsi to now, and could have from rdi on. Nothing where its ring is half full: ops
 /// come first. Where it could have all along that is added up.
-pub fn absence(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+pub fn absence(
+    a: &mut CodeAssembler,
+    start: &mut CodeLabel,
+    around: &Surroundings,
+    labels: &Labels,
+) -> Emitted<()> {
     let [mut full, mut done] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
     a.mov(r10, field(block::RING))?;
@@ -298,6 +303,8 @@ pub fn absence(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) ->
     a.mov(to_record(record::END), rax)?;
     a.mov(eax, field32(block::TID))?;
     a.mov(to_record32(record::TID), eax)?;
+    thread(a, around)?;
+    a.mov(to_record32(record::THREAD), eax)?;
     for word in (0..record::WAKER_WORDS).map(|index| 8 * index) {
         a.mov(rax, field(block::WAKER + word))?;
         a.mov(to_record(record::WAKER + word), rax)?;

@@ -324,6 +324,7 @@ impl Waker {
         goroutine.0[0] = lowest;
         goroutine.0[1] = lowest + 64;
         let mut thread = Box::new([0; 32]);
+        thread[GOROUTINES.thread_id().expect("known") as usize / 8] = WAKERS_THREAD;
         thread[CURRENT as usize / 8] = goroutine.0.as_ptr() as u64;
         // It works on a stack of its own, the test's, above which the frames need not be.
         let mut on_its_own = Goroutine::new(0);
@@ -354,6 +355,9 @@ impl Waker {
         }
     }
 }
+
+/// The kernel's number of the waker's thread.
+const WAKERS_THREAD: u64 = 4711;
 
 const RUNNABLE: u64 = 1;
 const RUNNING: u64 = 2;
@@ -543,6 +547,16 @@ fn what_keeps_a_goroutine_from_running_is_told() {
         let [left, back, ready] = [1, 2, 3].map(|at: usize| record[at]);
         assert!(left <= ready && ready <= back, "{record:?}");
     }
+    // It went on where its waker runs.
+    for record in [waited, let_run] {
+        assert_eq!(record[record::THREAD as usize / 8], WAKERS_THREAD);
+    }
+    let noted = 2 << 32;
+    assert_eq!(
+        arena.block(block::FIELD),
+        noted,
+        "of no thread that is known, and twice"
+    );
     // Behind the address that it returns to itself.
     assert_eq!(waited[8..11], [0x1111, 0x2222, 0]);
     assert!(waited[1] < waited[3]);

@@ -5,7 +5,7 @@ use iced_x86::code_asm::*;
 use iced_x86::{FlowControl, Instruction};
 
 use crate::engine::jump::asm::{
-    Emitted, RAX, SAVED, Surroundings, TOP, field, field32, restore, save, shadow, top, tsc,
+    Emitted, RAX, SAVED, Surroundings, TOP, field, field32, restore, save, shadow, thread, top, tsc,
 };
 use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{DESCRIPTORS, LIVE, block, entry, place, ring};
@@ -161,6 +161,8 @@ pub fn begin_op(b: &mut Builder<'_>, ops: &Ops, root: u64, pass: CodeLabel) -> E
         b.a.mov(field(block::UNTOLD_READY), 0)?;
         b.a.mov(field(block::LEFT), 0)?;
         b.a.mov(field(block::READY), 0)?;
+        thread(&mut b.a, around)?;
+        b.a.mov(field(block::FIELD), rax)?;
     }
     keep_arguments(b)?;
     if let Some(chain) = &ops.chain {

@@ -11,8 +11,8 @@ use iced_x86::Instruction;
 use iced_x86::code_asm::*;
 
 use crate::engine::jump::asm::{
-    Emitted, FLAGS, Surroundings, TOP, field, field32, hash, restore, save, shadow, stack_end, top,
-    tsc,
+    Emitted, FLAGS, Surroundings, THREAD, TOP, field, field32, hash, restore, save, shadow,
+    stack_end, top, tsc,
 };
 use crate::engine::jump::flags::Flags;
 use crate::engine::jump::layout::{
@@ -326,6 +326,7 @@ pub fn statuses(
     a.je(out)?;
     a.test(dword_ptr(r12 + block::TAINTED as i32), block::BARE as i32)?;
     a.jne(out)?;
+    a.inc(dword_ptr(r12 + (block::FIELD + 4) as i32))?;
     let most = block::MOST_ABSENCES as i32;
     a.cmp(rsi, rdi)?;
     a.jne(waited)?;
@@ -432,8 +433,6 @@ fn now(a: &mut CodeAssembler) -> Emitted<()> {
 /// latter meanwhile (its descriptor's `isShrinkStackSafe` in Go 1.19): what is read then may be of the former one, whose memory the run-time
 /// keeps. Loses rsi, rdi and r8 to r11 and r13.
 fn waker(a: &mut CodeAssembler, depth: i32, around: &Surroundings) -> Emitted<()> {
-    /// Where a goroutine's descriptor has that of its thread (`runtime.g`), in all versions since Go 1.5.
-    const THREAD: i32 = 48;
     let [mut next, mut elsewhere, mut done] = std::array::from_fn(|_| a.create_label());
     let current = around.goroutines.map_or(0, |goroutines| goroutines.current);
     a.mov(r10, qword_ptr(rsp + depth))?;
