@@ -173,6 +173,7 @@ impl Coverage {
             to,
             arrival: region.arrival,
             moved: Vec::new(),
+            next: region.next,
             landings: Vec::new(),
         })
     }

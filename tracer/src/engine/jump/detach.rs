@@ -410,6 +410,7 @@ mod tests {
             behind: Vec::new(),
             trampoline: None,
             moved: Vec::new(),
+            next: 0,
             landings: Vec::new(),
         };
         let code = maps::read(engine.pid).unwrap();

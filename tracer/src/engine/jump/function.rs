@@ -310,7 +310,8 @@ impl Function {
         self.divide_landings();
     }
 
-    /// Where control is to be diverted: positions, in order.
+    /// Where control is to be diverted: positions, in order. Its entry and its `ret`s are among them whatever part the function plays:
+    /// it may play another one later, and a thread that is in a stub of now goes on behind what that displaces.
     fn places(&mut self) -> BTreeMap<usize, Purpose> {
         if self.is_of_goroutines() {
             return self.places_of_goroutines();
@@ -321,12 +322,16 @@ impl Function {
         let sites = measured.filter_map(|call| self.view.position(call.addr));
         places.extend(sites.map(|at| (at, Purpose::Sites)));
         let instructions = self.view.instructions().iter().enumerate();
-        let ends = instructions.filter(|(_, i)| self.ends_at(i));
-        places.extend(ends.map(|(at, _)| (at, Purpose::Ret)));
-        if self.part != Part::Callee
-            && let Some(entry) = self.entry_position()
-        {
-            places.insert(entry, Purpose::Entry);
+        let ends = instructions.filter(|(_, i)| is_return(i) || self.ends_at(i));
+        places.extend(ends.map(|(at, i)| match self.ends_at(i) {
+            true => (at, Purpose::Ret),
+            false => (at, Purpose::Sites),
+        }));
+        if let Some(entry) = self.entry_position() {
+            match self.part {
+                Part::Callee => drop(places.entry(entry).or_insert(Purpose::Sites)),
+                Part::Entered | Part::F0 => drop(places.insert(entry, Purpose::Entry)),
+            }
         }
         let takes_arguments = self.code.takes_arguments();
         for call in self.calls.values() {

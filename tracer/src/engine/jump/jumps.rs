@@ -35,6 +35,8 @@ pub struct Diversion {
     pub arrival: Arrival,
     /// Where the displaced instructions went: (original, copy).
     pub moved: Vec<(u64, u64)>,
+    /// Where the stub goes on in the text.
+    pub next: u64,
     /// Diversions that must be there, too, if they are wanted at all: where its calls return to.
     pub landings: Vec<u64>,
 }
@@ -194,6 +196,7 @@ impl Jumps {
                 behind: placed.tail,
                 trampoline: placed.taken_over,
                 moved: placed.diversion.moved,
+                next: placed.diversion.next,
                 landings: placed.diversion.landings,
             };
             (patch.at, patch)

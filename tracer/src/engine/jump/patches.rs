@@ -1,6 +1,6 @@
 //! What is patched: the program's own bytes beside ours, written and put back while nothing runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::addr::TargetAddr;
@@ -31,6 +31,8 @@ pub struct Patch {
     pub trampoline: Option<Trampoline>,
     /// Where the displaced instructions went: (original, copy).
     pub moved: Vec<(u64, u64)>,
+    /// Where its stub goes on in the text.
+    pub next: u64,
     /// Patches without which it must not be there, if they are wanted at all: they notice that its calls return.
     pub landings: Vec<u64>,
 }
@@ -71,6 +73,7 @@ impl Patch {
             behind: Vec::new(),
             trampoline: None,
             moved: Vec::new(),
+            next: 0,
             landings: Vec::new(),
         })
     }
@@ -136,6 +139,8 @@ impl Half {
 #[derive(Default, Debug)]
 pub struct Patches {
     active: BTreeMap<u64, Patch>,
+    /// Where the stubs of all patches there have been go on in the text: a thread may still be in one.
+    ways_back: BTreeSet<u64>,
     half: Half,
 }
 
@@ -144,6 +149,13 @@ impl Patches {
     #[must_use]
     pub fn get(&self, at: u64) -> Option<&Patch> {
         self.active.get(&at)
+    }
+
+    /// Whether a thread may still come out of an earlier stub in the middle of these bytes.
+    #[must_use]
+    pub fn are_come_back_to(&self, bytes: &Range<u64>) -> bool {
+        let mut inside = self.ways_back.range(bytes.clone());
+        inside.any(|&next| next != bytes.start)
     }
 
     /// Whether there are none.
@@ -293,6 +305,7 @@ impl Patches {
                     )
                 };
                 if outcome.is_ok() || is_there() {
+                    self.ways_back.insert(patch.next);
                     self.active.insert(patch.at, patch);
                 }
                 outcome?;
@@ -370,7 +383,11 @@ impl Patches {
             .filter_map(Patch::from_journal)
             .map(|patch| (patch.at, patch))
             .collect();
-        Patches { active, half }
+        Patches {
+            active,
+            half,
+            ways_back: BTreeSet::new(),
+        }
     }
 }
 

@@ -190,6 +190,7 @@ impl Stubs<'_> {
                 to: stub.entry,
                 arrival: region.arrival,
                 moved: stub.moved,
+                next: region.next,
                 landings: region.landings(),
             },
             behind_syscalls,

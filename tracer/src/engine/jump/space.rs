@@ -303,3 +303,6 @@ fn counted_sites(plan: &Plan, slots: u32) -> HashMap<u64, BTreeMap<u64, CountedS
     }
     counted
 }
+
+#[cfg(test)]
+mod tests;

@@ -121,8 +121,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::super::function::{Hiding, Part};
-    use super::super::super::spans::is_call;
     use super::super::super::spans::tests::any_code;
+    use super::super::super::spans::{Span, is_call};
     use super::*;
 
     const BASE: u64 = 0x1000;
@@ -169,7 +169,7 @@ mod tests {
     fn a_landing_takes_what_is_behind_the_call() {
         // call far; mov %rax,%rbx; mov %rbx,%rdi; ret
         let bytes = [0xe8, 0, 1, 0, 0, 0x48, 0x89, 0xc3, 0x48, 0x89, 0xdf, 0xc3];
-        assert_eq!(landings(&bytes), [(5, 6)]);
+        assert_eq!(landings(&bytes), [(5, 7)]);
         // call far; call far; the second one returns to nothing that there is room at
         assert_eq!(
             landings(&[0xe8, 0, 1, 0, 0, 0xe8, 0, 1, 0, 0, 0xc3]),
@@ -192,7 +192,7 @@ mod tests {
         let bytes = [
             0x55, 0xe8, 0, 1, 0, 0, 0x48, 0x83, 0xc3, 1, 0x90, 0xc3, 0x48, 0xff, 0xc8, 0xeb, 0xf5,
         ];
-        assert_eq!(landings(&bytes), [(6, 5)]);
+        assert_eq!(landings(&bytes), [(6, 6)]);
         // je to the nop; call far; add $1,%rbx; nop; ret: something leads behind the add
         let bytes = [
             0x74, 0x09, 0xe8, 0, 1, 0, 0, 0x48, 0x83, 0xc3, 1, 0x90, 0xc3,
@@ -264,7 +264,35 @@ mod tests {
         assert_eq!(with.groups, without.groups);
     }
 
+    /// What each of a function's groups replaces.
+    fn spans(bytes: &[u8], part: Part, hides: bool) -> Vec<Span> {
+        let mut function = function(bytes, part, Landings::Noticed);
+        if hides {
+            function.hide_returns();
+        }
+        let groups = function.groups.into_iter();
+        groups.map(|group| group.span).collect()
+    }
+
+    /// A thread that is still in a stub of the callee goes on at the `ret`, which a jump for f0's end would be across.
+    #[test]
+    fn f0_is_divided_as_it_was_when_it_was_a_callee() {
+        // push %rbx; call far; lea 1(%rbx),%rax; pop %rbx; ret
+        let bytes = b"\x53\xe8\0\x01\0\0\x48\x8d\x43\x01\x5b\xc3";
+        let callee = spans(bytes, Part::Callee, false);
+        assert_eq!(callee, spans(bytes, Part::F0, false));
+        assert_eq!(callee.last().map(|span| span.range.clone()), Some(2..5));
+    }
+
     proptest! {
+        #[test]
+        fn each_part_is_divided_alike(bytes in any_code()) {
+            let callee = spans(&bytes, Part::Callee, false);
+            for (part, hides) in [(Part::Entered, false), (Part::F0, false), (Part::F0, true)] {
+                prop_assert_eq!(&callee, &spans(&bytes, part, hides));
+            }
+        }
+
         /// Whatever the code: landings take no room from anything else, and a jump there is run from its beginning.
         #[test]
         fn landings_are_in_nobodys_way(

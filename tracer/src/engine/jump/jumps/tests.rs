@@ -49,6 +49,7 @@ fn diversions(text: &Text, extents: &[Range<usize>]) -> BTreeMap<u64, Diversion>
                 false => Arrival::Jump,
             },
             moved: Vec::new(),
+            next: at + extent.len() as u64,
             landings: Vec::new(),
         };
         (at, diversion)

@@ -14,6 +14,7 @@ fn patch(at: u64) -> Patch {
         behind: Vec::new(),
         trampoline: None,
         moved: Vec::new(),
+        next: 0,
         landings: Vec::new(),
     }
 }
@@ -287,4 +288,16 @@ fn the_programs_own_bytes_can_be_read() {
     let mut seen = [9; 4];
     patches.hide_from(0xffe, &mut seen);
     assert_eq!(seen, [9, 9, 1, 2]);
+}
+
+#[test]
+fn what_a_stub_goes_on_at_is_left_whole() {
+    let patches = Patches {
+        ways_back: BTreeSet::from([0x1005]),
+        ..Patches::default()
+    };
+    assert!(patches.are_come_back_to(&(0x1003..0x1008)));
+    for others in [0x1000..0x1005, 0x1005..0x100a, 0x1006..0x100b] {
+        assert!(!patches.are_come_back_to(&others), "{others:x?}");
+    }
 }

@@ -97,6 +97,10 @@ fn is_checked(memory: &Memory, entry: u64) -> bool {
 /// Why nothing is hidden in the stacks of some programs.
 const COPIED: &str = "its end shows only by a return address of ours, and the program may copy its stacks (greenlets and their like are loaded), which would keep that";
 
+/// Why code that was divided otherwise before is left alone.
+const COME_BACK_TO: &str =
+    "a thread that is still in an earlier probe may go on in the middle of its bytes";
+
 fn taken() -> String {
     "it is instrumented for another purpose".to_owned()
 }
@@ -405,6 +409,7 @@ impl Space {
             tree,
             functions,
             prepared,
+            patches,
             ends,
             ..
         } = self;
@@ -433,6 +438,9 @@ impl Space {
             Err(reason) => return Ok(Err(reason.clone())),
             Ok(prepared) => &prepared.diversion,
         };
+        if patches.are_come_back_to(&(diversion.at..diversion.end())) {
+            return Ok(Err(COME_BACK_TO.to_owned()));
+        }
         let mut before = wanted.diversions.range(..diversion.end());
         Ok(match before.next_back() {
             Some((_, other)) if other == diversion => Ok(()),
