@@ -50,6 +50,14 @@ pub fn fork_into(child: impl FnOnce()) -> Result<i32, Errno> {
     }
 }
 
+#[cfg(test)]
+fn make_tables_of_code() {
+    let mut code = iced_x86::code_asm::CodeAssembler::new(64).expect("64 bits are known");
+    code.nop().expect("it is known");
+    let bytes = code.assemble(0).expect("it is short");
+    let _ = iced_x86::Decoder::new(64, &bytes, 0).decode();
+}
+
 /// Closes descriptors without waiting until that is done: a grandchild has them until they are closed here, and so is
 /// the last to close them.
 ///
