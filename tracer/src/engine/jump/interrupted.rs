@@ -1,13 +1,17 @@
 //! Where signal handlers will return to: the kernel has put the address of the interrupted instruction on the stack.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use crate::addr::TargetAddr;
+use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::remote_call::USER_CODE;
 
 const PAGE: u64 = 4096;
-/// How many pages of a stack are searched where every thread's is: handlers are seldom deep.
+/// How many bytes of a stack are searched where every thread's is: handlers are seldom deeper.
+const SEARCHED: u64 = 256 << 10;
+/// How many pages of one of which it is not known where it ends.
 const PAGES: u64 = 4;
 
 /// So many are looked at for others that they have interrupted.
@@ -44,26 +48,36 @@ pub fn among(from: u64, stack: &[u8]) -> impl Iterator<Item = Interrupted> {
         })
 }
 
-/// What looks so near the end of a stack, and near the ends of those that were interrupted.
+/// What looks so near the end of a stack, and near the ends of those that were interrupted. `mappings` are those of a moment ago.
 #[must_use]
-pub fn near(memory: &Memory, stack_pointer: u64) -> Vec<Interrupted> {
+pub fn near(memory: &Memory, stack_pointer: u64, mappings: &[Mapping]) -> Vec<Interrupted> {
     let (mut found, mut known) = (Vec::new(), HashSet::new());
     let mut open = vec![stack_pointer];
     while let Some(sp) = open.pop() {
         let more = MOST.saturating_sub(open.len() + found.len());
+        let (searched, new) = near_one(memory, sp, mappings);
         // A program may have filled its stack with what looks so.
-        let new = near_one(memory, sp).into_iter();
-        let new: Vec<_> = new.filter(|new| known.insert(*new)).collect();
-        open.extend(new.iter().take(more).map(|new| new.sp));
+        let new: Vec<_> = new.into_iter().filter(|new| known.insert(*new)).collect();
+        let on_others = new.iter().filter(|new| !searched.contains(&new.sp));
+        open.extend(on_others.take(more).map(|new| new.sp));
         found.extend(new);
     }
     found
 }
 
-fn near_one(memory: &Memory, stack_pointer: u64) -> Vec<Interrupted> {
+/// What looks so on one stack, and where it was looked for.
+fn near_one(
+    memory: &Memory,
+    stack_pointer: u64,
+    mappings: &[Mapping],
+) -> (Range<u64>, Vec<Interrupted>) {
     let from = stack_pointer & !7;
+    let index = mappings.partition_point(|mapping| mapping.end <= from);
+    let stack = mappings.get(index).filter(|stack| stack.contains(from));
+    let whole = stack.map(|stack| stack.end.min(from.saturating_add(SEARCHED)));
     // All at once, or as far as the stack reaches.
-    let ends = [PAGES, PAGES / 2, 1].map(|pages| (from / PAGE + pages) * PAGE);
+    let pages = [PAGES, PAGES / 2, 1].map(|pages| (from / PAGE + pages) * PAGE);
+    let ends = whole.into_iter().chain(pages);
     let read = |end: u64| {
         let mut stack = vec![0; (end - from) as usize];
         memory
@@ -72,11 +86,14 @@ fn near_one(memory: &Memory, stack_pointer: u64) -> Vec<Interrupted> {
             .then_some(stack)
     };
     let stack = ends.into_iter().find_map(read).unwrap_or_default();
-    among(from, &stack).collect()
+    let searched = from..from + stack.len() as u64;
+    (searched, among(from, &stack).collect())
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::maps;
+
     use super::*;
 
     /// All of it looks like frames, each interrupted somewhere else in it: each is told once, and only so many stacks are looked at.
@@ -91,7 +108,7 @@ mod tests {
             *word = from + (at as u64 * 7919 % words) * 8;
         }
         let memory = Memory::open(std::process::id() as i32).unwrap();
-        let found = near(&memory, from);
+        let found = near(&memory, from, &[]);
         assert!(found.len() > WORDS_OF_A_LOOK / 4, "{}", found.len());
         assert!(
             found.len() <= (MOST + 1) * WORDS_OF_A_LOOK,
@@ -102,12 +119,30 @@ mod tests {
         assert_eq!(once.len(), found.len());
     }
 
+    /// A handler with a large buffer.
+    #[test]
+    fn a_deep_signal_frame_is_found_where_the_stack_ends_behind_it() {
+        let depth = SEARCHED as usize / 8 - 64;
+        let mut stack = vec![7_u64; SEARCHED as usize / 8];
+        stack[depth..depth + 3].copy_from_slice(&[0x40_1234, 0x246, 0x002b_0000_0000_0033]);
+        let own = std::process::id() as i32;
+        let (memory, mappings) = (Memory::open(own).unwrap(), maps::read(own).unwrap());
+        let from = stack.as_ptr() as u64;
+        let at = from + 8 * depth as u64;
+        let is_found = |mappings: &[Mapping]| {
+            let found = near(&memory, from, mappings);
+            found.iter().any(|found| found.at == at)
+        };
+        assert!(is_found(&mappings));
+        assert!(!is_found(&[]));
+    }
+
     #[test]
     fn a_signal_frame_is_found_on_a_stack() {
         let mut stack = [7_u64; 64];
         stack[20..23].copy_from_slice(&[0x40_1234, 0x246, 0x002b_0000_0000_0033]);
         let memory = Memory::open(std::process::id() as i32).unwrap();
-        let found = near(&memory, stack.as_ptr() as u64 + 3);
+        let found = near(&memory, stack.as_ptr() as u64 + 3, &[]);
         let at = stack.as_ptr() as u64 + 8 * 20;
         let sp = 7;
         assert!(found.contains(&Interrupted {
@@ -120,7 +155,7 @@ mod tests {
         // A handler on another stack that has interrupted one on this.
         let mut other = [7_u64; 64];
         other[20..24].copy_from_slice(&[stack.as_ptr() as u64 + 8, 16, 0x246, 0x33]);
-        let found = near(&memory, other.as_ptr() as u64);
+        let found = near(&memory, other.as_ptr() as u64, &[]);
         assert!(found.contains(&Interrupted {
             at,
             pc: 0x40_1234,

@@ -374,7 +374,7 @@ impl Jump {
         &mut self,
         space: &mut Space,
         plan: &Plan,
-    ) -> Result<(BTreeMap<u64, Patch>, Vec<Refused>, SharedCode)> {
+    ) -> Result<(BTreeMap<u64, Patch>, Vec<Refused>, Vec<Mapping>)> {
         /// So often pages are asked for instead of those that could not be mapped.
         const ROUNDS: usize = 4;
         /// So many pieces of memory are mapped in one stop.
@@ -401,7 +401,7 @@ impl Jump {
             let unmapped = space.jumps.pages.unmapped();
             if unmapped.is_empty() {
                 space.write_trampolines(&memory)?;
-                return Ok((wanted, refused, SharedCode::among(&mappings)));
+                return Ok((wanted, refused, mappings));
             }
             let caller = space.installed.caller;
             for pages in unmapped.chunks(AT_ONCE) {
@@ -459,7 +459,8 @@ impl Jump {
     fn change(&mut self, space: &mut Space, plan: &Plan) -> Result<Vec<Refused>> {
         // What is kept must be there; what was lost is written again.
         self.forget_lost_probes(space);
-        let (wanted, mut refused, shared) = self.prepare(space, plan)?;
+        let (wanted, mut refused, mappings) = self.prepare(space, plan)?;
+        let shared = SharedCode::among(&mappings);
         let remove: Vec<u64> = space
             .patches
             .addresses()
@@ -508,9 +509,9 @@ impl Jump {
         let (targets, left_out) = space.tree.write(&self.memory, plan, &unmeasured)?;
         self.generation = self.generation.wrapping_add(1).max(2);
         let (memory, generation) = (self.memory.again()?, self.generation);
-        let (remove, add) = self.change_most(space, plan, remove, add)?;
+        let (remove, add) = self.change_most(space, plan, remove, add, &mappings)?;
         let written = self.while_stopped(|world| {
-            let early = Moves::of(&memory, world.threads(), &add)?;
+            let early = Moves::of(&memory, &mappings, world.threads(), &add)?;
             world.hold()?;
             space.tree.write_targets(&memory, &targets)?;
             let control = space.installed.around.control;

@@ -4,6 +4,7 @@
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result, unless_gone};
+use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::stopped::Stopped;
 
@@ -13,7 +14,9 @@ use super::world::{Resumption, World};
 
 /// Who is to be moved, and because of the patch at which address.
 #[derive(Clone, Default, Debug)]
-pub struct Moves {
+pub struct Moves<'a> {
+    /// The target's mappings, as far as they are known.
+    mappings: &'a [Mapping],
     threads: Vec<Move>,
     handlers: Vec<Move>,
 }
@@ -30,17 +33,21 @@ struct Move {
     patch: u64,
 }
 
-impl Moves {
-    /// Finds them among stopped threads.
+impl<'m> Moves<'m> {
+    /// Finds them among stopped threads. `mappings` are the target's of a moment ago.
     ///
     /// # Errors
     /// When a thread is in the middle of an instruction that is replaced.
     pub fn of<'a>(
         memory: &Memory,
+        mappings: &'m [Mapping],
         threads: impl Iterator<Item = &'a Stopped>,
         patches: &[Patch],
-    ) -> Result<Moves> {
-        let mut moves = Moves::default();
+    ) -> Result<Moves<'m>> {
+        let mut moves = Moves {
+            mappings,
+            ..Moves::default()
+        };
         if patches.is_empty() {
             return Ok(moves);
         }
@@ -72,7 +79,11 @@ impl Moves {
     }
 
     fn note_handlers_among(&mut self, memory: &Memory, stack_pointer: u64, sorted: &[&Patch]) {
-        for found in interrupted::near(memory, stack_pointer) {
+        // Between single instructions nobody is led on.
+        if sorted.iter().all(|patch| patch.moved.len() < 2) {
+            return;
+        }
+        for found in interrupted::near(memory, stack_pointer, self.mappings) {
             if let Some(patch) = around(found.pc, sorted)
                 && let Some(to) = copied(found.pc, patch)
             {
@@ -86,8 +97,14 @@ impl Moves {
         }
     }
 
+    /// The mappings by which they were found.
+    #[must_use]
+    pub fn mappings(&self) -> &'m [Mapping] {
+        self.mappings
+    }
+
     /// Takes in others.
-    pub fn extend(&mut self, others: &Moves) {
+    pub fn extend(&mut self, others: &Moves<'_>) {
         self.threads.extend(&others.threads);
         self.handlers.extend(&others.handlers);
     }

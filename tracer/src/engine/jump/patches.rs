@@ -252,7 +252,7 @@ impl Patches {
         control: u64,
         remove: &[u64],
         add: Vec<Patch>,
-        early: &Moves,
+        early: &Moves<'_>,
     ) -> Result<Vec<u64>> {
         let kept = self.active.keys().filter(|at| !remove.contains(at)).count();
         if ((kept + add.len()) * journal::SIZE) as u64 > JOURNAL_BYTES {
@@ -261,7 +261,7 @@ impl Patches {
             ));
         }
         // Before anything is changed: nothing may be left half done.
-        let mut moves = Moves::of(memory, world.late_threads(), &add)?;
+        let mut moves = Moves::of(memory, early.mappings(), world.late_threads(), &add)?;
         moves.extend(early);
         for (tid, resumption) in world.sleepers() {
             let inside =

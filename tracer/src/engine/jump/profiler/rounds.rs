@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use crate::error::Result;
+use crate::maps::Mapping;
 use crate::plan::Plan;
 
 use super::super::Jump;
@@ -41,6 +42,7 @@ impl Jump {
         plan: &Plan,
         remove: Vec<u64>,
         add: Vec<Patch>,
+        mappings: &[Mapping],
     ) -> Result<(Vec<u64>, Vec<Patch>)> {
         if plan.counted.is_empty() || add.len() + remove.len() <= AT_ONCE {
             return Ok((remove, add));
@@ -52,7 +54,7 @@ impl Jump {
         let mut add = in_order(add, &entries);
         let last = add.split_off(add.len() - add.len().min(AT_ONCE));
         // Code that the program writes meanwhile is left out; a round that follows tries again.
-        self.change_in_rounds(space, &remove, add)?;
+        self.change_in_rounds(space, &remove, add, mappings)?;
         Ok((Vec::new(), last))
     }
 
@@ -63,7 +65,9 @@ impl Jump {
             let _ = space.installed.set_generation(&engine.memory, 0);
             let all: Vec<u64> = space.patches.addresses().collect();
             match all.len() > AT_ONCE && !engine.is_lost() {
-                true => engine.change_in_rounds(space, &all[..all.len() - AT_ONCE], Vec::new()),
+                true => {
+                    engine.change_in_rounds(space, &all[..all.len() - AT_ONCE], Vec::new(), &[])
+                }
                 false => Ok(()),
             }
         });
@@ -80,6 +84,7 @@ impl Jump {
         space: &mut Space,
         remove: &[u64],
         add: Vec<Patch>,
+        mappings: &[Mapping],
     ) -> Result<()> {
         let control = space.installed.around.control;
         for remove in remove.chunks(AT_ONCE) {
@@ -99,7 +104,7 @@ impl Jump {
         for add in add.chunks(AT_ONCE) {
             let memory = self.memory.again()?;
             self.while_stopped(|world| {
-                let early = Moves::of(&memory, world.threads(), add)?;
+                let early = Moves::of(&memory, mappings, world.threads(), add)?;
                 world.hold()?;
                 space
                     .patches
