@@ -111,13 +111,13 @@ impl Jump {
             for thread in world.late_threads() {
                 unless_gone(lead_out(thread, ends))?;
             }
-            installed.reveal(&memory);
+            let is_kept = installed.reveal(&memory, &mappings);
             let visited = |mappings: &[Mapping]| {
                 installed.are_visited(&memory, world.late_threads(), ends, mappings)
                     || installed.is_slept_in(&memory, world, mappings)
             };
             // What takes least time first: all stand still. Threads that were made since have stacks that are not in the list.
-            let is_visited = of_early
+            let is_visited = (of_early || is_kept)
                 || installed.may_be_suspended(pid, &memory, world.threads(), &mappings)
                 || (visited(&mappings) && visited(&maps::read(pid)?));
             world.free()?;
@@ -271,16 +271,18 @@ fn remove_leftover(
     mappings: &[Mapping],
 ) -> Result<bool> {
     let installed = &mut leftover.installed;
+    let mut is_kept = false;
     if leftover.is_complete {
         let mut patches = Patches::from_journal(memory, installed.around.control);
         installed.set_generation(memory, 0)?;
         if let Err(error) = patches.restore_all(memory) {
             return Err(staying(pid, patches.addresses().count(), error));
         }
-        installed.reveal(memory);
+        is_kept = installed.reveal(memory, mappings);
     }
     let ends = SyscallEnds::default();
-    let is_visited = of_early == Some(true)
+    let is_visited = is_kept
+        || of_early == Some(true)
         || installed.may_be_suspended(pid, memory, world.threads(), mappings)
         || match of_early {
             Some(_) => installed.are_visited(memory, world.late_threads(), &ends, mappings),

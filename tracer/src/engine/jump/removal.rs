@@ -24,6 +24,9 @@ const STACK_SEARCHED: u64 = 8 << 20;
 /// So many stacks are searched for one thread: handlers that have interrupted others on other stacks are few.
 const MOST_STACKS: usize = 8;
 
+/// The name of the kernel's mapping to which functions with a return probe return.
+const RETURN_PROBES: &str = "[uprobes]";
+
 impl Installed {
     /// Whether another tracer has made these mappings that lives.
     #[must_use]
@@ -35,8 +38,12 @@ impl Installed {
         sys::is_present(field(ring::OWNER)) && field(ring::OWNER + 8) != sys::own_number()
     }
 
-    /// Puts back the return addresses that are hidden on the stacks of all threads.
-    pub fn reveal(&self, memory: &Memory) {
+    /// Puts back the return addresses that are hidden on the stacks of all threads. Whether one of them is kept by somebody's return
+    /// probe: the kernel knows where it leads, has put an address of its own in its place, and will return there.
+    pub fn reveal(&self, memory: &Memory, mappings: &[Mapping]) -> bool {
+        let is_of_probes = |mapping: &&Mapping| mapping.name.as_os_str() == RETURN_PROBES;
+        let probes = mappings.iter().find(is_of_probes);
+        let mut is_kept = false;
         for index in 0..self.used_blocks(memory) as u64 {
             let at = self.around.control + BLOCKS + index * block::SIZE;
             let mut head = [0; block::REAL_LIMIT as usize];
@@ -62,29 +69,34 @@ impl Installed {
                     let bytes = &entry[offset as usize..][..8];
                     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
                 };
-                self.reveal_entry(
+                let stays = self.reveal_entry(
                     memory,
                     field(entry::SLOT),
                     field(entry::PLACE),
                     field(entry::RETURN_TO),
                 );
+                is_kept |= stays.is_some_and(|word| probes.is_some_and(|it| it.contains(word)));
             }
         }
+        is_kept
     }
 
-    fn reveal_entry(&self, memory: &Memory, slot: u64, place: u64, own: u64) {
+    /// Returns what is in the slot, if it is not the address of ours that was put there.
+    fn reveal_entry(&self, memory: &Memory, slot: u64, place: u64, own: u64) -> Option<u64> {
         if !self.is_code(place) {
-            return;
+            return None;
         }
         let field = |offset| memory.read_word(TargetAddr(place + offset)).unwrap_or(0);
         let (hidden, fixed) = (field(place::HIDDEN), field(place::RETURN_TO));
         let return_to = if fixed == 0 { own } else { fixed };
-        let stands = memory
-            .read_word(TargetAddr(slot))
-            .is_ok_and(|word| word == hidden);
-        if self.is_code(hidden) && return_to != 0 && stands {
+        if !self.is_code(hidden) || return_to == 0 {
+            return None;
+        }
+        let word = memory.read_word(TargetAddr(slot)).ok()?;
+        if word == hidden {
             let _ = memory.write_word(TargetAddr(slot), return_to);
         }
+        (word != hidden).then_some(word)
     }
 
     /// Whether the address is in code of ours.
@@ -290,6 +302,7 @@ mod tests {
 
     use super::super::asm::Surroundings;
     use super::super::installed::Room;
+    use super::super::layout::{HEADER, header};
     use super::*;
 
     /// Mappings of ours in this process, with code at an address.
@@ -345,6 +358,44 @@ mod tests {
         stacks[1200..1205].copy_from_slice(&[7, 0, stack, 0, 8191]);
         stacks[1220..1224].copy_from_slice(&[stack + 3008, 16, 0x246, 0x002b_0000_0000_0033]);
         assert!(is_visited(known, stack + 256));
+    }
+
+    /// A call whose return address is hidden, and the address that a return probe has put in its place.
+    #[test]
+    fn what_a_return_probe_keeps_is_told() {
+        let pid = std::process::id() as i32;
+        let memory = Memory::open(pid).unwrap();
+        let mut control = vec![0_u8; (BLOCKS + block::SIZE) as usize];
+        let start = control.as_ptr() as u64;
+        let (mut stack, mut code) = (vec![0_u64; 8], vec![0_u64; 512]);
+        let (slot, hidden) = (stack.as_ptr() as u64, code.as_ptr() as u64 + 64);
+        code[(place::HIDDEN / 8) as usize] = hidden;
+        code[(place::RETURN_TO / 8) as usize] = 7;
+        let mut put = |at: u64, word: u64| {
+            control[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
+        };
+        put(HEADER + header::NEXT_BLOCK, 1);
+        let first = block::SHADOW + entry::SIZE;
+        put(BLOCKS + block::BASE, start + BLOCKS + first);
+        put(BLOCKS + block::TOP, start + BLOCKS + first + entry::SIZE);
+        put(BLOCKS + first + entry::SLOT, slot);
+        put(BLOCKS + first + entry::PLACE, code.as_ptr() as u64);
+        let mut installed = installed(pid, code.as_ptr() as u64, None);
+        (installed.blocks, installed.around.control) = (1, start);
+        let probes = Mapping {
+            start: 4096,
+            end: 8192,
+            name: RETURN_PROBES.into(),
+            ..maps::read(pid).unwrap().remove(0)
+        };
+        for (word, left, is_kept) in [(hidden, 7, false), (4096, 4096, true), (16, 16, false)] {
+            stack[0] = word;
+            let told = installed.reveal(&memory, std::slice::from_ref(&probes));
+            assert_eq!(
+                (memory.read_word(TargetAddr(slot)).unwrap(), told),
+                (left, is_kept)
+            );
+        }
     }
 
     /// A handler on an alternate stack has interrupted one on the thread's own.
