@@ -128,7 +128,34 @@ impl<E: Engine + ?Sized> Memory for Unpatched<'_, E> {
     }
 }
 
+/// Code as it is but for breakpoints of somebody's, where the file has other bytes: with them what is behind would be decoded as
+/// something else.
+struct WithoutBreakpoints<'a> {
+    memory: &'a dyn Memory,
+    modules: &'a Modules,
+}
+
+impl Memory for WithoutBreakpoints<'_> {
+    fn read(&self, addr: u64, buffer: &mut [u8]) -> bool {
+        const INT3: u8 = 0xcc;
+        let read = self.memory.read(addr, buffer);
+        if buffer.contains(&INT3)
+            && let Some(place) = self.modules.place(TargetAddr(addr))
+            && let Some(image) = &self.modules.get(place.module).image
+            && let Some(own) = image.bytes_at(place.addr, buffer.len() as u64)
+        {
+            for (byte, own) in buffer.iter_mut().zip(own) {
+                if *byte == INT3 {
+                    *byte = own;
+                }
+            }
+        }
+        read
+    }
+}
+
 fn read(entry: TargetAddr, modules: &Modules, memory: &dyn Memory) -> Result<FunctionCode, String> {
+    let memory = &WithoutBreakpoints { memory, modules };
     let place = modules
         .place(entry)
         .ok_or_else(|| format!("no code is mapped at {entry}"))?;
@@ -294,6 +321,35 @@ mod tests {
             let bytes = bytes.unwrap_or_default();
             buf[..bytes.len()].copy_from_slice(&bytes);
             !bytes.is_empty()
+        }
+    }
+
+    /// A file's code, with a breakpoint at an address.
+    struct Watched<'a>(InFile<'a>, u64);
+
+    impl Memory for Watched<'_> {
+        fn read(&self, addr: u64, buf: &mut [u8]) -> bool {
+            let read = self.0.read(addr, buf);
+            let at = self.1.wrapping_sub(addr) as usize;
+            if let Some(byte) = buf.get_mut(at) {
+                *byte = 0xcc;
+            }
+            read
+        }
+    }
+
+    #[test]
+    fn behind_a_breakpoint_of_somebody_else_the_code_is_what_it_was() {
+        let text = ".text\n.globl a, b\n.type a,@function\n\
+            a: mov %rsp,%rbp\ncall *%rax\nret\n.size a,.-a\n.p2align 4\nb: mov %rsp,%rbp\nret\n";
+        let image = assembled::image(text, &["-static", "-Wl,-e,a"]);
+        let [a, b] = ["a", "b"].map(|name| image.symbol(name).unwrap());
+        let modules = Modules::of_file(image, 0);
+        let image = modules.get(modules.loaded()[0]).image.as_ref().unwrap();
+        for entry in [a, b].map(|addr| TargetAddr(addr.0)) {
+            let own = with_surroundings(entry, &modules, &InFile(image)).unwrap();
+            let watched = Watched(InFile(image), entry.0);
+            assert_eq!(with_surroundings(entry, &modules, &watched), Ok(own));
         }
     }
 

@@ -146,6 +146,7 @@ const LONGEST: u64 = 14;
 /// `fs` and `gs` have no meaning in 64-bit code, and REX has none before a near jump (Intel SDM volume 2, 2.1.1 and 2.2.1).
 const PREFIXES: [u8; 8] = [0x2e, 0x3e, 0x26, 0x36, 0x40, 0x44, 0x48, 0x4c];
 const NOP: u8 = 0x90;
+const INT3: u8 = 0xcc;
 const JMP: u8 = 0xe9;
 const CALL: u8 = 0xe8;
 /// How far a jump leads, with room for its own length.
@@ -235,7 +236,17 @@ impl Jumps {
             .rev()
             .find(|&len| text.read(end, &mut bytes[..len]));
         bytes.truncate(readable.unwrap_or(0));
-        for (&at, placed) in self.placed.range(end..end + most as u64) {
+        let behind = self.placed.range(end..end + most as u64);
+        let ours = |at: usize| {
+            let at = end + at as u64;
+            let mut behind = behind.clone().map(|(_, placed)| &placed.diversion);
+            behind.any(|placed| (placed.at..placed.end()).contains(&at))
+        };
+        // What may be a breakpoint of somebody's may go.
+        let mut watched = (0..bytes.len()).filter(|&at| bytes[at] == INT3);
+        let watched = watched.find(|&at| !ours(at));
+        bytes.truncate(watched.unwrap_or(most));
+        for (&at, placed) in behind {
             overlay(&mut bytes, (at - end) as usize, &placed.bytes);
         }
         bytes
@@ -286,6 +297,9 @@ impl Jumps {
             }
             let Some(next) = &next else { continue };
             let offset = (next.at - diversion.end()) as usize;
+            if offset > tail.len() {
+                continue;
+            }
             for follower in followers(diversion, next) {
                 let mut tail = tail.to_vec();
                 tail.truncate(offset);

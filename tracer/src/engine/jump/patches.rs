@@ -88,6 +88,17 @@ pub struct Unpatched<'a> {
     pub patches: &'a Patches,
 }
 
+impl Unpatched<'_> {
+    /// Whether a breakpoint of somebody's is where these bytes of the program were.
+    #[must_use]
+    pub fn has_breakpoint(&self, at: u64, bytes: &[u8]) -> bool {
+        let mut now = vec![0; bytes.len()];
+        let read = darc_disasm::Memory::read(self, at, &mut now);
+        let mut pairs = now.iter().zip(bytes);
+        read && pairs.any(|(&now, &own)| now == INT3 && own != INT3)
+    }
+}
+
 impl darc_disasm::Memory for Unpatched<'_> {
     fn read(&self, addr: u64, buffer: &mut [u8]) -> bool {
         let read = self.memory.read(TargetAddr(addr), buffer).is_ok();

@@ -177,10 +177,20 @@ fn a_punned_jump_leaves_what_is_behind_it() {
 fn every_last_byte_of_a_punned_jump_is_followed() {
     // Three bytes of text before one that takes all its values.
     for last in 0..=0xff {
+        // A breakpoint of somebody's, maybe, which may go.
+        let refused = usize::from(last == 0xcc);
         let text = text(&[0xff, 0xe0, 0x90, 0x00, last, 0, 0, 0, 0]);
-        assert_eq!(check(&text, &diversions(&text, &[0..2])), 0, "{last:x}");
+        assert_eq!(
+            check(&text, &diversions(&text, &[0..2])),
+            refused,
+            "{last:x}"
+        );
         let text = super::tests::text(&[0xc3, 0x11, 0x22, 0x33, last, 0x12, 0, 0, 0]);
-        assert_eq!(check(&text, &diversions(&text, &[0..1])), 0, "{last:x}");
+        assert_eq!(
+            check(&text, &diversions(&text, &[0..1])),
+            refused,
+            "{last:x}"
+        );
     }
 }
 

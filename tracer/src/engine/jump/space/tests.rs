@@ -22,8 +22,8 @@ const FUNCTION: usize = 32;
 const LOOP: &[u8] = b"\x66\x90\xe8\x19\0\0\0\xeb\xf9";
 const CALLEE: &[u8] = b"\x53\xe8\x0a\0\0\0\x48\x8d\x43\x01\x5b\xc3\xcc\xcc\xcc\xcc\xc3";
 
-/// Has a process run such a loop. Returns the function's code.
-fn run_loop(pid: i32) -> Arc<FunctionCode> {
+/// Brings such a loop into a process: where it is, and the function's code.
+fn bring_code(pid: i32) -> (u64, Arc<FunctionCode>) {
     let access = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as u64;
     let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
     let page = call_in(pid, libc::SYS_mmap, [0, 4096, access, private, u64::MAX, 0]);
@@ -31,6 +31,14 @@ fn run_loop(pid: i32) -> Arc<FunctionCode> {
     memory.write(TargetAddr(page), LOOP).unwrap();
     let start = page + FUNCTION as u64;
     memory.write(TargetAddr(start), CALLEE).unwrap();
+    let bytes = CALLEE[..12].to_vec();
+    let code = FunctionCode::new(vec![CodePart { start, bytes }]).unwrap();
+    (page, Arc::new(code))
+}
+
+/// Has a process run such a loop. Returns the function's code.
+fn run_loop(pid: i32) -> Arc<FunctionCode> {
+    let (page, code) = bring_code(pid);
     let led = world::stopped(pid, |world| {
         let thread = world.threads().next().expect("it has one");
         let mut registers = thread.registers()?;
@@ -38,8 +46,7 @@ fn run_loop(pid: i32) -> Arc<FunctionCode> {
         thread.set_registers(&registers)
     });
     led.unwrap();
-    let bytes = CALLEE[..12].to_vec();
-    Arc::new(FunctionCode::new(vec![CodePart { start, bytes }]).unwrap())
+    code
 }
 
 /// Nearly always its thread is in a stub of what it was before, or about to return to one.
@@ -78,4 +85,36 @@ fn a_callee_becomes_f0_while_it_runs() {
     assert_eq!(threads::state(pid), Some('R'));
     target.kill().unwrap();
     target.wait().unwrap();
+}
+
+/// Nobody runs the code: it is looked at alone.
+#[test]
+fn a_breakpoint_of_somebody_else_is_in_no_probe() {
+    let mut target = leftovers::tests::start();
+    let pid = target.id() as i32;
+    let (page, code) = bring_code(pid);
+    let memory = Memory::open(pid).unwrap();
+    let mut engine = Jump::attach(pid).unwrap();
+    let plan = Plan {
+        f0: Some(Arc::clone(&code)),
+        ..Plan::default()
+    };
+    // In what would be displaced for the entry, and for the `ret`.
+    for (at, is_measured) in [(1, false), (10, true), (0, true)] {
+        let at = TargetAddr(page + FUNCTION as u64 + at);
+        let mut own = [0];
+        memory.read(at, &mut own).unwrap();
+        memory.write(at, &[0xcc]).unwrap();
+        let refused = engine.apply(&plan).unwrap();
+        assert_eq!(refused.is_empty(), is_measured, "{refused:?}");
+        let words = |refused: &Refused| refused.reason.contains("a breakpoint of somebody else");
+        assert!(refused.iter().all(words), "{refused:?}");
+        let mut now = [0];
+        memory.read(at, &mut now).unwrap();
+        assert_eq!(now, [0xcc]);
+        engine.finish().unwrap();
+        memory.write(at, &own).unwrap();
+    }
+    drop(target.stdin.take());
+    assert!(target.wait().unwrap().success());
 }

@@ -16,6 +16,7 @@ use super::super::function::{self, Hiding, Landings, Part};
 use super::super::jumps::{Diversion, NO_PAGE};
 use super::super::layout::counts;
 use super::super::ops::{Calls, HandsOver, Ops, OpsOf};
+use super::super::patches::Unpatched;
 use super::super::prepare::{Hook, Stubs};
 use super::super::stubs::{Counter, Unwinding};
 use super::Space;
@@ -96,6 +97,9 @@ fn is_checked(memory: &Memory, entry: u64) -> bool {
 
 /// Why nothing is hidden in the stacks of some programs.
 const COPIED: &str = "its end shows only by a return address of ours, and the program may copy its stacks (greenlets and their like are loaded), which would keep that";
+
+/// Why code is left alone that others watch.
+const BREAKPOINT: &str = "a breakpoint of somebody else is in it";
 
 /// Why code that was divided otherwise before is left alone.
 const COME_BACK_TO: &str =
@@ -421,7 +425,15 @@ impl Space {
                     memory: wanted.memory,
                     tree,
                 };
-                let made = stubs.group(&functions[&entry], at, hook)?;
+                let text = Unpatched {
+                    memory: wanted.memory,
+                    patches,
+                };
+                let bytes = functions[&entry].bytes(at).unwrap_or_default();
+                let made = match text.has_breakpoint(at, &bytes) {
+                    true => Err(BREAKPOINT.to_owned()),
+                    false => stubs.group(&functions[&entry], at, hook)?,
+                };
                 if let Err(reason) = &made
                     && !installed.lacking.is_empty()
                 {
