@@ -39,6 +39,8 @@ fn shares(a: i32, b: i32, what: i32) -> Option<bool> {
 /// `child` must restrict itself to what is safe after a fork of a threaded process: no allocation,
 /// no locks.
 pub fn fork_into(child: impl FnOnce()) -> Result<i32, Errno> {
+    #[cfg(test)]
+    make_tables_of_code();
     // SAFETY: the callers' closures only make system calls and compute; the parent goes on normally.
     match unsafe { libc::fork() } {
         -1 => Err(Errno::last()),
@@ -50,6 +52,8 @@ pub fn fork_into(child: impl FnOnce()) -> Result<i32, Errno> {
     }
 }
 
+/// A child of a test may assemble code, for which iced-x86 makes its tables once: a child that was forked while another test's thread
+/// made them would wait for ever.
 #[cfg(test)]
 fn make_tables_of_code() {
     let mut code = iced_x86::code_asm::CodeAssembler::new(64).expect("64 bits are known");

@@ -42,7 +42,7 @@ mod unwinding;
 mod watch;
 pub(crate) mod world;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,7 +83,7 @@ use price::Prices;
 use recycling::Recycling;
 use removal::SyscallEnds;
 use ring::Rings;
-use space::Space;
+use space::{Placed, Space};
 use watch::{Haste, Watch};
 use world::World;
 
@@ -369,12 +369,8 @@ impl Jump {
             .unwrap_or_else(|| Ok(Vec::new()))
     }
 
-    /// Prepares what the plan wants, with all memory that it needs.
-    fn prepare(
-        &mut self,
-        space: &mut Space,
-        plan: &Plan,
-    ) -> Result<(BTreeMap<u64, Patch>, Vec<Refused>, Vec<Mapping>)> {
+    /// Prepares what the plan wants, with all memory that it needs; the process' mappings as they were then.
+    fn prepare(&mut self, space: &mut Space, plan: &Plan) -> Result<(Placed, Vec<Mapping>)> {
         /// So often pages are asked for instead of those that could not be mapped.
         const ROUNDS: usize = 4;
         /// So many pieces of memory are mapped in one stop.
@@ -392,7 +388,7 @@ impl Jump {
                 Some(room) => ground.with_most(space.jumps.pages.most_within(room)),
                 None => ground,
             };
-            let (wanted, refused) = space.prepare(&memory, plan, ground)?;
+            let placed = space.prepare(&memory, plan, ground)?;
             let lacking = std::mem::take(&mut space.installed.lacking);
             if !lacking.is_empty() {
                 self.add_arenas(space, &memory, &mappings, lacking)?;
@@ -401,7 +397,7 @@ impl Jump {
             let unmapped = space.jumps.pages.unmapped();
             if unmapped.is_empty() {
                 space.write_trampolines(&memory)?;
-                return Ok((wanted, refused, mappings));
+                return Ok((placed, mappings));
             }
             let caller = space.installed.caller;
             for pages in unmapped.chunks(AT_ONCE) {
@@ -459,7 +455,7 @@ impl Jump {
     fn change(&mut self, space: &mut Space, plan: &Plan) -> Result<Vec<Refused>> {
         // What is kept must be there; what was lost is written again.
         self.forget_lost_probes(space);
-        let (wanted, mut refused, mappings) = self.prepare(space, plan)?;
+        let ((wanted, mut refused), mappings) = self.prepare(space, plan)?;
         let shared = SharedCode::among(&mappings);
         let remove: Vec<u64> = space
             .patches

@@ -31,6 +31,9 @@ use super::world::World;
 
 use wanted::Wanted;
 
+/// The patches of a plan by their addresses, and what cannot be instrumented.
+pub type Placed = (BTreeMap<u64, Patch>, Vec<Refused>);
+
 /// What lives as long as the target's address space.
 #[derive(Debug)]
 pub struct Space {
@@ -76,17 +79,11 @@ impl Space {
         }
     }
 
-    /// Prepares everything the plan wants, and returns the patches by address, and what cannot be instrumented. The jumps may
-    /// need pages that are still to be mapped, on the `ground` that there is.
+    /// Prepares everything the plan wants. The jumps may need pages that are still to be mapped, on the `ground` that there is.
     ///
     /// # Errors
     /// When the target is gone.
-    pub fn prepare(
-        &mut self,
-        memory: &Memory,
-        plan: &Plan,
-        ground: Ground,
-    ) -> Result<(BTreeMap<u64, Patch>, Vec<Refused>)> {
+    pub fn prepare(&mut self, memory: &Memory, plan: &Plan, ground: Ground) -> Result<Placed> {
         self.jumps.pages.set_ground(ground);
         let mut unplaced = BTreeSet::new();
         loop {
