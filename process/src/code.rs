@@ -83,7 +83,8 @@ pub fn with_surroundings(
     memory: &dyn Memory,
 ) -> Result<FunctionCode, String> {
     let code = read(entry, modules, memory)?;
-    let code = code.with_filling(memory, |end| limit(end, modules));
+    let own = WithoutBreakpoints { memory, modules };
+    let code = code.with_filling(&own, |end| limit(end, modules));
     tell_entrances(code, modules, memory)
 }
 

@@ -31,6 +31,19 @@ pub struct Interrupted {
     pub sp: u64,
 }
 
+impl Interrupted {
+    /// Whether it may have been in code, and on memory that a stack may be in, as far as these were mapped a moment ago: a word that is
+    /// no stack pointer may lead to a device, or to pages of a file that are on a disk.
+    fn is_likely(&self, mappings: &[Mapping]) -> bool {
+        let of = |addr| {
+            let index = mappings.partition_point(|mapping| mapping.end <= addr);
+            mappings.get(index).filter(|mapping| mapping.contains(addr))
+        };
+        let is_stack = |it: &Mapping| it.writable && !it.shared && !it.is_file();
+        of(self.pc).is_none_or(|code| code.executable) && of(self.sp).is_none_or(is_stack)
+    }
+}
+
 /// What looks so in a part of a stack that begins at `from`, a multiple of eight: the code segment follows the flags in a
 /// signal frame (`struct sigcontext` in the kernel's uapi/asm/sigcontext.h).
 pub fn among(from: u64, stack: &[u8]) -> impl Iterator<Item = Interrupted> {
@@ -53,12 +66,15 @@ pub fn among(from: u64, stack: &[u8]) -> impl Iterator<Item = Interrupted> {
 pub fn near(memory: &Memory, stack_pointer: u64, mappings: &[Mapping]) -> Vec<Interrupted> {
     let (mut found, mut known) = (Vec::new(), HashSet::new());
     let mut open = vec![stack_pointer];
+    let mut looks = 0;
     while let Some(sp) = open.pop() {
-        let more = MOST.saturating_sub(open.len() + found.len());
+        looks += 1;
+        let more = MOST.saturating_sub(open.len() + looks);
         let (searched, new) = near_one(memory, sp, mappings);
         // A program may have filled its stack with what looks so.
         let new: Vec<_> = new.into_iter().filter(|new| known.insert(*new)).collect();
         let on_others = new.iter().filter(|new| !searched.contains(&new.sp));
+        let on_others = on_others.filter(|new| new.is_likely(mappings));
         open.extend(on_others.take(more).map(|new| new.sp));
         found.extend(new);
     }
@@ -135,6 +151,19 @@ mod tests {
         };
         assert!(is_found(&mappings));
         assert!(!is_found(&[]));
+    }
+
+    #[test]
+    fn no_stack_is_looked_for_in_a_file() {
+        let own = std::process::id() as i32;
+        let mappings = maps::read(own).unwrap();
+        let file = mappings.iter().find(|it| it.is_file() && it.executable);
+        let (code, stack) = (file.unwrap().start, [7_u64; 64]);
+        let frame = |pc, sp| Interrupted { at: 0, pc, sp };
+        let on = stack.as_ptr() as u64;
+        assert!(frame(code, on).is_likely(&mappings));
+        assert!(!frame(code, code).is_likely(&mappings));
+        assert!(!frame(on, on).is_likely(&mappings), "it is no code");
     }
 
     #[test]

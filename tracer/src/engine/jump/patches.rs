@@ -205,7 +205,15 @@ impl Patches {
     /// Forgets the patches in whose places the program's own code stands. Whether there were any.
     pub fn forget_taken_out(&mut self, memory: &Memory) -> bool {
         let before = self.active.len();
-        (self.active).retain(|_, patch| !stands(memory, patch.at, &patch.original));
+        let ways_back = &mut self.ways_back;
+        self.active.retain(|_, patch| {
+            let is_there = !stands(memory, patch.at, &patch.original);
+            is_there || {
+                // What was there is gone, and with it whoever was in it.
+                ways_back.remove(&patch.next);
+                false
+            }
+        });
         self.active.len() < before
     }
 
@@ -300,6 +308,9 @@ impl Patches {
             return Ok(written);
         }
         self.list(memory, control, &add)?;
+        // Threads are led into the stubs of all of them. Nothing comes back from a `ret` or jump with filling behind it in its patch.
+        let ways = add.iter().filter(|patch| patch.next >= patch.end());
+        self.ways_back.extend(ways.map(|patch| patch.next));
         moves.make(memory, world, &add)?;
         add.sort_unstable_by_key(|patch| std::cmp::Reverse(patch.at));
         for patch in add {
@@ -316,7 +327,6 @@ impl Patches {
                     )
                 };
                 if outcome.is_ok() || is_there() {
-                    self.ways_back.insert(patch.next);
                     self.active.insert(patch.at, patch);
                 }
                 outcome?;

@@ -190,7 +190,7 @@ impl Stubs<'_> {
                 to: stub.entry,
                 arrival: region.arrival,
                 moved: stub.moved,
-                next: region.next,
+                next,
                 landings: region.landings(),
             },
             behind_syscalls,

@@ -33,6 +33,8 @@ fn bring_code(pid: i32) -> (u64, Arc<FunctionCode>) {
     memory.write(TargetAddr(start), CALLEE).unwrap();
     let bytes = CALLEE[..12].to_vec();
     let code = FunctionCode::new(vec![CodePart { start, bytes }]).unwrap();
+    // Its last bytes are filling.
+    let code = code.with_filling(&memory, |end| Some(end + 4));
     (page, Arc::new(code))
 }
 
@@ -79,6 +81,8 @@ fn a_callee_becomes_f0_while_it_runs() {
         for plan in [&as_callee, &as_f0] {
             assert_eq!(engine.apply(plan).unwrap(), [], "round {round}");
             assert_eq!(threads::state(pid), Some('R'), "round {round}");
+            let mut functions = engine.space.iter().flat_map(|space| &space.functions);
+            assert!(functions.all(|(_, it)| !it.hides()));
         }
     }
     engine.finish().unwrap();

@@ -430,10 +430,11 @@ impl Space {
                     patches,
                 };
                 let bytes = functions[&entry].bytes(at).unwrap_or_default();
-                let made = match text.has_breakpoint(at, &bytes) {
-                    true => Err(BREAKPOINT.to_owned()),
-                    false => stubs.group(&functions[&entry], at, hook)?,
-                };
+                if text.has_breakpoint(at, &bytes) {
+                    // It may be gone the next time.
+                    return Ok(Err(BREAKPOINT.to_owned()));
+                }
+                let made = stubs.group(&functions[&entry], at, hook)?;
                 if let Err(reason) = &made
                     && !installed.lacking.is_empty()
                 {
