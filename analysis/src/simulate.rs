@@ -1,7 +1,7 @@
 //! A synthetic program, measured by a synthetic engine, for tests: time is a counter, and which op it is
 //! decides what happens, so every run is the same.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use darc_record::{FnodeId, Op, SiteId, Ticks, Touched, Tsc};
 
@@ -148,6 +148,8 @@ pub struct Session {
     filter: Option<Vec<std::ops::RangeInclusive<Ticks>>>,
     /// So many calls of a function are measured at once.
     most: usize,
+    /// Call sites that cannot be measured.
+    pub refused: BTreeSet<SiteId>,
     now: u64,
     /// The number of the next op.
     pub next_op: u64,
@@ -174,6 +176,7 @@ impl Session {
     pub fn in_batches(program: Program, analysis: Analysis, most: usize) -> Self {
         let mut session = Self {
             most,
+            refused: BTreeSet::new(),
             program,
             analysis,
             edges: HashMap::new(),
@@ -270,6 +273,7 @@ impl Session {
         let batches = function.sites.chunks(self.most).map(<[_]>::to_vec);
         let batches: Vec<_> = batches.collect();
         self.analysis.add_batches(fnode, &batches);
+        self.analysis.refuse(&self.refused);
         Some(fnode)
     }
 

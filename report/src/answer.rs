@@ -230,8 +230,10 @@ fn cause(cause: &RootCauseEntry, of: &PeakEntry, ftree: &FtreeNode) -> String {
             let mostly = mostly.map_or_else(String::new, |(name, _)| format!(", mostly in {name}"));
             let (share, assumed) = (percent(share), assumed(cause));
             let few = few(cause);
-            let unmeasured = unmeasured(cause);
-            format!("{share} is {within} {place}{unmeasured}{assumed}{repeated}{mostly}{few}")
+            let (unmeasured, calls) = (unmeasured(cause), of_the_calls(cause));
+            format!(
+                "{share} is {within} {place}{calls}{unmeasured}{assumed}{repeated}{mostly}{few}"
+            )
         }
         (Some(within), None) => format!("{within} {place}{repeated}"),
         (None, Some(share)) => format!(
@@ -642,6 +644,18 @@ mod tests {
         let told = self::cause(&cause, &peak, &ftree);
         let named = ", of whose 4 call sites 1 (encode) could not be measured";
         assert!(told.contains(named), "{told}");
+        // Beside a loop, what is known of that is told.
+        let mut looping = cause.clone();
+        (looping.kind, looping.in_calls, looping.share_of_time) = (Kind::Loop, Some(0.9), 0.8);
+        let told = self::cause(&looping, &peak, &ftree);
+        assert!(
+            told.starts_with("80.0% is in or below many calls"),
+            "{told}"
+        );
+        assert!(told.contains(named), "{told}");
+        let words = words::in_words(&looping, &peak);
+        let both = ", 90.0% of it in many calls (a loop) and the rest in its own code, or in what it calls at 1 of its 4 call sites (encode), which could not be measured";
+        assert!(words.contains(both), "{words}");
         cause.unmeasured = None;
         assert!(!self::cause(&cause, &peak, &ftree).contains("measured"));
     }

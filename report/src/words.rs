@@ -526,8 +526,15 @@ fn what(cause: &RootCauseEntry) -> String {
                     }
                 },
             );
+            let itself = match cause.in_calls.filter(|_| cause.kind == Kind::Loop) {
+                Some(part) => format!(
+                    ", {} of it in many calls (a loop) and the rest in its own code",
+                    percent(part)
+                ),
+                None => " itself".to_owned(),
+            };
             format!(
-                "the time is in {last} itself, or in what it calls at {unmeasured}, which could not be measured"
+                "the time is in {last}{itself}, or in what it calls at {unmeasured}, which could not be measured"
             )
         }
         (Kind::Loop, _) => match mixed(cause) {

@@ -579,7 +579,7 @@ impl Analysis {
     /// The root-cause paths of one peak, unfinished ones included.
     #[must_use]
     pub fn root_causes(&self, peak: u32) -> Vec<RootCause> {
-        let mut causes = root_cause::root_causes(&self.ftree, peak);
+        let mut causes = root_cause::root_causes(&self.ftree, peak, self.noise.of_caller());
         self.tell_waits(peak, &mut causes);
         causes
     }

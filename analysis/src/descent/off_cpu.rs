@@ -331,7 +331,7 @@ impl Analysis {
             others.struck += all.struck;
         }
         let own = table.peaks.get(&peak);
-        let explained: f64 = root_causes(&self.ftree, peak)
+        let explained: f64 = root_causes(&self.ftree, peak, Ticks(0))
             .iter()
             .filter(|cause| matches!(cause.kind, CauseKind::Function | CauseKind::Loop))
             .map(|cause| cause.share)

@@ -108,9 +108,9 @@ pub enum Status {
 const STILL: (CauseKind, Stop) = (CauseKind::Function, Stop::StillDescending);
 
 /// All root-cause paths of a peak, from left to right in the ftree. What was begun below a function that is not decided is told in its
-/// place, and is not decided either.
+/// place, and is not decided either. A function's own time may be off by `noise` for each measured call that it makes.
 #[must_use]
-pub fn root_causes(ftree: &Ftree, peak: u32) -> Vec<RootCause> {
+pub fn root_causes(ftree: &Ftree, peak: u32, noise: Ticks) -> Vec<RootCause> {
     let mut causes = Vec::new();
     let mut below = vec![(FnodeId::ROOT, true)];
     while let Some((id, is_decided)) = below.pop() {
@@ -122,8 +122,8 @@ pub fn root_causes(ftree: &Ftree, peak: u32) -> Vec<RootCause> {
                 let around = loops::around(ftree, peak, &spread);
                 loops::add(&mut causes, around.unwrap_or(spread));
             }
-            _ if is_decided => causes.extend(end_at(ftree, peak, id)),
-            _ => causes.extend(end_at(ftree, peak, id).map(as_undecided)),
+            _ if is_decided => causes.extend(end_at(ftree, peak, id, noise)),
+            _ => causes.extend(end_at(ftree, peak, id, noise).map(as_undecided)),
         }
         if state.is_open() || matches!(state, PathState::Decided(_)) {
             let is_decided = is_decided && !state.is_open();
@@ -136,7 +136,7 @@ pub fn root_causes(ftree: &Ftree, peak: u32) -> Vec<RootCause> {
 }
 
 /// What a path's last fnode says, if a path ends there.
-fn end_at(ftree: &Ftree, peak: u32, id: FnodeId) -> Option<RootCause> {
+fn end_at(ftree: &Ftree, peak: u32, id: FnodeId, noise: Ticks) -> Option<RootCause> {
     let fnode = ftree.fnode(id);
     match &fnode.record(peak).state {
         PathState::NotChosen | PathState::Decided(Outcome::Callees) => None,
@@ -148,14 +148,14 @@ fn end_at(ftree: &Ftree, peak: u32, id: FnodeId) -> Option<RootCause> {
             Some(below_decisions(ftree, peak, id, end))
         }
         PathState::Decided(Outcome::Spread) => Some(below_decisions(ftree, peak, id, STILL)),
-        PathState::Decided(Outcome::Itself) => Some(itself(ftree, peak, id)),
+        PathState::Decided(Outcome::Itself) => Some(itself(ftree, peak, id, noise)),
         PathState::Decided(Outcome::Both) => {
             // Calls that are gone into in most ops, and seem to be a loop's in a few.
             let is_little = |cause: &RootCause| {
                 let all = cause.shares.last().copied().unwrap_or(0.0);
                 cause.kind == CauseKind::Loop && cause.share < LEAST * all
             };
-            Some(itself(ftree, peak, id)).filter(|cause| !is_little(cause))
+            Some(itself(ftree, peak, id, noise)).filter(|cause| !is_little(cause))
         }
     }
 }
@@ -235,12 +235,18 @@ fn below_decisions(
 }
 
 /// A function that takes the time itself.
-fn itself(ftree: &Ftree, peak: u32, id: FnodeId) -> RootCause {
+fn itself(ftree: &Ftree, peak: u32, id: FnodeId, noise: Ticks) -> RootCause {
     let fnode = ftree.fnode(id);
     let record = fnode.record(peak);
     let kind = match is_loop(record) {
         true => CauseKind::Loop,
         false => CauseKind::Function,
+    };
+    let part = match kind {
+        CauseKind::Loop if record.whole.time > Ticks(0) => {
+            (record.own.time.0 as f64 / record.whole.time.0 as f64).min(1.0)
+        }
+        _ => (1.0 - in_callees(ftree, peak, id)).max(0.0),
     };
     // Time away is no call that it makes.
     let calls = fnode
@@ -249,19 +255,15 @@ fn itself(ftree: &Ftree, peak: u32, id: FnodeId) -> RootCause {
         .any(|&child| !is_absence(ftree.fnode(child).callee));
     let unmeasured = ftree.sites(id).unmeasured;
     let is_system_call = |&at: &FnodeId| makes_a_thread(ftree.fnode(at).callee);
+    let is_the_loop =
+        || kind == CauseKind::Loop && beside_loop(ftree, peak, id, noise) < LEAST * part;
     let stop = match calls {
         // Nothing is called below a system call that returns twice, and it never has a probe: the path ends here all the same.
-        _ if !unmeasured.iter().all(is_system_call) => Stop::PartlyMeasured,
+        _ if !unmeasured.iter().all(is_system_call) && !is_the_loop() => Stop::PartlyMeasured,
         true => Stop::SelfTime,
         false => Stop::NoCalls,
     };
     let cause = below_decisions(ftree, peak, id, (kind, stop));
-    let part = match kind {
-        CauseKind::Loop if record.whole.time > Ticks(0) => {
-            (record.own.time.0 as f64 / record.whole.time.0 as f64).min(1.0)
-        }
-        _ => (1.0 - in_callees(ftree, peak, id)).max(0.0),
-    };
     let often = record.self_maxcount as f64 / record.decision_ops.max(1) as f64;
     RootCause {
         maxcount: record.self_maxcount,
@@ -274,6 +276,23 @@ fn itself(ftree: &Ftree, peak: u32, id: FnodeId) -> RootCause {
         in_calls: (kind == CauseKind::Loop).then(|| in_calls(record)),
         ..cause
     }
+}
+
+/// The part of a function's time that is not in its measured calls, 0 to 1, at most: calls that could not be measured have no
+/// more than that.
+fn beside_loop(ftree: &Ftree, peak: u32, id: FnodeId, noise: Ticks) -> f64 {
+    let fnode = ftree.fnode(id);
+    let record = fnode.record(peak);
+    let counts = fnode.children.iter().map(|&callee| {
+        let stats = ftree.fnode(callee).record(peak).stats;
+        stats.count as f64 / stats.ops.max(1) as f64
+    });
+    let calls: f64 = counts.sum();
+    let mean = record.measured_time.0 as f64 / record.measured_ops.max(1) as f64;
+    let own = (1.0 - in_callees(ftree, peak, id)).max(0.0);
+    let own = own + calls * noise.0 as f64 / mean.max(1.0);
+    // In the ops that it was decided from.
+    own.max(1.0 - in_calls(record)).min(1.0)
 }
 
 /// Whether it is a system call that makes a thread or a process, as these are numbered on x86-64.

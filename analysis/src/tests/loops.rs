@@ -1,8 +1,10 @@
 //! Calls that are made again and again: whose time they are.
 
 use super::scenarios::no_calls;
+use crate::descent::noise::Noise;
 use crate::simulate::{Program, Run, Session, call};
-use crate::{Callee, CauseKind, Params, Status, Stop};
+use crate::{Analysis, Callee, CauseKind, Params, Status, Stop};
+use darc_record::{SiteId, Ticks};
 
 #[test]
 fn a_loop_over_fast_callees_is_the_callers_time() {
@@ -274,4 +276,43 @@ fn some_long_calls_among_thousands_are_gone_into() {
         "{found:?}"
     );
     assert_eq!(session.analysis.status(), Status::RootCauseFound);
+}
+
+/// In a call of `hash` 200 calls that are measured, and one more that is not, which takes so much.
+fn with_one_unmeasured(refused: fn(&mut Run<'_>), noise: u64) -> Session {
+    let program = Program::default()
+        .function(0, "f0", &[(1, call(1))], |run| run.call(1, 1))
+        .function(1, "hash", &[(2, call(2)), (3, call(3))], |run| {
+            for _ in 0..200 {
+                run.work(2);
+                run.call(2, 2);
+            }
+            run.call(3, 3);
+        })
+        .function(2, "sum", &[], |run| run.work(250))
+        .function(3, "allocate", &[], refused);
+    let mut analysis = Analysis::new(Params::default());
+    analysis.set_noise(Noise::new(Ticks(0), Ticks(noise), String::new()));
+    let mut session = Session::over(program, analysis);
+    session.refused.insert(SiteId(3));
+    session.run(1_000);
+    session
+}
+
+#[test]
+fn a_call_that_was_not_measured_beside_a_loop_that_has_all_the_time_leaves_nothing_open() {
+    let of = |refused: fn(&mut Run<'_>), noise| {
+        let session = with_one_unmeasured(refused, noise);
+        let causes = session.causes(1);
+        assert_eq!(causes.len(), 1, "{causes:?}");
+        let (_, kind, stop) = causes[0].clone();
+        assert_eq!(kind, CauseKind::Loop);
+        (stop, session.analysis.status())
+    };
+    let decided = (Stop::SelfTime, Status::RootCauseFound);
+    let open = (Stop::PartlyMeasured, Status::Undecided);
+    // 2,000 of 52,400 ticks; then a quarter; then what measuring the calls may hide.
+    assert_eq!(of(|run| run.work(2_000), 0), decided);
+    assert_eq!(of(|run| run.work(17_000), 0), open);
+    assert_eq!(of(|run| run.work(2_000), 25), open);
 }
