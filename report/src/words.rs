@@ -7,7 +7,7 @@ use super::assemble;
 use super::escape::control;
 use super::goroutines;
 use super::model::{
-    Effort, Engine, Frame, Futures, Kind, OtherEntry, PeakEntry, Probes, ProfileTable,
+    Effort, Engine, Frame, Futures, Kind, OtherEntry, PeakEntry, Probes, ProfileTable, Report,
     RootCauseEntry, SkippedSite, StopReason, Survey, Target,
 };
 use super::names::short;
@@ -210,6 +210,23 @@ pub(super) fn range(hz: Option<Hz>, peak: &PeakEntry, resolution: u32) -> Option
         time(hz, first.0),
         time(hz, last.0.saturating_add(1))
     ))
+}
+
+/// `p99.9`, of millionths of all ops.
+pub(super) fn percentile(millionths: u32) -> String {
+    format!("p{}", f64::from(millionths) / 10_000.0)
+}
+
+/// Why a peak of the calls above a percentile has another part of all calls; nothing where no such were asked for.
+pub(super) fn above(report: &Report) -> Option<String> {
+    let above = report.parameters.range?.above?;
+    let name = percentile(above);
+    (!report.peaks.is_empty()).then(|| {
+        format!(
+            "The calls above {name} are those from the latency on that {name} had among the first, to a whole bucket of the distribution: they need not be {} of all.",
+            percent(1.0 - f64::from(above) / 1e6)
+        )
+    })
 }
 
 /// The engine's name.

@@ -15,6 +15,20 @@ pub enum Range {
     Above(u32),
 }
 
+impl Range {
+    /// After how many ops it is known where it begins.
+    #[must_use]
+    pub fn enough(self) -> u64 {
+        match self {
+            Range::Between(..) => 0,
+            Range::Above(percentile) => {
+                let above = u64::from(ALL.saturating_sub(percentile).max(1));
+                OPS_ABOVE.saturating_mul(u64::from(ALL)).div_ceil(above)
+            }
+        }
+    }
+}
+
 /// The whole, in millionths.
 pub const ALL: u32 = 1_000_000;
 /// So many ops above a percentile tell where it is.
@@ -48,11 +62,9 @@ impl Analysis {
         match range {
             Range::Between(first, last) => Some((first, last)),
             Range::Above(percentile) => {
-                let above = u64::from(ALL.saturating_sub(percentile).max(1));
-                let enough = OPS_ABOVE.saturating_mul(u64::from(ALL)).div_ceil(above);
                 let part = f64::from(percentile) / f64::from(ALL);
                 let first = self.percentile(part);
-                let first = first.filter(|_| self.profile.count() >= enough);
+                let first = first.filter(|_| self.profile.count() >= range.enough());
                 Some((first?, Ticks(u64::MAX)))
             }
         }

@@ -210,6 +210,9 @@ impl Page {
         }
         self.raw("</dl>\n");
         self.answers(&report.peaks, profile, &report.ftree);
+        if let Some(above) = words::above(report) {
+            self.raw("<p>").words(above).raw("</p>\n");
+        }
         if !report.warnings.is_empty() {
             self.raw("<section class=\"warnings\" aria-labelledby=\"warnings\"><h2 id=\"warnings\">Warnings</h2>\n<ul>\n");
             for warning in &report.warnings {

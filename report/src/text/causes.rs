@@ -1,5 +1,7 @@
 //! One block per peak: how much it matters, and the paths to what takes the time.
 
+use darc_analysis::Range;
+
 use super::Page;
 use crate::by_share::{by_share, in_short};
 use crate::doubts;
@@ -14,17 +16,31 @@ use crate::words::{self, frame_lines, hops, in_words, path, percent};
 pub(super) fn write(page: &mut Page, report: &Report) {
     if report.peaks.is_empty() {
         page.blank();
-        page.line(&no_peaks(report));
+        page.line(&no_peaks(report, report.profile.ops));
     }
     peaks(page, &report.peaks, &report.profile, &report.ftree);
 }
 
-/// That there are too few ops for peaks.
-pub(super) fn no_peaks(report: &Report) -> String {
-    format!(
-        "No peaks yet: they are looked for after {} ops (--start-ops), where these take longer than a second after a tenth as many.",
-        report.parameters.start_ops
-    )
+/// That there are too few ops of a function for peaks, or why there are none though there are as many.
+pub(super) fn no_peaks(report: &Report, ops: u64) -> String {
+    let parameters = &report.parameters;
+    let start = parameters.start_ops;
+    let above = parameters.range.and_then(|range| range.above);
+    let enough = above
+        .map_or(0, |above| Range::Above(above).enough())
+        .max(start);
+    match above {
+        Some(above) if ops < enough => format!(
+            "No peak yet: where the calls above {} begin is known after {enough} ops.",
+            words::percentile(above)
+        ),
+        _ if ops >= start && report.ended.is_some() => format!(
+            "No peaks: none had been found when the analysis ended, after {ops} ops (they are looked for after {start}, --start-ops)."
+        ),
+        _ => format!(
+            "No peaks yet: they are looked for after {start} ops (--start-ops), where these take longer than a second after a tenth as many."
+        ),
+    }
 }
 
 /// The blocks of several peaks of one profile.
@@ -97,5 +113,38 @@ fn root_cause(page: &mut Page, cause: &RootCauseEntry, peak: &PeakEntry, ftree: 
         for line in frame_lines(frame) {
             page.line(&format!("      {line}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::no_peaks;
+    use crate::fixture;
+    use crate::model::{Ended, RangeEntry};
+
+    #[test]
+    fn why_there_are_no_peaks_is_said() {
+        let mut report = fixture::report(1_000);
+        report.parameters.start_ops = 100;
+        report.ended = None;
+        assert!(
+            no_peaks(&report, 119).starts_with("No peaks yet: they are looked for after 100 ops")
+        );
+        report.ended = Some(Ended::Duration);
+        assert!(
+            no_peaks(&report, 99).starts_with("No peaks yet: they are looked for after 100 ops")
+        );
+        assert_eq!(
+            no_peaks(&report, 119),
+            "No peaks: none had been found when the analysis ended, after 119 ops (they are looked for after 100, --start-ops)."
+        );
+        report.parameters.range = Some(RangeEntry {
+            above: Some(990_000),
+            ..RangeEntry::default()
+        });
+        assert_eq!(
+            no_peaks(&report, 119),
+            "No peak yet: where the calls above p99 begin is known after 1000 ops."
+        );
     }
 }

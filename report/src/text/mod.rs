@@ -81,6 +81,9 @@ pub fn render(report: &Report, style: Style<'_>) -> String {
         Some(table) if report.profile.ops == 0 => time::write(&mut page, table),
         _ => {
             answers(&mut page, &report.peaks, &report.profile, &report.ftree);
+            if let Some(above) = words::above(report) {
+                page.sentence(0, &above);
+            }
             histogram::write(&mut page, report);
             causes::write(&mut page, report);
             contrast::write(&mut page, &report.ftree, &report.peaks, &report.values);
@@ -115,7 +118,7 @@ pub fn render(report: &Report, style: Style<'_>) -> String {
         histogram::buckets(&mut page, &focus.profile, &focus.peaks);
         if focus.peaks.is_empty() {
             page.blank();
-            page.line(&causes::no_peaks(report));
+            page.line(&causes::no_peaks(report, focus.profile.ops));
         }
         causes::peaks(&mut page, &focus.peaks, &focus.profile, &focus.ftree);
         contrast::write(&mut page, &focus.ftree, &focus.peaks, &focus.values);
