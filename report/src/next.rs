@@ -11,6 +11,7 @@ use crate::model::{
     RootCauseEntry, Status, StopReason, Target, ValueContrast, Whose,
 };
 use crate::place::Place;
+use crate::words;
 
 /// So many commands are shown.
 const MOST: usize = 2;
@@ -256,6 +257,21 @@ impl Next<'_> {
         of_it.any(|why| why.starts_with(": f0 "))
     }
 
+    /// Whether a warning says that the program makes the code itself that it runs.
+    fn is_generated(&self) -> bool {
+        self.is_warned("the program runs code that it makes itself")
+    }
+
+    /// Whether a warning says that the process runs another program by now, in which nothing is known of f0.
+    fn executed_another(&self) -> bool {
+        self.report.ended == Some(Ended::Target) && self.is_warned("the target executed another")
+    }
+
+    fn is_warned(&self, of: &str) -> bool {
+        let mut warnings = self.report.warnings.iter();
+        warnings.any(|warning| warning.starts_with(of))
+    }
+
     /// Where nothing is known.
     fn looks_longer(&self) -> Vec<Step> {
         let sampled = self.sampled("which functions use its CPU time");
@@ -264,6 +280,8 @@ impl Next<'_> {
                 |pid| format!("darc list -p {pid} 'main.*'"),
                 "which functions of its own it has",
             ),
+            // Its threads run what it looks not into, however long.
+            false if self.is_generated() => None,
             false => self.in_process(
                 |pid| format!("darc attach {pid} -d 60s"),
                 "what its busiest threads run",
@@ -339,6 +357,8 @@ impl Next<'_> {
                 command: format!("darc resume {file}"),
                 tells: "runs the program again, and goes on",
             }),
+            // It would execute the other one again.
+            (None, _) if self.executed_another() => None,
             (None, _) => {
                 let name = self.meaning(&self.report.f0)?;
                 self.again(&name, " -d 60s", "the same, for longer")
@@ -519,7 +539,7 @@ fn runs(cause: &RootCauseEntry) -> bool {
 /// The option that names these ops.
 fn of_range(range: &RangeEntry, hz: u64) -> Option<String> {
     if let Some(millionths) = range.above {
-        return Some(format!(" --above p{}", f64::from(millionths) / 10_000.0));
+        return Some(format!(" --above {}", words::percentile(millionths)));
     }
     let hz = Hz::new(hz)?;
     let time = |cycles| {

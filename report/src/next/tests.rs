@@ -152,6 +152,27 @@ fn what_is_open_goes_on() {
 }
 
 #[test]
+fn what_would_end_in_the_same_way_is_not_proposed() {
+    let mut report = alive(golden::running());
+    report.focus.clear();
+    report.time.as_mut().expect("divided").parts.clear();
+    report.warnings =
+        vec!["the program runs code that it makes itself (as Java), and so on".to_owned()];
+    assert_eq!(commands(&report, None), ["darc sample -p 4711"]);
+
+    let mut report = alive(fixture::report(9)).ended(Ended::Target);
+    report.target.attached = true;
+    report.peaks.clear();
+    let among_few = |next: &[String]| next.iter().any(|next| next.contains("--start-ops 10"));
+    let longer = |next: &[String]| next.iter().any(|next| next.ends_with(" -d 60s"));
+    let next = commands(&report, None);
+    assert!(among_few(&next) && longer(&next), "{next:?}");
+    report.warnings = vec!["the target executed another program; measuring ended there".to_owned()];
+    let next = commands(&report, None);
+    assert!(among_few(&next) && !longer(&next), "{next:?}");
+}
+
+#[test]
 fn what_ran_already_is_not_started() {
     let mut report = alive(fixture::report(200));
     report.target.exit_status = Some(139);
