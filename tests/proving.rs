@@ -626,7 +626,7 @@ fn what_cannot_be_tested_is_refused_in_one_line() {
     target.finish_like_native(&path, &[]);
     let gone = run_darc(&["prove", file]);
     assert!(
-        gone.stderr.contains("is not any more what they are of"),
+        gone.stderr.contains("no longer runs; name one with -p"),
         "{gone:#?}"
     );
 }

@@ -54,7 +54,7 @@ pub fn process(stored: &Report, file: &Metadata) -> Result<i32, String> {
         .target
         .pid
         .ok_or("it names no process; name one with -p")?;
-    let gone = format!("process {pid} is not any more what they are of; name one with -p");
+    let gone = format!("the process of these results ({pid}) no longer runs; name one with -p");
     let is_it = runs(pid, Path::new(&stored.target.exe)) && began_before(pid, file);
     is_it.then_some(pid).ok_or(gone)
 }
