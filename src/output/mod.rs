@@ -31,7 +31,7 @@ const PARTIAL: (&str, &str) = (".darc-", ".partial");
 #[derive(Error, Debug)]
 pub enum OutputError {
     /// The file cannot be made.
-    #[error("{path:?}: cannot be written: {source}; name another file with -o")]
+    #[error("{path:?}: {}", refusal(source, "-o"))]
     Open {
         /// The file as the person named it.
         path: PathBuf,
@@ -54,6 +54,17 @@ pub enum OutputError {
     /// Stdout takes nothing.
     #[error("stdout: {0}; make room or redirect it elsewhere")]
     Stdout(io::Error),
+}
+
+/// Why a file cannot be opened, and what to do; `option` names another one.
+pub fn refusal(error: &io::Error, option: &str) -> String {
+    match error.kind() {
+        // Not the kernel's: it says what to do.
+        io::ErrorKind::AlreadyExists if error.raw_os_error().is_none() => {
+            format!("{error}, or name another file with {option}")
+        }
+        _ => format!("cannot be written: {error}; name another file with {option}"),
+    }
 }
 
 /// An output file that is open and waits for the results.
@@ -305,7 +316,7 @@ fn open_existing(place: &Place) -> io::Result<(File, bool)> {
     if is_regular && !ours::is_ours(&place.reopen(OpenOptions::new().read(true))?)? {
         return Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "there is a file that darc has not written; move it away",
+            "exists and was not written by darc; move it away",
         ));
     }
     Ok((file, is_regular))
@@ -586,7 +597,8 @@ mod tests {
         let path = directory.path().join("out.txt");
         fs::write(&path, "my notes").unwrap();
         let refused = Output::open(&path).unwrap_err().to_string();
-        assert!(refused.contains("not written"), "{refused}");
+        let told = "exists and was not written by darc; move it away, or name another file with -o";
+        assert!(refused.ends_with(told), "{refused}");
         assert!(open_in_place(&path).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "my notes");
     }

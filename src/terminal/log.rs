@@ -87,7 +87,7 @@ fn create(path: &Path) -> Result<File, Failure> {
     made.map_err(|error| {
         Failure::message(
             FailureKind::File,
-            format!("{path:?}: the log cannot be written: {error}; name another file with --log"),
+            format!("{path:?}: {}", output::refusal(&error, "--log")),
         )
     })
 }
