@@ -38,6 +38,31 @@ impl Wakers {
         // Behind generated code frames are found by a pointer that may be none.
         let frames = unwinder.frames(modules, &stack).into_iter();
         let frames = frames.take_while(|frame| !frame.called_generated);
-        frames.take(MOST).map(|frame| frame.function).collect()
+        let functions = frames.map(|frame| frame.function);
+        let told = functions.skip_while(|&at| is_bare_wrapper(&modules.name(at)));
+        told.take(MOST).collect()
+    }
+}
+
+/// Whether a function makes the system call that it is told to, as the C library's of this name: who calls it tells what it is for.
+fn is_bare_wrapper(name: &str) -> bool {
+    name.split('@').next() == Some("syscall")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_bare_wrapper;
+
+    #[test]
+    fn what_makes_any_system_call_tells_nothing_of_a_waker() {
+        let names = [
+            "syscall",
+            "syscall@@GLIBC_2.2.5",
+            "syscall.Syscall",
+            "futex_wake",
+            "",
+        ];
+        let found = names.map(is_bare_wrapper);
+        assert_eq!(found, [true, true, false, false, false]);
     }
 }
