@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 use darc_analysis::values::expression::Expression;
 use darc_analysis::{PeakChoice, Resolution};
@@ -15,9 +16,9 @@ use super::choices::{
 };
 use super::examples;
 use super::values::{
-    parse_async, parse_between, parse_condition, parse_depth, parse_f0, parse_part, parse_peak,
-    parse_percentile, parse_pid, parse_profile_resolution, parse_resolution, parse_share,
-    parse_sites,
+    parse_async, parse_between, parse_condition, parse_depth, parse_f0, parse_output, parse_part,
+    parse_peak, parse_percentile, parse_pid, parse_profile_resolution, parse_resolution,
+    parse_share, parse_sites,
 };
 use crate::duration;
 use crate::exit::EXIT_CODES;
@@ -150,7 +151,7 @@ pub(super) enum Command {
         #[arg(long, value_enum)]
         format: Option<FormatArg>,
         /// Write to FILE instead of stdout
-        #[arg(short, long, value_name = "FILE")]
+        #[arg(short, long, value_name = "FILE", value_parser = PathBufValueParser::new().try_map(parse_output))]
         output: Option<PathBuf>,
         /// Show all calls, those with less than 1% of the time too (text and HTML)
         #[arg(long)]
@@ -249,7 +250,7 @@ pub(super) enum Command {
         #[arg(long, value_enum)]
         format: Option<SampleFormatArg>,
         /// Write to FILE instead of stdout (stderr for a CMD)
-        #[arg(short, long, value_name = "FILE")]
+        #[arg(short, long, value_name = "FILE", value_parser = PathBufValueParser::new().try_map(parse_output))]
         output: Option<PathBuf>,
         /// A program to start, and its arguments
         #[arg(value_name = "CMD", last = true)]
@@ -261,7 +262,7 @@ pub(super) enum Command {
         #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
         pid: ProcessName,
         /// The file that its results were to go to: what it did not put in place is looked for in that folder [default: the current one]
-        #[arg(short, long, value_name = "FILE")]
+        #[arg(short, long, value_name = "FILE", value_parser = PathBufValueParser::new().try_map(parse_output))]
         output: Option<PathBuf>,
     },
     /// Report what works on this machine, and how to get the rest
@@ -373,7 +374,7 @@ pub(super) struct ProfileArgs {
     #[arg(long, value_name = "R", value_parser = parse_profile_resolution, default_value = "1")]
     pub(super) resolution: Resolution,
     /// Write the profiles to FILE
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = PathBufValueParser::new().try_map(parse_output))]
     pub(super) output: Option<PathBuf>,
     /// The format of FILE, or without FILE of what is shown [default: by FILE's ending, else text]
     #[arg(long, value_enum)]
@@ -395,7 +396,7 @@ pub(super) struct ProfileArgs {
 #[derive(Args)]
 pub(super) struct AnalysisArgs {
     /// Write the results to FILE [default: out.txt; by format: out.html, out.svg, …]
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = PathBufValueParser::new().try_map(parse_output))]
     pub(super) output: Option<PathBuf>,
     /// Analyse peak N only, or all [default: all]
     #[arg(help_heading = DECISIONS, long, value_name = "N|all", value_parser = parse_peak)]

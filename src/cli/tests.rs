@@ -334,6 +334,7 @@ fn degenerate_values_are_usage_errors() {
         ("--peak", &["0", "some"]),
         ("--engine", &["magic"]),
         ("--f0", &["", " "]),
+        ("--output", &["", "-"]),
     ] {
         for value in values {
             let line = refused(&["attach", "-p", "1", &format!("{option}={value}")]);
@@ -341,6 +342,11 @@ fn degenerate_values_are_usage_errors() {
         }
     }
     refused(&["run", "--repeat", "0", "--", "ls"]);
+    let stdout = refused(&["report", "out.txt", "-o", "-"]);
+    assert!(
+        stdout.contains("stdout is called /dev/stdout here"),
+        "{stdout}"
+    );
 }
 
 #[test]

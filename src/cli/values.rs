@@ -1,5 +1,7 @@
 //! Values of options: text in, a checked value or the reason against it out.
 
+use std::path::PathBuf;
+
 use darc_analysis::descent::params::MAX_DEPTH;
 use darc_analysis::values::expression::Expression;
 use darc_analysis::{PeakChoice, Resolution};
@@ -36,6 +38,14 @@ pub(super) fn parse_f0(text: &str) -> Result<String, String> {
         Err("not a function's name".to_owned())
     } else {
         Ok(text.to_owned())
+    }
+}
+
+/// The file of `-o`. Other programs take `-` for stdout.
+pub(super) fn parse_output(file: PathBuf) -> Result<PathBuf, &'static str> {
+    match file.as_os_str() == "-" {
+        true => Err("stdout is called /dev/stdout here, and a file of this name ./-"),
+        false => Ok(file),
     }
 }
 
