@@ -155,7 +155,7 @@ pub fn resolve(modules: &Modules, spec: &NameSpec) -> Result<CodeRef, LookupErro
         let mut several = None;
         for body in bodies(modules, module, name) {
             match body {
-                Ok(body) if is_of_function(modules, body) => return Ok(Some(body)),
+                Ok(Some(body)) if is_of_function(modules, body) => return Ok(Some(body)),
                 Err(error @ LookupError::Ambiguous { .. }) => several = Some(error),
                 _ => {}
             }
@@ -172,8 +172,11 @@ pub fn resolve(modules: &Modules, spec: &NameSpec) -> Result<CodeRef, LookupErro
             if let Some(body) = own.filter(is_own) {
                 return Ok(body);
             }
+            if full == *name {
+                return Ok(function);
+            }
             match asynchronous(module.as_deref(), name) {
-                Ok(Some(body)) if full != *name => Err(LookupError::Ambiguous {
+                Ok(Some(body)) => Err(LookupError::Ambiguous {
                     name: name.clone(),
                     candidates: [function, body].map(|it| candidate(modules, it)).into(),
                 }),
@@ -205,13 +208,13 @@ fn bodies(
     modules: &Modules,
     module: Option<&str>,
     name: &str,
-) -> [Result<CodeRef, LookupError>; 2] {
+) -> [Result<Option<CodeRef>, LookupError>; 2] {
     BODIES.map(|body| {
         let spec = NameSpec::Name {
             module: module.map(str::to_owned),
             name: format!("{name}{body}"),
         };
-        lookup::resolve(modules, &spec)
+        lookup::look(modules, &spec)
     })
 }
 

@@ -1,6 +1,8 @@
 //! Which of the functions that are loaded a name means.
 
-use darc_symbols::{Candidate, FileAddr, Image, Interpreter, LookupError, MatchRank, NameSpec};
+use darc_symbols::{
+    Candidate, FileAddr, Image, Interpreter, LookupError, Match, MatchRank, NameSpec,
+};
 
 use crate::modules::{ANONYMOUS, CodeRef, ModuleId, Modules};
 
@@ -12,11 +14,23 @@ pub fn resolve(modules: &Modules, spec: &NameSpec) -> Result<CodeRef, LookupErro
     match spec {
         NameSpec::Address(addr) => modules.entry(*addr),
         NameSpec::ModuleAddress { module, addr } if module == ANONYMOUS => modules.entry(addr.0),
-        _ => find(modules, spec)
-            .or_else(|error| find_made(modules, spec, error))
-            .or_else(|error| find_main(modules, spec).ok_or(error))
-            .map_err(|error| of_script(modules, spec, error)),
+        _ => match look(modules, spec) {
+            Ok(Some(found)) => Ok(found),
+            other => match find_main(modules, spec) {
+                Some(main) => Ok(main),
+                None => other
+                    .and_then(|_| find_made(modules, spec, explain(modules, spec)))
+                    .map_err(|error| of_script(modules, spec, error)),
+            },
+        },
     }
+}
+
+/// Why no file has what is meant.
+fn explain(modules: &Modules, spec: &NameSpec) -> LookupError {
+    let loaded = loaded(modules);
+    let images: Vec<&Image> = loaded.iter().map(|&(_, image)| image).collect();
+    darc_symbols::explain(spec, &images)
 }
 
 /// Of a name that no native function has: that the program may be one of another language, where something runs such programs here.
@@ -123,23 +137,21 @@ pub fn resolve_marker(modules: &Modules, spec: &NameSpec) -> Result<Vec<CodeRef>
     }
 }
 
-/// The one function that a name means.
+/// The one function of a file that a name means; nothing where there is none. Why there is none takes long to tell.
 ///
 /// The program's own function is meant before one of that name in a library, unless a library is named, or the name is the
 /// library's function's whole name and only the end of the program's.
 ///
 /// # Errors
-/// Why there is not exactly one such function.
-fn find(modules: &Modules, spec: &NameSpec) -> Result<CodeRef, LookupError> {
+/// Why there is more than one such function, or what it is that is none.
+pub(crate) fn look(modules: &Modules, spec: &NameSpec) -> Result<Option<CodeRef>, LookupError> {
     let loaded = loaded(modules);
     let images: Vec<&Image> = loaded.iter().map(|&(_, image)| image).collect();
-    let searched = match own_is_meant(spec, &images) {
-        true => &images[..1],
-        false => &images[..],
-    };
-    let (index, addr) = darc_symbols::resolve(spec, searched)?;
-    let module = loaded[index].0;
-    Ok(CodeRef { module, addr })
+    let found = darc_symbols::only(spec, &images, found(spec, &images))?;
+    Ok(found.map(|(index, addr)| CodeRef {
+        module: loaded[index].0,
+        addr,
+    }))
 }
 
 /// All that a name means, where these are weak functions of one symbol, one a file: copies that the linker made of one in
@@ -162,14 +174,24 @@ fn loaded(modules: &Modules) -> Vec<(ModuleId, &Image)> {
         .collect()
 }
 
-/// Whether a function of the program, the first of the files, is meant, whatever others there are.
-fn own_is_meant(spec: &NameSpec, images: &[&Image]) -> bool {
-    let rank = |image: &Image| image.find(spec).first().map(|found| found.rank);
-    let Some((program, libraries)) = images.split_first() else {
-        return false;
+/// What each file has of what is meant: the first of them alone, the program, where its function is meant, whatever others there are.
+fn found<'a>(spec: &NameSpec, images: &[&'a Image]) -> Vec<Vec<Match<'a>>> {
+    let rank = |found: &Vec<Match<'_>>| found.first().map(|found| found.rank);
+    let mut each = images.iter().map(|image| image.find(spec));
+    let Some(program) = each.next() else {
+        return Vec::new();
     };
-    let mut others = libraries.iter().filter_map(|image| rank(image));
-    rank(program).is_some_and(|own| own < MatchRank::Tail || others.all(|other| own <= other))
+    let own = rank(&program);
+    let mut found = vec![program];
+    if own.is_some_and(|own| own < MatchRank::Tail) {
+        return found;
+    }
+    found.extend(each);
+    let mut others = found[1..].iter().filter_map(rank);
+    if own.is_some_and(|own| others.all(|other| own <= other)) {
+        found.truncate(1);
+    }
+    found
 }
 
 fn weak_among(spec: &NameSpec, images: &[&Image]) -> Vec<(usize, FileAddr)> {
@@ -223,9 +245,10 @@ mod tests {
             ("same", true),
             ("absent", false),
         ] {
-            assert_eq!(own_is_meant(&spec(name), &images), own, "{name}");
+            let searched = found(&spec(name), &images).len();
+            assert_eq!(searched == 1, own, "{name}");
         }
-        assert!(own_is_meant(&spec("work"), &[&program]));
+        assert_eq!(found(&spec("work"), &[&program]).len(), 1);
     }
 
     #[test]

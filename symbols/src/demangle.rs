@@ -52,6 +52,11 @@ pub(crate) fn try_demangle(raw: &str) -> Option<String> {
         .then_some(out.0)
 }
 
+/// Whether it is a symbol that Rust has mangled.
+pub(crate) fn is_of_rust(raw: &str) -> bool {
+    is_mangled(raw) && raw.len() <= MAX_RAW && rustc_demangle::try_demangle(raw).is_ok()
+}
+
 /// Whether the name has the prefix of a mangling.
 pub(crate) fn is_mangled(raw: &str) -> bool {
     raw.starts_with("_Z") || raw.starts_with("_R") || raw.starts_with("__Z")

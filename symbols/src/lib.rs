@@ -60,7 +60,7 @@ pub use image::{Image, ImageKind, Segment};
 pub use inlined::InlinedCopy;
 pub use jit::{JitFunction, JitName, JitSymbols};
 pub use lines::Frame;
-pub use lookup::resolve;
+pub use lookup::{explain, only, resolve};
 pub use matching::{Match, MatchRank, as_compiled};
 pub use names::{is_called, original};
 pub use refusal::{Candidate, Interpreter, LookupError, NotAFunction};

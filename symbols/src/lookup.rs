@@ -30,20 +30,28 @@ pub fn resolve(spec: &NameSpec, images: &[&Image]) -> Result<(usize, FileAddr), 
     if let NameSpec::Address(addr) = spec {
         return Err(LookupError::RunTimeAddress(*addr));
     }
-    let mut matches: Vec<(usize, Match<'_>)> = images
-        .iter()
-        .enumerate()
-        .flat_map(|(index, image)| {
-            image
-                .find(spec)
-                .into_iter()
-                .map(move |found| (index, found))
-        })
-        .collect();
+    let found = images.iter().map(|image| image.find(spec)).collect();
+    only(spec, images, found)?.ok_or_else(|| explain(spec, images))
+}
+
+/// As [`resolve`], of what [`Image::find`] has found in each of the first images; nothing where that is nothing. The reason,
+/// [`explain`], takes long in large files.
+///
+/// # Errors
+/// Several functions are meant, or something that cannot be measured.
+pub fn only(
+    spec: &NameSpec,
+    images: &[&Image],
+    found: Vec<Vec<Match<'_>>>,
+) -> Result<Option<(usize, FileAddr)>, LookupError> {
+    let mut matches: Vec<(usize, Match<'_>)> = Vec::new();
+    for (index, found) in found.into_iter().enumerate() {
+        matches.extend(found.into_iter().map(|found| (index, found)));
+    }
     let best = matches.iter().map(|(_, found)| found.rank).min();
     matches.retain(|(_, found)| Some(found.rank) == best);
     match matches.as_slice() {
-        [] => Err(explain(spec, images)),
+        [] => Ok(None),
         [(index, found)] if found.function.kind == FunctionKind::IfuncResolver => {
             Err(LookupError::NotAFunction {
                 name: matching::shown(images[*index], found),
@@ -51,7 +59,7 @@ pub fn resolve(spec: &NameSpec, images: &[&Image]) -> Result<(usize, FileAddr), 
                 kind: NotAFunction::IfuncResolver,
             })
         }
-        [(index, found)] => Ok((*index, found.function.addr)),
+        [(index, found)] => Ok(Some((*index, found.function.addr))),
         several => {
             let mut candidates: Vec<Candidate> = several
                 .iter()
@@ -82,7 +90,7 @@ fn candidate(image: &Image, found: &Match<'_>) -> Candidate {
 }
 
 /// Why nothing was found.
-fn explain(spec: &NameSpec, images: &[&Image]) -> LookupError {
+pub fn explain(spec: &NameSpec, images: &[&Image]) -> LookupError {
     let meant: Vec<&Image> = images
         .iter()
         .copied()

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use crate::addr::FileAddr;
-use crate::demangle::{demangle, is_mangled, try_demangle};
+use crate::demangle::{demangle, is_mangled, is_of_rust, try_demangle};
 use crate::functions::{Function, FunctionKind};
 use crate::go_names;
 use crate::image::Image;
@@ -217,9 +217,14 @@ fn is_pattern(name: &str) -> bool {
 }
 
 fn by_pattern<'a>(image: &'a Image, pattern: &str) -> Vec<Match<'a>> {
+    let of_rust = names::is_of_rust(pattern);
     let fits = |symbol: &str| {
+        let name = || match of_rust && !is_of_rust(symbol) {
+            true => None,
+            false => try_demangle(symbol),
+        };
         glob(pattern, symbol)
-            || try_demangle(symbol).is_some_and(|name| {
+            || name().is_some_and(|name| {
                 glob(pattern, &name) || glob(pattern, names::without_arguments(&name))
             })
     };
@@ -394,6 +399,17 @@ mod tests {
             ("_foo", "_RNvCs1_1a4__foo", true),
             ("a::operator+", "_ZN1aplEi", true),
             ("f", "g", false),
+            (
+                "a::{{closure}}",
+                "_ZN1a28_$u7b$$u7b$closure$u7d$$u7d$17h0123456789abcdefE",
+                true,
+            ),
+            ("a::{closure#0}", "_RNCNvCs1_5crate1a0", true),
+            (
+                "a::{{closure}}",
+                "_ZN1b28_$u7b$$u7b$closure$u7d$$u7d$17h0123456789abcdefE",
+                false,
+            ),
         ] {
             assert_eq!(
                 Prefilter::new(name).may_match(symbol),

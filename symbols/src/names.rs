@@ -212,6 +212,16 @@ pub(crate) fn last_component(name: &str) -> String {
     bare.rsplit("::").next().unwrap_or_default().to_owned()
 }
 
+/// Whether a component of a name stands for a closure. Only Rust calls them so.
+fn is_closure(component: &str) -> bool {
+    component == "{{closure}}" || component.starts_with("{closure#")
+}
+
+/// Whether only a function of Rust may have such a name.
+pub(crate) fn is_of_rust(name: &str) -> bool {
+    name.rsplit("::").next().is_some_and(is_closure)
+}
+
 /// An identifier that must occur in the mangled name of every function that `name` means; empty when there is none.
 pub(crate) fn last_identifier(name: &str) -> String {
     if try_demangle(name).is_some() {
@@ -225,7 +235,8 @@ pub(crate) fn last_identifier(name: &str) -> String {
                 .bytes()
                 .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'$' || b == b'.')
     };
-    let mut components = bare.rsplit("::");
+    // A closure has no identifier of its own.
+    let mut components = bare.rsplit("::").skip_while(|part| is_closure(part));
     let last = components.next().unwrap_or_default();
     // The ABI abbreviates the constructors and destructors of some types.
     let owner = components.next().unwrap_or_default();
@@ -288,7 +299,8 @@ mod tests {
         assert_eq!(last_identifier("Foo::~Foo()"), "Foo");
         assert_eq!(last_identifier("std::string::string"), "");
         assert_eq!(last_identifier("operator+"), "");
-        assert_eq!(last_identifier("a::{{closure}}"), "");
+        assert_eq!(last_identifier("a::{{closure}}"), "a");
+        assert_eq!(last_identifier("a::{closure#0}::{closure#1}"), "a");
         assert_eq!(last_identifier("_ZN2ns1fEi"), "f");
     }
 
