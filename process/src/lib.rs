@@ -32,6 +32,6 @@ pub mod target_files;
 mod verify;
 
 pub use ending::{Ending, ProcessError, guarded};
-pub use limits::{Interrupts, Level, Limits};
+pub use limits::{Given, Interrupts, Level, Limits};
 pub use process::{Event, Process, goroutines_of, is_go_program};
 pub use startup::{Changes, Libraries, Program, end};

@@ -425,7 +425,7 @@ pub(super) struct AnalysisArgs {
     /// Buckets per doubling of the latency, 1 to 16 [default: 2]
     #[arg(help_heading = DECISIONS, long, value_name = "R", value_parser = parse_resolution)]
     pub(super) resolution: Option<Resolution>,
-    /// End the analysis after TIME, as in 500ms, 2s, 1m
+    /// End the analysis after TIME, as in 500ms, 2s, 1m, counted from the first probe
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(super) duration: Option<Duration>,
     /// How calls are measured [default: jump]

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use darc_analysis::Resolution;
 use darc_process::clock::Moment;
 use darc_process::modules::Modules;
-use darc_process::{Ending, Interrupts as _, Level, Libraries, Limits, Process};
+use darc_process::{Ending, Given, Interrupts as _, Level, Libraries, Limits, Process};
 use darc_report::model::Target;
 use darc_report::profiles::{self, ProfileSet};
 use darc_report::state::{self, Fitting, fitting};
@@ -45,7 +45,6 @@ pub fn execute(options: ProfileOptions) -> Result<ExitStatus, Failure> {
     let question = Question {
         wanted: wanted(named, callees_of)?,
         interval: options.interval,
-        duration: options.duration,
         resolution: options.resolution,
     };
     let mut profile = Profile::prepare(&options, question)?;
@@ -303,7 +302,9 @@ impl<'a> Profile<'a> {
         asked: &Asked,
     ) -> Result<Ending, Failure> {
         profiler.set_cost(&self.calibration);
+        let given = Given::new(self.sheet.options.duration);
         let limits = Limits {
+            given: Some(&given),
             deadline: None,
             interrupts: &self.interrupts,
             until: None,

@@ -155,6 +155,7 @@ impl Watch<'_> {
             }
         }
         let limits = Limits {
+            given: None,
             deadline,
             interrupts,
             until: None,

@@ -51,7 +51,8 @@ impl Conduct {
             )
         };
         let limits = Limits {
-            deadline: self.deadline,
+            given: Some(&self.given),
+            deadline: None,
             interrupts: &self.interrupts,
             until: Some(Mark::End),
         };

@@ -10,13 +10,12 @@ mod standing;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
-use std::time::Instant;
 
 use darc_analysis::Params;
 use darc_process::clock::Moment;
 use darc_process::modules::{CodeRef, Modules};
 use darc_process::{
-    Ending, Level, Libraries, Limits, Process, ProcessError, goroutines_of, is_go_program,
+    Ending, Given, Level, Libraries, Limits, Process, ProcessError, goroutines_of, is_go_program,
 };
 use darc_report::model::{self, Report, Target};
 use darc_report::quoted;
@@ -106,7 +105,8 @@ pub struct Conduct {
     pub engine: Calibrated,
     pub progress: Progress,
     pub since: Moment,
-    pub deadline: Option<Instant>,
+    /// The time that the person gave.
+    pub given: Given,
     pub common: Common,
     stdout: Stdout,
     output: Option<Output>,
@@ -221,7 +221,7 @@ impl Conduct {
             engine,
             progress: Progress::new(common.verbosity, screen),
             since: Moment::now(),
-            deadline: common.duration.map(|duration| Instant::now() + duration),
+            given: Given::new(common.duration),
             common,
         })
     }
@@ -256,13 +256,10 @@ impl Conduct {
         if !self.common.debuginfod || self.modules.refresh(pid).is_err() {
             return;
         }
-        let begun = Instant::now();
         let tell = |text: &str| self.say(text);
         if let Some(why) = debuginfod::fetch(&self.modules, &self.interrupts, tell) {
             self.warn(why);
         }
-        // The time that was given is the analysis'.
-        self.deadline = self.deadline.map(|deadline| deadline + begun.elapsed());
     }
 
     /// Analyses a process that runs, from now on.
@@ -313,6 +310,7 @@ impl Conduct {
             return Ok(None);
         };
         let limits = Limits {
+            given: None,
             deadline: None,
             interrupts: &self.interrupts,
             until: Some(Mark::Begin),
@@ -342,8 +340,6 @@ impl Conduct {
             waiting,
             looks,
         );
-        // The time that was given is the analysis'.
-        self.deadline = self.common.duration.map(|time| Instant::now() + time);
         self.investigation.add_counters(process.engine().counters());
         for warning in process.take_warnings() {
             self.investigation.warn(warning);
@@ -472,7 +468,8 @@ impl Conduct {
         libraries: Libraries,
     ) -> Result<Ending, ProcessError> {
         let limits = Limits {
-            deadline: self.deadline,
+            given: Some(&self.given),
+            deadline: None,
             interrupts: &self.interrupts,
             until: Some(Mark::End),
         };

@@ -183,7 +183,8 @@ impl Conduct {
         let params = *self.investigation.analysis.params();
         let mut totals = Totals::new(params.start_ops, params.max_depth, self.since.rate());
         let limits = Limits {
-            deadline: self.deadline,
+            given: Some(&self.given),
+            deadline: None,
             interrupts: &self.interrupts,
             until: Some(Mark::End),
         };
@@ -354,9 +355,9 @@ impl Conduct {
     }
 
     fn time(&self) -> Time {
-        match self.deadline {
-            Some(deadline) if Instant::now() >= deadline => Time::Over,
-            _ => Time::Left,
+        match self.given.is_over() {
+            true => Time::Over,
+            false => Time::Left,
         }
     }
 
@@ -369,11 +370,8 @@ impl Conduct {
     ) -> Result<Ending, ProcessError> {
         let turn_ends = Instant::now() + turn.time();
         let limits = Limits {
-            deadline: Some(match self.deadline {
-                Some(deadline) if turn == Turn::Alone => deadline,
-                Some(deadline) => deadline.min(turn_ends),
-                None => turn_ends,
-            }),
+            given: Some(&self.given),
+            deadline: (turn != Turn::Alone || !self.given.is_limited()).then_some(turn_ends),
             interrupts: &self.interrupts,
             until: Some(Mark::End),
         };

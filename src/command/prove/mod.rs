@@ -127,6 +127,7 @@ pub fn experiment(
     }
     let mut progress = Progress::new(Verbosity::Quiet, Screen::Own);
     let limits = Limits {
+        given: None,
         deadline: None,
         interrupts,
         until: None,

@@ -230,6 +230,7 @@ impl<'a> Conduct<'a> {
             clock,
         }));
         let limits = Limits {
+            given: None,
             deadline,
             interrupts: &*interrupts,
             until: Some(Mark::End),

@@ -6,7 +6,10 @@ use darc_symbols::{LookupError, NameSpec};
 use darc_tracer::engine::EngineKind;
 use darc_tracer::plan::Ends;
 
+use crate::options::Preemption;
 use crate::session::Session;
+use crate::session::descent::goroutines::{NOT_TOLD, STATUSES};
+use crate::session::descent::timeline::Timeline;
 use crate::session::survey::suspicion::Suspicion;
 
 impl Session<'_> {
@@ -21,6 +24,7 @@ impl Session<'_> {
         self.suspicion = Suspicion::default();
         match self.investigation.find_f0(self.process.modules()) {
             Ok(_) => {
+                self.follow();
                 self.check_f0()?;
                 self.find_serving()?;
             }
@@ -31,6 +35,36 @@ impl Session<'_> {
             Err(error) => return Err(error.into()),
         }
         self.instrument()
+    }
+
+    /// Begins to follow the process, once f0 was found: what the kernel tells before that nobody reads.
+    fn follow(&mut self) {
+        if std::mem::replace(&mut self.is_followed, true) {
+            return;
+        }
+        let (process, investigation) = (&self.process, &mut *self.investigation);
+        self.timeline = match (process.engine().kind(), investigation.preemption) {
+            _ if process.tells_of_goroutines() => {
+                Timeline::of_goroutines(process.pid(), investigation, self.catalog)
+            }
+            _ if process.follows_goroutines() => {
+                investigation.warn(format!("{NOT_TOLD}: {STATUSES} was not found"));
+                Timeline::Unused
+            }
+            (_, Preemption::Counted) => Timeline::Unused,
+            (EngineKind::Int3, Preemption::Apart) => {
+                investigation.warn(
+                    "preemption, interrupts and who ended waits are not told: to the kernel, threads that breakpoints stop look as if they waited; leave out --engine int3"
+                        .to_owned(),
+                );
+                Timeline::Unused
+            }
+            (EngineKind::Jump, Preemption::Apart) => Timeline::follow(process.pid(), investigation),
+        };
+        if let Some(serving) = &mut self.serving {
+            let analysis = &mut serving.investigation.analysis;
+            self.timeline.is_followed_by(analysis);
+        }
     }
 
     /// A library that was named and is not there may be loaded later.

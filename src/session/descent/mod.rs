@@ -26,21 +26,20 @@ use std::time::{Duration, Instant};
 
 use darc_analysis::FnodeId;
 use darc_analysis::descent::noise::Noise;
-use darc_process::{Ending, Event, Limits, Process, ProcessError, guarded};
+use darc_process::{Ending, Event, Libraries, Limits, Process, ProcessError, guarded};
 use darc_record::Tsc;
 use darc_tracer::effort::{self, Pace, Pacing};
 use darc_tracer::engine::EngineKind;
 use darc_tracer::plan::Ends;
 use nix::sys::signal::Signal;
 
-use crate::options::{Blocks, Preemption};
+use crate::options::Blocks;
 use crate::session::asynchronous::Serving;
 use crate::session::catalog::Catalog;
 use crate::session::onlooker::{Onlooker, Seen};
 use crate::session::survey::suspicion::{self, Suspicion};
 use crate::session::{LONG_SLICE, SLICE};
 use crate::terminal::live::Progress;
-use goroutines::{NOT_TOLD, STATUSES};
 use investigation::Investigation;
 use looking_on::LookingOn;
 use progress::Watch;
@@ -96,6 +95,8 @@ pub struct Session<'a> {
     /// Since when the target has probes that are needed no more.
     retired_since: Option<Tsc>,
     timeline: Timeline,
+    /// Whether that has begun, if it is used.
+    is_followed: bool,
     pacing: Pacing,
     /// When there was a new op, or it began.
     called: Instant,
@@ -130,24 +131,6 @@ impl<'a> Session<'a> {
         if kind == EngineKind::Jump {
             investigation.analysis.cost_is_estimated();
         }
-        let timeline = match (kind, investigation.preemption) {
-            _ if process.tells_of_goroutines() => {
-                Timeline::of_goroutines(process.pid(), investigation, catalog)
-            }
-            _ if process.follows_goroutines() => {
-                investigation.warn(format!("{NOT_TOLD}: {STATUSES} was not found"));
-                Timeline::Unused
-            }
-            (_, Preemption::Counted) => Timeline::Unused,
-            (EngineKind::Int3, Preemption::Apart) => {
-                investigation.warn(
-                    "preemption, interrupts and who ended waits are not told: to the kernel, threads that breakpoints stop look as if they waited; leave out --engine int3"
-                        .to_owned(),
-                );
-                Timeline::Unused
-            }
-            (EngineKind::Jump, Preemption::Apart) => Timeline::follow(process.pid(), investigation),
-        };
         let pacing = Pacing::new(effort::Limits::of(investigation.budget));
         Session {
             process,
@@ -167,7 +150,8 @@ impl<'a> Session<'a> {
             calls_are_away: false,
             put_back_since: None,
             retired_since: None,
-            timeline,
+            timeline: Timeline::Unused,
+            is_followed: false,
             pacing,
             called: Instant::now(),
             kept: Vec::new(),
@@ -186,7 +170,6 @@ impl<'a> Session<'a> {
             if self.process.engine().kind() == EngineKind::Jump {
                 own.analysis.cost_is_estimated();
             }
-            self.timeline.is_followed_by(&mut own.analysis);
         }
         self.serving = serving;
         self
@@ -344,6 +327,9 @@ impl<'a> Session<'a> {
             self.look_at_libraries()?;
         }
         loop {
+            if self.is_f0_loaded() || self.process.libraries() == Libraries::Loaded {
+                limits.begin();
+            }
             if self.is_f0_loaded() && self.answer()? {
                 let meanwhile = match self.investigation.blocks {
                     Blocks::Left => None,
@@ -394,7 +380,7 @@ impl<'a> Session<'a> {
 
     /// Whether it is asked if f0 does not return. Where a person says for how long to measure, a long call of a goroutine may end in that time.
     fn may_be_running(&self, limits: Limits<'_>) -> bool {
-        let ends = limits.deadline.is_some() && self.process.follows_goroutines();
+        let ends = limits.end().is_some() && self.process.follows_goroutines();
         !ends && self.is_f0_loaded() && self.process.engine().leaves_target_untraced()
     }
 
@@ -513,7 +499,7 @@ impl<'a> Session<'a> {
             return SLICE;
         }
         let left = limits
-            .deadline
+            .end()
             .map(|at| at.saturating_duration_since(Instant::now()));
         left.map_or(LONG_SLICE, |left| left.clamp(SLICE, LONG_SLICE))
     }

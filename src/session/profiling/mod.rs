@@ -39,8 +39,6 @@ pub struct Question {
     pub wanted: Vec<Wanted>,
     /// Whether, and how often, a profile of its own begins.
     pub interval: Option<Duration>,
-    /// How long to measure.
-    pub duration: Option<Duration>,
     /// Buckets per doubling of the latency.
     pub resolution: Resolution,
 }
@@ -212,20 +210,18 @@ impl<'a> Profiling<'a> {
         if self.process.refresh()? {
             self.look_at_libraries()?;
         }
-        let mut deadline = None;
         let mut segment_ends = None;
         let mut timed = false;
         loop {
             if self.measured.period.is_some() && !timed {
                 timed = true;
-                deadline = self.question.duration.map(|time| Instant::now() + time);
+                limits.begin();
                 segment_ends = self.question.interval.map(|time| Instant::now() + time);
             }
-            let next = [deadline, segment_ends].into_iter().flatten().min();
+            let next = [limits.end(), segment_ends].into_iter().flatten().min();
             let slice = next.map_or(SLICE, |at| {
                 SLICE.min(at.saturating_duration_since(Instant::now()))
             });
-            let limits = Limits { deadline, ..limits };
             let event =
                 (self.process).poll(limits, |engine, _| engine.poll(slice, &mut Discard))?;
             match event {

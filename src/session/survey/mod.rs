@@ -285,6 +285,7 @@ struct Measurement<'m, 'a> {
 impl Measurement<'_, '_> {
     fn run(&mut self, begin: Begin, limits: Limits<'_>) -> Result<Part, ProcessError> {
         self.begin(begin)?;
+        limits.begin();
         let mut since = Instant::now();
         let mut loaded = self.loaded();
         loop {
