@@ -287,7 +287,7 @@ impl Command {
                 output,
             }),
             Command::Cleanup { pid, output } => Invocation::Cleanup(CleanupOptions {
-                pid: pid.find()?,
+                pid: optional(pid)?,
                 output,
             }),
             Command::Doctor { file, pid, format } => Invocation::Doctor(DoctorOptions {

@@ -545,6 +545,43 @@ fn system_calls_are_profiled() {
     assert!(target.finish().status.success());
 }
 
+/// What a killed darc has left in the kernel is removed, whatever process is meant; not that of one that runs.
+#[test]
+fn tracing_of_a_killed_darc_is_removed() {
+    if !system_calls_can_be_traced() {
+        return;
+    }
+    let target = Target::start("counted_calls", Opt::O2, &["8", "40"]);
+    let folder = folder();
+    let output = folder.path().join("profiles.json");
+    let begin = || {
+        let darc = attach(target.pid(), &output, &["--syscalls"]);
+        let pid = darc.pid();
+        crate::harness::wait_until("the tracing", || instance(pid).is_some());
+        darc
+    };
+    // Another darc may be the one that removes it.
+    let cleanup = |arguments: &[&str], left: &Path| {
+        let cleaned = run_darc(&[&["cleanup"], arguments].concat());
+        let line = format!("{}: tracing of a killed darc, removed", left.display());
+        assert_eq!(cleaned.code(), 0, "{cleaned:#?}");
+        cleaned.stdout.contains(&line)
+    };
+    let pid = target.pid().to_string();
+    for arguments in [&["-p", &pid][..], &[]] {
+        let darc = begin();
+        let killed = instance(darc.pid()).expect("it is there");
+        assert!(!cleanup(&[], &killed), "it runs");
+        assert!(killed.exists());
+        darc.signal(Signal::SIGKILL);
+        darc.finish();
+        cleanup(arguments, &killed);
+        assert!(!killed.exists());
+    }
+    let nothing = run_darc(&["cleanup"]);
+    assert_eq!(nothing.code(), 0, "{nothing:#?}");
+}
+
 /// Where tracefs can be read only, perf events tell the same.
 #[test]
 fn system_calls_are_profiled_without_an_instance() {

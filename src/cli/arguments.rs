@@ -256,11 +256,11 @@ pub(super) enum Command {
         #[arg(value_name = "CMD", last = true)]
         command: Vec<OsString>,
     },
-    /// Remove the probes that a killed darc left in a process
+    /// Remove what a killed darc left: its probes in a process, its tracing in the kernel
     Cleanup {
-        /// The process
+        /// The process; without one only the tracing is removed
         #[arg(short, long, value_name = "PID|NAME", value_parser = ProcessName::parse, allow_hyphen_values = true)]
-        pid: ProcessName,
+        pid: Option<ProcessName>,
         /// The file that its results were to go to: what it did not put in place is looked for in that folder [default: the current one]
         #[arg(short, long, value_name = "FILE", value_parser = PathBufValueParser::new().try_map(parse_output))]
         output: Option<PathBuf>,

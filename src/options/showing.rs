@@ -61,8 +61,8 @@ pub enum ListSource {
 /// `darc cleanup`: take away what a killed darc left.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CleanupOptions {
-    /// The process that it measured.
-    pub pid: i32,
+    /// The process that it measured, if one is to be looked into.
+    pub pid: Option<i32>,
     /// Where its results were to go.
     pub output: Option<PathBuf>,
 }

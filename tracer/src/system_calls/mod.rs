@@ -3,6 +3,7 @@
 mod pairing;
 
 use crate::perf::calls::{CallEvents, NoCallEvents};
+pub use crate::tracefs::{Abandoned, remove_abandoned};
 use crate::tracefs::{Refusal, SyscallTrace};
 use darc_record::{Ticks, Tsc};
 

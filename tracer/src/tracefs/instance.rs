@@ -5,6 +5,10 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
 use crate::proc::Stat;
 
 use super::place::{numbers_are_the_machines, place};
@@ -75,7 +79,7 @@ impl Instance {
             None => Refusal::NotMounted,
         })?;
         let instances = place.join("instances");
-        remove_abandoned(&instances);
+        remove_abandoned_in(&instances);
         let folder = instances.join(own_name());
         std::fs::create_dir(&folder).map_err(|error| refuse(&folder, error))?;
         let instance = Instance { folder };
@@ -138,8 +142,12 @@ impl Drop for Instance {
 
 /// The name of this process's instance: its number, and when it began, for numbers come again.
 fn own_name() -> String {
-    let pid = std::process::id();
-    format!("darc.{pid}.{}", began(pid.cast_signed()).unwrap_or(0))
+    let pid = std::process::id().cast_signed();
+    named(pid, began(pid).unwrap_or(0))
+}
+
+fn named(pid: i32, start: u64) -> String {
+    format!("darc.{pid}.{start}")
 }
 
 /// When a process began, in clock ticks since boot; `None` when there is none of this number.
@@ -147,33 +155,56 @@ fn began(pid: i32) -> Option<u64> {
     Stat::of(pid).ok()?.began()
 }
 
-/// Instances of processes that ended without removing them.
-fn remove_abandoned(instances: &Path) {
-    let entries = std::fs::read_dir(instances).into_iter().flatten().flatten();
-    for entry in entries {
-        if entry.file_name().to_str().is_some_and(is_abandoned) {
-            let _ = std::fs::remove_dir(entry.path());
-        }
+/// What became of an instance whose darc was killed.
+#[derive(Debug)]
+pub struct Abandoned {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Whether it could be removed.
+    pub removed: io::Result<()>,
+}
+
+/// Removes the instances of killed darcs; all of them are returned. In a container none: whether their darcs have ended is
+/// not known there.
+#[must_use]
+pub fn remove_abandoned() -> Vec<Abandoned> {
+    match place() {
+        Ok(place) if numbers_are_the_machines() => remove_abandoned_in(&place.join("instances")),
+        _ => Vec::new(),
     }
 }
 
-/// Whether an instance of this name is of a process that has ended.
+fn remove_abandoned_in(instances: &Path) -> Vec<Abandoned> {
+    let entries = std::fs::read_dir(instances).into_iter().flatten().flatten();
+    let abandoned = entries.filter(|it| it.file_name().to_str().is_some_and(is_abandoned));
+    let removed = abandoned.map(|entry| Abandoned {
+        folder: entry.path(),
+        removed: std::fs::remove_dir(entry.path()),
+    });
+    removed.collect()
+}
+
+/// Whether an instance of this name is of a darc that has ended.
 fn is_abandoned(name: &str) -> bool {
     let Some((pid, start)) = name.strip_prefix("darc.").and_then(|of| of.split_once('.')) else {
         return false;
     };
-    let (Ok(pid), Ok(start)) = (pid.parse::<u32>(), start.parse::<u64>()) else {
+    let (Ok(pid), Ok(start)) = (pid.parse::<i32>(), start.parse::<u64>()) else {
         return false;
     };
-    match Stat::of(pid.cast_signed()) {
+    if pid <= 0 || name != named(pid, start) {
+        return false;
+    }
+    match Stat::of(pid) {
         // In a time namespace of its own a process sees other times than its maker.
         Ok(stat) => start != 0 && stat.began() != Some(start) && !has_own_time(pid),
-        Err(_) => !Path::new(&format!("/proc/{pid}")).exists(),
+        // Others' processes may be hidden in /proc (`hidepid`).
+        Err(_) => kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH),
     }
 }
 
 /// Whether a process counts time otherwise than this one, or it is not known (time_namespaces(7)).
-fn has_own_time(pid: u32) -> bool {
+fn has_own_time(pid: i32) -> bool {
     let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/time"));
     match (of("self"), of(&pid.to_string())) {
         (Ok(own), Ok(its)) => own != its,
@@ -216,6 +247,16 @@ mod tests {
         assert!(is_abandoned(&format!("{own}0")));
         // No process has this number (proc_sys_kernel(5), pid_max).
         assert!(is_abandoned("darc.8388608.7"));
-        assert!(!is_abandoned("darc.of.others") && !is_abandoned("others.7.7"));
+        for others in [
+            "darc.of.others",
+            "others.7.7",
+            "darc.8388608.7.7",
+            "darc.08388608.7",
+            "darc.+8388608.7",
+            "darc.-1.7",
+            "darc.0.7",
+        ] {
+            assert!(!is_abandoned(others), "{others}");
+        }
     }
 }

@@ -11,6 +11,6 @@ mod place;
 mod syscalls;
 
 pub(crate) use format::Format;
-pub use instance::Refusal;
+pub use instance::{Abandoned, Refusal, remove_abandoned};
 pub(crate) use place::{numbers_are_the_machines, place};
 pub use syscalls::SyscallTrace;
