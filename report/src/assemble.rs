@@ -43,6 +43,9 @@ pub struct Site {
 /// Who ran instead of a thread that was ready, where no thread did.
 pub const IDLE: &str = "no thread: the processor was idle (a limit of CPU time, or the hypervisor)";
 
+/// Who ran instead of a goroutine's thread, where it is known that the kernel did not run that, and no more.
+pub const UNTOLD: &str = "another thread, or none: the kernel does not tell which";
+
 /// Who ran instead, or woke a thread.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Other {

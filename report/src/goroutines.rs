@@ -79,10 +79,22 @@ const WORKS: [(&str, &str); 11] = [
     ("runtime.goready", "it let another goroutine go on"),
 ];
 
-/// Whose doing it was that a goroutine was ready and did not run.
+/// What one of two has so much of is for the most part its doing.
+const MOST: f64 = 0.6;
+
+/// Whose doing it was that a goroutine was ready and did not run: the kernel's for this part of the time, where that is known.
 #[must_use]
-pub(crate) fn not_running(instead: Instead) -> &'static str {
+pub(crate) fn not_running(of_kernel: Option<f64>, instead: Instead) -> &'static str {
+    let Some(of_kernel) = of_kernel else {
+        return "the goroutine was ready, but did not run";
+    };
     match instead {
+        _ if of_kernel <= 1.0 - MOST => {
+            "the goroutine was ready, but the run-time had others run, or none, as while it has stopped the world, or no thread of it was given a processor yet"
+        }
+        _ if of_kernel < MOST => {
+            "the goroutine was ready, but now the run-time did not have it run, now the kernel did not run the thread that it was on"
+        }
         Instead::Another => {
             "the goroutine was ready and had its turn, but the kernel ran another thread in place of the one that it was on"
         }
@@ -90,7 +102,7 @@ pub(crate) fn not_running(instead: Instead) -> &'static str {
             "the goroutine was ready and had its turn, but its thread did not run, and the processor was idle (a limit of CPU time, or the hypervisor)"
         }
         Instead::Unknown => {
-            "the goroutine was ready, but the run-time had others run, or none, as while it has stopped the world"
+            "the goroutine was ready and had its turn, but the kernel did not run the thread that it was on"
         }
     }
 }

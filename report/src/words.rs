@@ -568,7 +568,7 @@ fn what(cause: &RootCauseEntry) -> String {
                 .last()
                 .is_some_and(|it| it == goroutines::NOT_RUNNING) =>
         {
-            goroutines::not_running(instead(cause)).to_owned()
+            goroutines::not_running(told_part(cause), instead(cause)).to_owned()
         }
         (Kind::Preemption, _) => {
             let instead = match instead(cause) {
@@ -610,18 +610,23 @@ pub(crate) enum Instead {
     Another,
     /// or none.
     Nothing,
-    /// It is not known, or was not the kernel's doing.
+    /// It is not known.
     Unknown,
+}
+
+/// For which part of the time in which a thread was ready and did not run it is told what the kernel did, or that it was the kernel.
+fn told_part(cause: &RootCauseEntry) -> Option<f64> {
+    let waits = cause.waits.as_ref().filter(|it| it.preempted > 0)?;
+    let told: f64 = waits.others.iter().map(|it| it.time as f64).sum();
+    Some(told / waits.preempted as f64)
 }
 
 fn instead(cause: &RootCauseEntry) -> Instead {
     let Some(waits) = &cause.waits else {
         return Instead::Unknown;
     };
-    let (idle, others): (Vec<_>, Vec<_>) = waits
-        .others
-        .iter()
-        .partition(|it| it.name == assemble::IDLE);
+    let known = waits.others.iter().filter(|it| it.name != assemble::UNTOLD);
+    let (idle, others): (Vec<_>, Vec<_>) = known.partition(|it| it.name == assemble::IDLE);
     let time = |of: &[&OtherEntry]| of.iter().map(|it| it.time as f64).sum::<f64>();
     let half = waits.preempted as f64 / 2.0;
     match () {

@@ -143,6 +143,43 @@ fn another_thread_ran_only_where_one_is_known() {
 }
 
 #[test]
+fn whose_doing_it_was_that_a_goroutine_did_not_run_is_told_where_it_was_mostly_one() {
+    let mut cause = fixture::report(1_000).peaks[0].root_causes[0].clone();
+    (cause.kind, cause.stop) = (Kind::Preemption, StopReason::NoCalls);
+    cause.path.push(goroutines::NOT_RUNNING.to_owned());
+    let mut said = |others: &[(&str, u64)]| {
+        let other = |&(name, time): &(&str, u64)| OtherEntry {
+            name: name.to_owned(),
+            time,
+            ..OtherEntry::default()
+        };
+        cause.waits = Some(WaitsEntry {
+            preempted: 100,
+            others: others.iter().map(other).collect(),
+            ..WaitsEntry::default()
+        });
+        what(&cause)
+    };
+    let [idle, untold] = [assemble::IDLE, assemble::UNTOLD];
+    for (others, words) in [
+        (&[][..], "the run-time had others run, or none"),
+        (&[("rustc", 30)], "the run-time had others run, or none"),
+        (&[("rustc", 30), (untold, 20)], "now the run-time"),
+        (&[("rustc", 60)], "the kernel ran another thread"),
+        (&[(idle, 90)], "the processor was idle"),
+        (&[(untold, 100)], "the kernel did not run the thread"),
+        (
+            &[("rustc", 30), (idle, 30), (untold, 30)],
+            "the kernel did not run the thread",
+        ),
+    ] {
+        assert!(said(others).contains(words), "{others:?}: {}", said(others));
+    }
+    cause.waits = None;
+    assert_eq!(what(&cause), "the goroutine was ready, but did not run");
+}
+
+#[test]
 fn what_was_inlined_may_take_the_time_unless_it_is_known_that_nothing_was() {
     let mut cause = fixture::report(1_000).peaks[0].root_causes[0].clone();
     (cause.kind, cause.stop) = (Kind::Function, StopReason::NoCalls);
