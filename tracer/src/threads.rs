@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,12 @@ pub fn list(pid: i32) -> Result<Vec<i32>> {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect())
+}
+
+/// Whether the process has this thread now.
+#[must_use]
+pub fn has(pid: i32, tid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
 }
 
 /// The processes that a thread has made and that have not ended (proc_tid_children(5)); `None` where the kernel was built without

@@ -29,6 +29,8 @@ const MUCH_KEPT: f64 = 1.0 / 3.0;
 const MAY_BE_KEPT: f64 = 0.5;
 /// A thread that was kept from running for a smaller part of an op than this did not make it long.
 const NOTICEABLE: f64 = 0.1;
+/// Where it is known of all but this part of a peak's ops when their threads were kept from running, sums say nothing of it.
+const FEW: f64 = 0.1;
 
 /// What the kernel told.
 #[derive(Clone, Default, Debug)]
@@ -47,6 +49,8 @@ pub(crate) struct OffCpuTable {
     by_calls: bool,
     /// How threads were kept from running, where only that is known.
     kept: Kept,
+    /// Of each peak, where that is known of some ops: of how many, and of how many it is not.
+    known: HashMap<u32, [u64; 2]>,
     /// Functions of which it is known that they do not run in their time: they make a system call, or let others run.
     others: BTreeSet<FnodeId>,
 }
@@ -65,6 +69,10 @@ impl OffCpuTable {
         let peaks = std::mem::take(&mut self.peaks).into_iter();
         self.peaks = peaks
             .filter_map(|(peak, all)| Some((now(peak)?, all)))
+            .collect();
+        let known = std::mem::take(&mut self.known).into_iter();
+        self.known = known
+            .filter_map(|(peak, ops)| Some((now(peak)?, ops)))
             .collect();
     }
 }
@@ -85,6 +93,14 @@ impl Analysis {
     pub fn kept_from_running(&mut self, kept: Kept, others: BTreeSet<FnodeId>) {
         let table = self.off_cpu.get_or_insert_default();
         (table.kept, table.others) = (kept, others);
+    }
+
+    /// When its thread was kept from running is known of an op, or is not. Where that is known of a peak's ops,
+    /// [`Analysis::kept_from_running`] is of others.
+    pub fn knows_when_kept(&mut self, op: &Op, is_known: bool) {
+        if let (Some(peak), Some(table)) = (self.peak_of_op(op), &mut self.off_cpu) {
+            table.known.entry(peak).or_default()[usize::from(!is_known)] += 1;
+        }
     }
 
     /// Whether a peak is of time that functions take themselves, much of which may be time in which threads were kept from running: the
@@ -109,6 +125,10 @@ impl Analysis {
     /// Whether so large a part of the own time of a peak's functions may be time in which threads were kept from running, and one such
     /// time is noticeable in an op of the peak.
     fn may_be_of(&self, kept: Kept, peak: u32, part: f64) -> bool {
+        let known = self.off_cpu.as_ref().and_then(|it| it.known.get(&peak));
+        if known.is_some_and(|&[known, not]| (not as f64) < FEW * (known + not) as f64) {
+            return false;
+        }
         let content = self.peaks().into_iter().find(|at| at.number == peak);
         let Some(content) = content.map(|at| at.content).filter(|all| all.ops > 0) else {
             return false;

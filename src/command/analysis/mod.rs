@@ -36,9 +36,7 @@ use crate::command::shared::style::style_of;
 use crate::command::shared::target::{claim, command_line, shown, tracing_failed};
 use crate::command::shared::{debuginfod, started};
 use crate::exit::{Classify, ExitStatus, Failure, FailureKind};
-use crate::options::{
-    BeginOption, Blocks, Common, EngineChoice, Preemption, ProfileCheck, Trials, Verbosity,
-};
+use crate::options::{BeginOption, Blocks, Common, EngineChoice, ProfileCheck, Trials, Verbosity};
 use crate::output::Output;
 use crate::session::Session;
 use crate::session::asynchronous::Serving;
@@ -480,8 +478,6 @@ impl Conduct {
                 let reason = "--value is not for Go programs, which pass arguments otherwise";
                 return Err(ProcessError::Unsuitable(reason.to_owned()));
             }
-            // The kernel tells of threads, each of which runs many goroutines.
-            self.investigation.preemption = Preemption::Counted;
             self.investigation.looks_on = false;
             if self.investigation.blocks != Blocks::Left {
                 self.investigation.blocks = Blocks::Left;

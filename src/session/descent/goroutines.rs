@@ -13,6 +13,7 @@ use darc_tracer::effort::Pacing;
 use darc_tracer::engine::Absence;
 use darc_tracer::perf::switches::Switches;
 
+use crate::options::Preemption;
 use crate::session::catalog::{Another, Catalog};
 use crate::session::descent::investigation::Investigation;
 use crate::session::descent::kept::Watched;
@@ -52,26 +53,13 @@ const MONITOR: &str = "runtime.sysmon";
 /// By these the run-time lets goroutines go on that others do not know of.
 const OF_RUN_TIME: [&str; 2] = ["runtime.injectglist", "runtime.startTheWorldWithSema"];
 
-/// How the kernel let threads run.
-#[derive(Debug)]
-enum Kernel {
-    /// It tells of every switch.
-    Tells(Box<Threads>),
-    /// It does not, to this user.
-    Sums(Box<Watched>),
-}
-
-impl Default for Kernel {
-    fn default() -> Kernel {
-        Kernel::Sums(Box::default())
-    }
-}
-
 /// The times in which goroutines did not run.
 #[derive(Debug, Default)]
 pub struct Absences {
-    /// How the kernel let the process's threads run.
-    kernel: Kernel,
+    /// How the kernel let the process's threads run, where it tells of every switch,
+    threads: Option<Box<Threads>>,
+    /// and the sums, for ops of which that is not known.
+    watched: Watched,
     /// Of each goroutine, in order.
     known: HashMap<i32, VecDeque<Absence>>,
     /// What the stacks say that were met.
@@ -90,15 +78,19 @@ struct Stack {
 }
 
 impl Absences {
-    /// Of a process from now on; why the kernel does not tell when it runs other threads, where it does not.
+    /// Of a process from now on; why the kernel does not tell when it runs other threads, where it was asked and does not.
     #[must_use]
-    pub fn of_process(pid: i32) -> (Absences, Option<String>) {
-        let (kernel, refused) = match Threads::follow(pid) {
-            Ok(threads) => (Kernel::Tells(Box::new(threads)), None),
-            Err(why) => (Kernel::Sums(Box::new(Watched::begin(pid))), Some(why)),
+    pub fn of_process(pid: i32, preemption: Preemption) -> (Absences, Option<String>) {
+        let (threads, refused) = match preemption {
+            Preemption::Counted => (None, None),
+            Preemption::Apart => match Threads::follow(pid) {
+                Ok(threads) => (Some(Box::new(threads)), None),
+                Err(why) => (None, Some(why)),
+            },
         };
         let absences = Absences {
-            kernel,
+            threads,
+            watched: Watched::begin(pid),
             ..Absences::default()
         };
         (absences, refused)
@@ -146,21 +138,18 @@ impl Absences {
                 why: self.why(absence, modules, catalog),
             })
             .collect();
-        match &mut self.kernel {
-            Kernel::Tells(threads) => {
+        match &mut self.threads {
+            Some(threads) => {
                 threads.hold(op, away, turns);
                 None
             }
-            Kernel::Sums(_) => Some((op, away)),
+            None => Some((op, away)),
         }
     }
 
     /// The kernel's records of switches, where it tells of them.
     pub fn switches(&mut self) -> Option<&mut Switches> {
-        match &mut self.kernel {
-            Kernel::Tells(threads) => Some(threads.switches()),
-            Kernel::Sums(_) => None,
-        }
+        self.threads.as_mut().map(|threads| threads.switches())
     }
 
     /// Hands on the ops of which all is known by now.
@@ -171,9 +160,9 @@ impl Absences {
         catalog: &mut Catalog,
         investigation: &mut Investigation,
     ) {
-        match &mut self.kernel {
-            Kernel::Tells(threads) => threads.advance(pacing, catalog, investigation),
-            Kernel::Sums(watched) => watched.look(process.pid()),
+        self.watched.look(process.pid());
+        if let Some(threads) = &mut self.threads {
+            threads.advance(pacing, catalog, investigation);
         }
     }
 
@@ -187,20 +176,22 @@ impl Absences {
     ) {
         let untold = process.engine().counters().untold_absences;
         investigation.warnings.extend(self.caveat(untold));
-        match &mut self.kernel {
-            Kernel::Tells(threads) => threads.finish(pacing, catalog, investigation),
-            Kernel::Sums(watched) => {
-                watched.look_again(process.pid());
-                let kept = watched.kept();
-                let analysis = &mut investigation.analysis;
-                if let Some(hz) = watched.rate() {
-                    let others = others(analysis, process, catalog);
-                    analysis.kept_from_running(kept.in_ticks(hz), others);
-                }
-                let caveat = kept.caveat(analysis);
-                investigation.warnings.extend(caveat);
-            }
+        let unknown = self.threads.as_mut().map(|threads| {
+            threads.finish(pacing, catalog, investigation);
+            threads.unknown()
+        });
+        if unknown == Some(0) {
+            return;
         }
+        self.watched.look_again(process.pid());
+        let kept = self.watched.kept();
+        let analysis = &mut investigation.analysis;
+        if let Some(hz) = self.watched.rate() {
+            let others = others(analysis, process, catalog);
+            analysis.kept_from_running(kept.in_ticks(hz), others);
+        }
+        let caveat = kept.caveat(analysis, unknown.is_none());
+        investigation.warnings.extend(caveat);
     }
 
     fn why(&mut self, absence: &Absence, modules: &Modules, catalog: &mut Catalog) -> Away {
@@ -392,6 +383,14 @@ mod tests {
         ));
         assert_eq!(let_run.why, Away::Preempted { by: None });
         assert!(found().is_some_and(|(_, away)| away.is_empty()));
+    }
+
+    #[test]
+    fn the_kernel_is_not_asked_for_turns_that_nobody_wants_to_know() {
+        let pid = nix::unistd::getpid().as_raw();
+        let (mut absences, refused) = Absences::of_process(pid, Preemption::Counted);
+        assert!(absences.switches().is_none());
+        assert_eq!(refused, None);
     }
 
     #[test]

@@ -148,9 +148,9 @@ impl Kept {
         }
     }
 
-    /// A warning where it is much, or may be much of what is said of an analysis that knows of it.
+    /// A warning where it may be much of what is said of an analysis that knows of it, or, where of no op is known when that was, is much.
     #[must_use]
-    pub fn caveat(&self, analysis: &Analysis) -> Option<String> {
+    pub fn caveat(&self, analysis: &Analysis, is_of_all: bool) -> Option<String> {
         let peaks = analysis.peaks();
         let mut peaks = peaks.iter();
         let matters = match peaks.any(|peak| analysis.kept_from_deciding(peak.number).is_some()) {
@@ -158,7 +158,10 @@ impl Kept {
             false if analysis.may_be_kept_from_running() => Matters::Maybe,
             false => Matters::Little,
         };
-        self.in_words(matters)
+        match is_of_all || matters != Matters::Little {
+            true => self.in_words(matters),
+            false => None,
+        }
     }
 
     fn in_words(&self, matters: Matters) -> Option<String> {

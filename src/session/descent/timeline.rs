@@ -103,7 +103,7 @@ impl Timeline {
         }
     }
 
-    /// Begins to follow goroutines.
+    /// Begins to follow goroutines, and, where the investigation is to tell when the kernel runs other threads, those that they are on.
     #[must_use]
     pub fn of_goroutines(
         pid: i32,
@@ -113,7 +113,7 @@ impl Timeline {
         investigation.analysis.expect_absences();
         investigation.analysis.tells_waits_by_calls();
         catalog.name_absence(Kind::Preempted, || goroutines::NOT_RUNNING.to_owned());
-        let (absences, refused) = Absences::of_process(pid);
+        let (absences, refused) = Absences::of_process(pid, investigation.preemption);
         if let Some(why) = refused {
             investigation.warn(untold_preemption(&why));
         }

@@ -739,6 +739,12 @@ impl Switches {
         self.complete
     }
 
+    /// Whether any record was of this thread of the process.
+    #[must_use]
+    pub fn has_met(&self, tid: i32) -> bool {
+        self.threads.contains_key(&tid)
+    }
+
     /// When the thread did not do its work, within these bounds.
     #[must_use]
     pub fn between(&self, tid: i32, from: Tsc, to: Tsc) -> Vec<Away> {

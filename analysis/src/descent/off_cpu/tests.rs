@@ -487,6 +487,17 @@ fn own_time_is_not_known_where_threads_were_kept_from_running() {
     analysis.kept_from_running(much, ends.collect());
     assert_eq!(analysis.kept_from_deciding(1), None);
     assert_eq!(analysis.status(), RootCauseFound);
+    // It is known of nearly all ops of the peak when that was, and then it is not.
+    let mut analysis = with_a_call(4_000, 95_000, &[]);
+    analysis.kept_from_running(much, BTreeSet::new());
+    let of_peak = op(100_000, Vec::new());
+    for number in 0..100 {
+        analysis.knows_when_kept(&of_peak, number >= 9);
+    }
+    assert_eq!(analysis.kept_from_deciding(1), None);
+    analysis.knows_when_kept(&of_peak, false);
+    analysis.knows_when_kept(&of_peak, false);
+    assert_eq!(analysis.kept_from_deciding(1), Some(0.4));
 }
 
 #[test]
