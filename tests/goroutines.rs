@@ -11,7 +11,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::harness::{Task, Unfinished, Verdict, Wrong, darc, execute, measured, not_tested};
+use crate::harness::{
+    Finished, Task, Unfinished, Verdict, Wrong, darc, execute, measured, not_tested,
+};
 use crate::offcpu::permitted;
 use crate::report::Report;
 
@@ -139,12 +141,16 @@ fn answers(child: &Child, f0: &str, longest: &str) -> String {
 
 /// The report on a function, in one line.
 fn attach_to(child: &Child, f0: &str, more: &[&str]) -> String {
-    let pid = child.id().to_string();
-    let mut command = darc(&["attach", "--f0", f0, "-o", "/dev/null", "-p", &pid]);
-    let finished = execute(command.args(more));
+    let finished = attached(child, f0, more);
     assert_eq!(finished.code(), 0, "{finished:#?}");
     let words: Vec<&str> = finished.stdout.split_whitespace().collect();
     words.join(" ")
+}
+
+fn attached(child: &Child, f0: &str, more: &[&str]) -> Finished {
+    let pid = child.id().to_string();
+    let mut command = darc(&["attach", "--f0", f0, "-o", "/dev/null", "-p", &pid]);
+    execute(command.args(more))
 }
 
 #[test]
@@ -524,17 +530,19 @@ fn goroutines_survive_that_probes_come_and_go() {
     };
     let target = start(&program);
     let maps = format!("/proc/{}/maps", target.id());
-    let mut kept = 0;
+    let (mut kept, mut seen) = (0, 0);
     for round in 0..ROUNDS {
-        attach(
-            &target,
-            &["-d", if round % 2 == 0 { "100ms" } else { "400ms" }],
-        );
+        let duration = if round % 2 == 0 { "100ms" } else { "400ms" };
+        let finished = attached(&target, "main.handle", &["-d", duration]);
+        // Who waits for a processor for so long sees no call.
+        assert!(matches!(finished.code(), 0 | 7), "{finished:#?}");
+        seen += usize::from(finished.code() == 0);
         let maps = std::fs::read_to_string(&maps).expect("it lives");
         kept += usize::from(maps.contains("darc (deleted)"));
     }
     // A thread that another one keeps from running may be in a probe for as long as it is waited for.
     assert!(kept < ROUNDS / 2, "memory was kept {kept} times");
+    assert_ne!(seen, 0, "no call was seen");
     end(target);
 }
 
