@@ -5,10 +5,9 @@ use std::process::{Command, Stdio};
 
 use darc_testprogs::{Opt, program};
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use crate::harness::{
-    Running, Target, Task, Unfinished, Wrong, darc, execute, measured, run_darc, wait_until,
+    Running, Target, Task, Unfinished, Wrong, darc, measured, run_darc, wait_until,
 };
 use crate::report::Report;
 use crate::untouched::differing_text;
@@ -36,31 +35,6 @@ fn what_is_over_the_budget_is_left_out() {
         match warnings.contains("--budget") {
             true => Ok(()),
             false => Err(Wrong(warnings)),
-        }
-    });
-}
-
-/// Of a function that nobody calls the kernel soon records nothing. That is not in the report: no op was left out.
-#[test]
-fn nothing_is_recorded_for_a_function_that_is_not_called() {
-    measured(|| {
-        let target = Target::start("counted_calls", Opt::O2, &["8", "40"]);
-        let folder = tempfile::tempdir().expect("a folder for temporary files");
-        let output = folder.path().join("out.json");
-        let options = "attach -f work --budget 0.1% -d 1.5s -q --format json";
-        let mut command = darc(&options.split(' ').collect::<Vec<_>>());
-        command.args(["-p", &target.pid().to_string(), "-o"]);
-        let analysis = execute(command.arg(&output));
-        let report = fs::read(&output).expect("a report");
-        let report: Value = serde_json::from_slice(&report).expect("JSON");
-        let warnings = report["warnings"].to_string();
-        assert!(warnings.contains("no call of f0"), "{analysis:#?}");
-        assert!(!warnings.contains("--budget"), "{warnings}");
-        let effort = &report["probes"]["effort"];
-        match effort["rested"].as_f64() > Some(0.0) {
-            true => Ok(()),
-            // Before that there are records, as many as the machine is busy.
-            false => Err(Unfinished(format!("{effort:#}"))),
         }
     });
 }

@@ -17,8 +17,6 @@ pub const BUDGET: f64 = 0.03;
 const ADVANCE: Duration = Duration::from_secs(60);
 /// From this part of the credit on it is read in batches: an analysis that has not ended by then takes its time.
 const AT_LEISURE: f64 = 0.06;
-/// The kernel's records take no more of the credit than this before the first op.
-const UNCALLED: f64 = 0.02;
 /// What is left before another window begins.
 const RESERVE: Duration = Duration::from_millis(5);
 /// After so long a rest there is another window, whatever was spent: reading takes time in rests, too.
@@ -149,8 +147,6 @@ pub struct Pacing {
     /// What was not spent in time, beyond the credit, and what was spent beyond what another credit makes up for.
     lapsed: Duration,
     forgiven: Duration,
-    /// Whether an op is under way or has been, as far as is known.
-    is_called: bool,
     /// Whether a window ends: ops that are under way are still seen.
     closes: Option<Closing>,
     /// Since when there is a rest.
@@ -176,7 +172,6 @@ impl Pacing {
             used: of_this_thread(),
             lapsed: Duration::ZERO,
             forgiven: Duration::ZERO,
-            is_called: true,
             closes: None,
             rests: None,
             passes: Duration::ZERO,
@@ -247,11 +242,6 @@ impl Pacing {
         self.putting_away = time.min(MOST_AT_ONCE);
     }
 
-    /// Says whether an op is under way or has been, as far as is known. Until then records take a little, and after that nothing.
-    pub fn set_called(&mut self, is_called: bool) {
-        self.is_called = is_called;
-    }
-
     /// Whether everything is measured, from now on for ever.
     pub fn stays_open(&mut self) -> bool {
         self.closes = None;
@@ -270,16 +260,13 @@ impl Pacing {
         let is_over = self
             .rests
             .is_some_and(|since| since.elapsed() >= LONGEST_REST);
-        let is_over_limit = match self.is_called {
-            true => !self.has_left(Duration::ZERO, 1.0),
-            false => self.on[Purpose::Records as usize] > self.limits.credit.mul_f64(UNCALLED),
-        };
         let pace = match self.windows.is_resting() {
-            true if !self.is_called => Pace::Rest,
             true if is_over || self.has_left(RESERVE, 1.0) => Pace::InBatches,
             true => Pace::Rest,
             false if self.closes.is_some() => Pace::Rest,
-            false if self.windows.may_rest(now) && is_over_limit => Pace::Rest,
+            false if self.windows.may_rest(now) && !self.has_left(Duration::ZERO, 1.0) => {
+                Pace::Rest
+            }
             false if self.has_left(Duration::ZERO, AT_LEISURE) => Pace::AsRecordsCome,
             false => Pace::InBatches,
         };
@@ -363,21 +350,6 @@ mod tests {
         assert!(pacing.spent().on[Purpose::Records as usize] > Duration::from_secs(100));
         pacing.go_on();
         assert!(!pacing.is_resting());
-    }
-
-    #[test]
-    fn who_is_not_called_rests_soon_and_until_that_ends() {
-        let mut pacing = Pacing::new(Limits::of(0.01));
-        pacing.set_called(false);
-        assert_eq!(pacing.decide(), Pace::AsRecordsCome);
-        pacing.spend(Price::default(), Duration::from_millis(200));
-        while !pacing.is_resting() {
-            pacing.decide();
-        }
-        pacing.rests = pacing.rests.map(|since| since - LONGEST_REST);
-        assert_eq!(pacing.decide(), Pace::Rest);
-        pacing.set_called(true);
-        assert_eq!(pacing.decide(), Pace::InBatches);
     }
 
     #[test]

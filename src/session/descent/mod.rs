@@ -83,8 +83,6 @@ pub struct Session<'a> {
     watch: Watch<'a>,
     question: Question,
     suspicion: Suspicion,
-    /// Whether the program was started for this.
-    was_started: bool,
     /// Whether it was said that no call of f0 was seen, or none that has returned.
     is_unreturned_told: bool,
     looking_on: LookingOn,
@@ -134,9 +132,7 @@ impl<'a> Session<'a> {
             investigation.analysis.cost_is_estimated();
         }
         let pacing = Pacing::new(effort::Limits::of(investigation.budget));
-        let was_started = process.libraries() == Libraries::NotLoadedYet;
         Session {
-            was_started,
             process,
             catalog,
             investigation,
@@ -252,11 +248,8 @@ impl<'a> Session<'a> {
             self.pacing.account();
             counters.spent = self.pacing.spent();
         }
-        // Where there was no call none was left out.
-        if self.investigation.calls() > 0 {
-            let caveat = crate::session::effort::caveat(&counters.spent, self.investigation.budget);
-            self.investigation.warnings.extend(caveat);
-        }
+        let caveat = crate::session::effort::caveat(&counters.spent, self.investigation.budget);
+        self.investigation.warnings.extend(caveat);
         let threads = self.investigation.threads.as_ref();
         if let Some(calls @ 1..) = threads.map(|threads| threads.unknown()) {
             self.investigation.warn(format!(
@@ -460,7 +453,6 @@ impl<'a> Session<'a> {
 
     /// Measures less when measuring has taken more than it may, and more when that is made up for.
     fn keep_pace(&mut self) -> Result<(), ProcessError> {
-        let is_uncalled = self.is_uncalled();
         let engine = self.process.engine_mut();
         if engine.kind() == EngineKind::Int3 {
             return Ok(());
@@ -476,7 +468,6 @@ impl<'a> Session<'a> {
             };
         }
         let rested = self.pacing.is_resting();
-        self.pacing.set_called(!is_uncalled);
         let pace = self.pacing.decide();
         engine.set_pace(pace);
         match (rested, pace) {
@@ -488,13 +479,6 @@ impl<'a> Session<'a> {
             _ => {}
         }
         Ok(())
-    }
-
-    /// Whether no call of f0 is under way or has been, as far as is known. A goroutine that waits in one is on no thread's stack,
-    /// and of a program that was started for this each call may be the only one.
-    fn is_uncalled(&self) -> bool {
-        let may_wait_unseen = self.process.follows_goroutines();
-        !may_wait_unseen && !self.was_started && self.suspicion.saw_none(self.investigation)
     }
 
     /// Everything is measured again, or the rest goes on where probes cannot be put in at this moment.

@@ -49,13 +49,6 @@ impl Suspicion {
         self.is_due(investigation) && self.seen.is_empty()
     }
 
-    /// Whether stacks were looked at, and no call of f0 was on one as far as stacks are read, or has returned so far.
-    #[must_use]
-    pub fn saw_none(&self, investigation: &Investigation) -> bool {
-        let has_looked = self.wait > FIRST;
-        investigation.calls() == 0 && has_looked && self.seen.is_empty()
-    }
-
     /// Whether one call of f0 is in progress for long, and no op completed meanwhile. What a thread began with is not called a second time;
     /// a goroutine is no thread.
     pub fn is_confirmed(
@@ -115,12 +108,6 @@ mod tests {
         let investigation = Investigation::new(spec, Params::default());
         let mut suspicion = Suspicion::default();
         assert!(!suspicion.is_uncalled(&investigation), "it may be soon");
-        assert!(
-            !suspicion.saw_none(&investigation),
-            "nobody has looked at stacks"
-        );
-        suspicion.wait *= 2;
-        assert!(suspicion.saw_none(&investigation));
         suspicion.began -= LONG;
         assert!(suspicion.is_uncalled(&investigation));
         let call = InProgress {
@@ -129,7 +116,6 @@ mod tests {
         };
         suspicion.seen.insert(1, (call, Instant::now()));
         assert!(!suspicion.is_uncalled(&investigation));
-        assert!(!suspicion.saw_none(&investigation));
     }
 
     /// A goroutine may be begun with f0 for each request.
