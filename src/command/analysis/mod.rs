@@ -342,6 +342,8 @@ impl Conduct {
         for warning in process.take_warnings() {
             self.investigation.warn(warning);
         }
+        // The time that was given is the analysis', of this run as of others.
+        self.given = Given::new(self.common.duration);
         Ok(outcome?)
     }
 

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use darc_analysis::FnodeId;
 use darc_analysis::descent::noise::Noise;
-use darc_process::{Ending, Event, Libraries, Limits, Process, ProcessError, guarded};
+use darc_process::{Changes, Ending, Event, Libraries, Limits, Process, ProcessError, guarded};
 use darc_record::Tsc;
 use darc_tracer::effort::{self, Pace, Pacing};
 use darc_tracer::engine::EngineKind;
@@ -327,7 +327,10 @@ impl<'a> Session<'a> {
             self.look_at_libraries()?;
         }
         loop {
-            if self.is_f0_loaded() || self.process.libraries() == Libraries::Loaded {
+            // Not every linker announces that the libraries are there.
+            let is_announced = self.process.changes() != Changes::None;
+            let waits = is_announced || self.process.libraries() == Libraries::Loaded;
+            if waits || self.is_f0_loaded() {
                 limits.begin();
             }
             if self.is_f0_loaded() && self.answer()? {
